@@ -1,0 +1,426 @@
+"""Dimensions: plain ints, or expressions over named sizes that are known when a model runs.
+
+A `Dim` is kept as a polynomial in canonical form, so that two ways of computing the same size
+compare equal: `(seq * 4 + 8) // 4 == seq + 2`. Whatever is constant is a plain int again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeGuard
+
+from rlx.errors import GraphError
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A named size between `min` and `max`; no `max` means it is not bounded."""
+
+    name: str
+    min: int = 0
+    max: int | None = None
+
+    def key(self) -> tuple[str, ...]:
+        return ("", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of dims that is no polynomial: `//`, `%`, `max` or `min`."""
+
+    fn: str
+    args: tuple[DimLike, ...]
+
+    def key(self) -> tuple[str, ...]:
+        return (self.fn, *map(str, self.args))
+
+
+Atom: TypeAlias = "Symbol | Call"
+Monomial: TypeAlias = tuple[Atom, ...]
+DimLike: TypeAlias = "int | Dim"
+
+
+def _monomial_key(monomial: Monomial) -> tuple[object, ...]:
+    return (-len(monomial), tuple(atom.key() for atom in monomial))
+
+
+class Dim:
+    """A symbolic dimension. `Dim("seq", 1, 4096)` names one; arithmetic makes others."""
+
+    __slots__ = ("_bounds", "_hash", "terms")
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __init__(self, name: str, min: int = 0, max: int | None = None) -> None:  # noqa: A002
+        if not NAME.fullmatch(name):
+            raise GraphError(f"{name!r} is not a dim name: letters, digits, '_' and '.' only.")
+        if min < 0 or (max is not None and max < min):
+            raise GraphError(f"dim {name}: the range {min}..{max} is empty or negative.")
+        self._set((((Symbol(name, min, max),), 1),))
+
+    def _set(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+        self._bounds: tuple[int | None, int | None] | None = None
+
+    @property
+    def symbol(self) -> Symbol | None:
+        """The symbol, if this is one by itself."""
+        match self.terms:
+            case (((Symbol() as only,), 1),):
+                return only
+            case _:
+                return None
+
+    @property
+    def name(self) -> str:
+        """The symbol's name; the expression's text where it is more than one symbol."""
+        return self.symbol.name if self.symbol else str(self)
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """Least and greatest value over the symbols' ranges; None where there is none."""
+        if self._bounds is None:
+            self._bounds = _interval_sum(
+                _interval_scale(_monomial_interval(m), c) for m, c in self.terms
+            )
+        return self._bounds
+
+    @property
+    def min(self) -> int | None:
+        return self.bounds[0]
+
+    @property
+    def max(self) -> int | None:
+        return self.bounds[1]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Dim) and self.terms == other.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: DimLike) -> DimLike:
+        return _sum([(self, 1), (other, 1)])
+
+    def __sub__(self, other: DimLike) -> DimLike:
+        return _sum([(self, 1), (other, -1)])
+
+    def __rsub__(self, other: int) -> DimLike:
+        return _sum([(other, 1), (self, -1)])
+
+    def __neg__(self) -> DimLike:
+        return _sum([(self, -1)])
+
+    def __mul__(self, other: DimLike) -> DimLike:
+        product: dict[Monomial, int] = {}
+        for m1, c1 in self.terms:
+            for m2, c2 in _terms(other):
+                m = tuple(sorted(m1 + m2, key=lambda atom: atom.key()))
+                product[m] = product.get(m, 0) + c1 * c2
+        return _from_terms(product)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __floordiv__(self, other: DimLike) -> DimLike:
+        return _floordiv(self, other)
+
+    def __rfloordiv__(self, other: int) -> DimLike:
+        return _floordiv(other, self)
+
+    def __mod__(self, other: DimLike) -> DimLike:
+        return _mod(self, other)
+
+    def __rmod__(self, other: int) -> DimLike:
+        return _mod(other, self)
+
+    def __bool__(self) -> bool:
+        raise GraphError(f"the size {self} is not known yet, so it has no truth value.")
+
+    def __index__(self) -> int:
+        raise GraphError(f"the size {self} is not known yet. Bind it, or write it as a Dim.")
+
+    def __str__(self) -> str:
+        text = " + ".join(_term_text(m, c) for m, c in self.terms)
+        return text.replace("+ -", "- ")
+
+    def __repr__(self) -> str:
+        return f"Dim({self})"
+
+
+def is_static(dim: DimLike) -> TypeGuard[int]:
+    return not isinstance(dim, Dim)
+
+
+def symbols_of(dims: Iterable[DimLike]) -> tuple[Dim, ...]:
+    """Every symbol that occurs in `dims`, by name."""
+    found: dict[str, Symbol] = {}
+    todo = [d for d in dims if isinstance(d, Dim)]
+    while todo:
+        for atom in (a for monomial, _ in todo.pop().terms for a in monomial):
+            if isinstance(atom, Symbol):
+                found[atom.name] = atom
+            else:
+                todo += [a for a in atom.args if isinstance(a, Dim)]
+    return tuple(Dim(s.name, s.min, s.max) for _, s in sorted(found.items()))
+
+
+def dim_max(a: DimLike, b: DimLike) -> DimLike:
+    """The greater of two dims."""
+    if provably_le(a, b):
+        return b
+    return a if provably_le(b, a) else _call("max", *sorted((a, b), key=str))
+
+
+def dim_min(a: DimLike, b: DimLike) -> DimLike:
+    """The lesser of two dims."""
+    if provably_le(a, b):
+        return a
+    return b if provably_le(b, a) else _call("min", *sorted((a, b), key=str))
+
+
+def provably_le(a: DimLike, b: DimLike) -> bool:
+    """Is a ≤ b for every size the symbols can take? False also where it is not known."""
+    difference = b - a
+    if isinstance(difference, Dim):
+        return difference.min is not None and difference.min >= 0
+    return difference >= 0
+
+
+def lower_bound(dim: DimLike) -> int:
+    """The least value of `dim`, at least 0: sizes are not negative."""
+    return max(0, (dim.min or 0) if isinstance(dim, Dim) else dim)
+
+
+def upper_bound(dim: DimLike) -> int | None:
+    """The greatest value of `dim`, or None where it is not bounded."""
+    return dim.max if isinstance(dim, Dim) else dim
+
+
+def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
+    """a / b where the division is exact term by term, else None."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a // b if b and a % b == 0 else None
+    divisor = _terms(b)
+    if len(divisor) != 1:
+        return 1 if a == b else None
+    (monomial, coefficient), quotient = divisor[0], dict[Monomial, int]()
+    for m, c in _terms(a):
+        rest = _without(m, monomial)
+        if rest is None or c % coefficient:
+            return None
+        quotient[rest] = c // coefficient
+    return _from_terms(quotient)
+
+
+def product(dims: Iterable[DimLike]) -> DimLike:
+    """The product of `dims`; 1 of none."""
+    result: DimLike = 1
+    for d in dims:
+        result = result * d
+    return result
+
+
+def evaluate(dim: DimLike, sizes: Mapping[str, int]) -> int:
+    """The value of `dim` where every symbol has a size."""
+    bound = substitute(dim, sizes)
+    if isinstance(bound, Dim):
+        missing = ", ".join(s.name for s in symbols_of([bound]))
+        raise GraphError(f"the size {dim} needs a value for: {missing}.")
+    return bound
+
+
+def substitute(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
+    """`dim` with the named symbols replaced."""
+    if not isinstance(dim, Dim):
+        return dim
+    total: DimLike = 0
+    for monomial, coefficient in dim.terms:
+        total = total + coefficient * product(_replaced(atom, sizes) for atom in monomial)
+    return total
+
+
+def compile_dims(dims: Sequence[DimLike], names: Sequence[str]) -> Callable[..., tuple[int, ...]]:
+    """A function of the named sizes, in order, that gives every dim's value.
+
+    The source holds numbered locals and integers only, never a name from a model.
+    """
+    local = {name: f"d{i}" for i, name in enumerate(names)}
+    body = "".join(f"{_source(d, local)}," for d in dims)
+    source = f"lambda {','.join(local.values())}: ({body})"
+    scope: dict[str, object] = {"__builtins__": {}, "max": max, "min": min, "div": _safe_div,
+                                "mod": _safe_mod}
+    return eval(source, scope)
+
+
+def _safe_div(a: int, b: int) -> int:
+    return a // b if b else 0
+
+
+def _safe_mod(a: int, b: int) -> int:
+    return a % b if b else 0
+
+
+_FUNCTIONS: dict[str, Callable[[DimLike, DimLike], DimLike]] = {
+    "//": lambda a, b: _floordiv(a, b), "%": lambda a, b: _mod(a, b),
+    "max": dim_max, "min": dim_min,
+}
+
+
+def _replaced(atom: Atom, sizes: Mapping[str, DimLike]) -> DimLike:
+    if isinstance(atom, Symbol):
+        return sizes[atom.name] if atom.name in sizes else _from_terms({(atom,): 1})
+    return _FUNCTIONS[atom.fn](*(substitute(a, sizes) for a in atom.args))
+
+
+def _source(dim: DimLike, local: Mapping[str, str]) -> str:
+    if not isinstance(dim, Dim):
+        return str(int(dim))
+    return "+".join("*".join([str(c), *(_atom_source(a, local) for a in m)]) for m, c in dim.terms)
+
+
+def _atom_source(atom: Atom, local: Mapping[str, str]) -> str:
+    if isinstance(atom, Symbol):
+        return local[atom.name]
+    fn = {"//": "div", "%": "mod"}.get(atom.fn, atom.fn)
+    return f"{fn}({', '.join(_source(a, local) for a in atom.args)})"
+
+
+def _terms(dim: DimLike) -> tuple[tuple[Monomial, int], ...]:
+    return dim.terms if isinstance(dim, Dim) else (((), int(dim)),)
+
+
+def _from_terms(terms: Mapping[Monomial, int]) -> DimLike:
+    """The canonical dim of a sum of monomials; an int if nothing symbolic is left."""
+    kept = sorted(((m, c) for m, c in terms.items() if c), key=lambda mc: _monomial_key(mc[0]))
+    if not kept:
+        return 0
+    if len(kept) == 1 and kept[0][0] == ():
+        return kept[0][1]
+    dim = Dim.__new__(Dim)
+    dim._set(tuple(kept))  # pyright: ignore[reportPrivateUsage]
+    return dim
+
+
+def _sum(parts: Iterable[tuple[DimLike, int]]) -> DimLike:
+    total: dict[Monomial, int] = {}
+    for dim, factor in parts:
+        for m, c in _terms(dim):
+            total[m] = total.get(m, 0) + c * factor
+    return _from_terms(total)
+
+
+def _call(fn: str, a: DimLike, b: DimLike) -> DimLike:
+    return _from_terms({(Call(fn, (a, b)),): 1})
+
+
+def _floordiv(a: DimLike, b: DimLike) -> DimLike:
+    """a // b; by zero it is 0, as everywhere in rlx. (k·A + B) // k = A + B // k."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return _safe_div(a, b)
+    if isinstance(b, Dim):
+        exact = exact_div(a, b) if lower_bound(b) >= 1 else None
+        return _call("//", a, b) if exact is None else exact
+    if b == 0:
+        return 0
+    whole = {m: c // b for m, c in _terms(a)}
+    rest = _from_terms({m: c % b for m, c in _terms(a)})
+    tail = _call("//", rest, b) if isinstance(rest, Dim) else rest // b
+    if isinstance(rest, Dim) and rest.min is not None and rest.max is not None:
+        low, high = rest.min // b, rest.max // b
+        tail = low if low == high else tail
+    return _from_terms(whole) + tail
+
+
+def _mod(a: DimLike, b: DimLike) -> DimLike:
+    """a % b, by a - (a // b)·b where that is a polynomial."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return _safe_mod(a, b)
+    if isinstance(b, Dim):
+        return 0 if exact_div(a, b) is not None and lower_bound(b) >= 1 else _call("%", a, b)
+    if b == 0:
+        return 0
+    rest = _from_terms({m: c % b for m, c in _terms(a)})
+    if not isinstance(rest, Dim):
+        return rest % b
+    if rest.min is not None and rest.min >= 0 and rest.max is not None and rest.max < b:
+        return rest
+    return _call("%", rest, b)
+
+
+def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    rest = list(monomial)
+    for atom in factor:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def _term_text(monomial: Monomial, coefficient: int) -> str:
+    atoms = [_atom_text(atom) for atom in monomial]
+    if coefficient == 1 and atoms:
+        return "*".join(atoms)
+    return "*".join([str(coefficient), *atoms])
+
+
+def _atom_text(atom: Atom) -> str:
+    if isinstance(atom, Symbol):
+        return atom.name
+    if atom.fn in ("max", "min"):
+        return f"{atom.fn}({', '.join(map(str, atom.args))})"
+    left, right = (f"({a})" if isinstance(a, Dim) else str(a) for a in atom.args)
+    return f"({left}{atom.fn}{right})"
+
+
+Interval: TypeAlias = tuple["int | None", "int | None"]
+
+
+def _interval(dim: DimLike) -> Interval:
+    return dim.bounds if isinstance(dim, Dim) else (dim, dim)
+
+
+def _interval_sum(parts: Iterable[Interval]) -> Interval:
+    low: int | None = 0
+    high: int | None = 0
+    for a, b in parts:
+        low = None if low is None or a is None else low + a
+        high = None if high is None or b is None else high + b
+    return low, high
+
+
+def _interval_scale(interval: Interval, factor: int) -> Interval:
+    low, high = (None if v is None else v * factor for v in interval)
+    return (low, high) if factor >= 0 else (high, low)
+
+
+def _monomial_interval(monomial: Monomial) -> Interval:
+    """The range of a product. Exact where factors are not negative, as sizes are."""
+    low: int | None = 1
+    high: int | None = 1
+    for atom in monomial:
+        a, b = _atom_interval(atom)
+        if a is None or a < 0 or low is None:
+            return None, None
+        low, high = low * a, None if high is None or b is None else high * b
+    return low, high
+
+
+def _atom_interval(atom: Atom) -> Interval:
+    if isinstance(atom, Symbol):
+        return atom.min, atom.max
+    (a, b), (c, d) = map(_interval, atom.args)
+    if atom.fn == "max":
+        lows = [v for v in (a, c) if v is not None]
+        return max(lows, default=None), None if b is None or d is None else max(b, d)
+    if atom.fn == "min":
+        highs = [v for v in (b, d) if v is not None]
+        return None if a is None or c is None else min(a, c), min(highs, default=None)
+    if a is None or a < 0 or c is None or c < 0:
+        return None, None
+    if atom.fn == "%":
+        return 0, None if d is None else max(0, d - 1)
+    return 0 if d is None or c == 0 else a // d, None if b is None else b // max(c, 1)

@@ -1,0 +1,207 @@
+"""Random operands for any op, straight from its signature: what laws and fuzzing feed on.
+
+Where a signature alone does not say what is valid (reshape, gather, einsum), the op's page
+declares a sample: `f(draw) -> (operand specs, attributes)`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+
+from rlx.attrs import Axes, Axis, hints_of
+from rlx.dtype import DType
+from rlx.op import Array, Kind, Op
+from rlx.sig import CLASSES, Operand
+
+CORNERS_FLOAT = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 65504.0, 88.7)
+SIZES = (0, 1, 1, 2, 3, 4, 5, 7)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """An operand to draw: dims, dtype, and which values.
+
+    `domain` is `any` (ordinary and corner values), `plain` (ordinary finite values), `positive`,
+    `unit` (0 to 1), or `index:N` (whole numbers below N).
+    """
+
+    dims: tuple[int, ...]
+    dtype: DType
+    domain: str = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One application of an op, drawn."""
+
+    op: Op
+    specs: tuple[Spec, ...]
+    attrs: dict[str, Any]
+
+
+class Draw:
+    """A source of random sizes, dtypes, attributes and arrays; the same seed, the same draws."""
+
+    def __init__(self, seed: int | Sequence[int]) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def coin(self, chance: float = 0.5) -> bool:
+        return bool(self.rng.random() < chance)
+
+    def integer(self, low: int, high: int) -> int:
+        """low ≤ n ≤ high."""
+        return int(self.rng.integers(low, high + 1))
+
+    def choice(self, options: Sequence[Any]) -> Any:
+        return options[int(self.rng.integers(len(options)))]
+
+    def size(self, least: int = 0) -> int:
+        """One dim: zero, one and odd sizes among them."""
+        return max(least, int(self.choice(SIZES)))
+
+    def dims(self, least: int = 0, most: int = 5, smallest: int = 0) -> tuple[int, ...]:
+        """Dims of rank `least` to `most`, few elements in all."""
+        rank = self.integer(least, most)
+        sizes = SIZES if rank < 4 else (1, 2, 2, 3)
+        return tuple(max(smallest, int(self.choice(sizes))) for _ in range(rank))
+
+    def dtype(self, letter: str) -> DType:
+        """A dtype of the signature letter's class."""
+        return self.choice(sorted(CLASSES[letter], key=lambda d: d.value))
+
+    def case(self, op: Op) -> Case:
+        """A valid application of `op`."""
+        if op.cases is not None:
+            specs, attrs = op.cases(self)
+            return Case(op, tuple(specs), dict(attrs))
+        specs = self._operands(op)
+        return Case(op, specs, self._attrs(op, len(specs[0].dims) if specs else 0))
+
+    def arrays(self, case: Case) -> list[Array]:
+        return [self.array(s) for s in case.specs]
+
+    def array(self, spec: Spec) -> Array:
+        """Values of `spec`, contiguous or not."""
+        values = self.values(spec)
+        return _strided(values, self) if self.coin(0.3) else values
+
+    def values(self, spec: Spec) -> Array:
+        dtype, dims = spec.dtype, spec.dims
+        kind, _, bound = spec.domain.partition(":")
+        if kind == "index":
+            return self.rng.integers(0, max(1, int(bound)), dims).astype(dtype.numpy)
+        if dtype is DType.BOOL:
+            return self.rng.integers(0, 2, dims).astype(bool)
+        if dtype.is_integer:
+            return self._integers(dtype, dims, kind)
+        if dtype.is_complex:
+            parts = [self.values(Spec(dims, dtype.real, kind)) for _ in range(2)]
+            return (parts[0] + 1j * parts[1]).astype(dtype.numpy)
+        return self._floats(dtype, dims, kind)
+
+    def _integers(self, dtype: DType, dims: tuple[int, ...], kind: str) -> Array:
+        info = np.iinfo(dtype.numpy)
+        low = 0 if kind in ("positive", "unit") else max(-9, int(info.min))
+        values = self.rng.integers(low + (kind == "positive"), 10, dims).astype(dtype.numpy)
+        if kind != "any" or not self.coin():
+            return values
+        corners = np.array([0, 1, info.min, info.max, info.max - 1], dtype=dtype.numpy)
+        mask = self.rng.random(dims) < 0.3
+        return np.where(mask, self.rng.choice(corners, dims), values)
+
+    def _floats(self, dtype: DType, dims: tuple[int, ...], kind: str) -> Array:
+        if kind == "unit":
+            return self.rng.random(dims).astype(dtype.numpy)
+        if kind == "positive":
+            return self.rng.uniform(0.1, 3.0, dims).astype(dtype.numpy)
+        values = self.rng.normal(size=dims) * (10.0 if self.coin(0.2) else 1.0)
+        if kind == "any" and self.coin():
+            corners = self.rng.choice(np.array(CORNERS_FLOAT), dims)
+            values = np.where(self.rng.random(dims) < 0.3, corners, values)
+        with np.errstate(all="ignore"):
+            return values.astype(dtype.numpy)
+
+    def _operands(self, op: Op) -> tuple[Spec, ...]:
+        """Specs that the signature admits: shared names get shared sizes."""
+        sizes: dict[str, Any] = {}
+        dtypes: dict[str, DType] = {}
+        wanted = list(op.signature.operands)
+        while wanted and wanted[-1].is_optional and self.coin():
+            wanted.pop()
+        if wanted and wanted[-1].is_variadic:
+            wanted += [wanted[-1]] * self.integer(0, 2)
+        return tuple(self._operand(op, o, sizes, dtypes) for o in wanted)
+
+    def _operand(
+        self, op: Op, operand: Operand, sizes: dict[str, Any], dtypes: dict[str, DType]
+    ) -> Spec:
+        dims: list[int] = []
+        for token in operand.dims:
+            if token[0] in "*~.":
+                run = sizes.setdefault(token, self.dims(0, 5 - len(operand.dims) + 1))
+                dims += self._broadcastable(run) if token[0] == "~" else run
+            elif token.isdigit():
+                dims.append(int(token))
+            else:
+                dims.append(sizes.setdefault(token, self.size()))
+        letter = operand.letter
+        if letter is None:
+            dtype = DType.F32 if operand.dtype == "_" else DType.of(operand.dtype)
+        else:
+            dtype = dtypes.setdefault(letter, self.dtype(letter))
+        return Spec(tuple(dims), dtype, op.draw if isinstance(op.draw, str) else "any")
+
+    def _broadcastable(self, run: tuple[int, ...]) -> tuple[int, ...]:
+        """`run`, or what broadcasts to it: fewer dims, some of them 1."""
+        if self.coin(0.6):
+            return run
+        kept = run[self.integer(0, len(run)) :]
+        return tuple(1 if self.coin(0.4) else d for d in kept)
+
+    def _attrs(self, op: Op, rank: int) -> dict[str, Any]:
+        hints = hints_of(op.reference)
+        drawn: dict[str, Any] = {}
+        for name, (_, default) in op.attr_specs.items():
+            hint = hints.get(name, hints.get(name + "_"))
+            if hint is Axis and rank:
+                drawn[name] = self.integer(-rank, rank - 1)
+            elif hint is Axes:
+                drawn[name] = self.axes(rank)
+            elif hint is bool:
+                drawn[name] = self.coin()
+            elif hint is DType:
+                drawn[name] = self.dtype("a")
+            elif get_origin(hint) is Literal:
+                drawn[name] = self.choice(get_args(hint))
+            elif default is inspect.Parameter.empty:
+                raise TypeError(f"op {op.name}: attribute {name} needs a sample on its page")
+        return drawn
+
+    def axes(self, rank: int) -> tuple[int, ...] | None:
+        """Some axes of `rank`, or None for all."""
+        if self.coin(0.2):
+            return None
+        return tuple(a - rank if self.coin(0.3) else a for a in range(rank) if self.coin())
+
+
+def _strided(values: Array, draw: Draw) -> Array:
+    """The same values in memory of another order."""
+    if values.ndim == 0 or values.size == 0:
+        return values
+    if draw.coin():
+        return np.asfortranarray(values)
+    wide = np.empty((*values.shape[:-1], values.shape[-1] * 2), values.dtype)
+    wide[..., ::2] = values
+    return wide[..., ::2]
+
+
+def needs_sample(op: Op) -> bool:
+    """Can the signature alone not say what is valid?"""
+    if op.cases is not None or op.kind is Kind.LEAF:
+        return False
+    return any("..." in o.dims for o in op.signature.operands)

@@ -1,0 +1,15 @@
+"""The errors a user can meet. Each says what, where, why, and what next."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base of every error rlx raises on purpose."""
+
+
+class GraphError(Error, ValueError):
+    """A graph that has no meaning: wrong rank, range, dtype, name, or text."""
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """A valid graph that rlx, or the chosen target, cannot do yet."""

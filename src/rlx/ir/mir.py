@@ -1,0 +1,401 @@
+"""MIR: an immutable DAG of table ops.
+
+A node is an op, its inputs and its attributes, plus the shapes inferred from them. Nodes are
+interned per graph, so equality is identity and common subexpressions never exist twice. A graph
+is built once and then read; a pass makes a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rlx import attrs as attributes
+from rlx.attrs import Data
+from rlx.dim import Dim, DimLike
+from rlx.errors import Error, GraphError
+from rlx.ir.operators import Operators
+from rlx.shape import DimBinding, Shape
+
+if TYPE_CHECKING:
+    from rlx.op import Op
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a node comes from: a source line, a front end's name, a block, a rule or a pass."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text if self.kind == "line" else f"{self.kind} {self.text}"
+
+
+class Node(Operators):
+    """One operation. Equal nodes of a graph are the same object."""
+
+    __slots__ = ("__weakref__", "attrs", "decl", "graph", "index", "inputs", "op", "shape")
+    graph: Graph
+    decl: Op
+    op: str
+    inputs: tuple[Node, ...]
+    attrs: Mapping[str, Any]
+    shape: Any
+    """The result's Shape; a tuple of them where the op has several results."""
+    index: int
+    """The position in the graph's list of nodes; inputs come before their users."""
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of all results."""
+        return self.shape if isinstance(self.shape, tuple) else (self.shape,)
+
+    @property
+    def has_items(self) -> bool:
+        """Does the op have several results, each read through an `item` node?"""
+        return isinstance(self.shape, tuple)
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.op in ("input", "param", "constant")
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return self.graph.origins.get(self, ())
+
+    @property
+    def label(self) -> str:
+        """How messages name this node: its op and where it comes from."""
+        name = self.attrs.get("name")
+        what = f"{self.op} {name!r}" if isinstance(name, str) else self.op
+        return f"{what} at {self.origins[0]}" if self.origins else f"{what} (node {self.index})"
+
+    def __repr__(self) -> str:
+        return f"<{self.op} #{self.index} {self.shape}>"
+
+
+class Graph:
+    """A MIR graph, and the builder that makes it: every op of the table is a method."""
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.origins: dict[Node, tuple[Origin, ...]] = {}
+        self._nodes: list[Node] = []
+        self._interned: dict[tuple[object, ...], Node] = {}
+        self._names: dict[str, Node] = {}
+        self._inputs: list[Node] = []
+        self._params: list[Node] = []
+        self._dims: dict[str, Dim] = {}
+        self._outputs: tuple[Node, ...] = ()
+        self._scope: tuple[Origin, ...] = ()
+        self._sealed: str | None = None
+        self.traces_lines = True
+
+    # -- building ------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Shape) -> Node:
+        """A value given anew on every call."""
+        return self.node("input", (), {"name": name, "shape": shape})
+
+    def param(self, name: str, shape: Shape) -> Node:
+        """A weight: given once, the same for every call."""
+        return self.node("param", (), {"name": name, "shape": shape})
+
+    def constant(self, value: Any) -> Node:
+        """A value known now."""
+        return self.node("constant", (), {"value": value})
+
+    def node(
+        self, op: str | Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
+    ) -> Node:
+        """The node of `op` applied to `inputs` exactly as given: no casts, no constants made."""
+        from rlx import op as table
+
+        decl = table.lookup(op) if isinstance(op, str) else op
+        try:
+            return self._intern(decl, tuple(inputs), attrs or {})
+        except GraphError as error:
+            raise GraphError(f"{decl.name}{self._here()}: {error}") from None
+
+    def _intern(self, decl: Op, inputs: tuple[Node, ...], attrs: Mapping[str, Any]) -> Node:
+        self._check_ownership(inputs)
+        shapes = decl.operand_shapes(inputs)
+        canonical = decl.canonical(attrs, shapes)
+        key = (decl.name, *map(id, inputs), *map(attributes.key, canonical.values()))
+        found = self._interned.get(key)
+        if found is None:
+            found = self._add(decl, inputs, canonical, decl.infer(shapes, canonical))
+            self._interned[key] = found
+        self.add_origins(found, self._scope or self._line())
+        return found
+
+    def _add(
+        self, decl: Op, inputs: tuple[Node, ...], attrs: dict[str, Any], shapes: tuple[Shape, ...]
+    ) -> Node:
+        if self._sealed is not None:
+            raise GraphError(f"the graph is in use as {self._sealed} and cannot grow")
+        self._check_name(decl, attrs)
+        node = Node()
+        node.graph, node.decl, node.op = self, decl, decl.name
+        node.inputs, node.attrs = inputs, MappingProxyType(attrs)
+        node.shape = shapes if decl.has_items else shapes[0]
+        node.index = len(self._nodes)
+        self._nodes.append(node)
+        if decl.name in ("input", "param"):
+            self._names[attrs["name"]] = node
+            (self._inputs if decl.name == "input" else self._params).append(node)
+        return node
+
+    def _check_ownership(self, inputs: Iterable[Node]) -> None:
+        for i, node in enumerate(inputs):
+            if not isinstance(node, Node):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise GraphError(f"operand {i} is {node!r}, expected a node")
+            if node.graph is not self:
+                raise GraphError(f"operand {i} belongs to another graph, {node.graph.name!r}")
+
+    def _check_name(self, decl: Op, attrs: Mapping[str, Any]) -> None:
+        if decl.name not in ("input", "param"):
+            return
+        if attrs["name"] in self._names:
+            raise GraphError(f"the name {attrs['name']!r} is already taken. Names are unique")
+        for dim in attrs["shape"].dynamic_symbols:
+            if self._dims.setdefault(dim.name, dim) != dim:
+                raise GraphError(f"dim {dim.name} was declared before with another range")
+
+    def set_outputs(self, outputs: Sequence[Node]) -> None:
+        """What the graph returns, in order."""
+        nodes = tuple(outputs)
+        self._check_ownership(nodes)
+        for i, node in enumerate(nodes):
+            if node.has_items:
+                raise GraphError(f"output {i} is {node.label}, which has several results: "
+                                 "return its items")
+        if self._sealed is not None:
+            raise GraphError(f"the graph is in use as {self._sealed}")
+        self._outputs = nodes
+
+    def seal(self, use: str = "a body") -> None:
+        """Nothing can be added any more: the graph has become a value."""
+        self._sealed = self._sealed or use
+
+    # -- reading -------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, inputs before users, in the order they were made."""
+        return tuple(self._nodes)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return tuple(self._inputs)
+
+    @property
+    def params(self) -> tuple[Node, ...]:
+        return tuple(self._params)
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        return self._outputs
+
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        """Inputs and params: what keeps its place whether used or not."""
+        return (*self._inputs, *self._params)
+
+    @property
+    def dynamic_symbols(self) -> tuple[Dim, ...]:
+        """The named dims of inputs and params, by name."""
+        return tuple(dim for _, dim in sorted(self._dims.items()))
+
+    @property
+    def has_dynamic_dims(self) -> bool:
+        return bool(self.dynamic_symbols)
+
+    def find(self, name: str) -> Node:
+        """The input or param called `name`."""
+        if name not in self._names:
+            raise GraphError(f"{self.name} has no input or param {name!r}")
+        return self._names[name]
+
+    def order(self) -> list[Node]:
+        """Leaves, then all that the outputs need, inputs before users.
+
+        The order follows from structure alone, so equal graphs give equal orders.
+        """
+        return topological(self.outputs, self.leaves)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes)
+
+    def digest(self) -> str:
+        """A hash of all that gives the graph its meaning; names of inputs count, its own not."""
+        h = hashlib.blake2b(digest_size=16)
+        number: dict[Node, int] = {}
+        for node in self.order():
+            number[node] = len(number)
+            h.update(_record(node, [number[i] for i in node.inputs]).encode())
+        h.update(repr([number[o] for o in self.outputs]).encode())
+        return h.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Graph) and self.digest() == other.digest())
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __str__(self) -> str:
+        from rlx.ir.text import show
+
+        return show(self)
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name!r}: {len(self)} nodes, {len(self.outputs)} outputs>"
+
+    def bind(self, binding: DimBinding | Mapping[str, DimLike]) -> Graph:
+        """The graph with named dims replaced by sizes."""
+        sizes = dict(binding.sizes if isinstance(binding, DimBinding) else binding)
+        return self.rebuild(lambda new, node, inputs: new.node(
+            node.decl, inputs, {k: attributes.bind(v, sizes) for k, v in node.attrs.items()}))
+
+    def rebuild(
+        self, make: Callable[[Graph, Node, tuple[Node, ...]], Node | None] | None = None
+    ) -> Graph:
+        """A new graph: every needed node mapped by `make` (None keeps it), origins carried over.
+
+        A node with several results must be mapped to one with as many.
+        """
+        new = self.successor()
+        mapped: dict[Node, Node] = {}
+        for node in self.order():
+            inputs = tuple(mapped[i] for i in node.inputs)
+            made = make(new, node, inputs) if make else None
+            mapped[node] = made if made is not None else new.node(node.decl, inputs, node.attrs)
+            new.add_origins(mapped[node], node.origins)
+        new.set_outputs([mapped[o] for o in self.outputs])
+        return new
+
+    def successor(self) -> Graph:
+        """An empty graph for a pass to fill: same name, no source lines of its own."""
+        new = Graph(self.name)
+        new.traces_lines = False
+        return new
+
+    # -- provenance ----------------------------------------------------------------------------
+
+    def add_origins(self, node: Node, origins: tuple[Origin, ...]) -> None:
+        """Merge `origins` into the node's, keeping their order."""
+        if not origins:
+            return
+        known = self.origins.get(node, ())
+        fresh = tuple(o for o in origins if o not in known)
+        if fresh:
+            self.origins[node] = known + fresh
+
+    @contextmanager
+    def scope(self, *origins: Origin) -> Iterator[None]:
+        """Nodes made inside get these origins."""
+        before, self._scope = self._scope, (*self._scope, *origins)
+        try:
+            yield
+        finally:
+            self._scope = before
+
+    def _line(self) -> tuple[Origin, ...]:
+        """The innermost source line outside rlx."""
+        if not self.traces_lines:
+            return ()
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+            frame = frame.f_back
+        return (Origin("line", f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"),)
+
+    def _here(self) -> str:
+        origins = self._scope or self._line()
+        return f" at {origins[-1]}" if origins else ""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The builder method of a table op: `g.matmul(x, y)` is `rlx.ops.matmul(x, y)`."""
+        from rlx import op as table
+
+        if name.startswith("__") or (decl := table.find(name)) is None:
+            raise AttributeError(f"Graph has no method or op {name!r}")
+        return lambda *args, **attrs: decl.build(self, args, attrs)
+
+
+def topological(roots: Iterable[Node], leaves: Iterable[Node] = ()) -> list[Node]:
+    """`leaves`, then all that `roots` need, inputs before users, by structure alone."""
+    order: list[Node] = list(leaves)
+    seen = set(order)
+    stack = [(node, False) for node in reversed(list(roots))]
+    while stack:
+        node, is_done = stack.pop()
+        if is_done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack += [(i, False) for i in reversed(node.inputs) if i not in seen]
+    return order
+
+
+def users_of(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
+    """Who reads each node, once per user. Being an output is not being read."""
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        users.setdefault(node, [])
+        for i in dict.fromkeys(node.inputs):
+            users.setdefault(i, []).append(node)
+    return users
+
+
+def _record(node: Node, inputs: list[int]) -> str:
+    """All that a digest must see of one node."""
+    values = [(k, _plain(attributes.key(v))) for k, v in node.attrs.items()]
+    return f"{node.op}{inputs}{values}{node.shape};"
+
+
+def _plain(key: Any) -> str:
+    if isinstance(key, tuple):
+        return f"({','.join(map(_plain, key))})"  # pyright: ignore[reportUnknownArgumentType]
+    return key.digest if isinstance(key, Data) else str(key)
+
+
+class MirModule:
+    """A graph that has been verified: what `HirModule.lower` returns and the passes take."""
+
+    def __init__(self, graph: Graph) -> None:
+        if not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Error(f"MirModule takes a rlx.Graph, got {type(graph).__name__}")
+        from rlx.ir.verify import verify
+
+        verify(graph)
+        self.graph = graph
+
+    @property
+    def name(self) -> str:
+        return self.graph.name
+
+    def __len__(self) -> int:
+        return len(self.graph)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MirModule) and self.graph == other.graph
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __str__(self) -> str:
+        return str(self.graph)
+
+    def __repr__(self) -> str:
+        return f"<MirModule {self.name!r}: {len(self)} nodes>"

@@ -1,0 +1,110 @@
+"""What Python's operators, indexing and a few methods mean on nodes: table ops.
+
+`==` is identity, as for any object; the comparison op is `rlx.ops.equal`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _op(name: str) -> Any:
+    from rlx import op as table
+
+    return table.lookup(name)
+
+
+def _forward(name: str) -> Any:
+    return lambda self, other: _op(name)(self, other)
+
+
+def _reflected(name: str) -> Any:
+    return lambda self, other: _op(name)(other, self)
+
+
+def _unary(name: str) -> Any:
+    return lambda self: _op(name)(self)
+
+
+class Operators:
+    """Operators for nodes. Python scalars are weak: they take the node's dtype."""
+
+    __slots__ = ()
+    shape: Any
+
+    __add__, __radd__ = _forward("add"), _reflected("add")
+    __sub__, __rsub__ = _forward("sub"), _reflected("sub")
+    __mul__, __rmul__ = _forward("mul"), _reflected("mul")
+    __pow__, __rpow__ = _forward("pow"), _reflected("pow")
+    __floordiv__, __rfloordiv__ = _forward("floor_div"), _reflected("floor_div")
+    __mod__, __rmod__ = _forward("mod"), _reflected("mod")
+    __matmul__, __rmatmul__ = _forward("matmul"), _reflected("matmul")
+    __lt__, __le__ = _forward("less"), _forward("less_equal")
+    __gt__, __ge__ = _forward("greater"), _forward("greater_equal")
+    __lshift__, __rshift__ = _forward("shift_left"), _forward("shift_right")
+    __neg__, __abs__ = _unary("neg"), _unary("abs")
+
+    def __truediv__(self, other: Any) -> Any:
+        """True division: integers become f32 first."""
+        return _true_divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _true_divide(other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return _op("logical_and" if self.dtype.value == "bool" else "bit_and")(self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return _op("logical_or" if self.dtype.value == "bool" else "bit_or")(self, other)
+
+    def __xor__(self, other: Any) -> Any:
+        return _op("logical_xor" if self.dtype.value == "bool" else "bit_xor")(self, other)
+
+    def __invert__(self) -> Any:
+        return _op("logical_not" if self.dtype.value == "bool" else "bit_not")(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        from rlx.ir.indexing import index_node
+
+        return index_node(self, index)
+
+    def __iter__(self) -> Any:
+        raise TypeError("a node is not iterable: its values are not known yet")
+
+    def __bool__(self) -> bool:
+        from rlx.errors import GraphError
+
+        raise GraphError("a node has no truth value while a graph is built. Use rlx.ops.where "
+                         "or rlx.ops.if_")
+
+    @property
+    def dtype(self) -> Any:
+        return self.shape.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.shape.rank
+
+    ndim = rank
+
+    @property
+    def T(self) -> Any:
+        """The axes in reverse."""
+        return _op("transpose")(self, perm=tuple(reversed(range(self.rank))))
+
+    def astype(self, dtype: Any) -> Any:
+        return _op("cast")(self, to=dtype)
+
+    def reshape(self, *dims: Any) -> Any:
+        given = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
+        return _op("reshape")(self, dims=given)
+
+
+def _true_divide(x: Any, y: Any) -> Any:
+    from rlx.dtype import DType
+
+    def inexact(v: Any) -> Any:
+        whole = isinstance(v, Operators) and not (v.dtype.is_float or v.dtype.is_complex)
+        return _op("cast")(v, to=DType.F32) if whole else v
+
+    return _op("div")(inexact(x), inexact(y))

@@ -1,0 +1,416 @@
+"""The op table. An op is declared once, on its family's page in `ops/`; the rest is derived.
+
+    @op("f[*s] -> f[*s]", kind=Kind.ELEMENTWISE)
+    def sigmoid(x):
+        '''1 / (1 + exp(-x)).'''
+        return ...                       # the body is the meaning, in NumPy
+
+Calling an op does what its arguments ask: nodes build the graph, arrays run the reference,
+pattern variables build a pattern.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx import attrs as attributes
+from rlx import sig
+from rlx.dim import DimLike
+from rlx.dtype import DType, promote, promote_all, weak
+from rlx.errors import Error, GraphError
+from rlx.shape import Shape
+
+if TYPE_CHECKING:
+    from rlx.ir.layout import Layout
+    from rlx.ir.mir import Graph, Node
+
+Array = NDArray[Any]
+PAGES = (
+    "leaves", "elementwise", "logic", "activation", "movement", "indexing", "reduction",
+    "contraction", "norm", "attention", "convolution", "spectral", "control", "fused",
+)
+
+
+class Kind(enum.Enum):
+    """What sort of work an op does: it says how it may be fused, planned and counted."""
+
+    LEAF = "leaf"
+    ELEMENTWISE = "elementwise"  # one value in, one out, at each index
+    MOVEMENT = "movement"  # the same values at other indices
+    REDUCTION = "reduction"  # folds axes away
+    ROW = "row"  # reads a row more than once and writes a row: softmax, norms
+    CONTRACTION = "contraction"  # sums of products over a shared axis
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    SPECIAL = "special"  # an algorithm of its own: FFT, sort, scatter, scan
+    CONTROL = "control"  # holds graphs that run or not, once or often
+    REGION = "region"  # holds a graph that runs as one kernel
+
+
+class Pattern:
+    """An op applied to patterns: what a rule looks for."""
+
+    __slots__ = ("args", "attrs", "op")
+
+    def __init__(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Any]) -> None:
+        self.op, self.args, self.attrs = op, args, attrs
+
+
+class Var:
+    """A pattern variable: matches any node, or any attribute value."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+Lowering = Callable[..., Any]
+Cases = Callable[..., Any]
+
+
+class Op:
+    """One row of the table."""
+
+    def __init__(
+        self,
+        reference: Callable[..., Any],
+        signature: str,
+        *,
+        kind: Kind,
+        flops: str | Callable[..., DimLike] | None = None,
+        shape: Callable[..., Any] | None = None,
+        aliases: tuple[str, ...] = (),
+        is_commutative: bool = False,
+        is_epilogue: bool = False,
+        is_exact: bool = False,
+        syncs_host: bool = False,
+        why_no_lowering: str = "",
+        why_no_cases: str = "",
+        draw: str | Mapping[str, str] = "any",
+    ) -> None:
+        self.name = reference.__name__.removesuffix("_")
+        self.doc = inspect.getdoc(reference) or ""
+        self.page = reference.__module__.rsplit(".", 1)[-1]
+        self.reference = reference
+        self.signature = sig.parse(signature)
+        self.kind, self.aliases, self.is_commutative = kind, aliases, is_commutative
+        self.is_epilogue, self.syncs_host = is_epilogue, syncs_host
+        self.is_exact = is_exact or kind is Kind.MOVEMENT
+        self.why_no_lowering, self.why_no_cases = why_no_lowering, why_no_cases
+        self.draw = draw
+        self._shape, self._flops = shape, flops
+        self._attrs: dict[str, tuple[attributes.Convert, Any]] | None = None
+        self.lower: Lowering | None = None
+        self.view_rule: Callable[..., Layout | None] | None = None
+        self.cases: Cases | None = None
+
+    # -- what the page declares beside the meaning ------------------------------------------------
+
+    def lowering(self, function: Lowering) -> Lowering:
+        """Declare the op in terms of simpler ops: `f(*nodes, **attrs) -> node or nodes`."""
+        self.lower = function
+        return function
+
+    def view(self, function: Callable[..., Layout | None]) -> Callable[..., Layout | None]:
+        """Declare where the values stay in place: `f(layout, **attrs) -> layout or None`."""
+        self.view_rule = function
+        return function
+
+    def sample(self, function: Cases) -> Cases:
+        """Declare how to draw operands where the signature alone does not say."""
+        self.cases = function
+        return function
+
+    # -- attributes, shapes, cost -----------------------------------------------------------------
+
+    @property
+    def has_items(self) -> bool:
+        """Several results, or a number of them that depends on attributes."""
+        return len(self.signature.results) != 1
+
+    @property
+    def attr_specs(self) -> dict[str, tuple[attributes.Convert, Any]]:
+        """Name → (converter, default); `inspect.Parameter.empty` where there is no default."""
+        if self._attrs is None:
+            hints = attributes.hints_of(self.reference)
+            parameters = inspect.signature(self.reference).parameters.values()
+            self._attrs = {
+                p.name.removesuffix("_"): (attributes.converter(hints[p.name]), p.default)
+                for p in parameters
+                if p.kind is p.KEYWORD_ONLY
+            }
+        return self._attrs
+
+    def canonical(self, attrs: Mapping[str, Any], shapes: Sequence[Shape]) -> dict[str, Any]:
+        """All attributes, in declared order, checked and in canonical form."""
+        if not attrs and not self.attr_specs:
+            return {}
+        given = {k.removesuffix("_"): v for k, v in attrs.items()}
+        unknown = sorted(given.keys() - self.attr_specs.keys())
+        if unknown:
+            known = ", ".join(self.attr_specs) or "none"
+            raise GraphError(f"has no attribute {unknown[0]!r}. It has: {known}")
+        rank = shapes[0].rank if shapes else 0
+        return {k: self._convert(k, given, rank) for k in self.attr_specs}
+
+    def _convert(self, name: str, given: Mapping[str, Any], rank: int) -> Any:
+        convert, default = self.attr_specs[name]
+        value = given.get(name, default)
+        if value is inspect.Parameter.empty:
+            raise GraphError(f"needs attribute {name!r}")
+        try:
+            return convert(value, rank)
+        except GraphError as error:
+            raise GraphError(f"attribute {name}: {error}") from None
+
+    def operand_shapes(self, inputs: Sequence[Node]) -> list[Shape]:
+        """The shapes of operands. Only `item` reads a node of several results."""
+        if self.name == "item":
+            if len(inputs) != 1 or not inputs[0].has_items:
+                raise GraphError("takes one node that has several results")
+            return list(inputs[0].shapes)
+        for i, node in enumerate(inputs):
+            if node.has_items:
+                raise GraphError(f"operand {i} is {node.label}, which has several results: "
+                                 "take one with item")
+        return [node.shape for node in inputs]
+
+    def infer(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> tuple[Shape, ...]:
+        """The shapes of the results, or a GraphError that says what does not fit."""
+        if self._shape is None:
+            return self.signature.infer(shapes, attrs)
+        self.signature.unify(shapes, attrs)
+        given = self._shape(*shapes, **_python_names(attrs))
+        return given if isinstance(given, tuple) else (given,)
+
+    def flops(
+        self, shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
+    ) -> DimLike:
+        """Arithmetic operations of one application."""
+        if self._flops is None:
+            free = self.kind in (Kind.LEAF, Kind.MOVEMENT)
+            return 0 if free else results[0].num_elements
+        if callable(self._flops):
+            return self._flops(shapes, results, attrs)
+        env = self.signature.unify(shapes, attrs)
+        packs = {k: Shape(v, DType.BOOL).num_elements for k, v in env.packs.items()}
+        sizes = {"out": results[0].num_elements} | {
+            f"size{i}": s.num_elements for i, s in enumerate(shapes)
+        }
+        scope = {**packs, **env.dims, **attrs, **sizes}
+        return eval(self._flops, {"__builtins__": {}, **_MATH}, scope)
+
+    # -- the three meanings of a call -------------------------------------------------------------
+
+    def __call__(self, *args: Any, **attrs: Any) -> Any:
+        from rlx.ir.mir import Node
+
+        flat = _flattened(args)
+        if any(isinstance(a, Var | Pattern) for a in flat):
+            return Pattern(self, flat, attrs)
+        for a in flat:
+            if isinstance(a, Node):
+                return self.build(a.graph, flat, attrs)
+        return self.run(self._arrays(flat), attrs)
+
+    def build(self, graph: Graph, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """Apply to nodes, arrays and scalars, with the casts and constants that takes."""
+        operands = self._operands(graph, _flattened(args))
+        node = graph.node(self, operands, attrs)
+        if not node.has_items:
+            return node
+        return tuple(graph.node("item", (node,), {"index": i}) for i in range(len(node.shape)))
+
+    def run(self, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Any:
+        """The reference: half floats compute in f32 and round once; shapes are checked."""
+        shapes = [Shape(a.shape, DType.of(a.dtype)) for a in arrays]
+        try:
+            canonical = self.canonical(attrs, shapes)
+            results = self.infer(shapes, canonical)
+        except GraphError as error:
+            raise GraphError(f"{self.name}: {error}") from None
+        return self.evaluate(arrays, canonical, results)
+
+    def evaluate(
+        self, arrays: Sequence[Array], attrs: Mapping[str, Any], results: Sequence[Shape]
+    ) -> Any:
+        """The reference on checked operands, with results of exactly the inferred shapes."""
+        given = arrays if self.is_exact else [_computable(a) for a in arrays]
+        with np.errstate(all="ignore"):
+            made = self.reference(*given, **_python_names(attrs))
+            if not self.has_items:
+                return _fitted(self, made, results[0])
+            return tuple(_fitted(self, m, r) for m, r in zip(made, results, strict=True))
+
+    def _arrays(self, args: Sequence[Any]) -> list[Array]:
+        """Arrays of equal dtypes where the signature asks for equal dtypes."""
+        while args and args[-1] is None:
+            args = args[:-1]
+        arrays = [np.asarray(a) for a in self._alike(args)]
+        wanted = self._dtypes([Shape(a.shape, DType.of(a.dtype)) for a in arrays])
+        return [a if d is None or a.dtype == d.numpy else lookup("cast").run([a], {"to": d})
+                for a, d in zip(arrays, wanted)]
+
+    def _operands(self, graph: Graph, args: Sequence[Any]) -> list[Node]:
+        """Nodes of equal dtypes where the signature asks for equal dtypes."""
+        from rlx.ir.mir import Node
+
+        while args and args[-1] is None:
+            args = args[:-1]
+        try:
+            nodes = [a if isinstance(a, Node) else graph.constant(a) for a in self._alike(args)]
+            wanted = self._dtypes([n.shape if not n.has_items else None for n in nodes])
+        except GraphError as error:
+            raise GraphError(f"{self.name}{graph._here()}: {error}") from None  # pyright: ignore[reportPrivateUsage]
+        return [n if d is None or n.shape.dtype is d else graph.node("cast", (n,), {"to": d})
+                for n, d in zip(nodes, wanted)]
+
+    def _dtypes(self, shapes: Sequence[Shape | None]) -> list[DType | None]:
+        """What each operand is to be cast to: the promoted dtype of its letter's operands."""
+        letters = [self.signature.operand(i).letter if self.signature.operands else None
+                   for i in range(len(shapes))]
+        merged: dict[str, DType] = {}
+        for letter, shape in zip(letters, shapes):
+            if letter is not None and shape is not None:
+                known = merged.get(letter, shape.dtype)
+                merged[letter] = promote(known, shape.dtype)
+        return [None if letter is None or shape is None else merged[letter]
+                for letter, shape in zip(letters, shapes)]
+
+    def _alike(self, args: Sequence[Any]) -> list[Any]:
+        """Python scalars made arrays of the dtype that the operands beside them give."""
+        letters = [self.signature.operand(i).letter if self.signature.operands else None
+                   for i in range(len(args))]
+        known: dict[str | None, list[DType]] = {}
+        for letter, a in zip(letters, args):
+            if not isinstance(a, bool | int | float | complex) and hasattr(a, "dtype"):
+                known.setdefault(letter, []).append(DType.of(a.dtype))
+        return [
+            _scalar(a, promote_all(known[letter]) if letter in known and letter else None)
+            if isinstance(a, bool | int | float | complex) else a
+            for letter, a in zip(letters, args)
+        ]
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}: {self.signature.text}>"
+
+
+_MATH = {"max": max, "min": min}
+
+
+def _flattened(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Operands given as a list stand for themselves: concat([a, b]) is concat(a, b)."""
+    flat: list[Any] = []
+    for a in args:
+        is_run = isinstance(a, list | tuple) and any(
+            hasattr(v, "shape") or isinstance(v, Var | Pattern) for v in a  # pyright: ignore[reportUnknownVariableType]
+        )
+        flat += a if is_run else [a]
+    return tuple(flat)
+
+
+def _python_names(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Attribute names that are Python keywords carry an underscore in the reference."""
+    return {f"{k}_" if k in ("else", "if", "while", "in") else k: v for k, v in attrs.items()}
+
+
+def _computable(array: Array) -> Array:
+    dtype = DType.of(array.dtype)
+    return array if dtype.compute is dtype else array.astype(dtype.compute.numpy)
+
+
+def _scalar(value: bool | int | float | complex, beside: DType | None) -> Array:
+    """A Python scalar as an array; beside an array its kind counts, not its size."""
+    if beside is None:
+        defaults = {bool: DType.BOOL, int: DType.I64, float: DType.F32, complex: DType.C64}
+        beside = defaults[type(value)]
+    dtype = weak(value, beside)
+    if isinstance(value, int) and not isinstance(value, bool) and dtype.is_integer:
+        info = np.iinfo(dtype.numpy)
+        if not info.min <= value <= info.max:
+            raise GraphError(f"{value} does not fit {dtype}")
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype.numpy)
+
+
+def _fitted(op: Op, made: Any, expected: Shape) -> Array:
+    array = np.asarray(made)
+    if array.dtype != expected.dtype.numpy:
+        array = array.astype(expected.dtype.numpy)
+    if array.shape != expected.dims:
+        raise Error(f"{op.name}: the reference gave {list(array.shape)}, the rule {expected}")
+    return array
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+_TABLE: dict[str, Op] = {}
+_ALIASES: dict[str, str] = {}
+_IS_LOADED: list[bool] = []
+
+
+def op(signature: str, **facts: Any) -> Callable[[Callable[..., Any]], Op]:
+    """Declare an op: the decorated function is its meaning in NumPy."""
+
+    def declare(reference: Callable[..., Any]) -> Op:
+        return register(Op(reference, signature, **facts))
+
+    return declare
+
+
+def register(new: Op) -> Op:
+    """Add a row. A name is declared once."""
+    for name in (new.name, *new.aliases):
+        if name in _TABLE or name in _ALIASES:
+            raise Error(f"op {name} is declared twice")
+    _TABLE[new.name] = new
+    _ALIASES.update(dict.fromkeys(new.aliases, new.name))
+    return new
+
+
+def load() -> None:
+    """Import every page, once."""
+    if not _IS_LOADED:
+        _IS_LOADED.append(True)
+        for page in PAGES:
+            importlib.import_module(f"rlx.ops.{page}")
+
+
+def table() -> dict[str, Op]:
+    """Every op by name, in the order of the pages."""
+    load()
+    return dict(_TABLE)
+
+
+def find(name: str) -> Op | None:
+    """The op called `name`, or by an alias; None if there is none."""
+    load()
+    bare = name.removesuffix("_")
+    return _TABLE.get(_ALIASES.get(bare, bare))
+
+
+def lookup(name: str) -> Op:
+    """The op called `name`."""
+    found = find(name)
+    if found is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, _TABLE, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise GraphError(f"there is no op {name!r}.{hint}")
+    return found
+
+
+def names() -> Iterator[str]:
+    """Op names and their aliases."""
+    load()
+    yield from _TABLE
+    yield from _ALIASES

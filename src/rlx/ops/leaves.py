@@ -1,0 +1,58 @@
+"""Leaves: what a graph is given, and the one result taken of several."""
+
+from __future__ import annotations
+
+from rlx.attrs import Data
+from rlx.errors import Error, GraphError
+from rlx.op import Array, Kind, op
+from rlx.shape import Shape
+
+_GIVEN = "a leaf is given, not computed"
+
+
+def _declared(*, name: str, shape: Shape) -> Shape:
+    if not name:
+        raise GraphError("the name is empty")
+    return shape
+
+
+@op(" -> a[...]", kind=Kind.LEAF, shape=_declared, why_no_lowering=_GIVEN, why_no_cases=_GIVEN)
+def input_(*, name: str, shape: Shape) -> Array:
+    """A value given anew on every call."""
+    raise Error(f"input {name!r} has no value")
+
+
+@op(" -> a[...]", kind=Kind.LEAF, shape=_declared, why_no_lowering=_GIVEN, why_no_cases=_GIVEN)
+def param(*, name: str, shape: Shape) -> Array:
+    """A weight: given once, the same for every call."""
+    raise Error(f"param {name!r} has no value")
+
+
+@op(
+    " -> a[...]",
+    kind=Kind.LEAF,
+    shape=lambda *, value: Shape(value.array.shape, value.array.dtype),
+    why_no_lowering=_GIVEN,
+    why_no_cases=_GIVEN,
+)
+def constant(*, value: Data) -> Array:
+    """A value known when the graph is built."""
+    return value.array
+
+
+def _chosen(*shapes: Shape, index: int) -> Shape:
+    if not 0 <= index < len(shapes):
+        raise GraphError(f"there is no result {index}: the node has {len(shapes)}")
+    return shapes[index]
+
+
+@op(
+    "_[...]+ -> _[...]",
+    kind=Kind.MOVEMENT,
+    shape=_chosen,
+    why_no_lowering="a result is where its node put it",
+    why_no_cases="it reads a node of several results, which no array is; laws of those ops use it",
+)
+def item(*results: Array, index: int) -> Array:
+    """One result of a node that has several."""
+    return results[index]
