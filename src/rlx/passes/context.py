@@ -1,0 +1,43 @@
+"""What every pass is given beside the graph: the target, the options, and the log of decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlx.cost.decision import DecisionLog
+from rlx.cost.target import FusionLimits, FusionTarget, Target
+from rlx.passes.options import DispatchPolicy, FusionOptions
+
+if TYPE_CHECKING:
+    from rlx.cost.gate import IoFusionGate
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One compile: passes read it and write only to its log."""
+
+    target: Target
+    options: FusionOptions
+    log: DecisionLog
+
+    @classmethod
+    def of(
+        cls, target: FusionTarget | Target | str, options: FusionOptions | None = None
+    ) -> Context:
+        """A fresh context with an empty log."""
+        chosen, asked = Target.of(target), options or FusionOptions()
+        return cls(chosen, asked, DecisionLog(chosen, asked.force))
+
+    @property
+    def limits(self) -> FusionLimits:
+        """What a region may hold: the caller's limits, or the target's."""
+        return self.options.limits or self.target.limits
+
+    @property
+    def dispatch(self) -> DispatchPolicy:
+        return self.options.policy
+
+    @property
+    def gate(self) -> IoFusionGate:
+        return self.target.gate

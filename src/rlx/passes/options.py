@@ -1,0 +1,95 @@
+"""What a caller may ask of the passes. Options are values: nothing reads the environment."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from rlx.cost.target import FusionLimits
+from rlx.errors import Error
+
+DispatchMode = Literal["prefer_native", "force_common", "force_native"]
+Preference = Literal["native", "common", "claim"]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchPolicy:
+    """Which ops run as the target's own kernel and which as their lowering."""
+
+    mode: DispatchMode = "prefer_native"
+    force_common: Collection[str] = frozenset()
+    """Ops that run as their lowering, whatever the mode."""
+    force_native: Collection[str] = frozenset()
+    """Ops that run as the target's kernel, whatever the mode and `force_common` say."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(DispatchMode):
+            known = ", ".join(get_args(DispatchMode))
+            raise Error(f"DispatchPolicy: mode {self.mode!r} is not one of: {known}.")
+        object.__setattr__(self, "force_common", _op_names("force_common", self.force_common))
+        object.__setattr__(self, "force_native", _op_names("force_native", self.force_native))
+
+    def prefer(self, op: str) -> tuple[Preference, str]:
+        """What is asked for `op`, and why; "claim" leaves it to what the target claims."""
+        if op in self.force_native:
+            return "native", "listed in force_native"
+        if op in self.force_common:
+            return "common", "listed in force_common"
+        if self.mode == "prefer_native":
+            return "claim", "prefer native"
+        choice: Preference = "common" if self.mode == "force_common" else "native"
+        return choice, f"mode {self.mode}"
+
+    def __hash__(self) -> int:
+        return hash((self.mode, frozenset(self.force_common), frozenset(self.force_native)))
+
+
+def _op_names(what: str, given: Collection[str]) -> frozenset[str]:
+    if isinstance(given, str):
+        raise Error(f"DispatchPolicy: {what} is the string {given!r}. Give a set of op names.")
+    return frozenset(given)
+
+
+@dataclass(frozen=True, slots=True)
+class FusionOptions:
+    """How fusion is to go: off, within other limits, by another dispatch, or with forced verdicts."""
+
+    skip_fusion: bool = False
+    limits: FusionLimits | None = None
+    """Instead of the target's own."""
+    dispatch: DispatchPolicy | None = None
+    force: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    """Decision id → the verdict it gets, instead of the gate's."""
+
+    def __post_init__(self) -> None:
+        for key, verdict in self.force.items():
+            if not isinstance(verdict, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise Error(f"FusionOptions: force[{key!r}] is {verdict!r}. Use True or False.")
+        object.__setattr__(self, "force", MappingProxyType(dict(self.force)))
+
+    @property
+    def policy(self) -> DispatchPolicy:
+        """The dispatch policy, the default where none was given."""
+        return self.dispatch or DispatchPolicy()
+
+    def text(self) -> str:
+        """Every option in one canonical line: what keys and fingerprints hash."""
+        policy, limits = self.policy, self.limits
+        return " ".join([
+            f"skip_fusion={self.skip_fusion}",
+            f"limits={limits}",
+            f"dispatch={policy.mode}",
+            f"common={sorted(policy.force_common)}",
+            f"native={sorted(policy.force_native)}",
+            f"force={sorted(self.force.items())}",
+        ])
+
+    def digest(self) -> str:
+        """A hash of every option, the same on every machine."""
+        return hashlib.blake2b(self.text().encode(), digest_size=16).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.text())
