@@ -1,0 +1,83 @@
+"""rlx: an ML compiler and runtime that explains every decision it takes.
+
+Names resolve on first use, so that importing rlx costs little more than importing NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rlx._version import __version__
+
+if TYPE_CHECKING:
+    from rlx import ops
+    from rlx.cost.decision import Decision
+    from rlx.cost.gate import FusionBenefit, GraphIoProfile, IoFusionGate, fusion_benefit
+    from rlx.cost.profile import GraphIoOptions, profile_graph_io
+    from rlx.cost.target import FusionLimits, FusionTarget, Target
+    from rlx.custom import custom_op
+    from rlx.dim import Dim
+    from rlx.dtype import DType
+    from rlx.errors import Error, GraphError, UnsupportedError
+    from rlx.ir.hir import FusionPolicy, HirModule
+    from rlx.ir.lir import BufferPlan, LirModule, Phase
+    from rlx.ir.mir import Graph, MirModule, Node
+    from rlx.loading import load
+    from rlx.loops import cond, scan_loop, while_loop
+    from rlx.module import GraphModule, GraphStage
+    from rlx.passes.options import DispatchPolicy, FusionOptions
+    from rlx.passes.report import FusionReport
+    from rlx.pipeline import CompilePipeline, CompileResult
+    from rlx.runtime.executable import Executable
+    from rlx.runtime.session import Session, compile  # noqa: A004
+    from rlx.shape import DimBinding, Shape, sym
+    from rlx.tracing import jit, trace
+
+_HOME = {
+    "rlx.cost.decision": ("Decision",),
+    "rlx.cost.gate": ("FusionBenefit", "GraphIoProfile", "IoFusionGate", "fusion_benefit"),
+    "rlx.cost.profile": ("GraphIoOptions", "profile_graph_io"),
+    "rlx.cost.target": ("FusionLimits", "FusionTarget", "Target"),
+    "rlx.custom": ("custom_op",),
+    "rlx.dim": ("Dim",),
+    "rlx.dtype": ("DType",),
+    "rlx.errors": ("Error", "GraphError", "UnsupportedError"),
+    "rlx.ir.hir": ("FusionPolicy", "HirModule"),
+    "rlx.ir.lir": ("BufferPlan", "LirModule", "Phase"),
+    "rlx.ir.mir": ("Graph", "MirModule", "Node"),
+    "rlx.loading": ("load",),
+    "rlx.loops": ("cond", "scan_loop", "while_loop"),
+    "rlx.module": ("GraphModule", "GraphStage"),
+    "rlx.passes.options": ("DispatchPolicy", "FusionOptions"),
+    "rlx.passes.report": ("FusionReport",),
+    "rlx.pipeline": ("CompilePipeline", "CompileResult"),
+    "rlx.runtime.executable": ("Executable",),
+    "rlx.runtime.session": ("Session", "compile"),
+    "rlx.shape": ("DimBinding", "Shape", "sym"),
+    "rlx.tracing": ("jit", "trace"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [  # noqa: PLE0604
+    "BufferPlan", "CompilePipeline", "CompileResult", "DType", "Decision", "Dim", "DimBinding",
+    "DispatchPolicy", "Error", "Executable", "FusionBenefit", "FusionLimits", "FusionOptions",
+    "FusionPolicy", "FusionReport", "FusionTarget", "Graph", "GraphError", "GraphIoOptions",
+    "GraphIoProfile", "GraphModule", "GraphStage", "HirModule", "IoFusionGate", "LirModule",
+    "MirModule", "Node", "Phase", "Session", "Shape", "Target", "UnsupportedError", "__version__",
+    "compile", "cond", "custom_op", "fusion_benefit", "jit", "load", "ops", "profile_graph_io",
+    "scan_loop", "sym", "trace", "while_loop",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ops":
+        return import_module("rlx.ops")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'rlx' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -96,6 +96,7 @@ class Graph:
         self._params: list[Node] = []
         self._dims: dict[str, Dim] = {}
         self._outputs: tuple[Node, ...] = ()
+        self._output_names: tuple[str, ...] = ()
         self._scope: tuple[Origin, ...] = ()
         self._sealed: str | None = None
         self.traces_lines = True
@@ -171,9 +172,10 @@ class Graph:
             if self._dims.setdefault(dim.name, dim) != dim:
                 raise GraphError(f"dim {dim.name} was declared before with another range")
 
-    def set_outputs(self, outputs: Sequence[Node]) -> None:
-        """What the graph returns, in order."""
-        nodes = tuple(outputs)
+    def set_outputs(self, outputs: Sequence[Node] | Mapping[str, Node]) -> None:
+        """What the graph returns, in order; a mapping names the outputs."""
+        names = tuple(outputs) if isinstance(outputs, Mapping) else self._output_names
+        nodes = tuple(outputs.values() if isinstance(outputs, Mapping) else outputs)
         self._check_ownership(nodes)
         for i, node in enumerate(nodes):
             if node.has_items:
@@ -181,7 +183,8 @@ class Graph:
                                  "return its items")
         if self._sealed is not None:
             raise GraphError(f"the graph is in use as {self._sealed}")
-        self._outputs = nodes
+        kept = names if len(names) == len(nodes) else [f"output{i}" for i in range(len(nodes))]
+        self._outputs, self._output_names = nodes, tuple(kept)
 
     def seal(self, use: str = "a body") -> None:
         """Nothing can be added any more: the graph has become a value."""
@@ -205,6 +208,11 @@ class Graph:
     @property
     def outputs(self) -> tuple[Node, ...]:
         return self._outputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """How `run` calls the outputs: given to set_outputs, or output0, output1, …"""
+        return self._output_names
 
     @property
     def leaves(self) -> tuple[Node, ...]:
@@ -246,7 +254,8 @@ class Graph:
         for node in self.order():
             number[node] = len(number)
             h.update(_record(node, [number[i] for i in node.inputs]).encode())
-        h.update(repr([number[o] for o in self.outputs]).encode())
+        outputs = [(name, number[o]) for name, o in zip(self.output_names, self.outputs)]
+        h.update(repr(outputs).encode())
         return h.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -286,9 +295,9 @@ class Graph:
         return new
 
     def successor(self) -> Graph:
-        """An empty graph for a pass to fill: same name, no source lines of its own."""
+        """An empty graph for a pass to fill: same names, no source lines of its own."""
         new = Graph(self.name)
-        new.traces_lines = False
+        new.traces_lines, new._output_names = False, self._output_names
         return new
 
     # -- provenance ----------------------------------------------------------------------------

@@ -1,0 +1,59 @@
+"""What a backend is, and how one is found.
+
+A backend turns a plan into a program. Built-in ones and third parties' are found alike, through
+the entry point group `rlx.backends`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module, metadata
+from typing import Any, Protocol
+
+from rlx._version import __version__
+from rlx.cost.target import FusionTarget
+from rlx.errors import Error, UnsupportedError
+from rlx.ir.lir import LirModule
+from rlx.op import Array
+
+GROUP = "rlx.backends"
+
+
+class Program(Protocol):
+    """A loaded plan. It holds no state of a call: calls may run side by side."""
+
+    def prepare(self, params: Mapping[str, Array], old: Any | None) -> Any:
+        """A weight set of these params; what does not depend on changed ones comes from `old`."""
+        ...
+
+    def run(self, weights: Any, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> list[
+        Array
+    ]:
+        """One call: the outputs, written into the given arrays where there are any."""
+        ...
+
+
+class Backend(Protocol):
+    """What a target must provide to run plans."""
+
+    name: str
+
+    def load(self, lir: LirModule) -> Program:
+        """One object that runs the whole plan."""
+        ...
+
+
+def find_backend(name: str) -> Backend:
+    """The backend called `name`, or an error that says how to get it."""
+    if name == "reference":
+        return import_module("rlx.backends.reference").backend
+    for entry in metadata.entry_points(group=GROUP, name=name):
+        return entry.load()
+    if name in {t.value for t in FusionTarget}:
+        raise UnsupportedError(
+            f"target {name!r}: no backend of that name is installed (this is rlx {__version__}). "
+            f"Install one: pip install 'rlx[{name}]'. Its plan runs on NumPy meanwhile: "
+            f"rlx.compile(model, target='reference', like='{name}')."
+        )
+    known = ", ".join(["reference", *(t.value for t in FusionTarget)])
+    raise Error(f"there is no target {name!r}. Use one of: {known}.")
