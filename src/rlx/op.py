@@ -52,6 +52,7 @@ class Kind(enum.Enum):
     SPECIAL = "special"  # an algorithm of its own: FFT, sort, scatter, scan
     CONTROL = "control"  # holds graphs that run or not, once or often
     REGION = "region"  # holds a graph that runs as one kernel
+    BLOCK = "block"  # a row of the block table: HIR only, gone after lowering
 
 
 class Pattern:
@@ -207,6 +208,30 @@ class Op:
         }
         scope = {**packs, **env.dims, **attrs, **sizes}
         return eval(self._flops, {"__builtins__": {}, **_MATH}, scope)
+
+    def lowered(self, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The results spelled in simpler ops, on nodes or arrays.
+
+        Half floats are computed in f32 and rounded once, as the reference does.
+        """
+        if self.lower is None:
+            raise Error(f"{self.name} has no lowering: {self.why_no_lowering}")
+        halves = [d for d in (DType.of(v.dtype) for v in operands) if d.compute is not d]
+        keep = self.is_exact or self.kind is Kind.ELEMENTWISE or not halves
+        cast = lookup("cast")
+        given = operands if keep else [
+            cast(v, to=DType.of(v.dtype).compute) if DType.of(v.dtype) in halves else v
+            for v in operands
+        ]
+        made = self.lower(*given, **_python_names(attrs))
+        results = made if isinstance(made, tuple) else (made,)
+        if keep:
+            return results
+        shapes = [v.shape if isinstance(v.shape, Shape) else Shape(v.shape, DType.of(v.dtype))
+                  for v in operands]
+        wanted = self.infer(shapes, attrs)
+        return tuple(r if DType.of(r.dtype) is w.dtype else cast(r, to=w.dtype)
+                     for r, w in zip(results, wanted, strict=True))
 
     # -- the three meanings of a call -------------------------------------------------------------
 

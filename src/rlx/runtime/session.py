@@ -65,7 +65,7 @@ class Session:
 
 def request_key(model: Any, target: Target, options: FusionOptions | None) -> str:
     """A hash of all that a compile depends on: input graph, options, target and version."""
-    parts = [_digest(model), repr(options or FusionOptions()), target.digest(), __version__]
+    parts = [_digest(model), (options or FusionOptions()).text(), target.digest(), __version__]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 

@@ -1,0 +1,205 @@
+"""A plan, run step by step with the ops' NumPy meanings, in the plan's own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.dim import DimLike, evaluate
+from rlx.errors import Error
+from rlx.ir.interpret import checked_array, evaluate_node, infer_binding
+from rlx.ir.layout import Layout
+from rlx.ir.lir import LirModule, Phase, Space
+from rlx.ir.mir import Node
+from rlx.op import Array
+from rlx.shape import Shape
+
+POISON = 0xFF  # NaN in every float, -1 or the greatest integer, an index out of every range
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One set of parameters with all that follows from them alone."""
+
+    memory: Array
+    params: Mapping[str, Array]
+
+
+class ReferenceBackend:
+    """Runs the plan of any target on NumPy."""
+
+    name = "reference"
+
+    def load(self, lir: LirModule) -> ReferenceProgram:
+        return ReferenceProgram(lir)
+
+
+class ReferenceProgram:
+    """The plan with what a call needs looked up once."""
+
+    def __init__(self, lir: LirModule) -> None:
+        self.lir, self.plan, self.graph = lir, lir.plan, lir.mir.graph
+        self.kernels = set(self.plan.schedule)
+        self.per_call = [n for n in self.plan.schedule if self.plan.phases[n] > Phase.PROLOGUE]
+        self.items = _items_of(self.graph.nodes)
+        self.deaths = self._deaths()
+
+    def _root(self, node: Node) -> Node:
+        return self.plan.views[node].root if node in self.plan.views else node
+
+    def _deaths(self) -> dict[Node, list[Node]]:
+        """Kernel → the arena buffers that nothing reads after it."""
+        last: dict[Node, Node] = {}
+        for step in self.per_call:
+            for operand in (*step.inputs, step, *self.items.get(step, ())):
+                last[self._root(operand)] = step
+        kept = {self._root(o) for o in self.graph.outputs}
+        deaths: dict[Node, list[Node]] = {}
+        for root, step in last.items():
+            slot = self.plan.assignments.get(root)
+            if slot is not None and slot.space is Space.ARENA and root not in kept:
+                deaths.setdefault(step, []).append(root)
+        return deaths
+
+    # -- weights -------------------------------------------------------------------------------
+
+    def prepare(self, params: Mapping[str, Array], old: Weights | None) -> Weights:
+        """Load params and run the Prologue; with an old set, only what depends on changed params."""
+        memory = old.memory.copy() if old else _aligned(self.plan.weight_bytes)
+        place = Place(self, memory[:0], memory, {})
+        changed: set[Node] = set()
+        for node in self.graph.order():
+            if self.plan.phases[node] is Phase.PROLOGUE and _is_stale(node, params, old, changed):
+                changed.add(node)
+                self._fill(place, node, params)
+        return Weights(memory, dict(params))
+
+    def _fill(self, place: Place, node: Node, params: Mapping[str, Array]) -> None:
+        if node.op == "constant":
+            place.write(node, node.attrs["value"].array)
+        elif node.op == "param":
+            place.write(node, params[node.attrs["name"]])
+        elif node in self.kernels:
+            self._step(place, node)
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def run(
+        self, weights: Weights, inputs: Sequence[Array], outputs: Sequence[Array | None]
+    ) -> list[Array]:
+        named = {n.attrs["name"]: a for n, a in zip(self.graph.inputs, inputs)}
+        sizes = infer_binding(self.graph.leaves, {**weights.params, **named})
+        arrays = [
+            checked_array(n, a, sizes) for n, a in zip(self.graph.inputs, inputs, strict=True)
+        ]
+        arena = _aligned(evaluate(self.plan.arena_formula, sizes))
+        place = Place(self, arena, weights.memory, sizes)
+        for node, array in zip(self.graph.inputs, arrays):
+            place.write(node, array)
+        for node in self.per_call:
+            self._step(place, node)
+            for dead in self.deaths.get(node, ()):
+                place.poison(dead, unless=self.plan.in_place.get(node))
+        return [
+            _delivered(place.read(node), out, name)
+            for node, out, name in zip(self.graph.outputs, outputs, self.graph.output_names)
+        ]
+
+    def _step(self, place: Place, node: Node) -> None:
+        made = evaluate_node(node, [place.read(i) for i in node.inputs], place.sizes)
+        if not node.has_items:
+            place.write(node, made)
+            return
+        for item in self.items.get(node, ()):
+            place.write(item, made[item.attrs["index"]])
+
+
+class Place:
+    """Where the values of one call lie: an arena, the weights, and the sizes of named dims."""
+
+    def __init__(
+        self, program: ReferenceProgram, arena: Array, weights: Array, sizes: Mapping[str, int]
+    ) -> None:
+        self.plan, self.sizes = program.plan, sizes
+        self.memory = {Space.ARENA: arena, Space.WEIGHTS: weights}
+
+    def _int(self, dim: DimLike) -> int:
+        return evaluate(dim, self.sizes) if self.sizes else int(dim)
+
+    def read(self, node: Node) -> Array:
+        """The value in place: an array over the plan's bytes."""
+        view = self.plan.views.get(node)
+        root = view.root if view else node
+        slot = self.plan.assignments[root]
+        shape: Shape = node.shape.bind(self.sizes) if self.sizes else node.shape
+        itemsize = shape.dtype.itemsize
+        layout = view.layout if view else Layout.contiguous(shape.dims)
+        memory, size = self.memory[slot.space], self._int(slot.size)
+        if shape.num_elements == 0:
+            return np.empty(shape.static_dims, shape.dtype.numpy)
+        start = self._int(slot.offset)
+        buffer = memory[start : start + size]
+        if buffer.nbytes < size:
+            raise Error(f"{node.label}: its slot ends past the memory")
+        return np.ndarray(
+            shape.static_dims,
+            shape.dtype.numpy,
+            buffer,
+            self._int(layout.offset) * itemsize,
+            tuple(self._int(s) * itemsize for s in layout.strides),
+        )
+
+    def write(self, node: Node, value: Array) -> None:
+        self.read(node)[...] = value
+
+    def poison(self, root: Node, unless: Node | None) -> None:
+        """Overwrite a dead buffer; one that was reused in place is alive as its successor."""
+        if unless is not None and self._base(unless) is root:
+            return
+        slot = self.plan.assignments[root]
+        start = self._int(slot.offset)
+        self.memory[slot.space][start : start + self._int(slot.size)] = POISON
+
+    def _base(self, node: Node) -> Node:
+        return self.plan.views[node].root if node in self.plan.views else node
+
+
+def _is_stale(
+    node: Node, params: Mapping[str, Array], old: Weights | None, changed: set[Node]
+) -> bool:
+    """Must the value be made anew, given the set of weights before?"""
+    if old is None:
+        return node.op != "input"
+    if node.op == "param":
+        return old.params.get(node.attrs["name"]) is not params[node.attrs["name"]]
+    return any(i in changed for i in node.inputs)
+
+
+def _items_of(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    items: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node.op == "item":
+            items.setdefault(node.inputs[0], []).append(node)
+    return items
+
+
+def _aligned(size: int, alignment: int = 64) -> Array:
+    """`size` poisoned bytes whose address is a multiple of `alignment`."""
+    raw = np.full(size + alignment, POISON, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + size]
+
+
+def _delivered(value: Array, out: Array | None, name: str) -> Array:
+    if out is None:
+        return np.array(value, order="C", copy=True)
+    if out.dtype != value.dtype or out.shape != value.shape:
+        raise Error(
+            f"out for {name!r} is {out.dtype.name}{list(out.shape)}, the result "
+            f"{value.dtype.name}{list(value.shape)}."
+        )
+    out[...] = value
+    return out

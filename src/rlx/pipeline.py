@@ -1,0 +1,135 @@
+"""The compiler, top to bottom: HIR → MIR → LIR.
+
+Every pass is a pure function of a graph and the compile's context. It reads no environment, and
+whatever it decides goes to the context's log as a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlx.cost.decision import Decision
+from rlx.cost.target import FusionTarget, Target
+from rlx.dim import Dim
+from rlx.errors import Error
+from rlx.ir.hir import HirModule
+from rlx.ir.lir import LirModule
+from rlx.ir.mir import Graph, MirModule
+from rlx.ir.verify import verify
+from rlx.module import GraphModule
+from rlx.passes.context import Context
+from rlx.passes.fuse import fuse
+from rlx.passes.legalise import legalise, require_legal
+from rlx.passes.options import FusionOptions
+from rlx.passes.report import FusionReport
+from rlx.passes.simplify import simplify
+from rlx.plan.check import require_sound
+from rlx.plan.planner import plan_module
+from rlx.shape import DimBinding
+
+Pass = Callable[[Graph, Context], Graph]
+
+PASSES: tuple[Pass, ...] = (
+    simplify,  # rules, constant folding, shared subexpressions, dead nodes, block recognition
+    legalise,  # lower what the target has no kernel for
+    simplify,  # what the lowerings left to tidy
+    fuse,  # named shapes, then regions: each one put to the gate
+    require_legal,  # every node is one the target runs, or an error that names it
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileResult:
+    """What a compile gives: the plan, what was fused, and every decision."""
+
+    lir: LirModule
+    fusion: FusionReport
+    decisions: tuple[Decision, ...]
+    options: FusionOptions = FusionOptions()
+
+    @property
+    def has_dynamic_dims(self) -> bool:
+        return bool(self.dynamic_symbols)
+
+    @property
+    def dynamic_symbols(self) -> tuple[Dim, ...]:
+        """The named dims, by name."""
+        return self.lir.plan.dynamic_symbols
+
+    def specialize(self, binding: DimBinding) -> CompileResult:
+        """The tight static plan for these sizes; bindings of other names are ignored."""
+        sizes = binding.checked(self.dynamic_symbols)
+        graph = self.lir.mir.graph.bind(sizes)
+        lir = _planned(graph, self.lir.target, self.options, self.lir.plan.alignment)
+        return replace(self, lir=lir)
+
+
+class CompilePipeline:
+    """Compiles for one target. The same input gives the same bytes, on any machine."""
+
+    def __init__(
+        self,
+        target: FusionTarget | Target | str = FusionTarget.CPU,
+        *,
+        options: FusionOptions | None = None,
+        alignment: int = 64,
+        assert_fusion_clean: bool = False,
+    ) -> None:
+        if alignment < 1 or alignment & (alignment - 1):
+            raise Error(f"alignment {alignment} is not a power of two.")
+        self.target = Target.of(target)
+        self.options = options or FusionOptions()
+        self.alignment = alignment
+        self.assert_fusion_clean = assert_fusion_clean
+
+    def compile(self, model: Any) -> CompileResult:
+        """Compile whatever stage `model` is at."""
+        match model:
+            case HirModule():
+                return self.compile_hir(model)
+            case MirModule():
+                return self.compile_mir(model)
+            case Graph():
+                return self.compile_graph(model)
+            case GraphModule():
+                return self.compile_module(model)
+            case _:
+                raise Error(f"cannot compile a {type(model).__name__}. Give a HirModule, "
+                            "MirModule, Graph or GraphModule.")
+
+    def compile_hir(self, module: HirModule) -> CompileResult:
+        """Lower blocks to ops, then as `compile_mir`."""
+        return self.compile_mir(module.lower())
+
+    def compile_graph(self, graph: Graph) -> CompileResult:
+        """Verify, then as `compile_mir`."""
+        return self.compile_mir(MirModule(graph))
+
+    def compile_module(self, module: GraphModule) -> CompileResult:
+        """Whatever the stage; a LIR module is finished and comes back as it is."""
+        if module.stage.name == "LIR":
+            lir = module.as_lir()
+            return CompileResult(lir, FusionReport.scan(lir.mir.graph), ())
+        return self.compile(module.value)
+
+    def compile_mir(self, module: MirModule) -> CompileResult:
+        """Run the passes, plan the memory, check the plan."""
+        context = Context.of(self.target, self.options)
+        graph = module.graph
+        for run in PASSES:
+            graph = run(graph, context)
+            verify(graph)
+        report = FusionReport.analyze(module.graph, graph, context.log.decisions)
+        if self.assert_fusion_clean and not report.is_clean:
+            raise Error(f"{module.name}: fusion is not clean.\n{report}")
+        lir = _planned(graph, self.target, self.options, self.alignment)
+        return CompileResult(lir, report, context.log.decisions, self.options)
+
+
+def _planned(graph: Graph, target: Target, options: FusionOptions, alignment: int) -> LirModule:
+    """The plan of a final graph, checked by code that shares nothing with the planner."""
+    lir = plan_module(graph, target, options=options, alignment=alignment)
+    require_sound(lir)
+    return lir
