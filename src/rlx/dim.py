@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeGuard
+from typing import ClassVar, TypeAlias, TypeGuard
 
 from rlx.errors import GraphError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 2000, 32, 2**127
+"""Bounds no model meets, so that a hostile one cannot make sizes that take forever to compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class Symbol:
     name: str
     min: int = 0
     max: int | None = None
+
+    weight: ClassVar[int] = 1
+    depth: ClassVar[int] = 0
 
     def key(self) -> tuple[str, ...]:
         return ("", self.name)
@@ -34,6 +39,14 @@ class Call:
 
     fn: str
     args: tuple[DimLike, ...]
+
+    @property
+    def weight(self) -> int:
+        return 1 + sum(a.weight for a in self.args if isinstance(a, Dim))
+
+    @property
+    def depth(self) -> int:
+        return 1 + max((a.depth for a in self.args if isinstance(a, Dim)), default=0)
 
     def key(self) -> tuple[str, ...]:
         return (self.fn, *map(str, self.args))
@@ -51,8 +64,12 @@ def _monomial_key(monomial: Monomial) -> tuple[object, ...]:
 class Dim:
     """A symbolic dimension. `Dim("seq", 1, 4096)` names one; arithmetic makes others."""
 
-    __slots__ = ("_bounds", "_hash", "terms")
+    __slots__ = ("_bounds", "_hash", "depth", "terms", "weight")
     terms: tuple[tuple[Monomial, int], ...]
+    weight: int
+    """How many symbols and calls it is written with."""
+    depth: int
+    """How deep calls stand inside calls."""
 
     def __init__(self, name: str, min: int = 0, max: int | None = None) -> None:  # noqa: A002
         if not NAME.fullmatch(name):
@@ -64,6 +81,8 @@ class Dim:
     def _set(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
+        self.weight = sum(1 + sum(atom.weight for atom in m) for m, _ in terms)
+        self.depth = max((atom.depth for m, _ in terms for atom in m), default=0)
         self._bounds: tuple[int | None, int | None] | None = None
 
     @property
@@ -116,6 +135,8 @@ class Dim:
         return _sum([(self, -1)])
 
     def __mul__(self, other: DimLike) -> DimLike:
+        if len(self.terms) * len(_terms(other)) > MAX_WEIGHT:
+            raise GraphError("a size is too large an expression to multiply. Use fewer named dims.")
         product: dict[Monomial, int] = {}
         for m1, c1 in self.terms:
             for m2, c2 in _terms(other):
@@ -302,6 +323,14 @@ def _from_terms(terms: Mapping[Monomial, int]) -> DimLike:
         return kept[0][1]
     dim = Dim.__new__(Dim)
     dim._set(tuple(kept))  # pyright: ignore[reportPrivateUsage]
+    return _bounded(dim)
+
+
+def _bounded(dim: Dim) -> Dim:
+    if dim.weight > MAX_WEIGHT or dim.depth > MAX_DEPTH:
+        raise GraphError("a size is too large an expression. Use fewer named dims.")
+    if any(abs(c) > MAX_COEFFICIENT for _, c in dim.terms):
+        raise GraphError("a size is past 2^63 however small its dims are.")
     return dim
 
 
