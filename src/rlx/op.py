@@ -6,7 +6,7 @@
         return ...                       # the body is the meaning, in NumPy
 
 Calling an op does what its arguments ask: nodes build the graph, arrays run the reference,
-pattern variables build a pattern.
+shapes give the shapes of the results, pattern variables build a pattern.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ class Op:
         syncs_host: bool = False,
         why_no_lowering: str = "",
         why_no_cases: str = "",
+        why_static: str = "",
+        jumps: bool = False,
         draw: str | Mapping[str, str] = "any",
     ) -> None:
         self.name = reference.__name__.removesuffix("_")
@@ -106,11 +108,13 @@ class Op:
         self.is_epilogue, self.syncs_host = is_epilogue, syncs_host
         self.is_exact = is_exact or kind is Kind.MOVEMENT
         self.why_no_lowering, self.why_no_cases = why_no_lowering, why_no_cases
+        self.why_static, self._jumps = why_static, jumps
         self.draw = draw
         self._shape, self._flops = shape, flops
         self._attrs: dict[str, tuple[attributes.Convert, Any]] | None = None
         self.lower: Lowering | None = None
         self.view_rule: Callable[..., Layout | None] | None = None
+        self.normalise: Callable[..., dict[str, Any]] | None = None
         self.cases: Cases | None = None
 
     # -- what the page declares beside the meaning ------------------------------------------------
@@ -125,6 +129,12 @@ class Op:
         self.view_rule = function
         return function
 
+    def normal(self, function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        """Declare the one spelling of attributes that depends on shapes:
+        `f(*shapes, **attrs) -> attributes that change`. Applied twice it changes nothing."""
+        self.normalise = function
+        return function
+
     def sample(self, function: Cases) -> Cases:
         """Declare how to draw operands where the signature alone does not say."""
         self.cases = function
@@ -136,6 +146,10 @@ class Op:
     def has_items(self) -> bool:
         """Several results, or a number of them that depends on attributes."""
         return len(self.signature.results) != 1
+
+    def gives_items(self, results: Sequence[Shape]) -> bool:
+        """Is a node with these results read through items? A region of one result is not."""
+        return self.has_items or len(results) != 1
 
     @property
     def attr_specs(self) -> dict[str, tuple[attributes.Convert, Any]]:
@@ -154,13 +168,23 @@ class Op:
         """All attributes, in declared order, checked and in canonical form."""
         if not attrs and not self.attr_specs:
             return {}
-        given = {k.removesuffix("_"): v for k, v in attrs.items()}
+        given = {self._spelled(k): v for k, v in attrs.items()}
         unknown = sorted(given.keys() - self.attr_specs.keys())
         if unknown:
             known = ", ".join(self.attr_specs) or "none"
             raise GraphError(f"has no attribute {unknown[0]!r}. It has: {known}")
         rank = shapes[0].rank if shapes else 0
-        return {k: self._convert(k, given, rank) for k in self.attr_specs}
+        canonical = {k: self._convert(k, given, rank) for k in self.attr_specs}
+        if self.normalise is None:
+            return canonical
+        self.signature.check_arity(len(shapes))
+        return canonical | self.normalise(*shapes, **_python_names(canonical))
+
+    def _spelled(self, name: str) -> str:
+        """The attribute's own name: no underscore, and `axis` for `axes` as the Array API has it."""
+        bare = name.removesuffix("_")
+        is_axes = bare == "axis" and "axis" not in self.attr_specs and "axes" in self.attr_specs
+        return "axes" if is_axes else bare
 
     def _convert(self, name: str, given: Mapping[str, Any], rank: int) -> Any:
         convert, default = self.attr_specs[name]
@@ -209,6 +233,15 @@ class Op:
         scope = {**packs, **env.dims, **attrs, **sizes}
         return eval(self._flops, {"__builtins__": {}, **_MATH}, scope)
 
+    def jumps(self, shapes: Sequence[Shape], results: Sequence[Shape]) -> bool:
+        """Can a rounding of an operand change a result by more than a rounding?
+
+        So it is wherever an inexact number decides a whole number or a truth value.
+        """
+        inexact = any(s.dtype.is_float or s.dtype.is_complex for s in shapes)
+        decides = any(r.dtype.is_integer or r.dtype is DType.BOOL for r in results)
+        return inexact and (decides or self._jumps)
+
     def lowered(self, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The results spelled in simpler ops, on nodes or arrays.
 
@@ -217,7 +250,7 @@ class Op:
         if self.lower is None:
             raise Error(f"{self.name} has no lowering: {self.why_no_lowering}")
         halves = [d for d in (DType.of(v.dtype) for v in operands) if d.compute is not d]
-        keep = self.is_exact or self.kind is Kind.ELEMENTWISE or not halves
+        keep = self.is_exact or not halves
         cast = lookup("cast")
         given = operands if keep else [
             cast(v, to=DType.of(v.dtype).compute) if DType.of(v.dtype) in halves else v
@@ -233,7 +266,7 @@ class Op:
         return tuple(r if DType.of(r.dtype) is w.dtype else cast(r, to=w.dtype)
                      for r, w in zip(results, wanted, strict=True))
 
-    # -- the three meanings of a call -------------------------------------------------------------
+    # -- the meanings of a call -------------------------------------------------------------------
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         from rlx.ir.mir import Node
@@ -244,6 +277,8 @@ class Op:
         for a in flat:
             if isinstance(a, Node):
                 return self.build(a.graph, flat, attrs)
+        if any(isinstance(a, Shape) for a in flat):
+            return self.shaped(flat, attrs)
         return self.run(self._arrays(flat), attrs)
 
     def build(self, graph: Graph, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
@@ -253,6 +288,18 @@ class Op:
         if not node.has_items:
             return node
         return tuple(graph.node("item", (node,), {"index": i}) for i in range(len(node.shape)))
+
+    def shaped(self, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """The shapes of the results where no more than shapes is known: no casts."""
+        while args and args[-1] is None:
+            args = args[:-1]
+        shapes = [a if isinstance(a, Shape) else Shape(np.shape(a), DType.of(a.dtype))
+                  for a in self._alike(args)]
+        try:
+            results = self.infer(shapes, self.canonical(attrs, shapes))
+        except GraphError as error:
+            raise GraphError(f"its {self.name}: {error}") from None
+        return results if self.gives_items(results) else results[0]
 
     def run(self, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Any:
         """The reference: half floats compute in f32 and round once; shapes are checked."""
@@ -271,7 +318,7 @@ class Op:
         given = arrays if self.is_exact else [_computable(a) for a in arrays]
         with np.errstate(all="ignore"):
             made = self.reference(*given, **_python_names(attrs))
-            if not self.has_items:
+            if not self.gives_items(results):
                 return _fitted(self, made, results[0])
             return tuple(_fitted(self, m, r) for m, r in zip(made, results, strict=True))
 
@@ -336,7 +383,7 @@ def _flattened(args: Sequence[Any]) -> tuple[Any, ...]:
     flat: list[Any] = []
     for a in args:
         is_run = isinstance(a, list | tuple) and any(
-            hasattr(v, "shape") or isinstance(v, Var | Pattern) for v in a  # pyright: ignore[reportUnknownVariableType]
+            hasattr(v, "shape") or isinstance(v, Var | Pattern | Shape) for v in a  # pyright: ignore[reportUnknownVariableType]
         )
         flat += a if is_run else [a]
     return tuple(flat)

@@ -97,12 +97,9 @@ class Executable:
 
     def explain(self) -> str:
         """Every decision: what, where, verdict, why, and the predicted saving."""
-        lines = [f"{self.lir.name} for {self.lir.target.name}", str(self.fusion).rstrip()]
-        for d in self.decisions:
-            mark = "yes" if d.verdict else "no "
-            saved = f"{d.predicted_ns:+.0f} ns, {d.launches_saved:+d} launches"
-            lines.append(f"{mark} {d.what} [{d.id}] {', '.join(d.where)}: {d.reason} ({saved})")
-        return "\n".join(lines)
+        from rlx.explain.text import explain
+
+        return explain(self._result)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{k}: {v}" for k, v in self.inputs.items())

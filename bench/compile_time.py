@@ -1,0 +1,87 @@
+"""Compile-time limits, measured: `make bench-compile`. Exit 1 where one is passed.
+
+Each line is the best of a few runs: what the compiler needs when nothing else runs on the machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import rlx
+from rlx.dim import Dim
+
+REPEATS = 3
+
+
+def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The least time `work` took."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def chain(nodes: int) -> rlx.Graph:
+    """A chain of elementwise nodes."""
+    g = rlx.Graph(f"chain{nodes}")
+    x = g.input("x", rlx.Shape([1024], "f32"))
+    y = x
+    for i in range(nodes):
+        y = g.node(("exp", "neg", "tanh", "abs", "sin")[i % 5], (y,))
+    g.set_outputs([y])
+    return g
+
+
+def transformer(layers: int, seq: int | Dim) -> rlx.HirModule:
+    """Llama-style decoder blocks: 768 wide, 12 query and 4 key heads, ffn 2048."""
+    width, heads, kv_heads, ffn = 768, 12, 4, 2048
+    head = width // heads
+    m = rlx.HirModule(f"llama{layers}")
+    x = m.input("x", rlx.Shape([1, seq, width]))
+    cos = m.input("cos", rlx.Shape([seq, head // 2]))
+    sin = m.input("sin", rlx.Shape([seq, head // 2]))
+    for i in range(layers):
+        def weight(name: str, *dims: int, i: int = i) -> rlx.Node:
+            return m.param(f"layer{i}.{name}", rlx.Shape(dims))
+
+        x = m.llama_decoder_block(
+            x, weight("attention_norm", width), weight("wq", width, heads * head),
+            weight("wk", width, kv_heads * head), weight("wv", width, kv_heads * head),
+            weight("wo", heads * head, width), cos, sin, weight("ffn_norm", width),
+            weight("up", width, ffn), weight("gate", width, ffn), weight("down", ffn, width),
+            num_heads=heads, kv_heads=kv_heads, head_dim=head, eps=1e-5)
+    m.set_outputs([x])
+    return m
+
+
+def compile_chain(nodes: int) -> float:
+    graph = chain(nodes)
+    pipeline = rlx.CompilePipeline(options=rlx.FusionOptions(skip_fusion=True))
+    return seconds(lambda: pipeline.compile_graph(graph))
+
+
+def main() -> int:
+    rows: list[tuple[str, float, float, str]] = []
+    half, whole = compile_chain(12_000), compile_chain(24_000)
+    rows.append(("chain of 24,000, fusion off", whole, 10.0, "s"))
+    rows.append(("chain of 24,000 / chain of 12,000", whole / half, 2.4, "x"))
+    module = transformer(48, 128)
+    rows.append(("48-layer transformer, cpu",
+                 seconds(lambda: rlx.CompilePipeline().compile_hir(module)), 3.0, "s"))
+    dynamic = rlx.CompilePipeline().compile_hir(transformer(12, Dim("seq", 1, 4096)))
+    dynamic.lir.plan.bind({"seq": 3})
+    sizes = iter(range(4, 4000))
+    bind = seconds(lambda: dynamic.lir.plan.bind({"seq": next(sizes)}), 50)
+    rows.append(("binding a 12-layer dynamic plan", bind * 1e6, 200.0, "us"))
+    for name, value, limit, unit in rows:
+        mark = "ok  " if value <= limit else "OVER"
+        print(f"{mark} {name}: {value:.2f} {unit} (limit {limit:g} {unit})")
+    return int(any(value > limit for _, value, limit, _ in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Decisions as text: what was considered where, the verdict, why, and the predicted saving."""
+
+from __future__ import annotations
+
+from rlx.cost.decision import Decision
+from rlx.pipeline import CompileResult
+
+
+def explain(result: CompileResult) -> str:
+    """The whole report of one compile."""
+    lir, plan = result.lir, result.lir.plan
+    taken = [d for d in result.decisions if d.verdict]
+    refused = [d for d in result.decisions if not d.verdict]
+    lines = [
+        f"{lir.name} for {lir.target.name}: {len(plan.schedule)} kernels, "
+        f"arena {lir.arena_bytes:,} bytes (saved {plan.bytes_saved:,} by sharing), "
+        f"weights {plan.weight_bytes:,} bytes",
+        str(result.fusion).rstrip(),
+        *_section("taken", taken),
+        *_section("refused", refused),
+    ]
+    return "\n".join(lines)
+
+
+def _section(title: str, decisions: list[Decision]) -> list[str]:
+    if not decisions:
+        return []
+    return [f"{title}:", *(f"  {_line(d)}" for d in decisions)]
+
+
+def _line(decision: Decision) -> str:
+    where = ", ".join(decision.where[:4]) + (", …" if len(decision.where) > 4 else "")
+    saved = (
+        f" [{decision.predicted_ns:+,.0f} ns, {decision.launches_saved:+d} launches, "
+        f"{decision.bytes_saved:+,} bytes]"
+        if decision.predicted_ns or decision.launches_saved or decision.bytes_saved
+        else ""
+    )
+    return f"{decision.what} ({decision.id}) at {where}: {decision.reason}{saved}"

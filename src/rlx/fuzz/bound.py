@@ -1,0 +1,170 @@
+"""How far two right programs may differ: a running error bound, computed in f64.
+
+Each value of a graph is shadowed by its f64 value and a bound on the error of any program that
+rounds each step once. A step adds 8·eps·Σ|terms|: the terms of a sum are the products or addends;
+elsewhere they are the result itself, or the operands' largest number where an op mixes a whole row.
+Errors of operands are carried through by evaluating the step with operands moved by their bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.dtype import DType
+from rlx.errors import Error
+from rlx.ir.interpret import evaluate_node
+from rlx.ir.mir import Graph, Node
+from rlx.op import Array, Kind
+from rlx.shape import Shape
+
+FACTOR = 8.0
+SUMS = (Kind.CONTRACTION, Kind.CONVOLUTION, Kind.REDUCTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A value in f64, the bound on its error, and where nothing can be said (overflow)."""
+
+    value: Array
+    error: Array
+    is_lost: bool = False
+
+    @classmethod
+    def exact(cls, array: Array) -> Shadow:
+        wide = _wide(array)
+        return cls(wide, np.zeros(wide.shape))
+
+
+def shadows(graph: Graph, values: Mapping[str, Array], plain: Mapping[Node, Any]) -> list[Shadow]:
+    """The shadow of every output. `plain` has each node's value as the references compute it."""
+    done: dict[Node, Any] = {}
+    for node in graph.order():
+        if node.op in ("input", "param"):
+            done[node] = Shadow.exact(values[node.attrs["name"]])
+        elif node.op == "item":
+            done[node] = done[node.inputs[0]][node.attrs["index"]]
+        else:
+            made = _shadow(node, [done[i] for i in node.inputs], plain)
+            done[node] = made if node.has_items else made[0]
+    return [done[o] for o in graph.outputs]
+
+
+def _shadow(node: Node, operands: Sequence[Shadow], plain: Mapping[Node, Any]) -> list[Shadow]:
+    """One step: f64 value, carried error, and the error of its own roundings."""
+    given = plain[node] if node.has_items else (plain[node],)
+    if not any(_is_inexact(s.dtype) for s in node.shapes) or node.op == "constant":
+        return [Shadow.exact(a) for a in given]
+    values = _apply(node, [o.value for o in operands], given)
+    eps = max(_eps(s.dtype) for s in (*node.shapes, *(i.shape for i in node.inputs))
+              if _is_inexact(s.dtype))
+    moved = [_apply(node, xs, given) for xs in _moves(node, operands, eps)]
+    terms = _terms(node, operands, values, given)
+    lost = any(o.is_lost for o in operands)
+    return [
+        _bounded(values[i], [m[i] for m in moved], eps * FACTOR * terms[i], shape, lost)
+        for i, shape in enumerate(node.shapes)
+    ]
+
+
+def _bounded(
+    value: Array, moved: Sequence[Array], own: Array, shape: Shape, is_lost: bool
+) -> Shadow:
+    with np.errstate(all="ignore"):
+        carried = np.max([np.abs(m - value) for m in moved], axis=0, initial=0.0)
+        error = 2.0 * carried + own + FACTOR * _smallest(shape.dtype)
+        size = np.abs(value) + error
+        over = np.isfinite(np.abs(value)) & ~(size < _largest(shape.dtype))
+    return Shadow(value, error, is_lost or bool(np.any(over)))
+
+
+def _moves(node: Node, operands: Sequence[Shadow], eps: float) -> list[list[Array]]:
+    """Operands moved by what they may be wrong by, up, down, and each way at random."""
+    rng = np.random.default_rng(node.index)
+    return [
+        [_moved(node, i, o, eps, sign, rng) for i, o in enumerate(operands)]
+        for sign in (1.0, -1.0, 0.0, 0.0)
+    ]
+
+
+def _moved(
+    node: Node, i: int, operand: Shadow, eps: float, sign: float, rng: np.random.Generator
+) -> Array:
+    if not _is_inexact(node.inputs[i].shape.dtype):
+        return operand.value
+    with np.errstate(all="ignore"):
+        size = np.abs(operand.value)
+        finite = size[np.isfinite(size)]
+        is_local = node.decl.kind in (Kind.ELEMENTWISE, Kind.MOVEMENT, *SUMS)
+        reach = 0.0 if is_local else eps * FACTOR * (finite.max() if finite.size else 0.0)
+        step = operand.error + reach
+        signs = sign if sign else rng.choice((-1.0, 1.0), step.shape)
+        return operand.value + np.where(np.isfinite(step), signs * step, 0.0)
+
+
+def _terms(
+    node: Node, operands: Sequence[Shadow], values: Sequence[Array], given: Sequence[Array]
+) -> list[Array]:
+    """The size of what is added up at each element of each result."""
+    sizes = [np.abs(v) for v in values]
+    if node.decl.kind not in SUMS:
+        return sizes
+    positive = [np.abs(o.value) if _is_inexact(n.shape.dtype) else o.value
+                for o, n in zip(operands, node.inputs)]
+    return [np.maximum(np.abs(a), s) for a, s in zip(_apply(node, positive, given), sizes)]
+
+
+def _apply(node: Node, operands: Sequence[Array], given: Sequence[Array]) -> list[Array]:
+    """The step in f64; a step that holds typed graphs runs in its own dtypes."""
+    if node.op == "cast":
+        return [operands[0].real if not node.shape.dtype.is_complex else operands[0]]
+    holds_graphs = any(hasattr(v, "seal") for v in node.attrs.values())
+    try:
+        if holds_graphs:
+            typed = [_narrow(o, n.shape.dtype) for o, n in zip(operands, node.inputs)]
+            made = evaluate_node(node, typed, {})
+        else:
+            made = node.decl.run([_admitted(o, n) for o, n in zip(operands, node.inputs)],
+                                 node.attrs)
+    except Error:
+        return [_wide(g) for g in given]
+    return [_wide(m) for m in (made if isinstance(made, tuple) else (made,))]
+
+
+def _admitted(operand: Array, source: Node) -> Array:
+    dtype: DType = source.shape.dtype
+    return operand if _is_inexact(dtype) else operand.astype(dtype.numpy)
+
+
+def _narrow(operand: Array, dtype: DType) -> Array:
+    with np.errstate(all="ignore"):
+        return operand.astype(dtype.numpy)
+
+
+def _wide(array: Array) -> Array:
+    if array.dtype.kind == "c":
+        return array.astype(np.complex128)
+    is_float = _is_inexact(DType.of(array.dtype))
+    return array.astype(np.float64) if is_float else array
+
+
+def _is_inexact(dtype: DType) -> bool:
+    return dtype.is_float or dtype.is_complex
+
+
+def _eps(dtype: DType) -> float:
+    return {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23}.get(
+        dtype.real, 2.0**-52)
+
+
+def _smallest(dtype: DType) -> float:
+    """The spacing of the least numbers: an underflow is wrong by as much."""
+    return {DType.F16: 2.0**-24, DType.BF16: 2.0**-133, DType.F32: 2.0**-149}.get(
+        dtype.real, 5e-324)
+
+
+def _largest(dtype: DType) -> float:
+    return {DType.F16: 65504.0, DType.BF16: 3.38e38, DType.F32: 3.4e38}.get(dtype.real, 1.79e308)

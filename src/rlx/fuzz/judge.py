@@ -1,0 +1,128 @@
+"""Is every pipeline's result of one graph right?
+
+The optimised graph must mean what the graph as built means: whole numbers, truth values and moved
+values bit for bit, floats within the running error bound. The plan, executed in its poisoned arena,
+must give what the optimised graph gives, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.backends.reference import backend
+from rlx.cost.target import FusionTarget
+from rlx.dtype import DType
+from rlx.errors import UnsupportedError
+from rlx.fuzz.bound import Shadow, shadows
+from rlx.fuzz.grow import Grown
+from rlx.ir.interpret import evaluate
+from rlx.ir.mir import Graph, MirModule
+from rlx.op import Array
+from rlx.pipeline import CompilePipeline
+from rlx.runtime.executable import Executable
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A result that is wrong: which pipeline, which output, and how."""
+
+    target: str
+    output: str
+    message: str
+
+
+def judge(grown: Grown, targets: Sequence[FusionTarget] = tuple(FusionTarget)) -> list[Mismatch]:
+    """Everything wrong with what the targets' pipelines make of one graph."""
+    graph, values = grown.graph, grown.values
+    plain = evaluate(graph, values)
+    expected = shadows(graph, values, _all_values(graph, values))
+    found = _compare("reference", graph, plain, plain, expected)
+    for target in targets:
+        found += _judge_target(target, graph, values, plain, expected)
+    return found
+
+
+def _judge_target(
+    target: FusionTarget,
+    graph: Graph,
+    values: Mapping[str, Array],
+    plain: Sequence[Array],
+    expected: Sequence[Shadow],
+) -> list[Mismatch]:
+    try:
+        result = CompilePipeline(target).compile_mir(MirModule(graph))
+    except UnsupportedError:
+        return []  # the target refuses an op or dtype and says why: that is an answer
+    optimised = evaluate(result.lir.mir.graph, values)
+    found = _compare(target.value, graph, optimised, plain, expected)
+    params = {n.attrs["name"]: values[n.attrs["name"]] for n in graph.params}
+    exe = Executable(result, backend.load(result.lir), params)
+    made = exe(*(values[n.attrs["name"]] for n in graph.inputs))
+    run = [made] if len(graph.outputs) == 1 else list(made)
+    for name, a, b in zip(graph.output_names, run, optimised, strict=True):
+        if not _same_bits(a, b):
+            found.append(Mismatch(f"{target.value} plan", name, _first_difference(a, b)))
+    return found
+
+
+def _compare(
+    target: str,
+    graph: Graph,
+    made: Sequence[Array],
+    plain: Sequence[Array],
+    expected: Sequence[Shadow],
+) -> list[Mismatch]:
+    found: list[Mismatch] = []
+    for name, got, want, shadow in zip(graph.output_names, made, plain, expected, strict=True):
+        dtype = DType.of(want.dtype)
+        if got.shape != want.shape or got.dtype != want.dtype:
+            found.append(Mismatch(target, name, f"{got.dtype}{got.shape} for {want.dtype}{want.shape}"))
+        elif not (dtype.is_float or dtype.is_complex):
+            if not np.array_equal(got, want):
+                found.append(Mismatch(target, name, _first_difference(got, want)))
+        elif not shadow.is_lost and not _is_close(got, shadow):
+            found.append(Mismatch(target, name, _first_difference(got, want)))
+    return found
+
+
+def _is_close(got: Array, shadow: Shadow) -> bool:
+    """Finite numbers within the bound; what is not finite must be so alike."""
+    with np.errstate(all="ignore"):
+        wide = got.astype(shadow.value.dtype)
+        close = np.abs(wide - shadow.value) <= shadow.error
+        alike = (wide == shadow.value) | (np.isnan(wide) & np.isnan(shadow.value))
+        unknown = ~np.isfinite(shadow.error) & np.isfinite(shadow.value)
+    return bool(np.all(close | alike | unknown))
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    """Equal bytes, but that any NaN is a NaN."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    with np.errstate(all="ignore"):
+        return bool(np.all((a == b) | ((a != a) & (b != b))))
+
+
+def _first_difference(a: Array, b: Array) -> str:
+    with np.errstate(all="ignore"):
+        where = np.argwhere(~((a == b) | ((a != a) & (b != b))))
+    if not len(where):
+        return "differs from the f64 value by more than the bound"
+    index = tuple(int(i) for i in where[0])
+    return f"{len(where)} of {a.size} differ; at {list(index)}: {a[index]!r}, expected {b[index]!r}"
+
+
+def _all_values(graph: Graph, values: Mapping[str, Array]) -> dict:  # pyright: ignore
+    """Each node's value by the references; a tuple where it has several results."""
+    from rlx.ir.interpret import evaluate_node
+
+    done = {}
+    for node in graph.order():
+        if node.op in ("input", "param"):
+            done[node] = values[node.attrs["name"]]
+        else:
+            done[node] = evaluate_node(node, [done[i] for i in node.inputs], {})
+    return done
