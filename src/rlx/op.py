@@ -181,7 +181,7 @@ class Op:
         return canonical | self.normalise(*shapes, **_python_names(canonical))
 
     def _spelled(self, name: str) -> str:
-        """The attribute's own name: no underscore, and `axis` for `axes` as the Array API has it."""
+        """The attribute's own name: no underscore, and `axis`, the Array API's, is `axes`."""
         bare = name.removesuffix("_")
         is_axes = bare == "axis" and "axis" not in self.attr_specs and "axes" in self.attr_specs
         return "axes" if is_axes else bare
@@ -363,11 +363,11 @@ class Op:
                    for i in range(len(args))]
         known: dict[str | None, list[DType]] = {}
         for letter, a in zip(letters, args):
-            if not isinstance(a, bool | int | float | complex) and hasattr(a, "dtype"):
+            if not _is_weak(a) and hasattr(a, "dtype"):
                 known.setdefault(letter, []).append(DType.of(a.dtype))
         return [
             _scalar(a, promote_all(known[letter]) if letter in known and letter else None)
-            if isinstance(a, bool | int | float | complex) else a
+            if _is_weak(a) else a
             for letter, a in zip(letters, args)
         ]
 
@@ -397,6 +397,11 @@ def _python_names(attrs: Mapping[str, Any]) -> dict[str, Any]:
 def _computable(array: Array) -> Array:
     dtype = DType.of(array.dtype)
     return array if dtype.compute is dtype else array.astype(dtype.compute.numpy)
+
+
+def _is_weak(value: Any) -> bool:
+    """Is it a Python scalar? NumPy's have a dtype of their own, though some subclass Python's."""
+    return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
 
 
 def _scalar(value: bool | int | float | complex, beside: DType | None) -> Array:

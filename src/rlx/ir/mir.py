@@ -136,7 +136,7 @@ class Graph:
         if found is None:
             found = self._add(decl, inputs, canonical, decl.infer(shapes, canonical))
             self._interned[key] = found
-        self.add_origins(found, self._scope or self._line())
+        self.add_origins(found, (*self._line(), *self._scope))
         return found
 
     def _add(
@@ -148,7 +148,7 @@ class Graph:
         node = Node()
         node.graph, node.decl, node.op = self, decl, decl.name
         node.inputs, node.attrs = inputs, MappingProxyType(attrs)
-        node.shape = shapes if decl.has_items else shapes[0]
+        node.shape = shapes if decl.gives_items(shapes) else shapes[0]
         node.index = len(self._nodes)
         self._nodes.append(node)
         if decl.name in ("input", "param"):
@@ -330,8 +330,8 @@ class Graph:
         return (Origin("line", f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"),)
 
     def _here(self) -> str:
-        origins = self._scope or self._line()
-        return f" at {origins[-1]}" if origins else ""
+        origins = (*self._line(), *self._scope)
+        return f" at {', '.join(map(str, origins))}" if origins else ""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The builder method of a table op: `g.matmul(x, y)` is `rlx.ops.matmul(x, y)`."""
@@ -389,6 +389,9 @@ class MirModule:
         from rlx.ir.verify import verify
 
         verify(graph)
+        for node in graph.order():
+            if node.decl.kind.value == "block":
+                raise GraphError(f"{node.label} is a block, not an op. Lower its module first.")
         self.graph = graph
 
     @property

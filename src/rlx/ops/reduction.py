@@ -1,1 +1,359 @@
-"""The reduction page."""
+"""Reductions: axes folded into one value each, rows normalised, running sums, and positions.
+
+An empty axis has a sum (0), a product (1), and no greatest or least element: where its size is
+known to be 0, that is an error, unless `empty_ok` asks for the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.attrs import Axes, Axis
+from rlx.compose import beside, count_of, dims_of, dtype_of
+from rlx.dim import Dim, DimLike, provably_le
+from rlx.draw import Draw, Spec
+from rlx.dtype import DType
+from rlx.errors import Error, GraphError
+from rlx.op import Array, Kind, op
+from rlx.shape import Shape
+
+EVERY: Any = None
+LAST = Axis(-1)
+_FOLD = "a primitive fold: every target has it"
+
+
+def folded_dims(
+    dims: Sequence[DimLike], axes: Sequence[int], keepdims: bool
+) -> tuple[DimLike, ...]:
+    """What is left of `dims` when `axes` are folded away."""
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(dims))
+    return tuple(d for i, d in enumerate(dims) if i not in axes)
+
+
+def _folded(x: Shape, *, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    return x.with_dims(folded_dims(x.dims, axes, keepdims))
+
+
+def _tested(x: Shape, *, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    return _folded(x, axes=axes, keepdims=keepdims).with_dtype(DType.BOOL)
+
+
+def _extreme(x: Shape, *, axes: tuple[int, ...], keepdims: bool, empty_ok: bool) -> Shape:
+    for axis in axes:
+        if not empty_ok and x.dims[axis] == 0:
+            raise GraphError(
+                f"operand 0 is {x}: its axis {axis} is empty, so it has no greatest or least "
+                "element. Set empty_ok to get the identity"
+            )
+    return _folded(x, axes=axes, keepdims=keepdims)
+
+
+def reduction(signature: str, **facts: Any) -> Any:
+    """Declare a fold of axes: one operation per element read."""
+    return op(signature, kind=Kind.REDUCTION, flops="size0", **facts)
+
+
+@reduction("t[*s] -> t[...]", shape=_folded, why_no_lowering=_FOLD)
+def sum_(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
+    """The sum over `axes`, in the operand's dtype: integers wrap."""
+    return np.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+
+
+@reduction("t[*s] -> t[...]", shape=_folded, why_no_lowering=_FOLD)
+def prod(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
+    """The product over `axes`, in the operand's dtype: integers wrap."""
+    return np.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+
+
+@reduction("x[*s] -> x[...]", shape=_folded)
+def mean(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
+    """The sum over `axes` divided by their size; of nothing it is NaN. Floats and complex only:
+    cast integers first, to the float that is meant."""
+    count = np.asarray(np.prod([x.shape[a] for a in axes]), dtype=x.dtype)
+    return np.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype) / count
+
+
+@mean.lowering
+def _(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return ops.div(ops.sum(x, axes=axes, keepdims=keepdims), count_of(x, axes))
+
+
+@reduction("n[*s] -> n[...]", shape=_extreme, why_no_lowering=_FOLD)
+def max_(x: Array, *, axes: Axes = EVERY, keepdims: bool = False, empty_ok: bool = False) -> Array:
+    """The greatest element over `axes`; NaN wherever one is. An axis that turns out empty when
+    the graph runs gives the identity: -inf, or the least integer."""
+    return np.max(x, axis=axes, keepdims=keepdims, initial=_identity(x, -1))
+
+
+@reduction("n[*s] -> n[...]", shape=_extreme, why_no_lowering=_FOLD)
+def min_(x: Array, *, axes: Axes = EVERY, keepdims: bool = False, empty_ok: bool = False) -> Array:
+    """The least element over `axes`; NaN wherever one is. An axis that turns out empty when the
+    graph runs gives the identity: inf, or the greatest integer."""
+    return np.min(x, axis=axes, keepdims=keepdims, initial=_identity(x, 1))
+
+
+def _identity(x: Array, sign: int) -> Any:
+    """What every value of x's dtype is at least (sign -1) or at most (sign 1)."""
+    if x.dtype.kind == "f":
+        return sign * np.inf
+    info = np.iinfo(x.dtype)
+    return info.max if sign > 0 else info.min
+
+
+@reduction("a[*s] -> bool[...]", shape=_tested)
+def any_(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
+    """Is an element over `axes` not zero? Of nothing: no."""
+    return np.any(x != 0, axis=axes, keepdims=keepdims)
+
+
+@reduction("a[*s] -> bool[...]", shape=_tested)
+def all_(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
+    """Is no element over `axes` zero? Of nothing: yes."""
+    return np.all(x != 0, axis=axes, keepdims=keepdims)
+
+
+def _truth(x: Any) -> Any:
+    """Zeros and ones that can be compared."""
+    return ops.cast(x if dtype_of(x) is DType.BOOL else ops.cast(x, to=DType.BOOL), to=DType.U8)
+
+
+@any_.lowering
+def _(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    greatest = ops.max(_truth(x), axes=axes, keepdims=keepdims, empty_ok=True)
+    return ops.cast(greatest, to=DType.BOOL)
+
+
+@all_.lowering
+def _(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    least = ops.min(_truth(x), axes=axes, keepdims=keepdims, empty_ok=True)
+    return ops.cast(least, to=DType.BOOL)
+
+
+@reduction("f[*s] -> f[...]", shape=_folded, aliases=("logsumexp",))
+def log_sum_exp(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
+    """log of the sum of exp(x) over `axes`, without overflow; of nothing, or of -inf, -inf."""
+    top = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isinf(top), np.zeros_like(top), top)
+    result = np.log(np.sum(np.exp(x - shift), axis=axes, keepdims=True)) + shift
+    return result if keepdims else np.squeeze(result, axis=axes)
+
+
+@log_sum_exp.lowering
+def _(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    top = ops.max(x, axes=axes, keepdims=True, empty_ok=True)
+    shift = ops.where(ops.is_inf(top), 0.0, top)
+    total = ops.sum(ops.exp(ops.sub(x, shift)), axes=axes, keepdims=True)
+    result = ops.add(ops.log(total), shift)
+    return result if keepdims else ops.squeeze(result, axes=axes)
+
+
+# -- rows that are read more than once ------------------------------------------------------------
+
+
+@op("f[*s n] -> f[*s n]", kind=Kind.ROW, flops="5*out")
+def softmax(x: Array, *, axis: Axis = LAST) -> Array:
+    """exp(x - max) divided by its sum along `axis`. A row of -inf alone is NaN, as 0/0 is."""
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
+    return e / np.sum(e, axis=axis, keepdims=True)
+
+
+@softmax.lowering
+def _(x: Any, *, axis: int) -> Any:
+    e = ops.exp(_below_max(x, axis))
+    return ops.div(e, ops.sum(e, axes=(axis,), keepdims=True))
+
+
+@op("f[*s n] -> f[*s n]", kind=Kind.ROW, flops="5*out")
+def log_softmax(x: Array, *, axis: Axis = LAST) -> Array:
+    """The logarithm of softmax, without taking it of small numbers."""
+    below = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    return below - np.log(np.sum(np.exp(below), axis=axis, keepdims=True))
+
+
+@log_softmax.lowering
+def _(x: Any, *, axis: int) -> Any:
+    below = _below_max(x, axis)
+    return ops.sub(below, ops.log(ops.sum(ops.exp(below), axes=(axis,), keepdims=True)))
+
+
+def _below_max(x: Any, axis: int) -> Any:
+    """x minus its greatest element along `axis`: what exp cannot overflow on."""
+    return ops.sub(x, ops.max(x, axes=(axis,), keepdims=True, empty_ok=True))
+
+
+# -- which element --------------------------------------------------------------------------------
+
+
+def _index_shape(x: Shape, *, axis: int | None, keepdims: bool) -> Shape:
+    axes = range(x.rank) if axis is None else (axis,)
+    for a in axes:
+        if x.dims[a] == 0:
+            raise GraphError(f"operand 0 is {x}: its axis {a} is empty, so no element is chosen")
+    return Shape(folded_dims(x.dims, axes, keepdims), DType.I64)
+
+
+def _chosen(choose: Callable[..., Any], x: Array, axis: int | None, keepdims: bool) -> Array:
+    if x.size == 0 and (axis is None or x.shape[axis] == 0):
+        raise Error(f"operand 0 is {list(x.shape)}: an empty axis has no element to choose")
+    return choose(x, axis=axis, keepdims=keepdims).astype(np.int64)
+
+
+@reduction("n[*s] -> i64[...]", shape=_index_shape)
+def argmax(x: Array, *, axis: Axis | None = None, keepdims: bool = False) -> Array:
+    """Where the greatest element along `axis` is, the first of equals; the first NaN if there is
+    one. Without an axis, the index counts through all elements in order."""
+    return _chosen(np.argmax, x, axis, keepdims)
+
+
+@reduction("n[*s] -> i64[...]", shape=_index_shape)
+def argmin(x: Array, *, axis: Axis | None = None, keepdims: bool = False) -> Array:
+    """Where the least element along `axis` is, the first of equals; the first NaN if there is
+    one. Without an axis, the index counts through all elements in order."""
+    return _chosen(np.argmin, x, axis, keepdims)
+
+
+@argmax.lowering
+def _(x: Any, *, axis: int | None, keepdims: bool) -> Any:
+    return _first_hit(ops.max, x, axis, keepdims)
+
+
+@argmin.lowering
+def _(x: Any, *, axis: int | None, keepdims: bool) -> Any:
+    return _first_hit(ops.min, x, axis, keepdims)
+
+
+def _first_hit(extreme: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
+    """The least position among those that hold the extreme, or NaN."""
+    if axis is None:
+        flat = _first_hit(extreme, ops.reshape(x, dims=(-1,)), 0, False)
+        return ops.reshape(flat, dims=(1,) * len(dims_of(x))) if keepdims else flat
+    hit = ops.equal(x, extreme(x, axes=(axis,), keepdims=True))
+    if dtype_of(x).is_float:
+        hit = ops.logical_or(hit, ops.is_nan(x))
+    position = beside(x, "iota", dims=dims_of(x), axis=axis, dtype=DType.I64)
+    found = ops.where(hit, position, np.iinfo(np.int64).max)
+    return ops.min(found, axes=(axis,), keepdims=keepdims)
+
+
+def _best(x: Shape, *, k: int, axis: int, largest: bool) -> tuple[Shape, Shape]:
+    if k < 0 or not provably_le(k, x.dims[axis]):
+        known = " is not known to hold that many" if isinstance(x.dims[axis], Dim) else ""
+        raise GraphError(
+            f"operand 0 is {x}: k={k} elements of axis {axis} with {x.dims[axis]}{known}"
+        )
+    values = x.with_dim(axis, k)
+    return values, values.with_dtype(DType.I64)
+
+
+@op(
+    "n[*s n] -> n[...], i64[...]",
+    kind=Kind.SPECIAL,
+    shape=_best,
+    is_epilogue=True,
+    flops="size0*k",
+    why_no_lowering="a partial sort is an algorithm of its own",
+)
+def top_k(x: Array, *, k: int, axis: Axis = LAST, largest: bool = True) -> tuple[Array, Array]:
+    """The `k` greatest (or least) elements along `axis` in order, and where they were. Equals come
+    by index; NaN counts as greater than all."""
+    n = x.shape[axis]
+    if largest:
+        order = np.flip(n - 1 - np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    where = np.take(order, np.arange(k), axis=axis).astype(np.int64)
+    return np.take_along_axis(x, where, axis=axis), where
+
+
+# -- running sums and positions -------------------------------------------------------------------
+
+
+@op(
+    "t[*s n] -> t[*s n]",
+    kind=Kind.SPECIAL,
+    why_no_lowering="a running sum is a scan, which no simpler op expresses in linear time",
+)
+def cumsum(x: Array, *, axis: Axis = LAST, exclusive: bool = False, reverse: bool = False) -> Array:
+    """The running sum along `axis`; `exclusive` leaves each element out of its own sum, `reverse`
+    runs from the end. Integers wrap."""
+    given = np.flip(x, axis) if reverse else x
+    total = np.cumsum(given, axis=axis, dtype=x.dtype)
+    if exclusive:
+        total = np.roll(total, 1, axis=axis)
+        np.moveaxis(total, axis, 0)[:1] = 0
+    return np.flip(total, axis) if reverse else total
+
+
+def _positions(*, dims: tuple[DimLike, ...], axis: int, dtype: DType) -> Shape:
+    if not 0 <= axis < len(dims):
+        raise GraphError(f"attribute axis: {axis} is out of range for rank {len(dims)}")
+    return Shape(dims, dtype)
+
+
+@op(
+    " -> $dtype[...]",
+    kind=Kind.MOVEMENT,
+    shape=_positions,
+    why_no_lowering="positions are given by the index itself",
+)
+def iota(*, dims: tuple[DimLike, ...], axis: int, dtype: DType = DType.I64) -> Array:
+    """Each element's position along `axis`, counted from 0."""
+    sizes = [int(d) for d in dims]
+    line = np.arange(sizes[axis]).astype(dtype.numpy)
+    return np.broadcast_to(np.expand_dims(line, [a for a in range(len(sizes)) if a != axis]), sizes)
+
+
+@op(
+    " -> $dtype[]",
+    kind=Kind.MOVEMENT,
+    why_no_lowering="a size is known to the plan, not computed",
+)
+def extent(*, dim: DimLike, dtype: DType = DType.I64) -> Array:
+    """The size `dim` as a value: what a formula over named dims comes to in this run."""
+    return np.asarray(int(dim)).astype(dtype.numpy)
+
+
+# -- drawing --------------------------------------------------------------------------------------
+
+
+def _draw_extreme(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    dims, axes = list(draw.dims()), None
+    axes, empty_ok = draw.axes(len(dims)), draw.coin(0.3)
+    for a in range(len(dims)) if axes is None else axes:
+        dims[a] = dims[a] if empty_ok else max(1, dims[a])
+    attrs = {"axes": axes, "keepdims": draw.coin(), "empty_ok": empty_ok}
+    return [Spec(tuple(dims), draw.dtype("n"))], attrs
+
+
+def _draw_index(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    dims = list(draw.dims())
+    axis = draw.integer(-len(dims), len(dims) - 1) if dims and draw.coin(0.8) else None
+    for a in range(len(dims)) if axis is None else (axis,):
+        dims[a] = max(1, dims[a])
+    return [Spec(tuple(dims), draw.dtype("n"))], {"axis": axis, "keepdims": draw.coin()}
+
+
+def _draw_best(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    dims = draw.dims(1)
+    axis = draw.integer(0, len(dims) - 1)
+    attrs = {"k": draw.integer(0, dims[axis]), "axis": axis, "largest": draw.coin()}
+    return [Spec(dims, draw.dtype("n"))], attrs
+
+
+def _draw_positions(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    dims = draw.dims(1)
+    return [], {"dims": dims, "axis": draw.integer(0, len(dims) - 1), "dtype": draw.dtype("n")}
+
+
+max_.sample(_draw_extreme)
+min_.sample(_draw_extreme)
+argmax.sample(_draw_index)
+argmin.sample(_draw_index)
+top_k.sample(_draw_best)
+iota.sample(_draw_positions)
+extent.sample(lambda draw: ([], {"dim": draw.size(), "dtype": draw.dtype("n")}))

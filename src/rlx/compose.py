@@ -1,0 +1,82 @@
+"""What the pages use to spell one op with others, on nodes, arrays or shapes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlx import op as table
+from rlx.dim import Dim, DimLike, product
+from rlx.dtype import DType
+from rlx.op import Kind, Op
+from rlx.shape import Shape
+
+
+def dims_of(x: Any) -> tuple[DimLike, ...]:
+    """The dims of a node, an array or a shape."""
+    shape = x if isinstance(x, Shape) else x.shape
+    return shape.dims if isinstance(shape, Shape) else tuple(shape)
+
+
+def dtype_of(x: Any) -> DType:
+    """The dtype of a node, an array or a shape."""
+    return DType.of(x.dtype)
+
+
+def beside(x: Any, name: str, **attrs: Any) -> Any:
+    """The op without operands called `name`, made where `x` is: in its graph, or as an array."""
+    found = table.lookup(name)
+    if isinstance(x, Shape):
+        return found.shaped((), attrs)
+    graph = getattr(x, "graph", None)
+    return found.run([], attrs) if graph is None else found.build(graph, (), attrs)
+
+
+def count_of(x: Any, axes: Sequence[int]) -> Any:
+    """How many elements `axes` of `x` have: a number, or its node where it is not known yet."""
+    count = product(dims_of(x)[a] for a in axes)
+    if not isinstance(count, Dim):
+        return float(count)
+    return beside(x, "extent", dim=count, dtype=dtype_of(x))
+
+
+def composed(signature: str, *, kind: Kind, **facts: Any) -> Callable[[Callable[..., Any]], Op]:
+    """Declare an op whose meaning, shape rule and lowering are one spelling in other ops.
+
+    So what is fused and what is not agree bit for bit: also half floats round at every step.
+    """
+
+    def declare(meaning: Callable[..., Any]) -> Op:
+        cost = _flops_of(meaning)
+        made = table.op(signature, kind=kind, shape=meaning, flops=cost, is_exact=True, **facts)(
+            meaning
+        )
+        made.lowering(meaning)
+        return made
+
+    return declare
+
+
+def _flops_of(meaning: Callable[..., Any]) -> Callable[..., DimLike]:
+    """The arithmetic of a spelling is that of its ops together."""
+
+    def flops(
+        shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
+    ) -> DimLike:
+        from rlx.ir.mir import Graph
+
+        graph = Graph("spelling")
+        graph.traces_lines = False
+        meaning(*(graph.input(f"x{i}", s) for i, s in enumerate(shapes)), **attrs)
+        return graph_flops(graph)
+
+    return flops
+
+
+def graph_flops(graph: Any) -> DimLike:
+    """The arithmetic of all nodes of a graph."""
+    total: DimLike = 0
+    for node in graph.nodes:
+        shapes = [s for i in node.inputs for s in i.shapes]
+        total = total + node.decl.flops(shapes, node.shapes, node.attrs)
+    return total
