@@ -31,6 +31,8 @@ class Operators:
 
     __slots__ = ()
     shape: Any
+    __array_ufunc__ = None
+    """NumPy hands `array * node` over to the node."""
 
     __add__, __radd__ = _forward("add"), _reflected("add")
     __sub__, __rsub__ = _forward("sub"), _reflected("sub")

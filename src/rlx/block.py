@@ -1,0 +1,192 @@
+"""The block table: what a model builder thinks in, declared once like an op.
+
+    @block("f[*b m k], f[k n], f[n]? -> f[*b m n]")
+    def linear(x, w, bias=None, *, activation: str | None = None, policy=FUSABLE):
+        '''activation(x · w + bias).'''
+        if policy is DIRECT and bias is not None:
+            return ...                   # fused ops at once
+        return ...                       # primitive ops: the meaning, and what passes can fuse
+
+The body is written in `rlx.ops` and in other blocks, so on arrays it computes and on nodes it
+builds. The shape rule is the body too, run on a scratch graph after the signature's check.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlx.dim import DimLike
+from rlx.errors import Error, GraphError
+from rlx.ir.mir import Graph, Node
+from rlx.op import Kind, Op
+from rlx.shape import Shape
+
+PAGES = ("dense", "transformer")
+Body = Callable[..., Any]
+
+
+class FusionPolicy(enum.Enum):
+    """How lowering spells a block."""
+
+    DIRECT = "direct"  # fused ops at once
+    FUSABLE = "fusable"  # primitives, for the passes to find
+
+
+DIRECT, FUSABLE = FusionPolicy.DIRECT, FusionPolicy.FUSABLE
+
+
+class Block(Op):
+    """One row of the block table. Calling it applies the body; only a HirModule makes nodes."""
+
+    def __init__(self, body: Body, signature: str, *, label: str = "{name}", **facts: Any) -> None:
+        super().__init__(_fusable(body), signature, kind=Kind.BLOCK, is_exact=True, **facts)
+        self.lower, self._body, self._label = self.reference, body, label
+        parameters = inspect.signature(body).parameters.values()
+        self.operand_names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+        self._has_policies = any(p.name == "policy" for p in parameters)
+
+    def spelled(self, policy: FusionPolicy) -> Body:
+        """The ops the block stands for under `policy`."""
+        return functools.partial(self._body, policy=policy) if self._has_policies else self._body
+
+    def label(self, attrs: Mapping[str, Any]) -> str:
+        """What provenance calls the block."""
+        return self._label.format(name=self.name, **attrs)
+
+    def expanded(
+        self,
+        shapes: Sequence[Shape],
+        attrs: Mapping[str, Any],
+        policy: FusionPolicy = FUSABLE,
+    ) -> Graph:
+        """The block as a graph of its own."""
+        graph = Graph(self.name)
+        graph.traces_lines = False
+        operands = [graph.input(name, s) for name, s in zip(self.operand_names, shapes)]
+        graph.set_outputs(results_of(self.spelled(policy)(*operands, **attrs)))
+        return graph
+
+    def infer(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> tuple[Shape, ...]:
+        self.signature.unify(shapes, attrs)
+        return tuple(node.shape for node in self.expanded(shapes, attrs).outputs)
+
+    def flops(
+        self, shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
+    ) -> DimLike:
+        total: DimLike = 0
+        for node in self.expanded(shapes, attrs).order():
+            operands = node.decl.operand_shapes(node.inputs)
+            total = total + node.decl.flops(operands, node.shapes, node.attrs)
+        return total
+
+    def __call__(self, *args: Any, **attrs: Any) -> Any:
+        return self._body(*args, **attrs)
+
+    def build(self, graph: Graph, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """A node of this block. Operands may be given by name, attributes by position."""
+        try:
+            operands, rest = self._sorted(args, attrs)
+        except GraphError as error:
+            raise GraphError(f"{self.name}{graph._here()}: {error}") from None  # pyright: ignore[reportPrivateUsage]
+        return super().build(graph, operands, rest)
+
+    def _sorted(
+        self, args: Sequence[Any], attrs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The operands in order, the last ones left out where None, and the attributes."""
+        names = [*self.operand_names, *self.attr_specs]
+        if len(args) > len(names) or any(
+            isinstance(a, Node) for a in args[len(self.operand_names) :]
+        ):
+            self.signature.check_arity(len(args))
+        given = dict(zip(names, args))
+        if twice := sorted(given.keys() & attrs.keys()):
+            raise GraphError(f"{twice[0]} is given twice")
+        given |= attrs
+        operands = [given.pop(name, None) for name in self.operand_names]
+        while operands and operands[-1] is None:
+            operands.pop()
+        self._check_present(operands)
+        return operands, given
+
+    def _check_present(self, operands: Sequence[Any]) -> None:
+        least = self.signature.min_arity
+        present = [*operands, *[None] * (least - len(operands))]
+        for name, operand in zip(self.operand_names, present):
+            if operand is None:
+                wanted = ", ".join(self.operand_names[:least])
+                raise GraphError(f"needs operand {name!r}. It takes at least {wanted}")
+
+    def __repr__(self) -> str:
+        return f"<block {self.name}: {self.signature.text}>"
+
+
+def _fusable(body: Body) -> Body:
+    """The body without its `policy`, which is the module's to give and no attribute."""
+    declared = inspect.signature(body)
+    if "policy" not in declared.parameters:
+        return body
+
+    @functools.wraps(body)
+    def fusable(*operands: Any, **attrs: Any) -> Any:
+        return body(*operands, **attrs, policy=FUSABLE)
+
+    rest = [p for p in declared.parameters.values() if p.name != "policy"]
+    vars(fusable)["__signature__"] = declared.replace(parameters=rest)
+    return fusable
+
+
+def results_of(made: Any) -> tuple[Any, ...]:
+    """What a body returned, as a tuple."""
+    return made if isinstance(made, tuple) else (made,)
+
+
+_NAMED: dict[str, Block] = {}
+_IS_LOADED: list[bool] = []
+
+
+def block(signature: str, **facts: Any) -> Callable[[Body], Block]:
+    """Declare a block: the decorated function spells it in ops."""
+
+    def declare(body: Body) -> Block:
+        new = Block(body, signature, **facts)
+        for name in (new.name, *new.aliases):
+            if name in _NAMED:
+                raise Error(f"block {name} is declared twice")
+            _NAMED[name] = new
+        return new
+
+    return declare
+
+
+def _loaded() -> dict[str, Block]:
+    """Blocks by name and by alias."""
+    if not _IS_LOADED:
+        _IS_LOADED.append(True)
+        for page in PAGES:
+            importlib.import_module(f"rlx.blocks.{page}")
+    return _NAMED
+
+
+def table() -> dict[str, Block]:
+    """Every block by name, in the order of the pages."""
+    return {name: b for name, b in _loaded().items() if name == b.name}
+
+
+def find(name: str) -> Op | None:
+    """The block or op called `name`: what a node of a HirModule can be."""
+    from rlx import op
+
+    return _loaded().get(name) or op.find(name)
+
+
+def lookup(name: str) -> Op:
+    """The block or op called `name`."""
+    from rlx import op
+
+    return _loaded().get(name) or op.lookup(name)
