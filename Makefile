@@ -48,7 +48,7 @@ docs: setup
 bench: bench-compile
 
 bench-compile: setup
-	$(PY) bench/compile_time.py
+	$(PY) -m bench.compile_time
 
 wheel: setup
 	$(PY) -m build --wheel --no-isolation

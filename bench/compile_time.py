@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import rlx
+from bench.models import chain, transformer
 from rlx.dim import Dim
 
 REPEATS = 3
@@ -23,39 +24,6 @@ def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
         work()
         best = min(best, time.perf_counter() - start)
     return best
-
-
-def chain(nodes: int) -> rlx.Graph:
-    """A chain of elementwise nodes."""
-    g = rlx.Graph(f"chain{nodes}")
-    x = g.input("x", rlx.Shape([1024], "f32"))
-    y = x
-    for i in range(nodes):
-        y = g.node(("exp", "neg", "tanh", "abs", "sin")[i % 5], (y,))
-    g.set_outputs([y])
-    return g
-
-
-def transformer(layers: int, seq: int | Dim) -> rlx.HirModule:
-    """Llama-style decoder blocks: 768 wide, 12 query and 4 key heads, ffn 2048."""
-    width, heads, kv_heads, ffn = 768, 12, 4, 2048
-    head = width // heads
-    m = rlx.HirModule(f"llama{layers}")
-    x = m.input("x", rlx.Shape([1, seq, width]))
-    cos = m.input("cos", rlx.Shape([seq, head // 2]))
-    sin = m.input("sin", rlx.Shape([seq, head // 2]))
-    for i in range(layers):
-        def weight(name: str, *dims: int, i: int = i) -> rlx.Node:
-            return m.param(f"layer{i}.{name}", rlx.Shape(dims))
-
-        x = m.llama_decoder_block(
-            x, weight("attention_norm", width), weight("wq", width, heads * head),
-            weight("wk", width, kv_heads * head), weight("wv", width, kv_heads * head),
-            weight("wo", heads * head, width), cos, sin, weight("ffn_norm", width),
-            weight("up", width, ffn), weight("gate", width, ffn), weight("down", ffn, width),
-            num_heads=heads, kv_heads=kv_heads, head_dim=head, eps=1e-5)
-    m.set_outputs([x])
-    return m
 
 
 def compile_chain(nodes: int) -> float:

@@ -1,0 +1,9 @@
+"""What several test files share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# `bench` holds the models that tests and benches share; it is not part of the package.
+sys.path.insert(0, str(Path(__file__).parents[1]))
