@@ -119,8 +119,12 @@ class GraphModule:
         graph = self.graph
         counts = Counter(node.op for node in graph.nodes)
         histogram = ", ".join(f"{op} {n}" for op, n in sorted(counts.items()))
-        head = f"{self.name}: {self.stage.name}, {len(graph)} nodes, {len(graph.outputs)} outputs"
-        return f"{head}\nops: {histogram}\n{self.value}"
+        head = f"{self.name}: {self.stage.name}, {_count(len(graph), 'node')}"
+        return f"{head}, {_count(len(graph.outputs), 'output')}\nops: {histogram}\n{self.value}"
 
     def __repr__(self) -> str:
         return f"<GraphModule {self.name!r} at {self.stage.name}: {len(self.graph)} nodes>"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

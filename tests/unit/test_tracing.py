@@ -1,0 +1,155 @@
+"""trace and jit: what a Python function becomes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.ir.interpret import evaluate
+
+F32 = rlx.DType.F32
+ROW = rlx.Shape([3], F32)
+
+
+def scaled(x, y, *, times=2):
+    return x + y * times
+
+
+def test_inputs_are_named_after_parameters():
+    graph = rlx.trace(scaled, ROW, np.zeros(3, np.float32))
+    assert graph.name == "scaled"
+    assert [n.attrs["name"] for n in graph.inputs] == ["x", "y"]
+    assert [n.shape for n in graph.inputs] == [ROW, ROW]
+    assert [n.op for n in graph.order()] == ["input", "input", "constant", "mul", "add"]
+
+
+def test_keyword_values_are_seen_while_tracing():
+    x, y = np.float32([1, 2, 3]), np.float32([10, 20, 30])
+    graph = rlx.trace(scaled, x, y, times=-1)
+    assert evaluate(graph, {"x": x, "y": y})[0].tolist() == [-9, -18, -27]
+
+
+def test_variadic_parameters_are_numbered():
+    graph = rlx.trace(lambda first, *rest: first + rest[0] * rest[1], ROW, ROW, ROW)
+    assert [n.attrs["name"] for n in graph.inputs] == ["first", "rest0", "rest1"]
+    assert graph.name == "lambda"
+
+
+def test_defaults_may_stay_away():
+    graph = rlx.trace(lambda x, y=2.0: x * y, ROW, name="twice")
+    assert graph.name == "twice"
+    assert len(graph.inputs) == 1
+
+
+def test_named_dims_stay_named():
+    graph = rlx.trace(scaled, rlx.Shape([rlx.sym.SEQ, 3]), ROW)
+    assert graph.outputs[0].shape == rlx.Shape([rlx.sym.SEQ, 3])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_closed_over_arrays_are_constants(swapped):
+    window = np.float32([1, 2, 3])
+    graph = rlx.trace((lambda x: window * x) if swapped else (lambda x: x * window), ROW)
+    (constant,) = [n for n in graph.nodes if n.op == "constant"]
+    assert constant.attrs["value"].array.tolist() == [1, 2, 3]
+    assert evaluate(graph, {"x": np.float32([1, 1, 2])})[0].tolist() == [1, 2, 6]
+
+
+def test_known_results_are_constants():
+    graph = rlx.trace(lambda x: (x, np.int64([7]), 2.5), ROW)
+    outputs = evaluate(graph, {"x": np.zeros(3, np.float32)})
+    assert [n.op for n in graph.outputs] == ["input", "constant", "constant"]
+    assert outputs[1].tolist() == [7]
+    assert outputs[2] == 2.5
+
+
+def test_nodes_know_the_line():
+    graph = rlx.trace(scaled, ROW, ROW)
+    assert graph.outputs[0].label.startswith("add at test_tracing.py:")
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "message"),
+    [
+        (scaled, [ROW], "missing a required argument: 'y'"),
+        (scaled, [ROW, ROW, ROW], "too many positional arguments"),
+        (scaled, [ROW, 2.0], "y is 2.0, expected an array or a rlx.Shape"),
+        (lambda x: None, [ROW], "returned None"),
+        (lambda x: (), [ROW], "returned nothing"),
+        (lambda x: {"a": "b"}, [ROW], "returned 'b'"),
+        (lambda x: x if x else -x, [ROW], "no truth value while a graph is built"),
+        (lambda x: x + np.zeros(2, np.float32), [ROW], "do not broadcast"),
+    ],
+)
+def test_wrong_functions(function, shapes, message):
+    with pytest.raises(rlx.GraphError, match=message):
+        rlx.trace(function, *shapes)
+
+
+def test_a_node_of_another_trace_is_refused():
+    kept = []
+    rlx.trace(lambda x: kept.append(x) or x, ROW)
+    with pytest.raises(rlx.GraphError, match="belongs to another graph"):
+        rlx.trace(lambda x: kept[0], ROW)
+
+
+def test_jit_shows_its_graph():
+    jitted = rlx.jit(scaled)
+    assert jitted.graph(ROW, ROW, times=3) == rlx.trace(scaled, ROW, ROW, times=3)
+    assert jitted.lower(ROW, ROW).graph == rlx.trace(scaled, ROW, ROW)
+    assert jitted.__name__ == "scaled"
+
+
+def test_jit_inlines_into_a_trace():
+    jitted = rlx.jit(scaled)
+    graph = rlx.trace(lambda a, b: jitted(a, b, times=4), ROW, ROW, name="scaled")
+    x = {"a": np.ones(3, np.float32), "b": np.ones(3, np.float32)}
+    assert evaluate(graph, x)[0].tolist() == [5, 5, 5]
+    assert jitted.compiled == 0
+
+
+def test_jit_computes_and_compiles_once_per_variant():
+    jitted = rlx.jit(scaled)
+    x = np.float32([1, 2, 3])
+    assert jitted(x, x).tolist() == [3, 6, 9]
+    assert jitted(x + 1, x).tolist() == [4, 7, 10]
+    assert jitted.compiled == 1
+    assert jitted(x, x, times=3).tolist() == [4, 8, 12]
+    assert jitted(x[:2], x[:2]).tolist() == [3, 6]
+    assert jitted(x.astype(np.float64), x).dtype == np.float64
+    assert jitted.compiled == 4
+
+
+def test_jit_keeps_equal_values_of_other_types_apart():
+    jitted = rlx.jit(lambda x, *, by: ops.add(x, by))
+    x = np.int32([1, 2])
+    assert jitted(x, by=1).dtype == np.int32
+    assert jitted(x, by=1.0).dtype == np.float32
+    assert np.signbit(jitted(np.float32([-0.0]), by=-0.0)).all()
+    assert not np.signbit(jitted(np.float32([-0.0]), by=0.0)).any()
+
+
+def test_jit_returns_what_the_function_returns():
+    x = np.float32([1, 2])
+    assert rlx.jit(lambda x: (x + 1,))(x)[0].tolist() == [2, 3]
+    named = rlx.jit(lambda x: {"more": x + 1, "less": x - 1})(x)
+    assert {k: v.tolist() for k, v in named.items()} == {"more": [2, 3], "less": [0, 1]}
+
+
+def test_jit_takes_the_options_of_compile():
+    @rlx.jit(target="reference", like="cuda")
+    def doubled(x):
+        return x + x
+
+    assert doubled(np.float32([4])).tolist() == [8]
+
+
+def test_jit_refuses_what_it_cannot_key():
+    jitted = rlx.jit(scaled)
+    x = np.zeros(3, np.float32)
+    with pytest.raises(rlx.GraphError, match=r"keyword 'times' is .* Arrays are given by position"):
+        jitted(x, x, times=np.ones(3))
+    with pytest.raises(rlx.GraphError, match=r"got 2.0 by position"):
+        jitted(x, 2.0)
