@@ -5,12 +5,20 @@ A pass asks the log; the log asks the gate, or the caller's `force`, and remembe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rlx.cost.gate import FusionBenefit, is_dominating
+from rlx.cost.identity import Identities
+from rlx.cost.target import Target
+from rlx.cost.terms import Terms
+from rlx.dtype import DType
+from rlx.ir.mir import Node
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One choice: what was considered where, the verdict, why, and what it was predicted to save."""
+    """One choice: what was considered where, the verdict, why, and what it should save."""
 
     id: str
     """Stable: made of structure and origin names, not of the order of passes."""
@@ -23,3 +31,125 @@ class Decision:
     predicted_ns: float = 0.0
     bytes_saved: int = 0
     launches_saved: int = 0
+    is_reversible: bool = True
+    """Can `force` turn it around? Not where the other way would be wrong or impossible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A change put to the gate: what would go, and what that saves."""
+
+    what: str
+    nodes: tuple[Node, ...]
+    """The nodes it would replace."""
+    benefit: FusionBenefit
+    flops_delta: int = 0
+    """Arithmetic added; negative where it is saved."""
+    working_set_bytes: int = 0
+    """What the change keeps near: it says which cache's bandwidth the traffic is priced at."""
+    where: tuple[str, ...] = ()
+    """Names to show instead of the nodes' own."""
+
+
+class DecisionLog:
+    """The decisions of one compile, in order. Asking twice about the same nodes is asking once."""
+
+    def __init__(self, target: Target, force: Mapping[str, bool] | None = None) -> None:
+        self.target = target
+        self.terms = Terms(target)
+        self._force = dict(force or {})
+        self._identities = Identities()
+        self._decisions: dict[str, Decision] = {}
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(self._decisions.values())
+
+    @property
+    def unused_force(self) -> tuple[str, ...]:
+        """Ids in `force` that turned nothing: no such decision, or one that cannot be reversed."""
+        held = self._decisions
+        return tuple(k for k in self._force if k not in held or not held[k].is_reversible)
+
+    def decide(self, candidate: Candidate) -> Decision:
+        """The verdict on `candidate`: the caller's if forced, else the gate's."""
+        verdict, reason, gain_ns = self._weigh(candidate)
+        benefit = candidate.benefit
+        return self._record(candidate.nodes, Decision(
+            "", candidate.what, candidate.where, verdict, reason, gain_ns,
+            benefit.device_traffic_bytes_saved + benefit.host_readback_bytes_saved,
+            benefit.launches_saved,
+        ))  # fmt: skip
+
+    def choose(self, what: str, nodes: Sequence[Node], verdict: bool, reason: str) -> Decision:
+        """A choice that is not the gate's but could go either way: `force` may turn it."""
+        return self._record(nodes, Decision("", what, (), verdict, reason))
+
+    def note(
+        self,
+        what: str,
+        nodes: Node | Sequence[Node],
+        verdict: bool,
+        reason: str,
+        *,
+        predicted_ns: float = 0.0,
+        bytes_saved: int = 0,
+        launches_saved: int = 0,
+    ) -> Decision:
+        """Something settled by necessity: recorded, not reversible."""
+        given = (nodes,) if isinstance(nodes, Node) else nodes
+        return self._record(given, Decision(
+            "", what, (), verdict, reason, predicted_ns, bytes_saved, launches_saved, False
+        ))  # fmt: skip
+
+    def refuse(self, what: str, nodes: Node | Sequence[Node], reason: str) -> Decision:
+        """A change that was in sight and is not possible."""
+        return self.note(what, nodes, False, reason)
+
+    def gain_ns(self, candidate: Candidate) -> float:
+        """What a candidate should save: the gate's score at the bandwidth of the cache that holds
+        its working set, less the time its added arithmetic takes."""
+        memory_gb_s = self.target.memory_gb_s(candidate.working_set_bytes)
+        gate = replace(self.target.gate, memory_gb_s=memory_gb_s)
+        compute_ns = candidate.flops_delta / self.target.gflops(_dtype(candidate.nodes))
+        return gate.score_ns(candidate.benefit) - compute_ns
+
+    def _weigh(self, candidate: Candidate) -> tuple[bool, str, float]:
+        gain_ns, least_ns = self.gain_ns(candidate), self.target.gate.min_gain_ns
+        if is_dominating(candidate.benefit, -candidate.flops_delta):
+            return True, f"no worse in anything; saves {_savings(candidate)}", gain_ns
+        if gain_ns >= least_ns:
+            return True, f"gains {gain_ns:,.0f} ns, at least the {least_ns:,.0f} ns asked", gain_ns
+        return False, f"gains {gain_ns:,.0f} ns, less than the {least_ns:,.0f} ns asked", gain_ns
+
+    def _record(self, nodes: Sequence[Node], proposal: Decision) -> Decision:
+        """Give `proposal` its id and place, and the forced verdict if there is one."""
+        key = self._identities.id_of(proposal.what, nodes, self._is_refused)
+        if key in self._decisions:
+            return self._decisions[key]
+        where = proposal.where or tuple(dict.fromkeys(n.label for n in nodes))
+        made = replace(proposal, id=key, where=where)
+        if made.is_reversible and key in self._force:
+            made = replace(made, verdict=self._force[key], reason="forced")
+        self._decisions[key] = made
+        return made
+
+    def _is_refused(self, key: str) -> bool:
+        return not self._decisions[key].verdict
+
+
+def _dtype(nodes: Iterable[Node]) -> DType:
+    """The dtype the arithmetic is in: that of the last node's result."""
+    return next((n.shapes[0].dtype for n in reversed(list(nodes))), DType.F32)
+
+
+def _savings(candidate: Candidate) -> str:
+    benefit = candidate.benefit
+    parts = [
+        (benefit.launches_saved, "launches"),
+        (benefit.sync_points_saved, "syncs"),
+        (benefit.device_traffic_bytes_saved, "bytes of traffic"),
+        (benefit.host_readback_bytes_saved, "bytes of readback"),
+        (-candidate.flops_delta, "flops"),
+    ]
+    return ", ".join(f"{count:,} {unit}" for count, unit in parts if count)

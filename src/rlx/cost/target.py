@@ -1,11 +1,26 @@
-"""Targets as data: what each one can run, what its kernels can read, and what its work costs."""
+"""Targets as data: what each one can run, what its kernels can read, and what its work costs.
+
+Nothing here measures. `Target.of("cuda")` is the documented value, the same on every machine; a
+backend that registers, or a calibration, makes another value of it with `dataclasses.replace`.
+"""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
+from rlx.cost.gate import IoFusionGate
+from rlx.dim import DimLike, upper_bound
+from rlx.dtype import DType
 from rlx.errors import Error
+from rlx.ir.layout import Layout
+from rlx.op import Kind
+
+if TYPE_CHECKING:
+    from rlx.ir.mir import Node
 
 
 class FusionTarget(enum.Enum):
@@ -30,9 +45,219 @@ class FusionLimits:
     def __post_init__(self) -> None:
         for name in ("max_elementwise_steps", "max_elementwise_inputs"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if value is not None and not is_count:
                 raise Error(f"FusionLimits: {name} is {value!r}. Use a positive int, or None.")
 
 
+@dataclass(frozen=True, slots=True)
+class CacheLevel:
+    """A memory nearer than the main one: what it holds and how fast it is read."""
+
+    bytes: int
+    gb_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLimit:
+    """What a target's own kernel for an op can take; beyond it the op is lowered."""
+
+    dtypes: frozenset[DType] | None = None
+    """Of every operand; None is any."""
+    max_attrs: Mapping[str, int] = field(default_factory=dict[str, int])
+    max_row: int | None = None
+    """The longest last axis of the first operand."""
+    why_row: str = "a row must fit the kernel's local memory"
+
+    def why_not(self, node: Node) -> str | None:
+        """What of `node` the kernel cannot take; None if it takes it."""
+        shapes = [s for i in node.inputs for s in i.shapes]
+        for dtype in (s.dtype for s in shapes):
+            if self.dtypes is not None and dtype not in self.dtypes:
+                return f"the kernel is for {_names(self.dtypes)}, not {dtype}"
+        for name, most in self.max_attrs.items():
+            if node.attrs[name] > most:
+                return f"the kernel takes {name} up to {most}, not {node.attrs[name]}"
+        row = shapes[0].dims[-1] if shapes and shapes[0].dims else 1
+        if self.max_row is not None and not _is_at_most(row, self.max_row):
+            return f"the kernel takes rows up to {self.max_row}, not {row}: {self.why_row}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a target does with a node: runs its own kernel, runs the lowering, or cannot."""
+
+    kind: Literal["native", "lowered", "no"]
+    reason: str = ""
+
+    @property
+    def is_native(self) -> bool:
+        return self.kind == "native"
+
+
+REGION_KINDS = ("elementwise", "row", "movement", "epilogue", "multi_result")
+LOOPS = ("if", "while", "scan")
+IN_PLACE = frozenset({"reshape", "squeeze", "expand_dims", "item"})
+"""Movements that keep the order of elements, so that any kernel reads their result in place."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """Filled in next."""
+    """Everything the compiler knows about a target. Two equal values compile alike."""
+
+    name: str
+    gate: IoFusionGate
+    limits: FusionLimits
+    native_kinds: frozenset[Kind]
+    """Kinds of ops that all have a kernel of the target's own; fused ones are claimed by name."""
+    native: frozenset[str]
+    """Ops of other kinds that have one although they have a lowering. Ops without a lowering are
+    primitives, which every target has."""
+    kernel_limits: Mapping[str, KernelLimit]
+    refusals: Mapping[str, str]
+    """Op → why it cannot run at all."""
+    missing_dtypes: Mapping[DType, str]
+    """Dtype → why no value of it can exist there."""
+    views: frozenset[str]
+    """Movements whose strided results the target's kernels read in place."""
+    syncs: frozenset[str]
+    """Ops for which the device waits for the host."""
+    regions: frozenset[str]
+    """What a region kernel can hold, of `REGION_KINDS`."""
+    loops: frozenset[str]
+    """Control flow that runs as such, of `LOOPS`; the rest is unrolled or turned into selects."""
+    peak_gflops: Mapping[DType, float]
+    caches: tuple[CacheLevel, ...]
+    """Nearest first."""
+
+    @classmethod
+    def of(cls, target: FusionTarget | Target | str) -> Target:
+        """The documented value of a target; a Target stands for itself."""
+        from rlx.cost.targets import documented
+
+        if isinstance(target, Target):
+            return target
+        name = target.value if isinstance(target, FusionTarget) else target
+        known = [t.value for t in FusionTarget]
+        if name not in known:
+            raise Error(f"there is no target {name!r}. Use one of: {', '.join(known)}.")
+        return documented(name)
+
+    # -- claims ------------------------------------------------------------------------------------
+
+    def has_kernel(self, op: str) -> bool:
+        """Can a node of `op` be native here? Its dtypes and sizes may still forbid it."""
+        from rlx.op import lookup
+
+        if op in LOOPS:
+            return op in self.loops
+        decl = lookup(op)
+        is_generated = decl.kind in self.native_kinds and decl.page != "fused"
+        is_known = op in self.native or is_generated or decl.lower is None
+        return is_known and op not in self.refusals
+
+    def claim(self, node: Node) -> Claim:
+        """How this target runs `node`, and why."""
+        refusal = self.refusals.get(node.op) or self._missing(node)
+        if refusal:
+            return Claim("no", refusal)
+        if node.op in LOOPS:
+            return self._claim_loop(node)
+        if not self.has_kernel(node.op):
+            return Claim("lowered", f"{self.name} has no kernel of its own for {node.op}")
+        limit = self.kernel_limits.get(node.op)
+        why = limit.why_not(node) if limit else None
+        return Claim("lowered", why) if why else Claim("native")
+
+    def _missing(self, node: Node) -> str | None:
+        """The reason of the first dtype, here or in a body, that the target does not have."""
+        if not self.missing_dtypes:
+            return None
+        for inner in _with_bodies(node):
+            for shape in inner.shapes:
+                if shape.dtype in self.missing_dtypes:
+                    return self.missing_dtypes[shape.dtype]
+        return None
+
+    def _claim_loop(self, node: Node) -> Claim:
+        if node.op in self.loops:
+            return Claim("native")
+        if node.op == "while" and node.attrs.get("max_iterations") is None:
+            return Claim("no", f"{self.name} unrolls loops, and this one has no max_iterations")
+        how = "runs both sides and selects" if node.op == "if" else "unrolls loops"
+        return Claim("lowered", f"{self.name} {how}: a kernel there cannot launch another")
+
+    # -- views -------------------------------------------------------------------------------------
+
+    def view(self, node: Node, layout: Layout) -> Layout | None:
+        """Where `node`'s elements lie in its first operand's buffer; None if it takes a copy."""
+        if node.op == "item":
+            return Layout.contiguous(node.shape.dims)
+        if node.op == "cast":
+            return layout if node.inputs[0].shape.dtype is node.shape.dtype else None
+        if node.decl.view_rule is None:
+            return None
+        found = node.decl.view_rule(layout, **node.attrs)
+        if found is None or not (node.op in IN_PLACE | self.views or found.is_contiguous):
+            return None
+        return found
+
+    # -- numbers -----------------------------------------------------------------------------------
+
+    def memory_gb_s(self, working_set_bytes: int) -> float:
+        """The bandwidth of the smallest cache that holds the working set; else main memory's."""
+        for level in self.caches:
+            if working_set_bytes <= level.bytes:
+                return level.gb_s
+        return self.gate.memory_gb_s
+
+    def gflops(self, dtype: DType) -> float:
+        """The peak rate in `dtype`: GFLOP/s, which is operations per nanosecond."""
+        return self.peak_gflops.get(dtype, self.peak_gflops[DType.F32])
+
+    def digest(self) -> str:
+        """A hash of every fact above, the same on every machine and run."""
+        return hashlib.blake2b(_text(self).encode(), digest_size=16).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest())
+
+    def __repr__(self) -> str:
+        return f"<Target {self.name}>"
+
+
+def _with_bodies(node: Node) -> Iterable[Node]:
+    """`node`, and every node of the graphs inside it."""
+    todo = [node]
+    while todo:
+        inner = todo.pop()
+        yield inner
+        for value in inner.attrs.values():
+            if hasattr(value, "seal"):
+                todo += reversed(value.order())
+
+
+def _is_at_most(dim: DimLike, most: int) -> bool:
+    bound = upper_bound(dim)
+    return bound is not None and bound <= most
+
+
+def _names(dtypes: Iterable[DType]) -> str:
+    return ", ".join(sorted(d.value for d in dtypes))
+
+
+def _text(value: Any) -> str:
+    """A canonical text: dataclasses by field, sets and mappings sorted."""
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if is_dataclass(value):
+        parts = (f"{f.name}={_text(getattr(value, f.name))}" for f in fields(value))
+        return f"({','.join(parts)})"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(sorted(f'{_text(k)}:{_text(v)}' for k, v in value.items()))}}}"
+    if isinstance(value, frozenset):
+        return f"{{{','.join(sorted(map(_text, value)))}}}"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(_text, value))}]"
+    return repr(float(value)) if isinstance(value, int | float) else repr(value)

@@ -11,6 +11,7 @@ from rlx.passes.options import DispatchPolicy, FusionOptions
 
 if TYPE_CHECKING:
     from rlx.cost.gate import IoFusionGate
+    from rlx.cost.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class Context:
     @property
     def dispatch(self) -> DispatchPolicy:
         return self.options.policy
+
+    @property
+    def terms(self) -> Terms:
+        """What nodes cost on the target, remembered for the whole compile."""
+        return self.log.terms
 
     @property
     def gate(self) -> IoFusionGate:

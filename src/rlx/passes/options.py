@@ -55,7 +55,7 @@ def _op_names(what: str, given: Collection[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class FusionOptions:
-    """How fusion is to go: off, within other limits, by another dispatch, or with forced verdicts."""
+    """How fusion is to go: off, within other limits, dispatched otherwise, with forced verdicts."""
 
     skip_fusion: bool = False
     limits: FusionLimits | None = None
@@ -78,14 +78,16 @@ class FusionOptions:
     def text(self) -> str:
         """Every option in one canonical line: what keys and fingerprints hash."""
         policy, limits = self.policy, self.limits
-        return " ".join([
-            f"skip_fusion={self.skip_fusion}",
-            f"limits={limits}",
-            f"dispatch={policy.mode}",
-            f"common={sorted(policy.force_common)}",
-            f"native={sorted(policy.force_native)}",
-            f"force={sorted(self.force.items())}",
-        ])
+        return " ".join(
+            [
+                f"skip_fusion={self.skip_fusion}",
+                f"limits={limits}",
+                f"dispatch={policy.mode}",
+                f"common={sorted(policy.force_common)}",
+                f"native={sorted(policy.force_native)}",
+                f"force={sorted(self.force.items())}",
+            ]
+        )
 
     def digest(self) -> str:
         """A hash of every option, the same on every machine."""

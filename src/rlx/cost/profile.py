@@ -1,0 +1,124 @@
+"""Profiles: launches, syncs and bytes, as a sum of per-node terms.
+
+Without a target the counts follow the documented rules, which know six kinds of metadata and four
+of host syncs. With one they say what that target really does: its views, its syncs, its copies,
+at representative sizes, and nothing for what depends on weights alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rlx.cost.gate import FusionBenefit, GraphIoProfile, fusion_benefit
+from rlx.cost.target import FusionTarget, Target
+from rlx.cost.terms import ComputeProfile, Terms
+from rlx.errors import Error
+from rlx.ir.lir import LirModule, Phase
+from rlx.ir.mir import Graph, Node, topological
+from rlx.shape import Shape
+
+METADATA = frozenset({"input", "param", "constant", "reshape", "transpose", "narrow", "item"})
+"""What the documented rules take for free, and `item`, which names a result and moves nothing."""
+FFTS = frozenset({"fft", "rfft", "irfft", "stft"})
+
+
+@dataclass(frozen=True, slots=True)
+class GraphIoOptions:
+    """How to count."""
+
+    fft_host_sync: bool = False
+    """Does every FFT wait for the host?"""
+
+
+class HasTerms(Protocol):
+    """A compile's context, or its log."""
+
+    @property
+    def terms(self) -> Terms: ...
+
+
+def profile_graph_io(
+    graph: Any,
+    options: GraphIoOptions | None = None,
+    *,
+    outputs: Sequence[Node] | None = None,
+    target: FusionTarget | Target | str | None = None,
+) -> GraphIoProfile:
+    """What running `graph` once costs: a Graph, a MirModule, a LirModule, or what holds a graph.
+
+    `outputs` stand in for the graph's own: what they do not need is not counted.
+    """
+    asked, source = options or GraphIoOptions(), graph_of(graph)
+    chosen = tuple(dict.fromkeys(source.outputs if outputs is None else outputs))
+    if any(o.graph is not source for o in chosen):
+        raise Error("profile_graph_io: an output given belongs to another graph.")
+    nodes = topological(chosen) if chosen else list(source.nodes)
+    if target is None:
+        wanted = set(chosen)
+        return _total(node_terms(n, asked, is_output=n in wanted) for n in nodes)
+    terms = Terms(Target.of(target), FFTS if asked.fft_host_sync else frozenset())
+    if isinstance(graph, LirModule) and outputs is None:
+        return _planned(graph, terms)
+    return _total(map(terms.of, nodes)) + terms.readback(chosen)
+
+
+def graph_of(source: Any) -> Graph:
+    """The graph inside a module, or the graph itself."""
+    found = source.mir if isinstance(source, LirModule) else source
+    found = found if isinstance(found, Graph) else getattr(found, "graph", None)
+    if not isinstance(found, Graph):
+        raise Error(f"profile_graph_io takes a rlx.Graph or a module, not {type(source).__name__}.")
+    return found
+
+
+def node_terms(
+    node: Node, options: GraphIoOptions | None = None, *, is_output: bool = False
+) -> GraphIoProfile:
+    """What one node adds to the profile, by the documented rules."""
+    if node.op in METADATA:
+        return GraphIoProfile()
+    asked = options or GraphIoOptions()
+    syncs = node.decl.syncs_host or (asked.fft_host_sync and node.op in FFTS)
+    written = _static_bytes(node.shapes)
+    read = sum(_static_bytes(i.shapes) for i in node.inputs)
+    return GraphIoProfile(1, int(syncs), written if is_output else 0, written + read)
+
+
+def benefit_of(
+    removed: Iterable[Node], added: Iterable[Node], ctx: Terms | HasTerms
+) -> FusionBenefit:
+    """What putting `added` in the place of `removed` saves: the terms of these nodes alone."""
+    terms = ctx if isinstance(ctx, Terms) else ctx.terms
+    return fusion_benefit(_total(map(terms.of, removed)), _total(map(terms.of, added)))
+
+
+def compute_profile(nodes: Iterable[Node], ctx: Terms | HasTerms) -> ComputeProfile:
+    """The arithmetic of `nodes` per call, and the bytes they touch."""
+    return (ctx if isinstance(ctx, Terms) else ctx.terms).compute(nodes)
+
+
+def _planned(lir: LirModule, terms: Terms) -> GraphIoProfile:
+    """A plan says itself which kernels run on every call."""
+    phases: Mapping[Node, Phase] = lir.plan.phases
+    kernels = [n for n in lir.plan.schedule if phases[n] is not Phase.PROLOGUE]
+    outputs = dict.fromkeys(lir.plan.io.outputs)
+    host = sum(terms.bytes_of(o.shape) for o in outputs)
+    return _total(map(terms.kernel, kernels)) + GraphIoProfile(host_output_bytes=host)
+
+
+def _total(terms: Iterable[GraphIoProfile]) -> GraphIoProfile:
+    launches = syncs = host = traffic = 0
+    for each in terms:
+        launches += each.kernel_launches
+        syncs += each.sync_points
+        host += each.host_output_bytes
+        traffic += each.device_traffic_bytes
+    return GraphIoProfile(launches, syncs, host, traffic)
+
+
+def _static_bytes(shapes: Iterable[Shape]) -> int:
+    """Bytes of what is static; the documented rules count a dynamic shape as 0."""
+    sizes = (s.size_bytes for s in shapes)
+    return sum(size for size in sizes if isinstance(size, int))

@@ -1,0 +1,166 @@
+"""The seven targets, as documented: claims, limits, prices, and what the hardware forbids."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from rlx.cost.gate import IoFusionGate
+from rlx.cost.target import LOOPS, REGION_KINDS, CacheLevel, FusionLimits, KernelLimit, Target
+from rlx.dtype import DType
+from rlx.op import Kind
+
+KB, MB = 1 << 10, 1 << 20
+
+# Prices: dispatch, round trip, memory, readback, unified, thunk penalty, least gain.
+_CPU_GATE = IoFusionGate(50, 0, 50, 50, True, 0, 0)
+_APPLE_GATE = IoFusionGate(500, 5_000, 200, 200, True, 2e6, 1_000)
+_DISCRETE_GATE = IoFusionGate(2_000, 20_000, 800, 50, False, 15e6, 5_000)
+_REMOTE_GATE = IoFusionGate(3_000, 30_000, 100, 40, False, 25e6, 10_000)
+
+_BOUNDED = FusionLimits(32, 16)
+
+# -- claims ---------------------------------------------------------------------------------------
+
+
+def _ops(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_GENERATED = frozenset({Kind.LEAF, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.REDUCTION})
+"""Kernels that every target generates from the op's own expression."""
+
+_SHARED = _ops(
+    "softmax log_softmax layer_norm embedding "
+    "fused_matmul_bias_act fused_residual_ln elementwise_region region"
+)
+_GPU = _SHARED | _ops(
+    "attention rope rms_norm group_norm batch_norm conv2d max_pool2d avg_pool2d cumsum top_k "
+    "scatter_add fft rfft irfft fused_residual_rms_norm"
+)
+_CPU = _GPU | _ops(
+    "dot_general einsum stft log_mel welch_peaks "
+    "fused_swiglu fused_attention_block fused_conv_bias_act"
+)
+_CUDA = _GPU | _ops("dot_general einsum log_mel welch_peaks fused_conv_bias_act")
+_ROCM = _GPU | _ops("dot_general einsum welch_peaks fused_conv_bias_act")
+_METAL = _GPU | _ops("dot_general log_mel welch_peaks fused_swiglu fused_conv_bias_act")
+_MLX = (_GPU | _ops("dot_general einsum fused_swiglu")) - {"group_norm"}
+_WGPU = _GPU | _ops("welch_peaks fused_swiglu fused_attention_block")
+_TPU = _SHARED | _ops("conv2d max_pool2d avg_pool2d batch_norm cumsum top_k scatter_add fft")
+
+# -- what a kernel can take -----------------------------------------------------------------------
+
+_WELCH = KernelLimit(
+    frozenset({DType.F32}), {"k": 64}, 2046,
+    "512 bins, one per thread, are n_fft 1023, which is 2046 parts",
+)  # fmt: skip
+_GPU_LIMITS = {"welch_peaks": _WELCH}
+
+# -- what does not exist --------------------------------------------------------------------------
+
+_NO_DOUBLE_WGSL = {
+    DType.F64: "WGSL has no 64-bit floats. Use f32, or another target",
+    DType.C128: "WGSL has no 64-bit floats. Use c64, or another target",
+}
+_NO_DOUBLE_MSL = {
+    DType.F64: "the Metal shading language has no double. Use f32, or another target",
+    DType.C128: "the Metal shading language has no double. Use c64, or another target",
+}
+_NO_C128_MLX = {DType.C128: "MLX has complex64 only. Use c64, or another target"}
+_NO_C128_TPU = {DType.C128: "TPUs have no complex128. Use c64, or another target"}
+
+# -- what is read in place ------------------------------------------------------------------------
+
+_STRIDED = frozenset({"transpose", "narrow", "slice", "expand", "flip", "split"})
+_FORWARD = _STRIDED - {"flip"}
+"""Index arithmetic in u32 has no negative strides."""
+
+_HOST = frozenset({"custom"})
+_ALL_REGIONS = frozenset(REGION_KINDS)
+_ALL_LOOPS = frozenset(LOOPS)
+
+
+def _rates(f32: float, f64: float, half: float) -> Mapping[DType, float]:
+    """Peak GFLOP/s; a complex product is four real ones, which its flop count already says."""
+    return {
+        DType.F32: f32, DType.C64: f32, DType.F64: f64, DType.C128: f64,
+        DType.F16: half, DType.BF16: half,
+    }  # fmt: skip
+
+
+@functools.cache
+def documented(name: str) -> Target:
+    """The documented value of one of the seven."""
+    return {t.name: t for t in _seven()}[name]
+
+
+def _seven() -> tuple[Target, ...]:
+    return (_cpu(), _cuda(), _rocm(), _metal(), _mlx(), _wgpu(), _tpu())
+
+
+def _cpu() -> Target:
+    return Target(
+        "cpu", _CPU_GATE, FusionLimits(), _GENERATED, _CPU, {}, {}, {},
+        views=_STRIDED, syncs=frozenset(), regions=_ALL_REGIONS, loops=_ALL_LOOPS,
+        peak_gflops=_rates(200, 100, 200),
+        caches=(CacheLevel(32 * KB, 400), CacheLevel(MB, 200), CacheLevel(32 * MB, 100)),
+    )  # fmt: skip
+
+
+def _cuda() -> Target:
+    """Graphs have conditional nodes, so branches and loops stay on the device; but a replayed
+    body has fixed addresses, so a scan, whose slices move, is unrolled."""
+    return Target(
+        "cuda", _DISCRETE_GATE, _BOUNDED, _GENERATED, _CUDA, _GPU_LIMITS, {}, {},
+        views=_STRIDED, syncs=_HOST, regions=_ALL_REGIONS, loops=frozenset({"if", "while"}),
+        peak_gflops=_rates(12_000, 6_000, 100_000), caches=(CacheLevel(40 * MB, 3_000),),
+    )  # fmt: skip
+
+
+def _rocm() -> Target:
+    """HIP graphs have no conditional nodes."""
+    return Target(
+        "rocm", _DISCRETE_GATE, _BOUNDED, _GENERATED, _ROCM, _GPU_LIMITS, {}, {},
+        views=_STRIDED, syncs=_HOST, regions=_ALL_REGIONS, loops=frozenset(),
+        peak_gflops=_rates(20_000, 20_000, 150_000), caches=(CacheLevel(8 * MB, 3_000),),
+    )  # fmt: skip
+
+
+def _metal() -> Target:
+    return Target(
+        "metal", _APPLE_GATE, _BOUNDED, _GENERATED, _METAL, _GPU_LIMITS, {}, _NO_DOUBLE_MSL,
+        views=_STRIDED, syncs=_HOST, loops=frozenset(),
+        regions=_ALL_REGIONS - {"multi_result"},
+        peak_gflops=_rates(5_000, 5_000, 10_000), caches=(CacheLevel(16 * MB, 400),),
+    )  # fmt: skip
+
+
+def _mlx() -> Target:
+    """MLX fuses elementwise chains only; its loops run on the host, which waits for conditions."""
+    return Target(
+        "mlx", _APPLE_GATE, _BOUNDED, _GENERATED, _MLX, {}, {}, _NO_C128_MLX,
+        views=_STRIDED, syncs=_HOST | {"if", "while"}, loops=_ALL_LOOPS,
+        regions=frozenset({"elementwise", "multi_result"}),
+        peak_gflops=_rates(5_000, 100, 10_000), caches=(CacheLevel(16 * MB, 400),),
+    )  # fmt: skip
+
+
+def _wgpu() -> Target:
+    """WGSL has no 64-bit types: i64 and u64 are pairs of u32; smaller types are packed."""
+    return Target(
+        "wgpu", _REMOTE_GATE, _BOUNDED, _GENERATED, _WGPU, _GPU_LIMITS, {}, _NO_DOUBLE_WGSL,
+        views=_FORWARD, syncs=_HOST, loops=frozenset(),
+        regions=_ALL_REGIONS - {"multi_result"},
+        peak_gflops=_rates(2_000, 2_000, 2_000), caches=(CacheLevel(4 * MB, 200),),
+    )  # fmt: skip
+
+
+def _tpu() -> Target:
+    """XLA's buffers have no strides: every movement that is not a reshape is a copy. f64 is
+    emulated by pairs of f32."""
+    return Target(
+        "tpu", _REMOTE_GATE, _BOUNDED, _GENERATED, _TPU, {}, {}, _NO_C128_TPU,
+        views=frozenset(), syncs=_HOST, regions=_ALL_REGIONS, loops=_ALL_LOOPS,
+        peak_gflops=_rates(20_000, 500, 100_000), caches=(CacheLevel(16 * MB, 1_000),),
+    )  # fmt: skip

@@ -1,0 +1,199 @@
+"""What single nodes cost on a target. Each node is looked at once, whatever asks about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rlx.cost.gate import GraphIoProfile
+from rlx.cost.target import Target
+from rlx.ir.layout import Layout
+from rlx.ir.mir import Graph, Node
+from rlx.op import Kind
+from rlx.representative import typical_size
+from rlx.shape import Shape
+
+_READS_ROWS = frozenset({"embedding", "gather", "take_along_axis"})
+"""Ops that read of their first operand only as much as they write."""
+_FREE = GraphIoProfile()
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeProfile:
+    """What stands beside the I/O profile: arithmetic, and the bytes that must be near."""
+
+    flops: int = 0
+    working_set_bytes: int = 0
+
+
+class Terms:
+    """The terms of nodes on one target, at representative sizes, remembered."""
+
+    def __init__(self, target: Target, syncs: frozenset[str] = frozenset()) -> None:
+        self.target = target
+        self._syncs = target.syncs | syncs
+        self._per_call: dict[Node, bool] = {}
+        self._layouts: dict[Node, Layout | None] = {}
+        self._sizes: dict[Shape, int] = {}
+        self._terms: dict[Node, GraphIoProfile] = {}
+
+    def of(self, node: Node) -> GraphIoProfile:
+        """What `node` adds on every call: nothing if it is a view or depends on weights alone."""
+        found = self._terms.get(node)
+        if found is None:
+            is_free = node.is_leaf or not self.is_per_call(node) or self.is_view(node)
+            found = self._terms[node] = _FREE if is_free else self.kernel(node)
+        return found
+
+    def kernel(self, node: Node) -> GraphIoProfile:
+        """What `node` costs where it runs as a kernel."""
+        written = sum(map(self.bytes_of, node.shapes))
+        return GraphIoProfile(1, int(node.op in self._syncs), 0, written + self.read_bytes(node))
+
+    def readback(self, outputs: Iterable[Node]) -> GraphIoProfile:
+        """What handing `outputs` to the caller costs: their bytes, and a copy of what is no buffer
+        of its own."""
+        host = copies = copied = 0
+        lent: set[Node] = set()
+        for node in dict.fromkeys(outputs):
+            size = self.bytes_of(node.shape)
+            host += size
+            root = self._lender(node)
+            if root is None or root in lent:
+                copies, copied = copies + 1, copied + size
+            else:
+                lent.add(root)
+        return GraphIoProfile(copies, 0, host, 2 * copied)
+
+    def compute(self, nodes: Iterable[Node]) -> ComputeProfile:
+        """Flops per call, and the bytes of every value that `nodes` read or write, each once."""
+        flops, touched = 0, dict[Node, None]()
+        for node in nodes:
+            if node.is_leaf or self.is_view(node) or not self.is_per_call(node):
+                continue
+            shapes = [s for i in node.inputs for s in i.shapes]
+            flops += typical_size(node.decl.flops(shapes, node.shapes, node.attrs))
+            touched |= dict.fromkeys((node, *map(self.root, node.inputs)))
+        sizes = (self.bytes_of(s) for node in touched for s in node.shapes)
+        return ComputeProfile(flops, sum(sizes))
+
+    # -- facts about values ------------------------------------------------------------------------
+
+    def bytes_of(self, shape: Shape) -> int:
+        """The size of a value, at representative sizes of its dims."""
+        found = self._sizes.get(shape)
+        if found is None:
+            found = self._sizes[shape] = typical_size(shape.size_bytes)
+        return found
+
+    def is_per_call(self, node: Node) -> bool:
+        """Is there a path from an input? What has none is computed when parameters are set."""
+        known, stack = self._per_call, [node]
+        while stack:
+            top = stack[-1]
+            missing = [i for i in top.inputs if i not in known]
+            if top in known or not missing:
+                known[top] = top.op == "input" or any(known[i] for i in top.inputs)
+                stack.pop()
+            else:
+                stack += missing
+        return known[node]
+
+    def is_view(self, node: Node) -> bool:
+        """Does the value own no bytes on this target?"""
+        return self.view_layout(node) is not None
+
+    def view_layout(self, node: Node) -> Layout | None:
+        """Where the value lies in its root; None where it is a root itself."""
+        chain = [node]
+        while chain[-1] not in self._layouts and _may_be_view(chain[-1]):
+            chain.append(chain[-1].inputs[0])
+        for each in reversed(chain):
+            if each not in self._layouts:
+                self._layouts[each] = self._view(each) if _may_be_view(each) else None
+        return self._layouts[node]
+
+    def root(self, node: Node) -> Node:
+        """The node whose buffer holds the value."""
+        while self.is_view(node):
+            node = node.inputs[0]
+        return node
+
+    def _view(self, node: Node) -> Layout | None:
+        if node.op == "item":
+            return Layout.contiguous(node.shape.dims)
+        base = node.inputs[0]
+        return self.target.view(node, self._layouts[base] or Layout.contiguous(base.shape.dims))
+
+    def _lender(self, node: Node) -> Node | None:
+        """The kernel that can write output `node` directly: the whole of its result."""
+        if not self.is_per_call(node):
+            return None
+        layout, root = self.view_layout(node), self.root(node)
+        is_whole = layout is None or (
+            layout.is_contiguous
+            and layout.offset == 0
+            and node.shape.num_elements == self._item(node).shape.num_elements
+        )
+        return self._item(node) if is_whole and not root.is_leaf else None
+
+    def _item(self, node: Node) -> Node:
+        """The root, or the item that is one result of it."""
+        while self.is_view(node) and node.op != "item":
+            node = node.inputs[0]
+        return node
+
+    # -- what is read ------------------------------------------------------------------------------
+
+    def read_bytes(self, node: Node) -> int:
+        """What the node's kernel reads: each distinct operand once, and only the part it needs."""
+        if node.decl.kind is Kind.REGION:
+            return self._region_bytes(node)
+        return sum(self._part(node, i, self.view_layout(i)) for i in dict.fromkeys(node.inputs))
+
+    def _part(self, user: Node, operand: Node, layout: Layout | None) -> int:
+        """The bytes of `operand` that `user` reads, lying like `layout` if it is a view."""
+        if user.op in _READS_ROWS and operand is user.inputs[0]:
+            return min(self.bytes_of(operand.shape), sum(map(self.bytes_of, user.shapes)))
+        if layout is None or operand.op == "item":
+            return sum(map(self.bytes_of, operand.shapes))
+        dims = [d for d, s in zip(layout.dims, layout.strides) if s != 0]
+        return self.bytes_of(Shape(dims, operand.shape.dtype))
+
+    def _region_bytes(self, node: Node) -> int:
+        """What a region's body reads of each distinct value from outside."""
+        reads = dict[Node, int]()
+        for inside, size in self._body_reads(node.attrs["body"]):
+            outside = node.inputs[inside]
+            reads[outside] = reads.get(outside, 0) + size
+        return sum(min(size, self.bytes_of(outside.shape)) for outside, size in reads.items())
+
+    def _body_reads(self, body: Graph) -> Iterator[tuple[int, int]]:
+        """(body input, bytes) of every read inside. A region kernel reads any layout in place."""
+        number = {node: i for i, node in enumerate(body.inputs)}
+        places: dict[Node, tuple[Node, Layout | None]] = {}
+        for node in body.order():
+            base = node.inputs[0] if node.inputs else node
+            root, layout = places.get(base, (base, None))
+            view = _inner_view(node, layout)
+            places[node] = (root, view) if view is not None else (node, None)
+            if view is None:
+                for operand in dict.fromkeys(node.inputs):
+                    root, layout = places[operand]
+                    if root in number:
+                        yield number[root], self._part(node, operand, layout)
+        for output in dict.fromkeys(body.outputs):
+            root, layout = places[output]
+            if root in number:
+                yield number[root], self._part(output, output, layout)
+
+
+def _may_be_view(node: Node) -> bool:
+    return node.op in ("item", "cast") or node.decl.view_rule is not None
+
+
+def _inner_view(node: Node, layout: Layout | None) -> Layout | None:
+    rule = node.decl.view_rule
+    if rule is None or node.op == "item":
+        return None
+    return rule(layout or Layout.contiguous(node.inputs[0].shape.dims), **node.attrs)
