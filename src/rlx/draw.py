@@ -101,7 +101,9 @@ class Draw:
             return self._integers(dtype, dims, kind)
         if dtype.is_complex:
             parts = [self.values(Spec(dims, dtype.real, kind)) for _ in range(2)]
-            return (parts[0] + 1j * parts[1]).astype(dtype.numpy)
+            made = np.empty(dims, dtype.numpy)
+            made.real, made.imag = parts
+            return made
         return self._floats(dtype, dims, kind)
 
     def _integers(self, dtype: DType, dims: tuple[int, ...], kind: str) -> Array:
