@@ -454,11 +454,14 @@ def register(new: Op) -> Op:
 
 
 def load() -> None:
-    """Import every page, once."""
+    """Import every page, once. Where a page and an op share a name, rlx.ops has the op."""
     if not _IS_LOADED:
         _IS_LOADED.append(True)
+        pages = importlib.import_module("rlx.ops")
         for page in PAGES:
             importlib.import_module(f"rlx.ops.{page}")
+            if page in _TABLE:
+                setattr(pages, page, _TABLE[page])
 
 
 def table() -> dict[str, Op]:
