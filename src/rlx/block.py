@@ -7,8 +7,8 @@
             return ...                   # fused ops at once
         return ...                       # primitive ops: the meaning, and what passes can fuse
 
-The body is written in `rlx.ops` and in other blocks, so on arrays it computes and on nodes it
-builds. The shape rule is the body too, run on a scratch graph after the signature's check.
+The body is written in `rlx.ops` and in other blocks, so on arrays it computes, on nodes it builds,
+and on shapes it is the shape rule, asked once the signature has been checked.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rlx.compose import graph_flops
 from rlx.dim import DimLike
 from rlx.errors import Error, GraphError
 from rlx.ir.mir import Graph, Node
 from rlx.op import Kind, Op
 from rlx.shape import Shape
 
-PAGES = ("dense", "transformer")
+PAGES = ("dense", "transformer", "vision")
 Body = Callable[..., Any]
 
 
@@ -44,8 +45,10 @@ class Block(Op):
     """One row of the block table. Calling it applies the body; only a HirModule makes nodes."""
 
     def __init__(self, body: Body, signature: str, *, label: str = "{name}", **facts: Any) -> None:
-        super().__init__(_fusable(body), signature, kind=Kind.BLOCK, is_exact=True, **facts)
-        self.lower, self._body, self._label = self.reference, body, label
+        meaning = _fusable(body)
+        facts |= {"kind": Kind.BLOCK, "shape": meaning, "is_exact": True}
+        super().__init__(meaning, signature, **facts)
+        self.lower, self._body, self._label = meaning, body, label
         parameters = inspect.signature(body).parameters.values()
         self.operand_names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
         self._has_policies = any(p.name == "policy" for p in parameters)
@@ -71,18 +74,10 @@ class Block(Op):
         graph.set_outputs(results_of(self.spelled(policy)(*operands, **attrs)))
         return graph
 
-    def infer(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> tuple[Shape, ...]:
-        self.signature.unify(shapes, attrs)
-        return tuple(node.shape for node in self.expanded(shapes, attrs).outputs)
-
     def flops(
         self, shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
     ) -> DimLike:
-        total: DimLike = 0
-        for node in self.expanded(shapes, attrs).order():
-            operands = node.decl.operand_shapes(node.inputs)
-            total = total + node.decl.flops(operands, node.shapes, node.attrs)
-        return total
+        return graph_flops(self.expanded(shapes, attrs))
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         return self._body(*args, **attrs)

@@ -52,9 +52,9 @@ def _traced(
     labels = _input_names(function, len(shapes), attrs, name)
     inputs = [graph.input(n, _shape_of(s, n, name)) for n, s in zip(labels, shapes)]
     made = function(*inputs, **attrs)
-    results = _results(made, name)
-    graph.set_outputs([_node(graph, r, name) for r in results])
+    results = [_node(graph, r, name) for r in _results(made, name)]
     keys = tuple(made) if isinstance(made, Mapping) else None
+    graph.set_outputs(results if keys is None else dict(zip(map(str, keys), results)))
     return Traced(graph, keys, is_single=not isinstance(made, Mapping | tuple | list))
 
 

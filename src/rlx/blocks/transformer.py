@@ -7,16 +7,16 @@ from typing import Any, Literal
 from rlx import ops
 from rlx.block import FUSABLE, FusionPolicy, block
 from rlx.blocks.dense import gelu_ffn, linear, residual_layer_norm, swiglu_ffn
+from rlx.compose import dims_of
 from rlx.errors import GraphError
-from rlx.ir.mir import Node
 
 MaskKind = Literal["none", "causal", "sliding_window", "custom", "bias"]
 
 
-def _check_heads(wq: Any, wk: Any, num_heads: int, kv_heads: int, head_dim: int) -> None:
+def _check_heads(wq: Any, wk: Any, num_heads: int, kv_heads: int | None, head_dim: int) -> None:
     """The projections are as wide as their heads."""
-    for name, w, heads in (("wq", wq, num_heads), ("wk", wk, kv_heads)):
-        width = w.shape.dims[-1] if isinstance(w, Node) else w.shape[-1]
+    for name, w, heads in (("wq", wq, num_heads), ("wk", wk, kv_heads or num_heads)):
+        width = dims_of(w)[-1]
         if width != heads * head_dim:
             wanted = f"{heads} heads of {head_dim} are {heads * head_dim}"
             raise GraphError(f"{name} is {width} wide, but {wanted}")
@@ -24,7 +24,7 @@ def _check_heads(wq: Any, wk: Any, num_heads: int, kv_heads: int, head_dim: int)
 
 @block(
     "f[b s d], f[d], f[d e], f[d g], f[d g], f[e d], f[...], f[...], f[d], f[d h], f[d h], "
-    "f[h d], f[...]? -> f[b s d]",
+    "f[h d], _[...]? -> f[b s d]",
     aliases=("transformer_block",),
 )
 def llama_decoder_block(
@@ -43,7 +43,7 @@ def llama_decoder_block(
     mask: Any = None,
     *,
     num_heads: int,
-    kv_heads: int,
+    kv_heads: int | None = None,
     head_dim: int,
     eps: float = 1e-6,
     mask_kind: MaskKind = "causal",
@@ -87,7 +87,7 @@ def _with_ffn(
 
 @block(
     "f[b s d], f[d], f[d e], f[d g], f[d g], f[e d], f[...], f[...], f[d], f[d h], f[d h], "
-    "f[h d], f[b p g], f[b p g], f[...]? -> f[b s d], f[b p+s g], f[b p+s g]"
+    "f[h d], f[b p g], f[b p g], _[...]? -> f[b s d], f[b p+s g], f[b p+s g]"
 )
 def llama_decoder_step(
     x: Any,
@@ -107,7 +107,7 @@ def llama_decoder_step(
     mask: Any = None,
     *,
     num_heads: int,
-    kv_heads: int,
+    kv_heads: int | None = None,
     head_dim: int,
     eps: float = 1e-6,
     mask_kind: MaskKind = "causal",
@@ -127,7 +127,7 @@ def llama_decoder_step(
 
 @block(
     "f[b s d], f[d e], f[e], f[d e], f[e], f[d e], f[e], f[e d], f[d], f[d], f[d], f[d h], f[h], "
-    "f[h d], f[d], f[d], f[d], f[...]? -> f[b s d]"
+    "f[h d], f[d], f[d], f[d], _[...]? -> f[b s d]"
 )
 def encoder_block(
     x: Any,

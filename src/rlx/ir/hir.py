@@ -61,8 +61,8 @@ class HirModule:
         with self.scope(label):
             return build(self)
 
-    def set_outputs(self, outputs: Sequence[Node]) -> None:
-        """What the module returns, in order."""
+    def set_outputs(self, outputs: Sequence[Node] | Mapping[str, Node]) -> None:
+        """What the module returns, in order; a mapping names the outputs."""
         self.graph.set_outputs(outputs)
 
     # -- reading -------------------------------------------------------------------------------
