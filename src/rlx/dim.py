@@ -206,9 +206,26 @@ def dim_min(a: DimLike, b: DimLike) -> DimLike:
 def provably_le(a: DimLike, b: DimLike) -> bool:
     """Is a ≤ b for every size the symbols can take? False also where it is not known."""
     difference = b - a
-    if isinstance(difference, Dim):
-        return difference.min is not None and difference.min >= 0
-    return difference >= 0
+    return _at_least_zero(difference) or _at_least_zero(_without_quotients(difference))
+
+
+def _at_least_zero(dim: DimLike) -> bool:
+    low = dim.min if isinstance(dim, Dim) else dim
+    return low is not None and low >= 0
+
+
+def _without_quotients(dim: DimLike) -> DimLike:
+    """At most `dim`: x - k + 1 ≤ k·(x // k) ≤ x for k > 0, wherever quotients occur k-fold."""
+    total: DimLike = 0
+    for monomial, c in _terms(dim):
+        term: DimLike = _from_terms({monomial: c})
+        match monomial:
+            case (Call("//", (x, int(k))),) if k > 0 and c % k == 0:
+                term = c // k * (x if c < 0 else x - k + 1)
+            case _:
+                pass
+        total = total + term
+    return total
 
 
 def lower_bound(dim: DimLike) -> int:
@@ -428,11 +445,11 @@ def _interval_scale(interval: Interval, factor: int) -> Interval:
 
 def _monomial_interval(monomial: Monomial) -> Interval:
     """The range of a product. Exact where factors are not negative, as sizes are."""
-    low: int | None = 1
+    low = 1
     high: int | None = 1
     for atom in monomial:
         a, b = _atom_interval(atom)
-        if a is None or a < 0 or low is None:
+        if a is None or a < 0:
             return None, None
         low, high = low * a, None if high is None or b is None else high * b
     return low, high
@@ -448,6 +465,8 @@ def _atom_interval(atom: Atom) -> Interval:
     if atom.fn == "min":
         highs = [v for v in (b, d) if v is not None]
         return None if a is None or c is None else min(a, c), min(highs, default=None)
+    if atom.fn == "//" and c is not None and c == d and c > 0:
+        return None if a is None else a // c, None if b is None else b // c
     if a is None or a < 0 or c is None or c < 0:
         return None, None
     if atom.fn == "%":
