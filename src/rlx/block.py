@@ -27,7 +27,7 @@ from rlx.ir.mir import Graph, Node
 from rlx.op import Kind, Op
 from rlx.shape import Shape
 
-PAGES = ("dense", "transformer", "vision")
+PAGES = ("dense", "transformer", "vision", "signal")
 Body = Callable[..., Any]
 
 
