@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rlx.dim import Dim, DimLike
+from rlx.dim import Dim, DimLike, evaluate
 from rlx.ir.layout import Layout
 from rlx.ir.mir import MirModule, Node
 
@@ -47,7 +47,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A value that owns no bytes: it is `root`'s, read through `layout` (in elements)."""
+    """A value that owns no bytes: it is `root`'s, read through `layout` (in elements).
+
+    A kernel that writes straight into its slice of a concat is a view of the concat's buffer.
+    """
 
     root: Node
     layout: Layout
@@ -67,7 +70,9 @@ class BufferPlan:
     """Where every value lies and when every kernel runs.
 
     A node of several results owns no slot: each of its `item` nodes does, and the final graph has
-    an item node for every result.
+    an item node for every result. A concat whose operands are all written in place is in no step.
+    An output lies contiguous at the start of a slot of its own, external unless it is a value of
+    the weights; an input or a weight that is returned as it is must be copied out.
     """
 
     arena_bytes: int
@@ -86,6 +91,62 @@ class BufferPlan:
     arena_formula: DimLike = 0
     """`arena_bytes` as a dim formula; the same int in a static plan."""
     representative: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The sizes at which a dynamic plan was made tight."""
+    memo: dict[str, Any] = field(
+        default_factory=dict[str, Any], init=False, compare=False, repr=False
+    )
+    """What is computed from the plan once and kept with it, such as its compiled formulas."""
+
+    @property
+    def total_unshared_bytes(self) -> int:
+        """The arena if no two values shared a byte."""
+        return sum(
+            evaluate(slot.size, self.representative)
+            for slot in self.assignments.values()
+            if slot.space is Space.ARENA
+        )
+
+    @property
+    def bytes_saved(self) -> int:
+        """What sharing and in-place reuse save."""
+        return max(0, self.total_unshared_bytes - self.arena_bytes)
+
+    def phase_of(self, node: Node) -> Phase:
+        return self.phases[node]
+
+    def nodes_in_phase(self, phase: Phase) -> tuple[Node, ...]:
+        """Leaves, views and kernels of a phase, inputs before users."""
+        return tuple(node for node, its in self.phases.items() if its is phase)
+
+    def is_view(self, node: Node) -> bool:
+        """Does the value lie in another's buffer?"""
+        return node in self.views
+
+    def root(self, node: Node) -> Node:
+        """The node whose slot holds the value."""
+        view = self.views.get(node)
+        return view.root if view else node
+
+    def slot(self, node: Node) -> Slot:
+        """The slot that holds the value: its own, or that of the view's root."""
+        return self.assignments[self.root(node)]
+
+    def layout(self, node: Node) -> Layout:
+        """Where the elements lie in `slot(node)`."""
+        view = self.views.get(node)
+        return view.layout if view else Layout.contiguous(node.shape.dims)
+
+    def report(self) -> str:
+        """The plan as a table: offsets, sizes, lives, and what sharing saves."""
+        from rlx.plan.report import report
+
+        return report(self)
+
+    def report_svg(self) -> str:
+        """The plan as a picture: bytes upward, steps to the right, a box per buffer."""
+        from rlx.plan.report import report_svg
+
+        return report_svg(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +157,29 @@ class LirModule:
     plan: BufferPlan
     target: Target
     fingerprint: str
+
+    @property
+    def name(self) -> str:
+        return self.mir.name
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of one running call, inputs and outputs included, weights not."""
+        return self.plan.arena_bytes
+
+    @property
+    def dynamic_symbols(self) -> tuple[Dim, ...]:
+        """The named dims, by name."""
+        return self.plan.dynamic_symbols
+
+    @property
+    def has_dynamic_dims(self) -> bool:
+        return bool(self.plan.dynamic_symbols)
+
+    @property
+    def is_static(self) -> bool:
+        """Is every size known?"""
+        return not self.has_dynamic_dims
+
+    def __repr__(self) -> str:
+        return f"<LirModule {self.name!r}: {len(self.plan.schedule)} kernels, {self.fingerprint}>"

@@ -1,0 +1,117 @@
+"""Binding: a plan's formulas at given sizes, as plain ints, in microseconds.
+
+Every distinct formula is compiled once per plan and evaluated once per binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rlx.dim import DimLike, compile_dims
+from rlx.ir.layout import Layout
+from rlx.ir.lir import BufferPlan, Space
+from rlx.ir.mir import Node
+from rlx.shape import DimBinding
+
+Pick = Callable[[Sequence[int]], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPlan:
+    """Where everything lies for one set of sizes."""
+
+    sizes: Mapping[str, int]
+    arena_bytes: int
+    weight_bytes: int
+    offsets: Mapping[Node, int]
+    """Value → the byte in its space where its first element lies."""
+    shapes: Mapping[Node, tuple[int, ...]]
+    """Value → its dims."""
+    layouts: Mapping[Node, Layout]
+    """View → its layout in its root's slot, in elements."""
+
+
+def bind(plan: BufferPlan, sizes: DimBinding | Mapping[str, int]) -> BoundPlan:
+    """The plan at `sizes`, which must have every named dim, inside its range."""
+    binder = plan.memo.get("binder")
+    if binder is None:
+        binder = plan.memo["binder"] = Binder(plan)
+    return binder(sizes)
+
+
+class Binder:
+    """A plan's formulas, compiled."""
+
+    def __init__(self, plan: BufferPlan) -> None:
+        self._symbols = plan.dynamic_symbols
+        self._nodes = [n for n in plan.phases if not n.has_items]
+        table = _Formulas()
+        self._totals = table.pick([plan.arena_formula, _weight_end(plan)])
+        self._offsets = table.pick([_offset(plan, n) for n in self._nodes])
+        shapes = [tuple(n.shape.dims) for n in self._nodes]
+        layouts = [view.layout for view in plan.views.values()]
+        self._views = list(plan.views)
+        self._shapes, self._shape_of = _distinct(shapes)
+        self._shape_picks = [table.pick(s) for s in self._shapes]
+        self._layouts, self._layout_of = _distinct(layouts)
+        self._layout_picks = [
+            tuple(table.pick(part) for part in (x.dims, x.strides, [x.offset]))
+            for x in self._layouts
+        ]
+        self._values = compile_dims(table.dims, [d.name for d in self._symbols])
+
+    def __call__(self, sizes: DimBinding | Mapping[str, int]) -> BoundPlan:
+        given = sizes if isinstance(sizes, DimBinding) else DimBinding({**sizes})
+        bound = given.checked(self._symbols)
+        values = self._values(*bound.values())
+        arena_bytes, weight_bytes = self._totals(values)
+        shapes = [pick(values) for pick in self._shape_picks]
+        layouts = [
+            Layout(dims(values), strides(values), offset(values)[0])
+            for dims, strides, offset in self._layout_picks
+        ]
+        return BoundPlan(
+            bound,
+            arena_bytes,
+            weight_bytes,
+            dict(zip(self._nodes, self._offsets(values))),
+            dict(zip(self._nodes, [shapes[i] for i in self._shape_of])),
+            dict(zip(self._views, [layouts[i] for i in self._layout_of])),
+        )
+
+
+class _Formulas:
+    """Distinct formulas, numbered."""
+
+    def __init__(self) -> None:
+        self._number: dict[DimLike, int] = {}
+
+    @property
+    def dims(self) -> list[DimLike]:
+        return list(self._number)
+
+    def pick(self, dims: Iterable[DimLike]) -> Pick:
+        """A function from all values to those of `dims`."""
+        at = [self._number.setdefault(d, len(self._number)) for d in dims]
+        return lambda values: tuple([values[i] for i in at])
+
+
+def _distinct(values: Sequence[object]) -> tuple[list[object], list[int]]:
+    """The distinct values, and the number of each."""
+    number: dict[object, int] = {}
+    at = [number.setdefault(v, len(number)) for v in values]
+    return list(number), at
+
+
+def _offset(plan: BufferPlan, node: Node) -> DimLike:
+    return plan.slot(node).offset + plan.layout(node).offset * node.shape.dtype.itemsize
+
+
+def _weight_end(plan: BufferPlan) -> DimLike:
+    """The bytes of the weights as a formula: they lie one behind the other."""
+    end: DimLike = 0
+    for slot in plan.assignments.values():
+        if slot.space is Space.WEIGHTS:
+            end = end + slot.size
+    return end

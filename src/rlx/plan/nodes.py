@@ -1,0 +1,48 @@
+"""The nodes a plan speaks of: those the outputs need, and a place for every result."""
+
+from __future__ import annotations
+
+from rlx.ir.mir import Graph, Node
+
+
+def with_all_items(graph: Graph) -> Graph:
+    """The graph with an item for every result, so that a kernel has somewhere to write it.
+
+    What nothing needs is left out.
+    """
+    order = graph.order()
+    if len(order) == len(graph) and not any(node.has_items for node in order):
+        return graph
+    return graph.rebuild(_with_items)
+
+
+def _with_items(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node:
+    made = new.node(node.decl, inputs, node.attrs)
+    if made.has_items:
+        for i in range(len(made.shapes)):
+            new.add_origins(new.node("item", (made,), {"index": i}), node.origins)
+    return made
+
+
+def planned_nodes(graph: Graph) -> list[Node]:
+    """`graph.order()`, and behind each node of several results the items that nothing reads."""
+    order = graph.order()
+    needed = set(order)
+    spare: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "item" and node not in needed and node.inputs[0] in needed:
+            spare.setdefault(node.inputs[0], []).append(node)
+    if not spare:
+        return order
+    for items in spare.values():
+        items.sort(key=lambda item: item.attrs["index"])
+    return [n for node in order for n in (node, *spare.get(node, ()))]
+
+
+def items_of(nodes: list[Node]) -> dict[Node, list[Node]]:
+    """Node of several results → its items."""
+    items: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node.op == "item":
+            items.setdefault(node.inputs[0], []).append(node)
+    return items

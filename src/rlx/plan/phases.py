@@ -1,0 +1,76 @@
+"""Phases: what runs when parameters are set, on every call, and after all else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlx.dim import Dim
+from rlx.ir.lir import Phase
+from rlx.ir.mir import Node, users_of
+from rlx.shape import Shape
+
+
+def derive_phases(nodes: Sequence[Node]) -> dict[Node, Phase]:
+    """The phase of every node; `nodes` has inputs before users.
+
+    Leaves are Prologue by definition. So is all that depends on neither an input nor a named dim.
+    Epilogue is the tail of sampling-like ops and their views; the rest is SteadyState.
+    """
+    tail = _tail(nodes)
+    phases: dict[Node, Phase] = {}
+    varies: set[Node] = set()
+    for node in nodes:
+        if node.op == "input" or any(i in varies for i in node.inputs) or _names_dims(node):
+            varies.add(node)
+        phases[node] = _phase(node, node in varies, node in tail, phases)
+    return phases
+
+
+def _phase(node: Node, varies: bool, in_tail: bool, phases: dict[Node, Phase]) -> Phase:
+    if node.is_leaf or not varies:
+        return Phase.PROLOGUE
+    if in_tail and (node.decl.is_epilogue or _follows_epilogue(node, phases)):
+        return Phase.EPILOGUE
+    return Phase.STEADY_STATE
+
+
+def _follows_epilogue(node: Node, phases: dict[Node, Phase]) -> bool:
+    return any(phases[i] is Phase.EPILOGUE for i in node.inputs)
+
+
+def _tail(nodes: Sequence[Node]) -> set[Node]:
+    """Nodes that are Epilogue-kind or views, and have nothing else downstream."""
+    users = users_of(nodes)
+    tail: set[Node] = set()
+    for node in reversed(nodes):
+        if (node.decl.is_epilogue or is_view_kind(node)) and all(u in tail for u in users[node]):
+            tail.add(node)
+    return tail
+
+
+def is_view_kind(node: Node) -> bool:
+    """Does the op only say where values are, whether or not a plan can do without a copy?"""
+    return node.op == "item" or node.decl.view_rule is not None or is_same_cast(node)
+
+
+def is_same_cast(node: Node) -> bool:
+    """A cast to the dtype it has already."""
+    return node.op == "cast" and node.inputs[0].shape.dtype is node.shape.dtype
+
+
+def _names_dims(node: Node) -> bool:
+    """Is a size involved that only a call knows? A param's own dims come with the param."""
+    if node.is_leaf:
+        return False
+    return any(map(_is_symbolic, node.shapes)) or any(map(_is_symbolic, node.attrs.values()))
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, Dim):
+        return True
+    if isinstance(value, Shape):
+        return not value.is_static
+    if isinstance(value, tuple):
+        return any(map(_is_symbolic, value))  # pyright: ignore[reportUnknownArgumentType]
+    return hasattr(value, "seal") and value.has_dynamic_dims

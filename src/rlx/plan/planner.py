@@ -1,0 +1,162 @@
+"""The planner: from a final graph to where every value lies and when every kernel runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlx.dim import Dim, DimLike, evaluate
+from rlx.errors import Error
+from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
+from rlx.ir.mir import Graph, MirModule, Node
+from rlx.plan.arena import Span, place
+from rlx.plan.dynamic import FormulaSpan, place_formulas
+from rlx.plan.fingerprint import fingerprint
+from rlx.plan.liveness import Lifetime, Steps, find_in_place, lifetimes
+from rlx.plan.nodes import items_of, planned_nodes, with_all_items
+from rlx.plan.phases import derive_phases
+from rlx.plan.proof import round_up
+from rlx.plan.views import place_in_concats, resolve_views
+from rlx.representative import representative
+
+if TYPE_CHECKING:
+    from rlx.cost.target import Target
+
+
+def plan_module(
+    graph: Graph, target: Target, *, options: Any = None, alignment: int = 64
+) -> LirModule:
+    """The plan of a final graph for a target. It is not checked here: `rlx.plan.check` does that."""
+    if alignment < 1 or alignment & (alignment - 1):
+        raise Error(f"alignment {alignment} is not a power of two.")
+    final = with_all_items(graph)
+    plan = plan_buffers(final, target.views, alignment)
+    return LirModule(MirModule(final), plan, target, fingerprint(final, plan, target, options))
+
+
+def plan_buffers(graph: Graph, target_views: frozenset[str], alignment: int = 64) -> BufferPlan:
+    """The plan of a graph that has an item for every result."""
+    nodes = planned_nodes(graph)
+    phases = derive_phases(nodes)
+    aliases = resolve_views(nodes, graph.outputs, phases, target_views)
+    views, assembled = place_in_concats(nodes, graph.outputs, phases, aliases, alignment)
+    kernels = [n for n in nodes if not (n.is_leaf or n.op == "item" or n in aliases)]
+    schedule = tuple(sorted((k for k in kernels if k not in assembled), key=phases.__getitem__))
+    steps = Steps(schedule, items_of(nodes), views)
+    draft = _Draft(graph, nodes, phases, steps, alignment)
+    return draft.plan()
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A plan whose order is settled and whose offsets are not."""
+
+    graph: Graph
+    nodes: Sequence[Node]
+    phases: Mapping[Node, Phase]
+    steps: Steps
+    alignment: int
+
+    def plan(self) -> BufferPlan:
+        graph, steps = self.graph, self.steps
+        in_arena = {n: n.op == "input" or self.phases[n] is not Phase.PROLOGUE for n in self.nodes}
+        lives = lifetimes(steps, graph.inputs, graph.outputs)
+        in_place = find_in_place(steps, lives, in_arena)
+        sizes = representative(graph.dynamic_symbols)
+        weights, weight_bytes = self._weights(in_arena)
+        arena, total = self._arena(lives, in_arena, in_place, sizes)
+        return BufferPlan(
+            arena_bytes=evaluate(total, sizes),
+            weight_bytes=evaluate(weight_bytes, sizes),
+            assignments=arena | weights,
+            schedule=tuple(steps.schedule),
+            views=steps.views,
+            in_place=in_place,
+            phases=self.phases,
+            io=_manifest(graph),
+            alignment=self.alignment,
+            dynamic_symbols=graph.dynamic_symbols,
+            arena_formula=total,
+            representative=sizes,
+        )
+
+    def _size(self, node: Node) -> DimLike:
+        return round_up(node.shape.size_bytes, self.alignment)
+
+    def _owners(self) -> list[Node]:
+        """Every node with bytes of its own."""
+        return [n for n in self.nodes if n not in self.steps.views and not n.has_items]
+
+    def _weights(self, in_arena: Mapping[Node, bool]) -> tuple[dict[Node, Slot], DimLike]:
+        """One behind the other; those of a known size first, so that their offsets are known."""
+        owners = [n for n in self._owners() if not in_arena[n]]
+        slots: dict[Node, Slot] = {}
+        end: DimLike = 0
+        for node in sorted(owners, key=lambda n: isinstance(self._size(n), Dim)):
+            slots[node] = Slot(end, self._size(node), Space.WEIGHTS)
+            end = end + self._size(node)
+        return slots, end
+
+    def _arena(
+        self,
+        lives: Mapping[Node, Lifetime],
+        in_arena: Mapping[Node, bool],
+        in_place: Mapping[Node, Node],
+        sizes: Mapping[str, int],
+    ) -> tuple[dict[Node, Slot], DimLike]:
+        """Inputs first, as they live throughout; then the rest, packed."""
+        slots, base = self._inputs()
+        owners = [n for n in self._owners() if in_arena[n] and n.op != "input"]
+        buffer, spans = self._buffers(owners, lives, in_place)
+        offsets, total = _placed(spans, sizes)
+        outputs = {self.steps.root(o) for o in self.graph.outputs}
+        for node in owners:
+            offset = base + offsets[buffer[node]]
+            slots[node] = Slot(offset, self._size(node), Space.ARENA, node in outputs)
+        return slots, base + total
+
+    def _inputs(self) -> tuple[dict[Node, Slot], DimLike]:
+        slots: dict[Node, Slot] = {}
+        end: DimLike = 0
+        for node in self.graph.inputs:
+            slots[node] = Slot(end, self._size(node), Space.ARENA, True)
+            end = end + self._size(node)
+        return slots, end
+
+    def _buffers(
+        self, owners: Sequence[Node], lives: Mapping[Node, Lifetime], in_place: Mapping[Node, Node]
+    ) -> tuple[dict[Node, int], list[FormulaSpan]]:
+        """Values that overwrite each other in place are one buffer with one longer life."""
+        buffer: dict[Node, int] = {}
+        spans: list[FormulaSpan] = []
+        for node in sorted(owners, key=lambda n: lives[n].birth):
+            life, size = lives[node], self._size(node)
+            if node in in_place:
+                at = buffer[self.steps.root(in_place[node])]
+                spans[at] = FormulaSpan(size, spans[at].birth, life.death)
+            else:
+                at = len(spans)
+                spans.append(FormulaSpan(size, life.birth, life.death))
+            buffer[node] = at
+        return buffer, spans
+
+
+def _placed(
+    spans: Sequence[FormulaSpan], sizes: Mapping[str, int]
+) -> tuple[Sequence[DimLike], DimLike]:
+    """Tightly where every size is known, by formula where one is not."""
+    numbers = [Span(s.size, s.birth, s.death) for s in spans if not isinstance(s.size, Dim)]
+    if len(numbers) == len(spans):
+        tight = place(numbers)
+        return tight.offsets, tight.total
+    placed = place_formulas(spans, sizes)
+    return placed.offsets, placed.total
+
+
+def _manifest(graph: Graph) -> IoManifest:
+    return IoManifest(
+        [(n.attrs["name"], n) for n in graph.inputs],
+        [(n.attrs["name"], n) for n in graph.params],
+        list(graph.outputs),
+    )

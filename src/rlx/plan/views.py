@@ -1,0 +1,120 @@
+"""Views: values that own no bytes because they are another's, read through a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rlx.dim import product
+from rlx.ir.layout import Layout
+from rlx.ir.lir import Phase, View
+from rlx.ir.mir import Node, users_of
+from rlx.plan.phases import is_same_cast
+
+KEEPS_STRIDES = frozenset({"reshape", "squeeze", "expand_dims", "cast"})
+"""Ops whose result is strided only where their operand is, so that no kernel meets a new kind."""
+
+
+def location(views: Mapping[Node, View], node: Node) -> View:
+    """Where a value lies: in its own buffer, side by side, unless it is a view."""
+    return views.get(node) or View(node, Layout.contiguous(node.shape.dims))
+
+
+def is_whole(view: View) -> bool:
+    """Is it all of its root, in order?"""
+    layout = view.layout
+    same_count = product(layout.dims) == view.root.shape.num_elements
+    return layout.offset == 0 and same_count and layout.is_contiguous
+
+
+def resolve_views(
+    nodes: Sequence[Node],
+    outputs: Sequence[Node],
+    phases: Mapping[Node, Phase],
+    target_views: frozenset[str],
+) -> dict[Node, View]:
+    """Every node that can stay in place, with its root and layout.
+
+    What lies side by side is a view on every target; other strides only for ops whose strided
+    result the target's kernels read in place. The rest are copies.
+    """
+    views: dict[Node, View] = {}
+    taken = set(outputs)
+    for node in nodes:
+        view = _view(node, views, target_views)
+        if view is None:
+            continue
+        if node not in taken:
+            views[node] = view
+        elif _may_lend(view, phases) and view.root not in taken:
+            views[node] = view
+            taken.add(view.root)
+    return views
+
+
+def _view(node: Node, views: Mapping[Node, View], target_views: frozenset[str]) -> View | None:
+    rule = node.decl.view_rule
+    if rule is None and not is_same_cast(node):
+        return None
+    base = location(views, node.inputs[0])
+    layout = rule(base.layout, **node.attrs) if rule else base.layout
+    if layout is None:
+        return None
+    reads_strides = node.op in target_views or node.op in KEEPS_STRIDES
+    return View(base.root, layout) if reads_strides or layout.is_contiguous else None
+
+
+def _may_lend(view: View, phases: Mapping[Node, Phase]) -> bool:
+    """May the root's kernel write an output by writing its own result?
+
+    An output is contiguous memory of the caller's, so the root must be computed per call and
+    hold exactly the output's elements.
+    """
+    return phases[view.root] is not Phase.PROLOGUE and is_whole(view)
+
+
+def place_in_concats(
+    nodes: Sequence[Node],
+    outputs: Sequence[Node],
+    phases: Mapping[Node, Phase],
+    views: Mapping[Node, View],
+    alignment: int,
+) -> tuple[dict[Node, View], set[Node]]:
+    """Let producers write straight into their slice of a concat.
+
+    Gives the views with those of the operands added, and the concats that are done once their
+    operands are. Outer concats come first, so that an inner one's operands reach the outer buffer.
+    """
+    users = users_of(nodes)
+    added, done = dict(views), set[Node]()
+    kept = set(outputs)
+    for concat in reversed(nodes):
+        if concat.op != "concat" or concat in views or len(set(concat.inputs)) < len(concat.inputs):
+            continue
+        free = all(
+            not p.is_leaf
+            and p not in views
+            and p not in kept
+            and len(users[p]) == 1
+            and (phases[p] is Phase.PROLOGUE) == (phases[concat] is Phase.PROLOGUE)
+            for p in concat.inputs
+        )
+        slices = _slices(concat, location(added, concat), alignment) if free else None
+        if slices is not None:
+            added |= slices
+            done.add(concat)
+    return added, done
+
+
+def _slices(concat: Node, place: View, alignment: int) -> dict[Node, View] | None:
+    """Operand → its slice, where each is one aligned run of bytes."""
+    axis, start = concat.attrs["axis"], 0
+    slices: dict[Node, View] = {}
+    for operand in concat.inputs:
+        length = operand.shape.dims[axis]
+        layout = place.layout.sliced(axis, start, length)
+        is_aligned = layout.offset * operand.shape.dtype.itemsize % alignment == 0
+        if not layout.is_contiguous or not is_aligned:
+            return None
+        slices[operand] = View(place.root, layout)
+        start = start + length
+    return slices
