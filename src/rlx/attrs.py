@@ -197,6 +197,17 @@ def bind(value: Any, sizes: Mapping[str, DimLike]) -> Any:
     return value.bind(sizes) if hasattr(value, "seal") else value
 
 
+def is_symbolic(value: Any) -> bool:
+    """Does `value` name a dim, whose size only a call knows?"""
+    if isinstance(value, Dim):
+        return True
+    if isinstance(value, Shape):
+        return not value.is_static
+    if isinstance(value, tuple):
+        return any(map(is_symbolic, value))  # pyright: ignore[reportUnknownArgumentType]
+    return hasattr(value, "seal") and value.has_dynamic_dims
+
+
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of `function`, evaluated."""
     return typing.get_type_hints(function)

@@ -123,10 +123,14 @@ class DecisionLog:
         return False, f"gains {gain_ns:,.0f} ns, less than the {least_ns:,.0f} ns asked", gain_ns
 
     def _record(self, nodes: Sequence[Node], proposal: Decision) -> Decision:
-        """Give `proposal` its id and place, and the forced verdict if there is one."""
+        """Give `proposal` its id and place, and the forced verdict if there is one.
+
+        What was taken stays taken; what was refused is weighed anew when it is proposed again.
+        """
         key = self._identities.id_of(proposal.what, nodes, self._is_refused)
-        if key in self._decisions:
-            return self._decisions[key]
+        known = self._decisions.get(key)
+        if known and (known.verdict or not proposal.is_reversible):
+            return known
         where = proposal.where or tuple(dict.fromkeys(n.label for n in nodes))
         made = replace(proposal, id=key, where=where)
         if made.is_reversible and key in self._force:

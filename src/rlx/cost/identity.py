@@ -1,8 +1,9 @@
 """Stable ids: what a decision is about, said without node numbers or the order of passes.
 
 An id hashes the nodes concerned (ops, attributes, shapes, how they are wired), the names of the
-leaves they read, which leaves each other operand depends on, and the user's origins. None of these
-changes when an unrelated decision is taken otherwise. Equal twins are numbered.
+leaves they read, which leaves each other operand depends on, and the names of blocks and front-end
+nodes they come from. None of these changes when an unrelated decision is taken otherwise. Equal
+twins are numbered.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from rlx.ir.mir import Node
 
 _CONE_BITS = 1024
 """Leaves are told apart modulo this: enough for names, and an id per node stays small."""
-_BY_COMPILER = frozenset({"rule", "pass"})
+_NOT_NAMES = frozenset({"rule", "pass", "line"})
+"""Origins that are no names of the user's: a source line moves when the file above it changes."""
 
 
 class Identities:
@@ -60,7 +62,7 @@ class Identities:
         for node in sorted(dict.fromkeys(nodes), key=lambda n: n.index):
             operands = [inner[i] if i in inner else self._outer(i) for i in node.inputs]
             inner[node] = _hash(self._record(node), *operands)
-        names = {str(o) for n in inner for o in n.origins if o.kind not in _BY_COMPILER}
+        names = {str(o) for n in inner for o in n.origins if o.kind not in _NOT_NAMES}
         return _hash(*sorted(inner.values()), "from", *sorted(names))[:10]
 
     def _outer(self, node: Node) -> str:

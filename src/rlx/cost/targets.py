@@ -27,27 +27,34 @@ def _ops(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-_GENERATED = frozenset({Kind.LEAF, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.REDUCTION})
+_GENERATED = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION})
 """Kernels that every target generates from the op's own expression."""
 
 _SHARED = _ops(
-    "softmax log_softmax layer_norm embedding "
+    "squeeze expand_dims narrow pad tile flip softmax log_softmax layer_norm "
     "fused_matmul_bias_act fused_residual_ln elementwise_region region"
 )
 _GPU = _SHARED | _ops(
-    "attention rope rms_norm group_norm batch_norm conv2d max_pool2d avg_pool2d cumsum top_k "
-    "scatter_add fft rfft irfft fused_residual_rms_norm"
+    "attention rope rms_norm group_norm batch_norm conv2d max_pool2d avg_pool2d "
+    "fused_residual_rms_norm"
 )
-_CPU = _GPU | _ops(
-    "dot_general einsum stft log_mel welch_peaks "
-    "fused_swiglu fused_attention_block fused_conv_bias_act"
+_FFTS = _ops("ifft rfft irfft")
+"""What an FFT library has beside the complex transform, which is a primitive."""
+
+_CPU = (
+    _GPU
+    | _FFTS
+    | _ops(
+        "dot_general einsum stft log_mel welch_peaks "
+        "fused_swiglu fused_attention_block fused_conv_bias_act"
+    )
 )
-_CUDA = _GPU | _ops("dot_general einsum log_mel welch_peaks fused_conv_bias_act")
-_ROCM = _GPU | _ops("dot_general einsum welch_peaks fused_conv_bias_act")
+_CUDA = _GPU | _FFTS | _ops("dot_general einsum log_mel welch_peaks fused_conv_bias_act")
+_ROCM = _GPU | _FFTS | _ops("dot_general einsum welch_peaks fused_conv_bias_act")
 _METAL = _GPU | _ops("dot_general log_mel welch_peaks fused_swiglu fused_conv_bias_act")
-_MLX = (_GPU | _ops("dot_general einsum fused_swiglu")) - {"group_norm"}
+_MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - {"group_norm"}
 _WGPU = _GPU | _ops("welch_peaks fused_swiglu fused_attention_block")
-_TPU = _SHARED | _ops("conv2d max_pool2d avg_pool2d batch_norm cumsum top_k scatter_add fft")
+_TPU = _SHARED | _FFTS | _ops("conv2d max_pool2d avg_pool2d batch_norm")
 
 # -- what a kernel can take -----------------------------------------------------------------------
 
@@ -72,7 +79,7 @@ _NO_C128_TPU = {DType.C128: "TPUs have no complex128. Use c64, or another target
 
 # -- what is read in place ------------------------------------------------------------------------
 
-_STRIDED = frozenset({"transpose", "narrow", "slice", "expand", "flip", "split"})
+_STRIDED = frozenset({"transpose", "narrow", "slice", "expand", "flip"})
 _FORWARD = _STRIDED - {"flip"}
 """Index arithmetic in u32 has no negative strides."""
 

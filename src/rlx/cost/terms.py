@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rlx.attrs import is_symbolic
 from rlx.cost.gate import GraphIoProfile
 from rlx.cost.target import Target
 from rlx.ir.layout import Layout
@@ -87,13 +88,13 @@ class Terms:
         return found
 
     def is_per_call(self, node: Node) -> bool:
-        """Is there a path from an input? What has none is computed when parameters are set."""
+        """Does it depend on an input or a named dim? All else runs when parameters are set."""
         known, stack = self._per_call, [node]
         while stack:
             top = stack[-1]
             missing = [i for i in top.inputs if i not in known]
             if top in known or not missing:
-                known[top] = top.op == "input" or any(known[i] for i in top.inputs)
+                known[top] = _varies(top) or any(known[i] for i in top.inputs)
                 stack.pop()
             else:
                 stack += missing
@@ -186,6 +187,13 @@ class Terms:
             root, layout = places[output]
             if root in number:
                 yield number[root], self._part(output, output, layout)
+
+
+def _varies(node: Node) -> bool:
+    """Does the node itself bring in what only a call knows? A param's dims come with the param."""
+    if node.is_leaf:
+        return node.op == "input"
+    return any(map(is_symbolic, node.shapes)) or any(map(is_symbolic, node.attrs.values()))
 
 
 def _may_be_view(node: Node) -> bool:
