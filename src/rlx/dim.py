@@ -54,7 +54,6 @@ class Call:
 
 Atom: TypeAlias = "Symbol | Call"
 Monomial: TypeAlias = tuple[Atom, ...]
-DimLike: TypeAlias = "int | Dim"
 
 
 def _monomial_key(monomial: Monomial) -> tuple[object, ...]:
@@ -170,6 +169,9 @@ class Dim:
 
     def __repr__(self) -> str:
         return f"Dim({self})"
+
+
+DimLike: TypeAlias = int | Dim
 
 
 def is_static(dim: DimLike) -> TypeGuard[int]:

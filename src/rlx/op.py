@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 PAGES = (
-    "leaves", "elementwise", "logic", "activation", "movement", "indexing", "reduction",
+    "leaves", "elementwise", "logic", "activation", "movement", "joining", "indexing", "reduction",
     "contraction", "norm", "attention", "convolution", "spectral", "control", "fused",
 )
 
