@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from rlx import ops
+from rlx.compose import dims_of
 from rlx.dim import Dim, DimLike, dim_max, exact_div
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
@@ -175,7 +176,7 @@ def _irfft_shape(x: Shape, *, n: int | None, norm: Norm) -> Shape:
     draw="plain")  # fmt: skip
 def irfft(x: Array, *, n: int | None = None, norm: Norm = "backward") -> Array:
     """The `n` real numbers whose `rfft` is `x`; without `n`, twice the bins less two. Bins are cut
-    or zero-padded to n // 2 + 1; imaginary parts of the first and of the middle bin do not count."""
+    or zero-padded to n // 2 + 1; imaginary parts of the first and the middle bin do not count."""
     return np.fft.irfft(x.astype(np.complex128), n, norm=norm)
 
 
@@ -252,7 +253,7 @@ def _(x: Any, window: Any = None, *, n_fft: int, hop: int, center: bool, pad: st
 
 def framed(x: Any, frames: DimLike, n_fft: int, hop: int) -> Any:
     """[..., frames, n_fft]: hops laid side by side, each read from one hop later on."""
-    outer = shape_of(x).dims[:-1]
+    outer = dims_of(x)[:-1]
     pieces = -(-n_fft // hop)
     more = (*(0,) * len(outer), pieces * hop - n_fft)
     padded = ops.pad(x, low=(0,) * len(more), high=more, value=0.0) if more[-1] else x
