@@ -1,0 +1,52 @@
+"""Putting a match to the gate: what it saves is the terms that go less the terms that come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.cost.decision import Candidate
+from rlx.cost.gate import fusion_benefit
+from rlx.cost.profile import GraphIoProfile
+from rlx.cost.terms import Terms
+from rlx.ir.mir import Graph, Node
+from rlx.passes.context import Context
+from rlx.passes.facts import Facts
+from rlx.passes.rewrite import Match, sketch
+
+
+def accepts(match: Match, facts: Facts, ctx: Context) -> bool:
+    """Does the target have what the match makes, and is it worth making?"""
+    drawn = sketch(match, facts)
+    if not _is_available(drawn, ctx):
+        return False
+    if match.is_free:
+        return ctx.log.choose(
+            match.what, match.removed, True, "moves a view, costs nothing"
+        ).verdict
+    return ctx.log.decide(candidate(match, drawn, facts, ctx)).verdict
+
+
+def candidate(match: Match, drawn: Graph, facts: Facts, ctx: Context) -> Candidate:
+    """The match as the gate sees it."""
+    terms = ctx.log.terms
+    kept = [i for i, root in enumerate(match.roots) if facts.is_output(root)]
+    added = [n for n in drawn.order() if not n.is_leaf]
+    before = _total(terms, match.removed, [match.roots[i] for i in kept])
+    after = _total(terms, added, [drawn.outputs[i] for i in kept])
+    gone, come = terms.compute(match.removed), terms.compute(added)
+    benefit = fusion_benefit(before, after)
+    size = max(gone.working_set_bytes, come.working_set_bytes)
+    return Candidate(match.what, match.removed, benefit, come.flops - gone.flops, size)
+
+
+def _total(terms: Terms, nodes: Sequence[Node], outputs: Sequence[Node]) -> GraphIoProfile:
+    return sum(map(terms.of, nodes), terms.readback(outputs))
+
+
+def _is_available(drawn: Graph, ctx: Context) -> bool:
+    """Is every node a kernel of the target's own that the policy does not rule out?"""
+    return all(
+        ctx.target.claim(node).is_native and ctx.dispatch.prefer(node.op)[0] != "common"
+        for node in drawn.order()
+        if not node.is_leaf and node.op != "item"
+    )

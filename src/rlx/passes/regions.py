@@ -1,0 +1,118 @@
+"""Regions: nodes grouped into kernels around what named shapes left.
+
+A region is convex, has at most one anchor (a product, a convolution, attention, an algorithm of
+its own), and holds what runs over the same indices: elementwise ops, reductions and norms of one
+row, and movements that are read in place. Values that others read are further results of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rlx.ir.mir import Graph, Node
+from rlx.op import Kind
+from rlx.passes.ask import accepts
+from rlx.passes.context import Context
+from rlx.passes.facts import Facts
+from rlx.passes.groups import Groups
+from rlx.passes.members import Members, Union, is_inlined
+from rlx.passes.rewrite import Match, apply
+
+WHAT = "fuse_region"
+
+
+def fuse_regions(graph: Graph, ctx: Context) -> Graph:
+    """The graph with its regions, each put to the gate."""
+    facts = Facts.of(graph)
+    engine = _Engine(facts, ctx)
+    engine.grow()
+    engine.log_refusals()
+    matches = [m for m in engine.matches() if accepts(m, facts, ctx)]
+    return apply(facts, matches)
+
+
+class _Engine:
+    """Groups grown greedily along edges, in topological order."""
+
+    def __init__(self, facts: Facts, ctx: Context) -> None:
+        self.facts, self.ctx = facts, ctx
+        self.groups = Groups(facts.order)
+        self.members = Members(facts, ctx, self.groups)
+        self.refused: dict[tuple[int, int, str], None] = {}
+
+    def grow(self) -> None:
+        """Let every node join the groups of what it reads."""
+        for number, node in enumerate(self.facts.order):
+            if self.members.has(number):
+                for operand in dict.fromkeys(node.inputs):
+                    self._try(self.groups.number[operand], number)
+
+    def _try(self, producer: int, consumer: int) -> None:
+        first, second = self.groups.find(producer), self.groups.find(consumer)
+        if first == second:
+            return
+        merged = self.members.judge(first, second)
+        if merged is None:
+            return
+        reason = merged if isinstance(merged, str) else self.groups.why_not(first, second)
+        if reason is not None:
+            self.refused[producer, consumer, reason] = None
+        elif isinstance(merged, Union):
+            state = self.members.merged(merged)
+            self.members.place(self.groups.merge(first, second), state)
+
+    def log_refusals(self) -> None:
+        """One refusal per pair of final groups and reason."""
+        told: set[tuple[int, int, str]] = set()
+        for producer, consumer, reason in self.refused:
+            key = self.groups.find(producer), self.groups.find(consumer), reason
+            if key[0] == key[1] or key in told:
+                continue
+            told.add(key)
+            pair = self.facts.order[consumer], self.facts.order[producer]
+            self.ctx.log.refuse(WHAT, pair, reason)
+
+    def matches(self) -> Iterator[Match]:
+        """Every group of two or more, in the order of its last node."""
+        found = [sorted(m) for m in self.groups.members if len(m) > 1]
+        for numbers in sorted(found, key=lambda m: m[-1]):
+            state = self.members.of(self.groups.find(numbers[0]))
+            nodes = [self.facts.order[i] for i in numbers]
+            results = [self.facts.order[i] for i in sorted(state.results)]
+            yield region_match(nodes, results)
+
+
+def region_match(nodes: Sequence[Node], results: Sequence[Node]) -> Match:
+    """`nodes` as one region that gives `results`."""
+    inside = set(nodes)
+    outer = dict.fromkeys(i for n in nodes for i in n.inputs if i not in inside)
+    externals = tuple(n for n in outer if not is_inlined(n))
+    body = _body(nodes, results, externals)
+    op = "elementwise_region" if _is_elementwise(nodes) else "region"
+
+    def make(*given: Node) -> tuple[Node, ...]:
+        graph = given[0].graph
+        made = graph.node(op, given, {"body": body})
+        if not made.has_items:
+            return (made,)
+        return tuple(graph.node("item", (made,), {"index": i}) for i in range(len(results)))
+
+    return Match(WHAT, tuple(results), tuple(nodes), externals, make)
+
+
+def _is_elementwise(nodes: Sequence[Node]) -> bool:
+    return all(n.decl.kind is Kind.ELEMENTWISE for n in nodes)
+
+
+def _body(nodes: Sequence[Node], results: Sequence[Node], externals: Sequence[Node]) -> Graph:
+    """The nodes as a graph of their own; what they read from outside are its inputs."""
+    body = Graph("region")
+    body.traces_lines = False
+    mapped = {node: body.input(f"v{i}", node.shape) for i, node in enumerate(externals)}
+    for node in nodes:
+        for operand in node.inputs:
+            if operand not in mapped:  # a small constant, carried along
+                mapped[operand] = body.node(operand.decl, (), operand.attrs)
+        mapped[node] = body.node(node.decl, [mapped[i] for i in node.inputs], node.attrs)
+    body.set_outputs([mapped[r] for r in results])
+    return body
