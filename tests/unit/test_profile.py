@@ -266,7 +266,7 @@ def _lookup() -> tuple[Node, ...]:
 
 def test_a_region_around_a_lookup_does_not_read_the_whole_table() -> None:
     rows, out, region, item = _lookup()
-    benefit = benefit_of((rows, out), (region, item), Terms(Target.of("cpu")))
+    benefit = benefit_of((rows, out), {region, item}, Terms(Target.of("cpu")))
     assert benefit == FusionBenefit(1, 0, 0, 2 * 3 * 8 * F32)
 
 

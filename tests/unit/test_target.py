@@ -167,6 +167,19 @@ def test_a_target_that_unrolls_refuses_an_unbounded_loop_with_the_reason() -> No
     assert Target.of("wgpu").claim(_loop(8)).kind == "lowered"
 
 
+def test_a_scan_is_unrolled_only_where_its_length_is_fixed() -> None:
+    def scan(length: object) -> Node:
+        body, g = Graph("body"), Graph("g")
+        c, x = body.input("c", Shape([])), body.input("x", Shape([]))
+        body.set_outputs([body.add(c, x)])
+        xs = g.input("xs", Shape([length]))  # pyright: ignore[reportArgumentType]
+        attrs = {"body": body, "length": length, "num_carries": 1}
+        return g.node("scan", (g.input("c", Shape([])), xs), attrs)
+
+    for name, kinds in [("cpu", ["native"] * 2), ("cuda", ["lowered", "no"])]:
+        assert [Target.of(name).claim(scan(n)).kind for n in (4, Dim("n"))] == kinds
+
+
 # -- views ----------------------------------------------------------------------------------------
 
 

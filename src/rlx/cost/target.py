@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlx.cost.gate import IoFusionGate
-from rlx.dim import DimLike, upper_bound
+from rlx.dim import DimLike, is_static, upper_bound
 from rlx.dtype import DType
 from rlx.errors import Error
 from rlx.ir.layout import Layout
@@ -183,10 +183,13 @@ class Target:
     def _claim_loop(self, node: Node) -> Claim:
         if node.op in self.loops:
             return Claim("native")
-        if node.op == "while" and node.attrs.get("max_iterations") is None:
+        if node.op == "if":
+            return Claim("lowered", f"{self.name} has no branches: it runs both sides and selects")
+        if node.op == "while" and node.attrs["max_iterations"] is None:
             return Claim("no", f"{self.name} unrolls loops, and this one has no max_iterations")
-        how = "runs both sides and selects" if node.op == "if" else "unrolls loops"
-        return Claim("lowered", f"{self.name} {how}: a kernel there cannot launch another")
+        if node.op == "scan" and not is_static(node.attrs["length"]):
+            return Claim("no", f"{self.name} unrolls scans, and this one's length is not fixed")
+        return Claim("lowered", f"{self.name} has no {node.op} of its own: it is unrolled")
 
     # -- views -------------------------------------------------------------------------------------
 

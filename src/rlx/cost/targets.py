@@ -31,7 +31,7 @@ _GENERATED = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION})
 """Kernels that every target generates from the op's own expression."""
 
 _SHARED = _ops(
-    "squeeze expand_dims narrow pad tile flip softmax log_softmax layer_norm "
+    "squeeze expand_dims narrow pad tile flip embedding softmax log_softmax layer_norm "
     "fused_matmul_bias_act fused_residual_ln elementwise_region region"
 )
 _GPU = _SHARED | _ops(
