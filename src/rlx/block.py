@@ -20,6 +20,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rlx import op
 from rlx.compose import graph_flops
 from rlx.dim import DimLike
 from rlx.errors import Error, GraphError
@@ -163,6 +164,7 @@ def _loaded() -> dict[str, Block]:
     """Blocks by name and by alias."""
     if not _IS_LOADED:
         _IS_LOADED.append(True)
+        op.load()
         for page in PAGES:
             importlib.import_module(f"rlx.blocks.{page}")
     return _NAMED
@@ -175,13 +177,9 @@ def table() -> dict[str, Block]:
 
 def find(name: str) -> Op | None:
     """The block or op called `name`: what a node of a HirModule can be."""
-    from rlx import op
-
     return _loaded().get(name) or op.find(name)
 
 
 def lookup(name: str) -> Op:
     """The block or op called `name`."""
-    from rlx import op
-
     return _loaded().get(name) or op.lookup(name)

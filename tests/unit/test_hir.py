@@ -163,6 +163,14 @@ def test_a_graph_becomes_a_module():
     assert ops_of(module) == ["relu", "matmul"]
 
 
+def test_blocks_inside_a_body_are_lowered():
+    inner = one("linear", X, W)
+    module, x, w = small()
+    module.set_outputs([module.mir("region", x, w, body=inner.graph)])
+    (region,) = module.lower().graph.outputs
+    assert [n.op for n in region.attrs["body"].order()] == ["input", "input", "matmul"]
+
+
 def test_a_long_chain_lowers():
     module, x, _ = small()
     weight = module.param("square", rlx.Shape([4, 4]))
@@ -227,9 +235,9 @@ def test_errors_name_block_and_label():
     wrong(lambda m, x, w: m.linear(x, w, activation=3), "attribute activation: expected a string")
     wrong(
         lambda m, x, w: m.linear(x, w, activation="rleu"),
-        "there is no op 'rleu'. Did you mean relu?",
+        "attribute activation: 'rleu' is no elementwise",
     )
-    wrong(lambda m, x, w: m.linear(x, w, activation="add"), "add is not an activation")
+    wrong(lambda m, x, w: m.linear(x, w, activation="add"), "attribute activation: 'add' is no")
     wrong(lambda m, x, w: m.shared_linear_pair(x, w, w, slot=2), "attribute slot: expected one of")
 
 

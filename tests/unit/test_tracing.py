@@ -95,6 +95,20 @@ def test_a_node_of_another_trace_is_refused():
         rlx.trace(lambda x: kept[0], ROW)
 
 
+def test_a_function_of_spectra():
+    """Indexing, reductions and complex numbers, as a user writes them."""
+    hann, x = np.hanning(16), np.random.default_rng(3).normal(size=(2, 16))
+
+    def band_power(x, *, lo, hi):
+        spectrum = ops.rfft(x * hann)
+        return ops.mean(ops.abs(spectrum[..., lo:hi]) ** 2, axis=-1)
+
+    graph = rlx.trace(band_power, x, lo=2, hi=5)
+    expected = (np.abs(np.fft.rfft(x * hann)[:, 2:5]) ** 2).mean(-1)
+    # A few roundings of f64 apart: the squares are summed in another order.
+    np.testing.assert_allclose(evaluate(graph, {"x": x})[0], expected, rtol=1e-14)
+
+
 def test_jit_shows_its_graph():
     jitted = rlx.jit(scaled)
     assert jitted.graph(ROW, ROW, times=3) == rlx.trace(scaled, ROW, ROW, times=3)

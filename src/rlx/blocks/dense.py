@@ -6,22 +6,7 @@ from typing import Any, Literal
 
 from rlx import ops
 from rlx.block import DIRECT, FUSABLE, FusionPolicy, block
-from rlx.errors import GraphError
-from rlx.op import Kind, Op, lookup
-
-
-def activation_op(name: str) -> Op:
-    """The op an activation's name stands for: one value in, one of the same dtype out."""
-    op = lookup(name)
-    operands, results = op.signature.operands, op.signature.results
-    is_unary = op.kind is Kind.ELEMENTWISE and len(operands) == 1
-    if not is_unary or results[0].dtype != operands[0].dtype:
-        raise GraphError(f"{name} is not an activation. Use relu, gelu, silu, …")
-    return op
-
-
-def activated(x: Any, activation: str | None) -> Any:
-    return x if activation is None else activation_op(activation)(x)
+from rlx.ops.fused import activated
 
 
 @block("f[*b m k], f[k n], f[n]? -> f[*b m n]")

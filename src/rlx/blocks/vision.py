@@ -6,7 +6,7 @@ from typing import Any
 
 from rlx import ops
 from rlx.block import DIRECT, FUSABLE, FusionPolicy, block
-from rlx.blocks.dense import activated
+from rlx.ops.fused import activated
 
 
 @block("f[n c h w], f[o i kh kw], f[o]? -> f[n o ...]")
