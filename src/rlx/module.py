@@ -120,7 +120,11 @@ class GraphModule:
         counts = Counter(node.op for node in graph.nodes)
         histogram = ", ".join(f"{op} {n}" for op, n in sorted(counts.items()))
         head = f"{self.name}: {self.stage.name}, {_count(len(graph), 'node')}"
-        return f"{head}, {_count(len(graph.outputs), 'output')}\nops: {histogram}\n{self.value}"
+        return f"{head}, {_count(len(graph.outputs), 'output')}\nops: {histogram}\n{self._text()}"
+
+    def _text(self) -> str:
+        held = self.value
+        return f"{held.mir}\n{held.plan.report()}" if isinstance(held, LirModule) else str(held)
 
     def __repr__(self) -> str:
         return f"<GraphModule {self.name!r} at {self.stage.name}: {len(self.graph)} nodes>"
