@@ -23,6 +23,12 @@ def dtype_of(x: Any) -> DType:
     return DType.of(x.dtype)
 
 
+def broadcasts_to(dims: Sequence[DimLike], target: Sequence[DimLike]) -> bool:
+    """Does a value of `dims` broadcast to `target` without changing it?"""
+    lead = len(target) - len(dims)
+    return lead >= 0 and all(d in (1, t) for d, t in zip(dims, target[lead:]))
+
+
 def beside(x: Any, name: str, **attrs: Any) -> Any:
     """The op without operands called `name`, made where `x` is: in its graph, or as an array."""
     found = table.lookup(name)

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import numpy as np
 
 from rlx import ops
-from rlx.compose import beside, dims_of, dtype_of
+from rlx.compose import beside, broadcasts_to, dims_of, dtype_of
 from rlx.dim import Dim, DimLike, exact_div, provably_le
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
-from rlx.shape import Shape, broadcast
+from rlx.shape import Shape
 
 MaskKind = Literal["none", "causal", "sliding_window", "custom", "bias"]
 MASK_OPERANDS = ("custom", "bias")
@@ -91,7 +91,7 @@ def _check_mask(sizes: Sizes, q: Shape, mask: Shape | None, kind: str) -> None:
     if not (mask.dtype.is_float or mask.dtype is DType.BOOL):
         raise GraphError(f"operand 3 is {mask}, expected bool or a float dtype")
     dims = _mask_dims(mask.dims, kind)
-    if broadcast(dims, sizes.scores) != sizes.scores:
+    if not broadcasts_to(dims, sizes.scores):
         wanted = ", ".join(map(str, sizes.scores))
         raise GraphError(f"operand 3 is {mask}, which does not broadcast to [{wanted}]")
 
@@ -303,7 +303,7 @@ def _rope_shape(
     for i, shape in enumerate((cos, sin), 1):
         if shape.rank < 2 or shape.dims[-1] * 2 != turned:
             raise GraphError(f"operand {i} is {shape}, expected [..., length, {turned // 2}]")
-        if broadcast(shape.dims[:-1], lead) != lead:
+        if not broadcasts_to(shape.dims[:-1], lead):
             raise GraphError(f"operand {i} is {shape}, whose positions do not broadcast to {x}")
     return x
 

@@ -17,12 +17,13 @@ from rlx.compose import beside, count_of, dims_of, dtype_of
 from rlx.dim import Dim, DimLike, provably_le
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
-from rlx.errors import Error, GraphError
+from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
 from rlx.shape import Shape
 
 EVERY: Any = None
 LAST = Axis(-1)
+NO_INDEX = 2**63 - 1
 _FOLD = "a primitive fold: every target has it"
 
 
@@ -198,22 +199,25 @@ def _index_shape(x: Shape, *, axis: int | None, keepdims: bool) -> Shape:
 
 
 def _chosen(choose: Callable[..., Any], x: Array, axis: int | None, keepdims: bool) -> Array:
-    if x.size == 0 and (axis is None or x.shape[axis] == 0):
-        raise Error(f"operand 0 is {list(x.shape)}: an empty axis has no element to choose")
+    axes = range(x.ndim) if axis is None else (axis,)
+    if any(x.shape[a] == 0 for a in axes):
+        return np.full(folded_dims(x.shape, axes, keepdims), NO_INDEX)
     return choose(x, axis=axis, keepdims=keepdims).astype(np.int64)
 
 
 @reduction("n[*s] -> i64[...]", shape=_index_shape)
 def argmax(x: Array, *, axis: Axis | None = None, keepdims: bool = False) -> Array:
     """Where the greatest element along `axis` is, the first of equals; the first NaN if there is
-    one. Without an axis, the index counts through all elements in order."""
+    one. Without an axis, the index counts through all elements in order. An axis that turns out
+    empty when the graph runs gives the greatest i64, which is no index."""
     return _chosen(np.argmax, x, axis, keepdims)
 
 
 @reduction("n[*s] -> i64[...]", shape=_index_shape)
 def argmin(x: Array, *, axis: Axis | None = None, keepdims: bool = False) -> Array:
     """Where the least element along `axis` is, the first of equals; the first NaN if there is
-    one. Without an axis, the index counts through all elements in order."""
+    one. Without an axis, the index counts through all elements in order. An axis that turns out
+    empty when the graph runs gives the greatest i64, which is no index."""
     return _chosen(np.argmin, x, axis, keepdims)
 
 
@@ -236,7 +240,7 @@ def _first_hit(extreme: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
     if dtype_of(x).is_float:
         hit = ops.logical_or(hit, ops.is_nan(x))
     position = beside(x, "iota", dims=dims_of(x), axis=axis, dtype=DType.I64)
-    found = ops.where(hit, position, np.iinfo(np.int64).max)
+    found = ops.where(hit, position, NO_INDEX)
     return ops.min(found, axes=(axis,), keepdims=keepdims)
 
 
@@ -322,8 +326,8 @@ def extent(*, dim: DimLike, dtype: DType = DType.I64) -> Array:
 
 
 def _draw_extreme(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
-    dims, axes = list(draw.dims()), None
-    axes, empty_ok = draw.axes(len(dims)), draw.coin(0.3)
+    dims, empty_ok = list(draw.dims()), draw.coin(0.3)
+    axes = draw.axes(len(dims))
     for a in range(len(dims)) if axes is None else axes:
         dims[a] = dims[a] if empty_ok else max(1, dims[a])
     attrs = {"axes": axes, "keepdims": draw.coin(), "empty_ok": empty_ok}

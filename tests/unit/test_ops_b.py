@@ -1,0 +1,290 @@
+"""Reductions, contractions and norms, by examples worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx import ops
+from rlx.dim import Dim
+from rlx.dtype import DType
+from rlx.errors import GraphError
+from rlx.ir.interpret import evaluate
+from rlx.ir.mir import Graph
+from rlx.shape import Shape
+
+SEQ, PAST = Dim("seq"), Dim("past")
+NAN, INF = np.nan, np.inf
+F32 = DType.F32
+# Spellings of one formula differ in the order of sums of at most 40 terms of size about 1, a few
+# sums deep: 100 roundings of an f32.
+CLOSE = {"rtol": 100 * 2.0**-24, "atol": 100 * 2.0**-24}
+Check = Callable[..., Any]
+
+
+def f32(*values: Any) -> np.ndarray[Any, Any]:
+    return np.array(values, np.float32)
+
+
+def randoms(*dims: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng([seed, *dims]).normal(size=dims).astype(np.float32)
+
+
+# -- reductions -----------------------------------------------------------------------------------
+
+
+def test_integer_sums_and_products_wrap_in_their_own_dtype() -> None:
+    x = np.array([100, 100, 2], np.int8)
+    assert ops.sum(x).dtype == np.int8
+    assert ops.sum(x) == 202 - 256
+    assert ops.prod(x) == (20000 + 128) % 256 - 128
+
+
+def test_axis_is_another_name_for_axes() -> None:
+    x = f32([1, 2], [3, 4])
+    assert ops.sum(x, axis=-1).tolist() == [3, 7]
+    assert ops.sum(x, axes=(0,), keepdims=True).tolist() == [[4, 6]]
+    assert ops.argmax(x, axis=0).tolist() == [1, 1]
+
+
+def test_mean_is_for_floats_and_complex() -> None:
+    assert ops.mean(f32(1, 2, 6)) == 3
+    assert ops.mean(np.array([1 + 2j, 3 + 4j])) == 2 + 3j
+    assert np.isnan(ops.mean(np.zeros((0,), np.float32)))
+    with pytest.raises(GraphError, match="expected a float or complex dtype"):
+        ops.mean(np.array([1, 2]))
+
+
+def test_extremes_propagate_nan() -> None:
+    x = f32([1, NAN], [3, -INF])
+    np.testing.assert_array_equal(ops.max(x, axes=1), f32(NAN, 3))
+    np.testing.assert_array_equal(ops.min(x, axes=1), f32(NAN, -INF))
+
+
+def test_an_empty_axis_has_no_greatest_element() -> None:
+    x = np.zeros((2, 0), np.float32)
+    with pytest.raises(GraphError, match="axis 1 is empty"):
+        ops.max(x, axes=1)
+    assert ops.max(x, axes=1, empty_ok=True).tolist() == [-INF, -INF]
+    assert ops.min(x.astype(np.int8), axes=1, empty_ok=True).tolist() == [127, 127]
+    assert ops.max(x, axes=0).shape == (0,)
+
+
+def test_any_and_all_count_nan_as_true() -> None:
+    x = f32([0, NAN], [0, -0.0])
+    assert ops.any(x, axes=1).tolist() == [True, False]
+    assert ops.all(np.zeros((2, 0), bool), axes=1).tolist() == [True, True]
+
+
+def test_arg_extremes_take_the_first_of_equals_and_the_first_nan() -> None:
+    assert ops.argmax(f32(1, 3, 3)) == 1
+    assert ops.argmax(f32(1, NAN, 3, NAN)) == 1
+    assert ops.argmin(f32(1, NAN, -3)) == 1
+    assert ops.argmax(f32([1, 2], [5, 0])) == 2
+    assert ops.argmax(f32([1, 2], [5, 0]), keepdims=True).tolist() == [[2]]
+    with pytest.raises(GraphError, match="empty"):
+        ops.argmax(np.zeros((0,), np.float32))
+
+
+def test_softmax_handles_infinities() -> None:
+    assert ops.softmax(f32(0, -INF, 0)).tolist() == [0.5, 0, 0.5]
+    assert np.isnan(ops.softmax(f32(-INF, -INF))).all()
+    assert ops.softmax(np.zeros((3, 0), np.float32)).shape == (3, 0)
+    assert ops.softmax(f32(1e30, 0)).tolist() == [1, 0]
+    np.testing.assert_allclose(ops.log_softmax(f32(0, 0)), -np.log(2.0), **CLOSE)
+
+
+def test_log_sum_exp_does_not_overflow() -> None:
+    np.testing.assert_allclose(ops.log_sum_exp(f32(1000, 1000)), 1000 + np.log(2.0), rtol=1e-7)
+    assert ops.log_sum_exp(f32(-INF, -INF)) == -INF
+    assert ops.log_sum_exp(f32(INF, 0)) == INF
+    assert ops.log_sum_exp(np.zeros((0,), np.float32)) == -INF
+
+
+@pytest.mark.parametrize(
+    ("attrs", "expected"),
+    [
+        ({}, [1, 3, 6]),
+        ({"exclusive": True}, [0, 1, 3]),
+        ({"reverse": True}, [6, 5, 3]),
+        ({"exclusive": True, "reverse": True}, [5, 3, 0]),
+    ],
+)
+def test_cumsum(attrs: dict[str, bool], expected: list[int]) -> None:
+    assert ops.cumsum(np.array([1, 2, 3]), **attrs).tolist() == expected
+
+
+def test_exclusive_cumsum_is_no_difference() -> None:
+    assert ops.cumsum(f32(1, INF, 2), exclusive=True).tolist() == [0, 1, INF]
+
+
+def test_top_k_orders_ties_by_index_and_nan_first() -> None:
+    values, indices = ops.top_k(f32(1, 3, NAN, 3), k=3)
+    np.testing.assert_array_equal(values, f32(NAN, 3, 3))
+    assert indices.tolist() == [2, 1, 3]
+    assert indices.dtype == np.int64
+    _, least = ops.top_k(f32(3, 1, NAN, 1), k=4, largest=False)
+    assert least.tolist() == [1, 3, 0, 2]
+    rows, where = ops.top_k(np.array([[1, 9], [5, 2]]), k=1, axis=0)
+    assert (rows.tolist(), where.tolist()) == ([[5, 9]], [[1, 0]])
+
+
+def test_top_k_must_be_known_to_fit() -> None:
+    with pytest.raises(GraphError, match="k=4 elements of axis 0 with 3"):
+        ops.top_k(f32(1, 2, 3), k=4)
+    graph = Graph()
+    with pytest.raises(GraphError, match="not known to hold that many"):
+        graph.top_k(graph.input("x", Shape([SEQ])), k=2)
+    graph.top_k(graph.input("y", Shape([Dim("rows", 2)])), k=2)
+
+
+def test_positions_and_extents() -> None:
+    assert ops.iota(dims=(2, 3), axis=1).tolist() == [[0, 1, 2], [0, 1, 2]]
+    graph = Graph()
+    x = graph.input("x", Shape([SEQ]))
+    graph.set_outputs([ops.add(x, graph.extent(dim=SEQ * 2 + 1, dtype=F32))])
+    assert evaluate(graph, {"x": f32(0, 1)})[0].tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("name", "attrs"),
+    [
+        ("mean", {"axes": (1,)}),
+        ("softmax", {"axis": 1}),
+        ("log_softmax", {"axis": 1}),
+        ("log_sum_exp", {"axes": (1,)}),
+        ("any", {"axes": (1,)}),
+        ("argmax", {"axis": 1}),
+        ("argmin", {"axis": None}),
+        ("layer_norm", {"axis": 1}),
+        ("rms_norm", {"axis": 0}),
+    ],
+)
+def test_rows_of_unknown_length_lower(
+    name: str, attrs: dict[str, Any], length: int, assert_lowers: Check, lowered_result: Check
+) -> None:
+    if length == 0 and name.startswith("arg"):
+        given = lowered_result(name, [randoms(3, 0)], [(3, SEQ)], attrs)
+        assert (given == 2**63 - 1).all()
+        return
+    assert_lowers(name, [randoms(3, length)], [(3, SEQ)], **attrs)
+
+
+# -- contractions ---------------------------------------------------------------------------------
+
+
+def test_matmul_takes_vectors_integers_and_complex_numbers() -> None:
+    x, v = np.array([[1, 2], [3, 4]]), np.array([1, 10])
+    assert ops.matmul(x, v).tolist() == [21, 43]
+    assert ops.matmul(v, x).tolist() == [31, 42]
+    assert ops.matmul(v, v) == 101
+    assert ops.mm(x * 1j, x)[0, 0] == 7j
+    assert ops.matmul(np.full((1, 2), 100, np.int8), np.ones((2, 1), np.int8)) == 200 - 256
+
+
+def test_matmul_names_what_does_not_fit() -> None:
+    with pytest.raises(GraphError, match=r"operand 1 is f32\[3, 2\].*3 rows.*4 columns"):
+        ops.matmul(randoms(2, 4), randoms(3, 2))
+    with pytest.raises(GraphError, match="Use mul"):
+        ops.matmul(randoms(2, 4), f32(1)[0])
+    graph = Graph()
+    x = graph.input("x", Shape([SEQ, 4]))
+    with pytest.raises(GraphError, match="columns"):
+        graph.matmul(graph.input("y", Shape([2, PAST])), x)
+    assert graph.matmul(x, graph.input("w", Shape([4, 8]))).shape == Shape([SEQ, 8])
+
+
+@pytest.mark.parametrize(
+    ("equation", "dims"),
+    [
+        ("bqhd,bkhd->bhqk", [(2, SEQ, 3, 4), (2, PAST, 3, 4)]),
+        ("ij,jk,kl->il", [(SEQ, 3), (3, PAST), (PAST, 2)]),
+        ("iij->j", [(SEQ, SEQ, 2)]),
+        ("...i,i", [(2, SEQ, 3), (3,)]),
+        ("ba,cb", [(SEQ, 3), (4, SEQ)]),
+        ("a,b->", [(SEQ,), (PAST,)]),
+    ],
+)
+def test_einsum_lowers_over_named_dims(
+    equation: str, dims: list[tuple[Any, ...]], assert_lowers: Check
+) -> None:
+    sizes = {SEQ: 5, PAST: 4}
+    arrays = [randoms(*(sizes.get(d, d) for d in ds), seed=i) for i, ds in enumerate(dims)]
+    np.testing.assert_allclose(
+        ops.einsum(*arrays, equation=equation), np.einsum(equation, *arrays), **CLOSE
+    )
+    assert_lowers("einsum", arrays, dims, equation=equation)
+
+
+@pytest.mark.parametrize(
+    ("equation", "reason"),
+    [
+        ("ij,jk->iz", "'z' is in the result but no operand"),
+        ("ij,jk->ii", "'i' is twice in the result"),
+        ("ij->i", "1 terms for 2 operands"),
+        ("ijk,jk", "operand 0 has rank 2"),
+        ("i.j,jk", "is not letters"),
+        ("ij,ik", "'i' is 3, but 2 before"),
+        ("...i,ij->j", "leaves out the axes"),
+        ("ij,jk->i->k", "is not letters"),
+    ],
+)
+def test_einsum_names_what_is_wrong(equation: str, reason: str) -> None:
+    with pytest.raises(GraphError, match=reason):
+        ops.einsum(randoms(2, 3), randoms(3, 4), equation=equation)
+
+
+def test_dot_general_puts_batch_first_then_left_then_right(assert_lowers: Check) -> None:
+    x, y = randoms(5, 2, 3), randoms(3, 4, 2)
+    attrs = {"lhs_contract": (2,), "rhs_contract": (0,), "lhs_batch": (1,), "rhs_batch": (2,)}
+    expected = np.einsum("abc,cdb->bad", x, y)
+    np.testing.assert_allclose(ops.dot_general(x, y, **attrs), expected, **CLOSE)
+    assert_lowers("dot_general", [x, y], [(SEQ, 2, 3), (3, 4, 2)], **attrs)
+    with pytest.raises(GraphError, match="axis 1 is named twice"):
+        ops.dot_general(x, y, **{**attrs, "lhs_contract": (1,)})
+    with pytest.raises(GraphError, match="axis -1 is not below"):
+        ops.dot_general(x, y, **{**attrs, "lhs_contract": (-1,)})
+
+
+# -- norms ----------------------------------------------------------------------------------------
+
+
+def test_norms_by_hand() -> None:
+    x, two, one = f32([1, 3], [0, 0]), f32(2, 2), f32(1, 1)
+    assert ops.layer_norm(x, eps=0.0)[0].tolist() == [-1, 1]
+    assert ops.layer_norm(x, two, one, eps=1e-5)[1].tolist() == [1, 1]
+    np.testing.assert_allclose(ops.rms_norm(x, two, eps=0.0)[0], x[0] * 2 / np.sqrt(5), **CLOSE)
+    assert ops.layer_norm(x, axis=0, eps=0.0).sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_variances_take_two_passes() -> None:
+    """E[x²] - E[x]² of values near 4096 has no digits left in f32."""
+    x = f32(4095, 4097).reshape(1, 2, 1)
+    assert ops.group_norm(x, groups=1, eps=0.0).ravel().tolist() == [-1, 1]
+    assert ops.layer_norm(x[..., 0], eps=0.0).ravel().tolist() == [-1, 1]
+
+
+def test_group_norm_groups_channels(assert_lowers: Check) -> None:
+    x = f32([1, 3, 10, 30]).reshape(1, 4, 1, 1)
+    made = ops.group_norm(x, f32(1, 1, 2, 2), f32(0, 0, 0, 5), groups=2, eps=0.0)
+    np.testing.assert_allclose(made.ravel(), [-1, 1, -2, 7], **CLOSE)
+    with pytest.raises(GraphError, match="4 channels do not divide into groups=3"):
+        ops.group_norm(x, groups=3)
+    weights = [randoms(6), randoms(6, seed=1)]
+    arrays = [randoms(2, 6, 5), *weights]
+    assert_lowers("group_norm", arrays, [(2, 6, SEQ), (6,), (6,)], groups=3)
+
+
+def test_batch_norm_scales_axis_one() -> None:
+    x = f32([1, 2]).reshape(1, 2, 1)
+    made = ops.batch_norm(x, f32(2, 3), f32(0, 1), f32(0, 1), f32(1, 4), eps=0.0)
+    assert made.ravel().tolist() == [2, 2.5]
+
+
+def test_norm_weights_have_the_dims_of_the_axes() -> None:
+    with pytest.raises(GraphError, match=r"operand 1 is f32\[2\], expected dims \[3\]"):
+        ops.layer_norm(randoms(2, 3), randoms(2))
