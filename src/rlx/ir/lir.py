@@ -17,6 +17,8 @@ from rlx.ir.mir import MirModule, Node
 
 if TYPE_CHECKING:
     from rlx.cost.target import Target
+    from rlx.plan.bind import BoundPlan
+    from rlx.shape import DimBinding
 
 
 class Phase(enum.IntEnum):
@@ -135,6 +137,12 @@ class BufferPlan:
         """Where the elements lie in `slot(node)`."""
         view = self.views.get(node)
         return view.layout if view else Layout.contiguous(node.shape.dims)
+
+    def bind(self, sizes: DimBinding | Mapping[str, int]) -> BoundPlan:
+        """The plan in plain ints at these sizes of its named dims."""
+        from rlx.plan.bind import bind
+
+        return bind(self, sizes)
 
     def report(self) -> str:
         """The plan as a table: offsets, sizes, lives, and what sharing saves."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rlx.dim import DimLike, compile_dims
 from rlx.ir.layout import Layout
@@ -14,6 +15,7 @@ from rlx.ir.lir import BufferPlan, Space
 from rlx.ir.mir import Node
 from rlx.shape import DimBinding
 
+T = TypeVar("T")
 Pick = Callable[[Sequence[int]], tuple[int, ...]]
 
 
@@ -97,9 +99,9 @@ class _Formulas:
         return lambda values: tuple([values[i] for i in at])
 
 
-def _distinct(values: Sequence[object]) -> tuple[list[object], list[int]]:
+def _distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:
     """The distinct values, and the number of each."""
-    number: dict[object, int] = {}
+    number: dict[T, int] = {}
     at = [number.setdefault(v, len(number)) for v in values]
     return list(number), at
 

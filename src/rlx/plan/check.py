@@ -131,7 +131,7 @@ def _check_space(plan: BufferPlan, node: Node, slot: Slot) -> Iterator[Finding]:
 
 
 def _check_views(facts: Facts) -> Iterator[Finding]:
-    """A view is what its op says of its operand, or a kernel's slice of the concat that reads it."""
+    """A view is what its op says of its operand, or a kernel's slice of a concat."""
     plan = facts.plan
     for node, view in plan.views.items():
         root = view.root

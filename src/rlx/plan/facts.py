@@ -63,7 +63,8 @@ class Facts:
     def of(cls, lir: LirModule) -> Facts:
         plan, graph = lir.plan, lir.mir.graph
         needed = set(graph.order())
-        nodes = [n for n in graph.nodes if n in needed or n.op == "item" and n.inputs[0] in needed]
+        made = {n for n in graph.nodes if n.op == "item" and n.inputs[0] in needed}
+        nodes = [n for n in graph.nodes if n in needed or n in made]
         step: dict[Node, int] = {}
         for i, kernel in enumerate(plan.schedule):
             step.setdefault(kernel, i)

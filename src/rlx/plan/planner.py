@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx.dim import Dim, DimLike, evaluate
 from rlx.errors import Error
-from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
+from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.plan.arena import Span, place
 from rlx.plan.dynamic import FormulaSpan, place_formulas
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 def plan_module(
     graph: Graph, target: Target, *, options: Any = None, alignment: int = 64
 ) -> LirModule:
-    """The plan of a final graph for a target. It is not checked here: `rlx.plan.check` does that."""
+    """The plan of a final graph for a target. `rlx.plan.check` judges it."""
     if alignment < 1 or alignment & (alignment - 1):
         raise Error(f"alignment {alignment} is not a power of two.")
     final = with_all_items(graph)
-    plan = plan_buffers(final, target.views, alignment)
+    plan = plan_buffers(final, target, alignment)
     return LirModule(MirModule(final), plan, target, fingerprint(final, plan, target, options))
 
 
-def plan_buffers(graph: Graph, target_views: frozenset[str], alignment: int = 64) -> BufferPlan:
+def plan_buffers(graph: Graph, target: Target, alignment: int = 64) -> BufferPlan:
     """The plan of a graph that has an item for every result."""
     nodes = planned_nodes(graph)
     phases = derive_phases(nodes)
-    aliases = resolve_views(nodes, graph.outputs, phases, target_views)
+    aliases = resolve_views(nodes, graph.outputs, phases, target)
     views, assembled = place_in_concats(nodes, graph.outputs, phases, aliases, alignment)
     kernels = [n for n in nodes if not (n.is_leaf or n.op == "item" or n in aliases)]
     schedule = tuple(sorted((k for k in kernels if k not in assembled), key=phases.__getitem__))

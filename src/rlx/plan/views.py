@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rlx.dim import product
 from rlx.ir.layout import Layout
 from rlx.ir.lir import Phase, View
 from rlx.ir.mir import Node, users_of
-from rlx.plan.phases import is_same_cast
+from rlx.plan.phases import is_view_kind
 
-KEEPS_STRIDES = frozenset({"reshape", "squeeze", "expand_dims", "cast"})
-"""Ops whose result is strided only where their operand is, so that no kernel meets a new kind."""
+if TYPE_CHECKING:
+    from rlx.cost.target import Target
 
 
 def location(views: Mapping[Node, View], node: Node) -> View:
@@ -30,7 +31,7 @@ def resolve_views(
     nodes: Sequence[Node],
     outputs: Sequence[Node],
     phases: Mapping[Node, Phase],
-    target_views: frozenset[str],
+    target: Target,
 ) -> dict[Node, View]:
     """Every node that can stay in place, with its root and layout.
 
@@ -40,7 +41,7 @@ def resolve_views(
     views: dict[Node, View] = {}
     taken = set(outputs)
     for node in nodes:
-        view = _view(node, views, target_views)
+        view = _view(node, views, target)
         if view is None:
             continue
         if node not in taken:
@@ -51,16 +52,13 @@ def resolve_views(
     return views
 
 
-def _view(node: Node, views: Mapping[Node, View], target_views: frozenset[str]) -> View | None:
-    rule = node.decl.view_rule
-    if rule is None and not is_same_cast(node):
+def _view(node: Node, views: Mapping[Node, View], target: Target) -> View | None:
+    """The operand's bytes through another layout; an item has its own, and most ops compute."""
+    if node.op == "item" or not is_view_kind(node):
         return None
     base = location(views, node.inputs[0])
-    layout = rule(base.layout, **node.attrs) if rule else base.layout
-    if layout is None:
-        return None
-    reads_strides = node.op in target_views or node.op in KEEPS_STRIDES
-    return View(base.root, layout) if reads_strides or layout.is_contiguous else None
+    layout = target.view(node, base.layout)
+    return None if layout is None else View(base.root, layout)
 
 
 def _may_lend(view: View, phases: Mapping[Node, Phase]) -> bool:
