@@ -178,8 +178,3 @@ def table() -> dict[str, Block]:
 def find(name: str) -> Op | None:
     """The block or op called `name`: what a node of a HirModule can be."""
     return _loaded().get(name) or op.find(name)
-
-
-def lookup(name: str) -> Op:
-    """The block or op called `name`."""
-    return _loaded().get(name) or op.lookup(name)

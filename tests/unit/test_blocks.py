@@ -15,8 +15,8 @@ import pytest
 
 import rlx
 from rlx import FusionPolicy, HirModule, block, blocks
-from rlx.ir.hir import read
 from rlx.ir.interpret import evaluate
+from rlx.ir.text import read_module
 
 F64 = rlx.DType.F64
 FUSABLE = FusionPolicy.FUSABLE
@@ -341,7 +341,7 @@ def test_the_signature_states_the_results(case):
 def test_text_reads_back(case, policy):
     module = built(case, policy)
     assert str(module).startswith(f'hir "{case.block}" {policy.value} {{')
-    assert read(str(module)) == module
+    assert read_module(str(module)) == module
 
 
 @each_case

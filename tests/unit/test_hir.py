@@ -7,7 +7,7 @@ import pytest
 
 import rlx
 from rlx import FusionPolicy, HirModule
-from rlx.ir.hir import read, wrap_mir_graph
+from rlx.ir.hir import wrap_mir_graph
 from rlx.ir.mir import Origin
 from rlx.op import Kind
 
@@ -263,12 +263,3 @@ def test_blocks_are_no_mir():
         rlx.MirModule(module.graph)
     assert module.outputs[0].decl.kind is Kind.BLOCK
     assert not hasattr(rlx.Graph("g"), "linear")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['hir "m" {\n  return\n}', 'hir "m" eager {\n  return\n}', 'mir "m" {\n  return\n}'],
-)
-def test_text_names_a_policy(text):
-    with pytest.raises(rlx.GraphError, match="expected hir, a name and a policy"):
-        read(text)

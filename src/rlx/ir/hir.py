@@ -13,7 +13,7 @@ from typing import Any
 from rlx import block
 from rlx.block import FusionPolicy as FusionPolicy
 from rlx.dim import Dim, DimLike
-from rlx.errors import Error, GraphError
+from rlx.errors import Error
 from rlx.ir.mir import Graph, MirModule, Node, Origin
 from rlx.op import lookup
 from rlx.shape import DimBinding, Shape
@@ -135,20 +135,6 @@ class HirModule:
 def wrap_mir_graph(graph: Graph, policy: FusionPolicy = FusionPolicy.DIRECT) -> HirModule:
     """A graph of ops as a module, so that blocks can be built on top of it."""
     return _holding(graph.rebuild(), policy)
-
-
-def read(text: str, source: str = "text") -> HirModule:
-    """The module that `text` is. Whatever is wrong with it is a GraphError with its line."""
-    from rlx.ir.parse import Reader
-
-    reader = Reader(text, source)
-    header = reader.header()
-    policies = {policy.value: policy for policy in FusionPolicy}
-    if header.kind != "hir" or len(header.words) != 1 or header.words[0] not in policies:
-        raise GraphError(f"{source}:1: expected hir, a name and a policy, found {header}")
-    module = HirModule(header.name, policies[header.words[0]])
-    reader.fill(module.graph, block.lookup)
-    return module
 
 
 def _holding(graph: Graph, policy: FusionPolicy) -> HirModule:
