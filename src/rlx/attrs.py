@@ -149,6 +149,8 @@ def _one_of(choices: tuple[Any, ...]) -> Convert:
 def _optional(args: tuple[Any, ...]) -> Convert:
     rest = tuple(a for a in args if a is not type(None))
     inner = converter(rest[0] if len(rest) == 1 else Union[rest])  # noqa: UP007
+    if rest == (Axes,):
+        return inner
     if len(rest) == len(args):
         raise TypeError("a union of attribute types must be with None, or int | Dim")
     return lambda value, rank: None if value is None else inner(value, rank)
