@@ -245,13 +245,18 @@ def max_pool2d(
 ) -> Array:
     """The greatest element of each window; padding never wins, a NaN does. A window without data
     gives the least value of the dtype."""
-    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    return Windows(kernel, stride, padding, dilation, ceil).taps(x, lowest).max((4, 5))
+    windows = Windows(kernel, stride, padding, dilation, ceil)
+    return windows.taps(x, _lowest(DType.of(x.dtype))).max((4, 5))
+
+
+def _lowest(dtype: DType) -> float:
+    """What never wins: an integer dtype's least is 0 or a power of two, so a float holds it."""
+    return float(np.iinfo(dtype.numpy).min) if dtype.is_integer else -np.inf
 
 
 @max_pool2d.lowering
 def _(x: Any, **geometry: Any) -> Any:
-    best, *rest = Windows(**geometry).shifts(x, -np.inf)
+    best, *rest = Windows(**geometry).shifts(x, _lowest(DType.of(x.dtype)))
     for tap in rest:
         best = ops.maximum(best, tap)
     return best
