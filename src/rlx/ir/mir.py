@@ -99,6 +99,7 @@ class Graph:
         self._output_names: tuple[str, ...] = ()
         self._scope: tuple[Origin, ...] = ()
         self._sealed: str | None = None
+        self._digest: str | None = None
         self.traces_lines = True
 
     # -- building ------------------------------------------------------------------------------
@@ -161,7 +162,10 @@ class Graph:
             if not isinstance(node, Node):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise GraphError(f"operand {i} is {node!r}, expected a node")
             if node.graph is not self:
-                raise GraphError(f"operand {i} belongs to another graph, {node.graph.name!r}")
+                raise GraphError(
+                    f"operand {i} belongs to another graph, {node.graph.name!r}. Where this is the "
+                    "body of a branch or loop, pass it as an argument (a capture)"
+                )
 
     def _check_name(self, decl: Op, attrs: Mapping[str, Any]) -> None:
         if decl.name not in ("input", "param"):
@@ -249,6 +253,8 @@ class Graph:
 
     def digest(self) -> str:
         """A hash of all that gives the graph its meaning; names of inputs count, its own not."""
+        if self._digest is not None:
+            return self._digest
         h = hashlib.blake2b(digest_size=16)
         number: dict[Node, int] = {}
         for node in self.order():
@@ -256,6 +262,8 @@ class Graph:
             h.update(_record(node, [number[i] for i in node.inputs]).encode())
         outputs = [(name, number[o]) for name, o in zip(self.output_names, self.outputs)]
         h.update(repr(outputs).encode())
+        if self._sealed is not None:
+            self._digest = h.hexdigest()
         return h.hexdigest()
 
     def __eq__(self, other: object) -> bool:
