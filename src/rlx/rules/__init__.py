@@ -7,7 +7,17 @@ from types import ModuleType
 
 from rlx.rules.engine import Rule
 
-THEMES = ("constants",)
+THEMES = (
+    "constants",
+    "casts",
+    "movement",
+    "algebra",
+    "logic",
+    "reductions",
+    "products",
+    "activations",
+    "norms",
+)
 """The order of trying: constants first, then what removes work, then what names blocks."""
 
 

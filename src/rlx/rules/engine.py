@@ -88,6 +88,8 @@ class Rule:
     """How far the two sides may differ: this many roundings of the result's largest element."""
     refines: bool = False
     """The replacement is finite where the spelling overflows on the way."""
+    domain: str = "any"
+    """Which values a proof draws: `any`, or `plain` where infinities follow no law."""
     why: str = ""
     """Where the slack comes from."""
 
@@ -127,6 +129,7 @@ def rule(
     sample: Callable[..., Any] | None = None,
     slack: float = 0.0,
     refines: bool = False,
+    domain: str = "any",
     why: str = "",
 ) -> Callable[[Callable[..., Any]], Rule]:
     """Declare a rule. Several patterns are alternatives; a pattern that is an op matches any use
@@ -141,7 +144,9 @@ def rule(
         made = tuple(p(*map(Var, inspect.signature(p).parameters)) for p in patterns)
         made = made or (ANYTHING,)
         parameters = tuple(inspect.signature(make).parameters)
-        return Rule(make.__name__, identity, made, make, sample, slack, refines, why, parameters)
+        return Rule(
+            make.__name__, identity, made, make, sample, slack, refines, domain, why, parameters
+        )
 
     return declare
 

@@ -1,0 +1,324 @@
+"""Movements that go nowhere, that join, or that a consumer does by itself.
+
+Squeezing and adding axes are reshapes here, and a result of a split is a narrow: so there is one
+spelling for later rules and passes to look for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlx import ops
+from rlx.dim import Dim, DimLike, provably_le
+from rlx.draw import Draw
+from rlx.dtype import DType
+from rlx.ir.mir import Graph, Node
+from rlx.op import Kind
+from rlx.rules.engine import rule
+from rlx.shape import Shape, broadcast
+
+Dims = tuple[DimLike, ...]
+
+# -- reshape and transpose ------------------------------------------------------------------------
+
+
+@rule(lambda x: ops.squeeze(x), lambda x: ops.expand_dims(x))
+def axes_of_one(x: Node, node: Node) -> Any:
+    """Taking away or adding axes of size 1 is a reshape."""
+    return ops.reshape(x, dims=node.shape.dims)
+
+
+@rule(lambda x, d: ops.reshape(x, dims=d), lambda x, d: ops.expand(x, dims=d))
+def same_dims(x: Node, d: Dims) -> Any:
+    """A reshape or an expansion to the dims it has does nothing."""
+    return x if x.shape.dims == d else None
+
+
+@rule(lambda x, d: ops.reshape(ops.reshape(x), dims=d))
+def reshape_of_reshape(x: Node, d: Dims) -> Any:
+    """Only the last of two reshapes counts."""
+    return ops.reshape(x, dims=d)
+
+
+@rule(lambda x, p: ops.transpose(x, perm=p))
+def transpose_in_order(x: Node, p: tuple[int, ...]) -> Any:
+    """A transpose that leaves every axis in its place does nothing."""
+    return x if p == tuple(range(len(p))) else None
+
+
+@rule(lambda x, p, q: ops.transpose(ops.transpose(x, perm=p), perm=q))
+def transpose_of_transpose(x: Node, p: tuple[int, ...], q: tuple[int, ...]) -> Any:
+    """Two transposes are one."""
+    return ops.transpose(x, perm=tuple(p[i] for i in q))
+
+
+@rule(lambda x, p: ops.transpose(x, perm=p))
+def transpose_of_ones(x: Node, p: tuple[int, ...], node: Node) -> Any:
+    """A transpose that only moves axes of size 1 is a reshape."""
+    kept = [a for a in p if x.shape.dims[a] != 1]
+    return ops.reshape(x, dims=node.shape.dims) if kept == sorted(kept) else None
+
+
+# -- expand ---------------------------------------------------------------------------------------
+
+
+@rule(lambda x, d: ops.expand(ops.expand(x), dims=d))
+def expand_of_expand(x: Node, d: Dims) -> Any:
+    """Only the last of two expansions counts."""
+    return ops.expand(x, dims=d)
+
+
+@rule(lambda x, d: ops.expand(ops.reshape(x), dims=d))
+def expand_adds_axes(x: Node, d: Dims, node: Node) -> Any:
+    """An expansion adds leading axes by itself."""
+    dims = node.inputs[0].shape.dims
+    lead = len(dims) - x.rank
+    is_lead = lead >= 0 and dims[lead:] == x.shape.dims and all(n == 1 for n in dims[:lead])
+    return ops.expand(x, dims=d) if is_lead else None
+
+
+def _spell_expanded(draw: Draw) -> Node:
+    """An elementwise op of something expanded."""
+    graph, dims = Graph("spelled"), draw.dims(1, 3)
+    dtype = draw.choice((DType.F32, DType.I32, DType.F16))
+    small = tuple(1 if draw.coin() else d for d in dims)
+    wide = ops.expand(graph.input("x", Shape(small, dtype)), dims=dims)
+    other = graph.input("y", Shape(dims if draw.coin(0.7) else small, dtype))
+    forms = (
+        lambda: ops.add(wide, other),
+        lambda: ops.sub(other, wide),
+        lambda: ops.neg(wide),
+        lambda: ops.where(ops.less(other, wide), wide, other),
+    )
+    return draw.choice(forms)()
+
+
+@rule(sample=_spell_expanded)
+def elementwise_broadcasts(node: Node) -> Any:
+    """An elementwise op repeats its operands by itself, and need not repeat its work."""
+    if node.decl.kind is not Kind.ELEMENTWISE:
+        return None
+    if all(i.op != "expand" for i in node.inputs):
+        return None
+    if len(node.inputs) == 1:
+        inner = node.graph.node(node.decl, node.inputs[0].inputs, node.attrs)
+        return ops.expand(inner, dims=node.shape.dims)
+    operands = list(node.inputs)
+    for i, operand in enumerate(operands):
+        if operand.op == "expand" and node.decl.signature.operand(i).dims[:1] == ("~s",):
+            rest = [operand.inputs[0], *(o for j, o in enumerate(operands) if j != i)]
+            if broadcast(*(o.shape.dims for o in rest)) == node.shape.dims:
+                operands[i] = operand.inputs[0]
+    return node.graph.node(node.decl, operands, node.attrs)
+
+
+# -- parts ----------------------------------------------------------------------------------------
+
+
+@rule(lambda x, a, n: ops.narrow(x, axis=a, start=0, length=n))
+def narrow_to_all(x: Node, a: int, n: DimLike) -> Any:
+    """All of an axis is the axis."""
+    return x if x.shape.dims[a] == n else None
+
+
+@rule(lambda x, a, s, t, n: ops.narrow(ops.narrow(x, axis=a, start=s), axis=a, start=t, length=n))
+def narrow_of_narrow(x: Node, a: int, s: DimLike, t: DimLike, n: DimLike) -> Any:
+    """A part of a part is a part."""
+    return ops.narrow(x, axis=a, start=s + t, length=n)
+
+
+def _spell_part_of_concat(draw: Draw) -> Node:
+    joined, axis, sizes = _spell_concat(draw)
+    spot = draw.integer(0, len(sizes) - 1)
+    start = draw.integer(0, sizes[spot])
+    length = draw.integer(0, sizes[spot] - start)
+    return ops.narrow(joined, axis=axis, start=sum(sizes[:spot]) + start, length=length)
+
+
+def _spell_concat(draw: Draw) -> tuple[Node, int, list[int]]:
+    graph, dims, dtype = Graph("spelled"), list(draw.dims(1, 3)), draw.dtype("a")
+    axis, sizes = draw.integer(0, len(dims) - 1), [draw.size() for _ in range(draw.integer(1, 3))]
+    shapes = [Shape([*dims[:axis], n, *dims[axis + 1 :]], dtype) for n in sizes]
+    inputs = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
+    return ops.concat(inputs, axis=axis), axis, sizes
+
+
+@rule(lambda: ops.narrow, sample=_spell_part_of_concat)
+def narrow_of_concat(node: Node) -> Any:
+    """A part that lies in one operand of a concat is a part of that operand."""
+    joined, axis, start = node.inputs[0], node.attrs["axis"], node.attrs["start"]
+    if joined.op != "concat" or joined.attrs["axis"] != axis:
+        return None
+    for operand in joined.inputs:
+        size = operand.shape.dims[axis]
+        if provably_le(0, start) and provably_le(start + node.attrs["length"], size):
+            return ops.narrow(operand, axis=axis, start=start, length=node.attrs["length"])
+        start = start - size
+    return None
+
+
+def _spell_part_of_split(draw: Draw) -> Node:
+    graph, dims = Graph("spelled"), list(draw.dims(1, 3))
+    axis, sizes = draw.integer(0, len(dims) - 1), [draw.size() for _ in range(draw.integer(1, 3))]
+    dims[axis] = sum(sizes)
+    x = graph.input("x", Shape(dims, draw.dtype("a")))
+    return draw.choice(ops.split(x, sizes=tuple(sizes), axis=axis))
+
+
+@rule(lambda x, i: ops.item(ops.split(x), index=i), sample=_spell_part_of_split)
+def part_of_split(x: Node, i: int, node: Node) -> Any:
+    """A result of a split is a narrow."""
+    axis, sizes = node.inputs[0].attrs["axis"], node.inputs[0].attrs["sizes"]
+    before: DimLike = 0
+    for size in sizes[:i]:
+        before = before + size
+    return ops.narrow(x, axis=axis, start=before, length=sizes[i])
+
+
+@rule(lambda x: ops.slice(x))
+def slice_of_one_axis(x: Node, node: Node) -> Any:
+    """A slice that takes a run of one axis is a narrow; one that takes all is nothing."""
+    spans = _spans(node)
+    if spans is None:
+        return None
+    cut = [a for a, (f, n, s) in enumerate(spans) if (f, n, s) != (0, x.shape.dims[a], 1)]
+    if not cut:
+        return x
+    first, length, step = spans[cut[0]]
+    if len(cut) > 1 or step != 1:
+        return None
+    return ops.narrow(x, axis=cut[0], start=first, length=length)
+
+
+Span = tuple[int, int, int]
+
+
+def _spans(node: Node) -> list[Span] | None:
+    """First index, count and step along every axis, where all are known."""
+    given = zip(node.inputs[0].shape.dims, *(node.attrs[k] for k in ("starts", "stops", "steps")))
+    spans: list[Span] = []
+    for size, start, stop, step in given:
+        if isinstance(size, Dim) or isinstance(start, Dim) or isinstance(stop, Dim):
+            return None
+        taken = range(size)[start:stop:step]
+        spans.append((taken.start, len(taken), step if len(taken) > 1 else 1))
+    return spans
+
+
+@rule(lambda x: ops.slice(ops.slice(x)))
+def slice_of_slice(x: Node, node: Node) -> Any:
+    """A slice of a slice is a slice."""
+    inner, outer = _spans(node.inputs[0]), _spans(node)
+    if inner is None or outer is None:
+        return None
+    joined = [(f + g * s, n, s * t) for (f, _, s), (g, n, t) in zip(inner, outer)]
+    bounds = [_bounds(span, size) for span, size in zip(joined, x.shape.static_dims)]
+    starts, stops, steps = zip(*bounds) if bounds else ((), (), ())
+    return ops.slice(x, starts=starts, stops=stops, steps=steps)
+
+
+def _bounds(span: Span, size: int) -> Span:
+    """A span as NumPy's start, stop and step."""
+    first, count, step = span
+    if count == 0:
+        return 0, 0, 1
+    end = first + (count - 1) * step + (1 if step > 0 else -1)
+    return first, end if end >= 0 else -size - 1, step
+
+
+# -- concat ---------------------------------------------------------------------------------------
+
+
+def _spell_joined_parts(draw: Draw) -> Node:
+    """A concat of parts of one input, of nothing, of concats, or of one operand."""
+    graph, dims, dtype = Graph("spelled"), list(draw.dims(1, 3)), draw.dtype("a")
+    axis, sizes = draw.integer(0, len(dims) - 1), [draw.size() for _ in range(3)]
+    dims[axis] = sum(sizes) + 1
+    x = graph.input("x", Shape(dims, dtype))
+    starts = [sum(sizes[:i]) for i in range(3)]
+    parts = [ops.narrow(x, axis=axis, start=s, length=n) for s, n in zip(starts, sizes)]
+    if draw.coin(0.3):
+        parts = [ops.concat(parts[:2], axis=axis), x]
+    return ops.concat(parts[: draw.integer(1, 3)], axis=axis)
+
+
+@rule(lambda: ops.concat, sample=_spell_joined_parts)
+def concat_of_one(node: Node) -> Any:
+    """A concat of one operand is that operand; operands without elements are left out."""
+    axis = node.attrs["axis"]
+    kept = [i for i in node.inputs if i.shape.dims[axis] != 0] or [*node.inputs[:1]]
+    if len(kept) == 1:
+        return kept[0]
+    return ops.concat(kept, axis=axis) if len(kept) < len(node.inputs) else None
+
+
+@rule(lambda: ops.concat, sample=_spell_joined_parts)
+def concat_of_concat(node: Node) -> Any:
+    """A concat of concats along one axis is one concat."""
+    axis = node.attrs["axis"]
+    flat: list[Node] = []
+    for i in node.inputs:
+        flat += i.inputs if i.op == "concat" and i.attrs["axis"] == axis else [i]
+    return ops.concat(flat, axis=axis) if len(flat) > len(node.inputs) else None
+
+
+@rule(lambda: ops.concat, sample=_spell_joined_parts)
+def concat_of_neighbours(node: Node) -> Any:
+    """Parts that lie side by side in one value are a part of it."""
+    axis = node.attrs["axis"]
+    joined: list[Node] = []
+    for part in node.inputs:
+        both = _adjacent(joined[-1], part, axis) if joined else None
+        joined = [*joined, part] if both is None else [*joined[:-1], both]
+    if len(joined) == len(node.inputs):
+        return None
+    return joined[0] if len(joined) == 1 else ops.concat(joined, axis=axis)
+
+
+def _adjacent(first: Node, second: Node, axis: int) -> Node | None:
+    if first.op != "narrow" or second.op != "narrow" or first.inputs[0] is not second.inputs[0]:
+        return None
+    a, b = first.attrs, second.attrs
+    if a["axis"] != axis or b["axis"] != axis or a["start"] + a["length"] != b["start"]:
+        return None
+    length = a["length"] + b["length"]
+    return ops.narrow(first.inputs[0], axis=axis, start=a["start"], length=length)
+
+
+# -- flip, tile, pad ------------------------------------------------------------------------------
+
+
+@rule(lambda x, a: ops.flip(x, axes=a))
+def flip_of_one(x: Node, a: tuple[int, ...]) -> Any:
+    """An axis of size 1 is the same either way round."""
+    kept = tuple(i for i in a if x.shape.dims[i] != 1)
+    if not kept:
+        return x
+    return ops.flip(x, axes=kept) if kept != a else None
+
+
+@rule(lambda x, a, b: ops.flip(ops.flip(x, axes=a), axes=b))
+def flip_of_flip(x: Node, a: tuple[int, ...], b: tuple[int, ...]) -> Any:
+    """An axis that is turned twice is not turned."""
+    return ops.flip(x, axes=tuple(i for i in range(x.rank) if (i in a) != (i in b)))
+
+
+def _spell_tile(draw: Draw) -> Node:
+    dims = tuple(1 if draw.coin() else d for d in draw.dims(0, 4))
+    x = Graph("spelled").input("x", Shape(dims, draw.dtype("a")))
+    return ops.tile(x, repeats=tuple(draw.size() if d == 1 else 1 for d in dims))
+
+
+@rule(lambda x, r: ops.tile(x, repeats=r), sample=_spell_tile)
+def tile_of_one(x: Node, node: Node) -> Any:
+    """Repeating axes of size 1 is an expansion, and repeating nothing is nothing."""
+    dims = node.shape.dims
+    if len(dims) != x.rank or any(a not in (1, b) for a, b in zip(x.shape.dims, dims)):
+        return None
+    return ops.expand(x, dims=dims)
+
+
+@rule(lambda x: ops.pad(x))
+def pad_by_nothing(x: Node, node: Node) -> Any:
+    """Padding by nothing does nothing."""
+    return x if all(n == 0 for n in (*node.attrs["low"], *node.attrs["high"])) else None

@@ -1,0 +1,285 @@
+"""Softmax and norms from their spellings.
+
+A norm is found from the inside out: first x / rms(x), then what is centred before it, then the
+scale and the bias after it. So the order in which a front end writes them does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlx import ops
+from rlx.dim import DimLike
+from rlx.draw import Draw
+from rlx.dtype import FLOATS, DType
+from rlx.ir.mir import Graph, Node
+from rlx.op import Kind
+from rlx.rules.common import is_float
+from rlx.rules.engine import Uses, at, no, rule, scalar_of
+from rlx.shape import Shape
+
+_ROUNDINGS = "the spelling rounds at every step and sums in another order; values reach 40"
+
+
+def trailing(axes: tuple[int, ...], rank: int) -> int | None:
+    """The first of `axes` if they are the last ones of `rank`."""
+    return rank - len(axes) if axes and axes == tuple(range(rank - len(axes), rank)) else None
+
+
+def _drawn(draw: Draw, least: int = 1) -> Node:
+    dims, dtype = draw.dims(least, 4, 1), draw.choice(sorted(FLOATS, key=str))
+    return Graph("spelled").input("x", Shape(dims, dtype))
+
+
+# -- softmax --------------------------------------------------------------------------------------
+
+
+def _spell_softmax(draw: Draw) -> Node:
+    x = _drawn(draw)
+    axis = draw.integer(0, x.rank - 1)
+    e = ops.exp(ops.sub(x, ops.max(x, axes=(axis,), keepdims=True)))
+    total = ops.sum(e, axes=(axis,), keepdims=True)
+    return ops.div(e, total) if draw.coin() else ops.mul(ops.reciprocal(total), e)
+
+
+@rule(
+    lambda x, e, a: ops.div(
+        at("e", ops.exp(ops.sub(x, ops.max(x, axes=a, keepdims=True)))),
+        ops.sum(e, axes=a, keepdims=True),
+    ),
+    lambda x, e, a: ops.mul(
+        at("e", ops.exp(ops.sub(x, ops.max(x, axes=a, keepdims=True)))),
+        ops.reciprocal(ops.sum(e, axes=a, keepdims=True)),
+    ),
+    sample=_spell_softmax,
+    slack=4.0,
+    why="a quotient where there may have been a reciprocal; halves round at every step",
+)
+def softmax_formula(x: Node, e: Node, a: tuple[int, ...], uses: Uses) -> Any:
+    """exp(x - max) divided by its sum is the softmax."""
+    if len(a) != 1:
+        return no("a softmax is over one axis")
+    if uses(e) > 2:
+        return no("the exponentials are needed elsewhere too")
+    return ops.softmax(x, axis=a[0])
+
+
+def _spell_log_softmax(draw: Draw) -> Node:
+    x = _drawn(draw)
+    axis = draw.integer(0, x.rank - 1)
+    below = ops.sub(x, ops.max(x, axes=(axis,), keepdims=True))
+    return ops.sub(below, ops.log(ops.sum(ops.exp(below), axes=(axis,), keepdims=True)))
+
+
+@rule(
+    lambda x, d, a: ops.sub(
+        at("d", ops.sub(x, ops.max(x, axes=a, keepdims=True))),
+        ops.log(ops.sum(ops.exp(d), axes=a, keepdims=True)),
+    ),
+    sample=_spell_log_softmax,
+    slack=64.0,
+    why="in halves the spelling rounds differences of up to 80 before it takes the logarithm",
+)
+def log_softmax_formula(x: Node, a: tuple[int, ...]) -> Any:
+    """(x - max) - log of the sum of its exponentials is the log-softmax."""
+    return ops.log_softmax(x, axis=a[0]) if len(a) == 1 else None
+
+
+# -- x / rms(x) -----------------------------------------------------------------------------------
+
+
+def _spell_rms(draw: Draw) -> Node:
+    x = _drawn(draw)
+    axes = tuple(range(draw.integer(0, x.rank - 1), x.rank))
+    eps = draw.choice((1e-5, 1e-3))
+    inside = ops.add(ops.mean(ops.square(x), axes=axes, keepdims=True), eps)
+    scale = x.graph.input("s", Shape(x.shape.dims[-1:], x.dtype))
+    forms = (
+        lambda: ops.div(x, ops.sqrt(inside)),
+        lambda: ops.mul(x, ops.rsqrt(inside)),
+        lambda: ops.mul(ops.mul(ops.rsqrt(inside), scale), x),
+        lambda: ops.mul(ops.rsqrt(inside), ops.mul(scale, x)),
+    )
+    return draw.choice(forms)()
+
+
+@rule(
+    lambda x, v: ops.div(x, at("r", ops.sqrt(v))),
+    lambda x, v: ops.mul(x, at("r", ops.rsqrt(v))),
+    lambda x, v, s: ops.mul(x, ops.mul(at("r", ops.rsqrt(v)), s)),
+    lambda x, v, s: ops.mul(ops.mul(x, s), at("r", ops.rsqrt(v))),
+    sample=_spell_rms,
+    slack=32.0,
+    refines=True,
+    why=_ROUNDINGS,
+)
+def rms_norm_formula(x: Node, v: Node, r: Node, node: Node, uses: Uses) -> Any:
+    """x / √(mean of x² + eps) is the rms norm; a factor beside it stays a factor."""
+    found = _mean_square(v, x)
+    if found is None:
+        return None
+    if uses(r) > 1:
+        return no("the root mean square is needed elsewhere too")
+    axis, eps = found
+    normed = ops.rms_norm(x, axis=axis, eps=eps)
+    rest = _other_factor(node, x, r)
+    made = normed if rest is None else ops.mul(normed, rest)
+    return made if made.shape == node.shape else None
+
+
+def _mean_square(v: Node, x: Node) -> tuple[int, float] | None:
+    """The first axis and the eps of `v` = mean of x² over the last axes + eps."""
+    eps = 0.0
+    if v.op == "add":
+        values = [scalar_of(i) for i in v.inputs]
+        if (values[0] is None) == (values[1] is None):
+            return None
+        eps = float(values[0] if values[1] is None else values[1])
+        v = v.inputs[0 if values[0] is None else 1]
+    if v.op != "mean" or not v.attrs["keepdims"] or not is_float(x):
+        return None
+    squared = v.inputs[0]
+    axis = trailing(v.attrs["axes"], x.rank)
+    is_square = squared.op == "square" and squared.inputs[0] is x
+    return (axis, eps) if is_square and axis is not None and eps >= 0.0 else None
+
+
+def _other_factor(node: Node, x: Node, r: Node) -> Node | None:
+    """What is multiplied in beside x and its reciprocal root."""
+    inner = next((i for i in node.inputs if i not in (x, r)), None)
+    if inner is None or inner.op != "mul":
+        return None
+    return next((i for i in inner.inputs if i not in (x, r)), inner.inputs[0])
+
+
+# -- around it ------------------------------------------------------------------------------------
+
+
+def _spell_centred(draw: Draw) -> Node:
+    x = _drawn(draw)
+    axis = draw.integer(0, x.rank - 1)
+    axes = tuple(range(axis, x.rank))
+    centred = ops.sub(x, ops.mean(x, axes=axes, keepdims=True))
+    rest = _affine(x, axis, draw.integer(0, 2))
+    return ops.rms_norm(centred, *rest, axis=axis, eps=draw.choice((1e-5, 1e-3)))
+
+
+def _affine(x: Node, axis: int, count: int) -> list[Node]:
+    shape = Shape(x.shape.dims[axis:], x.dtype)
+    return [x.graph.input(name, shape) for name in ("s", "b")[:count]]
+
+
+@rule(
+    lambda: ops.rms_norm,
+    sample=_spell_centred,
+    slack=64.0,
+    refines=True,
+    why=_ROUNDINGS + "; in halves the centred values are rounded before their variance is taken",
+)
+def layer_norm_formula(node: Node) -> Any:
+    """The rms norm of x - mean(x) is the layer norm of x."""
+    centred, *affine = node.inputs
+    if centred.op != "sub":
+        return None
+    x, mean = centred.inputs
+    axes = tuple(range(node.attrs["axis"], x.rank))
+    is_mean = mean.op == "mean" and mean.inputs[0] is x and mean.attrs["keepdims"]
+    if not is_mean or mean.attrs["axes"] != axes:
+        return None
+    return ops.layer_norm(x, *affine, **node.attrs)
+
+
+def _spell_scaled(draw: Draw) -> Node:
+    x = _drawn(draw)
+    axis = draw.integer(0, x.rank - 1)
+    norm = draw.choice((ops.rms_norm, ops.layer_norm))
+    (scale,) = _affine(x, axis, 1)
+    if draw.coin(0.3):
+        scale = ops.reshape(scale, dims=(*[1] * axis, *scale.shape.dims))
+    return ops.mul(norm(x, axis=axis), scale)
+
+
+_IN_HALVES = "in halves the spelling rounds before the scale or bias"
+
+
+@rule(
+    lambda x, s: ops.mul(at("norm", ops.rms_norm(x)), s),
+    lambda x, s: ops.mul(at("norm", ops.layer_norm(x)), s),
+    sample=_spell_scaled,
+    slack=4.0,
+    refines=True,
+    why=_IN_HALVES,
+)
+def scale_into_norm(x: Node, s: Node, norm: Node, uses: Uses) -> Any:
+    """A norm times a vector over its axes is the norm with that scale."""
+    scale = _over_axes(s, x.shape.dims[norm.attrs["axis"] :])
+    if scale is None:
+        return None
+    if uses(norm) > 1:
+        return no("the norm is needed without its scale too")
+    return norm.graph.node(norm.decl, (x, scale), norm.attrs)
+
+
+def _spell_biased(draw: Draw) -> Node:
+    x = _drawn(draw)
+    axis = draw.integer(0, x.rank - 1)
+    scale, bias = _affine(x, axis, 2)
+    return ops.add(draw.choice((ops.rms_norm, ops.layer_norm))(x, scale, axis=axis), bias)
+
+
+@rule(
+    lambda x, s, b: ops.add(at("norm", ops.rms_norm(x, s)), b),
+    lambda x, s, b: ops.add(at("norm", ops.layer_norm(x, s)), b),
+    sample=_spell_biased,
+    slack=4.0,
+    refines=True,
+    why=_IN_HALVES,
+)
+def bias_into_norm(x: Node, s: Node, b: Node, norm: Node, uses: Uses) -> Any:
+    """A scaled norm plus a vector over its axes is the norm with that bias."""
+    bias = _over_axes(b, x.shape.dims[norm.attrs["axis"] :])
+    if bias is None:
+        return None
+    if uses(norm) > 1:
+        return no("the norm is needed without its bias too")
+    return norm.graph.node(norm.decl, (x, s, bias), norm.attrs)
+
+
+def _over_axes(v: Node, dims: tuple[DimLike, ...]) -> Node | None:
+    """`v` as a vector of exactly `dims`, where it only has ones before them."""
+    lead = v.shape.dims[: max(0, v.rank - len(dims))]
+    if v.shape.dims[len(lead) :] != dims or any(d != 1 for d in lead):
+        return None
+    return ops.reshape(v, dims=dims) if lead else v
+
+
+# -- halves ---------------------------------------------------------------------------------------
+
+
+def _spell_in_f32(draw: Draw) -> Node:
+    dtype = draw.choice((DType.F16, DType.BF16))
+    graph, dims = Graph("spelled"), draw.dims(1, 4, 1)
+    wide = [
+        ops.cast(graph.input(n, Shape(d, dtype)), to=DType.F32)
+        for n, d in (("x", dims), ("s", dims[-1:]))
+    ]
+    forms = (
+        lambda: ops.softmax(wide[0], axis=-1),
+        lambda: ops.rms_norm(wide[0]),
+        lambda: ops.layer_norm(*wide),
+        lambda: ops.gelu(wide[0]),
+    )
+    return ops.cast(draw.choice(forms)(), to=dtype)
+
+
+@rule(lambda x, to: ops.cast(x, to=to), sample=_spell_in_f32)
+def halves_compute_in_f32(x: Node, to: DType, uses: Uses) -> Any:
+    """Widening halves to f32, computing and rounding once is what an op on halves does."""
+    if to not in (DType.F16, DType.BF16) or x.dtype is not DType.F32 or not x.inputs:
+        return None
+    if x.decl.kind not in (Kind.ROW, Kind.ELEMENTWISE) or x.decl.is_exact or x.has_items:
+        return None
+    if any(i.op != "cast" or i.inputs[0].dtype is not to for i in x.inputs) or uses(x) > 1:
+        return None
+    made = x.graph.node(x.decl, [i.inputs[0] for i in x.inputs], x.attrs)
+    return made if made.shape.dtype is to else None
