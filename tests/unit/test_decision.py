@@ -47,7 +47,7 @@ def test_no_worse_in_anything_is_taken_below_the_threshold() -> None:
     made = _ask(DecisionLog(WGPU), _node())
     assert made.predicted_ns == 3_000 < WGPU.gate.min_gain_ns
     assert made.verdict
-    assert "1 launches" in made.reason
+    assert made.reason == "no worse in anything; saves 1 launch"
 
 
 def test_a_trade_must_gain_what_the_gate_asks() -> None:

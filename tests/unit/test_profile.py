@@ -17,6 +17,7 @@ from rlx.dim import Dim
 from rlx.dtype import DType
 from rlx.errors import Error
 from rlx.ir.mir import Graph, MirModule, Node
+from rlx.plan.planner import plan_module
 from rlx.shape import Shape
 
 F32 = 4
@@ -236,6 +237,26 @@ def test_a_lookup_reads_the_rows_it_takes() -> None:
     table, ids = g.param("table", Shape([50_000, 8])), g.input("ids", Shape([3], DType.I64))
     rows = g.embedding(table, ids)
     assert Terms(Target.of("cpu")).of(rows) == GraphIoProfile(1, 0, 0, 3 * 8 + 2 * (3 * 8 * F32))
+
+
+def test_a_plan_says_itself_what_runs_per_call() -> None:
+    g = Graph("g")
+    x, w = g.input("x", Shape([4, 6])), g.param("w", Shape([6]))
+    y = g.transpose(g.mul(x, g.exp(w)), perm=(1, 0))
+    g.set_outputs([g.neg(y), y])
+    for name in ("cpu", "tpu"):
+        target = Target.of(name)
+        lir = plan_module(g, target)
+        assert profile_graph_io(lir, target=target) == profile_graph_io(g, target=target)
+        assert profile_graph_io(lir) == profile_graph_io(lir.mir) == profile_graph_io(g)
+
+
+def test_a_producer_that_writes_into_a_concat_leaves_it_nothing_to_do() -> None:
+    g = Graph("g")
+    x = g.input("x", Shape([16]))
+    g.set_outputs([g.concat([g.neg(x), g.exp(x)], axis=0)])
+    planned = profile_graph_io(plan_module(g, Target.of("cpu")), target="cpu")
+    assert planned == GraphIoProfile(2, 0, 128, 4 * 64)
 
 
 # -- terms and benefits ---------------------------------------------------------------------------

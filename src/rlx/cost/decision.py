@@ -150,10 +150,10 @@ def _dtype(nodes: Iterable[Node]) -> DType:
 def _savings(candidate: Candidate) -> str:
     benefit = candidate.benefit
     parts = [
-        (benefit.launches_saved, "launches"),
-        (benefit.sync_points_saved, "syncs"),
-        (benefit.device_traffic_bytes_saved, "bytes of traffic"),
-        (benefit.host_readback_bytes_saved, "bytes of readback"),
-        (-candidate.flops_delta, "flops"),
+        (benefit.launches_saved, "launch", "launches"),
+        (benefit.sync_points_saved, "sync", "syncs"),
+        (benefit.device_traffic_bytes_saved, "byte of traffic", "bytes of traffic"),
+        (benefit.host_readback_bytes_saved, "byte of readback", "bytes of readback"),
+        (-candidate.flops_delta, "flop", "flops"),
     ]
-    return ", ".join(f"{count:,} {unit}" for count, unit in parts if count)
+    return ", ".join(f"{n:,} {one if n == 1 else many}" for n, one, many in parts if n)

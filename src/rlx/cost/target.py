@@ -17,7 +17,7 @@ from rlx.dim import DimLike, is_static, upper_bound
 from rlx.dtype import DType
 from rlx.errors import Error
 from rlx.ir.layout import Layout
-from rlx.op import Kind
+from rlx.op import Kind, Op, lookup
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Node
@@ -148,14 +148,14 @@ class Target:
 
     def has_kernel(self, op: str) -> bool:
         """Can a node of `op` be native here? Its dtypes and sizes may still forbid it."""
-        from rlx.op import lookup
+        return op not in self.refusals and self._runs(lookup(op))
 
-        if op in LOOPS:
-            return op in self.loops
-        decl = lookup(op)
-        is_generated = decl.kind in self.native_kinds and decl.page != "fused"
-        is_known = op in self.native or is_generated or decl.lower is None
-        return is_known and op not in self.refusals
+    def _runs(self, op: Op) -> bool:
+        """Loops are claimed by name, and so are fused ops; the rest by kind, or as primitives."""
+        if op.name in LOOPS:
+            return op.name in self.loops
+        is_generated = op.kind in self.native_kinds and op.page != "fused"
+        return is_generated or op.name in self.native or op.lower is None
 
     def claim(self, node: Node) -> Claim:
         """How this target runs `node`, and why."""
@@ -164,7 +164,7 @@ class Target:
             return Claim("no", refusal)
         if node.op in LOOPS:
             return self._claim_loop(node)
-        if not self.has_kernel(node.op):
+        if not self._runs(node.decl):
             return Claim("lowered", f"{self.name} has no kernel of its own for {node.op}")
         limit = self.kernel_limits.get(node.op)
         why = limit.why_not(node) if limit else None

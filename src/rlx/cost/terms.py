@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rlx import attrs as attributes
 from rlx.attrs import is_symbolic
 from rlx.cost.gate import GraphIoProfile
 from rlx.cost.target import Target
@@ -36,6 +37,7 @@ class Terms:
         self._per_call: dict[Node, bool] = {}
         self._layouts: dict[Node, Layout | None] = {}
         self._sizes: dict[Shape, int] = {}
+        self._flops: dict[tuple[object, ...], int] = {}
         self._terms: dict[Node, GraphIoProfile] = {}
 
     def of(self, node: Node) -> GraphIoProfile:
@@ -72,11 +74,20 @@ class Terms:
         for node in nodes:
             if node.is_leaf or self.is_view(node) or not self.is_per_call(node):
                 continue
-            shapes = [s for i in node.inputs for s in i.shapes]
-            flops += typical_size(node.decl.flops(shapes, node.shapes, node.attrs))
+            flops += self.flops_of(node)
             touched |= dict.fromkeys((node, *map(self.root, node.inputs)))
         sizes = (self.bytes_of(s) for node in touched for s in node.shapes)
         return ComputeProfile(flops, sum(sizes))
+
+    def flops_of(self, node: Node) -> int:
+        """The arithmetic of one application; layers alike are counted once."""
+        shapes = tuple(s for i in node.inputs for s in i.shapes)
+        key = (node.op, shapes, *map(attributes.key, node.attrs.values()))
+        found = self._flops.get(key)
+        if found is None:
+            flops = node.decl.flops(shapes, node.shapes, node.attrs)
+            found = self._flops[key] = typical_size(flops)
+        return found
 
     # -- facts about values ------------------------------------------------------------------------
 

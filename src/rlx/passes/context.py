@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlx.cost.decision import DecisionLog
 from rlx.cost.target import FusionLimits, FusionTarget, Target
 from rlx.passes.options import DispatchPolicy, FusionOptions
+from rlx.rules.engine import Event
 
 if TYPE_CHECKING:
     from rlx.cost.gate import IoFusionGate
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One compile: passes read it and write only to its log."""
+    """One compile: passes read it and write only to its logs."""
 
     target: Target
     options: FusionOptions
     log: DecisionLog
+    rewrites: list[Event] = field(default_factory=list[Event])
+    """Every rule that fired, or nearly did."""
 
     @classmethod
     def of(
