@@ -240,8 +240,12 @@ def _inlined(*externals: Any, body: Any) -> Any:
     return tuple(made) if len(made) > 1 else made[0]
 
 
+_TYPED = "its body states the sizes; a body over named dims is the symbolic form"
+
+
 @op(
     "_[...]+ -> _[...]", kind=Kind.REGION, shape=_elementwise_shape, flops=_region_flops,
+    why_static=_TYPED,
     is_exact=True,
 )  # fmt: skip
 def elementwise_region(*externals: Array, body: Body) -> Any:
@@ -250,7 +254,14 @@ def elementwise_region(*externals: Array, body: Body) -> Any:
     return _evaluated(externals, body)
 
 
-@op("_[...]+ -> _[...]", kind=Kind.REGION, shape=_region_shape, flops=_region_flops, is_exact=True)
+@op(
+    "_[...]+ -> _[...]",
+    kind=Kind.REGION,
+    shape=_region_shape,
+    flops=_region_flops,
+    why_static=_TYPED,
+    is_exact=True,
+)
 def region(*externals: Array, body: Body) -> Any:
     """Any graph that runs as one kernel: its inputs are the operands, by position."""
     return _evaluated(externals, body)
