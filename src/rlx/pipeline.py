@@ -24,9 +24,10 @@ from rlx.passes.fuse import fuse
 from rlx.passes.legalise import legalise, require_legal
 from rlx.passes.options import FusionOptions
 from rlx.passes.report import FusionReport
-from rlx.passes.simplify import simplify
+from rlx.passes.simplify import simplify, tidy
 from rlx.plan.check import require_sound
 from rlx.plan.planner import plan_module
+from rlx.rules.engine import Event
 from rlx.shape import DimBinding
 
 Pass = Callable[[Graph, Context], Graph]
@@ -34,7 +35,7 @@ Pass = Callable[[Graph, Context], Graph]
 PASSES: tuple[Pass, ...] = (
     simplify,  # rules, constant folding, shared subexpressions, dead nodes, block recognition
     legalise,  # lower what the target has no kernel for
-    simplify,  # what the lowerings left to tidy
+    tidy,  # what the lowerings left
     fuse,  # named shapes, then regions: each one put to the gate
     require_legal,  # every node is one the target runs, or an error that names it
 )
@@ -47,6 +48,8 @@ class CompileResult:
     lir: LirModule
     fusion: FusionReport
     decisions: tuple[Decision, ...]
+    rewrites: tuple[Event, ...] = ()
+    """Every rule that fired, or nearly did."""
     options: FusionOptions = FusionOptions()
 
     @property
@@ -125,7 +128,8 @@ class CompilePipeline:
         if self.assert_fusion_clean and not report.is_clean:
             raise Error(f"{module.name}: fusion is not clean.\n{report}")
         lir = _planned(graph, self.target, self.options, self.alignment)
-        return CompileResult(lir, report, context.log.decisions, self.options)
+        events = tuple(context.rewrites)
+        return CompileResult(lir, report, context.log.decisions, events, self.options)
 
 
 def _planned(graph: Graph, target: Target, options: FusionOptions, alignment: int) -> LirModule:

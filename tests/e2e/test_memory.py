@@ -19,8 +19,9 @@ def rounded(size: int) -> int:
 def peak_of_live_bytes(lir: rlx.LirModule) -> int:
     """The most bytes alive at any step: 64-byte-rounded storage roots, in-place pairs once.
 
-    Alive from the step that writes it (inputs: from the start) to the last step that reads it or a
-    view of it (outputs: to the end). Weights and what depends on them alone are not counted.
+    Alive from the step that writes it to the last step that reads it or a view of it (outputs: to
+    the end). Inputs are never overwritten, so they are alive throughout. Weights and what depends
+    on them alone are not counted.
     """
     plan, graph = lir.plan, lir.mir.graph
     steps = [n for n in plan.schedule if plan.phase_of(n) is not rlx.Phase.PROLOGUE]
@@ -41,8 +42,8 @@ def peak_of_live_bytes(lir: rlx.LirModule) -> int:
             r = root[i]
             if r in death:
                 death[r] = t
-    for out in graph.outputs:
-        death[root[out]] = len(steps)
+    for kept in (*graph.inputs, *graph.outputs):
+        death[root[kept]] = len(steps)
     replaced = {root[old]: new for new, old in plan.in_place.items()}
     alive = np.zeros(len(steps) + 2, np.int64)
     for node, start in birth.items():

@@ -218,4 +218,4 @@ def test_import_pulls_in_numpy_and_ml_dtypes_alone() -> None:
         " if m.split('.')[0] not in sys.stdlib_module_names}))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "['rlx']"
+    assert set(eval(done.stdout)) <= {'rlx', 'numpy', 'ml_dtypes'}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rlx.cost.decision import Decision
 from rlx.pipeline import CompileResult
+from rlx.rules.engine import Fired
 
 
 def explain(result: CompileResult) -> str:
@@ -16,10 +19,19 @@ def explain(result: CompileResult) -> str:
         f"arena {lir.arena_bytes:,} bytes (saved {plan.bytes_saved:,} by sharing), "
         f"weights {plan.weight_bytes:,} bytes",
         str(result.fusion).rstrip(),
+        *_rules(result),
         *_section("taken", taken),
         *_section("refused", refused),
     ]
     return "\n".join(lines)
+
+
+def _rules(result: CompileResult) -> list[str]:
+    """Which identities were used, how often."""
+    fired = [e for e in result.rewrites if isinstance(e, Fired)]
+    count = Counter(e.rule for e in fired)
+    identity = {e.rule: e.identity for e in fired}
+    return ["rules:", *(f"  {n} x {r}: {identity[r]}" for r, n in count.items())] if fired else []
 
 
 def _section(title: str, decisions: list[Decision]) -> list[str]:

@@ -7,10 +7,16 @@ inputs and params keep their slot whether they are read or not.
 from __future__ import annotations
 
 from rlx.ir.mir import Graph
-from rlx.rules import all_rules
-from rlx.rules.engine import Event, rewrite, ruleset
+from rlx.passes.context import Context
+from rlx.rules import all_rules, plain_rules
+from rlx.rules.engine import rewrite, ruleset
 
 
-def simplify(graph: Graph, log: list[Event] | None = None) -> Graph:
-    """`graph` with every rule applied that applies; each firing and miss goes to `log`."""
-    return rewrite(graph, ruleset(all_rules()), log)
+def simplify(graph: Graph, context: Context) -> Graph:
+    """`graph` with every rule applied that applies; the context keeps each firing and miss."""
+    return rewrite(graph, ruleset(all_rules()), context.rewrites)
+
+
+def tidy(graph: Graph, context: Context) -> Graph:
+    """Simplify after lowering: blocks that the target has no kernel for are not named again."""
+    return rewrite(graph, ruleset(plain_rules()), context.rewrites)

@@ -15,10 +15,10 @@ THEMES = (
     "logic",
     "reductions",
     "products",
-    "activations",
-    "norms",
 )
-"""The order of trying: constants first, then what removes work, then what names blocks."""
+"""What removes work, in the order of trying: constants first."""
+RECOGNITION = ("activations", "norms", "attention", "rotary")
+"""What names a block by its primitive spelling."""
 
 
 def rules_of(theme: ModuleType) -> list[Rule]:
@@ -28,5 +28,14 @@ def rules_of(theme: ModuleType) -> list[Rule]:
 
 def all_rules() -> list[Rule]:
     """Every rule, theme by theme."""
-    themes = [importlib.import_module(f"rlx.rules.{name}") for name in THEMES]
-    return [rule for theme in themes for rule in rules_of(theme)]
+    return _of(THEMES + RECOGNITION)
+
+
+def plain_rules() -> list[Rule]:
+    """The rules that name no blocks: what a target has lowered stays lowered."""
+    return _of(THEMES)
+
+
+def _of(themes: tuple[str, ...]) -> list[Rule]:
+    modules = [importlib.import_module(f"rlx.rules.{name}") for name in themes]
+    return [rule for module in modules for rule in rules_of(module)]
