@@ -6,6 +6,7 @@ compare equal: `(seq * 4 + 8) // 4 == seq + 2`. Whatever is constant is a plain 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -217,17 +218,22 @@ def _at_least_zero(dim: DimLike) -> bool:
 
 
 def _without_quotients(dim: DimLike) -> DimLike:
-    """At most `dim`: x - k + 1 ≤ k·(x // k) ≤ x for k > 0, wherever quotients occur k-fold."""
+    """At most a positive multiple of `dim`: x - k + 1 ≤ k·(x // k) ≤ x, for k > 0."""
+    terms = [(*_quotient(m), c) for m, c in _terms(dim)]
+    scale = math.lcm(*(k for _, k, _ in terms))
     total: DimLike = 0
-    for monomial, c in _terms(dim):
-        term: DimLike = _from_terms({monomial: c})
-        match monomial:
-            case (Call("//", (x, int(k))),) if k > 0 and c % k == 0:
-                term = c // k * (x if c < 0 else x - k + 1)
-            case _:
-                pass
-        total = total + term
+    for x, k, c in terms:
+        total = total + c * scale // k * (x if c < 0 else x - (k - 1))
     return total
+
+
+def _quotient(monomial: Monomial) -> tuple[DimLike, int]:
+    """x and k of x // k; the monomial itself and 1 where it is not one."""
+    match monomial:
+        case (Call("//", (x, int(k))),) if k > 0:
+            return x, k
+        case _:
+            return _from_terms({monomial: 1}), 1
 
 
 def lower_bound(dim: DimLike) -> int:
