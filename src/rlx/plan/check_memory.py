@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rlx.dim import Dim, DimLike, compile_dims
@@ -87,8 +88,7 @@ class _Run:
     def findings(self) -> Iterator[Finding]:
         if any(self.value(d) < 0 for n in self.facts.nodes for s in n.shapes for d in s.dims):
             return
-        misplaced = [*self._slots()]
-        yield from misplaced
+        yield from self._slots()
         yield from self._start()
         for step, kernel in enumerate(self.plan.schedule):
             for operand in dict.fromkeys(kernel.inputs):
@@ -107,10 +107,11 @@ class _Run:
 
     def _bytes(self, node: Node) -> Range:
         """The bytes from the first to behind the last element of a value, in its space."""
-        layout = self.plan.layout(node)
-        low, high = _extent(layout, self.value)
-        start, _ = self._slot(self.plan.root(node))
-        itemsize = node.shape.dtype.itemsize
+        view, itemsize = self.plan.views.get(node), node.shape.dtype.itemsize
+        if view is None:
+            start, count = self._slot(node)[0], math.prod(map(self.value, node.shape.dims))
+            return start, start + count * itemsize
+        start, (low, high) = self._slot(view.root)[0], _extent(view.layout, self.value)
         return start + low * itemsize, start + high * itemsize
 
     def _shadow(self, node: Node) -> Shadow:
