@@ -124,6 +124,9 @@ class CompilePipeline:
         for run in PASSES:
             graph = run(graph, context)
             verify(graph)
+        if context.log.unused_force:
+            unused = ", ".join(context.log.unused_force)
+            raise Error(f"{module.name}: force names no decision that can be reversed: {unused}.")
         report = FusionReport.analyze(module.graph, graph, context.log.decisions)
         if self.assert_fusion_clean and not report.is_clean:
             raise Error(f"{module.name}: fusion is not clean.\n{report}")

@@ -66,6 +66,7 @@ def _shadow(node: Node, operands: Sequence[Shadow], plain: Mapping[Node, Any]) -
     lost = any(o.is_lost for o in operands)
     return [
         _bounded(values[i], [m[i] for m in moved], eps * FACTOR * terms[i], shape, lost)
+        if _is_inexact(shape.dtype) else Shadow.exact(given[i])
         for i, shape in enumerate(node.shapes)
     ]
 
@@ -109,7 +110,7 @@ def _terms(
     node: Node, operands: Sequence[Shadow], values: Sequence[Array], given: Sequence[Array]
 ) -> list[Array]:
     """The size of what is added up at each element of each result."""
-    sizes = [np.abs(v) for v in values]
+    sizes = [np.abs(v.astype(np.complex128)) for v in values]
     if node.decl.kind not in SUMS:
         return sizes
     positive = [np.abs(o.value) if _is_inexact(n.shape.dtype) else o.value
@@ -120,7 +121,7 @@ def _terms(
 def _apply(node: Node, operands: Sequence[Array], given: Sequence[Array]) -> list[Array]:
     """The step in f64; a step that holds typed graphs runs in its own dtypes."""
     if node.op == "cast":
-        return [operands[0].real if not node.shape.dtype.is_complex else operands[0]]
+        return [_cast(operands[0], node.shape.dtype)]
     holds_graphs = any(hasattr(v, "seal") for v in node.attrs.values())
     try:
         if holds_graphs:
@@ -132,6 +133,13 @@ def _apply(node: Node, operands: Sequence[Array], given: Sequence[Array]) -> lis
     except Error:
         return [_wide(g) for g in given]
     return [_wide(m) for m in (made if isinstance(made, tuple) else (made,))]
+
+
+def _cast(operand: Array, to: DType) -> Array:
+    """To an inexact dtype, without the rounding."""
+    if to.is_complex:
+        return operand.astype(np.complex128)
+    return (operand.real if operand.dtype.kind == "c" else operand).astype(np.float64)
 
 
 def _admitted(operand: Array, source: Node) -> Array:

@@ -82,7 +82,7 @@ class Executable:
         """What one call costs in launches, syncs and bytes, as the target counts them."""
         from rlx.cost.profile import profile_graph_io
 
-        return profile_graph_io(self._graph, target=self.lir.target)
+        return profile_graph_io(self.lir, target=self.lir.target)
 
     def memory(self, **sizes: int) -> MemoryNeed:
         """The bytes needed, known before running; give the sizes of named dims, if there are any."""
