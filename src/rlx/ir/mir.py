@@ -106,11 +106,16 @@ class Graph:
 
     def input(self, name: str, shape: Shape) -> Node:
         """A value given anew on every call."""
-        return self.node("input", (), {"name": name, "shape": shape})
+        return self._leaf("input", name, shape)
 
     def param(self, name: str, shape: Shape) -> Node:
         """A weight: given once, the same for every call."""
-        return self.node("param", (), {"name": name, "shape": shape})
+        return self._leaf("param", name, shape)
+
+    def _leaf(self, op: str, name: str, shape: Shape) -> Node:
+        if isinstance(name, str) and name in self._names:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GraphError(f"{op}{self._here()}: the name {name!r} is already taken")
+        return self.node(op, (), {"name": name, "shape": shape})
 
     def constant(self, value: Any) -> Node:
         """A value known now."""

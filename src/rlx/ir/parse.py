@@ -112,7 +112,10 @@ class Reader:
         tokens.expect("=")
         decl = self._op()
         inputs, attrs = self._arguments(decl, scope)
+        before = len(scope.graph)
         node = self._made(line, lambda: scope.graph.node(decl, inputs, attrs))
+        if decl.name in ("input", "param") and len(scope.graph) == before:
+            raise tokens.error(f"the name {node.attrs['name']!r} is already taken", line)
         tokens.expect(":")
         self._check_shape(node, scope, line)
         scope.graph.add_origins(node, (Origin("line", f"{tokens.source}:{line}"),))
