@@ -13,7 +13,6 @@ from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
 from rlx.passes.facts import Facts
 from rlx.passes.patterns import PATTERNS
-from rlx.passes.patterns.common import Pattern
 from rlx.passes.regions import fuse_regions
 from rlx.passes.rewrite import Match, Miss, apply
 
@@ -31,15 +30,11 @@ def _fused(graph: Graph, ctx: Context) -> Graph:
 
 def fuse_named(graph: Graph, ctx: Context) -> Graph:
     """The graph with every accepted named shape, pattern by pattern."""
-    for pattern in PATTERNS:
-        graph = fuse_pattern(graph, pattern, ctx)
-    return graph
-
-
-def fuse_pattern(graph: Graph, pattern: Pattern, ctx: Context) -> Graph:
-    """The graph with the accepted matches of one pattern."""
     facts = Facts.of(graph)
-    return apply(facts, list(_accepted(pattern(facts), facts, ctx)))
+    for pattern in PATTERNS:
+        made = apply(facts, list(_accepted(pattern(facts), facts, ctx)))
+        facts = facts if made is facts.graph else Facts.of(made)
+    return facts.graph
 
 
 def _accepted(found: Iterable[Match | Miss], facts: Facts, ctx: Context) -> Iterable[Match]:

@@ -55,7 +55,7 @@ class Groups:
 
     def why_not(self, first: int, second: int) -> str | None:
         """Why the groups, of which `second` reads `first`, may not become one; None if they may."""
-        if self._is_plainly_free(first, second):
+        if self._plain_place(first, second) is not None:
             return None
         if len(self._after[first]) > SEARCH_LIMIT:
             return TOO_FAR
@@ -64,11 +64,10 @@ class Groups:
 
     def merge(self, first: int, second: int) -> int:
         """Make `second`, which reads `first`, one group with it; `why_not` was asked before."""
+        place = self._plain_place(first, second)
+        if place is not None:
+            return self._join(first, second, place)
         low, high = self.position[first], self.position[second]
-        if all(self.position[g] < low for g in self.before(second) if g != first):
-            return self._join(first, second, low)
-        if all(self.position[g] > high for g in self.after(first) if g != second):
-            return self._join(first, second, high)
         window = self._window(first, second)
         assert not isinstance(window, str), window
         behind, ahead = window
@@ -79,13 +78,29 @@ class Groups:
             self.position[group] = place
         return self._join(first, second, places[len(behind)])
 
-    def _is_plainly_free(self, first: int, second: int) -> bool:
-        low, high = self.position[first], self.position[second]
-        if all(self.position[g] < low for g in self.before(second) if g != first):
-            return True
+    def _plain_place(self, first: int, second: int) -> int | None:
+        """Where the two can stand with nothing else moved; the side with fewer edges is asked
+        first, which mostly answers."""
+        checks = [self._place_of_first, self._place_of_second]
+        if len(self._after[first]) < len(self._before[second]):
+            checks.reverse()
+        for check in checks:
+            place = check(first, second)
+            if place is not None:
+                return place
+        return None
+
+    def _place_of_first(self, first: int, second: int) -> int | None:
+        low = self.position[first]
+        is_free = all(self.position[g] < low for g in self.before(second) if g != first)
+        return low if is_free else None
+
+    def _place_of_second(self, first: int, second: int) -> int | None:
         if len(self._after[first]) > SEARCH_LIMIT:
-            return False
-        return all(self.position[g] > high for g in self.after(first) if g != second)
+            return None
+        high = self.position[second]
+        is_free = all(self.position[g] > high for g in self.after(first) if g != second)
+        return high if is_free else None
 
     def _window(self, first: int, second: int) -> tuple[list[int], list[int]] | str:
         """The groups between that `second` needs and those that need `first`, each in order."""

@@ -79,7 +79,9 @@ class _Engine:
             state = self.members.of(self.groups.find(numbers[0]))
             nodes = [self.facts.order[i] for i in numbers]
             results = [self.facts.order[i] for i in sorted(state.results)]
-            yield region_match(nodes, results)
+            match = region_match(nodes, results)
+            if match.externals:  # a region has operands: positions alone read nothing
+                yield match
 
 
 def region_match(nodes: Sequence[Node], results: Sequence[Node]) -> Match:
@@ -114,5 +116,6 @@ def _body(nodes: Sequence[Node], results: Sequence[Node], externals: Sequence[No
             if operand not in mapped:  # a small constant, carried along
                 mapped[operand] = body.node(operand.decl, (), operand.attrs)
         mapped[node] = body.node(node.decl, [mapped[i] for i in node.inputs], node.attrs)
+        body.add_origins(mapped[node], node.origins)
     body.set_outputs([mapped[r] for r in results])
     return body

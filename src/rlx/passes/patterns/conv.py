@@ -23,7 +23,8 @@ def _conv(node: Node, facts: Facts) -> Found:
     follower = facts.users[node][0] if facts.users[node] else None
     if follower is not None and follower.op == "batch_norm" and follower.inputs[0] is node:
         return _with_norm(node, follower, facts)
-    if follower is not None and follower.op == "add" and _channel_bias(follower, node):
+    is_add = follower is not None and follower.op == "add"
+    if is_add and _channel_bias(follower, node) is not None:
         return _with_bias(node, follower, facts)
     last = activation_after(node, facts)
     if len(node.inputs) < 3 or last is None:

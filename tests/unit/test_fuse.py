@@ -1,0 +1,525 @@
+"""Named fusions: what is fused, what is left alone, and that nothing changes its value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.fusing import (
+    TARGETS,
+    assert_same,
+    fused,
+    inputs,
+    ops_in,
+    ops_within,
+    params,
+    refusals,
+    values,
+)
+
+from rlx import ops
+from rlx.dtype import DType
+from rlx.ir.interpret import evaluate
+from rlx.ir.mir import Graph
+from rlx.passes import reasons
+from rlx.passes.context import Context
+from rlx.passes.facts import Facts
+from rlx.passes.fuse import fuse, fuse_named
+from rlx.passes.options import DispatchPolicy, FusionOptions
+from rlx.shape import Shape
+
+
+def graph(*outputs: Any) -> Graph:
+    made: Graph = outputs[0].graph
+    made.set_outputs(list(outputs))
+    return made
+
+
+def named(g: Graph, target: str = "cpu") -> Graph:
+    """Named fusions alone, checked."""
+    made = fuse_named(g, Context.of(target))
+    assert_same(g, made)
+    return made
+
+
+# -- products with bias and activation ------------------------------------------------------------
+
+
+def linear(bias: tuple[int, ...] = (6,)) -> tuple[Any, Any, Any]:
+    g = Graph("linear")
+    (x,) = inputs(g, x=(4, 5))
+    w, b = params(g, w=(5, 6), b=bias)
+    return x, w, b
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])
+def test_bias_and_activation_join_the_product(activation: str) -> None:
+    x, w, b = linear()
+    g = graph(getattr(ops, activation)(ops.matmul(x, w) + b))
+    made = named(g)
+    assert ops_in(made) == ["fused_matmul_bias_act"]
+    assert made.outputs[0].attrs["activation"] == activation
+
+
+@pytest.mark.parametrize("bias", [(6,), (1, 6)])
+@pytest.mark.parametrize("bias_first", [False, True])
+def test_bias_of_either_order_and_spelling(bias: tuple[int, ...], bias_first: bool) -> None:
+    x, w, b = linear(bias)
+    product = ops.matmul(x, w)
+    made = named(graph(b + product if bias_first else product + b))
+    assert "fused_matmul_bias_act" in ops_in(made)
+    assert "add" not in ops_in(made)
+
+
+def test_a_product_that_is_an_output_keeps_its_value() -> None:
+    """Defect 1 of the original: the biased value came out in place of the product."""
+    x, w, b = linear()
+    product = ops.matmul(x, w)
+    for target in TARGETS:
+        g = graph(product, product + b)
+        made, decisions = fused(g, target)
+        assert "fused_matmul_bias_act" not in ops_within(made)
+        assert refusals(decisions, "fuse_matmul_bias_act") == [reasons.IS_OUTPUT]
+
+
+def test_a_product_with_another_reader_is_not_hidden() -> None:
+    x, w, b = linear()
+    product = ops.matmul(x, w)
+    made, decisions = fused(graph(product + b, ops.exp(product)))
+    assert "fused_matmul_bias_act" not in ops_within(made)
+    assert refusals(decisions, "fuse_matmul_bias_act") == [reasons.HAS_OTHER_READERS]
+
+
+def test_a_sum_that_is_an_output_ends_the_pattern() -> None:
+    x, w, b = linear()
+    total = ops.matmul(x, w) + b
+    made = named(graph(total, ops.relu(total)))
+    assert sorted(ops_in(made)) == ["fused_matmul_bias_act", "relu"]
+
+
+def test_a_wide_bias_is_missed_and_a_residual_is_not() -> None:
+    x, w, b = linear((4, 6))
+    _, decisions = fused(graph(ops.matmul(x, w) + b))
+    assert refusals(decisions, "fuse_matmul_bias_act") == [reasons.BIAS_SHAPE]
+    g = Graph("residual")
+    x, r = inputs(g, x=(4, 5), r=(4, 6))
+    (w,) = params(g, w=(5, 6))
+    made, decisions = fused(graph(ops.matmul(x, w) + r))
+    assert not refusals(decisions, "fuse_matmul_bias_act")
+    assert ops_in(made) == ["region"]
+
+
+def test_a_scalar_bias_is_no_vector() -> None:
+    x, w, b = linear((1,))
+    assert "fused_matmul_bias_act" not in ops_in(named(graph(ops.matmul(x, w) + b)))
+
+
+def test_an_activation_with_its_own_slope_stays_outside() -> None:
+    x, w, b = linear()
+    made = named(graph(ops.leaky_relu(ops.matmul(x, w) + b, alpha=0.5)))
+    assert ops_in(made) == ["fused_matmul_bias_act", "leaky_relu"]
+    made = named(graph(ops.leaky_relu(ops.matmul(x, w) + b)))
+    assert ops_in(made) == ["fused_matmul_bias_act"]
+
+
+def test_batched_right_operands_are_left_alone() -> None:
+    g = Graph("batched")
+    x, y = inputs(g, x=(2, 4, 5), y=(2, 5, 6))
+    (b,) = params(g, b=(6,))
+    assert "fused_matmul_bias_act" not in ops_in(named(graph(ops.matmul(x, y) + b)))
+
+
+# -- the gated unit -------------------------------------------------------------------------------
+
+
+def gated(gate_left: bool = True) -> tuple[Any, Any, Any]:
+    g = Graph("gated")
+    (x,) = inputs(g, x=(4, 5))
+    up, gate = params(g, up=(5, 6), gate=(5, 6))
+    silu, other = ops.silu(ops.matmul(x, gate)), ops.matmul(x, up)
+    return x, ops.mul(silu, other) if gate_left else ops.mul(other, silu), (silu, other)
+
+
+@pytest.mark.parametrize("gate_left", [False, True])
+def test_two_products_become_one_and_a_gated_unit(gate_left: bool) -> None:
+    _, h, _ = gated(gate_left)
+    made = named(graph(h))
+    assert ops_in(made) == ["concat", "matmul", "fused_swiglu"]
+    concat = next(n for n in made.order() if n.op == "concat")
+    assert Facts.of(made).is_weight(concat)
+
+
+def test_fusable_swiglu_ffn() -> None:
+    g = Graph("ffn")
+    (x,) = inputs(g, x=(4, 5))
+    up, gate, down = params(g, up=(5, 6), gate=(5, 6), down=(6, 5))
+    h = ops.matmul(x, up) * ops.silu(ops.matmul(x, gate))
+    g.set_outputs([ops.matmul(h, down)])
+    assert len(g.order()) == 9
+    for target in ("cpu", "metal", "mlx", "wgpu"):
+        made, decisions = fused(g, target)
+        assert ops_within(made).count("fused_swiglu") == 1
+        assert all(d.verdict for d in decisions)
+
+
+@pytest.mark.parametrize("shared", ["gate", "up", "silu"])
+@pytest.mark.parametrize("as_output", [False, True])
+def test_a_shared_gate_or_up_stays(shared: str, as_output: bool) -> None:
+    """Defect 2 of the original: it panicked where gate or up had another reader."""
+    _, h, (silu, up) = gated()
+    kept = {"gate": silu.inputs[0], "up": up, "silu": silu}[shared]
+    for target in TARGETS:
+        _, decisions = fused(graph(h, kept if as_output else ops.exp(kept)), target)
+        assert "fuse_swiglu_dual_matmul" not in {d.what for d in decisions if d.verdict}
+        wanted = reasons.IS_OUTPUT if as_output else reasons.HAS_OTHER_READERS
+        assert wanted in refusals(decisions, "fuse_swiglu_dual_matmul")
+
+
+def test_weights_given_per_call_are_not_joined() -> None:
+    g = Graph("per call")
+    x, up, gate = inputs(g, x=(4, 5), up=(5, 6), gate=(5, 6))
+    made, decisions = fused(graph(ops.silu(ops.matmul(x, gate)) * ops.matmul(x, up)))
+    assert "concat" not in ops_within(made)
+    assert refusals(decisions, "fuse_swiglu_dual_matmul") == [reasons.NOT_WEIGHTS]
+
+
+def test_gate_and_up_of_different_values() -> None:
+    g = Graph("two values")
+    x, y = inputs(g, x=(4, 5), y=(4, 5))
+    up, gate = params(g, up=(5, 6), gate=(5, 6))
+    _, decisions = fused(graph(ops.silu(ops.matmul(x, gate)) * ops.matmul(y, up)))
+    assert refusals(decisions, "fuse_swiglu_dual_matmul") == [reasons.OTHER_INPUT]
+
+
+def halves(first: int, second: int, length: int, width: int, gate_first: bool) -> Graph:
+    g = Graph("halves")
+    (cat,) = inputs(g, cat=(4, width))
+    low = ops.narrow(cat, axis=1, start=first, length=length)
+    high = ops.narrow(cat, axis=1, start=second, length=length)
+    gate, up = (low, high) if gate_first else (high, low)
+    return graph(ops.silu(gate) * up)
+
+
+@pytest.mark.parametrize("gate_first", [False, True])
+def test_halves_of_one_value(gate_first: bool) -> None:
+    """Defect 5 of the original: unfusing forgot which half is the gate."""
+    g = halves(0, 3, 3, 6, gate_first)
+    made = named(g)
+    assert ops_in(made) == ["fused_swiglu"]
+    node = made.outputs[0]
+    assert node.attrs["gate_first"] is gate_first
+    given = values(g)
+    unfused = node.decl.lowered([given["cat"]], node.attrs)
+    np.testing.assert_array_equal(unfused[0], evaluate(g, given)[0])
+
+
+@pytest.mark.parametrize(("first", "second", "length", "width"), [(0, 3, 3, 8), (1, 4, 3, 7),
+                                                                 (0, 2, 3, 6)])  # fmt: skip
+def test_halves_that_do_not_cover_the_axis(
+    first: int, second: int, length: int, width: int
+) -> None:
+    made, decisions = fused(halves(first, second, length, width, False))
+    assert "fused_swiglu" not in ops_within(made)
+    assert refusals(decisions, "fuse_swiglu") == [reasons.HALVES]
+
+
+def test_halves_by_split() -> None:
+    g = Graph("split")
+    (cat,) = inputs(g, cat=(4, 6))
+    up, gate = ops.split(cat, sizes=(3, 3), axis=1)
+    assert ops_in(named(graph(up * ops.silu(gate)))) == ["fused_swiglu"]
+    assert "fused_swiglu" not in ops_in(named(graph(up * ops.silu(gate), up)))
+
+
+# -- products of one value ------------------------------------------------------------------------
+
+
+def projections(per_call: bool = False, biased: bool = False) -> Graph:
+    g = Graph("projections")
+    (x,) = inputs(g, x=(4, 5))
+    ws = (inputs if per_call else params)(g, wq=(5, 6), wk=(5, 3), wv=(5, 3))
+    made = [ops.matmul(x, w) for w in ws]
+    if biased:
+        made = [m + b for m, b in zip(made, params(g, bq=(6,), bk=(3,), bv=(3,)))]
+    return graph(*(ops.softmax(m) if i else m for i, m in enumerate(made)))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_of_one_value_are_joined(biased: bool) -> None:
+    made = named(projections(biased=biased))
+    kernel = "fused_matmul_bias_act" if biased else "matmul"
+    assert ops_in(made).count(kernel) == 1
+    assert all(Facts.of(made).is_weight(n) for n in made.order() if n.op == "concat")
+
+
+def test_joined_products_as_outputs_are_copies_and_priced_so() -> None:
+    """The cut-out parts are outputs, so each would be copied: the gate sees that."""
+    g = Graph("outputs")
+    (x,) = inputs(g, x=(4, 5))
+    ws = params(g, a=(5, 3), b=(5, 3))
+    made, decisions = fused(graph(*(ops.matmul(x, w) for w in ws)), "cuda")
+    assert ops_in(made) == ["matmul", "matmul"]
+    assert len(refusals(decisions, "fuse_shared_input_matmul")) == 1
+
+
+def test_a_target_without_strides_refuses_to_join() -> None:
+    _, decisions = fused(projections(), "tpu")
+    (reason,) = refusals(decisions, "fuse_shared_input_matmul")
+    assert "less than" in reason
+
+
+def test_per_call_weights_are_no_candidates() -> None:
+    made, decisions = fused(projections(per_call=True))
+    assert "concat" not in ops_within(made)
+    assert not [d for d in decisions if d.what == "fuse_shared_input_matmul"]
+
+
+# -- norms ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("norm", "name"), [(ops.layer_norm, "fused_residual_ln"),
+                                            (ops.rms_norm, "fused_residual_rms_norm")])  # fmt: skip
+@pytest.mark.parametrize("affine", [0, 1, 2])
+def test_the_norm_of_a_sum(norm: Any, name: str, affine: int) -> None:
+    g = Graph("norm")
+    x, r = inputs(g, x=(2, 4, 6), r=(2, 4, 6))
+    weights = params(g, scale=(6,), bias=(6,))[:affine]
+    made = named(graph(norm(x + r, *weights, eps=0.5)))
+    assert ops_in(made) == [name]
+    assert made.outputs[0].attrs["eps"] == 0.5
+
+
+@pytest.mark.parametrize("as_output", [False, True])
+def test_a_sum_that_is_read_again_makes_a_region_of_two_results(as_output: bool) -> None:
+    g = Graph("prenorm")
+    x, r = inputs(g, x=(4, 6), r=(4, 6))
+    (scale,) = params(g, scale=(6,))
+    total = x + r
+    g.set_outputs([ops.rms_norm(total, scale), total if as_output else ops.argmax(total, axis=0)])
+    made, _ = fused(g)
+    region = next(n for n in made.order() if n.op == "region")
+    assert [n.op for n in region.attrs["body"].order()][-2:] == ["add", "rms_norm"]
+    assert len(region.shapes) == 2
+    metal, decisions = fused(g, "metal")
+    assert "region" not in ops_in(metal)
+    assert reasons.SEVERAL_RESULTS in refusals(decisions, "fuse_region")
+
+
+def test_a_sum_of_different_shapes_is_no_residual() -> None:
+    g = Graph("broadcast")
+    x, r = inputs(g, x=(4, 6), r=(1, 6))
+    made, decisions = fused(graph(ops.rms_norm(x + r)))
+    assert "fused_residual_rms_norm" not in ops_within(made)
+    assert refusals(decisions, "fuse_residual_rms_norm") == [reasons.RESIDUAL_SHAPE]
+
+
+def test_a_norm_under_a_flattening_reshape() -> None:
+    g = Graph("rows")
+    (x,) = inputs(g, x=(2, 4, 6))
+    w, scale = params(g, w=(6, 3), scale=(6,))
+    rows = ops.reshape(ops.rms_norm(x, scale), dims=(8, 6))
+    made = named(graph(ops.matmul(rows, w)))
+    assert ops_in(made) == ["reshape", "rms_norm", "matmul"]
+    other = ops.reshape(ops.rms_norm(x, scale), dims=(4, 12))
+    assert ops_in(named(graph(ops.exp(other)))) == ["rms_norm", "reshape", "exp"]
+
+
+# -- attention ------------------------------------------------------------------------------------
+
+
+def attention(
+    rope: bool, bias: bool, kv: int = 1, mask: str = "causal", leak: bool = False
+) -> Graph:
+    g = Graph("attention")
+    (x,) = inputs(g, x=(2, 3, 5))
+    heads, depth = 2, 4
+    wide, narrow = heads * depth, kv * depth
+    ws = params(g, wq=(5, wide), wk=(5, narrow), wv=(5, narrow))
+    wo, cos, sin = params(g, wo=(wide, 5), cos=(3, depth // 2), sin=(3, depth // 2))
+    q, k, v = (ops.matmul(x, w) for w in ws)
+    if bias:
+        q, k, v = (p + b for p, b in zip((q, k, v), params(g, bq=(wide,), bk=(narrow,),
+                                                           bv=(narrow,))))  # fmt: skip
+    outputs = [ops.exp(q)] if leak else []
+    if rope:
+        q, k = (ops.rope(p, cos, sin, head_dim=depth) for p in (q, k))
+    mixed = ops.attention(q, k, v, num_heads=heads, kv_heads=kv, mask_kind=mask)
+    out = ops.matmul(mixed, wo)
+    out = out + params(g, bo=(5,))[0] if bias else out
+    return graph(out, *outputs)
+
+
+@pytest.mark.parametrize("rope", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kv", [1, 2])
+def test_attention_with_its_projections(rope: bool, bias: bool, kv: int) -> None:
+    made = named(attention(rope, bias, kv))
+    assert [op for op in ops_in(made) if op != "concat"] == ["fused_attention_block"]
+    assert all(Facts.of(made).is_weight(n) for n in made.order() if n.op == "concat")
+
+
+def test_attention_is_not_fused_where_it_may_not_be() -> None:
+    assert "fused_attention_block" not in ops_within(fused(attention(True, False), "cuda")[0])
+    made, decisions = fused(attention(True, False, leak=True))
+    assert "fused_attention_block" not in ops_within(made)
+    assert refusals(decisions, "fuse_attention_block") == [reasons.HAS_OTHER_READERS]
+
+
+# -- convolution ----------------------------------------------------------------------------------
+
+
+def conv(bias: bool) -> tuple[Graph, Any]:
+    g = Graph("conv")
+    (x,) = inputs(g, x=(1, 2, 5, 5))
+    w, b = params(g, w=(3, 2, 3, 3), b=(3,))
+    return g, ops.conv2d(x, w, b) if bias else ops.conv2d(x, w)
+
+
+@pytest.mark.parametrize("dims", [(3, 1, 1), (1, 3, 1, 1)])
+def test_convolution_with_bias_and_activation(dims: tuple[int, ...]) -> None:
+    g, made = conv(bias=False)
+    (c,) = params(g, c=dims)
+    assert ops_in(named(graph(ops.relu(made + c))))[-1] == "fused_conv_bias_act"
+    assert ops_in(named(graph(ops.relu(conv(bias=True)[1])))) == ["fused_conv_bias_act"]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_batch_norm_goes_into_the_weights(bias: bool) -> None:
+    """var + eps is 4 and its root 2, so that scaling ahead of time is exact."""
+    g, made = conv(bias)
+    scale, shift, mean = params(g, scale=(3,), shift=(3,), mean=(3,))
+    var = g.constant(np.full(3, 3.0, np.float32))
+    fixed = named(graph(ops.relu(ops.batch_norm(made, scale, shift, mean, var, eps=1.0))))
+    facts = Facts.of(fixed)
+    assert [n.op for n in fixed.order() if n in facts.per_call] == ["input", "fused_conv_bias_act"]
+
+
+def test_a_batch_norm_of_given_statistics_is_left() -> None:
+    g, made = conv(bias=False)
+    vectors = inputs(g, scale=(3,), shift=(3,), mean=(3,))
+    var = g.constant(np.full(3, 3.0, np.float32))
+    _, decisions = fused(graph(ops.batch_norm(made, *vectors, var, eps=1.0)))
+    assert refusals(decisions, "fuse_conv_bias_act") == [reasons.NOT_WEIGHTS]
+
+
+# -- the whole pass -------------------------------------------------------------------------------
+
+
+def layer() -> Graph:
+    """A decoder layer: norms before attention and a gated unit, each with its residual."""
+    g = Graph("layer")
+    (x,) = inputs(g, x=(2, 3, 8))
+    wq, wk, wv, wo = params(g, wq=(8, 8), wk=(8, 4), wv=(8, 4), wo=(8, 8))
+    up, gate, down = params(g, up=(8, 12), gate=(8, 12), down=(12, 8))
+    one, two, cos, sin = params(g, one=(8,), two=(8,), cos=(3, 2), sin=(3, 2))
+    h = ops.rms_norm(x, one)
+    q, k = (ops.rope(ops.matmul(h, w), cos, sin, head_dim=4) for w in (wq, wk))
+    mixed = ops.attention(q, k, ops.matmul(h, wv), num_heads=2, kv_heads=1, mask_kind="causal")
+    x = x + ops.matmul(mixed, wo)
+    h = ops.rms_norm(x, two)
+    return graph(x + ops.matmul(ops.silu(ops.matmul(h, gate)) * ops.matmul(h, up), down))
+
+
+def close(before: Graph, after: Graph) -> None:
+    """A norm leaves fractions, so joined products may sum in another order: 8 eps of the terms,
+    none of which is above 100 here."""
+    given = values(before)
+    for one, other in zip(evaluate(before, given), evaluate(after, given), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=8 * 2**-23 * 100)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_transformer_layer(target: str) -> None:
+    g = layer()
+    ctx = Context.of(target)
+    made = fuse(g, ctx)
+    close(g, made)
+    kernels = [n for n in made.order() if n in Facts.of(made).per_call and not n.is_leaf]
+    assert len(kernels) < len([n for n in g.order() if not n.is_leaf])
+    assert len(made.outputs) == 1
+
+
+def test_a_transformer_layer_on_cpu_in_full() -> None:
+    made = fuse(layer(), Context.of("cpu"))
+    per_call = Facts.of(made).per_call
+    assert [n.op for n in made.order() if n in per_call] == [
+        "input", "rms_norm", "region", "rms_norm", "matmul", "fused_swiglu", "region",
+    ]  # fmt: skip
+    anchors = [n.attrs["body"].order()[-2].op for n in made.order() if n.op == "region"]
+    assert anchors == ["fused_attention_block", "matmul"]
+
+
+def test_nothing_is_fused_when_fusion_is_off() -> None:
+    g = layer()
+    assert fuse(g, Context.of("cpu", FusionOptions(skip_fusion=True))) is g
+
+
+def test_every_decision_can_be_reversed() -> None:
+    g = layer()
+    first = Context.of("cpu")
+    fuse(g, first)
+    taken = [d for d in first.log.decisions if d.verdict]
+    assert taken
+    for decision in taken:
+        ctx = Context.of("cpu", FusionOptions(force={decision.id: False}))
+        close(g, fuse(g, ctx))
+        again = next(d for d in ctx.log.decisions if d.id == decision.id)
+        assert (again.verdict, again.reason) == (False, "forced")
+
+
+def test_forcing_a_region_off_gives_the_unfused_form() -> None:
+    g = Graph("region")
+    a, b = inputs(g, a=(4, 6), b=(4, 6))
+    g.set_outputs([ops.exp(a + b)])
+    made, decisions = fused(g)
+    assert ops_in(made) == ["elementwise_region"]
+    off = FusionOptions(force={decisions[0].id: False})
+    assert fused(g, options=off)[0] == g
+
+
+def test_a_policy_of_common_kernels_makes_no_fused_ops() -> None:
+    x, w, b = linear()
+    g = graph(ops.relu(ops.matmul(x, w) + b))
+    policy = DispatchPolicy(force_common={"fused_matmul_bias_act"})
+    made, _ = fused(g, options=FusionOptions(dispatch=policy))
+    assert ops_in(made) == ["region"]
+
+
+def test_outputs_are_the_users() -> None:
+    """Defect 14 of the original: a spectrum was dropped where its peaks were an output, too."""
+    g = Graph("welch")
+    (x,) = inputs(g, x=(4, 16))
+    spectrum = ops.fft(ops.concat([x, x - x], axis=1))
+    g.set_outputs([spectrum, ops.welch_peaks(spectrum, k=2, n_segments=2), spectrum])
+    for target in TARGETS:
+        made, _ = fused(g, target)
+        assert made.outputs[0] is made.outputs[2]
+
+
+def test_branches_are_fused_inside() -> None:
+    then, other = Graph("then"), Graph("else")
+    for body in (then, other):
+        a, b = inputs(body, a=(4,), b=(4,))
+        body.set_outputs([ops.exp(a + b) if body is then else a - b])
+    g = Graph("branch")
+    a, b = inputs(g, a=(4,), b=(4,))
+    pred = g.input("pred", Shape((), DType.BOOL))
+    g.set_outputs(list(ops.if_(pred, a, b, then=then, else_=other)))
+    made, _ = fused(g)
+    node = next(n for n in made.order() if n.op == "if")
+    assert ops_in(node.attrs["then"]) == ["elementwise_region"]
+    assert ops_in(node.attrs["else"]) == ["sub"]
+
+
+def test_origins_pass_to_what_is_made() -> None:
+    x, w, b = linear()
+    made = named(graph(ops.relu(ops.matmul(x, w) + b)))
+    kinds = [o.kind for o in made.outputs[0].origins]
+    assert kinds[0] == "line"
+    assert kinds[-1] == "pass"
+
+
+def test_fusing_twice_is_fusing_once() -> None:
+    made, _ = fused(projections())
+    assert fuse(made, Context.of("cpu")) == made
