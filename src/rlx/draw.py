@@ -47,8 +47,11 @@ class Case:
 class Draw:
     """A source of random sizes, dtypes, attributes and arrays; the same seed, the same draws."""
 
-    def __init__(self, seed: int | Sequence[int]) -> None:
+    def __init__(
+        self, seed: int | Sequence[int], without: frozenset[DType] = frozenset()
+    ) -> None:
         self.rng = np.random.default_rng(seed)
+        self.without = without
 
     def coin(self, chance: float = 0.5) -> bool:
         return bool(self.rng.random() < chance)
@@ -72,7 +75,8 @@ class Draw:
 
     def dtype(self, letter: str) -> DType:
         """A dtype of the signature letter's class."""
-        return self.choice(sorted(CLASSES[letter], key=lambda d: d.value))
+        allowed = CLASSES[letter] - self.without or CLASSES[letter]
+        return self.choice(sorted(allowed, key=lambda d: d.value))
 
     def case(self, op: Op) -> Case:
         """A valid application of `op`."""

@@ -39,23 +39,36 @@ class Shadow:
         return cls(wide, np.zeros(wide.shape))
 
 
-def shadows(graph: Graph, values: Mapping[str, Array], plain: Mapping[Node, Any]) -> list[Shadow]:
-    """The shadow of every output. `plain` has each node's value as the references compute it."""
-    done: dict[Node, Any] = {}
+def shadows(graph: Graph, values: Mapping[str, Array]) -> list[Shadow]:
+    """The shadow of every output."""
+    given = {n: Shadow.exact(values[n.attrs["name"]]) for n in graph.leaves}
+    plain = {n: values[n.attrs["name"]] for n in graph.leaves}
+    return _shadows(graph, given, plain)
+
+
+def _shadows(
+    graph: Graph, leaves: Mapping[Node, Shadow], values: Mapping[Node, Array]
+) -> list[Shadow]:
+    done: dict[Node, Any] = dict(leaves)
+    plain: dict[Node, Any] = dict(values)
     for node in graph.order():
-        if node.op in ("input", "param"):
-            done[node] = Shadow.exact(values[node.attrs["name"]])
-        elif node.op == "item":
+        if node in done:
+            continue
+        plain[node] = evaluate_node(node, [plain[i] for i in node.inputs], {})
+        if node.op == "item":
             done[node] = done[node.inputs[0]][node.attrs["index"]]
         else:
-            made = _shadow(node, [done[i] for i in node.inputs], plain)
+            operands = [done[i] for i in node.inputs]
+            made = _shadow(node, operands, [plain[i] for i in node.inputs], plain[node])
             done[node] = made if node.has_items else made[0]
     return [done[o] for o in graph.outputs]
 
 
-def _shadow(node: Node, operands: Sequence[Shadow], plain: Mapping[Node, Any]) -> list[Shadow]:
+def _shadow(
+    node: Node, operands: Sequence[Shadow], plain: Sequence[Array], made: Any
+) -> list[Shadow]:
     """One step: f64 value, carried error, and the error of its own roundings."""
-    given = plain[node] if node.has_items else (plain[node],)
+    given = made if node.has_items else (made,)
     if not any(_is_inexact(s.dtype) for s in node.shapes) or node.op == "constant":
         return [Shadow.exact(a) for a in given]
     values = _apply(node, [o.value for o in operands], given)
@@ -64,19 +77,39 @@ def _shadow(node: Node, operands: Sequence[Shadow], plain: Mapping[Node, Any]) -
     moved = [_apply(node, xs, given) for xs in _moves(node, operands, eps)]
     terms = _terms(node, operands, values, given)
     lost = any(o.is_lost for o in operands)
+    steps = _spelled(node, operands, plain) if node.decl.lower is not None else [None] * len(given)
     return [
-        _bounded(values[i], [m[i] for m in moved], eps * FACTOR * terms[i], shape, lost)
+        _bounded(values[i], [m[i] for m in moved], eps * FACTOR * terms[i], shape, lost, steps[i])
         if _is_inexact(shape.dtype) else Shadow.exact(given[i])
         for i, shape in enumerate(node.shapes)
     ]
 
 
+def _spelled(
+    node: Node, operands: Sequence[Shadow], plain: Sequence[Array]
+) -> Sequence[Shadow | None]:
+    """The shadows of the op's spelling in simpler ops, where what is added up can be seen."""
+    graph = Graph(node.op)
+    inputs = [graph.input(f"x{i}", n.shape) for i, n in enumerate(node.inputs)]
+    if not inputs:
+        return [None] * len(node.shapes)
+    graph.set_outputs(list(node.decl.lowered(inputs, node.attrs)))
+    return _shadows(graph, dict(zip(inputs, operands)), dict(zip(inputs, plain)))
+
+
 def _bounded(
-    value: Array, moved: Sequence[Array], own: Array, shape: Shape, is_lost: bool
+    value: Array,
+    moved: Sequence[Array],
+    own: Array,
+    shape: Shape,
+    is_lost: bool,
+    spelled: Shadow | None,
 ) -> Shadow:
     with np.errstate(all="ignore"):
         carried = np.max([np.abs(m - value) for m in moved], axis=0, initial=0.0)
         error = 2.0 * carried + own + FACTOR * _smallest(shape.dtype)
+        if spelled is not None:
+            error, is_lost = np.maximum(error, spelled.error), is_lost or spelled.is_lost
         size = np.abs(value) + error
         over = np.isfinite(np.abs(value)) & ~(size < _largest(shape.dtype))
     return Shadow(value, error, is_lost or bool(np.any(over)))

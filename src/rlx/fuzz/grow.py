@@ -14,7 +14,7 @@ import numpy as np
 
 from rlx import op as table
 from rlx import ops
-from rlx.draw import Draw, Spec
+from rlx.draw import Case, Draw, Spec
 from rlx.dtype import DType
 from rlx.ir.mir import Graph, Node
 from rlx.op import Array, Kind, Op
@@ -29,13 +29,19 @@ class Grown:
     values: dict[str, Array]
 
 
+WIDE = frozenset({DType.F64, DType.C128})
+"""Dtypes that some targets lack: three graphs in four do without them."""
+
+
 def grow(seed: int, steps: int = 12) -> Grown:
     """The graph of `seed`; the same on every machine."""
-    grower = _Grower(Draw([0x5EED, seed]))
+    grower = Grower(Draw([0x5EED, seed], frozenset() if seed % 4 == 0 else WIDE))
     deck = [o for o in table.table().values() if not o.why_no_cases]
     start = seed * steps
     for i in range(start, start + steps):
         grower.add(deck[_shuffled(len(deck), i // len(deck))[i % len(deck)]])
+        if grower.draw.coin(0.25):
+            grower.draw.choice(MOTIFS)(grower)
     return grower.finish()
 
 
@@ -43,7 +49,7 @@ def _shuffled(count: int, deal: int) -> Sequence[int]:
     return np.random.default_rng([0xDECC, deal]).permutation(count).tolist()
 
 
-class _Grower:
+class Grower:
     def __init__(self, draw: Draw) -> None:
         self.draw, self.graph = draw, Graph("fuzz")
         self.values: dict[str, Array] = {}
@@ -52,7 +58,7 @@ class _Grower:
 
     def add(self, op: Op) -> None:
         """Apply `op` once, to what is there or to new leaves."""
-        case = self.draw.case(op)
+        case = self._case(op)
         shapes = [Shape(s.dims, s.dtype) for s in case.specs]
         results = op.infer(shapes, op.canonical(case.attrs, shapes))
         jumps = op.jumps(shapes, results)
@@ -67,13 +73,26 @@ class _Grower:
                 self.exact.add(n)
         self.pool += made
 
+    def _case(self, op: Op) -> Case:
+        """An application of `op`, without the dtypes to be left out if that can be had."""
+        case = self.draw.case(op)
+        for _ in range(8):
+            if not any(s.dtype in self.draw.without for s in case.specs):
+                break
+            case = self.draw.case(op)
+        return case
+
+    def keep(self, *nodes: Node) -> None:
+        """Rounded results of a motif, for later operands."""
+        self.pool += nodes
+
     def supply(self, spec: Spec, must_be_exact: bool) -> Node:
         """A node of the spec's shape: an old one fitted, or a new leaf."""
         if spec.domain in ("any", "plain") and self.draw.coin(0.8):
             usable = [n for n in self.pool[-12:] if self._can_fit(n, spec, must_be_exact)]
             if usable:
                 return self._fit(self.draw.choice(usable), spec)
-        return self._leaf(spec)
+        return self.leaf(spec)
 
     def _can_fit(self, node: Node, spec: Spec, must_be_exact: bool) -> bool:
         """Rounded numbers may not decide whole numbers: two right programs could then differ."""
@@ -101,7 +120,7 @@ class _Grower:
             self.exact.add(made)
         return made
 
-    def _leaf(self, spec: Spec) -> Node:
+    def leaf(self, spec: Spec) -> Node:
         domain = "plain" if spec.domain == "any" and self.draw.coin(0.9) else spec.domain
         array = self.draw.values(Spec(spec.dims, spec.dtype, domain))
         kind = self.draw.choice(("input", "input", "param", "constant"))
@@ -123,6 +142,93 @@ class _Grower:
         between = [n for n in self.pool if n in read and self.draw.coin(0.1)]
         self.graph.set_outputs(list(dict.fromkeys([*ends, *between])) or self.pool[:1])
         return Grown(self.graph, self.values)
+
+
+UNARY = ("relu", "tanh", "sigmoid", "neg", "abs", "silu", "gelu", "exp", "square")
+BINARY = ("add", "sub", "mul", "maximum", "minimum")
+
+
+def _chain(g: Grower) -> None:
+    """A tree of elementwise ops over one shape and what broadcasts to it."""
+    dtype, dims = g.draw.dtype("f"), g.draw.dims(1, 3, 1)
+    x = g.supply(Spec(dims, dtype, "plain"), False)
+    for _ in range(g.draw.integer(2, 6)):
+        if g.draw.coin():
+            x = ops.tanh(table.lookup(g.draw.choice(UNARY))(x))
+        else:
+            other = tuple(1 if g.draw.coin(0.3) else d for d in dims)
+            y = g.supply(Spec(other, dtype, "plain"), False)
+            x = table.lookup(g.draw.choice(BINARY))(x, y)
+        if g.draw.coin(0.2):
+            g.keep(x)
+    g.keep(x)
+
+
+def _linear(g: Grower) -> None:
+    """A product with bias and activation; sometimes its parts are read elsewhere too."""
+    dtype, (m, k, n) = g.draw.dtype("f"), g.draw.dims(3, 3, 1)
+    x, w = (g.supply(Spec(d, dtype, "plain"), False) for d in ((m, k), (k, n)))
+    product = ops.matmul(x, w)
+    y = ops.add(product, g.supply(Spec((n,), dtype, "plain"), False))
+    g.keep(table.lookup(g.draw.choice(UNARY[:7]))(y))
+    if g.draw.coin(0.2):
+        g.keep(product if g.draw.coin() else y)
+
+
+def _swiglu(g: Grower) -> None:
+    """A gated product in either operand order."""
+    dtype, (m, k, n) = g.draw.dtype("f"), g.draw.dims(3, 3, 1)
+    x = g.supply(Spec((m, k), dtype, "plain"), False)
+    gate, up = (ops.matmul(x, g.leaf(Spec((k, n), dtype, "plain"))) for _ in range(2))
+    gated = ops.silu(gate)
+    g.keep(ops.mul(gated, up) if g.draw.coin() else ops.mul(up, gated))
+    if g.draw.coin(0.2):
+        g.keep(gate)
+
+
+def _residual(g: Grower) -> None:
+    """A sum, normalised; the sum is often read again."""
+    dtype, dims = g.draw.dtype("f"), g.draw.dims(2, 3, 2)
+    x, y, scale, bias = (
+        g.supply(Spec(d, dtype, "plain"), False) for d in (dims, dims, dims[-1:], dims[-1:])
+    )
+    total = ops.add(x, y)
+    norm = ops.layer_norm if g.draw.coin() else ops.rms_norm
+    g.keep(norm(total, scale, bias, eps=1e-5))
+    if g.draw.coin():
+        g.keep(total)
+
+
+def _moves(g: Grower) -> None:
+    """A run of movements, and arithmetic on what they give."""
+    dtype, dims = g.draw.dtype("n"), g.draw.dims(2, 3, 1)
+    x = g.supply(Spec(dims, dtype, "plain"), False)
+    was_exact = x in g.exact
+    for _ in range(g.draw.integer(2, 5)):
+        x = _move(g, x)
+    if was_exact:
+        g.exact.add(x)
+    g.keep(x)
+
+
+def _move(g: Grower, x: Node) -> Node:
+    rank, axis = x.shape.rank, g.draw.integer(0, x.shape.rank - 1)
+    size = x.shape.dims[axis]
+    start = g.draw.integer(0, size - 1)
+    perm = tuple(g.draw.rng.permutation(rank).tolist())
+    options = (
+        lambda: ops.transpose(x, perm=perm),
+        lambda: ops.reshape(x, dims=(x.shape.num_elements, 1)),
+        lambda: ops.narrow(x, axis=axis, start=start, length=size - start),
+        lambda: ops.flip(x, axes=(axis,)),
+        lambda: ops.concat([x, x], axis=axis),
+        lambda: ops.expand_dims(x, axes=(0,)) if rank < 4 else x,
+    )
+    return g.draw.choice(options)()
+
+
+MOTIFS = (_chain, _chain, _linear, _swiglu, _residual, _moves)
+"""Shapes that models are made of, which chance alone would seldom build."""
 
 
 def _is_inexact(dtype: DType) -> bool:

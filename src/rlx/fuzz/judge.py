@@ -38,7 +38,7 @@ def judge(grown: Grown, targets: Sequence[FusionTarget] = tuple(FusionTarget)) -
     """Everything wrong with what the targets' pipelines make of one graph."""
     graph, values = grown.graph, grown.values
     plain = evaluate(graph, values)
-    expected = shadows(graph, values, _all_values(graph, values))
+    expected = shadows(graph, values)
     found = _compare("reference", graph, plain, plain, expected)
     for target in targets:
         found += _judge_target(target, graph, values, plain, expected)
@@ -113,16 +113,3 @@ def _first_difference(a: Array, b: Array) -> str:
         return "differs from the f64 value by more than the bound"
     index = tuple(int(i) for i in where[0])
     return f"{len(where)} of {a.size} differ; at {list(index)}: {a[index]!r}, expected {b[index]!r}"
-
-
-def _all_values(graph: Graph, values: Mapping[str, Array]) -> dict:  # pyright: ignore
-    """Each node's value by the references; a tuple where it has several results."""
-    from rlx.ir.interpret import evaluate_node
-
-    done = {}
-    for node in graph.order():
-        if node.op in ("input", "param"):
-            done[node] = values[node.attrs["name"]]
-        else:
-            done[node] = evaluate_node(node, [done[i] for i in node.inputs], {})
-    return done
