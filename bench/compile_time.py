@@ -38,8 +38,14 @@ def main() -> int:
     rows.append(("chain of 24,000, fusion off", whole, 10.0, "s"))
     rows.append(("chain of 24,000 / chain of 12,000", whole / half, 2.4, "x"))
     module = transformer(48, 128)
-    rows.append(("48-layer transformer, cpu",
-                 seconds(lambda: rlx.CompilePipeline().compile_hir(module)), 3.0, "s"))
+    rows.append(
+        (
+            "48-layer transformer, cpu",
+            seconds(lambda: rlx.CompilePipeline().compile_hir(module)),
+            3.0,
+            "s",
+        )
+    )
     dynamic = rlx.CompilePipeline().compile_hir(transformer(12, Dim("seq", 1, 4096)))
     dynamic.lir.plan.bind({"seq": 3})
     sizes = iter(range(4, 4000))

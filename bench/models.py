@@ -38,15 +38,35 @@ def transformer(
     sin = m.input("sin", rlx.Shape([seq, head // 2]))
     for i in range(layers):
         dims = {
-            "attention_norm": (width,), "wq": (width, width), "wk": (width, kv_heads * head),
-            "wv": (width, kv_heads * head), "wo": (width, width), "ffn_norm": (width,),
-            "up": (width, ffn), "gate": (width, ffn), "down": (ffn, width),
+            "attention_norm": (width,),
+            "wq": (width, width),
+            "wk": (width, kv_heads * head),
+            "wv": (width, kv_heads * head),
+            "wo": (width, width),
+            "ffn_norm": (width,),
+            "up": (width, ffn),
+            "gate": (width, ffn),
+            "down": (ffn, width),
         }
         p = {k: m.param(f"layer{i}.{k}", rlx.Shape(d)) for k, d in dims.items()}
         x = m.llama_decoder_block(
-            x, p["attention_norm"], p["wq"], p["wk"], p["wv"], p["wo"], cos, sin,
-            p["ffn_norm"], p["up"], p["gate"], p["down"],
-            num_heads=heads, kv_heads=kv_heads, head_dim=head, eps=1e-5)
+            x,
+            p["attention_norm"],
+            p["wq"],
+            p["wk"],
+            p["wv"],
+            p["wo"],
+            cos,
+            sin,
+            p["ffn_norm"],
+            p["up"],
+            p["gate"],
+            p["down"],
+            num_heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head,
+            eps=1e-5,
+        )
     m.set_outputs([x])
     return m
 
@@ -62,7 +82,9 @@ def welch(*, with_spectrum: bool, batch: int = 8192, n_fft: int = 256) -> rlx.Gr
     return g
 
 
-def random_values(leaves: dict[str, rlx.Shape], seed: int = 0, **sizes: int) -> dict[str, np.ndarray]:
+def random_values(
+    leaves: dict[str, rlx.Shape], seed: int = 0, **sizes: int
+) -> dict[str, np.ndarray]:
     """Small random numbers for inputs or params."""
     rng = np.random.default_rng(seed)
     return {

@@ -72,8 +72,10 @@ for decision in result.decisions:
 chosen = next(d for d in result.decisions if d.verdict and "swiglu" in d.what)
 options = rlx.FusionOptions(force={chosen.id: False})
 other = rlx.CompilePipeline(options=options).compile_hir(ffn(rlx.FusionPolicy.FUSABLE))
-print(f"without {chosen.what}: {len(other.lir.plan.schedule)} kernels "
-      f"instead of {len(result.lir.plan.schedule)}")
+print(
+    f"without {chosen.what}: {len(other.lir.plan.schedule)} kernels "
+    f"instead of {len(result.lir.plan.schedule)}"
+)
 
 # The gate by itself: a Welch spectrum whose peaks are searched on the device or on the host. The
 # answer depends on the machine, and the numbers say why.
@@ -118,8 +120,9 @@ def attend(q, k, v):
 
 
 shape = rlx.Shape([1, seq, 32])
-graph = rlx.trace(lambda q, k, v: ops.attention(q, k, v, num_heads=4, mask_kind="causal"),
-                  shape, shape, shape)
+graph = rlx.trace(
+    lambda q, k, v: ops.attention(q, k, v, num_heads=4, mask_kind="causal"), shape, shape, shape
+)
 causal = rlx.compile(graph)
 for length in (1, 5, 33):
     q = rng.normal(size=(1, length, 32)).astype(np.float32)

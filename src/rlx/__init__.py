@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rlx.passes.report import FusionReport
     from rlx.pipeline import CompilePipeline, CompileResult
     from rlx.runtime.executable import Executable
-    from rlx.runtime.session import Session, compile  # noqa: A004
+    from rlx.runtime.session import Session, compile
     from rlx.shape import DimBinding, Shape, sym
     from rlx.tracing import jit, trace
 
@@ -59,14 +59,52 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [  # noqa: PLE0604
-    "BufferPlan", "CompilePipeline", "CompileResult", "DType", "Decision", "Dim", "DimBinding",
-    "DispatchPolicy", "Error", "Executable", "FusionBenefit", "FusionLimits", "FusionOptions",
-    "FusionPolicy", "FusionReport", "FusionTarget", "Graph", "GraphError", "GraphIoOptions",
-    "GraphIoProfile", "GraphModule", "GraphStage", "HirModule", "IoFusionGate", "LirModule",
-    "MirModule", "Node", "Phase", "Session", "Shape", "Target", "UnsupportedError", "__version__",
-    "compile", "cond", "custom_op", "fusion_benefit", "jit", "load", "ops", "profile_graph_io",
-    "scan_loop", "sym", "trace", "while_loop",
+__all__ = [
+    "BufferPlan",
+    "CompilePipeline",
+    "CompileResult",
+    "DType",
+    "Decision",
+    "Dim",
+    "DimBinding",
+    "DispatchPolicy",
+    "Error",
+    "Executable",
+    "FusionBenefit",
+    "FusionLimits",
+    "FusionOptions",
+    "FusionPolicy",
+    "FusionReport",
+    "FusionTarget",
+    "Graph",
+    "GraphError",
+    "GraphIoOptions",
+    "GraphIoProfile",
+    "GraphModule",
+    "GraphStage",
+    "HirModule",
+    "IoFusionGate",
+    "LirModule",
+    "MirModule",
+    "Node",
+    "Phase",
+    "Session",
+    "Shape",
+    "Target",
+    "UnsupportedError",
+    "__version__",
+    "compile",
+    "cond",
+    "custom_op",
+    "fusion_benefit",
+    "jit",
+    "load",
+    "ops",
+    "profile_graph_io",
+    "scan_loop",
+    "sym",
+    "trace",
+    "while_loop",
 ]
 
 

@@ -8,8 +8,10 @@ from importlib import import_module
 
 from rlx._version import __version__
 
-VERBS = {"explain": "compile a model and say what was decided, and why",
-         "fuzz": "random graphs through every pipeline"}
+VERBS = {
+    "explain": "compile a model and say what was decided, and why",
+    "fuzz": "random graphs through every pipeline",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -17,9 +19,12 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     lines = "\n".join(f"  {verb:10s} {what}" for verb, what in VERBS.items())
     parser = argparse.ArgumentParser(
-        "rlx", usage="rlx VERB [options]", epilog=f"verbs:\n{lines}\n\nrlx VERB --help says more",
+        "rlx",
+        usage="rlx VERB [options]",
+        epilog=f"verbs:\n{lines}\n\nrlx VERB --help says more",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="An ML compiler and runtime that explains every decision it takes.")
+        description="An ML compiler and runtime that explains every decision it takes.",
+    )
     parser.add_argument("--version", action="version", version=f"rlx {__version__}")
     parser.add_argument("verb", choices=VERBS)
     chosen = parser.parse_args(arguments[:1] or ["--help"])

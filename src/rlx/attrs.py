@@ -170,8 +170,16 @@ class Body:
 
 
 _PLAIN: dict[Any, Convert] = {
-    int: _int, float: _float, bool: _bool, str: _str, DType: _dtype, Data: _data,
-    Axis: _axis, Axes: _axes, Body: _graph, Shape: _shape,
+    int: _int,
+    float: _float,
+    bool: _bool,
+    str: _str,
+    DType: _dtype,
+    Data: _data,
+    Axis: _axis,
+    Axes: _axes,
+    Body: _graph,
+    Shape: _shape,
 }
 
 

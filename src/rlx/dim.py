@@ -297,8 +297,13 @@ def compile_dims(dims: Sequence[DimLike], names: Sequence[str]) -> Callable[...,
     local = {name: f"d{i}" for i, name in enumerate(names)}
     body = "".join(f"{_source(d, local)}," for d in dims)
     source = f"lambda {','.join(local.values())}: ({body})"
-    scope: dict[str, object] = {"__builtins__": {}, "max": max, "min": min, "div": _safe_div,
-                                "mod": _safe_mod}
+    scope: dict[str, object] = {
+        "__builtins__": {},
+        "max": max,
+        "min": min,
+        "div": _safe_div,
+        "mod": _safe_mod,
+    }
     return eval(source, scope)
 
 
@@ -311,8 +316,10 @@ def _safe_mod(a: int, b: int) -> int:
 
 
 _FUNCTIONS: dict[str, Callable[[DimLike, DimLike], DimLike]] = {
-    "//": lambda a, b: _floordiv(a, b), "%": lambda a, b: _mod(a, b),
-    "max": dim_max, "min": dim_min,
+    "//": lambda a, b: _floordiv(a, b),
+    "%": lambda a, b: _mod(a, b),
+    "max": dim_max,
+    "min": dim_min,
 }
 
 

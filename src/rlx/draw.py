@@ -47,9 +47,7 @@ class Case:
 class Draw:
     """A source of random sizes, dtypes, attributes and arrays; the same seed, the same draws."""
 
-    def __init__(
-        self, seed: int | Sequence[int], without: frozenset[DType] = frozenset()
-    ) -> None:
+    def __init__(self, seed: int | Sequence[int], without: frozenset[DType] = frozenset()) -> None:
         self.rng = np.random.default_rng(seed)
         self.without = without
 

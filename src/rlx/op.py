@@ -33,8 +33,21 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 PAGES = (
-    "leaves", "elementwise", "logic", "activation", "movement", "joining", "indexing", "reduction",
-    "contraction", "norm", "attention", "convolution", "spectral", "control", "fused",
+    "leaves",
+    "elementwise",
+    "logic",
+    "activation",
+    "movement",
+    "joining",
+    "indexing",
+    "reduction",
+    "contraction",
+    "norm",
+    "attention",
+    "convolution",
+    "spectral",
+    "control",
+    "fused",
 )
 
 
@@ -204,8 +217,9 @@ class Op:
             return list(inputs[0].shapes)
         for i, node in enumerate(inputs):
             if node.has_items:
-                raise GraphError(f"operand {i} is {node.label}, which has several results: "
-                                 "take one with item")
+                raise GraphError(
+                    f"operand {i} is {node.label}, which has several results: take one with item"
+                )
         return [node.shape for node in inputs]
 
     def infer(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> tuple[Shape, ...]:
@@ -252,19 +266,27 @@ class Op:
         halves = [d for d in (DType.of(v.dtype) for v in operands) if d.compute is not d]
         keep = self.is_exact or not halves
         cast = lookup("cast")
-        given = operands if keep else [
-            cast(v, to=DType.of(v.dtype).compute) if DType.of(v.dtype) in halves else v
-            for v in operands
-        ]
+        given = (
+            operands
+            if keep
+            else [
+                cast(v, to=DType.of(v.dtype).compute) if DType.of(v.dtype) in halves else v
+                for v in operands
+            ]
+        )
         made = self.lower(*given, **_python_names(attrs))
         results = made if isinstance(made, tuple) else (made,)
         if keep:
             return results
-        shapes = [v.shape if isinstance(v.shape, Shape) else Shape(v.shape, DType.of(v.dtype))
-                  for v in operands]
+        shapes = [
+            v.shape if isinstance(v.shape, Shape) else Shape(v.shape, DType.of(v.dtype))
+            for v in operands
+        ]
         wanted = self.infer(shapes, attrs)
-        return tuple(r if DType.of(r.dtype) is w.dtype else cast(r, to=w.dtype)
-                     for r, w in zip(results, wanted, strict=True))
+        return tuple(
+            r if DType.of(r.dtype) is w.dtype else cast(r, to=w.dtype)
+            for r, w in zip(results, wanted, strict=True)
+        )
 
     # -- the meanings of a call -------------------------------------------------------------------
 
@@ -293,8 +315,10 @@ class Op:
         """The shapes of the results where no more than shapes is known: no casts."""
         while args and args[-1] is None:
             args = args[:-1]
-        shapes = [a if isinstance(a, Shape) else Shape(np.shape(a), DType.of(a.dtype))
-                  for a in self._alike(args)]
+        shapes = [
+            a if isinstance(a, Shape) else Shape(np.shape(a), DType.of(a.dtype))
+            for a in self._alike(args)
+        ]
         try:
             results = self.infer(shapes, self.canonical(attrs, shapes))
         except GraphError as error:
@@ -328,8 +352,10 @@ class Op:
             args = args[:-1]
         arrays = [np.asarray(a) for a in self._alike(args)]
         wanted = self._dtypes([Shape(a.shape, DType.of(a.dtype)) for a in arrays])
-        return [a if d is None or a.dtype == d.numpy else lookup("cast").run([a], {"to": d})
-                for a, d in zip(arrays, wanted)]
+        return [
+            a if d is None or a.dtype == d.numpy else lookup("cast").run([a], {"to": d})
+            for a, d in zip(arrays, wanted)
+        ]
 
     def _operands(self, graph: Graph, args: Sequence[Any]) -> list[Node]:
         """Nodes of equal dtypes where the signature asks for equal dtypes."""
@@ -342,32 +368,41 @@ class Op:
             wanted = self._dtypes([n.shape if not n.has_items else None for n in nodes])
         except GraphError as error:
             raise GraphError(f"{self.name}{graph._here()}: {error}") from None  # pyright: ignore[reportPrivateUsage]
-        return [n if d is None or n.shape.dtype is d else graph.node("cast", (n,), {"to": d})
-                for n, d in zip(nodes, wanted)]
+        return [
+            n if d is None or n.shape.dtype is d else graph.node("cast", (n,), {"to": d})
+            for n, d in zip(nodes, wanted)
+        ]
 
     def _dtypes(self, shapes: Sequence[Shape | None]) -> list[DType | None]:
         """What each operand is to be cast to: the promoted dtype of its letter's operands."""
-        letters = [self.signature.operand(i).letter if self.signature.operands else None
-                   for i in range(len(shapes))]
+        letters = [
+            self.signature.operand(i).letter if self.signature.operands else None
+            for i in range(len(shapes))
+        ]
         merged: dict[str, DType] = {}
         for letter, shape in zip(letters, shapes):
             if letter is not None and shape is not None:
                 known = merged.get(letter, shape.dtype)
                 merged[letter] = promote(known, shape.dtype)
-        return [None if letter is None or shape is None else merged[letter]
-                for letter, shape in zip(letters, shapes)]
+        return [
+            None if letter is None or shape is None else merged[letter]
+            for letter, shape in zip(letters, shapes)
+        ]
 
     def _alike(self, args: Sequence[Any]) -> list[Any]:
         """Python scalars made arrays of the dtype that the operands beside them give."""
-        letters = [self.signature.operand(i).letter if self.signature.operands else None
-                   for i in range(len(args))]
+        letters = [
+            self.signature.operand(i).letter if self.signature.operands else None
+            for i in range(len(args))
+        ]
         known: dict[str | None, list[DType]] = {}
         for letter, a in zip(letters, args):
             if not _is_weak(a) and hasattr(a, "dtype"):
                 known.setdefault(letter, []).append(DType.of(a.dtype))
         return [
             _scalar(a, promote_all(known[letter]) if letter in known and letter else None)
-            if _is_weak(a) else a
+            if _is_weak(a)
+            else a
             for letter, a in zip(letters, args)
         ]
 
@@ -383,7 +418,8 @@ def _flattened(args: Sequence[Any]) -> tuple[Any, ...]:
     flat: list[Any] = []
     for a in args:
         is_run = isinstance(a, list | tuple) and any(
-            hasattr(v, "shape") or isinstance(v, Var | Pattern | Shape) for v in a  # pyright: ignore[reportUnknownVariableType]
+            hasattr(v, "shape") or isinstance(v, Var | Pattern | Shape)
+            for v in a  # pyright: ignore[reportUnknownVariableType]
         )
         flat += a if is_run else [a]
     return tuple(flat)

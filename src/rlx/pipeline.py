@@ -7,7 +7,7 @@ whatever it decides goes to the context's log as a value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlx.cost.decision import Decision
@@ -50,7 +50,7 @@ class CompileResult:
     decisions: tuple[Decision, ...]
     rewrites: tuple[Event, ...] = ()
     """Every rule that fired, or nearly did."""
-    options: FusionOptions = FusionOptions()
+    options: FusionOptions = field(default_factory=FusionOptions)
 
     @property
     def has_dynamic_dims(self) -> bool:
@@ -99,8 +99,10 @@ class CompilePipeline:
             case GraphModule():
                 return self.compile_module(model)
             case _:
-                raise Error(f"cannot compile a {type(model).__name__}. Give a HirModule, "
-                            "MirModule, Graph or GraphModule.")
+                raise Error(
+                    f"cannot compile a {type(model).__name__}. Give a HirModule, "
+                    "MirModule, Graph or GraphModule."
+                )
 
     def compile_hir(self, module: HirModule) -> CompileResult:
         """Lower blocks to ops, then as `compile_mir`."""

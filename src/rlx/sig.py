@@ -36,8 +36,12 @@ CLASSES: dict[str, frozenset[DType]] = {
     "a": frozenset(DType),
 }
 CLASS_NAMES = {
-    "f": "a float dtype", "i": "an integer dtype", "n": "a real number dtype",
-    "c": "a complex dtype", "x": "a float or complex dtype", "t": "a number dtype",
+    "f": "a float dtype",
+    "i": "an integer dtype",
+    "n": "a real number dtype",
+    "c": "a complex dtype",
+    "x": "a float or complex dtype",
+    "t": "a number dtype",
     "a": "any dtype",
 }
 _OPERAND = re.compile(r"\s*([$\w.]+)\[([^\]]*)\]([?+]?)\s*")
@@ -227,9 +231,7 @@ def _bind(token: str, dim: DimLike, i: int, shape: Shape, env: Env, attrs: Attrs
         )
 
 
-def _bind_pack(
-    token: str, dims: tuple[DimLike, ...], i: int, shape: Shape, env: Env
-) -> None:
+def _bind_pack(token: str, dims: tuple[DimLike, ...], i: int, shape: Shape, env: Env) -> None:
     if token == "...":
         return
     name = token[1:]

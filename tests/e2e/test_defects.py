@@ -57,8 +57,7 @@ def test_3_broadcast_in_a_region_is_numpys() -> None:
     g.set_outputs([g.relu(g.mul(g.add(a, b), b))])
     values = {"a": normal(8, 1), "b": normal(8, 16, seed=1)}
     want = everywhere(g, values)
-    np.testing.assert_array_equal(
-        want[0], np.maximum((values["a"] + values["b"]) * values["b"], 0))
+    np.testing.assert_array_equal(want[0], np.maximum((values["a"] + values["b"]) * values["b"], 0))
     assert rlx.CompilePipeline().compile_graph(g).fusion.elementwise_region == 1
 
 
@@ -97,8 +96,10 @@ def test_9_equality_and_fingerprint_see_contents() -> None:
     assert graph(1.0, 0) == graph(1.0, 0)
     assert graph(1.0, 0) != graph(2.0, 0)
     assert graph(1.0, 0) != graph(1.0, 1)
-    prints = {rlx.CompilePipeline().compile_graph(graph(v, p)).lir.fingerprint
-              for v, p in ((1.0, 0), (2.0, 0), (1.0, 1))}
+    prints = {
+        rlx.CompilePipeline().compile_graph(graph(v, p)).lir.fingerprint
+        for v, p in ((1.0, 0), (2.0, 0), (1.0, 1))
+    }
     assert len(prints) == 3
 
 

@@ -27,10 +27,13 @@ def peak_of_live_bytes(lir: rlx.LirModule) -> int:
     steps = [n for n in plan.schedule if plan.phase_of(n) is not rlx.Phase.PROLOGUE]
     root = {}
     for node in graph.nodes:
-        root[node] = root[node.inputs[0]] if plan.is_view(node) and node not in graph.outputs \
-            and node.inputs else node
-    birth = {n: -1 for n in graph.inputs}
-    death = {n: -1 for n in graph.inputs}
+        root[node] = (
+            root[node.inputs[0]]
+            if plan.is_view(node) and node not in graph.outputs and node.inputs
+            else node
+        )
+    birth = dict.fromkeys(graph.inputs, -1)
+    death = dict.fromkeys(graph.inputs, -1)
     items: dict[rlx.Node, list[rlx.Node]] = {}
     for node in graph.nodes:
         if node.op == "item":

@@ -190,8 +190,14 @@ def test_fingerprints_do_not_depend_on_the_process() -> None:
     seen = []
     for seed in ("0", "1", "77"):
         env = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", FINGERPRINT], cwd=root, env=env, check=True,
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", FINGERPRINT],
+            cwd=root,
+            env=env,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         seen.append(json.loads(done.stdout))
     assert seen[0] == seen[1] == seen[2]
     per_model = [seen[0][i::3] for i in range(3)]
@@ -218,4 +224,4 @@ def test_import_pulls_in_numpy_and_ml_dtypes_alone() -> None:
         " if m.split('.')[0] not in sys.stdlib_module_names}))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert set(eval(done.stdout)) <= {'rlx', 'numpy', 'ml_dtypes'}
+    assert set(eval(done.stdout)) <= {"rlx", "numpy", "ml_dtypes"}

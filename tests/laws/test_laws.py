@@ -44,8 +44,9 @@ def built(case: Case) -> Graph:
     operands = [g.input(f"x{i}", Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
     node = g.node(case.op, operands, case.attrs)
     items = range(len(node.shapes))
-    g.set_outputs([g.node("item", (node,), {"index": i}) for i in items] if node.has_items
-                  else [node])
+    g.set_outputs(
+        [g.node("item", (node,), {"index": i}) for i in items] if node.has_items else [node]
+    )
     return g
 
 
@@ -93,14 +94,21 @@ def _computable(op: table.Op, arrays: list[np.ndarray]) -> list[np.ndarray]:
 @pytest.mark.parametrize("op", DRAWN, ids=lambda o: o.name)
 def test_memory_order_of_operands_does_not_matter(op: table.Op) -> None:
     for case, arrays in draws(op, "order"):
-        plain = as_tuple(op.run([np.ascontiguousarray(a).reshape(a.shape) for a in arrays],
-                                case.attrs))
-        other = as_tuple(op.run([np.asfortranarray(a).reshape(a.shape) for a in arrays], case.attrs))
+        plain = as_tuple(
+            op.run([np.ascontiguousarray(a).reshape(a.shape) for a in arrays], case.attrs)
+        )
+        other = as_tuple(
+            op.run([np.asfortranarray(a).reshape(a.shape) for a in arrays], case.attrs)
+        )
         for a, b in zip(plain, other):
             tolerance = _sum_tolerance(op, a)
             np.testing.assert_allclose(
-                _finite(b), _finite(a), rtol=tolerance, atol=tolerance * _scale(a, arrays),
-                err_msg=f"{case}")
+                _finite(b),
+                _finite(a),
+                rtol=tolerance,
+                atol=tolerance * _scale(a, arrays),
+                err_msg=f"{case}",
+            )
 
 
 def _sum_tolerance(op: table.Op, result: np.ndarray) -> float:
@@ -112,8 +120,11 @@ def _sum_tolerance(op: table.Op, result: np.ndarray) -> float:
 def _eps(a: np.ndarray) -> float:
     if a.dtype.kind == "c":
         return float(np.finfo(a.real.dtype).eps)
-    return 2.0**-7 if a.dtype.kind == "V" or a.dtype.name == "bfloat16" else float(
-        np.finfo(a.dtype).eps)
+    return (
+        2.0**-7
+        if a.dtype.kind == "V" or a.dtype.name == "bfloat16"
+        else float(np.finfo(a.dtype).eps)
+    )
 
 
 def _finite(a: np.ndarray) -> np.ndarray:
@@ -152,7 +163,8 @@ def test_lowering_means_the_same(op: table.Op) -> None:
         low.set_outputs(list(op.lowered(node.inputs, node.attrs)))
         own = [i.shape for i in node.inputs]
         assert all(n.op != op.name or [i.shape for i in n.inputs] != own for n in low.order()), (
-            f"{op.name} lowers to itself")
+            f"{op.name} lowers to itself"
+        )
         want, got = evaluate(g, named(arrays)), evaluate(low, named(arrays))
         magnitude = _magnitude(low, arrays)
         for a, b in zip(got, want, strict=True):
@@ -199,15 +211,17 @@ def test_symbolic_shapes_bind_to_the_concrete_ones(op: table.Op) -> None:
                 admitted += 1
                 assert tuple(s.bind({"n": size}) for s in got) == want, f"{case}: n={size}"
                 assert all(bind(v, {"n": size}) == attrs[k] for k, v in given.items())
-    needs_sizes = op.why_static or not any(d for c, _ in draws(op, "symbolic") for s in c.specs
-                                           for d in s.dims if d > 1)
+    needs_sizes = op.why_static or not any(
+        d for c, _ in draws(op, "symbolic") for s in c.specs for d in s.dims if d > 1
+    )
     assert admitted or needs_sizes, f"{op.name} takes no symbolic dim at all"
 
 
 def opened(attrs: dict, size: int, n: Dim) -> dict:
     """The attributes with target dims named like the operands'."""
-    return {k: tuple(n if d == size else d for d in v) if k == "dims" else v
-            for k, v in attrs.items()}
+    return {
+        k: tuple(n if d == size else d for d in v) if k == "dims" else v for k, v in attrs.items()
+    }
 
 
 VIEWS = [o for o in DRAWN if o.view_rule is not None]
@@ -223,8 +237,13 @@ def test_views_lie_where_the_values_are(op: table.Op) -> None:
         want = op.run([x], attrs)
         if layout is None or x.size == 0 or want.size == 0 or want.dtype != x.dtype:
             continue
-        seen = np.ndarray(want.shape, x.dtype, x.tobytes(), layout.offset * x.itemsize,
-                          tuple(s * x.itemsize for s in layout.strides))
+        seen = np.ndarray(
+            want.shape,
+            x.dtype,
+            x.tobytes(),
+            layout.offset * x.itemsize,
+            tuple(s * x.itemsize for s in layout.strides),
+        )
         assert_same(seen, want, f"{case}")
 
 

@@ -26,9 +26,9 @@ class Program(Protocol):
         """A weight set of these params; what does not depend on changed ones comes from `old`."""
         ...
 
-    def run(self, weights: Any, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> list[
-        Array
-    ]:
+    def run(
+        self, weights: Any, inputs: Sequence[Array], outputs: Sequence[Array | None]
+    ) -> list[Array]:
         """One call: the outputs, written into the given arrays where there are any."""
         ...
 

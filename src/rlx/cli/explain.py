@@ -15,7 +15,8 @@ from rlx.pipeline import CompilePipeline, CompileResult
 def main(arguments: list[str]) -> int:
     """Prints the report; with --svg, writes the arena's timeline as well."""
     parser = argparse.ArgumentParser(
-        "rlx explain", description=__doc__, epilog="example: rlx explain model.ir --target cuda")
+        "rlx explain", description=__doc__, epilog="example: rlx explain model.ir --target cuda"
+    )
     parser.add_argument("model", help="a .ir file")
     parser.add_argument("--target", default="cpu", choices=[t.value for t in FusionTarget])
     parser.add_argument("--json", action="store_true", help="decisions as JSON")
@@ -31,11 +32,17 @@ def main(arguments: list[str]) -> int:
 
 def _json(result: CompileResult) -> str:
     lir = result.lir
-    return json.dumps({
-        "name": lir.name, "target": lir.target.name, "fingerprint": lir.fingerprint,
-        "arena_bytes": lir.arena_bytes, "weight_bytes": lir.plan.weight_bytes,
-        "decisions": [asdict(d) for d in result.decisions],
-    }, indent=2)
+    return json.dumps(
+        {
+            "name": lir.name,
+            "target": lir.target.name,
+            "fingerprint": lir.fingerprint,
+            "arena_bytes": lir.arena_bytes,
+            "weight_bytes": lir.plan.weight_bytes,
+            "decisions": [asdict(d) for d in result.decisions],
+        },
+        indent=2,
+    )
 
 
 def _text(result: CompileResult, with_plan: bool) -> str:

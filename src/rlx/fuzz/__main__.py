@@ -29,9 +29,9 @@ def _one(job: tuple[int, int, tuple[str, ...]]) -> tuple[int, list[str], list[st
     return seed, used, [f"{m.target}: {m.output}: {m.message}" for m in found]
 
 
-def _results(jobs: list[tuple[int, int, tuple[str, ...]]], workers: int) -> Iterator[
-    tuple[int, list[str], list[str]]
-]:
+def _results(
+    jobs: list[tuple[int, int, tuple[str, ...]]], workers: int
+) -> Iterator[tuple[int, list[str], list[str]]]:
     if workers == 1:
         yield from map(_one, jobs)
         return
@@ -41,17 +41,24 @@ def _results(jobs: list[tuple[int, int, tuple[str, ...]]], workers: int) -> Iter
 
 def main(argv: list[str] | None = None) -> int:
     """Exit 0 if all agree and all ops occurred, 1 if not."""
-    parser = argparse.ArgumentParser("python -m rlx.fuzz", description=__doc__, epilog=(
-        "example: python -m rlx.fuzz --graphs 200 --targets cpu,wgpu"))
+    parser = argparse.ArgumentParser(
+        "python -m rlx.fuzz",
+        description=__doc__,
+        epilog=("example: python -m rlx.fuzz --graphs 200 --targets cpu,wgpu"),
+    )
     parser.add_argument("--graphs", type=int, default=200, help="how many graphs (200)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--steps", type=int, default=12, help="ops drawn for a graph (12)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
-    parser.add_argument("--targets", default=",".join(t.value for t in FusionTarget),
-                        help="whose pipelines, by name (all seven)")
+    parser.add_argument(
+        "--targets",
+        default=",".join(t.value for t in FusionTarget),
+        help="whose pipelines, by name (all seven)",
+    )
     args = parser.parse_args(argv)
-    jobs = [(args.first + i, args.steps, tuple(args.targets.split(",")))
-            for i in range(args.graphs)]
+    jobs = [
+        (args.first + i, args.steps, tuple(args.targets.split(","))) for i in range(args.graphs)
+    ]
     coverage: Counter[str] = Counter()
     wrong = 0
     for done, (seed, used, found) in enumerate(_results(jobs, args.jobs), 1):
@@ -69,8 +76,10 @@ def _summary(coverage: Counter[str], graphs: int, wrong: int) -> int:
     for name, count in sorted(counts.items(), key=lambda kv: (kv[1], kv[0])):
         print(f"{count:8d}  {name}")
     rare = [name for name, count in counts.items() if count < LEAST]
-    print(f"{graphs} graphs, {wrong} with mismatches, {len(counts)} ops, "
-          f"{len(rare)} of them under {LEAST} times{': ' + ', '.join(rare) if rare else ''}")
+    print(
+        f"{graphs} graphs, {wrong} with mismatches, {len(counts)} ops, "
+        f"{len(rare)} of them under {LEAST} times{': ' + ', '.join(rare) if rare else ''}"
+    )
     return 1 if wrong or (rare and graphs >= 2000) else 0
 
 

@@ -72,15 +72,19 @@ def _shadow(
     if not any(_is_inexact(s.dtype) for s in node.shapes) or node.op == "constant":
         return [Shadow.exact(a) for a in given]
     values = _apply(node, [o.value for o in operands], given)
-    eps = max(_eps(s.dtype) for s in (*node.shapes, *(i.shape for i in node.inputs))
-              if _is_inexact(s.dtype))
+    eps = max(
+        _eps(s.dtype)
+        for s in (*node.shapes, *(i.shape for i in node.inputs))
+        if _is_inexact(s.dtype)
+    )
     moved = [_apply(node, xs, given) for xs in _moves(node, operands, eps)]
     terms = _terms(node, operands, values, given)
     lost = any(o.is_lost for o in operands)
     steps = _spelled(node, operands, plain) if node.decl.lower is not None else [None] * len(given)
     return [
         _bounded(values[i], [m[i] for m in moved], eps * FACTOR * terms[i], shape, lost, steps[i])
-        if _is_inexact(shape.dtype) else Shadow.exact(given[i])
+        if _is_inexact(shape.dtype)
+        else Shadow.exact(given[i])
         for i, shape in enumerate(node.shapes)
     ]
 
@@ -146,8 +150,10 @@ def _terms(
     sizes = [np.abs(v.astype(np.complex128)) for v in values]
     if node.decl.kind not in SUMS:
         return sizes
-    positive = [np.abs(o.value) if _is_inexact(n.shape.dtype) else o.value
-                for o, n in zip(operands, node.inputs)]
+    positive = [
+        np.abs(o.value) if _is_inexact(n.shape.dtype) else o.value
+        for o, n in zip(operands, node.inputs)
+    ]
     return [np.maximum(np.abs(a), s) for a, s in zip(_apply(node, positive, given), sizes)]
 
 
@@ -161,8 +167,9 @@ def _apply(node: Node, operands: Sequence[Array], given: Sequence[Array]) -> lis
             typed = [_narrow(o, n.shape.dtype) for o, n in zip(operands, node.inputs)]
             made = evaluate_node(node, typed, {})
         else:
-            made = node.decl.run([_admitted(o, n) for o, n in zip(operands, node.inputs)],
-                                 node.attrs)
+            made = node.decl.run(
+                [_admitted(o, n) for o, n in zip(operands, node.inputs)], node.attrs
+            )
     except Error:
         return [_wide(g) for g in given]
     return [_wide(m) for m in (made if isinstance(made, tuple) else (made,))]
@@ -172,7 +179,7 @@ def _cast(operand: Array, to: DType) -> Array:
     """To an inexact dtype, without the rounding."""
     if to.is_complex:
         return operand.astype(np.complex128)
-    return (operand.real if operand.dtype.kind == "c" else operand).astype(np.float64)
+    return np.real(operand).astype(np.float64)
 
 
 def _admitted(operand: Array, source: Node) -> Array:
@@ -197,14 +204,14 @@ def _is_inexact(dtype: DType) -> bool:
 
 
 def _eps(dtype: DType) -> float:
-    return {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23}.get(
-        dtype.real, 2.0**-52)
+    return {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23}.get(dtype.real, 2.0**-52)
 
 
 def _smallest(dtype: DType) -> float:
     """The spacing of the least numbers: an underflow is wrong by as much."""
     return {DType.F16: 2.0**-24, DType.BF16: 2.0**-133, DType.F32: 2.0**-149}.get(
-        dtype.real, 5e-324)
+        dtype.real, 5e-324
+    )
 
 
 def _largest(dtype: DType) -> float:

@@ -64,9 +64,11 @@ class Grower:
         jumps = op.jumps(shapes, results)
         operands = [self.supply(s, jumps) for s in case.specs]
         node = self.graph.node(op, operands, case.attrs)
-        made = [node] if not node.has_items else [
-            self.graph.node("item", (node,), {"index": i}) for i in range(len(node.shapes))
-        ]
+        made = (
+            [node]
+            if not node.has_items
+            else [self.graph.node("item", (node,), {"index": i}) for i in range(len(node.shapes))]
+        )
         is_exact = all(i in self.exact for i in operands)
         for n in made:
             if is_exact and (op.kind is Kind.MOVEMENT or not _is_inexact(n.shape.dtype)):
@@ -137,8 +139,11 @@ class Grower:
     def finish(self) -> Grown:
         """Outputs: all that nothing reads, and a few in between."""
         read = {i for n in self.graph.nodes for i in n.inputs}
-        ends = [n for n in self.graph.nodes
-                if n not in read and not n.has_items and n.op not in ("input", "param")]
+        ends = [
+            n
+            for n in self.graph.nodes
+            if n not in read and not n.has_items and n.op not in ("input", "param")
+        ]
         between = [n for n in self.pool if n in read and self.draw.coin(0.1)]
         self.graph.set_outputs(list(dict.fromkeys([*ends, *between])) or self.pool[:1])
         return Grown(self.graph, self.values)

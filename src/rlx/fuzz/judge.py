@@ -79,7 +79,9 @@ def _compare(
     for name, got, want, shadow in zip(graph.output_names, made, plain, expected, strict=True):
         dtype = DType.of(want.dtype)
         if got.shape != want.shape or got.dtype != want.dtype:
-            found.append(Mismatch(target, name, f"{got.dtype}{got.shape} for {want.dtype}{want.shape}"))
+            found.append(
+                Mismatch(target, name, f"{got.dtype}{got.shape} for {want.dtype}{want.shape}")
+            )
         elif not (dtype.is_float or dtype.is_complex):
             if not np.array_equal(got, want):
                 found.append(Mismatch(target, name, _first_difference(got, want)))

@@ -77,9 +77,7 @@ class Layout:
 
 def _is_even(dims: Sequence[DimLike], strides: Sequence[DimLike]) -> bool:
     """Is each stride the next one times the next dim?"""
-    return all(
-        strides[i] == strides[i + 1] * dims[i + 1] for i in range(len(dims) - 1)
-    )
+    return all(strides[i] == strides[i + 1] * dims[i + 1] for i in range(len(dims) - 1))
 
 
 Run = tuple[list[DimLike], list[DimLike]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,8 +188,9 @@ class Graph:
         self._check_ownership(nodes)
         for i, node in enumerate(nodes):
             if node.has_items:
-                raise GraphError(f"output {i} is {node.label}, which has several results: "
-                                 "return its items")
+                raise GraphError(
+                    f"output {i} is {node.label}, which has several results: return its items"
+                )
         if self._sealed is not None:
             raise GraphError(f"the graph is in use as {self._sealed}")
         kept = names if len(names) == len(nodes) else [f"output{i}" for i in range(len(nodes))]
@@ -287,8 +288,11 @@ class Graph:
     def bind(self, binding: DimBinding | Mapping[str, DimLike]) -> Graph:
         """The graph with named dims replaced by sizes."""
         sizes = dict(binding.sizes if isinstance(binding, DimBinding) else binding)
-        return self.rebuild(lambda new, node, inputs: new.node(
-            node.decl, inputs, {k: attributes.bind(v, sizes) for k, v in node.attrs.items()}))
+        return self.rebuild(
+            lambda new, node, inputs: new.node(
+                node.decl, inputs, {k: attributes.bind(v, sizes) for k, v in node.attrs.items()}
+            )
+        )
 
     def rebuild(
         self, make: Callable[[Graph, Node, tuple[Node, ...]], Node | None] | None = None
@@ -325,7 +329,7 @@ class Graph:
             self.origins[node] = known + fresh
 
     @contextmanager
-    def scope(self, *origins: Origin) -> Iterator[None]:
+    def scope(self, *origins: Origin) -> Generator[None]:
         """Nodes made inside get these origins."""
         before, self._scope = self._scope, (*self._scope, *origins)
         try:

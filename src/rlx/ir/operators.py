@@ -68,7 +68,7 @@ class Operators:
     def __getitem__(self, index: Any) -> Any:
         from rlx.ir.indexing import index_node
 
-        return index_node(self, index)
+        return index_node(self, index)  # pyright: ignore[reportArgumentType]
 
     def __iter__(self) -> Any:
         raise TypeError("a node is not iterable: its values are not known yet")
@@ -76,8 +76,9 @@ class Operators:
     def __bool__(self) -> bool:
         from rlx.errors import GraphError
 
-        raise GraphError("a node has no truth value while a graph is built. Use rlx.ops.where "
-                         "or rlx.ops.if_")
+        raise GraphError(
+            "a node has no truth value while a graph is built. Use rlx.ops.where or rlx.ops.if_"
+        )
 
     @property
     def dtype(self) -> Any:

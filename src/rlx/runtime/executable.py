@@ -85,7 +85,7 @@ class Executable:
         return profile_graph_io(self.lir, target=self.lir.target)
 
     def memory(self, **sizes: int) -> MemoryNeed:
-        """The bytes needed, known before running; give the sizes of named dims, if there are any."""
+        """The bytes needed, known before running. Named dims need their sizes."""
         plan = self.lir.plan
         if not plan.dynamic_symbols:
             return MemoryNeed(plan.arena_bytes, plan.weight_bytes)

@@ -18,7 +18,7 @@ from rlx.pipeline import CompilePipeline, CompileResult
 from rlx.runtime.executable import Executable
 
 
-def compile(  # noqa: A001
+def compile(
     model: Any,
     target: str = "reference",
     *,

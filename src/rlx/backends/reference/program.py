@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -67,7 +66,7 @@ class ReferenceProgram:
     # -- weights -------------------------------------------------------------------------------
 
     def prepare(self, params: Mapping[str, Array], old: Weights | None) -> Weights:
-        """Load params and run the Prologue; with an old set, only what depends on changed params."""
+        """Load params and run the Prologue: all of it, or what depends on params that changed."""
         memory = old.memory.copy() if old else _aligned(self.plan.weight_bytes)
         place = Place(self, memory[:0], memory, {})
         changed: set[Node] = set()
