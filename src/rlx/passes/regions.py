@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from rlx.ir.mir import Graph, Node
 from rlx.op import Kind
+from rlx.passes import reasons
 from rlx.passes.ask import accepts
 from rlx.passes.context import Context
 from rlx.passes.facts import Facts
@@ -55,6 +56,8 @@ class _Engine:
         if merged is None:
             return
         reason = merged if isinstance(merged, str) else self.groups.why_not(first, second)
+        if reason == reasons.WAITS_FOR_ITSELF:
+            return  # a value that passes by, such as a residual: nothing is lost
         if reason is not None:
             self.refused[producer, consumer, reason] = None
         elif isinstance(merged, Union):

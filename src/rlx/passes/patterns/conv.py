@@ -20,12 +20,11 @@ _FOLDED = (DType.F32, DType.F64)
 
 def _conv(node: Node, facts: Facts) -> Found:
     """conv2d, then batch norm or a bias per channel, then an activation."""
-    follower = facts.users[node][0] if facts.users[node] else None
-    if follower is not None and follower.op == "batch_norm" and follower.inputs[0] is node:
-        return _with_norm(node, follower, facts)
-    is_add = follower is not None and follower.op == "add"
-    if is_add and _channel_bias(follower, node) is not None:
-        return _with_bias(node, follower, facts)
+    for user in facts.users[node]:
+        if user.op == "batch_norm" and user.inputs[0] is node:
+            return _with_norm(node, user, facts)
+        if user.op == "add" and _channel_bias(user, node) is not None:
+            return _with_bias(node, user, facts)
     last = activation_after(node, facts)
     if len(node.inputs) < 3 or last is None:
         return None
