@@ -219,19 +219,16 @@ def live_peak(lir: LirModule) -> int:
     plan, graph = lir.plan, lir.mir.graph
     steps = list(plan.schedule)
     heir = {plan.root(old): new for new, old in plan.in_place.items()}
+
+    def made_by(kernel: Node) -> set[Node]:
+        items = [n for n in graph.nodes if n.op == "item" and n.inputs[0] is kernel]
+        return {plan.root(m) for m in (items if kernel.has_items else [kernel])}
+
     busiest = 0
     for t in range(len(steps)):
-        made = {
-            plan.root(m)
-            for k in steps[: t + 1]
-            for m in (
-                [k]
-                if not k.has_items
-                else [n for n in graph.nodes if n.op == "item" and n.inputs[0] is k]
-            )
-        }
-        wanted = {plan.root(i) for k in steps[t:] for i in k.inputs}
-        wanted |= {plan.root(o) for o in graph.outputs} | {plan.root(steps[t])}
+        made = {root for k in steps[: t + 1] for root in made_by(k)}
+        wanted = {plan.root(i) for k in steps[t:] for i in k.inputs} | made_by(steps[t])
+        wanted |= {plan.root(o) for o in graph.outputs}
         alive = (made & wanted) | set(graph.inputs)
         alive = {r for r in alive if plan.slot(r).space is Space.ARENA}
         alive -= {r for r in alive if heir.get(r) is steps[t]}
@@ -265,7 +262,7 @@ def test_layers_take_what_one_layer_takes() -> None:
     assert lir.plan.bytes_saved == lir.plan.total_unshared_bytes - lir.arena_bytes > 0
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(40))
 def test_random_arenas_are_near_the_peak(seed: int) -> None:
     lir = plan(random_graph(seed, [40, 70]))
     assert live_peak(lir) <= lir.arena_bytes <= 1.10 * live_peak(lir)

@@ -7,11 +7,11 @@ region of its own. A region's extent is the greatest of its buffers' ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlx.dim import Dim, DimLike, compile_dims
-from rlx.plan.arena import Neighbours, Span
+from rlx.plan.arena import Neighbours, Span, peak_bytes
 from rlx.plan.proof import greatest, proves_le
 
 MAX_ENDS = 4
@@ -77,11 +77,33 @@ class _Seat:
 
 
 def place_formulas(spans: Sequence[FormulaSpan], sizes: Mapping[str, int]) -> FormulaPlacement:
-    """Largest first, each where it makes the arena grow least at the representative sizes."""
+    """The tightest at the representative sizes of a few orders of placing."""
     known = Sizes(sizes)
     numbers = [Span(known.value(s.size), s.birth, s.death) for s in spans]
+    keys: tuple[Callable[[Span], tuple[int, int]], ...] = (
+        lambda s: (-s.size, s.birth),
+        lambda s: (-s.size * (s.death - s.birth + 1), s.birth),
+        lambda s: (s.birth, -s.size),
+    )
+    floor = peak_bytes(numbers)
+    best: FormulaPlacement | None = None
+    for key in keys:
+        order = sorted(range(len(spans)), key=lambda i: (*key(numbers[i]), i))
+        found = _placed(spans, numbers, order, known)
+        if best is None or known.value(found.total) < known.value(best.total):
+            best = found
+        if known.value(best.total) == floor:
+            break
+    assert best is not None
+    return best
+
+
+def _placed(
+    spans: Sequence[FormulaSpan], numbers: Sequence[Span], order: Sequence[int], known: Sizes
+) -> FormulaPlacement:
+    """Each in turn where it makes the arena grow least at the representative sizes."""
     near, regions, seats = Neighbours(numbers), list[_Region](), dict[int, _Seat]()
-    for i in sorted(range(len(spans)), key=lambda i: (-numbers[i].size, spans[i].birth, i)):
+    for i in order:
         met: dict[int, list[_Seat]] = {}
         for j in near.meeting(i):
             met.setdefault(seats[j].region, []).append(seats[j])

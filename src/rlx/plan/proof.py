@@ -57,12 +57,19 @@ def _is_multiple(monomial: Monomial, factor: int) -> bool:
 
 
 def _never_above(dim: DimLike) -> Iterator[DimLike]:
-    """Expressions that are at most `dim`: exact quotients, and each member of a maximum."""
-    yield _without_floors(dim)
+    """Expressions that are at most `dim`: without maxima, without floors, or both."""
+    for form in _without_maxima(dim):
+        yield form
+        yield _without_floors(form)
+        yield _without_floors(_without_pairs(form))
+
+
+def _without_maxima(dim: DimLike) -> Iterator[DimLike]:
+    """`dim`, then with a member in place of a maximum, then of one inside that member."""
+    yield dim
     for member in _members(dim):
-        yield _without_floors(member)
-        for inner in _members(member):
-            yield _without_floors(inner)
+        yield member
+        yield from _members(member)
 
 
 def _without_floors(dim: DimLike) -> DimLike:
@@ -85,6 +92,27 @@ def _without_floor(monomial: Monomial, coefficient: int) -> DimLike:
             return coefficient // k * (x - slack)
         case _:
             return _from_terms({monomial: coefficient})
+
+
+def _without_pairs(dim: DimLike) -> DimLike:
+    """`dim` without its terms c·(x//k) - c·(y//k) where y ≤ x, which are not negative."""
+    if not isinstance(dim, Dim):
+        return dim
+    kept = dict(dim.terms)
+    for high, c in dim.terms:
+        for low, d in dim.terms:
+            if c > 0 > d and high in kept and low in kept and _is_quotient_le(low, high):
+                common = min(kept[high], -kept[low])
+                kept[high], kept[low] = kept[high] - common, kept[low] + common
+    return _from_terms(kept)
+
+
+def _is_quotient_le(a: Monomial, b: Monomial) -> bool:
+    match a, b:
+        case (Call("//", (x, int(k))),), (Call("//", (y, int(same))),) if k == same and k > 0:
+            return provably_le(x, y)
+        case _:
+            return False
 
 
 def _members(dim: DimLike) -> Iterator[DimLike]:
