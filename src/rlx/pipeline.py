@@ -28,7 +28,7 @@ from rlx.passes.simplify import simplify, tidy
 from rlx.plan.check import require_sound
 from rlx.plan.planner import plan_module
 from rlx.rules.engine import Event
-from rlx.shape import DimBinding
+from rlx.shape import DimBinding, Shape
 
 Pass = Callable[[Graph, Context], Graph]
 
@@ -126,6 +126,7 @@ class CompilePipeline:
         for run in PASSES:
             graph = run(graph, context)
             verify(graph)
+            _require_same_interface(run, module.graph, graph)
         if context.log.unused_force:
             unused = ", ".join(context.log.unused_force)
             raise Error(f"{module.name}: force names no decision that can be reversed: {unused}.")
@@ -135,6 +136,20 @@ class CompilePipeline:
         lir = _planned(graph, self.target, self.options, self.alignment)
         events = tuple(context.rewrites)
         return CompileResult(lir, report, context.log.decisions, events, self.options)
+
+
+def _require_same_interface(run: Pass, before: Graph, after: Graph) -> None:
+    """Inputs, params and outputs are the user's: no pass adds, drops or reorders them."""
+    if _interface(before) != _interface(after):
+        raise Error(
+            f"{before.name}: the pass {run.__name__} changed inputs, params or outputs. "
+            "This is a bug of rlx: please report it."
+        )
+
+
+def _interface(graph: Graph) -> list[tuple[str, Shape]]:
+    leaves = [(n.attrs["name"], n.shape) for n in graph.leaves]
+    return leaves + [(name, o.shape) for name, o in zip(graph.output_names, graph.outputs)]
 
 
 def _planned(graph: Graph, target: Target, options: FusionOptions, alignment: int) -> LirModule:

@@ -156,6 +156,16 @@ def test_a_target_of_elementwise_regions_leaves_rows_alone() -> None:
     assert ops_in(made) == ["elementwise_region", "softmax"]
 
 
+def test_a_value_goes_with_what_alone_reads_it() -> None:
+    """The square could stand behind the sum, as a second result; it belongs to the mean."""
+    g = Graph("square")
+    x, r = inputs(g, x=(4, 5), r=(4, 6))
+    (w,) = params(g, w=(5, 6))
+    total = ops.matmul(x, w) + r
+    made, _ = fused(graph(total / ops.mean(ops.square(total), axes=(1,), keepdims=True)))
+    assert body_ops(made) == [["matmul", "add"], ["square", "mean", "div"]]
+
+
 # -- anchors --------------------------------------------------------------------------------------
 
 
