@@ -15,7 +15,7 @@ def inline(graph: Graph, body: Graph, operands: Sequence[Node]) -> list[Node]:
     mapped = dict(zip(body.inputs, operands, strict=True))
     for node in body.order():
         if node not in mapped:
-            made = graph.node(node.decl, [mapped[i] for i in node.inputs], node.attrs)
+            made = graph.copy(node, tuple(mapped[i] for i in node.inputs))
             graph.add_origins(made, node.origins)
             mapped[node] = made
     return [mapped[o] for o in body.outputs]

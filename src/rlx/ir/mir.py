@@ -43,12 +43,24 @@ class Origin:
 class Node(Operators):
     """One operation. Equal nodes of a graph are the same object."""
 
-    __slots__ = ("__weakref__", "attrs", "decl", "graph", "index", "inputs", "op", "shape")
+    __slots__ = (
+        "__weakref__",
+        "attr_key",
+        "attrs",
+        "decl",
+        "graph",
+        "index",
+        "inputs",
+        "op",
+        "shape",
+    )
     graph: Graph
     decl: Op
     op: str
     inputs: tuple[Node, ...]
     attrs: Mapping[str, Any]
+    attr_key: tuple[object, ...]
+    """The attributes as interning compares them."""
     shape: Any
     """The result's Shape; a tuple of them where the op has several results."""
     index: int
@@ -137,23 +149,45 @@ class Graph:
         self._check_ownership(inputs)
         shapes = decl.operand_shapes(inputs)
         canonical = decl.canonical(attrs, shapes)
-        key = (decl.name, *map(id, inputs), *map(attributes.key, canonical.values()))
+        attr_key = tuple(map(attributes.key, canonical.values()))
+        key = (decl.name, *map(id, inputs), *attr_key)
         found = self._interned.get(key)
         if found is None:
             found = self._add(decl, inputs, canonical, decl.infer(shapes, canonical))
-            self._interned[key] = found
+            found.attr_key, self._interned[key] = attr_key, found
+        self.add_origins(found, (*self._line(), *self._scope))
+        return found
+
+    def copy(self, node: Node, inputs: tuple[Node, ...]) -> Node:
+        """`node`, of this or another graph, on these inputs.
+
+        Where the inputs have the shapes of the node's own, nothing is inferred anew.
+        """
+        if any(a.shape != b.shape for a, b in zip(inputs, node.inputs, strict=True)):
+            return self.node(node.decl, inputs, node.attrs)
+        key = (node.op, *map(id, inputs), *node.attr_key)
+        found = self._interned.get(key)
+        if found is None:
+            self._check_ownership(inputs)
+            found = self._add(node.decl, inputs, node.attrs, node.shapes)
+            found.attr_key, self._interned[key] = node.attr_key, found
         self.add_origins(found, (*self._line(), *self._scope))
         return found
 
     def _add(
-        self, decl: Op, inputs: tuple[Node, ...], attrs: dict[str, Any], shapes: tuple[Shape, ...]
+        self,
+        decl: Op,
+        inputs: tuple[Node, ...],
+        attrs: Mapping[str, Any],
+        shapes: tuple[Shape, ...],
     ) -> Node:
         if self._sealed is not None:
             raise GraphError(f"the graph is in use as {self._sealed} and cannot grow")
         self._check_name(decl, attrs)
         node = Node()
         node.graph, node.decl, node.op = self, decl, decl.name
-        node.inputs, node.attrs = inputs, MappingProxyType(attrs)
+        node.inputs = inputs
+        node.attrs = MappingProxyType(attrs) if isinstance(attrs, dict) else attrs
         node.shape = shapes if decl.gives_items(shapes) else shapes[0]
         node.index = len(self._nodes)
         self._nodes.append(node)
@@ -306,7 +340,7 @@ class Graph:
         for node in self.order():
             inputs = tuple(mapped[i] for i in node.inputs)
             made = make(new, node, inputs) if make else None
-            mapped[node] = made if made is not None else new.node(node.decl, inputs, node.attrs)
+            mapped[node] = made if made is not None else new.copy(node, inputs)
             new.add_origins(mapped[node], node.origins)
         new.set_outputs([mapped[o] for o in self.outputs])
         return new

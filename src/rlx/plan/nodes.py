@@ -17,7 +17,7 @@ def with_all_items(graph: Graph) -> Graph:
 
 
 def _with_items(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node:
-    made = new.node(node.decl, inputs, node.attrs)
+    made = new.copy(node, inputs)
     if made.has_items:
         for i in range(len(made.shapes)):
             new.add_origins(new.node("item", (made,), {"index": i}), node.origins)
