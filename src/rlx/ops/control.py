@@ -253,7 +253,7 @@ def _parts(operands: Sequence[Any], num_carries: int, num_bcasts: int) -> list[l
 def _(
     *operands: Any, body: Any, length: DimLike, num_carries: int, num_bcasts: int, reverse: bool
 ) -> tuple[Any, ...]:
-    if isinstance(length, Dim) or length == 0:
+    if isinstance(length, Dim):
         raise UnsupportedError(f"a scan of length {length} cannot be written out")
     _check_small((body,), length, runs_unasked=False)
     carries, whole, xs = _parts(operands, num_carries, num_bcasts)
@@ -263,8 +263,17 @@ def _(
         made = apply(body, [*carries, *whole, *slices])
         carries = made[:num_carries]
         rows[t] = [ops.expand_dims(y, axes=(0,)) for y in made[num_carries:]]
+    if length == 0:
+        return (*carries, *(_no_rows(operands[0], o.shape) for o in body.outputs[num_carries:]))
     columns = zip(*(rows[t] for t in range(length)))
     return (*carries, *(ops.concat(list(column), axis=0) for column in columns))
+
+
+def _no_rows(beside: Any, row: Shape) -> Any:
+    """A stack of no rows, in the graph of `beside` if it is a node."""
+    nothing = np.zeros((0, *(1 for _ in row.dims)), row.dtype.numpy)
+    made = beside.graph.constant(nothing) if hasattr(beside, "graph") else nothing
+    return ops.expand(made, dims=(0, *row.dims))
 
 
 # -- custom ---------------------------------------------------------------------------------------
@@ -332,7 +341,7 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
 @scan.sample
 def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     """A running sum of products with a factor that every step sees."""
-    dims, dtype, length = draw.dims(0, 3), draw.dtype("t"), draw.integer(1, 5)
+    dims, dtype, length = draw.dims(0, 3), draw.dtype("t"), draw.integer(0, 5)
     one = Spec(dims, dtype, "plain")
     body, (total, factor, x) = _graph("body", [one, one, one])
     new = ops.add(total, ops.mul(factor, x))
