@@ -6,6 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from rlx import ops
+from rlx.ir.interpret import evaluate
+from rlx.ir.mir import Graph
+from rlx.passes import reasons
+from rlx.passes.context import Context
+from rlx.passes.facts import Facts
+from rlx.passes.fuse import fuse_named
 from tests.unit.fusing import (
     TARGETS,
     assert_same,
@@ -17,14 +25,6 @@ from tests.unit.fusing import (
     refusals,
     values,
 )
-
-from rlx import ops
-from rlx.ir.interpret import evaluate
-from rlx.ir.mir import Graph
-from rlx.passes import reasons
-from rlx.passes.context import Context
-from rlx.passes.facts import Facts
-from rlx.passes.fuse import fuse_named
 
 
 def graph(*outputs: Any) -> Graph:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.fusing import TARGETS, fused, inputs, ops_in, params, values
 
 from rlx import ops
 from rlx.dtype import DType
@@ -18,6 +17,7 @@ from rlx.passes.fuse import fuse
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.passes.report import FusionReport
 from rlx.shape import Shape
+from tests.unit.fusing import TARGETS, fused, inputs, ops_in, params, values
 
 
 def graph(*outputs: Any) -> Graph:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.fusing import inputs, params
 
 from rlx import ops
 from rlx.ir.mir import Graph
@@ -14,6 +13,7 @@ from rlx.passes.context import Context
 from rlx.passes.fuse import fuse
 from rlx.passes.options import FusionOptions
 from rlx.passes.report import COUNTED, FusionReport
+from tests.unit.fusing import inputs, params
 
 
 def report(g: Graph, target: str = "cpu", options: FusionOptions | None = None) -> FusionReport:

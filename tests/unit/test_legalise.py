@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.fusing import TARGETS, inputs, ops_in, ops_within, params, values
 
 from rlx import ops
 from rlx.dtype import DType
@@ -19,6 +18,7 @@ from rlx.passes.context import Context
 from rlx.passes.legalise import DispatchReport, dispatch, legalise, require_legal
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.shape import Shape
+from tests.unit.fusing import TARGETS, inputs, ops_in, ops_within, params, values
 
 
 def graph(*outputs: Any) -> Graph:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.fusing import TARGETS, fused, inputs, ops_in, ops_within, params, refusals
 
 from rlx import ops
 from rlx.cost.target import FusionLimits
@@ -24,6 +23,7 @@ from rlx.passes.options import FusionOptions
 from rlx.passes.regions import region_match
 from rlx.passes.rewrite import apply
 from rlx.shape import Shape
+from tests.unit.fusing import TARGETS, fused, inputs, ops_in, ops_within, params, refusals
 
 
 def graph(*outputs: Any) -> Graph:
@@ -373,9 +373,28 @@ def _comb(length: int) -> Graph:
 
 
 @pytest.mark.parametrize("shape", [_long, _hub, _comb])
-def test_24000_nodes_in_seconds(shape: Any) -> None:
-    """Well under a minute on any machine; a quadratic pass would take many."""
-    g = shape(24_000)
+def test_twice_the_nodes_are_twice_the_work(shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is counted in lookups of a node's group, which every question about one makes."""
+    count = 0
+    find = Groups.find
+
+    def counted(self: Groups, i: int) -> int:
+        nonlocal count
+        count += 1
+        return find(self, i)
+
+    monkeypatch.setattr(Groups, "find", counted)
+    work: list[int] = []
+    for length in (1500, 3000):
+        count = 0
+        assert ops_in(fuse(shape(length), Context.of("cpu"))) == ["elementwise_region"]
+        work.append(count)
+    assert work[1] <= 2.4 * work[0]
+
+
+def test_24000_nodes_in_seconds() -> None:
+    """Some seconds on a busy machine; a quadratic pass would take minutes."""
+    g = _long(24_000)
     start = time.perf_counter()
     made = fuse(g, Context.of("cpu"))
     assert time.perf_counter() - start < 30

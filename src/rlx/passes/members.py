@@ -59,6 +59,7 @@ class Union:
     dims: Dims
     hidden: frozenset[int]
     """The results of the first that nothing else reads any more."""
+    hides_all: bool
 
 
 def is_inlined(node: Node) -> bool:
@@ -145,7 +146,8 @@ class Members:
         row = a.row if b.row is None else b.row
         if not all(self._fits(r, dims, row, a.closed | b.closed) for r in results):
             return None
-        return self._why_too_large(a, b, len(results), first) or Union(first, second, dims, hidden)
+        union = Union(first, second, dims, hidden, len(hidden) == len(a.results))
+        return self._why_too_large(a, b, len(results), first) or union
 
     def _may_follow(self, first: int, a: Member, b: Member) -> bool:
         """One anchor at most, no row around it, and nothing read before it is complete."""

@@ -20,6 +20,8 @@ from rlx.passes.members import Members, Union, is_inlined
 from rlx.passes.rewrite import Match, apply
 
 WHAT = "fuse_region"
+FEW_READERS = 16
+"""A value that more nodes read is hidden last, once they are in one group."""
 
 
 def fuse_regions(graph: Graph, ctx: Context) -> Graph:
@@ -40,29 +42,46 @@ class _Engine:
         self.groups = Groups(facts.order)
         self.members = Members(facts, ctx, self.groups)
         self.refused: dict[tuple[int, int, str], None] = {}
+        self._settled: set[tuple[int, int, int, int]] = set()
 
     def grow(self) -> None:
-        """Let every node join the groups of what it reads."""
-        for number, node in enumerate(self.facts.order):
-            if self.members.has(number):
-                for operand in dict.fromkeys(node.inputs):
-                    self._try(self.groups.number[operand], number)
+        """Let every node join the groups of what it reads: first where that hides all they gave,
+        then where they keep giving it to others, too."""
+        for only_hiding in (True, False):
+            for number, node in enumerate(self.facts.order):
+                if self.members.has(number):
+                    for operand in self._operands(node, only_hiding):
+                        self._try(self.groups.number[operand], number, only_hiding)
 
-    def _try(self, producer: int, consumer: int) -> None:
+    def _operands(self, node: Node, only_hiding: bool) -> list[Node]:
+        """What `node` reads; of those to be hidden, what few others read."""
+        most = FEW_READERS if only_hiding else len(self.facts.order)
+        return [i for i in dict.fromkeys(node.inputs) if len(self.facts.users[i]) <= most]
+
+    def _try(self, producer: int, consumer: int, only_hiding: bool) -> None:
         first, second = self.groups.find(producer), self.groups.find(consumer)
-        if first == second:
+        pair = first, second, len(self.groups.members[first]), len(self.groups.members[second])
+        if first == second or pair in self._settled:
             return
-        merged = self.members.judge(first, second)
-        if merged is None:
+        judged = self.members.judge(first, second)
+        if only_hiding and not (isinstance(judged, Union) and judged.hides_all):
             return
-        reason = merged if isinstance(merged, str) else self.groups.why_not(first, second)
-        if reason == reasons.WAITS_FOR_ITSELF:
-            return  # a value that passes by, such as a residual: nothing is lost
-        if reason is not None:
-            self.refused[producer, consumer, reason] = None
-        elif isinstance(merged, Union):
-            state = self.members.merged(merged)
+        reason = None if judged is None else self._why_not(judged, first, second)
+        if isinstance(judged, Union) and reason is None:
+            state = self.members.merged(judged)
             self.members.place(self.groups.merge(first, second), state)
+            return
+        self._settled.add(pair)
+        if reason is not None and reason != reasons.WAITS_FOR_ITSELF:
+            self.refused[producer, consumer, reason] = None
+
+    def _why_not(self, judged: Union | str, first: int, second: int) -> str | None:
+        """Why there are two kernels. Where a third stands between, nothing is lost: a value
+        passes by, such as a residual."""
+        between = self.groups.why_not(first, second)
+        if between == reasons.WAITS_FOR_ITSELF or isinstance(judged, Union):
+            return between
+        return judged
 
     def log_refusals(self) -> None:
         """One refusal per pair of final groups and reason."""
