@@ -92,7 +92,7 @@ def _open(opened: set[object], match: Match | None, node: Node) -> None:
 
 
 def _copy(new: Graph, node: Node, mapped: Mapping[Node, Node]) -> Node:
-    made = new.node(node.decl, tuple(mapped[i] for i in node.inputs), node.attrs)
+    made = new.copy(node, tuple(mapped[i] for i in node.inputs))
     new.add_origins(made, node.origins)
     return made
 

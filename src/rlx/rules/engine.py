@@ -22,7 +22,9 @@ from rlx.ir.mir import Graph, Node, Origin
 from rlx.op import Kind, Op, Pattern, Var
 
 Env: TypeAlias = dict[str, Any]
+Patterns: TypeAlias = tuple[Pattern | Op | Var, ...]
 Uses: TypeAlias = Callable[[Node], int]
+Allows: TypeAlias = Callable[[Node], bool]
 MAX_CHAIN = 1000
 """Firings one after the other from one node; rules that need more do not end."""
 MAX_SWEEPS = 16
@@ -44,6 +46,7 @@ def no(reason: str) -> No:
 
 
 ANYTHING = Var("_")
+_UNIFORM_THROUGH = ("expand", "reshape", "transpose", "squeeze", "expand_dims")
 
 
 class At(Pattern):
@@ -81,7 +84,7 @@ class Rule:
 
     name: str
     identity: str
-    patterns: tuple[Pattern | Op | Var, ...]
+    patterns: Patterns
     make: Callable[..., Any]
     sample: Callable[..., Any] | None = None
     slack: float = 0.0
@@ -93,7 +96,11 @@ class Rule:
     why: str = ""
     """Where the slack comes from."""
 
+    when: Callable[[Node], bool] | None = None
+    """A cheap test before anything else, for rules that are asked often."""
     parameters: tuple[str, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    """For each pattern, the ops that its operands must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,7 @@ def rule(
     refines: bool = False,
     domain: str = "any",
     why: str = "",
+    when: Callable[[Node], bool] | None = None,
 ) -> Callable[[Callable[..., Any]], Rule]:
     """Declare a rule. Several patterns are alternatives; a pattern that is an op matches any use
     of it; a rule without patterns is tried at every node."""
@@ -143,12 +151,44 @@ def rule(
             raise Error(f"rule {make.__name__} has a slack and no reason for it")
         made = tuple(p(*map(Var, inspect.signature(p).parameters)) for p in patterns)
         made = made or (ANYTHING,)
-        parameters = tuple(inspect.signature(make).parameters)
         return Rule(
-            make.__name__, identity, made, make, sample, slack, refines, domain, why, parameters
-        )
+            make.__name__, identity, made, make, sample, slack, refines, domain, why, when,
+            tuple(inspect.signature(make).parameters), tuple(map(_guard, made)),
+        )  # fmt: skip
 
     return declare
+
+
+Guard: TypeAlias = tuple[frozenset[str] | None, ...] | None
+"""The ops that each operand may have; None is any op, or any operands."""
+
+
+def _guard(pattern: Any) -> Guard:
+    if not isinstance(pattern, Pattern) or isinstance(pattern, At | Either):
+        return None
+    return tuple(_possible_ops(a) for a in pattern.args)
+
+
+def _possible_ops(pattern: Any) -> frozenset[str] | None:
+    if isinstance(pattern, Var):
+        return None
+    if isinstance(pattern, Pattern):
+        return frozenset(_roots(pattern))
+    return frozenset(("constant", *_UNIFORM_THROUGH))
+
+
+def _passes(guard: Guard, node: Node) -> bool:
+    """Could the operands match, going by their ops alone?"""
+    if guard is None:
+        return True
+    ops = [i.op for i in node.inputs]
+    if len(ops) != len(guard):
+        return False
+    if all(g is None or op in g for g, op in zip(guard, ops)):
+        return True
+    return node.decl.is_commutative and all(
+        g is None or op in g for g, op in zip(guard, reversed(ops))
+    )
 
 
 # -- matching -------------------------------------------------------------------------------------
@@ -212,9 +252,6 @@ def _match_attrs(wanted: Mapping[str, Any], given: Mapping[str, Any], env: Env) 
     return env
 
 
-_UNIFORM_THROUGH = ("expand", "reshape", "transpose", "squeeze", "expand_dims")
-
-
 def scalar_of(node: Node) -> Any:
     """The one value that every element of a constant has, as a NumPy scalar, or None.
 
@@ -236,9 +273,13 @@ def is_literal(node: Node, literal: Any) -> bool:
     value = scalar_of(node)
     if value is None or isinstance(literal, bool) != (value.dtype == np.bool_):
         return False
+    is_negative_zero = literal == 0 and bool(np.signbit(float(literal)))
     if np.iscomplexobj(value):
-        return complex(value) == literal and literal != 0
-    return float(value) == literal and np.signbit(float(value)) == np.signbit(float(literal))
+        return complex(value) == literal != 0
+    if np.issubdtype(value.dtype, np.integer):
+        return int(value) == literal and not is_negative_zero
+    same_sign = literal != 0 or bool(np.signbit(float(value))) == is_negative_zero
+    return float(value) == literal and same_sign
 
 
 # -- rewriting ------------------------------------------------------------------------------------
@@ -248,7 +289,21 @@ def step(
     candidate: Rule, node: Node, uses: Uses, missed: list[Missed] | None = None
 ) -> Node | None:
     """One rule at one node: what the node becomes, or None."""
-    for pattern in candidate.patterns:
+    return _step(candidate, _near(candidate, node), node, uses, missed)
+
+
+def _near(candidate: Rule, node: Node) -> Patterns:
+    """The patterns that could match, going by the ops of the operands alone."""
+    pairs = zip(candidate.patterns, candidate.guards)
+    return tuple(pattern for pattern, guard in pairs if _passes(guard, node))
+
+
+def _step(
+    candidate: Rule, patterns: Patterns, node: Node, uses: Uses, missed: list[Missed] | None
+) -> Node | None:
+    if candidate.when is not None and not candidate.when(node):
+        return None
+    for pattern in patterns:
         for env in matches(pattern, node, {}):
             made = _apply(candidate, node, env, uses)
             if isinstance(made, No):
@@ -310,14 +365,21 @@ def _roots(pattern: Any) -> list[str]:
     return [pattern.op.name]
 
 
-def rewrite(graph: Graph, rules: Ruleset, log: list[Event] | None = None) -> Graph:
+def _anything(node: Node) -> bool:
+    return True
+
+
+def rewrite(
+    graph: Graph, rules: Ruleset, log: list[Event] | None = None, allows: Allows = _anything
+) -> Graph:
     """`graph` with `rules` applied bottom-up until none applies; nothing else is kept.
 
-    Rules that ask how often a node is read are told the truth of the graph they are given, so the
-    sweep is repeated while such a rule met a shared node and something has changed since.
+    A replacement that holds a node which is not allowed is not taken. Rules that ask how often a
+    node is read are told the truth of the graph they are given, so the sweep is repeated while
+    such a rule met a shared node and something has changed since.
     """
     for _ in range(MAX_SWEEPS):
-        sweep = _Sweep(graph, rules)
+        sweep = _Sweep(graph, rules, allows)
         graph = sweep.result()
         if log is not None:
             log += [*sweep.fired, *sweep.missed]
@@ -329,8 +391,8 @@ def rewrite(graph: Graph, rules: Ruleset, log: list[Event] | None = None) -> Gra
 class _Sweep:
     """Nodes of the new graph move forward, one step at a time, until nothing applies."""
 
-    def __init__(self, old: Graph, rules: Ruleset) -> None:
-        self.old, self.rules, self.new = old, rules, old.successor()
+    def __init__(self, old: Graph, rules: Ruleset, allows: Allows) -> None:
+        self.old, self.rules, self.new, self.allows = old, rules, old.successor(), allows
         self.fired: list[Event] = []
         self.missed: list[Missed] = []
         self.has_met_shared = False
@@ -338,6 +400,7 @@ class _Sweep:
         self._next: dict[Node, Node] = {}
         self._by: dict[Node, str] = {}
         self._uses: dict[Node, int] = {}
+        self._by_ops: dict[tuple[str, ...], list[tuple[Rule, Patterns]]] = {}
 
     def result(self) -> Graph:
         reads = _reads(self.old)
@@ -358,7 +421,9 @@ class _Sweep:
         return {k: self._body(v) for k, v in node.attrs.items()}
 
     def _body(self, value: Any) -> Any:
-        return rewrite(value, self.rules, self.fired) if isinstance(value, Graph) else value
+        if not isinstance(value, Graph):
+            return value
+        return rewrite(value, self.rules, self.fired, self.allows)
 
     def uses(self, node: Node) -> int:
         """How often `node` is read; a node that a rule has just made is read once."""
@@ -405,14 +470,39 @@ class _Sweep:
         """One step: settled operands, else the first rule that applies."""
         inputs = tuple(self._settled[i] for i in node.inputs)
         if any(a is not b for a, b in zip(inputs, node.inputs)):
-            made = self.new.node(node.decl, inputs, node.attrs)
+            made = self.new.copy(node, inputs)
             self._carry(node, made)
             return made
-        for candidate in self.rules.for_op(node.op):
-            made = step(candidate, node, self.uses, self.missed)
-            if made is not None:
+        for candidate, patterns in self._candidates(node):
+            made = _step(candidate, patterns, node, self.uses, self.missed)
+            if made is not None and self._is_allowed(made):
                 return self._record(candidate, node, made)
         return None
+
+    def _candidates(self, node: Node) -> list[tuple[Rule, Patterns]]:
+        """The rules that could match, found once for all nodes alike in their operands' ops."""
+        key = (node.op, *(i.op for i in node.inputs))
+        found = self._by_ops.get(key)
+        if found is None:
+            near = [(rule, _near(rule, node)) for rule in self.rules.for_op(node.op)]
+            found = self._by_ops[key] = [(rule, patterns) for rule, patterns in near if patterns]
+        return found
+
+    def _is_allowed(self, made: Node) -> bool:
+        """May everything be there that a rule has added?"""
+        if self.allows is _anything:
+            return True
+        stack, seen = [made], {made}
+        while stack:
+            node = stack.pop()
+            if node in self._settled:
+                continue
+            if not self.allows(node):
+                return False
+            fresh = [i for i in node.inputs if i not in seen]
+            seen.update(fresh)
+            stack += fresh
+        return True
 
     def _record(self, by: Rule, node: Node, made: Node) -> Node:
         self.fired.append(Fired(by.name, by.identity, node.label, made.label))
