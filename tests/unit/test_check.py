@@ -357,6 +357,35 @@ def test_the_verdict_on_moved_buffers_is_that_of_the_definition(seed: int) -> No
     assert False in verdicts
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_no_plan_is_too_broken_to_be_judged(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lir = joined() if seed % 2 else layered()
+    foreign = layered()
+    nodes = [*lir.mir.graph.nodes, *foreign.plan.schedule]
+
+    def any_node() -> Node:
+        return nodes[int(rng.integers(len(nodes)))]
+
+    plan = lir.plan
+    layout = Layout.contiguous((8, 16), int(rng.integers(-4, 4)))
+    broken = [
+        changed(lir, schedule=(any_node(), *plan.schedule)),
+        changed(lir, views={**plan.views, any_node(): View(any_node(), layout)}),
+        changed(lir, in_place={any_node(): any_node()}),
+        changed(lir, assignments={**plan.assignments, any_node(): Slot(int(rng.integers(9)), 64)}),
+        changed(lir, phases={n: p for n, p in plan.phases.items() if n is not nodes[1]}),
+        changed(lir, assignments={}),
+        changed(lir, views={}),
+        changed(lir, schedule=()),
+    ]
+    for bad in broken:
+        assert isinstance(check(bad), list)
+    assert check(broken[0])
+    assert check(broken[5])
+    assert check(broken[7])
+
+
 # -- a planner with a bug is caught ---------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ def check(lir: LirModule) -> list[Finding]:
     """Everything wrong with the plan; nothing if it is sound."""
     facts = Facts.of(lir)
     found = [*_check_schedule(facts), *_check_phases(facts)]
-    broken = [*_check_slots(facts), *_check_views(facts)]
+    broken = [*_check_kernels(facts), *_check_slots(facts), *_check_views(facts)]
     if not broken:
         found += _check_in_place(facts)
         found += check_memory(facts)
@@ -49,15 +49,11 @@ def require_sound(lir: LirModule) -> None:
 
 def _check_schedule(facts: Facts) -> Iterator[Finding]:
     """Every kernel runs once, after its operands; every output is made."""
-    plan, known = facts.plan, set(facts.nodes)
-    for i, kernel in enumerate(plan.schedule):
+    for i, kernel in enumerate(facts.plan.schedule):
         if facts.step[kernel] != i:
             yield finding(
                 Fault.DUPLICATE_SCHEDULE, kernel, f"runs at steps {facts.step[kernel]} and {i}"
             )
-        if kernel not in known or kernel.is_leaf or kernel.op == "item":
-            yield finding(Fault.ORDER_VIOLATION, kernel, "is scheduled, but is no kernel")
-            continue
         for operand in kernel.inputs:
             made = facts.ready.get(operand)
             if made is None or made >= i:
@@ -67,6 +63,13 @@ def _check_schedule(facts: Facts) -> Iterator[Finding]:
     for output in dict.fromkeys(facts.outputs):
         if output not in facts.ready:
             yield finding(Fault.OUTPUT_NOT_SCHEDULED, output, "is an output that no step makes")
+
+
+def _check_kernels(facts: Facts) -> Iterator[Finding]:
+    known = {n for n in facts.nodes if not n.is_leaf and n.op != "item"}
+    for kernel in facts.plan.schedule:
+        if kernel not in known:
+            yield finding(Fault.ORDER_VIOLATION, kernel, "is scheduled, but is no kernel")
 
 
 def _check_phases(facts: Facts) -> Iterator[Finding]:
@@ -100,7 +103,7 @@ def _needs_a_call(node: Node, phases: Mapping[Node, Phase]) -> bool:
 
 
 def _check_slots(facts: Facts) -> Iterator[Finding]:
-    """Every value has a slot of the right space, its own or its root's; no outputs share one."""
+    """Every value has a slot of the right space, its own or its root's."""
     plan = facts.plan
     for node in facts.nodes:
         if node.has_items:
@@ -109,7 +112,12 @@ def _check_slots(facts: Facts) -> Iterator[Finding]:
             yield finding(Fault.BAD_SLOT, node, "must have a slot or be a view, one of the two")
         elif node not in plan.views:
             yield from _check_space(plan, node, plan.assignments[node])
-    owner: dict[Node, Node] = {}
+    yield from _check_outputs(facts)
+
+
+def _check_outputs(facts: Facts) -> Iterator[Finding]:
+    """An output is all of a slot, in order, and no other output's."""
+    plan, owner = facts.plan, dict[Node, Node]()
     for output in facts.outputs:
         if owner.setdefault(plan.root(output), output) is not output:
             yield finding(Fault.BAD_SLOT, output, "is an output in the slot of another")
@@ -132,28 +140,41 @@ def _check_space(plan: BufferPlan, node: Node, slot: Slot) -> Iterator[Finding]:
 
 def _check_views(facts: Facts) -> Iterator[Finding]:
     """A view is what its op says of its operand, or a kernel's slice of a concat."""
+    misshapen = [*_check_roots(facts)]
+    yield from misshapen
+    if misshapen:
+        return
     plan = facts.plan
-    for node, view in plan.views.items():
-        root = view.root
-        if root in plan.views or root not in plan.assignments:
-            yield finding(Fault.BAD_VIEW, node, f"its root {root.label} has no slot")
-        elif root.shape.dtype is not node.shape.dtype or view.layout.dims != node.shape.dims:
-            yield finding(Fault.BAD_VIEW, node, f"its layout is not that of {node.shape}")
-    for node in facts.nodes:
-        if node in plan.views and node.op != "item" and node not in facts.step:
-            yield from _check_alias(plan, node)
+    slices: set[Node] = set()
     for node in facts.nodes:
         if node.op == "concat" and node not in facts.step:
+            slices.update(node.inputs)
             yield from _check_assembled(plan, node)
-    concats = {i for n in facts.nodes if n.op == "concat" and n not in facts.step for i in n.inputs}
-    for node in plan.views:
-        if (node in facts.step or node.op in ("item", "concat")) and node not in concats:
+    for node in (n for n in facts.nodes if n in plan.views):
+        is_made = node in facts.step or node.op in ("item", "concat")
+        if is_made and node not in slices:
             yield finding(Fault.BAD_VIEW, node, "is a kernel's result, but no slice of a concat")
+        elif not is_made:
+            yield from _check_alias(plan, node)
+
+
+def _check_roots(facts: Facts) -> Iterator[Finding]:
+    """A view has a root with a slot, the root's dtype, and the dims of its node."""
+    plan, values = facts.plan, {n for n in facts.nodes if not n.has_items}
+    for node in (*plan.assignments, *plan.views):
+        if node not in values:
+            yield finding(Fault.BAD_SLOT, node, "is no value of the graph")
+    for node, view in ((n, v) for n, v in plan.views.items() if n in values):
+        root = view.root
+        if node.is_leaf or root not in values or root in plan.views or root not in plan.assignments:
+            yield finding(
+                Fault.BAD_VIEW, node, f"is no view of {root.label}, which must have a slot"
+            )
+        elif root.shape.dtype is not node.shape.dtype or view.layout.dims != node.shape.dims:
+            yield finding(Fault.BAD_VIEW, node, f"its layout is not that of {node.shape}")
 
 
 def _check_alias(plan: BufferPlan, node: Node) -> Iterator[Finding]:
-    if node.op == "concat":
-        return
     source, claimed = node.inputs[0], plan.views[node]
     rule = node.decl.view_rule
     if rule is not None:
@@ -189,13 +210,13 @@ def _check_in_place(facts: Facts) -> Iterator[Finding]:
 
 def _why_not_in_place(facts: Facts, kernel: Node, operand: Node) -> str:
     plan, root = facts.plan, facts.plan.root(operand)
-    if operand not in kernel.inputs or kernel in plan.views:
-        return "it is no operand"
+    if kernel not in facts.step or kernel in plan.views or operand not in kernel.inputs:
+        return "it is no operand of a kernel with a slot"
     if not _computes_by_index(kernel):
         return "the kernel reads elements other than the one it writes"
     if root.is_leaf or plan.assignments[root].space is not Space.ARENA:
         return "it is a leaf or a weight"
-    if facts.last_use[root] != facts.step.get(kernel):
+    if facts.last_use.get(root) != facts.step[kernel]:
         return "it is used at another time"
     if plan.assignments[root].offset != plan.assignments[kernel].offset:
         return "it lies elsewhere"

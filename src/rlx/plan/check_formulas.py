@@ -10,7 +10,7 @@ from rlx.dim import DimLike, evaluate
 from rlx.ir.lir import Space
 from rlx.ir.mir import Node
 from rlx.plan.facts import Facts, Fault, Finding, finding
-from rlx.plan.proof import is_multiple, proves_le
+from rlx.plan.proof import Proofs, is_multiple
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,19 +29,20 @@ class _Box:
 def check_formulas(facts: Facts) -> Iterator[Finding]:
     """What is not shown of a plan with named dims; a static plan has nothing to show."""
     if facts.plan.dynamic_symbols:
-        yield from _check_bounds(facts)
-        yield from _Sweep(facts).findings()
+        proofs = Proofs()
+        yield from _check_bounds(facts, proofs)
+        yield from _Sweep(facts, proofs).findings()
 
 
-def _check_bounds(facts: Facts) -> Iterator[Finding]:
+def _check_bounds(facts: Facts, proofs: Proofs) -> Iterator[Finding]:
     plan = facts.plan
     for node, slot in plan.assignments.items():
-        if not proves_le(node.shape.size_bytes, slot.size):
+        if not proofs.le(node.shape.size_bytes, slot.size):
             message = f"{node.shape} may need more than its slot's {slot.size} bytes"
             yield finding(Fault.UNPROVEN, node, message)
         if not is_multiple(slot.offset, plan.alignment):
             yield finding(Fault.UNPROVEN, node, f"offset {slot.offset} may not be aligned")
-        if slot.space is Space.ARENA and not proves_le(slot.offset + slot.size, plan.arena_formula):
+        if slot.space is Space.ARENA and not proofs.le(slot.offset + slot.size, plan.arena_formula):
             yield finding(Fault.UNPROVEN, node, "may lie past the arena's end")
 
 
@@ -52,8 +53,9 @@ class _Sweep:
     What is empty at the representative sizes has no neighbours there, and is held against all.
     """
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts, self.plan = facts, facts.plan
+    def __init__(self, facts: Facts, proofs: Proofs) -> None:
+        self.facts, self.plan, self.proofs = facts, facts.plan, proofs
+        self.values: dict[DimLike, int] = {}
         arena = (n for n, s in self.plan.assignments.items() if s.space is Space.ARENA)
         self.nodes: Sequence[Node] = list(arena)
         self.box = {node: self._boxed(i, node) for i, node in enumerate(self.nodes)}
@@ -61,9 +63,14 @@ class _Sweep:
         self.empty: set[_Box] = set()
 
     def _boxed(self, number: int, node: Node) -> _Box:
-        slot, sizes = self.plan.assignments[node], self.plan.representative
-        low = evaluate(slot.offset, sizes)
-        return _Box(low, low + evaluate(slot.size, sizes), number)
+        slot = self.plan.assignments[node]
+        low = self._value(slot.offset)
+        return _Box(low, low + self._value(slot.size), number)
+
+    def _value(self, dim: DimLike) -> int:
+        if dim not in self.values:
+            self.values[dim] = evaluate(dim, self.plan.representative)
+        return self.values[dim]
 
     def findings(self) -> Iterator[Finding]:
         leaving: dict[int, list[_Box]] = {}
@@ -106,7 +113,9 @@ class _Sweep:
 
     def _is_apart(self, a: _Box, b: _Box) -> bool:
         (a_low, a_high), (b_low, b_high) = self._formulas(a), self._formulas(b)
-        return proves_le(a_high, b_low) or proves_le(b_high, a_low)
+        if a.low > b.low:
+            (a_low, a_high), (b_low, b_high) = (b_low, b_high), (a_low, a_high)
+        return self.proofs.le(a_high, b_low) or self.proofs.le(b_high, a_low)
 
     def _formulas(self, box: _Box) -> tuple[DimLike, DimLike]:
         slot = self.plan.assignments[self.nodes[box.number]]

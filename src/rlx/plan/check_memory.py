@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rlx.dim import Dim, DimLike, compile_dims
 from rlx.ir.layout import Layout
-from rlx.ir.lir import BufferPlan, Space
+from rlx.ir.lir import BufferPlan, Slot, Space
 from rlx.ir.mir import Node
 from rlx.plan.facts import Facts, Fault, Finding, finding
 from rlx.plan.shadow import Shadow
@@ -83,7 +83,8 @@ class _Run:
         at = ", ".join(f"{k}={v}" for k, v in sizes.items())
         self.where = f" where {at}" if at else ""
         self.shadows = {space: Shadow() for space in Space}
-        self.end = len(facts.plan.schedule)
+        self.slots = {root: self._placed(slot) for root, slot in self.plan.assignments.items()}
+        self.extents = {n: self._touched(n) for n in facts.nodes if not n.has_items}
 
     def findings(self) -> Iterator[Finding]:
         if any(self.value(d) < 0 for n in self.facts.nodes for s in n.shapes for d in s.dims):
@@ -100,18 +101,17 @@ class _Run:
 
     # -- where things are ----------------------------------------------------------------------
 
-    def _slot(self, root: Node) -> Range:
-        slot = self.plan.assignments[root]
+    def _placed(self, slot: Slot) -> Range:
         start = self.value(slot.offset)
         return start, start + self.value(slot.size)
 
-    def _bytes(self, node: Node) -> Range:
+    def _touched(self, node: Node) -> Range:
         """The bytes from the first to behind the last element of a value, in its space."""
         view, itemsize = self.plan.views.get(node), node.shape.dtype.itemsize
         if view is None:
-            start, count = self._slot(node)[0], math.prod(map(self.value, node.shape.dims))
+            start, count = self.slots[node][0], math.prod(map(self.value, node.shape.dims))
             return start, start + count * itemsize
-        start, (low, high) = self._slot(view.root)[0], _extent(view.layout, self.value)
+        start, (low, high) = self.slots[view.root][0], _extent(view.layout, self.value)
         return start + low * itemsize, start + high * itemsize
 
     def _shadow(self, node: Node) -> Shadow:
@@ -128,7 +128,7 @@ class _Run:
         if self.is_representative:
             limits[Space.WEIGHTS] = plan.weight_bytes
         for node, slot in plan.assignments.items():
-            start, end = self._slot(node)
+            start, end = self.slots[node]
             limit = limits.get(slot.space, end)
             if start < 0 or end > limit:
                 message = f"bytes {start}..{end} are not inside the {limit} of {slot.space.value}"
@@ -137,8 +137,8 @@ class _Run:
                 message = f"offset {start} is not a multiple of {plan.alignment}"
                 yield self._fault(Fault.BAD_SLOT, node, message)
         for node in (n for n in self.facts.nodes if not n.has_items):
-            start, end = self._slot(plan.root(node))
-            low, high = self._bytes(node)
+            start, end = self.slots[plan.root(node)]
+            low, high = self.extents[node]
             if low < high and not start <= low < high <= end:
                 message = f"elements at {low}..{high} are not inside their slot {start}..{end}"
                 yield self._fault(Fault.BAD_SLOT, node, message)
@@ -148,11 +148,11 @@ class _Run:
     def _start(self) -> Iterator[Finding]:
         """Leaves are there before the first step."""
         for node in (n for n in self.facts.nodes if n.is_leaf):
-            yield from self._claim(-1, node, self._slot(node), ())
+            yield from self._claim(-1, node, self.slots[node], ())
 
     def _read(self, step: int, kernel: Node, operand: Node) -> Iterator[Finding]:
         made = self.facts.ready.get(operand)
-        low, high = self._bytes(operand)
+        low, high = self.extents[operand]
         if made is None or made >= step or low >= high:
             return
         if not self._shadow(operand).is_owned(low, high, self.plan.root(operand)):
@@ -163,7 +163,7 @@ class _Run:
         over = self.plan.in_place.get(kernel)
         spared = () if over is None else (self.plan.root(over),)
         own = result not in self.plan.views
-        where = self._slot(result) if own else self._bytes(result)
+        where = self.slots[result] if own else self.extents[result]
         yield from self._claim(step, result, where, spared)
 
     def _claim(
@@ -182,7 +182,7 @@ class _Run:
         return is_weight or self.facts.last_use.get(root, step) >= step
 
     def _deliver(self, output: Node) -> Iterator[Finding]:
-        low, high = self._bytes(output)
+        low, high = self.extents[output]
         if output not in self.facts.ready or low >= high:
             return
         if not self._shadow(output).is_owned(low, high, self.plan.root(output)):

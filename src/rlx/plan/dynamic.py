@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from rlx.dim import Dim, DimLike, compile_dims
 from rlx.plan.arena import Neighbours, Span, peak_bytes
-from rlx.plan.proof import greatest, proves_le
+from rlx.plan.proof import Proofs, greatest
 
 MAX_ENDS = 4
 """Incomparable ends a region may have: its extent stays a formula one can read and evaluate."""
@@ -41,7 +41,7 @@ class Sizes:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._names, self._sizes = tuple(sizes), tuple(sizes.values())
         self._values: dict[DimLike, int] = {}
-        self._proofs: dict[tuple[DimLike, DimLike], bool] = {}
+        self._proofs = Proofs()
 
     def value(self, dim: DimLike) -> int:
         if not isinstance(dim, Dim):
@@ -52,11 +52,7 @@ class Sizes:
 
     def le(self, a: DimLike, b: DimLike) -> bool:
         """Is a ≤ b proved? A counterexample at the representative sizes saves the attempt."""
-        if self.value(a) > self.value(b):
-            return False
-        if (a, b) not in self._proofs:
-            self._proofs[a, b] = proves_le(a, b)
-        return self._proofs[a, b]
+        return self.value(a) <= self.value(b) and self._proofs.le(a, b)
 
 
 @dataclass(slots=True)
@@ -69,11 +65,13 @@ class _Region:
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """Where a buffer would go."""
+    """Where a buffer would go, and that in numbers at the representative sizes."""
 
     region: int
     start: DimLike
     end: DimLike
+    low: int
+    high: int
 
 
 def place_formulas(spans: Sequence[FormulaSpan], sizes: Mapping[str, int]) -> FormulaPlacement:
@@ -118,26 +116,33 @@ def _placed(
 def _best_seat(
     size: DimLike, regions: Sequence[_Region], met: Mapping[int, list[_Seat]], known: Sizes
 ) -> _Seat:
-    best, least = _Seat(len(regions), 0, size), known.value(size)
+    least = known.value(size)
+    best = _Seat(len(regions), 0, size, 0, least)
     for r, region in enumerate(regions):
-        seat = _lowest_seat(r, size, met.get(r, ()), known)
+        seat = _lowest_seat(r, region, size, met.get(r, ()), known)
         if seat is None or len(_ends_with(region.ends, seat.end, known)) > MAX_ENDS:
             continue
-        extent = max(map(known.value, region.ends))
-        growth = max(0, known.value(seat.end) - extent)
+        growth = max(0, seat.high - max(map(known.value, region.ends)))
         if growth < least or (growth == least and best.region == len(regions)):
             best, least = seat, growth
     return best
 
 
-def _lowest_seat(region: int, size: DimLike, met: Sequence[_Seat], known: Sizes) -> _Seat | None:
-    """The lowest start, 0 or the end of another, that is provably apart from all it meets."""
-    gaps = _gaps(sorted((known.value(m.start), known.value(m.end)) for m in met), known.value(size))
-    starts = sorted(dict.fromkeys([0, *(m.end for m in met)]), key=known.value)
-    for start in starts:
+def _lowest_seat(
+    number: int, region: _Region, size: DimLike, met: Sequence[_Seat], known: Sizes
+) -> _Seat | None:
+    """The lowest start, 0 or the end of another, that is provably apart from all it meets.
+
+    An end that all others of the region are proved to stay under needs no proof of its own.
+    """
+    bytes_ = known.value(size)
+    gaps = _gaps(sorted((m.low, m.high) for m in met), bytes_)
+    starts = [(0, 0), *((m.high, m.end) for m in met if m.high in gaps)]
+    for low, start in sorted(dict.fromkeys(starts), key=lambda pair: pair[0]):
         end = start + size
-        if known.value(start) in gaps and _is_apart(start, end, met, known):
-            return _Seat(region, start, end)
+        is_top = region.ends == [start]
+        if low in gaps and (is_top or _is_apart(start, end, met, known)):
+            return _Seat(number, start, end, low, low + bytes_)
     return None
 
 

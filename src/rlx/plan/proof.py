@@ -56,6 +56,19 @@ def _is_multiple(monomial: Monomial, factor: int) -> bool:
             return False
 
 
+class Proofs:
+    """Proofs that are looked for once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[DimLike, DimLike], bool] = {}
+
+    def le(self, a: DimLike, b: DimLike) -> bool:
+        found = self._known.get((a, b))
+        if found is None:
+            found = self._known[a, b] = proves_le(a, b)
+        return found
+
+
 def _never_above(dim: DimLike) -> Iterator[DimLike]:
     """Expressions that are at most `dim`: without maxima, without floors, or both."""
     for form in _without_maxima(dim):
