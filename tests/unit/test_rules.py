@@ -375,9 +375,9 @@ CHAINS = {
 def test_a_chain_of_24000_nodes_is_rewritten_in_linear_time(name: str) -> None:
     step, dtype, left = CHAINS[name]
     g = chain(24_000, step, dtype)
-    start = time.perf_counter()
+    start = time.process_time()
     made = simplify(g)
-    assert time.perf_counter() - start < 10.0
+    assert time.process_time() - start < 20.0, "a quadratic step takes minutes"
     assert len(ops_of(made)) == left
 
 

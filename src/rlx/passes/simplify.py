@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rlx.ir.mir import Graph
 from rlx.passes.context import Context
+from rlx.passes.legalise import dispatch
 from rlx.rules import all_rules, plain_rules
 from rlx.rules.engine import rewrite, ruleset
 
@@ -18,5 +19,6 @@ def simplify(graph: Graph, context: Context) -> Graph:
 
 
 def tidy(graph: Graph, context: Context) -> Graph:
-    """Simplify after lowering: blocks that the target has no kernel for are not named again."""
-    return rewrite(graph, ruleset(plain_rules()), context.rewrites)
+    """Simplify after lowering: what the target has no kernel for does not come back."""
+    is_native = lambda node: dispatch(node, context).path == "native"
+    return rewrite(graph, ruleset(plain_rules()), context.rewrites, is_native)

@@ -108,11 +108,27 @@ def _like(value: float, x: Node) -> Any:
     return x.dtype.numpy.type(value)
 
 
-@rule(lambda: ops.mul, lambda: ops.div, sample=_spell_gelu, slack=8.0, why=_ROUNDINGS)
+def _has_gate(node: Node) -> bool:
+    """Is a sum with an erf or a tanh a factor, at most two products down?"""
+    level = [node]
+    for _ in range(3):
+        level = [i for n in level if n.op in ("mul", "div") for i in n.inputs]
+        if any(i.op == "add" and any(j.op in ("erf", "tanh") for j in i.inputs) for i in level):
+            return is_float(node)
+    return False
+
+
+@rule(
+    lambda: ops.mul,
+    lambda: ops.div,
+    sample=_spell_gelu,
+    slack=8.0,
+    refines=True,
+    why=_ROUNDINGS,
+    when=_has_gate,
+)
 def gelu_formula(node: Node) -> Any:
     """x/2 · (1 + erf(x/√2)) is gelu."""
-    if not is_float(node):
-        return None
     for gate in factors(node)[1]:
         inner = _one_plus(gate, "erf")
         if inner is not None:
@@ -145,11 +161,17 @@ def _cubic(x: Node, draw: Draw) -> Node:
     return ops.mul(ops.add(x, ops.mul(cube, a)), c)
 
 
-@rule(lambda: ops.mul, sample=_spell_gelu_tanh, slack=16.0, why=_ROUNDINGS)
+@rule(
+    lambda: ops.mul,
+    lambda: ops.div,
+    sample=_spell_gelu_tanh,
+    slack=16.0,
+    refines=True,
+    why=_ROUNDINGS,
+    when=_has_gate,
+)
 def gelu_tanh_formula(node: Node) -> Any:
     """x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))) is gelu by tanh."""
-    if not is_float(node):
-        return None
     for gate in factors(node)[1]:
         inner = _one_plus(gate, "tanh")
         x = None if inner is None else _cubic_of(inner)

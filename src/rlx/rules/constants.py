@@ -17,12 +17,15 @@ MAX_FLOPS = 10**8
 """A compile does not take long over what a run does once."""
 
 
-@rule()
+def _reads_constants(node: Node) -> bool:
+    source = node.inputs[0] if node.op == "item" else node
+    return bool(source.inputs) and all(i.op == "constant" for i in source.inputs)
+
+
+@rule(when=_reads_constants)
 def fold_constants(node: Node) -> Any:
     """An op of constants is a constant, of exactly the dtype the op gives."""
     source = node.inputs[0] if node.op == "item" else node
-    if not source.inputs or any(i.op != "constant" for i in source.inputs):
-        return None
     if source.decl.kind is Kind.CONTROL or source.decl.syncs_host or node.has_items:
         return None
     return node.graph.constant(made) if (made := _value(node, source)) is not None else None

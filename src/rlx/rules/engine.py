@@ -262,8 +262,10 @@ def scalar_of(node: Node) -> Any:
     if node.op != "constant":
         return None
     flat = node.attrs["value"].array.reshape(-1)
-    if flat.size == 0 or flat[0].tobytes() != flat[-1].tobytes():
+    if flat.size == 0 or (flat.size > 1 and flat[0].tobytes() != flat[-1].tobytes()):
         return None
+    if flat.size == 1:
+        return flat[0]
     as_bytes = flat.view(np.dtype((np.void, flat.itemsize)))
     return flat[0] if bool((as_bytes == as_bytes[0]).all()) else None
 

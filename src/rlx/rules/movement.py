@@ -93,13 +93,13 @@ def _spell_expanded(draw: Draw) -> Node:
     return draw.choice(forms)()
 
 
-@rule(sample=_spell_expanded)
+def _reads_expanded(node: Node) -> bool:
+    return node.decl.kind is Kind.ELEMENTWISE and any(i.op == "expand" for i in node.inputs)
+
+
+@rule(sample=_spell_expanded, when=_reads_expanded)
 def elementwise_broadcasts(node: Node) -> Any:
     """An elementwise op repeats its operands by itself, and need not repeat its work."""
-    if node.decl.kind is not Kind.ELEMENTWISE:
-        return None
-    if all(i.op != "expand" for i in node.inputs):
-        return None
     if len(node.inputs) == 1:
         inner = node.graph.node(node.decl, node.inputs[0].inputs, node.attrs)
         return ops.expand(inner, dims=node.shape.dims)

@@ -10,10 +10,10 @@ from rlx.ir.mir import Graph, Node, topological
 from rlx.rules.engine import Uses, rule
 from rlx.shape import Shape
 
-_SUMS = "up to seven terms as large as 40², summed in another order"
+_SUMS = "terms as large as 40² summed in another order; integers must agree exactly"
 
 
-@rule(lambda: ops.einsum, lambda: ops.dot_general, domain="plain", slack=2e4, why=_SUMS)
+@rule(lambda: ops.einsum, lambda: ops.dot_general, domain="plain", slack=256.0, why=_SUMS)
 def contraction_as_product(node: Node) -> Any:
     """A contraction of two operands is a matrix product of their axes in order."""
     if len(node.inputs) != 2 or node.decl.lower is None:
@@ -41,7 +41,7 @@ def _spell_transposed(draw: Draw) -> Node:
     ),
     sample=_spell_transposed,
     domain="plain",
-    slack=2e4,
+    slack=256.0,
     why=_SUMS,
 )
 def transpose_of_product(x: Node, y: Node, p: tuple[int, ...], node: Node, uses: Uses) -> Any:

@@ -84,8 +84,8 @@ def _difference(rule: Rule, sides: tuple[Node, Node], draw: Draw) -> str:
 
 
 def _may_draw_corners(rule: Rule, before: Node) -> bool:
-    """Where a spelling overflows on the way it says nothing; in f64 no corner makes it."""
-    return not rule.refines or before.shape.dtype in (DType.F64, DType.C128)
+    """Where a spelling overflows on the way it says nothing; halves do so at the corners."""
+    return not rule.refines or before.shape.dtype.compute is before.shape.dtype
 
 
 def _value(leaf: Node, draw: Draw, domain: str) -> Array:

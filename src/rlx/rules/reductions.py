@@ -11,7 +11,7 @@ from rlx.draw import Draw
 from rlx.dtype import FLOATS
 from rlx.ir.mir import Graph, Node
 from rlx.rules.activations import is_near
-from rlx.rules.common import is_float
+from rlx.rules.common import is_float, scalar
 from rlx.rules.engine import Uses, rule, scalar_of
 from rlx.shape import Shape
 
@@ -23,11 +23,14 @@ FOLDS = ("sum", "prod", "mean", "max", "min")
     lambda x: ops.max(x), lambda x: ops.min(x),
 )  # fmt: skip
 def fold_of_one(x: Node, node: Node) -> Any:
-    """Folding axes of size 1 moves the element only."""
+    """Folding axes of size 1 moves the element only; a sum starts at 0, which turns -0 into 0."""
     if x.dtype.is_complex and node.op != "sum":
         return None
-    if any(x.shape.dims[a] != 1 for a in node.attrs["axes"]):
+    axes = node.attrs["axes"]
+    if any(x.shape.dims[a] != 1 for a in axes):
         return None
+    if node.op in ("sum", "mean") and not x.dtype.is_integer:
+        x = ops.add(x, scalar(0, x))
     return ops.reshape(x, dims=node.shape.dims)
 
 
@@ -56,6 +59,7 @@ def extreme_of_extremes(x: Node, node: Node, uses: Uses) -> Any:
 @rule(
     lambda x, a, b: ops.sum(ops.sum(x, axes=a), axes=b),
     slack=1000.0,
+    refines=True,
     why="sums of a few dozen terms as large as 40 or so, in another order",
 )
 def sum_of_sums(x: Node, node: Node, uses: Uses) -> Any:
@@ -88,6 +92,7 @@ def _spell_mean(draw: Draw) -> Node:
     lambda x, c: ops.mul(ops.sum(x), c),
     sample=_spell_mean,
     slack=2.0,
+    refines=True,
     why="a quotient where there was a product with its reciprocal",
 )
 def sum_over_count(x: Node, c: Node, node: Node, uses: Uses) -> Any:
