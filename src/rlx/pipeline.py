@@ -124,9 +124,11 @@ class CompilePipeline:
         context = Context.of(self.target, self.options)
         graph = module.graph
         for run in PASSES:
-            graph = run(graph, context)
-            verify(graph)
-            _require_same_interface(run, module.graph, graph)
+            made = run(graph, context)
+            if made is not graph:
+                verify(made)
+                _require_same_interface(run, module.graph, made)
+            graph = made
         if context.log.unused_force:
             unused = ", ".join(context.log.unused_force)
             raise Error(f"{module.name}: force names no decision that can be reversed: {unused}.")
