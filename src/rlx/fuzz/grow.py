@@ -14,6 +14,7 @@ import numpy as np
 
 from rlx import op as table
 from rlx import ops
+from rlx.custom import custom_op
 from rlx.draw import Case, Draw, Spec
 from rlx.dtype import DType
 from rlx.ir.mir import Graph, Node
@@ -232,7 +233,16 @@ def _move(g: Grower, x: Node) -> Node:
     return g.draw.choice(options)()
 
 
-MOTIFS = (_chain, _chain, _linear, _swiglu, _residual, _moves)
+_HALVE = custom_op("rlx.fuzz.halve", lambda x, by: x / by, lambda x, by: x)
+
+
+def _custom(g: Grower) -> None:
+    """An op that the program brings along."""
+    x = g.supply(Spec(g.draw.dims(1, 3), g.draw.dtype("f"), "plain"), False)
+    g.keep(_HALVE(x, by=2.0))
+
+
+MOTIFS = (_chain, _chain, _linear, _swiglu, _residual, _moves, _custom)
 """Shapes that models are made of, which chance alone would seldom build."""
 
 
