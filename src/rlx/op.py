@@ -431,8 +431,9 @@ def _python_names(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _computable(array: Array) -> Array:
-    dtype = DType.of(array.dtype)
-    return array if dtype.compute is dtype else array.astype(dtype.compute.numpy)
+    """What a reference computes with: no half floats, and rows side by side, as NumPy sums in
+    memory order and the bits of a result must not depend on where a plan puts its operands."""
+    return np.asarray(array, DType.of(array.dtype).compute.numpy, order="C")
 
 
 def _is_weak(value: Any) -> bool:
