@@ -30,11 +30,12 @@ def broadcasts_to(dims: Sequence[DimLike], target: Sequence[DimLike]) -> bool:
 
 
 def beside(x: Any, name: str, **attrs: Any) -> Any:
-    """The op without operands called `name`, made where `x` is: in its graph, or as an array."""
+    """The op without operands called `name`, made where `x` is: in its graph, or as an array.
+    A graph is where it is itself."""
     found = table.lookup(name)
     if isinstance(x, Shape):
         return found.shaped((), attrs)
-    graph = getattr(x, "graph", None)
+    graph = x if hasattr(x, "set_outputs") else getattr(x, "graph", None)
     return found.run([], attrs) if graph is None else found.build(graph, (), attrs)
 
 

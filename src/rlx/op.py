@@ -40,6 +40,7 @@ PAGES = (
     "movement",
     "joining",
     "indexing",
+    "scatter",
     "reduction",
     "contraction",
     "norm",
@@ -256,10 +257,13 @@ class Op:
         decides = any(r.dtype.is_integer or r.dtype is DType.BOOL for r in results)
         return inexact and (decides or self._jumps)
 
-    def lowered(self, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...]:
+    def lowered(
+        self, operands: Sequence[Any], attrs: Mapping[str, Any], graph: Graph | None = None
+    ) -> tuple[Any, ...]:
         """The results spelled in simpler ops, on nodes or arrays.
 
-        Half floats are computed in f32 and rounded once, as the reference does.
+        Half floats are computed in f32 and rounded once, as the reference does. An op that has no
+        operands is spelled in `graph`, which its lowering takes in their place.
         """
         if self.lower is None:
             raise Error(f"{self.name} has no lowering: {self.why_no_lowering}")
@@ -274,7 +278,8 @@ class Op:
                 for v in operands
             ]
         )
-        made = self.lower(*given, **_python_names(attrs))
+        first = given if self.signature.operands else [graph]
+        made = self.lower(*first, **_python_names(attrs))
         results = made if isinstance(made, tuple) else (made,)
         if keep:
             return results

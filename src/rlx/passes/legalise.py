@@ -157,7 +157,7 @@ def _round(graph: Graph, chosen: Mapping[Node, str], ctx: Context) -> Graph:
 def _lowered(new: Graph, node: Node, operands: Sequence[Node]) -> tuple[Node, ...]:
     """The results of `node` in simpler ops, of exactly its shapes."""
     with new.scope(*node.origins, Origin("pass", f"lower {node.op}")):
-        results = node.decl.lowered(operands, node.attrs)
+        results = node.decl.lowered(operands, node.attrs, new)
     shapes = tuple(r.shape for r in results)
     if shapes != node.shapes:
         raise Error(f"{node.label}: its lowering gives {shapes}, not {node.shapes}")
