@@ -19,7 +19,7 @@ _FIRST = Axis(0)
 _LAST = Axis(-1)
 
 
-def _checked(indices: Array, axis: int, size: int) -> Array:
+def checked_indices(indices: Array, axis: int, size: int) -> Array:
     """The indices as NumPy takes them, each one inside the axis."""
     outside = (indices < 0) | (indices >= size)
     if np.any(outside):
@@ -29,20 +29,20 @@ def _checked(indices: Array, axis: int, size: int) -> Array:
     return indices.astype(np.intp)
 
 
-def _gathered(x: Shape, indices: Shape, *, axis: int) -> Shape:
+def gathered(x: Shape, indices: Shape, *, axis: int) -> Shape:
     return x.with_dims((*x.dims[:axis], *indices.dims, *x.dims[axis + 1 :]))
 
 
-@movement("a[...], i[...] -> a[...]", shape=_gathered, aliases=("take",), why_no_lowering=_READS)
+@movement("a[...], i[...] -> a[...]", shape=gathered, aliases=("take",), why_no_lowering=_READS)
 def gather(x: Array, indices: Array, *, axis: Axis = _FIRST) -> Array:
     """The entries of an axis at `indices`, whose dims take the place of the axis."""
-    return np.take(x, _checked(indices, axis, x.shape[axis]), axis)
+    return np.take(x, checked_indices(indices, axis, x.shape[axis]), axis)
 
 
 @movement("a[v d], i[*b] -> a[*b d]")
 def embedding(table: Array, ids: Array) -> Array:
     """The rows of `table` at `ids`."""
-    return np.take(table, _checked(ids, 0, table.shape[0]), 0)
+    return np.take(table, checked_indices(ids, 0, table.shape[0]), 0)
 
 
 @embedding.lowering
@@ -61,15 +61,20 @@ def _along(x: Shape, indices: Shape, *, axis: int) -> Shape:
     return x.with_dims(indices.dims)
 
 
-@movement("a[...], i[...] -> a[...]", shape=_along, why_no_lowering=_READS)
+@movement(
+    "a[...], i[...] -> a[...]",
+    shape=_along,
+    aliases=("gather_elements",),
+    why_no_lowering=_READS,
+)
 def take_along_axis(x: Array, indices: Array, *, axis: Axis = _LAST) -> Array:
     """For each place of `indices`, the entry of x with that index on the axis, and otherwise
     in the same place."""
-    return np.take_along_axis(x, _checked(indices, axis, x.shape[axis]), axis)
+    return np.take_along_axis(x, checked_indices(indices, axis, x.shape[axis]), axis)
 
 
 def _added(x: Shape, indices: Shape, updates: Shape, *, axis: int) -> Shape:
-    wanted = _gathered(x, indices, axis=axis)
+    wanted = gathered(x, indices, axis=axis)
     if updates.dims != wanted.dims:
         raise GraphError(f"updates are {updates}, expected {wanted}, as gather would give")
     return x
@@ -86,7 +91,7 @@ def scatter_add(x: Array, indices: Array, updates: Array, *, axis: Axis = _FIRST
     """x with `updates` added to the entries of an axis at `indices`, in their order; the
     counterpart of gather."""
     made = np.array(x)
-    places: Any = (slice(None),) * axis + (_checked(indices, axis, x.shape[axis]),)
+    places: Any = (slice(None),) * axis + (checked_indices(indices, axis, x.shape[axis]),)
     np.add.at(made, places, updates)
     return made
 
