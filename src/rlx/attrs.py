@@ -16,7 +16,7 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.dim import Dim, DimLike, substitute
+from rlx.dim import Dim, DimLike, substitute, whole
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.shape import Shape
@@ -69,9 +69,9 @@ def converter(hint: Any) -> Convert:
 
 
 def _int(value: Any, rank: int) -> int:
-    if isinstance(value, bool | np.bool_ | float) or not hasattr(value, "__index__"):
+    number = whole(value)
+    if number is None:
         raise GraphError(f"expected a whole number, got {value!r}")
-    number = int(value.__index__())
     if not -(2**63) <= number < 2**64:
         raise GraphError(f"{number} does not fit 64 bits")
     return number

@@ -7,6 +7,7 @@ compare equal: `(seq * 4 + 8) // 4 == seq + 2`. Whatever is constant is a plain 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,14 @@ from rlx.errors import GraphError
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 2000, 32, 2**127
 """Bounds no model meets, so that a hostile one cannot make sizes that take forever to compute."""
+
+
+def whole(value: object) -> int | None:
+    """`value` as an int where it is a whole number, NumPy's among them; truth values are not."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +81,12 @@ class Dim:
     """How deep calls stand inside calls."""
 
     def __init__(self, name: str, min: int = 0, max: int | None = None) -> None:  # noqa: A002
-        if not NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GraphError(f"{name!r} is not a dim name: letters, digits, '_' and '.' only.")
-        if min < 0 or (max is not None and max < min):
-            raise GraphError(f"dim {name}: the range {min}..{max} is empty or negative.")
-        self._set((((Symbol(name, min, max),), 1),))
+        low, high = whole(min), None if max is None else whole(max)
+        if low is None or low < 0 or (max is not None and (high is None or high < low)):
+            raise GraphError(f"dim {name}: the range {min}..{max} is empty, negative or not whole.")
+        self._set((((Symbol(name, low, high),), 1),))
 
     def _set(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms

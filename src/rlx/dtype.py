@@ -78,14 +78,20 @@ class DType(enum.Enum):
 
     @classmethod
     def of(cls, value: Any) -> DType:
-        """The dtype named by a DType, its printed name, or anything NumPy takes for a dtype."""
+        """The dtype named by a DType, its printed name, or what NumPy takes for a dtype.
+
+        NumPy's codes that count bytes are refused: its `i8` is rlx's i64.
+        """
         if isinstance(value, DType):
             return value
         if isinstance(value, str) and value in _BY_NAME:
             return _BY_NAME[value]
         try:
-            return _FROM_NUMPY[np.dtype(value)]
-        except (KeyError, TypeError):
+            found = np.dtype(value)
+            if value is None or (isinstance(value, str) and value != found.name):
+                raise KeyError(value)
+            return _FROM_NUMPY[found]
+        except (KeyError, TypeError, ValueError):
             known = ", ".join(_BY_NAME)
             raise GraphError(f"{value!r} is not a dtype of rlx. Use one of: {known}.") from None
 

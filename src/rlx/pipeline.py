@@ -6,13 +6,13 @@ whatever it decides goes to the context's log as a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from rlx.cost.decision import Decision
 from rlx.cost.target import FusionTarget, Target
-from rlx.dim import Dim
+from rlx.dim import Dim, whole
 from rlx.errors import Error
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
@@ -30,6 +30,7 @@ from rlx.plan.planner import plan_module
 from rlx.rules.engine import Event
 from rlx.shape import DimBinding, Shape
 
+T = TypeVar("T")
 Pass = Callable[[Graph, Context], Graph]
 
 PASSES: tuple[Pass, ...] = (
@@ -61,9 +62,9 @@ class CompileResult:
         """The named dims, by name."""
         return self.lir.plan.dynamic_symbols
 
-    def specialize(self, binding: DimBinding) -> CompileResult:
+    def specialize(self, binding: DimBinding | Mapping[str, int]) -> CompileResult:
         """The tight static plan for these sizes; bindings of other names are ignored."""
-        sizes = binding.checked(self.dynamic_symbols)
+        sizes = DimBinding.of(binding).checked(self.dynamic_symbols)
         graph = self.lir.mir.graph.bind(sizes)
         lir = _planned(graph, self.lir.target, self.options, self.lir.plan.alignment)
         return replace(self, lir=lir)
@@ -80,11 +81,12 @@ class CompilePipeline:
         alignment: int = 64,
         assert_fusion_clean: bool = False,
     ) -> None:
-        if alignment < 1 or alignment & (alignment - 1):
-            raise Error(f"alignment {alignment} is not a power of two.")
+        bytes_ = whole(alignment)
+        if bytes_ is None or bytes_ < 1 or bytes_ & (bytes_ - 1):
+            raise Error(f"alignment {alignment!r} is not a power of two.")
         self.target = Target.of(target)
-        self.options = options or FusionOptions()
-        self.alignment = alignment
+        self.options = _given(FusionOptions() if options is None else options, FusionOptions)
+        self.alignment = bytes_
         self.assert_fusion_clean = assert_fusion_clean
 
     def compile(self, model: Any) -> CompileResult:
@@ -96,33 +98,30 @@ class CompilePipeline:
                 return self.compile_mir(model)
             case Graph():
                 return self.compile_graph(model)
-            case GraphModule():
+            case GraphModule() | LirModule():
                 return self.compile_module(model)
             case _:
-                raise Error(
-                    f"cannot compile a {type(model).__name__}. Give a HirModule, "
-                    "MirModule, Graph or GraphModule."
-                )
+                raise cannot_compile(model)
 
     def compile_hir(self, module: HirModule) -> CompileResult:
         """Lower blocks to ops, then as `compile_mir`."""
-        return self.compile_mir(module.lower())
+        return self.compile_mir(_given(module, HirModule).lower())
 
     def compile_graph(self, graph: Graph) -> CompileResult:
         """Verify, then as `compile_mir`."""
         return self.compile_mir(MirModule(graph))
 
-    def compile_module(self, module: GraphModule) -> CompileResult:
+    def compile_module(self, module: GraphModule | LirModule) -> CompileResult:
         """Whatever the stage; a LIR module is finished and comes back as it is."""
-        if module.stage.name == "LIR":
-            lir = module.as_lir()
-            return CompileResult(lir, FusionReport.scan(lir.mir.graph), ())
-        return self.compile(module.value)
+        held = module if isinstance(module, LirModule) else _given(module, GraphModule).value
+        if isinstance(held, LirModule):
+            return CompileResult(held, FusionReport.scan(held.mir.graph), ())
+        return self.compile(held)
 
     def compile_mir(self, module: MirModule) -> CompileResult:
         """Run the passes, plan the memory, check the plan."""
+        graph = _given(module, MirModule).graph
         context = Context.of(self.target, self.options)
-        graph = module.graph
         for run in PASSES:
             made = run(graph, context)
             if made is not graph:
@@ -138,6 +137,20 @@ class CompilePipeline:
         lir = _planned(graph, self.target, self.options, self.alignment)
         events = tuple(context.rewrites)
         return CompileResult(lir, report, context.log.decisions, events, self.options)
+
+
+def cannot_compile(model: Any) -> Error:
+    """The error of a model that is none, and what to do with a function."""
+    return Error(
+        f"cannot compile a {type(model).__name__}. Give a HirModule, MirModule, Graph, GraphModule "
+        "or LirModule. Of a Python function rlx.trace(function, *shapes) makes a Graph."
+    )
+
+
+def _given(value: T, wanted: type[T]) -> T:
+    if isinstance(value, wanted):
+        return value
+    raise Error(f"expected a {wanted.__name__}, got {type(value).__name__}.")
 
 
 def _require_same_interface(run: Pass, before: Graph, after: Graph) -> None:

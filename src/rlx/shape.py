@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 
-from rlx.dim import Dim, DimLike, is_static, product, substitute, symbols_of
+from rlx.dim import Dim, DimLike, is_static, product, substitute, symbols_of, whole
 from rlx.dtype import DType
 from rlx.errors import GraphError
 
@@ -20,6 +20,8 @@ class Shape:
     dtype: DType
 
     def __init__(self, dims: Iterable[DimLike], dtype: DType | str = DType.F32) -> None:
+        if not isinstance(dims, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GraphError(f"Shape takes a list of dims, got {dims!r}.")
         self.dims = tuple(_checked(d) for d in dims)
         self.dtype = DType.of(dtype)
         self._hash = hash((self.dims, self.dtype.value))
@@ -107,10 +109,9 @@ def broadcast(*dims: tuple[DimLike, ...]) -> tuple[DimLike, ...]:
 def _checked(dim: DimLike) -> DimLike:
     if isinstance(dim, Dim):
         return dim
-    try:
-        size = dim.__index__()
-    except (AttributeError, TypeError):
-        raise GraphError(f"{dim!r} is not a dim: use a whole number or a rlx.Dim.") from None
+    size = whole(dim)
+    if size is None:
+        raise GraphError(f"{dim!r} is not a dim: use a whole number or a rlx.Dim.")
     if size < 0:
         raise GraphError(f"a dim of {size} is negative.")
     if size > MAX_BYTES:
@@ -125,10 +126,16 @@ class DimBinding:
 
     def __init__(self, sizes: Mapping[str | Dim, int] | None = None, **named: int) -> None:
         pairs = [*(sizes or {}).items(), *named.items()]
-        self.sizes = {k.name if isinstance(k, Dim) else k: int(v) for k, v in pairs}
-        for name, size in self.sizes.items():
-            if size < 0:
-                raise GraphError(f"dim {name} cannot be {size}: sizes are not negative.")
+        self.sizes = {_name(k): _size(_name(k), v) for k, v in pairs}
+
+    @classmethod
+    def of(cls, value: DimBinding | Mapping[str, int]) -> DimBinding:
+        """A binding stands for itself; sizes by name make one."""
+        if isinstance(value, DimBinding):
+            return value
+        if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GraphError(f"expected a rlx.DimBinding or sizes by name, got {value!r}.")
+        return cls({**value})
 
     @classmethod
     def batch_seq(cls, batch: int, seq: int) -> DimBinding:
@@ -164,6 +171,21 @@ class DimBinding:
                 raise GraphError(f"dim {dim.name}={size} is outside its range {low}..{high}.")
             sizes[dim.name] = size
         return sizes
+
+
+def _name(key: str | Dim) -> str:
+    if isinstance(key, Dim):
+        return key.name
+    if isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return key
+    raise GraphError(f"{key!r} is not a dim's name. Bind by name or by rlx.Dim.")
+
+
+def _size(name: str, value: int) -> int:
+    size = whole(value)
+    if size is None or size < 0:
+        raise GraphError(f"dim {name} cannot be {value!r}: sizes are whole and not negative.")
+    return size
 
 
 sym = SimpleNamespace(

@@ -116,6 +116,8 @@ def _taken(node: Node, entries: Sequence[Entry]) -> Node:
     """Every axis cut to what its entry takes; a number leaves an axis of size 1."""
     bounds: dict[int, tuple[DimLike, DimLike, int]] = {}
     for entry in entries:
+        if entry.is_new:
+            continue
         size = node.shape.dims[entry.axis]
         if entry.is_run:
             bounds[entry.axis] = _bounds(entry.value, size)

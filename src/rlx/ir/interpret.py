@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from rlx.attrs import bind
-from rlx.dim import Dim
+from rlx.dim import Dim, Symbol, is_static, substitute
+from rlx.dtype import DType
 from rlx.errors import Error, GraphError
 from rlx.ir.mir import Graph, Node
 from rlx.shape import DimBinding, Shape
@@ -17,23 +18,61 @@ from rlx.shape import DimBinding, Shape
 def infer_binding(leaves: Sequence[Node], values: Mapping[str, Any]) -> dict[str, int]:
     """The sizes of the named dims, read off the arrays given for `leaves`."""
     sizes: dict[str, int] = {}
+    open_: list[tuple[Dim, int]] = []
     for leaf in leaves:
-        _match_leaf(leaf, np.shape(values[leaf.attrs["name"]]), sizes)
+        open_ += _match_leaf(leaf, np.asarray(values[leaf.attrs["name"]]), sizes)
+    while any(_solve(dim, size, sizes) for dim, size in open_):
+        pass
     symbols = {d.name: d for leaf in leaves for d in leaf.shape.dynamic_symbols}
+    for dim, size in open_:
+        if not is_static(substitute(dim, sizes)):
+            raise GraphError(f"no sizes of named dims make {dim} equal to {size}, as given.")
     return DimBinding(sizes).checked(symbols.values())  # pyright: ignore[reportArgumentType]
 
 
-def _match_leaf(leaf: Node, dims: tuple[int, ...], sizes: dict[str, int]) -> None:
+def _match_leaf(
+    leaf: Node, array: np.ndarray[Any, Any], sizes: dict[str, int]
+) -> list[tuple[Dim, int]]:
+    """Reads off dims that stand alone; expressions of dims are returned with their sizes."""
     name, shape = leaf.attrs["name"], leaf.shape
-    if len(dims) != shape.rank:
-        raise GraphError(f"{leaf.op} {name!r} is {shape}, got an array of rank {len(dims)}")
-    for declared, size in zip(shape.dims, dims):
-        symbol = declared.symbol if isinstance(declared, Dim) else None
-        if symbol is not None and sizes.setdefault(symbol.name, size) != size:
+    if array.ndim != shape.rank:
+        raise mismatch(leaf, array)
+    open_: list[tuple[Dim, int]] = []
+    for declared, size in zip(shape.dims, array.shape):
+        if not isinstance(declared, Dim):
+            continue
+        if declared.symbol is None:
+            open_.append((declared, size))
+        elif sizes.setdefault(declared.name, size) != size:
             raise GraphError(
-                f"{leaf.op} {name!r} is {shape}: {symbol.name} is {size} here, "
-                f"but {sizes[symbol.name]} elsewhere"
+                f"{leaf.op} {name!r} is {shape}: {declared} is {size} here, "
+                f"but {sizes[declared.name]} elsewhere."
             )
+    return open_
+
+
+def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
+    """Where `dim` is `a*symbol + b` but for what is known, the symbol follows from the size."""
+    left = substitute(dim, sizes)
+    parts = dict(left.terms) if isinstance(left, Dim) else {}
+    rest = size - parts.pop((), 0)
+    match list(parts.items()):
+        case [((Symbol() as only,), factor)] if rest % factor == 0:
+            sizes[only.name] = rest // factor
+            return True
+        case _:
+            return False
+
+
+def mismatch(leaf: Node, array: np.ndarray[Any, Any]) -> GraphError:
+    """The error of an array that is not what the leaf declares."""
+    try:
+        got = str(Shape(array.shape, DType.of(array.dtype)))
+    except GraphError:
+        got = f"{array.dtype}{list(array.shape)}"
+    return GraphError(
+        f"{leaf.op} {leaf.attrs['name']!r} is {leaf.shape}, got {got}. Cast or reshape it first."
+    )
 
 
 def checked_array(leaf: Node, value: Any, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
@@ -41,10 +80,7 @@ def checked_array(leaf: Node, value: Any, sizes: Mapping[str, int]) -> np.ndarra
     array = np.asarray(value)
     shape: Shape = leaf.shape.bind(sizes)
     if array.dtype != shape.dtype.numpy or array.shape != shape.dims:
-        raise GraphError(
-            f"{leaf.op} {leaf.attrs['name']!r} is {leaf.shape}, got "
-            f"{array.dtype.name}{list(array.shape)}. Cast or reshape it first."
-        )
+        raise mismatch(leaf, array)
     return array
 
 

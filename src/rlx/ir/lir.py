@@ -109,6 +109,12 @@ class BufferPlan:
         )
 
     @property
+    def weight_formula(self) -> DimLike:
+        """`weight_bytes` as a dim formula: weights lie one behind the other."""
+        sizes = [s.size for s in self.assignments.values() if s.space is Space.WEIGHTS]
+        return sum(sizes, start=0)
+
+    @property
     def bytes_saved(self) -> int:
         """What sharing and in-place reuse save."""
         return max(0, self.total_unshared_bytes - self.arena_bytes)

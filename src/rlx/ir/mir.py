@@ -8,6 +8,7 @@ is built once and then read; a pass makes a new one.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from rlx.shape import DimBinding, Shape
 if TYPE_CHECKING:
     from rlx.op import Op
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ class Graph:
     """A MIR graph, and the builder that makes it: every op of the table is a method."""
 
     def __init__(self, name: str = "graph") -> None:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GraphError(f"a graph's name is a string, got {name!r}")
         self.name = name
         self.origins: dict[Node, tuple[Origin, ...]] = {}
         self._nodes: list[Node] = []
@@ -196,13 +199,13 @@ class Graph:
             (self._inputs if decl.name == "input" else self._params).append(node)
         return node
 
-    def _check_ownership(self, inputs: Iterable[Node]) -> None:
+    def _check_ownership(self, inputs: Iterable[Node], role: str = "operand") -> None:
         for i, node in enumerate(inputs):
             if not isinstance(node, Node):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise GraphError(f"operand {i} is {node!r}, expected a node")
+                raise GraphError(f"{role} {i} is {node!r}, expected a node")
             if node.graph is not self:
                 raise GraphError(
-                    f"operand {i} belongs to another graph, {node.graph.name!r}. Where this is the "
+                    f"{role} {i} belongs to another graph, {node.graph.name!r}. Where this is the "
                     "body of a branch or loop, pass it as an argument (a capture)"
                 )
 
@@ -217,18 +220,32 @@ class Graph:
 
     def set_outputs(self, outputs: Sequence[Node] | Mapping[str, Node]) -> None:
         """What the graph returns, in order; a mapping names the outputs."""
-        names = tuple(outputs) if isinstance(outputs, Mapping) else self._output_names
+        try:
+            nodes = self._checked_outputs(outputs)
+        except GraphError as error:
+            raise GraphError(f"set_outputs of {self.name!r}{self._here()}: {error}") from None
+        inherited = () if self._outputs else self._output_names
+        names = tuple(outputs) if isinstance(outputs, Mapping) else inherited
+        kept = names if len(names) == len(nodes) else [f"output{i}" for i in range(len(nodes))]
+        self._outputs, self._output_names = nodes, tuple(kept)
+
+    def _checked_outputs(self, outputs: Sequence[Node] | Mapping[str, Node]) -> tuple[Node, ...]:
+        if self._sealed is not None:
+            raise GraphError(f"the graph is in use as {self._sealed}")
+        if isinstance(outputs, Node) or not isinstance(outputs, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GraphError(f"expected a list of nodes or a dict by name, got {outputs!r}")
+        if isinstance(outputs, Mapping):
+            for name in outputs:
+                if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    raise GraphError(f"an output's name is a string, got {name!r}")
         nodes = tuple(outputs.values() if isinstance(outputs, Mapping) else outputs)
-        self._check_ownership(nodes)
+        self._check_ownership(nodes, "output")
         for i, node in enumerate(nodes):
             if node.has_items:
                 raise GraphError(
                     f"output {i} is {node.label}, which has several results: return its items"
                 )
-        if self._sealed is not None:
-            raise GraphError(f"the graph is in use as {self._sealed}")
-        kept = names if len(names) == len(nodes) else [f"output{i}" for i in range(len(nodes))]
-        self._outputs, self._output_names = nodes, tuple(kept)
+        return nodes
 
     def seal(self, use: str = "a body") -> None:
         """Nothing can be added any more: the graph has become a value."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,11 @@ import numpy as np
 from rlx.backends.base import Program
 from rlx.cost.decision import Decision
 from rlx.cost.gate import GraphIoProfile
-from rlx.errors import Error, GraphError
+from rlx.dim import Dim
+from rlx.errors import Error
+from rlx.ir.interpret import mismatch
 from rlx.ir.lir import LirModule
+from rlx.ir.mir import Node
 from rlx.op import Array
 from rlx.shape import Shape
 
@@ -86,14 +89,8 @@ class Executable:
 
     def memory(self, **sizes: int) -> MemoryNeed:
         """The bytes needed, known before running. Named dims need their sizes."""
-        plan = self.lir.plan
-        if not plan.dynamic_symbols:
-            return MemoryNeed(plan.arena_bytes, plan.weight_bytes)
-        from rlx.dim import evaluate
-        from rlx.shape import DimBinding
-
-        checked = DimBinding(sizes).checked(plan.dynamic_symbols)  # pyright: ignore[reportArgumentType]
-        return MemoryNeed(evaluate(plan.arena_formula, checked), plan.weight_bytes)
+        bound = self.lir.plan.bind(sizes)
+        return MemoryNeed(bound.arena_bytes, bound.weight_bytes)
 
     def explain(self) -> str:
         """Every decision: what, where, verdict, why, and the predicted saving."""
@@ -114,10 +111,7 @@ class Executable:
         The new set is built first and swapped in at once: calls in flight keep the old one.
         """
         declared = {n.attrs["name"]: n for n in self._graph.params}
-        unknown = sorted(params.keys() - declared.keys())
-        if unknown:
-            known = ", ".join(declared) or "none"
-            raise Error(f"there is no param {unknown[0]!r}. Params: {known}.")
+        self._check_names("param", params, declared)
         with self._lock:
             given = {**self._given, **{k: _frozen(declared[k], v) for k, v in params.items()}}
             missing = [k for k in declared if k not in given]
@@ -128,53 +122,85 @@ class Executable:
     def _ready(self) -> Any:
         if self._weights is None:
             missing = [n for n in self.params if n not in self._given]
-            raise Error(f"params have no value yet: {', '.join(missing)}. Call set_params.")
+            raise self._error(f"params have no value yet: {_listed(missing)}. Call set_params.")
         return self._weights
 
     # -- calls ---------------------------------------------------------------------------------
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
-        """Run on positional inputs: the output, or a tuple of them."""
+        """Run on positional inputs: the output, or a tuple of them.
+
+        `out` is an array for the output, or a list with an array or None for each. They may be
+        the inputs themselves, but must not overlap one another.
+        """
         names = list(self.inputs)
         if len(arrays) != len(names):
-            raise Error(f"takes {len(names)} inputs ({', '.join(names)}), got {len(arrays)}.")
-        results = self._run([as_array(a) for a in arrays], out)
+            raise self._error(f"takes {len(names)} inputs ({_listed(names)}), got {len(arrays)}.")
+        results = self._run(dict(zip(names, arrays)), self._targets(out))
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run on inputs by name: outputs by name."""
         names = list(self.inputs)
-        wrong = sorted(set(names) ^ set(inputs))
-        if wrong:
-            problem = "is not an input" if wrong[0] not in names else "has no value"
-            raise Error(f"{wrong[0]!r} {problem}. Inputs: {', '.join(names)}.")
-        results = self._run([as_array(inputs[n]) for n in names], None)
+        self._check_names("input", inputs, names)
+        missing = [n for n in names if n not in inputs]
+        if missing:
+            raise self._error(f"no value for {_listed(missing)}. Inputs: {_listed(names)}.")
+        results = self._run(inputs, self._targets(None))
         return dict(zip(self._graph.output_names, results))
 
-    def _run(self, arrays: Sequence[Array], out: Any) -> list[Array]:
-        given = [out] if isinstance(out, np.ndarray) else out
-        targets: list[Array | None] = list(given or [None] * len(self._graph.outputs))
-        if len(targets) != len(self._graph.outputs):
-            raise Error(f"out has {len(targets)} arrays for {len(self._graph.outputs)} outputs.")
-        return self._program.run(self._ready(), arrays, targets)
+    def _run(self, inputs: Mapping[str, Any], out: Sequence[Array | None]) -> list[Array]:
+        arrays = [as_array(inputs[name], f"input {name!r}") for name in self.inputs]
+        return self._program.run(self._ready(), arrays, out)
+
+    def _targets(self, out: Any) -> list[Array | None]:
+        count = len(self._graph.outputs)
+        if out is None:
+            return [None] * count
+        given: Any = [out] if isinstance(out, np.ndarray) else out
+        if not isinstance(given, list | tuple) or not all(
+            a is None or isinstance(a, np.ndarray) for a in given
+        ):
+            raise self._error(f"out is {out!r}, expected an array, or a list of arrays or None.")
+        if len(given) != count:
+            raise self._error(f"out has {len(given)} arrays for {count} outputs.")
+        return list(given)
+
+    def _check_names(self, kind: str, given: Any, known: Collection[str]) -> None:
+        if not isinstance(given, Mapping):
+            raise self._error(f"{kind}s are given by name, as a dict, not {given!r}.")
+        for name in given:
+            if name not in known:
+                raise self._error(f"there is no {kind} {name!r}. It has: {_listed(known)}.")
+
+    def _error(self, text: str) -> Error:
+        return Error(f"{self.lir.name}: {text}")
 
 
-def as_array(value: Any) -> Array:
+def as_array(value: Any, what: str) -> Array:
     """`value` as a NumPy array, without a copy where it offers DLPack."""
-    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
-        return np.asarray(value)
-    return np.from_dlpack(value)
+    try:
+        if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+            return np.asarray(value)
+        return np.from_dlpack(value)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise Error(f"{what} cannot be read as an array: {error}") from None
 
 
-def _frozen(leaf: Any, value: Any) -> Array:
+def _listed(names: Collection[str], most: int = 8) -> str:
+    """The names, or the first of many."""
+    shown = ", ".join(list(names)[:most]) or "none"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _frozen(leaf: Node, value: Any) -> Array:
     """The weight as given, checked; later changes to the caller's array do not count."""
-    array = as_array(value)
-    shape: Shape = leaf.shape
-    if array.dtype != shape.dtype.numpy or (shape.is_static and array.shape != shape.dims):
-        raise GraphError(
-            f"param {leaf.attrs['name']!r} is {shape}, got {array.dtype.name}{list(array.shape)}. "
-            "Cast or reshape it first."
-        )
+    array = as_array(value, f"param {leaf.attrs['name']!r}")
+    fits = array.ndim == leaf.shape.rank and all(
+        isinstance(d, Dim) or d == size for d, size in zip(leaf.shape.dims, array.shape)
+    )
+    if array.dtype != leaf.shape.dtype.numpy or not fits:
+        raise mismatch(leaf, array)
     copy = np.array(array, order="C", copy=True)
     copy.setflags(write=False)
     return copy

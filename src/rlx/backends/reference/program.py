@@ -25,6 +25,8 @@ class Weights:
 
     memory: Array
     params: Mapping[str, Array]
+    sizes: Mapping[str, int]
+    """Of the named dims of params."""
 
 
 class ReferenceBackend:
@@ -42,20 +44,22 @@ class ReferenceProgram:
     def __init__(self, lir: LirModule) -> None:
         self.lir, self.plan, self.graph = lir, lir.plan, lir.mir.graph
         self.kernels = set(self.plan.schedule)
+        self.prologue = [
+            n
+            for n in self.graph.order()
+            if self.plan.phases[n] is Phase.PROLOGUE and n.op != "input"
+        ]
         self.per_call = [n for n in self.plan.schedule if self.plan.phases[n] > Phase.PROLOGUE]
         self.items = _items_of(self.graph.nodes)
         self.deaths = self._deaths()
-
-    def _root(self, node: Node) -> Node:
-        return self.plan.views[node].root if node in self.plan.views else node
 
     def _deaths(self) -> dict[Node, list[Node]]:
         """Kernel → the arena buffers that nothing reads after it."""
         last: dict[Node, Node] = {}
         for step in self.per_call:
             for operand in (*step.inputs, step, *self.items.get(step, ())):
-                last[self._root(operand)] = step
-        kept = {self._root(o) for o in self.graph.outputs}
+                last[self.plan.root(operand)] = step
+        kept = {self.plan.root(o) for o in self.graph.outputs}
         deaths: dict[Node, list[Node]] = {}
         for root, step in last.items():
             slot = self.plan.assignments.get(root)
@@ -67,14 +71,16 @@ class ReferenceProgram:
 
     def prepare(self, params: Mapping[str, Array], old: Weights | None) -> Weights:
         """Load params and run the Prologue: all of it, or what depends on params that changed."""
-        memory = old.memory.copy() if old else _aligned(self.plan.weight_bytes)
-        place = Place(self, memory[:0], memory, {})
+        sizes = infer_binding(self.graph.params, params)
+        kept = old if old and old.sizes == sizes else None
+        memory = kept.memory.copy() if kept else _aligned(evaluate(self.plan.weight_formula, sizes))
+        place = Place(self, memory[:0], memory, sizes)
         changed: set[Node] = set()
-        for node in self.graph.order():
-            if self.plan.phases[node] is Phase.PROLOGUE and _is_stale(node, params, old, changed):
+        for node in self.prologue:
+            if _is_stale(node, params, kept, changed):
                 changed.add(node)
                 self._fill(place, node, params)
-        return Weights(memory, dict(params))
+        return Weights(memory, dict(params), sizes)
 
     def _fill(self, place: Place, node: Node, params: Mapping[str, Array]) -> None:
         if node.op == "constant":
@@ -94,6 +100,8 @@ class ReferenceProgram:
         arrays = [
             checked_array(n, a, sizes) for n, a in zip(self.graph.inputs, inputs, strict=True)
         ]
+        for node, out, name in zip(self.graph.outputs, outputs, self.graph.output_names):
+            _check_out(out, node.shape.bind(sizes), name)
         arena = _aligned(evaluate(self.plan.arena_formula, sizes))
         place = Place(self, arena, weights.memory, sizes)
         for node, array in zip(self.graph.inputs, arrays):
@@ -102,10 +110,7 @@ class ReferenceProgram:
             self._step(place, node)
             for dead in self.deaths.get(node, ()):
                 place.poison(dead, unless=self.plan.in_place.get(node))
-        return [
-            _delivered(place.read(node), out, name)
-            for node, out, name in zip(self.graph.outputs, outputs, self.graph.output_names)
-        ]
+        return [_delivered(place.read(node), out) for node, out in zip(self.graph.outputs, outputs)]
 
     def _step(self, place: Place, node: Node) -> None:
         made = evaluate_node(node, [place.read(i) for i in node.inputs], place.sizes)
@@ -156,14 +161,11 @@ class Place:
 
     def poison(self, root: Node, unless: Node | None) -> None:
         """Overwrite a dead buffer; one that was reused in place is alive as its successor."""
-        if unless is not None and self._base(unless) is root:
+        if unless is not None and self.plan.root(unless) is root:
             return
         slot = self.plan.assignments[root]
         start = self._int(slot.offset)
         self.memory[slot.space][start : start + self._int(slot.size)] = POISON
-
-    def _base(self, node: Node) -> Node:
-        return self.plan.views[node].root if node in self.plan.views else node
 
 
 def _is_stale(
@@ -171,7 +173,7 @@ def _is_stale(
 ) -> bool:
     """Must the value be made anew, given the set of weights before?"""
     if old is None:
-        return node.op != "input"
+        return True
     if node.op == "param":
         return old.params.get(node.attrs["name"]) is not params[node.attrs["name"]]
     return any(i in changed for i in node.inputs)
@@ -192,13 +194,18 @@ def _aligned(size: int, alignment: int = 64) -> Array:
     return raw[start : start + size]
 
 
-def _delivered(value: Array, out: Array | None, name: str) -> Array:
+def _check_out(out: Array | None, shape: Shape, name: str) -> None:
+    """Before the run, so that a wrong array leaves all of them as they were."""
+    if out is None:
+        return
+    if out.dtype != shape.dtype.numpy or out.shape != shape.dims:
+        raise Error(f"out for {name!r} is {out.dtype}{list(out.shape)}, the result is {shape}.")
+    if not out.flags.writeable:
+        raise Error(f"out for {name!r} is read-only. Give an array that can be written.")
+
+
+def _delivered(value: Array, out: Array | None) -> Array:
     if out is None:
         return np.array(value, order="C", copy=True)
-    if out.dtype != value.dtype or out.shape != value.shape:
-        raise Error(
-            f"out for {name!r} is {out.dtype.name}{list(out.shape)}, the result "
-            f"{value.dtype.name}{list(value.shape)}."
-        )
     out[...] = value
     return out
