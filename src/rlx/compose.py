@@ -23,6 +23,11 @@ def dtype_of(x: Any) -> DType:
     return DType.of(x.dtype)
 
 
+def shape_of(x: Any) -> Shape:
+    """The shape of a node, an array or a shape."""
+    return Shape(dims_of(x), dtype_of(x))
+
+
 def broadcasts_to(dims: Sequence[DimLike], target: Sequence[DimLike]) -> bool:
     """Does a value of `dims` broadcast to `target` without changing it?"""
     lead = len(target) - len(dims)

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from rlx import ops
-from rlx.compose import dims_of
+from rlx.compose import dims_of, shape_of
 from rlx.dim import Dim, DimLike, dim_max, exact_div
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
-from rlx.ops.convolution import shape_of
 from rlx.shape import Shape
 
 Norm = Literal["backward", "ortho", "forward"]
