@@ -16,20 +16,8 @@ from rlx.passes.context import Context
 from rlx.passes.simplify import simplify as simplify_pass
 from rlx.rules import all_rules
 from rlx.rules.common import is_float
-from rlx.rules.engine import (
-    Event,
-    Fired,
-    Missed,
-    Rule,
-    at,
-    either,
-    is_literal,
-    no,
-    rewrite,
-    rule,
-    ruleset,
-    scalar_of,
-)
+from rlx.rules.engine import Event, Fired, Missed, Rule, no, rewrite, rule, ruleset
+from rlx.rules.match import at, either, is_literal, scalar_of
 from rlx.rules.prove import prove
 from rlx.shape import Dim, Shape
 

@@ -15,7 +15,8 @@ from rlx.draw import Draw
 from rlx.dtype import FLOATS
 from rlx.ir.mir import Graph, Node
 from rlx.rules.common import is_float
-from rlx.rules.engine import rule, scalar_of
+from rlx.rules.engine import rule
+from rlx.rules.match import scalar_of
 from rlx.shape import Shape
 
 _ROUNDINGS = "the spelling rounds at every step, the activation once, and halves far more coarsely"

@@ -13,7 +13,8 @@ import numpy as np
 from rlx import ops
 from rlx.ir.mir import Node
 from rlx.rules.common import filled, fit, is_float, is_integer, is_real, scalar
-from rlx.rules.engine import rule, scalar_of
+from rlx.rules.engine import rule
+from rlx.rules.match import scalar_of
 
 # -- neutral elements -----------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Graph, Node
 from rlx.rules.activations import factors, is_near
-from rlx.rules.engine import Uses, at, no, rule, scalar_of
+from rlx.rules.engine import Uses, no, rule
+from rlx.rules.match import at, scalar_of
 from rlx.shape import Shape
 
 Dims = tuple[DimLike, ...]

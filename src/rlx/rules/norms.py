@@ -15,7 +15,8 @@ from rlx.dtype import FLOATS, DType
 from rlx.ir.mir import Graph, Node
 from rlx.op import Kind
 from rlx.rules.common import is_float
-from rlx.rules.engine import Uses, at, no, rule, scalar_of
+from rlx.rules.engine import Uses, no, rule
+from rlx.rules.match import at, scalar_of
 from rlx.shape import Shape
 
 _ROUNDINGS = "the spelling rounds at every step and sums in another order; values reach 40"

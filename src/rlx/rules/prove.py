@@ -20,7 +20,8 @@ from rlx.errors import GraphError
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 from rlx.op import Array, Op, Pattern, Var
-from rlx.rules.engine import At, Either, Rule, step
+from rlx.rules.engine import Rule, step
+from rlx.rules.match import At, Either
 from rlx.rules.sampling import attributes_for
 
 SYMBOLIC = Dim("n", 0, 64)

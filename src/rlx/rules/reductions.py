@@ -12,7 +12,8 @@ from rlx.dtype import FLOATS
 from rlx.ir.mir import Graph, Node
 from rlx.rules.activations import is_near
 from rlx.rules.common import is_float, scalar
-from rlx.rules.engine import Uses, rule, scalar_of
+from rlx.rules.engine import Uses, rule
+from rlx.rules.match import scalar_of
 from rlx.shape import Shape
 
 FOLDS = ("sum", "prod", "mean", "max", "min")

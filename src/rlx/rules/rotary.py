@@ -12,7 +12,8 @@ from rlx.draw import Draw
 from rlx.dtype import FLOATS
 from rlx.ir.mir import Graph, Node
 from rlx.op import Kind
-from rlx.rules.engine import rule, scalar_of
+from rlx.rules.engine import rule
+from rlx.rules.match import scalar_of
 from rlx.shape import Shape
 
 
