@@ -93,9 +93,14 @@ def _bool(value: Any, rank: int) -> bool:
     return bool(value)
 
 
+def is_text(value: str) -> bool:
+    """Can it be written as UTF-8? A lone half of a surrogate pair cannot."""
+    return value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def _str(value: Any, rank: int) -> str:
-    if not isinstance(value, str):
-        raise GraphError(f"expected a string, got {value!r}")
+    if not isinstance(value, str) or not is_text(value):
+        raise GraphError(f"expected a string of Unicode text, got {value!r}")
     return value
 
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rlx import attrs as attributes
-from rlx.attrs import Data
+from rlx.attrs import Data, is_text
 from rlx.dim import Dim, DimLike
 from rlx.errors import Error, GraphError
 from rlx.ir.operators import Operators
@@ -100,9 +100,7 @@ class Graph:
     """A MIR graph, and the builder that makes it: every op of the table is a method."""
 
     def __init__(self, name: str = "graph") -> None:
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise GraphError(f"a graph's name is a string, got {name!r}")
-        self.name = name
+        self.name = _checked_name("a graph", name)
         self.origins: dict[Node, tuple[Origin, ...]] = {}
         self._nodes: list[Node] = []
         self._interned: dict[tuple[object, ...], Node] = {}
@@ -226,8 +224,8 @@ class Graph:
             raise GraphError(f"set_outputs of {self.name!r}{self._here()}: {error}") from None
         inherited = () if self._outputs else self._output_names
         names = tuple(outputs) if isinstance(outputs, Mapping) else inherited
-        kept = names if len(names) == len(nodes) else [f"output{i}" for i in range(len(nodes))]
-        self._outputs, self._output_names = nodes, tuple(kept)
+        kept = names if len(names) == len(nodes) else _default_names(len(nodes))
+        self._outputs, self._output_names = nodes, kept
 
     def _checked_outputs(self, outputs: Sequence[Node] | Mapping[str, Node]) -> tuple[Node, ...]:
         if self._sealed is not None:
@@ -236,8 +234,7 @@ class Graph:
             raise GraphError(f"expected a list of nodes or a dict by name, got {outputs!r}")
         if isinstance(outputs, Mapping):
             for name in outputs:
-                if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                    raise GraphError(f"an output's name is a string, got {name!r}")
+                _checked_name("an output", name)
         nodes = tuple(outputs.values() if isinstance(outputs, Mapping) else outputs)
         self._check_ownership(nodes, "output")
         for i, node in enumerate(nodes):
@@ -274,6 +271,11 @@ class Graph:
     def output_names(self) -> tuple[str, ...]:
         """How `run` calls the outputs: given to set_outputs, or output0, output1, …"""
         return self._output_names
+
+    @property
+    def has_output_names(self) -> bool:
+        """Were outputs given names of their own?"""
+        return self._output_names != _default_names(len(self._outputs))
 
     @property
     def leaves(self) -> tuple[Node, ...]:
@@ -408,6 +410,16 @@ class Graph:
         if name.startswith("__") or (decl := table.find(name)) is None:
             raise AttributeError(f"Graph has no method or op {name!r}")
         return lambda *args, **attrs: decl.build(self, args, attrs)
+
+
+def _default_names(count: int) -> tuple[str, ...]:
+    return tuple(f"output{i}" for i in range(count))
+
+
+def _checked_name(what: str, name: Any) -> str:
+    if not isinstance(name, str) or not is_text(name):
+        raise GraphError(f"{what}'s name is a string of Unicode text, got {name!r}")
+    return name
 
 
 def topological(roots: Iterable[Node], leaves: Iterable[Node] = ()) -> list[Node]:

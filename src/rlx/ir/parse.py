@@ -180,10 +180,18 @@ class Reader:
     def _return(self, scope: Scope) -> None:
         tokens, line = self.tokens, self.tokens.line
         tokens.expect("return")
-        outputs = [self._node(scope)] if tokens.sees("%") else []
-        while outputs and tokens.accept(","):
+        names, outputs = list[str](), list[Node]()
+        while not tokens.sees("}"):
+            if tokens.next.kind == "string":
+                names.append(tokens.string())
+                tokens.expect(":")
             outputs.append(self._node(scope))
-        self._made(line, lambda: scope.graph.set_outputs(outputs))
+            if not tokens.sees("}"):
+                tokens.expect(",")
+        if names and len(set(names)) != len(outputs):
+            raise tokens.error("name every output, each differently, or none", line)
+        named = dict(zip(names, outputs)) if names else outputs
+        self._made(line, lambda: scope.graph.set_outputs(named))
 
     # -- values --------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@
 
 Every attribute is written, so that a text keeps its meaning when a default changes. Strings are
 JSON's, floats are Python's, small constants are lists (complex numbers as real and imaginary part
-in turn), others the base64 of their little-endian bytes. A graph held by an attribute is written
+in turn), others the base64 of their little-endian bytes. Outputs that have names are written with
+them: `return "logits": %2, "cache": %3`. A graph held by an attribute is written
 in place, with dims and numbers of its own. `#` starts a comment.
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,9 +103,17 @@ def _block(graph: Graph, depth: int) -> str:
     number = {node: i for i, node in enumerate(nodes)}
     lines = [_dim_line(dim) for dim in _dims_of(graph, nodes)]
     lines += [_statement(node, number, depth) for node in nodes]
-    lines.append(" ".join(["return", ", ".join(f"%{number[o]}" for o in graph.outputs)]).rstrip())
+    lines.append(f"return {_outputs(graph, number)}".rstrip())
     indent = "  " * depth
     return "{\n" + "".join(f"{indent}  {line}\n" for line in lines) + indent + "}"
+
+
+def _outputs(graph: Graph, number: Mapping[Node, int]) -> str:
+    """By number; with their names, where they were given any."""
+    given = [f"%{number[o]}" for o in graph.outputs]
+    if graph.has_output_names:
+        given = [f"{_quoted(n)}: {o}" for n, o in zip(graph.output_names, given)]
+    return ", ".join(given)
 
 
 def _dims_of(graph: Graph, nodes: Sequence[Node]) -> list[Dim]:
