@@ -46,6 +46,8 @@ PAGES = (
     "norm",
     "attention",
     "convolution",
+    "columns",
+    "pooling",
     "spectral",
     "control",
     "fused",

@@ -102,12 +102,12 @@ def test_strided_windows_lower_over_named_dims(op):
     [
         ([1, 4, 5, 5], [4, 3, 3, 3], {}, "4 channels"),
         ([1, 4, 5, 5], [3, 2, 3, 3], {"groups": 2}, "2 groups do not divide"),
-        ([1, 4, 2, 5], [3, 4, 3, 3], {}, "spans 3, but the padded height is 2"),
+        ([1, 4, 2, 5], [3, 4, 3, 3], {}, "spans 3, but the padded axis 2 is 2"),
         ([1, 4, 5, 5], [3, 4, 3, 3], {"stride": (0, 1)}, "stride"),
         ([1, 4, 5, 5], [3, 4, 3, 3], {"padding": (1, 1)}, "padding"),
         ([1, 4, 5, 5], [3, 4, 3, 3], {"dilation": (1, -1)}, "dilation"),
         ([1, 4, 5, 5], [3, 4, 0, 3], {}, "kernel"),
-        ([4, 5, 5], [3, 4, 1, 3], {}, "expected 4 dims"),
+        ([4, 5, 5], [3, 4, 1, 3], {}, "expected 3 dims, as operand 0"),
     ],
 )
 def test_conv2d_refuses_what_does_not_fit(x, w, attrs, reason):

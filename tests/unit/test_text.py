@@ -303,7 +303,7 @@ WRONG = {
     "mixed dtypes": (around(X + Y + "%2 = add(%0, %1) : f32[2, 3]\nreturn %2"), "4: add.*dtype"),
     "an odd length": (around(X + "%2 = fft(%0) : f32[2, 3]\nreturn %2"), "3: fft"),
     "a rank that does not fit": (
-        around(X + "%2 = conv2d(%0, %0) : f32[]\nreturn %2"), "3: conv2d.*4 dims"
+        around(X + "%2 = conv2d(%0, %0) : f32[]\nreturn %2"), "3: conv.*no axes after batch"
     ),
     "wrong shape": (around(X + "%1 = exp(%0) : f32[2, 4]\nreturn %1"), r"3: exp gives f32\[2, 3\]"),
     "wrong dtype": (around(X + "%1 = exp(%0) : f64[2, 3]\nreturn %1"), "3: exp gives"),

@@ -35,7 +35,7 @@ _SHARED = _ops(
     "fused_matmul_bias_act fused_residual_ln elementwise_region region"
 )
 _GPU = _SHARED | _ops(
-    "attention rope rms_norm group_norm batch_norm conv2d max_pool2d avg_pool2d "
+    "attention rope rms_norm group_norm batch_norm conv max_pool avg_pool "
     "fused_residual_rms_norm"
 )
 _FFTS = _ops("ifft rfft irfft")
@@ -54,7 +54,7 @@ _ROCM = _GPU | _FFTS | _ops("dot_general einsum welch_peaks fused_conv_bias_act"
 _METAL = _GPU | _ops("dot_general log_mel welch_peaks fused_swiglu fused_conv_bias_act")
 _MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - {"group_norm"}
 _WGPU = _GPU | _ops("welch_peaks fused_swiglu fused_attention_block")
-_TPU = _SHARED | _FFTS | _ops("conv2d max_pool2d avg_pool2d batch_norm")
+_TPU = _SHARED | _FFTS | _ops("conv max_pool avg_pool batch_norm")
 
 # -- what a kernel can take -----------------------------------------------------------------------
 

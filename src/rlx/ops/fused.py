@@ -22,6 +22,7 @@ from rlx.op import Array, Kind, op
 from rlx.ops.attention import MASK_OPERANDS, MaskKind
 from rlx.ops.reduction import LAST
 from rlx.shape import Shape
+from rlx.windows import spelled_out
 
 _ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "abs")
 
@@ -54,21 +55,24 @@ def fused_matmul_bias_act(x: Any, w: Any, bias: Any, *, activation: str | None =
     return activated(ops.add(product, bias), activation)
 
 
-@composed("f[n c h w], f[o i kh kw], f[o] -> f[...]", kind=Kind.CONVOLUTION)
+@composed("f[n c *s], f[o i *k], f[o] -> f[...]", kind=Kind.CONVOLUTION)
 def fused_conv_bias_act(
     x: Any,
     w: Any,
     bias: Any,
     *,
-    stride: tuple[int, ...] = (1, 1),
-    padding: tuple[int, ...] = (0, 0, 0, 0),
-    dilation: tuple[int, ...] = (1, 1),
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (),
+    dilation: tuple[int, ...] = (),
     groups: int = 1,
     activation: str | None = None,
 ) -> Any:
-    """activation(conv2d(x, w, bias))."""
-    made = ops.conv2d(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    """activation(conv(x, w, bias))."""
+    made = ops.conv(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
     return activated(made, activation)
+
+
+fused_conv_bias_act.normal(spelled_out)
 
 
 @composed("f[*s n] -> f[...]", kind=Kind.ROW)
@@ -287,7 +291,7 @@ def _(draw: Draw) -> Drawn:
 
 @fused_conv_bias_act.sample
 def _(draw: Draw) -> Drawn:
-    specs, attrs = table.lookup("conv2d").cases(draw)  # pyright: ignore[reportOptionalCall]
+    specs, attrs = table.lookup("conv").cases(draw)  # pyright: ignore[reportOptionalCall]
     x, w = specs[:2]
     bias = Spec(w.dims[:1], w.dtype, "plain")
     return [x, w, bias], {**attrs, "activation": draw.choice(_ACTIVATIONS)}

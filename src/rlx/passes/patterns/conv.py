@@ -19,7 +19,7 @@ _FOLDED = (DType.F32, DType.F64)
 
 
 def _conv(node: Node, facts: Facts) -> Found:
-    """conv2d, then batch norm or a bias per channel, then an activation."""
+    """conv, then batch norm or a bias per channel, then an activation."""
     for user in facts.users[node]:
         if user.op == "batch_norm" and user.inputs[0] is node:
             return _with_norm(node, user, facts)
@@ -36,8 +36,8 @@ def _channel_bias(add: Node, conv: Node) -> Node | None:
     other = other_operand(add, conv)
     if other is None or len(conv.inputs) > 2 or add.shape != conv.shape:
         return None
-    channels = conv.shape.dims[1]
-    return other if other.shape.dims in ((channels, 1, 1), (1, channels, 1, 1)) else None
+    per_channel = (conv.shape.dims[1], *[1] * (conv.shape.rank - 2))
+    return other if other.shape.dims in (per_channel, (1, *per_channel)) else None
 
 
 def _with_bias(node: Node, add: Node, facts: Facts) -> Found:
@@ -65,7 +65,7 @@ def _with_norm(node: Node, norm: Node, facts: Facts) -> Found:
         bias, (scale, shift, mean, var) = (rest[0], rest[1:]) if has_bias else (None, rest)
         factor = scale * ops.rsqrt(var + eps)
         offset = -mean if bias is None else bias - mean
-        return x, w * factor.reshape(-1, 1, 1, 1), offset * factor + shift
+        return x, w * factor.reshape(-1, *[1] * (w.shape.rank - 1)), offset * factor + shift
 
     last = activation_after(norm, facts)
     return _match((node, norm), last, (node.inputs[0], *fixed), fold)
@@ -88,4 +88,4 @@ def _match(
     return Match(WHAT, removed[-1:], removed, externals, make)
 
 
-fuse_conv_bias_act = at_each("conv2d", _conv)
+fuse_conv_bias_act = at_each("conv", _conv)
