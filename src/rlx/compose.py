@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx import op as table
 from rlx.dim import Dim, DimLike, product
 from rlx.dtype import DType
@@ -42,6 +44,13 @@ def beside(x: Any, name: str, **attrs: Any) -> Any:
         return found.shaped((), attrs)
     graph = x if hasattr(x, "set_outputs") else getattr(x, "graph", None)
     return found.run([], attrs) if graph is None else found.build(graph, (), attrs)
+
+
+def filled(x: Any, value: Any, dims: Sequence[DimLike]) -> Any:
+    """`value` in the dtype of `x` at every place of `dims`, made where `x` is."""
+    one = np.asarray(value).astype(dtype_of(x).numpy)
+    graph = getattr(x, "graph", None)
+    return table.lookup("expand")(one if graph is None else graph.constant(one), dims=tuple(dims))
 
 
 def count_of(x: Any, axes: Sequence[int]) -> Any:

@@ -42,6 +42,7 @@ PAGES = (
     "indexing",
     "scatter",
     "reduction",
+    "selection",
     "contraction",
     "norm",
     "attention",

@@ -265,13 +265,16 @@ def _best(x: Shape, *, k: int, axis: int, largest: bool) -> tuple[Shape, Shape]:
 def top_k(x: Array, *, k: int, axis: Axis = LAST, largest: bool = True) -> tuple[Array, Array]:
     """The `k` greatest (or least) elements along `axis` in order, and where they were. Equals come
     by index; NaN counts as greater than all."""
-    n = x.shape[axis]
-    if largest:
-        order = np.flip(n - 1 - np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
-    else:
-        order = np.argsort(x, axis=axis, kind="stable")
-    where = np.take(order, np.arange(k), axis=axis).astype(np.int64)
+    where = np.take(ordered(x, axis, largest), np.arange(k), axis=axis)
     return np.take_along_axis(x, where, axis=axis), where
+
+
+def ordered(x: Array, axis: int, descending: bool) -> Array:
+    """Where the elements along `axis` are, in order; equals by index, NaN greater than all."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable").astype(np.int64)
+    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable").astype(np.int64)
+    return np.flip(x.shape[axis] - 1 - backwards, axis)
 
 
 # -- running sums and positions -------------------------------------------------------------------
@@ -285,11 +288,17 @@ def top_k(x: Array, *, k: int, axis: Axis = LAST, largest: bool = True) -> tuple
 def cumsum(x: Array, *, axis: Axis = LAST, exclusive: bool = False, reverse: bool = False) -> Array:
     """The running sum along `axis`; `exclusive` leaves each element out of its own sum, `reverse`
     runs from the end. Integers wrap."""
+    return running(np.add, x, axis, 0 if exclusive else None, reverse)
+
+
+def running(fold: np.ufunc, x: Array, axis: int, first: Any, reverse: bool) -> Array:
+    """The running fold along `axis`. With a `first`, that comes first, and so each element is
+    left out of its own fold."""
     given = np.flip(x, axis) if reverse else x
-    total = np.cumsum(given, axis=axis, dtype=x.dtype)
-    if exclusive:
+    total = fold.accumulate(given, axis=axis, dtype=x.dtype)
+    if first is not None:
         total = np.roll(total, 1, axis=axis)
-        np.moveaxis(total, axis, 0)[:1] = 0
+        np.moveaxis(total, axis, 0)[:1] = first
     return np.flip(total, axis) if reverse else total
 
 
