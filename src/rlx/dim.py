@@ -10,7 +10,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias, TypeGuard
 
 from rlx.errors import GraphError
@@ -30,14 +30,22 @@ def whole(value: object) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A named size between `min` and `max`; no `max` means it is not bounded."""
+    """A named size between `min` and `max`; no `max` means it is not bounded.
+
+    A measured one is found out while a graph runs; its `max` may be a formula over other sizes,
+    none of them measured.
+    """
 
     name: str
     min: int = 0
-    max: int | None = None
+    max: int | Dim | None = None
+    is_measured: bool = False
 
-    weight: ClassVar[int] = 1
     depth: ClassVar[int] = 0
+
+    @property
+    def weight(self) -> int:
+        return 1 + (self.max.weight if isinstance(self.max, Dim) else 0)
 
     def key(self) -> tuple[str, ...]:
         return ("", self.name)
@@ -58,6 +66,10 @@ class Call:
     def depth(self) -> int:
         return 1 + max((a.depth for a in self.args if isinstance(a, Dim)), default=0)
 
+    @property
+    def is_measured(self) -> bool:
+        return any(isinstance(a, Dim) and a.is_measured for a in self.args)
+
     def key(self) -> tuple[str, ...]:
         return (self.fn, *map(str, self.args))
 
@@ -73,12 +85,14 @@ def _monomial_key(monomial: Monomial) -> tuple[object, ...]:
 class Dim:
     """A symbolic dimension. `Dim("seq", 1, 4096)` names one; arithmetic makes others."""
 
-    __slots__ = ("_bounds", "_hash", "depth", "terms", "weight")
+    __slots__ = ("_bounds", "_hash", "depth", "is_measured", "terms", "weight")
     terms: tuple[tuple[Monomial, int], ...]
     weight: int
     """How many symbols and calls it is written with."""
     depth: int
     """How deep calls stand inside calls."""
+    is_measured: bool
+    """Is a size in it that only a running graph finds out?"""
 
     def __init__(self, name: str, min: int = 0, max: int | None = None) -> None:  # noqa: A002
         if not isinstance(name, str) or not NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -93,6 +107,7 @@ class Dim:
         self._hash = hash(terms)
         self.weight = sum(1 + sum(atom.weight for atom in m) for m, _ in terms)
         self.depth = max((atom.depth for m, _ in terms for atom in m), default=0)
+        self.is_measured = any(atom.is_measured for m, _ in terms for atom in m)
         self._bounds: tuple[int | None, int | None] | None = None
 
     @property
@@ -125,6 +140,10 @@ class Dim:
     @property
     def max(self) -> int | None:
         return self.bounds[1]
+
+    def addends(self) -> list[DimLike]:
+        """The terms, each as a dim."""
+        return [_from_terms({m: c}) for m, c in self.terms]
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Dim) and self.terms == other.terms)
@@ -199,7 +218,13 @@ def symbols_of(dims: Iterable[DimLike]) -> tuple[Dim, ...]:
                 found[atom.name] = atom
             else:
                 todo += [a for a in atom.args if isinstance(a, Dim)]
-    return tuple(Dim(s.name, s.min, s.max) for _, s in sorted(found.items()))
+    return tuple(_of_symbol(s) for _, s in sorted(found.items()))
+
+
+def _of_symbol(symbol: Symbol) -> Dim:
+    dim = Dim.__new__(Dim)
+    dim._set((((symbol,), 1),))  # pyright: ignore[reportPrivateUsage]
+    return dim
 
 
 def dim_max(a: DimLike, b: DimLike) -> DimLike:
@@ -335,8 +360,15 @@ _FUNCTIONS: dict[str, Callable[[DimLike, DimLike], DimLike]] = {
 
 def _replaced(atom: Atom, sizes: Mapping[str, DimLike]) -> DimLike:
     if isinstance(atom, Symbol):
-        return sizes[atom.name] if atom.name in sizes else _from_terms({(atom,): 1})
+        return sizes[atom.name] if atom.name in sizes else _of_symbol(_with_bound(atom, sizes))
     return _FUNCTIONS[atom.fn](*(substitute(a, sizes) for a in atom.args))
+
+
+def _with_bound(symbol: Symbol, sizes: Mapping[str, DimLike]) -> Symbol:
+    """The symbol with sizes put into its bound."""
+    if not isinstance(symbol.max, Dim):
+        return symbol
+    return replace(symbol, max=dim_max(0, substitute(symbol.max, sizes)))
 
 
 def _source(dim: DimLike, local: Mapping[str, str]) -> str:
@@ -482,7 +514,7 @@ def _monomial_interval(monomial: Monomial) -> Interval:
 
 def _atom_interval(atom: Atom) -> Interval:
     if isinstance(atom, Symbol):
-        return atom.min, atom.max
+        return atom.min, None if atom.max is None else upper_bound(atom.max)
     (a, b), (c, d) = map(_interval, atom.args)
     if atom.fn == "max":
         lows = [v for v in (a, c) if v is not None]
