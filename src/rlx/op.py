@@ -25,6 +25,7 @@ from rlx import sig
 from rlx.dim import DimLike
 from rlx.dtype import DType, promote, promote_all, weak
 from rlx.errors import Error, GraphError
+from rlx.extent import measure
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ PAGES = (
     "elementwise",
     "logic",
     "activation",
+    "special",
     "movement",
     "joining",
     "indexing",
@@ -50,6 +52,7 @@ PAGES = (
     "columns",
     "pooling",
     "spectral",
+    "tables",
     "control",
     "fused",
 )
@@ -164,6 +167,11 @@ class Op:
         """Several results, or a number of them that depends on attributes."""
         return len(self.signature.results) != 1
 
+    @property
+    def measures(self) -> bool:
+        """Is a size of the results found out from data? The attribute `extent` names it."""
+        return "extent" in self.attr_specs
+
     def gives_items(self, results: Sequence[Shape]) -> bool:
         """Is a node with these results read through items? A region of one result is not."""
         return self.has_items or len(results) != 1
@@ -228,6 +236,8 @@ class Op:
 
     def infer(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> tuple[Shape, ...]:
         """The shapes of the results, or a GraphError that says what does not fit."""
+        if self.measures and not attrs["extent"]:
+            raise GraphError("needs extent, a name for the size that it measures")
         if self._shape is None:
             return self.signature.infer(shapes, attrs)
         self.signature.unify(shapes, attrs)
@@ -301,7 +311,7 @@ class Op:
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         from rlx.ir.mir import Node
 
-        flat = _flattened(args)
+        flat = self._flattened(args)
         if any(isinstance(a, Var | Pattern) for a in flat):
             return Pattern(self, flat, attrs)
         for a in flat:
@@ -313,16 +323,23 @@ class Op:
 
     def build(self, graph: Graph, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """Apply to nodes, arrays and scalars, with the casts and constants that takes."""
-        operands = self._operands(graph, _flattened(args))
-        node = graph.node(self, operands, attrs)
+        operands = self._operands(graph, self._flattened(args))
+        node = graph.node(self, operands, self._named(graph, operands, attrs))
         if not node.has_items:
             return node
         return tuple(graph.node("item", (node,), {"index": i}) for i in range(len(node.shape)))
 
+    def _named(
+        self, graph: Graph, operands: Sequence[Node], attrs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Attributes with a name for what is measured; those that are wrong are left as given."""
+        try:
+            return graph.named(self, operands, attrs)
+        except GraphError:
+            return attrs
+
     def shaped(self, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """The shapes of the results where no more than shapes is known: no casts."""
-        while args and args[-1] is None:
-            args = args[:-1]
         shapes = [
             a if isinstance(a, Shape) else Shape(np.shape(a), DType.of(a.dtype))
             for a in self._alike(args)
@@ -338,6 +355,8 @@ class Op:
         shapes = [Shape(a.shape, DType.of(a.dtype)) for a in arrays]
         try:
             canonical = self.canonical(attrs, shapes)
+            if self.measures:
+                canonical["extent"] = canonical["extent"] or self.name
             results = self.infer(shapes, canonical)
         except GraphError as error:
             raise GraphError(f"{self.name}: {error}") from None
@@ -352,14 +371,29 @@ class Op:
             made = self.reference(*given, **_python_names(attrs))
             if not self.gives_items(results):
                 return _fitted(self, made, results[0])
-            return tuple(_fitted(self, m, r) for m, r in zip(made, results, strict=True))
+            sizes: dict[str, int] = {}
+            return tuple(_fitted(self, m, r, sizes) for m, r in zip(made, results, strict=True))
+
+    def _flattened(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Operands in a row: concat([a, b]) is concat(a, b); optional ones at the end may be None."""
+        flat: list[Any] = []
+        for a in args:
+            is_run = isinstance(a, list | tuple) and (
+                any(hasattr(v, "shape") or isinstance(v, Var | Pattern | Shape) for v in a)  # pyright: ignore[reportUnknownVariableType]
+                or (self.signature.is_variadic and len(a) == 0)  # pyright: ignore[reportUnknownArgumentType]
+            )
+            flat += a if is_run else [a]
+        while len(flat) > self.signature.min_arity and flat[-1] is None:
+            flat.pop()
+        return tuple(flat)
 
     def _arrays(self, args: Sequence[Any]) -> list[Array]:
         """Arrays of equal dtypes where the signature asks for equal dtypes."""
-        while args and args[-1] is None:
-            args = args[:-1]
-        arrays = [np.asarray(a) for a in self._alike(args)]
-        wanted = self._dtypes([Shape(a.shape, DType.of(a.dtype)) for a in arrays])
+        try:
+            arrays = [attributes.array_of(a) for a in self._alike(args)]
+            wanted = self._dtypes([Shape(a.shape, DType.of(a.dtype)) for a in arrays])
+        except GraphError as error:
+            raise GraphError(f"{self.name}: {error}") from None
         return [
             a if d is None or a.dtype == d.numpy else lookup("cast").run([a], {"to": d})
             for a, d in zip(arrays, wanted)
@@ -369,8 +403,6 @@ class Op:
         """Nodes of equal dtypes where the signature asks for equal dtypes."""
         from rlx.ir.mir import Node
 
-        while args and args[-1] is None:
-            args = args[:-1]
         try:
             nodes = [a if isinstance(a, Node) else graph.constant(a) for a in self._alike(args)]
             wanted = self._dtypes([n.shape if not n.has_items else None for n in nodes])
@@ -399,17 +431,20 @@ class Op:
 
     def _alike(self, args: Sequence[Any]) -> list[Any]:
         """Python scalars made arrays of the dtype that the operands beside them give."""
+        for i, a in enumerate(args):
+            if a is None:
+                raise GraphError(f"operand {i} is None, expected an array or a node")
         letters = [
             self.signature.operand(i).letter if self.signature.operands else None
             for i in range(len(args))
         ]
         known: dict[str | None, list[DType]] = {}
         for letter, a in zip(letters, args):
-            if not _is_weak(a) and hasattr(a, "dtype"):
+            if not is_weak(a) and hasattr(a, "dtype"):
                 known.setdefault(letter, []).append(DType.of(a.dtype))
         return [
-            _scalar(a, promote_all(known[letter]) if letter in known and letter else None)
-            if _is_weak(a)
+            scalar(a, promote_all(known[letter]) if letter in known and letter else None)
+            if is_weak(a)
             else a
             for letter, a in zip(letters, args)
         ]
@@ -419,18 +454,6 @@ class Op:
 
 
 _MATH = {"max": max, "min": min}
-
-
-def _flattened(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Operands given as a list stand for themselves: concat([a, b]) is concat(a, b)."""
-    flat: list[Any] = []
-    for a in args:
-        is_run = isinstance(a, list | tuple) and any(
-            hasattr(v, "shape") or isinstance(v, Var | Pattern | Shape)
-            for v in a  # pyright: ignore[reportUnknownVariableType]
-        )
-        flat += a if is_run else [a]
-    return tuple(flat)
 
 
 def _python_names(attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -444,12 +467,12 @@ def _computable(array: Array) -> Array:
     return np.asarray(array, DType.of(array.dtype).compute.numpy, order="C")
 
 
-def _is_weak(value: Any) -> bool:
+def is_weak(value: Any) -> bool:
     """Is it a Python scalar? NumPy's have a dtype of their own, though some subclass Python's."""
     return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
 
 
-def _scalar(value: bool | int | float | complex, beside: DType | None) -> Array:
+def scalar(value: bool | int | float | complex, beside: DType | None = None) -> Array:
     """A Python scalar as an array; beside an array its kind counts, not its size."""
     if beside is None:
         defaults = {bool: DType.BOOL, int: DType.I64, float: DType.F32, complex: DType.C64}
@@ -463,8 +486,13 @@ def _scalar(value: bool | int | float | complex, beside: DType | None) -> Array:
         return np.asarray(value).astype(dtype.numpy)
 
 
-def _fitted(op: Op, made: Any, expected: Shape) -> Array:
+def _fitted(op: Op, made: Any, expected: Shape, sizes: dict[str, int] | None = None) -> Array:
+    """The result in its dtype. What it measures goes to `sizes`, for the results beside it."""
     array = np.asarray(made)
+    if expected.is_measured:
+        known = {} if sizes is None else sizes
+        known.update(measure(expected.dims, array.shape) | known)
+        expected = expected.bind(known)
     if array.dtype != expected.dtype.numpy:
         array = array.astype(expected.dtype.numpy)
     if array.shape != expected.dims:

@@ -49,19 +49,19 @@ def test_a_wheel_installed_elsewhere_works(tmp_path: Path) -> None:
     assert "0.33333" in out
 
 
-SOFTSIGN = '''
+SOFTCLIP = '''
 import numpy as np, rlx
 from rlx import ops
 from rlx.op import Kind, op
 
 
 @op("f[*s] -> f[*s]", kind=Kind.ELEMENTWISE, flops="3*out")
-def softsign(x):
+def softclip(x):
     """x / (1 + |x|)."""
     return x / (1 + np.abs(x))
 
 
-@softsign.lowering
+@softclip.lowering
 def _(x):
     return ops.div(x, ops.add(ops.abs(x), 1.0))
 
@@ -73,23 +73,23 @@ from rlx.ir.text import read, show
 
 g = rlx.Graph("g")
 x = g.input("x", rlx.Shape([rlx.Dim("n"), 3], "bf16"))
-g.set_outputs([g.softsign(x) * 2])
+g.set_outputs([g.softclip(x) * 2])
 assert read(show(g)) == g
 assert "x / (1 + \\\\|x\\\\|)" in page()
 for seed in range(20):
     draw = Draw(seed)
-    case = draw.case(rlx.op.lookup("softsign"))
-    ops.softsign(*draw.arrays(case))
+    case = draw.case(rlx.op.lookup("softclip"))
+    ops.softclip(*draw.arrays(case))
 for target in rlx.FusionTarget:
     exe = rlx.compile(g, like=target.value)
     y = exe(np.ones((4, 3), rlx.DType.BF16.numpy))
     assert y.shape == (4, 3) and float(y[0, 0]) == 1.0, target
-print("softsign runs")
+print("softclip runs")
 '''
 
 
 def test_an_elementwise_op_is_one_declaration(tmp_path: Path) -> None:
-    assert "softsign runs" in run(SOFTSIGN, cwd=tmp_path)
+    assert "softclip runs" in run(SOFTCLIP, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

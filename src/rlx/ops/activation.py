@@ -102,6 +102,44 @@ def mish(x: Array) -> Array:
     return x * np.tanh(softplus.reference(x))
 
 
+@activation(flops="3*out")
+def softsign(x: Array) -> Array:
+    """x / (1 + |x|)."""
+    return x / (1 + np.abs(x))
+
+
+@activation(flops="5*out")
+def log_sigmoid(x: Array) -> Array:
+    """log sigmoid(x), as min(x, 0) - log(1 + e^-|x|), which does not overflow."""
+    return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
+
+
+@activation(flops="6*out")
+def celu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x above 0, else alpha · (e^(x/alpha) - 1): elu with a slope that does not break at 0."""
+    return np.maximum(x, 0) + np.minimum(alpha * np.expm1(x / alpha), 0)
+
+
+@activation(flops="2*out", jumps=True)
+def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x above alpha, else 0."""
+    return np.where(x > alpha, x, np.zeros((), x.dtype))
+
+
+@activation(flops="4*out", jumps=True)
+def shrink(x: Array, *, lambd: float = 0.5, bias: float = 0.0) -> Array:
+    """x moved by `bias` towards 0 where it is farther than `lambd` from it, else 0. ONNX's names;
+    without bias a hard shrink, with bias = lambd a soft one."""
+    zero = np.zeros((), x.dtype)
+    return np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, zero))
+
+
+@elementwise("n[~s], n[~s] -> n[~s]", flops="2*out")
+def prelu(x: Array, slope: Array) -> Array:
+    """x from 0 on, else slope · x."""
+    return np.where(x < 0, slope * x, x)
+
+
 # -- lowerings ------------------------------------------------------------------------------------
 
 
@@ -175,3 +213,36 @@ def _(x: Any) -> Any:
 @mish.lowering
 def _(x: Any) -> Any:
     return ops.mul(x, ops.tanh(ops.softplus(x)))
+
+
+@softsign.lowering
+def _(x: Any) -> Any:
+    return ops.div(x, ops.add(ops.abs(x), 1.0))
+
+
+@log_sigmoid.lowering
+def _(x: Any) -> Any:
+    tail = ops.log1p(ops.exp(ops.neg(ops.abs(x))))
+    return ops.sub(ops.minimum(x, 0.0), tail)
+
+
+@celu.lowering
+def _(x: Any, *, alpha: float) -> Any:
+    below = ops.mul(ops.expm1(ops.div(x, alpha)), alpha)
+    return ops.add(ops.maximum(x, 0.0), ops.minimum(below, 0.0))
+
+
+@thresholded_relu.lowering
+def _(x: Any, *, alpha: float) -> Any:
+    return ops.where(ops.greater(x, alpha), x, 0.0)
+
+
+@shrink.lowering
+def _(x: Any, *, lambd: float, bias: float) -> Any:
+    above = ops.where(ops.greater(x, lambd), ops.sub(x, bias), 0.0)
+    return ops.where(ops.less(x, -lambd), ops.add(x, bias), above)
+
+
+@prelu.lowering
+def _(x: Any, slope: Any) -> Any:
+    return ops.where(ops.less(x, 0), ops.mul(x, slope), x)
