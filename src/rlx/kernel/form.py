@@ -52,13 +52,23 @@ class Cut(Exception):
     inner: DimLike
 
 
-def form(node: Node) -> Kernel:
-    """The loop kernel of one plan step: a region, or an op by itself."""
+def form(
+    node: Node,
+    operands: Sequence[Layout] | None = None,
+    results: Sequence[Layout] | None = None,
+) -> Kernel:
+    """The loop kernel of one plan step: a region, or an op by itself.
+
+    Layouts say where the elements of operands and results lie in their buffers; without them,
+    side by side.
+    """
     body = spelled_out(_body_of(node))
+    given = operands or [Layout.contiguous(i.shape.dims) for i in node.inputs]
+    made = results or [Layout.contiguous(o.shape.dims) for o in body.outputs]
     cuts: dict[str, list[DimLike]] = {}
     for _ in range(MAX_ROUNDS):
         try:
-            return _Former(body, cuts).kernel(node)
+            return _Former(body, cuts, given, made).kernel(node)
         except Cut as cut:
             name = cut.axis.name.split(".")[0]
             cuts.setdefault(name, []).append(cut.inner)
@@ -121,8 +131,14 @@ def _lowered_once(graph: Graph, todo: set[Node]) -> Graph:
 class _Former:
     """One attempt with a given set of cut axes."""
 
-    def __init__(self, body: Graph, cuts: dict[str, list[DimLike]]) -> None:
-        self.body, self.cuts = body, cuts
+    def __init__(
+        self,
+        body: Graph,
+        cuts: dict[str, list[DimLike]],
+        operands: Sequence[Layout],
+        results: Sequence[Layout],
+    ) -> None:
+        self.body, self.cuts, self.operands, self.results = body, cuts, operands, results
         self.exprs = Exprs()
         self.number = {n: i for i, n in enumerate(body.inputs)}
         self.memo: dict[Read, Expr] = {}
@@ -151,7 +167,7 @@ class _Former:
 
     def _store(self, number: int, output: Node) -> Store:
         where = self._aligned(output.shape)
-        at = flat_index(where, Layout.contiguous(output.shape.dims))
+        at = flat_index(where, self.results[number])
         return Store(number, at, self._value(output, where))
 
     def _aligned(self, shape: Shape) -> Positions:
@@ -203,8 +219,8 @@ class _Former:
     def _expr(self, node: Node, at: Positions, args: list[Expr]) -> Expr:
         op, exprs = node.op, self.exprs
         if op == "input":
-            plain = Layout.contiguous(node.shape.dims)
-            return exprs.load(self.number[node], flat_index(at, plain), node.shape.dtype)
+            number = self.number[node]
+            return exprs.load(number, flat_index(at, self.operands[number]), node.shape.dtype)
         if op == "constant":
             return self._constant(node, at)
         if op == "extent":
@@ -303,9 +319,10 @@ class _Former:
             raise NotALoop(f"{node.label}: it gathers from a value that is not in memory")
         axis = node.attrs["axis"]
         rest = (*at[:axis], ZERO, *at[axis + rows.shape.rank :])
-        layout = Layout.contiguous(table.shape.dims)
+        number = self.number[table]
+        layout = self.operands[number]
         return self.exprs.gather(
-            self.number[table],
+            number,
             flat_index(rest, layout),
             table.shape.dtype,
             row,
