@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +48,14 @@ PAGES = (
     "selection",
     "contraction",
     "norm",
+    "scaling",
     "attention",
     "convolution",
     "columns",
     "pooling",
     "spectral",
     "tables",
+    "transforms",
     "control",
     "fused",
 )
@@ -198,6 +201,8 @@ class Op:
         if unknown:
             known = ", ".join(self.attr_specs) or "none"
             raise GraphError(f"has no attribute {unknown[0]!r}. It has: {known}")
+        if not shapes:
+            self.signature.check_arity(0)
         rank = shapes[0].rank if shapes else 0
         canonical = {k: self._convert(k, given, rank) for k in self.attr_specs}
         if self.normalise is None:
@@ -324,19 +329,10 @@ class Op:
     def build(self, graph: Graph, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """Apply to nodes, arrays and scalars, with the casts and constants that takes."""
         operands = self._operands(graph, self._flattened(args))
-        node = graph.node(self, operands, self._named(graph, operands, attrs))
+        node = graph.node(self, operands, graph.extents.named(self, operands, attrs))
         if not node.has_items:
             return node
         return tuple(graph.node("item", (node,), {"index": i}) for i in range(len(node.shape)))
-
-    def _named(
-        self, graph: Graph, operands: Sequence[Node], attrs: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Attributes with a name for what is measured; those that are wrong are left as given."""
-        try:
-            return graph.named(self, operands, attrs)
-        except GraphError:
-            return attrs
 
     def shaped(self, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """The shapes of the results where no more than shapes is known: no casts."""
@@ -375,7 +371,7 @@ class Op:
             return tuple(_fitted(self, m, r, sizes) for m, r in zip(made, results, strict=True))
 
     def _flattened(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Operands in a row: concat([a, b]) is concat(a, b); optional ones at the end may be None."""
+        """concat([a, b]) is concat(a, b); optional operands at the end may be None."""
         flat: list[Any] = []
         for a in args:
             is_run = isinstance(a, list | tuple) and (
@@ -504,7 +500,8 @@ def _fitted(op: Op, made: Any, expected: Shape, sizes: dict[str, int] | None = N
 
 _TABLE: dict[str, Op] = {}
 _ALIASES: dict[str, str] = {}
-_IS_LOADED: list[bool] = []
+_LOADED: list[str] = []
+_LOADING = threading.RLock()
 
 
 def op(signature: str, **facts: Any) -> Callable[[Callable[..., Any]], Op]:
@@ -528,13 +525,22 @@ def register(new: Op) -> Op:
 
 def load() -> None:
     """Import every page, once. Where a page and an op share a name, rlx.ops has the op."""
-    if not _IS_LOADED:
-        _IS_LOADED.append(True)
+    if "all" in _LOADED:
+        return
+    with _LOADING:
+        if _LOADED:
+            return
+        _LOADED.append("some")
         pages = importlib.import_module("rlx.ops")
-        for page in PAGES:
-            importlib.import_module(f"rlx.ops.{page}")
-            if page in _TABLE:
-                setattr(pages, page, _TABLE[page])
+        try:
+            for page in PAGES:
+                importlib.import_module(f"rlx.ops.{page}")
+                if page in _TABLE:
+                    setattr(pages, page, _TABLE[page])
+        except BaseException:
+            _LOADED.clear()
+            raise
+        _LOADED.append("all")
 
 
 def table() -> dict[str, Op]:
