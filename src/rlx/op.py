@@ -56,6 +56,7 @@ PAGES = (
     "spectral",
     "tables",
     "transforms",
+    "random",
     "control",
     "fused",
 )
