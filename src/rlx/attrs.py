@@ -8,6 +8,7 @@ the front, lists are tuples, arrays are `Data`.
 from __future__ import annotations
 
 import hashlib
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -29,14 +30,23 @@ Axes = NewType("Axes", tuple[int, ...])
 Convert = Callable[[Any, int], Any]
 
 
+def array_of(value: Any) -> NDArray[Any]:
+    """`value` as an array of a dtype that rlx has."""
+    try:
+        array = np.asarray(value)
+        DType.of(array.dtype)
+    except (TypeError, ValueError) as error:
+        raise GraphError(f"{reprlib.repr(value)} is not an array of numbers: {error}") from None
+    return array
+
+
 class Data:
     """An array as an attribute: read-only, compared by dtype, shape and bytes."""
 
     __slots__ = ("array", "digest")
 
     def __init__(self, array: Any) -> None:
-        given = np.asarray(array)
-        DType.of(given.dtype)
+        given = array_of(array)
         self.array: NDArray[Any] = np.array(given, order="C", copy=True)
         self.array.setflags(write=False)
         head = f"{DType.of(given.dtype)}{given.shape}".encode()

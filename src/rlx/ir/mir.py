@@ -131,8 +131,14 @@ class Graph:
         return self.node(op, (), {"name": name, "shape": shape})
 
     def constant(self, value: Any) -> Node:
-        """A value known now."""
-        return self.node("constant", (), {"value": value})
+        """A value known now. A Python scalar is what it is among ops: a float is an f32."""
+        from rlx.op import is_weak, scalar
+
+        try:
+            known = scalar(value) if is_weak(value) else value
+        except GraphError as error:
+            raise GraphError(f"constant{self._here()}: {error}") from None
+        return self.node("constant", (), {"value": known})
 
     def node(
         self, op: str | Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None

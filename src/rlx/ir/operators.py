@@ -43,7 +43,8 @@ class Operators:
     __matmul__, __rmatmul__ = _forward("matmul"), _reflected("matmul")
     __lt__, __le__ = _forward("less"), _forward("less_equal")
     __gt__, __ge__ = _forward("greater"), _forward("greater_equal")
-    __lshift__, __rshift__ = _forward("shift_left"), _forward("shift_right")
+    __lshift__, __rlshift__ = _forward("shift_left"), _reflected("shift_left")
+    __rshift__, __rrshift__ = _forward("shift_right"), _reflected("shift_right")
     __neg__, __abs__ = _unary("neg"), _unary("abs")
 
     def __truediv__(self, other: Any) -> Any:
@@ -62,6 +63,11 @@ class Operators:
     def __xor__(self, other: Any) -> Any:
         return _op("logical_xor" if self.dtype.value == "bool" else "bit_xor")(self, other)
 
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __pos__(self) -> Any:
+        return self
+
     def __invert__(self) -> Any:
         return _op("logical_not" if self.dtype.value == "bool" else "bit_not")(self)
 
@@ -72,6 +78,10 @@ class Operators:
 
     def __iter__(self) -> Any:
         raise TypeError("a node is not iterable: its values are not known yet")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """NumPy would make an array of one object of it."""
+        raise TypeError("a node has no values while a graph is built. Use rlx.ops instead of NumPy")
 
     def __bool__(self) -> bool:
         from rlx.errors import GraphError
