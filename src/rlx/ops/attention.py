@@ -388,3 +388,64 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     }
     x = Spec((*batch, length, heads * depth), dtype)
     return [x, Spec(angles, dtype, "plain"), Spec(angles, dtype, "plain")], attrs
+
+
+def _axial_shape(
+    x: Shape, *, end_x: int, end_y: int, head_dim: int, theta: float, repeat_factor: int
+) -> Shape:
+    if min(end_x, end_y, repeat_factor) < 0 or head_dim < 1 or head_dim % 4:
+        raise GraphError(
+            f"head_dim={head_dim} must be a multiple of 4, and end_x={end_x}, end_y={end_y} and "
+            f"repeat_factor={repeat_factor} not negative"
+        )
+    places = end_x * end_y * repeat_factor
+    if x.dims[-2] != places or exact_div(x.dims[-1], head_dim) is None:
+        raise GraphError(
+            f"operand 0 is {x}, expected [..., {places}, heads·{head_dim}]: {repeat_factor} times "
+            f"{end_y} rows of {end_x}"
+        )
+    return x
+
+
+def _axial_turns(
+    x: Any, end_x: int, end_y: int, head_dim: int, theta: float, repeat_factor: int
+) -> tuple[Array, Array]:
+    """The cosines and sines of each place: half the pairs turn by its column, half by its row."""
+    speeds = float(theta) ** (-np.arange(0, head_dim, 4) / head_dim)
+    place = np.tile(np.arange(end_x * end_y), repeat_factor)[:, None]
+    columns, rows = place % max(end_x, 1), place // max(end_x, 1)
+    angles = np.concatenate([columns * speeds, rows * speeds], axis=1)
+    cos, sin = (f(angles).astype(dtype_of(x).numpy) for f in (np.cos, np.sin))
+    return cos, sin
+
+
+@op("f[*b s w] -> f[*b s w]", kind=Kind.ROW, shape=_axial_shape, flops="3*out")
+def axial_rope_2d(
+    x: Array,
+    *,
+    end_x: int,
+    end_y: int,
+    head_dim: int,
+    theta: float = 10_000.0,
+    repeat_factor: int = 1,
+) -> Array:
+    """rope by the column and the row of each place of an image: x is [..., end_y·end_x,
+    heads·head_dim], row by row, `repeat_factor` times over. Of the neighbouring pairs of each
+    head, the first half turns by column · theta^(-4i/head_dim), the second by the row."""
+    cos, sin = _axial_turns(x, end_x, end_y, head_dim, theta, repeat_factor)
+    return rope.reference(x, cos, sin, head_dim=head_dim, n_rot=None, interleaved=True)
+
+
+@axial_rope_2d.lowering
+def _(x: Any, *, head_dim: int, **grid: Any) -> Any:
+    cos, sin = _axial_turns(x, head_dim=head_dim, **grid)
+    return ops.rope(x, cos, sin, head_dim=head_dim, interleaved=True)
+
+
+@axial_rope_2d.sample
+def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    grid = {"end_x": draw.integer(0, 3), "end_y": draw.integer(0, 3)}
+    grid |= {"repeat_factor": draw.integer(1, 2), "head_dim": 4 * draw.integer(1, 2)}
+    places = grid["end_x"] * grid["end_y"] * grid["repeat_factor"]
+    dims = (*draw.dims(0, 2), places, draw.integer(0, 3) * grid["head_dim"])
+    return [Spec(dims, draw.dtype("f"))], {**grid, "theta": draw.choice((10_000.0, 100.0))}

@@ -149,9 +149,7 @@ def group_norm(
     """Layer norm of each of `groups` runs of channels (axis 1) with all that follows them, then
     times the channel's scale, plus its bias, where they are given."""
     rows = x.reshape(tuple(map(int, _group_dims(x.shape, groups))))
-    made = _standardised(rows, (2,), eps).reshape(x.shape)
-    wide = [None if a is None else a.reshape(_by_channel(x.ndim, a.size)) for a in (scale, bias)]
-    return _scaled(made, *wide)
+    return _scaled(_standardised(rows, (2,), eps).reshape(x.shape), *_wide(x, scale, bias))
 
 
 @group_norm.lowering
@@ -159,8 +157,16 @@ def _(x: Any, scale: Any = None, bias: Any = None, *, groups: int, eps: float) -
     dims = dims_of(x)
     rows = ops.reshape(x, dims=_group_dims(dims, groups))
     made = ops.reshape(_spelled_standardised(rows, (2,), eps), dims=dims)
-    wide = [None if a is None else _channels(a, dims) for a in (scale, bias)]
-    return _spelled_scaled(made, *wide)
+    return _spelled_scaled(made, *_spelled_wide(x, scale, bias))
+
+
+def _wide(x: Array, *vectors: Array | None) -> list[Any]:
+    """Vectors of channels, as far as they are given, set against x."""
+    return [None if v is None else v.reshape(_by_channel(x.ndim, v.size)) for v in vectors]
+
+
+def _spelled_wide(x: Any, *vectors: Any) -> list[Any]:
+    return [None if v is None else _channels(v, dims_of(x)) for v in vectors]
 
 
 def _channels(vector: Any, dims: tuple[DimLike, ...]) -> Any:
@@ -177,19 +183,71 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     return [Spec(dims, dtype), *affine], {"groups": groups}
 
 
+def _across(rank: int) -> tuple[int, ...]:
+    """The axes of one channel's image."""
+    return tuple(range(2, rank))
+
+
+def _imaged(x: Shape, *affine: Shape, eps: float) -> Shape:
+    if x.rank < 3:
+        raise GraphError(f"operand 0 is {x}, expected axes after batch and channels")
+    return x
+
+
+_CHANNELS = "f[b c *s], f[c]?, f[c]? -> f[b c *s]"
+
+
+@op(_CHANNELS, kind=Kind.ROW, shape=_imaged, flops="8*out")
+def instance_norm(
+    x: Array, scale: Array | None = None, bias: Array | None = None, *, eps: float = 1e-5
+) -> Array:
+    """Layer norm of each channel's image, then times the channel's scale, plus its bias, where
+    they are given."""
+    return _scaled(_standardised(x, _across(x.ndim), eps), *_wide(x, scale, bias))
+
+
+@instance_norm.lowering
+def _(x: Any, scale: Any = None, bias: Any = None, *, eps: float) -> Any:
+    made = _spelled_standardised(x, _across(len(dims_of(x))), eps)
+    return _spelled_scaled(made, *_spelled_wide(x, scale, bias))
+
+
+@op(_CHANNELS, kind=Kind.ROW, flops="8*out")
+def layer_norm_2d(
+    x: Array, scale: Array | None = None, bias: Array | None = None, *, eps: float = 1e-6
+) -> Array:
+    """Layer norm over the channels (axis 1) at each place of an image, then times the channel's
+    scale, plus its bias, where they are given."""
+    return _scaled(_standardised(x, (1,), eps), *_wide(x, scale, bias))
+
+
+@layer_norm_2d.lowering
+def _(x: Any, scale: Any = None, bias: Any = None, *, eps: float) -> Any:
+    return _spelled_scaled(_spelled_standardised(x, (1,), eps), *_spelled_wide(x, scale, bias))
+
+
+def _draw_channels(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    dims, dtype = (draw.size(), draw.size(), *draw.dims(1, 3)), draw.dtype("f")
+    return [Spec(dims, dtype), *[Spec(dims[1:2], dtype)] * draw.integer(0, 2)], {"eps": 1e-3}
+
+
+instance_norm.sample(_draw_channels)
+layer_norm_2d.sample(_draw_channels)
+
+
 @op("f[b c *s], f[c], f[c], f[c], f[c] -> f[b c *s]", kind=Kind.ROW, flops="6*out")
 def batch_norm(
     x: Array, scale: Array, bias: Array, mean: Array, var: Array, *, eps: float = 1e-5
 ) -> Array:
     """(x - mean) / sqrt(var + eps) · scale + bias for each channel (axis 1), with the mean and the
     variance given: what a trained batch norm does when it is used."""
-    per = [v.reshape(_by_channel(x.ndim, v.size)) for v in (scale, bias, mean, var)]
+    per = _wide(x, scale, bias, mean, var)
     return (x - per[2]) / np.sqrt(per[3] + x.dtype.type(eps)) * per[0] + per[1]
 
 
 @batch_norm.lowering
 def _(x: Any, *vectors: Any, eps: float) -> Any:
-    scale, bias, mean, var = (_channels(v, dims_of(x)) for v in vectors)
+    scale, bias, mean, var = _spelled_wide(x, *vectors)
     standard = ops.div(ops.sub(x, mean), ops.sqrt(ops.add(var, eps)))
     return ops.add(ops.mul(standard, scale), bias)
 
