@@ -222,6 +222,15 @@ def bind(value: Any, sizes: Mapping[str, DimLike]) -> Any:
     return value.bind(sizes) if hasattr(value, "seal") else value
 
 
+def dims_in(value: Any) -> list[Dim]:
+    """The dims inside `value` that are not plain numbers."""
+    if isinstance(value, Dim):
+        return [value]
+    if isinstance(value, Shape):
+        return [d for d in value.dims if isinstance(d, Dim)]
+    return [d for v in value for d in dims_in(v)] if isinstance(value, tuple) else []  # pyright: ignore[reportUnknownVariableType]
+
+
 def is_symbolic(value: Any) -> bool:
     """Does `value` name a dim, whose size only a call knows?"""
     if isinstance(value, Dim):

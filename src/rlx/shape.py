@@ -45,6 +45,11 @@ class Shape:
         return all(is_static(d) for d in self.dims)
 
     @property
+    def is_measured(self) -> bool:
+        """Is a dim known only while a graph runs?"""
+        return any(isinstance(d, Dim) and d.is_measured for d in self.dims)
+
+    @property
     def static_dims(self) -> tuple[int, ...]:
         """The dims as ints; an error where one is not known yet."""
         if not self.is_static:

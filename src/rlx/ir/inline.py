@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from rlx import attrs as attributes
+from rlx.dim import DimLike, symbols_of
 from rlx.ir.mir import Graph, Node
 
 
 def inline(graph: Graph, body: Graph, operands: Sequence[Node]) -> list[Node]:
     """The outputs of `body` with its inputs bound to `operands` by position, as nodes of `graph`.
 
-    Each node keeps the origins that it had in the body.
+    Each node keeps the origins that it had in the body. What the body measures gets a name of its
+    own here: a body may be put into a graph more than once.
     """
     mapped = dict(zip(body.inputs, operands, strict=True))
+    sizes: dict[str, DimLike] = {}
     for node in body.order():
         if node not in mapped:
-            made = graph.copy(node, tuple(mapped[i] for i in node.inputs))
+            inputs = tuple(mapped[i] for i in node.inputs)
+            is_plain = not sizes and not node.decl.measures
+            made = graph.copy(node, inputs) if is_plain else _renamed(graph, node, inputs, sizes)
             graph.add_origins(made, node.origins)
             mapped[node] = made
     return [mapped[o] for o in body.outputs]
+
+
+def _renamed(graph: Graph, node: Node, inputs: tuple[Node, ...], sizes: dict[str, DimLike]) -> Node:
+    """`node` with other names for measured sizes; the name of one that it measures is added."""
+    attrs: Mapping[str, object] = {k: attributes.bind(v, sizes) for k, v in node.attrs.items()}
+    if not node.decl.measures:
+        return graph.node(node.decl, inputs, attrs)
+    made = graph.node(
+        node.decl, inputs, graph.extents.named(node.decl, inputs, {**attrs, "extent": ""})
+    )
+    found = symbols_of(d for s in made.shapes for d in s.dims)
+    sizes[node.attrs["extent"]] = next(d for d in found if d.name == made.attrs["extent"])
+    return made

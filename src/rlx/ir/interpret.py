@@ -11,6 +11,7 @@ from rlx.attrs import bind
 from rlx.dim import Dim, Symbol, is_static, substitute
 from rlx.dtype import DType
 from rlx.errors import Error, GraphError
+from rlx.extent import measure
 from rlx.ir.mir import Graph, Node
 from rlx.shape import DimBinding, Shape
 
@@ -99,14 +100,23 @@ def evaluate(graph: Graph, values: Mapping[str, Any]) -> list[np.ndarray[Any, An
     return [done[o] for o in graph.outputs]
 
 
-def evaluate_node(node: Node, operands: Sequence[Any], sizes: Mapping[str, int]) -> Any:
-    """One node by its reference; a tuple of arrays where it has several results."""
+def evaluate_node(node: Node, operands: Sequence[Any], sizes: dict[str, int]) -> Any:
+    """One node by its reference; a tuple of arrays where it has several results.
+
+    What it measures is added to `sizes`.
+    """
     if node.op == "item":
         return operands[0][node.attrs["index"]]
-    if not sizes:
-        return _named(node, operands, node.attrs, node.shapes)
-    attrs = {k: bind(v, sizes) for k, v in node.attrs.items()}
-    return _named(node, operands, attrs, [s.bind(sizes) for s in node.shapes])
+    attrs: Mapping[str, Any] = node.attrs
+    shapes: Sequence[Shape] = node.shapes
+    if sizes:
+        attrs = {k: bind(v, sizes) for k, v in attrs.items()}
+        shapes = [s.bind(sizes) for s in shapes]
+    made = _named(node, operands, attrs, shapes)
+    for shape, array in zip(shapes, made if node.has_items else (made,)):
+        if shape.is_measured:
+            sizes.update(measure(shape.dims, array.shape))
+    return made
 
 
 def _named(

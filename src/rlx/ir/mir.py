@@ -21,6 +21,7 @@ from rlx import attrs as attributes
 from rlx.attrs import Data, is_text
 from rlx.dim import Dim, DimLike
 from rlx.errors import Error, GraphError
+from rlx.ir.extents import Extents, Sizes, sizes_of
 from rlx.ir.operators import Operators
 from rlx.shape import DimBinding, Shape
 
@@ -54,6 +55,7 @@ class Node(Operators):
         "inputs",
         "op",
         "shape",
+        "sizes",
     )
     graph: Graph
     decl: Op
@@ -66,6 +68,8 @@ class Node(Operators):
     """The result's Shape; a tuple of them where the op has several results."""
     index: int
     """The position in the graph's list of nodes; inputs come before their users."""
+    sizes: Sizes
+    """The measured sizes that it and what it reads know and need."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -108,6 +112,7 @@ class Graph:
         self._inputs: list[Node] = []
         self._params: list[Node] = []
         self._dims: dict[str, Dim] = {}
+        self.extents = Extents(self._dims)
         self._outputs: tuple[Node, ...] = ()
         self._output_names: tuple[str, ...] = ()
         self._scope: tuple[Origin, ...] = ()
@@ -191,12 +196,15 @@ class Graph:
         if self._sealed is not None:
             raise GraphError(f"the graph is in use as {self._sealed} and cannot grow")
         self._check_name(decl, attrs)
+        if decl.measures:
+            self.extents.add(decl, inputs, attrs)
         node = Node()
         node.graph, node.decl, node.op = self, decl, decl.name
         node.inputs = inputs
         node.attrs = MappingProxyType(attrs) if isinstance(attrs, dict) else attrs
         node.shape = shapes if decl.gives_items(shapes) else shapes[0]
         node.index = len(self._nodes)
+        node.sizes = sizes_of(node, self._dims)
         self._nodes.append(node)
         if decl.name in ("input", "param"):
             self._names[attrs["name"]] = node
@@ -221,6 +229,8 @@ class Graph:
         for dim in attrs["shape"].dynamic_symbols:
             if self._dims.setdefault(dim.name, dim) != dim:
                 raise GraphError(f"dim {dim.name} was declared before with another range")
+            if dim.name in self.extents:
+                raise GraphError(f"dim {dim.name} is a size that a node measures. Rename one")
 
     def set_outputs(self, outputs: Sequence[Node] | Mapping[str, Node]) -> None:
         """What the graph returns, in order; a mapping names the outputs."""
@@ -346,7 +356,8 @@ class Graph:
 
     def bind(self, binding: DimBinding | Mapping[str, DimLike]) -> Graph:
         """The graph with named dims replaced by sizes."""
-        sizes = dict(binding.sizes if isinstance(binding, DimBinding) else binding)
+        given = dict(binding.sizes if isinstance(binding, DimBinding) else binding)
+        sizes = {name: size for name, size in given.items() if name not in self.extents}
         return self.rebuild(
             lambda new, node, inputs: new.node(
                 node.decl, inputs, {k: attributes.bind(v, sizes) for k, v in node.attrs.items()}

@@ -19,6 +19,7 @@ from rlx.attrs import Axes, Body, Data, hints_of
 from rlx.dim import Dim, DimLike, dim_max, dim_min
 from rlx.dtype import DType
 from rlx.errors import GraphError
+from rlx.extent import measured
 from rlx.ir.lex import Tokens
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.op import Op
@@ -96,13 +97,19 @@ class Reader:
         tokens, line = self.tokens, self.tokens.line
         tokens.expect("dim")
         name = tokens.name("a dim's name")
+        is_measured = tokens.accept("measured")
         tokens.expect("in")
         low = tokens.natural()
         tokens.expect("..")
-        high = tokens.natural() if tokens.next.kind == "int" else None
+        formula = self._positive(scope, 0) if is_measured and tokens.sees("(") else None
+        high = tokens.natural() if tokens.next.kind == "int" and formula is None else None
         if name in scope.dims:
             raise tokens.error(f"dim {name} is declared twice", line)
-        scope.dims[name] = self._made(line, lambda: Dim(name, low, high))
+        if is_measured and low != 0:
+            raise tokens.error(f"dim {name} is measured, so its range starts at 0", line)
+        most = high if formula is None else formula
+        made = (lambda: measured(name, most)) if is_measured else (lambda: Dim(name, low, high))
+        scope.dims[name] = self._made(line, made)
 
     def _statement(self, scope: Scope) -> None:
         tokens, line = self.tokens, self.tokens.line

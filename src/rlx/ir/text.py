@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.attrs import Data
+from rlx.attrs import Data, dims_in
 from rlx.dim import Dim, DimLike, symbols_of
 from rlx.dtype import DType
 from rlx.errors import GraphError
@@ -117,28 +117,29 @@ def _outputs(graph: Graph, number: Mapping[Node, int]) -> str:
 
 
 def _dims_of(graph: Graph, nodes: Sequence[Node]) -> list[Dim]:
-    """Every named dim in shapes and attributes, by name; one name has one range."""
+    """Every named dim in shapes, attributes and bounds, by name; one name has one range.
+
+    Measured ones come last, as their bounds are over the others.
+    """
     used: dict[DimLike, None] = {}
     for node in nodes:
         for value in (*node.shapes, *node.attrs.values()):
-            used.update(dict.fromkeys(_dims_in(value)))
+            used.update(dict.fromkeys(dims_in(value)))
     found: dict[str, Dim] = {}
-    for dim in (s for d in used for s in symbols_of([d])):
+    symbols = [s for d in used for s in symbols_of([d])]
+    bounds = [s.symbol.max for s in symbols if s.symbol and isinstance(s.symbol.max, Dim)]
+    for dim in (*symbols, *symbols_of(bounds)):
         if found.setdefault(dim.name, dim) != dim:
             raise GraphError(f"{graph.name}: dim {dim.name} has two ranges. Give one another name.")
-    return [dim for _, dim in sorted(found.items())]
-
-
-def _dims_in(value: Any) -> list[DimLike]:
-    if isinstance(value, Dim):
-        return [value]
-    if isinstance(value, Shape):
-        return [d for d in value.dims if isinstance(d, Dim)]
-    return [d for v in value for d in _dims_in(v)] if isinstance(value, tuple) else []
+    return sorted(found.values(), key=lambda dim: (dim.is_measured, dim.name))
 
 
 def _dim_line(dim: Dim) -> str:
     low, high = dim.bounds
+    if dim.symbol and dim.symbol.is_measured:
+        bound = dim.symbol.max
+        most = f"({bound})" if isinstance(bound, Dim) else "" if bound is None else bound
+        return f"dim {dim.name} measured in 0..{most}"
     return f"dim {dim.name} in {low}..{'' if high is None else high}"
 
 

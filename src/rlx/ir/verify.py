@@ -7,12 +7,15 @@ breaks a graph is caught where it did.
 from __future__ import annotations
 
 from rlx.errors import GraphError
+from rlx.extent import measured_in
+from rlx.ir.extents import symbols_used
 from rlx.ir.mir import Graph, Node
 
 
 def verify(graph: Graph) -> None:
     """Raise a GraphError naming the first node that is wrong."""
     seen: set[Node] = set()
+    sizes: dict[str, Node] = {}
     for node in graph.order():
         if node.graph is not graph:
             raise GraphError(f"{node.label} belongs to another graph, {node.graph.name!r}")
@@ -20,10 +23,26 @@ def verify(graph: Graph) -> None:
             raise GraphError(f"{node.label} is used before its inputs: the graph has a cycle")
         seen.add(node)
         verify_node(node)
+        _verify_sizes(node, sizes)
     if not graph.outputs:
         raise GraphError(f"{graph.name} has no outputs. Call set_outputs.")
     if any(o not in seen for o in graph.outputs):
         raise GraphError(f"{graph.name}: an output is not in the graph")
+
+
+def _verify_sizes(node: Node, known: dict[str, Node]) -> None:
+    """A measured size has one node that measures it, which its users read, and one bound."""
+    for symbol in symbols_used(node):
+        name = symbol.name
+        if node.is_leaf:
+            raise GraphError(f"{node.label}: the size {name} is one that nodes measure. Use a Dim.")
+        if node.decl.measures and name == node.attrs["extent"]:
+            if known.setdefault(name, node) is not node:
+                raise GraphError(f"{node.label}: {known[name].label} measures {name}, too")
+        elif name not in node.sizes.measured or name not in known:
+            raise GraphError(f"{node.label} uses the size {name}, which nothing it reads measures")
+        if symbol not in measured_in(d for s in known[name].shapes for d in s.dims):
+            raise GraphError(f"{node.label}: {known[name].label} measures {name} in another range")
 
 
 def verify_node(node: Node) -> None:

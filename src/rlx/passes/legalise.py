@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlx.errors import Error, UnsupportedError
+from rlx.extent import ceiling
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.op import Kind
 from rlx.passes.bodies import nodes_within, with_bodies
@@ -95,7 +96,18 @@ def _is_own_loop(node: Node, ctx: Context) -> bool:
 
 def legalise(graph: Graph, ctx: Context) -> Graph:
     """The graph with every node that the target does not run spelled in ops that it does."""
+    _require_bounds(graph)
     return with_bodies(graph, lambda each: _legalised(each, ctx))
+
+
+def _require_bounds(graph: Graph) -> None:
+    """Memory is planned before a call, so every measured size must have a bound."""
+    for node in graph.order():
+        try:
+            for dim in (d for s in node.shapes if s.is_measured for d in s.dims):
+                ceiling(dim)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{node.label}: {error}") from None
 
 
 def require_legal(graph: Graph, ctx: Context) -> Graph:
@@ -158,6 +170,12 @@ def _lowered(new: Graph, node: Node, operands: Sequence[Node]) -> tuple[Node, ..
     """The results of `node` in simpler ops, of exactly its shapes."""
     with new.scope(*node.origins, Origin("pass", f"lower {node.op}")):
         results = node.decl.lowered(operands, node.attrs, new)
+    missing = frozenset[str]().union(*(r.sizes.free for r in results)) - node.sizes.free
+    if missing:
+        raise UnsupportedError(
+            f"{node.label}: its lowering needs the size {min(missing)} before it is measured. "
+            "Compile for a target that runs it, or spell it in other ops."
+        )
     shapes = tuple(r.shape for r in results)
     if shapes != node.shapes:
         raise Error(f"{node.label}: its lowering gives {shapes}, not {node.shapes}")

@@ -1,0 +1,113 @@
+"""Sizes that a graph finds out while it runs, and what they can be at most.
+
+How many elements of an array are not zero is known only when the array is. Such a size is a symbol
+like any other, but measured: the node that finds it out names it, and storage is planned for its
+ceiling, a formula over sizes that are known before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rlx.dim import (
+    _FUNCTIONS,  # pyright: ignore[reportPrivateUsage]
+    Atom,
+    Dim,
+    DimLike,
+    Monomial,
+    Symbol,
+    _from_terms,  # pyright: ignore[reportPrivateUsage]
+    _of_symbol,  # pyright: ignore[reportPrivateUsage]
+    dim_max,
+    product,
+    provably_le,
+    symbols_of,
+)
+from rlx.errors import Error, UnsupportedError
+
+
+def measured(name: str, most: DimLike | None = None) -> Dim:
+    """A size that a node finds out while its graph runs: from 0 to `most`, where that is known.
+
+    The bound is over sizes that are known before, so that storage can be planned for it.
+    """
+    try:
+        bound = None if most is None else ceiling(most)
+    except UnsupportedError:
+        bound = None
+    plain = Dim(name, 0, None if isinstance(bound, Dim) else bound)
+    return _of_symbol(Symbol(plain.name, 0, bound, is_measured=True))
+
+
+def measured_in(dims: Iterable[DimLike]) -> tuple[Symbol, ...]:
+    """The measured symbols that occur in `dims`, by name."""
+    parts = [d for d in dims if isinstance(d, Dim) and d.is_measured]
+    symbols = (d.symbol for d in symbols_of(parts)) if parts else ()
+    return tuple(s for s in symbols if s is not None and s.is_measured)
+
+
+def measure(dims: Sequence[DimLike], found: Sequence[int]) -> dict[str, int]:
+    """The measured sizes that stand alone among `dims`, where an array has `found`."""
+    sizes: dict[str, int] = {}
+    for dim, size in zip(dims, found):
+        symbol = dim.symbol if isinstance(dim, Dim) else None
+        if symbol is not None and symbol.is_measured:
+            if isinstance(symbol.max, int) and size > symbol.max:
+                raise Error(f"the size {dim} is {size}, more than its bound {symbol.max}")
+            sizes.setdefault(symbol.name, size)
+    return sizes
+
+
+def ceiling(dim: DimLike) -> DimLike:
+    """What `dim` never exceeds, in sizes that are known before a graph runs."""
+    return _range(dim)[1]
+
+
+def _range(dim: DimLike) -> tuple[DimLike, DimLike]:
+    """The least and the most that measured sizes can make of `dim`."""
+    if not isinstance(dim, Dim) or not dim.is_measured:
+        return dim, dim
+    low: DimLike = 0
+    high: DimLike = 0
+    for monomial, c in dim.terms:
+        least, most = _monomial_range(monomial)
+        low, high = low + c * (least if c > 0 else most), high + c * (most if c > 0 else least)
+    return low, high
+
+
+def _monomial_range(monomial: Monomial) -> tuple[DimLike, DimLike]:
+    """Products of ranges grow with their factors, where no factor is negative."""
+    if not any(atom.is_measured for atom in monomial):
+        fixed = _from_terms({monomial: 1})
+        return fixed, fixed
+    ranges = [_atom_range(atom) for atom in monomial]
+    if all(provably_le(0, low) for low, _ in ranges):
+        return product(low for low, _ in ranges), product(high for _, high in ranges)
+    most = product(dim_max(-low, high) for low, high in ranges)
+    return -most, most
+
+
+def _atom_range(atom: Atom) -> tuple[DimLike, DimLike]:
+    if isinstance(atom, Symbol):
+        plain = _of_symbol(atom)
+        return (atom.min, _bound(atom)) if atom.is_measured else (plain, plain)
+    apply, (a, b), (c, d) = _FUNCTIONS[atom.fn], *map(_range, atom.args)
+    if atom.fn in ("max", "min"):
+        return apply(a, c), apply(b, d)
+    if not provably_le(0, c) or (c != d and not provably_le(0, a)):
+        raise UnsupportedError(
+            f"the size {_from_terms({(atom,): 1})} has no bound that can be shown: "
+            "a part of it may be negative."
+        )
+    if atom.fn == "%":
+        return 0, dim_max(0, d - 1)
+    return (apply(a, c), apply(b, c)) if c == d else (0, apply(b, dim_max(1, c)))
+
+
+def _bound(symbol: Symbol) -> DimLike:
+    if symbol.max is None:
+        raise UnsupportedError(
+            f"the size {symbol.name} has no bound, so no memory can be planned for it. "
+            "Give the node that measures it one."
+        )
+    return symbol.max
