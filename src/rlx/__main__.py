@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 
@@ -32,14 +33,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(verb: str, arguments: list[str]) -> int:
-    """One verb; an rlx error is one line on stderr."""
+    """One verb; an rlx error, or a file that cannot be written, is one line on stderr."""
     from rlx.errors import Error
 
     try:
-        return import_module(f"rlx.cli.{verb}").main(arguments)
-    except Error as error:
+        code = import_module(f"rlx.cli.{verb}").main(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has had enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (Error, OSError) as error:
         print(f"rlx {verb}: {error}", file=sys.stderr)
         return 1
+    return code
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def _input_names(function: Function, count: int, attrs: Mapping[str, Any], name:
     """The parameters that `count` positional arguments meet; those of `*xs` are xs0, xs1, …"""
     try:
         bound = inspect.signature(function).bind(*range(count), **attrs)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise GraphError(f"{name}: {error}. Give one shape per array parameter.") from None
     names: list[str] = []
     for parameter in bound.signature.parameters.values():
@@ -81,7 +81,10 @@ def _shape_of(given: Any, parameter: str, name: str) -> Shape:
     if isinstance(given, Shape):
         return given
     if hasattr(given, "shape") and hasattr(given, "dtype"):
-        return Shape(given.shape, DType.of(given.dtype))
+        try:
+            return Shape(given.shape, DType.of(given.dtype))
+        except GraphError as error:
+            raise GraphError(f"{name}: {parameter}: {error}") from None
     raise GraphError(
         f"{name}: {parameter} is {given!r}, expected an array or a rlx.Shape. "
         "Python values are given by keyword."
@@ -111,6 +114,8 @@ class Jit:
     __name__: str
 
     def __init__(self, function: Function, options: Mapping[str, Any]) -> None:
+        if not callable(function):
+            raise GraphError(f"jit takes a function, got {function!r}.")
         self.function = function
         self._options = dict(options)
         self._compiled: dict[Any, tuple[Traced, Any]] = {}
@@ -126,9 +131,13 @@ class Jit:
         made = executable(*given)
         return traced.packed(made if isinstance(made, tuple) else (made,))
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A method gets its object by position, where only arrays can stand: the error says so."""
+        return self if instance is None else functools.partial(self, instance)
+
     def graph(self, *shapes: Any, **attrs: Any) -> Graph:
         """The graph for inputs of `shapes`, as traced."""
-        return trace(self.function, *shapes, **attrs)
+        return _traced(self.function, shapes, attrs, self.__name__).graph
 
     def lower(self, *shapes: Any, **attrs: Any) -> MirModule:
         """The verified module for inputs of `shapes`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from rlx.cost.decision import Decision
 from rlx.pipeline import CompileResult
@@ -16,7 +17,7 @@ def explain(result: CompileResult) -> str:
     refused = [d for d in result.decisions if not d.verdict]
     lines = [
         f"{lir.name} for {lir.target.name}: {len(plan.schedule)} kernels, "
-        f"arena {lir.arena_bytes:,} bytes (saved {plan.bytes_saved:,} by sharing), "
+        f"arena {lir.arena_bytes:,} bytes{_at(plan.representative)} (saved {plan.bytes_saved:,} by sharing), "
         f"weights {plan.weight_bytes:,} bytes",
         str(result.fusion).rstrip(),
         *_rules(result),
@@ -24,6 +25,11 @@ def explain(result: CompileResult) -> str:
         *_section("refused", refused),
     ]
     return "\n".join(lines)
+
+
+def _at(sizes: Mapping[str, int]) -> str:
+    """The sizes that stand for the named dims, where there are any."""
+    return " at " + ", ".join(f"{k}={v}" for k, v in sizes.items()) if sizes else ""
 
 
 def _rules(result: CompileResult) -> list[str]:

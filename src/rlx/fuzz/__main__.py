@@ -46,19 +46,18 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__,
         epilog=("example: python -m rlx.fuzz --graphs 200 --targets cpu,wgpu"),
     )
-    parser.add_argument("--graphs", type=int, default=200, help="how many graphs (200)")
+    parser.add_argument("--graphs", type=_count, default=200, help="how many graphs (200)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--steps", type=int, default=12, help="ops drawn for a graph (12)")
-    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    parser.add_argument("--steps", type=_count, default=12, help="ops drawn for a graph (12)")
+    parser.add_argument("--jobs", type=_count, default=2, help="processes (2)")
     parser.add_argument(
         "--targets",
+        type=_targets,
         default=",".join(t.value for t in FusionTarget),
         help="whose pipelines, by name (all seven)",
     )
     args = parser.parse_args(argv)
-    jobs = [
-        (args.first + i, args.steps, tuple(args.targets.split(","))) for i in range(args.graphs)
-    ]
+    jobs = [(args.first + i, args.steps, args.targets) for i in range(args.graphs)]
     coverage: Counter[str] = Counter()
     wrong = 0
     for done, (seed, used, found) in enumerate(_results(jobs, args.jobs), 1):
@@ -69,6 +68,20 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stderr.isatty():
             print(f"\r{done}/{args.graphs} graphs, {wrong} wrong", end="", file=sys.stderr)
     return _summary(coverage, args.graphs, wrong)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def _targets(text: str) -> tuple[str, ...]:
+    known = [t.value for t in FusionTarget]
+    for name in text.split(","):
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of: {', '.join(known)}")
+    return tuple(text.split(","))
 
 
 def _summary(coverage: Counter[str], graphs: int, wrong: int) -> int:
