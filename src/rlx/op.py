@@ -59,6 +59,10 @@ PAGES = (
     "random",
     "control",
     "fused",
+    "experts",
+    "packed",
+    "gguf_blocks",
+    "quantise",
 )
 
 

@@ -123,7 +123,8 @@ def _scale(result: np.ndarray, arrays: list[np.ndarray]) -> float:
     """The size of the numbers that were added up."""
     sizes = [1.0]
     for a in (result, *arrays):
-        wide = np.abs(_finite(a)).astype(np.float64) if a.dtype.kind != "b" else np.zeros(1)
+        with np.errstate(invalid="ignore"):  # a NaN may be a signalling one
+            wide = np.abs(_finite(a)).astype(np.float64) if a.dtype.kind != "b" else np.zeros(1)
         wide = wide[np.isfinite(wide)]
         sizes.append(float(wide.max()) if wide.size else 0.0)
     return max(sizes)

@@ -29,7 +29,8 @@ MAX_NODES = 4096
 """And only as far as this many nodes in all."""
 FALLIBLE = frozenset(
     "gather embedding take_along_axis gather_nd scatter scatter_add scatter_elements scatter_nd "
-    "reverse_sequence max_unpool arange while custom".split()
+    "reverse_sequence max_unpool arange grouped_matmul dequant_grouped_matmul "
+    "gguf_grouped_matmul while custom".split()
 )
 """Ops that may not be run unasked: they can fail on their data, or never end."""
 STATIC = "a body states the shapes of what it takes, so operands alone cannot be opened"

@@ -68,7 +68,7 @@ def _conv_shape(x: Shape, w: Shape, *_: Shape, groups: int, **geometry: Any) -> 
 
 
 @op(
-    "f[n c *s], f[o i *k], f[o]? -> f[n o ...]",
+    "n[n c *s], n[o i *k], n[o]? -> n[n o ...]",
     kind=Kind.CONVOLUTION,
     shape=_conv_shape,
     flops="2*out*i*k",
@@ -85,7 +85,8 @@ def conv(
     groups: int = 1,
 ) -> Array:
     """Sums over windows of the zero-padded image against each kernel. Input and output channels
-    are cut into `groups` that see only each other; `bias` is added per output channel."""
+    are cut into `groups` that see only each other; `bias` is added per output channel. Integers
+    wrap."""
     o, i, *kernel = w.shape
     taps = Windows(tuple(kernel), stride, padding, dilation).taps(x, 0)
     axes, depth = len(kernel), int(np.prod([i, *kernel]))
@@ -116,7 +117,7 @@ def _(x: Any, w: Any, bias: Any = None, *, groups: int, **geometry: Any) -> Any:
 @conv.sample
 def _(draw: Draw) -> Drawn:
     kernel, geometry = draw_kernel(draw)
-    groups, per_group, dtype = draw.integer(1, 3), draw.integer(1, 3), draw.dtype("f")
+    groups, per_group, dtype = draw.integer(1, 3), draw.integer(1, 3), draw.dtype("n")
     image = draw_image(draw, Windows(kernel, **geometry))
     outputs = groups * draw.integer(0, 3)
     dims = [(draw.integer(0, 2), groups * per_group, *image), (outputs, per_group, *kernel)]

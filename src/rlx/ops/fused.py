@@ -55,7 +55,7 @@ def fused_matmul_bias_act(x: Any, w: Any, bias: Any, *, activation: str | None =
     return activated(ops.add(product, bias), activation)
 
 
-@composed("f[n c *s], f[o i *k], f[o] -> f[...]", kind=Kind.CONVOLUTION)
+@composed("n[n c *s], n[o i *k], n[o] -> n[...]", kind=Kind.CONVOLUTION)
 def fused_conv_bias_act(
     x: Any,
     w: Any,
@@ -294,7 +294,8 @@ def _(draw: Draw) -> Drawn:
     specs, attrs = table.lookup("conv").cases(draw)  # pyright: ignore[reportOptionalCall]
     x, w = specs[:2]
     bias = Spec(w.dims[:1], w.dtype, "plain")
-    return [x, w, bias], {**attrs, "activation": draw.choice(_ACTIVATIONS)}
+    known = _ACTIVATIONS if w.dtype.is_float else (None, "relu", "abs")
+    return [x, w, bias], {**attrs, "activation": draw.choice(known)}
 
 
 @fused_swiglu.sample

@@ -12,8 +12,10 @@ import numpy as np
 
 from rlx import ops
 from rlx.dtype import DType
+from rlx.errors import GraphError
 from rlx.op import Array
 from rlx.ops.elementwise import PRIMITIVE, elementwise
+from rlx.shape import Shape
 
 exact = functools.partial(elementwise, is_exact=True)
 primitive = functools.partial(exact, why_no_lowering=PRIMITIVE)
@@ -210,3 +212,27 @@ def _(x: Any) -> Any:
     dtype = DType.of(x.dtype)
     ones = -1 if dtype.is_signed else int(np.iinfo(dtype.numpy).max)
     return ops.bit_xor(x, ones)
+
+
+def _same_bits(x: Shape, *, to: DType) -> Shape:
+    for dtype in (x.dtype, to):
+        if not (dtype.is_float or dtype.is_integer) or dtype.itemsize != to.itemsize:
+            raise GraphError(
+                f"operand 0 is {x}, whose bits are no {to}: both must be real numbers of one width"
+            )
+    return x.with_dtype(to)
+
+
+@primitive("n[*s] -> $to[*s]", shape=_same_bits, flops="0", jumps=True)
+def bitcast(x: Array, *, to: DType) -> Array:
+    """The same bits read as a number of another dtype of the same width."""
+    return x.view(to.numpy)
+
+
+@bitcast.sample
+def _(draw: Any) -> Any:
+    from rlx.draw import Spec
+
+    given = draw.dtype("n")
+    alike = [d for d in DType if d.itemsize == given.itemsize and (d.is_float or d.is_integer)]
+    return [Spec(draw.dims(), given)], {"to": draw.choice(alike)}
