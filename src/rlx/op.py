@@ -54,6 +54,7 @@ PAGES = (
     "columns",
     "pooling",
     "spectral",
+    "recurrent",
     "tables",
     "transforms",
     "random",
