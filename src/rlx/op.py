@@ -58,6 +58,7 @@ PAGES = (
     "tables",
     "transforms",
     "random",
+    "sampling",
     "control",
     "fused",
     "experts",
