@@ -80,7 +80,8 @@ class Draw:
         """A valid application of `op`."""
         if op.cases is not None:
             specs, attrs = op.cases(self)
-            return Case(op, tuple(specs), dict(attrs))
+            named = {"extent": "found"} if op.measures else {}
+            return Case(op, tuple(specs), {**named, **attrs})
         specs = self._operands(op)
         return Case(op, specs, self._attrs(op, len(specs[0].dims) if specs else 0))
 

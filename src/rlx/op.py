@@ -46,6 +46,7 @@ PAGES = (
     "scatter",
     "reduction",
     "selection",
+    "finding",
     "contraction",
     "norm",
     "scaling",
