@@ -17,7 +17,8 @@ def explain(result: CompileResult) -> str:
     refused = [d for d in result.decisions if not d.verdict]
     lines = [
         f"{lir.name} for {lir.target.name}: {len(plan.schedule)} kernels, "
-        f"arena {lir.arena_bytes:,} bytes{_at(plan.representative)} (saved {plan.bytes_saved:,} by sharing), "
+        f"arena {lir.arena_bytes:,} bytes{_at(plan.representative)} "
+        f"(saved {plan.bytes_saved:,} by sharing), "
         f"weights {plan.weight_bytes:,} bytes",
         str(result.fusion).rstrip(),
         *_rules(result),
