@@ -39,9 +39,14 @@ def measured(name: str, most: DimLike | None = None) -> Dim:
     return _of_symbol(Symbol(plain.name, 0, bound, is_measured=True))
 
 
+def is_measured(dim: DimLike) -> bool:
+    """Is `dim` known only while a graph runs?"""
+    return isinstance(dim, Dim) and dim.is_measured
+
+
 def measured_in(dims: Iterable[DimLike]) -> tuple[Symbol, ...]:
     """The measured symbols that occur in `dims`, by name."""
-    parts = [d for d in dims if isinstance(d, Dim) and d.is_measured]
+    parts = [d for d in dims if is_measured(d)]
     symbols = (d.symbol for d in symbols_of(parts)) if parts else ()
     return tuple(s for s in symbols if s is not None and s.is_measured)
 

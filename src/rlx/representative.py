@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlx.dim import Dim, DimLike, evaluate, symbols_of
+from rlx.extent import ceiling
 
 TYPICAL = 128
 """Long enough that per-call work outweighs fixed costs, short enough for squares to stay small."""
@@ -21,8 +22,14 @@ def representative(symbols: Iterable[Dim]) -> dict[str, int]:
 
 
 def typical_size(dim: DimLike) -> int:
-    """The value of a dim expression at the representative sizes of its symbols."""
-    return evaluate(dim, representative(symbols_of([dim]))) if isinstance(dim, Dim) else dim
+    """The value of a dim expression at the representative sizes of its symbols.
+
+    What is measured counts as the most it can be.
+    """
+    if not isinstance(dim, Dim):
+        return dim
+    most = ceiling(dim)
+    return evaluate(most, representative(symbols_of([most])))
 
 
 def _typical(low: int | None, high: int | None) -> int:

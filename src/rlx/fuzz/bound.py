@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from rlx.attrs import bind
 from rlx.dtype import DType
 from rlx.errors import Error
-from rlx.ir.interpret import evaluate_node
+from rlx.ir.interpret import evaluate_node, infer_binding
 from rlx.ir.mir import Graph, Node
 from rlx.op import Array, Kind
 from rlx.shape import Shape
@@ -51,34 +52,39 @@ def _shadows(
 ) -> list[Shadow]:
     done: dict[Node, Any] = dict(leaves)
     plain: dict[Node, Any] = dict(values)
+    sizes = infer_binding(graph.leaves, {n.attrs["name"]: values[n] for n in graph.leaves})
     for node in graph.order():
         if node in done:
             continue
-        plain[node] = evaluate_node(node, [plain[i] for i in node.inputs], {})
+        plain[node] = evaluate_node(node, [plain[i] for i in node.inputs], sizes)
         if node.op == "item":
             done[node] = done[node.inputs[0]][node.attrs["index"]]
         else:
             operands = [done[i] for i in node.inputs]
-            made = _shadow(node, operands, [plain[i] for i in node.inputs], plain[node])
+            made = _shadow(node, operands, [plain[i] for i in node.inputs], plain[node], sizes)
             done[node] = made if node.has_items else made[0]
     return [done[o] for o in graph.outputs]
 
 
 def _shadow(
-    node: Node, operands: Sequence[Shadow], plain: Sequence[Array], made: Any
+    node: Node,
+    operands: Sequence[Shadow],
+    plain: Sequence[Array],
+    made: Any,
+    sizes: Mapping[str, int],
 ) -> list[Shadow]:
     """One step: f64 value, carried error, and the error of its own roundings."""
     given = made if node.has_items else (made,)
     if not any(_is_inexact(s.dtype) for s in node.shapes) or node.op == "constant":
         return [Shadow.exact(a) for a in given]
-    values = _apply(node, [o.value for o in operands], given)
+    values = _apply(node, [o.value for o in operands], given, sizes)
     eps = max(
         _eps(s.dtype)
         for s in (*node.shapes, *(i.shape for i in node.inputs))
         if _is_inexact(s.dtype)
     )
-    moved = [_apply(node, xs, given) for xs in _moves(node, operands, eps)]
-    terms = _terms(node, operands, values, given)
+    moved = [_apply(node, xs, given, sizes) for xs in _moves(node, operands, eps)]
+    terms = _terms(node, operands, values, given, sizes)
     lost = any(o.is_lost for o in operands)
     steps = _spelled(node, operands, plain) if node.decl.lower is not None else [None] * len(given)
     return [
@@ -144,7 +150,11 @@ def _moved(
 
 
 def _terms(
-    node: Node, operands: Sequence[Shadow], values: Sequence[Array], given: Sequence[Array]
+    node: Node,
+    operands: Sequence[Shadow],
+    values: Sequence[Array],
+    given: Sequence[Array],
+    known: Mapping[str, int],
 ) -> list[Array]:
     """The size of what is added up at each element of each result."""
     sizes = [np.abs(v.astype(np.complex128)) for v in values]
@@ -154,25 +164,33 @@ def _terms(
         np.abs(o.value) if _is_inexact(n.shape.dtype) else o.value
         for o, n in zip(operands, node.inputs)
     ]
-    return [np.maximum(np.abs(a), s) for a, s in zip(_apply(node, positive, given), sizes)]
+    made = _apply(node, positive, given, known)
+    return [np.maximum(np.abs(a), s) for a, s in zip(made, sizes)]
 
 
-def _apply(node: Node, operands: Sequence[Array], given: Sequence[Array]) -> list[Array]:
-    """The step in f64; a step that holds typed graphs runs in its own dtypes."""
+def _apply(
+    node: Node, operands: Sequence[Array], given: Sequence[Array], sizes: Mapping[str, int]
+) -> list[Array]:
+    """The step in f64; a step that holds typed graphs runs in its own dtypes.
+
+    Where moved operands change what is measured, no value lies beside another: nothing is carried.
+    """
     if node.op == "cast":
         return [_cast(operands[0], node.shape.dtype)]
     holds_graphs = any(hasattr(v, "seal") for v in node.attrs.values())
     try:
         if holds_graphs:
             typed = [_narrow(o, n.shape.dtype) for o, n in zip(operands, node.inputs)]
-            made = evaluate_node(node, typed, {})
+            made = evaluate_node(node, typed, dict(sizes))
         else:
             made = node.decl.run(
-                [_admitted(o, n) for o, n in zip(operands, node.inputs)], node.attrs
+                [_admitted(o, n) for o, n in zip(operands, node.inputs)],
+                {k: bind(v, sizes) for k, v in node.attrs.items()},
             )
     except Error:
         return [_wide(g) for g in given]
-    return [_wide(m) for m in (made if isinstance(made, tuple) else (made,))]
+    results = made if isinstance(made, tuple) else (made,)
+    return [_wide(m if m.shape == g.shape else g) for m, g in zip(results, given)]
 
 
 def _cast(operand: Array, to: DType) -> Array:

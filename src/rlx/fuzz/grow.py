@@ -64,7 +64,8 @@ class Grower:
         results = op.infer(shapes, op.canonical(case.attrs, shapes))
         jumps = op.jumps(shapes, results)
         operands = [self.supply(s, jumps) for s in case.specs]
-        node = self.graph.node(op, operands, case.attrs)
+        unnamed = {k: v for k, v in case.attrs.items() if k != "extent"}
+        node = self.graph.node(op, operands, self.graph.extents.named(op, operands, unnamed))
         made = (
             [node]
             if not node.has_items
@@ -74,7 +75,7 @@ class Grower:
         for n in made:
             if is_exact and (op.kind is Kind.MOVEMENT or not _is_inexact(n.shape.dtype)):
                 self.exact.add(n)
-        self.pool += made
+        self.pool += [n for n in made if not n.shape.is_measured]
 
     def _case(self, op: Op) -> Case:
         """An application of `op`, without the dtypes to be left out if that can be had."""

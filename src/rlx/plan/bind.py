@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rlx.dim import DimLike, compile_dims
+from rlx.extent import is_measured
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, Space
 from rlx.ir.mir import Node
@@ -21,7 +22,10 @@ Pick = Callable[[Sequence[int]], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class BoundPlan:
-    """Where everything lies for one set of sizes."""
+    """Where everything lies for one set of sizes.
+
+    What depends on a measured size is not in here: it is known when the size is.
+    """
 
     sizes: Mapping[str, int]
     arena_bytes: int
@@ -47,13 +51,16 @@ class Binder:
 
     def __init__(self, plan: BufferPlan) -> None:
         self._symbols = plan.dynamic_symbols
-        self._nodes = [n for n in plan.phases if not n.has_items]
+        nodes = [n for n in plan.phases if not n.has_items]
         table = _Formulas()
         self._totals = table.pick([plan.arena_formula, _weight_end(plan)])
-        self._offsets = table.pick([_offset(plan, n) for n in self._nodes])
+        offsets = {n: _offset(plan, n) for n in nodes}
+        self._placed = [n for n in nodes if not is_measured(offsets[n])]
+        self._offsets = table.pick([offsets[n] for n in self._placed])
+        self._nodes = [n for n in nodes if not n.shape.is_measured]
         shapes = [tuple(n.shape.dims) for n in self._nodes]
-        layouts = [view.layout for view in plan.views.values()]
-        self._views = list(plan.views)
+        self._views = [n for n, view in plan.views.items() if not _is_measured(view.layout)]
+        layouts = [plan.views[n].layout for n in self._views]
         self._shapes, self._shape_of = _distinct(shapes)
         self._shape_picks = [table.pick(s) for s in self._shapes]
         self._layouts, self._layout_of = _distinct(layouts)
@@ -77,7 +84,7 @@ class Binder:
             bound,
             arena_bytes,
             weight_bytes,
-            dict(zip(self._nodes, self._offsets(values))),
+            dict(zip(self._placed, self._offsets(values))),
             dict(zip(self._nodes, [shapes[i] for i in self._shape_of])),
             dict(zip(self._views, [layouts[i] for i in self._layout_of])),
         )
@@ -104,6 +111,10 @@ def _distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:
     number: dict[T, int] = {}
     at = [number.setdefault(v, len(number)) for v in values]
     return list(number), at
+
+
+def _is_measured(layout: Layout) -> bool:
+    return any(map(is_measured, (*layout.dims, *layout.strides, layout.offset)))
 
 
 def _offset(plan: BufferPlan, node: Node) -> DimLike:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from rlx.dim import is_static
 from rlx.errors import Error
+from rlx.extent import is_measured
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, LirModule, Phase, Slot, Space
 from rlx.ir.mir import Node
@@ -133,6 +134,8 @@ def _check_items(facts: Facts, node: Node) -> Iterator[Finding]:
 
 
 def _check_space(plan: BufferPlan, node: Node, slot: Slot) -> Iterator[Finding]:
+    if is_measured(slot.offset) or is_measured(slot.size) or is_measured(plan.arena_formula):
+        yield finding(Fault.BAD_SLOT, node, "its slot is not known before the graph runs")
     per_call = node.op == "input" or plan.phases.get(node) is not Phase.PROLOGUE
     if (slot.space is Space.ARENA) != per_call:
         yield finding(Fault.BAD_SLOT, node, f"does not belong into the {slot.space.value}")
@@ -192,7 +195,8 @@ def _check_assembled(plan: BufferPlan, concat: Node) -> Iterator[Finding]:
     for operand in concat.inputs:
         view, length = plan.views.get(operand), operand.shape.dims[axis]
         expected = plan.layout(concat).sliced(axis, start, length)
-        if view is None or view.root is not plan.root(concat) or view.layout != expected:
+        is_slice = view is not None and view.root is plan.root(concat) and view.layout == expected
+        if not is_slice or concat.shape.is_measured:
             message = f"is not made, as {operand.label} is not written into it"
             yield finding(Fault.ORDER_VIOLATION, concat, message)
         start = start + length

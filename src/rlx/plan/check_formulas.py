@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rlx.dim import DimLike, evaluate
+from rlx.extent import ceiling
 from rlx.ir.lir import Space
 from rlx.ir.mir import Node
 from rlx.plan.facts import Facts, Fault, Finding, finding
@@ -28,7 +29,7 @@ class _Box:
 
 def check_formulas(facts: Facts) -> Iterator[Finding]:
     """What is not shown of a plan with named dims; a static plan has nothing to show."""
-    if facts.plan.dynamic_symbols:
+    if facts.plan.dynamic_symbols or any(n.sizes.measured for n in facts.nodes):
         proofs = Proofs()
         yield from _check_bounds(facts, proofs)
         yield from _Sweep(facts, proofs).findings()
@@ -37,7 +38,7 @@ def check_formulas(facts: Facts) -> Iterator[Finding]:
 def _check_bounds(facts: Facts, proofs: Proofs) -> Iterator[Finding]:
     plan = facts.plan
     for node, slot in plan.assignments.items():
-        if not proofs.le(node.shape.size_bytes, slot.size):
+        if not proofs.le(ceiling(node.shape.size_bytes), slot.size):
             message = f"{node.shape} may need more than its slot's {slot.size} bytes"
             yield finding(Fault.UNPROVEN, node, message)
         if not is_multiple(slot.offset, plan.alignment):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rlx.dim import Dim, DimLike, compile_dims
+from rlx.dim import Dim, DimLike, Symbol, compile_dims, evaluate
+from rlx.extent import measured_in
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, Slot, Space
 from rlx.ir.mir import Node
@@ -49,12 +50,26 @@ def _ends(dim: Dim, typical: int) -> Range:
 
 def _evaluators(facts: Facts) -> Iterator[tuple[dict[str, int], Value]]:
     """Each sample with a function that gives any dim of the plan its value there."""
-    names = [d.name for d in facts.plan.dynamic_symbols]
-    dims = list(dict.fromkeys(d for d in _dims(facts) if isinstance(d, Dim))) if names else []
+    dims = list(dict.fromkeys(d for d in _dims(facts) if isinstance(d, Dim)))
+    measured = measured_in(dims)
+    names = [*(d.name for d in facts.plan.dynamic_symbols), *(s.name for s in measured)]
     compiled = compile_dims(dims, names)
-    for sizes in sample_sizes(facts.plan):
-        values = dict(zip(dims, compiled(*(sizes[n] for n in names))))
-        yield sizes, _evaluator(values)
+    for known in sample_sizes(facts.plan):
+        for sizes in _measures(measured, known):
+            values = dict(zip(dims, compiled(*(sizes[n] for n in names))))
+            yield sizes, _evaluator(values)
+
+
+def _measures(measured: Sequence[Symbol], known: dict[str, int]) -> Iterator[dict[str, int]]:
+    """`known`, with measured sizes at their bounds, at a third of them, at 0, and mixed."""
+    most = {s.name: evaluate(0 if s.max is None else s.max, known) for s in measured}
+    samples = [
+        {**known, **most},
+        {**known, **{name: size // 3 for name, size in most.items()}},
+        {**known, **dict.fromkeys(most, 0)},
+        {**known, **{name: size * (i % 2) for i, (name, size) in enumerate(most.items())}},
+    ]
+    yield from (s for i, s in enumerate(samples) if s not in samples[:i])
 
 
 def _evaluator(values: Mapping[Dim, int]) -> Value:
@@ -79,7 +94,8 @@ class _Run:
 
     def __init__(self, facts: Facts, sizes: Mapping[str, int], value: Value) -> None:
         self.facts, self.plan, self.value = facts, facts.plan, value
-        self.is_representative = dict(sizes) == dict(facts.plan.representative)
+        expected = facts.plan.representative
+        self.is_representative = all(sizes[name] == size for name, size in expected.items())
         at = ", ".join(f"{k}={v}" for k, v in sizes.items())
         self.where = f" where {at}" if at else ""
         self.shadows = {space: Shadow() for space in Space}

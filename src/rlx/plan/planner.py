@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx.dim import Dim, DimLike, evaluate
 from rlx.errors import Error
+from rlx.extent import ceiling
 from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.plan.arena import Span, place
@@ -82,7 +83,7 @@ class _Draft:
         )
 
     def _size(self, node: Node) -> DimLike:
-        return round_up(node.shape.size_bytes, self.alignment)
+        return round_up(ceiling(node.shape.size_bytes), self.alignment)
 
     def _owners(self) -> list[Node]:
         """Every node with bytes of its own."""

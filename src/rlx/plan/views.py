@@ -104,7 +104,12 @@ def place_in_concats(
 
 
 def _slices(concat: Node, place: View, alignment: int) -> dict[Node, View] | None:
-    """Operand → its slice, where each is one aligned run of bytes."""
+    """Operand → its slice, where each is one aligned run of bytes.
+
+    Where a slice starts must be known before its kernel runs, so nothing measured may lie before.
+    """
+    if concat.shape.is_measured:
+        return None
     axis, start = concat.attrs["axis"], 0
     slices: dict[Node, View] = {}
     for operand in concat.inputs:

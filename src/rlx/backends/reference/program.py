@@ -100,8 +100,7 @@ class ReferenceProgram:
         arrays = [
             checked_array(n, a, sizes) for n, a in zip(self.graph.inputs, inputs, strict=True)
         ]
-        for node, out, name in zip(self.graph.outputs, outputs, self.graph.output_names):
-            _check_out(out, node.shape.bind(sizes), name)
+        self._check_outs(outputs, sizes, is_measured=False)
         arena = _aligned(evaluate(self.plan.arena_formula, sizes))
         place = Place(self, arena, weights.memory, sizes)
         for node, array in zip(self.graph.inputs, arrays):
@@ -110,7 +109,16 @@ class ReferenceProgram:
             self._step(place, node)
             for dead in self.deaths.get(node, ()):
                 place.poison(dead, unless=self.plan.in_place.get(node))
+        self._check_outs(outputs, sizes, is_measured=True)
         return [_delivered(place.read(node), out) for node, out in zip(self.graph.outputs, outputs)]
+
+    def _check_outs(
+        self, outputs: Sequence[Array | None], sizes: Mapping[str, int], *, is_measured: bool
+    ) -> None:
+        """All before anything is delivered; where a size is measured, once it is known."""
+        for node, out, name in zip(self.graph.outputs, outputs, self.graph.output_names):
+            if node.shape.is_measured == is_measured:
+                _check_out(out, node.shape.bind(sizes), name)
 
     def _step(self, place: Place, node: Node) -> None:
         made = evaluate_node(node, [place.read(i) for i in node.inputs], place.sizes)
@@ -122,10 +130,13 @@ class ReferenceProgram:
 
 
 class Place:
-    """Where the values of one call lie: an arena, the weights, and the sizes of named dims."""
+    """Where the values of one call lie: an arena, the weights, and the sizes of named dims.
+
+    Sizes that nodes measure are added as they run.
+    """
 
     def __init__(
-        self, program: ReferenceProgram, arena: Array, weights: Array, sizes: Mapping[str, int]
+        self, program: ReferenceProgram, arena: Array, weights: Array, sizes: dict[str, int]
     ) -> None:
         self.plan, self.sizes = program.plan, sizes
         self.memory = {Space.ARENA: arena, Space.WEIGHTS: weights}
@@ -195,7 +206,7 @@ def _aligned(size: int, alignment: int = 64) -> Array:
 
 
 def _check_out(out: Array | None, shape: Shape, name: str) -> None:
-    """Before the run, so that a wrong array leaves all of them as they were."""
+    """Before any is written, so that a wrong array leaves all of them as they were."""
     if out is None:
         return
     if out.dtype != shape.dtype.numpy or out.shape != shape.dims:
