@@ -47,11 +47,6 @@ def _summed(taps: Sequence[Any]) -> Any:
     return total
 
 
-def _beside(x: Any, value: Array) -> Any:
-    """A constant in the graph of x, or an array beside an array."""
-    return x.graph.constant(value) if hasattr(x, "graph") else value
-
-
 def _draw_pool(draw: Draw, letter: str) -> tuple[Spec, dict[str, Any]]:
     kernel, geometry = draw_kernel(draw)
     spans = Windows(kernel, **geometry).spans
@@ -215,8 +210,8 @@ def max_unpool(x: Array, indices: Array, *, image: tuple[DimLike, ...]) -> Array
 @max_unpool.lowering
 def _(x: Any, indices: Any, *, image: tuple[DimLike, ...]) -> Any:
     outer, count = dims_of(x)[:2], product(dims_of(x))
-    zero = np.zeros((1,), dtype_of(x).numpy)
-    nothing = ops.expand(_beside(x, zero), dims=(product((*outer, *image)),))
+    zero = beside(x, "constant", value=np.zeros((1,), dtype_of(x).numpy))
+    nothing = ops.expand(zero, dims=(product((*outer, *image)),))
     where, values = (ops.reshape(v, dims=(count,)) for v in (indices, x))
     return ops.reshape(ops.scatter(nothing, where, values, axis=0), dims=(*outer, *image))
 
@@ -287,7 +282,7 @@ def _(x: Any, *, count_include_pad: bool, **geometry: Any) -> Any:
     if not windows.ceil and (count_include_pad or not any(windows.padding)):
         return ops.div(total, float(windows.area))  # pyright: ignore[reportArgumentType]
     inner, outer = _counted(windows, image, count_include_pad)
-    one = _beside(x, np.ones((1,) * len(dims_of(x)), dtype_of(x).numpy))
+    one = beside(x, "constant", value=np.ones((1,) * len(dims_of(x)), dtype_of(x).numpy))
     ones = padded(ops.expand(one, dims=(1, 1, *image)), inner, 1.0)
     counts = _summed(windows.shifted(padded(ones, outer, 0.0), image))
     return ops.div(total, ops.maximum(counts, 1.0))

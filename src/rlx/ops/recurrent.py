@@ -244,13 +244,24 @@ def _recurrent(h: Any, fixed: Mapping[str, Any]) -> Any:
 # -- a layer --------------------------------------------------------------------------------------
 
 
-def _looped(body: Callable[..., Any], init: Any, xs: Any, whole: Any, *, reverse: bool) -> Any:
-    """The scan of `loops.scan_loop` in NumPy, for what has one result a step."""
+def looped(
+    body: Callable[..., Any], init: Any, xs: Any, whole: Any, *, row: Any, reverse: bool = False
+) -> Any:
+    """`scanned` in NumPy."""
     carry, steps = init, range(len(xs[0]))
-    rows = np.empty((len(steps), *init[0].shape), init[0].dtype)
+    rows = np.empty((len(steps), *row), xs[0].dtype)
     for t in reversed(steps) if reverse else steps:
         carry, rows[t] = body(carry, tuple(x[t] for x in xs), *whole)
     return carry, rows
+
+
+def scanned(
+    body: Callable[..., Any], init: Any, xs: Any, whole: Any, *, row: Any, reverse: bool = False
+) -> Any:
+    """The last carries, and one result a step, of dims `row`, stacked."""
+    from rlx.loops import scan_loop
+
+    return scan_loop(body, init, xs, whole, reverse=reverse)
 
 
 def _run(loop: Callable[..., Any], layer: Layer, operands: Sequence[Any], attrs: Any) -> Any:
@@ -321,13 +332,8 @@ def _direction(
         kept = tuple(ops.where(is_inside, n, s) for n, s in zip(new, states))
         return kept, ops.where(is_inside, new[0], 0.0)
 
-    return loop(body, init, (seen, *steps), tuple(fixed.values()), reverse=reverse)
-
-
-def _scanned(*args: Any, reverse: bool) -> Any:
-    from rlx.loops import scan_loop
-
-    return scan_loop(*args, reverse=reverse)
+    whole, row = tuple(fixed.values()), dims_of(init[0])
+    return loop(body, init, (seen, *steps), whole, row=row, reverse=reverse)
 
 
 _LSTM = Layer(4, ("sigmoid", "tanh", "tanh"), _lstm_step, 2, _ORDER)
@@ -358,7 +364,7 @@ def lstm(
     attrs = {"extras": extras, "direction": direction, "activations": activations,
              "alphas": alphas, "betas": betas, "clip": clip, "input_forget": input_forget,
              "batch_first": batch_first}  # fmt: skip
-    return _run(_looped, _LSTM, operands, attrs)
+    return _run(looped, _LSTM, operands, attrs)
 
 
 @op(f"{_OPERANDS} -> f[...], f[...]", **_facts(_GRU))
@@ -379,7 +385,7 @@ def gru(
     attrs = {"extras": extras, "direction": direction, "activations": activations,
              "alphas": alphas, "betas": betas, "clip": clip,
              "linear_before_reset": linear_before_reset, "batch_first": batch_first}  # fmt: skip
-    return _run(_looped, _GRU, operands, attrs)
+    return _run(looped, _GRU, operands, attrs)
 
 
 @op(f"{_OPERANDS} -> f[...], f[...]", **_facts(_RNN))
@@ -398,7 +404,7 @@ def rnn(
     attrs = {"extras": extras, "direction": direction, "activations": activations,
              "alphas": alphas, "betas": betas, "clip": clip,
              "batch_first": batch_first}  # fmt: skip
-    return _run(_looped, _RNN, operands, attrs)
+    return _run(looped, _RNN, operands, attrs)
 
 
 def _draw_layer(layer: Layer, own: str | None) -> Callable[[Draw], Any]:
@@ -435,7 +441,7 @@ def _declare(layer: Layer, made: Op, own: str | None = None) -> None:
     """What the three have alike beside their meaning."""
     made.normal(_normal(layer))
     made.sample(_draw_layer(layer, own))
-    made.lowering(lambda *operands, **attrs: _run(_scanned, layer, operands, attrs))
+    made.lowering(lambda *operands, **attrs: _run(scanned, layer, operands, attrs))
 
 
 _declare(_LSTM, lstm, "input_forget")
