@@ -54,6 +54,7 @@ PAGES = (
     "convolution",
     "columns",
     "pooling",
+    "resize",
     "spectral",
     "recurrent",
     "state_space",
