@@ -61,6 +61,7 @@ PAGES = (
     "tables",
     "transforms",
     "signal",
+    "filters",
     "random",
     "sampling",
     "control",
