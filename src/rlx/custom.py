@@ -92,12 +92,21 @@ def shapes_of(name: str, shapes: Sequence[Shape], options: str) -> tuple[Shape, 
 
 
 def run(name: str, arrays: Sequence[Any], options: str) -> tuple[Any, ...]:
-    """What the registered meaning gives; whatever goes wrong in it is an Error."""
+    """What the registered meaning gives; whatever goes wrong in it is an Error.
+
+    It sees its operands read-only: they may be the caller's arrays, or weights that calls share.
+    """
     found, given = registered(name), parsed(options)
     try:
-        made = found.reference(*arrays, **given)
+        made = found.reference(*map(_read_only, arrays), **given)
     except Error:
         raise
     except Exception as error:
         raise Error(f"custom op {name!r} failed: {error}") from error
     return made if isinstance(made, tuple) else (made,)
+
+
+def _read_only(array: Any) -> Any:
+    seen = array.view()
+    seen.flags.writeable = False
+    return seen

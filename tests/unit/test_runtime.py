@@ -203,6 +203,22 @@ def test_a_prologue_that_fails_leaves_the_old_weights() -> None:
     assert exe(np.zeros(2, F32)).tolist() == [0, 2]
 
 
+def test_a_custom_op_cannot_write_into_weights_or_inputs() -> None:
+    def greedy(x: Any) -> Any:
+        x += 1
+        return x
+
+    op = rlx.custom_op("test_runtime.greedy", greedy, lambda x: x)
+    g = Graph("net")
+    g.set_outputs([op(g.input("x", Shape([2]))) + op(g.param("w", Shape([2])))])
+    exe, given = rlx.compile(g), np.zeros(2, F32)
+    with pytest.raises(rlx.Error, match="greedy' failed: .*read-only"):
+        exe.set_params({"w": given})
+    with pytest.raises(rlx.Error, match="greedy' failed: .*read-only"):
+        op(given)
+    assert given.tolist() == [0, 0]
+
+
 def test_calls_keep_their_weights_while_others_are_set() -> None:
     exe, wrong, done = two_weights(), list[Any](), threading.Event()
     exe.set_params({"w": np.zeros((4, 4), F32), "b": np.zeros(4, F32)})
