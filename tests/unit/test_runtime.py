@@ -212,9 +212,9 @@ def test_a_custom_op_cannot_write_into_weights_or_inputs() -> None:
     g = Graph("net")
     g.set_outputs([op(g.input("x", Shape([2]))) + op(g.param("w", Shape([2])))])
     exe, given = rlx.compile(g), np.zeros(2, F32)
-    with pytest.raises(rlx.Error, match="greedy' failed: .*read-only"):
+    with pytest.raises(rlx.Error, match=r"greedy' failed: .*read-only"):
         exe.set_params({"w": given})
-    with pytest.raises(rlx.Error, match="greedy' failed: .*read-only"):
+    with pytest.raises(rlx.Error, match=r"greedy' failed: .*read-only"):
         op(given)
     assert given.tolist() == [0, 0]
 
