@@ -21,7 +21,7 @@ from rlx.shape import Dim, Shape
 FOLDED = [
     o for o in table.table().values()
     if o.kind not in (Kind.LEAF, Kind.CONTROL) and o.signature.operands
-    and not o.syncs_host and o.name != "item"
+    and not o.syncs_host and o.name != "item" and not o.measures
 ]  # fmt: skip
 
 
