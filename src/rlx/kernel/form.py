@@ -8,7 +8,7 @@ to be affine, so an axis that it cuts is replaced by two finer ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ def form(
     Layouts say where the elements of operands and results lie in their buffers; without them,
     side by side.
     """
-    body = spelled_out(_body_of(node))
+    body = spelled_out(body_of(node))
     given = operands or [Layout.contiguous(i.shape.dims) for i in node.inputs]
     made = results or [Layout.contiguous(o.shape.dims) for o in body.outputs]
     cuts: dict[str, list[DimLike]] = {}
@@ -75,7 +75,7 @@ def form(
     raise NotALoop(f"{node.label}: its reshapes do not nest")
 
 
-def _body_of(node: Node) -> Graph:
+def body_of(node: Node) -> Graph:
     """The step as a graph whose inputs are its operands, by position."""
     if node.decl.kind is Kind.REGION:
         return node.attrs["body"]
@@ -98,10 +98,11 @@ def is_primitive(node: Node) -> bool:
     )
 
 
-def spelled_out(graph: Graph) -> Graph:
-    """The graph in primitives only, by lowerings."""
+def spelled_out(graph: Graph, kept: Collection[str] = ()) -> Graph:
+    """The graph in primitives and `kept` ops only, by lowerings."""
+    left = {"item", *kept}
     for _ in range(MAX_ROUNDS):
-        todo = [n for n in graph.order() if not is_primitive(n) and n.op != "item"]
+        todo = [n for n in graph.order() if not is_primitive(n) and n.op not in left]
         if not todo:
             return graph
         for node in todo:

@@ -1,0 +1,246 @@
+"""Contractions: kernels whose core is a sum of products over an axis that the result has not.
+
+    acc[b, m, n] = Σ_k left[b, m, k] · right[b, k, n]
+    store y[b, m, n] = relu(acc + bias[n])
+
+What is read from memory, and how its index moves with each axis, is in the expressions: a
+transposed operand, a broadcast batch and heads that lie apart are strides, not copies. All loops
+besides rows, columns and inner ones are batch loops. What follows the sum is an expression on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from rlx.dim import DimLike
+from rlx.dtype import DType
+from rlx.kernel.expr import (
+    Affine,
+    Apply,
+    Axis,
+    Choose,
+    Expr,
+    Exprs,
+    Index,
+    Inside,
+    Kernel,
+    Load,
+    Reduce,
+    Store,
+    postorder,
+)
+from rlx.op import lookup
+from rlx.shape import Shape
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Accumulator(Expr):
+    """The finished sum of a contraction, rounded to its dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """For every point of batch, rows and columns: sum left · right over the inner axes, then do
+    the stores."""
+
+    name: str
+    batch: tuple[Axis, ...]
+    rows: Axis
+    columns: Axis
+    inner: tuple[Axis, ...]
+    left: Expr
+    """Varies with batch, rows and inner axes only."""
+    right: Expr
+    """Varies with batch, inner axes and columns only."""
+    sums: DType
+    """What the sum is kept in."""
+    stores: tuple[Store, ...]
+    operands: tuple[Shape, ...]
+    results: tuple[Shape, ...]
+
+    @property
+    def outer(self) -> tuple[Axis, ...]:
+        """The axes of the results."""
+        return (*self.batch, self.rows, self.columns)
+
+    @property
+    def epilogue(self) -> tuple[Expr, ...]:
+        """What is done with the sum: every expression once, arguments first."""
+        return tuple(postorder(s.value for s in self.stores))
+
+    @property
+    def maps(self) -> tuple[Affine, ...]:
+        """Every index map."""
+        nodes = postorder((self.left, self.right, *(s.value for s in self.stores)))
+        read = [n.at for n in nodes if isinstance(n, Load | Index | Inside)]
+        return (*read, *(s.at for s in self.stores))
+
+    def swapped(self) -> Contract:
+        """The same sums with rows and columns exchanged: products commute."""
+        return replace(self, rows=self.columns, columns=self.rows, left=self.right, right=self.left)
+
+    def kernel(self) -> Kernel:
+        """The same work as a plain loop nest, which is also what it means."""
+        exprs = Exprs()
+        move = Mover(exprs, {})
+        factors = [_widened(exprs, move(x), self.sums) for x in (self.left, self.right)]
+        total = exprs.apply(lookup("mul"), factors, {}, self.sums)
+        for axis in reversed(self.inner):
+            total = exprs.reduce("sum", axis, total)
+        accumulators = [n for n in self.epilogue if isinstance(n, Accumulator)]
+        made = Mover(exprs, {}, {a: _widened(exprs, total, a.dtype) for a in accumulators})
+        stores = tuple(Store(s.result, s.at, made(s.value)) for s in self.stores)
+        return Kernel(self.name, self.outer, stores, self.operands, self.results)
+
+    def __str__(self) -> str:
+        inner = ", ".join(map(repr, self.inner))
+        return (
+            f"{self.kernel()}\n  contracts rows {self.rows}, columns {self.columns}, inner {inner}"
+        )
+
+
+def sums_of(dtype: DType) -> DType:
+    """What sums of products of a dtype are kept in. Whether any product of truths is true is
+    whether their number is not 0."""
+    return DType.I32 if dtype is DType.BOOL else dtype.compute
+
+
+def _widened(exprs: Exprs, x: Expr, to: DType) -> Expr:
+    return x if x.dtype is to else exprs.apply(lookup("cast"), [x], {"to": to}, to)
+
+
+# -- moving expressions to other axes -------------------------------------------------------------
+
+Moves = Mapping[Axis, Affine]
+
+
+def moved_map(at: Affine, moves: Moves) -> Affine:
+    """The index map with axes replaced."""
+    total = Affine((), at.offset)
+    for axis, coefficient in at.terms:
+        total = total + moves.get(axis, Affine.of(axis)) * coefficient
+    return total
+
+
+class Mover:
+    """Makes expressions over other axes, some of them replaced."""
+
+    def __init__(
+        self, exprs: Exprs, moves: Moves, replaced: Mapping[Expr, Expr] | None = None
+    ) -> None:
+        self.exprs, self.moves = exprs, moves
+        self.made = dict(replaced or {})
+
+    def __call__(self, root: Expr) -> Expr:
+        for node in postorder([root]):
+            if node not in self.made:
+                self.made[node] = self._moved(node, [self.made[a] for a in node.args])
+        return self.made[root]
+
+    def _moved(self, node: Expr, args: list[Expr]) -> Expr:
+        exprs = self.exprs
+        match node:
+            case Load():
+                at = moved_map(node.at, self.moves)
+                if args:
+                    return exprs.gather(
+                        node.operand, at, node.dtype, args[0], node.stride, node.bound
+                    )
+                return exprs.load(node.operand, at, node.dtype)
+            case Index():
+                return exprs.index(moved_map(node.at, self.moves))
+            case Inside():
+                return exprs.inside(moved_map(node.at, self.moves), node.low, node.high)
+            case Apply():
+                return exprs.apply(node.op, args, node.attrs, node.dtype)
+            case Choose():
+                return exprs.choose(*args)
+            case Reduce():
+                return exprs.reduce(node.fold, node.axis, args[0])
+            case Accumulator():
+                axes = (self.moves.get(a, Affine.of(a)).axes for a in node.free)
+                return Accumulator(node.dtype, free=frozenset[Axis]().union(*axes))
+            case _:
+                return node
+
+
+def moved(contract: Contract, moves: Moves) -> Contract:
+    """The contract with axes replaced in every index map; the axes themselves are the caller's."""
+    exprs = Exprs()
+    move = Mover(exprs, moves)
+    stores = tuple(Store(s.result, moved_map(s.at, moves), move(s.value)) for s in contract.stores)
+    return replace(contract, left=move(contract.left), right=move(contract.right), stores=stores)
+
+
+# -- fewer loops ----------------------------------------------------------------------------------
+
+
+def collapsed(contract: Contract) -> Contract:
+    """The same work with as few loops as the strides allow.
+
+    A batch loop whose every step is a whole turn of the rows is more rows: a weight that a batch
+    shares is then one product. Loops of one step are dropped.
+    """
+    contract = _without_single_steps(contract)
+    pair = next(_pairs(contract), None)
+    while pair is not None:
+        contract = _joined(contract, *pair)
+        pair = next(_pairs(contract), None)
+    return contract
+
+
+def _without_single_steps(contract: Contract) -> Contract:
+    """Batch and inner loops of one step dropped; a single row takes the place of a batch loop
+    that the right operand does not see, as a single column of one that the left does not."""
+    gone = [a for a in (*contract.batch, *contract.inner[:-1]) if a.extent == 1]
+    contract = replace(
+        moved(contract, {a: Affine() for a in gone}),
+        batch=tuple(a for a in contract.batch if a not in gone),
+        inner=tuple(a for a in contract.inner if a not in gone),
+    )
+    contract = _with_rows(contract)
+    return _with_rows(contract.swapped()).swapped()
+
+
+def _with_rows(contract: Contract) -> Contract:
+    free = [b for b in contract.batch if b not in contract.right.free]
+    if contract.rows.extent != 1 or not free:
+        return contract
+    rest = tuple(b for b in contract.batch if b is not free[-1])
+    return replace(moved(contract, {contract.rows: Affine()}), rows=free[-1], batch=rest)
+
+
+def _pairs(contract: Contract) -> Iterator[tuple[Axis, Axis]]:
+    """Loops of which the first steps over whole turns of the second, wherever both index."""
+    batch, maps = contract.batch, contract.maps
+    inner = zip(contract.inner, contract.inner[1:])
+    outer = ((a, b) for a in batch for b in (contract.rows, contract.columns, *batch) if a is not b)
+    for a, b in (*outer, *inner):
+        if all(m.coefficient(a) == m.coefficient(b) * b.extent for m in maps):
+            yield a, b
+
+
+def _joined(contract: Contract, first: Axis, second: Axis) -> Contract:
+    """first · extent + second as one axis."""
+    one = Axis(second.name, first.extent * second.extent)
+
+    def renamed(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+        return tuple(one if a is second else a for a in axes if a is not first)
+
+    rows, columns = renamed((contract.rows, contract.columns))
+    return replace(
+        moved(contract, {first: Affine(), second: Affine.of(one)}),
+        batch=renamed(contract.batch),
+        rows=rows,
+        columns=columns,
+        inner=renamed(contract.inner),
+    )
+
+
+def extent_of(axes: Iterable[Axis]) -> DimLike:
+    """The number of points of the axes together."""
+    total: DimLike = 1
+    for axis in axes:
+        total = total * axis.extent
+    return total
