@@ -1,0 +1,63 @@
+"""ONNX's own test cases of its operators: models of one node, with inputs and expected outputs."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from onnx.backend.test.case import node as package
+    from onnx.helper import get_attribute_value
+
+
+@dataclass(frozen=True)
+class OnnxCase:
+    """One node, what it is given (None where it is given nothing) and what it must give."""
+
+    name: str
+    attrs: dict[str, Any]
+    inputs: list[np.ndarray | None]
+    outputs: list[np.ndarray]
+
+
+def cases(page: str, op_type: str) -> list[OnnxCase]:
+    """The cases of `op_type` on one page of ONNX's tests, which register when it is imported."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        importlib.import_module(f"{package.__name__}.{page}")
+    registered = package._NodeTestCases
+    return [
+        _read(c)
+        for c in registered
+        if len(c.model.graph.node) == 1 and c.model.graph.node[0].op_type == op_type
+    ]
+
+
+def _read(case: Any) -> OnnxCase:
+    (node,), (inputs, outputs) = case.model.graph.node, case.data_sets[0]
+    given = iter(inputs)
+    attrs = {a.name: _text(get_attribute_value(a)) for a in node.attribute}
+    return OnnxCase(case.name, attrs, [next(given) if n else None for n in node.input], outputs)
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(map(_text, value)) if isinstance(value, list | tuple) else value
+
+
+def padding(attrs: dict[str, Any], image: tuple[int, ...], spans: list[int]) -> tuple[int, ...]:
+    """Explicit padding of a window, whichever way the node gives it."""
+    auto, axes = attrs.get("auto_pad", "NOTSET"), len(image)
+    if not auto.startswith("SAME"):
+        return tuple(attrs.get("pads", (0,) * (2 * axes)))
+    strides = attrs.get("strides", (1,) * axes)
+    total = [max(0, (-(-n // s) - 1) * s + k - n) for n, s, k in zip(image, strides, spans)]
+    half = [t // 2 for t in total]
+    more = [t - h for t, h in zip(total, half)]
+    return (*half, *more) if auto == "SAME_UPPER" else (*more, *half)
