@@ -55,6 +55,8 @@ PAGES = (
     "columns",
     "pooling",
     "resize",
+    "warp",
+    "roi",
     "spectral",
     "recurrent",
     "state_space",
