@@ -27,7 +27,8 @@ class Spec:
     """An operand to draw: dims, dtype, and which values.
 
     `domain` is `any` (ordinary and corner values), `plain` (ordinary finite values), `positive`,
-    `unit` (0 to 1), or `index:N` (whole numbers below N).
+    `unit` (0 to 1), or `index:N` (whole numbers below N); or of matrices, its last two axes,
+    `regular` ones (whose inverse is of ordinary size) or `definite` ones (Hermitian, positive).
     """
 
     dims: tuple[int, ...]
@@ -102,6 +103,8 @@ class Draw:
             return self.rng.integers(0, 2, dims).astype(bool)
         if dtype.is_integer:
             return self._integers(dtype, dims, kind)
+        if kind in ("regular", "definite"):
+            return self._matrices(dtype, dims, kind)
         if dtype.is_complex:
             parts = [self.values(Spec(dims, dtype.real, kind)) for _ in range(2)]
             made = np.empty(dims, dtype.numpy)
@@ -130,6 +133,17 @@ class Draw:
             values = np.where(self.rng.random(dims) < 0.3, corners, values)
         with np.errstate(all="ignore"):
             return values.astype(dtype.numpy)
+
+    def _matrices(self, dtype: DType, dims: tuple[int, ...], kind: str) -> Array:
+        """A quarter of random entries beside ±2 on the diagonal, or 1 + x · xᴴ."""
+        values = self.rng.normal(size=dims)
+        if dtype.is_complex:
+            values = values + 1j * self.rng.normal(size=dims)
+        if kind == "definite":
+            made = np.eye(dims[-1]) + values @ np.conjugate(np.swapaxes(values, -2, -1))
+        else:
+            made = values / 4 + np.diag(self.rng.choice([-2.0, 2.0], dims[-1]))
+        return made.astype(dtype.numpy)
 
     def _operands(self, op: Op) -> tuple[Spec, ...]:
         """Specs that the signature admits: shared names get shared sizes."""

@@ -72,6 +72,8 @@ PAGES = (
     "packed",
     "gguf_blocks",
     "quantise",
+    "factors",
+    "linalg",
 )
 
 

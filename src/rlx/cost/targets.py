@@ -35,8 +35,7 @@ _SHARED = _ops(
     "fused_matmul_bias_act fused_residual_ln elementwise_region region"
 )
 _GPU = _SHARED | _ops(
-    "attention rope rms_norm group_norm batch_norm conv max_pool avg_pool "
-    "fused_residual_rms_norm"
+    "attention rope rms_norm group_norm batch_norm conv max_pool avg_pool fused_residual_rms_norm"
 )
 _FFTS = _ops("ifft rfft irfft")
 """What an FFT library has beside the complex transform, which is a primitive."""
@@ -76,6 +75,17 @@ _NO_DOUBLE_MSL = {
 }
 _NO_C128_MLX = {DType.C128: "MLX has complex64 only. Use c64, or another target"}
 _NO_C128_TPU = {DType.C128: "TPUs have no complex128. Use c64, or another target"}
+
+_MSL_FACTORS: Mapping[str, str] = dict.fromkeys(
+    ("qr", "svd", "eigh"),
+    "Metal Performance Shaders factorises by LU and Cholesky only. Use another target",
+)
+_WGSL_FACTORS: Mapping[str, str] = dict.fromkeys(
+    ("solve", "slogdet", "qr", "svd", "eigh"),
+    "WebGPU has no library that factorises matrices, and a shader cannot wait for the pivots that "
+    "another chooses. Use another target",
+)
+"""The others have LAPACK's routines: CUDA cuSOLVER, ROCm rocSOLVER; XLA and MLX bring their own."""
 
 # -- what is read in place ------------------------------------------------------------------------
 
@@ -136,7 +146,8 @@ def _rocm() -> Target:
 
 def _metal() -> Target:
     return Target(
-        "metal", _APPLE_GATE, _BOUNDED, _GENERATED, _METAL, _GPU_LIMITS, {}, _NO_DOUBLE_MSL,
+        "metal", _APPLE_GATE, _BOUNDED, _GENERATED, _METAL, _GPU_LIMITS, _MSL_FACTORS,
+        _NO_DOUBLE_MSL,
         views=_STRIDED, syncs=_HOST, loops=frozenset(),
         regions=_ALL_REGIONS - {"multi_result"},
         peak_gflops=_rates(5_000, 5_000, 10_000), caches=(CacheLevel(16 * MB, 400),),
@@ -156,7 +167,8 @@ def _mlx() -> Target:
 def _wgpu() -> Target:
     """WGSL has no 64-bit types: i64 and u64 are pairs of u32; smaller types are packed."""
     return Target(
-        "wgpu", _REMOTE_GATE, _BOUNDED, _GENERATED, _WGPU, _GPU_LIMITS, {}, _NO_DOUBLE_WGSL,
+        "wgpu", _REMOTE_GATE, _BOUNDED, _GENERATED, _WGPU, _GPU_LIMITS, _WGSL_FACTORS,
+        _NO_DOUBLE_WGSL,
         views=_FORWARD, syncs=_HOST, loops=frozenset(),
         regions=_ALL_REGIONS - {"multi_result"},
         peak_gflops=_rates(2_000, 2_000, 2_000), caches=(CacheLevel(4 * MB, 200),),
