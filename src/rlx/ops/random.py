@@ -46,7 +46,7 @@ def _high(x: Any, factor: int) -> Any:
     return x_high * f_high + (middle >> 32) + (other >> 32)
 
 
-def _block(counter: tuple[Any, Any], seed: int, stream: int) -> list[Any]:
+def block(counter: tuple[Any, Any], seed: int, stream: int) -> list[Any]:
     """The four words of a block. The counter's upper two words are 0."""
     zero = counter[0] ^ counter[0]
     words, key = [counter[0], counter[1], zero, zero], [seed & MASK, stream & MASK]
@@ -64,8 +64,8 @@ def _words(counter: Array, count: int, seed: int, stream: int) -> Array:
     ahead = np.arange(1, -(-count // 4) + 1, dtype=np.uint64)
     low = start + ahead
     carry = (low < ahead).astype(np.uint64)
-    block = np.stack(_block((low, carry), seed, stream), -1)
-    return block.reshape(-1)[:count]
+    words = np.stack(block((low, carry), seed, stream), -1)
+    return words.reshape(-1)[:count]
 
 
 def _words_of(counter: Any, count: DimLike, seed: int, stream: int) -> Any:
@@ -74,7 +74,7 @@ def _words_of(counter: Any, count: DimLike, seed: int, stream: int) -> Any:
     ahead = ops.add(beside(counter, "iota", dims=(blocks,), axis=0, dtype=DType.U64), 1)
     low = ops.add(ops.cast(counter, to=DType.U64), ahead)
     carry = ops.cast(ops.less(low, ahead), to=DType.U64)
-    words = ops.stack(_block((low, carry), seed, stream), axis=1)
+    words = ops.stack(block((low, carry), seed, stream), axis=1)
     return ops.narrow(ops.reshape(words, dims=(blocks * 4,)), axis=0, start=0, length=count)
 
 
