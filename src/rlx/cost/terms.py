@@ -15,7 +15,7 @@ from rlx.op import Kind
 from rlx.representative import typical_size
 from rlx.shape import Shape
 
-_READS_ROWS = frozenset({"embedding", "gather", "take_along_axis"})
+_READS_ROWS = frozenset({"embedding", "gather", "gather_nd", "take_along_axis"})
 """Ops that read of their first operand only as much as they write."""
 _FREE = GraphIoProfile()
 

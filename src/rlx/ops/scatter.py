@@ -22,7 +22,6 @@ from rlx.dtype import DType
 from rlx.errors import Error, GraphError
 from rlx.op import Array, Kind, op
 from rlx.ops.indexing import checked_indices, gathered
-from rlx.ops.movement import movement
 from rlx.shape import Shape
 
 Reduction = Literal["none", "add", "mul", "max", "min"]
@@ -184,7 +183,7 @@ def _read(x: Shape, indices: Shape, *, batch_dims: int) -> Shape:
     return x.with_dims((*indices.dims[:-1], *x.dims[batch_dims + count :]))
 
 
-@movement("a[...], i[...] -> a[...]", shape=_read)
+@op("a[...], i[...] -> a[...]", kind=Kind.SPECIAL, shape=_read, flops="0", is_exact=True)
 def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     """For each row of `indices`, what x has at those coordinates. The first `batch_dims` axes
     belong together: each batch of indices reads its own part of x."""

@@ -181,7 +181,7 @@ def _sequences(x: Shape, lengths: Shape, *, batch_axis: int, time_axis: int) -> 
     return x
 
 
-@movement("a[...], i[n] -> a[...]", shape=_sequences)
+@op("a[...], i[n] -> a[...]", kind=Kind.SPECIAL, shape=_sequences, flops="0", is_exact=True)
 def reverse_sequence(
     x: Array, lengths: Array, *, batch_axis: Axis = _SECOND, time_axis: Axis = _FIRST
 ) -> Array:
