@@ -17,12 +17,12 @@ with warnings.catch_warnings():
 
 @dataclass(frozen=True)
 class OnnxCase:
-    """One node, what it is given (None where it is given nothing) and what it must give."""
+    """One node, what it is given and what it must give; None stands for what is left out."""
 
     name: str
     attrs: dict[str, Any]
     inputs: list[np.ndarray | None]
-    outputs: list[np.ndarray]
+    outputs: list[np.ndarray | None]
 
 
 def cases(page: str, op_type: str) -> list[OnnxCase]:
@@ -40,9 +40,13 @@ def cases(page: str, op_type: str) -> list[OnnxCase]:
 
 def _read(case: Any) -> OnnxCase:
     (node,), (inputs, outputs) = case.model.graph.node, case.data_sets[0]
-    given = iter(inputs)
     attrs = {a.name: _text(get_attribute_value(a)) for a in node.attribute}
-    return OnnxCase(case.name, attrs, [next(given) if n else None for n in node.input], outputs)
+    return OnnxCase(case.name, attrs, _placed(node.input, inputs), _placed(node.output, outputs))
+
+
+def _placed(names: Any, values: Any) -> list[np.ndarray | None]:
+    given = iter(values)
+    return [next(given) if name else None for name in names]
 
 
 def _text(value: Any) -> Any:
