@@ -229,6 +229,7 @@ def test_proofs_see_through_rounding_and_maxima() -> None:
     assert proves_le(N, round_up(N, 64))
     assert proves_le(round_up(4 * N, 64), round_up(12 * N, 64))
     assert proves_le(round_up(N, 64), N + 63)
+    assert proves_le(4 * (N // 2) + 4, round_up(4 * (N // 2) + 4, 64))
     assert proves_le(N * N, dim_max(N * N, M))
     assert proves_le(M, dim_max(dim_max(N * N, M), N * M))
     assert not proves_le(N * N, M)

@@ -18,6 +18,7 @@ from rlx.draw import Draw, Spec
 from rlx.errors import GraphError, UnsupportedError
 from rlx.loops import scan_loop
 from rlx.op import Array, Kind, op
+from rlx.ops.signal import positions
 from rlx.shape import Shape
 
 # -- without feedback -----------------------------------------------------------------------------
@@ -227,8 +228,6 @@ def _(x: Any, taps: Any = None, *, up: int, down: int) -> Any:
         return x
     h = _low_pass(up, down).astype(dtype_of(x).numpy) if taps is None else taps
     n, m, rank = dims_of(x)[-1], dims_of(h)[0], len(dims_of(x))
-    if isinstance(m, Dim):
-        raise UnsupportedError(f"a filter of {m} taps is not lowered: their number must be known")
     apart = ops.expand_dims(x, axes=(rank,))
     ends = (*(0,) * rank, up - 1)
     apart = ops.pad(apart, low=(0,) * (rank + 1), high=ends, value=0.0)
@@ -237,9 +236,7 @@ def _(x: Any, taps: Any = None, *, up: int, down: int) -> Any:
     before, after = _margins(m, n * up, count, down)
     rest = (0,) * (rank - 1)
     padded = ops.pad(stuffed, low=(*rest, before), high=(*rest, after), value=0.0)
-    windows = ops.narrow(
-        ops.frame(padded, length=m, hop=down), axis=rank - 1, start=0, length=count
-    )
+    windows = ops.gather(padded, positions(x, count, m, down), axis=-1)
     kernel = ops.expand_dims(ops.mul(ops.flip(h, axes=(0,)), float(up)), axes=(1,))
     return ops.squeeze(ops.matmul(windows, kernel), axes=(rank,))
 

@@ -51,13 +51,13 @@ def frame(x: Array, *, length: int, hop: int) -> Array:
 @frame.lowering
 def _(x: Any, *, length: int, hop: int) -> Any:
     frames = _frame_shape(shape_of(x), length=length, hop=hop).dims[-2]
-    return ops.gather(x, _positions(x, frames, length, hop), axis=-1)
+    return ops.gather(x, positions(x, frames, length, hop), axis=-1)
 
 
-def _positions(x: Any, frames: DimLike, length: DimLike, hop: int) -> Any:
-    """[frames, length]: where each point of each frame lies."""
+def positions(x: Any, frames: DimLike, length: DimLike, hop: int = 1, start: DimLike = 0) -> Any:
+    """[frames, length]: where each point of each frame lies, the first of all at `start`."""
     first, along = (beside(x, "iota", dims=(frames, length), axis=a) for a in (0, 1))
-    return ops.add(ops.mul(first, hop), along)
+    return ops.add(ops.mul(first, hop), ops.add(along, beside(x, "extent", dim=start)))
 
 
 def _added_shape(x: Shape, *, hop: int) -> Shape:
@@ -80,7 +80,7 @@ def overlap_add(x: Array, *, hop: int) -> Array:
 def _(x: Any, *, hop: int) -> Any:
     shape, (frames, length) = _added_shape(shape_of(x), hop=hop), dims_of(x)[-2:]
     nothing = ops.expand(beside(x, "extent", dim=0, dtype=dtype_of(x)), dims=shape.dims)
-    where = _positions(x, frames, length, hop)
+    where = positions(x, frames, length, hop)
     return ops.scatter_add(nothing, where, x, axis=-1)
 
 
@@ -300,14 +300,13 @@ def _(x: Any, y: Any, *, mode: Mode) -> Any:
     n, m = dims_of(x)[-1], dims_of(y)[-1]
     rank = len(dims_of(x))
     ends = (*(0,) * (rank - 1), m - 1)
-    where = _positions(x, n + m - 1, m, 1)
+    start, length = span_of(n, m, mode)
+    where = positions(x, length, m, start=start)
     taps = ops.gather(ops.pad(x, low=ends, high=ends, value=0.0), where, axis=-1)
     last = len(dims_of(y)) - 1
     kernel = ops.expand_dims(ops.flip(y, axes=(last,)), axes=(last + 1,))
     made = ops.matmul(taps, kernel)
-    start, length = span_of(n, m, mode)
-    outer = dims_of(made)[:-1]
-    return ops.narrow(ops.reshape(made, dims=outer), axis=-1, start=start, length=length)
+    return ops.reshape(made, dims=dims_of(made)[:-1])
 
 
 @_convolution("160*out")

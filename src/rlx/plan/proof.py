@@ -75,6 +75,7 @@ def _never_above(dim: DimLike) -> Iterator[DimLike]:
         yield form
         yield _without_floors(form)
         yield _without_floors(_without_pairs(form))
+        yield _without_floors(form, only_added=True)
 
 
 def _without_maxima(dim: DimLike) -> Iterator[DimLike]:
@@ -85,16 +86,20 @@ def _without_maxima(dim: DimLike) -> Iterator[DimLike]:
         yield from _members(member)
 
 
-def _without_floors(dim: DimLike) -> DimLike:
+def _without_floors(dim: DimLike, *, only_added: bool = False) -> DimLike:
     """`dim` with whole quotients replaced by exact ones that make it no greater.
 
-    (x - k + 1)/k ≤ x//k ≤ x/k, for terms c·(x//k) whose c is a multiple of k.
+    (x - k + 1)/k ≤ x//k ≤ x/k, for terms c·(x//k) whose c is a multiple of k. Those that are
+    subtracted may be left, to meet themselves inside of those that are added.
     """
     if not isinstance(dim, Dim):
         return dim
     total: DimLike = 0
     for monomial, coefficient in dim.terms:
-        total = total + _without_floor(monomial, coefficient)
+        if only_added and coefficient < 0:
+            total = total + _from_terms({monomial: coefficient})
+        else:
+            total = total + _without_floor(monomial, coefficient)
     return total
 
 
