@@ -17,6 +17,7 @@ from rlx import ops
 from rlx.custom import custom_op
 from rlx.draw import Case, Draw, Spec
 from rlx.dtype import DType
+from rlx.extent import measured_in
 from rlx.ir.mir import Graph, Node
 from rlx.op import Array, Kind, Op
 from rlx.shape import Shape
@@ -78,10 +79,11 @@ class Grower:
         self.pool += [n for n in made if not n.shape.is_measured]
 
     def _case(self, op: Op) -> Case:
-        """An application of `op`, without the dtypes to be left out if that can be had."""
+        """An application of `op`, without the dtypes to be left out if that can be had, and of
+        results that memory can be planned for."""
         case = self.draw.case(op)
         for _ in range(8):
-            if not any(s.dtype in self.draw.without for s in case.specs):
+            if not any(s.dtype in self.draw.without for s in case.specs) and _is_bounded(case):
                 break
             case = self.draw.case(op)
         return case
@@ -243,8 +245,28 @@ def _custom(g: Grower) -> None:
     g.keep(_HALVE(x, by=2.0))
 
 
-MOTIFS = (_chain, _chain, _linear, _swiglu, _residual, _moves, _custom)
+def _found(g: Grower) -> None:
+    """What is found by a condition, computed with, and folded to a size that is known."""
+    dtype, dims = g.draw.dtype("n"), g.draw.dims(1, 3, 1)
+    x = g.supply(Spec(dims, dtype, "plain"), False)
+    where = ops.nonzero(g.supply(Spec(dims[:1], DType.BOOL), False))
+    rows = ops.gather(x, ops.reshape(where, dims=where.shape.dims[1:]), axis=0)
+    for _ in range(g.draw.integer(0, 3)):
+        other = g.supply(Spec(dims[1:], dtype, "plain"), False)
+        rows = table.lookup(g.draw.choice(BINARY))(rows, other)
+    if g.draw.coin():
+        rows = ops.concat([rows, x] if g.draw.coin() else [x, rows], axis=0)
+    g.keep(ops.sum(rows, axes=(0,)))
+
+
+MOTIFS = (_chain, _chain, _linear, _swiglu, _residual, _moves, _custom, _found)
 """Shapes that models are made of, which chance alone would seldom build."""
+
+
+def _is_bounded(case: Case) -> bool:
+    shapes = [Shape(s.dims, s.dtype) for s in case.specs]
+    results = case.op.infer(shapes, case.op.canonical(case.attrs, shapes))
+    return all(s.max is not None for r in results for s in measured_in(r.dims))
 
 
 def _is_inexact(dtype: DType) -> bool:

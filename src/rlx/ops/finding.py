@@ -27,8 +27,9 @@ _COUNTED = "how many there are is data, which no simpler op can tell"
 # -- elements -------------------------------------------------------------------------------------
 
 
-def _nonzero_shape(x: Shape, *, extent: str) -> Shape:
-    return Shape((x.rank, measured(extent, x.num_elements)), DType.I64)
+def _nonzero_shape(x: Shape, *, at_most: DimLike | None, extent: str) -> Shape:
+    most = x.num_elements if at_most is None else at_most
+    return Shape((x.rank, measured(extent, most)), DType.I64)
 
 
 @op(
@@ -39,9 +40,10 @@ def _nonzero_shape(x: Shape, *, extent: str) -> Shape:
     is_exact=True,
     why_no_lowering=_COUNTED,
 )
-def nonzero(x: Array, *, extent: str = "") -> Array:
+def nonzero(x: Array, *, at_most: DimLike | None = None, extent: str = "") -> Array:
     """The coordinates of the elements that are not 0, in row-major order: a row per axis, a column
-    per element. A scalar has no axes, so only the number of columns tells."""
+    per element. A scalar has no axes, so only the number of columns tells. Where it is known that
+    fewer than all are not 0, `at_most` saves memory; finding more is an error."""
     found = np.nonzero(x.reshape(-1) != 0)[0]
     if x.ndim == 0:
         return np.empty((0, len(found)), np.int64)
@@ -273,11 +275,10 @@ def _(
     start = (filled(clash, False, dims), filled(rank, 0, dims[:2]))
     steps = tuple(ops.transpose(v, perm=(2, 0, 1)) for v in (rank, above))
     _, taken = scan_loop(step, start, steps, (clash,))
-    where = ops.transpose(
-        ops.nonzero(ops.transpose(taken, perm=(1, 2, 0)), extent=extent), perm=(1, 0)
-    )
-    found = dims_of(where)[0]
-    box = ops.reshape(ops.gather_nd(rank, where), dims=(found, 1))
+    most = dims[0] * dims[1] * dim_min(dims[2], max_output_boxes_per_class)
+    found = ops.nonzero(ops.transpose(taken, perm=(1, 2, 0)), at_most=most, extent=extent)
+    where = ops.transpose(found, perm=(1, 0))
+    box = ops.reshape(ops.gather_nd(rank, where), dims=(dims_of(where)[0], 1))
     return ops.concat([ops.narrow(where, axis=1, start=0, length=2), box], axis=1)
 
 

@@ -97,7 +97,12 @@ def _is_own_loop(node: Node, ctx: Context) -> bool:
 def legalise(graph: Graph, ctx: Context) -> Graph:
     """The graph with every node that the target does not run spelled in ops that it does."""
     _require_bounds(graph)
-    return with_bodies(graph, lambda each: _legalised(each, ctx))
+    for _ in range(MAX_ROUNDS):  # a lowering may be a loop, whose body is then looked at
+        made = with_bodies(graph, lambda each: _legalised(each, ctx))
+        if made is graph:
+            break
+        graph = made
+    return graph
 
 
 def _require_bounds(graph: Graph) -> None:
