@@ -32,10 +32,12 @@ _GENERATED = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION})
 
 _SHARED = _ops(
     "squeeze expand_dims narrow pad tile flip embedding softmax log_softmax layer_norm "
+    "cumprod cummax cummin cum_log_sum_exp "
     "fused_matmul_bias_act fused_residual_ln elementwise_region region"
 )
 _GPU = _SHARED | _ops(
-    "attention rope rms_norm group_norm batch_norm conv max_pool avg_pool fused_residual_rms_norm"
+    "attention rope rms_norm group_norm batch_norm conv max_pool avg_pool fused_residual_rms_norm "
+    "lfilter sosfilt"
 )
 _FFTS = _ops("ifft rfft irfft")
 """What an FFT library has beside the complex transform, which is a primitive."""
@@ -48,10 +50,15 @@ _CPU = (
         "fused_swiglu fused_attention_block fused_conv_bias_act"
     )
 )
-_CUDA = _GPU | _FFTS | _ops("dot_general einsum log_mel welch_peaks fused_conv_bias_act")
-_ROCM = _GPU | _FFTS | _ops("dot_general einsum welch_peaks fused_conv_bias_act")
+_DETECTION = _ops("non_max_suppression roi_align")
+"""What the vision libraries of CUDA and ROCm have: elsewhere they are loops."""
+
+_CUDA = (
+    _GPU | _FFTS | _DETECTION | _ops("dot_general einsum log_mel welch_peaks fused_conv_bias_act")
+)
+_ROCM = _GPU | _FFTS | _DETECTION | _ops("dot_general einsum welch_peaks fused_conv_bias_act")
 _METAL = _GPU | _ops("dot_general log_mel welch_peaks fused_swiglu fused_conv_bias_act")
-_MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - {"group_norm"}
+_MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - _ops("group_norm lfilter sosfilt")
 _WGPU = _GPU | _ops("welch_peaks fused_swiglu fused_attention_block")
 _TPU = _SHARED | _FFTS | _ops("conv max_pool avg_pool batch_norm")
 
