@@ -9,15 +9,20 @@
 
 The body is written in `rlx.ops` and in other blocks, so on arrays it computes, on nodes it builds,
 and on shapes it is the shape rule, asked once the signature has been checked.
+
+Of several operands that may be left out, any may be: a node holds those it was given, and the
+attribute `without` names the ones missing among them, which the builder fills in.
 """
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlx import op
@@ -29,6 +34,7 @@ from rlx.op import Kind, Op
 from rlx.shape import Shape
 
 PAGES = ("dense", "transformer", "vision", "signal")
+WITHOUT = "without"
 Body = Callable[..., Any]
 
 
@@ -46,17 +52,23 @@ class Block(Op):
     """One row of the block table. Calling it applies the body; only a HirModule makes nodes."""
 
     def __init__(self, body: Body, signature: str, *, label: str = "{name}", **facts: Any) -> None:
-        meaning = _fusable(body)
+        parameters = inspect.signature(body).parameters.values()
+        self.operand_names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+        optional = [p for p in parameters if p.name in self.operand_names and p.default is None]
+        self._placed = _placing(body, self.operand_names) if len(optional) > 1 else body
+        meaning = _fusable(self._placed)
         facts |= {"kind": Kind.BLOCK, "shape": meaning, "is_exact": True}
         super().__init__(meaning, signature, **facts)
         self.lower, self._body, self._label = meaning, body, label
-        parameters = inspect.signature(body).parameters.values()
-        self.operand_names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
         self._has_policies = any(p.name == "policy" for p in parameters)
+        if self._placed is not body:
+            self.normal(self._needed_names)
 
     def spelled(self, policy: FusionPolicy) -> Body:
         """The ops the block stands for under `policy`."""
-        return functools.partial(self._body, policy=policy) if self._has_policies else self._body
+        return (
+            functools.partial(self._placed, policy=policy) if self._has_policies else self._placed
+        )
 
     def label(self, attrs: Mapping[str, Any]) -> str:
         """What provenance calls the block."""
@@ -71,7 +83,8 @@ class Block(Op):
         """The block as a graph of its own."""
         graph = Graph(self.name)
         graph.traces_lines = False
-        operands = [graph.input(name, s) for name, s in zip(self.operand_names, shapes)]
+        names = self._names_given(attrs)
+        operands = [graph.input(name, s) for name, s in zip(names, shapes)]
         graph.set_outputs(results_of(self.spelled(policy)(*operands, **attrs)))
         return graph
 
@@ -89,7 +102,41 @@ class Block(Op):
             operands, rest = self._sorted(args, attrs)
         except GraphError as error:
             raise GraphError(f"{self.name}{graph._here()}: {error}") from None  # pyright: ignore[reportPrivateUsage]
-        return super().build(graph, operands, rest)
+        missing = tuple(n for n, o in zip(self.operand_names, operands) if o is None)
+        if missing and WITHOUT in self.attr_specs:
+            rest[WITHOUT] = missing
+        given = [o for o in operands if o is not None]
+        nodes = self._of_given(rest)._operands(graph, self._flattened(given))
+        return self._built(graph, nodes, rest)
+
+    def infer(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> tuple[Shape, ...]:
+        return Op.infer(self._of_given(attrs), shapes, attrs)
+
+    def _names_given(self, attrs: Mapping[str, Any]) -> list[str]:
+        """The operands there can be, in order."""
+        missing = attrs.get(WITHOUT, ())
+        return [n for n in self.operand_names if n not in missing]
+
+    def _of_given(self, attrs: Mapping[str, Any]) -> Block:
+        """The block as if it had only the operands given."""
+        if not attrs.get(WITHOUT):
+            return self
+        given, signature = set(self._names_given(attrs)), self.signature
+        kept = tuple(o for n, o in zip(self.operand_names, signature.operands) if n in given)
+        reduced = copy.copy(self)
+        reduced.signature = replace(signature, operands=kept)
+        return reduced
+
+    def _needed_names(self, *shapes: Shape, without: Sequence[str], **_: Any) -> dict[str, Any]:
+        """`without` in order, and none that follow the last operand given."""
+        least = self.signature.min_arity
+        for name in without:
+            if name not in self.operand_names[least:]:
+                raise GraphError(f"attribute {WITHOUT}: {name!r} is no operand to be left out")
+        given = self._names_given({WITHOUT: without})[: len(shapes)]
+        last = self.operand_names.index(given[-1])
+        kept = tuple(n for n in self.operand_names[:last] if n in without)
+        return {WITHOUT: kept}
 
     def _sorted(
         self, args: Sequence[Any], attrs: Mapping[str, Any]
@@ -120,6 +167,43 @@ class Block(Op):
 
     def __repr__(self) -> str:
         return f"<block {self.name}: {self.signature.text}>"
+
+
+def _placing(body: Body, names: Sequence[str]) -> Body:
+    """The body on the operands given alone: None stands where `without` names one."""
+
+    @functools.wraps(body)
+    def placed(*operands: Any, without: Sequence[str] = (), **attrs: Any) -> Any:
+        return body(**dict(zip((n for n in names if n not in without), operands)), **attrs)
+
+    declared = inspect.signature(body)
+    extra = inspect.Parameter(WITHOUT, inspect.Parameter.KEYWORD_ONLY, default=())
+    whole = declared.replace(parameters=[*declared.parameters.values(), extra])
+    vars(placed)["__signature__"] = whole
+    placed.__annotations__ = body.__annotations__ | {WITHOUT: "tuple[str, ...]"}
+    return placed
+
+
+def sharing(options: Body) -> Callable[[Body], Body]:
+    """A body whose keyword arguments `**how` are those that `options` declares: blocks that take
+    the same attributes state them once."""
+
+    def declare(body: Body) -> Body:
+        own, shared = (inspect.signature(f).parameters.values() for f in (body, options))
+        kept = [p for p in own if p.kind is not p.VAR_KEYWORD]
+        added = [p for p in shared if p.kind is p.KEYWORD_ONLY]
+
+        @functools.wraps(body)
+        def shared_body(*operands: Any, **attrs: Any) -> Any:
+            how = {p.name: p.default for p in added if p.default is not p.empty}
+            return body(*operands, **how | attrs)
+
+        whole = inspect.Signature([*kept, *added])
+        vars(shared_body)["__signature__"] = whole
+        shared_body.__annotations__ = {**options.__annotations__, **body.__annotations__}
+        return shared_body
+
+    return declare
 
 
 def _fusable(body: Body) -> Body:

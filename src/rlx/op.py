@@ -344,7 +344,10 @@ class Op:
 
     def build(self, graph: Graph, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """Apply to nodes, arrays and scalars, with the casts and constants that takes."""
-        operands = self._operands(graph, self._flattened(args))
+        return self._built(graph, self._operands(graph, self._flattened(args)), attrs)
+
+    def _built(self, graph: Graph, operands: Sequence[Node], attrs: Mapping[str, Any]) -> Any:
+        """The node, or the items of its results."""
         node = graph.node(self, operands, graph.extents.named(self, operands, attrs))
         if not node.has_items:
             return node
