@@ -8,8 +8,10 @@ import pytest
 from rlx import ops
 from rlx.dim import Dim
 from rlx.errors import Error
+from rlx.extent import ceiling
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
+from rlx.pipeline import CompilePipeline
 from rlx.shape import Shape
 from tests.sources.onnx_reference import run_onnx
 
@@ -28,6 +30,11 @@ def test_nonzero(dims: tuple[int, ...]) -> None:
     x = RNG.integers(0, 2, dims)
     (want,) = run_onnx("NonZero", [x])
     np.testing.assert_array_equal(ops.nonzero(x), want)
+    count = np.count_nonzero(x)
+    np.testing.assert_array_equal(ops.nonzero(x, at_most=count), want)
+    if count:
+        with pytest.raises(Error, match=f"is {count}, more than its bound"):
+            ops.nonzero(x, at_most=count - 1)
 
 
 @pytest.mark.parametrize(("axis", "count"), [(None, 24), (None, 7), (0, 3), (1, 2), (-1, 2)])
@@ -115,6 +122,23 @@ def test_non_max_suppression(iou: float, score: float | None, center: bool) -> N
             center_point_box=center,
         )
         np.testing.assert_array_equal(got, suppressed(boxes, scores, most, iou, score, center))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda", "mlx", "tpu"])
+def test_suppression_is_bounded_alike_where_it_is_lowered(target: str) -> None:
+    g = Graph()
+    boxes, scores = g.input("boxes", Shape((2, 90, 4))), g.input("scores", Shape((2, 3, 90)))
+    kept = ops.non_max_suppression(boxes, scores, max_output_boxes_per_class=5, iou_threshold=0.3)
+    g.set_outputs([kept])
+    given = {
+        "boxes": RNG.random((2, 90, 4)).astype(np.float32),
+        "scores": RNG.random((2, 3, 90)).astype(np.float32),
+    }
+    (want,) = evaluate(g, given)
+    lowered = CompilePipeline(target).compile_graph(g).lir.mir.graph
+    (got,) = evaluate(lowered, given)
+    np.testing.assert_array_equal(got, want)
+    assert ceiling(lowered.outputs[0].shape.dims[0]) == 2 * 3 * 5
 
 
 def test_sizes_that_are_found_go_on_through_a_graph() -> None:

@@ -14,6 +14,9 @@ from rlx.shape import Shape
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
+    "gather": "onnx.reference Gather",
+    "embedding": "onnx.reference Gather",
+    "one_hot": "onnx.reference OneHot",
     "gather_nd": "onnx.reference GatherND",
     "take_along_axis": "onnx.reference GatherElements",
     "scatter": "onnx.reference ScatterND, with the axis moved to the front",
@@ -32,6 +35,21 @@ def values(*dims: int) -> np.ndarray:
 
 def places(size: int, *dims: int) -> np.ndarray:
     return RNG.integers(0, size, dims)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_gather(axis: int) -> None:
+    x, indices = values(4, 5, 6), places(4, 2, 3)
+    (want,) = run_onnx("Gather", [x, indices], {"axis": axis})
+    np.testing.assert_array_equal(ops.gather(x, indices, axis=axis), want)
+
+
+def test_embedding_and_one_hot() -> None:
+    table, ids = values(5, 3), places(5, 2, 4)
+    (want,) = run_onnx("Gather", [table, ids], {"axis": 0})
+    np.testing.assert_array_equal(ops.embedding(table, ids), want)
+    (want,) = run_onnx("OneHot", [ids, np.array(5), np.float32([0, 1])], {"axis": -1})
+    np.testing.assert_array_equal(ops.one_hot(ids, depth=5), want)
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2])

@@ -27,11 +27,12 @@ MAX_UNROLL = 64
 """Loops of up to this many steps may be written out."""
 MAX_NODES = 4096
 """And only as far as this many nodes in all."""
-FALLIBLE = frozenset(
-    "gather embedding take_along_axis gather_nd scatter scatter_add scatter_elements scatter_nd "
-    "reverse_sequence max_unpool arange grouped_matmul dequant_grouped_matmul "
-    "gguf_grouped_matmul roi_align max_roi_pool while custom".split()
-)
+FALLIBLE = frozenset({
+    "gather", "embedding", "take_along_axis", "gather_nd", "nonzero", "scatter", "scatter_add",
+    "scatter_elements", "scatter_nd", "reverse_sequence", "max_unpool", "arange",
+    "grouped_matmul", "dequant_grouped_matmul", "gguf_grouped_matmul", "roi_align",
+    "max_roi_pool", "while", "custom",
+})  # fmt: skip
 """Ops that may not be run unasked: they can fail on their data, or never end."""
 STATIC = "a body states the shapes of what it takes, so operands alone cannot be opened"
 

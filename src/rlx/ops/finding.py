@@ -174,9 +174,13 @@ def _kept_shape(
 ) -> Shape:
     if max_output_boxes_per_class < 0:
         raise GraphError(f"max_output_boxes_per_class is {max_output_boxes_per_class}")
-    batch, classes, count = scores.dims
-    most = batch * classes * dim_min(count, max_output_boxes_per_class)
+    most = _most_boxes(scores, max_output_boxes_per_class)
     return Shape((measured(extent, most), 3), DType.I64)
+
+
+def _most_boxes(scores: Any, per_class: int) -> DimLike:
+    batch, classes, count = dims_of(scores)
+    return batch * classes * dim_min(count, per_class)
 
 
 @op(
@@ -275,7 +279,7 @@ def _(
     start = (filled(clash, False, dims), filled(rank, 0, dims[:2]))
     steps = tuple(ops.transpose(v, perm=(2, 0, 1)) for v in (rank, above))
     _, taken = scan_loop(step, start, steps, (clash,))
-    most = dims[0] * dims[1] * dim_min(dims[2], max_output_boxes_per_class)
+    most = _most_boxes(scores, max_output_boxes_per_class)
     found = ops.nonzero(ops.transpose(taken, perm=(1, 2, 0)), at_most=most, extent=extent)
     where = ops.transpose(found, perm=(1, 0))
     box = ops.reshape(ops.gather_nd(rank, where), dims=(dims_of(where)[0], 1))
@@ -293,7 +297,8 @@ def _is_box(box: Any, count: DimLike) -> Any:
 
 @nonzero.sample
 def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
-    return [Spec(draw.dims(), draw.dtype("a"))], {}
+    dims = draw.dims()
+    return [Spec(dims, draw.dtype("a"))], {"at_most": draw.choice((None, math.prod(dims)))}
 
 
 @compress.sample
