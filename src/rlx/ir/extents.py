@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx import attrs as attributes
 from rlx.dim import Dim, Symbol
+from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.extent import measured_in
 
@@ -31,6 +32,7 @@ class Sizes:
 
 
 NONE = Sizes()
+_PLAIN = frozenset({int, float, str, bool, type(None), DType, attributes.Data})
 
 
 def sizes_of(node: Node, given: Mapping[str, Dim]) -> Sizes:
@@ -46,9 +48,18 @@ def sizes_of(node: Node, given: Mapping[str, Dim]) -> Sizes:
     return Sizes(measured, free) if measured or free else NONE
 
 
+def _is_plain(node: Node) -> bool:
+    """Can it be told at a glance that no size is involved? So it is of most nodes."""
+    return all(type(d) is int for s in node.shapes for d in s.dims) and all(
+        type(v) in _PLAIN or (type(v) is tuple and all(type(e) is int for e in v))
+        for v in node.attrs.values()
+    )
+
+
 def symbols_used(node: Node) -> Iterator[Symbol]:
     """The measured sizes in a node's shapes and attributes, and those its bodies do not know."""
-    for value in (*node.shapes, *node.attrs.values()):
+    values = () if _is_plain(node) else (*node.shapes, *node.attrs.values())
+    for value in values:
         yield from measured_in(attributes.dims_in(value))
         if hasattr(value, "seal"):
             yield from free_symbols(value)
