@@ -419,7 +419,7 @@ def _axial_turns(
     return cos, sin
 
 
-@op("f[*b s w] -> f[*b s w]", kind=Kind.ROW, shape=_axial_shape, flops="3*out")
+@op("f[*b s w] -> f[*b s w]", kind=Kind.SPECIAL, shape=_axial_shape, flops="3*out")
 def axial_rope_2d(
     x: Array,
     *,
