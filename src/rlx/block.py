@@ -33,7 +33,16 @@ from rlx.ir.mir import Graph, Node
 from rlx.op import Kind, Op
 from rlx.shape import Shape
 
-PAGES = ("dense", "transformer", "vision", "signal")
+PAGES = (
+    "dense",
+    "packed",
+    "experts",
+    "recurrent",
+    "transformer",
+    "encoders",
+    "vision",
+    "signal",
+)
 WITHOUT = "without"
 Body = Callable[..., Any]
 
@@ -106,18 +115,18 @@ class Block(Op):
         if missing and WITHOUT in self.attr_specs:
             rest[WITHOUT] = missing
         given = [o for o in operands if o is not None]
-        nodes = self._of_given(rest)._operands(graph, self._flattened(given))
+        nodes = self.of_given(rest)._operands(graph, self._flattened(given))
         return self._built(graph, nodes, rest)
 
     def infer(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> tuple[Shape, ...]:
-        return Op.infer(self._of_given(attrs), shapes, attrs)
+        return Op.infer(self.of_given(attrs), shapes, attrs)
 
     def _names_given(self, attrs: Mapping[str, Any]) -> list[str]:
         """The operands there can be, in order."""
         missing = attrs.get(WITHOUT, ())
         return [n for n in self.operand_names if n not in missing]
 
-    def _of_given(self, attrs: Mapping[str, Any]) -> Block:
+    def of_given(self, attrs: Mapping[str, Any]) -> Block:
         """The block as if it had only the operands given."""
         if not attrs.get(WITHOUT):
             return self
@@ -159,7 +168,7 @@ class Block(Op):
 
     def _check_present(self, operands: Sequence[Any]) -> None:
         least = self.signature.min_arity
-        present = [*operands, *[None] * (least - len(operands))]
+        present = [*operands, *[None] * least][:least]
         for name, operand in zip(self.operand_names, present):
             if operand is None:
                 wanted = ", ".join(self.operand_names[:least])

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rlx import ops
 from rlx.block import DIRECT, FUSABLE, FusionPolicy, block
 from rlx.ops.fused import activated
+
+
+def convolved(
+    x: Any,
+    w: Any,
+    bias: Any,
+    window: Mapping[str, Any],
+    activation: str | None,
+    policy: FusionPolicy,
+) -> Any:
+    """activation(conv(x, w) + bias), over any number of axes."""
+    if policy is DIRECT and bias is not None:
+        return ops.fused_conv_bias_act(x, w, bias, **window, activation=activation)
+    return activated(ops.conv(x, w, bias, **window), activation)
 
 
 @block("f[n c h w], f[o i kh kw], f[o]? -> f[n o ...]")
@@ -24,9 +39,7 @@ def conv_block(
 ) -> Any:
     """activation(conv2d(x, w) + bias)."""
     window = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    if policy is DIRECT and bias is not None:
-        return ops.fused_conv_bias_act(x, w, bias, **window, activation=activation)
-    return activated(ops.conv2d(x, w, bias, **window), activation)
+    return convolved(x, w, bias, window, activation, policy)
 
 
 @block("f[n c h w], f[o i kh kw], f[o], f[o], f[o], f[o] -> f[n o ...]")
