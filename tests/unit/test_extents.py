@@ -163,7 +163,7 @@ def test_names_keep_clear_of_the_inputs_dims() -> None:
     g = Graph()
     x = g.input("x", Shape([Dim("nonzero_0")]))
     assert ops.nonzero(x).attrs["extent"] == "nonzero_1"
-    with pytest.raises(GraphError, match="name of an input's dim"):
+    with pytest.raises(GraphError, match="is an input's dim"):
         ops.nonzero(x, extent="nonzero_0")
     with pytest.raises(GraphError, match="a size that a node measures"):
         g.input("y", Shape([Dim("nonzero_1")]))
@@ -194,11 +194,18 @@ def test_a_size_is_measured_by_one_node() -> None:
         verify(g)
 
 
-def test_a_size_is_used_by_those_who_read_what_measures_it() -> None:
+def test_somebody_measures_a_size_that_is_used() -> None:
     g = Graph()
-    k = ops.nonzero(g.input("x", Shape([5]))).shape.dims[1]
-    g.set_outputs([ops.expand(g.constant(1.0), dims=(k,)), ops.nonzero(g.inputs[0])])
-    with pytest.raises(GraphError, match="nonzero_0, which nothing it reads measures"):
+    g.set_outputs([ops.expand(g.constant(1.0), dims=(measured("k", 5),))])
+    with pytest.raises(GraphError, match=r"expand at .*k, which nothing before it measures"):
+        verify(g)
+
+
+def test_nobody_measures_what_it_needs_itself() -> None:
+    g = Graph()
+    ones = ops.expand(g.constant(1.0), dims=(measured("k", 5),))
+    g.set_outputs([ops.nonzero(ops.reshape(ops.sum(ones), dims=(1,)), at_most=5, extent="k")])
+    with pytest.raises(GraphError, match="k, which nothing before it measures"):
         verify(g)
 
 
@@ -296,6 +303,24 @@ def test_rules_do_not_drop_what_measures() -> None:
     assert_runs(exe, g, {"x": np.array([1, 0, 3, 0, 0, 2], np.int32)})
 
 
+def sized_by(x: Node) -> list[Node]:
+    """Values that have a measured size and read nothing that has."""
+    where = ops.nonzero(ops.greater(ops.exp(x), 1.0))
+    k = where.shape.dims[1]
+    line = x.graph.node("iota", [], {"dims": (k,), "axis": 0, "dtype": DType.F32})
+    half = ops.mul(ops.exp(x), 0.5)
+    return [ops.mul(line, 2.0), ops.sum(ops.expand(ops.sum(half), dims=(k,))), half]
+
+
+@pytest.mark.parametrize("target", FusionTarget, ids=lambda t: t.value)
+def test_users_wait_for_what_measures_their_size(target: FusionTarget) -> None:
+    g = Graph()
+    g.set_outputs(sized_by(g.input("x", Shape([SEQ]))))
+    exe = rlx.compile(g, target="reference", like=target.value)
+    for size in (9, 0, 33):
+        assert_runs(exe, g, {"x": RNG.normal(size=size).astype(np.float32)})
+
+
 def test_what_is_found_in_constants_is_not_folded() -> None:
     g = Graph()
     g.set_outputs([ops.neg(ops.nonzero(g.constant(np.arange(4))))])
@@ -337,10 +362,8 @@ def test_what_a_body_measures_stays_inside() -> None:
 
     g = Graph()
     x, p = g.input("x", Shape([5, 4])), g.input("p", Shape([], DType.BOOL))
-    made = cond(p, found_rows, lambda v: found_rows(ops.neg(v)), x)
-    g.set_outputs([made])
-    with pytest.raises(GraphError, match="uses the size nonzero_0, which nothing it reads"):
-        MirModule(g)
+    with pytest.raises(GraphError, match="nonzero_0, which is measured in a body"):
+        cond(p, found_rows, lambda v: found_rows(ops.neg(v)), x)
 
 
 # -- text -----------------------------------------------------------------------------------------
@@ -380,6 +403,16 @@ def test_a_text_that_says_otherwise_is_refused(line: str, message: str) -> None:
 
 
 # -- the checker ----------------------------------------------------------------------------------
+
+
+def test_a_kernel_must_not_run_before_its_size_is_measured() -> None:
+    g = Graph()
+    g.set_outputs(sized_by(g.input("x", Shape([8]))))
+    lir = planned(g)
+    assert check(lir) == []
+    early = tuple(sorted(lir.plan.schedule, key=lambda n: n.op != "iota"))
+    assert early != lir.plan.schedule
+    assert Fault.ORDER_VIOLATION in kinds(replace(lir, plan=replace(lir.plan, schedule=early)))
 
 
 def planned(graph: Graph) -> LirModule:

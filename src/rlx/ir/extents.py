@@ -1,13 +1,12 @@
-"""The sizes that a graph measures: how they are named, and which nodes know them.
+"""The sizes that a graph measures: how they are named, and who waits for them.
 
-A measured size is known once the node that measures it has run. So whoever uses it must read,
-directly or through others, what that node made: order follows from edges alone.
+A measured size is known once the node that measures it has run. Whoever uses it comes after that
+node, whether it reads what the node makes or not: a node awaits what measures its sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx import attrs as attributes
@@ -21,31 +20,7 @@ if TYPE_CHECKING:
     from rlx.op import Op
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a node and all it reads have to do with measured sizes."""
-
-    measured: frozenset[str] = frozenset()
-    """Those that it or something it reads measures."""
-    free: frozenset[str] = frozenset()
-    """Those that it or something it reads uses, and that nothing read there measures."""
-
-
-NONE = Sizes()
 _PLAIN = frozenset({int, float, str, bool, type(None), DType, attributes.Data})
-
-
-def sizes_of(node: Node, given: Mapping[str, Dim]) -> Sizes:
-    """The sizes of a new node in a graph whose inputs have the dims `given`."""
-    used = frozenset(s.name for s in symbols_used(node))
-    known = dict.fromkeys(i.sizes for i in node.inputs if i.sizes is not NONE)
-    if not used and len(known) <= 1:
-        return next(iter(known), NONE)
-    own = frozenset((node.attrs["extent"],) if node.decl.measures else ())
-    measured = own.union(*(s.measured for s in known))
-    new = {name for name in used if name not in measured and name not in given}
-    free = frozenset(new).union(*(s.free for s in known))
-    return Sizes(measured, free) if measured or free else NONE
 
 
 def _is_plain(node: Node) -> bool:
@@ -58,19 +33,16 @@ def _is_plain(node: Node) -> bool:
 
 def symbols_used(node: Node) -> Iterator[Symbol]:
     """The measured sizes in a node's shapes and attributes, and those its bodies do not know."""
-    values = () if _is_plain(node) else (*node.shapes, *node.attrs.values())
-    for value in values:
+    if _is_plain(node):
+        return
+    for value in (*node.shapes, *node.attrs.values()):
         yield from measured_in(attributes.dims_in(value))
-        if hasattr(value, "seal"):
-            yield from free_symbols(value)
+    for body in _bodies(node):
+        yield from body.extents.free.values()
 
 
-def free_symbols(body: Any) -> Iterator[Symbol]:
-    """The measured sizes that a body uses and does not know by itself."""
-    free = frozenset[str]().union(*(o.sizes.free for o in body.outputs))
-    if free:
-        found = {s.name: s for n in body.order() for s in symbols_used(n) if s.name in free}
-        yield from (found[name] for name in sorted(found))
+def _bodies(node: Node) -> list[Any]:
+    return [value for value in node.attrs.values() if hasattr(value, "seal")]
 
 
 class Extents:
@@ -79,19 +51,44 @@ class Extents:
     def __init__(self, given: Mapping[str, Dim]) -> None:
         self._given = given
         self._names: dict[tuple[object, ...], str] = {}
-        self._taken: set[str] = set()
+        self._measuring: dict[str, Node] = {}
         self._tried: dict[str, int] = {}
+        self.free: dict[str, Symbol] = {}
+        """Used here, but neither measured here nor a dim of an input: known outside of a body."""
 
     def __contains__(self, name: str) -> bool:
-        return name in self._taken
+        return name in self._measuring
 
-    def add(self, decl: Op, inputs: tuple[Node, ...], attrs: Mapping[str, Any]) -> None:
-        """Remember what an application of `decl` calls the size it measures."""
-        name = attrs["extent"]
-        if name in self._given:
-            raise GraphError(f"extent {name!r} is the name of an input's dim. Choose another")
-        self._taken.add(name)
-        self._names.setdefault(_key(decl, inputs, attrs), name)
+    def check(self, decl: Op, attrs: Mapping[str, Any]) -> None:
+        """A size that is measured is not one that an input brings along."""
+        if decl.measures and attrs["extent"] in self._given:
+            raise GraphError(f"extent {attrs['extent']!r} is an input's dim. Choose another name")
+
+    def add(self, node: Node) -> tuple[Node, ...]:
+        """Remember what a new node measures; who measures what it uses."""
+        self._check_results(node)
+        own = node.attrs["extent"] if node.decl.measures else None
+        awaited: dict[Node, None] = {}
+        for symbol in symbols_used(node):
+            found = self._measuring.get(symbol.name)
+            if found is None and symbol.name not in self._given and symbol.name != own:
+                self.free[symbol.name] = symbol
+            elif found is not None and symbol.name != own:
+                awaited[found] = None
+        if own is not None:
+            self._measuring[own] = node
+            self._names.setdefault(_key(node.decl, node.inputs, node.attrs), own)
+        return tuple(n for n in awaited if n not in node.inputs)
+
+    def _check_results(self, node: Node) -> None:
+        """What a body measures is known in that body only."""
+        bodies = () if _is_plain(node) else _bodies(node)
+        for symbol in measured_in(d for s in node.shapes for d in s.dims) if bodies else ():
+            if any(symbol.name in body.extents for body in bodies):
+                raise GraphError(
+                    f"a result has the size {symbol.name}, which is measured in a body and not "
+                    "known outside. Pad it to a size that is"
+                )
 
     def named(
         self, decl: Op, inputs: Sequence[Node], attrs: Mapping[str, Any]
@@ -109,7 +106,7 @@ class Extents:
 
     def _fresh(self, op: str) -> str:
         number = self._tried.get(op, 0)
-        while (name := f"{op}_{number}") in self._taken or name in self._given:
+        while (name := f"{op}_{number}") in self or name in self._given or name in self.free:
             number += 1
         self._tried[op] = number
         return name

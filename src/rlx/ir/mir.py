@@ -21,7 +21,7 @@ from rlx import attrs as attributes
 from rlx.attrs import Data, is_text
 from rlx.dim import Dim, DimLike
 from rlx.errors import Error, GraphError
-from rlx.ir.extents import Extents, Sizes, sizes_of
+from rlx.ir.extents import Extents
 from rlx.ir.operators import Operators
 from rlx.shape import DimBinding, Shape
 
@@ -49,13 +49,13 @@ class Node(Operators):
         "__weakref__",
         "attr_key",
         "attrs",
+        "awaits",
         "decl",
         "graph",
         "index",
         "inputs",
         "op",
         "shape",
-        "sizes",
     )
     graph: Graph
     decl: Op
@@ -68,8 +68,8 @@ class Node(Operators):
     """The result's Shape; a tuple of them where the op has several results."""
     index: int
     """The position in the graph's list of nodes; inputs come before their users."""
-    sizes: Sizes
-    """The measured sizes that it and what it reads know and need."""
+    awaits: tuple[Node, ...]
+    """The nodes beside its inputs that measure sizes it uses."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -196,15 +196,14 @@ class Graph:
         if self._sealed is not None:
             raise GraphError(f"the graph is in use as {self._sealed} and cannot grow")
         self._check_name(decl, attrs)
-        if decl.measures:
-            self.extents.add(decl, inputs, attrs)
+        self.extents.check(decl, attrs)
         node = Node()
         node.graph, node.decl, node.op = self, decl, decl.name
         node.inputs = inputs
         node.attrs = MappingProxyType(attrs) if isinstance(attrs, dict) else attrs
         node.shape = shapes if decl.gives_items(shapes) else shapes[0]
         node.index = len(self._nodes)
-        node.sizes = sizes_of(node, self._dims)
+        node.awaits = self.extents.add(node)
         self._nodes.append(node)
         if decl.name in ("input", "param"):
             self._names[attrs["name"]] = node
@@ -451,7 +450,7 @@ def topological(roots: Iterable[Node], leaves: Iterable[Node] = ()) -> list[Node
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
-            stack += [(i, False) for i in reversed(node.inputs) if i not in seen]
+            stack += [(i, False) for i in (*node.awaits[::-1], *node.inputs[::-1]) if i not in seen]
     return order
 
 

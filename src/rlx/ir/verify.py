@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rlx.errors import GraphError
 from rlx.extent import measured_in
-from rlx.ir.extents import NONE, symbols_used
+from rlx.ir.extents import symbols_used
 from rlx.ir.mir import Graph, Node
 
 
@@ -23,8 +23,7 @@ def verify(graph: Graph) -> None:
             raise GraphError(f"{node.label} is used before its inputs: the graph has a cycle")
         seen.add(node)
         verify_node(node)
-        if node.is_leaf or node.sizes is not NONE:
-            _verify_sizes(node, sizes)
+        _verify_sizes(node, sizes)
     if not graph.outputs:
         raise GraphError(f"{graph.name} has no outputs. Call set_outputs.")
     if any(o not in seen for o in graph.outputs):
@@ -32,7 +31,7 @@ def verify(graph: Graph) -> None:
 
 
 def _verify_sizes(node: Node, known: dict[str, Node]) -> None:
-    """A measured size has one node that measures it, which its users read, and one bound."""
+    """A measured size has one node that measures it, before its users, and one bound."""
     for symbol in symbols_used(node):
         name = symbol.name
         if node.is_leaf:
@@ -40,8 +39,8 @@ def _verify_sizes(node: Node, known: dict[str, Node]) -> None:
         if node.decl.measures and name == node.attrs["extent"]:
             if known.setdefault(name, node) is not node:
                 raise GraphError(f"{node.label}: {known[name].label} measures {name}, too")
-        elif name not in node.sizes.measured or name not in known:
-            raise GraphError(f"{node.label} uses the size {name}, which nothing it reads measures")
+        elif name not in known:
+            raise GraphError(f"{node.label} uses the size {name}, which nothing before it measures")
         if symbol not in measured_in(d for s in known[name].shapes for d in s.dims):
             raise GraphError(f"{node.label}: {known[name].label} measures {name} in another range")
 

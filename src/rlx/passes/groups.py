@@ -26,7 +26,7 @@ class Groups:
         self._parent = list(range(len(order)))
         self.members: list[list[int]] = [[i] for i in range(len(order))]
         self.position = list(range(len(order)))
-        self._before = [{number[i] for i in node.inputs} for node in order]
+        self._before = [{number[i] for i in (*node.inputs, *node.awaits)} for node in order]
         self._after: list[set[int]] = [set() for _ in order]
         for i, before in enumerate(self._before):
             for j in before:

@@ -71,7 +71,7 @@ def apply(facts: Facts, matches: Iterable[Match]) -> Graph:
             stack.pop()
             continue
         match = owner.get(node)
-        needs = node.inputs if match is None else match.externals
+        needs = (*node.inputs, *node.awaits) if match is None else _needs(match)
         if waiting := [n for n in needs if n not in mapped]:
             _open(opened, match, node)
             stack += reversed(waiting)
@@ -81,6 +81,12 @@ def apply(facts: Facts, matches: Iterable[Match]) -> Graph:
             _replace(new, match, node, mapped)
     new.set_outputs([mapped[o] for o in facts.graph.outputs])
     return new
+
+
+def _needs(match: Match) -> tuple[Node, ...]:
+    """What must be there before a match is replaced."""
+    awaited = dict.fromkeys(a for n in match.removed for a in n.awaits if a not in match.removed)
+    return (*match.externals, *awaited)
 
 
 def _open(opened: set[object], match: Match | None, node: Node) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from rlx.dim import is_static
 from rlx.errors import Error
 from rlx.extent import is_measured
+from rlx.ir.extents import symbols_used
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, LirModule, Phase, Slot, Space
 from rlx.ir.mir import Node
@@ -61,9 +62,23 @@ def _check_schedule(facts: Facts) -> Iterator[Finding]:
                 when = "is never made" if made is None else f"is made at step {made}"
                 message = f"reads {operand.label} at step {i}, which {when}"
                 yield finding(Fault.ORDER_VIOLATION, kernel, message)
+    yield from _check_sizes(facts)
     for output in dict.fromkeys(facts.outputs):
         if output not in facts.ready:
             yield finding(Fault.OUTPUT_NOT_SCHEDULED, output, "is an output that no step makes")
+
+
+def _check_sizes(facts: Facts) -> Iterator[Finding]:
+    """A kernel runs when the sizes of what it reads and writes have been measured."""
+    known: set[str] = set()
+    for i, kernel in enumerate(facts.plan.schedule):
+        if kernel.decl.measures:
+            known.add(kernel.attrs["extent"])
+        used = (s for node in (*kernel.inputs, kernel) for s in symbols_used(node))
+        for name in dict.fromkeys(s.name for s in used):
+            if name not in known:
+                message = f"uses the size {name} at step {i}, before it is measured"
+                yield finding(Fault.ORDER_VIOLATION, kernel, message)
 
 
 def _check_kernels(facts: Facts) -> Iterator[Finding]:

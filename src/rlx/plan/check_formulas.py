@@ -29,7 +29,7 @@ class _Box:
 
 def check_formulas(facts: Facts) -> Iterator[Finding]:
     """What is not shown of a plan with named dims; a static plan has nothing to show."""
-    if facts.plan.dynamic_symbols or any(n.sizes.measured for n in facts.nodes):
+    if facts.plan.dynamic_symbols or any(n.decl.measures for n in facts.nodes):
         proofs = Proofs()
         yield from _check_bounds(facts, proofs)
         yield from _Sweep(facts, proofs).findings()

@@ -149,14 +149,9 @@ def _step(
             if isinstance(made, No):
                 if missed is not None:
                     missed.append(Missed(candidate.name, node.label, made.reason))
-            elif made is not None and made is not node and not _loses_sizes(node, made):
+            elif made is not None and made is not node:
                 return _checked(candidate, node, made)
     return None
-
-
-def _loses_sizes(node: Node, made: Any) -> bool:
-    """Does the replacement need a measured size, and no longer read what measures it?"""
-    return isinstance(made, Node) and not made.sizes.free <= node.sizes.free
 
 
 def _apply(candidate: Rule, node: Node, env: Env, uses: Uses) -> Any:
