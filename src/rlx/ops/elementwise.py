@@ -442,7 +442,8 @@ def erf(x: Array) -> Array:
 @elementwise("a[*s] -> $to[*s]", aliases=("astype",), is_exact=True, why_no_lowering=PRIMITIVE)
 def cast(x: Array, *, to: DType) -> Array:
     """x as another dtype. Floats become integers by truncation that saturates, NaN becomes 0;
-    integers wrap; a complex number keeps its real part; bool is "not zero"."""
+    integers wrap; a complex number keeps its real part; bool is "not zero". Floats round to
+    the nearest, to bf16 by way of f32."""
     given = DType.of(x.dtype)
     if given.is_complex and not to.is_complex and to is not DType.BOOL:
         x, given = np.real(x), given.real
