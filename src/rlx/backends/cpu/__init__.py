@@ -1,0 +1,1 @@
+"""The CPU backend: loop kernels as native code, through LLVM."""

@@ -1,0 +1,167 @@
+"""Loads and stores: side by side, one for all lanes, strided, or gathered; masked where they must
+be. A lane that is masked off touches no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlx.backends.cpu.halves import from_memory, stored, to_memory
+from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.scope import Places
+from rlx.dim import DimLike
+from rlx.dtype import DType
+from rlx.kernel.expr import Kernel, Load, Store
+from rlx.kernel.schedule import Schedule
+
+
+class Memory(Places):
+    """Reads operands and writes results."""
+
+    def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
+        super().__init__(kernel, schedule, isa)
+        self.failures: list[str] = []
+
+    # -- loads ----------------------------------------------------------------------------------
+
+    def load(self, node: Load, copy: int, value: Callable[..., Vec]) -> Vec:
+        row = value(node.args[0], copy) if node.args else None
+        is_spread = row is not None and self.at.lane in node.args[0].free
+        step = node.at.coefficient(self.at.lane) if self.at.lane else 0
+        offset = self.offset(node.at, copy)
+        if row is not None:
+            row = row.to(DType.I64) if row.dtype.is_signed else row.to(DType.U64).bits(DType.I64)
+            self._check_rows(row, node)
+        if row is not None and not is_spread:
+            moved = self.code.i64("mul", row.lane(), self.dim(node.stride))
+            offset = self.code.i64("add", offset, moved)
+        element = ELEMENT[stored(node.dtype)]
+        where = self._pointer(f"%x{node.operand}", element, offset)
+        if is_spread and row is not None:
+            places = row * self.code.splat(self.dim(node.stride), DType.I64)
+            raw = self._gather(where, element, places if step == 0 else places + self.steps(step))
+        else:
+            raw = self._strided(where, element, step)
+        return from_memory(Vec(self.code, raw, stored(node.dtype)), node.dtype)
+
+    def _pointer(self, base: str, element: str, offset: Bound) -> str:
+        return self.code.let(f"getelementptr {element}, ptr {base}, i64 {offset}")
+
+    def _strided(self, where: str, element: str, step: DimLike) -> str:
+        if step == 0:
+            return self._uniform(where, element)
+        if step == 1:
+            return self._run(where, element)
+        if step == -1 and self.mask is None:
+            return self._backwards(where, element)
+        return self._gather(where, element, self.steps(step))
+
+    def _uniform(self, where: str, element: str) -> str:
+        """One element for all lanes. Under a guard it is read only if a lane wants it."""
+        code, kind = self.code, self.code.vector(element)
+        if self.at.guard is None:
+            one = code.let(f"load {element}, ptr {where}")
+        else:
+            wanted = self.mask.any() if self.mask else "true"
+            first = code.let(
+                f"insertelement {code.vector('i1')} zeroinitializer, i1 {wanted}, i32 0"
+            )
+            found = self._masked_load(where, element, first)
+            one = code.let(f"extractelement {kind} {found}, i32 0")
+        head = code.let(f"insertelement {kind} poison, {element} {one}, i32 0")
+        order = f"{code.vector('i32')} zeroinitializer"
+        return code.let(f"shufflevector {kind} {head}, {kind} poison, {order}")
+
+    def _run(self, where: str, element: str) -> str:
+        mask = self.mask
+        if mask is None:
+            return self.code.let(
+                f"load {self.code.vector(element)}, ptr {where}, align {_bytes(element)}"
+            )
+        return self._masked_load(where, element, mask.text)
+
+    def _masked_load(self, where: str, element: str, mask: str) -> str:
+        code, kind = self.code, self.code.vector(element)
+        return code.intrinsic(
+            f"masked.load.{code.suffix(element)}.p0",
+            kind,
+            f"ptr align {_bytes(element)} {where}",
+            f"{code.vector('i1')} {mask}",
+            f"{kind} zeroinitializer",
+        )
+
+    def _backwards(self, where: str, element: str) -> str:
+        code, kind, last = self.code, self.code.vector(element), self.lanes - 1
+        first = code.let(f"getelementptr {element}, ptr {where}, i64 {-last}")
+        run = code.let(f"load {kind}, ptr {first}, align {_bytes(element)}")
+        order = ", ".join(f"i32 {last - n}" for n in range(self.lanes))
+        picks = f"{code.vector('i32')} <{order}>"
+        return code.let(f"shufflevector {kind} {run}, {kind} poison, {picks}")
+
+    def _gather(self, where: str, element: str, places: Vec) -> str:
+        code, kind = self.code, self.code.vector(element)
+        pointers = code.let(f"getelementptr {element}, ptr {where}, {places.type} {places.text}")
+        return code.intrinsic(
+            f"masked.gather.{code.suffix(element)}.v{self.lanes}p0",
+            kind,
+            f"{code.vector('ptr')} align {_bytes(element)} {pointers}",
+            f"{code.vector('i1')} {self._mask_text()}",
+            f"{kind} zeroinitializer",
+        )
+
+    def _mask_text(self) -> str:
+        return self.mask.text if self.mask else "splat (i1 true)"
+
+    def _check_rows(self, row: Vec, node: Load) -> None:
+        """Leave with an error code where a row is not in the table."""
+        code = self.code
+        bound = code.splat(self.dim(node.bound), DType.U64)
+        is_bad = row.bits(DType.U64) >= bound
+        if self.mask is not None:
+            is_bad = is_bad & self.mask
+        number = [n for n in self.kernel.nodes if isinstance(n, Load) and n.args].index(node) + 1
+        fail, on = f"fail{number}", code.label("on")
+        code.do(f"br i1 {is_bad.any()}, label %{fail}, label %{on}")
+        code.lines.append(f"{on}:")
+        block = f"{fail}:\n  ret i32 {number}"
+        if block not in self.failures:
+            self.failures.append(block)
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    def store(self, store: Store, copy: int, value: Vec) -> None:
+        """Write a value that is already made: an output may be one of the inputs."""
+        dtype = store.value.dtype
+        element = ELEMENT[stored(dtype)]
+        made = to_memory(value, dtype)
+        step = store.at.coefficient(self.at.lane) if self.at.lane else 0
+        where = self._pointer(f"%y{store.result}", element, self.offset(store.at, copy))
+        if step == 0:
+            self.code.do(f"store {element} {made.lane()}, ptr {where}")
+        elif step != 1:
+            self._scatter(where, element, self.steps(step), made)
+        elif self.mask is not None:
+            self.code.intrinsic(
+                f"masked.store.{self.code.suffix(element)}.p0",
+                "void",
+                f"{made.type} {made.text}",
+                f"ptr align {_bytes(element)} {where}",
+                f"{self.code.vector('i1')} {self.mask.text}",
+            )
+        else:
+            self.code.do(f"store {made.type} {made.text}, ptr {where}, align {_bytes(element)}")
+
+    def _scatter(self, where: str, element: str, places: Vec, made: Vec) -> None:
+        code = self.code
+        pointers = code.let(f"getelementptr {element}, ptr {where}, {places.type} {places.text}")
+        code.intrinsic(
+            f"masked.scatter.{code.suffix(element)}.v{self.lanes}p0",
+            "void",
+            f"{made.type} {made.text}",
+            f"{code.vector('ptr')} align {_bytes(element)} {pointers}",
+            f"{code.vector('i1')} {self._mask_text()}",
+        )
+
+
+def _bytes(element: str) -> int:
+    return {"float": 4, "double": 8}.get(element) or int(element[1:]) // 8

@@ -1,0 +1,173 @@
+"""How a loop kernel runs: which axis is lanes, which is split between workers, what is kept.
+
+A schedule never changes what is computed, only the order and the place. The order of a reduction
+depends on extents and on the target, not on the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlx.dim import DimLike, is_static
+from rlx.errors import Error
+from rlx.kernel.expr import Affine, Apply, Axis, Expr, Kernel, Load, Reduce
+
+GRAIN_BYTES = 256 * 1024
+"""What a worker takes at a time: less costs in handing out, more in waiting at the end."""
+HEAVY = frozenset({"pow", "rem", "sin", "cos", "atan2", "erfc"})
+"""Long code: enough to keep the processor busy without unrolling."""
+
+
+class Machine(Protocol):
+    """The numbers of a target that a choice depends on."""
+
+    @property
+    def vector_bytes(self) -> int: ...
+    @property
+    def row_bytes(self) -> int:
+        """A row up to this size stays near while it is read again."""
+        ...
+
+    @property
+    def cache_bytes(self) -> int:
+        """The last cache."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One way to run one kernel."""
+
+    order: tuple[Axis, ...]
+    """The output's loops, the outermost first."""
+    vector: Axis | None
+    """Its points are lanes."""
+    unroll: int = 4
+    """Vectors in one step; across a row also the number of accumulators."""
+    parallel: Axis | None = None
+    """Its range may be split between workers; the outermost loop."""
+    keep: tuple[Expr, ...] = ()
+    """Values of a row that are stored between passes instead of being computed again."""
+    streaming: bool = False
+    """Stores go past the caches."""
+    grain: int = 1
+    """Steps of the parallel axis that a worker takes at a time."""
+
+
+def check(schedule: Schedule, kernel: Kernel) -> None:
+    """Raise where the schedule is not one of this kernel's."""
+    known = {*kernel.axes, *kernel.reduced}
+    faults = {
+        "its loops are not the kernel's axes": set(schedule.order) != set(kernel.axes),
+        "a loop comes twice": len(set(schedule.order)) != len(schedule.order),
+        "its vector axis is unknown": schedule.vector not in {None, *known},
+        "it does not unroll": schedule.unroll < 1,
+        "its parallel axis is not the outermost": schedule.parallel
+        is not next(iter(schedule.order), None),
+        "it keeps what is not computed": not set(schedule.keep) <= set(kernel.nodes),
+        "its grain is not positive": schedule.grain < 1,
+    }
+    wrong = [what for what, is_wrong in faults.items() if is_wrong]
+    if wrong:
+        raise Error(f"kernel {kernel.name}: the schedule is not for it: {'; '.join(wrong)}.")
+
+
+def choose(kernel: Kernel, machine: Machine) -> Schedule:
+    """The schedule that the rules give; nothing is timed."""
+    vector = _vector_axis(kernel)
+    order = _order(kernel, vector)
+    traffic = _traffic_bytes(kernel)
+    return Schedule(
+        order=order,
+        vector=vector,
+        unroll=_unroll(kernel, vector),
+        parallel=order[0] if order else None,
+        streaming=traffic is not None and traffic >= 2 * machine.cache_bytes,
+        grain=_grain(order, traffic),
+    )
+
+
+def _vector_axis(kernel: Kernel) -> Axis | None:
+    """The axis along which most memory is read and written side by side."""
+    axes = dict.fromkeys((*reversed(kernel.axes), *kernel.reduced))
+    wide = [a for a in axes if a.extent != 1]
+    return max(wide, key=lambda a: _unit_strides(kernel, a), default=None)
+
+
+def _unit_strides(kernel: Kernel, axis: Axis) -> int:
+    """Runs count for an axis, jumps against it, those of stores the most."""
+    stores = sum(_worth(s.at, axis, 8) for s in kernel.stores)
+    loads = (n for n in kernel.nodes if isinstance(n, Load))
+    return stores + sum(_worth(n.at, axis, 4) - 4 * _gathers_along(n, axis) for n in loads)
+
+
+def _worth(at: Affine, axis: Axis, jump: int) -> int:
+    step = at.coefficient(axis)
+    return 0 if step == 0 else 2 if step == 1 else -jump
+
+
+def _gathers_along(load: Load, axis: Axis) -> bool:
+    return any(axis in row.free for row in load.args)
+
+
+def _order(kernel: Kernel, vector: Axis | None) -> tuple[Axis, ...]:
+    """Axes that reductions bind come last, so that a reduction is done once for the loop that uses
+    it; then the vector axis, so that the innermost loop runs along memory."""
+    bound = set(kernel.reduced)
+    return tuple(sorted(kernel.axes, key=lambda a: (a in bound, a is vector)))
+
+
+def _unroll(kernel: Kernel, vector: Axis | None) -> int:
+    work = [n for n in kernel.nodes if isinstance(n, Apply) and vector in n.free]
+    if len(work) > 24 or any(n.op.name in HEAVY for n in work):
+        return 1
+    return 4 if len(work) <= 8 else 2
+
+
+def _traffic_bytes(kernel: Kernel) -> int | None:
+    sizes = [s.size_bytes for s in (*kernel.operands, *kernel.results)]
+    return sum(s for s in sizes if is_static(s)) if all(map(is_static, sizes)) else None
+
+
+def _grain(order: tuple[Axis, ...], traffic: int | None) -> int:
+    if not order or traffic is None or not is_static(order[0].extent):
+        return 1
+    steps = max(1, order[0].extent)
+    grain = max(1, GRAIN_BYTES * steps // max(1, traffic))
+    return grain if grain < 64 else grain // 64 * 64
+
+
+def lanes_of(kernel: Kernel, schedule: Schedule, vector_bytes: int) -> int:
+    """Lanes of every vector of the kernel: the widest value along them fills one register."""
+    along = [n.dtype for n in kernel.nodes if _is_along(n, schedule.vector)]
+    widths = [d.compute.itemsize for d in along]
+    return vector_bytes // min(8, max(widths, default=4))
+
+
+def _is_along(node: Expr, vector: Axis | None) -> bool:
+    return isinstance(node, Apply | Load | Reduce) and (vector in node.free or vector is None)
+
+
+def sizes_of(kernel: Kernel) -> tuple[DimLike, ...]:
+    """The dims that the kernel's code takes as arguments, each once, in the order it meets them."""
+    found: list[DimLike] = [a.extent for a in (*kernel.axes, *kernel.reduced)]
+    for store in kernel.stores:
+        found += _dims_of(store.at)
+    for node in kernel.nodes:
+        found += _dims_in(node)
+    return tuple(dict.fromkeys(d for d in found if not is_static(d)))
+
+
+def _dims_of(at: Affine) -> Iterable[DimLike]:
+    return (*(c for _, c in at.terms), at.offset)
+
+
+def _dims_in(node: Expr) -> Iterable[DimLike]:
+    at = getattr(node, "at", None)
+    yield from _dims_of(at) if at is not None else ()
+    for name in ("dim", "low", "high", "stride", "bound"):
+        value = getattr(node, name, None)
+        if value is not None:
+            yield value

@@ -1,0 +1,96 @@
+"""Running loop kernels natively, many in one module."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.emit import emit, legal, module
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.jit import Native
+from rlx.dim import evaluate
+from rlx.kernel.expr import Kernel
+from rlx.kernel.schedule import Schedule, choose, sizes_of
+
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}
+PAD = 64
+"""Elements around every operand and result, to see what is written outside."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    vector_bytes: int
+    row_bytes: int = 256 * 1024
+    cache_bytes: int = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Work:
+    """A kernel, and data to run it on."""
+
+    kernel: Kernel
+    arrays: Sequence[np.ndarray]
+    sizes: Mapping[str, int]
+
+
+class Batch:
+    """Kernels compiled together."""
+
+    def __init__(self, works: Sequence[Work], isa: Isa, schedule: Any = choose) -> None:
+        machine = Machine(isa.vector_bytes)
+        self.works = works
+        self.kernels = [legal(w.kernel) for w in works]
+        self.schedules: list[Schedule] = [schedule(k, machine) for k in self.kernels]
+        made = [
+            emit(k, s, isa, f"kernel{i}")
+            for i, (k, s) in enumerate(zip(self.kernels, self.schedules))
+        ]
+        self.text = module(made, isa)
+        self.native = Native(self.text, isa)
+
+    def run(self, number: int, parts: int = 1) -> tuple[int, list[np.ndarray]]:
+        """The error code and the results; the parallel axis is handed out in `parts`."""
+        work, kernel, schedule = self.works[number], self.kernels[number], self.schedules[number]
+        given = [np.ascontiguousarray(a) for a in work.arrays]
+        made = [_framed(r.bind(work.sizes)) for r in kernel.results]
+        pointers = [a.ctypes.data for a in given]
+        pointers += [whole.ctypes.data + PAD * whole.itemsize for whole in made]
+        sizes = [evaluate(d, work.sizes) for d in sizes_of(kernel)]
+        extent = evaluate(schedule.parallel.extent, work.sizes) if schedule.parallel else 1
+        edges = np.linspace(0, max(1, extent), parts + 1).astype(int)
+        for start, stop in itertools.pairwise(edges):
+            code = self.native.call_part(f"kernel{number}", pointers, sizes, int(start), int(stop))
+            if code:
+                return code, []
+        results: list[np.ndarray] = []
+        for whole, shape in zip(made, kernel.results):
+            frame = np.r_[whole[:PAD], whole[-PAD:]].view(np.uint8)
+            assert (frame == 0xA5).all(), f"{kernel.name} wrote outside its result"
+            results.append(whole[PAD:-PAD].reshape(shape.bind(work.sizes).static_dims))
+        return 0, results
+
+
+def _framed(shape: Any) -> np.ndarray:
+    count = int(np.prod(shape.static_dims)) + 2 * PAD
+    raw = np.full(count * shape.dtype.itemsize, 0xA5, np.uint8)
+    return raw.view(shape.dtype.numpy)
+
+
+def assert_close(got: np.ndarray, want: np.ndarray, what: str = "") -> None:
+    """Equal, or within roundings: a kernel adds in another order than NumPy, rounds halves once,
+    and its functions have their own last bits; rows here are a few hundred numbers of size 1."""
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    if np.dtype(want.dtype).kind not in "fcV":
+        np.testing.assert_array_equal(got, want, what)
+        return
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        a, b = got.astype(wide), want.astype(wide)
+    size = np.abs(b[np.isfinite(b)]).max(initial=1.0)
+    eps = 64 * EPS.get(want.dtype.name, 2.0**-52)
+    np.testing.assert_allclose(a, b, rtol=eps, atol=eps * min(size, 1e4), err_msg=what)

@@ -1,0 +1,73 @@
+"""Loop kernels as native code: every op that forms one gives what its reference gives."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+import rlx
+from rlx.draw import Draw
+from rlx.kernel.form import NotALoop, form
+from rlx.op import Kind, Op, table
+
+pytest.importorskip("llvmlite")
+
+from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host
+from tests.backend.cpu.kernels import Batch, Work, assert_close
+
+CASES = 8
+LOOPS = [
+    o
+    for o in table().values()
+    if not o.why_no_cases and o.kind in (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.ROW, Kind.MOVEMENT)
+]
+
+
+def works_of(op: Op, seeds: range) -> tuple[list[Work], list[object]]:
+    """Drawn applications of an op that form kernels the backend takes, and the expected results."""
+    works: list[Work] = []
+    wants: list[object] = []
+    for seed in seeds:
+        draw = Draw([zlib.crc32(op.name.encode()), seed])
+        case = draw.case(op)
+        arrays = draw.arrays(case)
+        g = rlx.Graph(op.name)
+        inputs = [g.input(f"x{i}", rlx.Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
+        try:
+            node = g.node(op, inputs, case.attrs)
+            kernel = form(node)
+        except NotALoop:
+            continue
+        shapes = (*kernel.operands, *kernel.results)
+        if any(s.dtype.is_complex for s in shapes):
+            continue
+        works.append(Work(kernel, arrays, {}))
+        wants.append(op.run(arrays, case.attrs))
+    return works, wants
+
+
+def check(op: Op, isa: Isa, seeds: range) -> int:
+    works, wants = works_of(op, seeds)
+    if not works:
+        return 0
+    batch = Batch(works, isa)
+    for i, want in enumerate(wants):
+        code, results = batch.run(i)
+        assert code == 0
+        for got, expected in zip(
+            results, want if isinstance(want, tuple) else (want,), strict=True
+        ):
+            assert_close(got, expected, str(batch.kernels[i]))
+    return len(works)
+
+
+@pytest.mark.parametrize("op", LOOPS, ids=lambda o: o.name)
+def test_an_op_means_the_same_natively(op: Op) -> None:
+    check(op, host(), range(CASES))
+
+
+@pytest.mark.parametrize("op", LOOPS, ids=lambda o: o.name)
+@pytest.mark.parametrize("isa", [AVX2, SSE2], ids=lambda i: i.name)
+def test_an_op_means_the_same_on_older_machines(op: Op, isa: Isa) -> None:
+    check(op, isa, range(1))
