@@ -35,9 +35,17 @@ _SHARED = _ops(
     "cumprod cummax cummin cum_log_sum_exp "
     "fused_matmul_bias_act fused_residual_ln elementwise_region region"
 )
-_GPU = _SHARED | _ops(
-    "attention rope rms_norm group_norm batch_norm conv max_pool avg_pool fused_residual_rms_norm "
-    "lfilter sosfilt"
+_STEPPED = _ops("lfilter sosfilt selective_scan mamba2 gated_delta_net")
+"""Recurrences whose signals or heads know nothing of each other: each keeps its state on its core,
+so that one kernel takes all steps, however many there are."""
+
+_GPU = (
+    _SHARED
+    | _STEPPED
+    | _ops(
+        "attention rope rms_norm group_norm batch_norm conv max_pool avg_pool "
+        "fused_residual_rms_norm"
+    )
 )
 _FFTS = _ops("ifft rfft irfft")
 """What an FFT library has beside the complex transform, which is a primitive."""
@@ -58,7 +66,7 @@ _CUDA = (
 )
 _ROCM = _GPU | _FFTS | _DETECTION | _ops("dot_general einsum welch_peaks fused_conv_bias_act")
 _METAL = _GPU | _ops("dot_general log_mel welch_peaks fused_swiglu fused_conv_bias_act")
-_MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - _ops("group_norm lfilter sosfilt")
+_MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - _STEPPED - {"group_norm"}
 _WGPU = _GPU | _ops("welch_peaks fused_swiglu fused_attention_block")
 _TPU = _SHARED | _FFTS | _ops("conv max_pool avg_pool batch_norm")
 
