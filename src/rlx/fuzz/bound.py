@@ -101,10 +101,10 @@ def _spelled(
     """The shadows of the op's spelling in simpler ops, where what is added up can be seen."""
     graph = Graph(node.op)
     inputs = [graph.input(f"x{i}", n.shape) for i, n in enumerate(node.inputs)]
-    if not inputs:
+    if not inputs and node.decl.signature.operands:
         return [None] * len(node.shapes)
     try:
-        graph.set_outputs(list(node.decl.lowered(inputs, node.attrs)))
+        graph.set_outputs(list(node.decl.lowered(inputs, node.attrs, graph)))
     except UnsupportedError:
         return [None] * len(node.shapes)
     return _shadows(graph, dict(zip(inputs, operands)), dict(zip(inputs, plain)))
