@@ -10,7 +10,7 @@ besides rows, columns and inner ones are batch loops. What follows the sum is an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rlx.dim import DimLike
@@ -100,12 +100,6 @@ class Contract:
         )
 
 
-def sums_of(dtype: DType) -> DType:
-    """What sums of products of a dtype are kept in. Whether any product of truths is true is
-    whether their number is not 0."""
-    return DType.I32 if dtype is DType.BOOL else dtype.compute
-
-
 def _widened(exprs: Exprs, x: Expr, to: DType) -> Expr:
     return x if x.dtype is to else exprs.apply(lookup("cast"), [x], {"to": to}, to)
 
@@ -113,6 +107,7 @@ def _widened(exprs: Exprs, x: Expr, to: DType) -> Expr:
 # -- moving expressions to other axes -------------------------------------------------------------
 
 Moves = Mapping[Axis, Affine]
+NONE: Mapping[Expr, Expr] = {}
 
 
 def moved_map(at: Affine, moves: Moves) -> Affine:
@@ -126,11 +121,9 @@ def moved_map(at: Affine, moves: Moves) -> Affine:
 class Mover:
     """Makes expressions over other axes, some of them replaced."""
 
-    def __init__(
-        self, exprs: Exprs, moves: Moves, replaced: Mapping[Expr, Expr] | None = None
-    ) -> None:
+    def __init__(self, exprs: Exprs, moves: Moves, replaced: Mapping[Expr, Expr] = NONE) -> None:
         self.exprs, self.moves = exprs, moves
-        self.made = dict(replaced or {})
+        self.made = dict(replaced)
 
     def __call__(self, root: Expr) -> Expr:
         for node in postorder([root]):
@@ -171,6 +164,20 @@ def moved(contract: Contract, moves: Moves) -> Contract:
     move = Mover(exprs, moves)
     stores = tuple(Store(s.result, moved_map(s.at, moves), move(s.value)) for s in contract.stores)
     return replace(contract, left=move(contract.left), right=move(contract.right), stores=stores)
+
+
+def through(contract: Contract, change: Callable[[Kernel], Kernel]) -> Contract:
+    """The contract with its expressions changed as a kernel's are; the sum is a load there."""
+    (total,) = (n for n in contract.epilogue if isinstance(n, Accumulator))
+    move = Mover(Exprs(), {}, {total: Load(total.dtype, operand=-1)})
+    operands = [Store(-1, Affine(), x) for x in (contract.left, contract.right)]
+    stores = tuple(replace(s, value=move(s.value)) for s in (*operands, *contract.stores))
+    shapes = contract.operands, contract.results
+    made = change(Kernel(contract.name, contract.outer, stores, *shapes))
+    loads: list[Expr] = [n for n in made.nodes if isinstance(n, Load) and n.operand == -1]
+    back = Mover(Exprs(), {}, dict.fromkeys(loads, total))
+    left, right, *after = (replace(s, value=back(s.value)) for s in made.stores)
+    return replace(contract, left=left.value, right=right.value, stores=tuple(after))
 
 
 # -- fewer loops ----------------------------------------------------------------------------------

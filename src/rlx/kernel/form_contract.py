@@ -14,7 +14,7 @@ from rlx.dim import Dim, DimLike, exact_div, product
 from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node, topological
-from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed, moved_map, sums_of
+from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed, moved_map
 from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.form import NotALoop, body_of, form, spelled_out
 
@@ -117,7 +117,7 @@ class _Parts:
             axes[INNER],
             move(self.left.stores[0].value),
             move(self.right.stores[0].value),
-            sums_of(dtype),
+            dtype.compute,
             tuple(
                 Store(s.result, moved_map(s.at, moves), move(s.value)) for s in self.after.stores
             ),

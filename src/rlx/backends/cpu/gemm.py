@@ -1,0 +1,239 @@
+"""Contractions as native code: register tiles over panels, the epilogue on the finished sums.
+
+    for each unit: a block of rows of one panel
+      for each block of inner steps
+        for each tile of rows: a chain of multiply-adds in registers, added to the block's sums
+      for each row: the epilogue on the sums
+
+A sum is the chain of one inner block after the other, whatever the tile, the unit or the thread
+it is computed in, so its bits depend on the extents alone. The sums of a unit stay on the stack.
+"""
+
+from __future__ import annotations
+
+from rlx.backends.cpu.arith import cast, is_native
+from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.lanes import advanced, load, store
+from rlx.backends.cpu.tile import edges, emit_tiles, tile_name
+from rlx.backends.cpu.tiling import (
+    Tiling,
+    check,
+    num_units,
+    packed_batch,
+    panels_of,
+    sums_dtype,
+)
+from rlx.backends.cpu.work import Source, Work, below
+from rlx.kernel.contract import Accumulator, Contract, through
+from rlx.kernel.expr import Expr, Load, postorder
+from rlx.kernel.spell import spelled
+
+
+def legal(contract: Contract) -> Contract:
+    """The contraction in ops that the CPU has; tilings are chosen for this one."""
+    return through(contract, lambda kernel: spelled(kernel, lambda n: is_native(n.op.name)))
+
+
+def emit_gemm(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+    """A legal contraction. Its buffers are the operands, the results, and the panels if any."""
+    check(contract, has_panels=tiling.has_panels)
+    shared: dict[str, str] = {}
+    work = _Gemm(contract, tiling, isa, shared, name)
+    work.write()
+    tiles = emit_tiles(contract, tiling, isa, name, shared)
+    return work.source(name, tiles, num_units(contract, tiling))
+
+
+def emit_pack(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+    """The right operand into panels. Its buffers are the operands and the panels; a unit is one
+    panel."""
+    work = _Pack(contract, tiling, isa, {})
+    work.write()
+    return work.source(name, (), panels_of(contract, tiling).dims[0])
+
+
+class _Gemm(Work):
+    def __init__(
+        self, contract: Contract, tiling: Tiling, isa: Isa, shared: dict[str, str], name: str
+    ) -> None:
+        super().__init__(contract, tiling, isa, shared)
+        self.name = name
+        roots = [contract.left, *(s.value for s in contract.stores)]
+        self.open_loads(roots if tiling.has_panels else [*roots, contract.right])
+        for s in contract.stores:
+            self.open(s, len(contract.operands) + s.result)
+        self.panels = self.buffer(len(contract.operands) + len(contract.results))
+        self.batch = self.extents(contract.batch)
+        self.packed = {a: self.batch[a] for a in packed_batch(contract)}
+        self.m, self.n = self.size(contract.rows.extent), self.size(contract.columns.extent)
+        self.inner = self.extents(contract.inner)
+        self.num_panels = self.parts(self.n, tiling.columns)
+        self.num_row_blocks = self.parts(self.m, tiling.row_block)
+        self._count_inner_blocks()
+        self.kind = sums_dtype(contract)
+        size = tiling.row_block * tiling.columns
+        self.sums = self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
+
+    def _count_inner_blocks(self) -> None:
+        """Blocks are of the last inner axis; at least one, so that empty sums are written, too."""
+        code = self.code
+        *outer, last = self.inner.values()
+        self.steps = self.product(self.inner.values())
+        is_empty = code.let(f"icmp eq i64 {self.steps}, 0")
+        self.last = code.let(f"select i1 {is_empty}, i64 0, i64 {last}")
+        self.blocks_per_turn = code.most(self.parts(self.last, self.tiling.inner_block), 1)
+        self.num_blocks = code.most(self.product([self.blocks_per_turn, *outer]), 1)
+
+    def write(self) -> None:
+        units = self.product([*self.batch.values(), self.num_row_blocks, self.num_panels])
+        with self.code.count("%start", self.code.least("%stop", units), 1) as unit:
+            self._unit(unit)
+
+    def _unit(self, unit: str) -> None:
+        code, tiling = self.code, self.tiling
+        panel = code.let(f"urem i64 {unit}, {self.num_panels}")
+        rest = code.let(f"udiv i64 {unit}, {self.num_panels}")
+        block = code.let(f"urem i64 {rest}, {self.num_row_blocks}")
+        turn = code.let(f"udiv i64 {rest}, {self.num_row_blocks}")
+        first = code.let(f"mul i64 {block}, {tiling.row_block}")
+        end = code.least(self.m, code.i64("add", first, tiling.row_block))
+        column = code.let(f"mul i64 {panel}, {tiling.columns}")
+        with self.placed(self.split(turn, self.batch)):
+            with code.count(0, self.num_blocks, 1) as number:
+                self._inner_block(number, first, end, column)
+            self._epilogue(first, end, column)
+
+    # -- sums -----------------------------------------------------------------------------------
+
+    def _inner_block(self, number: str, first: str, end: Bound, column: str) -> None:
+        """Add one inner block to the sums of the rows from first to end."""
+        code, contract = self.code, self.contract
+        turn, start = self._turn(number)
+        at = self.split(turn, {a: self.inner[a] for a in contract.inner[:-1]})
+        count = code.least(code.i64("sub", self.last, start), self.tiling.inner_block)
+        moving = [x for x in (contract.left, contract.right) if x in self.pointers]
+        positions = {**at, contract.inner[-1]: start, contract.columns: column}
+        with self.placed(positions, [x for x in moving if isinstance(x, Load)]):
+            step = code.i64("add", code.i64("mul", turn, self.last), start)
+            args = f"{self._right(column, step)}, i64 {count}"
+            self._rows(first, end, args, code.let(f"icmp eq i64 {number}, 0"))
+
+    def _turn(self, number: str) -> tuple[Bound, Bound]:
+        """A block's turn of the outer inner axes, and its first step of the last one."""
+        code, size = self.code, self.tiling.inner_block
+        if len(self.inner) == 1:
+            return 0, code.i64("mul", number, size)
+        turn = code.let(f"udiv i64 {number}, {self.blocks_per_turn}")
+        block = code.let(f"urem i64 {number}, {self.blocks_per_turn}")
+        return turn, code.i64("mul", block, size)
+
+    def _right(self, column: str, step: Bound) -> str:
+        """Where the right operand's columns are at an inner step, and how far the next step is."""
+        code, right, width = self.code, self.contract.right, self.tiling.columns
+        if isinstance(right, Load) and not self.tiling.has_panels:
+            across = self.strides[right].get(self.contract.inner[-1], 0)
+            return f"ptr {self.pointers[right]}, i64 {across}"
+        before = code.i64("mul", self.joined(self.packed), self.num_panels)
+        # a panel's number times its width is its first column
+        lines = code.i64("mul", code.i64("add", code.i64("mul", before, width), column), self.steps)
+        place = code.i64("add", lines, code.i64("mul", step, width))
+        return f"ptr {advanced(code, self.panels, place, right.dtype)}, i64 {width}"
+
+    def _rows(self, first: str, end: Bound, args: str, is_first: str) -> None:
+        """Every row by the largest tile that fits."""
+        code, contract, left = self.code, self.contract, self.contract.left
+        assert isinstance(left, Load)
+        row, step = (self.strides[left].get(a, 0) for a in (contract.rows, contract.inner[-1]))
+        columns = code.i64("sub", self.n, self.at[contract.columns])
+        at: Bound = first
+        for rows in self.tiling.rows:
+            count = code.let(f"udiv i64 {code.i64('sub', end, at)}, {rows}")
+            until = code.i64("add", at, code.i64("mul", count, rows))
+            with code.count(at, until, rows) as m, self.placed({contract.rows: m}, [left]):
+                sums = self._sums(code.i64("sub", m, first))
+                given = f"ptr {self.pointers[left]}, i64 {row}, i64 {step}, {args}, i64 {columns}"
+                self._call(rows, columns, f"({given}, ptr {sums}, i1 {is_first})")
+            at = until
+
+    def _call(self, rows: int, columns: Bound, args: str) -> None:
+        code, kinds = self.code, edges(self.tiling, self.code.isa)
+        if len(kinds) == 1:
+            code.do(f"call void @{tile_name(self.name, rows, kinds[0])}{args}")
+            return
+        for is_edge, order in ((False, "sge"), (True, "slt")):
+            with code.when(code.let(f"icmp {order} i64 {columns}, {self.tiling.columns}")):
+                code.do(f"call void @{tile_name(self.name, rows, is_edge)}{args}")
+
+    def _sums(self, row: Bound) -> str:
+        """Where the sums of a row of the block are."""
+        offset = self.code.i64("mul", row, self.tiling.columns)
+        return advanced(self.code, self.sums, offset, self.kind)
+
+    # -- the epilogue ---------------------------------------------------------------------------
+
+    def _epilogue(self, first: str, end: Bound, column: str) -> None:
+        """The results of a block, row by row; what does not vary along a row is computed once."""
+        code, contract, lanes = self.code, self.contract, self.tiling.lanes
+        stop = code.least(self.n, code.i64("add", column, self.tiling.columns))
+        whole = column
+        with code.count(first, end, 1) as m, self.placed({contract.rows: m}):
+            sums = self._sums(code.i64("sub", m, first))
+            self.evaluate((n for n in contract.epilogue if contract.columns not in n.free), None)
+            if not code.isa.has_masks:
+                length = code.let(f"and i64 {code.i64('sub', stop, column)}, {-lanes}")
+                whole = code.let(f"add i64 {column}, {length}")
+                with code.count(column, whole, lanes) as n:
+                    self._vector(n, column, sums, None)
+            with code.count(whole, stop, lanes) as n:
+                self._vector(n, column, sums, below(code, code.i64("sub", stop, n)))
+
+    def _vector(self, n: str, column: str, sums: str, mask: Vec | None) -> None:
+        """The results at some columns of a row."""
+        code, contract = self.code, self.contract
+        place = advanced(code, sums, code.i64("sub", n, column), self.kind)
+        self.total = load(code, self.kind, place)
+        with self.placed({contract.columns: n}):
+            self.evaluate(contract.epilogue, mask)
+            for s in contract.stores:
+                value, dtype = self.values[s.value], self.dtype_of(s)
+                store(code, value, dtype, self.pointers[s], self.across(s), mask)
+
+    def value(self, node: Expr, mask: Vec | None) -> Vec:
+        if isinstance(node, Accumulator):
+            return cast(self.total, node.dtype)
+        return super().value(node, mask)
+
+
+class _Pack(Work):
+    def write(self) -> None:
+        contract, code = self.contract, self.code
+        self.open_loads([contract.right])
+        panels = self.buffer(len(contract.operands))
+        batch = self.extents(packed_batch(contract))
+        inner = self.extents(contract.inner)
+        columns = self.size(contract.columns.extent)
+        steps = self.product(inner.values())
+        num_panels = self.parts(columns, self.tiling.columns)
+        units = self.product([*batch.values(), num_panels])
+        with code.count("%start", code.least("%stop", units), 1) as unit:
+            panel = code.let(f"urem i64 {unit}, {num_panels}")
+            turn = code.let(f"udiv i64 {unit}, {num_panels}")
+            first = code.i64("mul", panel, self.tiling.columns)
+            with self.placed(self.split(turn, batch)), code.count(0, steps, 1) as step:
+                line = code.i64("add", code.i64("mul", unit, steps), step)
+                place = code.i64("mul", line, self.tiling.columns)
+                with self.placed(self.split(step, inner)):
+                    start = advanced(code, panels, place, contract.right.dtype)
+                    self._line(start, first, columns)
+
+    def _line(self, place: str, first: Bound, end: Bound) -> None:
+        """A panel's columns at one inner step, zeros behind the last."""
+        code, right = self.code, self.contract.right
+        for start in range(0, self.tiling.columns, code.lanes):
+            n = code.i64("add", first, start)
+            mask = below(code, code.i64("sub", end, n))
+            with self.placed({self.contract.columns: n}):
+                self.evaluate(postorder([right]), mask)
+                value = self.values[right].where(mask, 0)
+            store(code, value, right.dtype, advanced(code, place, start, right.dtype))

@@ -1,0 +1,128 @@
+"""Register tiles: some rows by some vectors of columns of sums, over a run of inner steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.lanes import advanced, load, store
+from rlx.backends.cpu.tiling import Tiling, sums_dtype
+from rlx.backends.cpu.work import below
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Load
+
+UNROLL = 4
+
+
+def edges(tiling: Tiling, isa: Isa) -> tuple[bool, ...]:
+    """Which kinds of tiles there are: panels are always whole; read in place, the last columns
+    are read through a mask, and where that costs nothing, so are all."""
+    if tiling.has_panels:
+        return (False,)
+    return (True,) if isa.has_masks else (False, True)
+
+
+def tile_name(name: str, rows: int, is_edge: bool) -> str:
+    return f"{name}.tile{rows}{'.edge' if is_edge else ''}"
+
+
+def emit_tiles(
+    contract: Contract, tiling: Tiling, isa: Isa, name: str, shared: dict[str, str]
+) -> Iterator[str]:
+    """A function for every number of rows and kind of tile."""
+    for rows in tiling.rows:
+        for is_edge in edges(tiling, isa):
+            tile = _Tile(contract, tiling, Code(tiling.lanes, isa, shared), rows, is_edge)
+            yield tile.text(tile_name(name, rows, is_edge))
+
+
+class _Tile:
+    """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k."""
+
+    ARGS = (
+        "ptr noalias %a, i64 %row, i64 %step, ptr noalias %b, i64 %across, i64 %count, "
+        "i64 %columns, ptr noalias %sums, i1 %is_first"
+    )
+
+    def __init__(
+        self, contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: bool
+    ) -> None:
+        left, right = contract.left, contract.right
+        assert isinstance(left, Load)
+        self.code, self.tiling, self.sums = code, tiling, sums_dtype(contract)
+        self.kinds = left.dtype, right.dtype
+        is_unit = left.at.coefficient(contract.inner[-1]) == 1
+        self.step: Bound = 1 if is_unit else "%step"
+        self.across: Bound = tiling.columns if tiling.has_panels else "%across"
+        self.rows = [
+            advanced(code, "%a", code.i64("mul", "%row", i), left.dtype) for i in range(rows)
+        ]
+        ends = [code.i64("sub", "%columns", j * tiling.lanes) for j in range(tiling.vectors)]
+        self.masks = [below(code, e) if is_edge else None for e in ends]
+        self.slots = [
+            [code.slot(code.vector(ELEMENT[self.sums])) for _ in range(tiling.vectors)]
+            for _ in range(rows)
+        ]
+
+    def text(self, name: str) -> str:
+        code = self.code
+        zero = code.const(0, self.sums)
+        self._keep([[zero] * len(run) for run in self.slots])
+        whole = code.let(f"and i64 %count, {-UNROLL}")
+        with code.count(0, whole, UNROLL) as k:
+            self._steps(k, UNROLL)
+        with code.count(whole, "%count", 1) as k:
+            self._steps(k, 1)
+        self._finish()
+        code.do("ret void")
+        return code.function(f"define internal void @{name}({self.ARGS}) noinline")
+
+    def _steps(self, k: str, count: int) -> None:
+        code, (kind, _) = self.code, self.kinds
+        sums = self._kept()
+        for u in range(count):
+            at = code.i64("add", k, u)
+            right = self._right(at)
+            along = code.i64("mul", at, self.step)
+            for i, row in enumerate(self.rows):
+                left = load(code, kind, advanced(code, row, along, kind), 0).to(self.sums)
+                sums[i] = [_multiply_add(left, r, s) for r, s in zip(right, sums[i])]
+        self._keep(sums)
+
+    def _right(self, at: Bound) -> list[Vec]:
+        """The columns at an inner step."""
+        code, (_, kind) = self.code, self.kinds
+        line = advanced(code, "%b", code.i64("mul", at, self.across), kind)
+        places = [advanced(code, line, j * code.lanes, kind) for j in range(self.tiling.vectors)]
+        return [load(code, kind, p, 1, m).to(self.sums) for p, m in zip(places, self.masks)]
+
+    def _kept(self) -> list[list[Vec]]:
+        code, kind = self.code, self.code.vector(ELEMENT[self.sums])
+        return [
+            [Vec(code, code.let(f"load {kind}, ptr {s}"), self.sums) for s in run]
+            for run in self.slots
+        ]
+
+    def _keep(self, sums: list[list[Vec]]) -> None:
+        for run, slots in zip(sums, self.slots):
+            self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(run, slots)))
+
+    def _finish(self) -> None:
+        code, columns = self.code, self.tiling.columns
+        sums = [
+            (v, advanced(code, "%sums", i * columns + j * code.lanes, self.sums))
+            for i, run in enumerate(self._kept())
+            for j, v in enumerate(run)
+        ]
+        with code.when("%is_first"):
+            for value, place in sums:
+                store(code, value, self.sums, place)
+        with code.when(code.let("xor i1 %is_first, true")):
+            for value, place in sums:
+                store(code, load(code, self.sums, place) + value, self.sums, place)
+
+
+def _multiply_add(x: Vec, y: Vec, z: Vec) -> Vec:
+    """x · y + z, rounded once where that is one instruction."""
+    return x.call("fma", y, z) if x.is_float and x.code.isa.has_fma else x * y + z

@@ -1,0 +1,158 @@
+"""How a contraction is cut up: register tiles, blocks that stay in a cache, and panels.
+
+A register tile is some rows by some vectors of columns. A panel is the right operand's columns of
+one tile, [inner][columns] side by side, so that a tile reads it in a straight line; the last one
+is filled up with zeros. Weights are packed once. A work unit is a block of rows of one panel;
+units are numbered along the panels, then the row blocks, then the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu.isa import Isa
+from rlx.dim import DimLike, is_static
+from rlx.dtype import DType
+from rlx.errors import UnsupportedError
+from rlx.kernel.contract import Contract, extent_of
+from rlx.kernel.expr import Axis, Expr, Load, postorder
+from rlx.shape import Shape
+
+INNER_BLOCK = 512
+"""Steps of one chain of additions; part of the meaning of the bits, so the same everywhere."""
+ROW_BLOCK = 192
+FMA_LATENCY = 4
+
+
+class NoGemm(UnsupportedError):
+    """The contraction has no native code; it says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A schedule of a contraction. Only `inner_block` shows in the bits of the result."""
+
+    rows: tuple[int, ...]
+    """Of the register tiles, most first: as many as fit are taken, again and again."""
+    vectors: int
+    lanes: int
+    has_panels: bool
+    row_block: int
+    inner_block: int = INNER_BLOCK
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
+    """The tiles that waste least, by the extents that are known."""
+    check(contract, has_panels=has_panels)
+    lanes = isa.vector_bytes // sums_dtype(contract).itemsize
+    rows, vectors = min(_tiles(isa), key=lambda t: _cost(contract, *t, lanes))
+    taken = _taken(rows, contract.rows.extent)
+    return Tiling(taken, vectors, lanes, has_panels, ROW_BLOCK // rows * rows)
+
+
+def oriented(contract: Contract, constants: Collection[int] = ()) -> Contract:
+    """The contraction or its swapped one: a constant operand is to be packed, so it goes right;
+    otherwise results are to lie along the columns, and the tiles are to be full."""
+    swapped = contract.swapped()
+    fixed = [_reads(x, constants) for x in (contract.left, contract.right)]
+    if fixed[0] != fixed[1]:
+        return swapped if fixed[0] else contract
+    return min((contract, swapped), key=_misfit)
+
+
+def _reads(x: Expr, constants: Collection[int]) -> bool:
+    """Is all that the operand reads constant?"""
+    return all(n.operand in constants for n in postorder([x]) if isinstance(n, Load))
+
+
+def _misfit(contract: Contract) -> tuple[int, bool]:
+    apart = sum(s.at.coefficient(contract.columns) not in (0, 1) for s in contract.stores)
+    return apart, contract.columns.extent == 1
+
+
+def check(contract: Contract, *, has_panels: bool) -> None:
+    """Refuse what there is no code for."""
+    if contract.sums.is_complex:
+        raise NoGemm(f"{contract.name}: complex products have no register tiles")
+    if not isinstance(contract.left, Load) or contract.left.args:
+        raise NoGemm(f"{contract.name}: its left operand is not in memory")
+    right = contract.right
+    if has_panels:
+        return
+    if not isinstance(right, Load) or right.args:
+        raise NoGemm(f"{contract.name}: its right operand is not in memory. Pack it")
+    if right.at.coefficient(contract.columns) != 1:
+        raise NoGemm(f"{contract.name}: the columns of its right operand lie apart. Pack it")
+
+
+def reads_in_place(contract: Contract) -> bool:
+    """Can the right operand be read without packing it?"""
+    try:
+        check(contract, has_panels=False)
+    except NoGemm:
+        return False
+    return True
+
+
+def num_units(contract: Contract, tiling: Tiling) -> DimLike:
+    """Into how many parts the work falls; any run of them may be done apart, in any order."""
+    blocks = _parts(contract.rows.extent, tiling.row_block)
+    return extent_of(contract.batch) * blocks * _parts(contract.columns.extent, tiling.columns)
+
+
+def panels_of(contract: Contract, tiling: Tiling) -> Shape:
+    """The packed right operand: [batch it varies with · panels, inner, columns]."""
+    count = _parts(contract.columns.extent, tiling.columns)
+    panels = extent_of(packed_batch(contract)) * count
+    return Shape((panels, extent_of(contract.inner), tiling.columns), contract.right.dtype)
+
+
+def packed_batch(contract: Contract) -> tuple[Axis, ...]:
+    return tuple(b for b in contract.batch if b in contract.right.free)
+
+
+def _parts(extent: DimLike, size: int) -> DimLike:
+    return (extent + size - 1) // size
+
+
+def _tiles(isa: Isa) -> Sequence[tuple[int, int]]:
+    """Rows and vectors of tiles that fill the registers and leave some for the operands."""
+    if isa.registers >= 32:
+        return ((6, 4), (8, 3), (12, 2), (12, 1))
+    return ((6, 2), (8, 1)) if isa.has_fma else ((4, 2), (8, 1))
+
+
+def _taken(most: int, extent: DimLike) -> tuple[int, ...]:
+    """The row counts in use: all powers of two below the most, unless the extent is known."""
+    sizes = (most, *(s for s in (8, 4, 2, 1) if s < most))
+    if not is_static(extent):
+        return sizes
+    used = list(_cut(extent, sizes))
+    return tuple(s for s in sizes if s in used) or (1,)
+
+
+def _cut(extent: int, sizes: Sequence[int]) -> Iterator[int]:
+    for size in sizes:
+        yield from [size] * (extent // size)
+        extent %= size
+
+
+def _cost(contract: Contract, rows: int, vectors: int, lanes: int) -> int:
+    """Cycles of one inner step over all tiles: multiplications, or their latency in small tiles."""
+    m = contract.rows.extent if is_static(contract.rows.extent) else 24
+    n = contract.columns.extent if is_static(contract.columns.extent) else 24 * lanes
+    panels = -(-n // (vectors * lanes))
+    return panels * sum(max(r * vectors, FMA_LATENCY) for r in _cut(m, _taken(rows, m)))
+
+
+def sums_dtype(contract: Contract) -> DType:
+    """The dtype of the registers: small integers wrap alike in 32 bits."""
+    sums = contract.sums
+    if sums.is_integer and sums.itemsize < 4:
+        return DType.I32
+    return sums
