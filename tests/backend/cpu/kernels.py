@@ -51,6 +51,7 @@ class Batch:
         ]
         self.text = module(made, isa)
         self.native = Native(self.text, isa)
+        self.name = lambda number: f"kernel{number}"
 
     def run(self, number: int, parts: int = 1) -> tuple[int, list[np.ndarray]]:
         """The error code and the results; the parallel axis is handed out in `parts`."""
@@ -63,7 +64,7 @@ class Batch:
         extent = evaluate(schedule.parallel.extent, work.sizes) if schedule.parallel else 1
         edges = np.linspace(0, max(1, extent), parts + 1).astype(int)
         for start, stop in itertools.pairwise(edges):
-            code = self.native.call_part(f"kernel{number}", pointers, sizes, int(start), int(stop))
+            code = self.native.call_part(self.name(number), pointers, sizes, int(start), int(stop))
             if code:
                 return code, []
         results: list[np.ndarray] = []

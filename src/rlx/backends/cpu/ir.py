@@ -412,7 +412,7 @@ class Code:
     def outlined(self, name: str, build: Callable[..., Vec], *args: Vec) -> Vec:
         """A helper function: long code that is written once in a module and called."""
         result = args[0].dtype
-        full = ".".join([name, *(self.suffix(ELEMENT[a.dtype]) for a in args)])
+        full = ".".join([name, *(a.dtype.value for a in args), str(self.lanes)])
         kinds = [a.type for a in args]
         if full not in self.shared:
             self.shared[full] = ""

@@ -1,0 +1,244 @@
+"""Loop nests: every tail, layout and size; guards, gathered rows, parts, and other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import Error
+from rlx.ir.layout import Layout
+from rlx.ir.mir import Node
+from rlx.kernel.expr import Kernel
+from rlx.kernel.form import form
+from rlx.op import lookup
+
+pytest.importorskip("llvmlite")
+
+from rlx.backends.cpu.emit import emit, legal, module
+from rlx.backends.cpu.isa import AVX2, AVX512, NEON, SSE2, Isa, host
+from rlx.backends.cpu.jit import assembled
+from rlx.kernel.schedule import Schedule, choose
+from rlx.kernel.schedule import check as check_schedule
+from tests.backend.cpu.kernels import Batch, Machine, Work, assert_close
+
+TAILS = range(71)
+ops = rlx.ops
+Build = Callable[..., Any]
+
+
+def region(build: Build, *shapes: rlx.Shape) -> tuple[Node, Build]:
+    """A region node whose body is `build`."""
+    body = rlx.Graph("body")
+    made = build(*(body.input(f"v{i}", s) for i, s in enumerate(shapes)))
+    body.set_outputs(list(made) if isinstance(made, tuple) else [made])
+    g = rlx.Graph("region")
+    inputs = [g.input(f"x{i}", s) for i, s in enumerate(shapes)]
+    return g.node("region", inputs, {"body": body}), build
+
+
+def kernel_of(build: Build, *shapes: rlx.Shape) -> Kernel:
+    return form(region(build, *shapes)[0])
+
+
+def data(*shapes: rlx.Shape, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [(rng.normal(size=s.static_dims) * 3).astype(s.dtype.numpy) for s in shapes]
+
+
+NESTS: dict[str, tuple[Build, Callable[[int], tuple[list[int], ...]]]] = {
+    "chain": (lambda x, y: ops.relu(x * 2.0 + y) - ops.exp(x), lambda n: ([3, n], [3, n])),
+    "row": (lambda x: ops.softmax(x, axis=-1), lambda n: ([3, n],)),
+    "column": (lambda x: ops.softmax(x, axis=0), lambda n: ([3, n],)),
+    "tall": (lambda x: ops.softmax(x, axis=0), lambda n: ([n, 3],)),
+    "norm": (lambda x, g: ops.rms_norm(x, g), lambda n: ([2, n], [n])),
+    "sum of rows": (lambda x: ops.sum(x, axes=1), lambda n: ([4, n],)),
+    "sum of columns": (lambda x: ops.sum(x, axes=0), lambda n: ([4, n],)),
+    "sum of all": (lambda x: ops.sum(x), lambda n: ([2, 3, n],)),
+    "most of all": (lambda x: ops.max(x), lambda n: ([2, n + 1],)),
+    "first of the most": (lambda x: ops.argmax(x, axis=-1), lambda n: ([3, n + 1],)),
+    "turned": (lambda x, y: ops.transpose(x, perm=(1, 0)) + y, lambda n: ([n, 5], [5, n])),
+    "backwards": (lambda x: ops.flip(x, axes=(1,)) * 2.0, lambda n: ([3, n],)),
+    "every second": (
+        lambda x: ops.slice(x, starts=(0, 1), stops=(3, 10**6), steps=(1, 2)),
+        lambda n: ([3, 2 * n + 1],),
+    ),
+    "padded": (lambda x: ops.pad(x, low=(1, 3), high=(2, 1), value=7.0), lambda n: ([2, n],)),
+    "joined": (lambda x, y: ops.exp(ops.concat(x, y, axis=1)), lambda n: ([2, n], [2, 5])),
+    "joined rows": (lambda x, y: ops.concat(x, y, axis=0), lambda n: ([2, n], [3, n])),
+    "with means": (
+        lambda x: (x - ops.mean(x, axes=1, keepdims=True), ops.mean(x, axes=1, keepdims=True)),
+        lambda n: ([3, n],),
+    ),
+}
+
+
+@pytest.mark.parametrize("isa", [host(), AVX2, SSE2], ids=["host", "avx2", "sse2"])
+@pytest.mark.parametrize("name", NESTS)
+def test_every_tail(name: str, isa: Isa) -> None:
+    """One kernel for each length up to past four vectors of any machine but this one's, which
+    takes a longer row too."""
+    build, dims_of = NESTS[name]
+    lengths = TAILS if isa is host() else (0, 1, 7, 8, 9, 33)
+    lengths = [*lengths, 131, 257] if isa is host() else lengths
+    works: list[Work] = []
+    for n in lengths:
+        shapes = [rlx.Shape(d) for d in dims_of(n)]
+        works.append(Work(kernel_of(build, *shapes), data(*shapes, seed=n), {}))
+    batch = Batch(works, isa)
+    for i, work in enumerate(works):
+        check_run(batch, i, build, work)
+
+
+def check_run(batch: Batch, i: int, build: Build, work: Work, parts: int = 1) -> None:
+    code, results = batch.run(i, parts)
+    assert code == 0
+    with np.errstate(all="ignore"):
+        want = build(*work.arrays)
+    for got, expected in zip(results, want if isinstance(want, tuple) else (want,), strict=True):
+        assert_close(got, np.asarray(expected), f"{batch.kernels[i]}\n{batch.schedules[i]}")
+
+
+DYNAMIC: dict[str, tuple[Build, Callable[[Any], tuple[list[Any], ...]]]] = {
+    "rows": (lambda x: ops.softmax(x, axis=-1), lambda n: ([3, n],)),
+    "columns": (lambda x: ops.softmax(x, axis=0), lambda n: ([n, 5],)),
+    "mean": (lambda x: ops.mean(x, axes=(0, 1)), lambda n: ([n, 4],)),
+    "padded": (lambda x: ops.pad(x, low=(0, 3), high=(0, 1), value=7.0), lambda n: ([2, n],)),
+    "joined": (lambda x, y: ops.concat(x, y, x, axis=1), lambda n: ([2, n], [2, 5])),
+    "turned": (lambda x: ops.transpose(x, perm=(1, 0)), lambda n: ([n, 5],)),
+    "norm": (lambda x, g: ops.layer_norm(x, g, g), lambda n: ([2, n], [n])),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_one_code_for_every_size(name: str) -> None:
+    build, dims_of = DYNAMIC[name]
+    symbol = rlx.Dim("n", 0, 1000)
+    kernel = kernel_of(build, *(rlx.Shape(d) for d in dims_of(symbol)))
+    works: list[Work] = []
+    for n in (1, 2, 15, 16, 17, 64, 200):
+        shapes = [rlx.Shape(d) for d in dims_of(n)]
+        works.append(Work(kernel, data(*shapes, seed=n), {"n": n}))
+    batch = Batch(works[:1], host())
+    batch.works, batch.kernels = works, batch.kernels * len(works)
+    batch.schedules = batch.schedules * len(works)
+    batch.name = lambda _: "kernel0"
+    for i, work in enumerate(works):
+        check_run(batch, i, build, work)
+
+
+def test_parts_give_the_bits_of_the_whole() -> None:
+    works: list[Work] = []
+    for build, dims_of in NESTS.values():
+        for n in (1, 37, 150):
+            shapes = [rlx.Shape(d) for d in dims_of(n)]
+            works.append(Work(kernel_of(build, *shapes), data(*shapes, seed=n), {}))
+    batch = Batch(works, host())
+    for i in range(len(works)):
+        whole = batch.run(i)[1]
+        for parts in (2, 3):
+            for a, b in zip(whole, batch.run(i, parts)[1], strict=True):
+                assert a.tobytes() == b.tobytes()
+
+
+# -- layouts --------------------------------------------------------------------------------------
+
+
+def test_operands_and_results_of_any_layout() -> None:
+    """A transposed operand, one read backwards from its end, and a result with padded rows."""
+    shape = rlx.Shape([6, 20])
+    node, build = region(lambda x, y: x * 2.0 + y, shape, shape)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 6)).astype("f"), rng.normal(size=(6, 20)).astype("f")
+    turned = Layout((6, 20), (1, 6))
+    back = Layout((6, 20), (-20, -1), 119)
+    padded = Layout((6, 20), (32, 1), 4)
+    kernel = form(node, [turned, back], [padded])
+    kernel = replace(kernel, results=(rlx.Shape([6 * 32]),))
+    for isa in (host(), AVX2, SSE2):
+        batch = Batch([Work(kernel, [x, y], {})], isa)
+        out = batch.run(0)[1][0].reshape(6, 32)[:, 4:24]
+        np.testing.assert_array_equal(out, build(x.T, y[::-1, ::-1]))
+
+
+# -- gathered rows --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["i32", "i64", "u8"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_row_that_is_not_there_is_an_error_code(dtype: str, axis: int) -> None:
+    table, rows = rlx.Shape([7, 9]), rlx.Shape([20], dtype)
+    build = lambda x, i: ops.gather(x, i, axis=axis)
+    kernel = kernel_of(build, table, rows)
+    (x,) = data(table)
+    limit = 7 if axis == 0 else 9
+    good = (np.arange(20) % limit).astype(rows.dtype.numpy)
+    bad = [good.copy() for _ in range(2)]
+    bad[0][19], bad[1][3] = limit, 200 if dtype == "u8" else -1
+    batch = Batch([Work(kernel, [x, i], {}) for i in (good, *bad)], host())
+    check_run(batch, 0, build, batch.works[0])
+    assert batch.run(1)[0] == 1
+    assert batch.run(2)[0] == 1
+
+
+def test_no_row_of_an_empty_table_is_there() -> None:
+    table, rows = rlx.Shape([0, 9]), rlx.Shape([3], "i64")
+    kernel = kernel_of(lambda x, i: ops.gather(x, i, axis=0), table, rows)
+    batch = Batch([Work(kernel, [*data(table), np.zeros(3, "i8")], {})], host())
+    assert batch.run(0)[0] == 1
+
+
+# -- other machines, schedules --------------------------------------------------------------------
+
+
+def test_code_for_every_machine_assembles() -> None:
+    for isa in (AVX512, AVX2, SSE2, NEON):
+        functions = []
+        for number, (build, dims_of) in enumerate(NESTS.values()):
+            kernel = legal(kernel_of(build, *(rlx.Shape(d) for d in dims_of(37))))
+            schedule = choose(kernel, Machine(isa.vector_bytes))
+            functions.append(emit(kernel, schedule, isa, f"k{number}"))
+        text = assembled(module(functions, isa), isa)
+        assert all(f"k{n}:" in text for n in range(len(functions)))
+
+
+def test_no_code_calls_a_library() -> None:
+    """What LLVM would make a call of (fmod, floor without an instruction) is written out."""
+    for isa in (AVX512, AVX2, SSE2, NEON):
+        functions = []
+        for name in ("exp", "log", "pow", "rem", "sin", "erfc", "atan2", "floor", "round", "cast"):
+            attrs = {"to": rlx.DType.F16} if name == "cast" else {}
+            g = rlx.Graph(name)
+            decl = lookup(name)
+            count = len(decl.signature.operands)
+            inputs = [g.input(f"x{i}", rlx.Shape([40], "f64")) for i in range(count)]
+            kernel = legal(form(g.node(decl, inputs, attrs)))
+            schedule = choose(kernel, Machine(isa.vector_bytes))
+            functions.append(emit(kernel, schedule, isa, f"k_{name}"))
+        text = assembled(module(functions, isa), isa)
+        calls = [c for c in text.splitlines() if c.split()[:1] in (["call"], ["callq"], ["bl"])]
+        own = ("power", "fmod", "erfc_tail", "atan2")
+        assert all(any(name in c for name in own) for c in calls), calls
+
+
+def test_a_schedule_of_another_kernel_is_refused() -> None:
+    one = legal(kernel_of(lambda x: x + 1.0, rlx.Shape([4])))
+    other = legal(kernel_of(lambda x: x + 1.0, rlx.Shape([4])))
+    schedule = choose(one, Machine(64))
+    check_schedule(schedule, one)
+    with pytest.raises(Error, match="its loops are not the kernel's axes"):
+        emit(other, schedule, AVX2)
+    with pytest.raises(Error, match="it does not unroll"):
+        emit(one, Schedule(schedule.order, None, 0, schedule.order[0]), AVX2)
+
+
+def test_the_same_kernel_gives_the_same_text() -> None:
+    texts = set()
+    for _ in range(3):
+        kernel = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 40])))
+        texts.add(emit(kernel, choose(kernel, Machine(64)), AVX512).text)
+    assert len(texts) == 1
