@@ -244,7 +244,7 @@ def test_floats_round_once(name: str, dtype: Any) -> None:
 def test_floats_are_divided(dtype: Any) -> None:
     """Quotients and what they leave are exact fractions, rounded once. Of numbers within a factor
     of 2^10 the floored quotient has no more digits than f16 holds."""
-    x = floats(dtype)
+    x = floats(dtype, 30)
     x = x[np.isfinite(x) & (x != 0) & (np.abs(x) > 1e-2) & (np.abs(x) < 10)]
     pairs = (x[:, None], x)
     for name, function in (

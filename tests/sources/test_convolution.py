@@ -31,7 +31,6 @@ SOURCES = {
     "global_avg_pool": "ONNX's test cases of GlobalAveragePool",
     "global_max_pool": "ONNX's test cases of GlobalMaxPool",
     "global_lp_pool": "numpy.linalg.norm of each image",
-    "fused_conv_bias_act": "spelled as conv, which has sources of its own",
 }
 RNG = np.random.default_rng(11)
 

@@ -28,8 +28,6 @@ SOURCES = {
     "mean_variance_normalization": "ONNX's test case of MeanVarianceNormalization; "
     "scipy.stats.zscore",
     "axial_rope_2d": "complex numbers turned by e^(i·angle)",
-    "fused_residual_ln": "spelled as layer_norm, which has a source of its own",
-    "fused_residual_rms_norm": "spelled as rms_norm, which has a source of its own",
 }
 RNG = np.random.default_rng(17)
 SUMS = {"rtol": 1e-5, "atol": 1e-5}
