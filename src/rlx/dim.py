@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias, TypeGuard
 
@@ -324,29 +324,11 @@ def substitute(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
     return total
 
 
-def compile_dims(dims: Sequence[DimLike], names: Sequence[str]) -> Callable[..., tuple[int, ...]]:
-    """A function of the named sizes, in order, that gives every dim's value.
-
-    The source holds numbered locals and integers only, never a name from a model.
-    """
-    local = {name: f"d{i}" for i, name in enumerate(names)}
-    body = "".join(f"{_source(d, local)}," for d in dims)
-    source = f"lambda {','.join(local.values())}: ({body})"
-    scope: dict[str, object] = {
-        "__builtins__": {},
-        "max": max,
-        "min": min,
-        "div": _safe_div,
-        "mod": _safe_mod,
-    }
-    return eval(source, scope)
-
-
-def _safe_div(a: int, b: int) -> int:
+def safe_div(a: int, b: int) -> int:
     return a // b if b else 0
 
 
-def _safe_mod(a: int, b: int) -> int:
+def safe_mod(a: int, b: int) -> int:
     return a % b if b else 0
 
 
@@ -369,19 +351,6 @@ def _with_bound(symbol: Symbol, sizes: Mapping[str, DimLike]) -> Symbol:
     if not isinstance(symbol.max, Dim):
         return symbol
     return replace(symbol, max=dim_max(0, substitute(symbol.max, sizes)))
-
-
-def _source(dim: DimLike, local: Mapping[str, str]) -> str:
-    if not isinstance(dim, Dim):
-        return str(int(dim))
-    return "+".join("*".join([str(c), *(_atom_source(a, local) for a in m)]) for m, c in dim.terms)
-
-
-def _atom_source(atom: Atom, local: Mapping[str, str]) -> str:
-    if isinstance(atom, Symbol):
-        return local[atom.name]
-    fn = {"//": "div", "%": "mod"}.get(atom.fn, atom.fn)
-    return f"{fn}({', '.join(_source(a, local) for a in atom.args)})"
 
 
 def _terms(dim: DimLike) -> tuple[tuple[Monomial, int], ...]:
@@ -423,7 +392,7 @@ def _call(fn: str, a: DimLike, b: DimLike) -> DimLike:
 def _floordiv(a: DimLike, b: DimLike) -> DimLike:
     """a // b; by zero it is 0, as everywhere in rlx. (k·A + B) // k = A + B // k."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
-        return _safe_div(a, b)
+        return safe_div(a, b)
     if isinstance(b, Dim):
         exact = exact_div(a, b) if lower_bound(b) >= 1 else None
         return _call("//", a, b) if exact is None else exact
@@ -441,7 +410,7 @@ def _floordiv(a: DimLike, b: DimLike) -> DimLike:
 def _mod(a: DimLike, b: DimLike) -> DimLike:
     """a % b, by a - (a // b)·b where that is a polynomial."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
-        return _safe_mod(a, b)
+        return safe_mod(a, b)
     if isinstance(b, Dim):
         return 0 if exact_div(a, b) is not None and lower_bound(b) >= 1 else _call("%", a, b)
     if b == 0:

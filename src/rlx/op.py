@@ -19,21 +19,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlx import attrs as attributes
 from rlx import sig
 from rlx.dim import DimLike
-from rlx.dtype import DType, promote, promote_all, weak
+from rlx.dtype import DType
 from rlx.errors import Error, GraphError
-from rlx.extent import measure
+from rlx.operands import Array, alike, computable, dtypes_of, fitted, python_names
+from rlx.pattern import Pattern as Pattern
+from rlx.pattern import Var as Var
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
     from rlx.ir.layout import Layout
     from rlx.ir.mir import Graph, Node
 
-Array = NDArray[Any]
 PAGES = (
     "leaves",
     "elementwise",
@@ -92,24 +92,6 @@ class Kind(enum.Enum):
     CONTROL = "control"  # holds graphs that run or not, once or often
     REGION = "region"  # holds a graph that runs as one kernel
     BLOCK = "block"  # a row of the block table: HIR only, gone after lowering
-
-
-class Pattern:
-    """An op applied to patterns: what a rule looks for."""
-
-    __slots__ = ("args", "attrs", "op")
-
-    def __init__(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Any]) -> None:
-        self.op, self.args, self.attrs = op, args, attrs
-
-
-class Var:
-    """A pattern variable: matches any node, or any attribute value."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
 
 Lowering = Callable[..., Any]
@@ -224,7 +206,7 @@ class Op:
         if self.normalise is None:
             return canonical
         self.signature.check_arity(len(shapes))
-        return canonical | self.normalise(*shapes, **_python_names(canonical))
+        return canonical | self.normalise(*shapes, **python_names(canonical))
 
     def _spelled(self, name: str) -> str:
         """The attribute's own name: no underscore, and `axis`, the Array API's, is `axes`."""
@@ -262,7 +244,7 @@ class Op:
         if self._shape is None:
             return self.signature.infer(shapes, attrs)
         self.signature.unify(shapes, attrs)
-        given = self._shape(*shapes, **_python_names(attrs))
+        given = self._shape(*shapes, **python_names(attrs))
         return given if isinstance(given, tuple) else (given,)
 
     def flops(
@@ -313,7 +295,7 @@ class Op:
             ]
         )
         first = given if self.signature.operands else [graph]
-        made = self.lower(*first, **_python_names(attrs))
+        made = self.lower(*first, **python_names(attrs))
         results = made if isinstance(made, tuple) else (made,)
         if keep:
             return results
@@ -357,7 +339,7 @@ class Op:
         """The shapes of the results where no more than shapes is known: no casts."""
         shapes = [
             a if isinstance(a, Shape) else Shape(np.shape(a), DType.of(a.dtype))
-            for a in self._alike(args)
+            for a in alike(self.signature, args)
         ]
         try:
             results = self.infer(shapes, self.canonical(attrs, shapes))
@@ -381,13 +363,13 @@ class Op:
         self, arrays: Sequence[Array], attrs: Mapping[str, Any], results: Sequence[Shape]
     ) -> Any:
         """The reference on checked operands, with results of exactly the inferred shapes."""
-        given = arrays if self.is_exact else [_computable(a) for a in arrays]
+        given = arrays if self.is_exact else [computable(a) for a in arrays]
         with np.errstate(all="ignore"):
-            made = self.reference(*given, **_python_names(attrs))
+            made = self.reference(*given, **python_names(attrs))
             if not self.gives_items(results):
-                return _fitted(self, made, results[0])
+                return fitted(self.name, made, results[0])
             sizes: dict[str, int] = {}
-            return tuple(_fitted(self, m, r, sizes) for m, r in zip(made, results, strict=True))
+            return tuple(fitted(self.name, m, r, sizes) for m, r in zip(made, results, strict=True))
 
     def _flattened(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """concat([a, b]) is concat(a, b); optional operands at the end may be None."""
@@ -405,8 +387,8 @@ class Op:
     def _arrays(self, args: Sequence[Any]) -> list[Array]:
         """Arrays of equal dtypes where the signature asks for equal dtypes."""
         try:
-            arrays = [attributes.array_of(a) for a in self._alike(args)]
-            wanted = self._dtypes([Shape(a.shape, DType.of(a.dtype)) for a in arrays])
+            arrays = [attributes.array_of(a) for a in alike(self.signature, args)]
+            wanted = dtypes_of(self.signature, [Shape(a.shape, DType.of(a.dtype)) for a in arrays])
         except GraphError as error:
             raise GraphError(f"{self.name}: {error}") from None
         return [
@@ -419,8 +401,12 @@ class Op:
         from rlx.ir.mir import Node
 
         try:
-            nodes = [a if isinstance(a, Node) else graph.constant(a) for a in self._alike(args)]
-            wanted = self._dtypes([n.shape if not n.has_items else None for n in nodes])
+            nodes = [
+                a if isinstance(a, Node) else graph.constant(a) for a in alike(self.signature, args)
+            ]
+            wanted = dtypes_of(
+                self.signature, [n.shape if not n.has_items else None for n in nodes]
+            )
         except GraphError as error:
             raise GraphError(f"{self.name}{graph._here()}: {error}") from None  # pyright: ignore[reportPrivateUsage]
         return [
@@ -428,91 +414,11 @@ class Op:
             for n, d in zip(nodes, wanted)
         ]
 
-    def _dtypes(self, shapes: Sequence[Shape | None]) -> list[DType | None]:
-        """What each operand is to be cast to: the promoted dtype of its letter's operands."""
-        letters = [
-            self.signature.operand(i).letter if self.signature.operands else None
-            for i in range(len(shapes))
-        ]
-        merged: dict[str, DType] = {}
-        for letter, shape in zip(letters, shapes):
-            if letter is not None and shape is not None:
-                known = merged.get(letter, shape.dtype)
-                merged[letter] = promote(known, shape.dtype)
-        return [
-            None if letter is None or shape is None else merged[letter]
-            for letter, shape in zip(letters, shapes)
-        ]
-
-    def _alike(self, args: Sequence[Any]) -> list[Any]:
-        """Python scalars made arrays of the dtype that the operands beside them give."""
-        for i, a in enumerate(args):
-            if a is None:
-                raise GraphError(f"operand {i} is None, expected an array or a node")
-        letters = [
-            self.signature.operand(i).letter if self.signature.operands else None
-            for i in range(len(args))
-        ]
-        known: dict[str | None, list[DType]] = {}
-        for letter, a in zip(letters, args):
-            if not is_weak(a) and hasattr(a, "dtype"):
-                known.setdefault(letter, []).append(DType.of(a.dtype))
-        return [
-            scalar(a, promote_all(known[letter]) if letter in known and letter else None)
-            if is_weak(a)
-            else a
-            for letter, a in zip(letters, args)
-        ]
-
     def __repr__(self) -> str:
         return f"<op {self.name}: {self.signature.text}>"
 
 
 _MATH = {"max": max, "min": min}
-
-
-def _python_names(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attribute names that are Python keywords carry an underscore in the reference."""
-    return {f"{k}_" if k in ("else", "if", "while", "in") else k: v for k, v in attrs.items()}
-
-
-def _computable(array: Array) -> Array:
-    """What a reference computes with: no half floats, and rows side by side, as NumPy sums in
-    memory order and the bits of a result must not depend on where a plan puts its operands."""
-    return np.asarray(array, DType.of(array.dtype).compute.numpy, order="C")
-
-
-def is_weak(value: Any) -> bool:
-    """Is it a Python scalar? NumPy's have a dtype of their own, though some subclass Python's."""
-    return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
-
-
-def scalar(value: bool | int | float | complex, beside: DType | None = None) -> Array:
-    """A Python scalar as an array; beside an array its kind counts, not its size."""
-    if beside is None:
-        defaults = {bool: DType.BOOL, int: DType.I64, float: DType.F32, complex: DType.C64}
-        beside = defaults[type(value)]
-    dtype = weak(value, beside)
-    if isinstance(value, int) and not isinstance(value, bool) and dtype.is_integer:
-        info = np.iinfo(dtype.numpy)
-        if not info.min <= value <= info.max:
-            raise GraphError(f"{value} does not fit {dtype}")
-    with np.errstate(all="ignore"):
-        return np.asarray(value).astype(dtype.numpy)
-
-
-def _fitted(op: Op, made: Any, expected: Shape, sizes: dict[str, int] | None = None) -> Array:
-    """The result in its dtype. What it measures goes to `sizes`, for the results beside it."""
-    array = np.asarray(made)
-    if expected.is_measured:
-        known = {} if sizes is None else sizes
-        known.update(measure(expected.dims, array.shape) | known)
-        expected = expected.bind(known)
-    if array.dtype != expected.dtype.numpy:
-        array = array.astype(expected.dtype.numpy)
-    if array.shape != expected.dims:
-        raise Error(f"{op.name}: the reference gave {list(array.shape)}, the rule {expected}")
-    return array
 
 
 # -- the table ------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from rlx.ir.interpret import evaluate
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph
 from rlx.ir.text import read, show
+from rlx.operands import computable, python_names
 from rlx.shape import Shape
 
 CASES = 24
@@ -81,7 +82,7 @@ def test_shape_rule_is_what_the_reference_gives(op: table.Op) -> None:
         attrs = op.canonical(case.attrs, shapes)
         results = op.infer(shapes, attrs)
         with np.errstate(all="ignore"):
-            made = op.reference(*_computable(op, arrays), **table._python_names(attrs))
+            made = op.reference(*_computable(op, arrays), **python_names(attrs))
         for value, shape in zip(as_tuple(made) if len(results) > 1 else [made], results):
             value = value[0] if isinstance(value, tuple) else value
             found = measure(shape.dims, np.shape(value))
@@ -90,7 +91,7 @@ def test_shape_rule_is_what_the_reference_gives(op: table.Op) -> None:
 
 
 def _computable(op: table.Op, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    return arrays if op.is_exact else [table._computable(a) for a in arrays]
+    return arrays if op.is_exact else [computable(a) for a in arrays]
 
 
 @pytest.mark.parametrize("op", DRAWN, ids=lambda o: o.name)

@@ -23,6 +23,8 @@ from rlx.dim import Dim, DimLike
 from rlx.errors import Error, GraphError
 from rlx.ir.extents import Extents
 from rlx.ir.operators import Operators
+from rlx.ir.walk import topological as topological
+from rlx.ir.walk import users_of as users_of
 from rlx.shape import DimBinding, Shape
 
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ class Graph:
 
     def constant(self, value: Any) -> Node:
         """A value known now. A Python scalar is what it is among ops: a float is an f32."""
-        from rlx.op import is_weak, scalar
+        from rlx.operands import is_weak, scalar
 
         try:
             known = scalar(value) if is_weak(value) else value
@@ -436,32 +438,6 @@ def _checked_name(what: str, name: Any) -> str:
     if not isinstance(name, str) or not is_text(name):
         raise GraphError(f"{what}'s name is a string of Unicode text, got {name!r}")
     return name
-
-
-def topological(roots: Iterable[Node], leaves: Iterable[Node] = ()) -> list[Node]:
-    """`leaves`, then all that `roots` need, inputs before users, by structure alone."""
-    order: list[Node] = list(leaves)
-    seen = set(order)
-    stack = [(node, False) for node in reversed(list(roots))]
-    while stack:
-        node, is_done = stack.pop()
-        if is_done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack += [(i, False) for i in (*node.awaits[::-1], *node.inputs[::-1]) if i not in seen]
-    return order
-
-
-def users_of(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
-    """Who reads each node, once per user. Being an output is not being read."""
-    users: dict[Node, list[Node]] = {}
-    for node in nodes:
-        users.setdefault(node, [])
-        for i in dict.fromkeys(node.inputs):
-            users.setdefault(i, []).append(node)
-    return users
 
 
 def _record(node: Node, inputs: list[int]) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rlx.dim import DimLike, compile_dims
+from rlx.dim import DimLike
 from rlx.extent import is_measured
+from rlx.formulas import compile_dims
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, Space
 from rlx.ir.mir import Node

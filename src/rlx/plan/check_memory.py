@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rlx.dim import Dim, DimLike, Symbol, compile_dims, evaluate
+from rlx.dim import Dim, DimLike, Symbol, evaluate
 from rlx.extent import measured_in
+from rlx.formulas import compile_dims
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, Slot, Space
 from rlx.ir.mir import Node

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlx.dim import Dim, DimLike, compile_dims
+from rlx.dim import Dim, DimLike
+from rlx.formulas import compile_dims
 from rlx.plan.arena import Neighbours, Span, peak_bytes
 from rlx.plan.proof import Proofs, greatest
 
