@@ -60,7 +60,7 @@ def silu(x):
 
 
 def gelu(x):
-    return x * 0.5 * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))
+    return x * 0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / np.sqrt(2)))
 
 
 def gelu_tanh(x):
