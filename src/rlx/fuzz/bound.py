@@ -23,6 +23,7 @@ from rlx.op import Array, Kind
 from rlx.shape import Shape
 
 FACTOR = 8.0
+WAVES = ("sin", "cos", "tan", "sinc", "polar")
 SUMS = (Kind.CONTRACTION, Kind.CONVOLUTION, Kind.REDUCTION)
 
 
@@ -77,6 +78,8 @@ def _shadow(
     given = made if node.has_items else (made,)
     if not any(_is_inexact(s.dtype) for s in node.shapes) or node.op == "constant":
         return [Shadow.exact(a) for a in given]
+    if _is_open(node, operands):
+        return [Shadow(_wide(a), np.zeros(a.shape), True) for a in given]
     values = _apply(node, [o.value for o in operands], given, sizes)
     eps = max(
         _eps(s.dtype)
@@ -93,6 +96,15 @@ def _shadow(
         else Shadow.exact(given[i])
         for i, shape in enumerate(node.shapes)
     ]
+
+
+def _is_open(node: Node, operands: Sequence[Shadow]) -> bool:
+    """Can nothing be said of the result in f64? So it is with factors of matrices, whose bases
+    are free where values repeat, and with waves of an angle that is not known to a quarter."""
+    factors = node.decl.kind is Kind.SPECIAL and node.decl.jumps(
+        [i.shape for i in node.inputs], node.shapes
+    )
+    return factors or (node.op in WAVES and any(np.any(o.error > 0.25) for o in operands))
 
 
 def _spelled(

@@ -163,6 +163,7 @@ def _qr_shape(a: Shape, *, complete: bool) -> tuple[Shape, Shape]:
 @op(
     "x[*b m n] -> x[...], x[...]",
     kind=Kind.SPECIAL,
+    jumps=True,
     shape=_qr_shape,
     flops="4*b*m*n*min(m, n)",
     why_no_lowering=FACTORS,
@@ -192,6 +193,7 @@ def _svd_shape(a: Shape, *, full_matrices: bool) -> tuple[Shape, Shape, Shape]:
 @op(
     "x[*b m n] -> x[...], x.real[...], x[...]",
     kind=Kind.SPECIAL,
+    jumps=True,
     shape=_svd_shape,
     flops="20*b*m*n*min(m, n)",
     why_no_lowering=FACTORS,
@@ -227,6 +229,7 @@ def _(a: Any) -> Any:
 @op(
     "x[*b n n] -> x.real[*b n], x[*b n n]",
     kind=Kind.SPECIAL,
+    jumps=True,
     flops="9*b*n*n*n",
     why_no_lowering=FACTORS,
 )
