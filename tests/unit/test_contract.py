@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 import rlx
+from bench.models import transformer
 from rlx import ops
 from rlx.draw import Draw
 from rlx.dtype import DType
 from rlx.ir.interpret import evaluate
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.contract import Accumulator, Contract
+from rlx.kernel.contract import Accumulator, Contract, materialised
 from rlx.kernel.expr import Load
+from rlx.kernel.form import body_of
 from rlx.kernel.form_contract import NotAContraction, form_contract
 from rlx.kernel.interpret import run
 from rlx.op import lookup
@@ -179,6 +181,45 @@ def test_a_prologue_is_an_expression() -> None:
     x, scale = (rng.normal(size=s).astype(np.float32) for s in ((3, 4), (5,)))
     w = rng.integers(-9, 9, (4, 5)).astype(np.int8)
     assert_close(meaning(contract, [x, w, scale])[0], x @ (w * scale))
+
+
+@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
+def test_a_computed_left_operand_is_a_kernel_of_its_own(batch: tuple[int, ...]) -> None:
+    def build(x: Node, y: Node, w: Node) -> Node:
+        return ops.matmul(ops.sub(x, y), w)
+
+    dims = ((*batch, 3, 4), (4,), (*batch, 4, 5))
+    kernel, contract = materialised(form_contract(region(build, *map(Shape, dims))))
+    rng = np.random.default_rng(5)
+    x, y, w = (rng.normal(size=d).astype(np.float32) for d in dims)
+    (left,) = run(kernel, [x, y, w], {})
+    assert isinstance(contract.left, Load)
+    assert_close(meaning(contract, [x, y, w, left])[0], (x - y) @ w)
+
+
+@pytest.mark.parametrize("target", list(rlx.FusionTarget), ids=lambda t: t.value)
+def test_products_of_real_plans_are_contractions(target: rlx.FusionTarget) -> None:
+    module = transformer(1, rlx.Dim("s", 1, 64), width=32, heads=4, kv_heads=2, ffn=48)
+    lir = rlx.CompilePipeline(target).compile_hir(module).lir
+    steps = [n for n in lir.plan.schedule if products_in(n) == 1]
+    assert steps
+    for node in steps:
+        contract = form_contract(node)
+        assert frozenset(contract.batch) <= contract.right.free, "a weight serves all rows"
+        sizes = {"s": 5}
+        shapes = [i.shape.bind(sizes) for i in node.inputs]
+        rng = np.random.default_rng(6)
+        data = [rng.normal(size=s.static_dims).astype(s.dtype.numpy) for s in shapes]
+        body = body_of(node).bind(sizes)
+        want = evaluate(body, {n.attrs["name"]: x for n, x in zip(body.inputs, data)})
+        for got, expected in zip(meaning(contract, data, **sizes), want, strict=True):
+            assert_close(got, expected)
+
+
+def products_in(node: Node) -> int:
+    if node.op in ("matmul", "fused_matmul_bias_act"):
+        return 1
+    return sum(map(products_in, node.attrs["body"].order())) if node.op == "region" else 0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from rlx.dim import DimLike
 from rlx.dtype import DType
+from rlx.ir.layout import Layout
 from rlx.kernel.expr import (
     Affine,
     Apply,
@@ -178,6 +179,26 @@ def through(contract: Contract, change: Callable[[Kernel], Kernel]) -> Contract:
     back = Mover(Exprs(), {}, dict.fromkeys(loads, total))
     left, right, *after = (replace(s, value=back(s.value)) for s in made.stores)
     return replace(contract, left=left.value, right=right.value, stores=tuple(after))
+
+
+def materialised(contract: Contract) -> tuple[Kernel, Contract]:
+    """A kernel that writes the left operand side by side, and the contraction that reads it there:
+    for targets that read rows from memory. It is one more operand, behind the others."""
+    axes = tuple(
+        a for a in (*contract.batch, contract.rows, *contract.inner) if _moves(contract, a)
+    )
+    layout = Layout.contiguous([a.extent for a in axes])
+    at = Affine(tuple((a, s) for a, s in zip(axes, layout.strides) if s != 0))
+    shape = Shape(layout.dims, contract.left.dtype)
+    name = f"{contract.name}.left"
+    kernel = Kernel(name, axes, (Store(0, at, contract.left),), contract.operands, (shape,))
+    operands = (*contract.operands, shape)
+    left = Load(shape.dtype, (), at.axes, len(contract.operands), at)
+    return kernel, replace(contract, left=left, operands=operands)
+
+
+def _moves(contract: Contract, axis: Axis) -> bool:
+    return axis in contract.left.free or axis is contract.rows or axis in contract.inner
 
 
 # -- fewer loops ----------------------------------------------------------------------------------

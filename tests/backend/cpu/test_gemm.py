@@ -214,6 +214,8 @@ def compiled(contracts: Mapping[str, Contract], isa: Isa) -> dict[str, Compiled]
     for number, (name, contract) in enumerate(contracts.items()):
         for has_panels in (True, False) if reads_in_place(contract) else (True,):
             tiling = tiling_of(contract, isa, has_panels=has_panels)
+            if name != "f32":  # whose tiles have every number of rows
+                tiling = replace(tiling, rows=tuple(dict.fromkeys((tiling.rows[0], 1))))
             kind = "panels" if has_panels else "in_place"
             parts[f"{name}, {kind}"] = emitted(contract, tiling, isa, f"k{number}_{kind}")
     native = Native(module_text(functions(parts.values()), isa), isa)
@@ -488,8 +490,14 @@ def test_what_has_no_code_says_why() -> None:
     def computed(x: Node, w: Node) -> Node:
         return ops.matmul(ops.relu(x), w)
 
+    contract = contract_of("f32")
+    tiling = tiling_of(contract, host(), has_panels=True)
+    with pytest.raises(NoGemm, match="leave some of m out"):
+        emit_gemm(contract, replace(tiling, rows=(6,)), host(), "gemm")
+    with pytest.raises(NoGemm, match="are not a vector"):
+        emit_gemm(contract, replace(tiling, lanes=1), host(), "gemm")
     assert "lie apart. Pack it" in refused(WORKS["right turned"], has_panels=False)
     assert "complex" in refused(Work(product, of(DType.C64, *MATRICES)), has_panels=True)
-    assert "left operand is not in memory" in refused(
+    assert "left operand is computed" in refused(
         Work(computed, of(F32, *MATRICES)), has_panels=True
     )

@@ -37,7 +37,7 @@ def legal(contract: Contract) -> Contract:
 
 def emit_gemm(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
     """A legal contraction. Its buffers are the operands, the results, and the panels if any."""
-    check(contract, has_panels=tiling.has_panels)
+    check(contract, tiling, isa)
     shared: dict[str, str] = {}
     work = _Gemm(contract, tiling, isa, shared, name)
     work.write()
@@ -63,7 +63,8 @@ class _Gemm(Work):
         self.open_loads(roots if tiling.has_panels else [*roots, contract.right])
         for s in contract.stores:
             self.open(s, len(contract.operands) + s.result)
-        self.panels = self.buffer(len(contract.operands) + len(contract.results))
+        behind = len(contract.operands) + len(contract.results)
+        self.panels = self.buffer(behind) if tiling.has_panels else ""
         self.batch = self.extents(contract.batch)
         self.packed = {a: self.batch[a] for a in packed_batch(contract)}
         self.m, self.n = self.size(contract.rows.extent), self.size(contract.columns.extent)

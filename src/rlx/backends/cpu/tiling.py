@@ -48,7 +48,7 @@ class Tiling:
 
 def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
     """The tiles that waste least, by the extents that are known."""
-    check(contract, has_panels=has_panels)
+    check_operands(contract, has_panels=has_panels)
     lanes = isa.vector_bytes // sums_dtype(contract).itemsize
     rows, vectors = min(_tiles(isa), key=lambda t: _cost(contract, *t, lanes))
     taken = _taken(rows, contract.rows.extent)
@@ -75,12 +75,27 @@ def _misfit(contract: Contract) -> tuple[int, bool]:
     return apart, contract.columns.extent == 1
 
 
-def check(contract: Contract, *, has_panels: bool) -> None:
-    """Refuse what there is no code for."""
+def check(contract: Contract, tiling: Tiling, isa: Isa) -> None:
+    """Refuse what there is no code for, and a tiling that is not one of this contraction's."""
+    check_operands(contract, has_panels=tiling.has_panels)
+    if tiling.lanes * sums_dtype(contract).itemsize != isa.vector_bytes:
+        raise NoGemm(f"{contract.name}: {tiling.lanes} lanes are not a vector of {isa.name}")
+    extent = contract.rows.extent
+    blocks = (tiling.row_block, extent % tiling.row_block) if is_static(extent) else ()
+    if tiling.rows[-1] != 1 and not (blocks and all(_fits(b, tiling.rows) for b in blocks)):
+        raise NoGemm(f"{contract.name}: tiles of {tiling.rows} rows leave some of {extent} out")
+
+
+def _fits(extent: int, sizes: Sequence[int]) -> bool:
+    return sum(_cut(extent, sizes)) == extent
+
+
+def check_operands(contract: Contract, *, has_panels: bool) -> None:
+    """Refuse operands that tiles cannot read."""
     if contract.sums.is_complex:
         raise NoGemm(f"{contract.name}: complex products have no register tiles")
     if not isinstance(contract.left, Load) or contract.left.args:
-        raise NoGemm(f"{contract.name}: its left operand is not in memory")
+        raise NoGemm(f"{contract.name}: its left operand is computed. Materialise it first")
     right = contract.right
     if has_panels:
         return
@@ -93,7 +108,7 @@ def check(contract: Contract, *, has_panels: bool) -> None:
 def reads_in_place(contract: Contract) -> bool:
     """Can the right operand be read without packing it?"""
     try:
-        check(contract, has_panels=False)
+        check_operands(contract, has_panels=False)
     except NoGemm:
         return False
     return True
