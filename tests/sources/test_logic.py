@@ -13,6 +13,7 @@ from onnx.numpy_helper import from_array
 
 from rlx import ops
 from rlx.dtype import DType
+from rlx.errors import Error
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.op import lookup
@@ -167,6 +168,8 @@ def test_leaves_give_what_they_are_given(dtype: DType) -> None:
     for got, want in ((given, x), (w, x[::-1]), (c, x)):
         assert got.dtype == x.dtype
         same(got, want.tolist())
+    with pytest.raises(Error, match="no value for w"):
+        evaluate(g, {"x": x})
 
 
 def test_constants_are_onnxs() -> None:
@@ -186,3 +189,4 @@ def test_items_are_results_by_their_place() -> None:
     got, want = evaluate(g, {"x": x}), np.array_split(x, 3)
     for place, part in zip((2, 0, 1), got, strict=True):
         np.testing.assert_array_equal(part, want[place])
+        assert lookup("item").reference(*want, index=place) is want[place]
