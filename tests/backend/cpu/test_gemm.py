@@ -12,12 +12,21 @@ import pytest
 
 import rlx
 from rlx import ops
+from rlx.backends.cpu import emit
 from rlx.backends.cpu.emit import Function
-from rlx.backends.cpu.emit import module as module_text
-from rlx.backends.cpu.gemm import emit_gemm, emit_pack, legal
+from rlx.backends.cpu.gemm import emit_gemm, legal
 from rlx.backends.cpu.isa import AVX512, ISAS, NEON, Isa, host
 from rlx.backends.cpu.jit import Native, assembled
-from rlx.backends.cpu.tiling import NoGemm, Tiling, oriented, panels_of, reads_in_place, tiling_of
+from rlx.backends.cpu.tiling import (
+    NoGemm,
+    Tiling,
+    is_worth_packing,
+    oriented,
+    pack_kernel,
+    panels_of,
+    reads_in_place,
+    tiling_of,
+)
 from rlx.backends.cpu.work import Source
 from rlx.dim import DimLike, evaluate
 from rlx.dtype import DType
@@ -26,8 +35,10 @@ from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
 from rlx.kernel.form_contract import form_contract
+from rlx.kernel.schedule import choose, sizes_of
 from rlx.shape import Shape
 from tests.backend.cpu.guarded import addresses, guarded
+from tests.backend.cpu.kernels import Machine
 
 Array = np.ndarray[Any, Any]
 Build = Callable[..., Node | tuple[Node, ...]]
@@ -218,7 +229,7 @@ def compiled(contracts: Mapping[str, Contract], isa: Isa) -> dict[str, Compiled]
                 tiling = replace(tiling, rows=tuple(dict.fromkeys((tiling.rows[0], 1))))
             kind = "panels" if has_panels else "in_place"
             parts[f"{name}, {kind}"] = emitted(contract, tiling, isa, f"k{number}_{kind}")
-    native = Native(module_text(functions(parts.values()), isa), isa)
+    native = Native(emit.module(functions(parts.values()), isa), isa)
     return {name: Compiled(*part, native) for name, part in parts.items()}
 
 
@@ -226,8 +237,16 @@ Part = tuple[Contract, Tiling, Source | None, Source]
 
 
 def emitted(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Part:
-    pack = emit_pack(contract, tiling, isa, f"{name}_pack") if tiling.has_panels else None
+    pack = packed(contract, tiling, isa, f"{name}_pack") if tiling.has_panels else None
     return contract, tiling, pack, emit_gemm(contract, tiling, isa, name)
+
+
+def packed(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+    kernel = emit.legal(pack_kernel(contract, tiling))
+    schedule = choose(kernel, Machine(isa.vector_bytes))
+    assert schedule.parallel
+    function = emit.emit(kernel, schedule, isa, name)
+    return Source(function, sizes_of(kernel), schedule.parallel.extent)
 
 
 def functions(parts: Iterable[Part]) -> list[Function]:
@@ -351,7 +370,7 @@ def check_product(case: Case, got: Array) -> None:
     assert (abs(wide(got) - exact) <= allowed).all()
 
 
-def sizes_of(name: str) -> list[dict[str, int]]:
+def sizes_for(name: str) -> list[dict[str, int]]:
     """Random sizes from 0 to 70, and a few that need several blocks."""
     work = WORKS[name]
     if work.sizes:
@@ -369,7 +388,7 @@ def is_product(name: str) -> bool:
 
 @on_isas(is_product)
 def test_products(isa: Isa, name: str) -> None:
-    for seed, sizes in enumerate(sizes_of(name)):
+    for seed, sizes in enumerate(sizes_for(name)):
         case = Case(name, sizes, seed)
         for kind in kinds(isa, name):
             (got,) = case.run(kind)
@@ -381,7 +400,7 @@ def test_what_surrounds_a_product(isa: Isa, name: str) -> None:
     """The exact results to 8 · eps · Σ|terms|: on the sizes of the operands,
     sums, products and maxima give the sum of their terms' sizes. GELU is at most 1.13 times as
     steep as that, which leaves 8 · eps room for its own roundings."""
-    for seed, sizes in enumerate(sizes_of(name)):
+    for seed, sizes in enumerate(sizes_for(name)):
         case = Case(name, sizes, seed)
         want, terms = case.exact(lambda x: x), case.exact(sizes_in)
         eps = 8 * EPS[case.dtypes[0]]
@@ -396,7 +415,7 @@ def test_what_surrounds_a_product(isa: Isa, name: str) -> None:
 
 @on_isas(lambda name: name in ("f32", "batch broadcast", "heads", "several"))
 def test_bits_do_not_depend_on_how_the_work_is_split(isa: Isa, name: str) -> None:
-    sizes = {"b": 2, "m": 205, "k": 530, "n": 131} if name == "f32" else sizes_of(name)[0]
+    sizes = {"b": 2, "m": 205, "k": 530, "n": 131} if name == "f32" else sizes_for(name)[0]
     case = Case(name, sizes, 3)
     for kind in kinds(isa, name):
         for once, apart in zip(case.run(kind), case.run(kind, "one by one"), strict=True):
@@ -419,7 +438,7 @@ def test_bits_do_not_depend_on_the_tile() -> None:
 
 def one(contract: Contract, tiling: Tiling, isa: Isa) -> Compiled:
     part = emitted(contract, tiling, isa, "gemm")
-    return Compiled(*part, Native(module_text(functions([part]), isa), isa))
+    return Compiled(*part, Native(emit.module(functions([part]), isa), isa))
 
 
 def test_known_sizes_choose_the_tile() -> None:
@@ -454,7 +473,7 @@ def test_equal_structure_is_equal_code() -> None:
 def test_other_processors_get_code_that_assembles(name: str) -> None:
     contract = contract_of(name)
     tiling = tiling_of(contract, NEON, has_panels=True)
-    text = module_text(functions([emitted(contract, tiling, NEON, "gemm")]), NEON)
+    text = emit.module(functions([emitted(contract, tiling, NEON, "gemm")]), NEON)
     assert "fmla" in assembled(text, NEON)
 
 
@@ -473,6 +492,19 @@ def test_what_is_packed_goes_right(name: str, constants: tuple[int, ...], is_swa
         for c in (contract, turned)
     }
     assert len(found) == 1
+
+
+def test_few_rows_read_their_operand_in_place() -> None:
+    def is_packed(m: DimLike, *, is_constant: bool = False) -> bool:
+        g = Graph("g")
+        node = g.matmul(g.input("x", Shape([m, 8])), g.input("w", Shape([8, 5])))
+        return is_worth_packing(form_contract(node), is_constant=is_constant)
+
+    assert not is_packed(1)
+    assert is_packed(1, is_constant=True)
+    assert is_packed(100)
+    assert is_packed(M)
+    assert is_worth_packing(contract_of("right turned"), is_constant=False)
 
 
 def test_a_column_becomes_a_row() -> None:

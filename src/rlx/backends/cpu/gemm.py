@@ -21,12 +21,11 @@ from rlx.backends.cpu.tiling import (
     check,
     num_units,
     packed_batch,
-    panels_of,
     sums_dtype,
 )
 from rlx.backends.cpu.work import Source, Work, below
 from rlx.kernel.contract import Accumulator, Contract, through
-from rlx.kernel.expr import Expr, Load, postorder
+from rlx.kernel.expr import Expr, Load
 from rlx.kernel.spell import spelled
 
 
@@ -43,14 +42,6 @@ def emit_gemm(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source
     work.write()
     tiles = emit_tiles(contract, tiling, isa, name, shared)
     return work.source(name, tiles, num_units(contract, tiling))
-
-
-def emit_pack(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
-    """The right operand into panels. Its buffers are the operands and the panels; a unit is one
-    panel."""
-    work = _Pack(contract, tiling, isa, {})
-    work.write()
-    return work.source(name, (), panels_of(contract, tiling).dims[0])
 
 
 class _Gemm(Work):
@@ -204,37 +195,3 @@ class _Gemm(Work):
         if isinstance(node, Accumulator):
             return cast(self.total, node.dtype)
         return super().value(node, mask)
-
-
-class _Pack(Work):
-    def write(self) -> None:
-        contract, code = self.contract, self.code
-        self.open_loads([contract.right])
-        panels = self.buffer(len(contract.operands))
-        batch = self.extents(packed_batch(contract))
-        inner = self.extents(contract.inner)
-        columns = self.size(contract.columns.extent)
-        steps = self.product(inner.values())
-        num_panels = self.parts(columns, self.tiling.columns)
-        units = self.product([*batch.values(), num_panels])
-        with code.count("%start", code.least("%stop", units), 1) as unit:
-            panel = code.let(f"urem i64 {unit}, {num_panels}")
-            turn = code.let(f"udiv i64 {unit}, {num_panels}")
-            first = code.i64("mul", panel, self.tiling.columns)
-            with self.placed(self.split(turn, batch)), code.count(0, steps, 1) as step:
-                line = code.i64("add", code.i64("mul", unit, steps), step)
-                place = code.i64("mul", line, self.tiling.columns)
-                with self.placed(self.split(step, inner)):
-                    start = advanced(code, panels, place, contract.right.dtype)
-                    self._line(start, first, columns)
-
-    def _line(self, place: str, first: Bound, end: Bound) -> None:
-        """A panel's columns at one inner step, zeros behind the last."""
-        code, right = self.code, self.contract.right
-        for start in range(0, self.tiling.columns, code.lanes):
-            n = code.i64("add", first, start)
-            mask = below(code, code.i64("sub", end, n))
-            with self.placed({self.contract.columns: n}):
-                self.evaluate(postorder([right]), mask)
-                value = self.values[right].where(mask, 0)
-            store(code, value, right.dtype, advanced(code, place, start, right.dtype))

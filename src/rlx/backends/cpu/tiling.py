@@ -11,18 +11,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rlx.backends.cpu.isa import Isa
 from rlx.dim import DimLike, is_static
 from rlx.dtype import DType
 from rlx.errors import UnsupportedError
-from rlx.kernel.contract import Contract, extent_of
-from rlx.kernel.expr import Axis, Expr, Load, postorder
+from rlx.ir.layout import Layout
+from rlx.kernel.contract import Contract, Mover, extent_of
+from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store, postorder
 from rlx.shape import Shape
 
 INNER_BLOCK = 512
 """Steps of one chain of additions; part of the meaning of the bits, so the same everywhere."""
 ROW_BLOCK = 192
 FMA_LATENCY = 4
+FEW_ROWS = 24
+"""Up to here packing reads and writes as much as the product itself."""
 
 
 class NoGemm(UnsupportedError):
@@ -114,6 +119,16 @@ def reads_in_place(contract: Contract) -> bool:
     return True
 
 
+def is_worth_packing(contract: Contract, *, is_constant: bool) -> bool:
+    """A constant is packed once. What is made anew for each call is packed where it must be, or
+    where several tiles of rows read a panel again: rows that lie a page apart share a few sets of
+    a cache and drive each other out."""
+    if is_constant or not reads_in_place(contract):
+        return True
+    rows = contract.rows.extent
+    return not is_static(rows) or rows > FEW_ROWS
+
+
 def num_units(contract: Contract, tiling: Tiling) -> DimLike:
     """Into how many parts the work falls; any run of them may be done apart, in any order."""
     blocks = _parts(contract.rows.extent, tiling.row_block)
@@ -125,6 +140,23 @@ def panels_of(contract: Contract, tiling: Tiling) -> Shape:
     count = _parts(contract.columns.extent, tiling.columns)
     panels = extent_of(packed_batch(contract)) * count
     return Shape((panels, extent_of(contract.inner), tiling.columns), contract.right.dtype)
+
+
+def pack_kernel(contract: Contract, tiling: Tiling) -> Kernel:
+    """The right operand into panels, whatever it is computed from; its one result is the panels."""
+    exprs = Exprs()
+    panel = Axis("panel", _parts(contract.columns.extent, tiling.columns))
+    column = Axis("column", tiling.columns)
+    place = Affine.of(panel) * tiling.columns + Affine.of(column)
+    right = Mover(exprs, {contract.columns: place})(contract.right)
+    zero = exprs.const(np.zeros((), right.dtype.numpy), right.dtype)
+    is_inside = exprs.inside(place, 0, contract.columns.extent)
+    axes = (*packed_batch(contract), panel, *contract.inner, column)
+    strides = Layout.contiguous([a.extent for a in axes]).strides
+    at = Affine(tuple((a, s) for a, s in zip(axes, strides) if s != 0))
+    store = Store(0, at, exprs.choose(is_inside, right, zero))
+    result = panels_of(contract, tiling)
+    return Kernel(f"{contract.name}.pack", axes, (store,), contract.operands, (result,))
 
 
 def packed_batch(contract: Contract) -> tuple[Axis, ...]:
