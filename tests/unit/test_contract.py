@@ -18,7 +18,7 @@ from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Accumulator, Contract, materialised
 from rlx.kernel.expr import Load
 from rlx.kernel.form import body_of
-from rlx.kernel.form_contract import NotAContraction, form_contract
+from rlx.kernel.form_contract import NotAContraction, form_apart, form_contract
 from rlx.kernel.interpret import run
 from rlx.op import lookup
 from rlx.shape import Shape
@@ -195,6 +195,21 @@ def test_a_computed_left_operand_is_a_kernel_of_its_own(batch: tuple[int, ...]) 
     (left,) = run(kernel, [x, y, w], {})
     assert isinstance(contract.left, Load)
     assert_close(meaning(contract, [x, y, w, left])[0], (x - y) @ w)
+
+
+def test_what_folds_a_product_reads_it_from_memory() -> None:
+    def build(x: Node, w: Node, residual: Node) -> tuple[Node, ...]:
+        total = ops.add(ops.matmul(ops.relu(x), w), residual)
+        return total, ops.softmax(total, axis=-1)
+
+    node = region(build, Shape([2, 3, 4]), Shape([4, 5]), Shape([2, 3, 5]))
+    contract, after = form_apart(node)
+    rng = np.random.default_rng(7)
+    data = [rng.normal(size=i.shape.static_dims).astype(np.float32) for i in node.inputs]
+    (product,) = meaning(contract, data)
+    want = evaluate(node.attrs["body"], {f"v{i}": x for i, x in enumerate(data)})
+    for got, expected in zip(run(after, [*data, product], {}), want, strict=True):
+        assert_close(got, expected)
 
 
 @pytest.mark.parametrize("target", list(rlx.FusionTarget), ids=lambda t: t.value)

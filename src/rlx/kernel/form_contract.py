@@ -44,6 +44,32 @@ def form_contract(
         raise NotAContraction(str(error)) from error
 
 
+def form_apart(
+    node: Node,
+    operands: Sequence[Layout] | None = None,
+    results: Sequence[Layout] | None = None,
+) -> tuple[Contract, Kernel]:
+    """The product of a step by itself, and the loop kernel of what follows it: for work after a
+    product that is not elementwise, such as a norm. The kernel reads the product, side by side,
+    as one more operand, behind the others."""
+    try:
+        body = spelled_out(body_of(node), (ANCHOR,))
+        anchor = _anchor_of(body)
+        given = operands or [Layout.contiguous(i.shape.dims) for i in body.inputs]
+        between = Layout.contiguous(anchor.shape.dims)
+        after = form(_region(body, body.outputs, anchor), [*given, between], results)
+        return form_contract(_region(body, [anchor]), given), after
+    except NotALoop as error:
+        raise NotAContraction(str(error)) from error
+
+
+def _anchor_of(body: Graph) -> Node:
+    anchors = [n for n in body.order() if n.op == ANCHOR]
+    if len(anchors) != 1:
+        raise NotAContraction(f"{body.name}: it has {len(anchors)} products, not one")
+    return anchors[0]
+
+
 Label = tuple[str, int]
 """A batch axis by its place in the product, the rows, the columns, or the inner axis."""
 ROWS, COLUMNS, INNER = ("m", 0), ("n", 0), ("k", 0)
@@ -75,10 +101,7 @@ class _Parts:
 
     @classmethod
     def of(cls, body: Graph, given: Sequence[Layout], made: Sequence[Layout]) -> _Parts:
-        anchors = [n for n in body.order() if n.op == ANCHOR]
-        if len(anchors) != 1:
-            raise NotAContraction(f"{body.name}: it has {len(anchors)} products, not one")
-        anchor = anchors[0]
+        anchor = _anchor_of(body)
         left, right = (form(_region(body, [x]), given) for x in anchor.inputs)
         dims = anchor.shape.dims
         unknown = Layout(dims, tuple(_stride(i) for i in range(len(dims))))

@@ -128,7 +128,7 @@ def feed_forward(x: Node, w: Node, bias: Node, residual: Node) -> Node:
 
 def heads(x: Node, w: Node) -> Node:
     """Inner axes that lie apart, rows and columns in pieces."""
-    rows = ops.reshape(ops.transpose(x, perm=(0, 2, 1, 3)), dims=(2 * M, 15))
+    rows = ops.reshape(ops.transpose(x, perm=(0, 2, 1, 3)), dims=(2 * M, 5 * B))
     made = ops.reshape(ops.matmul(rows, w), dims=(2, M, 4, 21))
     return ops.transpose(made, perm=(0, 2, 1, 3))
 
@@ -169,7 +169,7 @@ WORKS: dict[str, Work] = {
         several, of(DType.BF16, (B, M, K), (K, N), (N,), (B, M, N), (M, 1)), sizes=FEW
     ),
     "gelu": Work(feed_forward, of(F32, *MATRICES, (N,), (M, N))),
-    "heads": Work(heads, of(F32, (2, 3, M, 5), (15, 84))),
+    "heads": Work(heads, of(F32, (2, B, M, 5), (5 * B, 84))),
     "dequantised": Work(dequantised, (Shape([M, K]), Shape([K, N], DType.I8), Shape([N]))),
 }
 ELSEWHERE = ("f32", "f64", "bf16", "f16", "i8", "i64", "spread", "batch", "several", "heads")
@@ -379,7 +379,8 @@ def sizes_for(name: str) -> list[dict[str, int]]:
     small = [{x: int(rng.integers(0, 71)) for x in "mkn"} for _ in range(5)]
     zeros = [{"m": 5, "k": 0, "n": 7}, {"m": 0, "k": 3, "n": 2}, {"m": 3, "k": 2, "n": 0}]
     large = [{"m": 1, "k": 1100, "n": 130}, {"m": 201, "k": 5, "n": 17}]
-    return [{"b": int(rng.integers(1, 4)), **s} for s in (*small, *zeros, *large)]
+    none = {"b": 0, "m": 2, "k": 3, "n": 4}
+    return [*({"b": int(rng.integers(1, 4)), **s} for s in (*small, *zeros, *large)), none]
 
 
 def is_product(name: str) -> bool:

@@ -197,7 +197,7 @@ class Work:
 
 def below(code: Code, count: Bound) -> Vec:
     """The lanes whose number is below a count, which may be negative or past the last."""
-    least = code.most(code.least(count, code.lanes), 0)
+    least = code.least(count, code.lanes)
     short: Bound = least if isinstance(least, int) else code.let(f"trunc i64 {least} to i32")
     return code.iota(DType.I32) < code.splat(short, DType.I32)
 
