@@ -10,14 +10,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlx.dim import DimLike, is_static
+from rlx.dim import DimLike, is_static, upper_bound
+from rlx.dtype import DType
 from rlx.errors import Error
-from rlx.kernel.expr import Affine, Apply, Axis, Expr, Kernel, Load, Reduce
+from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Reduce
 
 GRAIN_BYTES = 256 * 1024
 """What a worker takes at a time: less costs in handing out, more in waiting at the end."""
+SCRATCH_PAD = 64
+"""Elements by which a kept row is longer than its axis: room for a last vector."""
 HEAVY = frozenset({"pow", "rem", "sin", "cos", "atan2", "erfc"})
 """Long code: enough to keep the processor busy without unrolling."""
+
+
+COSTS = {**dict.fromkeys(HEAVY, 40), "exp": 12, "expm1": 12, "log": 12, "tanh": 20, "erf": 20}
+WORTH_KEEPING = 5
 
 
 class Machine(Protocol):
@@ -68,6 +75,11 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
         is not next(iter(schedule.order), None),
         "it keeps what is not computed": not set(schedule.keep) <= set(kernel.nodes),
         "its grain is not positive": schedule.grain < 1,
+        "it keeps values that only some pieces have": bool(schedule.keep)
+        and any(isinstance(n, Choose) for n in kernel.nodes),
+        "it keeps values that are the same along the row": any(
+            schedule.vector not in n.free for n in schedule.keep
+        ),
     }
     wrong = [what for what, is_wrong in faults.items() if is_wrong]
     if wrong:
@@ -84,6 +96,7 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
         vector=vector,
         unroll=_unroll(kernel, vector),
         parallel=order[0] if order else None,
+        keep=_kept(kernel, vector, machine.row_bytes),
         streaming=traffic is not None and traffic >= 2 * machine.cache_bytes,
         grain=_grain(order, traffic),
     )
@@ -124,6 +137,60 @@ def _unroll(kernel: Kernel, vector: Axis | None) -> int:
     if len(work) > 24 or any(n.op.name in HEAVY for n in work):
         return 1
     return 4 if len(work) <= 8 else 2
+
+
+def _kept(kernel: Kernel, vector: Axis | None, row_bytes: int) -> tuple[Expr, ...]:
+    """Values that two passes over a row need, and that cost more to make than to read again."""
+    if vector not in kernel.reduced or any(isinstance(n, Choose) for n in kernel.nodes):
+        return ()
+    longest = upper_bound(vector.extent)
+    if longest is None or longest * 4 > row_bytes:
+        return ()
+    passes = _passes(kernel, vector)
+    users: dict[Expr, list[Expr]] = {n: [] for n in passes}
+    for node in kernel.nodes:
+        for arg in node.args:
+            users[arg].append(node)
+    shared = [n for n, found in passes.items() if len(found) > 1 and vector in n.free]
+    frontier = [
+        n
+        for n in shared
+        if isinstance(n, Apply)
+        and n.dtype is not DType.BOOL
+        and not any(passes[u] == passes[n] for u in users[n])
+    ]
+    return tuple(n for n in frontier if _cost(n, vector) >= WORTH_KEEPING)
+
+
+def _passes(kernel: Kernel, vector: Axis) -> dict[Expr, frozenset[Expr | None]]:
+    """The folds over the row, and None for the stores, that each value is read in."""
+    found: dict[Expr, set[Expr | None]] = {n: set() for n in kernel.nodes}
+    for store in kernel.stores:
+        found[store.value].add(None)
+    for node in reversed(kernel.nodes):
+        is_pass = isinstance(node, Reduce) and node.axis is vector
+        for arg in node.args:
+            found[arg] |= {node} if is_pass else found[node]
+    return {n: frozenset(p) for n, p in found.items()}
+
+
+def _cost(node: Expr, vector: Axis) -> int:
+    """What a vector of the value costs to make, in loads."""
+    total, stack, seen = 0, [node], {node}
+    while stack:
+        n = stack.pop()
+        total += COSTS.get(n.op.name, 1) if isinstance(n, Apply) else 1
+        below = [a for a in n.args if vector in a.free and a not in seen]
+        stack += below
+        seen.update(below)
+    return total
+
+
+def scratch_bytes(schedule: Schedule) -> DimLike:
+    """The memory that one call needs to keep its row values in."""
+    if not schedule.keep or schedule.vector is None:
+        return 0
+    return (schedule.vector.extent + SCRATCH_PAD) * (8 * len(schedule.keep))
 
 
 def _traffic_bytes(kernel: Kernel) -> int | None:

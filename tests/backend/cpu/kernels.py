@@ -14,7 +14,7 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.jit import Native
 from rlx.dim import evaluate
 from rlx.kernel.expr import Kernel
-from rlx.kernel.schedule import Schedule, choose, sizes_of
+from rlx.kernel.schedule import Schedule, choose, scratch_bytes, sizes_of
 
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}
 PAD = 64
@@ -60,6 +60,9 @@ class Batch:
         made = [_framed(r.bind(work.sizes)) for r in kernel.results]
         pointers = [a.ctypes.data for a in given]
         pointers += [whole.ctypes.data + PAD * whole.itemsize for whole in made]
+        bytes_kept = evaluate(scratch_bytes(schedule), work.sizes)
+        scratch = np.full(bytes_kept + PAD, 0xA5, np.uint8)
+        pointers.append(scratch.ctypes.data)
         sizes = [evaluate(d, work.sizes) for d in sizes_of(kernel)]
         extent = evaluate(schedule.parallel.extent, work.sizes) if schedule.parallel else 1
         edges = np.linspace(0, max(1, extent), parts + 1).astype(int)
@@ -67,6 +70,7 @@ class Batch:
             code = self.native.call_part(self.name(number), pointers, sizes, int(start), int(stop))
             if code:
                 return code, []
+        assert (scratch[-PAD:] == 0xA5).all(), f"{kernel.name} wrote outside its scratch"
         results: list[np.ndarray] = []
         for whole, shape in zip(made, kernel.results):
             frame = np.r_[whole[:PAD], whole[-PAD:]].view(np.uint8)
@@ -76,9 +80,11 @@ class Batch:
 
 
 def _framed(shape: Any) -> np.ndarray:
+    """A result with a frame around it, both on the boundary of a line."""
     count = int(np.prod(shape.static_dims)) + 2 * PAD
-    raw = np.full(count * shape.dtype.itemsize, 0xA5, np.uint8)
-    return raw.view(shape.dtype.numpy)
+    raw = np.full(count * shape.dtype.itemsize + 64, 0xA5, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + count * shape.dtype.itemsize].view(shape.dtype.numpy)
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, what: str = "") -> None:

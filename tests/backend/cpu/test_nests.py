@@ -13,7 +13,7 @@ import rlx
 from rlx.errors import Error
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Node
-from rlx.kernel.expr import Kernel
+from rlx.kernel.expr import Apply, Kernel
 from rlx.kernel.form import form
 from rlx.op import lookup
 
@@ -22,7 +22,7 @@ pytest.importorskip("llvmlite")
 from rlx.backends.cpu.emit import emit, legal, module
 from rlx.backends.cpu.isa import AVX2, AVX512, NEON, SSE2, Isa, host
 from rlx.backends.cpu.jit import assembled
-from rlx.kernel.schedule import Schedule, choose
+from rlx.kernel.schedule import Schedule, choose, scratch_bytes
 from rlx.kernel.schedule import check as check_schedule
 from tests.backend.cpu.kernels import Batch, Machine, Work, assert_close
 
@@ -143,6 +143,48 @@ def test_parts_give_the_bits_of_the_whole() -> None:
         for parts in (2, 3):
             for a, b in zip(whole, batch.run(i, parts)[1], strict=True):
                 assert a.tobytes() == b.tobytes()
+
+
+def test_schedules_do_not_change_what_is_computed() -> None:
+    """Kept rows, streaming stores, and any unrolling."""
+    for name in ("chain", "row", "norm", "with means", "padded", "sum of columns"):
+        build, dims_of = NESTS[name]
+        works: list[Work] = []
+        for n in (1, 48, 64, 200):
+            shapes = [rlx.Shape(d) for d in dims_of(n)]
+            works.append(Work(kernel_of(build, *shapes), data(*shapes, seed=n), {}))
+        plain = Batch(works, host())
+        for changes in ({"streaming": True}, {"unroll": 1}, {"unroll": 3}, {"keep": ()}):
+            other = lambda k, m, changes=changes: replace(choose(k, m), **changes)
+            batch = Batch(works, host(), other)
+            if "streaming" in changes and name in ("chain", "row", "norm"):
+                assert "!nontemporal" in batch.text
+            for i, work in enumerate(works):
+                check_run(batch, i, build, work)
+                if "unroll" not in changes:
+                    for a, b in zip(plain.run(i)[1], batch.run(i)[1], strict=True):
+                        assert a.tobytes() == b.tobytes()
+
+
+def test_what_two_passes_need_is_kept() -> None:
+    soft = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 400])))
+    schedule = choose(soft, Machine(64))
+    assert [n.op.name for n in schedule.keep if isinstance(n, Apply)] == ["exp"]
+    assert schedule.vector is soft.axes[1]
+    assert scratch_bytes(schedule) >= 400 * 4
+    huge = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 10**6])))
+    assert choose(huge, Machine(64)).keep == ()
+
+
+def test_axes_that_lie_behind_each_other_are_one() -> None:
+    both = kernel_of(lambda x, y: x + y, *[rlx.Shape([4, 1, 5, 6])] * 2)
+    assert [a.extent for a in legal(both).axes] == [120]
+    rows = kernel_of(lambda x, y: x + y, rlx.Shape([4, 5, 6]), rlx.Shape([5, 6]))
+    assert [a.extent for a in legal(rows).axes] == [4, 30]
+    total = legal(kernel_of(lambda x: ops.sum(x, axes=(1, 2)), rlx.Shape([4, 5, 6])))
+    assert [a.extent for a in total.reduced] == [30]
+    turned = kernel_of(lambda x: ops.transpose(x, perm=(1, 0)) + 1.0, rlx.Shape([4, 5]))
+    assert [a.extent for a in legal(turned).axes] == [5, 4]
 
 
 # -- layouts --------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ does not vary along the lanes is the same in each.
 
     i32 name(ptr buffers, ptr sizes, i64 start, i64 stop)
 
-`buffers` holds the operands' and then the results' addresses, `sizes` the values of
+`buffers` holds the operands' and then the results' addresses, and last, if the schedule keeps row
+values, that of `scratch_bytes(...)` for this call alone; `sizes` holds the values of
 `sizes_of(kernel)`. The part [start, stop) of the parallel axis is done; what does not vary along
 that axis belongs to the part with its first point, so at least [0, 1) must be handed out. The
 result is 0, or n if a row that the n-th gathering load wanted is not there.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlx.backends.cpu import arith
 from rlx.backends.cpu.cuts import Cut, Cuts
@@ -26,7 +27,7 @@ from rlx.backends.cpu.ir import Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.values import Values
 from rlx.dtype import DType
-from rlx.errors import UnsupportedError
+from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import (
     Apply,
     Axis,
@@ -37,12 +38,16 @@ from rlx.kernel.expr import (
     Store,
     postorder,
 )
+from rlx.kernel.parts import SPLIT, has_complex, split, touches_complex
 from rlx.kernel.schedule import Schedule, check
 from rlx.kernel.spell import spelled
 
 ATTRIBUTES = (
     'attributes #0 = {{ nounwind "min-legal-vector-width"="{0}" "prefer-vector-width"="{0}" }}'
 )
+
+
+STREAMING = "!0 = !{i32 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +64,19 @@ def module(functions: Iterable[Function], isa: Isa) -> str:
     made = list(functions)
     shared = {name: text for f in made for name, text in f.shared}
     attributes = ATTRIBUTES.format(isa.vector_bytes * 8)
-    return "\n".join([*shared.values(), *(f.text for f in made), attributes, ""])
+    return "\n".join([*shared.values(), *(f.text for f in made), attributes, STREAMING, ""])
 
 
 def legal(kernel: Kernel) -> Kernel:
     """The kernel in ops and dtypes that the CPU has; schedules are chosen for this one."""
-    for shape in (*kernel.operands, *kernel.results):
-        if shape.dtype.is_complex:
-            raise UnsupportedError(
-                f"kernel {kernel.name}: {shape} is complex, and the CPU's loops hold real numbers "
-                "only. Compute with the parts, or run it on the reference."
-            )
+    kernel = collapsed(kernel)
+    if has_complex(kernel):
+        kernel = split(spelled(kernel, _is_native_or_split))
     return spelled(kernel, lambda node: arith.is_native(node.op.name))
+
+
+def _is_native_or_split(node: Apply) -> bool:
+    return not touches_complex(node) or node.op.name in SPLIT
 
 
 def emit(kernel: Kernel, schedule: Schedule, isa: Isa, name: str = "") -> Function:
@@ -94,19 +100,42 @@ class Emitter(Values):
         """Values with one use."""
 
     def function(self, name: str) -> Function:
+        code = self.code
+        if self.schedule.streaming:
+            self.streamed()
         for stores in self.nests():
             self.nest(stores)
-        code = self.code
         code.do("ret i32 0")
         code.lines += self.failures
         code.entry[:0] = self.arguments()
         head = f"define i32 @{name}(ptr %buffers, ptr %sizes, i64 %start, i64 %stop)"
         return Function(name, code.function(head), tuple(code.shared.items()))
 
+    def streamed(self) -> None:
+        """The nests with stores that go past the caches, if buffers and part begin on a line."""
+        code = self.code
+        places = [f"%y{i}" for i in range(len(self.kernel.results))]
+        bits = [code.let(f"ptrtoint ptr {p} to i64") for p in places]
+        together = "%start"
+        for number in bits:
+            together = code.let(f"or i64 {together}, {number}")
+        low = code.let(f"and i64 {together}, 63")
+        is_aligned = code.let(f"icmp eq i64 {low}, 0")
+        yes, no = code.label("yes"), code.label("no")
+        code.do(f"br i1 {is_aligned}, label %{yes}, label %{no}")
+        code.lines.append(f"{yes}:")
+        self.is_streaming = True
+        for stores in self.nests():
+            self.nest(stores)
+        self.is_streaming = False
+        code.do("fence seq_cst", "ret i32 0")
+        code.lines.append(f"{no}:")
+
     def arguments(self) -> Iterator[str]:
         """The entry's lines that read addresses and sizes."""
         names = [f"%x{i}" for i in range(len(self.kernel.operands))]
         names += [f"%y{i}" for i in range(len(self.kernel.results))]
+        names += ["%scratch"] if self.schedule.keep else []
         for i, name in enumerate(names):
             yield f"  %b{i} = getelementptr ptr, ptr %buffers, i64 {i}"
             yield f"  {name} = load ptr, ptr %b{i}"
@@ -162,7 +191,9 @@ class Emitter(Values):
                 first = self.code.most("%start", first)
                 last = self.code.most(first, self.code.least("%stop", last))
             run = self.blocks if is_lane else self.steps_of
-            with self.scope(decided={**self.at.decided, **piece.decided}):
+            decided = {**self.at.decided, **piece.decided}
+            low = piece.low[0] - piece.low[1] if is_lane else self.at.piece_low
+            with self.scope(decided=decided, piece_low=low):
                 run(axis, first, last, body)
 
     def bound(self, cut: Cut) -> Bound:
@@ -314,12 +345,19 @@ class Emitter(Values):
         slots = {(r, c): self.accumulator(r) for r in group for c in range(width)}
         lane = self.lane_of(axes, bodies.values()) if is_across else None
         loops = [a for a in axes if a is not lane] + ([lane] if lane else [])
-        self.fold_over(loops, lane, lambda: self.accumulate(bodies, slots, is_across))
+        puts = self.kept_by(bodies.values()) if lane is self.schedule.vector else frozenset()
+        with self.scope(is_first_pass=bool(puts)):
+            self.fold_over(loops, lane, lambda: self.accumulate(bodies, slots, is_across))
+        self.at = replace(self.at, kept=self.at.kept | puts)
         for r in group:
             totals = [self.loaded(r, slots[r, c]) for c in range(width)]
             if is_across:
                 totals = [self.across(r, self.pairwise(r, totals))]
             self.at.values.update({self.key(r, c): t for c, t in enumerate(totals)})
+
+    def kept_by(self, bodies: Iterable[Expr]) -> frozenset[Expr]:
+        """The row values that a pass over these bodies makes."""
+        return frozenset(self.schedule.keep).intersection(self.live_outside(bodies))
 
     def fold_over(self, axes: Sequence[Axis], lane: Axis | None, body: Callable[[], None]) -> None:
         if axes:

@@ -9,10 +9,10 @@ from rlx.backends.cpu.halves import from_memory, stored, to_memory
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.scope import Places
-from rlx.dim import DimLike
+from rlx.dim import DimLike, is_static
 from rlx.dtype import DType
-from rlx.kernel.expr import Kernel, Load, Store
-from rlx.kernel.schedule import Schedule
+from rlx.kernel.expr import Expr, Kernel, Load, Store
+from rlx.kernel.schedule import SCRATCH_PAD, Schedule
 
 
 class Memory(Places):
@@ -21,6 +21,7 @@ class Memory(Places):
     def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
         super().__init__(kernel, schedule, isa)
         self.failures: list[str] = []
+        self.is_streaming = False
 
     # -- loads ----------------------------------------------------------------------------------
 
@@ -127,6 +128,33 @@ class Memory(Places):
         if block not in self.failures:
             self.failures.append(block)
 
+    # -- scratch --------------------------------------------------------------------------------
+
+    def from_scratch(self, node: Expr, copy: int) -> Vec:
+        dtype = node.dtype.compute
+        raw = self._scratch(node, copy)
+        kind, size = self.code.vector(ELEMENT[dtype]), dtype.itemsize
+        return Vec(self.code, self.code.let(f"load {kind}, ptr {raw}, align {size}"), dtype)
+
+    def to_scratch(self, node: Expr, copy: int, value: Vec) -> None:
+        """All lanes are written: a row of scratch is longer than the row, and what follows a piece
+        of the row is written after it."""
+        where, size = self._scratch(node, copy), value.dtype.itemsize
+        self.code.do(f"store {value.type} {value.text}, ptr {where}, align {size}")
+
+    def _scratch(self, node: Expr, copy: int) -> str:
+        axis, code = self.schedule.vector, self.code
+        assert axis is not None
+        number = self.schedule.keep.index(node)
+        row = code.i64("mul", number, self._scratch_row())
+        start = code.let(f"getelementptr i8, ptr %scratch, i64 {row}")
+        return self._pointer(start, ELEMENT[node.dtype.compute], self.position(axis, copy))
+
+    def _scratch_row(self) -> Bound:
+        assert self.schedule.vector is not None
+        extent = self.dim(self.schedule.vector.extent)
+        return self.code.i64("mul", self.code.i64("add", extent, SCRATCH_PAD), 8)
+
     # -- stores ---------------------------------------------------------------------------------
 
     def store(self, store: Store, copy: int, value: Vec) -> None:
@@ -148,8 +176,18 @@ class Memory(Places):
                 f"ptr align {_bytes(element)} {where}",
                 f"{self.code.vector('i1')} {self.mask.text}",
             )
+        elif self.is_streaming and self._is_aligned(store):
+            size = self.lanes * _bytes(element)
+            text = f"store {made.type} {made.text}, ptr {where}, align {size}, !nontemporal !0"
+            self.code.do(text)
         else:
             self.code.do(f"store {made.type} {made.text}, ptr {where}, align {_bytes(element)}")
+
+    def _is_aligned(self, store: Store) -> bool:
+        """Does every vector start on a vector's boundary, given that the buffer does?"""
+        steps = [c for a, c in store.at.terms if a is not self.at.lane]
+        bounds = [store.at.offset, *steps, self.at.piece_low]
+        return all(is_static(b) and b % self.lanes == 0 for b in bounds)
 
     def _scatter(self, where: str, element: str, places: Vec, made: Vec) -> None:
         code = self.code

@@ -25,7 +25,11 @@ class Scope:
     offsets: dict[Affine, Bound] = field(default_factory=dict[Affine, Bound])
     kept: frozenset[Expr] = frozenset()
     """Row values that are in scratch."""
+    is_first_pass: bool = False
+    """Are row values computed here put in scratch?"""
     lane: Axis | None = None
+    piece_low: DimLike = 0
+    """Where the lanes' piece of their axis begins."""
     copies: int = 1
     tail: Vec | None = None
     """The lanes below the end of the axis."""

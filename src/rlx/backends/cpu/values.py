@@ -24,6 +24,8 @@ class Values(Memory):
 
     def needs(self, node: Expr) -> tuple[Expr, ...]:
         """The arguments that are made before it: of a choice only what this piece chooses."""
+        if node in self.at.kept:
+            return ()
         match node:
             case Choose():
                 return self.chosen(node) or node.args[:1]
@@ -51,10 +53,19 @@ class Values(Memory):
             if missing:
                 stack += missing
                 continue
-            made = self.compute(node, copy)
+            made = self.kept(node, copy) if node in self.schedule.keep else self.compute(node, copy)
             self.at.values[self.key(node, copy)] = made
             stack.pop()
         return self.at.values[self.key(root, copy)]
+
+    def kept(self, node: Expr, copy: int) -> Vec:
+        """A row value: the first pass computes it and puts it in scratch, later ones read it."""
+        if node in self.at.kept:
+            return self.from_scratch(node, copy)
+        value = self.compute(node, copy)
+        if self.at.is_first_pass:
+            self.to_scratch(node, copy, value)
+        return value
 
     def compute(self, node: Expr, copy: int) -> Vec:
         match node:
