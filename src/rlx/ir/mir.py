@@ -117,6 +117,7 @@ class Graph:
         self.extents = Extents(self._dims)
         self._outputs: tuple[Node, ...] = ()
         self._output_names: tuple[str, ...] = ()
+        self._ordered: tuple[object, list[Node]] | None = None
         self._scope: tuple[Origin, ...] = ()
         self._sealed: str | None = None
         self._digest: str | None = None
@@ -319,7 +320,10 @@ class Graph:
 
         The order follows from structure alone, so equal graphs give equal orders.
         """
-        return topological(self.outputs, self.leaves)
+        key = (self._outputs, len(self._inputs), len(self._params))
+        if self._ordered is None or self._ordered[0] != key:
+            self._ordered = (key, topological(self.outputs, self.leaves))
+        return list(self._ordered[1])
 
     def __len__(self) -> int:
         return len(self._nodes)

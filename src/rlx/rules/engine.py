@@ -237,18 +237,19 @@ class _Sweep:
         mapped: dict[Node, Node] = {}
         for node in self.old.order():
             inputs = tuple(mapped[i] for i in node.inputs)
-            copy = self.new.node(node.decl, inputs, self._bodies(node))
+            copy = self._copied(node, inputs)
             self.new.add_origins(copy, node.origins)
             made = mapped[node] = self._settle(copy)
             self._uses[made] = self._uses.get(made, 0) + reads.get(node, 0)
         self.new.set_outputs([mapped[o] for o in self.old.outputs])
         return self.new.rebuild() if self.fired else self.new
 
-    def _bodies(self, node: Node) -> Mapping[str, Any]:
-        """Graphs held by control flow are rewritten first."""
+    def _copied(self, node: Node, inputs: tuple[Node, ...]) -> Node:
+        """The node in the new graph; graphs held by control flow are rewritten first."""
         if node.decl.kind is not Kind.CONTROL:
-            return node.attrs
-        return {k: self._body(v) for k, v in node.attrs.items()}
+            return self.new.copy(node, inputs)
+        attrs = {k: self._body(v) for k, v in node.attrs.items()}
+        return self.new.node(node.decl, inputs, attrs)
 
     def _body(self, value: Any) -> Any:
         if not isinstance(value, Graph):
