@@ -51,8 +51,9 @@ def find_backend(name: str) -> Backend:
         return entry.load()
     if name in {t.value for t in FusionTarget}:
         raise UnsupportedError(
-            f"target {name!r}: no backend of that name is installed (this is rlx {__version__}). "
-            f"Install one: pip install 'rlx[{name}]'. Its plan runs on NumPy meanwhile: "
+            f"target {name!r}: no backend of that name is installed; rlx {__version__} brings the "
+            f"reference backend alone. With a release that has it: pip install 'rlx[{name}]'. "
+            "Its plan runs on NumPy meanwhile: "
             f"rlx.compile(model, target='reference', like='{name}')."
         )
     known = ", ".join(["reference", *(t.value for t in FusionTarget)])
