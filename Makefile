@@ -19,7 +19,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'rlx needs Python 3.11+')"
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	    --no-build-isolation -e '.[test]'
 	@touch $(STAMP)
