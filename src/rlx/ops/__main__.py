@@ -19,8 +19,14 @@ def page() -> str:
     ]
     for family in dict.fromkeys(o.page for o in ops.values()):
         rows = [_row(o) for o in ops.values() if o.page == family]
-        lines += ["", f"## {family}", "", "| op | signature | attributes | meaning |",
-                  "|---|---|---|---|", *rows]
+        lines += [
+            "",
+            f"## {family}",
+            "",
+            "| op | signature | attributes | meaning |",
+            "|---|---|---|---|",
+            *rows,
+        ]
     reasons = dict.fromkeys(o.why_no_lowering for o in bare)
     lines += ["", "## Without a lowering", ""]
     for reason in reasons:
