@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +17,10 @@ from rlx.backends.cpu.jit import Native
 from rlx.dim import evaluate
 from rlx.kernel.expr import Kernel
 from rlx.kernel.schedule import Schedule, choose, scratch_bytes, sizes_of
+from tests.backend.cpu.guarded import PAGE, guarded
 
-EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}
+_libc = ctypes.CDLL(None)
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
 PAD = 64
 """Elements around every operand and result, to see what is written outside."""
 
@@ -56,7 +60,8 @@ class Batch:
     def run(self, number: int, parts: int = 1) -> tuple[int, list[np.ndarray]]:
         """The error code and the results; the parallel axis is handed out in `parts`."""
         work, kernel, schedule = self.works[number], self.kernels[number], self.schedules[number]
-        given = [np.ascontiguousarray(a) for a in work.arrays]
+        fence = guarded if number % 2 else _guarded_before
+        given = [fence(np.ascontiguousarray(a)) for a in work.arrays]
         made = [_framed(r.bind(work.sizes)) for r in kernel.results]
         pointers = [a.ctypes.data for a in given]
         pointers += [whole.ctypes.data + PAD * whole.itemsize for whole in made]
@@ -79,6 +84,16 @@ class Batch:
         return 0, results
 
 
+def _guarded_before(array: np.ndarray) -> np.ndarray:
+    """A copy that begins where memory does: reading before it stops the process."""
+    memory = mmap.mmap(-1, PAGE + max(1, array.nbytes))
+    whole = np.frombuffer(memory, np.uint8)
+    assert not _libc.mprotect(ctypes.c_void_p(whole.ctypes.data), ctypes.c_size_t(PAGE), 0)
+    copy = whole[PAGE : PAGE + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def _framed(shape: Any) -> np.ndarray:
     """A result with a frame around it, both on the boundary of a line."""
     count = int(np.prod(shape.static_dims)) + 2 * PAD
@@ -95,9 +110,11 @@ def assert_close(got: np.ndarray, want: np.ndarray, what: str = "") -> None:
     if np.dtype(want.dtype).kind not in "fcV":
         np.testing.assert_array_equal(got, want, what)
         return
-    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    if want.dtype.kind == "c":
+        part = np.float32 if want.dtype == np.complex64 else np.float64
+        got, want = (np.ascontiguousarray(v).reshape(-1).view(part) for v in (got, want))
     with np.errstate(all="ignore"):
-        a, b = got.astype(wide), want.astype(wide)
+        a, b = got.astype(np.float64), want.astype(np.float64)
     size = np.abs(b[np.isfinite(b)]).max(initial=1.0)
     eps = 64 * EPS.get(want.dtype.name, 2.0**-52)
     np.testing.assert_allclose(a, b, rtol=eps, atol=eps * min(size, 1e4), err_msg=what)

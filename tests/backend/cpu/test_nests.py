@@ -13,12 +13,15 @@ import rlx
 from rlx.errors import Error
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Node
+from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import Apply, Kernel
-from rlx.kernel.form import form
+from rlx.kernel.form import NotALoop, form
+from rlx.kernel.interpret import run
 from rlx.op import lookup
 
 pytest.importorskip("llvmlite")
 
+from rlx.backends.cpu import cuts
 from rlx.backends.cpu.emit import emit, legal, module
 from rlx.backends.cpu.isa import AVX2, AVX512, NEON, SSE2, Isa, host
 from rlx.backends.cpu.jit import assembled
@@ -131,6 +134,43 @@ def test_one_code_for_every_size(name: str) -> None:
         check_run(batch, i, build, work)
 
 
+UNCUT: dict[str, tuple[Build, tuple[list[int], ...]]] = {
+    "a number for a row": (
+        lambda x, y: ops.concat(x, ops.expand(y, dims=(3, 9)), axis=1), ([3, 20], [3, 1])
+    ),
+    "a sum in a part": (
+        lambda x, y: ops.concat(ops.sum(x, axes=1), y, axis=0), ([3, 20], [30])
+    ),
+    "sums over a join": (
+        lambda x, y: ops.sum(ops.concat(x, y, axis=1), axes=1), ([3, 20], [3, 7])
+    ),
+    "rows for a row": (
+        lambda x, y: ops.concat(y, ops.softmax(x, axis=-1), axis=0), ([4, 20], [2, 20])
+    ),
+}  # fmt: skip
+
+
+def test_lanes_test_what_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where loops are not cut at guards, a lane still reads only what is there."""
+    works: list[Work] = []
+    builds: list[Build] = []
+    for build, dims_of in NESTS.values():
+        for n in (0, 5, 40):
+            shapes = [rlx.Shape(d) for d in dims_of(n)]
+            works.append(Work(kernel_of(build, *shapes), data(*shapes, seed=n), {}))
+            builds.append(build)
+    for build, dims in UNCUT.values():
+        shapes = [rlx.Shape(d) for d in dims]
+        for _ in range(2):
+            works.append(Work(kernel_of(build, *shapes), data(*shapes), {}))
+            builds.append(build)
+    for pieces in (cuts.MAX_PIECES, 0):
+        monkeypatch.setattr(cuts, "MAX_PIECES", pieces)
+        batch = Batch(works, host())
+        for i, work in enumerate(works):
+            check_run(batch, i, builds[i], work)
+
+
 def test_parts_give_the_bits_of_the_whole() -> None:
     works: list[Work] = []
     for build, dims_of in NESTS.values():
@@ -185,6 +225,31 @@ def test_axes_that_lie_behind_each_other_are_one() -> None:
     assert [a.extent for a in total.reduced] == [30]
     turned = kernel_of(lambda x: ops.transpose(x, perm=(1, 0)) + 1.0, rlx.Shape([4, 5]))
     assert [a.extent for a in legal(turned).axes] == [5, 4]
+
+
+def test_merged_axes_mean_the_same() -> None:
+    """Before any code: the interpreter agrees on the merged kernel and the one it came from."""
+    cube = [rlx.Shape([2, 6, 5])] * 2
+    builds: list[Build] = [
+        lambda x, y: x * y + ops.sum(x, axes=(1, 2), keepdims=True),
+        lambda x, y: ops.sum(x + y, axes=(0, 1)),
+        lambda x, y: ops.max(ops.sum(x * y, axes=2), axes=1),
+        lambda x, y: ops.softmax(x, axis=1) - y,
+        lambda x, y: ops.concat(x, y, axis=0),
+        lambda x, y: ops.concat(x, y, axis=1),
+        lambda x, y: ops.transpose(x, perm=(1, 2, 0)) * 2.0,
+    ]
+    for build in builds:
+        kernel, arrays = kernel_of(build, *cube), data(*cube)
+        merged = collapsed(kernel)
+        for a, b in zip(run(kernel, arrays, {}), run(merged, arrays, {}), strict=True):
+            assert_close(b, a, f"{kernel}\n{merged}")
+
+
+def test_a_product_of_complex_numbers_over_an_axis_is_refused() -> None:
+    kernel = kernel_of(lambda x: ops.prod(x, axes=0), rlx.Shape([4, 5], "c64"))
+    with pytest.raises(NotALoop, match="prod of complex numbers"):
+        legal(kernel)
 
 
 # -- layouts --------------------------------------------------------------------------------------

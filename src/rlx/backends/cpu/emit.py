@@ -151,6 +151,8 @@ class Emitter(Values):
         shared: list[Store] = []
         alone: list[list[Store]] = []
         for store in self.kernel.stores:
+            if self.kernel.results[store.result].num_elements == 0:
+                continue
             is_outer = frozenset(order[: len(store.at.axes)]) == store.at.axes
             (shared.append(store) if is_outer and store.at.axes else alone.append([store]))
         return [shared, *alone] if shared else alone
