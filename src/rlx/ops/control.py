@@ -31,7 +31,7 @@ FALLIBLE = frozenset({
     "gather", "embedding", "take_along_axis", "gather_nd", "nonzero", "scatter", "scatter_add",
     "scatter_elements", "scatter_nd", "reverse_sequence", "max_unpool", "arange",
     "grouped_matmul", "dequant_grouped_matmul", "gguf_grouped_matmul", "roi_align",
-    "max_roi_pool", "while", "custom",
+    "max_roi_pool", "nll_loss", "softmax_cross_entropy", "while", "custom",
 })  # fmt: skip
 """Ops that may not be run unasked: they can fail on their data, or never end."""
 STATIC = "a body states the shapes of what it takes, so operands alone cannot be opened"
