@@ -120,15 +120,19 @@ UNSIGNED = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
 
 
 def maximum(x: Vec, y: Vec) -> Vec:
-    """The greater; NaN if one is. Of two zeros either."""
-    if not x.is_float:
+    """The greater; NaN if one is. Of two zeros either. One instruction beside a constant."""
+    if not x.is_float or x.is_number:
         return x.where(x > y, y)
+    if y.is_number:
+        return y.where(y > x, x)
     return x.where((x > y) | x.is_nan(), y)
 
 
 def minimum(x: Vec, y: Vec) -> Vec:
-    if not x.is_float:
+    if not x.is_float or x.is_number:
         return x.where(x < y, y)
+    if y.is_number:
+        return y.where(y < x, x)
     return x.where((x < y) | x.is_nan(), y)
 
 

@@ -10,6 +10,7 @@ range) is written so that it is not.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,11 @@ class Vec:
     @property
     def is_float(self) -> bool:
         return self.dtype.is_float
+
+    @property
+    def is_number(self) -> bool:
+        """Is it a constant, and not NaN?"""
+        return self.text.startswith("splat (") and "0x7FF8" not in self.text
 
     def __add__(self, other: Vec | Number) -> Vec:
         return self._binary("fadd", "add", other)
@@ -438,6 +444,8 @@ def literal(value: Number, dtype: DType) -> str:
         return "true" if value else "false"
     if not dtype.is_float:
         return str(int(value))
+    if math.isnan(value):
+        value = math.nan
     if dtype is DType.F32:
         value = struct.unpack("f", struct.pack("f", value))[0]
     return f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"

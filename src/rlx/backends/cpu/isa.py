@@ -30,12 +30,15 @@ class Isa:
     has_halves: bool = True
     """Does one instruction turn f16 into f32 and back?"""
 
+    has_scaling: bool = False
+    """Does one instruction multiply by a power of two, out of range or not?"""
+
     def lanes(self, dtype: DType) -> int:
         """How many values of a dtype, as it is computed with, fill one register."""
         return self.vector_bytes // dtype.compute.itemsize
 
 
-AVX512 = Isa("avx512", LINUX_X86, "x86-64-v4", 64, 32, has_masks=True)
+AVX512 = Isa("avx512", LINUX_X86, "x86-64-v4", 64, 32, has_masks=True, has_scaling=True)
 AVX2 = Isa("avx2", LINUX_X86, "x86-64-v3", 32, 16)
 SSE2 = Isa("sse2", LINUX_X86, "x86-64", 16, 16, has_fma=False, has_rounding=False, has_halves=False)
 NEON = Isa("neon", "aarch64-unknown-linux-gnu", "generic", 16, 32)
