@@ -16,6 +16,7 @@ from rlx.errors import GraphError
 from rlx.op import lookup
 from rlx.shape import Shape
 from tests.sources.onnx_cases import OnnxCase, cases
+from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
     "lstm": "ONNX's test cases and reference of LSTM; its formulas, one number at a time; torch",
@@ -24,6 +25,7 @@ SOURCES = {
     "selective_scan": "scipy.signal.lfilter, of one filter per state where Δ is constant",
     "mamba2": "the attention-like dual form of the same layer",
     "gated_delta_net": "products of the matrices I - β·k·kᵀ that the rule stands for",
+    "linear_attention": "ONNX's test cases and reference of LinearAttention",
     "causal_conv_state": "slices of the whole sequence, in test_convolution.py",
 }
 RNG = np.random.default_rng(5)
@@ -355,3 +357,55 @@ def test_a_sequence_may_be_cut_anywhere(name, cut):
     second, end = op(*halves[1], state)
     np.testing.assert_array_equal(np.concatenate([first, second], axis=1), whole)
     np.testing.assert_array_equal(end, last)
+
+
+# -- linear attention -----------------------------------------------------------------------------
+
+
+def linear(inputs: list[Any], attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """As ONNX's node, whose operands stand in another order."""
+    q, k, v, state, decay, beta = [*inputs, *[None] * 6][:6]
+    given = [x for x in (decay, beta, state) if x is not None]
+    return ops.linear_attention(
+        q, k, v, *given, num_heads=attrs["q_num_heads"], kv_heads=attrs["kv_num_heads"],
+        rule=attrs.get("update_rule", "gated_delta"), scale=attrs.get("scale") or None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", cases("linear_attention", "LinearAttention"), ids=lambda c: c.name)
+def test_linear_attention_cases(case: OnnxCase):
+    made = linear(case.inputs, case.attrs)
+    for got, want in zip(made, case.outputs):
+        if want is not None:
+            # half of the last place of a half, or few steps of sums of few products in f32
+            tolerance = 1e-5 if want.dtype == np.float32 else 2e-3
+            assert got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("scale", [0.0, 0.3])
+def test_linear_attention_is_onnx_s(rule, wide, scale):
+    lead, kv, n, m = (2, 5), 2, 4, 3
+    q, k, v = (RNG.normal(size=(*lead, w)) / 2 for w in (6 * n, kv * n, kv * m))
+    state = RNG.normal(size=(2, kv, n, m)) if wide else None
+    decay = -RNG.random((*lead, kv * n if wide else kv)) if "gated" in rule else None
+    beta = RNG.random((*lead, 1 if wide else kv)) if "delta" in rule else None
+    inputs = [None if x is None else x.astype(np.float32) for x in (q, k, v, state, decay, beta)]
+    attrs = {"q_num_heads": 6, "kv_num_heads": kv, "update_rule": rule, "scale": scale}
+    want = run_onnx("LinearAttention", inputs, attrs, 2)
+    for got, one in zip(linear(inputs, attrs), want, strict=True):
+        np.testing.assert_allclose(got, one, rtol=1e-5, atol=1e-5)  # 5 steps of 4 products in f32
+
+
+def test_linear_attention_takes_what_its_rule_asks_for():
+    x, h = np.zeros((1, 2, 4), np.float32), {"num_heads": 2, "kv_heads": 2}
+    with pytest.raises(GraphError, match="takes decay and beta"):
+        ops.linear_attention(x, x, x, **h)
+    with pytest.raises(GraphError, match="takes neither"):
+        ops.linear_attention(x, x, x, x, x, rule="linear", **h)
+    with pytest.raises(GraphError, match="must divide"):
+        ops.linear_attention(x, x, x, rule="linear", num_heads=2, kv_heads=4)
+    with pytest.raises(GraphError, match="operand 1"):
+        ops.linear_attention(x, x[..., :2], x, rule="linear", **h)

@@ -11,6 +11,7 @@ from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.op import lookup
 from rlx.shape import Shape
+from tests.sources.onnx_cases import OnnxCase, cases
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
@@ -23,6 +24,7 @@ SOURCES = {
     "scatter_add": "onnx.reference ScatterND, reduction add",
     "scatter_elements": "onnx.reference ScatterElements",
     "scatter_nd": "onnx.reference ScatterND",
+    "tensor_scatter": "ONNX's test cases and reference of TensorScatter",
 }
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 RNG = np.random.default_rng(3)
@@ -152,3 +154,34 @@ def test_what_does_not_fit_is_refused() -> None:
     one, two = Shape((1,), "bool"), Shape((2,), "bool")
     with pytest.raises(GraphError, match="takes numbers"):
         ops.scatter(two, Shape((1,), "i64"), one, reduction="add")
+
+
+@pytest.mark.parametrize("case", cases("tensorscatter", "TensorScatter"), ids=lambda c: c.name)
+def test_tensor_scatter_cases(case: OnnxCase) -> None:
+    got = ops.tensor_scatter(*case.inputs, **case.attrs)
+    np.testing.assert_array_equal(got, case.outputs[0])
+
+
+@pytest.mark.parametrize("axis", [1, 2, -1])
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_tensor_scatter(mode: str, axis: int) -> None:
+    cache, update = values(3, 6, 6, 6), np.moveaxis(values(3, 4, 6, 6), 1, axis)
+    starts = np.array([0, 2, 1] if mode == "linear" else [5, -1, 1_000_003])
+    attrs = {"mode": mode, "axis": axis}
+    (want,) = run_onnx("TensorScatter", [cache, update, starts], attrs)
+    np.testing.assert_array_equal(ops.tensor_scatter(cache, update, starts, **attrs), want)
+    (want,) = run_onnx("TensorScatter", [cache, update], attrs)
+    np.testing.assert_array_equal(ops.tensor_scatter(cache, update, **attrs), want)
+
+
+def test_tensor_scatter_that_does_not_fit() -> None:
+    cache, update = values(2, 5, 3), values(2, 2, 3)
+    for starts in ([0, 4], [-1, 0], [0, 2**63 - 1]):
+        with pytest.raises(Error, match="out of range"):
+            ops.tensor_scatter(cache, update, np.array(starts))
+    with pytest.raises(GraphError, match="no greater"):
+        ops.tensor_scatter(update, cache)
+    with pytest.raises(GraphError, match="the batch's"):
+        ops.tensor_scatter(cache, update, axis=0)
+    with pytest.raises(GraphError, match="batch is 2"):
+        ops.tensor_scatter(cache, update, np.array([0]))

@@ -18,6 +18,7 @@ IMAGE, SEQUENCE = (8, 9, 11), (0, 1, 5)
 WINDOW = {"stride": (2, 3), "padding": (1, 0, 1, 0)}
 POOL = {**WINDOW, "kernel": (3, 2)}
 BOTH = {"direction": "bidirectional", "extras": ("bias", "lengths", "initial_h")}
+HEADS = {"num_heads": 4, "kv_heads": 2}
 CASES = [
     ("conv", [(B, 2, N), (4, 2, 3)], {"stride": (2,)}),
     ("conv_transpose", [(B, 2, N, 9), (2, 4, 3, 3)], {**WINDOW, "output_padding": (1, 1)}),
@@ -43,6 +44,7 @@ CASES = [
     ("selective_scan", [(B, T, 3), (B, T, 3), (3, 4), (B, T, 4), (B, T, 4)], {}),
     ("mamba2", [(B, T, 4, 3), (B, T, 4), (4,), (B, T, 2, 5), (B, T, 2, 5)], {}),
     ("gated_delta_net", [(B, T, 3, 4), (B, T, 3, 4), (B, T, 3, 5), (B, T, 3), (B, T, 3)], {}),
+    ("linear_attention", [(B, T, 8), (B, T, 4), (B, T, 6), (B, T, 2), (B, T, 1)], HEADS),
 ]
 
 

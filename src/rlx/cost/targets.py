@@ -35,7 +35,7 @@ _SHARED = _ops(
     "cumprod cummax cummin cum_log_sum_exp "
     "fused_matmul_bias_act fused_residual_ln elementwise_region region"
 )
-_STEPPED = _ops("lfilter sosfilt selective_scan mamba2 gated_delta_net")
+_STEPPED = _ops("lfilter sosfilt selective_scan mamba2 gated_delta_net linear_attention")
 """Recurrences whose signals or heads know nothing of each other: each keeps its state on its core,
 so that one kernel takes all steps, however many there are."""
 

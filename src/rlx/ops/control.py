@@ -29,8 +29,8 @@ MAX_NODES = 4096
 """And only as far as this many nodes in all."""
 FALLIBLE = frozenset({
     "gather", "embedding", "take_along_axis", "gather_nd", "nonzero", "scatter", "scatter_add",
-    "scatter_elements", "scatter_nd", "reverse_sequence", "max_unpool", "arange",
-    "grouped_matmul", "dequant_grouped_matmul", "gguf_grouped_matmul", "roi_align",
+    "scatter_elements", "scatter_nd", "tensor_scatter", "reverse_sequence", "max_unpool",
+    "arange", "grouped_matmul", "dequant_grouped_matmul", "gguf_grouped_matmul", "roi_align",
     "max_roi_pool", "nll_loss", "softmax_cross_entropy", "while", "custom",
 })  # fmt: skip
 """Ops that may not be run unasked: they can fail on their data, or never end."""

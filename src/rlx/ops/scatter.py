@@ -15,7 +15,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.attrs import Axis
-from rlx.compose import beside, dims_of
+from rlx.compose import beside, composed, dims_of, shape_of
 from rlx.dim import Dim, DimLike, product, provably_le
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
@@ -26,6 +26,7 @@ from rlx.shape import Shape
 
 Reduction = Literal["none", "add", "mul", "max", "min"]
 _FIRST = Axis(0)
+_RUNS = Axis(-2)
 _UFUNCS: dict[str, Any] = {
     "add": np.add,
     "mul": np.multiply,
@@ -256,6 +257,47 @@ def _(x: Any, indices: Any, updates: Any, *, reduction: Reduction) -> Any:
     return ops.reshape(ops.scatter(rows, flat, updates, axis=0, reduction=reduction), dims=dims)
 
 
+# -- runs of a cache ------------------------------------------------------------------------------
+
+
+def _check_run(cache: Any, update: Any, axis: int) -> None:
+    old, new = dims_of(cache), dims_of(update)
+    if axis == 0:
+        raise GraphError("axis is 0, which is the batch's: runs lie on another")
+    alike = len(old) == len(new) and old[:axis] + old[axis + 1 :] == new[:axis] + new[axis + 1 :]
+    if not alike or not provably_le(new[axis], old[axis]):
+        raise GraphError(
+            f"update is {shape_of(update)}, but the cache is {shape_of(cache)}: all dims but that "
+            f"of axis {axis} must be equal, and that one no greater"
+        )
+
+
+@composed("a[...], a[...], i64[b]? -> a[...]", kind=Kind.SPECIAL)
+def tensor_scatter(
+    cache: Any,
+    update: Any,
+    starts: Any = None,
+    *,
+    axis: Axis = _RUNS,
+    mode: Literal["linear", "circular"] = "linear",
+) -> Any:
+    """The cache with `update` written over a run of `axis` that begins at `starts`, one place for
+    each entry of axis 0, or at 0. A `circular` run goes on at the front where the axis ends, and
+    its start may lie anywhere; a linear one that leaves the axis is an error."""
+    _check_run(cache, update, axis)
+    dims, size = dims_of(update), dims_of(cache)[axis]
+    places = beside(cache, "iota", dims=dims, axis=axis, dtype=DType.I64)
+    length = beside(cache, "extent", dim=size) if isinstance(size, Dim) else np.int64(size)
+    if starts is not None:
+        if dims_of(starts) != dims[:1]:
+            raise GraphError(f"starts are {shape_of(starts)}, but the batch is {dims[0]}")
+        first = ops.mod(starts, length) if mode == "circular" else starts
+        first = ops.expand_dims(first, axes=tuple(range(1, len(dims))))
+        places = ops.add(places, first)
+        places = ops.mod(places, length) if mode == "circular" else places
+    return ops.scatter_elements(cache, places, update, axis=axis)
+
+
 # -- drawing --------------------------------------------------------------------------------------
 
 
@@ -321,3 +363,15 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     rows = _draw_rows(draw, dims, 0)
     updates = Spec((*rows.dims[:-1], *dims[rows.dims[-1] :]), dtype)
     return [Spec(dims, dtype), rows, updates], {"reduction": reduction}
+
+
+@tensor_scatter.sample
+def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    dims, dtype = draw.dims(2, 4), draw.dtype("a")
+    axis = draw.integer(1, len(dims) - 1)
+    length = draw.integer(0, dims[axis])
+    mode = draw.choice(("linear", "circular"))
+    domain = "any" if mode == "circular" else f"index:{dims[axis] - length + 1}"
+    specs = [Spec(dims, dtype), Spec((*dims[:axis], length, *dims[axis + 1 :]), dtype)]
+    starts = [Spec(dims[:1], DType.I64, domain)] * draw.coin(0.7)
+    return [*specs, *starts], {"axis": axis - len(dims) * draw.coin(0.3), "mode": mode}

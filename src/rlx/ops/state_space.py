@@ -7,7 +7,7 @@ last: a sequence may be cut anywhere, down to single steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from rlx.ops.recurrent import looped, scanned
 from rlx.shape import Shape
 
 Drawn = tuple[list[Spec], dict[str, Any]]
+Rule = Literal["linear", "gated", "delta", "gated_delta"]
+RULES: tuple[Rule, ...] = ("linear", "gated", "delta", "gated_delta")
 
 # -- what they have alike -------------------------------------------------------------------------
 
@@ -204,20 +206,32 @@ def _delta_shape(
 def _delta(
     loop: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any, scale: float | None
 ) -> Any:
-    (batch, _, heads, n), m = dims_of(q), dims_of(v)[3]
+    """Runs of query heads share the head of a key; without `g` nothing fades, and without `beta`
+    values are added as they are."""
+    (batch, _, heads, n), m = dims_of(k), dims_of(v)[3]
+    queries = dims_of(q)[2]
     first = _zeros(q, (batch, heads, n, m)) if state is None else state
     factor = n**-0.5 if scale is None else scale  # pyright: ignore[reportOperatorIssue]
-    wide = [_at(x, 3) if len(dims_of(x)) == 3 else x for x in (g, beta)]
+    given = [x for x in (g, beta) if x is not None]
+    wide = [_at(x, 3) if len(dims_of(x)) == 3 else x for x in given]
 
     def step(s: Any, slices: Any) -> tuple[Any, Any]:
-        query, key, value, gate, strength = slices
-        kept = ops.mul(s, _at(ops.exp(gate), 3))
-        known = _summed(ops.mul(kept, _at(key, 3)), 2)
-        change = ops.mul(ops.sub(value, known), strength)
+        query, key, value, *rest = slices
+        kept = s if g is None else ops.mul(s, _at(ops.exp(rest[0]), 3))
+        change = value
+        if beta is not None:
+            known = _summed(ops.mul(kept, _at(key, 3)), 2)
+            change = ops.mul(ops.sub(value, known), rest[-1])
         new = ops.add(kept, ops.mul(_at(key, 3), _at(change, 2)))
-        return new, ops.mul(_summed(ops.mul(new, _at(query, 3)), 2), factor)
+        return new, ops.mul(read(new, query), factor)
 
-    return _run(loop, step, first, (q, k, v, *wide), (), (batch, heads, m))
+    def read(s: Any, query: Any) -> Any:
+        if queries == heads:
+            return _summed(ops.mul(s, _at(query, 3)), 2)
+        runs = ops.reshape(query, dims=(batch, heads, queries // heads, n))
+        return ops.reshape(ops.matmul(runs, s), dims=(batch, queries, m))
+
+    return _run(loop, step, first, (q, k, v, *wide), (), (batch, queries, m))
 
 
 @op(
@@ -259,6 +273,115 @@ def _(draw: Draw) -> Drawn:
     domains = ("unit", "unit", "plain", "unit", "unit", "plain")
     specs = [Spec(d, dtype, domain) for d, domain in zip(dims, domains)]
     return specs[: draw.integer(5, 6)], {"scale": draw.choice((None, 0.5))}
+
+
+# -- attention that keeps a sum of its past -------------------------------------------------------
+
+
+def _linear_extras(rule: Rule, extras: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """The decay, the strength and the first state; None for what there is not."""
+    rest = list(extras)
+    wants = (rule.startswith("gated"), rule.endswith("delta"))
+    if not sum(wants) <= len(rest) <= sum(wants) + 1:
+        said = " and ".join(n for n, w in zip(("decay", "beta"), wants) if w) or "neither"
+        raise GraphError(
+            f"rule {rule!r} takes {said} of decay and beta, and perhaps a state, after q, k and v, "
+            f"but there are {len(rest)} operands"
+        )
+    decay, beta = (rest.pop(0) if w else None for w in wants)
+    return decay, beta, rest[0] if rest else None
+
+
+def _linear_shape(
+    q: Shape, k: Shape, v: Shape, *extras: Shape, num_heads: int, kv_heads: int, rule: Rule,
+    scale: float | None,
+) -> tuple[Shape, Shape]:  # fmt: skip
+    decay, beta, state = _linear_extras(rule, extras)
+    if num_heads < 1 or kv_heads < 1 or num_heads % kv_heads:
+        raise GraphError(f"kv_heads={kv_heads} must divide num_heads={num_heads}")
+    batch, length, width = q.dims
+    n, m = exact_div(width, num_heads), exact_div(v.dims[2], kv_heads)
+    if n is None or m is None:
+        raise GraphError(f"{q} and {v} do not divide into {num_heads} and {kv_heads} heads")
+    if scale is None and (isinstance(n, Dim) or n < 1):
+        raise GraphError(f"operand 0 is {q}: without a scale, its heads' size must be known, not 0")
+    lead = (batch, length)
+    _check(1, k, (*lead, n * kv_heads))
+    if decay is not None:
+        _check(3, decay, (*lead, kv_heads), (*lead, n * kv_heads))
+    if beta is not None:
+        _check(3 + (decay is not None), beta, (*lead, kv_heads), (*lead, 1))
+    if state is not None:
+        _check(2 + len(extras), state, (batch, kv_heads, n, m))
+    return q.with_dims((*lead, m * num_heads)), q.with_dims((batch, kv_heads, n, m))
+
+
+def _linear(
+    loop: Any, q: Any, k: Any, v: Any, extras: Sequence[Any], num_heads: int, kv_heads: int,
+    rule: Rule, scale: float | None,
+) -> tuple[Any, Any]:  # fmt: skip
+    decay, beta, state = _linear_extras(rule, extras)
+
+    def by_head(x: Any, heads: int) -> Any:
+        *lead, width = dims_of(x)
+        return ops.reshape(x, dims=(*lead, heads, width // heads))
+
+    heads = (by_head(q, num_heads), by_head(k, kv_heads), by_head(v, kv_heads))
+    gate = None if decay is None else by_head(decay, kv_heads)
+    made, last = _delta(loop, *heads, gate, beta, state, scale)
+    *lead, runs, m = dims_of(made)
+    return ops.reshape(made, dims=(*lead, runs * m)), last
+
+
+@op(
+    "f[b s q], f[b s k], f[b s v], f[...]?, f[...]?, f[...]? -> f[...], f[...]",
+    kind=Kind.SPECIAL,
+    shape=_linear_shape,
+    flops="b*s*(6*k + 2*q)*v//kv_heads",
+)
+def linear_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *extras: Array,
+    num_heads: int,
+    kv_heads: int,
+    rule: Rule = "gated_delta",
+    scale: float | None = None,
+) -> tuple[Array, Array]:
+    """Attention without a softmax, which keeps a sum S of its past: at each step and head, S ← S +
+    k⊗v and o = Sᵀq·scale, with 1/√n if no scale is given. A `gated` rule has an operand decay and
+    first makes S exp(decay)·S; a `delta` rule has an operand β and adds k⊗(v - Sᵀk)·β in place of
+    k⊗v. After these may come the S before the first step.
+
+    q is [batch, length, num_heads·n], k and v are [batch, length, kv_heads·n] and [batch, length,
+    kv_heads·m], and runs of query heads share theirs; decay has one number per head or per entry
+    of k, β one per head or one for all. Gives o and the last S [batch, kv_heads, n, m]. ONNX's
+    chunk_size changes no result, its scale 0 is none here, and a state that is wider than the
+    rest means that all are computed in its dtype: cast them."""
+    return _linear(looped, q, k, v, extras, num_heads, kv_heads, rule, scale)
+
+
+@linear_attention.lowering
+def _(q: Any, k: Any, v: Any, *extras: Any, **attrs: Any) -> tuple[Any, Any]:
+    return _linear(scanned, q, k, v, extras, **attrs)
+
+
+@linear_attention.sample
+def _(draw: Draw) -> Drawn:
+    lead, dtype = (draw.size(), draw.size()), draw.dtype("f")
+    kv, n, m = draw.integer(1, 3), draw.integer(1, 4), draw.size()
+    heads, rule = kv * draw.integer(1, 3), draw.choice(RULES)
+    specs = [Spec((*lead, w), dtype, d) for w, d in
+             ((heads * n, "unit"), (kv * n, "unit"), (kv * m, "plain"))]  # fmt: skip
+    if rule.startswith("gated"):
+        specs.append(Spec((*lead, draw.choice((kv, kv * n))), dtype, "unit"))
+    if rule.endswith("delta"):
+        specs.append(Spec((*lead, draw.choice((kv, 1))), dtype, "unit"))
+    if draw.coin():
+        specs.append(Spec((lead[0], kv, n, m), dtype, "plain"))
+    attrs = {"num_heads": heads, "kv_heads": kv, "rule": rule, "scale": draw.choice((None, 0.5))}
+    return specs, attrs
 
 
 # -- the state of a causal convolution ------------------------------------------------------------
