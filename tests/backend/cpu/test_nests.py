@@ -166,9 +166,29 @@ def test_lanes_test_what_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
             builds.append(build)
     for pieces in (cuts.MAX_PIECES, 0):
         monkeypatch.setattr(cuts, "MAX_PIECES", pieces)
+        monkeypatch.setattr(cuts, "MAX_ALONE", pieces)
         batch = Batch(works, host())
         for i, work in enumerate(works):
             check_run(batch, i, builds[i], work)
+
+
+def test_long_kernels() -> None:
+    """Neither a join of many parts nor a long chain of ops is too deep."""
+    shapes = [rlx.Shape([2, 3])] * 300
+    join = lambda *xs: ops.concat(*xs, axis=1)
+
+    def chain(x: Any) -> Any:
+        for _ in range(2000):
+            x = x * 0.999 + 0.001
+        return x
+
+    works = [Work(kernel_of(join, *shapes), data(*shapes), {})]
+    works.append(Work(kernel_of(chain, shapes[0]), data(shapes[0]), {}))
+    batch = Batch(works, AVX2)
+    for i, build in enumerate((join, chain)):
+        code, (got,) = batch.run(i)
+        assert code == 0
+        np.testing.assert_allclose(got, build(*works[i].arrays), rtol=2000 * 2.0**-23)
 
 
 def test_parts_give_the_bits_of_the_whole() -> None:

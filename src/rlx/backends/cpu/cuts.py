@@ -14,6 +14,8 @@ from rlx.kernel.schedule import Schedule
 
 MAX_PIECES = 64
 """Code is written once for each piece of all loops; beyond this many, lanes test instead."""
+MAX_ALONE = 4096
+"""As many if one axis alone is cut: a join of many parts."""
 
 Cut = tuple[DimLike, DimLike]
 """A boundary of an axis: the first less the second."""
@@ -38,7 +40,8 @@ class Cuts:
         for axis in axes:
             guards = [n for n in kernel.nodes if isinstance(n, Inside) and _is_of(n, axis)]
             pieces = _pieces(axis, guards)
-            if len(pieces) > budget:
+            is_alone = all(len(p) <= 1 for p in self._pieces.values())
+            if len(pieces) > (MAX_ALONE if is_alone else budget):
                 pieces = [Piece((0, 0), (axis.extent, 0))]
             budget //= max(1, len(pieces))
             self._pieces[axis] = pieces
