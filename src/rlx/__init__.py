@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rlx.loading import load
     from rlx.loops import cond, scan_loop, while_loop
     from rlx.module import GraphModule, GraphStage
+    from rlx.passes.legalise import DispatchReport
     from rlx.passes.options import DispatchPolicy, FusionOptions
     from rlx.passes.report import FusionReport
     from rlx.pipeline import CompilePipeline, CompileResult
@@ -49,6 +50,7 @@ _HOME = {
     "rlx.loading": ("load",),
     "rlx.loops": ("cond", "scan_loop", "while_loop"),
     "rlx.module": ("GraphModule", "GraphStage"),
+    "rlx.passes.legalise": ("DispatchReport",),
     "rlx.passes.options": ("DispatchPolicy", "FusionOptions"),
     "rlx.passes.report": ("FusionReport",),
     "rlx.pipeline": ("CompilePipeline", "CompileResult"),
@@ -68,6 +70,7 @@ __all__ = [
     "Dim",
     "DimBinding",
     "DispatchPolicy",
+    "DispatchReport",
     "Error",
     "Executable",
     "FusionBenefit",

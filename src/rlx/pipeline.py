@@ -21,7 +21,7 @@ from rlx.ir.verify import verify
 from rlx.module import GraphModule
 from rlx.passes.context import Context
 from rlx.passes.fuse import fuse
-from rlx.passes.legalise import legalise, require_legal
+from rlx.passes.legalise import DispatchReport, legalise, require_legal
 from rlx.passes.options import FusionOptions
 from rlx.passes.report import FusionReport
 from rlx.passes.simplify import simplify, tidy
@@ -117,6 +117,14 @@ class CompilePipeline:
         if isinstance(held, LirModule):
             return CompileResult(held, FusionReport.scan(held.mir.graph), ())
         return self.compile(held)
+
+    def dispatch(self, model: HirModule | MirModule | Graph) -> DispatchReport:
+        """Which ops of a model run as the target's own kernels, which as their lowering, and which
+        not at all, and why; nothing is compiled."""
+        module = model.lower() if isinstance(model, HirModule) else model
+        graph = module if isinstance(module, Graph) else _given(module, MirModule).graph
+        context = Context.of(self.target, self.options)
+        return DispatchReport.of(simplify(graph, context), context)
 
     def compile_mir(self, module: MirModule) -> CompileResult:
         """Run the passes, plan the memory, check the plan."""

@@ -159,6 +159,19 @@ def test_a_transformer_runs_like_every_target(
     assert exe.run(inputs)["output0"].tobytes() == got.tobytes()
 
 
+def test_dispatch_is_reported_without_compiling() -> None:
+    module = transformer(1, 5, width=32, heads=4, kv_heads=2, ffn=48)
+    report = rlx.CompilePipeline("tpu").dispatch(module)
+    paths = {row.op: row.path for row in report.rows}
+    assert paths["rms_norm"] == paths["attention"] == "lowered"
+    assert paths["matmul"] == "native"
+    assert "tpu has no kernel of its own for rms_norm" in str(report)
+    policy = rlx.DispatchPolicy(force_common={"rms_norm"})
+    options = rlx.FusionOptions(dispatch=policy)
+    listed = rlx.CompilePipeline("cpu", options=options).dispatch(module)
+    assert {r.op: r.path for r in listed.rows}["rms_norm"] == "lowered"
+
+
 def test_running_a_target_that_is_not_installed_says_how_to_get_it() -> None:
     with pytest.raises(rlx.UnsupportedError, match=r"pip install 'rlx\[tpu\]'"):
         rlx.compile(linear(), "tpu")
