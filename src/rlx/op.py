@@ -39,7 +39,7 @@ PAGES = (
     "scatter", "reduction", "selection", "finding", "contraction", "norm", "scaling", "attention",
     "convolution", "columns", "pooling", "resize", "warp", "roi", "spectral", "recurrent",
     "state_space", "tables", "transforms", "signal", "filters", "random", "sampling", "control",
-    "losses", "fused", "experts", "packed", "gguf_blocks", "quantise", "factors", "linalg",
+    "losses", "fused", "experts", "packed", "gguf_blocks", "quantise", "factors", "linalg", "spd",
 )  # fmt: skip
 
 
