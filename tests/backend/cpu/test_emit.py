@@ -8,12 +8,12 @@ import pytest
 
 import rlx
 from rlx.draw import Draw
+from rlx.kernel.expr import Kernel, Reduce
 from rlx.kernel.form import NotALoop, form
 from rlx.op import Kind, Op, table
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.emit import legal
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host
 from tests.backend.cpu.kernels import Batch, Work, assert_close
 
@@ -38,12 +38,19 @@ def works_of(op: Op, seeds: range) -> tuple[list[Work], list[object]]:
         try:
             node = g.node(op, inputs, case.attrs)
             kernel = form(node)
-            legal(kernel)
         except NotALoop:
+            continue
+        if is_refused(kernel):
             continue
         works.append(Work(kernel, arrays, {}))
         wants.append(op.run(arrays, case.attrs))
     return works, wants
+
+
+def is_refused(kernel: Kernel) -> bool:
+    """The one kind of loop that the backend does not take: a product along complex numbers."""
+    return any(isinstance(n, Reduce) and n.fold == "prod" and n.dtype.is_complex
+               for n in kernel.nodes)  # fmt: skip
 
 
 def check(op: Op, isa: Isa, seeds: range) -> int:

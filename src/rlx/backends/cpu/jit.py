@@ -5,16 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import llvmlite.binding as llvm
-import numpy as np
 
 from rlx.backends.cpu.isa import Isa
 from rlx.errors import Error
-from rlx.op import Array
-
-PIPELINE = "sroa,instcombine,simplifycfg"
 
 
 @functools.cache
@@ -93,7 +88,3 @@ class Native:
         return kind(self.address(name))(
             ctypes.addressof(buffers), ctypes.addressof(values), start, stop
         )
-
-
-def pointer(array: Array | np.ndarray[Any, Any]) -> int:
-    return array.ctypes.data
