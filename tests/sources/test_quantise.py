@@ -22,6 +22,7 @@ SOURCES = {
     "qlinear_conv": "onnx.reference QLinearConv",
     "quantized_conv": "onnx.reference QLinearConv",
     "block_dequantize": "ml_dtypes: int4, uint4, float8_e4m3fn, float8_e5m2",
+    "block_quantize": "casts of ml_dtypes: int4, float8_e4m3fn, float8_e5m2",
     "dequant_matmul": "ml_dtypes, then the product in f64",
     "dequant_grouped_matmul": "ml_dtypes, then the product of each row in f64",
     "grouped_matmul": "a product of each row in f64",
@@ -261,6 +262,66 @@ def test_products_with_packed_weights() -> None:
     np.testing.assert_allclose(got, want, atol=atol)
     with pytest.raises(GraphError, match="are not 4 blocks of 3"):
         ops.dequant_matmul(x, packed[0], scale[0], packing="int4", block=3)
+
+
+GREATEST = {"int8": 127, "int4": 7, "fp8_e4m3": 448, "fp8_e5m2": 57344}
+
+
+def rounded(x: np.ndarray, packing: str) -> np.ndarray:
+    """The nearest numbers of a packing, as ml_dtypes rounds floats and NumPy rounds to integers."""
+    within = np.clip(x, -GREATEST[packing], GREATEST[packing])
+    kept = within if packing.startswith("fp8") else np.rint(within)
+    return kept.astype(TYPES.get(packing, ml_dtypes.int4)).astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("packing", GREATEST)
+def test_quantising_blocks(packing: str, dtype: type) -> None:
+    x = (RNG.normal(size=(3, 4, 64)) * 10.0 ** RNG.integers(-3, 3, (3, 4, 64))).astype(dtype)
+    packed, scale = ops.block_quantize(x, packing=packing, block=16)
+    wide = x.astype(np.float64 if dtype == np.float64 else np.float32).reshape(3, 4, 4, 16)
+    most = np.abs(wide).max(-1) / wide.dtype.type(GREATEST[packing])
+    np.testing.assert_array_equal(scale, most.astype(dtype))
+    given = wide / scale.astype(wide.dtype)[..., None]
+    want = rounded(given.astype(np.float32), packing)
+    got = numbers(packed, packing).reshape(want.shape)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("packing", GREATEST)
+def test_numbers_between_two_numbers(packing: str, dtype: type) -> None:
+    """Every number, every tie, and what is next to a tie; the scale is 1. In f64, f32 has no part
+    in the rounding: what is next to a tie is none."""
+    count = {"int8": 128, "int4": 8, "fp8_e4m3": 127, "fp8_e5m2": 124}[packing]
+    all_ = np.arange(count, dtype=np.uint8)
+    values = all_.view(TYPES[packing]).astype(dtype) if "fp8" in packing else all_.astype(dtype)
+    middles = (values[1:] + values[:-1]) / 2
+    below, above = (np.nextafter(middles, dtype(to)) for to in (-np.inf, np.inf))
+    near = np.arange(count - 1)
+    even = near + near % 2
+    x = np.concatenate([values, middles, below, above])
+    want = values[np.concatenate([np.arange(count), even, near, near + 1])]
+    x, want = (np.concatenate([v, -v]) for v in (x, want))
+    packed, scale = ops.block_quantize(x, packing=packing, block=len(x))
+    np.testing.assert_array_equal(scale, [1])
+    np.testing.assert_array_equal(numbers(packed, packing), want)
+    ml = rounded(x.astype(np.float32), packing)
+    assert dtype == np.float64 or (ml == want).all()
+
+
+def test_blocks_without_a_scale() -> None:
+    x = np.float32([[0, 0, -0.0, 0], [1, np.nan, 2, 3], [1, np.inf, -np.inf, 3], [1, 2, 3, 4]])
+    for packing in GREATEST:
+        made = ops.block_quantize(x, packing=packing, block=4)
+        back = ops.block_dequantize(*made, packing=packing, block=4)
+        np.testing.assert_array_equal(back[0], x[0])
+        assert np.isnan(back[1:3]).all()
+        assert np.isfinite(back[3]).all()
+    with pytest.raises(GraphError, match="blocks of 3"):
+        ops.block_quantize(x, packing="int8", block=3)
+    with pytest.raises(GraphError, match="in twos"):
+        ops.block_quantize(x[:, :3], packing="int4", block=3)
 
 
 # -- experts --------------------------------------------------------------------------------------

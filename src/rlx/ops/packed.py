@@ -13,6 +13,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.compose import composed, dims_of, dtype_of
+from rlx.dim import exact_div
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
 from rlx.errors import GraphError
@@ -33,6 +34,8 @@ def _e4m3() -> Array:
 
 
 _E4M3 = _e4m3()
+_E5M2 = (np.arange(124, dtype=np.uint16) << 8).view(np.float16).astype(np.float32)
+"""What is finite and not negative of f16's upper bytes."""
 
 
 def _numbers(packed: Any, packing: Packing) -> Any:
@@ -111,6 +114,65 @@ def dequant_grouped_matmul(
     return times_transposed(x, weights, lambda a, w: ops.grouped_matmul(a, w, experts))
 
 
+# -- the way back ---------------------------------------------------------------------------------
+
+Signed = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2"]
+_GREATEST: dict[str, float] = {"int8": 127.0, "int4": 7.0, "fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}
+
+
+@composed("f[*s k] -> u8[...], f[...]", kind=Kind.SPECIAL)
+def block_quantize(x: Any, *, packing: Signed, block: int) -> tuple[Any, Any]:
+    """Bytes and scales of which `block_dequantize` makes x again, up to rounding. The scale of
+    `block` neighbours in a row makes the greatest of them, in size, the greatest number of the
+    packing; numbers are rounded to the nearest, ties to the even one, and none past the greatest.
+    A block with a NaN or infinity in it comes back as NaN."""
+    *lead, size = dims_of(x)
+    groups = exact_div(size, block) if block > 0 else None
+    if groups is None or (packing == "int4" and exact_div(size, 2) is None):
+        twos = ", whose numbers fill bytes in twos" if packing == "int4" else ""
+        raise GraphError(f"rows of {size} numbers are not blocks of {block}{twos}")
+    wide = ops.cast(ops.reshape(x, dims=(*lead, groups, block)), to=_wide(dtype_of(x)))
+    most = ops.max(ops.abs(wide), axes=(len(lead) + 1,))
+    scale = ops.cast(ops.div(most, _GREATEST[packing]), to=dtype_of(x))
+    each = _per_block(scale, dtype_of(wide))
+    given = ops.div(wide, each)
+    known = ops.logical_not(ops.logical_or(ops.equal(each, 0.0), ops.is_nan(given)))
+    numbers = ops.reshape(ops.where(known, given, 0.0), dims=(*lead, size))
+    return _packed(numbers, packing), scale
+
+
+def _edges(packing: Signed, dtype: DType) -> Array:
+    """For each code but 0, the least number that is rounded to it or a greater one: the middle
+    between it and the code before, or, where that code is even, the next number after."""
+    finite = _E4M3[:127] if packing == "fp8_e4m3" else _E5M2
+    values = finite.astype(dtype.numpy)
+    middles = (values[1:] + values[:-1]) / 2
+    after = np.nextafter(middles, values.dtype.type(np.inf))
+    return np.where(np.arange(len(middles)) % 2 == 0, after, middles)
+
+
+def _packed(numbers: Any, packing: Signed) -> Any:
+    """The bytes that hold the nearest numbers."""
+    if packing.startswith("fp8"):
+        edges = _edges(packing, dtype_of(numbers))
+        codes = ops.cast(ops.searchsorted(edges, ops.abs(numbers), side="right"), to=DType.U8)
+        return ops.where(ops.less(numbers, 0.0), ops.bit_or(codes, np.uint8(128)), codes)
+    most = _GREATEST[packing]
+    near = ops.clamp(ops.round(numbers), min=-most, max=most)
+    codes = ops.bitcast(ops.cast(near, to=DType.I8), to=DType.U8)
+    if packing == "int8":
+        return codes
+    *lead, size = dims_of(codes)
+    pairs = ops.reshape(ops.bit_and(codes, np.uint8(15)), dims=(*lead, size // 2, 2))
+    low, high = (
+        ops.reshape(
+            ops.narrow(pairs, axis=len(lead) + 1, start=i, length=1), dims=(*lead, size // 2)
+        )
+        for i in (0, 1)
+    )
+    return ops.bit_or(low, ops.shift_left(high, np.uint8(4)))
+
+
 # -- drawing --------------------------------------------------------------------------------------
 
 
@@ -147,3 +209,11 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     (packed, *scales), attrs, k = _draw_blocks(draw, (experts, draw.size()))
     chosen = Spec((rows,), draw.dtype("i"), f"index:{experts}")
     return [Spec((rows, k), draw.dtype("f"), "plain"), packed, chosen, *scales], attrs
+
+
+@block_quantize.sample
+def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    block = 2 * draw.integer(1, 3)
+    dims = (*draw.dims(0, 2), draw.integer(0, 3) * block)
+    attrs = {"packing": draw.choice(tuple(_GREATEST)), "block": block}
+    return [Spec(dims, draw.dtype("f"))], attrs
