@@ -229,7 +229,8 @@ def _wide(array: Array) -> Array:
     if array.dtype.kind == "c":
         return array.astype(np.complex128)
     is_float = _is_inexact(DType.of(array.dtype))
-    return array.astype(np.float64) if is_float else array
+    with np.errstate(all="ignore"):  # a signalling NaN is a NaN
+        return array.astype(np.float64) if is_float else array
 
 
 def _is_inexact(dtype: DType) -> bool:
