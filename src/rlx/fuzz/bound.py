@@ -160,8 +160,15 @@ def _moved(
         is_local = node.decl.kind in (Kind.ELEMENTWISE, Kind.MOVEMENT, *SUMS)
         reach = 0.0 if is_local else eps * FACTOR * (finite.max() if finite.size else 0.0)
         step = operand.error + reach
-        signs = sign if sign else rng.choice((-1.0, 1.0), step.shape)
-        return operand.value + np.where(np.isfinite(step), signs * step, 0.0)
+        move = np.where(np.isfinite(step), step, 0.0) * _signs(sign, step.shape, rng)
+        if np.iscomplexobj(operand.value):
+            return operand.value + move + 1j * np.abs(move) * _signs(sign, step.shape, rng)
+        return operand.value + move
+
+
+def _signs(sign: float, dims: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """One direction for all, or each its own at random."""
+    return np.full(dims, sign) if sign else rng.choice((-1.0, 1.0), dims)
 
 
 def _terms(
