@@ -26,7 +26,8 @@ SIZES = (0, 1, 1, 2, 3, 4, 5, 7)
 class Spec:
     """An operand to draw: dims, dtype, and which values.
 
-    `domain` is `any` (ordinary and corner values), `plain` (ordinary finite values), `positive`,
+    `domain` is `any` (ordinary and corner values), `plain` (ordinary finite values),
+    `own` (plain, and no other value may stand in for them), `positive`,
     `unit` (0 to 1), or `index:N` (whole numbers below N); or of matrices, its last two axes,
     `regular` ones (whose inverse is of ordinary size) or `definite` ones (Hermitian, positive).
     """

@@ -88,7 +88,7 @@ def _shadow(
     )
     moved = [_apply(node, xs, given, sizes) for xs in _moves(node, operands, eps)]
     terms = _terms(node, operands, values, given, sizes)
-    lost = any(o.is_lost for o in operands)
+    lost = any(o.is_lost for o in operands) or _mixes_infinities(node, operands)
     steps = _spelled(node, operands, plain) if node.decl.lower is not None else [None] * len(given)
     return [
         _bounded(values[i], [m[i] for m in moved], eps * FACTOR * terms[i], shape, lost, steps[i])
@@ -105,6 +105,16 @@ def _is_open(node: Node, operands: Sequence[Shadow]) -> bool:
         [i.shape for i in node.inputs], node.shapes
     )
     return factors or (node.op in WAVES and any(np.any(o.error > 0.25) for o in operands))
+
+
+def _mixes_infinities(node: Node, operands: Sequence[Shadow]) -> bool:
+    """Sums of products in another order make other NaNs of infinities: transforms and products
+    of what is not finite are not judged."""
+    mixing = (Kind.SPECIAL, Kind.CONTRACTION, Kind.CONVOLUTION)
+    return node.decl.kind in mixing and any(
+        _is_inexact(i.shape.dtype) and not np.all(np.isfinite(o.value))
+        for i, o in zip(node.inputs, operands)
+    )
 
 
 def _spelled(

@@ -321,7 +321,7 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
 @arange.sample
 def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     dtype = draw.dtype("n")
-    ends = Spec((), dtype, "plain")
+    ends = Spec((), dtype, "own")
     return [ends, ends, Spec((), dtype, "positive")], {"at_most": draw.choice((None, 5000))}
 
 
