@@ -15,7 +15,7 @@ import numpy as np
 
 from rlx.attrs import Axes, Axis, hints_of
 from rlx.dtype import DType
-from rlx.op import Array, Kind, Op
+from rlx.op import Array, Op
 from rlx.sig import CLASSES, Operand
 
 CORNERS_FLOAT = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 65504.0, 88.7)
@@ -218,10 +218,3 @@ def _strided(values: Array, draw: Draw) -> Array:
     wide = np.empty((*values.shape[:-1], values.shape[-1] * 2), values.dtype)
     wide[..., ::2] = values
     return wide[..., ::2]
-
-
-def needs_sample(op: Op) -> bool:
-    """Can the signature alone not say what is valid?"""
-    if op.cases is not None or op.kind is Kind.LEAF:
-        return False
-    return any("..." in o.dims for o in op.signature.operands)

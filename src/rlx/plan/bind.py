@@ -13,7 +13,7 @@ from rlx.dim import DimLike
 from rlx.extent import is_measured
 from rlx.formulas import compile_dims
 from rlx.ir.layout import Layout
-from rlx.ir.lir import BufferPlan, Space
+from rlx.ir.lir import BufferPlan
 from rlx.ir.mir import Node
 from rlx.shape import DimBinding
 
@@ -54,7 +54,7 @@ class Binder:
         self._symbols = plan.dynamic_symbols
         nodes = [n for n in plan.phases if not n.has_items]
         table = _Formulas()
-        self._totals = table.pick([plan.arena_formula, _weight_end(plan)])
+        self._totals = table.pick([plan.arena_formula, plan.weight_formula])
         offsets = {n: _offset(plan, n) for n in nodes}
         self._placed = [n for n in nodes if not is_measured(offsets[n])]
         self._offsets = table.pick([offsets[n] for n in self._placed])
@@ -120,12 +120,3 @@ def _is_measured(layout: Layout) -> bool:
 
 def _offset(plan: BufferPlan, node: Node) -> DimLike:
     return plan.slot(node).offset + plan.layout(node).offset * node.shape.dtype.itemsize
-
-
-def _weight_end(plan: BufferPlan) -> DimLike:
-    """The bytes of the weights as a formula: they lie one behind the other."""
-    end: DimLike = 0
-    for slot in plan.assignments.values():
-        if slot.space is Space.WEIGHTS:
-            end = end + slot.size
-    return end

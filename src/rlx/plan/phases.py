@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from rlx.dim import Dim
+from rlx.attrs import is_symbolic
 from rlx.ir.lir import Phase
 from rlx.ir.mir import Node, users_of
-from rlx.shape import Shape
 
 
 def derive_phases(nodes: Sequence[Node]) -> dict[Node, Phase]:
@@ -63,14 +61,4 @@ def _names_dims(node: Node) -> bool:
     """Is a size involved that only a call knows? A param's own dims come with the param."""
     if node.is_leaf:
         return False
-    return any(map(_is_symbolic, node.shapes)) or any(map(_is_symbolic, node.attrs.values()))
-
-
-def _is_symbolic(value: Any) -> bool:
-    if isinstance(value, Dim):
-        return True
-    if isinstance(value, Shape):
-        return not value.is_static
-    if isinstance(value, tuple):
-        return any(map(_is_symbolic, value))  # pyright: ignore[reportUnknownArgumentType]
-    return hasattr(value, "seal") and value.has_dynamic_dims
+    return any(map(is_symbolic, node.shapes)) or any(map(is_symbolic, node.attrs.values()))
