@@ -67,12 +67,13 @@ class Batch:
         pointers += [whole.ctypes.data + PAD * whole.itemsize for whole in made]
         bytes_kept = evaluate(scratch_bytes(schedule), work.sizes)
         scratch = np.full(bytes_kept + PAD, 0xA5, np.uint8)
-        pointers.append(scratch.ctypes.data)
         sizes = [evaluate(d, work.sizes) for d in sizes_of(kernel)]
         extent = evaluate(schedule.parallel.extent, work.sizes) if schedule.parallel else 1
         edges = np.linspace(0, max(1, extent), parts + 1).astype(int)
         for start, stop in itertools.pairwise(edges):
-            code = self.native.call_part(self.name(number), pointers, sizes, int(start), int(stop))
+            code = self.native.call_part(
+                self.name(number), pointers, sizes, int(start), int(stop), scratch.ctypes.data
+            )
             if code:
                 return code, []
         assert (scratch[-PAD:] == 0xA5).all(), f"{kernel.name} wrote outside its scratch"

@@ -5,13 +5,13 @@ The method: open one loop per axis; at each level make every value that needs no
 reductions included; where all axes of a store are open, store. All values are vectors; one that
 does not vary along the lanes is the same in each.
 
-    i32 name(ptr buffers, ptr sizes, i64 start, i64 stop)
+    i32 name(ptr buffers, ptr sizes, i64 start, i64 stop, ptr scratch)
 
-`buffers` holds the operands' and then the results' addresses, and last, if the schedule keeps row
-values, that of `scratch_bytes(...)` for this call alone; `sizes` holds the values of
-`sizes_of(kernel)`. The part [start, stop) of the parallel axis is done; what does not vary along
-that axis belongs to the part with its first point, so at least [0, 1) must be handed out. The
-result is 0, or n if a row that the n-th gathering load wanted is not there.
+`buffers` holds the operands' and then the results' addresses; `sizes` the values of
+`sizes_of(kernel)`; `scratch` is `scratch_bytes(...)` for this call alone, to keep row values in.
+The part [start, stop) of the parallel axis is done; what does not vary along that axis belongs to
+the part with its first point, so at least [0, 1) must be handed out. The result is 0, or n if a
+row that the n-th gathering load wanted is not there.
 """
 
 from __future__ import annotations
@@ -57,6 +57,12 @@ class Function:
     name: str
     text: str
     shared: tuple[tuple[str, str], ...]
+
+
+def head_of(name: str) -> str:
+    """How every function that a program calls begins."""
+    args = "ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch"
+    return f"define dso_local i32 @{name}({args})"
 
 
 def module(functions: Iterable[Function], isa: Isa) -> str:
@@ -108,8 +114,7 @@ class Emitter(Values):
         code.do("ret i32 0")
         code.lines += self.failures
         code.entry[:0] = self.arguments()
-        head = f"define i32 @{name}(ptr %buffers, ptr %sizes, i64 %start, i64 %stop)"
-        return Function(name, code.function(head), tuple(code.shared.items()))
+        return Function(name, code.function(head_of(name)), tuple(code.shared.items()))
 
     def streamed(self) -> None:
         """The nests with stores that go past the caches, if buffers and part begin on a line."""
@@ -135,7 +140,6 @@ class Emitter(Values):
         """The entry's lines that read addresses and sizes."""
         names = [f"%x{i}" for i in range(len(self.kernel.operands))]
         names += [f"%y{i}" for i in range(len(self.kernel.results))]
-        names += ["%scratch"] if self.schedule.keep else []
         for i, name in enumerate(names):
             yield f"  %b{i} = getelementptr ptr, ptr %buffers, i64 {i}"
             yield f"  {name} = load ptr, ptr %b{i}"

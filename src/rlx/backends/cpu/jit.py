@@ -74,17 +74,21 @@ class Native:
         return self._engine.get_function_address(name)
 
     def call(self, name: str, pointers: Sequence[int], sizes: Sequence[int], extent: int) -> int:
-        """Run a loop kernel over its whole parallel axis: for tests; a program calls natively."""
+        """Run a kernel over all its units: for tests; a program calls natively."""
         return self.call_part(name, pointers, sizes, 0, max(1, extent))
 
     def call_part(
-        self, name: str, pointers: Sequence[int], sizes: Sequence[int], start: int, stop: int
+        self,
+        name: str,
+        pointers: Sequence[int],
+        sizes: Sequence[int],
+        start: int,
+        stop: int,
+        scratch: int = 0,
     ) -> int:
-        kind = ctypes.CFUNCTYPE(
-            ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
-        )
-        buffers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
-        values = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
-        return kind(self.address(name))(
-            ctypes.addressof(buffers), ctypes.addressof(values), start, stop
-        )
+        word, address = ctypes.c_int64, ctypes.c_void_p
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, address, address, word, word, address)
+        buffers = (address * max(1, len(pointers)))(*pointers)
+        values = (word * max(1, len(sizes)))(*sizes)
+        given = ctypes.addressof(buffers), ctypes.addressof(values), start, stop, scratch
+        return kind(self.address(name))(*given)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlx.backends.cpu import arith
-from rlx.backends.cpu.emit import Function
+from rlx.backends.cpu.emit import Function, head_of
 from rlx.backends.cpu.halves import HALVES
 from rlx.backends.cpu.ir import Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
@@ -41,7 +41,7 @@ Placed = Load | Store
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A function `i32 name(buffers, sizes, start, stop)`, and what it is called with."""
+    """A function, and what it is called with."""
 
     function: Function
     sizes: tuple[DimLike, ...]
@@ -66,8 +66,7 @@ class Work:
     def source(self, name: str, before: Iterable[str], num_units: DimLike) -> Source:
         """The function, behind those it calls."""
         self.code.do("ret i32 0")
-        args = "ptr %buffers, ptr %sizes, i64 %start, i64 %stop"
-        text = "\n".join([*before, self.code.function(f"define i32 @{name}({args})")])
+        text = "\n".join([*before, self.code.function(head_of(name))])
         function = Function(name, text, tuple(self.code.shared.items()))
         return Source(function, tuple(self.sizes), num_units)
 
