@@ -64,13 +64,13 @@ def oriented(contract: Contract, constants: Collection[int] = ()) -> Contract:
     """The contraction or its swapped one: a constant operand is to be packed, so it goes right;
     otherwise results are to lie along the columns, and the tiles are to be full."""
     swapped = contract.swapped()
-    fixed = [_reads(x, constants) for x in (contract.left, contract.right)]
+    fixed = [reads_only(x, constants) for x in (contract.left, contract.right)]
     if fixed[0] != fixed[1]:
         return swapped if fixed[0] else contract
     return min((contract, swapped), key=_misfit)
 
 
-def _reads(x: Expr, constants: Collection[int]) -> bool:
+def reads_only(x: Expr, constants: Collection[int]) -> bool:
     """Is all that the operand reads constant?"""
     return all(n.operand in constants for n in postorder([x]) if isinstance(n, Load))
 

@@ -1,0 +1,153 @@
+"""Matrix products as recipes: which operand is packed, what is computed before, in which tiles.
+
+What follows from weights alone is packed into panels once. Any other right operand is read where
+it lies, or packed for each call where it must be or where it is read often. A left operand that is
+computed is written down first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rlx.backends.cpu.gemm import emit_gemm, legal
+from rlx.backends.cpu.loops import loop_task
+from rlx.backends.cpu.task import (
+    Buffer,
+    Panels,
+    Recipe,
+    Step,
+    Task,
+    buffers,
+    grain_of,
+    nanoseconds,
+)
+from rlx.backends.cpu.tiling import (
+    Tiling,
+    is_worth_packing,
+    oriented,
+    pack_kernel,
+    panels_of,
+    reads_only,
+    tiling_of,
+)
+from rlx.dim import DimLike
+from rlx.ir.layout import Layout
+from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
+from rlx.kernel.expr import Affine, Choose, Exprs, Kernel, Load, Store
+from rlx.shape import Shape
+
+
+def make(step: Step, contract: Contract, name: str) -> Recipe:
+    """How the contraction of a step runs."""
+    return _Maker(step, contract, name).recipe()
+
+
+class _Maker:
+    """A recipe being made. The contraction's operands are buffers, at first the step's."""
+
+    def __init__(self, step: Step, contract: Contract, name: str) -> None:
+        self.step, self.machine, self.name = step, step.machine, name
+        self.contract = contract
+        every = buffers(len(contract.operands), len(contract.results))
+        self.given = list(every[: len(contract.operands)])
+        self.made = list(every[len(contract.operands) :])
+        self.tasks: list[Task] = []
+        self.temps: list[DimLike] = []
+        self.panels: list[Panels] = []
+
+    def recipe(self) -> Recipe:
+        if self.contract.sums.is_complex:
+            self._loop(self.contract.kernel(), self.given, self.made, self.name)
+        elif _is_simple(self.contract):
+            self._product(self.contract, self.made)
+        else:
+            self._in_two()
+        return Recipe(tuple(self.tasks), tuple(self.temps), tuple(self.panels))
+
+    def _product(self, contract: Contract, made: Sequence[Buffer]) -> None:
+        constants = self.step.constants
+        contract = self._with_left(oriented(legal(contract), constants))
+        is_constant = reads_only(contract.right, constants)
+        has_panels = is_worth_packing(contract, is_constant=is_constant)
+        tiling = tiling_of(contract, self.machine.isa, has_panels=has_panels)
+        packed = [self._pack(contract, tiling, is_constant)] if has_panels else []
+        source = emit_gemm(contract, tiling, self.machine.isa, self.name)
+        task = Task(
+            source.function,
+            (*self.given, *made, *packed),
+            source.sizes,
+            source.num_units,
+            grain_of(source.num_units, _nanoseconds(contract)),
+        )
+        self.tasks.append(task)
+
+    def _with_left(self, contract: Contract) -> Contract:
+        """The contraction with its left operand in memory."""
+        if isinstance(contract.left, Load) and not contract.left.args:
+            return contract
+        kernel, contract = materialised(contract)
+        where = self._temp(kernel.results[0].size_bytes)
+        self._loop(kernel, self.given, [where], f"{self.name}_left")
+        self.given.append(where)
+        return contract
+
+    def _pack(self, contract: Contract, tiling: Tiling, is_constant: bool) -> Buffer:
+        kernel, size = pack_kernel(contract, tiling), panels_of(contract, tiling).size_bytes
+        name = f"{self.name}_pack"
+        if not is_constant:
+            where = self._temp(size)
+            self._loop(kernel, self.given, [where], name)
+            return where
+        task = loop_task(kernel, self.given, [Buffer("result", 0)], self.machine, name)
+        self.panels.append(Panels(task, size))
+        return Buffer("panels", len(self.panels) - 1)
+
+    def _in_two(self) -> None:
+        """The product by itself, and a loop for what follows it."""
+        product, after = _apart(self.contract)
+        where = self._temp(product.results[0].size_bytes)
+        given = [*self.given, where]
+        self._product(product, [where])
+        self._loop(after, given, self.made, f"{self.name}_after")
+
+    def _temp(self, size: DimLike) -> Buffer:
+        self.temps.append(size)
+        return Buffer("temp", len(self.temps) - 1)
+
+    def _loop(
+        self, kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], name: str
+    ) -> None:
+        self.tasks.append(loop_task(kernel, given, made, self.machine, name))
+
+
+def _is_simple(contract: Contract) -> bool:
+    """Can what follows the sum be done on the accumulators? Not where it gathers or chooses what
+    to read."""
+    return not any(isinstance(n, Choose) or (isinstance(n, Load) and n.args)
+                   for n in contract.epilogue)  # fmt: skip
+
+
+def _apart(contract: Contract) -> tuple[Contract, Kernel]:
+    """The product, side by side, and the kernel that reads it as one more operand."""
+    (total,) = (n for n in contract.epilogue if isinstance(n, Accumulator))
+    layout = Layout.contiguous([a.extent for a in contract.outer])
+    at = Affine(tuple((a, s) for a, s in zip(contract.outer, layout.strides) if s != 0))
+    shape = Shape(layout.dims, total.dtype)
+    product = replace(contract, stores=(Store(0, at, total),), results=(shape,))
+    exprs = Exprs()
+    number = len(contract.operands)
+    move = Mover(exprs, {}, {total: exprs.load(number, at, total.dtype)})
+    stores = tuple(Store(s.result, s.at, move(s.value)) for s in contract.stores)
+    operands = (*contract.operands, shape)
+    return product, Kernel(contract.name, contract.outer, stores, operands, contract.results)
+
+
+def _nanoseconds(contract: Contract) -> DimLike:
+    """Products, and the right operand once: rows and results are little beside it."""
+    points = extent_of((*contract.outer, *contract.inner))
+    read = extent_of(a for a in (*contract.batch, *contract.inner, contract.columns)
+                     if a in contract.right.free)  # fmt: skip
+    steps = len(contract.epilogue)
+    work = 2 * points + steps * extent_of(contract.outer)
+    return nanoseconds(work, read * contract.right.dtype.itemsize)

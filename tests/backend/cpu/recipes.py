@@ -1,0 +1,65 @@
+"""Running recipes: temporaries, panels and tasks by hand, as a program does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.emit import Function
+from rlx.backends.cpu.jit import Native
+from rlx.backends.cpu.task import Buffer, Recipe, Task
+from rlx.dim import evaluate
+from tests.backend.cpu.guarded import guarded
+
+Array = np.ndarray[Any, Any]
+
+
+def functions(recipe: Recipe) -> list[Function]:
+    return [t.function for t in (*(p.task for p in recipe.panels), *recipe.tasks)]
+
+
+class Runner:
+    """A recipe at some sizes; its panels, temporaries and scratch end at a fence."""
+
+    def __init__(self, native: Native, recipe: Recipe, sizes: Mapping[str, int]) -> None:
+        self.native, self.recipe, self.sizes = native, recipe, sizes
+        self.temps = [self._memory(t) for t in recipe.temps]
+        self.panels = [self._memory(p.size) for p in recipe.panels]
+
+    def _memory(self, size: Any) -> Array:
+        return guarded(np.full(evaluate(size, self.sizes), 0xA5, np.uint8))
+
+    def run(self, operands: Sequence[Array], results: Sequence[Array], cuts: str = "once") -> None:
+        for panels, memory in zip(self.recipe.panels, self.panels):
+            self._do(panels.task, operands, [memory], cuts)
+        for task in self.recipe.tasks:
+            self._do(task, operands, results, cuts)
+
+    def _do(
+        self, task: Task, operands: Sequence[Array], results: Sequence[Array], cuts: str
+    ) -> None:
+        kinds = {
+            "operand": operands, "result": results, "temp": self.temps, "panels": self.panels,
+        }  # fmt: skip
+
+        def address(buffer: Buffer) -> int:
+            return kinds[buffer.kind][buffer.index].ctypes.data
+
+        given = [evaluate(s, self.sizes) for s in task.sizes]
+        pointers = [address(b) for b in task.buffers]
+        for start, stop in runs(evaluate(task.units, self.sizes), cuts):
+            scratch = self._memory(task.scratch)
+            code = self.native.call_part(
+                task.function.name, pointers, given, start, stop, scratch.ctypes.data
+            )
+            assert code == 0, task.failures[code - 1]
+
+
+def runs(units: int, cuts: str) -> Iterator[tuple[int, int]]:
+    """All units at once, and one where there is none; or one by one from the last to the first."""
+    if cuts == "once":
+        yield 0, max(units, 1)
+    else:
+        yield from ((u, u + 1) for u in reversed(range(max(units, 1))))

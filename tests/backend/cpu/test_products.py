@@ -1,0 +1,159 @@
+"""Products as recipes: drawn cases, what is packed, what is computed before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from rlx import ops
+from rlx.backends.cpu import emit
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.jit import Native
+from rlx.backends.cpu.products import make
+from rlx.backends.cpu.task import Machine, Recipe, Step
+from rlx.draw import Draw
+from rlx.dtype import DType
+from rlx.ir.mir import Graph, Node
+from rlx.kernel.form_contract import form_contract
+from rlx.op import lookup
+from rlx.shape import Shape
+from tests.backend.cpu import products
+from tests.backend.cpu.guarded import guarded
+from tests.backend.cpu.products import RUNNABLE, WORKS, Array, B, Case, K, M, N, Work, of
+from tests.backend.cpu.recipes import Runner, functions
+
+EPS = {
+    DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23, DType.F64: 2.0**-52,
+    DType.C64: 2.0**-23, DType.C128: 2.0**-52,
+}  # fmt: skip
+CASES = 40
+
+
+def recipe_of(node: Node, isa: Isa, constants: frozenset[int], name: str) -> Recipe:
+    step = Step.alone(node, Machine(isa), constants)
+    return make(step, form_contract(node, step.operands, step.results), name)
+
+
+def compiled(recipes: list[Recipe], isa: Isa) -> Native:
+    return Native(emit.module([f for r in recipes for f in functions(r)], isa), isa)
+
+
+def wide(x: Array) -> Array:
+    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+
+
+def check(got: Array, x: Array, y: Array, dtype: DType) -> None:
+    """Integers exact, floats to 8 · eps · Σ|terms|, and one rounding of a half float."""
+    if dtype.is_integer:
+        np.testing.assert_array_equal(got, np.matmul(x, y))
+        return
+    exact = np.matmul(wide(x), wide(y))
+    size = np.matmul(abs(wide(x)), abs(wide(y)))
+    allowed = 8 * EPS[dtype.compute] * size
+    if dtype is not dtype.compute:
+        allowed = allowed + EPS[dtype] / 2 * abs(exact) + 2.0**-24
+    assert (abs(wide(got) - exact) <= allowed).all()
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_drawn_products(isa: Isa) -> None:
+    drawn = []
+    for seed in range(CASES):
+        draw = Draw([seed, 4])
+        case = draw.case(lookup("matmul"))
+        g = Graph("g")
+        node = g.node("matmul", [g.input(f"v{i}", Shape(s.dims, s.dtype))
+                                 for i, s in enumerate(case.specs)], {})  # fmt: skip
+        constants = [frozenset[int](), frozenset({1}), frozenset({0})][seed % 3]
+        drawn.append((node, draw.arrays(case), recipe_of(node, isa, constants, f"p{seed}")))
+    native = compiled([r for *_, r in drawn], isa)
+    for node, arrays, recipe in drawn:
+        given = [guarded(np.ascontiguousarray(a)) for a in arrays]
+        found = []
+        for cuts in ("once", "one by one"):
+            (shape,) = node.shapes
+            made = guarded(np.full(shape.static_dims, 0, shape.dtype.numpy))
+            Runner(native, recipe, {}).run(given, [made], cuts)
+            check(made, arrays[0], arrays[1], shape.dtype)
+            found.append(made.tobytes())
+        assert found[0] == found[1]
+
+
+# -- what surrounds a product ---------------------------------------------------------------------
+
+
+def normed(x: Node, w: Node, scale: Node) -> Node:
+    return ops.matmul(ops.mul(ops.relu(x), scale), w)
+
+
+def both_computed(x: Node, w: Node) -> Node:
+    return ops.matmul(ops.abs(x), ops.neg(w))
+
+
+def embedded(ids: Node, table: Node, w: Node) -> Node:
+    return ops.matmul(ops.gather(table, ids, axis=0), w)
+
+
+def paired(x: Node, w: Node, half: Node) -> Node:
+    return ops.add(ops.matmul(x, w), ops.concat(half, ops.square(half), axis=1))
+
+
+def shifted(x: Node, w: Node, table: Node, ids: Node) -> Node:
+    return ops.add(ops.matmul(x, w), ops.gather(table, ids, axis=0))
+
+
+F32 = DType.F32
+SURROUNDED: dict[str, Work] = {
+    "left computed": Work(normed, of(F32, (B, M, K), (K, N), (K,))),
+    "both computed": Work(both_computed, of(F32, (B, M, K), (B, K, N))),
+    "left gathered": Work(embedded, (Shape([M], DType.I32), Shape([9, K]), Shape([K, N]))),
+    "rows gathered after": Work(
+        shifted, (Shape([M, K]), Shape([K, N]), Shape([9, N]), Shape([M], DType.I32))
+    ),
+    "choice after": Work(paired, of(F32, (M, K), (K, 40), (M, 20))),
+}
+SIZES = (
+    {"b": 2, "m": 13, "k": 21, "n": 71},
+    {"b": 1, "m": 1, "k": 600, "n": 5},
+    {"b": 3, "m": 40, "k": 0, "n": 3},
+    {"b": 1, "m": 0, "k": 2, "n": 3},
+)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A recipe that a case can run."""
+
+    native: Native
+    recipe: Recipe
+
+    def run(
+        self, given: Sequence[Array], made: Sequence[Array], sizes: Mapping[str, int], cuts: str
+    ) -> None:
+        Runner(self.native, self.recipe, sizes).run(given, made, cuts)
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_what_surrounds_a_product(isa: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in test_gemm, but through recipes: 8 · eps · Σ|terms|."""
+    nodes = {name: work.node() for name, work in SURROUNDED.items()}
+    recipes = [recipe_of(n, isa, frozenset({1}), f"s{i}") for i, n in enumerate(nodes.values())]
+    native = compiled(recipes, isa)
+    monkeypatch.setattr(products, "drawn", few_rows)
+    for (name, work), recipe in zip(SURROUNDED.items(), recipes):
+        monkeypatch.setitem(WORKS, name, work)
+        for seed, sizes in enumerate(SIZES):
+            case = Case(name, sizes, seed)
+            (exact,), (size,) = case.exact(lambda x: x), case.exact(abs)
+            for cuts in ("once", "one by one"):
+                (got,) = case.run(Made(native, recipe), cuts)
+                assert (abs(wide(got) - wide(exact)) <= 8 * EPS[F32] * abs(size)).all()
+
+
+def few_rows(rng: np.random.Generator, size: int, dtype: DType) -> Array:
+    if dtype.is_float:
+        return rng.normal(size=size).astype(dtype.numpy)
+    return rng.integers(0, 9, size, dtype.numpy)
