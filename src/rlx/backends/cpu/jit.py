@@ -4,74 +4,105 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 import llvmlite.binding as llvm
 
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.native.blob import Blob
+from rlx.backends.cpu.native.code import Loaded
+from rlx.backends.cpu.native.link import linked, undefined
+from rlx.backends.cpu.native.memory import MEMORY_FUNCTIONS, memory_text
 from rlx.errors import Error
 
 
 @functools.cache
-def _initialised() -> None:
+def _machine(isa: Isa) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-
-
-@functools.cache
-def _machine(isa: Isa) -> llvm.TargetMachine:
-    _initialised()
-    return _new_machine(isa)
-
-
-def _new_machine(isa: Isa) -> llvm.TargetMachine:
     target = llvm.Target.from_triple(isa.triple)
     return target.create_target_machine(
         cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="default", jit=True
     )
 
 
-def optimised(text: str, isa: Isa, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+@contextmanager
+def _optimised(text: str, isa: Isa) -> Generator[llvm.ModuleRef]:
     """The parsed module after the passes that vector code written out needs: stack slots to
-    registers, and small clean-ups. LLVM's vectorisers have nothing to do."""
+    registers, and small clean-ups. LLVM's vectorisers have nothing to do. The module has a
+    context of its own, for what a shared one learns it keeps for ever."""
+    machine = _machine(isa)
+    with llvm.create_context() as context, _parsed(text, isa, context) as module:
+        options = llvm.create_pipeline_tuning_options(speed_level=1)
+        with llvm.create_pass_builder(machine, options) as builder:
+            _simplify(module, builder)
+        yield module
+
+
+def _parsed(text: str, isa: Isa, context: llvm.ContextRef) -> llvm.ModuleRef:
+    module = None
     try:
-        module = llvm.parse_assembly(text)
-        module.triple, module.data_layout = isa.triple, str(machine.target_data)
+        module = llvm.parse_assembly(text, context)
+        module.triple, module.data_layout = isa.triple, str(_machine(isa).target_data)
         module.verify()
     except RuntimeError as error:
+        if module:
+            module.close()  # before its context goes
         raise Error(
             f"the CPU backend wrote LLVM text that is wrong; report this. {error}"
         ) from None
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
-    builder = llvm.create_pass_builder(machine, options)
-    passes = llvm.create_new_function_pass_manager()
-    passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            passes.run(function, builder)
     return module
+
+
+def _simplify(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
+    with llvm.create_new_function_pass_manager() as passes:
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        for function in module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
+                _hide(function)
+
+
+def _hide(function: llvm.ValueRef) -> None:
+    """Nobody replaces the function by another, so its address is a distance."""
+    if function.linkage == llvm.Linkage.external:
+        function.visibility = llvm.Visibility.hidden
 
 
 def assembled(text: str, isa: Isa) -> str:
     """Assembly, for any instruction set LLVM knows, this machine's or not."""
-    machine = _machine(isa)
-    return machine.emit_assembly(optimised(text, isa, machine))
+    with _optimised(text, isa) as module:
+        return _machine(isa).emit_assembly(module)
+
+
+def compiled(text: str, isa: Isa) -> Blob:
+    """The functions of a module as code that runs wherever it is put."""
+    made = _object(text, isa)
+    needs_memory = not MEMORY_FUNCTIONS.isdisjoint(undefined(made))
+    return linked([made, _memory_object(isa)] if needs_memory else [made])
+
+
+def _object(text: str, isa: Isa) -> bytes:
+    with _optimised(text, isa) as module:
+        return _machine(isa).emit_object(module)
+
+
+@functools.cache
+def _memory_object(isa: Isa) -> bytes:
+    return _object(memory_text(), isa)
 
 
 class Native:
     """A compiled module; it owns its code, so keep it as long as its functions."""
 
     def __init__(self, text: str, isa: Isa) -> None:
-        _initialised()
-        machine = _new_machine(isa)
-        module = optimised(text, isa, machine)
-        self._engine = llvm.create_mcjit_compiler(module, machine)
-        self._engine.finalize_object()
+        self._loaded = Loaded(compiled(text, isa))
 
     def address(self, name: str) -> int:
-        return self._engine.get_function_address(name)
+        return self._loaded.address(name)
 
     def call(self, name: str, pointers: Sequence[int], sizes: Sequence[int], extent: int) -> int:
         """Run a kernel over all its units: for tests; a program calls natively."""

@@ -1,0 +1,1 @@
+"""What runs compiled code: code without LLVM, threads, and the way in from Python."""
