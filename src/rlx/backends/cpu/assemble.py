@@ -1,0 +1,329 @@
+"""Routines as LLVM text: a function for each, which calls the steps' tasks one after the other.
+
+    i32 routine(ptr context, ptr arena, ptr externals)
+
+Behind a plan's arena lies the memory of the step that runs: its temporaries, a part of scratch for
+every worker, or the arena of the routines inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rlx.backends.cpu.context import Word
+from rlx.backends.cpu.formula import Formulas, rounded
+from rlx.backends.cpu.ir import Bound, Code
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.lanes import advanced
+from rlx.backends.cpu.task import Buffer, Recipe, Task
+from rlx.backends.cpu.ways import Routine, Value, Work
+from rlx.dim import DimLike
+from rlx.dtype import DType
+from rlx.ir.lir import Space
+from rlx.ir.mir import Node
+
+STEPS_PER_FUNCTION = 24
+"""LLVM takes longer than linear time for long functions."""
+ARGS = "ptr %context, ptr %arena, ptr %externals"
+DISPATCH = f"""
+define internal i32 @dispatch(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
+    i64 %grain, ptr %scratch, i64 %bytes, i64 %number) noinline {{
+entry:
+  %pool.at = getelementptr i64, ptr %context, i64 {Word.POOL.value}
+  %pool = load ptr, ptr %pool.at
+  %alone = icmp eq ptr %pool, null
+  %small = icmp sle i64 %units, %grain
+  %one = or i1 %alone, %small
+  br i1 %one, label %single, label %many
+single:
+  %a = call i32 %function(ptr %buffers, ptr %sizes, i64 0, i64 %units, ptr %scratch)
+  br label %done
+many:
+  %region.at = getelementptr i64, ptr %context, i64 {Word.REGION.value}
+  %region = load ptr, ptr %region.at
+  %b = call i32 %region(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
+      i64 %grain, ptr %scratch, i64 %bytes)
+  br label %done
+done:
+  %code = phi i32 [ %a, %single ], [ %b, %many ]
+  %bad = icmp ne i32 %code, 0
+  br i1 %bad, label %failed, label %fine
+failed:
+  %failed.at = getelementptr i64, ptr %context, i64 {Word.FAILED.value}
+  %wide = zext i32 %code to i64
+  %high = shl i64 %number, 32
+  %both = or i64 %high, %wide
+  store i64 %both, ptr %failed.at
+  br label %fine
+fine:
+  ret i32 %code
+}}
+"""
+
+
+class Writing:
+    """A function of a routine being written."""
+
+    def __init__(self, routine: Routine, isa: Isa, numbers: dict[str, int]) -> None:
+        self.routine, self.plan, self.graph = routine, routine.plan, routine.graph
+        self.code = Code(1, isa)
+        self.numbers = numbers
+        self.symbols = self.word(Word.SYMBOLS)
+        self.value = Formulas(self.code, numbers, self.symbols)
+        self._weights = ""
+
+    def word(self, word: Word, kind: str = "ptr") -> str:
+        return self.code.let(f"load {kind}, ptr {self.word_at(word)}")
+
+    def word_at(self, word: Word) -> str:
+        return self.code.let(f"getelementptr i64, ptr %context, i64 {word.value}")
+
+    def offset(self, pointer: str, count: Bound) -> str:
+        """The pointer, some bytes on."""
+        return advanced(self.code, pointer, count, DType.U8)
+
+    def weights(self, at: DimLike) -> str:
+        return self.offset(self.word(Word.WEIGHTS), self.value(at))
+
+    def align(self, count: Bound) -> Bound:
+        if isinstance(count, int):
+            return rounded(count)  # pyright: ignore[reportReturnType]
+        return self.code.let(f"and i64 {self.code.i64('add', count, 63)}, -64")
+
+    def function(self, head: str) -> str:
+        return self.code.function(head)
+
+
+class Needs(Writing):
+    """How many bytes a routine takes: its arena, and the most that one of its steps takes."""
+
+    def text(self) -> str:
+        code = self.code
+        code.do(f"ret i64 {self.total()}")
+        return self.function(f"define internal i64 @{self.routine.name}.need(ptr %context)")
+
+    def total(self) -> Bound:
+        routine = self.routine
+        threads = self.word(Word.THREADS, "i64")
+        most: Bound = 0
+        ways = {id(w.way): w for w in (*routine.prologue, *routine.packs, *routine.calls)}
+        for work in ways.values():
+            most = self.code.most(most, self.of_step(work, threads))
+        arena = self.align(self.value(self.plan.arena_formula))
+        return self.code.i64("add", arena, most)
+
+    def of_step(self, work: Work, threads: str) -> Bound:
+        way = work.way
+        if isinstance(way, Recipe):
+            tasks = (*way.tasks, *(p.task for p in way.panels))
+            return self.code.i64("add", self.sum(way.temps), self.scratch(tasks, threads))
+        from rlx.backends.cpu.control import need_of
+
+        tasks = [t for t in work.copies if t is not None]
+        copied = [v.size for v, t in zip(work.operands, work.copies) if t is not None]
+        own = self.code.most(need_of(self, work), self.scratch(tasks, threads))
+        return self.code.i64("add", self.sum(copied), own)
+
+    def sum(self, sizes: Iterable[DimLike]) -> Bound:
+        total: Bound = 0
+        for size in sizes:
+            total = self.code.i64("add", total, self.align(self.value(size)))
+        return total
+
+    def scratch(self, tasks: Iterable[Task], threads: str) -> Bound:
+        most: Bound = 0
+        for task in tasks:
+            most = self.code.most(most, self.align(self.value(task.scratch)))
+        return self.code.i64("mul", threads, most)
+
+    def nested(self, routine: Routine) -> str:
+        return self.code.let(f"call i64 @{routine.name}.need(ptr %context)")
+
+
+class Steps(Writing):
+    """Steps run one after the other; the function leaves with the code of the first that fails."""
+
+    def __init__(self, routine: Routine, isa: Isa, numbers: dict[str, int]) -> None:
+        super().__init__(routine, isa, numbers)
+        graph = routine.graph
+        outside = [*graph.inputs, *graph.params]
+        self.outside = {n: i for i, n in enumerate(outside)}
+        self.first_output = len(outside)
+        self.outputs = output_places(routine)
+        behind = self.align(self.value(self.plan.arena_formula))
+        self.behind = self.offset("%arena", behind)
+        self.buffers, self.sizes = "%buffers", "%sizes"
+        self.most = [1, 1]
+
+    def text(self, name: str, works: Sequence[Work]) -> str:
+        for work in works:
+            self.step(work)
+        return self.finish(f"define internal i32 @{name}({ARGS}) noinline")
+
+    def finish(self, head: str) -> str:
+        self.code.do("ret i32 0")
+        self.code.entry += [
+            f"  {self.buffers} = alloca [{self.most[0]} x ptr], align 64",
+            f"  {self.sizes} = alloca [{self.most[1]} x i64], align 64",
+        ]
+        return self.function(head)
+
+    # -- addresses ------------------------------------------------------------------------------
+
+    def external(self, number: int) -> str:
+        at = self.code.let(f"getelementptr ptr, ptr %externals, i64 {number}")
+        return self.code.let(f"load ptr, ptr {at}")
+
+    def slot(self, root: Node) -> str:
+        """Where the bytes of a value begin that has a slot."""
+        if root in self.outside:
+            return self.external(self.outside[root])
+        if root in self.outputs:
+            return self.external(self.first_output + self.outputs[root])
+        slot = self.plan.assignments[root]
+        if slot.space is Space.WEIGHTS:
+            return self.weights(self.routine.weights_at + slot.offset)
+        return self.offset("%arena", self.value(slot.offset))
+
+    def start(self, value: Value) -> str:
+        """Where the elements of a value begin that lie side by side."""
+        size = value.node.shape.dtype.itemsize
+        return self.offset(self.slot(value.node), self.value(value.layout.offset * size))
+
+    # -- tasks ----------------------------------------------------------------------------------
+
+    def step(self, work: Work) -> None:
+        if not isinstance(work.way, Recipe):
+            from rlx.backends.cpu.control import write
+
+            write(self, work)
+            return
+        temps, scratch = self.temps(work.way.temps, self.behind)
+        first = work.number + len(work.way.panels)
+        for i, task in enumerate(work.way.tasks):
+            self.task(
+                task, [self.address(work, b, temps) for b in task.buffers], scratch, first + i
+            )
+
+    def temps(self, sizes: Iterable[DimLike], at: str) -> tuple[list[str], str]:
+        """Addresses of temporaries from an address on, and where they end."""
+        found: list[str] = []
+        for size in sizes:
+            found.append(at)
+            at = self.offset(at, self.align(self.value(size)))
+        return found, at
+
+    def address(self, work: Work, buffer: Buffer, temps: Sequence[str]) -> str:
+        match buffer.kind:
+            case "operand":
+                return self.slot(work.operands[buffer.index].node)
+            case "result":
+                return self.slot(work.results[buffer.index].node)
+            case "temp":
+                return temps[buffer.index]
+            case "panels":
+                return self.weights(work.panels[buffer.index])
+            case "size":
+                return self.value.address(work.sizes[buffer.index])
+
+    def task(self, task: Task, addresses: Sequence[str], scratch: str, number: int) -> None:
+        code = self.code
+        for i, address in enumerate(addresses):
+            self._put("ptr", self.buffers, i, address)
+        for i, size in enumerate(task.sizes):
+            self._put("i64", self.sizes, i, self.value(size))
+        self.most = [max(self.most[0], len(addresses)), max(self.most[1], len(task.sizes))]
+        units, grain = (code.most(self.value(d), 1) for d in (task.units, task.grain))
+        given = f"ptr @{task.function.name}, ptr {self.buffers}, ptr {self.sizes}"
+        bytes_ = self.align(self.value(task.scratch))
+        much = f"i64 {units}, i64 {grain}, ptr {scratch}, i64 {bytes_}, i64 {number}"
+        self.check(code.let(f"call i32 @dispatch(ptr %context, {given}, {much})"))
+
+    def _put(self, kind: str, base: str, number: int, value: Bound) -> None:
+        at = self.code.let(f"getelementptr {kind}, ptr {base}, i64 {number}")
+        self.code.do(f"store {kind} {value}, ptr {at}")
+
+    def check(self, result: str) -> None:
+        """Leave with a code that is not 0."""
+        code, bad, on = self.code, self.code.label("bad"), self.code.label("on")
+        code.do(f"br i1 {code.let(f'icmp ne i32 {result}, 0')}, label %{bad}, label %{on}")
+        code.lines.append(f"{bad}:")
+        code.do(f"ret i32 {result}")
+        code.lines.append(f"{on}:")
+
+    def pack(self, work: Work) -> None:
+        """Make the panels of a step."""
+        assert isinstance(work.way, Recipe)
+        for i, panels in enumerate(work.way.panels):
+            places = [
+                self.weights(work.panels[i]) if b.kind == "result" else self.address(work, b, ())
+                for b in panels.task.buffers
+            ]
+            self.task(panels.task, places, self.behind, work.number + i)
+
+    # -- outputs --------------------------------------------------------------------------------
+
+    def deliver(self) -> None:
+        """Copy the outputs that no step writes: inputs, weights, and values returned twice."""
+        for number, output in enumerate(self.graph.outputs):
+            root = self.plan.root(output)
+            if self.outputs.get(root) != number:
+                value = Value(root, self.plan.layout(output))
+                size = self.value(output.shape.size_bytes)
+                self.copy(self.external(self.first_output + number), self.start(value), size)
+
+    def copy(self, to: str, source: str, size: Bound) -> None:
+        self.code.intrinsic(
+            "memcpy.p0.p0.i64", "void", f"ptr {to}", f"ptr {source}", f"i64 {size}", "i1 false"
+        )
+
+
+def output_places(routine: Routine) -> dict[Node, int]:
+    """Value → the output whose memory its kernel writes; the first, where it is several."""
+    found: dict[Node, int] = {}
+    for number, output in enumerate(routine.graph.outputs):
+        root = routine.plan.root(output)
+        if routine.plan.assignments[root].space is Space.ARENA and root.op != "input":
+            found.setdefault(root, number)
+    return found
+
+
+def texts(
+    routine: Routine, isa: Isa, numbers: dict[str, int], shared: dict[str, str]
+) -> Iterator[str]:
+    """The functions of a routine: what it needs, its prologue, and itself."""
+    needs = Needs(routine, isa, numbers)
+    yield needs.text()
+    yield from _series(routine, isa, numbers, "prologue", shared)
+    yield from _series(routine, isa, numbers, "calls", shared)
+    shared |= needs.code.shared
+
+
+def _series(
+    routine: Routine, isa: Isa, numbers: dict[str, int], which: str, shared: dict[str, str]
+) -> Iterator[str]:
+    """Functions for runs of steps, and one that calls them."""
+    is_call = which == "calls"
+    works = routine.calls if is_call else routine.prologue
+    packs = () if is_call else routine.packs
+    name = routine.name if is_call else f"{routine.name}.prologue"
+    parts: list[str] = []
+    for start in range(0, len(works), STEPS_PER_FUNCTION):
+        parts.append(f"{name}.part{len(parts)}")
+        steps = Steps(routine, isa, numbers)
+        yield steps.text(parts[-1], works[start : start + STEPS_PER_FUNCTION])
+        shared |= steps.code.shared
+    for start in range(0, len(packs), STEPS_PER_FUNCTION):
+        parts.append(f"{name}.part{len(parts)}")
+        steps = Steps(routine, isa, numbers)
+        for work in packs[start : start + STEPS_PER_FUNCTION]:
+            steps.pack(work)
+        yield steps.finish(f"define internal i32 @{parts[-1]}({ARGS}) noinline")
+        shared |= steps.code.shared
+    whole = Steps(routine, isa, numbers)
+    for part in parts:
+        whole.check(whole.code.let(f"call i32 @{part}({ARGS})"))
+    if is_call:
+        whole.deliver()
+    yield whole.finish(f"define internal i32 @{name}({ARGS}) noinline")
+    shared |= whole.code.shared

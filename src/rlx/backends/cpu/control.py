@@ -1,0 +1,213 @@
+"""Branches and loops as native code, around the routines of their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rlx.backends.cpu.context import Word
+from rlx.backends.cpu.ir import Bound
+from rlx.backends.cpu.ways import Branch, Host, Loop, Nested, Routine, Scan, Work
+from rlx.dim import DimLike
+from rlx.shape import Shape
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.assemble import Needs, Steps
+
+FLAG = 64
+"""Bytes for a condition."""
+
+
+def need_of(needs: Needs, work: Work) -> Bound:
+    """The bytes that a step takes behind the arena it is in, apart from copied operands."""
+    code, way = needs.code, work.way
+    match way:
+        case Nested():
+            return needs.nested(way.body)
+        case Branch():
+            return code.most(needs.nested(way.then), needs.nested(way.other))
+        case Loop():
+            inside = code.most(needs.nested(way.condition), needs.nested(way.body))
+            carries = needs.sum(_sizes(work, len(work.operands)))
+            return code.i64("add", FLAG, code.i64("add", carries, code.i64("add", carries, inside)))
+        case Scan():
+            carries = needs.sum(_sizes(work, way.num_carries))
+            return code.i64("add", needs.nested(way.body), code.i64("add", carries, carries))
+        case _:
+            return 0
+
+
+def _sizes(work: Work, count: int) -> list[DimLike]:
+    return [i.shape.size_bytes for i in work.node.inputs[:count]]
+
+
+def write(steps: Steps, work: Work) -> None:
+    """The code of a step that runs routines."""
+    operands, memory = _operands(steps, work)
+    results = [steps.start(v) for v in work.results]
+    writer = _Control(steps, work, operands, results, memory)
+    match work.way:
+        case Nested():
+            writer.call(work.way.body, [*operands, *results], memory)
+        case Branch():
+            writer.branch(work.way)
+        case Loop():
+            writer.loop(work.way)
+        case Scan():
+            writer.scan(work.way)
+        case Host():
+            writer.host()
+        case _:
+            raise AssertionError(work.way)
+
+
+def _operands(steps: Steps, work: Work) -> tuple[list[str], str]:
+    """Where the operands lie side by side, copied there if they do not; and the memory behind."""
+    copied = [v.size for v, t in zip(work.operands, work.copies) if t is not None]
+    temps, memory = steps.temps(copied, steps.behind)
+    found: list[str] = []
+    number = work.number
+    for value, task in zip(work.operands, work.copies):
+        if task is None:
+            found.append(steps.start(value))
+            continue
+        place = temps.pop(0)
+        steps.task(task, [steps.slot(value.node), place], memory, number)
+        found.append(place)
+        number += 1
+    return found, memory
+
+
+class _Control:
+    def __init__(
+        self,
+        steps: Steps,
+        work: Work,
+        operands: Sequence[str],
+        results: Sequence[str],
+        memory: str,
+    ) -> None:
+        self.steps, self.code, self.work = steps, steps.code, work
+        self.operands, self.results, self.memory = operands, results, memory
+
+    def call(self, routine: Routine, externals: Sequence[str], memory: str) -> None:
+        """Run a routine on these inputs and outputs, in this memory."""
+        code = self.code
+        given = code.slot(f"[{max(1, len(externals))} x ptr]")
+        for i, address in enumerate(externals):
+            at = code.let(f"getelementptr ptr, ptr {given}, i64 {i}")
+            code.do(f"store ptr {address}, ptr {at}")
+        args = f"ptr %context, ptr {memory}, ptr {given}"
+        self.steps.check(code.let(f"call i32 @{routine.name}({args})"))
+
+    def branch(self, way: Branch) -> None:
+        externals = [*self.operands[1:], *self.results]
+        yes = self._flag(self.operands[0])
+        no = self.code.let(f"xor i1 {yes}, true")
+        with self.code.when(yes):
+            self.call(way.then, externals, self.memory)
+        with self.code.when(no):
+            self.call(way.other, externals, self.memory)
+
+    def _flag(self, address: str) -> str:
+        byte = self.code.let(f"load i8, ptr {address}")
+        return self.code.let(f"icmp ne i8 {byte}, 0")
+
+    # -- loops ----------------------------------------------------------------------------------
+
+    def loop(self, way: Loop) -> None:
+        """Carries go to and fro between two places, so that a step never writes what it reads."""
+        code, shapes = self.code, [i.shape for i in self.work.node.inputs]
+        flag, carries = self.memory, self._carries(shapes, self.steps.offset(self.memory, FLAG))
+        inside = carries.behind
+        head, body, done = (code.label() for _ in range(3))
+        turn = code.slot("i64")
+        code.do(f"store i64 0, ptr {turn}", f"br label %{head}")
+        code.lines.append(f"{head}:")
+        now = code.let(f"load i64, ptr {turn}")
+        if way.limit is not None:
+            more, test = code.let(f"icmp slt i64 {now}, {way.limit}"), code.label()
+            code.do(f"br i1 {more}, label %{test}, label %{done}")
+            code.lines.append(f"{test}:")
+        before, after = carries.places(now)
+        self.call(way.condition, [*before, flag], inside)
+        code.do(f"br i1 {self._flag(flag)}, label %{body}, label %{done}")
+        code.lines.append(f"{body}:")
+        self.call(way.body, [*before, *after], inside)
+        code.do(f"store i64 {code.i64('add', now, 1)}, ptr {turn}", f"br label %{head}")
+        code.lines.append(f"{done}:")
+        carries.deliver(code.let(f"load i64, ptr {turn}"))
+
+    def scan(self, way: Scan) -> None:
+        code, steps, node = self.code, self.steps, self.work.node
+        count, end = way.num_carries, way.num_carries + way.num_bcasts
+        carries = self._carries([i.shape for i in node.inputs[:count]], self.memory)
+        whole, length = self.operands[count:end], steps.value(way.length)
+        sliced = [(p, _row(i.shape)) for p, i in zip(self.operands[end:], node.inputs[end:])]
+        stacked = [(p, _row(s)) for p, s in zip(self.results[count:], node.shapes[count:])]
+        sizes = [steps.value(size) for _, size in (*sliced, *stacked)]
+        with code.count(0, length, 1) as turn:
+            at = code.i64("sub", code.i64("sub", length, 1), turn) if way.is_reversed else turn
+            rows = [
+                steps.offset(place, code.i64("mul", at, size))
+                for (place, _), size in zip((*sliced, *stacked), sizes)
+            ]
+            before, after = carries.places(turn)
+            given = [*before, *whole, *rows[: len(sliced)]]
+            self.call(way.body, [*given, *after, *rows[len(sliced) :]], carries.behind)
+        carries.deliver(length)
+
+    def _carries(self, shapes: Sequence[Shape], memory: str) -> _Carries:
+        return _Carries(self, shapes, memory)
+
+    # -- the host -------------------------------------------------------------------------------
+
+    def host(self) -> None:
+        code, steps = self.code, self.steps
+        given = code.slot(f"[{len(self.operands) + len(self.results)} x ptr]")
+        for i, address in enumerate((*self.operands, *self.results)):
+            at = code.let(f"getelementptr ptr, ptr {given}, i64 {i}")
+            code.do(f"store ptr {address}, ptr {at}")
+        function = steps.word(Word.HOST)
+        args = f"ptr %context, i64 {self.work.number}, ptr {given}"
+        steps.check(code.let(f"call i32 {function}({args})"))
+
+
+class _Carries:
+    """Two places for what goes from step to step."""
+
+    def __init__(self, control: _Control, shapes: Sequence[Shape], memory: str) -> None:
+        self.control, self.steps, self.code = control, control.steps, control.code
+        sizes = [s.size_bytes for s in shapes]
+        self.sizes = [self.steps.value(s) for s in sizes]
+        self.first, between = self.steps.temps(sizes, memory)
+        self.second, self.behind = self.steps.temps(sizes, between)
+        for place, operand, size in zip(self.first, control.operands, self.sizes):
+            self.steps.copy(place, operand, size)
+
+    def places(self, turn: Bound) -> tuple[list[str], list[str]]:
+        """Where the carries are before a step, and where it puts them."""
+        is_odd = self._is_odd(turn)
+        return self._chosen(is_odd, self.second, self.first), self._chosen(
+            is_odd, self.first, self.second
+        )
+
+    def deliver(self, turns: Bound) -> None:
+        """The carries after so many steps, to the results."""
+        last = self._chosen(self._is_odd(turns), self.second, self.first)
+        for result, place, size in zip(self.control.results, last, self.sizes):
+            self.steps.copy(result, place, size)
+
+    def _is_odd(self, turn: Bound) -> str:
+        return self.code.let(f"trunc i64 {turn} to i1")
+
+    def _chosen(self, yes: str, some: Sequence[str], others: Sequence[str]) -> list[str]:
+        return [self.code.let(f"select i1 {yes}, ptr {a}, ptr {b}") for a, b in zip(some, others)]
+
+
+def _row(shape: Shape) -> DimLike:
+    """The bytes of one slice along the first axis."""
+    total: DimLike = shape.dtype.itemsize
+    for dim in shape.dims[1:]:
+        total = total * dim
+    return total

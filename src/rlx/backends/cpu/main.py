@@ -1,0 +1,171 @@
+"""A whole program as LLVM text: kernels, routines, and the one function that is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rlx.backends.cpu.assemble import DISPATCH, Writing, texts
+from rlx.backends.cpu.context import Mode, Word
+from rlx.backends.cpu.emit import Function, module
+from rlx.backends.cpu.routine import Routines
+from rlx.backends.cpu.task import Machine, Recipe
+from rlx.backends.cpu.ways import Routine
+from rlx.dim import Dim, DimLike, Symbol, symbols_of
+from rlx.extent import ceiling
+from rlx.ir.lir import LirModule
+from rlx.ir.mir import Node
+
+CALL_ARGS = "ptr %context, ptr {arena}, ptr {externals}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """The text of a program, and what is said beside it."""
+
+    text: str
+    symbols: tuple[Symbol, ...]
+    """The named dims, in the order of their sizes in a call's context."""
+    constants: tuple[tuple[DimLike, Node], ...]
+    """Where in the weights each constant is to lie."""
+    failures: tuple[tuple[str, tuple[str, ...]], ...]
+    hosts: dict[int, Node]
+    weight_bytes: DimLike
+    num_kernels: int
+
+
+def assembled(lir: LirModule, machine: Machine) -> Assembled:
+    """The program of a plan."""
+    routines = Routines(machine, lir.target)
+    main = routines.routine(lir.mir.graph, lir.plan, "main")
+    symbols = _symbols(routines.made.values())
+    numbers = {s.name: i for i, s in enumerate(symbols)}
+    shared: dict[str, str] = {}
+    parts = [t for r in routines.made.values() for t in texts(r, machine.isa, numbers, shared)]
+    run = _Main(main, routines, numbers, symbols, machine)
+    parts.append(run.text())
+    shared |= run.code.shared
+    whole = Function("run", "\n".join([DISPATCH, *parts]), tuple(shared.items()))
+    recipes = list(routines.recipes.values())
+    return Assembled(
+        module([*_functions(recipes), whole], machine.isa),
+        symbols,
+        tuple(c for r in routines.made.values() for c in _constants(r)),
+        tuple(routines.failures),
+        routines.hosts,
+        routines.weights_end,
+        len(recipes),
+    )
+
+
+def _functions(recipes: Iterable[Recipe]) -> list[Function]:
+    """Those that the recipes call, each once."""
+    tasks = [t for r in recipes for t in (*r.tasks, *(p.task for p in r.panels))]
+    return list({t.function.name: t.function for t in tasks}.values())
+
+
+def _symbols(routines: Iterable[Routine]) -> tuple[Symbol, ...]:
+    """Every named dim of the program, by name; those of the main graph and those of bodies."""
+    dims: list[DimLike] = []
+    for routine in routines:
+        for node in routine.graph.nodes:
+            dims += [d for s in node.shapes for d in s.dims]
+            dims += [d for d in node.attrs.values() if isinstance(d, Dim)]
+        dims += routine.plan.dynamic_symbols
+    found = [d.symbol for d in symbols_of([d for d in dims if isinstance(d, Dim)])]
+    return tuple(s for s in found if s is not None)
+
+
+def _constants(routine: Routine) -> list[tuple[DimLike, Node]]:
+    slots = routine.plan.assignments
+    found = [n for n in routine.graph.nodes if n.op == "constant" and n in slots]
+    return [(routine.weights_at + slots[n].offset, n) for n in found]
+
+
+class _Main(Writing):
+    """`run`: by the mode of the context, what a call needs, the prologue, or the call."""
+
+    def __init__(
+        self,
+        main: Routine,
+        routines: Routines,
+        numbers: dict[str, int],
+        symbols: tuple[Symbol, ...],
+        machine: Machine,
+    ) -> None:
+        super().__init__(main, machine.isa, numbers)
+        self.routines, self.all_symbols = routines, symbols
+        self.needs = ""
+
+    def text(self) -> str:
+        code = self.code
+        mode = self.word(Word.MODE, "i64")
+        self.needs = self.word(Word.NEEDS)
+        labels = {m: code.label(m.name.lower()) for m in Mode}
+        cases = " ".join(f"i64 {m.value}, label %{labels[m]}" for m in Mode)
+        code.do(f"switch i64 {mode}, label %{labels[Mode.NEED]} [ {cases} ]")
+        for mode_, write in zip(Mode, (self._need, self._prologue, self._call)):
+            code.lines.append(f"{labels[mode_]}:")
+            self._fresh()
+            write()
+        return self.function("define dso_local i32 @run(ptr %context)")
+
+    def _fresh(self) -> None:
+        """Values computed in one branch are not known in another."""
+        self.value = type(self.value)(self.code, self.numbers, self.symbols)
+
+    def _put(self, at: int, value: DimLike) -> int:
+        place = self.code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")
+        self.code.do(f"store i64 {self.value(value)}, ptr {place}")
+        return at + 1
+
+    def _need(self) -> None:
+        code, graph = self.code, self.graph
+        total = code.let(f"call i64 @{self.routine.name}.need(ptr %context)")
+        code.do(f"store i64 {total}, ptr {self.needs}")
+        at = self._put(1, self.routines.weights_end)
+        for output in graph.outputs:
+            at = self._put(at, ceiling(output.shape.size_bytes))
+            for dim in output.shape.dims:
+                at = self._put(at, ceiling(dim))
+        for leaf in graph.inputs:
+            for dim in leaf.shape.dims:
+                at = self._put(at, dim)
+        place = code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")
+        code.do(f"store i64 {self._outside()}, ptr {place}", "ret i32 0")
+
+    def _outside(self) -> str:
+        """1 if a named dim that the caller gives is outside its range."""
+        code, bad = self.code, "false"
+        for symbol in (s for s in self.all_symbols if not s.is_measured):
+            size = code.let(f"load i64, ptr {self.value.address(symbol.name)}")
+            ends = [f"icmp slt i64 {size}, {symbol.min}"]
+            ends += [] if symbol.max is None else [f"icmp sgt i64 {size}, {symbol.max}"]
+            for end in ends:
+                bad = code.let(f"or i1 {bad}, {code.let(end)}")
+        return code.let(f"zext i1 {bad} to i64")
+
+    def _prologue(self) -> None:
+        for routine in self.routines.made.values():
+            if routine.prologue or routine.packs:
+                self._run(f"{routine.name}.prologue")
+        self.code.do("ret i32 0")
+
+    def _call(self) -> None:
+        self._run(self.routine.name)
+        at = 2
+        for output in self.graph.outputs:
+            at += 1
+            for dim in output.shape.dims:
+                at = self._put(at, dim)
+        self.code.do("ret i32 0")
+
+    def _run(self, name: str) -> None:
+        code = self.code
+        args = CALL_ARGS.format(arena=self.word(Word.ARENA), externals=self.word(Word.EXTERNALS))
+        result = code.let(f"call i32 @{name}({args})")
+        bad, on = code.label("bad"), code.label("on")
+        code.do(f"br i1 {code.let(f'icmp ne i32 {result}, 0')}, label %{bad}, label %{on}")
+        code.lines.append(f"{bad}:")
+        code.do(f"ret i32 {result}")
+        code.lines.append(f"{on}:")

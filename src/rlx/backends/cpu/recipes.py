@@ -1,0 +1,89 @@
+"""Steps as recipes: a loop nest, a product, an algorithm of its own, or a product and a loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlx.backends.cpu import products
+from rlx.backends.cpu.loops import loop_task
+from rlx.backends.cpu.specials import makers
+from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers
+from rlx.backends.cpu.tiling import NoGemm
+from rlx.errors import UnsupportedError
+from rlx.ir.layout import Layout
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Store
+from rlx.kernel.form import NotALoop, form
+from rlx.kernel.form_contract import NotAContraction, form_apart, form_contract
+from rlx.shape import Shape
+
+
+class NoKernel(UnsupportedError):
+    """The step is no kernel as a whole; it says why."""
+
+
+def recipe_of(step: Step, name: str) -> Recipe:
+    """How the step runs, as native tasks whose functions begin with `name`."""
+    maker = makers().get(step.node.op)
+    if maker is not None:
+        return maker(step, name)
+    try:
+        return loop_recipe(step, name)
+    except NotALoop as not_a_loop:
+        return _product_recipe(step, name, not_a_loop)
+
+
+def loop_recipe(step: Step, name: str) -> Recipe:
+    """The step as one loop nest."""
+    kernel = form(step.node, step.operands, step.results)
+    return Recipe((_loop(kernel, step, name),))
+
+
+def _loop(kernel: Kernel, step: Step, name: str) -> Task:
+    every = buffers(len(kernel.operands), len(kernel.results))
+    given, made = every[: len(kernel.operands)], every[len(kernel.operands) :]
+    return loop_task(kernel, given, made, step.machine, name)
+
+
+def _product_recipe(step: Step, name: str, not_a_loop: NotALoop) -> Recipe:
+    try:
+        contract = form_contract(step.node, step.operands, step.results)
+        return products.make(step, contract, name)
+    except (NotAContraction, NoGemm):
+        pass
+    try:
+        contract, after = form_apart(step.node, step.operands, step.results)
+        return _apart(step, name, contract, after)
+    except (NotAContraction, NoGemm):
+        raise NoKernel(str(not_a_loop)) from None
+
+
+def _apart(step: Step, name: str, contract: Contract, after: Kernel) -> Recipe:
+    """The product into a temporary, and the loop nest that reads it there."""
+    made = products.make(step, contract, f"{name}.product")
+    between = len(made.temps)
+    tasks = tuple(replace(t, buffers=_moved(t.buffers, between)) for t in made.tasks)
+    operands = (*buffers(len(after.operands) - 1, 0), Buffer("temp", between))
+    results = tuple(Buffer("result", i) for i in range(len(after.results)))
+    last = loop_task(after, operands, results, step.machine, name)
+    size = contract.results[0].size_bytes
+    return Recipe((*tasks, last), (*made.temps, size), made.panels)
+
+
+def _moved(given: tuple[Buffer, ...], to: int) -> tuple[Buffer, ...]:
+    return tuple(Buffer("temp", to) if b.kind == "result" else b for b in given)
+
+
+def copy_task(shape: Shape, layout: Layout, step: Step, name: str) -> Task:
+    """What lies apart, side by side: operand 0 into result 0."""
+    exprs = Exprs()
+    axes = tuple(Axis(f"d{i}", d) for i, d in enumerate(shape.dims))
+    plain = Layout.contiguous(shape.dims)
+    value = exprs.load(0, _affine(layout, axes), shape.dtype)
+    kernel = Kernel("copy", axes, (Store(0, _affine(plain, axes), value),), (shape,), (shape,))
+    return _loop(kernel, step, name)
+
+
+def _affine(layout: Layout, axes: tuple[Axis, ...]) -> Affine:
+    terms = tuple((a, s) for a, s in zip(axes, layout.strides) if s != 0)
+    return Affine(terms, layout.offset)

@@ -1,0 +1,198 @@
+"""Plans as routines: every step's way to run, kernels that are equal made once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from rlx.backends.cpu.formula import rounded
+from rlx.backends.cpu.recipes import NoKernel, copy_task, recipe_of
+from rlx.backends.cpu.task import Machine, Recipe, Step, Task
+from rlx.backends.cpu.ways import Branch, Host, Loop, Nested, Routine, Scan, Value, Way, Work
+from rlx.cost.target import Target
+from rlx.dim import DimLike
+from rlx.errors import Error, UnsupportedError
+from rlx.extent import measured_in
+from rlx.ir.lir import BufferPlan, Phase
+from rlx.ir.mir import Graph, Node
+from rlx.kernel.form import body_of
+from rlx.op import Kind
+from rlx.passes.context import Context
+from rlx.passes.legalise import legalise
+from rlx.passes.options import FusionOptions
+from rlx.plan.check import require_sound
+from rlx.plan.planner import plan_module
+
+MAX_DEPTH = 40
+"""How deep steps may be made of smaller ones."""
+
+
+@dataclass(slots=True)
+class Routines:
+    """Makes routines, and keeps what they share."""
+
+    machine: Machine
+    target: Target
+    recipes: dict[object, Recipe] = field(default_factory=dict[object, Recipe])
+    refused: dict[object, NoKernel] = field(default_factory=dict[object, NoKernel])
+    made: dict[str, Routine] = field(default_factory=dict[str, Routine])
+    """All of them by name, those that others call first."""
+    bodies: dict[str, Routine] = field(default_factory=dict[str, Routine])
+    failures: list[tuple[str, tuple[str, ...]]] = field(
+        default_factory=list[tuple[str, tuple[str, ...]]]
+    )
+    """Task by task: the node it belongs to, and what its codes mean."""
+    panels: dict[object, DimLike] = field(default_factory=dict[object, DimLike])
+    hosts: dict[int, Node] = field(default_factory=dict[int, Node])
+    """The steps that the host does, by number."""
+    weights_end: DimLike = 0
+    depth: int = 0
+
+    def routine(self, graph: Graph, plan: BufferPlan, name: str) -> Routine:
+        """The routine of a planned graph."""
+        weights_at = self.weights_end
+        self.weights_end = rounded(self.weights_end + plan.weight_formula)
+        items = _items_of(graph)
+        steps = [(n, self._work(n, plan, items)) for n in plan.schedule]
+        prologue = tuple(w for n, w in steps if plan.phases[n] is Phase.PROLOGUE)
+        calls = tuple(w for n, w in steps if plan.phases[n] > Phase.PROLOGUE)
+        calls, packs = self._packed(calls)
+        self.made[name] = Routine(name, graph, plan, weights_at, prologue, calls, packs)
+        return self.made[name]
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _work(self, node: Node, plan: BufferPlan, items: Mapping[Node, list[Node]]) -> Work:
+        operands = tuple(Value(plan.root(i), plan.layout(i)) for i in node.inputs)
+        made = items[node] if node.has_items else [node]
+        results = tuple(Value(plan.root(r), plan.layout(r)) for r in made)
+        fixed: set[int] = set()
+        if plan.phases[node] > Phase.PROLOGUE:
+            fixed = {i for i, n in enumerate(node.inputs) if plan.phases[n] is Phase.PROLOGUE}
+            fixed -= {i for i, n in enumerate(node.inputs) if n.op == "input"}
+        step = Step(
+            node,
+            tuple(v.layout for v in operands),
+            tuple(v.layout for v in results),
+            self.machine,
+            frozenset(fixed),
+        )
+        way = self._way(step)
+        number = len(self.failures)
+        if isinstance(way, Host):
+            self.hosts[number] = node
+        is_whole = isinstance(way, Recipe)
+        copies = () if is_whole else tuple(self._copy(step, i) for i in range(len(operands)))
+        self._number(node, way, copies)
+        sizes = tuple(s.name for s in measured_in(d for s in node.shapes for d in s.dims))
+        return Work(node, way, operands, results, number, copies, (), sizes)
+
+    def _number(self, node: Node, way: Way, copies: tuple[Task | None, ...]) -> None:
+        """Give every task a row in the table of failures."""
+        tasks = [t for t in copies if t is not None]
+        if isinstance(way, Recipe):
+            tasks += [*(p.task for p in way.panels), *way.tasks]
+        self.failures += [(node.label, t.failures) for t in tasks] or [(node.label, ())]
+
+    def _way(self, step: Step) -> Way:
+        node = step.node
+        match node.op:
+            case "if":
+                return Branch(*(self._body(node.attrs[k]) for k in ("then", "else")))
+            case "while":
+                condition, body = (self._body(node.attrs[k]) for k in ("cond", "body"))
+                return Loop(condition, body, node.attrs["max_iterations"])
+            case "scan":
+                given = (node.attrs[k] for k in ("length", "num_carries", "num_bcasts", "reverse"))
+                return Scan(self._body(node.attrs["body"]), *given)
+            case "custom":
+                return Host()
+            case _:
+                return self._kernel(step)
+
+    def _kernel(self, step: Step) -> Way:
+        """A recipe, the same for equal steps; or the step in smaller ones."""
+        body = body_of(step.node)
+        key = (body.digest(), step.operands, step.results, step.constants)
+        if key in self.refused:
+            return Nested(self._body(_smaller(step.node, body, self.target, self.refused[key])))
+        if key not in self.recipes:
+            try:
+                self.recipes[key] = recipe_of(step, f"k{len(self.recipes)}")
+            except NoKernel as why:
+                self.refused[key] = why
+                return Nested(self._body(_smaller(step.node, body, self.target, why)))
+        return self.recipes[key]
+
+    def _copy(self, step: Step, number: int) -> Task | None:
+        layout, node = step.operands[number], step.node.inputs[number]
+        if layout.is_contiguous:
+            return None
+        key = ("copy", layout, node.shape)
+        if key not in self.recipes:
+            name = f"k{len(self.recipes)}"
+            self.recipes[key] = Recipe((copy_task(node.shape, layout, step, name),))
+        return self.recipes[key].tasks[0]
+
+    def _body(self, graph: Graph) -> Routine:
+        """The routine of a graph inside a step; equal graphs share one."""
+        key = graph.digest()
+        if key not in self.bodies:
+            if self.depth == MAX_DEPTH:
+                raise Error(f"{graph.name}: steps inside steps, more than {MAX_DEPTH} deep")
+            self.depth += 1
+            lir = plan_module(graph, self.target)
+            require_sound(lir)
+            name = f"r{len(self.bodies)}.{self.depth}"
+            self.bodies[key] = self.routine(lir.mir.graph, lir.plan, name)
+            self.depth -= 1
+        return self.bodies[key]
+
+    # -- panels ---------------------------------------------------------------------------------
+
+    def _packed(self, calls: tuple[Work, ...]) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
+        """The steps with places for their panels, and those that have panels to make."""
+        placed: list[Work] = []
+        packs: list[Work] = []
+        for work in calls:
+            if not isinstance(work.way, Recipe) or not work.way.panels:
+                placed.append(work)
+                continue
+            size = len(self.panels)
+            done = replace(work, panels=tuple(self._place(work, i) for i in _range(work.way)))
+            placed.append(done)
+            packs += [done] if len(self.panels) > size else []
+        return tuple(placed), tuple(packs)
+
+    def _place(self, work: Work, number: int) -> DimLike:
+        assert isinstance(work.way, Recipe)
+        made = work.way.panels[number]
+        read = [b.index for b in made.task.buffers if b.kind == "operand"]
+        key = (made.task.function.text, tuple(work.operands[i] for i in read))
+        if key not in self.panels:
+            self.panels[key] = self.weights_end
+            self.weights_end = rounded(self.weights_end + made.size)
+        return self.panels[key]
+
+
+def _range(recipe: Recipe) -> range:
+    return range(len(recipe.panels))
+
+
+def _items_of(graph: Graph) -> dict[Node, list[Node]]:
+    """Node of several results → its items, in order."""
+    items: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "item":
+            items.setdefault(node.inputs[0], []).append(node)
+    return {n: sorted(i, key=lambda x: x.attrs["index"]) for n, i in items.items()}
+
+
+def _smaller(node: Node, body: Graph, target: Target, why: NoKernel) -> Graph:
+    """The work of a step in smaller steps: a region's nodes, or an op's lowering."""
+    if node.decl.kind is Kind.REGION:
+        return body
+    if node.decl.lower is None:
+        raise UnsupportedError(f"{node.label}: target cpu cannot run it: {why}")
+    without = replace(target, native=target.native - {node.op})
+    return legalise(body, Context.of(without, FusionOptions()))

@@ -1,0 +1,110 @@
+"""How the steps of a plan run, and plans inside plans.
+
+Most steps are recipes of native tasks. Branches and loops run routines: plans of their bodies, each
+with an arena of its own in the memory behind its holder's. So does a step that is no kernel as a
+whole: it is a routine of smaller ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlx.backends.cpu.task import Recipe, Task
+from rlx.dim import DimLike
+from rlx.ir.layout import Layout
+from rlx.ir.lir import BufferPlan
+from rlx.ir.mir import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Where an operand or a result lies."""
+
+    node: Node
+    """Whose slot it is in."""
+    layout: Layout
+
+    @property
+    def size(self) -> DimLike:
+        """Its bytes, where they lie side by side."""
+        total: DimLike = self.node.shape.dtype.itemsize
+        for dim in self.layout.dims:
+            total = total * dim
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """The step as smaller ones."""
+
+    body: Routine
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One of two routines, by the first operand."""
+
+    then: Routine
+    other: Routine
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The body for as long as the condition holds, and at most `limit` times."""
+
+    condition: Routine
+    body: Routine
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The body once for every slice of the last operands."""
+
+    body: Routine
+    length: DimLike
+    num_carries: int
+    num_bcasts: int
+    is_reversed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What only the program that registered it can do: the call leaves native code for it."""
+
+
+Control = Nested | Branch | Loop | Scan | Host
+Way = Recipe | Control
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A step with all that is needed to run it."""
+
+    node: Node
+    way: Way
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    number: int
+    """Of its first task in the table of failures."""
+    copies: tuple[Task | None, ...] = ()
+    """How operands that lie apart come to lie side by side, for ways that need it."""
+    panels: tuple[DimLike, ...] = ()
+    """Where its panels are in the weights."""
+    sizes: tuple[str, ...] = ()
+    """The named dims that it measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """A planned graph."""
+
+    name: str
+    graph: Graph
+    plan: BufferPlan
+    weights_at: DimLike
+    """Where the plan's own part of the weights begins."""
+    prologue: tuple[Work, ...]
+    calls: tuple[Work, ...]
+    packs: tuple[Work, ...] = field(default_factory=tuple)
+    """The steps whose panels are made in the prologue; equal panels are made once."""
