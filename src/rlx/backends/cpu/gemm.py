@@ -17,8 +17,10 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.tile import edges, emit_tiles, tile_name
 from rlx.backends.cpu.tiling import (
+    ROW_BLOCK,
     Tiling,
     check,
+    group_of,
     num_units,
     packed_batch,
     sums_dtype,
@@ -61,10 +63,12 @@ class _Gemm(Work):
         self.m, self.n = self.size(contract.rows.extent), self.size(contract.columns.extent)
         self.inner = self.extents(contract.inner)
         self.num_panels = self.parts(self.n, tiling.columns)
-        self.num_row_blocks = self.parts(self.m, tiling.row_block)
+        self.row_block = self.size(tiling.row_block)
+        self.num_row_blocks = self.parts(self.m, self.row_block)
+        self.group = self.size(group_of(contract, tiling))
         self._count_inner_blocks()
         self.kind = sums_dtype(contract)
-        size = tiling.row_block * tiling.columns
+        size = ROW_BLOCK * tiling.columns
         self.sums = self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
 
     def _count_inner_blocks(self) -> None:
@@ -83,18 +87,29 @@ class _Gemm(Work):
             self._unit(unit)
 
     def _unit(self, unit: str) -> None:
-        code, tiling = self.code, self.tiling
-        panel = code.let(f"urem i64 {unit}, {self.num_panels}")
-        rest = code.let(f"udiv i64 {unit}, {self.num_panels}")
-        block = code.let(f"urem i64 {rest}, {self.num_row_blocks}")
-        turn = code.let(f"udiv i64 {rest}, {self.num_row_blocks}")
-        first = code.let(f"mul i64 {block}, {tiling.row_block}")
-        end = code.least(self.m, code.i64("add", first, tiling.row_block))
-        column = code.let(f"mul i64 {panel}, {tiling.columns}")
+        code = self.code
+        turn, panel, block = self._numbers(unit)
+        first = code.let(f"mul i64 {block}, {self.row_block}")
+        end = code.least(self.m, code.i64("add", first, self.row_block))
+        column = code.let(f"mul i64 {panel}, {self.tiling.columns}")
         with self.placed(self.split(turn, self.batch)):
             with code.count(0, self.num_blocks, 1) as number:
                 self._inner_block(number, first, end, column)
             self._epilogue(first, end, column)
+
+    def _numbers(self, unit: str) -> tuple[str, str, str]:
+        """The turn of the batch, the panel, and the row block of a unit."""
+        code = self.code
+        turn, rest = self._divided(unit, code.i64("mul", self.num_row_blocks, self.num_panels))
+        group, rest = self._divided(rest, code.i64("mul", self.group, self.num_panels))
+        before = code.let(f"mul i64 {group}, {self.group}")
+        count = code.least(self.group, code.i64("sub", self.num_row_blocks, before))
+        panel, block = self._divided(rest, count)
+        return turn, panel, code.let(f"add i64 {before}, {block}")
+
+    def _divided(self, number: Bound, by: Bound) -> tuple[str, str]:
+        code = self.code
+        return code.let(f"udiv i64 {number}, {by}"), code.let(f"urem i64 {number}, {by}")
 
     # -- sums -----------------------------------------------------------------------------------
 

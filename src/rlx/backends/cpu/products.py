@@ -24,6 +24,7 @@ from rlx.backends.cpu.task import (
 )
 from rlx.backends.cpu.tiling import (
     Tiling,
+    is_made_of_dots,
     is_worth_packing,
     oriented,
     pack_kernel,
@@ -67,7 +68,11 @@ class _Maker:
 
     def _product(self, contract: Contract, made: Sequence[Buffer]) -> None:
         constants = self.step.constants
-        contract = self._with_left(oriented(legal(contract), constants))
+        contract = oriented(legal(contract), constants)
+        if is_made_of_dots(contract, constants):
+            self._loop(contract.kernel(), self.given, made, self.name)
+            return
+        contract = self._with_left(contract)
         is_constant = reads_only(contract.right, constants)
         has_panels = is_worth_packing(contract, is_constant=is_constant)
         tiling = tiling_of(contract, self.machine.isa, has_panels=has_panels)

@@ -2,8 +2,9 @@
 
 A register tile is some rows by some vectors of columns. A panel is the right operand's columns of
 one tile, [inner][columns] side by side, so that a tile reads it in a straight line; the last one
-is filled up with zeros. Weights are packed once. A work unit is a block of rows of one panel;
-units are numbered along the panels, then the row blocks, then the batch.
+is filled up with zeros. Weights are packed once. A work unit is a block of rows of one panel.
+Units next to each other are the rows of one panel, which stays near; after as many rows as stay
+near themselves comes the next panel, then the next rows, then the batch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.isa import Isa
-from rlx.dim import DimLike, is_static
+from rlx.dim import DimLike, dim_max, is_static
 from rlx.dtype import DType
 from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
@@ -25,9 +26,19 @@ from rlx.shape import Shape
 INNER_BLOCK = 512
 """Steps of one chain of additions; part of the meaning of the bits, so the same everywhere."""
 ROW_BLOCK = 192
+"""Rows of a unit, at most."""
+MANY_UNITS = 128
+"""Enough for 64 workers to end at about the same time."""
+UNIT_FLOPS = 1 << 18
+"""Of a unit at least, where there could be more of them."""
+GROUP_BYTES = 1 << 21
+"""Of rows that are read again for each panel."""
 FMA_LATENCY = 4
 FEW_ROWS = 24
 """Up to here packing reads and writes as much as the product itself."""
+
+
+FEW_DOTS = 4
 
 
 class NoGemm(UnsupportedError):
@@ -57,7 +68,30 @@ def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
     lanes = isa.vector_bytes // sums_dtype(contract).itemsize
     rows, vectors = min(_tiles(isa), key=lambda t: _cost(contract, *t, lanes))
     taken = _taken(rows, contract.rows.extent)
-    return Tiling(taken, vectors, lanes, has_panels, ROW_BLOCK // rows * rows)
+    row_block = rows * _tiles_in_unit(contract, rows, vectors * lanes)
+    return Tiling(taken, vectors, lanes, has_panels, row_block)
+
+
+def _tiles_in_unit(contract: Contract, rows: int, columns: int) -> int:
+    """As many tiles, one below the other, as leave enough units, each of them enough work."""
+    inner, panels = (
+        _or(extent_of(contract.inner), 512),
+        _or(extent_of(contract.batch) * parts_of(contract.columns.extent, columns), 16),
+    )
+    tiles = parts_of(_or(contract.rows.extent, 256), rows)
+    wanted = max(1, tiles * panels // MANY_UNITS)
+    least = UNIT_FLOPS // max(1, 2 * rows * columns * inner)
+    return max(1, min(ROW_BLOCK // rows, max(wanted, least)))
+
+
+def _or(extent: DimLike, usual: int) -> int:
+    return extent if is_static(extent) else usual
+
+
+def group_of(contract: Contract, tiling: Tiling) -> DimLike:
+    """How many row blocks are done with one panel after the other."""
+    size = extent_of(contract.inner) * (tiling.row_block * contract.left.dtype.itemsize)
+    return dim_max(1, GROUP_BYTES // dim_max(1, size))
 
 
 def oriented(contract: Contract, constants: Collection[int] = ()) -> Contract:
@@ -86,9 +120,14 @@ def check(contract: Contract, tiling: Tiling, isa: Isa) -> None:
     if tiling.lanes * sums_dtype(contract).itemsize != isa.vector_bytes:
         raise NoGemm(f"{contract.name}: {tiling.lanes} lanes are not a vector of {isa.name}")
     extent = contract.rows.extent
-    blocks = (tiling.row_block, extent % tiling.row_block) if is_static(extent) else ()
+    blocks = _blocks(extent, tiling.row_block) if is_static(extent) else ()
     if tiling.rows[-1] != 1 and not (blocks and all(_fits(b, tiling.rows) for b in blocks)):
         raise NoGemm(f"{contract.name}: tiles of {tiling.rows} rows leave some of {extent} out")
+
+
+def _blocks(extent: int, size: int) -> tuple[int, ...]:
+    """The sizes of the blocks of an extent."""
+    return (size, extent % size) if extent >= size else (extent,)
 
 
 def _fits(extent: int, sizes: Sequence[int]) -> bool:
@@ -129,15 +168,25 @@ def is_worth_packing(contract: Contract, *, is_constant: bool) -> bool:
     return not is_static(rows) or rows > FEW_ROWS
 
 
+def is_made_of_dots(contract: Contract, constants: Collection[int]) -> bool:
+    """Are there so few rows that packing the right operand, whose columns lie apart, takes longer
+    than the product? Each sum is then a loop along memory."""
+    rows, right = contract.rows.extent, contract.right
+    if not is_static(rows) or rows > FEW_DOTS or reads_only(right, constants):
+        return False
+    return isinstance(right, Load) and right.at.coefficient(contract.inner[-1]) == 1 and (
+        right.at.coefficient(contract.columns) != 1)  # fmt: skip
+
+
 def num_units(contract: Contract, tiling: Tiling) -> DimLike:
     """Into how many parts the work falls; any run of them may be done apart, in any order."""
-    blocks = _parts(contract.rows.extent, tiling.row_block)
-    return extent_of(contract.batch) * blocks * _parts(contract.columns.extent, tiling.columns)
+    blocks = parts_of(contract.rows.extent, tiling.row_block)
+    return extent_of(contract.batch) * blocks * parts_of(contract.columns.extent, tiling.columns)
 
 
 def panels_of(contract: Contract, tiling: Tiling) -> Shape:
     """The packed right operand: [batch it varies with · panels, inner, columns]."""
-    count = _parts(contract.columns.extent, tiling.columns)
+    count = parts_of(contract.columns.extent, tiling.columns)
     panels = extent_of(packed_batch(contract)) * count
     return Shape((panels, extent_of(contract.inner), tiling.columns), contract.right.dtype)
 
@@ -145,7 +194,7 @@ def panels_of(contract: Contract, tiling: Tiling) -> Shape:
 def pack_kernel(contract: Contract, tiling: Tiling) -> Kernel:
     """The right operand into panels, whatever it is computed from; its one result is the panels."""
     exprs = Exprs()
-    panel = Axis("panel", _parts(contract.columns.extent, tiling.columns))
+    panel = Axis("panel", parts_of(contract.columns.extent, tiling.columns))
     column = Axis("column", tiling.columns)
     place = Affine.of(panel) * tiling.columns + Affine.of(column)
     right = Mover(exprs, {contract.columns: place})(contract.right)
@@ -163,7 +212,7 @@ def packed_batch(contract: Contract) -> tuple[Axis, ...]:
     return tuple(b for b in contract.batch if b in contract.right.free)
 
 
-def _parts(extent: DimLike, size: int) -> DimLike:
+def parts_of(extent: DimLike, size: int) -> DimLike:
     return (extent + size - 1) // size
 
 

@@ -148,9 +148,10 @@ class Work:
             total = self.code.i64("mul", total, extent)
         return total
 
-    def parts(self, extent: Bound, size: int) -> str:
+    def parts(self, extent: Bound, size: Bound) -> str:
         """How many parts of a size an extent has, the last perhaps not whole."""
-        return self.code.let(f"udiv i64 {self.code.i64('add', extent, size - 1)}, {size}")
+        up = self.code.i64("add", extent, self.code.i64("sub", size, 1))
+        return self.code.let(f"udiv i64 {up}, {size}")
 
     # -- expressions ----------------------------------------------------------------------------
 
