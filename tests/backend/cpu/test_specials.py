@@ -1,0 +1,131 @@
+"""Kernels of single ops against the reference: drawn cases, their values anywhere in memory, all
+units at once and one by one from the last."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx import op as table
+from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
+from rlx.backends.cpu.jit import assembled
+from rlx.dim import Dim
+from rlx.draw import Draw
+from rlx.errors import Error
+from rlx.ir.mir import Graph, Node
+from rlx.shape import Shape
+from tests.backend.cpu.kernels import assert_close
+from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
+
+INDEXED = ("take_along_axis", "scatter", "scatter_add")
+RUNNING = ("cumsum", "cumprod", "cummax", "cummin", "cum_log_sum_exp")
+OPS = (*INDEXED, *RUNNING)
+ROUNDED = ("cum_log_sum_exp",)
+"""Those whose functions have their own last bits; all others do the reference's operations in the
+reference's order."""
+SIZES = (0, 1, 3, 17, 40, 70)
+"""On both sides of a vector, and of a few."""
+
+
+def drawn(op: str, cases: int) -> list[Trial]:
+    found: list[Trial] = []
+    for i in range(cases):
+        draw = Draw([zlib.crc32(f"specials {op}".encode()), i])
+        found += trials(draw, draw.case(table.lookup(op)))
+    return found
+
+
+def check(given: list[Trial], isa: Isa) -> None:
+    steps = Steps(given, isa)
+    for i, trial in enumerate(given):
+        want = trial.wanted()
+        once = steps.run(i)
+        for got, again, value in zip(once, steps.run(i, "each"), want, strict=True):
+            assert got.tobytes() == again.tobytes(), f"{trial}: parts differ"
+            assert_right(got, value, trial)
+
+
+def assert_right(got: np.ndarray, want: np.ndarray, trial: Trial) -> None:
+    if trial.node.op in ROUNDED:
+        assert_close(got, want, str(trial))
+        return
+    assert got.dtype == want.dtype
+    if want.dtype.kind in "fV":
+        got, want = got.astype(np.float64), want.astype(np.float64)
+    np.testing.assert_array_equal(got, want, str(trial))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_drawn_cases_are_as_the_reference(op: str) -> None:
+    check(drawn(op, 10), host())
+
+
+@pytest.mark.parametrize("isa", [AVX2, SSE2], ids=lambda i: i.name)
+def test_other_instruction_sets(isa: Isa) -> None:
+    check([t for op in OPS for t in drawn(op, 3)], isa)
+
+
+def test_code_for_other_machines_assembles() -> None:
+    steps = Steps([drawn(op, 1)[0] for op in OPS], NEON, is_run=False)
+    assert "ret" in assembled(steps.text, NEON)
+
+
+# -- longer rows ----------------------------------------------------------------------------------
+
+
+def node(op: str, *shapes: Shape, **attrs: Any) -> Node:
+    g = Graph(op)
+    return g.node(op, [g.input(f"x{i}", s) for i, s in enumerate(shapes)], attrs)
+
+
+def test_rows_longer_than_vectors_and_blocks() -> None:
+    rng = np.random.default_rng(5)
+    found: list[Trial] = []
+    n = Dim("n", 0)
+    for size in (*SIZES, 2100):
+        for dims, axis in (((3, n), 0), ((3, n), 1), ((n, 5), 0)):
+            x = rng.normal(size=[size if d is n else d for d in dims]).astype(np.float32)
+            made = node("cumsum", Shape(dims, "f32"), axis=axis)
+            found.append(side_by_side(made, [x], {"n": size}))
+        x = rng.normal(size=(4, size)).astype(np.float16)
+        where = rng.integers(0, 4, 9)
+        updates = rng.normal(size=(9, size)).astype(np.float16)
+        shapes = Shape((4, n), "f16"), Shape((9,), "i64"), Shape((9, n), "f16")
+        for reduction in ("none", "add", "max"):
+            made = node("scatter", *shapes, reduction=reduction)
+            found.append(side_by_side(made, [x, where, updates], {"n": size}))
+    check(found, host())
+
+
+def test_one_index_for_a_row() -> None:
+    """Indices that repeat along a row move it whole."""
+    from rlx.ir.layout import Layout
+
+    rng = np.random.default_rng(6)
+    x, where = rng.normal(size=(5, 70)).astype(np.float32), rng.integers(0, 5, (3, 1))
+    made = node("take_along_axis", Shape((5, 70), "f32"), Shape((3, 70), "i64"), axis=0)
+    plain = side_by_side(made, [x, np.broadcast_to(where, (3, 70))])
+    layouts = (plain.operands[0], Layout((3, 70), (1, 0)))
+    check([Trial(made, layouts, plain.results, plain.arrays)], host())
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i64", "u64"])
+def test_an_index_out_of_range_is_a_failure(dtype: str) -> None:
+    far = {"i8": -1, "u8": 4, "i64": -1, "u64": 2**64 - 1}[dtype]
+    x, where = (
+        np.zeros((2, 4), np.float32),
+        np.array([[0, 1], [3, far]], Shape((), dtype).dtype.numpy),
+    )
+    shapes = Shape((2, 4), "f32"), Shape((2, 2), dtype)
+    trial = side_by_side(node("take_along_axis", *shapes, axis=1), [x, where])
+    put = side_by_side(
+        node("scatter_add", Shape((4,), "f32"), shapes[1], Shape((2, 2), "f32")),
+        [np.zeros(4, np.float32), where, np.ones((2, 2), np.float32)],
+    )
+    steps = Steps([trial, put], host())
+    for number in range(2):
+        with pytest.raises(Error, match="out of range"):
+            steps.run(number)
