@@ -15,7 +15,7 @@ from rlx.backends.cpu.arith import cast, is_native
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.tile import edges, emit_tiles, tile_name
+from rlx.backends.cpu.tile import edges, tile_function
 from rlx.backends.cpu.tiling import (
     ROW_BLOCK,
     Tiling,
@@ -39,19 +39,14 @@ def legal(contract: Contract) -> Contract:
 def emit_gemm(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
     """A legal contraction. Its buffers are the operands, the results, and the panels if any."""
     check(contract, tiling, isa)
-    shared: dict[str, str] = {}
-    work = _Gemm(contract, tiling, isa, shared, name)
+    work = _Gemm(contract, tiling, isa)
     work.write()
-    tiles = emit_tiles(contract, tiling, isa, name, shared)
-    return work.source(name, tiles, num_units(contract, tiling))
+    return work.source(name, num_units(contract, tiling))
 
 
 class _Gemm(Work):
-    def __init__(
-        self, contract: Contract, tiling: Tiling, isa: Isa, shared: dict[str, str], name: str
-    ) -> None:
-        super().__init__(contract, tiling, isa, shared)
-        self.name = name
+    def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
+        super().__init__(contract, tiling, isa)
         roots = [contract.left, *(s.value for s in contract.stores)]
         self.open_loads(roots if tiling.has_panels else [*roots, contract.right])
         for s in contract.stores:
@@ -165,12 +160,17 @@ class _Gemm(Work):
 
     def _call(self, rows: int, columns: Bound, args: str) -> None:
         code, kinds = self.code, edges(self.tiling, self.code.isa)
+
+        def call(is_edge: bool) -> None:
+            name = tile_function(self.contract, self.tiling, code, rows, is_edge)
+            code.do(f"call void @{name}{args}")
+
         if len(kinds) == 1:
-            code.do(f"call void @{tile_name(self.name, rows, kinds[0])}{args}")
+            call(kinds[0])
             return
         for is_edge, order in ((False, "sge"), (True, "slt")):
             with code.when(code.let(f"icmp {order} i64 {columns}, {self.tiling.columns}")):
-                code.do(f"call void @{tile_name(self.name, rows, is_edge)}{args}")
+                call(is_edge)
 
     def _sums(self, row: Bound) -> str:
         """Where the sums of a row of the block are."""

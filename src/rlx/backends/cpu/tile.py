@@ -37,6 +37,22 @@ def emit_tiles(
             yield tile.text(tile_name(name, rows, is_edge))
 
 
+def tile_function(contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: bool) -> str:
+    """The name of a tile's function, which is shared: products that differ in what surrounds them
+    have the same tiles."""
+    left = contract.left
+    assert isinstance(left, Load)
+    kinds = left.dtype, contract.right.dtype, sums_dtype(contract)
+    words = [*(k.value for k in kinds), str(tiling.columns)]
+    words += ["panels"] * tiling.has_panels
+    words += ["apart"] * (left.at.coefficient(contract.inner[-1]) != 1)
+    name = tile_name(".".join(words), rows, is_edge)
+    if name not in code.shared:
+        inner = Code(tiling.lanes, code.isa, code.shared)
+        code.shared[name] = _Tile(contract, tiling, inner, rows, is_edge).text(name)
+    return name
+
+
 class _Tile:
     """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k."""
 

@@ -78,7 +78,7 @@ def _tiles_in_unit(contract: Contract, rows: int, columns: int) -> int:
         _or(extent_of(contract.inner), 512),
         _or(extent_of(contract.batch) * parts_of(contract.columns.extent, columns), 16),
     )
-    tiles = parts_of(_or(contract.rows.extent, 256), rows)
+    tiles = -(-_or(contract.rows.extent, 256) // rows)
     wanted = max(1, tiles * panels // MANY_UNITS)
     least = UNIT_FLOPS // max(1, 2 * rows * columns * inner)
     return max(1, min(ROW_BLOCK // rows, max(wanted, least)))

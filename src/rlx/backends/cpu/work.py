@@ -52,21 +52,19 @@ class Source:
 class Work:
     """The function being written."""
 
-    def __init__(
-        self, contract: Contract, tiling: Tiling, isa: Isa, shared: dict[str, str]
-    ) -> None:
+    def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
         self.contract, self.tiling = contract, tiling
-        self.code = Code(tiling.lanes, isa, shared)
+        self.code = Code(tiling.lanes, isa)
         self.sizes: list[DimLike] = []
         self.at: dict[Axis, Bound] = {}
         self.strides: dict[Placed, dict[Axis, Bound]] = {}
         self.pointers: dict[Placed, str] = {}
         self.values: dict[Expr, Vec] = {}
 
-    def source(self, name: str, before: Iterable[str], num_units: DimLike) -> Source:
-        """The function, behind those it calls."""
+    def source(self, name: str, num_units: DimLike) -> Source:
+        """The finished function."""
         self.code.do("ret i32 0")
-        text = "\n".join([*before, self.code.function(head_of(name))])
+        text = self.code.function(head_of(name))
         function = Function(name, text, tuple(self.code.shared.items()))
         return Source(function, tuple(self.sizes), num_units)
 
