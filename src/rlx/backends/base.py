@@ -11,12 +11,13 @@ from importlib import import_module, metadata
 from typing import Any, Protocol
 
 from rlx._version import __version__
-from rlx.cost.target import FusionTarget
+from rlx.cost.target import FusionTarget, Target
 from rlx.errors import Error, UnsupportedError
 from rlx.ir.lir import LirModule
 from rlx.op import Array
 
 GROUP = "rlx.backends"
+BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu"}
 
 
 class Program(Protocol):
@@ -38,6 +39,15 @@ class Backend(Protocol):
 
     name: str
 
+    def target(self) -> Target:
+        """What the target runs natively, and what its work costs."""
+        ...
+
+    def configured(self, variant: str, threads: int | None) -> Backend:
+        """The backend for a variant of its target, such as an instruction set, and for a number
+        of threads; "" and None are its own choice."""
+        ...
+
     def load(self, lir: LirModule) -> Program:
         """One object that runs the whole plan."""
         ...
@@ -45,14 +55,14 @@ class Backend(Protocol):
 
 def find_backend(name: str) -> Backend:
     """The backend called `name`, or an error that says how to get it."""
-    if name == "reference":
-        return import_module("rlx.backends.reference").backend
+    if name in BUILT_IN:
+        return import_module(BUILT_IN[name]).backend
     for entry in metadata.entry_points(group=GROUP, name=name):
         return entry.load()
     if name in {t.value for t in FusionTarget}:
         raise UnsupportedError(
-            f"target {name!r}: no backend of that name is installed; rlx {__version__} brings the "
-            f"reference backend alone. With a release that has it: pip install 'rlx[{name}]'. "
+            f"target {name!r}: no backend of that name is installed; rlx {__version__} brings "
+            f"{' and '.join(BUILT_IN)}. With a release that has it: pip install 'rlx[{name}]'. "
             "Its plan runs on NumPy meanwhile: "
             f"rlx.compile(model, target='reference', like='{name}')."
         )

@@ -130,8 +130,8 @@ class Executable:
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """Run on positional inputs: the output, or a tuple of them.
 
-        `out` is an array for the output, or a list with an array or None for each. They may be
-        the inputs themselves, but must not overlap one another.
+        `out` is an array for the output, or a list with an array or None for each: contiguous,
+        and sharing no memory with the inputs or one another.
         """
         names = list(self.inputs)
         if len(arrays) != len(names):

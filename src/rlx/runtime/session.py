@@ -23,6 +23,7 @@ def compile(
     target: str | FusionTarget = "reference",
     *,
     like: str | FusionTarget | Target = "cpu",
+    threads: int | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Executable:
@@ -31,7 +32,9 @@ def compile(
     `model` is a HirModule, MirModule, Graph (as `rlx.trace` makes of a function), GraphModule or
     LirModule. Target "reference" runs on NumPy the plan that the target named by `like` would run.
     """
-    return Session(target, like=like).compile(model, options=options, params=params)
+    return Session(target, like=like, threads=threads).compile(
+        model, options=options, params=params
+    )
 
 
 class Session:
@@ -42,10 +45,12 @@ class Session:
         target: str | FusionTarget = "reference",
         *,
         like: str | FusionTarget | Target = "cpu",
+        threads: int | None = None,
     ) -> None:
-        name = target.value if isinstance(target, FusionTarget) else target
-        self.backend = find_backend(name)
-        self.target = Target.of(like if name == "reference" else name)
+        text = target.value if isinstance(target, FusionTarget) else target
+        name, _, variant = text.partition(":")
+        self.backend = find_backend(name).configured(variant, threads)
+        self.target = Target.of(like) if name == "reference" else self.backend.target()
         self._compiled: dict[str, CompileResult] = {}
 
     def compile(

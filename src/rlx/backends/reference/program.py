@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlx.cost.target import Target
 from rlx.dim import DimLike, evaluate
 from rlx.errors import Error
-from rlx.ir.interpret import checked_array, evaluate_node, infer_binding
+from rlx.ir.interpret import evaluate_node, infer_binding
 from rlx.ir.layout import Layout
 from rlx.ir.lir import LirModule, Phase, Space
 from rlx.ir.mir import Node
 from rlx.op import Array
+from rlx.runtime.interface import Interface
 from rlx.shape import Shape
 
 POISON = 0xFF  # NaN in every float, -1 or the greatest integer, an index out of every range
@@ -34,6 +36,14 @@ class ReferenceBackend:
 
     name = "reference"
 
+    def target(self) -> Target:
+        return Target.of("cpu")
+
+    def configured(self, variant: str, threads: int | None) -> ReferenceBackend:
+        if variant:
+            raise Error(f"target 'reference' has no variant {variant!r}.")
+        return self
+
     def load(self, lir: LirModule) -> ReferenceProgram:
         return ReferenceProgram(lir)
 
@@ -43,6 +53,7 @@ class ReferenceProgram:
 
     def __init__(self, lir: LirModule) -> None:
         self.lir, self.plan, self.graph = lir, lir.plan, lir.mir.graph
+        self.interface = Interface.of(self.graph)
         self.kernels = set(self.plan.schedule)
         self.prologue = [
             n
@@ -95,12 +106,11 @@ class ReferenceProgram:
     def run(
         self, weights: Weights, inputs: Sequence[Array], outputs: Sequence[Array | None]
     ) -> list[Array]:
-        named = {n.attrs["name"]: a for n, a in zip(self.graph.inputs, inputs)}
-        sizes = infer_binding(self.graph.leaves, {**weights.params, **named})
-        arrays = [
-            checked_array(n, a, sizes) for n, a in zip(self.graph.inputs, inputs, strict=True)
-        ]
-        self._check_outs(outputs, sizes, is_measured=False)
+        interface = self.interface
+        sizes = interface.bind(weights.params, inputs)
+        arrays = interface.checked(inputs, sizes)
+        interface.check_outs(outputs, sizes, is_measured=False)
+        interface.check_apart(outputs, inputs)
         arena = _aligned(evaluate(self.plan.arena_formula, sizes))
         place = Place(self, arena, weights.memory, sizes)
         for node, array in zip(self.graph.inputs, arrays):
@@ -109,16 +119,8 @@ class ReferenceProgram:
             self._step(place, node)
             for dead in self.deaths.get(node, ()):
                 place.poison(dead, unless=self.plan.in_place.get(node))
-        self._check_outs(outputs, sizes, is_measured=True)
+        interface.check_outs(outputs, sizes, is_measured=True)
         return [_delivered(place.read(node), out) for node, out in zip(self.graph.outputs, outputs)]
-
-    def _check_outs(
-        self, outputs: Sequence[Array | None], sizes: Mapping[str, int], *, is_measured: bool
-    ) -> None:
-        """All before anything is delivered; where a size is measured, once it is known."""
-        for node, out, name in zip(self.graph.outputs, outputs, self.graph.output_names):
-            if node.shape.is_measured == is_measured:
-                _check_out(out, node.shape.bind(sizes), name)
 
     def _step(self, place: Place, node: Node) -> None:
         made = evaluate_node(node, [place.read(i) for i in node.inputs], place.sizes)
@@ -203,16 +205,6 @@ def _aligned(size: int, alignment: int = 64) -> Array:
     raw = np.full(size + alignment, POISON, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + size]
-
-
-def _check_out(out: Array | None, shape: Shape, name: str) -> None:
-    """Before any is written, so that a wrong array leaves all of them as they were."""
-    if out is None:
-        return
-    if out.dtype != shape.dtype.numpy or out.shape != shape.dims:
-        raise Error(f"out for {name!r} is {out.dtype}{list(out.shape)}, the result is {shape}.")
-    if not out.flags.writeable:
-        raise Error(f"out for {name!r} is read-only. Give an array that can be written.")
 
 
 def _delivered(value: Array, out: Array | None) -> Array:

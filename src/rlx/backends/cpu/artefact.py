@@ -1,0 +1,71 @@
+"""A compiled program as data: native code, and what the host must know to call it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.main import assembled
+from rlx.backends.cpu.native.blob import Blob
+from rlx.backends.cpu.task import Machine
+from rlx.dim import DimLike, Symbol
+from rlx.ir.lir import LirModule
+from rlx.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Bytes that the weights hold from the start."""
+
+    offset: DimLike
+    value: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """A step that only the host can do: an op that the program registered."""
+
+    name: str
+    options: str
+    label: str
+    operands: tuple[Shape, ...]
+    results: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Artefact:
+    """All of a program but its weights."""
+
+    blob: Blob
+    symbols: tuple[Symbol, ...]
+    """The named dims, in the order of their sizes in a call's context."""
+    constants: tuple[Constant, ...]
+    failures: tuple[tuple[str, tuple[str, ...]], ...]
+    """Task by task: the node it belongs to, and what its codes mean."""
+    hosts: dict[int, HostStep]
+    num_kernels: int
+    """Native functions; equal ones count once."""
+
+
+def compiled(lir: LirModule, isa: Isa) -> Artefact:
+    """The native program of a plan."""
+    from rlx.backends.cpu import jit
+
+    made = assembled(lir, Machine(isa))
+    return Artefact(
+        jit.compiled(made.text, isa),
+        made.symbols,
+        tuple(Constant(at, n.attrs["value"].array) for at, n in made.constants),
+        made.failures,
+        {k: _host(n) for k, n in made.hosts.items()},
+        made.num_kernels,
+    )
+
+
+def _host(node: Any) -> HostStep:
+    operands = tuple(i.shape for i in node.inputs)
+    attrs = node.attrs
+    return HostStep(attrs["name"], attrs["options"], node.label, operands, tuple(node.shapes))

@@ -1,0 +1,66 @@
+"""What a compiled model takes and gives, by name: all that a call must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.errors import Error
+from rlx.ir.interpret import checked_array, infer_binding
+from rlx.ir.mir import Graph, Node
+from rlx.op import Array
+from rlx.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Inputs, params and outputs, in the user's order."""
+
+    name: str
+    inputs: tuple[Node, ...]
+    params: tuple[Node, ...]
+    outputs: tuple[tuple[str, Shape], ...]
+
+    @classmethod
+    def of(cls, graph: Graph) -> Interface:
+        outputs = tuple((n, o.shape) for n, o in zip(graph.output_names, graph.outputs))
+        return cls(graph.name, tuple(graph.inputs), tuple(graph.params), outputs)
+
+    def bind(self, params: Mapping[str, Array], inputs: Sequence[Array]) -> dict[str, int]:
+        """The sizes of named dims, read off the arrays; an error names the one that is wrong."""
+        named = {n.attrs["name"]: a for n, a in zip(self.inputs, inputs, strict=True)}
+        return infer_binding([*self.inputs, *self.params], {**params, **named})
+
+    def checked(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+        """The inputs, each of exactly the declared dtype and dims."""
+        return [checked_array(n, a, sizes) for n, a in zip(self.inputs, inputs, strict=True)]
+
+    def check_outs(
+        self, outs: Sequence[Array | None], sizes: Mapping[str, int], *, is_measured: bool
+    ) -> None:
+        """All before anything is written; where a size is measured, once it is known."""
+        for (name, shape), out in zip(self.outputs, outs):
+            if out is not None and shape.is_measured == is_measured:
+                check_out(out, shape.bind(sizes), name)
+
+    def check_apart(self, outs: Sequence[Array | None], inputs: Sequence[Array]) -> None:
+        """Outputs are written while inputs are still read, so none may share memory."""
+        names = [n for n, _ in self.outputs]
+        given = [(f"out for {n!r}", o) for n, o in zip(names, outs) if o is not None]
+        others = [(f"input {n.attrs['name']!r}", a) for n, a in zip(self.inputs, inputs)]
+        for i, (what, out) in enumerate(given):
+            for other, array in (*given[:i], *others):
+                if np.may_share_memory(out, array):
+                    raise Error(f"{what} shares memory with {other}. Give an array of its own.")
+
+
+def check_out(out: Array, shape: Shape, name: str) -> None:
+    """The error of an array that a result cannot be written into."""
+    if out.dtype != shape.dtype.numpy or not out.dtype.isnative or out.shape != shape.dims:
+        raise Error(f"out for {name!r} is {out.dtype}{list(out.shape)}, the result is {shape}.")
+    if not out.flags.writeable:
+        raise Error(f"out for {name!r} is read-only. Give an array that can be written.")
+    if not out.flags.c_contiguous:
+        raise Error(f"out for {name!r} is not contiguous. Give one that is: np.empty(...).")
