@@ -6,6 +6,7 @@ import ctypes
 import functools
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
@@ -17,26 +18,48 @@ from rlx.backends.cpu.native.memory import MEMORY_FUNCTIONS, memory_text
 from rlx.errors import Error
 
 
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """What LLVM needs for an instruction set. Made once: LLVM does not give all of it back."""
+
+    machine: llvm.TargetMachine
+    builder: llvm.PassBuilder
+    passes: llvm.FunctionPassManager
+
+    def simplify(self, module: llvm.ModuleRef) -> None:
+        for function in module.functions:
+            if not function.is_declaration:
+                self.passes.run(function, self.builder)
+                _hide(function)
+
+
 @functools.cache
-def _machine(isa: Isa) -> llvm.TargetMachine:
+def _compiler(isa: Isa) -> _Compiler:
+    """With the passes that vector code written out needs: stack slots to registers, and small
+    clean-ups. LLVM's vectorisers have nothing to do."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    target = llvm.Target.from_triple(isa.triple)
-    return target.create_target_machine(
+    machine = llvm.Target.from_triple(isa.triple).create_target_machine(
         cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="default", jit=True
     )
+    passes = llvm.create_new_function_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    return _Compiler(machine, llvm.create_pass_builder(machine, options), passes)
+
+
+def _machine(isa: Isa) -> llvm.TargetMachine:
+    return _compiler(isa).machine
 
 
 @contextmanager
 def _optimised(text: str, isa: Isa) -> Generator[llvm.ModuleRef]:
-    """The parsed module after the passes that vector code written out needs: stack slots to
-    registers, and small clean-ups. LLVM's vectorisers have nothing to do. The module has a
-    context of its own, for what a shared one learns it keeps for ever."""
-    machine = _machine(isa)
+    """The module, simplified, while it is looked at. It has a context of its own, for what a
+    shared one learns it keeps for ever."""
     with llvm.create_context() as context, _parsed(text, isa, context) as module:
-        options = llvm.create_pipeline_tuning_options(speed_level=1)
-        with llvm.create_pass_builder(machine, options) as builder:
-            _simplify(module, builder)
+        _compiler(isa).simplify(module)
         yield module
 
 
@@ -53,17 +76,6 @@ def _parsed(text: str, isa: Isa, context: llvm.ContextRef) -> llvm.ModuleRef:
             f"the CPU backend wrote LLVM text that is wrong; report this. {error}"
         ) from None
     return module
-
-
-def _simplify(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
-    with llvm.create_new_function_pass_manager() as passes:
-        passes.add_sroa_pass()
-        passes.add_instruction_combine_pass()
-        passes.add_simplify_cfg_pass()
-        for function in module.functions:
-            if not function.is_declaration:
-                passes.run(function, builder)
-                _hide(function)
 
 
 def _hide(function: llvm.ValueRef) -> None:
