@@ -59,7 +59,7 @@ class CpuProgram:
     ) -> list[Array]:
         interface = self.interface
         sizes = interface.bind(weights.params, inputs)
-        given = [np.require(a, requirements="CA") for a in interface.checked(inputs, sizes)]
+        given = [np.require(a, requirements=["C", "A"]) for a in interface.checked(inputs, sizes)]
         interface.check_outs(outputs, sizes, is_measured=False)
         interface.check_apart(outputs, inputs)
         call = _Call(self, sizes)
