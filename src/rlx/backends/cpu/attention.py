@@ -1,0 +1,165 @@
+"""Attention as native code: scores, an online softmax and sums of values, block by block.
+
+A unit of work is a block of query rows of one kv head: nothing is kept between units, and keys
+and values are read once for all heads that share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rlx.backends.cpu.attention_form import Form
+from rlx.backends.cpu.attention_rows import KEY_BLOCK, Rows, scratch_parts
+from rlx.backends.cpu.emit import Function
+from rlx.backends.cpu.ir import Bound
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.task import Recipe, Step, Task, buffers, grain_of, nanoseconds
+from rlx.backends.cpu.tile import emit_tiles
+from rlx.backends.cpu.tiling import Tiling
+from rlx.backends.cpu.writer import Writer
+from rlx.dim import Dim, DimLike, dim_max, is_static
+from rlx.dtype import DType
+from rlx.ir.layout import Layout
+from rlx.ir.mir import Graph
+from rlx.kernel.contract import Contract
+from rlx.kernel.form_contract import form_contract
+from rlx.shape import Shape
+
+
+def make(step: Step, name: str) -> Recipe:
+    """How an attention runs."""
+    form = Form.of(step)
+    tilings = _tilings(form, step.isa)
+    function = _function(form, tilings, step.isa, name)
+    units = form.batch * form.kv_heads * _parts(form.rows, tilings[0].columns)
+    grain = grain_of(units, nanoseconds(form.flops, form.traffic))
+    given = buffers(len(step.operands), 1)
+    return Recipe((Task(function, given, form.sizes, units, grain, _scratch(form, tilings)),))
+
+
+def _scratch(form: Form, tilings: Sequence[Tiling]) -> DimLike:
+    """The bytes of the largest block."""
+    most: DimLike = 0
+    for tiling in tilings:
+        elements: DimLike = 0
+        for extent in scratch_parts(form, tiling).values():
+            elements = elements + extent
+        most = dim_max(most, elements * form.compute.itemsize)
+    return most
+
+
+# -- the sizes of blocks --------------------------------------------------------------------------
+
+
+def _tilings(form: Form, isa: Isa) -> list[Tiling]:
+    """The blocks that rows are cut into, and a narrower one for the last if that holds it."""
+    lanes, rows = isa.lanes(form.dtype), form.rows
+    if not is_static(rows):
+        return [_tiling(form, t, lanes) for t in (_tiles(isa)[0], _tiles(isa)[-1])]
+    wide = min(_tiles(isa), key=lambda t: -(-rows // (t[1] * lanes)) * t[1])
+    left = rows % (wide[1] * lanes)
+    narrow = _tiling(form, _tiles(isa)[-1], _least_lanes(left, lanes))
+    if rows <= narrow.columns:
+        return [narrow]
+    return [_tiling(form, wide, lanes), *([narrow] if 0 < left <= narrow.columns else [])]
+
+
+def _least_lanes(rows: int, most: int) -> int:
+    """The fewest lanes that hold the rows, if they fit a vector; vectors below four are no gain."""
+    lanes = min(4, most)
+    while lanes < min(rows, most):
+        lanes *= 2
+    return lanes
+
+
+def _tiling(form: Form, tile: tuple[int, int], lanes: int) -> Tiling:
+    """Tiles of every number of lines that may be left over, or of those that are."""
+    rows, vectors = tile
+    sizes = (rows, *(s for s in (8, 4, 2, 1) if s < rows))
+    keys, depth = form.keys, form.value_depth
+    if is_static(keys) and is_static(depth) and not form.is_positional:
+        lines = (min(keys, KEY_BLOCK), keys % KEY_BLOCK, depth)
+        used = {s for extent in lines for s in _cut(extent, sizes)}
+        sizes = tuple(s for s in sizes if s in used) or (1,)
+    return Tiling(sizes, vectors, lanes, has_panels=True, row_block=0)
+
+
+def _cut(extent: int, sizes: Sequence[int]) -> Iterator[int]:
+    for size in sizes:
+        yield from [size] * (extent // size)
+        extent %= size
+
+
+def _tiles(isa: Isa) -> Sequence[tuple[int, int]]:
+    """Lines and vectors of rows of register tiles, widest first."""
+    if isa.registers >= 32:
+        return ((6, 4), (8, 3), (12, 2), (12, 1))
+    return ((6, 2), (8, 1)) if isa.has_fma else ((4, 2), (8, 1))
+
+
+def _parts(extent: DimLike, size: int) -> DimLike:
+    return (extent + size - 1) // size
+
+
+# -- functions ------------------------------------------------------------------------------------
+
+
+def _function(form: Form, tilings: Sequence[Tiling], isa: Isa, name: str) -> Function:
+    writer = Writer(isa)
+    for dim in form.sizes:
+        writer.size(dim)
+    before: list[str] = []
+    for number, tiling in enumerate(tilings):
+        before += _block(form, tiling, isa, f"{name}.{number}", writer.code.shared)
+    _units(writer, form, tilings, name)
+    return writer.function(name, before)
+
+
+def _block(
+    form: Form, tiling: Tiling, isa: Isa, name: str, shared: dict[str, str]
+) -> Iterator[str]:
+    """The function of a block of rows, behind the tiles it calls."""
+    yield from emit_tiles(_product(form.compute), tiling, isa, name, shared)
+    yield Rows(form, tiling, isa, shared, name).text(name)
+
+
+def _product(dtype: DType) -> Contract:
+    """What the register tiles of both products compute: left[line, step] · right[step, row], with
+    any strides on the left."""
+    g = Graph("product")
+    m, k, n = (Dim(x) for x in ("lines", "steps", "rows"))
+    left, right = g.input("left", Shape((m, k), dtype)), g.input("right", Shape((k, n), dtype))
+    layouts = Layout.contiguous((k, m)).permuted((1, 0)), Layout.contiguous((k, n))
+    return form_contract(g.matmul(left, right), layouts)
+
+
+def _units(writer: Writer, form: Form, tilings: Sequence[Tiling], name: str) -> None:
+    """Every unit by the narrowest block that holds its rows."""
+    code, width = writer.code, tilings[0].columns
+    rows = writer.size(form.rows) if is_static(form.rows) else _rows(writer, form)
+    blocks = code.let(f"udiv i64 {code.i64('add', rows, width - 1)}, {width}")
+    heads = code.i64("mul", writer.size(form.batch), form.kv_heads)
+    stop = code.least("%stop", code.i64("mul", heads, blocks))
+    with code.count("%start", stop, 1) as unit:
+        turn, block = (code.let(f"{w} i64 {unit}, {blocks}") for w in ("udiv", "urem"))
+        batch, head = (code.let(f"{w} i64 {turn}, {form.kv_heads}") for w in ("udiv", "urem"))
+        first = code.i64("mul", block, width)
+        count = code.least(code.i64("sub", rows, first), width)
+        args = f"i64 {batch}, i64 {head}, i64 {first}, i64 {count}, ptr %scratch"
+        _dispatch(writer, tilings, count, f"(ptr %buffers, ptr %sizes, {args})", name)
+
+
+def _rows(writer: Writer, form: Form) -> Bound:
+    return writer.code.i64("mul", writer.size(form.queries), form.group)
+
+
+def _dispatch(
+    writer: Writer, tilings: Sequence[Tiling], count: Bound, args: str, name: str
+) -> None:
+    code = writer.code
+    if len(tilings) == 1:
+        code.do(f"call void @{name}.0{args}")
+        return
+    for number, order in ((0, "sgt"), (1, "sle")):
+        with code.when(code.let(f"icmp {order} i64 {count}, {tilings[1].columns}")):
+            code.do(f"call void @{name}.{number}{args}")
