@@ -22,7 +22,20 @@ from rlx.op import lookup
 from rlx.shape import Shape
 from tests.backend.cpu import products
 from tests.backend.cpu.guarded import guarded
-from tests.backend.cpu.products import RUNNABLE, WORKS, Array, B, Case, K, M, N, Work, of
+from tests.backend.cpu.products import (
+    RUNNABLE,
+    WORKS,
+    Array,
+    B,
+    Case,
+    K,
+    M,
+    N,
+    Work,
+    of,
+    turned,
+    view,
+)
 from tests.backend.cpu.recipes import Runner, functions
 
 EPS = {
@@ -32,9 +45,14 @@ EPS = {
 CASES = 40
 
 
-def recipe_of(node: Node, isa: Isa, constants: frozenset[int], name: str) -> Recipe:
-    step = Step.alone(node, Machine(isa), constants)
-    return make(step, form_contract(node, step.operands, step.results), name)
+def recipe_of(step: Step, name: str) -> Recipe:
+    return make(step, form_contract(step.node, step.operands, step.results), name)
+
+
+def step_of(work: Work, isa: Isa, constants: frozenset[int]) -> Step:
+    node = work.node()
+    given, made = work.layouts(node)
+    return Step(node, tuple(given), tuple(made), Machine(isa), constants)
 
 
 def compiled(recipes: list[Recipe], isa: Isa) -> Native:
@@ -68,7 +86,8 @@ def test_drawn_products(isa: Isa) -> None:
         node = g.node("matmul", [g.input(f"v{i}", Shape(s.dims, s.dtype))
                                  for i, s in enumerate(case.specs)], {})  # fmt: skip
         constants = [frozenset[int](), frozenset({1}), frozenset({0})][seed % 3]
-        drawn.append((node, draw.arrays(case), recipe_of(node, isa, constants, f"p{seed}")))
+        step = Step.alone(node, Machine(isa), constants)
+        drawn.append((node, draw.arrays(case), recipe_of(step, f"p{seed}")))
     native = compiled([r for *_, r in drawn], isa)
     for node, arrays, recipe in drawn:
         given = [guarded(np.ascontiguousarray(a)) for a in arrays]
@@ -101,6 +120,13 @@ def paired(x: Node, w: Node, half: Node) -> Node:
     return ops.add(ops.matmul(x, w), ops.concat(half, ops.square(half), axis=1))
 
 
+def shared_heads(x: Node, y: Node) -> Node:
+    """Inner axes that lie apart in the right operand."""
+    rows = ops.reshape(ops.transpose(x, perm=(0, 2, 1, 3)), dims=(M, 15 * B))
+    columns = ops.reshape(ops.transpose(y, perm=(0, 2, 1, 3)), dims=(N, 15 * B))
+    return ops.matmul(rows, ops.transpose(columns, perm=(1, 0)))
+
+
 def shifted(x: Node, w: Node, table: Node, ids: Node) -> Node:
     return ops.add(ops.matmul(x, w), ops.gather(table, ids, axis=0))
 
@@ -114,6 +140,12 @@ SURROUNDED: dict[str, Work] = {
         shifted, (Shape([M, K]), Shape([K, N]), Shape([9, N]), Shape([M], DType.I32))
     ),
     "choice after": Work(paired, of(F32, (M, K), (K, 40), (M, 20))),
+    "dots": Work(products.product, of(F32, (B, 2, K), (B, K, N)), {1: turned}),
+    "heads apart": Work(shared_heads, of(F32, (M, 3, B, 5), (N, 3, B, 5))),
+}
+TURNED: dict[str, Work] = {
+    f"turned {dtype.value}": Work(products.product, of(dtype, (B, M, K), (B, K, N)), {1: turned})
+    for dtype in (F32, DType.F64, DType.BF16, DType.I8, DType.I64)
 }
 SIZES = (
     {"b": 2, "m": 13, "k": 21, "n": 71},
@@ -136,21 +168,44 @@ class Made:
         Runner(self.native, self.recipe, sizes).run(given, made, cuts)
 
 
-@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
-def test_what_surrounds_a_product(isa: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in test_gemm, but through recipes: 8 · eps · Σ|terms|."""
-    nodes = {name: work.node() for name, work in SURROUNDED.items()}
-    recipes = [recipe_of(n, isa, frozenset({1}), f"s{i}") for i, n in enumerate(nodes.values())]
+def made_of(
+    works: Mapping[str, Work], isa: Isa, constants: frozenset[int], patch: pytest.MonkeyPatch
+) -> dict[str, Made]:
+    """Recipes of works, in one module."""
+    steps = [step_of(w, isa, constants) for w in works.values()]
+    recipes = [recipe_of(s, f"w{i}") for i, s in enumerate(steps)]
     native = compiled(recipes, isa)
+    for name, work in works.items():
+        patch.setitem(WORKS, name, work)
+    return {name: Made(native, r) for name, r in zip(works, recipes)}
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+@pytest.mark.parametrize("constants", [frozenset[int](), frozenset({1})], ids=["", "weights"])
+def test_what_surrounds_a_product(
+    isa: Isa, constants: frozenset[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in test_gemm, but through recipes: 8 · eps · Σ|terms|."""
     monkeypatch.setattr(products, "drawn", few_rows)
-    for (name, work), recipe in zip(SURROUNDED.items(), recipes):
-        monkeypatch.setitem(WORKS, name, work)
+    for name, made in made_of(SURROUNDED, isa, constants, monkeypatch).items():
         for seed, sizes in enumerate(SIZES):
             case = Case(name, sizes, seed)
             (exact,), (size,) = case.exact(lambda x: x), case.exact(abs)
             for cuts in ("once", "one by one"):
-                (got,) = case.run(Made(native, recipe), cuts)
+                (got,) = case.run(made, cuts)
                 assert (abs(wide(got) - wide(exact)) <= 8 * EPS[F32] * abs(size)).all()
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_squares_are_turned_while_packing(isa: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that lie apart, every edge of the squares, several chunks of inner steps."""
+    for name, made in made_of(TURNED, isa, frozenset(), monkeypatch).items():
+        assert len(made.recipe.tasks) == 2
+        for seed, (k, n) in enumerate([(16, 64), (600, 33), (17, 130), (0, 3), (5, 0), (3, 1)]):
+            case = Case(name, {"b": 2, "m": 7, "k": k, "n": n}, seed)
+            x, y = (view(a, f) for a, f in zip(case.given, case.operands))
+            for cuts in ("once", "one by one"):
+                check(case.run(made, cuts)[0], x, y, case.dtypes[0])
 
 
 def few_rows(rng: np.random.Generator, size: int, dtype: DType) -> Array:

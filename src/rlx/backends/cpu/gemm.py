@@ -95,16 +95,12 @@ class _Gemm(Work):
     def _numbers(self, unit: str) -> tuple[str, str, str]:
         """The turn of the batch, the panel, and the row block of a unit."""
         code = self.code
-        turn, rest = self._divided(unit, code.i64("mul", self.num_row_blocks, self.num_panels))
-        group, rest = self._divided(rest, code.i64("mul", self.group, self.num_panels))
+        turn, rest = self.divided(unit, code.i64("mul", self.num_row_blocks, self.num_panels))
+        group, rest = self.divided(rest, code.i64("mul", self.group, self.num_panels))
         before = code.let(f"mul i64 {group}, {self.group}")
         count = code.least(self.group, code.i64("sub", self.num_row_blocks, before))
-        panel, block = self._divided(rest, count)
+        panel, block = self.divided(rest, count)
         return turn, panel, code.let(f"add i64 {before}, {block}")
-
-    def _divided(self, number: Bound, by: Bound) -> tuple[str, str]:
-        code = self.code
-        return code.let(f"udiv i64 {number}, {by}"), code.let(f"urem i64 {number}, {by}")
 
     # -- sums -----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from rlx.backends.cpu.gemm import emit_gemm, legal
 from rlx.backends.cpu.loops import loop_task
+from rlx.backends.cpu.pack import emit_pack, is_turned
 from rlx.backends.cpu.task import (
     Buffer,
     Panels,
@@ -35,7 +36,7 @@ from rlx.backends.cpu.tiling import (
 from rlx.dim import DimLike
 from rlx.ir.layout import Layout
 from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
-from rlx.kernel.expr import Affine, Choose, Exprs, Kernel, Load, Store
+from rlx.kernel.expr import Affine, Choose, Expr, Exprs, Kernel, Load, Store
 from rlx.shape import Shape
 
 
@@ -98,15 +99,26 @@ class _Maker:
         return contract
 
     def _pack(self, contract: Contract, tiling: Tiling, is_constant: bool) -> Buffer:
-        kernel, size = pack_kernel(contract, tiling), panels_of(contract, tiling).size_bytes
-        name = f"{self.name}_pack"
-        if not is_constant:
-            where = self._temp(size)
-            self._loop(kernel, self.given, [where], name)
-            return where
-        task = loop_task(kernel, self.given, [Buffer("result", 0)], self.machine, name)
-        self.panels.append(Panels(task, size))
-        return Buffer("panels", len(self.panels) - 1)
+        """The right operand in panels: once, or for every call."""
+        size, name = panels_of(contract, tiling).size_bytes, f"{self.name}_pack"
+        if is_constant:
+            task = self._packing(contract, tiling, Buffer("result", 0), name)
+            self.panels.append(Panels(task, size))
+            return Buffer("panels", len(self.panels) - 1)
+        where = self._temp(size)
+        self.tasks.append(self._packing(contract, tiling, where, name))
+        return where
+
+    def _packing(self, contract: Contract, tiling: Tiling, to: Buffer, name: str) -> Task:
+        right = contract.right
+        if not is_turned(contract) or not isinstance(right, Load):
+            kernel = pack_kernel(contract, tiling)
+            return loop_task(kernel, self.given, [to], self.machine, name)
+        source = emit_pack(contract, tiling, self.machine.isa, name)
+        traffic = 2 * panels_of(contract, tiling).size_bytes
+        grain = grain_of(source.num_units, nanoseconds(0, traffic))
+        used = self.given[right.operand], to
+        return Task(source.function, used, source.sizes, source.num_units, grain)
 
     def _in_two(self) -> None:
         """The product by itself, and a loop for what follows it."""
@@ -127,10 +139,14 @@ class _Maker:
 
 
 def _is_simple(contract: Contract) -> bool:
-    """Can what follows the sum be done on the accumulators? Not where it gathers or chooses what
-    to read."""
-    return not any(isinstance(n, Choose) or (isinstance(n, Load) and n.args)
-                   for n in contract.epilogue)  # fmt: skip
+    """Can what follows the sum be done on the accumulators? Not where it gathers, chooses what
+    to read, or makes complex numbers."""
+    return not any(_is_more(n) for n in contract.epilogue)
+
+
+def _is_more(node: Expr) -> bool:
+    gathers = isinstance(node, Load) and bool(node.args)
+    return gathers or isinstance(node, Choose) or node.dtype.is_complex
 
 
 def _apart(contract: Contract) -> tuple[Contract, Kernel]:

@@ -151,6 +151,11 @@ class Work:
         up = self.code.i64("add", extent, self.code.i64("sub", size, 1))
         return self.code.let(f"udiv i64 {up}, {size}")
 
+    def divided(self, number: Bound, by: Bound) -> tuple[str, str]:
+        """The quotient and the rest."""
+        code = self.code
+        return code.let(f"udiv i64 {number}, {by}"), code.let(f"urem i64 {number}, {by}")
+
     # -- expressions ----------------------------------------------------------------------------
 
     def evaluate(self, nodes: Iterable[Expr], mask: Vec | None) -> None:

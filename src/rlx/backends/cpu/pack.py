@@ -1,0 +1,110 @@
+"""Packing a right operand whose inner steps lie side by side: its panels are its squares turned."""
+
+from __future__ import annotations
+
+from rlx.backends.cpu.halves import stored
+from rlx.backends.cpu.ir import Bound, Vec
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.lanes import advanced, load, store
+from rlx.backends.cpu.squares import turned
+from rlx.backends.cpu.tiling import Tiling, packed_batch, parts_of
+from rlx.backends.cpu.work import Source, Work, below
+from rlx.kernel.contract import Contract, extent_of
+from rlx.kernel.expr import Load
+
+CHUNK = 256
+"""Inner steps of a unit."""
+
+
+def is_turned(contract: Contract) -> bool:
+    """Is the right operand in memory, its inner steps side by side and its columns apart?"""
+    right = contract.right
+    if not isinstance(right, Load) or right.args:
+        return False
+    steps = [right.at.coefficient(a) for a in (contract.inner[-1], contract.columns)]
+    return steps[0] == 1 and steps[1] not in (0, 1)
+
+
+def emit_pack(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+    """The function that packs it. Its buffers are the operand and the panels."""
+    work = _Pack(contract, tiling, isa)
+    work.write()
+    chunks = parts_of(contract.inner[-1].extent, CHUNK)
+    panels = parts_of(contract.columns.extent, tiling.columns)
+    axes = (*packed_batch(contract), *contract.inner[:-1])
+    return work.source(name, extent_of(axes) * panels * chunks)
+
+
+class _Pack(Work):
+    def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
+        super().__init__(contract, tiling, isa)
+        assert isinstance(contract.right, Load)
+        self.right, self.raw = contract.right, stored(contract.right.dtype)
+        self.open(self.right, 0)
+        self.panels = self.buffer(1)
+        self.batch = self.extents(packed_batch(contract))
+        self.n = self.size(contract.columns.extent)
+        *outer, last = contract.inner
+        self.turns, self.last = self.extents(outer), self.size(last.extent)
+        self.num_panels = self.parts(self.n, tiling.columns)
+        self.num_chunks = self.parts(self.last, CHUNK)
+
+    def write(self) -> None:
+        counts = [*self.batch.values(), self.num_panels, *self.turns.values(), self.num_chunks]
+        with self.code.count("%start", self.code.least("%stop", self.product(counts)), 1) as unit:
+            self._unit(unit)
+
+    def _unit(self, unit: str) -> None:
+        code, contract, width = self.code, self.contract, self.tiling.columns
+        turns = self.product(self.turns.values())
+        rest, chunk = self.divided(unit, self.num_chunks)
+        rest, turn = self.divided(rest, turns)
+        batch, panel = self.divided(rest, self.num_panels)
+        step, column = code.i64("mul", chunk, CHUNK), code.i64("mul", panel, width)
+        positions = {
+            **self.split(batch, self.batch), **self.split(turn, self.turns),
+            contract.inner[-1]: step, contract.columns: column,
+        }  # fmt: skip
+        before = code.i64("add", code.i64("mul", rest, turns), turn)
+        line = code.i64("add", code.i64("mul", before, self.last), step)
+        self.to = advanced(code, self.panels, code.i64("mul", line, width), self.raw)
+        count = code.least(CHUNK, code.i64("sub", self.last, step))
+        with self.placed(positions):
+            self._columns(count, code.i64("sub", self.n, column))
+
+    def _columns(self, steps: Bound, columns: Bound) -> None:
+        """Whole squares, and those at the edges through masks."""
+        code, lanes = self.code, self.tiling.lanes
+        with code.count(0, self.tiling.columns, lanes) as column:
+            left = code.i64("sub", columns, column)
+            is_whole = code.let(f"icmp sge i64 {left}, {lanes}")
+            length = code.let(f"and i64 {steps}, {-lanes}")
+            whole = code.let(f"select i1 {is_whole}, i64 {length}, i64 0")
+            with code.count(0, whole, lanes) as step:
+                self._square(step, column, None, left)
+            with code.count(whole, steps, lanes) as step:
+                self._square(step, column, code.i64("sub", steps, step), left)
+
+    def _square(self, step: str, column: str, steps: Bound | None, columns: Bound) -> None:
+        """A square whose steps are all there, or only so many."""
+        code, lanes, width = self.code, self.tiling.lanes, self.tiling.columns
+        apart = self.strides[self.right][self.contract.columns]
+        masks: list[Vec | None] = [None] * lanes
+        if steps is not None:
+            masks = [self._only(i, columns, steps) for i in range(lanes)]
+        start = advanced(code, self.pointers[self.right], step, self.raw)
+        places = [code.i64("mul", code.i64("add", column, i), apart) for i in range(lanes)]
+        rows = [load(code, self.raw, advanced(code, start, p, self.raw), 1, m)
+                for p, m in zip(places, masks)]  # fmt: skip
+        place = code.i64("add", code.i64("mul", step, width), column)
+        to = advanced(code, self.to, place, self.raw)
+        if steps is not None:
+            masks = [self._only(i, steps, lanes) for i in range(lanes)]
+        for i, (row, mask) in enumerate(zip(turned(rows), masks)):
+            store(code, row, self.raw, advanced(code, to, i * width, self.raw), 1, mask)
+
+    def _only(self, number: int, below_this: Bound, count: Bound) -> Vec:
+        """The first lanes if the number is below a limit, else none."""
+        code = self.code
+        is_there = code.let(f"icmp slt i64 {number}, {below_this}")
+        return below(code, code.let(f"select i1 {is_there}, i64 {count}, i64 0"))
