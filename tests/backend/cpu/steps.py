@@ -128,7 +128,9 @@ class Run:
         self.trial, self.recipe, self.native = trial, recipe, native
         self.sizes = dict(trial.sizes)
         most = {s.name: s.max for n in (trial.node,) for s in _extents_of(n)}
-        self.ceilings = self.sizes | {k: evaluate(v or 0, self.sizes) for k, v in most.items()}
+        self.ceilings = self.sizes | {
+            k: evaluate(0 if v is None else v, self.sizes) for k, v in most.items()
+        }
         self.operands = [self.placed(a, where) for a, where in zip(trial.arrays, trial.operands)]
         outputs = body_of(trial.node).outputs
         self.results = [

@@ -15,6 +15,7 @@ from rlx.backends.cpu.jit import assembled
 from rlx.dim import Dim
 from rlx.draw import Draw
 from rlx.errors import Error
+from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
 from rlx.shape import Shape
 from tests.backend.cpu.kernels import assert_close
@@ -22,7 +23,8 @@ from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 
 INDEXED = ("take_along_axis", "scatter", "scatter_add")
 RUNNING = ("cumsum", "cumprod", "cummax", "cummin", "cum_log_sum_exp")
-OPS = (*INDEXED, *RUNNING)
+MEASURED = ("nonzero", "unique", "arange")
+OPS = (*INDEXED, *RUNNING, *MEASURED)
 ROUNDED = ("cum_log_sum_exp",)
 """Those whose functions have their own last bits; all others do the reference's operations in the
 reference's order."""
@@ -34,7 +36,10 @@ def drawn(op: str, cases: int) -> list[Trial]:
     found: list[Trial] = []
     for i in range(cases):
         draw = Draw([zlib.crc32(f"specials {op}".encode()), i])
-        found += trials(draw, draw.case(table.lookup(op)))
+        case = draw.case(table.lookup(op))
+        if op == "arange":
+            case.attrs["at_most"] = 5000
+        found += trials(draw, case)
     return found
 
 
@@ -102,8 +107,6 @@ def test_rows_longer_than_vectors_and_blocks() -> None:
 
 def test_one_index_for_a_row() -> None:
     """Indices that repeat along a row move it whole."""
-    from rlx.ir.layout import Layout
-
     rng = np.random.default_rng(6)
     x, where = rng.normal(size=(5, 70)).astype(np.float32), rng.integers(0, 5, (3, 1))
     made = node("take_along_axis", Shape((5, 70), "f32"), Shape((3, 70), "i64"), axis=0)
@@ -129,3 +132,67 @@ def test_an_index_out_of_range_is_a_failure(dtype: str) -> None:
     for number in range(2):
         with pytest.raises(Error, match="out of range"):
             steps.run(number)
+
+
+# -- sizes that are found out ---------------------------------------------------------------------
+
+RANGES = (
+    ("f32", 0, 1, 0.1), ("f32", 1, 0, 0.1), ("f32", 5, -5, -0.7), ("f16", 0, 100, 3),
+    ("bf16", 0, 100, 3), ("f64", -0.3, 1e6, 1e4), ("f32", 0, 3000, 1.5), ("f32", 2, 2, 1),
+    ("i8", -128, 127, 5), ("i8", 127, -128, -1), ("u8", 3, 250, 7), ("u8", 250, 3, 7),
+    ("i64", -(2**63), 2**63 - 1, 2**55), ("i64", 2**63 - 1, -(2**63), -(2**63)),
+    ("u64", 0, 2**64 - 1, 2**60), ("i32", 0, 3000, 1),
+)  # fmt: skip
+NO_RANGES = (
+    ("f32", 0, 1, 0, "no range"), ("i16", 0, 1, 0, "no range"), ("f32", 0, np.inf, 1, "no range"),
+    ("f32", 0, 1, np.nan, "no range"), ("f64", -1e308, 1e308, 1e-10, "no range"),
+    ("f64", 0, 1e300, 1, "at_most"), ("f32", 0, 5001, 1, "at_most"), ("i16", 0, 5001, 1, "at_most"),
+    ("u64", 0, 2**64 - 1, 1, "at_most"), ("i64", -(2**63), 2**63 - 1, 1, "at_most"),
+)  # fmt: skip
+
+
+def ranged(dtype: str, *ends: float) -> Trial:
+    shape = Shape((), dtype)
+    made = node("arange", shape, shape, shape, at_most=5000, extent="found")
+    return side_by_side(made, [np.array(e, shape.dtype.numpy) for e in ends])
+
+
+def test_ranges() -> None:
+    check([ranged(*r) for r in RANGES], host())
+
+
+def test_what_is_no_range_is_a_failure() -> None:
+    given = [ranged(*ends) for *ends, _ in NO_RANGES]
+    steps = Steps(given, host())
+    for i, (*_, text) in enumerate(NO_RANGES):
+        with pytest.raises(Error, match=text):
+            given[i].wanted()
+        with pytest.raises(Error, match=text):
+            steps.run(i)
+
+
+def test_more_than_at_most_is_a_failure() -> None:
+    n = Dim("n", 0)
+    for at_most in (3, n - 4):
+        made = node("nonzero", Shape((n,), "f32"), at_most=at_most, extent="found")
+        x = np.array([0, 1, 2, -0.0, np.nan, 0, 3], np.float32)
+        few = np.array([0, 1, 2, -0.0, np.nan, 0, 0], np.float32)
+        given = [side_by_side(made, [a], {"n": 7}) for a in (x, few)]
+        steps = Steps(given, host())
+        with pytest.raises(Error, match="at_most"):
+            steps.run(0)
+        np.testing.assert_array_equal(steps.run(1)[0], [[1, 2, 4]])
+
+
+def test_many_elements_are_found() -> None:
+    rng = np.random.default_rng(7)
+    n = Dim("n", 0)
+    found: list[Trial] = []
+    for size in (*SIZES, 2100):
+        x = rng.integers(0, 3, (3, size)).astype(np.uint8)
+        shape = Shape((3, n), "u8")
+        found.append(side_by_side(node("nonzero", shape, extent="found"), [x], {"n": size}))
+        for attrs in ({"axis": None}, {"axis": 1}, {"axis": 1, "is_sorted": False}):
+            made = node("unique", shape, extent="found", **attrs)
+            found.append(side_by_side(made, [x], {"n": size}))
+    check(found, host())

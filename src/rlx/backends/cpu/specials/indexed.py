@@ -38,6 +38,7 @@ from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers, grain_of,
 from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, product
 from rlx.dtype import DType
+from rlx.extent import ceiling
 from rlx.ir.layout import Layout
 
 NS_PER_INDEX = 2
@@ -133,7 +134,7 @@ def scattered(given: Step, name: str) -> Recipe:
         _updates(given, wide, reduction, name),
         copy_task(wide, y, given.isa, f"{name}.round"),
     )
-    return Recipe(tasks, (product(y.layout.dims) * dtype.compute.itemsize,))
+    return Recipe(tasks, (ceiling(product(y.layout.dims)) * dtype.compute.itemsize,))
 
 
 def _updates(given: Step, to: Place, reduction: str, name: str) -> Task:

@@ -103,12 +103,21 @@ class Blocks:
     def each(self, w: Writer) -> Generator[tuple[list[Bound], Bound, Bound]]:
         """Of each unit: the position on the outer axes, and where its piece of the row begins
         and ends."""
+        with self.numbers(w) as unit:
+            yield self.block_of(w, unit)
+
+    @contextmanager
+    def numbers(self, w: Writer) -> Generator[str]:
+        """The units that are asked for, as far as there are any."""
         stop = w.code.least("%stop", w.size(self.count))
         with w.code.count("%start", stop, 1) as unit:
-            *outer, number = w.split(unit, (*self.dims[:-1], self.across))
-            low = w.code.i64("mul", number, self.block)
-            end = w.code.i64("add", low, self.block)
-            yield outer, low, w.code.least(end, w.size(self.dims[-1]))
+            yield unit
+
+    def block_of(self, w: Writer, unit: Bound) -> tuple[list[Bound], Bound, Bound]:
+        *outer, number = w.split(unit, (*self.dims[:-1], self.across))
+        low = w.code.i64("mul", number, self.block)
+        end = w.code.i64("add", low, self.block)
+        return outer, low, w.code.least(end, w.size(self.dims[-1]))
 
 
 @contextmanager
@@ -226,21 +235,29 @@ class Place:
 def copy_task(given: Place, to: Place, isa: Isa, name: str) -> Task:
     """Values from one place to another; between half floats and f32 as numbers, else as bits."""
     is_moved = given.dtype is to.dtype
-    kinds = [moved_as(p.dtype) if is_moved else (p.dtype, 1) for p in (given, to)]
-    (source, parts), (target, _) = kinds
-    x, y = merged([spread(p.layout, parts) for p in (given, to)])
-    w = Writer(isa, width(isa, source, (x, y)))
+    parts = moved_as(given.dtype)[1]
+    places = [
+        Place(p.buffer, spread(p.layout, parts), moved_as(p.dtype)[0] if is_moved else p.dtype)
+        for p in (given, to)
+    ]
+    return map_task(places[0], places[1], lambda x: x, isa, name)
+
+
+def map_task(given: Place, to: Place, change: Callable[[Vec], Vec], isa: Isa, name: str) -> Task:
+    """Each number changed, from one place to another."""
+    x, y = merged([given.layout, to.layout])
+    w = Writer(isa, width(isa, given.dtype, (x, y)))
     units = Blocks(x.dims)
     with units.each(w) as (outer, low, high):
         bases = [w.place(part_but_last(v), outer) for v in (x, y)]
 
         def body(i: Bound, mask: Vec | None) -> None:
             froms, tos = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, (x, y)))
-            store(w, load(w, 0, froms, source, mask), 1, tos, target, mask)
+            store(w, change(load(w, 0, froms, given.dtype, mask)), 1, tos, to.dtype, mask)
 
         vectors(w, low, high, body)
-    count = product(x.dims)
-    grain = grain_of(units.count, nanoseconds(0, count * (source.itemsize + target.itemsize)))
+    traffic = product(x.dims) * (given.dtype.itemsize + to.dtype.itemsize)
+    grain = grain_of(units.count, nanoseconds(0, traffic))
     return Task(w.function(name), (given.buffer, to.buffer), w.sizes, units.count, grain)
 
 

@@ -1,0 +1,295 @@
+"""unique: rows sorted by their keys, equal ones made a group, and groups put in order.
+
+Keys are unsigned integers in the order of the numbers, side by side, so that comparing rows is
+comparing integers. Rows are merged from runs of one, two, four … and equal ones keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlx.backends.cpu.ir import ELEMENT, Bound, Code
+from rlx.backends.cpu.specials.cells import Cell, is_first, loop_while, put
+from rlx.backends.cpu.specials.measured import size_of
+from rlx.backends.cpu.specials.walk import (
+    BITS,
+    Blocks,
+    Place,
+    at,
+    computed_as,
+    load,
+    loops,
+    map_task,
+    merged,
+    moved_as,
+    spread,
+    step,
+    store,
+    whole_number,
+)
+from rlx.backends.cpu.specials.words import Order
+from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, grain_of
+from rlx.backends.cpu.writer import Writer
+from rlx.dim import DimLike, product
+from rlx.dtype import DType
+from rlx.extent import ceiling
+from rlx.ir.layout import Layout
+
+I64 = DType.I64
+NS_PER_VALUE = 2
+GROUPS = 64
+"""Groups in a unit of work."""
+KEYS, ORDER, ROOM, GROUP = range(4)
+"""Temporaries: keys; rows in order, later the places of groups; room to sort, later where each
+group is first; and the group of each row."""
+FIRST, INVERSE, COUNTS, FOUND = range(4, 8)
+
+
+def unique(given: Step, name: str) -> Recipe:
+    groups = _Groups.of(given)
+    rows = 8 * ceiling(groups.rows)
+    keys = ceiling(groups.rows * groups.columns) * groups.key.itemsize
+    tasks = (
+        groups.keys_task(f"{name}.keys"),
+        groups.sort_task(f"{name}.sort"),
+        groups.values_task(name),
+    )
+    return Recipe(tasks, (keys, rows, rows, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    given: Step
+    table: Layout
+    """x with the axis of the rows first."""
+    rows: DimLike
+    columns: DimLike
+    """Numbers in a row."""
+    numbers: DType
+    parts: int
+
+    @classmethod
+    def of(cls, given: Step) -> _Groups:
+        x, axis = given.operands[0], given.node.attrs["axis"]
+        numbers, parts = computed_as(given.node.inputs[0].shape.dtype)
+        if axis is None:
+            return cls(given, x, product(x.dims), parts, numbers, parts)
+        table = x.permuted((axis, *(a for a in range(len(x.dims)) if a != axis)))
+        columns = product(table.dims[1:]) * parts
+        return cls(given, table, table.dims[0], columns, numbers, parts)
+
+    @property
+    def key(self) -> DType:
+        return BITS[self.numbers.itemsize]
+
+    # -- keys -----------------------------------------------------------------------------------
+
+    def keys_task(self, name: str) -> Task:
+        layout = spread(self.table, self.parts)
+        x = Place(Buffer("operand", 0), layout, self.key)
+        to = Place(Buffer("temp", KEYS), Layout.contiguous(layout.dims), self.key)
+        order = Order.of(self.numbers, 0, descending=False)
+        return map_task(x, to, order.key, self.given.isa, name)
+
+    def key_of(self, w: Writer, row: Bound, column: Bound) -> str:
+        place = at(w, step(w, row, self.columns), column)
+        pointer = w.pointer(KEYS, place, self.key)
+        return w.code.let(f"load {ELEMENT[self.key]}, ptr {pointer}, align {self.key.itemsize}")
+
+    def first_apart(
+        self, w: Writer, a: Bound, b: Bound, is_same: Callable[[str, str], str]
+    ) -> tuple[Cell, Cell]:
+        """The first column where two rows are not the same, and an i1: is there none?"""
+        code = w.code
+        column, same = Cell(code, 0), Cell(code, "true", "i1")
+
+        def more() -> str:
+            is_inside = code.let(f"icmp slt i64 {column.get()}, {w.size(self.columns)}")
+            return code.let(f"and i1 {is_inside}, {same.get()}")
+
+        with loop_while(code, more):
+            here = column.get()
+            same.set(is_same(self.key_of(w, a, here), self.key_of(w, b, here)))
+            column.add(code.let(f"zext i1 {same.get()} to i64"))
+        return column, same
+
+    def is_less(self, w: Writer, a: Bound, b: Bound) -> str:
+        kind = ELEMENT[self.key]
+        if self.columns == 1:
+            keys = [self.key_of(w, row, 0) for row in (a, b)]
+            return w.code.let(f"icmp ult {kind} {keys[0]}, {keys[1]}")
+        same_key = lambda x, y: w.code.let(f"icmp eq {kind} {x}, {y}")
+        column, same = self.first_apart(w, a, b, same_key)
+        less = Cell(w.code, "false", "i1")
+        with w.code.when(w.code.let(f"xor i1 {same.get()}, true")):
+            keys = [self.key_of(w, row, column.get()) for row in (a, b)]
+            less.set(w.code.let(f"icmp ult {kind} {keys[0]}, {keys[1]}"))
+        return less.get()
+
+    def is_equal(self, w: Writer, a: Bound, b: Bound) -> str:
+        """NaN, whose key is the greatest, equals NaN only if that is asked for."""
+        code, kind = w.code, ELEMENT[self.key]
+        has_nan = self.numbers.is_float and not self.given.node.attrs["equal_nan"]
+
+        def is_same(x: str, y: str) -> str:
+            same = code.let(f"icmp eq {kind} {x}, {y}")
+            if not has_nan:
+                return same
+            return code.let(f"and i1 {same}, {code.let(f'icmp ne {kind} {x}, -1')}")
+
+        return self.first_apart(w, a, b, is_same)[1].get()
+
+    # -- order and groups -----------------------------------------------------------------------
+
+    def sort_task(self, name: str) -> Task:
+        w = Writer(self.given.isa)
+        count = w.size(self.rows)
+        with w.code.when(is_first(w)):
+            with w.code.count(0, count, 1) as i:
+                put(w, i, ORDER, i)
+            order, room = self.sorted(w, count)
+            self.group(w, count, order, room)
+            self.results(w, count, order, room)
+        temps = [Buffer("temp", n) for n in (KEYS, ORDER, ROOM, GROUP)]
+        results = [Buffer("result", n) for n in (1, 2, 3)]
+        given_to = (*temps, *results, size_of(self.given))
+        return Task(w.function(name), given_to, w.sizes)
+
+    def sorted(self, w: Writer, count: Bound) -> tuple[str, str]:
+        """Where the rows are in order, and the room that is left."""
+        code = w.code
+        order, room = (Cell(code, w.buffer(n), "ptr") for n in (ORDER, ROOM))
+        length = Cell(code, 1)
+        with loop_while(code, lambda: code.let(f"icmp slt i64 {length.get()}, {count}")):
+            low, run = Cell(code, 0), length.get()
+            given, to = order.get(), room.get()
+            with loop_while(code, lambda: code.let(f"icmp slt i64 {low.get()}, {count}")):
+                middle = code.least(at(w, low.get(), run), count)
+                high = code.least(at(w, middle, run), count)
+                self.merge(w, (given, to), low.get(), middle, high)
+                low.set(high)
+            order.set(to)
+            room.set(given)
+            length.set(code.let(f"shl i64 {run}, 1"))
+        return order.get(), room.get()
+
+    def merge(
+        self, w: Writer, rows: tuple[str, str], low: Bound, middle: Bound, high: Bound
+    ) -> None:
+        """Two runs in order as one; of equals those of the first come first."""
+        code, (given, to) = w.code, rows
+        left, right, place = Cell(code, low), Cell(code, middle), Cell(code, low)
+
+        def both() -> str:
+            is_left = code.let(f"icmp slt i64 {left.get()}, {middle}")
+            is_right = code.let(f"icmp slt i64 {right.get()}, {high}")
+            return code.let(f"and i1 {is_left}, {is_right}")
+
+        with loop_while(code, both):
+            a, b = (_get(code, given, c.get()) for c in (left, right))
+            is_later = self.is_less(w, b, a)
+            _set(code, code.let(f"select i1 {is_later}, i64 {b}, i64 {a}"), to, place.get())
+            taken = code.let(f"zext i1 {is_later} to i64")
+            right.add(taken)
+            left.add(code.let(f"sub i64 1, {taken}"))
+            place.add(1)
+        for rest, end in ((left, middle), (right, high)):
+            with code.count(rest.get(), end, 1) as i:
+                _set(code, _get(code, given, i), to, place.get())
+                place.add(1)
+
+    def group(self, w: Writer, count: Bound, order: str, first: str) -> None:
+        """The group of each row, and the first row of each group."""
+        code = w.code
+        found, before = Cell(code, 0), Cell(code, 0)
+        with code.count(0, count, 1) as i:
+            row, is_new = _get(code, order, i), Cell(code, "true", "i1")
+            with code.when(code.let(f"icmp sgt i64 {i}, 0")):
+                same = self.is_equal(w, before.get(), row)
+                is_new.set(code.let(f"xor i1 {same}, true"))
+            with code.when(is_new.get()):
+                _set(code, row, first, found.get())
+                found.add(1)
+            put(w, code.i64("sub", found.get(), 1), GROUP, row)
+            before.set(row)
+        put(w, found.get(), FOUND, 0)
+
+    def results(self, w: Writer, count: Bound, rank: str, first: str) -> None:
+        """Where groups are first, which one each row is in, and how many rows each has."""
+        code, sorts = w.code, self.given.node.attrs["is_sorted"]
+        (inverse,) = merged([self.given.results[2]])
+        firsts, counts = (w.size(self.given.results[n].offset) for n in (1, 3))
+        found = Cell(code, 0)
+        with code.count(0, count, 1) as row:
+            group = whole_number(w, GROUP, row, I64)
+            leader = _get(code, first, group)
+            with code.when(code.let(f"icmp eq i64 {leader}, {row}")):
+                place = group if sorts else found.get()
+                _set(code, place, rank, group)
+                put(w, row, FIRST, at(w, firsts, place))
+                put(w, 0, COUNTS, at(w, counts, place))
+                found.add(1)
+            place = _get(code, rank, group)
+            put(w, place, INVERSE, w.place(inverse, w.split(row, inverse.dims)))
+            where = at(w, counts, place)
+            put(w, code.i64("add", whole_number(w, COUNTS, where, I64), 1), COUNTS, where)
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def values_task(self, name: str) -> Task:
+        """Each group's first row. Buffers: x, where groups are first, the size, values."""
+        parts = moved_as(self.given.node.inputs[0].shape.dtype)[1]
+        x = spread(self.given.operands[0], parts)
+        w = Writer(self.given.isa)
+        units = Blocks((self.rows,), GROUPS)
+        found = whole_number(w, 2, 0, I64)
+        with units.each(w) as (_, low, high):
+            last = w.code.most(low, w.code.least(high, found))
+            with w.code.count(low, last, 1) as group:
+                self.copy(w, x, group, found)
+        grain = grain_of(units.count, product(x.dims) * NS_PER_VALUE)
+        buffers = Buffer("operand", 0), Buffer("result", 1), size_of(self.given)
+        return Task(w.function(name), (*buffers, Buffer("result", 0)), w.sizes, units.count, grain)
+
+    def copy(self, w: Writer, x: Layout, group: Bound, found: Bound) -> None:
+        """The first row of a group; values lie as [outer axes, groups, inner axes]."""
+        kind, parts = moved_as(self.given.node.inputs[0].shape.dtype)
+        outer, own, inner = self.cut(x, parts)
+        firsts = w.size(self.given.results[1].offset)
+        row = whole_number(w, 1, at(w, firsts, group), I64)
+        base = at(w, w.size(x.offset), w.place(own, w.split(row, own.dims)))
+        start = w.code.i64("mul", w.size(self.given.results[0].offset), parts)
+        length = product(inner.dims)
+        with loops(w, (product(outer.dims), length)) as (o, i):
+            places = [w.place(v, w.split(n, v.dims)) for v, n in ((outer, o), (inner, i))]
+            value = load(w, 0, at(w, base, *places), kind)
+            to = step(w, at(w, w.code.i64("mul", o, found), group), length)
+            store(w, value, 3, at(w, start, to, i), kind)
+
+    def cut(self, x: Layout, parts: int) -> list[Layout]:
+        """The axes before that of the rows, that one, and those behind it; without an axis, all
+        are that of the rows."""
+        axis, rank = self.given.node.attrs["axis"], len(x.dims)
+        low, high = (0, rank - (parts > 1)) if axis is None else (axis, axis + 1)
+        return [_axes(x, *ends) for ends in ((0, low), (low, high), (high, rank))]
+
+
+def _axes(layout: Layout, low: int, high: int) -> Layout:
+    (made,) = merged([Layout(layout.dims[low:high], layout.strides[low:high])])
+    return made
+
+
+def _get(code: Code, array: str, number: Bound) -> str:
+    return code.let(f"load i64, ptr {_pointer(code, array, number)}")
+
+
+def _set(code: Code, value: Bound, array: str, number: Bound) -> None:
+    code.do(f"store i64 {value}, ptr {_pointer(code, array, number)}")
+
+
+def _pointer(code: Code, array: str, number: Bound) -> str:
+    return code.let(f"getelementptr i64, ptr {array}, i64 {number}")
+
+
+MAKERS = {"unique": unique}
