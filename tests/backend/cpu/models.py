@@ -1,0 +1,114 @@
+"""Models written by hand, as `run` functions, for tests of what runs them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+from rlx.backends.cpu.context import NUM_WORDS, Mode, Word
+from rlx.backends.cpu.isa import host
+from rlx.backends.cpu.jit import Native
+from rlx.backends.cpu.native.support import support
+
+CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+KERNELS = """
+declare i64 @llvm.readcyclecounter()
+
+; adds 1 to each of its units, notes the worker's scratch, and fails at unit sizes[0]
+define internal i32 @mark(ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch) {
+entry:
+  %data = load ptr, ptr %buffers
+  %bad = load i64, ptr %sizes
+  %mine = load i64, ptr %scratch
+  %more = sub i64 %stop, %start
+  %sum = add i64 %mine, %more
+  store i64 %sum, ptr %scratch
+  br label %next
+next:
+  %i = phi i64 [ %start, %entry ], [ %j, %body ]
+  %in = icmp slt i64 %i, %stop
+  br i1 %in, label %check, label %good
+check:
+  %is.bad = icmp eq i64 %i, %bad
+  br i1 %is.bad, label %fail, label %body
+fail:
+  ret i32 7
+body:
+  %at = getelementptr i32, ptr %data, i64 %i
+  %old = load i32, ptr %at
+  %new = add i32 %old, 1
+  store i32 %new, ptr %at
+  %j = add i64 %i, 1
+  br label %next
+good:
+  ret i32 0
+}
+
+; externals: data, then a record of: units, grain, rounds, bad unit, scratch, scratch bytes
+define i32 @run(ptr %context) {
+entry:
+  %ext.at = getelementptr ptr, ptr %context, i64 5
+  %ext = load ptr, ptr %ext.at
+  %rec.at = getelementptr ptr, ptr %ext, i64 1
+  %rec = load ptr, ptr %rec.at
+  %grain.at = getelementptr i64, ptr %rec, i64 1
+  %rounds.at = getelementptr i64, ptr %rec, i64 2
+  %sizes = getelementptr i64, ptr %rec, i64 3
+  %scratch.at = getelementptr i64, ptr %rec, i64 4
+  %bytes.at = getelementptr i64, ptr %rec, i64 5
+  %units = load i64, ptr %rec
+  %grain = load i64, ptr %grain.at
+  %rounds = load i64, ptr %rounds.at
+  %scratch = load ptr, ptr %scratch.at
+  %bytes = load i64, ptr %bytes.at
+  %pool.at = getelementptr ptr, ptr %context, i64 6
+  %pool = load ptr, ptr %pool.at
+  %alone = icmp eq ptr %pool, null
+  %region.at = getelementptr ptr, ptr %context, i64 7
+  %region = load ptr, ptr %region.at
+  br label %next
+next:
+  %r = phi i64 [ 0, %entry ], [ %s, %after ]
+  %in = icmp slt i64 %r, %rounds
+  br i1 %in, label %go, label %good
+go:
+  br i1 %alone, label %serial, label %parallel
+serial:
+  %a = call i32 @mark(ptr %ext, ptr %sizes, i64 0, i64 %units, ptr %scratch)
+  br label %after
+parallel:
+  %b = call i32 %region(ptr %context, ptr @mark, ptr %ext, ptr %sizes, i64 %units, i64 %grain,
+                        ptr %scratch, i64 %bytes)
+  br label %after
+after:
+  %code = phi i32 [ %a, %serial ], [ %b, %parallel ]
+  %s = add i64 %r, 1
+  %failed = icmp ne i32 %code, 0
+  br i1 %failed, label %bad, label %next
+bad:
+  ret i32 %code
+good:
+  ret i32 0
+}
+"""
+
+
+@functools.cache
+def marks() -> Native:
+    return Native(KERNELS, host())
+
+
+def call_marks(data, units, grain, rounds, threads, bad=-1):
+    """The code, and how many units each worker did."""
+    scratch = (ctypes.c_int64 * (8 * max(1, threads)))()
+    record = (ctypes.c_int64 * 6)(units, grain, rounds, bad, ctypes.addressof(scratch), 64)
+    externals = (ctypes.c_void_p * 2)(data.ctypes.data, ctypes.addressof(record))
+    words = (ctypes.c_int64 * NUM_WORDS)()
+    words[Word.MODE], words[Word.THREADS] = Mode.CALL, threads
+    words[Word.EXTERNALS] = ctypes.addressof(externals)
+    pool = support().pool
+    pool.grow(threads)
+    call = CALL(pool.call_address)
+    code = call(pool.address, ctypes.addressof(words), marks().address("run"))
+    return code, [scratch[8 * i] for i in range(threads)]
