@@ -13,25 +13,25 @@ from rlx.cost.target import FusionTarget
 from rlx.errors import Error
 from rlx.fuzz.grow import grow
 from rlx.fuzz.judge import judge
+from rlx.runtime.session import Session
 
 LEAST = 20
+Job = tuple[int, int, tuple[str, ...], tuple[str, ...]]
 
 
-def _one(job: tuple[int, int, tuple[str, ...]]) -> tuple[int, list[str], list[str]]:
+def _one(job: Job) -> tuple[int, list[str], list[str]]:
     """One graph: its seed, the ops in it, and what is wrong with it."""
-    seed, steps, targets = job
+    seed, steps, targets, backends = job
     grown = grow(seed, steps)
     used = [n.op for n in grown.graph.order()]
     try:
-        found = judge(grown, [FusionTarget(t) for t in targets])
+        found = judge(grown, [FusionTarget(t) for t in targets], backends)
     except Error as error:
         return seed, used, [f"{type(error).__name__}: {error}"]
     return seed, used, [f"{m.target}: {m.output}: {m.message}" for m in found]
 
 
-def _results(
-    jobs: list[tuple[int, int, tuple[str, ...]]], workers: int
-) -> Iterator[tuple[int, list[str], list[str]]]:
+def _results(jobs: list[Job], workers: int) -> Iterator[tuple[int, list[str], list[str]]]:
     if workers == 1:
         yield from map(_one, jobs)
         return
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m rlx.fuzz",
         description=__doc__,
-        epilog=("example: python -m rlx.fuzz --graphs 200 --targets cpu,wgpu"),
+        epilog="example: python -m rlx.fuzz --graphs 200 --backend cpu",
     )
     parser.add_argument("--graphs", type=_count, default=200, help="how many graphs (200)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
@@ -56,8 +56,15 @@ def main(argv: list[str] | None = None) -> int:
         default=",".join(t.value for t in FusionTarget),
         help="whose pipelines, by name (all seven)",
     )
+    parser.add_argument(
+        "--backend",
+        type=_backends,
+        default=(),
+        help="judge these backends' own code instead of the pipelines' plans, such as cpu,cpu:avx2",
+    )
     args = parser.parse_args(argv)
-    jobs = [(args.first + i, args.steps, args.targets) for i in range(args.graphs)]
+    targets = () if args.backend else args.targets
+    jobs = [(args.first + i, args.steps, targets, args.backend) for i in range(args.graphs)]
     coverage: Counter[str] = Counter()
     wrong = 0
     for done, (seed, used, found) in enumerate(_results(jobs, args.jobs), 1):
@@ -82,6 +89,16 @@ def _targets(text: str) -> tuple[str, ...]:
         if name not in known:
             raise argparse.ArgumentTypeError(f"{name!r} is not one of: {', '.join(known)}")
     return tuple(text.split(","))
+
+
+def _backends(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        try:
+            Session(name)
+        except Error as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return names
 
 
 def _summary(coverage: Counter[str], graphs: int, wrong: int) -> int:

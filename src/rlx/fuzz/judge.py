@@ -23,6 +23,7 @@ from rlx.ir.mir import Graph, MirModule
 from rlx.op import Array
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.executable import Executable
+from rlx.runtime.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,39 @@ class Mismatch:
     message: str
 
 
-def judge(grown: Grown, targets: Sequence[FusionTarget] = tuple(FusionTarget)) -> list[Mismatch]:
-    """Everything wrong with what the targets' pipelines make of one graph."""
+def judge(
+    grown: Grown,
+    targets: Sequence[FusionTarget] = tuple(FusionTarget),
+    backends: Sequence[str] = (),
+) -> list[Mismatch]:
+    """Everything wrong with what the targets' pipelines make of one graph, and with what the
+    backends' own code computes."""
     graph, values = grown.graph, grown.values
     plain = evaluate(graph, values)
     expected = shadows(graph, values)
     found = _compare("reference", graph, plain, plain, expected)
     for target in targets:
         found += _judge_target(target, graph, values, plain, expected)
+    for name in backends:
+        found += _judge_backend(name, graph, values, plain, expected)
     return found
+
+
+def _judge_backend(
+    name: str,
+    graph: Graph,
+    values: Mapping[str, Array],
+    plain: Sequence[Array],
+    expected: Sequence[Shadow],
+) -> list[Mismatch]:
+    params = {n.attrs["name"]: values[n.attrs["name"]] for n in graph.params}
+    try:
+        exe = Session(name).compile(graph, params=params)
+    except UnsupportedError:
+        return []
+    made = exe(*(values[n.attrs["name"]] for n in graph.inputs))
+    run = [made] if len(graph.outputs) == 1 else list(made)
+    return _compare(name, graph, run, plain, expected)
 
 
 def _judge_target(

@@ -21,7 +21,8 @@ from rlx.passes.context import Context
 from rlx.passes.legalise import legalise
 from rlx.passes.options import FusionOptions
 from rlx.plan.check import require_sound
-from rlx.plan.planner import plan_module
+from rlx.plan.nodes import with_all_items
+from rlx.plan.planner import plan_buffers, plan_module
 
 MAX_DEPTH = 40
 """How deep steps may be made of smaller ones."""
@@ -141,10 +142,8 @@ class Routines:
             if self.depth == MAX_DEPTH:
                 raise Error(f"{graph.name}: steps inside steps, more than {MAX_DEPTH} deep")
             self.depth += 1
-            lir = plan_module(graph, self.target)
-            require_sound(lir)
             name = f"r{len(self.bodies)}.{self.depth}"
-            self.bodies[key] = self.routine(lir.mir.graph, lir.plan, name)
+            self.bodies[key] = self.routine(*_planned(graph, self.target), name)
             self.depth -= 1
         return self.bodies[key]
 
@@ -173,6 +172,17 @@ class Routines:
             self.panels[key] = self.weights_end
             self.weights_end = rounded(self.weights_end + made.size)
         return self.panels[key]
+
+
+def _planned(graph: Graph, target: Target) -> tuple[Graph, BufferPlan]:
+    """A graph inside a step, planned. Sizes that were measured outside are known in here, which
+    a graph by itself cannot say: such a plan is not checked apart."""
+    if any(leaf.shape.is_measured for leaf in graph.inputs):
+        final = with_all_items(graph)
+        return final, plan_buffers(final, target)
+    lir = plan_module(graph, target)
+    require_sound(lir)
+    return lir.mir.graph, lir.plan
 
 
 def _range(recipe: Recipe) -> range:
