@@ -52,7 +52,7 @@ class Schedule:
     vector: Axis | None
     """Its points are lanes."""
     unroll: int = 4
-    """Vectors in one step; across a row also the number of accumulators."""
+    """Vectors in one step of a pass that stores."""
     parallel: Axis | None = None
     """Its range may be split between workers; the outermost loop."""
     keep: tuple[Expr, ...] = ()
@@ -61,6 +61,8 @@ class Schedule:
     """Stores go past the caches."""
     grain: int = 1
     """Steps of the parallel axis that a worker takes at a time."""
+    accumulators: int = 4
+    """Vectors in one step of a fold across a row: each is added to by itself."""
 
 
 def check(schedule: Schedule, kernel: Kernel) -> None:
@@ -70,7 +72,7 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
         "its loops are not the kernel's axes": set(schedule.order) != set(kernel.axes),
         "a loop comes twice": len(set(schedule.order)) != len(schedule.order),
         "its vector axis is unknown": schedule.vector not in {None, *known},
-        "it does not unroll": schedule.unroll < 1,
+        "it does not unroll": min(schedule.unroll, schedule.accumulators) < 1,
         "its parallel axis is not the outermost": schedule.parallel
         is not next(iter(schedule.order), None),
         "it keeps what is not computed": not set(schedule.keep) <= set(kernel.nodes),
@@ -94,7 +96,8 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
     return Schedule(
         order=order,
         vector=vector,
-        unroll=_unroll(kernel, vector),
+        unroll=_copies(_work(kernel, vector, None)),
+        accumulators=max(2, _copies(_fold_work(kernel, vector))),
         parallel=order[0] if order else None,
         keep=_kept(kernel, vector, machine.row_bytes),
         streaming=traffic is not None and traffic >= 2 * machine.cache_bytes,
@@ -132,11 +135,21 @@ def _order(kernel: Kernel, vector: Axis | None) -> tuple[Axis, ...]:
     return tuple(sorted(kernel.axes, key=lambda a: (a in bound, a is vector)))
 
 
-def _unroll(kernel: Kernel, vector: Axis | None) -> int:
-    work = [n for n in kernel.nodes if isinstance(n, Apply) and vector in n.free]
-    if len(work) > 24 or any(n.op.name in HEAVY for n in work):
-        return 1
-    return 4 if len(work) <= 8 else 2
+def _copies(work: int) -> int:
+    """Vectors in one step: many of little work, so that the processor has enough to do at once."""
+    return next((n for n, most in ((4, 16), (2, 48)) if work <= most), 1)
+
+
+def _fold_work(kernel: Kernel, vector: Axis | None) -> int:
+    folds = [n for n in kernel.nodes if isinstance(n, Reduce) and n.axis is vector]
+    return max((_work(kernel, vector, f) for f in folds), default=0)
+
+
+def _work(kernel: Kernel, vector: Axis | None, where: Expr | None) -> int:
+    """What a vector costs in one pass: that of a fold, or the one that stores."""
+    passes = _passes(kernel, vector)
+    made = (n for n in kernel.nodes if isinstance(n, Apply) and vector in n.free)
+    return sum(COSTS.get(n.op.name, 1) for n in made if where in passes[n])
 
 
 def _kept(kernel: Kernel, vector: Axis | None, row_bytes: int) -> tuple[Expr, ...]:
@@ -162,7 +175,7 @@ def _kept(kernel: Kernel, vector: Axis | None, row_bytes: int) -> tuple[Expr, ..
     return tuple(n for n in frontier if _cost(n, vector) >= WORTH_KEEPING)
 
 
-def _passes(kernel: Kernel, vector: Axis) -> dict[Expr, frozenset[Expr | None]]:
+def _passes(kernel: Kernel, vector: Axis | None) -> dict[Expr, frozenset[Expr | None]]:
     """The folds over the row, and None for the stores, that each value is read in."""
     found: dict[Expr, set[Expr | None]] = {n: set() for n in kernel.nodes}
     for store in kernel.stores:

@@ -125,7 +125,7 @@ def maximum(x: Vec, y: Vec) -> Vec:
         return x.where(x > y, y)
     if y.is_number:
         return y.where(y > x, x)
-    return x.where((x > y) | x.is_nan(), y)
+    return x.where(x.is_nan(), x.where(x > y, y))
 
 
 def minimum(x: Vec, y: Vec) -> Vec:
@@ -133,7 +133,7 @@ def minimum(x: Vec, y: Vec) -> Vec:
         return x.where(x < y, y)
     if y.is_number:
         return y.where(y < x, x)
-    return x.where((x < y) | x.is_nan(), y)
+    return x.where(x.is_nan(), x.where(x < y, y))
 
 
 def _absolute(x: Vec) -> Vec:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from rlx.backends.cpu import arith
 from rlx.backends.cpu.cuts import Cut, Cuts
 from rlx.backends.cpu.folds import fold, identity_of
+from rlx.backends.cpu.halves import HALVES
 from rlx.backends.cpu.ir import Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.values import Values
@@ -182,7 +183,7 @@ class Emitter(Values):
         deeper = [s for s in stores if s not in here]
         if not axes or not deeper:
             return
-        self.hoist(deeper)
+        self.hoist(s.value for s in deeper)
         is_shared = axes[0] is self.schedule.parallel
         is_lane = axes[0] is self.schedule.vector
         self.sweep(axes[0], lambda: self.level(axes[1:], deeper), is_lane, is_shared)
@@ -214,7 +215,8 @@ class Emitter(Values):
 
     def blocks(self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None]) -> None:
         """Unrolled vectors, then single ones, the last of them masked."""
-        copies = [self.schedule.unroll] if self.schedule.unroll > 1 else []
+        most = self.schedule.accumulators if self.at.is_folding else self.schedule.unroll
+        copies = [most] if most > 1 else []
         copies += [] if self.code.isa.has_masks else [1]
         for count in copies:
             step = count * self.lanes
@@ -274,10 +276,10 @@ class Emitter(Values):
                 stack += [(node, True), *((a, False) for a in below)]
         return list(seen)
 
-    def hoist(self, stores: Sequence[Store]) -> None:
+    def hoist(self, roots: Iterable[Expr]) -> None:
         """Make every value that varies only with open axes, before the next loop begins."""
         outer = self.at.index.keys()
-        for node in self.live_outside([s.value for s in stores]):
+        for node in self.live_outside(roots):
             if isinstance(node, Apply | Load) and node.free <= outer:
                 for copy in range(self.copies_of(node)):
                     self.value(node, copy)
@@ -300,9 +302,16 @@ class Emitter(Values):
         """All values first, then all stores: an output may be one of the inputs."""
         count = {s: self.at.copies if self.at.lane in s.at.axes else 1 for s in stores}
         pairs = [(s, copy) for s in stores for copy in range(count[s])]
-        values = [self.value(s.value, copy) for s, copy in pairs]
+        values = [self.value(self.unrounded(s.value), copy) for s, copy in pairs]
         for (store, copy), value in zip(pairs, values):
             self.store(store, copy, value)
+
+    def unrounded(self, value: Expr) -> Expr:
+        """What is rounded to a half float only to be stored is rounded by the store."""
+        if isinstance(value, Apply) and value.op.name == "cast" and value.dtype in HALVES:
+            (given,) = value.args
+            return given if given.dtype is DType.F32 else value
+        return value
 
     # -- reductions -----------------------------------------------------------------------------
 
@@ -347,12 +356,13 @@ class Emitter(Values):
         copy."""
         is_across = self.at.lane is None
         bodies = {r: self.chain(r)[1].args[0] for r in group}
-        width = self.schedule.unroll if is_across else self.at.copies
+        width = self.schedule.accumulators if is_across else self.at.copies
         slots = {(r, c): self.accumulator(r) for r in group for c in range(width)}
         lane = self.lane_of(axes, bodies.values()) if is_across else None
         loops = [a for a in axes if a is not lane] + ([lane] if lane else [])
         puts = self.kept_by(bodies.values()) if lane is self.schedule.vector else frozenset()
-        with self.scope(is_first_pass=bool(puts)):
+        self.hoist(bodies.values())
+        with self.scope(is_first_pass=bool(puts), is_folding=True):
             self.fold_over(loops, lane, lambda: self.accumulate(bodies, slots, is_across))
         self.at = replace(self.at, kept=self.at.kept | puts)
         for r in group:

@@ -58,11 +58,17 @@ def _parts(x: Vec) -> tuple[Vec, Vec, Vec]:
     low, high = EXP_ENDS[kind]
     x = x.like(low).where(x < low, x)
     x = x.like(high).where(x > high, x)
-    shifted = fma(x, LOG2_E, ROUNDER[kind])
-    n = shifted - ROUNDER[kind]
-    whole = shifted.bits(BITS[kind]) - x.like(ROUNDER[kind]).bits(BITS[kind])
+    n, whole = _whole(x)
     r = fma(n, -LN2[kind][1], fma(n, -LN2[kind][0], x))
     return n, whole, fma(r * r, polynomial(r, EXP[kind]), r)
+
+
+def _whole(x: Vec) -> tuple[Vec, Vec]:
+    """x / ln 2 as the nearest whole number, a float and an integer."""
+    kind = x.dtype
+    shifted = fma(x, LOG2_E, ROUNDER[kind])
+    whole = shifted.bits(BITS[kind]) - x.like(ROUNDER[kind]).bits(BITS[kind])
+    return shifted - ROUNDER[kind], whole
 
 
 def _power_of_two(n: Vec, kind: DType) -> Vec:
@@ -102,23 +108,42 @@ def expm1(x: Vec) -> Vec:
     return x.where(x.equals(0.0), value)
 
 
-TANH = {  # (tanh x / x - 1) / x² in x², below 0.55
-    F32: (2.5248421567792234e-3, -8.525274724035794e-3, 2.1818198894140588e-2,
-          -5.396467664510416e-2, 0.13333324122257487, -0.3333333329462965),
-    F64: (7.864624212169783e-6, -3.370544043637479e-5, 9.45407948223005e-5,
-          -2.384686507800785e-4, 5.899043213015435e-4, -1.4558189474962582e-3,
-          3.592126755268262e-3, -8.863235462250607e-3, 2.1869488534042153e-2,
-          -5.39682539682198e-2, 0.13333333333333312, -0.3333333333333333),
-}  # fmt: skip
+TANH_F32 = (  # (eʳ - 1 - r) / r² for -0.37 ≤ r ≤ 0.61
+    2.7359279703995385e-5, 1.9871001591943428e-4, 1.388313401987759e-3, 8.333345177291665e-3,
+    4.166670095691981e-2, 0.16666666588174975, 0.4999999996852412,
+)  # fmt: skip
+TANH_F64 = (  # (tanh x / x - 1) / x² in x², below 0.55
+    7.864624212169783e-6, -3.370544043637479e-5, 9.45407948223005e-5, -2.384686507800785e-4,
+    5.899043213015435e-4, -1.4558189474962582e-3, 3.592126755268262e-3, -8.863235462250607e-3,
+    2.1869488534042153e-2, -5.39682539682198e-2, 0.13333333333333312, -0.3333333333333333,
+)  # fmt: skip
 
 
 def tanh(x: Vec) -> Vec:
     """An odd polynomial near 0; further out 1 - 2u / (1 + u) with u = e^(-2|x|)."""
+    if x.dtype is F32:
+        return _tanh_f32(x)
     size, square = x.abs(), x * x
-    near = fma(x * square, polynomial(square, TANH[x.dtype]), x)
+    near = fma(x * square, polynomial(square, TANH_F64), x)
     u = exp(size * -2.0)
     far = u.like(1.0) - u * 2.0 / (u + 1.0)
     return far.where(size > 0.55, near).copysign(x)
+
+
+def _tanh_f32(x: Vec) -> Vec:
+    """u / (u + 2) with u = e^(2|x|) - 1. Below 0.3 u is not put together of two parts that nearly
+    cancel; below 0.18 it is e^(-2|x|) - 1, so that u + 2 is below 2 and rounds more finely."""
+    size = x.abs()
+    is_far = size >= 0.3
+    twice = size * 2.0
+    twice = twice.like(20.0).where(twice > 20.0, twice)
+    y = (-twice).where(size < 0.18, twice)
+    n, whole = _whole(y)
+    n, whole = n.where(is_far, 0.0), _power_of_two(whole, F32).where(is_far, 1.0)
+    r = fma(n, -LN2[F32][1], fma(n, -LN2[F32][0], y))
+    less_one = fma(r * r, polynomial(r, TANH_F32), r)
+    u = fma(less_one, whole, whole - 1.0)
+    return (u / (u + 2.0)).copysign(x)
 
 
 # -- logarithms -----------------------------------------------------------------------------------

@@ -15,6 +15,10 @@ from rlx.kernel.expr import Expr, Kernel, Load, Store
 from rlx.kernel.schedule import SCRATCH_PAD, Schedule
 
 
+MAX_PICKED = 4
+"""Steps up to this are read as whole runs of which some elements are picked."""
+
+
 class Memory(Places):
     """Reads operands and writes results."""
 
@@ -55,6 +59,8 @@ class Memory(Places):
             return self._run(where, element)
         if step == -1 and self.mask is None:
             return self._backwards(where, element)
+        if isinstance(step, int) and 1 < step <= MAX_PICKED and self.mask is None:
+            return self._picked(where, element, step)
         return self._gather(where, element, self.steps(step))
 
     def _uniform(self, where: str, element: str) -> str:
@@ -98,6 +104,29 @@ class Memory(Places):
         order = ", ".join(f"i32 {last - n}" for n in range(self.lanes))
         picks = f"{code.vector('i32')} <{order}>"
         return code.let(f"shufflevector {kind} {run}, {kind} poison, {picks}")
+
+    def _picked(self, where: str, element: str, step: int) -> str:
+        """Every step-th element of as many runs. The last run ends with the last element that is
+        wanted, as nothing behind it may be read."""
+        lanes = self.lanes
+        last = (lanes - 1) * (step - 1)
+        starts = [min(lanes * n, last) for n in range(step)]
+        runs = [self._run(self._pointer(where, element, s), element) for s in starts]
+        made, filled = runs[0], -(-lanes // step)
+        for start, run in zip(starts[1:], runs[1:]):
+            until = (start + lanes - 1) // step + 1
+            fresh = [lanes + n * step - start for n in range(filled, until)]
+            picks = [n * step for n in range(filled)] if made == runs[0] else list(range(filled))
+            made = self._blend(made, run, [*picks, *fresh], element)
+            filled = until
+        return made
+
+    def _blend(self, a: str, b: str, picks: list[int], element: str) -> str:
+        """Lanes of two vectors; the rest is open."""
+        kind, rest = self.code.vector(element), [-1] * (self.lanes - len(picks))
+        order = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in [*picks, *rest])
+        mask = f"{self.code.vector('i32')} <{order}>"
+        return self.code.let(f"shufflevector {kind} {a}, {kind} {b}, {mask}")
 
     def _gather(self, where: str, element: str, places: Vec) -> str:
         code, kind = self.code, self.code.vector(element)

@@ -27,6 +27,8 @@ class Scope:
     """Row values that are in scratch."""
     is_first_pass: bool = False
     """Are row values computed here put in scratch?"""
+    is_folding: bool = False
+    """Is this inside a fold across the lanes?"""
     lane: Axis | None = None
     piece_low: DimLike = 0
     """Where the lanes' piece of their axis begins."""
