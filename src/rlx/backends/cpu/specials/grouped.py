@@ -1,19 +1,18 @@
 """unique: rows sorted by their keys, equal ones made a group, and groups put in order.
 
 Keys are unsigned integers in the order of the numbers, side by side, so that comparing rows is
-comparing integers. Rows are merged from runs of one, two, four … and equal ones keep their order.
+comparing integers. Equal rows keep their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code
 from rlx.backends.cpu.specials.cells import Cell, is_first, loop_while, put
 from rlx.backends.cpu.specials.measured import size_of
+from rlx.backends.cpu.specials.sorting import TOO_LONG
 from rlx.backends.cpu.specials.walk import (
-    BITS,
     Blocks,
     Place,
     at,
@@ -28,10 +27,10 @@ from rlx.backends.cpu.specials.walk import (
     store,
     whole_number,
 )
-from rlx.backends.cpu.specials.words import Order
+from rlx.backends.cpu.specials.words import COUNTS_BYTES, NARROW, Order
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, grain_of
 from rlx.backends.cpu.writer import Writer
-from rlx.dim import DimLike, product
+from rlx.dim import DimLike, product, provably_le
 from rlx.dtype import DType
 from rlx.extent import ceiling
 from rlx.ir.layout import Layout
@@ -40,22 +39,23 @@ I64 = DType.I64
 NS_PER_VALUE = 2
 GROUPS = 64
 """Groups in a unit of work."""
-KEYS, ORDER, ROOM, GROUP = range(4)
+KEYS, ORDER, ROOM, GROUP, WORDS, SPARE = range(6)
 """Temporaries: keys; rows in order, later the places of groups; room to sort, later where each
-group is first; and the group of each row."""
-FIRST, INVERSE, COUNTS, FOUND = range(4, 8)
+group is first; the group of each row; and words to sort, with as much room."""
+FIRST, INVERSE, COUNTS, FOUND = range(6, 10)
 
 
 def unique(given: Step, name: str) -> Recipe:
     groups = _Groups.of(given)
-    rows = 8 * ceiling(groups.rows)
+    count = ceiling(groups.rows)
     keys = ceiling(groups.rows * groups.columns) * groups.key.itemsize
     tasks = (
         groups.keys_task(f"{name}.keys"),
         groups.sort_task(f"{name}.sort"),
         groups.values_task(name),
     )
-    return Recipe(tasks, (keys, rows, rows, rows))
+    words = count * groups.order.word_bytes
+    return Recipe(tasks, (keys, *(8 * count,) * 3, words, words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,12 @@ class _Groups:
         return cls(given, table, table.dims[0], columns, numbers, parts)
 
     @property
+    def order(self) -> Order:
+        return Order.of(self.numbers, self.rows, descending=False)
+
+    @property
     def key(self) -> DType:
-        return BITS[self.numbers.itemsize]
+        return self.order.bits
 
     # -- keys -----------------------------------------------------------------------------------
 
@@ -89,19 +93,16 @@ class _Groups:
         layout = spread(self.table, self.parts)
         x = Place(Buffer("operand", 0), layout, self.key)
         to = Place(Buffer("temp", KEYS), Layout.contiguous(layout.dims), self.key)
-        order = Order.of(self.numbers, 0, descending=False)
-        return map_task(x, to, order.key, self.given.isa, name)
+        return map_task(x, to, self.order.key, self.given.isa, name)
 
     def key_of(self, w: Writer, row: Bound, column: Bound) -> str:
         place = at(w, step(w, row, self.columns), column)
         pointer = w.pointer(KEYS, place, self.key)
         return w.code.let(f"load {ELEMENT[self.key]}, ptr {pointer}, align {self.key.itemsize}")
 
-    def first_apart(
-        self, w: Writer, a: Bound, b: Bound, is_same: Callable[[str, str], str]
-    ) -> tuple[Cell, Cell]:
-        """The first column where two rows are not the same, and an i1: is there none?"""
-        code = w.code
+    def is_equal(self, w: Writer, a: Bound, b: Bound) -> str:
+        """Are two rows? NaN, whose key is the greatest, equals NaN only if that is asked for."""
+        code, kind = w.code, ELEMENT[self.key]
         column, same = Cell(code, 0), Cell(code, "true", "i1")
 
         def more() -> str:
@@ -109,95 +110,50 @@ class _Groups:
             return code.let(f"and i1 {is_inside}, {same.get()}")
 
         with loop_while(code, more):
-            here = column.get()
-            same.set(is_same(self.key_of(w, a, here), self.key_of(w, b, here)))
-            column.add(code.let(f"zext i1 {same.get()} to i64"))
-        return column, same
-
-    def is_less(self, w: Writer, a: Bound, b: Bound) -> str:
-        kind = ELEMENT[self.key]
-        if self.columns == 1:
-            keys = [self.key_of(w, row, 0) for row in (a, b)]
-            return w.code.let(f"icmp ult {kind} {keys[0]}, {keys[1]}")
-        same_key = lambda x, y: w.code.let(f"icmp eq {kind} {x}, {y}")
-        column, same = self.first_apart(w, a, b, same_key)
-        less = Cell(w.code, "false", "i1")
-        with w.code.when(w.code.let(f"xor i1 {same.get()}, true")):
-            keys = [self.key_of(w, row, column.get()) for row in (a, b)]
-            less.set(w.code.let(f"icmp ult {kind} {keys[0]}, {keys[1]}"))
-        return less.get()
-
-    def is_equal(self, w: Writer, a: Bound, b: Bound) -> str:
-        """NaN, whose key is the greatest, equals NaN only if that is asked for."""
-        code, kind = w.code, ELEMENT[self.key]
-        has_nan = self.numbers.is_float and not self.given.node.attrs["equal_nan"]
-
-        def is_same(x: str, y: str) -> str:
-            same = code.let(f"icmp eq {kind} {x}, {y}")
-            if not has_nan:
-                return same
-            return code.let(f"and i1 {same}, {code.let(f'icmp ne {kind} {x}, -1')}")
-
-        return self.first_apart(w, a, b, is_same)[1].get()
+            x, y = (self.key_of(w, row, column.get()) for row in (a, b))
+            same.set(code.let(f"icmp eq {kind} {x}, {y}"))
+            if self.numbers.is_float and not self.given.node.attrs["equal_nan"]:
+                is_number = code.let(f"icmp ne {kind} {x}, -1")
+                same.set(code.let(f"and i1 {same.get()}, {is_number}"))
+            column.add(1)
+        return same.get()
 
     # -- order and groups -----------------------------------------------------------------------
 
     def sort_task(self, name: str) -> Task:
         w = Writer(self.given.isa)
         count = w.size(self.rows)
+        if not self.order.is_wide and not provably_le(self.rows, NARROW):
+            w.fail(w.code.let(f"icmp sgt i64 {count}, {NARROW}"), 1)
         with w.code.when(is_first(w)):
             with w.code.count(0, count, 1) as i:
                 put(w, i, ORDER, i)
             order, room = self.sorted(w, count)
             self.group(w, count, order, room)
             self.results(w, count, order, room)
-        temps = [Buffer("temp", n) for n in (KEYS, ORDER, ROOM, GROUP)]
+        temps = [Buffer("temp", n) for n in (KEYS, ORDER, ROOM, GROUP, WORDS, SPARE)]
         results = [Buffer("result", n) for n in (1, 2, 3)]
         given_to = (*temps, *results, size_of(self.given))
-        return Task(w.function(name), given_to, w.sizes)
+        return Task(w.function(name), given_to, w.sizes, scratch=COUNTS_BYTES, failures=(TOO_LONG,))
 
     def sorted(self, w: Writer, count: Bound) -> tuple[str, str]:
-        """Where the rows are in order, and the room that is left."""
-        code = w.code
+        """Where the rows are in order, and the room that is left. From the last column to the
+        first, rows are sorted by one: those that it leaves equal stay in the order of the rest."""
+        code, columns = w.code, w.size(self.columns)
         order, room = (Cell(code, w.buffer(n), "ptr") for n in (ORDER, ROOM))
-        length = Cell(code, 1)
-        with loop_while(code, lambda: code.let(f"icmp slt i64 {length.get()}, {count}")):
-            low, run = Cell(code, 0), length.get()
+        with code.count(0, columns, 1) as done:
+            column = code.i64("sub", code.i64("sub", columns, 1), done)
             given, to = order.get(), room.get()
-            with loop_while(code, lambda: code.let(f"icmp slt i64 {low.get()}, {count}")):
-                middle = code.least(at(w, low.get(), run), count)
-                high = code.least(at(w, middle, run), count)
-                self.merge(w, (given, to), low.get(), middle, high)
-                low.set(high)
+            with code.count(0, count, 1) as i:
+                key = self.key_of(w, _get(code, given, i), column)
+                self.order.store(code, self.order.made(code, key, i), w.buffer(WORDS), i)
+            words = self.order.sort(code, w.buffer(WORDS), w.buffer(SPARE), "%scratch", count)
+            with code.count(0, count, 1) as i:
+                row = _get(code, given, self.order.position_in(code, words, i))
+                _set(code, row, to, i)
             order.set(to)
             room.set(given)
-            length.set(code.let(f"shl i64 {run}, 1"))
         return order.get(), room.get()
-
-    def merge(
-        self, w: Writer, rows: tuple[str, str], low: Bound, middle: Bound, high: Bound
-    ) -> None:
-        """Two runs in order as one; of equals those of the first come first."""
-        code, (given, to) = w.code, rows
-        left, right, place = Cell(code, low), Cell(code, middle), Cell(code, low)
-
-        def both() -> str:
-            is_left = code.let(f"icmp slt i64 {left.get()}, {middle}")
-            is_right = code.let(f"icmp slt i64 {right.get()}, {high}")
-            return code.let(f"and i1 {is_left}, {is_right}")
-
-        with loop_while(code, both):
-            a, b = (_get(code, given, c.get()) for c in (left, right))
-            is_later = self.is_less(w, b, a)
-            _set(code, code.let(f"select i1 {is_later}, i64 {b}, i64 {a}"), to, place.get())
-            taken = code.let(f"zext i1 {is_later} to i64")
-            right.add(taken)
-            left.add(code.let(f"sub i64 1, {taken}"))
-            place.add(1)
-        for rest, end in ((left, middle), (right, high)):
-            with code.count(rest.get(), end, 1) as i:
-                _set(code, _get(code, given, i), to, place.get())
-                place.add(1)
 
     def group(self, w: Writer, count: Bound, order: str, first: str) -> None:
         """The group of each row, and the first row of each group."""

@@ -15,6 +15,7 @@ from rlx.backends.cpu.specials.walk import (
     at,
     computed_as,
     each,
+    filled,
     load_value,
     merged,
     part_but_last,
@@ -51,6 +52,10 @@ FOLDS: dict[str, Callable[[Value, Value], Value]] = {
     "cummin": each(arith.minimum),
     "cum_log_sum_exp": each(lambda x, y: x.code.outlined("log_add_exp", _log_add_exp, x, y)),
 }
+
+
+COSTLY = ("cum_log_sum_exp",)
+"""Those that take longer than to gather rows that lie apart into lanes."""
 
 
 def running(given: Step, name: str) -> Recipe:
@@ -93,6 +98,8 @@ class _Running:
         rows = merged([spread(_without(v, axis), apart) for v in layouts])
         x, y = (v.strides[axis] * apart for v in layouts)
         lanes = 1 if apart < parts else width(given.isa, dtype, rows)
+        if node.op in COSTLY:
+            lanes = filled(given.isa, dtype, rows[0].dims[-1])
         return cls(given, dtype, parts // apart, rows, (x, y), lanes)
 
     @property
@@ -156,11 +163,15 @@ class _Running:
 
     def read(self, w: Writer, chain: _Chain, t: Bound) -> Value:
         place = at(w, chain.x, step(w, t, self.strides[0]))
-        return load_value(w, 0, place, self.dtype, self.parts, chain.mask)
+        return load_value(w, 0, place, self.dtype, self.parts, chain.mask, self.between(w, 0))
 
     def write(self, w: Writer, value: Value, chain: _Chain, t: Bound) -> None:
         place = at(w, chain.y, step(w, t, self.strides[1]))
-        store_value(w, value, 1, place, self.dtype, chain.mask)
+        store_value(w, value, 1, place, self.dtype, chain.mask, self.between(w, 1))
+
+    def between(self, w: Writer, side: int) -> Bound:
+        """From lane to lane, in x or in the result."""
+        return w.size(self.rows[side].strides[-1]) if self.lanes > 1 else 1
 
     def keep(self, w: Writer, value: Value, slots: Sequence[str]) -> None:
         w.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(value, slots)))

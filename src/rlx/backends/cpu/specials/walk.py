@@ -74,7 +74,12 @@ def width(isa: Isa, dtype: DType, row: Sequence[Layout]) -> int:
     """How many lanes the last axis fills: one where elements lie apart."""
     if any(layout.strides[-1] != 1 for layout in row):
         return 1
-    most, dim = isa.lanes(dtype), row[0].dims[-1]
+    return filled(isa, dtype, row[0].dims[-1])
+
+
+def filled(isa: Isa, dtype: DType, dim: DimLike) -> int:
+    """How many lanes a dim fills."""
+    most = isa.lanes(dtype)
     while is_static(dim) and most > dim > 0:
         most //= 2
     return most
@@ -158,15 +163,28 @@ def step(w: Writer, position: Bound, stride: DimLike) -> Bound:
     return w.code.i64("mul", position, w.size(stride))
 
 
-def load(w: Writer, number: int, place: Bound, dtype: DType, mask: Vec | None = None) -> Vec:
+def load(
+    w: Writer,
+    number: int,
+    place: Bound,
+    dtype: DType,
+    mask: Vec | None = None,
+    stride: Bound = 1,
+) -> Vec:
     """The lanes from an element on."""
-    return lanes.load(w.code, dtype, w.pointer(number, place, dtype), 1, mask)
+    return lanes.load(w.code, dtype, w.pointer(number, place, dtype), stride, mask)
 
 
 def store(
-    w: Writer, value: Vec, number: int, place: Bound, dtype: DType, mask: Vec | None = None
+    w: Writer,
+    value: Vec,
+    number: int,
+    place: Bound,
+    dtype: DType,
+    mask: Vec | None = None,
+    stride: Bound = 1,
 ) -> None:
-    lanes.store(w.code, value, dtype, w.pointer(number, place, dtype), 1, mask)
+    lanes.store(w.code, value, dtype, w.pointer(number, place, dtype), stride, mask)
 
 
 Value = tuple[Vec, ...]
@@ -174,19 +192,31 @@ Value = tuple[Vec, ...]
 
 
 def load_value(
-    w: Writer, number: int, place: Bound, dtype: DType, parts: int, mask: Vec | None = None
+    w: Writer,
+    number: int,
+    place: Bound,
+    dtype: DType,
+    parts: int,
+    mask: Vec | None = None,
+    stride: Bound = 1,
 ) -> Value:
     """An element of `parts` numbers, which lie side by side."""
     first = w.code.i64("mul", place, parts)
-    return tuple(load(w, number, at(w, first, n), dtype, mask) for n in range(parts))
+    return tuple(load(w, number, at(w, first, n), dtype, mask, stride) for n in range(parts))
 
 
 def store_value(
-    w: Writer, value: Value, number: int, place: Bound, dtype: DType, mask: Vec | None = None
+    w: Writer,
+    value: Value,
+    number: int,
+    place: Bound,
+    dtype: DType,
+    mask: Vec | None = None,
+    stride: Bound = 1,
 ) -> None:
     first = w.code.i64("mul", place, len(value))
     for n, v in enumerate(value):
-        store(w, v, number, at(w, first, n), dtype, mask)
+        store(w, v, number, at(w, first, n), dtype, mask, stride)
 
 
 def times(x: Value, y: Value) -> Value:
