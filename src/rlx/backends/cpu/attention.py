@@ -6,10 +6,11 @@ and values are read once for all heads that share them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
-from rlx.backends.cpu.attention_form import Form
-from rlx.backends.cpu.attention_rows import KEY_BLOCK, Rows, scratch_parts
+from rlx.backends.cpu.attention_form import Common, Form
+from rlx.backends.cpu.attention_rows import KEY_BLOCK, Rows, scratch_places
 from rlx.backends.cpu.emit import Function
 from rlx.backends.cpu.ir import Bound
 from rlx.backends.cpu.isa import Isa
@@ -30,22 +31,19 @@ def make(step: Step, name: str) -> Recipe:
     """How an attention runs."""
     form = Form.of(step)
     tilings = _tilings(form, step.isa)
+    places = [scratch_places(form, t) for t in tilings]
     function = _function(form, tilings, step.isa, name)
     units = form.batch * form.kv_heads * _parts(form.rows, tilings[0].columns)
     grain = grain_of(units, nanoseconds(form.flops, form.traffic))
     given = buffers(len(step.operands), 1)
-    return Recipe((Task(function, given, form.sizes, units, grain, _scratch(form, tilings)),))
+    scratch = functools.reduce(dim_max, (p["end"] * form.compute.itemsize for p in places))
+    return Recipe((Task(function, given, _sizes(form, tilings), units, grain, scratch),))
 
 
-def _scratch(form: Form, tilings: Sequence[Tiling]) -> DimLike:
-    """The bytes of the largest block."""
-    most: DimLike = 0
-    for tiling in tilings:
-        elements: DimLike = 0
-        for extent in scratch_parts(form, tiling).values():
-            elements = elements + extent
-        most = dim_max(most, elements * form.compute.itemsize)
-    return most
+def _sizes(form: Form, tilings: Sequence[Tiling]) -> tuple[DimLike, ...]:
+    """The numbers that the functions are given."""
+    places = [p for t in tilings for p in scratch_places(form, t).values() if not is_static(p)]
+    return tuple(dict.fromkeys([*form.sizes, *places]))
 
 
 # -- the sizes of blocks --------------------------------------------------------------------------
@@ -72,10 +70,9 @@ def _least_lanes(rows: int, most: int) -> int:
     return lanes
 
 
-def _tiling(form: Form, tile: tuple[int, int], lanes: int) -> Tiling:
+def _tiling(form: Form, tile: Tile, lanes: int) -> Tiling:
     """Tiles of every number of lines that may be left over, or of those that are."""
-    rows, vectors = tile
-    sizes = (rows, *(s for s in (8, 4, 2, 1) if s < rows))
+    sizes, vectors = tile
     keys, depth = form.keys, form.value_depth
     if is_static(keys) and is_static(depth) and not form.is_positional:
         lines = (min(keys, KEY_BLOCK), keys % KEY_BLOCK, depth)
@@ -90,11 +87,15 @@ def _cut(extent: int, sizes: Sequence[int]) -> Iterator[int]:
         extent %= size
 
 
-def _tiles(isa: Isa) -> Sequence[tuple[int, int]]:
-    """Lines and vectors of rows of register tiles, widest first."""
+Tile = tuple[tuple[int, ...], int]
+"""Lines of register tiles, most first, and vectors of rows."""
+
+
+def _tiles(isa: Isa) -> Sequence[Tile]:
+    """Tiles that fill the registers, widest first."""
     if isa.registers >= 32:
-        return ((6, 4), (8, 3), (12, 2), (12, 1))
-    return ((6, 2), (8, 1)) if isa.has_fma else ((4, 2), (8, 1))
+        return ((6, 2, 1), 4), ((8, 2, 1), 3), ((12, 4, 1), 2), ((12, 4, 1), 1)
+    return ((6 if isa.has_fma else 4, 2, 1), 2), ((8, 4, 1), 1)
 
 
 def _parts(extent: DimLike, size: int) -> DimLike:
@@ -105,22 +106,21 @@ def _parts(extent: DimLike, size: int) -> DimLike:
 
 
 def _function(form: Form, tilings: Sequence[Tiling], isa: Isa, name: str) -> Function:
-    writer = Writer(isa)
-    for dim in form.sizes:
+    common = Common(_sizes(form, tilings), {})
+    writer = Writer(isa, shared=common.shared)
+    for dim in common.sizes:
         writer.size(dim)
     before: list[str] = []
     for number, tiling in enumerate(tilings):
-        before += _block(form, tiling, isa, f"{name}.{number}", writer.code.shared)
+        before += _block(form, tiling, isa, f"{name}.{number}", common)
     _units(writer, form, tilings, name)
     return writer.function(name, before)
 
 
-def _block(
-    form: Form, tiling: Tiling, isa: Isa, name: str, shared: dict[str, str]
-) -> Iterator[str]:
+def _block(form: Form, tiling: Tiling, isa: Isa, name: str, common: Common) -> Iterator[str]:
     """The function of a block of rows, behind the tiles it calls."""
-    yield from emit_tiles(_product(form.compute), tiling, isa, name, shared)
-    yield Rows(form, tiling, isa, shared, name).text(name)
+    yield from emit_tiles(_product(form.compute), tiling, isa, name, common.shared)
+    yield Rows(form, tiling, isa, common, name).text(name)
 
 
 def _product(dtype: DType) -> Contract:

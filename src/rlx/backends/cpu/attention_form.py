@@ -124,6 +124,15 @@ class Form:
         return lines * (self.depth + self.value_depth) * self.dtype.itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the functions of one attention have in common."""
+
+    sizes: tuple[DimLike, ...]
+    """The dims whose values they are given, in order."""
+    shared: dict[str, str]
+
+
 def _by_head(x: Layout, heads: int) -> Layout:
     """[batch, heads, length, depth] of either layout."""
     if len(x.dims) == 4:

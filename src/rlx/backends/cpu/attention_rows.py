@@ -14,18 +14,19 @@ vectors. A row's sums go block by block of keys, so its bits do not depend on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 
 from rlx.backends.cpu import maths
-from rlx.backends.cpu.attention_form import Form
+from rlx.backends.cpu.attention_form import Common, Form
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.squares import in_vectors, turned
+from rlx.backends.cpu.squares import in_vectors, turn
 from rlx.backends.cpu.tile import tile_name
 from rlx.backends.cpu.tiling import Tiling
 from rlx.backends.cpu.writer import Writer
-from rlx.dim import DimLike
+from rlx.dim import DimLike, dim_max
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
 
@@ -35,12 +36,13 @@ ARGS = (
     "ptr %buffers, ptr %sizes, i64 %batch, i64 %head, i64 %first, i64 %count, ptr noalias %scratch"
 )
 Q, K, V, MASK = range(4)
+"""The buffers; the result is behind the operands."""
 INF = float("inf")
 FAR = 2**30
 
 
-def scratch_parts(form: Form, tiling: Tiling) -> dict[str, DimLike]:
-    """What a block keeps, in elements."""
+def scratch_places(form: Form, tiling: Tiling) -> dict[str, DimLike]:
+    """Where the parts of what a block keeps begin, in elements, and where it ends."""
     width, lanes = tiling.columns, tiling.lanes
     depth, value_depth = ((d + lanes - 1) // lanes * lanes for d in (form.depth, form.value_depth))
     parts = {"q": depth * width, "s": KEY_BLOCK * width, "o": value_depth * width}
@@ -48,36 +50,31 @@ def scratch_parts(form: Form, tiling: Tiling) -> dict[str, DimLike]:
         parts["mask"] = KEY_BLOCK * width
     if form.dtype is not form.compute:
         parts |= {"k": KEY_BLOCK * depth, "v": KEY_BLOCK * value_depth}
-    return parts
+    parts["rows"] = dim_max(dim_max(depth, KEY_BLOCK), value_depth) * lanes
+    places: list[DimLike] = [0]
+    for extent in parts.values():
+        places.append(places[-1] + extent)
+    return dict(zip((*parts, "end"), places))
 
 
 class Rows(Writer):
     """The function for blocks of as many rows as a register tile has columns."""
 
-    def __init__(
-        self, form: Form, tiling: Tiling, isa: Isa, shared: dict[str, str], tiles: str
-    ) -> None:
-        super().__init__(isa, tiling.lanes, shared)
-        for dim in form.sizes:
+    def __init__(self, form: Form, tiling: Tiling, isa: Isa, common: Common, tiles: str) -> None:
+        super().__init__(isa, tiling.lanes, common.shared)
+        for dim in common.sizes:
             self.size(dim)
         self.form, self.tiling, self.tiles = form, tiling, tiles
         self.kind, self.width = form.compute, tiling.columns
-        self.at: dict[str, str] = {}
-        place: Bound = 0
-        for name, extent in scratch_parts(form, tiling).items():
-            self.at[name] = advanced(self.code, "%scratch", place, self.kind)
-            place = self.code.i64("add", place, self._extent(extent))
-        self.top, self.total = ([self._slot() for _ in range(tiling.vectors)] for _ in "ml")
+        self.at = {
+            name: advanced(self.code, "%scratch", self.size(place), self.kind)
+            for name, place in scratch_places(form, tiling).items()
+        }
+        kept = f"[{tiling.vectors} x {self.code.vector(ELEMENT[self.kind])}]"
+        self.totals = self.code.slot(kept)
+        self.total = [self._of(self.totals, 0, n * self.code.lanes) for n in range(tiling.vectors)]
+        self.top = [self._slot() for _ in range(tiling.vectors)]
         self.last = self.code.let(f"add i64 %first, {self.code.i64('sub', '%count', 1)}")
-
-    def _extent(self, extent: DimLike) -> Bound:
-        """An extent of scratch, from the numbers the function is given."""
-        if isinstance(extent, int):
-            return extent
-        lanes = self.code.lanes
-        up = self.code.let(f"add i64 {self.size(self.form.value_depth)}, {lanes - 1}")
-        whole = self.code.let(f"and i64 {up}, {-lanes}")
-        return self.code.i64("mul", whole, self.width)
 
     def _slot(self) -> str:
         return self.code.slot(self.code.vector(ELEMENT[self.kind]))
@@ -102,35 +99,49 @@ class Rows(Writer):
         head = code.i64("add", code.i64("mul", "%head", group), member)
         return self.place(layout, ("%batch", head, query, along))
 
-    def _rows_from(self, start: Bound) -> list[Bound]:
-        """The rows of some lanes; those past the last are the last."""
-        rows = [self.code.i64("add", start, n) for n in range(self.code.lanes)]
-        rows = [self.code.i64("add", "%first", r) for r in rows]
-        return [self.code.least(r, self.last) for r in rows]
-
     def _load_rows(
         self, to: str, layout: Layout, number: int, extent: Bound, made: Callable[[Vec], Vec],
         start: Bound = 0,
     ) -> None:  # fmt: skip
         """to[column, row] = made(operand[row, start + column]) for all rows of the block."""
-        code, dtype = self.code, self._dtype(number)
-        step = self.size(layout.strides[3])
+        code, dtype, step = self.code, self._dtype(number), self.size(layout.strides[3])
+        across = self._padded(extent)
         with code.count(0, self.width, code.lanes) as lane:
-            places = [self._row(r, layout, start) for r in self._rows_from(lane)]
-            rows = [self.pointer(number, p, dtype) for p in places]
+            with self._rows(lane, layout, number, across, start) as (row, line):
 
-            def square(at: str, mask: Vec | None) -> None:
-                along = code.i64("mul", at, step)
-                found = [
-                    load(code, dtype, advanced(code, r, along, dtype), step, mask) for r in rows
-                ]
-                for n, vector in enumerate(turned([made(v) for v in found])):
-                    store(code, vector, self.kind, self._of(to, code.i64("add", at, n), lane))
+                def copied(at: str, mask: Vec | None) -> None:
+                    where = advanced(code, row, code.i64("mul", at, step), dtype)
+                    value = made(load(code, dtype, where, step, mask))
+                    store(code, value, self.kind, advanced(code, line, at, self.kind))
 
-            in_vectors(code, extent, square)
+                in_vectors(code, extent, copied)
+            with code.count(0, extent, code.lanes) as at:
+                given = advanced(code, self.at["rows"], at, self.kind)
+                turn(code, self.kind, (given, across), (self._of(to, at, lane), self.width))
+
+    @contextmanager
+    def _rows(
+        self, lane: str, layout: Layout, number: int, across: Bound, start: Bound = 0
+    ) -> Generator[tuple[str, str]]:
+        """A loop over the rows of some lanes: where each lies in an operand, and its line in
+        scratch. Rows past the last are the last."""
+        code = self.code
+        with code.count(0, code.lanes, 1) as n:
+            row = code.i64("add", "%first", code.i64("add", lane, n))
+            place = self._row(code.least(row, self.last), layout, start)
+            line = advanced(code, self.at["rows"], code.i64("mul", n, across), self.kind)
+            yield self.pointer(number, place, self._dtype(number)), line
+
+    def _padded(self, extent: Bound) -> Bound:
+        """Up to whole vectors."""
+        lanes = self.code.lanes
+        if isinstance(extent, int):
+            return -(-extent // lanes) * lanes
+        return self._whole(self.code.i64("add", extent, lanes - 1))
 
     def _dtype(self, number: int) -> DType:
-        return self.form.mask_dtype if number == MASK else self.form.dtype
+        is_mask = number == MASK and self.form.mask is not None
+        return self.form.mask_dtype if is_mask else self.form.dtype
 
     def _scaled(self, x: Vec) -> Vec:
         return x * self.form.scale
@@ -191,8 +202,7 @@ class Rows(Writer):
     ) -> tuple[str, Bound, Bound]:
         """Half floats as f32, so that they are turned into it once for many rows."""
         code, dtype, (row, step) = self.code, self.form.dtype, strides
-        up = code.i64("add", depth, code.lanes - 1)
-        across = up // code.lanes * code.lanes if isinstance(up, int) else self._whole(up)
+        across = self._padded(depth)
         with code.count(0, count, 1) as line:
             source = advanced(code, pointer, code.i64("mul", line, row), dtype)
             target = advanced(code, to, code.i64("mul", line, across), self.kind)
@@ -294,7 +304,9 @@ class Rows(Writer):
     def _queries(self, start: int, kind: DType) -> Vec:
         """The queries of some lanes, counted from that of the first row."""
         code, group = self.code, self.form.group
+        last = self._splat(code.let("sub i64 %count, 1"), kind)
         row = code.iota(kind) + start
+        row = row.where(row < last, last)
         if group == 1:
             return row
         member = self._splat(code.let(f"urem i64 %first, {group}"), kind)
@@ -392,14 +404,16 @@ class Rows(Writer):
     # -- results ----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """The rows of the result: sums of values over sums of weights."""
+        """The rows of the result: sums of values over sums of weights. Lanes past the last row
+        are the same as the last, bit by bit, so they may be stored, too."""
         code = self.code
-        for n, total in enumerate(self._kept(self.total)):
-            shares = total.like(1.0) / self._divisor(total)
-            start = n * code.lanes
-            rows = [code.i64("add", "%first", start + r) for r in range(code.lanes)]
-            with code.when(code.let(f"icmp slt i64 {start}, %count")):
-                self._store_rows(shares, start, rows)
+        with code.count(0, self._until_vector(), code.lanes) as lane:
+            total = load(code, self.kind, self._of(self.totals, 0, lane))
+            self._store_rows(total.like(1.0) / self._divisor(total), lane)
+
+    def _until_vector(self) -> Bound:
+        """Behind the last vector that has a row."""
+        return self.width if self.tiling.vectors == 1 else "%count"
 
     def _divisor(self, total: Vec) -> Vec:
         """A row without a weight gives zeros, but not where infinite scores alone are the cause."""
@@ -410,22 +424,25 @@ class Rows(Writer):
             is_none = is_none & code.splat(empty, DType.BOOL)
         return total.like(1.0).where(is_none, total)
 
-    def _store_rows(self, shares: Vec, start: int, rows: Sequence[Bound]) -> None:
+    def _store_rows(self, shares: Vec, lane: str) -> None:
         code, layout, dtype = self.code, self.form.out, self.form.dtype
         number, step = MASK + (self.form.mask is not None), self.size(layout.strides[3])
-        pointers = [self.pointer(number, self._row(r, layout), dtype) for r in rows]
+        extent = self.size(self.form.value_depth)
+        across = self._padded(extent)
+        with code.count(0, extent, code.lanes) as at:
+            for n in range(code.lanes):
+                line = self._of(self.at["o"], code.i64("add", at, n), lane)
+                store(code, load(code, self.kind, line) * shares, self.kind, line)
+            to = advanced(code, self.at["rows"], at, self.kind), across
+            turn(code, self.kind, (self._of(self.at["o"], at, lane), self.width), to)
+        with self._rows(lane, layout, number, across) as (row, line):
 
-        def square(at: str, mask: Vec | None) -> None:
-            lines = [
-                self._of(self.at["o"], code.i64("add", at, n), start) for n in range(code.lanes)
-            ]
-            found = [load(code, self.kind, line) * shares for line in lines]
-            along = code.i64("mul", at, step)
-            for row, pointer, vector in zip(rows, pointers, turned(found)):
-                with code.when(code.let(f"icmp sle i64 {row}, {self.last}")):
-                    store(code, vector, dtype, advanced(code, pointer, along, dtype), step, mask)
+            def copied(at: str, mask: Vec | None) -> None:
+                value = load(code, self.kind, advanced(code, line, at, self.kind))
+                where = advanced(code, row, code.i64("mul", at, step), dtype)
+                store(code, value, dtype, where, step, mask)
 
-        in_vectors(code, self.size(self.form.value_depth), square)
+            in_vectors(code, extent, copied)
 
 
 def _as_it_is(x: Vec) -> Vec:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlx.backends.cpu.ir import Bound, Code, Vec
+from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.work import below
+from rlx.dtype import DType
 
 
 def turned(vectors: Sequence[Vec]) -> list[Vec]:
@@ -18,6 +20,28 @@ def turned(vectors: Sequence[Vec]) -> list[Vec]:
             made[i], made[i + size] = _exchanged(made[i], made[i + size], size)
         size *= 2
     return made
+
+
+def turn(code: Code, dtype: DType, given: tuple[str, Bound], to: tuple[str, Bound]) -> None:
+    """Turn a square in memory: to[j, i] = given[i, j], each an address and the stride of its lines,
+    whose elements are side by side. A function of its own, as LLVM takes long over shuffles."""
+    name = f"turn.{dtype.value}.{code.lanes}"
+    if name not in code.shared:
+        code.shared[name] = ""
+        args = "ptr %given, i64 %across, ptr %to, i64 %along"
+        body = _turning(Code(code.lanes, code.isa, code.shared), dtype)
+        code.shared[name] = body.function(f"define internal void @{name}({args}) noinline")
+    (source, across), (target, along) = given, to
+    code.do(f"call void @{name}(ptr {source}, i64 {across}, ptr {target}, i64 {along})")
+
+
+def _turning(code: Code, dtype: DType) -> Code:
+    lines = [code.i64("mul", "%across", n) for n in range(code.lanes)]
+    found = [load(code, dtype, advanced(code, "%given", line, dtype)) for line in lines]
+    for n, vector in enumerate(turned(found)):
+        store(code, vector, dtype, advanced(code, "%to", code.i64("mul", "%along", n), dtype))
+    code.do("ret void")
+    return code
 
 
 def _exchanged(a: Vec, b: Vec, size: int) -> tuple[Vec, Vec]:
