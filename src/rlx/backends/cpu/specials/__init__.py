@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 
+from rlx.backends.cpu import attention
 from rlx.backends.cpu.task import Recipe, Step
 
 Maker = Callable[[Step, str], Recipe]
@@ -17,8 +18,9 @@ Maker = Callable[[Step, str], Recipe]
 
 @functools.cache
 def makers() -> Mapping[str, Maker]:
-    """Op → how its recipe is made, from all pages of this folder."""
-    found: dict[str, Maker] = {}
+    """Op → how its recipe is made, from all pages of this folder, and attention, which has its
+    own."""
+    found: dict[str, Maker] = {"attention": attention.make}
     for page in iter_modules(__path__):
         found |= getattr(import_module(f"{__name__}.{page.name}"), "MAKERS", {})
     return found
