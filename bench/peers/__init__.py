@@ -1,0 +1,75 @@
+"""The runtimes that are timed, each optional: what must be installed, and what it cannot do."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module, metadata
+from typing import Any
+
+from bench.workload import Array, Workload
+
+OURS = ("rlx", "rlx-out")
+"""The rows that are rlx's own; all others are peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A prepared workload: `call` is what is timed, `arrays` reads what it returned."""
+
+    call: Callable[[], Any]
+    arrays: Callable[[Any], list[Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A row of the tables. `home` has prepare(workload, threads, **options) -> Runner."""
+
+    name: str
+    home: str
+    distribution: str
+    modules: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    cannot: Mapping[str, str] = field(default_factory=dict[str, str])
+    needs_onnx: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def missing(self) -> list[str]:
+        return [m for m in self.modules if importlib.util.find_spec(m) is None]
+
+    def version(self) -> str:
+        return metadata.version(self.distribution)
+
+    def prepare(self, workload: Workload, threads: int, **more: Any) -> Runner:
+        home = import_module(f"bench.peers.{self.home}")
+        return home.prepare(workload, threads, **self.options, **more)
+
+
+NO_SPECTRA = {"F": "has no Fourier transform of this form"}
+_ONNX = ("onnx", "torch", "onnxscript")
+
+PEERS = {
+    p.name: p
+    for p in (
+        Peer("rlx", "ours", "rlx", ("rlx",), {"reuses_outputs": False}),
+        Peer("rlx-out", "ours", "rlx", ("rlx",), {"reuses_outputs": True}),
+        Peer("onnxruntime", "onnxruntime_peer", "onnxruntime", ("onnxruntime", *_ONNX),
+             cannot=NO_SPECTRA, needs_onnx=True),
+        Peer("openvino", "openvino_peer", "openvino", ("openvino", *_ONNX), cannot=NO_SPECTRA,
+             needs_onnx=True),
+        Peer("torch", "torch_peer", "torch", ("torch",), {"compiles": False}),
+        Peer("inductor", "torch_peer", "torch", ("torch",), {"compiles": True},
+             environment={"TORCHINDUCTOR_COMPILE_THREADS": "1"}),
+        Peer("jax", "jax_peer", "jax", ("jax",)),
+        Peer("iree", "iree_peer", "iree-base-compiler", ("iree", "jax"), cannot=NO_SPECTRA),
+        Peer("tinygrad", "tinygrad_peer", "tinygrad", ("tinygrad",), cannot=NO_SPECTRA,
+             environment={"DEV": "CPU" if shutil.which("clang") else "CPU:X86"}),
+    )
+}  # fmt: skip
+
+
+def listed(results: Any) -> list[Any]:
+    """Results as a list, whether there is one or several."""
+    return list(results) if isinstance(results, tuple | list) else [results]
