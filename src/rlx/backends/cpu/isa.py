@@ -3,8 +3,11 @@ instructions would otherwise be calls into a library that generated code does no
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from dataclasses import dataclass, replace
+import itertools
+import platform
+from dataclasses import dataclass
 
 from rlx.dtype import DType
 from rlx.errors import Error
@@ -33,6 +36,11 @@ class Isa:
     has_scaling: bool = False
     """Does one instruction multiply by a power of two, out of range or not?"""
 
+    @property
+    def arch(self) -> str:
+        """The architecture, as `platform.machine` says it."""
+        return self.triple.partition("-")[0]
+
     def lanes(self, dtype: DType) -> int:
         """How many values of a dtype, as it is computed with, fill one register."""
         return self.vector_bytes // dtype.compute.itemsize
@@ -44,12 +52,16 @@ SSE2 = Isa("sse2", LINUX_X86, "x86-64", 16, 16, has_fma=False, has_rounding=Fals
 NEON = Isa("neon", "aarch64-unknown-linux-gnu", "generic", 16, 32)
 ISAS = {i.name: i for i in (AVX512, AVX2, SSE2, NEON)}
 
-# what an instruction set must have to be the one its name says: the levels of x86-64
+_SECOND = "pni ssse3 sse4_1 sse4_2 popcnt cx16 lahf_lm"
+_THIRD = f"{_SECOND} avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
 _NEEDS = {
-    "avx512": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
-    "avx2": ("avx2", "fma", "f16c", "bmi2"),
-    "sse2": ("sse2",),
+    "avx512": f"{_THIRD} avx512f avx512bw avx512cd avx512dq avx512vl".split(),
+    "avx2": _THIRD.split(),
+    "sse2": ["sse2"],
+    "neon": ["asimd"],
 }
+"""What a processor must have for code of an instruction set, as Linux calls it: the levels that
+the names for LLVM stand for, so that LLVM may use all of them and nothing else."""
 
 
 def isa(name: str) -> Isa:
@@ -61,16 +73,33 @@ def isa(name: str) -> Isa:
     return ISAS[name]
 
 
-@functools.cache
 def host() -> Isa:
-    """The widest instruction set this machine has, tuned for its processor."""
-    import llvmlite.binding as llvm
+    """The widest instruction set this machine has.
 
-    triple = llvm.get_process_triple()
-    if triple.startswith(("aarch64", "arm64")):
-        return replace(NEON, triple=triple, cpu=llvm.get_host_cpu_name())
-    if not triple.startswith("x86_64"):
-        raise Error(f"rlx makes code for x86-64 and aarch64; this machine is {triple}.")
-    features = llvm.get_host_cpu_features()
-    name = next(n for n, needs in _NEEDS.items() if all(features.get(f) for f in needs))
-    return replace(ISAS[name], triple=triple, cpu=llvm.get_host_cpu_name())
+    Code is for a level and not for one processor: it runs on every machine of the level, and it
+    can be known without LLVM which one that is.
+    """
+    found = next((n for n in ISAS if why_not(ISAS[n]) is None), None)
+    if found is None:
+        system, machine = platform.system(), platform.machine()
+        raise Error(f"rlx makes code for Linux on x86-64 and aarch64; this is {system} {machine}.")
+    return ISAS[found]
+
+
+def why_not(wanted: Isa) -> str | None:
+    """Why this machine cannot run code of an instruction set; None where it can."""
+    if platform.system() != "Linux" or platform.machine() != wanted.arch:
+        return f"it is for {wanted.arch} under Linux"
+    missing = [f for f in _NEEDS[wanted.name] if f not in _features()]
+    return f"the processor has no {', '.join(missing)}" if missing else None
+
+
+@functools.cache
+def _features() -> frozenset[str]:
+    """What Linux says of the first processor; x86 has `flags`, aarch64 `Features`."""
+    found: list[str] = []
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="latin-1") as lines:
+        for line in itertools.takewhile(str.strip, lines):
+            name, _, values = line.partition(":")
+            found += values.split() if name.strip() in ("flags", "Features") else []
+    return frozenset(found)
