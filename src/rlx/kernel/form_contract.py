@@ -57,8 +57,8 @@ def form_apart(
         anchor = _anchor_of(body)
         given = operands or [Layout.contiguous(i.shape.dims) for i in body.inputs]
         between = Layout.contiguous(anchor.shape.dims)
-        after = form(_region(body, body.outputs, anchor), [*given, between], results)
-        return form_contract(_region(body, [anchor]), given), after
+        after = form(region_of(body, body.outputs, anchor), [*given, between], results)
+        return form_contract(region_of(body, [anchor]), given), after
     except NotALoop as error:
         raise NotAContraction(str(error)) from error
 
@@ -102,20 +102,20 @@ class _Parts:
     @classmethod
     def of(cls, body: Graph, given: Sequence[Layout], made: Sequence[Layout]) -> _Parts:
         anchor = _anchor_of(body)
-        left, right = (form(_region(body, [x]), given) for x in anchor.inputs)
+        left, right = (form(region_of(body, [x]), given) for x in anchor.inputs)
         dims = anchor.shape.dims
-        unknown = Layout(dims, tuple(_stride(i) for i in range(len(dims))))
-        after = form(_region(body, body.outputs, anchor), [*given, unknown], made)
+        unknown = Layout(dims, tuple(stride_of(i) for i in range(len(dims))))
+        after = form(region_of(body, body.outputs, anchor), [*given, unknown], made)
         for kernel in (left, right, after):
-            _refuse_folds(kernel, anchor)
-        return cls(body, anchor, left, right, after, _load_of(after, anchor))
+            refuse_folds(kernel, anchor)
+        return cls(body, anchor, left, right, after, load_of(after, anchor))
 
     def contract(self, name: str) -> Contract:
         left, right = self._side(0, self.left), self._side(1, self.right)
         after = self._after()
         labels = self._labels()
         parts = {x: [p[x] for p in (left, right, after) if x in p] for x in labels}
-        axes = {x: _Refined.of(x, labels[x], parts[x], self.anchor) for x in labels}
+        axes = {x: Refined.of(x, labels[x], parts[x], self.anchor) for x in labels}
         moves = {d.axis: axes[x].position(d) for x in labels for p in parts[x] for d in p}
         moves |= {a: Affine() for k in (self.left, self.right) for a in k.axes if a not in moves}
         moves |= self._dropped(moves)
@@ -182,7 +182,7 @@ class _Parts:
         labels += [COLUMNS] if y.rank > 1 else []
         dims = self.anchor.shape.dims
         return {
-            x: _digits_of(self.load.at, _stride(i), d, self.anchor)
+            x: digits_of(self.load.at, stride_of(i), d, self.anchor)
             for i, (x, d) in enumerate(zip(labels, dims))
             if d != 1
         }
@@ -198,11 +198,11 @@ class _Parts:
         return {a: Affine() for a in more}
 
 
-def _stride(i: int) -> Dim:
+def stride_of(i: int) -> Dim:
     return Dim(f"product.{i}")
 
 
-def _region(body: Graph, outputs: Sequence[Node], cut: Node | None = None) -> Node:
+def region_of(body: Graph, outputs: Sequence[Node], cut: Node | None = None) -> Node:
     """A step that gives `outputs` of the body; the value of `cut` is one more operand."""
     part = Graph(body.name)
     part.traces_lines = False
@@ -219,12 +219,12 @@ def _region(body: Graph, outputs: Sequence[Node], cut: Node | None = None) -> No
     return whole.node("region", inputs, {"body": part})
 
 
-def _refuse_folds(kernel: Kernel, anchor: Node) -> None:
+def refuse_folds(kernel: Kernel, anchor: Node) -> None:
     if any(isinstance(n, Reduce) for n in kernel.nodes):
         raise NotAContraction(f"{anchor.label}: what surrounds the product folds an axis")
 
 
-def _load_of(after: Kernel, anchor: Node) -> Load:
+def load_of(after: Kernel, anchor: Node) -> Load:
     """The product as it is read: at one index only."""
     number = len(after.operands) - 1
     loads = [n for n in after.nodes if isinstance(n, Load) and n.operand == number]
@@ -238,7 +238,7 @@ def _weighed(axes: Sequence[Axis]) -> tuple[Digit, ...]:
     return tuple(Digit(a, product(extents[i + 1 :])) for i, a in enumerate(axes))
 
 
-def _digits_of(at: Affine, stride: Dim, dim: DimLike, anchor: Node) -> tuple[Digit, ...]:
+def digits_of(at: Affine, stride: Dim, dim: DimLike, anchor: Node) -> tuple[Digit, ...]:
     """The axes that count the positions along one dim of the product, all of them in order."""
     quotients = [(exact_div(c, stride), a) for a, c in at.terms]
     by_weight = {w: a for w, a in quotients if w is not None and a.extent != 1}
@@ -254,7 +254,7 @@ def _digits_of(at: Affine, stride: Dim, dim: DimLike, anchor: Node) -> tuple[Dig
 
 
 @dataclass(frozen=True, slots=True)
-class _Refined:
+class Refined:
     """An axis of the contraction in pieces that every part's digits are made of."""
 
     axes: tuple[Axis, ...]
@@ -264,7 +264,7 @@ class _Refined:
     @classmethod
     def of(
         cls, label: Label, extent: DimLike, parts: Iterable[tuple[Digit, ...]], anchor: Node
-    ) -> _Refined:
+    ) -> Refined:
         weights: list[DimLike] = [1]
         for digit in (d for p in parts for d in p):
             _insert(weights, digit.weight, anchor)
