@@ -46,6 +46,8 @@ class Artefact:
     failures: tuple[tuple[str, tuple[str, ...]], ...]
     """Task by task: the node it belongs to, and what its codes mean."""
     hosts: dict[int, HostStep]
+    prologue: tuple[frozenset[int], ...]
+    """Of each step of the prologue, the params that it follows from, by number."""
     num_kernels: int
     """Native functions; equal ones count once."""
 
@@ -61,6 +63,7 @@ def compiled(lir: LirModule, isa: Isa) -> Artefact:
         tuple(Constant(at, n.attrs["value"].array) for at, n in made.constants),
         made.failures,
         {k: _host(n) for k, n in made.hosts.items()},
+        made.prologue,
         made.num_kernels,
     )
 

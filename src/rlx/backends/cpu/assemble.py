@@ -155,11 +155,6 @@ class Steps(Writing):
         self.buffers, self.sizes = "%buffers", "%sizes"
         self.most = [1, 1]
 
-    def text(self, name: str, works: Sequence[Work]) -> str:
-        for work in works:
-            self.step(work)
-        return self.finish(f"define internal i32 @{name}({ARGS}) noinline")
-
     def finish(self, head: str) -> str:
         self.code.do("ret i32 0")
         self.code.entry += [
@@ -251,6 +246,22 @@ class Steps(Writing):
         code.do(f"ret i32 {result}")
         code.lines.append(f"{on}:")
 
+    def prepare(self, work: Work, number: int) -> None:
+        """A step of the prologue, or the panels of another, if what it reads has changed."""
+        code, known = self.code, self.value
+        changed = self.word(Word.CHANGED)
+        test, yes, done = (code.label() for _ in range(3))
+        code.do(f"br i1 {code.let(f'icmp eq ptr {changed}, null')}, label %{yes}, label %{test}")
+        code.lines.append(f"{test}:")
+        byte = code.let(f"load i8, ptr {self.offset(changed, number)}")
+        code.do(f"br i1 {code.let(f'icmp eq i8 {byte}, 0')}, label %{done}, label %{yes}")
+        code.lines.append(f"{yes}:")
+        self.value = Formulas(code, self.numbers, self.symbols)
+        (self.pack if work.panels else self.step)(work)
+        self.value = known
+        code.do(f"br label %{done}")
+        code.lines.append(f"{done}:")
+
     def pack(self, work: Work) -> None:
         """Make the panels of a step."""
         assert isinstance(work.way, Recipe)
@@ -304,20 +315,14 @@ def _series(
 ) -> Iterator[str]:
     """Functions for runs of steps, and one that calls them."""
     is_call = which == "calls"
-    works = routine.calls if is_call else routine.prologue
-    packs = () if is_call else routine.packs
+    works = routine.calls if is_call else (*routine.prologue, *routine.packs)
     name = routine.name if is_call else f"{routine.name}.prologue"
     parts: list[str] = []
     for start in range(0, len(works), STEPS_PER_FUNCTION):
         parts.append(f"{name}.part{len(parts)}")
         steps = Steps(routine, isa, numbers)
-        yield steps.text(parts[-1], works[start : start + STEPS_PER_FUNCTION])
-        shared |= steps.code.shared
-    for start in range(0, len(packs), STEPS_PER_FUNCTION):
-        parts.append(f"{name}.part{len(parts)}")
-        steps = Steps(routine, isa, numbers)
-        for work in packs[start : start + STEPS_PER_FUNCTION]:
-            steps.pack(work)
+        for i, work in enumerate(works[start : start + STEPS_PER_FUNCTION], start):
+            steps.step(work) if is_call else steps.prepare(work, i)
         yield steps.finish(f"define internal i32 @{parts[-1]}({ARGS}) noinline")
         shared |= steps.code.shared
     whole = Steps(routine, isa, numbers)

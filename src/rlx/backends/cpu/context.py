@@ -34,6 +34,8 @@ class Word(IntEnum):
     """The number of the step that failed, and behind 32 bits its code."""
     HOST = 10
     """`i32 host(context, step, buffers)`: steps that only the host can do."""
+    CHANGED = 11
+    """In a prologue, address of a byte for each of its steps: is it to be done? Null means all."""
 
 
 NUM_WORDS = 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rlx.backends.cpu.assemble import DISPATCH, Writing, texts
@@ -30,7 +30,8 @@ class Assembled:
     """Where in the weights each constant is to lie."""
     failures: tuple[tuple[str, tuple[str, ...]], ...]
     hosts: dict[int, Node]
-    weight_bytes: DimLike
+    prologue: tuple[frozenset[int], ...]
+    """Of each of its steps, the params that it follows from."""
     num_kernels: int
 
 
@@ -53,7 +54,7 @@ def assembled(lir: LirModule, machine: Machine) -> Assembled:
         tuple(c for r in routines.made.values() for c in _constants(r)),
         tuple(routines.failures),
         routines.hosts,
-        routines.weights_end,
+        tuple(_followed(main)),
         len(recipes),
     )
 
@@ -74,6 +75,21 @@ def _symbols(routines: Iterable[Routine]) -> tuple[Symbol, ...]:
         dims += routine.plan.dynamic_symbols
     found = [d.symbol for d in symbols_of([d for d in dims if isinstance(d, Dim)])]
     return tuple(s for s in found if s is not None)
+
+
+def _followed(main: Routine) -> Iterator[frozenset[int]]:
+    """Which params each step of the prologue follows from, by number."""
+    number = {n: i for i, n in enumerate(main.graph.params)}
+    known: dict[Node, frozenset[int]] = {}
+    for node in main.graph.order():
+        below = frozenset[int]().union(*(known[i] for i in node.inputs))
+        known[node] = below | ({number[node]} if node in number else frozenset())
+    for work in main.prologue:
+        yield known[work.node]
+    for work in main.packs:
+        assert isinstance(work.way, Recipe)
+        read = {b.index for p in work.way.panels for b in p.task.buffers if b.kind == "operand"}
+        yield frozenset[int]().union(*(known[work.node.inputs[i]] for i in read))
 
 
 def _constants(routine: Routine) -> list[tuple[DimLike, Node]]:
@@ -146,10 +162,15 @@ class _Main(Writing):
         return code.let(f"zext i1 {bad} to i64")
 
     def _prologue(self) -> None:
-        for routine in self.routines.made.values():
-            if routine.prologue or routine.packs:
+        """Bodies have no params, so what is in them is done once, with everything else."""
+        code = self.code
+        inner = [r for r in self.routines.made.values() if r is not self.routine]
+        is_all = code.let(f"icmp eq ptr {self.word(Word.CHANGED)}, null")
+        with code.when(is_all):
+            for routine in (r for r in inner if r.prologue or r.packs):
                 self._run(f"{routine.name}.prologue")
-        self.code.do("ret i32 0")
+        self._run(f"{self.routine.name}.prologue")
+        code.do("ret i32 0")
 
     def _call(self) -> None:
         self._run(self.routine.name)

@@ -39,17 +39,27 @@ class CpuProgram:
     # -- weights -------------------------------------------------------------------------------
 
     def prepare(self, params: Mapping[str, Array], old: Weights | None) -> Weights:
-        """Pack the weights and compute what follows from them alone."""
+        """Pack the weights and compute what follows from them alone: all of it, or what follows
+        from params that are not the old ones."""
         sizes = infer_binding(self.interface.params, params)
         call = _Call(self, sizes)
         call.measure()
         memory = aligned(call.needs[1])
+        if old is not None and old.sizes == sizes:
+            memory[:] = old.memory
+            call.choose(self._stale(params, old))
         for constant in self.artefact.constants:
             _put(memory, evaluate(constant.offset, sizes), constant.value)
         arrays = [params[n.attrs["name"]] for n in self.interface.params]
         call.place(memory, [None] * len(self.interface.inputs), arrays, [])
         call.run(Mode.PROLOGUE)
         return Weights(memory, dict(params), sizes)
+
+    def _stale(self, params: Mapping[str, Array], old: Weights) -> bytes:
+        """For each step of the prologue, must it be done again?"""
+        names = [n.attrs["name"] for n in self.interface.params]
+        changed = {i for i, n in enumerate(names) if old.params[n] is not params[n]}
+        return bytes(not changed.isdisjoint(read) for read in self.artefact.prologue)
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -118,6 +128,12 @@ class _Call:
             host = HOST(self._host)
             self.kept.append(host)
             self.words[Word.HOST] = ctypes.cast(host, ctypes.c_void_p).value or 0
+
+    def choose(self, steps: bytes) -> None:
+        """Of the prologue do these steps only."""
+        chosen = ctypes.create_string_buffer(steps)
+        self.kept.append(chosen)
+        self.words[Word.CHANGED] = ctypes.addressof(chosen)
 
     def run(self, mode: Mode) -> None:
         self.words[Word.MODE] = mode
