@@ -17,6 +17,8 @@ from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Red
 
 GRAIN_BYTES = 256 * 1024
 """What a worker takes at a time: less costs in handing out, more in waiting at the end."""
+MAX_TILE = 16
+"""Rows and columns of a square that registers hold."""
 SCRATCH_PAD = 64
 """Elements by which a kept row is longer than its axis: room for a last vector."""
 HEAVY = frozenset({"pow", "rem", "sin", "cos", "atan2", "erfc"})
@@ -57,6 +59,9 @@ class Schedule:
     """Its range may be split between workers; the outermost loop."""
     keep: tuple[Expr, ...] = ()
     """Values of a row that are stored between passes instead of being computed again."""
+    tile: Axis | None = None
+    """Loads run along it while stores run along the vector axis, the next one: squares of both
+    are turned in registers."""
     streaming: bool = False
     """Stores go past the caches."""
     grain: int = 1
@@ -76,6 +81,10 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
         "its parallel axis is not the outermost": schedule.parallel
         is not next(iter(schedule.order), None),
         "it keeps what is not computed": not set(schedule.keep) <= set(kernel.nodes),
+        "its tiles are not of its two innermost loops": schedule.tile is not None
+        and schedule.order[-2:] != (schedule.tile, schedule.vector),
+        "its tiles have folds or partial stores": schedule.tile is not None
+        and not _can_tile(kernel),
         "its grain is not positive": schedule.grain < 1,
         "it keeps values that only some pieces have": bool(schedule.keep)
         and any(isinstance(n, Choose) for n in kernel.nodes),
@@ -91,7 +100,8 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
 def choose(kernel: Kernel, machine: Machine) -> Schedule:
     """The schedule that the rules give; nothing is timed."""
     vector = _vector_axis(kernel)
-    order = _order(kernel, vector)
+    tile = _tile(kernel, vector)
+    order = _order(kernel, vector, tile)
     traffic = _traffic_bytes(kernel)
     return Schedule(
         order=order,
@@ -100,6 +110,7 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
         accumulators=max(2, _copies(_fold_work(kernel, vector))),
         parallel=order[0] if order else None,
         keep=_kept(kernel, vector, machine.row_bytes),
+        tile=tile,
         streaming=traffic is not None and traffic >= 2 * machine.cache_bytes,
         grain=_grain(order, traffic),
     )
@@ -116,7 +127,8 @@ def _unit_strides(kernel: Kernel, axis: Axis) -> int:
     """Runs count for an axis, jumps against it, those of stores the most."""
     stores = sum(_worth(s.at, axis, 8) for s in kernel.stores)
     loads = (n for n in kernel.nodes if isinstance(n, Load))
-    return stores + sum(_worth(n.at, axis, 4) - 4 * _gathers_along(n, axis) for n in loads)
+    jump = 1 if _can_tile(kernel) else 4
+    return stores + sum(_worth(n.at, axis, jump) - 4 * _gathers_along(n, axis) for n in loads)
 
 
 def _worth(at: Affine, axis: Axis, jump: int) -> int:
@@ -128,11 +140,32 @@ def _gathers_along(load: Load, axis: Axis) -> bool:
     return any(axis in row.free for row in load.args)
 
 
-def _order(kernel: Kernel, vector: Axis | None) -> tuple[Axis, ...]:
+def _order(kernel: Kernel, vector: Axis | None, tile: Axis | None) -> tuple[Axis, ...]:
     """Axes that reductions bind come last, so that a reduction is done once for the loop that uses
-    it; then the vector axis, so that the innermost loop runs along memory."""
+    it; then the tile's, and the vector axis, so that the innermost loop runs along memory."""
     bound = set(kernel.reduced)
-    return tuple(sorted(kernel.axes, key=lambda a: (a in bound, a is vector)))
+    return tuple(sorted(kernel.axes, key=lambda a: (a in bound, a is vector, a is tile)))
+
+
+def _tile(kernel: Kernel, vector: Axis | None) -> Axis | None:
+    """The axis that most loads run along of those that jump along the vector axis."""
+    if vector is None or not _can_tile(kernel) or not _is_long(vector):
+        return None
+    loads = [n for n in kernel.nodes if isinstance(n, Load) and not n.args]
+    across = [n for n in loads if n.at.coefficient(vector) not in (0, 1)]
+    others = [a for a in kernel.axes if a is not vector and _is_long(a)]
+    runs = {a: sum(n.at.coefficient(a) == 1 for n in across) for a in others}
+    best = max(others, key=lambda a: runs[a], default=None)
+    return best if best is not None and runs[best] else None
+
+
+def _can_tile(kernel: Kernel) -> bool:
+    everywhere = all(s.at.axes == frozenset(kernel.axes) for s in kernel.stores)
+    return everywhere and not kernel.reduced
+
+
+def _is_long(axis: Axis) -> bool:
+    return not is_static(axis.extent) or axis.extent >= MAX_TILE
 
 
 def _copies(work: int) -> int:
@@ -223,7 +256,8 @@ def lanes_of(kernel: Kernel, schedule: Schedule, vector_bytes: int) -> int:
     """Lanes of every vector of the kernel: the widest value along them fills one register."""
     along = [n.dtype for n in kernel.nodes if _is_along(n, schedule.vector)]
     widths = [d.compute.itemsize for d in along]
-    return vector_bytes // min(8, max(widths, default=4))
+    lanes = vector_bytes // min(8, max(widths, default=4))
+    return min(lanes, MAX_TILE) if schedule.tile else lanes
 
 
 def _is_along(node: Expr, vector: Axis | None) -> bool:

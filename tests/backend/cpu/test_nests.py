@@ -65,10 +65,18 @@ NESTS: dict[str, tuple[Build, Callable[[int], tuple[list[int], ...]]]] = {
     "most of all": (lambda x: ops.max(x), lambda n: ([2, n + 1],)),
     "first of the most": (lambda x: ops.argmax(x, axis=-1), lambda n: ([3, n + 1],)),
     "turned": (lambda x, y: ops.transpose(x, perm=(1, 0)) + y, lambda n: ([n, 5], [5, n])),
+    "turned in squares": (
+        lambda x, y, z: ops.transpose(x, perm=(1, 0)) * y + z,
+        lambda n: ([n, 35], [n], [35, n]),
+    ),
     "backwards": (lambda x: ops.flip(x, axes=(1,)) * 2.0, lambda n: ([3, n],)),
     "every second": (
         lambda x: ops.slice(x, starts=(0, 1), stops=(3, 10**6), steps=(1, 2)),
         lambda n: ([3, 2 * n + 1],),
+    ),
+    "every third": (
+        lambda x: ops.slice(x, starts=(0, 1), stops=(3, 10**6), steps=(1, 3)) * 2.0,
+        lambda n: ([3, 3 * n],),
     ),
     "padded": (lambda x: ops.pad(x, low=(1, 3), high=(2, 1), value=7.0), lambda n: ([2, n],)),
     "joined": (lambda x, y: ops.exp(ops.concat(x, y, axis=1)), lambda n: ([2, n], [2, 5])),
@@ -132,6 +140,24 @@ def test_one_code_for_every_size(name: str) -> None:
     batch.name = lambda _: "kernel0"
     for i, work in enumerate(works):
         check_run(batch, i, build, work)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f16", "bf16", "i16", "f64", "bool", "c64"])
+def test_squares_of_every_width(dtype: str) -> None:
+    """Turned, under a guard that cuts the squares, and with a batch around them."""
+    builds: list[Build] = [
+        lambda x: ops.transpose(x, perm=(0, 2, 1)),
+        lambda x: ops.concat(*[ops.transpose(x, perm=(0, 2, 1))] * 2, axis=1),
+        lambda x: ops.concat(*[ops.transpose(x, perm=(0, 2, 1))] * 2, axis=2),
+    ]
+    shape = rlx.Shape([2, 37, 50], dtype)
+    arrays = [np.random.default_rng(0).integers(0, 2, shape.static_dims).astype(shape.dtype.numpy)]
+    for isa in (host(), AVX2):
+        batch = Batch([Work(kernel_of(b, shape), arrays, {}) for b in builds], isa)
+        for i, work in enumerate(batch.works):
+            assert dtype == "c64" or batch.schedules[i].tile is not None
+            check_run(batch, i, builds[i], work)
+            assert batch.run(i)[1][0].tobytes() == batch.run(i, 3)[1][0].tobytes()
 
 
 UNCUT: dict[str, tuple[Build, tuple[list[int], ...]]] = {
@@ -207,7 +233,8 @@ def test_parts_give_the_bits_of_the_whole() -> None:
 
 def test_schedules_do_not_change_what_is_computed() -> None:
     """Kept rows, streaming stores, and any unrolling."""
-    for name in ("chain", "row", "norm", "with means", "padded", "sum of columns"):
+    names = ("chain", "row", "norm", "with means", "padded", "sum of columns", "turned in squares")
+    for name in names:
         build, dims_of = NESTS[name]
         works: list[Work] = []
         for n in (1, 48, 64, 200):

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from rlx.backends.cpu import arith
-from rlx.backends.cpu.cuts import Cut, Cuts
+from rlx.backends.cpu.cuts import Cut, Cuts, Piece
 from rlx.backends.cpu.folds import fold, identity_of
 from rlx.backends.cpu.halves import HALVES
 from rlx.backends.cpu.ir import Bound, Vec
@@ -48,6 +48,8 @@ ATTRIBUTES = (
 )
 
 
+BAND = 256
+"""Rows of a band of tiles: their lines stay near until they are full."""
 STREAMING = "!0 = !{i32 1}"
 
 
@@ -122,7 +124,7 @@ class Emitter(Values):
         code = self.code
         places = [f"%y{i}" for i in range(len(self.kernel.results))]
         bits = [code.let(f"ptrtoint ptr {p} to i64") for p in places]
-        together = "%start"
+        together = "%start" if self.schedule.parallel is self.schedule.vector else "0"
         for number in bits:
             together = code.let(f"or i64 {together}, {number}")
         low = code.let(f"and i64 {together}, 63")
@@ -185,6 +187,9 @@ class Emitter(Values):
             return
         self.hoist(s.value for s in deeper)
         is_shared = axes[0] is self.schedule.parallel
+        if axes[0] is self.schedule.tile:
+            self.tiles(axes[0], axes[1], deeper, is_shared)
+            return
         is_lane = axes[0] is self.schedule.vector
         self.sweep(axes[0], lambda: self.level(axes[1:], deeper), is_lane, is_shared)
 
@@ -193,19 +198,59 @@ class Emitter(Values):
     ) -> None:
         """Run `body` over the axis: in each piece whole blocks, then the rest."""
         for piece in self.cuts.pieces(axis):
-            first, last = self.bound(piece.low), self.bound(piece.high)
-            if is_shared:
-                first = self.code.most("%start", first)
-                last = self.code.most(first, self.code.least("%stop", last))
+            first, last = self.ends(piece, is_shared)
             run = self.blocks if is_lane else self.steps_of
             decided = {**self.at.decided, **piece.decided}
             low = piece.low[0] - piece.low[1] if is_lane else self.at.piece_low
             with self.scope(decided=decided, piece_low=low):
                 run(axis, first, last, body)
 
+    def ends(self, piece: Piece, is_shared: bool) -> tuple[Bound, Bound]:
+        """Where a piece begins and ends, as far as it is this part's work."""
+        first, last = self.bound(piece.low), self.bound(piece.high)
+        if not is_shared:
+            return first, last
+        first = self.code.most("%start", first)
+        return first, self.code.most(first, self.code.least("%stop", last))
+
     def bound(self, cut: Cut) -> Bound:
         dim, offset = cut
         return self.code.i64("sub", self.dim(dim), self.dim(offset))
+
+    def tiles(self, tile: Axis, lane: Axis, stores: Sequence[Store], is_shared: bool) -> None:
+        """Whole squares of both axes, then the columns and the rows that are left."""
+        for rows in self.cuts.pieces(tile):
+            first, last = self.ends(rows, is_shared)
+            end = self.whole(first, last, self.lanes)
+            with self.scope(decided={**self.at.decided, **rows.decided}):
+                for columns in self.cuts.pieces(lane):
+                    decided = {**self.at.decided, **columns.decided}
+                    low = columns.low[0] - columns.low[1]
+                    with self.scope(decided=decided, piece_low=low):
+                        self.tiled(tile, lane, (first, end), columns, stores)
+                self.steps_of(tile, end, last, lambda: self.level((lane,), stores))
+
+    def tiled(
+        self,
+        tile: Axis,
+        lane: Axis,
+        rows: tuple[Bound, Bound],
+        columns: Piece,
+        stores: Sequence[Store],
+    ) -> None:
+        """Bands of rows; in a band column by column, so that lines of memory are used up."""
+        low, high = self.ends(columns, is_shared=False)
+        end = self.whole(low, high, self.lanes)
+        code = self.code
+        with code.count(rows[0], rows[1], BAND) as band:
+            stop = code.least(code.i64("add", band, BAND), rows[1])
+            with code.count(low, end, self.lanes) as j, code.count(band, stop, self.lanes) as i:
+                index = {**self.at.index, tile: i, lane: j}
+                with self.scope(index=index, lane=lane, tile=tile, copies=self.lanes):
+                    self.store_all(stores)
+        rest = lambda: self.blocks(lane, end, high, lambda: self.level((), stores))
+        if end != high:
+            self.steps_of(tile, rows[0], rows[1], rest)
 
     def steps_of(self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None]) -> None:
         if low == high:
@@ -296,11 +341,11 @@ class Emitter(Values):
         return list(reversed(found))
 
     def copies_of(self, node: Expr) -> int:
-        return self.at.copies if self.at.lane in node.free else 1
+        return self.at.copies if self.spread in node.free else 1
 
     def store_all(self, stores: Sequence[Store]) -> None:
         """All values first, then all stores: an output may be one of the inputs."""
-        count = {s: self.at.copies if self.at.lane in s.at.axes else 1 for s in stores}
+        count = {s: self.at.copies if self.spread in s.at.axes else 1 for s in stores}
         pairs = [(s, copy) for s in stores for copy in range(count[s])]
         values = [self.value(self.unrounded(s.value), copy) for s, copy in pairs]
         for (store, copy), value in zip(pairs, values):

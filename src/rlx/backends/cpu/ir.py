@@ -195,6 +195,14 @@ class Vec:
         mask = f"{self.code.vector('i32')} <{order}>"
         return self.made(f"shufflevector {self.type} {self.text}, {self.type} poison, {mask}")
 
+    def joined(self, other: Vec, picks: Sequence[int]) -> Vec:
+        """Lanes of this, counted from 0, and of the other, counted on."""
+        order = ", ".join(f"i32 {p}" for p in picks)
+        mask = f"{self.code.vector('i32')} <{order}>"
+        return self.made(
+            f"shufflevector {self.type} {self.text}, {other.type} {other.text}, {mask}"
+        )
+
     def like(self, value: Vec | Number) -> Vec:
         return value if isinstance(value, Vec) else self.code.const(value, self.dtype)
 

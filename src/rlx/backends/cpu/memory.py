@@ -14,7 +14,6 @@ from rlx.dtype import DType
 from rlx.kernel.expr import Expr, Kernel, Load, Store
 from rlx.kernel.schedule import SCRATCH_PAD, Schedule
 
-
 MAX_PICKED = 4
 """Steps up to this are read as whole runs of which some elements are picked."""
 
@@ -48,6 +47,25 @@ class Memory(Places):
         else:
             raw = self._strided(where, element, step)
         return from_memory(Vec(self.code, raw, stored(node.dtype)), node.dtype)
+
+    def is_turned(self, node: Load) -> bool:
+        """Is it read along the tile while the lanes run across it?"""
+        tile, lane = self.at.tile, self.at.lane
+        if tile is None or lane is None or self.mask is not None or node.args:
+            return False
+        return node.at.coefficient(tile) == 1 and node.at.coefficient(lane) not in (0, 1)
+
+    def turned(self, node: Load) -> list[Vec]:
+        """A square of memory, read in rows along the tile and turned in registers."""
+        assert self.at.lane is not None
+        dtype = stored(node.dtype)
+        offset, step = self.offset(node.at, 0), self.dim(node.at.coefficient(self.at.lane))
+        rows: list[Vec] = []
+        for _ in range(self.lanes):
+            where = self._pointer(f"%x{node.operand}", ELEMENT[dtype], offset)
+            rows.append(Vec(self.code, self._run(where, ELEMENT[dtype]), dtype))
+            offset = self.code.i64("add", offset, step)
+        return [from_memory(v, node.dtype) for v in transposed(rows)]
 
     def _pointer(self, base: str, element: str, offset: Bound) -> str:
         return self.code.let(f"getelementptr {element}, ptr {base}, i64 {offset}")
@@ -232,3 +250,20 @@ class Memory(Places):
 
 def _bytes(element: str) -> int:
     return {"float": 4, "double": 8}.get(element) or int(element[1:]) // 8
+
+
+def transposed(rows: list[Vec]) -> list[Vec]:
+    """Lane k of row n to lane n of row k: at each distance, pairs of rows swap halves of their
+    blocks."""
+    lanes = range(len(rows))
+    distance = len(rows) // 2
+    while distance:
+        picks = [n if n & distance == 0 else len(rows) + (n ^ distance) for n in lanes]
+        other = [n ^ distance if n & distance == 0 else len(rows) + n for n in lanes]
+        made = list(rows)
+        for n in lanes:
+            if n & distance == 0:
+                a, b = rows[n], rows[n + distance]
+                made[n], made[n + distance] = a.joined(b, picks), a.joined(b, other)
+        rows, distance = made, distance // 2
+    return rows

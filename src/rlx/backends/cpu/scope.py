@@ -32,6 +32,8 @@ class Scope:
     lane: Axis | None = None
     piece_low: DimLike = 0
     """Where the lanes' piece of their axis begins."""
+    tile: Axis | None = None
+    """In a tile the axis that copies run along, one step each; else they run along the lanes."""
     copies: int = 1
     tail: Vec | None = None
     """The lanes below the end of the axis."""
@@ -62,21 +64,28 @@ class Places:
         return dim if is_static(dim) else self.sizes[dim]
 
     def position(self, axis: Axis, copy: int) -> Bound:
-        start = self.at.index[axis]
-        return self.code.i64("add", start, copy * self.lanes if axis is self.at.lane else 0)
+        step = 1 if self.at.tile else self.lanes
+        moved = copy * step if axis is self.spread else 0
+        return self.code.i64("add", self.at.index[axis], moved)
+
+    @property
+    def spread(self) -> Axis | None:
+        """The axis that copies run along."""
+        return self.at.tile or self.at.lane
 
     def offset(self, at: Affine, copy: int) -> Bound:
         """The index at lane 0 of a copy."""
-        step = at.coefficient(self.at.lane) if self.at.lane else 0
         total = self.base(at)
-        if step != 0 and self.at.lane is not None:
-            moved = self.code.i64("mul", self.position(self.at.lane, copy), self.dim(step))
-            total = self.code.i64("add", total, moved)
+        for axis, step in at.terms:
+            if axis in (self.at.lane, self.at.tile):
+                moved = self.code.i64("mul", self.position(axis, copy), self.dim(step))
+                total = self.code.i64("add", total, moved)
         return total
 
     def base(self, at: Affine) -> Bound:
-        """The part of the index that does not vary along the lanes."""
-        rest = Affine(tuple((a, c) for a, c in at.terms if a is not self.at.lane), at.offset)
+        """The part of the index that varies neither along the lanes nor along a tile."""
+        inner = (self.at.lane, self.at.tile)
+        rest = Affine(tuple((a, c) for a, c in at.terms if a not in inner), at.offset)
         if rest not in self.at.offsets:
             total = self.dim(rest.offset)
             for axis, step in rest.terms:

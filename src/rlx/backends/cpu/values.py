@@ -20,7 +20,7 @@ class Values(Memory):
         """A reduction that is met under a guard."""
 
     def key(self, node: Expr, copy: int) -> tuple[Expr, int]:
-        return node, copy if self.at.lane in node.free else 0
+        return node, copy if self.spread in node.free else 0
 
     def needs(self, node: Expr) -> tuple[Expr, ...]:
         """The arguments that are made before it: of a choice only what this piece chooses."""
@@ -78,6 +78,10 @@ class Values(Memory):
                 return self.along(node.at, copy)
             case Inside():
                 return self.inside(node, copy)
+            case Load() if self.is_turned(node):
+                for number, made in enumerate(self.turned(node)):
+                    self.at.values[self.key(node, number)] = made
+                return self.at.values[self.key(node, copy)]
             case Load():
                 return self.load(node, copy, self.value)
             case Choose():
@@ -110,13 +114,13 @@ class Values(Memory):
     def guarded(self, node: Expr, copy: int, mask: Vec) -> Vec:
         """A value that is wanted only where the mask holds, as if this copy were the only one."""
         guard = mask if self.at.guard is None else mask & self.at.guard
-        lane, index = self.at.lane, dict(self.at.index)
-        if lane is not None:
-            index[lane] = self.position(lane, copy)
+        spread, index = self.spread, dict(self.at.index)
+        if spread is not None:
+            index[spread] = self.position(spread, copy)
         own = {
             self.key(n, 0): v
             for (n, c), v in self.at.values.items()
-            if c == (copy if lane in n.free else 0)
+            if c == (copy if spread in n.free else 0)
         }
         with self.scope(index=index, copies=1, guard=guard, values=own):
             return self.value(node, 0)
