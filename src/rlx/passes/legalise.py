@@ -19,6 +19,8 @@ from rlx.passes.context import Context
 MAX_ROUNDS = 32
 """How deep lowerings may nest: a lowering goes to simpler ops, so a chain of them is short."""
 
+CUT = "only the program that registered the op can run it: each call leaves native code for it"
+
 Path = Literal["native", "lowered", "unsupported"]
 
 
@@ -116,11 +118,14 @@ def _require_bounds(graph: Graph) -> None:
 
 
 def require_legal(graph: Graph, ctx: Context) -> Graph:
-    """The graph itself, if the target runs every node of it; an error otherwise."""
+    """The graph itself, if the target runs every node of it; an error otherwise. Where only the
+    host can do the work, the program is cut there, which is worth knowing."""
     for node in nodes_within(graph):
         claim = ctx.target.claim(node)
         if not claim.is_native:
             raise _unsupported(node, claim.reason, ctx)
+        if node.op == "custom":
+            ctx.log.note("cut", node, True, CUT)
     return graph
 
 
