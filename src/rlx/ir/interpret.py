@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,18 @@ from rlx.ir.mir import Graph, Node
 from rlx.shape import DimBinding, Shape
 
 
-def infer_binding(leaves: Sequence[Node], values: Mapping[str, Any]) -> dict[str, int]:
+class Leaf(Protocol):
+    """An input or param: its node, or what is known of it without one."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def attrs(self) -> Mapping[str, Any]: ...
+    @property
+    def shape(self) -> Any: ...
+
+
+def infer_binding(leaves: Sequence[Leaf], values: Mapping[str, Any]) -> dict[str, int]:
     """The sizes of the named dims, read off the arrays given for `leaves`."""
     sizes: dict[str, int] = {}
     open_: list[tuple[Dim, int]] = []
@@ -32,7 +43,7 @@ def infer_binding(leaves: Sequence[Node], values: Mapping[str, Any]) -> dict[str
 
 
 def _match_leaf(
-    leaf: Node, array: np.ndarray[Any, Any], sizes: dict[str, int]
+    leaf: Leaf, array: np.ndarray[Any, Any], sizes: dict[str, int]
 ) -> list[tuple[Dim, int]]:
     """Reads off dims that stand alone; expressions of dims are returned with their sizes."""
     name, shape = leaf.attrs["name"], leaf.shape
@@ -65,7 +76,7 @@ def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
             return False
 
 
-def mismatch(leaf: Node, array: np.ndarray[Any, Any]) -> GraphError:
+def mismatch(leaf: Leaf, array: np.ndarray[Any, Any]) -> GraphError:
     """The error of an array that is not what the leaf declares."""
     try:
         got = str(Shape(array.shape, DType.of(array.dtype)))
@@ -76,7 +87,7 @@ def mismatch(leaf: Node, array: np.ndarray[Any, Any]) -> GraphError:
     )
 
 
-def checked_array(leaf: Node, value: Any, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
+def checked_array(leaf: Leaf, value: Any, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
     """`value` as an array of exactly the declared dtype and bound dims."""
     array = np.asarray(value)
     shape: Shape = leaf.shape.bind(sizes)

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rlx.errors import Error
 from rlx.ir.interpret import checked_array, infer_binding
-from rlx.ir.mir import Graph, Node
+from rlx.ir.mir import Graph
 from rlx.op import Array
 from rlx.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """An input or a param by itself: what its node says, without the graph around it."""
+
+    op: str
+    name: str
+    shape: Shape
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        return {"name": self.name, "shape": self.shape}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +33,22 @@ class Interface:
     """Inputs, params and outputs, in the user's order."""
 
     name: str
-    inputs: tuple[Node, ...]
-    params: tuple[Node, ...]
+    inputs: tuple[Leaf, ...]
+    params: tuple[Leaf, ...]
     outputs: tuple[tuple[str, Shape], ...]
 
     @classmethod
     def of(cls, graph: Graph) -> Interface:
         outputs = tuple((n, o.shape) for n, o in zip(graph.output_names, graph.outputs))
-        return cls(graph.name, tuple(graph.inputs), tuple(graph.params), outputs)
+        inputs, params = (
+            tuple(Leaf(n.op, n.attrs["name"], n.shape) for n in leaves)
+            for leaves in (graph.inputs, graph.params)
+        )
+        return cls(graph.name, inputs, params, outputs)
 
     def bind(self, params: Mapping[str, Array], inputs: Sequence[Array]) -> dict[str, int]:
         """The sizes of named dims, read off the arrays; an error names the one that is wrong."""
-        named = {n.attrs["name"]: a for n, a in zip(self.inputs, inputs, strict=True)}
+        named = {n.name: a for n, a in zip(self.inputs, inputs, strict=True)}
         return infer_binding([*self.inputs, *self.params], {**params, **named})
 
     def checked(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
@@ -49,7 +67,7 @@ class Interface:
         """Outputs are written while inputs are still read, so none may share memory."""
         names = [n for n, _ in self.outputs]
         given = [(f"out for {n!r}", o) for n, o in zip(names, outs) if o is not None]
-        others = [(f"input {n.attrs['name']!r}", a) for n, a in zip(self.inputs, inputs)]
+        others = [(f"input {n.name!r}", a) for n, a in zip(self.inputs, inputs)]
         for i, (what, out) in enumerate(given):
             for other, array in (*given[:i], *others):
                 if np.may_share_memory(out, array):
