@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlx.backends.cpu import products
-from rlx.backends.cpu.loops import loop_task
+from rlx.backends.cpu.loop_task import loop_task
 from rlx.backends.cpu.specials import makers
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers
 from rlx.backends.cpu.tiling import NoGemm

@@ -1,0 +1,63 @@
+"""Loop kernels as tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rlx.backends.cpu import emit
+from rlx.backends.cpu.task import OUT_OF_RANGE, Buffer, Machine, Task, grain_of, nanoseconds
+from rlx.dim import DimLike
+from rlx.kernel.expr import Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.schedule import COSTS, choose, scratch_bytes, sizes_of
+from rlx.kernel.spell import copied
+
+
+def loop_task(
+    kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], machine: Machine, name: str
+) -> Task:
+    """The task of a loop kernel; its operands and results are these buffers. It is called with
+    what it reads only."""
+    kernel, read = _read_only(emit.legal(kernel))
+    schedule = choose(kernel, machine)
+    function = emit.emit(kernel, schedule, machine.isa, name)
+    units = schedule.parallel.extent if schedule.parallel else 1
+    return Task(
+        function,
+        (*(given[i] for i in read), *made),
+        sizes_of(kernel),
+        units,
+        grain_of(units, _nanoseconds(kernel)),
+        scratch_bytes(schedule),
+        (OUT_OF_RANGE,) * sum(isinstance(n, Load) and bool(n.args) for n in kernel.nodes),
+    )
+
+
+def _nanoseconds(kernel: Kernel) -> DimLike:
+    """By the memory it touches, and by what is done at each point of its axes."""
+    traffic: DimLike = 0
+    for shape in (*kernel.operands, *kernel.results):
+        traffic = traffic + shape.size_bytes
+    points: DimLike = 1
+    for axis in dict.fromkeys((*kernel.axes, *kernel.reduced)):
+        points = points * axis.extent
+    ops = [getattr(n, "op", None) for n in kernel.nodes]
+    work = sum(COSTS.get(o.name, 1) for o in ops if o is not None)
+    return nanoseconds(points * work, traffic)
+
+
+def _read_only(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
+    """The kernel with the operands that it reads, and their numbers before."""
+    loads = [n for n in kernel.nodes if isinstance(n, Load)]
+    read = tuple(sorted({n.operand for n in loads}))
+    if read == tuple(range(len(kernel.operands))):
+        return kernel, read
+    exprs = Exprs()
+    made: dict[Expr, Expr] = {}
+    for node in kernel.nodes:
+        args = [made[a] for a in node.args]
+        moved = replace(node, operand=read.index(node.operand)) if isinstance(node, Load) else node
+        made[node] = copied(moved, args, exprs)
+    stores = tuple(Store(s.result, s.at, made[s.value]) for s in kernel.stores)
+    operands = tuple(kernel.operands[i] for i in read)
+    return replace(kernel, stores=stores, operands=operands), read
