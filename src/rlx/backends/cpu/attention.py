@@ -9,12 +9,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
+from rlx.backends.cpu.attention_few import (
+    Chunks,
+    Joined,
+    chunks_of,
+    record_of,
+    scratch_of,
+    sizes_of,
+)  # fmt: skip
 from rlx.backends.cpu.attention_form import Common, Form
 from rlx.backends.cpu.attention_rows import KEY_BLOCK, Rows, scratch_places
 from rlx.backends.cpu.emit import Function
 from rlx.backends.cpu.ir import Bound
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.task import Recipe, Step, Task, buffers, grain_of, nanoseconds
+from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers, grain_of, nanoseconds
 from rlx.backends.cpu.tile import emit_tiles
 from rlx.backends.cpu.tiling import Tiling
 from rlx.backends.cpu.writer import Writer
@@ -26,18 +34,54 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.form_contract import form_contract
 from rlx.shape import Shape
 
+FEW = 4
+"""Up to as many rows have lanes along the depth; more fill lanes of their own."""
+
 
 def make(step: Step, name: str) -> Recipe:
     """How an attention runs."""
     form = Form.of(step)
-    tilings = _tilings(form, step.isa)
+    if is_static(form.rows) and 0 < form.rows <= FEW:
+        return _of_few(form, step.isa, name, form.rows)
+    return _of_rows(form, step.isa, name)
+
+
+def _of_rows(form: Form, isa: Isa, name: str) -> Recipe:
+    """Blocks of rows over all keys."""
+    tilings = _tilings(form, isa)
     places = [scratch_places(form, t) for t in tilings]
-    function = _function(form, tilings, step.isa, name)
+    function = _function(form, tilings, isa, name)
     units = form.batch * form.kv_heads * _parts(form.rows, tilings[0].columns)
     grain = grain_of(units, nanoseconds(form.flops, form.traffic))
-    given = buffers(len(step.operands), 1)
     scratch = functools.reduce(dim_max, (p["end"] * form.compute.itemsize for p in places))
-    return Recipe((Task(function, given, _sizes(form, tilings), units, grain, scratch),))
+    task = Task(function, _given(form, RESULT), _sizes(form, tilings), units, grain, scratch)
+    return Recipe((task,))
+
+
+def _of_few(form: Form, isa: Isa, name: str, rows: int) -> Recipe:
+    """All rows over chunks of keys, and then the chunks together."""
+    shared: dict[str, str] = {}
+    chunks, joined = Chunks(form, isa, rows, shared), Joined(form, isa, rows, shared)
+    chunks.write()
+    joined.write()
+    size, sizes, heads = form.compute.itemsize, sizes_of(form, isa), form.batch * form.kv_heads
+    units = heads * chunks_of(form)
+    first = Task(
+        chunks.function(name), _given(form, RECORDS), sizes, units,
+        grain_of(units, nanoseconds(form.flops, form.traffic)), scratch_of(form, isa, rows) * size,
+    )  # fmt: skip
+    records = units * rows * record_of(form, isa) * size
+    ns = nanoseconds(0, records)
+    second = Task(joined.function(f"{name}.joined"), (RECORDS, RESULT), sizes, heads * rows,
+                  grain_of(heads * rows, ns))  # fmt: skip
+    return Recipe((first, second), (records,))
+
+
+RECORDS, RESULT = Buffer("temp", 0), Buffer("result", 0)
+
+
+def _given(form: Form, made: Buffer) -> tuple[Buffer, ...]:
+    return *buffers(3 + (form.mask is not None), 0), made
 
 
 def _sizes(form: Form, tilings: Sequence[Tiling]) -> tuple[DimLike, ...]:

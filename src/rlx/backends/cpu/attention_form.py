@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlx.backends.cpu.ir import Bound, Vec
 from rlx.backends.cpu.task import Step
 from rlx.dim import DimLike, is_static
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
+
+Q, K, V, MASK = range(4)
+"""The buffers of operands."""
+INF = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,21 @@ class Form:
             if layout is not None:
                 yield from (*layout.dims, *layout.strides, layout.offset)
 
+    def masked(self, s: Vec, mask: Vec) -> Vec:
+        """Scores under what was read of a custom mask or a bias; NaN shows a key."""
+        if self.kind == "bias":
+            return s + mask
+        return s.like(-INF).where(hidden(mask), s)
+
+    def divisor(self, total: Vec, keys: Bound) -> Vec:
+        """What sums of values are divided by. A row without a weight gives zeros, but not where
+        infinite scores alone are the cause."""
+        is_none = total.equals(0.0)
+        if self.kind == "none":
+            empty = total.code.let(f"icmp eq i64 {keys}, 0")
+            is_none = is_none & total.code.splat(empty, DType.BOOL)
+        return total.like(1.0).where(is_none, total)
+
     @property
     def flops(self) -> DimLike:
         pairs = self.batch * self.q.dims[1] * self.queries * self.keys
@@ -122,6 +142,11 @@ class Form:
         """The bytes of keys and values: what is read most where queries are few."""
         lines = self.batch * self.kv_heads * self.keys
         return lines * (self.depth + self.value_depth) * self.dtype.itemsize
+
+
+def hidden(mask: Vec) -> Vec:
+    """Where a custom mask hides the key."""
+    return ~mask if mask.dtype is DType.BOOL else mask < 0.5
 
 
 @dataclass(frozen=True, slots=True)

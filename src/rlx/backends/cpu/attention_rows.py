@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from rlx.backends.cpu import maths
-from rlx.backends.cpu.attention_form import Common, Form
+from rlx.backends.cpu.attention_form import INF, MASK, Common, Form, K, Q, V, hidden
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
@@ -35,9 +35,6 @@ KEY_BLOCK = 48
 ARGS = (
     "ptr %buffers, ptr %sizes, i64 %batch, i64 %head, i64 %first, i64 %count, ptr noalias %scratch"
 )
-Q, K, V, MASK = range(4)
-"""The buffers; the result is behind the operands."""
-INF = float("inf")
 FAR = 2**30
 
 
@@ -327,24 +324,17 @@ class Rows(Writer):
 
         def made(s: Vec, line: str, _n: int) -> Vec:
             at = self.place(layout, ("%batch", head, 0, self.code.i64("add", key, line)))
-            return self._masked(s, load(self.code, dtype, self.pointer(MASK, at, dtype), 0))
+            return self.form.masked(s, load(self.code, dtype, self.pointer(MASK, at, dtype), 0))
 
         return made
 
     def _own_mask(self, s: Vec, line: str, n: int) -> Vec:
         at = self._of(self.at["mask"], line, n * self.code.lanes)
-        return self._masked(s, load(self.code, self.kind, at))
-
-    def _masked(self, s: Vec, mask: Vec) -> Vec:
-        if self.form.kind == "bias":
-            return s + mask
-        hidden = ~mask if mask.dtype is DType.BOOL else mask < 0.5
-        return s.like(-INF).where(hidden, s)
+        return self.form.masked(s, load(self.code, self.kind, at))
 
     def _shown(self, mask: Vec) -> Vec:
-        """1 where a custom mask shows the key, else 0: NaN shows it."""
-        hidden = ~mask if mask.dtype is DType.BOOL else mask < 0.5
-        return self.code.const(0, self.kind).where(hidden, 1)
+        """1 where a custom mask shows the key, else 0."""
+        return self.code.const(0, self.kind).where(hidden(mask), 1)
 
     # -- softmax ----------------------------------------------------------------------------------
 
@@ -406,23 +396,14 @@ class Rows(Writer):
     def _finish(self) -> None:
         """The rows of the result: sums of values over sums of weights. Lanes past the last row
         are the same as the last, bit by bit, so they may be stored, too."""
-        code = self.code
+        code, keys = self.code, self.size(self.form.keys)
         with code.count(0, self._until_vector(), code.lanes) as lane:
             total = load(code, self.kind, self._of(self.totals, 0, lane))
-            self._store_rows(total.like(1.0) / self._divisor(total), lane)
+            self._store_rows(total.like(1.0) / self.form.divisor(total, keys), lane)
 
     def _until_vector(self) -> Bound:
         """Behind the last vector that has a row."""
         return self.width if self.tiling.vectors == 1 else "%count"
-
-    def _divisor(self, total: Vec) -> Vec:
-        """A row without a weight gives zeros, but not where infinite scores alone are the cause."""
-        code, keys = self.code, self.size(self.form.keys)
-        is_none = total.equals(0.0)
-        if self.form.kind == "none":
-            empty = code.let(f"icmp eq i64 {keys}, 0")
-            is_none = is_none & code.splat(empty, DType.BOOL)
-        return total.like(1.0).where(is_none, total)
 
     def _store_rows(self, shares: Vec, lane: str) -> None:
         code, layout, dtype = self.code, self.form.out, self.form.dtype

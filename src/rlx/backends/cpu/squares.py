@@ -22,6 +22,17 @@ def turned(vectors: Sequence[Vec]) -> list[Vec]:
     return made
 
 
+def summed(vectors: Sequence[Vec]) -> Vec:
+    """The sum of the lanes of vector i in lane i: blocks of 1, 2, 4 … are exchanged and added, so
+    that half of the vectors are left each time."""
+    made, size = list(vectors), 1
+    while len(made) > 1:
+        pairs = zip(made[::2], made[1::2])
+        made = [a + b for a, b in (_exchanged(x, y, size) for x, y in pairs)]
+        size *= 2
+    return made[0]
+
+
 def turn(code: Code, dtype: DType, given: tuple[str, Bound], to: tuple[str, Bound]) -> None:
     """Turn a square in memory: to[j, i] = given[i, j], each an address and the stride of its lines,
     whose elements are side by side. A function of its own, as LLVM takes long over shuffles."""
