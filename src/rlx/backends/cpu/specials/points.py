@@ -1,0 +1,176 @@
+"""The points of transforms from and to memory: real and imaginary parts, apart or in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlx.backends.cpu.halves import HALVES, rounded_to_half
+from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec, literal
+from rlx.backends.cpu.lanes import advanced, load, store
+from rlx.backends.cpu.work import below
+from rlx.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Real numbers in memory, a stride apart."""
+
+    pointer: str
+    dtype: DType
+    stride: Bound = 1
+
+    def at(self, code: Code, number: Bound) -> Numbers:
+        """From another one on."""
+        place = code.i64("mul", self.stride, number)
+        return Numbers(advanced(code, self.pointer, place, self.dtype), self.dtype, self.stride)
+
+    def every(self, code: Code, step: int) -> Numbers:
+        return Numbers(self.pointer, self.dtype, code.i64("mul", self.stride, step))
+
+
+def copy(code: Code, given: Numbers, to: Numbers, count: Bound, scale: str | float = 1.0) -> None:
+    """Numbers from one place to another, times a factor: a number, or the name of an f64."""
+    lanes = 1
+    if given.stride == to.stride == 1:
+        lanes = min(code.isa.lanes(d.compute) for d in (given.dtype, to.dtype))
+    is_scaled = scale != 1.0
+    name = f"points.copy.{given.dtype}.{to.dtype}.{lanes}.{'scaled' if is_scaled else 'plain'}"
+    args = "ptr %x, i64 %xs, ptr %y, i64 %ys, i64 %n, double %scale"
+    kinds = given.dtype, to.dtype
+    _shared(code, name, args, lanes, lambda inner: _copy(inner, *kinds, is_scaled))
+    text = scale if isinstance(scale, str) else literal(scale, DType.F64)
+    code.do(
+        f"call void @{name}(ptr {given.pointer}, i64 {given.stride}, ptr {to.pointer}, "
+        f"i64 {to.stride}, i64 {count}, double {text})"
+    )
+
+
+def zero(code: Code, to: Numbers, count: Bound) -> None:
+    lanes = code.isa.lanes(to.dtype) if to.stride == 1 else 1
+    name = f"points.zero.{to.dtype}.{lanes}"
+    _shared(code, name, "ptr %y, i64 %ys, i64 %n", lanes, lambda inner: _zero(inner, to.dtype))
+    code.do(f"call void @{name}(ptr {to.pointer}, i64 {to.stride}, i64 {count})")
+
+
+def from_pairs(code: Code, given: Numbers, re: Numbers, im: Numbers, count: Bound) -> None:
+    """Pairs that lie side by side, to parts that do."""
+    name = f"points.from_pairs.{given.dtype}.{re.dtype}"
+    kinds = given.dtype, re.dtype
+    lanes = min(code.isa.lanes(d) for d in kinds)
+    args = "ptr %x, ptr %re, ptr %im, i64 %n"
+    _shared(code, name, args, lanes, lambda inner: _from_pairs(inner, *kinds))
+    pointers = f"ptr {given.pointer}, ptr {re.pointer}, ptr {im.pointer}"
+    code.do(f"call void @{name}({pointers}, i64 {count})")
+
+
+def to_pairs(
+    code: Code, re: Numbers, im: Numbers, to: Numbers, count: Bound, scale: str | float
+) -> None:
+    name = f"points.to_pairs.{re.dtype}.{to.dtype}"
+    kinds = re.dtype, to.dtype
+    lanes = min(code.isa.lanes(d) for d in kinds)
+    args = "ptr %re, ptr %im, ptr %y, i64 %n, double %scale"
+    _shared(code, name, args, lanes, lambda inner: _to_pairs(inner, *kinds))
+    text = scale if isinstance(scale, str) else literal(scale, DType.F64)
+    pointers = f"ptr {re.pointer}, ptr {im.pointer}, ptr {to.pointer}"
+    code.do(f"call void @{name}({pointers}, i64 {count}, double {text})")
+
+
+def _shared(code: Code, name: str, args: str, lanes: int, build: Callable[[Code], None]) -> None:
+    if name not in code.shared:
+        inner = Code(lanes, code.isa, code.shared)
+        build(inner)
+        inner.do("ret void")
+        code.shared[name] = inner.function(f"define internal void @{name}({args})")
+
+
+def _runs(code: Code, body: Callable[[Bound, Vec | None], None]) -> None:
+    """Whole vectors up to %n, and the lanes that are left."""
+    rest = code.let(f"urem i64 %n, {code.lanes}")
+    end = code.i64("sub", "%n", rest)
+    with code.count(0, end, code.lanes) as i:
+        body(i, None)
+    if code.lanes > 1:
+        with code.when(code.let(f"icmp ne i64 {rest}, 0")):
+            body(end, below(code, rest))
+
+
+def _scale(code: Code, value: Vec) -> Vec:
+    return value * code.splat("%scale", DType.F64).to(value.dtype)
+
+
+def _put(
+    code: Code, value: Vec, dtype: DType, at: str, mask: Vec | None, stride: Bound = 1
+) -> None:
+    if dtype in HALVES and value.dtype is DType.F64:
+        value = rounded_to_half(value, dtype)
+    store(code, value.to(dtype.compute), dtype, at, stride, mask)
+
+
+def _copy(code: Code, given: DType, to: DType, is_scaled: bool) -> None:
+    is_one = code.lanes == 1
+
+    def body(i: Bound, mask: Vec | None) -> None:
+        places = [code.i64("mul", i, s) if is_one else i for s in ("%xs", "%ys")]
+        x = load(code, given, advanced(code, "%x", places[0], given), 0 if is_one else 1, mask)
+        x = x.to(to.compute) if x.dtype.itemsize < to.compute.itemsize else x
+        x = _scale(code, x) if is_scaled else x
+        _put(code, x, to, advanced(code, "%y", places[1], to), mask)
+
+    _runs(code, body)
+
+
+def _zero(code: Code, dtype: DType) -> None:
+    def body(i: Bound, mask: Vec | None) -> None:
+        place = code.i64("mul", i, "%ys") if code.lanes == 1 else i
+        store(code, code.const(0.0, dtype), dtype, advanced(code, "%y", place, dtype), 1, mask)
+
+    _runs(code, body)
+
+
+def _from_pairs(code: Code, given: DType, to: DType) -> None:
+    def body(i: Bound, mask: Vec | None) -> None:
+        at = advanced(code, "%x", code.i64("mul", i, 2), given)
+        for part, (start, name) in enumerate(((at, "%re"), (advanced(code, at, 1, given), "%im"))):
+            is_whole = mask is None
+            x = (
+                _every_other(code, at, part, given)
+                if is_whole
+                else load(code, given, start, 2, mask)
+            )
+            _put(code, x, to, advanced(code, name, i, to), mask)
+
+    _runs(code, body)
+
+
+def _every_other(code: Code, at: str, first: int, dtype: DType) -> Vec:
+    """The real or imaginary parts of whole pairs."""
+    kind = f"<{2 * code.lanes} x {ELEMENT[dtype]}>"
+    both = code.let(f"load {kind}, ptr {at}, align {dtype.itemsize}")
+    picks = ", ".join(f"i32 {2 * n + first}" for n in range(code.lanes))
+    text = f"shufflevector {kind} {both}, {kind} poison, {code.vector('i32')} <{picks}>"
+    return Vec(code, code.let(text), dtype)
+
+
+def _to_pairs(code: Code, given: DType, to: DType) -> None:
+    def body(i: Bound, mask: Vec | None) -> None:
+        parts = [load(code, given, advanced(code, p, i, given), 1, mask) for p in ("%re", "%im")]
+        values = [_scale(code, x).to(to) for x in parts]
+        at = advanced(code, "%y", code.i64("mul", i, 2), to)
+        if mask is None:
+            _interleaved(code, values, at, to)
+            return
+        for start, value in zip((at, advanced(code, at, 1, to)), values):
+            store(code, value, to, start, 2, mask)
+
+    _runs(code, body)
+
+
+def _interleaved(code: Code, values: list[Vec], at: str, dtype: DType) -> None:
+    re, im = values
+    kind = f"<{2 * code.lanes} x {ELEMENT[dtype]}>"
+    picks = ", ".join(f"i32 {n}, i32 {code.lanes + n}" for n in range(code.lanes))
+    mask = f"<{2 * code.lanes} x i32> <{picks}>"
+    both = code.let(f"shufflevector {re.type} {re.text}, {im.type} {im.text}, {mask}")
+    code.do(f"store {kind} {both}, ptr {at}, align {dtype.itemsize}")
