@@ -33,6 +33,7 @@ class Limits:
     read_gb_s: float
     copy_gb_s: float
     cache_gb_s: float
+    cache_copy_gb_s: float
 
     def floor_us(self, workload: Workload) -> float:
         return self.least_us(workload.flops, workload.reads, workload.writes)
@@ -44,10 +45,11 @@ class Limits:
 
     def _memory(self, reads: float, writes: float) -> float:
         """Nanoseconds: what is both read and written goes at the speed of a copy."""
-        if reads + writes < cache_bytes() / 2:
-            return (reads + writes) / self.cache_gb_s
+        is_cached = reads + writes < cache_bytes() / 2
+        read = self.cache_gb_s if is_cached else self.read_gb_s
+        copy = self.cache_copy_gb_s if is_cached else self.copy_gb_s
         both = min(reads, writes)
-        return 2 * both / self.copy_gb_s + (reads - both) / self.read_gb_s
+        return 2 * both / copy + (reads - both) / read + (writes - both) / copy
 
     def as_dict(self) -> dict[str, float]:
         return {k: round(v, 1) for k, v in asdict(self).items()}
@@ -96,8 +98,9 @@ def _source() -> str:
     add = [f"%b{j} = fadd VEC %a{j}, %v{j}" for j in range(CHAINS)]
     store = [line for j in range(CHAINS) for line in (
         f"%r{j} = getelementptr i8, ptr %to, i64 %o{j}",
-        f"store VEC %v{j}, ptr %r{j}, align {size}, !nontemporal !0",
+        f"store VEC %v{j}, ptr %r{j}, align {size}",
     )]  # fmt: skip
+    past_cache = [f"{s}, !nontemporal !0" if s.startswith("store") else s for s in store]
     return "\n".join([
         f"declare <{lanes} x float> @llvm.fma.v{lanes}f32(<{lanes} x float>, <{lanes} x float>, "
         f"<{lanes} x float>)",
@@ -105,7 +108,8 @@ def _source() -> str:
         .replace(f"<{lanes} x float> %x, i64 %n", "i64 %n")
         .replace("start: br", f"start: %x = load <{lanes} x float>, ptr %sink, align 4\nbr"),
         _loop("read", "ptr %from", size * CHAINS, [*begin, *load, *add], _gathered()),
-        _loop("copy", "ptr %from, ptr %to", size * CHAINS, [*load, *store], ""),
+        _loop("copy", "ptr %from, ptr %to", size * CHAINS, [*load, *past_cache], ""),
+        _loop("recopy", "ptr %from, ptr %to", size * CHAINS, [*load, *store], ""),
         "!0 = !{i32 1}",
     ])  # fmt: skip
 
@@ -186,7 +190,7 @@ def measure(threads: int) -> Limits:
     """The limits of so many threads, in a few seconds."""
     loops = Loops()
     multiply, read = loops.function("multiply", 0), loops.function("read", 1)
-    copy = loops.function("copy", 2)
+    copy, cached = loops.function("copy", 2), loops.function("recopy", 2)
     sinks = [Pages(1 << 16) for _ in range(threads)]
     large = [(Pages(LARGE), Pages(LARGE)) for _ in range(threads)]
     small = [Pages(SMALL) for _ in range(threads)]
@@ -202,12 +206,17 @@ def measure(threads: int) -> Limits:
     def copied(i: int) -> None:
         copy(large[i][0].address, large[i][1].address, LARGE, sinks[i].address)
 
+    def recopied(i: int) -> None:
+        for _ in range(times):
+            cached(small[i].address, large[i][0].address, SMALL, sinks[i].address)
+
     flops = _best_alone(lambda i: multiply(steps * CHAINS, sinks[i].address), threads)
     return Limits(
         gflops=2.0 * steps * CHAINS * _lanes() * threads / flops / 1e9,
         read_gb_s=LARGE * threads / _best(streamed, threads) / 1e9,
         copy_gb_s=2 * LARGE * threads / _best(copied, threads) / 1e9,
         cache_gb_s=times * SMALL * threads / _best(reread, threads) / 1e9,
+        cache_copy_gb_s=2 * times * SMALL * threads / _best(recopied, threads) / 1e9,
     )
 
 
