@@ -7,13 +7,14 @@ import functools
 
 from rlx.backends.cpu.context import NUM_WORDS, Mode, Word
 from rlx.backends.cpu.isa import host
-from rlx.backends.cpu.jit import Native
+from rlx.backends.cpu.jit import Native, compiled
+from rlx.backends.cpu.native.blob import Blob
 from rlx.backends.cpu.native.support import support
+from rlx.backends.cpu.native.text import Function
 
 CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 KERNELS = """
-declare i64 @llvm.readcyclecounter()
 
 ; adds 1 to each of its units, notes the worker's scratch, and fails at unit sizes[0]
 define internal i32 @mark(ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch) {
@@ -112,3 +113,78 @@ def call_marks(data, units, grain, rounds, threads, bad=-1):
     call = CALL(pool.call_address)
     code = call(pool.address, ctypes.addressof(words), marks().address("run"))
     return code, [scratch[8 * i] for i in range(threads)]
+
+
+def _loop(f: Function, pointers, count, body) -> None:
+    """`body` makes a float of one float of each pointer but the last, where it goes."""
+    *sources, target = pointers
+    with f.count(count) as i:
+        places = [f.let(f"getelementptr float, ptr {p}, i64 {i}") for p in sources]
+        value = body(*(f.let(f"load float, ptr {p}") for p in places))
+        f.do(f"store float {value}, ptr {f.let(f'getelementptr float, ptr {target}, i64 {i}')}")
+
+
+def _start(f: Function):
+    """The number of elements, the needs and the externals."""
+    count = f.word(f.address("%context", Word.SYMBOLS))
+    needs, arrays = (f.address("%context", w) for w in (Word.NEEDS, Word.EXTERNALS))
+    return count, needs, arrays
+
+
+def _module(f: Function) -> str:
+    return f.text() + "attributes #0 = { nounwind }\n"
+
+
+@functools.cache
+def scaled_sum() -> Blob:
+    """out[n] = x[n] · w + y[n] by way of the arena; fails at step 5 with code 3 if x[0] is -77.
+    `w` is the first of the packed weights; a param, whose value is 1, is multiplied too."""
+    f = Function("define i32 @run(ptr %context)")
+    count, needs, arrays = _start(f)
+    size = f.let(f"shl i64 {count}, 2")
+    with f.when(f.test("eq", "i64", f.word("%context", Word.MODE), 0)):
+        for place, value in enumerate((size, 4, size, count, count, count)):
+            f.put(f"i64 {value}", needs, place)
+        over = f.let(f"zext i1 {f.test('sgt', 'i64', count, 10_000_000)} to i64")
+        f.put(f"i64 {over}", needs, 6)
+        f.give("i32 0")
+    x, y, param, out = (f.address(arrays, i) for i in range(4))
+    with f.when(f.test("sgt", "i64", count, 0)):
+        first = f.let(f"load float, ptr {x}")
+        with f.when(f.let(f"fcmp oeq float {first}, -77.0")):
+            f.put(f"i64 {5 << 32 | 3}", "%context", Word.FAILED)
+            f.give("i32 3")
+    w = f.let(f"load float, ptr {f.address('%context', Word.WEIGHTS)}")
+    p = f.let(f"load float, ptr {param}")
+    arena = f.address("%context", Word.ARENA)
+    _loop(f, (x, arena), count, lambda a: f.let(f"fmul float {a}, {w}"))
+    _loop(f, (arena, arena), count, lambda a: f.let(f"fmul float {a}, {p}"))
+    _loop(f, (arena, y, out), count, lambda a, b: f.let(f"fadd float {a}, {b}"))
+    f.give("i32 0")
+    return compiled(_module(f), host())
+
+
+@functools.cache
+def positives() -> Blob:
+    """The numbers of x[n] above 0, side by side, and how many there are, f32 of rank 0."""
+    f = Function("define i32 @run(ptr %context)")
+    count, needs, arrays = _start(f)
+    size = f.let(f"shl i64 {count}, 2")
+    with f.when(f.test("eq", "i64", f.word("%context", Word.MODE), 0)):
+        for place, value in enumerate((0, 0, size, count, 4, count, 0)):
+            f.put(f"i64 {value}", needs, place)
+        f.give("i32 0")
+    x, out, total = (f.address(arrays, i) for i in range(3))
+    found = f.slot()
+    f.put("i64 0", found)
+    with f.count(count) as i:
+        value = f.let(f"load float, ptr {f.let(f'getelementptr float, ptr {x}, i64 {i}')}")
+        with f.when(f.let(f"fcmp ogt float {value}, 0.0")):
+            number = f.word(found)
+            place = f.let(f"getelementptr float, ptr {out}, i64 {number}")
+            f.do(f"store float {value}, ptr {place}")
+            f.put(f"i64 {f.add(number, 1)}", found)
+    f.do(f"store float {f.let(f'uitofp i64 {f.word(found)} to float')}, ptr {total}")
+    f.put(f"i64 {f.word(found)}", needs, 3)
+    f.give("i32 0")
+    return compiled(_module(f), host())

@@ -12,6 +12,7 @@ import platform
 from collections.abc import Callable
 from threading import RLock
 
+from rlx.backends.cpu.native.binder_text import binder_text
 from rlx.backends.cpu.native.blob import Blob
 from rlx.backends.cpu.native.code import Loaded
 from rlx.backends.cpu.native.pool import Pool
@@ -21,7 +22,7 @@ ATTRIBUTES = "attributes #0 = { nounwind }"
 
 
 def support_text(arch: str) -> str:
-    return "\n".join([pool_text(arch), ATTRIBUTES, ""])
+    return "\n".join([pool_text(arch), binder_text(), ATTRIBUTES, ""])
 
 
 def support_key() -> str:

@@ -1,0 +1,251 @@
+"""Calling a model from Python: the quick way, natively, and the same step by step.
+
+    entry = Entry(binding, Loaded(blob), support())
+    entry.set_weights(owner, address, param_addresses)
+    fast = entry.callable(slow)
+
+`fast(*inputs)` or `fast(*inputs, *outputs)` runs the model if everything is as it should be, and
+else gives what `slow` gives for the same arguments. `slow` checks and mends them, and runs the
+model with `entry.invoke`. The callable owns all it needs; the entry knows nothing of it, so that
+nothing here refers to itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.context import NUM_WORDS, Mode, Word
+from rlx.backends.cpu.native.binder_text import SMALL
+from rlx.backends.cpu.native.blocks import Block, Keeper
+from rlx.backends.cpu.native.code import Loaded
+from rlx.backends.cpu.native.objects import array_functions, can_bind, python_functions
+from rlx.backends.cpu.native.support import Support
+from rlx.backends.cpu.native.table import (
+    KEPT,
+    NUM_BLOCK_SLOTS,
+    NUM_OUTPUT_SLOTS,
+    NUM_SLOTS,
+    Binding,
+    Needs,
+    OutputSlot,
+    Slot,
+)
+from rlx.errors import Error
+from rlx.op import Array
+
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+_FASTCALL = 0x80
+_NAME = ctypes.create_string_buffer(b"rlx_model")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAt:
+    """A step of the model that failed, and the code it gave."""
+
+    step: int
+    code: int
+
+
+class _Owner(np.ndarray[Any, Any]):
+    """Words, and what must live as long as they do."""
+
+    owned: Any = None
+
+
+def _owner(words: Sequence[int], owned: Any) -> _Owner:
+    made = np.array([ctypes.c_int64(w).value for w in words], np.int64).view(_Owner)
+    made.owned = owned
+    return made
+
+
+class Entry:
+    """A loaded model, ready to be called by any number of threads."""
+
+    def __init__(self, binding: Binding, code: Loaded, support: Support) -> None:
+        self.binding, self._code, self._support = binding, code, support
+        self._run = code.address("run")
+        self._words = np.zeros(NUM_SLOTS, np.int64)
+        self._arena_words = np.zeros(KEPT * NUM_BLOCK_SLOTS, np.int64)
+        self._inputs = np.array([w for i in binding.inputs for w in _input_words(i)], np.int64)
+        self._outputs = np.zeros((len(binding.outputs), NUM_OUTPUT_SLOTS), np.int64)
+        self._cached = np.zeros(binding.num_symbols + binding.num_needs, np.int64)
+        self._weights: _Owner | None = None
+        self._describe_outputs()
+        self._arenas = Keeper(self._arena_words, is_bounded=False)
+        self._keepers = [Keeper(o[OutputSlot.BLOCKS :], is_bounded=True) for o in self._outputs]
+        self._fill()
+
+    def _describe_outputs(self) -> None:
+        for words, output in zip(self._outputs, self.binding.outputs):
+            known = id(output.dtype), output.rank, output.dtype.itemsize, int(output.is_measured)
+            words[: OutputSlot.BLOCKS] = known
+
+    def _fill(self) -> None:
+        """All that does not change."""
+        binding, pool = self.binding, self._support.pool
+        cached = self._cached.ctypes.data
+        known = {
+            Slot.NUM_INPUTS: len(binding.inputs), Slot.NUM_OUTPUTS: len(binding.outputs),
+            Slot.NUM_PARAMS: binding.num_params, Slot.NUM_SYMBOLS: binding.num_symbols,
+            Slot.NUM_NEEDS: binding.num_needs, Slot.INPUT_DIMS: binding.input_dims,
+            Slot.RUN: self._run, Slot.CALL: pool.call_address, Slot.POOL: pool.address,
+            Slot.THREADS: binding.threads, Slot.HOST: binding.host,
+            Slot.INPUTS: self._inputs.ctypes.data, Slot.OUTPUTS: self._outputs.ctypes.data,
+            Slot.ARENAS: self._arena_words.ctypes.data, Slot.CACHED_SYMBOLS: cached,
+            Slot.CACHED_NEEDS: cached + 8 * binding.num_symbols, Slot.ARRAY_TYPE: id(np.ndarray),
+        }  # fmt: skip
+        for slot, value in known.items():
+            self._words[slot] = value
+        if can_bind():
+            self._words[Slot.NEW_ARRAY : Slot.SET_BASE + 1] = array_functions()
+            self._words[Slot.SAVE_THREAD : Slot.SET_ITEM + 1] = python_functions()
+
+    # -- the quick way --------------------------------------------------------------------------
+
+    def callable(self, slow: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of Python that is native code; `slow` itself where objects are laid out in a
+        way that native code does not know."""
+        if not can_bind():
+            return slow
+        entry = self._support.code.address("entry")
+        method = ctypes.addressof(_NAME), entry, _FASTCALL, 0
+        words = self._words.ctypes.data, id(slow), *method
+        bound = _owner(words, (self, slow))
+        make = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 4)
+        new = make(("PyCMethod_New", ctypes.pythonapi))
+        return new(bound.ctypes.data + 16, id(bound), None, None)
+
+    # -- weights --------------------------------------------------------------------------------
+
+    def set_weights(
+        self, owner: Any, weights: int, params: Sequence[int] = (), symbols: Sequence[int] = ()
+    ) -> None:
+        """Use other weights from the next call on: the address of the packed ones and of each
+        param. The owner lives until no call uses them. `symbols` are the sizes that follow from
+        the params, 0 for others."""
+        if len(params) != self.binding.num_params:
+            raise Error(f"{len(params)} param addresses for {self.binding.num_params} params.")
+        sizes = [*symbols, *[0] * (self.binding.num_symbols - len(symbols))]
+        made = _owner([weights, *params, *sizes], owner)
+        before = self._weights
+        self._words[Slot.WEIGHTS] = id(made)
+        self._weights = made
+        del before
+
+    # -- step by step ---------------------------------------------------------------------------
+
+    def symbols(self, inputs: Sequence[Array]) -> Array:
+        """The sizes of named dims that inputs and weights give; the others are 0."""
+        count = self.binding.num_symbols
+        sizes = np.zeros(count + 1, np.int64)
+        if self._weights is not None:
+            sizes[:count] = self._weights[1 + self.binding.num_params :]
+        for given, array in zip(self.binding.inputs, inputs, strict=True):
+            for number, size in zip(given.symbols, array.shape, strict=True):
+                if number is not None:
+                    sizes[number] = size
+        return sizes
+
+    def needs(self, symbols: Array) -> Needs | FailedAt:
+        """What a call takes, for sizes of the named dims."""
+        words, needs = self._context(symbols)
+        words[Word.MODE] = Mode.NEED
+        code = _RUN(self._run)(words.ctypes.data)
+        return _failure(words, code) if code else self.binding.needs_of(needs)
+
+    def invoke(
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None]
+    ) -> list[Array] | FailedAt:
+        """Run the model on arrays that are as they should be: of the dtypes that the binding
+        says, side by side, aligned; outputs apart from them and of the right dims."""
+        weights = self._weights
+        if weights is None:
+            raise Error("the model has no weights yet. Call set_params.")
+        self._support.pool.grow(self.binding.threads)
+        symbols = self.symbols(inputs)
+        wanted = self.needs(symbols)
+        if isinstance(wanted, FailedAt):
+            return wanted
+        self._check(inputs, wanted)
+        made = [
+            self._memory(i, size, dims)
+            if out is None or self.binding.outputs[i].is_measured
+            else out
+            for i, ((size, dims), out) in enumerate(zip(wanted.outputs, outputs, strict=True))
+        ]
+        words, needs = self._context(symbols)
+        arena = self._arenas.take(wanted.arena_bytes) if wanted.arena_bytes else None
+        places = self._places(inputs, weights, made)
+        words[Word.MODE] = Mode.CALL
+        words[Word.ARENA] = arena.data if arena else 0
+        words[Word.WEIGHTS], words[Word.EXTERNALS] = weights[0], places.ctypes.data
+        needs[: len(needs)] = self._flat(wanted)
+        code = _CALL(self._support.pool.call_address)(
+            self._support.pool.address, words.ctypes.data, self._run
+        )
+        if code:
+            return _failure(words, code)
+        return self._results(made, self.binding.needs_of(needs))
+
+    def _context(self, symbols: Array) -> tuple[Array, Array]:
+        words, needs = np.zeros(NUM_WORDS, np.int64), np.zeros(self.binding.num_needs, np.int64)
+        words[Word.SYMBOLS], words[Word.NEEDS] = symbols.ctypes.data, needs.ctypes.data
+        words[Word.THREADS], words[Word.HOST] = self.binding.threads, self.binding.host
+        return words, needs
+
+    def _flat(self, wanted: Needs) -> list[int]:
+        outputs = [w for size, dims in wanted.outputs for w in (size, *dims)]
+        inputs = [n for dims in wanted.inputs for n in dims]
+        return [wanted.arena_bytes, wanted.weight_bytes, *outputs, *inputs, 0]
+
+    def _check(self, inputs: Sequence[Array], wanted: Needs) -> None:
+        """The last line of defence: memory is read as these dims say."""
+        if not wanted.is_in_range:
+            raise Error("the size of a named dim is out of its range.")
+        for number, (array, dims) in enumerate(zip(inputs, wanted.inputs, strict=True)):
+            dtype = self.binding.inputs[number].dtype
+            if array.shape != dims or array.dtype != dtype:
+                raise Error(
+                    f"input {number} is {array.dtype}{list(array.shape)}, not {dtype}{list(dims)}."
+                )
+            if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
+                raise Error(f"input {number} is not contiguous, aligned and of native order.")
+
+    def _memory(self, number: int, size: int, dims: tuple[int, ...]) -> Array | Block:
+        output = self.binding.outputs[number]
+        if size < SMALL and not output.is_measured:
+            return np.empty(dims, output.dtype)
+        return self._keepers[number].take(size)
+
+    def _places(self, inputs: Sequence[Array], weights: _Owner, made: Sequence[Any]) -> Array:
+        params = [int(p) for p in weights[1 : 1 + self.binding.num_params]]
+        given = [a.ctypes.data for a in inputs]
+        taken = [m.data if isinstance(m, Block) else m.ctypes.data for m in made]
+        return np.array([*given, *params, *taken, 0], np.int64)
+
+    def _results(self, made: Sequence[Array | Block], needs: Needs) -> list[Array]:
+        found: list[Array] = []
+        for output, memory, (_, dims) in zip(self.binding.outputs, made, needs.outputs):
+            if isinstance(memory, Block):
+                start = memory.data - memory.base.ctypes.data
+                found.append(np.ndarray(dims, output.dtype, memory.base, start))
+            else:
+                found.append(memory)
+        return found
+
+
+def _input_words(given: Any) -> list[int]:
+    numbers = [-1 if n is None else n for n in given.symbols]
+    return [id(given.dtype), len(numbers), given.dtype.itemsize, *numbers]
+
+
+def _failure(words: Array, code: int) -> FailedAt:
+    """The step comes from the context; the code too, where the model says it."""
+    failed = int(words[Word.FAILED])
+    return FailedAt(failed >> 32, failed & 0xFFFFFFFF or code)

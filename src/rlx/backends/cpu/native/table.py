@@ -1,0 +1,152 @@
+"""The binding table: all that the native way in knows of one model, as words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+KEPT = 4
+"""Blocks kept for each output, and for the arena."""
+
+
+class Slot(IntEnum):
+    """The words of a table."""
+
+    NUM_INPUTS = 0
+    NUM_OUTPUTS = 1
+    NUM_PARAMS = 2
+    NUM_SYMBOLS = 3
+    NUM_NEEDS = 4
+    RUN = 5
+    CALL = 6
+    POOL = 7
+    THREADS = 8
+    HOST = 9
+    WEIGHTS = 10
+    """The array of words that holds the current weights, an object; 0 before there are any."""
+    INPUTS = 11
+    """Address of a record for each input."""
+    OUTPUTS = 12
+    """Address of a record for each output."""
+    ARENAS = 13
+    """Address of the blocks kept for the arena."""
+    INPUT_DIMS = 14
+    """Where the dims of the inputs begin in the needs."""
+    IS_CACHED = 15
+    CACHED_SYMBOLS = 16
+    """Address of the sizes for which the needs were evaluated last."""
+    CACHED_NEEDS = 17
+    ARRAY_TYPE = 18
+    NEW_ARRAY = 19
+    SET_BASE = 20
+    SAVE_THREAD = 21
+    RESTORE_THREAD = 22
+    INC_REF = 23
+    DEC_REF = 24
+    CALL_OBJECT = 25
+    NEW_TUPLE = 26
+    SET_ITEM = 27
+
+
+NUM_SLOTS = 28
+
+
+class InputSlot(IntEnum):
+    """An input's record; then for each dim the number of the symbol it gives, or -1."""
+
+    DESCR = 0
+    RANK = 1
+    ITEM_BYTES = 2
+    DIMS = 3
+
+
+class OutputSlot(IntEnum):
+    """An output's record; then its blocks."""
+
+    DESCR = 0
+    RANK = 1
+    ITEM_BYTES = 2
+    IS_MEASURED = 3
+    BLOCKS = 4
+
+
+class BlockSlot(IntEnum):
+    """A kept block: its object, or 0; where it begins, and how long it is."""
+
+    OBJECT = 0
+    DATA = 1
+    BYTES = 2
+
+
+NUM_BLOCK_SLOTS = 3
+NUM_OUTPUT_SLOTS = OutputSlot.BLOCKS + KEPT * NUM_BLOCK_SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What is known of an input before it comes. What its dims must be, the model's own needs
+    say; those that are a symbol's size by themselves give it."""
+
+    dtype: np.dtype[Any]
+    symbols: tuple[int | None, ...]
+    """For each dim the number of the symbol whose size it is, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    dtype: np.dtype[Any]
+    rank: int
+    is_measured: bool = False
+    """Are its dims known only after the call?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How a model is called."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    num_params: int = 0
+    num_symbols: int = 0
+    threads: int = 1
+    host: int = 0
+    """The address of the function for steps of the host."""
+
+    @property
+    def num_needs(self) -> int:
+        return self.input_dims + sum(len(i.symbols) for i in self.inputs) + 1
+
+    @property
+    def input_dims(self) -> int:
+        """Where the dims of the inputs begin in the needs."""
+        return 2 + sum(1 + o.rank for o in self.outputs)
+
+    def needs_of(self, words: np.ndarray[Any, Any]) -> Needs:
+        """The needs that a model wrote, by name."""
+        values = [int(w) for w in words]
+        outputs: list[tuple[int, tuple[int, ...]]] = []
+        inputs: list[tuple[int, ...]] = []
+        at = 2
+        for output in self.outputs:
+            outputs.append((values[at], tuple(values[at + 1 : at + 1 + output.rank])))
+            at += 1 + output.rank
+        for given in self.inputs:
+            inputs.append(tuple(values[at : at + len(given.symbols)]))
+            at += len(given.symbols)
+        return Needs(values[0], values[1], tuple(outputs), tuple(inputs), values[at] == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a call takes, for some sizes of the named dims."""
+
+    arena_bytes: int
+    weight_bytes: int
+    outputs: tuple[tuple[int, tuple[int, ...]], ...]
+    """Bytes (at most) and dims of each."""
+    inputs: tuple[tuple[int, ...], ...]
+    """The dims that each must have."""
+    is_in_range: bool

@@ -1,0 +1,376 @@
+"""The way in from Python: right answers, memory used again and never twice, nothing left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from rlx.backends.cpu.native import objects
+from rlx.backends.cpu.native.blocks import HUGE, Block, new_block
+from rlx.backends.cpu.native.code import Loaded
+from rlx.backends.cpu.native.entry import Entry, FailedAt
+from rlx.backends.cpu.native.support import support
+from rlx.backends.cpu.native.table import Binding, Input, Output
+from rlx.errors import Error
+from tests.backend.cpu.models import positives, scaled_sum
+from tests.backend.cpu.test_native_pool import run_alone
+
+F32 = np.dtype(np.float32)
+
+
+class Model:
+    """scaled_sum with a slow path that counts its calls."""
+
+    def __init__(self, weight=2.0, threads=1):
+        inputs = (Input(F32, (0,)), Input(F32, (0,)))
+        binding = Binding(inputs, (Output(F32, 1),), 1, 1, threads)
+        self.entry = Entry(binding, Loaded(scaled_sum()), support())
+        self.slow_calls = 0
+        self.set_weight(weight)
+        self.fast = self.entry.callable(self.slow)
+
+    def set_weight(self, value):
+        owner = np.full(1, value, np.float32)
+        param = np.ones(1, np.float32)
+        self.entry.set_weights((owner, param), owner.ctypes.data, [param.ctypes.data])
+        return owner
+
+    def slow(self, *args):
+        self.slow_calls += 1
+        inputs = [np.require(a, F32, "CA") for a in args[:2]]
+        made = self.entry.invoke(inputs, list(args[2:]) or [None])
+        if isinstance(made, FailedAt):
+            raise Error(f"step {made.step} code {made.code}")
+        return made[0]
+
+
+def arrays(n, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(n).astype(np.float32) for _ in range(2)]
+
+
+def base_of(array):
+    return array.ctypes.data
+
+
+def test_probe():
+    assert objects.can_bind()
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 1000, 5000, 300_000, 1_000_000])
+def test_right_and_soon_fast(n):
+    model = Model()
+    x, y = arrays(n)
+    for _ in range(4):
+        got = model.fast(x, y)
+        np.testing.assert_array_equal(got, x * np.float32(2) + y)
+        assert got.flags.c_contiguous
+        assert got.flags.aligned
+        assert got.flags.writeable
+    assert model.slow_calls <= 2
+
+
+def test_sizes_may_change():
+    model = Model()
+    rng = np.random.default_rng(0)
+    for n in rng.integers(0, 40_000, 200):
+        x, y = arrays(int(n))
+        np.testing.assert_array_equal(model.fast(x, y), x * np.float32(2) + y)
+    assert model.slow_calls < 60
+
+
+def test_outputs_given():
+    model = Model()
+    x, y = arrays(3000)
+    want = x * np.float32(2) + y
+    out = np.empty(3000, np.float32)
+    model.fast(x, y)
+    model.slow_calls = 0
+    assert model.fast(x, y, out) is out
+    assert model.slow_calls == 0
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda x, y: (x.astype(np.float64), y),
+        lambda x, y: (x.astype(">f4"), y),
+        lambda x, y: (np.repeat(x, 2)[::2], y),
+        lambda x, y: (x[::-1][::-1].tolist(), y),
+        lambda x, y: (np.ma.masked_array(x), y),
+        lambda x, y: (misaligned(x), y),
+        lambda x, y: (x, y, np.empty(len(x) * 2, np.float32)[::2]),
+    ],
+)
+def test_what_does_not_fit_goes_the_slow_way(spoil):
+    model = Model()
+    x, y = arrays(500)
+    model.fast(x, y)
+    model.slow_calls = 0
+    args = spoil(x, y)
+    if len(args) == 2:
+        np.testing.assert_array_equal(model.fast(*args), x * np.float32(2) + y)
+    else:
+        model.fast(*args)
+    assert model.slow_calls == 1
+
+
+def misaligned(array):
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    made = raw[1:].view(array.dtype)
+    made[:] = array
+    return made
+
+
+@pytest.mark.parametrize("case", ["count", "dims", "rank", "range", "none"])
+def test_wrong_calls_reach_slow(case):
+    model = Model()
+    x, y = arrays(500)
+    model.fast(x, y)
+    model.slow_calls = 0
+    given = {
+        "count": (x,),
+        "dims": (x, y[:400]),
+        "rank": (x, y[None]),
+        "range": (np.zeros(10_000_001, np.float32),) * 2,
+        "none": (x, None),
+    }[case]
+    with pytest.raises((Error, ValueError, TypeError)):
+        model.fast(*given)
+    assert model.slow_calls == 1
+
+
+def test_outputs_that_overlap_reach_slow():
+    model = Model()
+    memory = np.zeros(3000, np.float32)
+    model.fast(*arrays(1000))
+    for out in (memory[:1000], memory[500:1500], memory[1500:2500]):
+        model.slow_calls = 0
+        model.fast(memory[:1000], memory[2000:], out)
+        assert model.slow_calls == 1
+    model.slow_calls = 0
+    model.fast(memory[:1000], memory[2000:], memory[1000:2000])
+    assert model.slow_calls == 0
+    read_only = np.zeros(1000, np.float32)
+    read_only.flags.writeable = False
+    model.fast(memory[:1000], memory[2000:], read_only)
+    assert model.slow_calls == 1
+
+
+def test_codes_come_through():
+    model = Model()
+    x, y = arrays(2000)
+    x[0] = -77
+    for _ in range(3):
+        with pytest.raises(Error, match="step 5 code 3"):
+            model.fast(x, y)
+    x[0] = 1
+    np.testing.assert_array_equal(model.fast(x, y), x * np.float32(2) + y)
+
+
+def test_no_weights_reach_slow():
+    binding = Binding((Input(F32, (0,)),) * 2, (Output(F32, 1),), 1, 1)
+    entry = Entry(binding, Loaded(scaled_sum()), support())
+    fast = entry.callable(lambda *args: entry.invoke(args, [None]))
+    with pytest.raises(Error, match="no weights"):
+        fast(*arrays(3))
+
+
+def test_blocks_are_used_again():
+    model = Model()
+    x, y = arrays(10_000)
+    places = {base_of(model.fast(x, y)) for _ in range(50)}
+    assert len(places) == 1
+    assert model.slow_calls == 1
+    first = model.fast(x, y)
+    second = model.fast(x, y)
+    assert base_of(first) != base_of(second)
+    for _ in range(3):
+        model.fast(x, y)
+    assert model.slow_calls == 3
+
+
+def test_what_is_held_is_never_handed_out_again():
+    """Results, views of them and exported buffers, dropped in any order."""
+    model = Model()
+    rng = np.random.default_rng(1)
+    held: list[tuple[object, np.ndarray]] = []
+    for _ in range(600):
+        n = int(rng.choice([1500, 2000, 40_000]))
+        x, y = arrays(n, int(rng.integers(1 << 30)))
+        out = model.fast(x, y)
+        view = rng.choice(4)
+        keep = [out, out[n // 2 :], memoryview(out), out.reshape(2, -1).T][view]
+        held.append((keep, np.array(keep)))
+        del out, keep
+        rng.shuffle(held)
+        del held[8:]
+        for kept, want in held:
+            np.testing.assert_array_equal(np.asarray(kept), want)
+
+
+def test_a_small_result_does_not_hold_a_large_block():
+    model = Model()
+    model.fast(*arrays(1_000_000))
+    small = model.fast(*arrays(2000))
+    assert small.base is None or small.base.nbytes < 200_000
+
+
+def test_large_blocks_are_aligned_to_large_pages():
+    assert new_block(5 << 20).data % HUGE == 0
+    assert new_block(100).data % 64 == 0
+
+
+def test_references_balance():
+    model = Model()
+    x, y = arrays(2000)
+    z, w = arrays(8)
+    out = np.empty(2000, np.float32)
+    bad = x.copy()
+    bad[0] = -77
+
+    def work(count):
+        for _ in range(count):
+            model.fast(x, y)
+            model.fast(z, w)
+            model.fast(x, y, out)
+        with pytest.raises(Error):
+            model.fast(bad, y)
+
+    work(50)
+    gc.collect()
+    watched = [x, y, z, w, out, F32, model.entry._weights, np.ndarray]
+    watched += [b for k in (model.entry._arenas, *model.entry._keepers) for b in k._kept if b]
+    watched += [b.base for b in watched if isinstance(b, Block)]
+    before, blocks = [sys.getrefcount(o) for o in watched], sys.getallocatedblocks()
+    work(10_000)
+    gc.collect()
+    after = [sys.getrefcount(o) for o in watched]
+    assert [a - b for a, b in zip(after, before) if b < 1 << 30] == [0] * len(watched)
+    assert sys.getallocatedblocks() - blocks < 200
+
+
+def test_callable_owns_what_it_needs_and_lets_go():
+    class Slow:
+        def __call__(self, *args):
+            raise AssertionError(args)
+
+    slow = Slow()
+    model = Model()
+    model.fast(*arrays(8))
+    fast = model.entry.callable(slow)
+    gone = weakref.ref(slow), weakref.ref(model.entry)
+    del slow, model
+    gc.collect()
+    x, y = arrays(8)
+    np.testing.assert_array_equal(fast(x, y), x * np.float32(2) + y)
+    assert all(g() is not None for g in gone)
+    del fast
+    assert gone[0]() is None
+    gc.collect()
+    assert gone[1]() is None
+
+
+def test_weights_swap_between_calls():
+    model = Model(weight=2.0)
+    x, y = arrays(3000)
+    old = weakref.ref(model.set_weight(3.0))
+    np.testing.assert_array_equal(model.fast(x, y), x * np.float32(3) + y)
+    model.set_weight(4.0)
+    assert old() is None
+    np.testing.assert_array_equal(model.fast(x, y), x * np.float32(4) + y)
+
+
+def test_eight_threads_on_one_entry():
+    model = Model(threads=4)
+    wrong: list[int] = []
+
+    def use(seed):
+        rng = np.random.default_rng(seed)
+        held = []
+        for _ in range(150):
+            n = int(rng.choice([3, 1500, 2000, 50_000]))
+            x, y = arrays(n, int(rng.integers(1 << 30)))
+            got = model.fast(x, y)
+            factors = [np.array_equal(got, x * np.float32(w) + y) for w in (2.0, 3.0)]
+            held = [*held[-3:], (got, got.copy())]
+            same = all(np.array_equal(a, b) for a, b in held)
+            if not any(factors) or not same:
+                wrong.append(seed)
+
+    users = [threading.Thread(target=use, args=(i,)) for i in range(8)]
+    for user in users:
+        user.start()
+    for turn in range(200):
+        model.set_weight(2.0 + turn % 2)
+    for user in users:
+        user.join()
+    assert not wrong
+
+
+def test_measured_outputs():
+    binding = Binding((Input(F32, (0,)),), (Output(F32, 1, is_measured=True), Output(F32, 0)), 0, 1)
+    entry = Entry(binding, Loaded(positives()), support())
+    entry.set_weights(None, 0)
+    slow_calls = []
+
+    def slow(*args):
+        slow_calls.append(args)
+        return tuple(entry.invoke(args[:1], [None, None]))
+
+    fast = entry.callable(slow)
+    for n in (0, 5, 100, 5000):
+        x = arrays(n)[0]
+        for _ in range(3):
+            some, count = fast(x)
+            np.testing.assert_array_equal(some, x[x > 0])
+            assert count.shape == ()
+            assert count == (x > 0).sum()
+    assert len(slow_calls) <= 6
+
+
+def test_without_the_probe_slow_serves(monkeypatch):
+    model = Model()
+    monkeypatch.setattr("rlx.backends.cpu.native.entry.can_bind", lambda: False)
+    monkeypatch.setattr("rlx.backends.cpu.native.blocks.can_bind", lambda: False)
+    other = Model()
+    assert other.entry.callable(other.slow) == other.slow
+    for n in (4, 5000):
+        x, y = arrays(n)
+        np.testing.assert_array_equal(other.fast(x, y), model.fast(x, y))
+
+
+def test_fork_then_run():
+    out = run_alone("""
+        import os, numpy as np
+        from tests.backend.cpu.test_native_entry import Model, arrays
+        model = Model(threads=4)
+        x, y = arrays(20_000)
+        def right():
+            return all((model.fast(x, y) == x * np.float32(2) + y).all() for _ in range(5))
+        assert right()
+        child = os.fork()
+        if not child:
+            os._exit(0 if right() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert right()
+        print("right")
+    """)
+    assert out == "right\n"
+
+
+def test_an_object_is_not_an_array():
+    """Anything may come: the native side looks at its type before all else."""
+    model = Model()
+    x, y = arrays(4)
+    model.fast(x, y)
+    for odd in (None, 1, "x", object(), ctypes.c_int(), [1.0] * 3, np.float32(1)):
+        with pytest.raises((Error, ValueError, TypeError)):
+            model.fast(odd, y)
