@@ -5,38 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 
 from rlx import op as table
 from rlx.cost.target import FusionTarget
 from rlx.errors import Error
-from rlx.fuzz.grow import grow
-from rlx.fuzz.judge import judge
+from rlx.fuzz.crew import Lost, each
+from rlx.fuzz.work import Job, Verdict, refused_ops, verdict
 from rlx.runtime.session import Session
 
 LEAST = 20
-Job = tuple[int, int, tuple[str, ...], tuple[str, ...]]
-
-
-def _one(job: Job) -> tuple[int, list[str], list[str]]:
-    """One graph: its seed, the ops in it, and what is wrong with it."""
-    seed, steps, targets, backends = job
-    grown = grow(seed, steps)
-    used = [n.op for n in grown.graph.order()]
-    try:
-        found = judge(grown, [FusionTarget(t) for t in targets], backends)
-    except Error as error:
-        return seed, used, [f"{type(error).__name__}: {error}"]
-    return seed, used, [f"{m.target}: {m.output}: {m.message}" for m in found]
-
-
-def _results(jobs: list[Job], workers: int) -> Iterator[tuple[int, list[str], list[str]]]:
-    if workers == 1:
-        yield from map(_one, jobs)
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(_one, jobs, chunksize=8)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,18 +41,56 @@ def main(argv: list[str] | None = None) -> int:
         help="judge these backends' own code instead of the pipelines' plans, such as cpu,cpu:avx2",
     )
     args = parser.parse_args(argv)
+    jobs = _jobs(args)
+    return _summary(_tally(jobs, args.jobs), jobs[0].without)
+
+
+def _jobs(args: argparse.Namespace) -> list[Job]:
+    """Backends are judged by graphs without the ops that they refuse."""
     targets = () if args.backend else args.targets
-    jobs = [(args.first + i, args.steps, targets, args.backend) for i in range(args.graphs)]
-    coverage: Counter[str] = Counter()
-    wrong = 0
-    for done, (seed, used, found) in enumerate(_results(jobs, args.jobs), 1):
-        coverage.update(used)
-        wrong += bool(found)
-        for line in found:
-            print(f"seed {seed}: {line}", flush=True)
+    without = refused_ops(args.backend)
+    seeds = range(args.first, args.first + args.graphs)
+    return [Job(s, args.steps, targets, args.backend, without) for s in seeds]
+
+
+def _tally(jobs: list[Job], workers: int) -> Tally:
+    """All jobs done; what is wrong is printed as it comes."""
+    tally = Tally()
+    for job, got in zip(jobs, each(verdict, jobs, workers)):
+        for line in _lines(got):
+            print(f"seed {job.seed}: {line}", flush=True)
+        tally.add(got)
         if sys.stderr.isatty():
-            print(f"\r{done}/{args.graphs} graphs, {wrong} wrong", end="", file=sys.stderr)
-    return _summary(coverage, args.graphs, wrong)
+            text = f"\r{tally.graphs}/{len(jobs)} graphs, {tally.wrong} wrong"
+            print(text, end="", file=sys.stderr)
+    return tally
+
+
+def _lines(got: Verdict | Lost) -> list[str]:
+    if isinstance(got, Lost):
+        return [got.reason]
+    return [*got.found, *([f"refused: {got.refusal}"] if got.refusal else [])]
+
+
+@dataclass
+class Tally:
+    """What the graphs were made of, and how many are wrong."""
+
+    ops: Counter[str] = field(default_factory=Counter[str])
+    dtypes: Counter[str] = field(default_factory=Counter[str])
+    graphs: int = 0
+    refused: int = 0
+    wrong: int = 0
+
+    def add(self, got: Verdict | Lost) -> None:
+        self.graphs += 1
+        if isinstance(got, Lost):
+            self.wrong += 1
+            return
+        self.ops.update(got.ops)
+        self.dtypes.update(got.dtypes)
+        self.refused += bool(got.refusal)
+        self.wrong += bool(got.found)
 
 
 def _count(text: str) -> int:
@@ -101,16 +117,18 @@ def _backends(text: str) -> tuple[str, ...]:
     return names
 
 
-def _summary(coverage: Counter[str], graphs: int, wrong: int) -> int:
-    counts = {name: coverage[name] for name in table.table()}
+def _summary(tally: Tally, without: frozenset[str]) -> int:
+    counts = {name: tally.ops[name] for name in table.table() if name not in without}
     for name, count in sorted(counts.items(), key=lambda kv: (kv[1], kv[0])):
         print(f"{count:8d}  {name}")
+    print("values by dtype:", ", ".join(f"{n} {c}" for n, c in tally.dtypes.most_common()))
     rare = [name for name, count in counts.items() if count < LEAST]
     print(
-        f"{graphs} graphs, {wrong} with mismatches, {len(counts)} ops, "
+        f"{tally.graphs} graphs, {tally.wrong} with mismatches, {tally.refused} refused, "
+        f"{len(counts)} ops, "
         f"{len(rare)} of them under {LEAST} times{': ' + ', '.join(rare) if rare else ''}"
     )
-    return 1 if wrong or (rare and graphs >= 2000) else 0
+    return 1 if tally.wrong or (rare and tally.graphs >= 2000) else 0
 
 
 if __name__ == "__main__":
