@@ -31,6 +31,8 @@ def formed(node: Node) -> tuple[Kernel | None, Contract]:
 def check(node: Node, arrays: list[np.ndarray], want: np.ndarray, sizes: dict[str, int]) -> None:
     """To 64 · eps of the largest result: sums are taken in another order."""
     writing, contract = formed(node)
+    assert contract.rows not in contract.right.free
+    assert contract.columns not in contract.left.free
     given = list(arrays)
     if writing is not None:
         given += run(writing, arrays, sizes)
@@ -97,6 +99,18 @@ def test_an_image_that_lies_side_by_side_is_not_copied() -> None:
     assert formed(g.conv(x, w, padding=(1, 1, 1, 1)))[0] is not None
     _, points = formed(g.conv(x, g.input("p", Shape([4, 3, 1, 1]))))
     assert [a.extent for a in (points.rows, points.columns, *points.inner)] == [4, 64, 3]
+
+
+def test_columns_are_an_axis_with_more_than_one_window() -> None:
+    shapes = [Shape([2, 3, 9, 2, 4]), Shape([4, 3, 3, 2, 3])]
+    attrs = {"padding": (1, 0, 0, 1, 0, 0), "stride": (1, 1, 2), "dilation": (2, 1, 1)}
+    node = region(shapes, lambda x, w: ops.conv(x, w, **attrs))
+    _, contract = formed(node)
+    assert contract.columns.extent == 7
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=s.static_dims).astype(np.float32) for s in shapes]
+    (want,) = evaluate(node.attrs["body"], {f"v{i}": a for i, a in enumerate(arrays)})
+    check(node, arrays, want, {})
 
 
 def test_two_convolutions_are_none() -> None:

@@ -52,26 +52,49 @@ def form_conv(
     """The contraction of a step with one convolution, and the kernel that writes its image down if
     one must: it is then one more operand, behind the others."""
     try:
-        body = _without_bias(spelled_out(body_of(node), (ANCHOR,)))
+        body = _prepared(spelled_out(body_of(node), (ANCHOR,)))
         return _Conv.of(body, operands, results).formed(node.op)
     except NotALoop as error:
         raise NotAContraction(str(error)) from error
 
 
-def _without_bias(graph: Graph) -> Graph:
-    """A bias is added after the convolution."""
+def _prepared(graph: Graph) -> Graph:
+    """A bias is added after the convolution, and the last axis has windows to go along."""
     new = graph.successor()
     mapped: dict[Node, Node] = {}
     for node in graph.order():
         inputs = [mapped[i] for i in node.inputs]
-        if node.op == ANCHOR and len(inputs) == 3:
-            axes = tuple(range(1, node.shape.rank - 1))
-            made = new.node(ANCHOR, inputs[:2], node.attrs)
-            mapped[node] = ops.add(made, ops.expand_dims(inputs[2], axes=axes))
-        else:
+        if node.op != ANCHOR:
             mapped[node] = new.copy(node, tuple(inputs))
+            continue
+        x, w, *bias = inputs
+        made = _along_windows(x, w, node)
+        axes = tuple(range(1, node.shape.rank - 1))
+        mapped[node] = ops.add(made, ops.expand_dims(bias[0], axes=axes)) if bias else made
     new.set_outputs([mapped[o] for o in graph.outputs])
     return new
+
+
+def _along_windows(x: Node, w: Node, node: Node) -> Node:
+    """The convolution with the last axis that has more than one window behind all others."""
+    counts = node.shape.dims[2:]
+    longest = max((j for j, c in enumerate(counts) if c != 1), default=len(counts) - 1)
+    if longest == len(counts) - 1:
+        return x.graph.node(ANCHOR, (x, w), node.attrs)
+    order = [j for j in range(len(counts)) if j != longest] + [longest]
+    perm = (0, 1, *(2 + j for j in order))
+
+    def picked(numbers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(numbers[j] for j in order)
+
+    attrs = node.attrs
+    half = len(order)
+    padding = (*picked(attrs["padding"][:half]), *picked(attrs["padding"][half:]))
+    made = ops.conv(
+        ops.transpose(x, perm=perm), ops.transpose(w, perm=perm), groups=attrs["groups"],
+        stride=picked(attrs["stride"]), padding=padding, dilation=picked(attrs["dilation"]),
+    )  # fmt: skip
+    return ops.transpose(made, perm=tuple(perm.index(i) for i in range(len(perm))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +231,7 @@ class _Conv:
         where = dict(zip(of_kernels, (channel, *inner)))
         left = Mover(exprs, where)(self.kernels.stores[0].value)
         *outer, columns = (a for r in (axes[0], *axes[2:]) for a in r.axes)
-        *more, rows = axes[1].axes
+        *more, rows = self._channels(axes[1])
         total = Accumulator(shape.dtype, free=frozenset((*outer, *more, rows, columns)))
         move = Mover(exprs, moves, {self.load: total})
         steps = tuple(a for at in inner for a in at.axes)
@@ -218,6 +241,11 @@ class _Conv:
                   for s in self.after.stores),
             self.image.operands, self.after.results,
         )  # fmt: skip
+
+    def _channels(self, channels: Refined) -> tuple[Axis, ...]:
+        """The output channels, those of one group last."""
+        is_alone = self.groups > 1 and self.anchor.shape.dims[1] == self.groups
+        return (*channels.axes, Axis("o", 1)) if is_alone else channels.axes
 
     def _group(self, channels: Refined) -> Affine:
         """The group of an output channel: its more significant pieces."""

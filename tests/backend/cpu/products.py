@@ -201,9 +201,10 @@ class Compiled:
         self, source: Source, buffers: Sequence[Array], sizes: Mapping[str, int], cuts: str
     ) -> None:
         given = [evaluate(s, sizes) for s in source.sizes]
+        scratch = guarded(np.zeros(evaluate(source.scratch, sizes), np.uint8))
         for start, stop in _runs(evaluate(source.num_units, sizes), cuts):
             code = self.native.call_part(
-                source.function.name, addresses(buffers), given, start, stop
+                source.function.name, addresses(buffers), given, start, stop, scratch.ctypes.data
             )
             assert code == 0
 

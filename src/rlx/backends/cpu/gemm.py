@@ -24,10 +24,12 @@ from rlx.backends.cpu.tiling import (
     num_units,
     packed_batch,
     sums_dtype,
+    table_bytes,
 )
 from rlx.backends.cpu.work import Source, Work, below
+from rlx.dtype import DType
 from rlx.kernel.contract import Accumulator, Contract, through
-from rlx.kernel.expr import Expr, Load
+from rlx.kernel.expr import Axis, Expr, Load
 from rlx.kernel.spell import spelled
 
 
@@ -41,7 +43,7 @@ def emit_gemm(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source
     check(contract, tiling, isa)
     work = _Gemm(contract, tiling, isa)
     work.write()
-    return work.source(name, num_units(contract, tiling))
+    return work.source(name, num_units(contract, tiling), table_bytes(contract, tiling))
 
 
 class _Gemm(Work):
@@ -65,12 +67,39 @@ class _Gemm(Work):
         self.kind = sums_dtype(contract)
         size = ROW_BLOCK * tiling.columns
         self.sums = self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
+        if tiling.has_table:
+            self._write_table()
+
+    def _write_table(self) -> None:
+        """Where each inner step of the right operand is; from then on they are one axis."""
+        right = self.contract.right
+        assert isinstance(right, Load)
+        number = self.code.slot("i64")
+        self.code.do(f"store i64 0, ptr {number}")
+        self._write_places(list(self.inner), 0, number)
+        strides = self.strides[right].items()
+        self.strides[right] = {a: s for a, s in strides if a not in self.inner}
+
+    def _write_places(self, axes: list[Axis], place: Bound, number: str) -> None:
+        code, right = self.code, self.contract.right
+        assert isinstance(right, Load)
+        if axes:
+            stride = self.strides[right].get(axes[0], 0)
+            with code.count(0, self.inner[axes[0]], 1) as at:
+                moved = code.i64("add", place, code.i64("mul", at, stride))
+                self._write_places(axes[1:], moved, number)
+            return
+        step = code.let(f"load i64, ptr {number}")
+        code.do(f"store i64 {place}, ptr {advanced(code, '%scratch', step, DType.I64)}")
+        code.do(f"store i64 {code.i64('add', step, 1)}, ptr {number}")
 
     def _count_inner_blocks(self) -> None:
         """Blocks are of the last inner axis; at least one, so that empty sums are written, too."""
         code = self.code
         *outer, last = self.inner.values()
         self.steps = self.product(self.inner.values())
+        if self.tiling.has_table:
+            outer, last = [], self.steps
         is_empty = code.let(f"icmp eq i64 {self.steps}, 0")
         self.last = code.let(f"select i1 {is_empty}, i64 0, i64 {last}")
         self.blocks_per_turn = code.most(self.parts(self.last, self.tiling.inner_block), 1)
@@ -108,7 +137,8 @@ class _Gemm(Work):
         """Add one inner block to the sums of the rows from first to end."""
         code, contract = self.code, self.contract
         turn, start = self._turn(number)
-        at = self.split(turn, {a: self.inner[a] for a in contract.inner[:-1]})
+        turning = () if self.tiling.has_table else contract.inner[:-1]
+        at = self.split(turn, {a: self.inner[a] for a in turning})
         count = code.least(code.i64("sub", self.last, start), self.tiling.inner_block)
         moving = [x for x in (contract.left, contract.right) if x in self.pointers]
         positions = {**at, contract.inner[-1]: start, contract.columns: column}
@@ -120,7 +150,7 @@ class _Gemm(Work):
     def _turn(self, number: str) -> tuple[Bound, Bound]:
         """A block's turn of the outer inner axes, and its first step of the last one."""
         code, size = self.code, self.tiling.inner_block
-        if len(self.inner) == 1:
+        if len(self.inner) == 1 or self.tiling.has_table:
             return 0, code.i64("mul", number, size)
         turn = code.let(f"udiv i64 {number}, {self.blocks_per_turn}")
         block = code.let(f"urem i64 {number}, {self.blocks_per_turn}")
@@ -129,6 +159,9 @@ class _Gemm(Work):
     def _right(self, column: str, step: Bound) -> str:
         """Where the right operand's columns are at an inner step, and how far the next step is."""
         code, right, width = self.code, self.contract.right, self.tiling.columns
+        if isinstance(right, Load) and self.tiling.has_table:
+            table = advanced(code, "%scratch", step, DType.I64)
+            return f"ptr {self.pointers[right]}, ptr {table}"
         if isinstance(right, Load) and not self.tiling.has_panels:
             across = self.strides[right].get(self.contract.inner[-1], 0)
             return f"ptr {self.pointers[right]}, i64 {across}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rlx.backends.cpu.gemm import emit_gemm, legal
-from rlx.backends.cpu.loops import loop_task
+from rlx.backends.cpu.loop_task import loop_task
 from rlx.backends.cpu.pack import emit_pack, is_turned
 from rlx.backends.cpu.task import (
     Buffer,
@@ -25,18 +25,22 @@ from rlx.backends.cpu.task import (
 )
 from rlx.backends.cpu.tiling import (
     Tiling,
+    has_few_windows,
     is_made_of_dots,
+    is_windowed,
     is_worth_packing,
     oriented,
     pack_kernel,
     panels_of,
     reads_only,
+    steps_evenly,
     tiling_of,
 )
 from rlx.dim import DimLike
 from rlx.ir.layout import Layout
 from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
 from rlx.kernel.expr import Affine, Choose, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.form_conv import form_conv
 from rlx.shape import Shape
 
 
@@ -45,15 +49,26 @@ def make(step: Step, contract: Contract, name: str) -> Recipe:
     return _Maker(step, contract, name).recipe()
 
 
+def make_conv(step: Step, name: str) -> Recipe:
+    """How a step with a convolution runs."""
+    writing, contract = form_conv(step.node, step.operands, step.results)
+    maker = _Maker(step, contract, name)
+    maker.is_turnable = False
+    if writing is not None:
+        maker.write_image(writing)
+    return maker.recipe()
+
+
 class _Maker:
     """A recipe being made. The contraction's operands are buffers, at first the step's."""
 
     def __init__(self, step: Step, contract: Contract, name: str) -> None:
         self.step, self.machine, self.name = step, step.machine, name
         self.contract = contract
-        every = buffers(len(contract.operands), len(contract.results))
-        self.given = list(every[: len(contract.operands)])
-        self.made = list(every[len(contract.operands) :])
+        self.given = list(buffers(len(step.operands), 0))
+        self.made = list(buffers(0, len(contract.results)))
+        self.is_turnable = True
+        """May the operands be exchanged?"""
         self.tasks: list[Task] = []
         self.temps: list[DimLike] = []
         self.panels: list[Panels] = []
@@ -67,10 +82,18 @@ class _Maker:
             self._in_two()
         return Recipe(tuple(self.tasks), tuple(self.temps), tuple(self.panels))
 
+    def write_image(self, writing: Kernel) -> None:
+        """What the windows of a convolution look at, as one more operand."""
+        where = self._temp(writing.results[0].size_bytes)
+        self._loop(writing, self.given, [where], f"{self.name}_image")
+        self.given.append(where)
+
     def _product(self, contract: Contract, made: Sequence[Buffer]) -> None:
         constants = self.step.constants
-        contract = oriented(legal(contract), constants)
-        if is_made_of_dots(contract, constants):
+        contract = legal(contract)
+        if self.is_turnable:
+            contract = oriented(contract, constants)
+        if is_made_of_dots(contract, constants) or has_few_windows(contract):
             self._loop(contract.kernel(), self.given, made, self.name)
             return
         contract = self._with_left(contract)
@@ -85,12 +108,15 @@ class _Maker:
             source.sizes,
             source.num_units,
             grain_of(source.num_units, _nanoseconds(contract)),
+            source.scratch,
         )
         self.tasks.append(task)
 
     def _with_left(self, contract: Contract) -> Contract:
-        """The contraction with its left operand in memory."""
-        if isinstance(contract.left, Load) and not contract.left.args:
+        """The contraction with its left operand in memory, if one inner axis after the other is
+        one axis on the right, then also on the left."""
+        is_even = not is_windowed(contract) or steps_evenly(contract.left, contract)
+        if isinstance(contract.left, Load) and not contract.left.args and is_even:
             return contract
         kernel, contract = materialised(contract)
         where = self._temp(kernel.results[0].size_bytes)

@@ -15,6 +15,7 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Store
 from rlx.kernel.form import NotALoop, form
 from rlx.kernel.form_contract import NotAContraction, form_apart, form_contract
+from rlx.kernel.form_conv import has_conv
 from rlx.shape import Shape
 
 
@@ -47,6 +48,8 @@ def _loop(kernel: Kernel, step: Step, name: str) -> Task:
 
 def _product_recipe(step: Step, name: str, not_a_loop: NotALoop) -> Recipe:
     try:
+        if has_conv(step.node):
+            return products.make_conv(step, name)
         contract = form_contract(step.node, step.operands, step.results)
         return products.make(step, contract, name)
     except (NotAContraction, NoGemm):

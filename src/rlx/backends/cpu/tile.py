@@ -9,6 +9,7 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.tiling import Tiling, sums_dtype
 from rlx.backends.cpu.work import below
+from rlx.dtype import DType
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Load
 
@@ -44,7 +45,7 @@ def tile_function(contract: Contract, tiling: Tiling, code: Code, rows: int, is_
     assert isinstance(left, Load)
     kinds = left.dtype, contract.right.dtype, sums_dtype(contract)
     words = [*(k.value for k in kinds), str(tiling.columns)]
-    words += ["panels"] * tiling.has_panels
+    words += ["panels"] * tiling.has_panels + ["table"] * tiling.has_table
     words += ["apart"] * (left.at.coefficient(contract.inner[-1]) != 1)
     name = tile_name(".".join(words), rows, is_edge)
     if name not in code.shared:
@@ -57,9 +58,11 @@ class _Tile:
     """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k."""
 
     ARGS = (
-        "ptr noalias %a, i64 %row, i64 %step, ptr noalias %b, i64 %across, i64 %count, "
+        "ptr noalias %a, i64 %row, i64 %step, ptr noalias %b, {0}, i64 %count, "
         "i64 %columns, ptr noalias %sums, i1 %is_first"
     )
+    ACROSS = "i64 %across", "ptr noalias %table"
+    """How far the next inner step is on the right, or where each of them is."""
 
     def __init__(
         self, contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: bool
@@ -92,7 +95,8 @@ class _Tile:
             self._steps(k, 1)
         self._finish()
         code.do("ret void")
-        return code.function(f"define internal void @{name}({self.ARGS}) noinline")
+        args = self.ARGS.format(self.ACROSS[self.tiling.has_table])
+        return code.function(f"define internal void @{name}({args}) noinline")
 
     def _steps(self, k: str, count: int) -> None:
         code, (kind, _) = self.code, self.kinds
@@ -109,9 +113,15 @@ class _Tile:
     def _right(self, at: Bound) -> list[Vec]:
         """The columns at an inner step."""
         code, (_, kind) = self.code, self.kinds
-        line = advanced(code, "%b", code.i64("mul", at, self.across), kind)
+        line = advanced(code, "%b", self._line(at), kind)
         places = [advanced(code, line, j * code.lanes, kind) for j in range(self.tiling.vectors)]
         return [load(code, kind, p, 1, m).to(self.sums) for p, m in zip(places, self.masks)]
+
+    def _line(self, at: Bound) -> Bound:
+        code = self.code
+        if not self.tiling.has_table:
+            return code.i64("mul", at, self.across)
+        return code.let(f"load i64, ptr {advanced(code, '%table', at, DType.I64)}")
 
     def _kept(self) -> list[list[Vec]]:
         code, kind = self.code, self.code.vector(ELEMENT[self.sums])

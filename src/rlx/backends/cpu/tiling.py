@@ -55,6 +55,8 @@ class Tiling:
     lanes: int
     has_panels: bool
     row_block: int
+    has_table: bool = False
+    """Is the right operand read where it lies, by a table of where each inner step is?"""
     inner_block: int = INNER_BLOCK
 
     @property
@@ -63,13 +65,15 @@ class Tiling:
 
 
 def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
-    """The tiles that waste least, by the extents that are known."""
+    """The tiles that waste least, by the extents that are known. Several inner axes of a right
+    operand that is read where it lies are one by a table, if they are on the left."""
     check_operands(contract, has_panels=has_panels)
     lanes = isa.vector_bytes // sums_dtype(contract).itemsize
     rows, vectors = min(_tiles(isa), key=lambda t: _cost(contract, *t, lanes))
     taken = _taken(rows, contract.rows.extent)
     row_block = rows * _tiles_in_unit(contract, rows, vectors * lanes)
-    return Tiling(taken, vectors, lanes, has_panels, row_block)
+    has_table = not has_panels and len(contract.inner) > 1 and steps_evenly(contract.left, contract)
+    return Tiling(taken, vectors, lanes, has_panels, row_block, has_table)
 
 
 def _tiles_in_unit(contract: Contract, rows: int, columns: int) -> int:
@@ -114,9 +118,20 @@ def _misfit(contract: Contract) -> tuple[int, bool]:
     return apart, contract.columns.extent == 1
 
 
+def steps_evenly(x: Expr, contract: Contract) -> bool:
+    """Is every inner step of an operand in memory as far from the one before it?"""
+    if not isinstance(x, Load) or x.args:
+        return False
+    pairs = zip(contract.inner, contract.inner[1:])
+    step = x.at.coefficient
+    return all(step(a) == step(b) * b.extent for a, b in pairs)
+
+
 def check(contract: Contract, tiling: Tiling, isa: Isa) -> None:
     """Refuse what there is no code for, and a tiling that is not one of this contraction's."""
     check_operands(contract, has_panels=tiling.has_panels)
+    if tiling.has_table and (tiling.has_panels or not steps_evenly(contract.left, contract)):
+        raise NoGemm(f"{contract.name}: a table of inner steps is not for it")
     if tiling.lanes * sums_dtype(contract).itemsize != isa.vector_bytes:
         raise NoGemm(f"{contract.name}: {tiling.lanes} lanes are not a vector of {isa.name}")
     extent = contract.rows.extent
@@ -158,12 +173,22 @@ def reads_in_place(contract: Contract) -> bool:
     return True
 
 
+def is_windowed(contract: Contract) -> bool:
+    """Has the right operand several inner axes, and can be read where it lies?"""
+    right = contract.right
+    if len(contract.inner) == 1 or not isinstance(right, Load) or right.args:
+        return False
+    return right.at.coefficient(contract.columns) == 1
+
+
 def is_worth_packing(contract: Contract, *, is_constant: bool) -> bool:
     """A constant is packed once. What is made anew for each call is packed where it must be, or
     where several tiles of rows read a panel again: rows that lie a page apart share a few sets of
-    a cache and drive each other out."""
+    a cache and drive each other out. Windows overlap: packed they would be many times as much."""
     if is_constant or not reads_in_place(contract):
         return True
+    if is_windowed(contract):
+        return False
     rows = contract.rows.extent
     return not is_static(rows) or rows > FEW_ROWS
 
@@ -176,6 +201,17 @@ def is_made_of_dots(contract: Contract, constants: Collection[int]) -> bool:
         return False
     return isinstance(right, Load) and right.at.coefficient(contract.inner[-1]) == 1 and (
         right.at.coefficient(contract.columns) != 1)  # fmt: skip
+
+
+def has_few_windows(contract: Contract) -> bool:
+    """Are there so few kernels for each window that reading it takes longer than the sums? Lanes
+    along the columns are then enough."""
+    rows = contract.rows.extent
+    return is_windowed(contract) and is_static(rows) and rows < FEW_DOTS
+
+
+def table_bytes(contract: Contract, tiling: Tiling) -> DimLike:
+    return 8 * extent_of(contract.inner) if tiling.has_table else 0
 
 
 def num_units(contract: Contract, tiling: Tiling) -> DimLike:

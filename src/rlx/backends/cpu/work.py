@@ -47,6 +47,8 @@ class Source:
     sizes: tuple[DimLike, ...]
     num_units: DimLike
     """Any run of units below may be done apart, in any order; units from there on are no work."""
+    scratch: DimLike = 0
+    """Bytes that each call needs for itself."""
 
 
 class Work:
@@ -61,12 +63,12 @@ class Work:
         self.pointers: dict[Placed, str] = {}
         self.values: dict[Expr, Vec] = {}
 
-    def source(self, name: str, num_units: DimLike) -> Source:
+    def source(self, name: str, num_units: DimLike, scratch: DimLike = 0) -> Source:
         """The finished function."""
         self.code.do("ret i32 0")
         text = self.code.function(head_of(name))
         function = Function(name, text, tuple(self.code.shared.items()))
-        return Source(function, tuple(self.sizes), num_units)
+        return Source(function, tuple(self.sizes), num_units, scratch)
 
     # -- arguments ------------------------------------------------------------------------------
 

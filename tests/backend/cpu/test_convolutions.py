@@ -1,0 +1,98 @@
+"""Convolutions in native code, against the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlx.backends.cpu import emit
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.jit import Native
+from rlx.backends.cpu.products import make_conv
+from rlx.backends.cpu.task import Machine, Recipe, Step
+from rlx.dim import Dim
+from rlx.draw import Draw
+from rlx.dtype import DType
+from rlx.ir.interpret import evaluate
+from rlx.ir.mir import Graph
+from rlx.op import lookup
+from rlx.shape import Shape
+from tests.backend.cpu.guarded import guarded
+from tests.backend.cpu.products import RUNNABLE, Array
+from tests.backend.cpu.recipes import Runner, functions
+
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}
+
+
+def compiled(recipes: list[Recipe], isa: Isa) -> Native:
+    return Native(emit.module([f for r in recipes for f in functions(r)], isa), isa)
+
+
+def check(graph: Graph, native: Native, recipe: Recipe, arrays: list[Array],
+          sizes: dict[str, int]) -> None:  # fmt: skip
+    """Within 64 roundings of the largest result: sums of at most a few hundred numbers of size 1,
+    taken in another order; the same bits however the work is cut."""
+    bound = graph.bind(sizes) if sizes else graph
+    (want,) = evaluate(bound, {f"x{i}": a for i, a in enumerate(arrays)})
+    given = [guarded(np.ascontiguousarray(a)) for a in arrays]
+    found: list[Array] = []
+    for cuts in ("once", "one by one"):
+        made = guarded(np.zeros(want.shape, want.dtype))
+        Runner(native, recipe, sizes).run(given, [made], cuts)
+        found.append(made)
+    assert found[0].tobytes() == found[1].tobytes()
+    if want.dtype.kind in "iub":
+        np.testing.assert_array_equal(found[0], want)
+        return
+    wide = np.complex128
+    scale = np.abs(want.astype(wide)).max(initial=1.0)
+    error = np.abs(found[0].astype(wide) - want.astype(wide)).max(initial=0.0)
+    assert error <= 64 * EPS.get(want.dtype.name, 2.0**-52) * scale
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_drawn_convolutions(isa: Isa) -> None:
+    drawn: list[tuple[Graph, list[Array], Recipe]] = []
+    for seed in range(24):
+        draw = Draw([seed, 11])
+        case = draw.case(lookup("conv" if seed % 4 else "fused_conv_bias_act"))
+        g = Graph("g")
+        inputs = [g.input(f"x{i}", Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
+        g.set_outputs([g.node(case.op, inputs, case.attrs)])
+        constants = frozenset({1} if seed % 2 else ())
+        step = Step.alone(g.outputs[0], Machine(isa), constants)
+        drawn.append((g, draw.arrays(case), make_conv(step, f"c{seed}")))
+    native = compiled([r for *_, r in drawn], isa)
+    for graph, arrays, recipe in drawn:
+        check(graph, native, recipe, arrays, {})
+
+
+H = Dim("h", 1, 64)
+LARGE: dict[str, tuple[tuple[Shape, Shape], dict[str, object]]] = {
+    "padded": ((Shape([2, 9, H, 37]), Shape([13, 9, 3, 3])), {"padding": (1, 1, 1, 1)}),
+    "strided": ((Shape([1, 6, 17, H]), Shape([70, 3, 3, 5])), {"stride": (2, 3), "groups": 2}),
+    "whole": ((Shape([1, 60, 9, H]), Shape([8, 60, 3, 3])), {}),
+    "points": ((Shape([1, 33, 8, H]), Shape([40, 33, 1, 1])), {}),
+    "by channel": ((Shape([1, 12, 8, H]), Shape([12, 1, 3, 3])), {"groups": 12,
+                                                                   "padding": (1, 1, 1, 1)}),
+    "halves": ((Shape([1, 5, H, 20], DType.BF16), Shape([9, 5, 3, 3], DType.BF16)), {}),
+    "line": ((Shape([2, 5, H]), Shape([9, 5, 4])), {"dilation": (3,), "padding": (9, 0)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_images_of_any_size(isa: Isa) -> None:
+    made: list[tuple[Graph, Recipe]] = []
+    for name, (shapes, attrs) in LARGE.items():
+        g = Graph(name)
+        inputs = [g.input(f"x{i}", s) for i, s in enumerate(shapes)]
+        g.set_outputs([g.conv(*inputs, **attrs)])
+        step = Step.alone(g.outputs[0], Machine(isa), frozenset({1}))
+        made.append((g, make_conv(step, f"c{len(made)}")))
+    native = compiled([r for _, r in made], isa)
+    rng = np.random.default_rng(0)
+    for graph, recipe in made:
+        for size in (5, 24, 64):
+            shapes = [n.shape.bind({"h": size}) for n in graph.inputs]
+            arrays = [rng.normal(size=s.static_dims).astype(s.dtype.numpy) for s in shapes]
+            check(graph, native, recipe, arrays, {"h": size})
