@@ -79,6 +79,8 @@ class Routines:
             frozenset(fixed),
         )
         way = self._way(step)
+        if isinstance(way, Recipe) and way.panels and plan.phases[node] is Phase.PROLOGUE:
+            way = way.without_panels()
         number = len(self.failures)
         if isinstance(way, Host):
             self.hosts[number] = node

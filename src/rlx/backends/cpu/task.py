@@ -8,7 +8,7 @@ from weights alone it packs once, into panels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rlx.backends.cpu.emit import Function
@@ -111,6 +111,18 @@ class Recipe:
     temps: tuple[DimLike, ...] = ()
     """The bytes of each temporary, aligned to 64."""
     panels: tuple[Panels, ...] = field(default_factory=tuple)
+
+    def without_panels(self) -> Recipe:
+        """The same with panels made anew in temporaries: for a step that itself runs once."""
+        kept = len(self.temps)
+
+        def moved(task: Task, kind: str, by: int) -> Task:
+            places = (Buffer("temp", by + b.index) if b.kind == kind else b for b in task.buffers)
+            return replace(task, buffers=tuple(places))
+
+        packs = [moved(p.task, "result", kept + i) for i, p in enumerate(self.panels)]
+        tasks = (*packs, *(moved(t, "panels", kept) for t in self.tasks))
+        return Recipe(tasks, (*self.temps, *(p.size for p in self.panels)))
 
 
 def grain_of(units: DimLike, ns: DimLike) -> DimLike:
