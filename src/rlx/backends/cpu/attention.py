@@ -26,7 +26,7 @@ from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers, grain_of,
 from rlx.backends.cpu.tile import emit_tiles
 from rlx.backends.cpu.tiling import Tiling
 from rlx.backends.cpu.writer import Writer
-from rlx.dim import Dim, DimLike, dim_max, is_static
+from rlx.dim import Dim, DimLike, dim_max, dim_min, is_static, lower_bound
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph
@@ -34,46 +34,57 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.form_contract import form_contract
 from rlx.shape import Shape
 
-FEW = 4
+FEW = 8
 """Up to as many rows have lanes along the depth; more fill lanes of their own."""
 
 
 def make(step: Step, name: str) -> Recipe:
-    """How an attention runs."""
-    form = Form.of(step)
+    """How an attention runs. Where one query is as likely as many, there is code for both, and
+    the other's tasks have no units."""
+    form, isa = Form.of(step), step.isa
     if is_static(form.rows) and 0 < form.rows <= FEW:
-        return _of_few(form, step.isa, name, form.rows)
-    return _of_rows(form, step.isa, name)
+        return _of_few(form, isa, name, form.rows, 1)
+    if not _may_be_one(form):
+        return Recipe((_of_rows(form, isa, name, 1),))
+    is_one = dim_min(1, form.queries) * dim_max(0, 2 - form.queries)
+    few = _of_few(form, isa, f"{name}.few", form.group, is_one)
+    return Recipe((_of_rows(form, isa, name, 1 - is_one), *few.tasks), few.temps)
 
 
-def _of_rows(form: Form, isa: Isa, name: str) -> Recipe:
+def _may_be_one(form: Form) -> bool:
+    """Is it not known whether one query, beside keys from before, comes, or many?"""
+    is_open = not is_static(form.queries) and form.group <= FEW
+    return is_open and form.queries != form.keys and lower_bound(form.queries) <= 1
+
+
+def _of_rows(form: Form, isa: Isa, name: str, times: DimLike) -> Task:
     """Blocks of rows over all keys."""
     tilings = _tilings(form, isa)
     places = [scratch_places(form, t) for t in tilings]
     function = _function(form, tilings, isa, name)
-    units = form.batch * form.kv_heads * _parts(form.rows, tilings[0].columns)
+    units = form.batch * form.kv_heads * _parts(form.rows, tilings[0].columns) * times
     grain = grain_of(units, nanoseconds(form.flops, form.traffic))
     scratch = functools.reduce(dim_max, (p["end"] * form.compute.itemsize for p in places))
-    task = Task(function, _given(form, RESULT), _sizes(form, tilings), units, grain, scratch)
-    return Recipe((task,))
+    return Task(function, _given(form, RESULT), _sizes(form, tilings), units, grain, scratch)
 
 
-def _of_few(form: Form, isa: Isa, name: str, rows: int) -> Recipe:
+def _of_few(form: Form, isa: Isa, name: str, rows: int, times: DimLike) -> Recipe:
     """All rows over chunks of keys, and then the chunks together."""
     shared: dict[str, str] = {}
     chunks, joined = Chunks(form, isa, rows, shared), Joined(form, isa, rows, shared)
     chunks.write()
     joined.write()
-    size, sizes, heads = form.compute.itemsize, sizes_of(form, isa), form.batch * form.kv_heads
+    size, sizes = form.compute.itemsize, sizes_of(form, isa)
+    heads = form.batch * form.kv_heads * times
     units = heads * chunks_of(form)
+    records = units * rows * record_of(form, isa) * size
     first = Task(
         chunks.function(name), _given(form, RECORDS), sizes, units,
         grain_of(units, nanoseconds(form.flops, form.traffic)), scratch_of(form, isa, rows) * size,
     )  # fmt: skip
-    records = units * rows * record_of(form, isa) * size
-    ns = nanoseconds(0, records)
-    second = Task(joined.function(f"{name}.joined"), (RECORDS, RESULT), sizes, heads * rows,
-                  grain_of(heads * rows, ns))  # fmt: skip
+    grain = grain_of(heads * rows, nanoseconds(0, records))
+    given = (RECORDS, RESULT)
+    second = Task(joined.function(f"{name}.joined"), given, sizes, heads * rows, grain)
     return Recipe((first, second), (records,))
 
 
@@ -184,6 +195,9 @@ def _units(writer: Writer, form: Form, tilings: Sequence[Tiling], name: str) -> 
     blocks = code.let(f"udiv i64 {code.i64('add', rows, width - 1)}, {width}")
     heads = code.i64("mul", writer.size(form.batch), form.kv_heads)
     stop = code.least("%stop", code.i64("mul", heads, blocks))
+    if _may_be_one(form):
+        is_one = code.let(f"icmp eq i64 {writer.size(form.queries)}, 1")
+        stop = code.let(f"select i1 {is_one}, i64 0, i64 {stop}")
     with code.count("%start", stop, 1) as unit:
         turn, block = (code.let(f"{w} i64 {unit}, {blocks}") for w in ("udiv", "urem"))
         batch, head = (code.let(f"{w} i64 {turn}, {form.kv_heads}") for w in ("udiv", "urem"))

@@ -25,10 +25,10 @@ from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike
 from rlx.dtype import DType
 
-CHUNK = 256
-"""Keys of one unit: enough that joining the chunks is little work."""
-SUMS = 16
-"""Vectors of sums of values that are kept in registers."""
+CHUNK = 384
+"""Keys of one unit at most: enough that joining the chunks is little work."""
+AHEAD = 32
+"""How many keys ahead memory is asked for."""
 
 
 def chunks_of(form: Form) -> DimLike:
@@ -44,7 +44,7 @@ def record_of(form: Form, isa: Isa) -> DimLike:
 
 def scratch_of(form: Form, isa: Isa, rows: int) -> int:
     """Elements: the queries, in whole vectors, and the scores of a chunk."""
-    return _line_of(form, isa.lanes(form.dtype)) * rows + CHUNK * _padded(rows)
+    return (_line_of(form, isa.lanes(form.dtype)) + CHUNK) * rows
 
 
 def sizes_of(form: Form, isa: Isa) -> tuple[DimLike, ...]:
@@ -105,9 +105,14 @@ class _Few(Writer):
 
     @contextmanager
     def units(self, per_head: Bound) -> Generator[str]:
-        heads = self.code.i64("mul", self.size(self.form.batch), self.form.kv_heads)
-        stop = self.code.least("%stop", self.code.i64("mul", heads, per_head))
-        with self.code.count("%start", stop, 1) as unit:
+        """A loop over the units; none, where the number of queries is not known and not one."""
+        code, queries = self.code, self.size(self.form.queries)
+        heads = code.i64("mul", self.size(self.form.batch), self.form.kv_heads)
+        stop = code.least("%stop", code.i64("mul", heads, per_head))
+        if isinstance(queries, str):
+            is_one = code.let(f"icmp eq i64 {queries}, 1")
+            stop = code.let(f"select i1 {is_one}, i64 {stop}, i64 0")
+        with code.count("%start", stop, 1) as unit:
             yield unit
 
     def kept(self, values: Sequence[Vec]) -> Slots:
@@ -147,8 +152,10 @@ class Chunks(_Few):
         with self.units(self.chunks) as unit:
             turn, chunk = (code.let(f"{w} i64 {unit}, {self.chunks}") for w in ("udiv", "urem"))
             self.batch, self.head = self.turns(turn)
-            self.key = code.i64("mul", chunk, CHUNK)
-            self.count = code.least(code.i64("sub", keys, self.key), CHUNK)
+            up = code.i64("add", keys, code.i64("sub", self.chunks, 1))
+            each = code.let(f"udiv i64 {up}, {self.chunks}")
+            self.key = code.i64("mul", chunk, each)
+            self.count = code.least(code.i64("sub", keys, self.key), each)
             self._load_queries()
             self._scores()
             with code.count(0, self.rows, 1) as row:
@@ -191,34 +198,46 @@ class Chunks(_Few):
             at = code.least(number, final)
             place = self.place(layout, (self.batch, self.head, code.i64("add", self.key, at), 0))
             first = self.pointer(K, place, dtype)
-            made = self._dots([advanced(code, first, s, dtype) for s in steps])
-            self._store_scores(made, at, keys)
+            places = [advanced(code, first, s, dtype) for s in steps]
+            for start in range(0, self.rows, self.padded):
+                rows = range(start, min(start + self.padded, self.rows))
+                self._store_scores(self._dots(places, rows), at, keys, rows)
 
-    def _dots(self, keys: Sequence[str]) -> Vec:
-        """The products of some keys with all rows, one in each lane, the keys counting fastest."""
+    def _dots(self, keys: Sequence[str], rows: range) -> Vec:
+        """The products of some keys with some rows, one in each lane, the keys counting fastest;
+        lanes that are left over repeat the last row."""
         code = self.code
-        rows = [min(r, self.rows - 1) for r in range(self.padded)]
-        slots = self.kept([code.const(0, self.kind)] * (self.rows * len(keys)))
+        slots = self.kept([code.const(0, self.kind)] * (len(rows) * len(keys)))
 
         def step(at: str, mask: Vec | None) -> None:
             right = [self._key(k, at, mask) for k in keys]
-            lines = [advanced(code, self.q, r * self.line, self.kind) for r in range(self.rows)]
+            lines = [advanced(code, self.q, r * self.line, self.kind) for r in rows]
             left = [load(code, self.kind, advanced(code, x, at, self.kind)) for x in lines]
             pairs = [(x, y) for x in left for y in right]
             slots.set([_add(x, y, z) for (x, y), z in zip(pairs, slots.get())])
 
         in_vectors(code, self.form.depth, step)
         sums = slots.get()
-        return summed([sums[r * len(keys) + k] for r in rows for k in range(len(keys))])
+        while len(sums) < code.lanes:
+            sums += sums[-len(keys) :]
+        return summed(sums)
 
     def _key(self, key: str, at: str, mask: Vec | None) -> Vec:
         code, dtype, step = self.code, self.form.dtype, self.size(self.form.k.strides[3])
-        return load(code, dtype, advanced(code, key, code.i64("mul", at, step), dtype), step, mask)
+        place = advanced(code, key, code.i64("mul", at, step), dtype)
+        self._fetch(place, code.i64("mul", self.size(self.form.k.strides[2]), AHEAD))
+        return load(code, dtype, place, step, mask)
 
-    def _store_scores(self, scores: Vec, at: Bound, keys: int) -> None:
+    def _fetch(self, place: str, distance: Bound) -> None:
+        """Ask for a line that is read soon: keys that lie a page apart are not foreseen by the
+        processor. Past the end of memory it does nothing."""
+        where = advanced(self.code, place, distance, self.form.dtype)
+        self.code.intrinsic("prefetch.p0", "void", f"ptr {where}", "i32 0", "i32 2", "i32 1")
+
+    def _store_scores(self, scores: Vec, at: Bound, keys: int, rows: range) -> None:
         code, element = self.code, ELEMENT[self.kind]
-        for r in range(self.rows):
-            order = ", ".join(f"i32 {r * keys + n}" for n in range(keys))
+        for r in rows:
+            order = ", ".join(f"i32 {(r - rows[0]) * keys + n}" for n in range(keys))
             text = f"shufflevector {scores.type} {scores.text}, {scores.type} poison"
             part = code.let(f"{text}, <{keys} x i32> <{order}>")
             to = advanced(code, self.s, code.i64("add", at, r * CHUNK), self.kind)
@@ -284,7 +303,8 @@ class Chunks(_Few):
     def _values(self, unit: str) -> None:
         """Sums of values by weights, as many columns at a time as registers hold."""
         code, extent = self.code, self.size(self.form.value_depth)
-        vectors = max(1, SUMS // self.rows)
+        # sums of half the registers leave room for weights and values
+        vectors = max(1, code.isa.registers // 2 // self.rows)
         if isinstance(extent, int):
             vectors = min(vectors, max(1, -(-extent // code.lanes)))
         with code.count(0, extent, vectors * code.lanes) as column:
@@ -302,6 +322,8 @@ class Chunks(_Few):
         with code.count(0, self.count, 1) as key:
             line = advanced(code, base, code.i64("mul", key, row), dtype)
             places = [advanced(code, line, code.i64("mul", n, step), dtype) for n in starts]
+            for place in places:
+                self._fetch(place, code.i64("mul", row, AHEAD))
             values = [load(code, dtype, p, step, m) for p, m in zip(places, masks)]
             weights = [self._weight(r, key) for r in range(self.rows)]
             pairs = [(w, v) for w in weights for v in values]
