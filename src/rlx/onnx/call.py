@@ -1,0 +1,171 @@
+"""What a handler is given: one node of the model, its operands and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.dim import DimLike, is_static
+from rlx.dtype import DType
+from rlx.errors import GraphError, UnsupportedError
+from rlx.ir.mir import Graph, Node
+from rlx.onnx.values import MAX_SIZES, Absent, Items, Sizes, Value, Weight
+from rlx.shape import Shape
+
+if TYPE_CHECKING:
+    from rlx.onnx.importer import Importer, Scope
+
+
+class NeedsValue(UnsupportedError):
+    """A shape follows from the values of inputs: it is known when they are."""
+
+    def __init__(self, what: str, inputs: Sequence[str]) -> None:
+        super().__init__(what)
+        self.inputs = tuple(inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One node. `op` is the operator's name, `version` the opset it is read under."""
+
+    importer: Importer
+    scope: Scope
+    name: str
+    op: str
+    domain: str
+    version: int
+    attrs: Mapping[str, Any]
+    """By name: ints, floats, strs, arrays, tuples of those, and GraphProtos."""
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[str, ...]
+    """The names of the results; "" where nothing wants one."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is being built."""
+        return self.scope.graph
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self.inputs)
+
+    def has(self, number: int) -> bool:
+        """Is this operand given?"""
+        return number < len(self.inputs) and self.inputs[number] is not None
+
+    def wants(self, number: int) -> bool:
+        """Does anything name this result?"""
+        return number < len(self.outputs) and self.outputs[number] != ""
+
+    # -- operands -------------------------------------------------------------------------------
+
+    def value(self, number: int) -> Value:
+        found = self.inputs[number] if number < len(self.inputs) else None
+        if found is None:
+            raise GraphError(f"{self.label}: operand {number} is missing")
+        return found
+
+    def node(self, number: int) -> Node:
+        """The operand as a value of the graph."""
+        return self.as_node(self.value(number))
+
+    def optional(self, number: int) -> Node | None:
+        return self.node(number) if self.has(number) else None
+
+    def nodes(self) -> list[Node]:
+        return [self.node(i) for i in range(len(self.inputs))]
+
+    def as_node(self, value: Value) -> Node:
+        match value:
+            case Sizes():
+                return value.node(self.graph)
+            case Weight():
+                return self.scope.weight(value)
+            case Items() | Absent():
+                raise UnsupportedError(f"{self.label}: an operand is no tensor but a sequence")
+            case _:
+                return value
+
+    def shape(self, number: int) -> Shape:
+        """Of an operand, without making it a value of the graph."""
+        match self.value(number):
+            case Sizes(shape=dims, dtype=dtype):
+                return Shape(dims, dtype)
+            case Weight(array=array):
+                return Shape(array.shape, DType.of(array.dtype))
+            case _:
+                return self.node(number).shape
+
+    def rank(self, number: int) -> int:
+        return self.shape(number).rank
+
+    def axis(self, value: int, rank: int) -> int:
+        """An axis counted from the front."""
+        if not -rank <= value < rank:
+            raise GraphError(f"{self.label}: axis {value} is not one of rank {rank}")
+        return value % rank if rank else 0
+
+    # -- what must be known ---------------------------------------------------------------------
+
+    def sizes(self, number: int) -> Sizes:
+        """An integer operand as dims; an error where it depends on data."""
+        found = self.importer.as_sizes(self.value(number))
+        if found is None:
+            raise self._unknown(number)
+        return found
+
+    def dims(self, number: int) -> list[DimLike]:
+        return list(self.sizes(number).dims)
+
+    def ints(self, number: int) -> list[int]:
+        """Numbers that must be known, such as axes."""
+        found = self.dims(number)
+        for dim in found:
+            if not is_static(dim):
+                raise UnsupportedError(f"{self.label}: operand {number} depends on the size {dim}")
+        return [int(d) for d in found]
+
+    def array(self, number: int) -> np.ndarray[Any, Any]:
+        """An operand of any dtype whose value must be known."""
+        found = self.importer.as_array(self.value(number))
+        if found is None:
+            raise self._unknown(number)
+        return found
+
+    def is_known(self, number: int) -> bool:
+        return self.has(number) and self.importer.as_array(self.value(number)) is not None
+
+    def _unknown(self, number: int) -> UnsupportedError:
+        value = self.value(number)
+        what = (
+            f"{self.label}: operand {number} decides a shape, and depends on data. "
+            "Make it a constant of the model"
+        )
+        needed = self.importer.inputs_behind(value)
+        return NeedsValue(what, needed) if needed else UnsupportedError(what)
+
+    # -- attributes -----------------------------------------------------------------------------
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        return self.attrs.get(name, default)
+
+    def required(self, name: str) -> Any:
+        if name not in self.attrs:
+            raise GraphError(f"{self.label}: attribute {name!r} is missing")
+        return self.attrs[name]
+
+    # -- messages -------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        named = f" {self.name!r}" if self.name else ""
+        return f"ONNX {self.op}{named}"
+
+    def unsupported(self, why: str) -> UnsupportedError:
+        return UnsupportedError(f"{self.label}: {why}")
+
+
+__all__ = ["MAX_SIZES", "Call", "NeedsValue"]

@@ -1,0 +1,54 @@
+"""What operators mean, by family.
+
+A handler takes a Call and gives a value, or a tuple of them for several results (shorter where the
+last are not made). It is registered for a range of opsets: the latest version not after the
+model's serves.
+
+    @handles("Softmax", since=13)
+    def softmax(call): return ops.softmax(call.node(0), axis=call.attr("axis", -1))
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from rlx.onnx.call import Call
+
+Handler = Callable[[Call], Any]
+Key = tuple[str, str]
+"""Domain and operator."""
+MICROSOFT = "com.microsoft"
+_registered: dict[Key, dict[int, Handler]] = {}
+
+
+def handles(*names: str, since: int = 1, domain: str = "") -> Callable[[Handler], Handler]:
+    """Register a handler of operators, from an opset on."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            versions = _registered.setdefault((domain, name), {})
+            if since in versions:
+                raise AssertionError(f"{name} has two handlers since opset {since}")
+            versions[since] = handler
+        return handler
+
+    return register
+
+
+@functools.cache
+def registered() -> Mapping[Key, Mapping[int, Handler]]:
+    """All of them: every page of this folder is read."""
+    for page in iter_modules(__path__):
+        import_module(f"{__name__}.{page.name}")
+    return _registered
+
+
+def handler_of(domain: str, name: str, version: int) -> Handler | None:
+    """The handler of an operator under an opset; None where there is none."""
+    versions = registered().get((domain, name), {})
+    fitting = [v for v in versions if v <= version]
+    return versions[max(fitting)] if fitting else None

@@ -1,0 +1,253 @@
+"""Operators that speak of shapes or move elements; on sizes they are done while reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.dim import DimLike, dim_max, dim_min, is_static, product
+from rlx.ir.mir import Node
+from rlx.onnx.call import Call
+from rlx.onnx.handlers import handles
+from rlx.onnx.values import MAX_SIZES, Sizes, Value, Weight, sizes_of
+
+
+@handles("Shape")
+def shape(call: Call) -> Sizes:
+    dims = tuple(call.shape(0).dims)
+    start, end = call.attr("start", 0), call.attr("end", len(dims))
+    found = dims[slice(start, end)]
+    return Sizes(found, (len(found),))
+
+
+@handles("Size")
+def size(call: Call) -> Sizes:
+    return Sizes((product(call.shape(0).dims),), ())
+
+
+@handles("Constant")
+def constant(call: Call) -> Value:
+    for name, value in call.attrs.items():
+        match name:
+            case "value" | "sparse_value":
+                return Weight(f"{call.outputs[0]}", value)
+            case "value_int" | "value_ints":
+                return Sizes.of(np.array(value, np.int64))
+            case "value_float" | "value_floats":
+                return Weight(call.outputs[0], np.array(value, np.float32))
+            case _:
+                raise call.unsupported(f"a constant given as {name} is no tensor rlx has")
+    raise call.unsupported("it has no value")
+
+
+@handles("ConstantOfShape")
+def constant_of_shape(call: Call) -> Value:
+    dims = call.dims(0)
+    value = call.attr("value")
+    one = np.zeros(1, np.float32) if value is None else value
+    if one.dtype == np.int64 and all(map(is_static, dims)):
+        whole = [int(d) for d in dims]
+        if np.prod(whole) <= MAX_SIZES:
+            return Sizes.of(np.full(whole, one.reshape(-1)[0]))
+    return ops.expand(call.graph.constant(one.reshape(())), dims=tuple(dims))
+
+
+@handles("Reshape")
+def reshape(call: Call) -> Value:
+    sizes = call.dims(1)
+    value = call.value(0)
+    given = list(call.shape(0).dims)
+    if not call.attr("allowzero", 0):
+        sizes = [given[i] if d == 0 else d for i, d in enumerate(sizes)]
+    if isinstance(value, Sizes):
+        return Sizes(value.dims, tuple(_resolved(sizes, len(value.dims))), value.dtype)
+    return ops.reshape(call.node(0), dims=tuple(sizes))
+
+
+def _resolved(sizes: Sequence[DimLike], count: int) -> list[int]:
+    known = [int(d) for d in sizes]
+    rest = int(np.prod([d for d in known if d != -1], dtype=np.int64))
+    return [count // max(1, rest) if d == -1 else d for d in known]
+
+
+@handles("Flatten")
+def flatten(call: Call) -> Node:
+    dims = call.shape(0).dims
+    axis = call.attr("axis", 1)
+    at = axis + len(dims) if axis < 0 else axis
+    return ops.reshape(call.node(0), dims=(product(dims[:at]), product(dims[at:])))
+
+
+@handles("Transpose")
+def transpose(call: Call) -> Node:
+    rank = call.rank(0)
+    return ops.transpose(call.node(0), perm=call.attr("perm", tuple(reversed(range(rank)))))
+
+
+def _axes(call: Call, number: int, rank: int) -> list[int] | None:
+    """Axes as an attribute or, in later opsets, as an operand."""
+    found = call.attr("axes")
+    if found is None and call.has(number):
+        found = call.ints(number)
+    return None if found is None else [call.axis(int(a), rank) for a in found]
+
+
+@handles("Squeeze")
+def squeeze(call: Call) -> Value:
+    value, dims = call.value(0), call.shape(0).dims
+    axes = _axes(call, 1, len(dims))
+    gone = [i for i, d in enumerate(dims) if d == 1] if axes is None else axes
+    if isinstance(value, Sizes):
+        kept = tuple(d for i, d in enumerate(value.shape) if i not in gone)
+        return Sizes(value.dims, kept, value.dtype)
+    return ops.squeeze(call.node(0), axes=tuple(gone)) if gone else call.node(0)
+
+
+@handles("Unsqueeze")
+def unsqueeze(call: Call) -> Value:
+    value, rank = call.value(0), call.rank(0)
+    count = len(call.attr("axes") or call.ints(1))
+    axes = _axes(call, 1, rank + count)
+    assert axes is not None
+    if isinstance(value, Sizes):
+        dims = list(value.shape)
+        for axis in sorted(axes):
+            dims.insert(axis, 1)
+        return Sizes(value.dims, tuple(dims), value.dtype)
+    return ops.expand_dims(call.node(0), axes=tuple(axes))
+
+
+@handles("Concat")
+def concat(call: Call) -> Value:
+    axis = call.axis(call.required("axis"), call.rank(0))
+    found = [call.importer.as_sizes(call.value(i)) for i in range(call.num_inputs)]
+    values = [call.value(i) for i in range(call.num_inputs)]
+    if any(isinstance(v, Sizes) for v in values) and None not in found:
+        joined = np.concatenate([s.array for s in found if s is not None], axis)
+        return sizes_of(joined, call.shape(0).dtype)
+    nodes = call.nodes()
+    return nodes[0] if len(nodes) == 1 else ops.concat(nodes, axis=axis)
+
+
+@handles("Gather")
+def gather(call: Call) -> Value:
+    axis = call.axis(call.attr("axis", 0), call.rank(0))
+    value = call.value(0)
+    where = call.importer.as_array(call.value(1))
+    if isinstance(value, Sizes) and where is not None:
+        return sizes_of(np.asarray(np.take(value.array, where, axis), object), value.dtype)
+    length = call.shape(0).dims[axis]
+    if where is not None and is_static(length):
+        inside = np.where(where < 0, where + int(length), where)
+        return ops.gather(call.node(0), call.graph.constant(inside), axis=axis)
+    return ops.gather(call.node(0), wrapped(call, call.node(1), length), axis=axis)
+
+
+def wrapped(call: Call, indices: Node, length: DimLike) -> Node:
+    """Indices with negative ones counted from the end."""
+    dtype = indices.shape.dtype
+    if not dtype.is_signed:
+        return indices
+    zero = call.graph.constant(np.zeros((), dtype.numpy))
+    total = Sizes((length,), (), dtype).node(call.graph)
+    return ops.where(ops.less(indices, zero), ops.add(indices, total), indices)
+
+
+@handles("Slice", since=1)
+def slice_by_attributes(call: Call) -> Value:
+    starts, ends = call.required("starts"), call.required("ends")
+    axes = call.attr("axes", tuple(range(len(starts))))
+    return _sliced(call, starts, ends, axes, [1] * len(starts))
+
+
+@handles("Slice", since=10)
+def slice_by_operands(call: Call) -> Value:
+    starts, ends = call.dims(1), call.dims(2)
+    axes = call.ints(3) if call.has(3) else list(range(len(starts)))
+    steps = call.ints(4) if call.has(4) else [1] * len(starts)
+    return _sliced(call, starts, ends, axes, steps)
+
+
+def _sliced(
+    call: Call,
+    starts: Sequence[DimLike],
+    ends: Sequence[DimLike],
+    axes: Sequence[int],
+    steps: Sequence[int],
+) -> Value:
+    value, dims = call.value(0), call.shape(0).dims
+    rank = len(dims)
+    every = [(0, d, 1) for d in dims]
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        at = call.axis(axis, rank)
+        every[at] = (*ends_of(start, end, step, dims[at]), step)
+    if isinstance(value, Sizes):
+        picks = tuple(slice(a, None if s < 0 and b < 0 else b, s) for a, b, s in every)
+        return sizes_of(np.asarray(value.array[picks], object), value.dtype)
+    return ops.slice(
+        call.node(0),
+        starts=tuple(a for a, _, _ in every),
+        stops=tuple(b for _, b, _ in every),
+        steps=tuple(s for _, _, s in every),
+    )
+
+
+def ends_of(start: DimLike, end: DimLike, step: int, length: DimLike) -> tuple[Any, Any]:
+    """First and stop of a slice, inside the axis; a stop of -1 walks back past the first."""
+    low, high = (0, length) if step > 0 else (-1, length - 1)
+
+    def inside(value: DimLike) -> DimLike:
+        counted = value + length if is_static(value) and value < 0 else value
+        if is_static(counted) and not is_static(length):
+            return dim_min(counted, high) if counted >= low else low
+        return dim_max(low, dim_min(counted, high))
+
+    return inside(start), inside(end)
+
+
+@handles("Expand")
+def expand(call: Call) -> Node:
+    """Both ways: a dim of 1 in the shape keeps the operand's."""
+    wanted, given = call.dims(1), list(call.shape(0).dims)
+    rank = max(len(wanted), len(given))
+    wanted = [1] * (rank - len(wanted)) + wanted
+    padded = [1] * (rank - len(given)) + given
+    dims = tuple(g if w == 1 else w for w, g in zip(wanted, padded))
+    return ops.expand(call.node(0), dims=dims)
+
+
+@handles("Tile")
+def tile(call: Call) -> Node:
+    return ops.tile(call.node(0), repeats=tuple(call.dims(1)))
+
+
+@handles("Split")
+def split(call: Call) -> tuple[Node, ...]:
+    x = call.node(0)
+    axis = call.axis(call.attr("axis", 0), x.shape.rank)
+    sizes = call.attr("split") or (call.ints(1) if call.has(1) else None)
+    if sizes is None:
+        count = call.attr("num_outputs", len(call.outputs))
+        length = x.shape.dims[axis]
+        each = -(-length // count)
+        sizes = [each] * (count - 1) + [length - each * (count - 1)]
+    return tuple(ops.split(x, sizes=tuple(sizes), axis=axis))
+
+
+@handles("Range")
+def range_(call: Call) -> Value:
+    """Counted by dims where it can be; else every end must be known, as the length follows."""
+    found = [call.importer.as_sizes(call.value(i)) for i in range(3)]
+    dtype = call.shape(0).dtype
+    if None not in found and not all(s.is_known for s in found if s is not None):
+        start, stop, step = (s.dims[0] for s in found if s is not None)
+        if step == 1:
+            line = ops.iota(dims=(dim_max(0, stop - start),), axis=0, dtype=dtype, graph=call.graph)
+            return (
+                line if start == 0 else ops.add(line, Sizes((start,), (), dtype).node(call.graph))
+            )
+    ends: list[Any] = [call.array(i).reshape(())[()] for i in range(3)]
+    return Weight(call.outputs[0], np.arange(*ends, dtype=dtype.numpy))

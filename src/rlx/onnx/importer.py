@@ -1,0 +1,321 @@
+"""Nodes of a model become nodes of a graph, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlx.dim import Dim
+from rlx.dtype import DType
+from rlx.errors import Error, GraphError, UnsupportedError
+from rlx.ir.interpret import evaluate_node
+from rlx.ir.mir import Graph, Node, Origin, topological
+from rlx.onnx.attributes import attributes_of
+from rlx.onnx.call import Call
+from rlx.onnx.handlers import handler_of
+from rlx.onnx.reader import Reader
+from rlx.onnx.values import MAX_SIZES, Items, Sizes, Value, Weight
+from rlx.shape import Shape
+
+MAX_DEPTH = 64
+"""Of graphs in graphs and of functions that call functions."""
+CONSTANT_ELEMENTS = 64
+"""Weights up to here are constants, which passes may fold; larger ones are params."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """The names that a graph's nodes see: its own, and through `capture` those outside."""
+
+    graph: Graph
+    importer: Importer
+    parent: Scope | None = None
+    values: dict[str, Value] = field(default_factory=dict[str, Value])
+    captured: dict[str, tuple[Node, Node]] = field(default_factory=dict[str, tuple[Node, Node]])
+    """Name → the value outside, and the input that stands for it in here."""
+    functions: Mapping[str, int] | None = None
+    """The opsets of a function's body; None is the model's."""
+
+    def find(self, name: str) -> Value:
+        if name in self.values:
+            return self.values[name]
+        if self.parent is None:
+            raise GraphError(f"{self.graph.name}: nothing is called {name!r}")
+        found = self.parent.find(name)
+        self.values[name] = self._brought(name, found)
+        return self.values[name]
+
+    def _brought(self, name: str, found: Value) -> Value:
+        """A value from outside: numbers and sizes as they are, the rest as one more input."""
+        match found:
+            case Sizes() if found.is_known:
+                return found
+            case Weight() if found.array.size <= CONSTANT_ELEMENTS:
+                return found
+            case Items():
+                return Items(
+                    tuple(self._brought(f"{name}.{i}", v) for i, v in enumerate(found.values))
+                )
+            case Sizes():
+                return found
+            case _:
+                assert self.parent is not None
+                outside = self.parent.as_node(found)
+                known = self.importer.as_array(outside)
+                if known is not None and known.size <= CONSTANT_ELEMENTS:
+                    return self.graph.constant(known)
+                return self._captured(name, outside)
+
+    def _captured(self, name: str, outside: Node) -> Node:
+        for other, inside in self.captured.values():
+            if other is outside:
+                return inside
+        inside = self.graph.input(f"outer.{len(self.captured)}.{name}"[:200], outside.shape)
+        self.captured[name] = (outside, inside)
+        return inside
+
+    def as_node(self, value: Value) -> Node:
+        match value:
+            case Sizes():
+                return value.node(self.graph)
+            case Weight():
+                return self.weight(value)
+            case Node():
+                return value
+            case _:
+                raise UnsupportedError(f"{self.graph.name}: a sequence is used as a tensor")
+
+    def weight(self, value: Weight) -> Node:
+        """A weight as a node: a constant if it is small, else a param of the outermost graph."""
+        if value.array.size <= CONSTANT_ELEMENTS:
+            return self.graph.constant(np.array(value.array))
+        if self.parent is None:
+            return self.importer.param(value)
+        return self._captured(value.name, self.parent.weight(value))
+
+
+@dataclass(slots=True)
+class Importer:
+    """Reads one model into a graph."""
+
+    reader: Reader
+    static: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, Any])
+    """Inputs whose values are known, as shapes follow from them."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, Any])
+    """Inputs whose shapes are known better than the model says."""
+    params: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, Any])
+    known: dict[Node, np.ndarray[Any, Any] | None] = field(default_factory=dict[Node, Any])
+    depth: int = 0
+    _made: dict[str, Node] = field(default_factory=dict[str, Node])
+    _main: Scope | None = None
+
+    # -- the whole model ------------------------------------------------------------------------
+
+    def read(self) -> Graph:
+        """The model's graph; its weights are in `params`."""
+        proto = self.reader.model.graph
+        graph = Graph(_name(proto.name) or "model")
+        graph.traces_lines = False
+        scope = self._main = Scope(graph, self)
+        self._initialise(scope, proto)
+        for info in proto.input:
+            if info.name in scope.values:
+                continue  # an initialiser is its default
+            if info.name in self.static:
+                scope.values[info.name] = graph.constant(self.static[info.name])
+            else:
+                shape = self.reader.shape_of(info, self.shapes.get(info.name))
+                scope.values[info.name] = graph.input(info.name, shape)
+        self.run(scope, proto.node)
+        graph.set_outputs({o.name: scope.as_node(scope.find(o.name)) for o in proto.output})
+        return graph
+
+    def _initialise(self, scope: Scope, proto: Any) -> None:
+        for tensor in (*proto.initializer, *proto.sparse_initializer):
+            name, array = self.reader.initialiser(tensor)
+            if name in scope.values:
+                raise GraphError(f"two initialisers are called {name!r}")
+            scope.values[name] = Weight(name, array)
+
+    def param(self, weight: Weight) -> Node:
+        assert self._main is not None
+        if weight.name not in self._made:
+            shape = Shape(weight.array.shape, DType.of(weight.array.dtype))
+            self._made[weight.name] = self._main.graph.param(weight.name, shape)
+            self.params[weight.name] = weight.array
+        return self._made[weight.name]
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def run(self, scope: Scope, nodes: Iterable[Any]) -> None:
+        """Read nodes in order; what each gives gets its names."""
+        for proto in nodes:
+            results = self.node(scope, proto)
+            if len(results) < len([o for o in proto.output if o]) and any(
+                proto.output[len(results) :]
+            ):
+                raise UnsupportedError(
+                    f"ONNX {proto.op_type} {proto.name!r}: result {len(results)} is not made"
+                )
+            for name, value in zip(proto.output, results):
+                if name:
+                    if name in scope.values and scope.parent is None:
+                        raise GraphError(f"two values are called {name!r}")
+                    scope.values[name] = value
+
+    def node(self, scope: Scope, proto: Any) -> tuple[Value, ...]:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        function = self.reader.functions.get((domain, proto.op_type))
+        call = Call(
+            self,
+            scope,
+            proto.name,
+            proto.op_type,
+            domain,
+            self._version(scope, domain),
+            attributes_of(proto, self.reader),
+            tuple(scope.find(name) if name else None for name in proto.input),
+            tuple(proto.output),
+        )
+        handler = handler_of(domain, proto.op_type, call.version)
+        with scope.graph.scope(Origin("onnx", proto.name or f"{proto.op_type}")):
+            if handler is None and function is not None:
+                return self._function(call, function)
+            if handler is None:
+                where = f" of domain {domain!r}" if domain else f" of opset {call.version}"
+                raise UnsupportedError(f"{call.label}: rlx does not know this operator{where}")
+            return self._results(call, handler)
+
+    def _results(self, call: Call, handler: Any) -> tuple[Value, ...]:
+        try:
+            made = handler(call)
+        except Error as error:
+            if call.label in str(error):
+                raise
+            raise type(error)(f"{call.label}: {error}") from None
+        return made if isinstance(made, tuple) else (made,)
+
+    def _version(self, scope: Scope, domain: str) -> int:
+        versions = scope.functions if scope.functions is not None else self.reader.opsets
+        return versions.get(domain, 1)
+
+    # -- functions and graphs inside ------------------------------------------------------------
+
+    def _function(self, call: Call, function: Any) -> tuple[Value, ...]:
+        """A function of the model's own, written out where it is called."""
+        self._deeper(call)
+        inner = Scope(call.graph, self, None, {}, {}, self.reader.opsets_of(function))
+        for name, value in zip(function.input, call.inputs):
+            if value is not None:
+                inner.values[name] = value
+        missing = list(function.input)[len(call.inputs) :]
+        given = self.reader.with_attributes(function, call.attrs)
+        for proto in given:
+            self.run(inner, [_without(proto, missing)])
+        self.depth -= 1
+        return tuple(inner.find(name) for name in function.output)
+
+    def body(
+        self, call: Call, proto: Any, inputs: Sequence[Value | Shape]
+    ) -> tuple[Scope, list[Value]]:
+        """A graph inside a node, read into a graph of its own: its scope and its results.
+
+        An input given as a shape becomes an input of the new graph; one given as a value is known
+        in it.
+        """
+        self._deeper(call)
+        graph = Graph(_name(proto.name) or call.op)
+        graph.traces_lines = False
+        scope = Scope(graph, self, call.scope, functions=call.scope.functions)
+        for info, given in zip(proto.input, inputs):
+            is_shape = isinstance(given, Shape)
+            scope.values[info.name] = graph.input(info.name, given) if is_shape else given
+        self._initialise(scope, proto)
+        self.run(scope, proto.node)
+        self.depth -= 1
+        return scope, [scope.find(o.name) for o in proto.output]
+
+    def _deeper(self, call: Call) -> None:
+        if self.depth == MAX_DEPTH:
+            raise GraphError(f"{call.label}: graphs or functions are nested too deep")
+        self.depth += 1
+
+    # -- what is known --------------------------------------------------------------------------
+
+    def as_sizes(self, value: Value) -> Sizes | None:
+        """The value as dims, where it is a small integer tensor that is known."""
+        if isinstance(value, Sizes):
+            return value
+        array = self.as_array(value)
+        if array is None or array.size > MAX_SIZES or array.dtype.kind not in "iub":
+            return None
+        return Sizes.of(array)
+
+    def as_array(self, value: Value) -> np.ndarray[Any, Any] | None:
+        """The numbers of a value that depends on no input."""
+        match value:
+            case Sizes():
+                known = value.is_known
+                return value.array.astype(value.dtype.numpy) if known else None
+            case Weight():
+                return value.array
+            case Node():
+                return self._evaluated(value)
+            case _:
+                return None
+
+    def _evaluated(self, node: Node) -> np.ndarray[Any, Any] | None:
+        """Of a node that follows from constants alone, and is small enough to be a shape."""
+        if node in self.known:
+            return self.known[node]
+        if node.has_items or any(isinstance(d, Dim) for d in node.shape.dims):
+            return None
+        for each in topological([node], self.known):
+            if each not in self.known:
+                self.known[each] = self._one(each)
+        return self.known[node]
+
+    def _one(self, node: Node) -> Any:
+        if node.op == "constant":
+            return node.attrs["value"].array
+        operands = [self.known[i] for i in node.inputs]
+        is_small = all(_count(s) <= MAX_SIZES for s in node.shapes)
+        if node.is_leaf or not is_small or any(o is None for o in operands):
+            return None
+        if node.op == "item":
+            return operands[0][node.attrs["index"]]  # pyright: ignore[reportOptionalSubscript]
+        return evaluate_node(node, operands, {})
+
+    def inputs_behind(self, value: Value) -> list[str]:
+        """The inputs of the model that a value depends on."""
+        if not isinstance(value, Node):
+            return []
+        main = self._main.graph if self._main else None
+        found = [n for n in topological([value]) if n.op in ("input", "param")]
+        if any(n.op == "param" or n.graph is not main for n in found):
+            return []
+        return [n.attrs["name"] for n in found]
+
+
+def _count(shape: Shape) -> int:
+    """How many elements; more than any limit where that is not known."""
+    return int(shape.num_elements) if shape.is_static else MAX_SIZES + 1  # pyright: ignore[reportArgumentType]
+
+
+def _name(text: str) -> str:
+    return text[:80]
+
+
+def _without(proto: Any, missing: Sequence[str]) -> Any:
+    """A node of a function with operands that its caller left out left out, too."""
+    if not any(i in missing for i in proto.input):
+        return proto
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for i, name in enumerate(copy.input):
+        if name in missing:
+            copy.input[i] = ""
+    return copy

@@ -1,0 +1,87 @@
+"""What names stand for while a model is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.dim import Dim, DimLike, is_static
+from rlx.dtype import DType
+from rlx.ir.mir import Graph, Node
+
+MAX_SIZES = 4096
+"""Integer tensors up to this many elements are looked at as sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A small integer tensor whose elements are dims: known numbers, or formulas over named dims.
+
+    They are computed where the model is read, so shapes that follow from shapes are no data.
+    """
+
+    dims: tuple[DimLike, ...]
+    shape: tuple[int, ...]
+    dtype: DType = DType.I64
+
+    @classmethod
+    def of(cls, array: np.ndarray[Any, Any]) -> Sizes:
+        dims = tuple(int(v) for v in array.reshape(-1))
+        return cls(dims, array.shape, DType.of(array.dtype))
+
+    @property
+    def is_known(self) -> bool:
+        return all(map(is_static, self.dims))
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """As elements that may be dims."""
+        made = np.empty(len(self.dims), object)
+        made[:] = self.dims
+        return made.reshape(self.shape)
+
+    def node(self, graph: Graph) -> Node:
+        """The same tensor as a value of the graph."""
+        if self.is_known:
+            numbers = np.array([int(d) for d in self.dims], self.dtype.numpy)
+            return graph.constant(numbers.reshape(self.shape))
+        if self.shape == ():
+            return self._one(graph, self.dims[0])
+        parts = [ops.expand_dims(self._one(graph, d), axes=(0,)) for d in self.dims]
+        return ops.reshape(ops.concat(parts, axis=0), dims=self.shape)
+
+    def _one(self, graph: Graph, dim: DimLike) -> Node:
+        if isinstance(dim, Dim):
+            return graph.node("extent", (), {"dim": dim, "dtype": self.dtype})
+        return graph.constant(np.array(int(dim), self.dtype.numpy))
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor that the model brings along; it becomes a param or a constant where it is used."""
+
+    name: str
+    array: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A sequence of tensors whose length is known."""
+
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """An optional that holds nothing."""
+
+
+Value = Node | Sizes | Weight | Items | Absent
+
+
+def sizes_of(array: np.ndarray[Any, Any], dtype: DType) -> Sizes:
+    """Elements that may be dims, as a value."""
+    return Sizes(tuple(array.reshape(-1)), array.shape, dtype)
