@@ -31,6 +31,7 @@ from rlx.backends.cpu.native.table import (
     NUM_OUTPUT_SLOTS,
     NUM_SLOTS,
     Binding,
+    Input,
     Needs,
     OutputSlot,
     Slot,
@@ -40,6 +41,8 @@ from rlx.op import Array
 
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+_METHOD = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 4)
+_new_method = _METHOD(("PyCMethod_New", ctypes.pythonapi))
 _FASTCALL = 0x80
 _NAME = ctypes.create_string_buffer(b"rlx_model")
 
@@ -80,6 +83,7 @@ class Entry:
         self._arenas = Keeper(self._arena_words, is_bounded=False)
         self._keepers = [Keeper(o[OutputSlot.BLOCKS :], is_bounded=True) for o in self._outputs]
         self._fill()
+        self._native = self._bound(_unfit, None) if can_bind() else None
 
     def _describe_outputs(self) -> None:
         for words, output in zip(self._outputs, self.binding.outputs):
@@ -111,15 +115,14 @@ class Entry:
     def callable(self, slow: Callable[..., Any]) -> Callable[..., Any]:
         """A function of Python that is native code; `slow` itself where objects are laid out in a
         way that native code does not know."""
-        if not can_bind():
-            return slow
+        return self._bound(slow, self) if can_bind() else slow
+
+    def _bound(self, slow: Callable[..., Any], owned: Any) -> Callable[..., Any]:
         entry = self._support.code.address("entry")
         method = ctypes.addressof(_NAME), entry, _FASTCALL, 0
         words = self._words.ctypes.data, id(slow), *method
-        bound = _owner(words, (self, slow))
-        make = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 4)
-        new = make(("PyCMethod_New", ctypes.pythonapi))
-        return new(bound.ctypes.data + 16, id(bound), None, None)
+        bound = _owner(words, (slow, owned))
+        return _new_method(bound.ctypes.data + 16, id(bound), None, None)
 
     # -- weights --------------------------------------------------------------------------------
 
@@ -146,7 +149,8 @@ class Entry:
         sizes = np.zeros(count + 1, np.int64)
         if self._weights is not None:
             sizes[:count] = self._weights[1 + self.binding.num_params :]
-        for given, array in zip(self.binding.inputs, inputs, strict=True):
+        every = list(zip(self.binding.inputs, inputs, strict=True))
+        for given, array in reversed(every):  # the first input that says it counts
             for number, size in zip(given.symbols, array.shape, strict=True):
                 if number is not None:
                     sizes[number] = size
@@ -168,30 +172,38 @@ class Entry:
         if weights is None:
             raise Error("the model has no weights yet. Call set_params.")
         self._support.pool.grow(self.binding.threads)
+        made = self._natively(inputs, outputs)
+        return self._step_by_step(weights, inputs, outputs) if made is None else made
+
+    def _natively(
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None]
+    ) -> list[Array] | None:
+        """The quick way, where it is open. A step of the host is never begun twice."""
+        is_mixed = len({o is None for o in outputs}) > 1
+        if self._native is None or self.binding.host or is_mixed:
+            return None
+        made = self._native(*inputs, *(o for o in outputs if o is not None))
+        return [made] if isinstance(made, np.ndarray) else made and list(made)
+
+    def _step_by_step(
+        self, weights: _Owner, inputs: Sequence[Array], outputs: Sequence[Array | None]
+    ) -> list[Array] | FailedAt:
         symbols = self.symbols(inputs)
         wanted = self.needs(symbols)
         if isinstance(wanted, FailedAt):
             return wanted
-        self._check(inputs, wanted)
-        made = [
-            self._memory(i, size, dims)
-            if out is None or self.binding.outputs[i].is_measured
-            else out
-            for i, ((size, dims), out) in enumerate(zip(wanted.outputs, outputs, strict=True))
-        ]
+        self._check(inputs, outputs, wanted)
+        made = [self._memory(i, o, wanted) for i, o in enumerate(outputs)]
         words, needs = self._context(symbols)
         arena = self._arenas.take(wanted.arena_bytes) if wanted.arena_bytes else None
         places = self._places(inputs, weights, made)
         words[Word.MODE] = Mode.CALL
         words[Word.ARENA] = arena.data if arena else 0
         words[Word.WEIGHTS], words[Word.EXTERNALS] = weights[0], places.ctypes.data
-        needs[: len(needs)] = self._flat(wanted)
-        code = _CALL(self._support.pool.call_address)(
-            self._support.pool.address, words.ctypes.data, self._run
-        )
-        if code:
-            return _failure(words, code)
-        return self._results(made, self.binding.needs_of(needs))
+        needs[:] = self.binding.words_of(wanted)
+        call = _CALL(self._support.pool.call_address)
+        code = call(self._support.pool.address, words.ctypes.data, self._run)
+        return _failure(words, code) if code else self._results(made, needs)
 
     def _context(self, symbols: Array) -> tuple[Array, Array]:
         words, needs = np.zeros(NUM_WORDS, np.int64), np.zeros(self.binding.num_needs, np.int64)
@@ -199,26 +211,26 @@ class Entry:
         words[Word.THREADS], words[Word.HOST] = self.binding.threads, self.binding.host
         return words, needs
 
-    def _flat(self, wanted: Needs) -> list[int]:
-        outputs = [w for size, dims in wanted.outputs for w in (size, *dims)]
-        inputs = [n for dims in wanted.inputs for n in dims]
-        return [wanted.arena_bytes, wanted.weight_bytes, *outputs, *inputs, 0]
-
-    def _check(self, inputs: Sequence[Array], wanted: Needs) -> None:
-        """The last line of defence: memory is read as these dims say."""
+    def _check(
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None], wanted: Needs
+    ) -> None:
+        """The last line of defence: memory is read and written as these dims say."""
         if not wanted.is_in_range:
             raise Error("the size of a named dim is out of its range.")
+        binding = self.binding
         for number, (array, dims) in enumerate(zip(inputs, wanted.inputs, strict=True)):
-            dtype = self.binding.inputs[number].dtype
-            if array.shape != dims or array.dtype != dtype:
-                raise Error(
-                    f"input {number} is {array.dtype}{list(array.shape)}, not {dtype}{list(dims)}."
-                )
-            if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
-                raise Error(f"input {number} is not contiguous, aligned and of native order.")
+            _check_array(f"input {number}", array, binding.inputs[number].dtype, dims)
+        for number, (array, (_, dims)) in enumerate(zip(outputs, wanted.outputs, strict=True)):
+            if array is None:
+                continue
+            _check_array(f"output {number}", array, binding.outputs[number].dtype, dims)
+            if not array.flags.writeable or binding.outputs[number].is_measured:
+                raise Error(f"output {number} cannot be written to where it is.")
 
-    def _memory(self, number: int, size: int, dims: tuple[int, ...]) -> Array | Block:
-        output = self.binding.outputs[number]
+    def _memory(self, number: int, given: Array | None, wanted: Needs) -> Array | Block:
+        if given is not None:
+            return given
+        output, (size, dims) = self.binding.outputs[number], wanted.outputs[number]
         if size < SMALL and not output.is_measured:
             return np.empty(dims, output.dtype)
         return self._keepers[number].take(size)
@@ -229,9 +241,10 @@ class Entry:
         taken = [m.data if isinstance(m, Block) else m.ctypes.data for m in made]
         return np.array([*given, *params, *taken, 0], np.int64)
 
-    def _results(self, made: Sequence[Array | Block], needs: Needs) -> list[Array]:
+    def _results(self, made: Sequence[Array | Block], needs: Array) -> list[Array]:
         found: list[Array] = []
-        for output, memory, (_, dims) in zip(self.binding.outputs, made, needs.outputs):
+        known = self.binding.needs_of(needs).outputs
+        for output, memory, (_, dims) in zip(self.binding.outputs, made, known):
             if isinstance(memory, Block):
                 start = memory.data - memory.base.ctypes.data
                 found.append(np.ndarray(dims, output.dtype, memory.base, start))
@@ -240,7 +253,18 @@ class Entry:
         return found
 
 
-def _input_words(given: Any) -> list[int]:
+def _check_array(what: str, array: Array, dtype: Any, dims: tuple[int, ...]) -> None:
+    if array.shape != dims or array.dtype != dtype:
+        raise Error(f"{what} is {array.dtype}{list(array.shape)}, not {dtype}{list(dims)}.")
+    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
+        raise Error(f"{what} is not contiguous, aligned and in native byte order.")
+
+
+def _unfit(*_: Any) -> None:
+    """What the quick way gives where it is not open."""
+
+
+def _input_words(given: Input) -> list[int]:
     numbers = [-1 if n is None else n for n in given.symbols]
     return [id(given.dtype), len(numbers), given.dtype.itemsize, *numbers]
 

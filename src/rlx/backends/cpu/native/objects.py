@@ -83,10 +83,11 @@ def array_functions() -> tuple[int, int]:
     return numpy_function(_NEW), numpy_function(_SET_BASE)
 
 
-def python_functions() -> list[int]:
+@functools.cache
+def python_functions() -> tuple[int, ...]:
     """The addresses of what the binder calls, in the order of `PYTHON`."""
     found = (getattr(ctypes.pythonapi, name) for name in PYTHON)
-    return [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in found]
+    return tuple(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in found)
 
 
 def numpy_function(number: int) -> int:

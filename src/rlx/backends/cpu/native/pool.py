@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import os
 import threading
+from contextlib import suppress
 
 from rlx.backends.cpu.native.code import Loaded
 from rlx.backends.cpu.native.cores import allowed_cpus
@@ -51,9 +52,10 @@ class Pool:
             if threads <= self._memory[Place.ASKED]:
                 return
             self._settle(min(threads, MAX_THREADS))
-            while len(self._threads) + 1 < min(threads, MAX_THREADS):
-                self._start()
             self._memory[Place.ASKED] = threads
+            with suppress(RuntimeError):  # the system gives no more: those there are do the work
+                while len(self._threads) + 1 < min(threads, MAX_THREADS):
+                    self._start()
 
     def _start(self) -> None:
         number = len(self._threads) + 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Callable
 from threading import RLock
 
@@ -17,6 +18,7 @@ from rlx.backends.cpu.native.blob import Blob
 from rlx.backends.cpu.native.code import Loaded
 from rlx.backends.cpu.native.pool import Pool
 from rlx.backends.cpu.native.pool_text import pool_text
+from rlx.errors import UnsupportedError
 
 ATTRIBUTES = "attributes #0 = { nounwind }"
 
@@ -43,6 +45,11 @@ class Support:
     """The shared code, loaded, and the pool."""
 
     def __init__(self, blob: Blob) -> None:
+        if sys.platform != "linux":
+            raise UnsupportedError(
+                f"native code runs on Linux so far, and this is {sys.platform}. "
+                "Use target='reference'."
+            )
         self.code = Loaded(blob)
         self.pool = Pool(self.code)
 

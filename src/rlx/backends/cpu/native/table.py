@@ -138,6 +138,13 @@ class Binding:
             at += len(given.symbols)
         return Needs(values[0], values[1], tuple(outputs), tuple(inputs), values[at] == 0)
 
+    def words_of(self, needs: Needs) -> list[int]:
+        """The needs as a model writes them."""
+        outputs = [w for size, dims in needs.outputs for w in (size, *dims)]
+        inputs = [n for dims in needs.inputs for n in dims]
+        is_out = int(not needs.is_in_range)
+        return [needs.arena_bytes, needs.weight_bytes, *outputs, *inputs, is_out]
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
