@@ -200,8 +200,8 @@ def ends_of(start: DimLike, end: DimLike, step: int, length: DimLike) -> tuple[A
     low, high = (0, length) if step > 0 else (-1, length - 1)
 
     def inside(value: DimLike) -> DimLike:
-        counted = value + length if is_static(value) and value < 0 else value
-        if is_static(counted) and not is_static(length):
+        counted = value + length if isinstance(value, int) and value < 0 else value
+        if isinstance(counted, int) and not is_static(length):
             return dim_min(counted, high) if counted >= low else low
         return dim_max(low, dim_min(counted, high))
 
