@@ -213,6 +213,8 @@ class Stage:
     def _ordered(self, code: Code, made: Sequence[Vec]) -> list[Vec]:
         """The lanes of all results in the order of y."""
         groups, r, s = code.lanes // self.beside, self.radix, self.beside
+        if r & (r - 1) == 0 and code.lanes % (2 * s) == 0:
+            return _zipped(list(made), s)
         sources = [
             (j, p * s + q) for p in range(groups) for j in range(r) for q in range(s)
         ]  # what comes to each place: a vector, and its lane
@@ -220,6 +222,28 @@ class Stage:
         sources += sources[-1:] * (count * code.lanes - len(sources))
         cuts = [sources[i * code.lanes : (i + 1) * code.lanes] for i in range(count)]
         return [_picked(made, cut) for cut in cuts]
+
+
+def _zipped(made: list[Vec], beside: int) -> list[Vec]:
+    """A power of two of vectors, taken in turns so many lanes at a time: of the even ones and of
+    the odd ones first, and then of both."""
+    if len(made) == 1:
+        return made
+    halves = zip(_zipped(made[::2], beside), _zipped(made[1::2], beside))
+    return [part for a, b in halves for part in _zip(a, b, beside)]
+
+
+def _zip(a: Vec, b: Vec, beside: int) -> list[Vec]:
+    lanes = a.code.lanes
+    starts = [start for g in range(0, lanes, beside) for start in (g, lanes + g)]
+    picks = [str(start + q) for start in starts for q in range(beside)]
+    return [_shuffled(a, b, picks[:lanes]), _shuffled(a, b, picks[lanes:])]
+
+
+def _shuffled(a: Vec, b: Vec, picks: Sequence[str]) -> Vec:
+    """Any lanes of two vectors."""
+    mask = f"{a.code.vector('i32')} <{', '.join(f'i32 {p}' for p in picks)}>"
+    return a.made(f"shufflevector {a.type} {a.text}, {b.type} {b.text}, {mask}")
 
 
 def _picked(made: Sequence[Vec], sources: Sequence[tuple[int, int]]) -> Vec:
@@ -246,10 +270,4 @@ def _joined(a: Part, b: Part, sources: Sequence[tuple[int, int]]) -> Part:
         if source[0] in members:
             picks[place] = str(a[2][source] if source[0] in a[0] else lanes + b[2][source])
             where[source] = place
-    code, kind = a[1].code, a[1].type
-    mask = f"{code.vector('i32')} <{', '.join(f'i32 {p}' for p in picks)}>"
-    return (
-        members,
-        a[1].made(f"shufflevector {kind} {a[1].text}, {kind} {b[1].text}, {mask}"),
-        where,
-    )
+    return members, _shuffled(a[1], b[1], picks), where
