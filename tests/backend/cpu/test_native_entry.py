@@ -19,7 +19,7 @@ from rlx.backends.cpu.native.entry import Entry, FailedAt
 from rlx.backends.cpu.native.support import compiled_support, support
 from rlx.backends.cpu.native.table import Binding, Input, Output
 from rlx.errors import Error
-from tests.backend.cpu.models import positives, scaled_sum
+from tests.backend.cpu.models import host_step, positives, scaled_sum
 from tests.backend.cpu.test_native_pool import run_alone
 
 F32 = np.dtype(np.float32)
@@ -339,6 +339,34 @@ def test_without_the_probe_slow_serves(monkeypatch):
     for n in (4, 5000):
         x, y = arrays(n)
         np.testing.assert_array_equal(other.fast(x, y), model.fast(x, y))
+
+
+HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+
+
+def test_host_steps_run_once():
+    binding = Binding((Input(F32, (0,)),), (Output(F32, 1),), 0, 1, has_host_steps=True)
+    entry = Entry(binding, Loaded(host_step()), support())
+    entry.set_weights(None, 0)
+    seen = []
+
+    def host(context, step, buffers):
+        x, out = (ctypes.c_void_p * 2).from_address(buffers)
+        seen.append(step)
+        ctypes.c_float.from_address(out).value = 3 * ctypes.c_float.from_address(x).value
+        return 0 if len(seen) < 3 else 9
+
+    address = HOST(host)
+    slow = functools.partial(plain_host, entry, ctypes.cast(address, ctypes.c_void_p).value)
+    fast = entry.callable(slow)
+    assert fast(np.full(1, 2, np.float32)) == [np.full(1, 6, np.float32)]
+    assert fast(np.full(1, 5, np.float32)) == [np.full(1, 15, np.float32)]
+    assert isinstance(fast(np.ones(1, np.float32)), FailedAt)
+    assert seen == [42, 42, 42]
+
+
+def plain_host(entry, address, *args):
+    return entry.invoke(args, [None], address)
 
 
 def test_fork_then_run():

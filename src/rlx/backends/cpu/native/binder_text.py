@@ -419,7 +419,7 @@ def _context(f: Function, inputs: str, outputs: str, weights: str) -> tuple[str,
     f.put(f"ptr {places}", context, Word.EXTERNALS)
     f.put(f"i64 {f.word('%table', Slot.THREADS)}", context, Word.THREADS)
     f.put("i64 0", context, Word.FAILED)
-    f.put(f"ptr {f.address('%table', Slot.HOST)}", context, Word.HOST)
+    f.put("ptr null", context, Word.HOST)
     f.put("ptr null", context, Word.POOL)
     return context, symbols, places
 

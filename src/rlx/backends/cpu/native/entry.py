@@ -83,7 +83,8 @@ class Entry:
         self._arenas = Keeper(self._arena_words, is_bounded=False)
         self._keepers = [Keeper(o[OutputSlot.BLOCKS :], is_bounded=True) for o in self._outputs]
         self._fill()
-        self._native = self._bound(_unfit, None) if can_bind() else None
+        is_native = can_bind() and not binding.has_host_steps
+        self._native = self._bound(_unfit, None) if is_native else None
 
     def _describe_outputs(self) -> None:
         for words, output in zip(self._outputs, self.binding.outputs):
@@ -99,7 +100,7 @@ class Entry:
             Slot.NUM_PARAMS: binding.num_params, Slot.NUM_SYMBOLS: binding.num_symbols,
             Slot.NUM_NEEDS: binding.num_needs, Slot.INPUT_DIMS: binding.input_dims,
             Slot.RUN: self._run, Slot.CALL: pool.call_address, Slot.POOL: pool.address,
-            Slot.THREADS: binding.threads, Slot.HOST: binding.host,
+            Slot.THREADS: binding.threads,
             Slot.INPUTS: self._inputs.ctypes.data, Slot.OUTPUTS: self._outputs.ctypes.data,
             Slot.ARENAS: self._arena_words.ctypes.data, Slot.CACHED_SYMBOLS: cached,
             Slot.CACHED_NEEDS: cached + 8 * binding.num_symbols, Slot.ARRAY_TYPE: id(np.ndarray),
@@ -113,9 +114,9 @@ class Entry:
     # -- the quick way --------------------------------------------------------------------------
 
     def callable(self, slow: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of Python that is native code; `slow` itself where objects are laid out in a
-        way that native code does not know."""
-        return self._bound(slow, self) if can_bind() else slow
+        """A function of Python that is native code; `slow` itself where Python takes part, or
+        where objects are laid out in a way that native code does not know."""
+        return slow if self._native is None else self._bound(slow, self)
 
     def _bound(self, slow: Callable[..., Any], owned: Any) -> Callable[..., Any]:
         entry = self._support.code.address("entry")
@@ -164,29 +165,34 @@ class Entry:
         return _failure(words, code) if code else self.binding.needs_of(needs)
 
     def invoke(
-        self, inputs: Sequence[Array], outputs: Sequence[Array | None]
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None], host: int = 0
     ) -> list[Array] | FailedAt:
         """Run the model on arrays that are as they should be: of the dtypes that the binding
-        says, side by side, aligned; outputs apart from them and of the right dims."""
+        says, side by side, aligned; outputs apart from them and of the right dims. `host` is the
+        address of the function for steps of the host."""
         weights = self._weights
         if weights is None:
             raise Error("the model has no weights yet. Call set_params.")
         self._support.pool.grow(self.binding.threads)
         made = self._natively(inputs, outputs)
-        return self._step_by_step(weights, inputs, outputs) if made is None else made
+        return self._step_by_step(weights, inputs, outputs, host) if made is None else made
 
     def _natively(
         self, inputs: Sequence[Array], outputs: Sequence[Array | None]
     ) -> list[Array] | None:
-        """The quick way, where it is open. A step of the host is never begun twice."""
+        """The quick way, where it is open."""
         is_mixed = len({o is None for o in outputs}) > 1
-        if self._native is None or self.binding.host or is_mixed:
+        if self._native is None or is_mixed:
             return None
         made = self._native(*inputs, *(o for o in outputs if o is not None))
         return [made] if isinstance(made, np.ndarray) else made and list(made)
 
     def _step_by_step(
-        self, weights: _Owner, inputs: Sequence[Array], outputs: Sequence[Array | None]
+        self,
+        weights: _Owner,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None],
+        host: int,
     ) -> list[Array] | FailedAt:
         symbols = self.symbols(inputs)
         wanted = self.needs(symbols)
@@ -197,7 +203,7 @@ class Entry:
         words, needs = self._context(symbols)
         arena = self._arenas.take(wanted.arena_bytes) if wanted.arena_bytes else None
         places = self._places(inputs, weights, made)
-        words[Word.MODE] = Mode.CALL
+        words[Word.MODE], words[Word.HOST] = Mode.CALL, host
         words[Word.ARENA] = arena.data if arena else 0
         words[Word.WEIGHTS], words[Word.EXTERNALS] = weights[0], places.ctypes.data
         needs[:] = self.binding.words_of(wanted)
@@ -208,7 +214,7 @@ class Entry:
     def _context(self, symbols: Array) -> tuple[Array, Array]:
         words, needs = np.zeros(NUM_WORDS, np.int64), np.zeros(self.binding.num_needs, np.int64)
         words[Word.SYMBOLS], words[Word.NEEDS] = symbols.ctypes.data, needs.ctypes.data
-        words[Word.THREADS], words[Word.HOST] = self.binding.threads, self.binding.host
+        words[Word.THREADS] = self.binding.threads
         return words, needs
 
     def _check(

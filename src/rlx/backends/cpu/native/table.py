@@ -24,34 +24,33 @@ class Slot(IntEnum):
     CALL = 6
     POOL = 7
     THREADS = 8
-    HOST = 9
-    WEIGHTS = 10
+    WEIGHTS = 9
     """The array of words that holds the current weights, an object; 0 before there are any."""
-    INPUTS = 11
+    INPUTS = 10
     """Address of a record for each input."""
-    OUTPUTS = 12
+    OUTPUTS = 11
     """Address of a record for each output."""
-    ARENAS = 13
+    ARENAS = 12
     """Address of the blocks kept for the arena."""
-    INPUT_DIMS = 14
+    INPUT_DIMS = 13
     """Where the dims of the inputs begin in the needs."""
-    IS_CACHED = 15
-    CACHED_SYMBOLS = 16
+    IS_CACHED = 14
+    CACHED_SYMBOLS = 15
     """Address of the sizes for which the needs were evaluated last."""
-    CACHED_NEEDS = 17
-    ARRAY_TYPE = 18
-    NEW_ARRAY = 19
-    SET_BASE = 20
-    SAVE_THREAD = 21
-    RESTORE_THREAD = 22
-    INC_REF = 23
-    DEC_REF = 24
-    CALL_OBJECT = 25
-    NEW_TUPLE = 26
-    SET_ITEM = 27
+    CACHED_NEEDS = 16
+    ARRAY_TYPE = 17
+    NEW_ARRAY = 18
+    SET_BASE = 19
+    SAVE_THREAD = 20
+    RESTORE_THREAD = 21
+    INC_REF = 22
+    DEC_REF = 23
+    CALL_OBJECT = 24
+    NEW_TUPLE = 25
+    SET_ITEM = 26
 
 
-NUM_SLOTS = 28
+NUM_SLOTS = 27
 
 
 class InputSlot(IntEnum):
@@ -112,8 +111,8 @@ class Binding:
     num_params: int = 0
     num_symbols: int = 0
     threads: int = 1
-    host: int = 0
-    """The address of the function for steps of the host."""
+    has_host_steps: bool = False
+    """Does Python take part? Such a call is never tried twice, so it goes step by step."""
 
     @property
     def num_needs(self) -> int:
