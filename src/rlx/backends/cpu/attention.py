@@ -23,16 +23,9 @@ from rlx.backends.cpu.emit import Function
 from rlx.backends.cpu.ir import Bound
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers, grain_of, nanoseconds
-from rlx.backends.cpu.tile import emit_tiles
 from rlx.backends.cpu.tiling import Tiling
 from rlx.backends.cpu.writer import Writer
-from rlx.dim import Dim, DimLike, dim_max, dim_min, is_static, lower_bound
-from rlx.dtype import DType
-from rlx.ir.layout import Layout
-from rlx.ir.mir import Graph
-from rlx.kernel.contract import Contract
-from rlx.kernel.form_contract import form_contract
-from rlx.shape import Shape
+from rlx.dim import DimLike, dim_max, dim_min, is_static, lower_bound
 
 FEW = 8
 """Up to as many rows have lanes along the depth; more fill lanes of their own."""
@@ -165,27 +158,12 @@ def _function(form: Form, tilings: Sequence[Tiling], isa: Isa, name: str) -> Fun
     writer = Writer(isa, shared=common.shared)
     for dim in common.sizes:
         writer.size(dim)
-    before: list[str] = []
-    for number, tiling in enumerate(tilings):
-        before += _block(form, tiling, isa, f"{name}.{number}", common)
+    before = [
+        Rows(form, tiling, isa, common).text(f"{name}.{number}")
+        for number, tiling in enumerate(tilings)
+    ]
     _units(writer, form, tilings, name)
     return writer.function(name, before)
-
-
-def _block(form: Form, tiling: Tiling, isa: Isa, name: str, common: Common) -> Iterator[str]:
-    """The function of a block of rows, behind the tiles it calls."""
-    yield from emit_tiles(_product(form.compute), tiling, isa, name, common.shared)
-    yield Rows(form, tiling, isa, common, name).text(name)
-
-
-def _product(dtype: DType) -> Contract:
-    """What the register tiles of both products compute: left[line, step] · right[step, row], with
-    any strides on the left."""
-    g = Graph("product")
-    m, k, n = (Dim(x) for x in ("lines", "steps", "rows"))
-    left, right = g.input("left", Shape((m, k), dtype)), g.input("right", Shape((k, n), dtype))
-    layouts = Layout.contiguous((k, m)).permuted((1, 0)), Layout.contiguous((k, n))
-    return form_contract(g.matmul(left, right), layouts)
 
 
 def _units(writer: Writer, form: Form, tilings: Sequence[Tiling], name: str) -> None:

@@ -23,12 +23,16 @@ from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.squares import in_vectors, turn
-from rlx.backends.cpu.tile import tile_name
+from rlx.backends.cpu.tile import tile_function
 from rlx.backends.cpu.tiling import Tiling
 from rlx.backends.cpu.writer import Writer
-from rlx.dim import DimLike, dim_max
+from rlx.dim import Dim, DimLike, dim_max
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
+from rlx.ir.mir import Graph
+from rlx.kernel.contract import Contract
+from rlx.kernel.form_contract import form_contract
+from rlx.shape import Shape
 
 KEY_BLOCK = 48
 """Keys whose scores are made at a time: a multiple of the lanes and of the tiles' rows."""
@@ -54,14 +58,24 @@ def scratch_places(form: Form, tiling: Tiling) -> dict[str, DimLike]:
     return dict(zip((*parts, "end"), places))
 
 
+def product_of(dtype: DType) -> Contract:
+    """What the register tiles of both products compute: left[line, step] · right[step, row], with
+    any strides on the left."""
+    g = Graph("product")
+    m, k, n = (Dim(x) for x in ("lines", "steps", "rows"))
+    left, right = g.input("left", Shape((m, k), dtype)), g.input("right", Shape((k, n), dtype))
+    layouts = Layout.contiguous((k, m)).permuted((1, 0)), Layout.contiguous((k, n))
+    return form_contract(g.matmul(left, right), layouts)
+
+
 class Rows(Writer):
     """The function for blocks of as many rows as a register tile has columns."""
 
-    def __init__(self, form: Form, tiling: Tiling, isa: Isa, common: Common, tiles: str) -> None:
+    def __init__(self, form: Form, tiling: Tiling, isa: Isa, common: Common) -> None:
         super().__init__(isa, tiling.lanes, common.shared)
         for dim in common.sizes:
             self.size(dim)
-        self.form, self.tiling, self.tiles = form, tiling, tiles
+        self.form, self.tiling, self.contract = form, tiling, product_of(form.compute)
         self.kind, self.width = form.compute, tiling.columns
         self.at = {
             name: advanced(self.code, "%scratch", self.size(place), self.kind)
@@ -223,12 +237,13 @@ class Rows(Writer):
         code, (base, row, step) = self.code, left
         at: Bound = 0
         for rows in self.tiling.rows:
+            tile = tile_function(self.contract, self.tiling, code, rows, is_edge=False)
             until = self._until(at, lines, rows)
             with code.count(at, until, rows) as line:
                 a = advanced(code, base, code.i64("mul", line, row), self.kind)
                 given = f"ptr {a}, i64 {row}, i64 {step}, ptr {right}, i64 0, i64 {count}, i64 0"
                 to = f"ptr {self._of(sums, line, 0)}, i1 {str(is_first).lower()}"
-                code.do(f"call void @{tile_name(self.tiles, rows, False)}({given}, {to})")
+                code.do(f"call void @{tile}({given}, {to})")
             at = until
 
     def _until(self, at: Bound, end: Bound, size: int) -> Bound:
