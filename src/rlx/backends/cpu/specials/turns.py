@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu import maths
-from rlx.backends.cpu.ir import Bound, Code, Vec
+from rlx.backends.cpu.ir import Bound, Code, Vec, fma
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, store
 from rlx.backends.cpu.specials.butterflies import PRIMES, TURNS_PAD, Complex
@@ -24,14 +24,15 @@ F64, I64 = DType.F64, DType.I64
 
 
 def radices_of(n: int, isa: Isa) -> tuple[int, ...] | None:
-    """The radices of a length's stages, powers of two first; None if a prime is too large."""
+    """The radices of a length's stages, powers of two first and large primes last, where more
+    transforms lie side by side; None if a prime is too large."""
     twos = (n & -n).bit_length() - 1 if n else 0
     rest, odd = n >> twos, list[int]()
     for p in PRIMES:
         while rest and rest % p == 0:
             odd.append(p)
             rest //= p
-    return (*_powers(twos, isa), *reversed(odd)) if rest <= 1 else None
+    return (*_powers(twos, isa), *odd) if rest <= 1 else None
 
 
 def _powers(twos: int, isa: Isa) -> list[int]:
@@ -89,10 +90,20 @@ def root(number: Vec, count: str) -> Complex:
     whole = code.splat(count, I64)
     quarter = (number.to(F64) * 4.0 / whole.to(F64)).round().to(I64)
     angle = (number * 4 - quarter * whole).to(F64) / whole.to(F64) * (math.pi / 2)
-    re, im = maths.cos(angle), -maths.sin(angle)
+    re, im = _small_angle(angle)
     is_odd, is_half = (quarter & 1).differs(0), (quarter & 2).differs(0)
     re, im = im.where(is_odd, re), (-re).where(is_odd, im)
     return (-re).where(is_half, re), (-im).where(is_half, im)
+
+
+def _small_angle(x: Vec) -> Complex:
+    """exp(-ix) for |x| ≤ π/4."""
+    z = x * x
+    sine = fma(x * z, maths.polynomial(z, maths.SIN[F64]), x)
+    half = z * 0.5
+    flat = half.like(1.0) - half
+    lost = (flat.like(1.0) - flat) - half
+    return flat + fma(z * z, maths.polynomial(z, maths.COS[F64]), lost), -sine
 
 
 def fill(code: Code, to: str, radix: Bound, points: Bound, dtype: DType) -> None:
