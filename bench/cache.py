@@ -28,9 +28,7 @@ def arrays(name: str, make: Callable[[], Mapping[str, Array]]) -> Mapping[str, A
 
 def exact(workload: Workload) -> list[Array]:
     """The workload's results in double precision."""
-    made = arrays(
-        f"{workload.name}.exact", lambda: {str(i): a for i, a in enumerate(run(workload))}
-    )
+    made = arrays(f"{workload.key}.exact", lambda: {str(i): a for i, a in enumerate(run(workload))})
     return [made[str(i)] for i in range(len(made))]
 
 

@@ -25,7 +25,8 @@ the median over rounds of the ratio within the round; below 1 is faster. The flo
 the useful arithmetic alone, or the bytes that must move alone, would take at the measured limits
 above, whichever is more. The error is the greatest difference to the exact answer, as a share of
 its greatest value. `rlx-out` is rlx with arrays for its outputs that are used again; every peer but
-openvino makes new ones on each call."""
+openvino makes new ones on each call. Setting up includes imports, compiling and the first call;
+rlx's cache is off, inductor's is not."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

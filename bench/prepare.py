@@ -13,9 +13,9 @@ from bench.workload import Workload
 from bench.workloads import WORKLOADS
 
 
-def path_of(name: str) -> Path:
+def path_of(workload: Workload) -> Path:
     """Where the workload's ONNX file is."""
-    return cache.ROOT / "onnx" / f"{name}.onnx"
+    return cache.ROOT / "onnx" / f"{workload.key}.onnx"
 
 
 def export(workload: Workload) -> None:
@@ -23,7 +23,7 @@ def export(workload: Workload) -> None:
     from bench.dialects.for_torch import torch
     from bench.peers.torch_peer import module_of
 
-    path = path_of(workload.name)
+    path = path_of(workload)
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,14 @@ class Workload:
     @property
     def family(self) -> str:
         return self.name[0]
+
+    @property
+    def key(self) -> str:
+        """The name, and what tells these arrays from others of the same shapes."""
+        digest = hashlib.blake2b(digest_size=6)
+        for array in (*self.params.values(), *self.inputs):
+            digest.update(str(array.shape).encode() + array.reshape(-1)[:256].tobytes())
+        return f"{self.name}-{digest.hexdigest()}"
 
     def rlx_params(self) -> dict[str, Array]:
         """The params as rlx's models take them: linear weights are [in, out]."""

@@ -48,13 +48,14 @@ class Peer:
 
 
 NO_SPECTRA = {"F": "has no Fourier transform of this form"}
+_COLD = {"RLX_CACHE": "off"}
 _ONNX = ("onnx", "torch", "onnxscript")
 
 PEERS = {
     p.name: p
     for p in (
-        Peer("rlx", "ours", "rlx", ("rlx",), {"reuses_outputs": False}),
-        Peer("rlx-out", "ours", "rlx", ("rlx",), {"reuses_outputs": True}),
+        Peer("rlx", "ours", "rlx", ("rlx",), {"reuses_outputs": False}, environment=_COLD),
+        Peer("rlx-out", "ours", "rlx", ("rlx",), {"reuses_outputs": True}, environment=_COLD),
         Peer("onnxruntime", "onnxruntime_peer", "onnxruntime", ("onnxruntime", *_ONNX),
              cannot=NO_SPECTRA, needs_onnx=True),
         Peer("openvino", "openvino_peer", "openvino", ("openvino", *_ONNX), cannot=NO_SPECTRA,

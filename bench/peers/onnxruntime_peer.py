@@ -15,8 +15,6 @@ def prepare(workload: Workload, threads: int) -> Runner:
     how = ort.SessionOptions()
     how.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     how.intra_op_num_threads, how.inter_op_num_threads, how.log_severity_level = threads, 1, 3
-    session = ort.InferenceSession(
-        str(path_of(workload.name)), how, providers=["CPUExecutionProvider"]
-    )
+    session = ort.InferenceSession(str(path_of(workload)), how, providers=["CPUExecutionProvider"])
     feed = {i.name: a for i, a in zip(session.get_inputs(), workload.inputs, strict=True)}
     return Runner(lambda: session.run(None, feed), listed)

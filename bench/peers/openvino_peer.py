@@ -20,7 +20,7 @@ def prepare(workload: Workload, threads: int) -> Runner:
         "INFERENCE_PRECISION_HINT": "f32",
     }
     core = ov.Core()
-    model = core.compile_model(core.read_model(path_of(workload.name)), "CPU", how)
+    model = core.compile_model(core.read_model(path_of(workload)), "CPU", how)
     request = model.create_infer_request()
     feed = dict(enumerate(workload.inputs))
 

@@ -9,8 +9,13 @@ import pytest
 
 import rlx
 from bench import cache
+from bench.conductor import Measured, Row
+from bench.large import case_of
+from bench.rooflines import LEFT_OUT, graph_of
+from bench.table import lines, text
 from bench.workload import Workload, errors
 from bench.workloads import chosen, dense, llama, minilm, resnet, spectral
+from rlx.op import table
 
 ENCODER = minilm.Size(layers=2, width=16, heads=2, hidden=24, words=60, places=12)
 DECODER = llama.Size(
@@ -66,3 +71,46 @@ def test_names_are_chosen_by_their_beginnings() -> None:
     assert chosen("G_chain") == ["G_chain"]
     with pytest.raises(SystemExit, match="no workload"):
         chosen("Z")
+
+
+def test_other_weights_have_another_key() -> None:
+    """What is kept on disk for one set of weights is not taken for another's."""
+    one, same, other = (dense.tiny(n, 2) for n in (6, 6, 7))
+    params = minilm.random_params(ENCODER)
+    changed = {**params, "emb.word": params["emb.word"] + 1}
+    assert one.key == same.key != other.key
+    assert len({minilm.minilm(1, 5, p, ENCODER).key for p in (params, changed)}) == 2
+
+
+def test_a_line_is_measured_within_rounds() -> None:
+    """The machine slows down threefold in the second round; the ratio does not see it."""
+    ours = Row("rlx", setup=FAIR, turns=[[100.0, 110.0, 90.0], [300.0], [100.0]])
+    best = Row("jax", setup=FAIR, turns=[[200.0], [600.0, 600.0], [200.0]])
+    wrong = Row("torch", setup={**FAIR, "error": 1.0}, turns=[[1.0], [1.0], [1.0]])
+    absent = Row("iree", why="absent: iree not installed")
+    workload = dense.tiny(6, 2)
+    made = lines(Measured("B_tiny", [ours, best, wrong, absent], [1.0]), workload, 0.05)
+    assert [line.ratio for line in made] == [0.5, 1.0, pytest.approx(0.005), None]
+    assert [line.is_right for line in made] == [True, True, False, True]
+    assert made[0].floor_share == pytest.approx(0.5)
+    assert not made[0].is_noisy
+    assert lines(Measured("B_tiny", [ours, best], [0.5]), workload, None)[0].is_noisy
+    assert "WRONG" in text("B", made)
+    assert "not installed" in text("B", made)
+
+
+def test_every_op_has_a_large_case_or_a_reason() -> None:
+    """About a million elements go in or out; fewer where the work grows faster than they do."""
+    for op in table().values():
+        case = case_of(op)
+        if case is None:
+            assert op.kind in LEFT_OUT or not op.signature.operands or op.name in OTHERS, op.name
+            continue
+        graph = graph_of(case)
+        shapes = [n.shape for n in (*graph.inputs, *graph.outputs)]
+        largest = max(int(s.num_elements) for s in shapes if s.is_static)
+        assert largest >= 30_000, op.name
+
+
+OTHERS = {"item", "arange", "custom"}
+FAIR = {"error": 1e-7, "one_s": 1e-3, "setup_s": 0.1, "peak_mb": 10}
