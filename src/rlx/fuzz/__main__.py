@@ -15,6 +15,7 @@ from rlx.fuzz.work import Job, Verdict, refused_ops, verdict
 from rlx.runtime.session import Session
 
 LEAST = 20
+SIDES = ("starts", "ends", "tail")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,7 +41,14 @@ def main(argv: list[str] | None = None) -> int:
         default=(),
         help="judge these backends' own code instead of the pipelines' plans, such as cpu,cpu:avx2",
     )
+    parser.add_argument(
+        "--guard",
+        action="store_true",
+        help="with --backend cpu: every buffer between pages that may not be touched",
+    )
     args = parser.parse_args(argv)
+    if args.guard and {b.partition(":")[0] for b in args.backend} != {"cpu"}:
+        parser.error("--guard is for native code: give --backend cpu, or such as cpu:avx2")
     jobs = _jobs(args)
     return _summary(_tally(jobs, args.jobs), jobs[0].without)
 
@@ -50,7 +58,8 @@ def _jobs(args: argparse.Namespace) -> list[Job]:
     targets = () if args.backend else args.targets
     without = refused_ops(args.backend)
     seeds = range(args.first, args.first + args.graphs)
-    return [Job(s, args.steps, targets, args.backend, without) for s in seeds]
+    sides = SIDES if args.guard else ()
+    return [Job(s, args.steps, targets, args.backend, without, sides) for s in seeds]
 
 
 def _tally(jobs: list[Job], workers: int) -> Tally:

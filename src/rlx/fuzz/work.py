@@ -29,6 +29,8 @@ class Job:
     backends: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()
     """Ops that none of the graphs may have."""
+    sides: tuple[str, ...] = ()
+    """Where guard pages touch the buffers of the native code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,17 @@ class Verdict:
 
 def verdict(job: Job) -> Verdict:
     """Every pipeline and backend of the job, judged."""
+    if job.sides:
+        return told(job, lambda grown: _guarded(grown, job))
     return told(job, lambda g: judge(g, [FusionTarget(t) for t in job.targets], job.backends))
+
+
+def _guarded(grown: Grown, job: Job) -> list[Mismatch]:
+    from rlx.fuzz.guard import Side, judge_guarded
+
+    sides = [Side(s) for s in job.sides]
+    variants = [b.partition(":")[2] or "host" for b in job.backends]
+    return [m for v in variants for m in judge_guarded(grown, v, sides)]
 
 
 def told(job: Job, judged: Judge) -> Verdict:
