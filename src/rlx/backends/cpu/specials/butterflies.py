@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.ir import Bound, Code, Vec, fma
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
+from rlx.backends.cpu.specials.helper import helper
 from rlx.dtype import DType
 
 Complex = tuple[Vec, Vec]
@@ -142,11 +143,8 @@ class Stage:
     def _function(self, code: Code) -> str:
         end = "last" if self.is_last else "turned"
         name = f"fourier.{self.radix}.{self.beside}.{end}.{self.dtype}"
-        if name not in code.shared:
-            inner = Code(code.isa.lanes(self.dtype), code.isa, code.shared)
-            self._narrow(inner) if self.beside else self._wide(inner)
-            inner.do("ret void")
-            code.shared[name] = inner.function(f"define internal void @{name}({ARGS})")
+        build = self._narrow if self.beside else self._wide
+        helper(code, name, ARGS, build, code.isa.lanes(self.dtype))
         return name
 
     def _wide(self, code: Code) -> None:

@@ -6,7 +6,7 @@ Points are held in two places of equal size that stages go between. In each, ima
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from rlx.backends.cpu.ir import Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.specials.butterflies import Complex, Stage, past_end, times
+from rlx.backends.cpu.specials.helper import helper
 from rlx.backends.cpu.specials.turns import constant_table, fill, root, table_size
 from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, dim_max, is_static
@@ -22,6 +23,7 @@ from rlx.dtype import DType
 F64, I64 = DType.F64, DType.I64
 CONSTANT = 8192
 """Up to so many points, tables are constants of the module."""
+ARGS = "ptr %chirp, ptr %x, ptr %y, i64 %apart, i64 %n, i64 %m"
 STAGES = 32
 """More stages of radix 4 no length has."""
 
@@ -164,14 +166,12 @@ class Chirp:
 
     def fill(self, w: Writer, tables: str) -> None:
         code = w.code
-        args = "ptr %chirp, ptr %x, ptr %y, i64 %apart, i64 %n, i64 %m"
-        _shared(code, "chirp.fill", args, 8, _fill)
+        helper(code, "chirp.fill", ARGS, _fill, code.isa.lanes(F64))
         y = advanced(code, "%scratch", code.i64("mul", w.size(self.room), 2), F64)
         self._call(w, "chirp.fill", tables, "%scratch", y)
 
     def run(self, w: Writer, x: str, y: str, tables: str) -> tuple[str, str]:
-        args = "ptr %chirp, ptr %x, ptr %y, i64 %apart, i64 %n, i64 %m"
-        _shared(w.code, "chirp.run", args, 8, _run)
+        helper(w.code, "chirp.run", ARGS, _run, w.code.isa.lanes(F64))
         self._call(w, "chirp.run", tables, x, y)
         return x, y
 
@@ -206,15 +206,6 @@ class _Places:
     @property
     def turns(self) -> str:
         return advanced(self.code, self.spectrum, self.code.i64("mul", "%apart", 2), F64)
-
-
-def _shared(code: Code, name: str, args: str, lanes: int, build: Callable[[Code], None]) -> None:
-    if name in code.shared:
-        return
-    code.shared[name] = ""
-    inner = Code(min(lanes, code.isa.lanes(F64)), code.isa, code.shared)
-    build(inner)
-    code.shared[name] = inner.function(f"define internal void @{name}({args})")
 
 
 def _pair(code: Code, base: str, place: Bound, apart: Bound) -> Complex:
@@ -254,7 +245,6 @@ def _run(code: Code) -> None:
     with code.count(0, "%n", code.lanes) as i:
         im, re = _pair(code, last, i, "%apart")
         _put(code, times((re, im), _pair(code, "%chirp", i, chirp)), "%x", i, "%apart")
-    code.do("ret void")
 
 
 def _fill(code: Code) -> None:
@@ -271,7 +261,6 @@ def _fill(code: Code) -> None:
     made = _power(code, "%x", "%y", turns)
     with code.count(0, "%m", code.lanes) as i:
         _put(code, _pair(code, made, i, "%apart"), spectrum, i, "%apart")
-    code.do("ret void")
 
 
 def _mirrored(code: Code, apart: Bound) -> None:
@@ -280,10 +269,10 @@ def _mirrored(code: Code, apart: Bound) -> None:
     with code.count(0, "%n", 1) as j:
         back = code.let(f"select i1 {code.let(f'icmp eq i64 {j}, 0')}, i64 0, "
                         f"i64 {code.i64('sub', '%m', j)}")  # fmt: skip
-        for part, word in ((0, "fdiv double"), (1, "fdiv double")):
+        for part in (0, 1):
             start = code.i64("mul", apart, part)
             at = advanced(code, "%chirp", code.i64("add", start, j), F64)
-            value = code.let(f"{word} {code.let(f'load double, ptr {at}')}, {length}")
+            value = code.let(f"fdiv double {code.let(f'load double, ptr {at}')}, {length}")
             value = code.let(f"fneg double {value}") if part else value
             for place in (j, back):
                 to = code.i64("add", place, code.i64("mul", "%apart", part))
@@ -313,11 +302,7 @@ def _stages(code: Code, m: str) -> str:
 def _power(code: Code, x: str, y: str, turns: str) -> str:
     """The transform of m points, a power of two from 16 on; where it is."""
     name, args = "chirp.power", "ptr %x, ptr %y, i64 %apart, ptr %turns, i64 %m"
-    if name not in code.shared:
-        code.shared[name] = ""
-        inner = Code(1, code.isa, code.shared)
-        _Power(inner).write()
-        code.shared[name] = inner.function(f"define internal ptr @{name}({args})")
+    helper(code, name, args, lambda inner: _Power(inner).write(), result="ptr")
     return code.let(f"call ptr @{name}(ptr {x}, ptr {y}, i64 %apart, ptr {turns}, i64 %m)")
 
 

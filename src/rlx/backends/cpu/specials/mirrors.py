@@ -16,6 +16,7 @@ import numpy as np
 from rlx.backends.cpu.ir import Bound, Code, Vec
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.specials.butterflies import TURNS_PAD, Complex, minus, plus, times
+from rlx.backends.cpu.specials.helper import helper
 from rlx.backends.cpu.specials.points import Numbers
 from rlx.backends.cpu.specials.turns import constant, table
 from rlx.dtype import DType
@@ -36,12 +37,8 @@ def join(code: Code, given: Sequence[Numbers], to: Sequence[Numbers], n: int) ->
 def _call(code: Code, word: str, given: Sequence[Numbers], to: Sequence[Numbers], n: int) -> None:
     dtype, is_along = given[0].dtype, given[0].stride == 1
     name = f"mirrors.{word}.{'along' if is_along else 'beside'}.{dtype}"
-    if name not in code.shared:
-        code.shared[name] = ""
-        inner = Code(code.isa.lanes(dtype), code.isa, code.shared)
-        (_along if is_along else _beside)(inner, dtype, word)
-        inner.do("ret void")
-        code.shared[name] = inner.function(f"define internal void @{name}({ARGS})")
+    build = _along if is_along else _beside
+    helper(code, name, ARGS, lambda inner: build(inner, dtype, word), code.isa.lanes(dtype))
     pointers = ", ".join(f"ptr {v.pointer}" for v in (*given, *to))
     code.do(f"call void @{name}({pointers}, ptr {_turns(code, n, dtype)}, i64 {n})")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.halves import HALVES, rounded_to_half
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec, literal
 from rlx.backends.cpu.lanes import advanced, load, store
+from rlx.backends.cpu.specials.helper import helper
 from rlx.backends.cpu.work import below
 from rlx.dtype import DType
 
@@ -38,7 +39,7 @@ def copy(code: Code, given: Numbers, to: Numbers, count: Bound, scale: str | flo
     name = f"points.copy.{given.dtype}.{to.dtype}.{lanes}.{'scaled' if is_scaled else 'plain'}"
     args = "ptr %x, i64 %xs, ptr %y, i64 %ys, i64 %n, double %scale"
     kinds = given.dtype, to.dtype
-    _shared(code, name, args, lanes, lambda inner: _copy(inner, *kinds, is_scaled))
+    helper(code, name, args, lambda inner: _copy(inner, *kinds, is_scaled), lanes)
     text = scale if isinstance(scale, str) else literal(scale, DType.F64)
     code.do(
         f"call void @{name}(ptr {given.pointer}, i64 {given.stride}, ptr {to.pointer}, "
@@ -49,7 +50,7 @@ def copy(code: Code, given: Numbers, to: Numbers, count: Bound, scale: str | flo
 def zero(code: Code, to: Numbers, count: Bound) -> None:
     lanes = code.isa.lanes(to.dtype) if to.stride == 1 else 1
     name = f"points.zero.{to.dtype}.{lanes}"
-    _shared(code, name, "ptr %y, i64 %ys, i64 %n", lanes, lambda inner: _zero(inner, to.dtype))
+    helper(code, name, "ptr %y, i64 %ys, i64 %n", lambda inner: _zero(inner, to.dtype), lanes)
     code.do(f"call void @{name}(ptr {to.pointer}, i64 {to.stride}, i64 {count})")
 
 
@@ -59,7 +60,7 @@ def from_pairs(code: Code, given: Numbers, re: Numbers, im: Numbers, count: Boun
     kinds = given.dtype, re.dtype
     lanes = min(code.isa.lanes(d) for d in kinds)
     args = "ptr %x, ptr %re, ptr %im, i64 %n"
-    _shared(code, name, args, lanes, lambda inner: _from_pairs(inner, *kinds))
+    helper(code, name, args, lambda inner: _from_pairs(inner, *kinds), lanes)
     pointers = f"ptr {given.pointer}, ptr {re.pointer}, ptr {im.pointer}"
     code.do(f"call void @{name}({pointers}, i64 {count})")
 
@@ -71,18 +72,10 @@ def to_pairs(
     kinds = re.dtype, to.dtype
     lanes = min(code.isa.lanes(d) for d in kinds)
     args = "ptr %re, ptr %im, ptr %y, i64 %n, double %scale"
-    _shared(code, name, args, lanes, lambda inner: _to_pairs(inner, *kinds))
+    helper(code, name, args, lambda inner: _to_pairs(inner, *kinds), lanes)
     text = scale if isinstance(scale, str) else literal(scale, DType.F64)
     pointers = f"ptr {re.pointer}, ptr {im.pointer}, ptr {to.pointer}"
     code.do(f"call void @{name}({pointers}, i64 {count}, double {text})")
-
-
-def _shared(code: Code, name: str, args: str, lanes: int, build: Callable[[Code], None]) -> None:
-    if name not in code.shared:
-        inner = Code(lanes, code.isa, code.shared)
-        build(inner)
-        inner.do("ret void")
-        code.shared[name] = inner.function(f"define internal void @{name}({args})")
 
 
 def _runs(code: Code, body: Callable[[Bound, Vec | None], None]) -> None:

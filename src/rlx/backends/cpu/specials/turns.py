@@ -17,6 +17,7 @@ from rlx.backends.cpu.ir import Bound, Code, Vec, fma
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, store
 from rlx.backends.cpu.specials.butterflies import PRIMES, TURNS_PAD, Complex
+from rlx.backends.cpu.specials.helper import helper
 from rlx.dtype import DType
 
 Array = np.ndarray[Any, Any]
@@ -109,13 +110,8 @@ def _small_angle(x: Vec) -> Complex:
 def fill(code: Code, to: str, radix: Bound, points: Bound, dtype: DType) -> None:
     """Fill a stage's table."""
     name = f"turns.fill.{dtype}"
-    if name not in code.shared:
-        code.shared[name] = ""
-        inner = Code(code.isa.lanes(F64), code.isa, code.shared)
-        _fill(inner, dtype)
-        code.shared[name] = inner.function(
-            f"define internal void @{name}(ptr %to, i64 %radix, i64 %m)"
-        )
+    args = "ptr %to, i64 %radix, i64 %m"
+    helper(code, name, args, lambda inner: _fill(inner, dtype), code.isa.lanes(F64))
     code.do(f"call void @{name}(ptr {to}, i64 {radix}, i64 {points})")
 
 
@@ -129,4 +125,3 @@ def _fill(code: Code, dtype: DType) -> None:
         at = advanced(code, "%to", code.i64("add", start, p), dtype)
         store(code, parts[0].to(dtype), dtype, at)
         store(code, parts[1].to(dtype), dtype, advanced(code, at, row, dtype))
-    code.do("ret void")

@@ -7,11 +7,11 @@ first, which takes linear time; few of them by insertion.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.specials.helper import helper
 from rlx.dim import DimLike, is_static
 from rlx.dtype import DType
 
@@ -108,27 +108,18 @@ class Order:
 
     def insert(self, code: Code, words: str, last: Bound) -> None:
         """Move a word down to its place among those before it, which are in order."""
-        name = self._shared(code, "insert", "void", "ptr %words, i64 %last", self._insert)
+        name = f"words.insert.{self.word}"
+        helper(code, name, "ptr %words, i64 %last", self._insert)
         code.do(f"call void @{name}(ptr {words}, i64 {last})")
 
     def sort(self, code: Code, words: str, room: str, counts: str, length: Bound) -> str:
         """Where the words are in order: where they were, or in the room of the same size.
         Counts are `COUNTS_BYTES`."""
         args = "ptr %words, ptr %room, ptr %counts, i64 %length, i64 %bytes"
-        name = self._shared(code, "sort", "ptr", args, self._sort)
+        name = f"words.sort.{self.word}"
+        helper(code, name, args, self._sort, result="ptr")
         given = f"ptr {words}, ptr {room}, ptr {counts}, i64 {length}, i64 {self.dtype.itemsize}"
         return code.let(f"call ptr @{name}({given})")
-
-    def _shared(
-        self, code: Code, name: str, result: str, args: str, build: Callable[[Code], None]
-    ) -> str:
-        full = f"words.{name}.{self.word}"
-        if full not in code.shared:
-            code.shared[full] = ""
-            inner = Code(1, code.isa, code.shared)
-            build(inner)
-            code.shared[full] = inner.function(f"define internal {result} @{full}({args})")
-        return full
 
     def _insert(self, code: Code) -> None:
         mine = self.load(code, "%words", "%last")
@@ -148,7 +139,6 @@ class Order:
         code.do(f"store i64 {before}, ptr {slot}", f"br label %{head}")
         code.lines.append(f"{done}:")
         self.store(code, mine, "%words", at)
-        code.do("ret void")
 
     def _sort(self, code: Code) -> None:
         with code.when(code.let(f"icmp sle i64 %length, {FEW}")):
