@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
@@ -14,6 +12,8 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Load
 
 UNROLL = 4
+"""Steps at a time from panels. From elsewhere one: LLVM would load for the later steps early, and
+run out of registers."""
 
 
 def edges(tiling: Tiling, isa: Isa) -> tuple[bool, ...]:
@@ -26,16 +26,6 @@ def edges(tiling: Tiling, isa: Isa) -> tuple[bool, ...]:
 
 def tile_name(name: str, rows: int, is_edge: bool) -> str:
     return f"{name}.tile{rows}{'.edge' if is_edge else ''}"
-
-
-def emit_tiles(
-    contract: Contract, tiling: Tiling, isa: Isa, name: str, shared: dict[str, str]
-) -> Iterator[str]:
-    """A function for every number of rows and kind of tile."""
-    for rows in tiling.rows:
-        for is_edge in edges(tiling, isa):
-            tile = _Tile(contract, tiling, Code(tiling.lanes, isa, shared), rows, is_edge)
-            yield tile.text(tile_name(name, rows, is_edge))
 
 
 def tile_function(contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: bool) -> str:
@@ -88,9 +78,11 @@ class _Tile:
         code = self.code
         zero = code.const(0, self.sums)
         self._keep([[zero] * len(run) for run in self.slots])
-        whole = code.let(f"and i64 %count, {-UNROLL}")
-        with code.count(0, whole, UNROLL) as k:
-            self._steps(k, UNROLL)
+        whole: Bound = 0
+        if self.tiling.has_panels:
+            whole = code.let(f"and i64 %count, {-UNROLL}")
+            with code.count(0, whole, UNROLL) as k:
+                self._steps(k, UNROLL)
         with code.count(whole, "%count", 1) as k:
             self._steps(k, 1)
         self._finish()
