@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 # `bench` holds the models that tests and benches share; it is not part of the package.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+# What is tested is what the code does now, and the user's own cache is left alone.
+os.environ["RLX_CACHE"] = "off"

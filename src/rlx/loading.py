@@ -12,28 +12,45 @@ if TYPE_CHECKING:
 
     from rlx.ir.hir import HirModule
     from rlx.ir.mir import MirModule
+    from rlx.runtime.executable import Executable
 
 _LATER = {
     ".onnx": "ONNX models",
     ".gguf": "GGUF models",
     ".safetensors": "safetensors weights",
-    ".rlx": "compiled artefacts",
 }
+_KNOWN = "It loads .ir text and .rlx programs."
 
 
-def load(path: str | os.PathLike[str]) -> MirModule | HirModule:
-    """The model in the file at `path`: so far `.ir` text, of MIR or of HIR."""
-    from rlx.ir.text import read_module
+def load(
+    path: str | os.PathLike[str], *, threads: int | None = None
+) -> MirModule | HirModule | Executable:
+    """The model in the file at `path`: `.ir` text gives a MirModule or a HirModule, a `.rlx` file
+    that `exe.save` wrote the Executable, with `threads` as `rlx.compile` takes them.
 
+    A `.rlx` file holds machine code, and loading it is running it: load only one that you trust.
+    """
     file = Path(path)
     kind = file.suffix.lower()
     if kind in _LATER:
-        raise UnsupportedError(f"{file}: rlx cannot load {_LATER[kind]} yet. It loads .ir text.")
+        raise UnsupportedError(f"{file}: rlx cannot load {_LATER[kind]} yet. {_KNOWN}")
     if file.is_dir():
-        raise UnsupportedError(f"{file} is a folder: rlx cannot load those yet. It loads .ir text.")
-    if kind != ".ir":
-        raise UnsupportedError(f"{file}: rlx does not know {kind or 'this'!r} files. It loads .ir.")
+        raise UnsupportedError(f"{file} is a folder: rlx cannot load those yet. {_KNOWN}")
+    if kind not in (".ir", ".rlx"):
+        raise UnsupportedError(f"{file}: rlx does not know {kind or 'this'!r} files. {_KNOWN}")
+    return _module(file) if kind == ".ir" else _program(file, threads)
+
+
+def _module(file: Path) -> MirModule | HirModule:
+    from rlx.ir.text import read_module
+
     return read_module(_text(file), file.name)
+
+
+def _program(file: Path, threads: int | None) -> Executable:
+    from rlx.runtime.artefact_file import read
+
+    return read(file, threads)
 
 
 def _text(file: Path) -> str:

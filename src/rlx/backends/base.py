@@ -6,15 +6,19 @@ the entry point group `rlx.backends`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module, metadata
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlx._version import __version__
 from rlx.cost.target import FusionTarget, Target
 from rlx.errors import Error, UnsupportedError
 from rlx.ir.lir import LirModule
 from rlx.op import Array
+from rlx.runtime.interface import Interface
+
+if TYPE_CHECKING:
+    from rlx.runtime.sections import Bytes, Sections
 
 GROUP = "rlx.backends"
 BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu"}
@@ -22,6 +26,8 @@ BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu"}
 
 class Program(Protocol):
     """A loaded plan. It holds no state of a call: calls may run side by side."""
+
+    interface: Interface
 
     def prepare(self, params: Mapping[str, Array], old: Any | None) -> Any:
         """A weight set of these params; what does not depend on changed ones comes from `old`."""
@@ -31,6 +37,11 @@ class Program(Protocol):
         self, weights: Any, inputs: Sequence[Array], outputs: Sequence[Array | None]
     ) -> list[Array]:
         """One call: the outputs, written into the given arrays where there are any."""
+        ...
+
+    def quick(self, weights: Any) -> Callable[..., Any] | None:
+        """A function of the inputs in order that gives what `run` gives, the output or a tuple of
+        them, at less cost; None where there is none."""
         ...
 
 
@@ -50,6 +61,24 @@ class Backend(Protocol):
 
     def load(self, lir: LirModule) -> Program:
         """One object that runs the whole plan."""
+        ...
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A backend whose programs can be kept in files, and opened without compiling."""
+
+    @property
+    def identity(self) -> str:
+        """All that the code depends on beside the plan: the instruction set, options."""
+        ...
+
+    def stored(self, program: Any) -> tuple[dict[str, Any], dict[str, Bytes]]:
+        """A program as what JSON can hold, and sections of bytes."""
+        ...
+
+    def opened(self, head: dict[str, Any], file: Sections) -> Program:
+        """The program that was stored; an Error where it cannot run here."""
         ...
 
 

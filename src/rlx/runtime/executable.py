@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.backends.base import Program
-from rlx.cost.decision import Decision
-from rlx.cost.gate import GraphIoProfile
+from rlx.backends.base import Backend, Program
 from rlx.dim import Dim
 from rlx.errors import Error
 from rlx.ir.interpret import mismatch
-from rlx.ir.lir import LirModule
-from rlx.ir.mir import Node
 from rlx.op import Array
+from rlx.runtime.interface import Leaf
+from rlx.runtime.record import Record
+from rlx.runtime.weights import Pool, WeightSet
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
+    import os
+
+    from rlx.cost.decision import Decision
+    from rlx.cost.gate import GraphIoProfile
+    from rlx.ir.lir import LirModule
     from rlx.passes.report import FusionReport
     from rlx.pipeline import CompileResult
 
@@ -41,44 +45,64 @@ class Executable:
     """A compiled model. Calls may run side by side; `set_params` swaps weights between calls."""
 
     def __init__(
-        self, result: CompileResult, program: Program, params: Mapping[str, Any] | None = None
+        self,
+        result: CompileResult | Record,
+        program: Program,
+        params: Mapping[str, Any] | None = None,
+        *,
+        backend: Backend | None = None,
+        pool: Pool | None = None,
     ) -> None:
-        self._result, self._program = result, program
-        self._graph = result.lir.mir.graph
+        self._result, self._program, self._backend = result, program, backend
+        self._pool = Pool() if pool is None else pool
+        self._interface = program.interface
         self._lock = threading.Lock()
-        self._given: dict[str, Array] = {}
-        self._weights: Any | None = None
-        if params or not self._graph.params:
+        self._given: Mapping[str, Array] = {}
+        self._weights: WeightSet | None = None
+        self._quick: Callable[..., Any] | None = None
+        self._num_inputs = len(self._interface.inputs)
+        if params or not self._interface.params:
             self.set_params(params or {})
 
     # -- what it is ----------------------------------------------------------------------------
 
     @property
+    def name(self) -> str:
+        return self._interface.name
+
+    @property
     def inputs(self) -> dict[str, Shape]:
         """Name → shape, in the order of positional arguments."""
-        return {n.attrs["name"]: n.shape for n in self._graph.inputs}
+        return {n.name: n.shape for n in self._interface.inputs}
 
     @property
     def outputs(self) -> dict[str, Shape]:
         """Name → shape, in order."""
-        return {n: o.shape for n, o in zip(self._graph.output_names, self._graph.outputs)}
+        return dict(self._interface.outputs)
 
     @property
     def params(self) -> dict[str, Shape]:
         """Name → shape of every weight."""
-        return {n.attrs["name"]: n.shape for n in self._graph.params}
+        return {n.name: n.shape for n in self._interface.params}
+
+    @property
+    def result(self) -> CompileResult:
+        """What the compile gave; of a program that was kept, its account is read now."""
+        if isinstance(self._result, Record):
+            self._result = self._result.result()
+        return self._result
 
     @property
     def lir(self) -> LirModule:
-        return self._result.lir
+        return self.result.lir
 
     @property
     def fusion(self) -> FusionReport:
-        return self._result.fusion
+        return self.result.fusion
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        return self._result.decisions
+        return self.result.decisions
 
     @property
     def profile(self) -> GraphIoProfile:
@@ -96,12 +120,22 @@ class Executable:
         """Every decision: what, where, verdict, why, and the predicted saving."""
         from rlx.explain.text import explain
 
-        return explain(self._result)
+        return explain(self.result)
+
+    def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
+        """Write a `.rlx` file, which `rlx.load` opens without compiling; with its weights, unless
+        they are left out. It holds machine code: load only one that you would run."""
+        from rlx.runtime.artefact_file import write
+
+        if weights:
+            self._ready()
+        account = self._result
+        write(path, self._backend, self._program, account, self._given if weights else None)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{k}: {v}" for k, v in self.inputs.items())
         made = ", ".join(f"{k}: {v}" for k, v in self.outputs.items())
-        return f"<Executable {self.lir.name!r} ({given}) -> ({made})>"
+        return f"<Executable {self.name!r} ({given}) -> ({made})>"
 
     # -- weights -------------------------------------------------------------------------------
 
@@ -110,16 +144,26 @@ class Executable:
 
         The new set is built first and swapped in at once: calls in flight keep the old one.
         """
-        declared = {n.attrs["name"]: n for n in self._graph.params}
+        declared = {n.name: n for n in self._interface.params}
         self._check_names("param", params, declared)
+        arrays = {k: _checked(declared[k], v) for k, v in params.items()}
         with self._lock:
-            given = {**self._given, **{k: _frozen(declared[k], v) for k, v in params.items()}}
-            missing = [k for k in declared if k not in given]
-            if not missing:
-                self._weights = self._program.prepare(given, self._weights)
-            self._given = given
+            self._set({k: self._pool.frozen(k, array) for k, array in arrays.items()})
 
-    def _ready(self) -> Any:
+    def adopt(self, params: Mapping[str, Array]) -> None:
+        """Give weights in memory that nobody changes, such as a file's: they are not copied."""
+        declared = {n.name: n for n in self._interface.params}
+        with self._lock:
+            self._set({k: _checked(declared[k], v) for k, v in params.items()})
+
+    def _set(self, params: Mapping[str, Array]) -> None:
+        given = {**self._given, **params}
+        if all(n.name in given for n in self._interface.params):
+            self._weights = self._pool.prepared(self._program, given, self._weights)
+            self._quick = self._program.quick(self._weights.memory)
+        self._given = given
+
+    def _ready(self) -> WeightSet:
         if self._weights is None:
             missing = [n for n in self.params if n not in self._given]
             raise self._error(f"params have no value yet: {_listed(missing)}. Call set_params.")
@@ -133,6 +177,8 @@ class Executable:
         `out` is an array for the output, or a list with an array or None for each: contiguous,
         and sharing no memory with the inputs or one another.
         """
+        if out is None and self._quick is not None and len(arrays) == self._num_inputs:
+            return self._quick(*arrays)
         names = list(self.inputs)
         if len(arrays) != len(names):
             raise self._error(f"takes {len(names)} inputs ({_listed(names)}), got {len(arrays)}.")
@@ -147,14 +193,14 @@ class Executable:
         if missing:
             raise self._error(f"no value for {_listed(missing)}. Inputs: {_listed(names)}.")
         results = self._run(inputs, self._targets(None))
-        return dict(zip(self._graph.output_names, results))
+        return {name: r for (name, _), r in zip(self._interface.outputs, results)}
 
     def _run(self, inputs: Mapping[str, Any], out: Sequence[Array | None]) -> list[Array]:
         arrays = [as_array(inputs[name], f"input {name!r}") for name in self.inputs]
-        return self._program.run(self._ready(), arrays, out)
+        return self._program.run(self._ready().memory, arrays, out)
 
     def _targets(self, out: Any) -> list[Array | None]:
-        count = len(self._graph.outputs)
+        count = len(self._interface.outputs)
         if out is None:
             return [None] * count
         given: Any = [out] if isinstance(out, np.ndarray) else out
@@ -174,7 +220,7 @@ class Executable:
                 raise self._error(f"there is no {kind} {name!r}. It has: {_listed(known)}.")
 
     def _error(self, text: str) -> Error:
-        return Error(f"{self.lir.name}: {text}")
+        return Error(f"{self.name}: {text}")
 
 
 def as_array(value: Any, what: str) -> Array:
@@ -193,14 +239,12 @@ def _listed(names: Collection[str], most: int = 8) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _frozen(leaf: Node, value: Any) -> Array:
-    """The weight as given, checked; later changes to the caller's array do not count."""
-    array = as_array(value, f"param {leaf.attrs['name']!r}")
+def _checked(leaf: Leaf, value: Any) -> Array:
+    """The weight as given, if it is what the model declares."""
+    array = as_array(value, f"param {leaf.name!r}")
     fits = array.ndim == leaf.shape.rank and all(
         isinstance(d, Dim) or d == size for d, size in zip(leaf.shape.dims, array.shape)
     )
     if array.dtype != leaf.shape.dtype.numpy or not fits:
         raise mismatch(leaf, array)
-    copy = np.array(array, order="C", copy=True)
-    copy.setflags(write=False)
-    return copy
+    return array

@@ -63,6 +63,12 @@ class Interface:
             if out is not None and shape.is_measured == is_measured:
                 check_out(out, shape.bind(sizes), name)
 
+    def check_found(self, outs: Sequence[Array | None], made: Sequence[Array]) -> None:
+        """Outs whose sizes were measured, against what was found."""
+        for (name, shape), out, found in zip(self.outputs, outs, made):
+            if out is not None and shape.is_measured:
+                check_out(out, Shape(found.shape, shape.dtype), name)
+
     def check_apart(self, outs: Sequence[Array | None], inputs: Sequence[Array]) -> None:
         """Outputs are written while inputs are still read, so none may share memory."""
         names = [n for n, _ in self.outputs]

@@ -3,55 +3,82 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
-from rlx.backends.base import find_backend
+from rlx.backends.base import Keeper, Program, find_backend
 from rlx.cost.target import FusionTarget, Target
+from rlx.errors import Error, GraphError
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
-from rlx.ir.mir import Graph, MirModule
+from rlx.ir.mir import Graph, MirModule, Node
 from rlx.module import GraphModule
 from rlx.passes.options import FusionOptions
-from rlx.pipeline import CompilePipeline, CompileResult, cannot_compile
+from rlx.runtime.artefact_file import KIND, parts
+from rlx.runtime.cache import Cache, CacheLike, key_of
 from rlx.runtime.executable import Executable
+from rlx.runtime.record import Record
+from rlx.runtime.weights import Pool
+
+if TYPE_CHECKING:
+    from rlx.pipeline import CompileResult
 
 
 def compile(
     model: Any,
-    target: str | FusionTarget = "reference",
+    target: str | FusionTarget | None = None,
     *,
-    like: str | FusionTarget | Target = "cpu",
+    like: str | FusionTarget | Target | None = None,
     threads: int | None = None,
+    cache: CacheLike = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Executable:
     """Compile a model and load it for `target`.
 
     `model` is a HirModule, MirModule, Graph (as `rlx.trace` makes of a function), GraphModule or
-    LirModule. Target "reference" runs on NumPy the plan that the target named by `like` would run.
+    LirModule. Without a `target` it is native code for this machine, where llvmlite is installed.
+    Target "reference" runs on NumPy the plan that the target named by `like` would run. `threads`
+    is how many cores a call may use, None all. `cache` is a folder for what was compiled, or False
+    for none; None is the user's own.
     """
-    return Session(target, like=like, threads=threads).compile(
-        model, options=options, params=params
-    )
+    session = Session(target, like=like, threads=threads, cache=cache)
+    return session.compile(model, options=options, params=params)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A program, and what the compile that made it gave."""
+
+    account: CompileResult | Record
+    program: Program
 
 
 class Session:
-    """A target, and what has been compiled for it: equal requests share one compile."""
+    """A target, and what has been compiled for it: equal requests share one program, and equal
+    params one set of weights."""
 
     def __init__(
         self,
-        target: str | FusionTarget = "reference",
+        target: str | FusionTarget | None = None,
         *,
-        like: str | FusionTarget | Target = "cpu",
+        like: str | FusionTarget | Target | None = None,
         threads: int | None = None,
+        cache: CacheLike = None,
     ) -> None:
         text = target.value if isinstance(target, FusionTarget) else target
-        name, _, variant = text.partition(":")
+        name, _, variant = (text or _default(has_like=like is not None)).partition(":")
         self.backend = find_backend(name).configured(variant, threads)
-        self.target = Target.of(like) if name == "reference" else self.backend.target()
-        self._compiled: dict[str, CompileResult] = {}
+        is_reference = name == "reference"
+        self.target = Target.of(like or "cpu") if is_reference else self.backend.target()
+        self.cache = Cache.of(cache, os.environ)
+        self._made: dict[str, _Made] = {}
+        self._pool = Pool()
 
     def compile(
         self,
@@ -60,23 +87,82 @@ class Session:
         options: FusionOptions | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Executable:
-        """An executable of `model`; passes and plan are reused where the request was met before."""
-        pipeline = CompilePipeline(self.target, options=options)
-        key = request_key(model, self.target, pipeline.options)
-        result = self._compiled.get(key)
-        if result is None:
-            result = self._compiled[key] = pipeline.compile(model)
-        return Executable(result, self.backend.load(result.lir), params)
+        """An executable of `model`; where the request was met before, here or by another process,
+        no pass runs."""
+        wanted = FusionOptions() if options is None else options
+        if not isinstance(wanted, FusionOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Error(f"expected a FusionOptions, got {type(wanted).__name__}.")
+        key = request_key(model, self.target, wanted, self._identity)
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = self._obtained(key, model, wanted)
+        return Executable(made.account, made.program, params, backend=self.backend, pool=self._pool)
 
     @property
     def cached(self) -> int:
-        """How many compiles are kept."""
-        return len(self._compiled)
+        """How many compiles are kept in memory."""
+        return len(self._made)
+
+    @property
+    def _identity(self) -> str:
+        return self.backend.identity if isinstance(self.backend, Keeper) else self.backend.name
+
+    def _obtained(self, key: str, model: Any, options: FusionOptions) -> _Made:
+        keeper, cache = self.backend, self.cache
+        if not isinstance(keeper, Keeper) or cache is None or not comes_with_rlx(model):
+            return self._compiled(model, options)
+        kept = key_of(KIND, key)
+        found = self._opened(keeper, cache, kept)
+        if found is None:
+            found = self._compiled(model, options)
+            self._keep(keeper, cache, kept, found)
+        return found
+
+    def _compiled(self, model: Any, options: FusionOptions) -> _Made:
+        from rlx.pipeline import CompilePipeline
+
+        result = CompilePipeline(self.target, options=options).compile(model)
+        return _Made(result, self.backend.load(result.lir))
+
+    def _opened(self, keeper: Keeper, cache: Cache, key: str) -> _Made | None:
+        """What another process left; an entry that cannot be used is dropped."""
+        file = cache.get(key)
+        if file is None:
+            return None
+        try:
+            program = keeper.opened(file.head["program"], file)
+            data = bytes(file.section("account"))
+        except (Error, KeyError):
+            cache.drop(key)
+            return None
+        return _Made(Record(data, self.target, program.interface.name), program)
+
+    def _keep(self, keeper: Keeper, cache: Cache, key: str, made: _Made) -> None:
+        try:
+            head, sections = parts(keeper, self.backend.name, made.program, made.account)
+        except GraphError:  # graphs nested too deeply to be written
+            return
+        cache.put(key, head, sections)
 
 
-def request_key(model: Any, target: Target, options: FusionOptions) -> str:
-    """A hash of all that a compile depends on: input graph, options, target and version."""
-    parts = [_digest(model), options.text(), target.digest(), __version__]
+def _default(*, has_like: bool) -> str:
+    """Native code, where there is what makes it; another target's plan runs on NumPy."""
+    if has_like:
+        return "reference"
+    if find_spec("llvmlite") is not None:
+        return "cpu"
+    warnings.warn(
+        "llvmlite is not installed, so models run on NumPy, slowly: pip install 'rlx[cpu]'. "
+        "If that is what you want, say target='reference'.",
+        stacklevel=4,
+    )
+    return "reference"
+
+
+def request_key(model: Any, target: Target, options: FusionOptions, identity: str = "") -> str:
+    """A hash of all that a compile depends on: input graph, options, target and version, and what
+    the code depends on beside them."""
+    parts = [_digest(model), options.text(), target.digest(), identity, __version__]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -93,4 +179,24 @@ def _digest(model: Any) -> str:
         case LirModule():
             return model.fingerprint
         case _:
+            from rlx.pipeline import cannot_compile
+
             raise cannot_compile(model)
+
+
+def comes_with_rlx(model: Any) -> bool:
+    """Is the meaning of every op of the model that of rlx? What a program brings along may mean
+    something else tomorrow, under the same name."""
+    return all(
+        n.op != "custom" and n.decl.reference.__module__.startswith("rlx.") for n in _nodes(model)
+    )
+
+
+def _nodes(model: Any) -> Iterator[Node]:
+    held = model.value if isinstance(model, GraphModule) else model
+    module = held.mir if isinstance(held, LirModule) else held
+    graphs: list[Graph] = [module if isinstance(module, Graph) else module.graph]
+    for graph in graphs:
+        for node in graph.order():
+            yield node
+            graphs += [v for v in node.attrs.values() if isinstance(v, Graph)]

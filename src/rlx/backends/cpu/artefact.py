@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.main import assembled
 from rlx.backends.cpu.native.blob import Blob
-from rlx.backends.cpu.task import Machine
 from rlx.dim import DimLike, Symbol
 from rlx.ir.lir import LirModule
 from rlx.shape import Shape
@@ -40,6 +38,8 @@ class Artefact:
     """All of a program but its weights."""
 
     blob: Blob
+    isa: str
+    """The instruction set that the code asks for."""
     symbols: tuple[Symbol, ...]
     """The named dims, in the order of their sizes in a call's context."""
     constants: tuple[Constant, ...]
@@ -53,12 +53,15 @@ class Artefact:
 
 
 def compiled(lir: LirModule, isa: Isa) -> Artefact:
-    """The native program of a plan."""
+    """The native program of a plan. To open one that was compiled before takes none of this."""
     from rlx.backends.cpu import jit
+    from rlx.backends.cpu.main import assembled
+    from rlx.backends.cpu.task import Machine
 
     made = assembled(lir, Machine(isa))
     return Artefact(
         jit.compiled(made.text, isa),
+        isa.name,
         made.symbols,
         tuple(Constant(at, n.attrs["value"].array) for at, n in made.constants),
         made.failures,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import Any
 
+from rlx.backends.cpu.isa import Isa, isa, why_not
+from rlx.backends.cpu.native.cores import default_threads
+from rlx.backends.cpu.native.support import support
 from rlx.backends.cpu.program import CpuProgram
 from rlx.cost.target import Target
 from rlx.errors import Error, UnsupportedError
 from rlx.ir.lir import LirModule
 from rlx.runtime.interface import Interface
+from rlx.runtime.sections import Bytes, Sections
 
 WHY_DENSE = (
     "the CPU backend has no factorisation kernels yet, and a lowering would not be one: "
@@ -57,11 +61,36 @@ class CpuBackend:
                 "Without it the plan runs on NumPy: target='reference'."
             )
         from rlx.backends.cpu.artefact import compiled
-        from rlx.backends.cpu.isa import isa
 
-        artefact = compiled(lir, isa(self.variant))
-        return CpuProgram(artefact, Interface.of(lir.mir.graph), self.num_threads)
+        wanted = isa(self.variant)
+        _require_runs(wanted, f"target 'cpu:{self.variant}'")
+        artefact = compiled(lir, wanted)
+        return CpuProgram(artefact, Interface.of(lir.mir.graph), self.num_threads, support())
+
+    # -- programs that are kept --------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        return f"{self.name} {isa(self.variant).name}"
+
+    def stored(self, program: CpuProgram) -> tuple[dict[str, Any], dict[str, Bytes]]:
+        from rlx.backends.cpu.stored import packed
+
+        return packed(program.artefact, program.interface)
+
+    def opened(self, head: dict[str, Any], file: Sections) -> CpuProgram:
+        from rlx.backends.cpu.stored import opened
+
+        artefact, interface = opened(head, file)
+        _require_runs(isa(artefact.isa), file.name)
+        return CpuProgram(artefact, interface, self.num_threads, support())
 
     @property
     def num_threads(self) -> int:
-        return self.threads or len(os.sched_getaffinity(0))
+        return self.threads or default_threads()
+
+
+def _require_runs(wanted: Isa, what: str) -> None:
+    why = why_not(wanted)
+    if why:
+        raise UnsupportedError(f"{what} cannot run here: {why}. Compile for this machine.")

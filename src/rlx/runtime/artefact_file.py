@@ -1,0 +1,122 @@
+"""`.rlx` files: a compiled program, the account of its compile and, unless left out, its weights.
+
+Such a file is to be trusted like a program, for it is one: its machine code is run. What is checked
+is that it is whole, that it was made by this version of rlx, and that this machine can run it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx._version import __version__
+from rlx.backends.base import Backend, Keeper, Program, find_backend
+from rlx.errors import Error, UnsupportedError
+from rlx.op import Array
+from rlx.runtime.executable import Executable
+from rlx.runtime.interface import Leaf
+from rlx.runtime.record import Record, recorded
+from rlx.runtime.sections import Bytes, Sections, packed
+
+if TYPE_CHECKING:
+    from rlx.pipeline import CompileResult
+
+KIND = "program"
+_PARAM = "param "
+
+
+def parts(
+    keeper: Keeper, name: str, program: Program, account: CompileResult | Record
+) -> tuple[dict[str, Any], dict[str, Bytes]]:
+    """The head and the sections of a program's file."""
+    head, sections = keeper.stored(program)
+    told = account.data if isinstance(account, Record) else recorded(account)
+    whole = {"kind": KIND, "version": __version__, "backend": name, "program": head}
+    return whole, {**sections, "account": told}
+
+
+def write(
+    path: str | os.PathLike[str],
+    backend: Backend | None,
+    program: Program,
+    account: CompileResult | Record,
+    params: Mapping[str, Array] | None,
+) -> None:
+    """Write a program to a file, all of it or nothing."""
+    if backend is None or not isinstance(backend, Keeper):
+        raise UnsupportedError(
+            f"{program.interface.name}: only native programs are saved, and this one runs on "
+            f"{backend.name if backend else 'NumPy'}. Compile it with target='cpu'."
+        )
+    head, sections = parts(backend, backend.name, program, account)
+    if params is not None:
+        head["params"] = {k: list(v.shape) for k, v in params.items()}
+        sections |= {_PARAM + k: _raw(v) for k, v in params.items()}
+    _replace(Path(path), head, sections)
+
+
+def _raw(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _replace(file: Path, head: Mapping[str, Any], sections: Mapping[str, Bytes]) -> None:
+    """One that is open somewhere stays as it was, there."""
+    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("xb") as out:
+            out.writelines(packed(head, sections))
+        beside.replace(file)
+    except (OSError, ValueError) as error:
+        with contextlib.suppress(OSError, ValueError):
+            beside.unlink(missing_ok=True)
+        raise Error(f"{file} cannot be written: {error}.") from None
+
+
+def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
+    """The executable in a file."""
+    file = Sections.open(path)
+    _check(file)
+    found = find_backend(str(file.head.get("backend")))
+    backend = found.configured("", threads)
+    head = file.head.get("program")
+    if not isinstance(backend, Keeper) or not isinstance(head, dict):
+        raise Error(f"{file.name} holds no program that can be read. Make it again.")
+    program = backend.opened(head, file)
+    account = Record(bytes(file.section("account")), backend.target(), file.name)
+    exe = Executable(account, program, backend=backend)
+    if "params" in file.head:
+        exe.adopt(_params(file, program))
+    return exe
+
+
+def _check(file: Sections) -> None:
+    kind, version = file.head.get("kind"), file.head.get("version")
+    if kind != KIND:
+        raise Error(f"{file.name} is a file of rlx, but holds no program.")
+    if version != __version__:
+        raise Error(
+            f"{file.name} was made by rlx {version!s:.20}, and this is {__version__}. "
+            "Compile the model again."
+        )
+
+
+def _params(file: Sections, program: Program) -> dict[str, Array]:
+    """Arrays over the bytes of the file, without a copy where it is mapped."""
+    dims: Any = file.head["params"]
+    try:
+        return {n.name: _array(file, n, dims[n.name]) for n in program.interface.params}
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise Error(f"{file.name} lacks weights, or has others. Make it again.") from None
+
+
+def _array(file: Sections, leaf: Leaf, dims: Any) -> Array:
+    raw = np.frombuffer(file.section(_PARAM + leaf.name), np.uint8)
+    array = raw.view(leaf.shape.dtype.numpy).reshape(tuple(dims))
+    array.setflags(write=False)
+    return array

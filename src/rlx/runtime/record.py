@@ -1,0 +1,150 @@
+"""The account of a compile as bytes: the final graph, every decision, every rule that fired.
+
+It is kept beside the code and not read until somebody asks. The plan is made anew from the graph,
+as planning the same graph gives the same plan; the fingerprint shows that it did.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rlx.errors import Error
+
+if TYPE_CHECKING:
+    from rlx.cost.target import Target
+    from rlx.ir.lir import LirModule
+    from rlx.ir.mir import Graph
+    from rlx.passes.options import FusionOptions
+    from rlx.pipeline import CompileResult
+    from rlx.rules.engine import Event
+
+_MOST_BYTES = 1 << 30
+"""An account that claims to be larger when unpacked is none."""
+
+
+def recorded(result: CompileResult) -> bytes:
+    """All of a result, without the code made of it."""
+    lir, graph = result.lir, result.lir.mir.graph
+    account = {
+        "graph": str(graph),
+        "origins": [[[o.kind, o.text] for o in n.origins] for n in graph.order()],
+        "decisions": [asdict(d) for d in result.decisions],
+        "fusion": asdict(result.fusion),
+        "rewrites": [[type(e).__name__, asdict(e)] for e in result.rewrites],
+        "options": _options(result.options),
+        "alignment": lir.plan.alignment,
+        "target": [lir.target.name, lir.target.digest()],
+        "fingerprint": lir.fingerprint,
+    }
+    return zlib.compress(json.dumps(account).encode(), 1)
+
+
+def _options(options: FusionOptions) -> dict[str, Any]:
+    policy, limits = options.dispatch, options.limits
+    return {
+        "skip_fusion": options.skip_fusion,
+        "limits": limits and asdict(limits),
+        "dispatch": policy
+        and [policy.mode, sorted(policy.force_common), sorted(policy.force_native)],
+        "force": dict(options.force),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An account that has not been read."""
+
+    data: bytes
+    target: Target
+    """That of the one who asks: the account holds the hash of its own."""
+    name: str
+
+    def result(self) -> CompileResult:
+        """What the compile gave."""
+        try:
+            return _restored(self._account(), self.target)
+        except Error as error:
+            raise Error(f"{self.name}: how it was compiled cannot be told: {error}") from None
+        except Exception as error:
+            raise Error(f"{self.name}: the account of its compile is damaged: {error}") from None
+
+    def _account(self) -> dict[str, Any]:
+        unpack = zlib.decompressobj()
+        text = unpack.decompress(self.data, _MOST_BYTES)
+        if unpack.unconsumed_tail:
+            raise Error(f"the account has more than {_MOST_BYTES:,} bytes.")
+        return json.loads(text)
+
+
+def _restored(account: dict[str, Any], target: Target) -> CompileResult:
+    from rlx.cost.decision import Decision
+    from rlx.passes.report import FusionReport, Missed
+    from rlx.pipeline import CompileResult
+
+    options = _restored_options(account["options"])
+    fusion: dict[str, Any] = account["fusion"]
+    missed = tuple(Missed(**m) for m in fusion.pop("missed"))
+    decisions = [Decision(**d) for d in account["decisions"]]
+    return CompileResult(
+        _restored_lir(account, target, options),
+        FusionReport(**fusion, missed=missed),
+        tuple(replace(d, where=tuple(d.where)) for d in decisions),
+        tuple(_event(*e) for e in account["rewrites"]),
+        options,
+    )
+
+
+def _event(kind: str, fields: dict[str, Any]) -> Event:
+    from rlx.rules.engine import Fired, Missed
+
+    return {"Fired": Fired, "Missed": Missed}[kind](**fields)
+
+
+def _restored_options(held: dict[str, Any]) -> FusionOptions:
+    from rlx.cost.target import FusionLimits
+    from rlx.passes.options import DispatchPolicy, FusionOptions
+
+    limits, dispatch = held["limits"], held["dispatch"]
+    return FusionOptions(
+        held["skip_fusion"],
+        limits and FusionLimits(**limits),
+        dispatch and DispatchPolicy(*dispatch),
+        held["force"],
+    )
+
+
+def _restored_lir(account: dict[str, Any], target: Target, options: FusionOptions) -> LirModule:
+    from rlx.ir.text import read
+    from rlx.plan.planner import plan_module
+
+    graph = read(account["graph"])
+    _restore_origins(graph, account["origins"])
+    lir = plan_module(
+        graph, _meant(target, account["target"]), options=options, alignment=account["alignment"]
+    )
+    if lir.fingerprint != account["fingerprint"]:
+        raise Error("planning its graph gives another plan now. Compile the model again.")
+    return lir
+
+
+def _meant(target: Target, held: Sequence[str]) -> Target:
+    """The target that was compiled for: the given one, or the documented one of its name."""
+    from rlx.cost.target import Target
+
+    name, digest = held
+    for known in (target, Target.of(name)):
+        if known.digest() == digest:
+            return known
+    raise Error(f"it was compiled for another target {name!r} than this. Compile the model again.")
+
+
+def _restore_origins(graph: Graph, origins: Sequence[Any]) -> None:
+    from rlx.ir.mir import Origin
+
+    graph.origins.clear()
+    for node, its in zip(graph.order(), origins, strict=True):
+        graph.add_origins(node, tuple(Origin(kind, text) for kind, text in its))

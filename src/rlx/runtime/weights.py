@@ -1,0 +1,63 @@
+"""Weights that executables share: equal arrays are kept once, and prepared once per program."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.base import Program
+from rlx.op import Array
+
+_CHUNK = 1 << 18
+"""Bytes compared at a time, so that a difference is found before all has been read."""
+
+
+class WeightSet:
+    """Params, and what a program made of them. Nobody changes either."""
+
+    __slots__ = ("__weakref__", "memory", "params", "program")
+
+    def __init__(self, program: Program, params: Mapping[str, Array], memory: Any) -> None:
+        self.program, self.params, self.memory = program, params, memory
+
+
+class Pool:
+    """The weights in use. It keeps none alive: they go with the last executable that has them."""
+
+    def __init__(self) -> None:
+        self._arrays = weakref.WeakValueDictionary[tuple[Any, ...], Array]()
+        self._sets = weakref.WeakValueDictionary[tuple[int, ...], WeightSet]()
+
+    def frozen(self, name: str, array: Array) -> Array:
+        """`array` as it is now: later changes to it do not count."""
+        key = (name, array.dtype, array.shape)
+        known = self._arrays.get(key)
+        if known is not None and _is_same(known, array):
+            return known
+        copy = np.array(array, order="C", copy=True)
+        copy.setflags(write=False)
+        self._arrays[key] = copy
+        return copy
+
+    def prepared(
+        self, program: Program, params: Mapping[str, Array], old: WeightSet | None
+    ) -> WeightSet:
+        """The program's own form of frozen params; `old` has what did not change."""
+        key = (id(program), *(id(params[n.name]) for n in program.interface.params))
+        found = self._sets.get(key)
+        if found is None:
+            memory = program.prepare(params, old.memory if old else None)
+            found = self._sets[key] = WeightSet(program, params, memory)
+        return found
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    """Have two arrays of one dtype and shape the same bytes?"""
+    if not b.flags.c_contiguous:
+        return a.tobytes() == b.tobytes()
+    left, right = (x.reshape(-1).view(np.uint8) for x in (a, b))
+    starts = range(0, left.size, _CHUNK)
+    return all(np.array_equal(left[i : i + _CHUNK], right[i : i + _CHUNK]) for i in starts)
