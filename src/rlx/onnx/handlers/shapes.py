@@ -200,12 +200,17 @@ def ends_of(start: DimLike, end: DimLike, step: int, length: DimLike) -> tuple[A
     low, high = (0, length) if step > 0 else (-1, length - 1)
 
     def inside(value: DimLike) -> DimLike:
-        counted = value + length if isinstance(value, int) and value < 0 else value
+        counted = _counted(value, length)
         if isinstance(counted, int) and not is_static(length):
             return dim_min(counted, high) if counted >= low else low
         return dim_max(low, dim_min(counted, high))
 
     return inside(start), inside(end)
+
+
+def _counted(value: DimLike, length: DimLike) -> DimLike:
+    """From the front; a size is never negative."""
+    return value + length if isinstance(value, int) and value < 0 else value
 
 
 @handles("Expand")

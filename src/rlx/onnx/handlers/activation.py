@@ -1,0 +1,138 @@
+"""Activations, softmax, and what clips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.dim import product
+from rlx.ir.mir import Node
+from rlx.onnx.call import Call
+from rlx.onnx.handlers import handles
+
+
+@handles("Elu", "Celu", "ThresholdedRelu")
+def with_alpha(call: Call) -> Node:
+    op: Any = {"Elu": ops.elu, "Celu": ops.celu, "ThresholdedRelu": ops.thresholded_relu}[call.op]
+    return op(call.node(0), alpha=call.attr("alpha", 1.0))
+
+
+@handles("LeakyRelu")
+def leaky_relu(call: Call) -> Node:
+    return ops.leaky_relu(call.node(0), alpha=call.attr("alpha", 0.01))
+
+
+@handles("Selu")
+def selu(call: Call) -> Node:
+    """gamma · (x, or alpha · (eˣ - 1) below 0)."""
+    alpha, gamma = (
+        call.attr("alpha", 1.67326319217681884765625),
+        call.attr("gamma", 1.05070102214813232421875),
+    )
+    x = call.node(0)
+    return ops.mul(ops.elu(x, alpha=alpha), scalar(call, gamma, x))
+
+
+@handles("HardSigmoid")
+def hard_sigmoid(call: Call) -> Node:
+    alpha, beta = call.attr("alpha", 0.2), call.attr("beta", 0.5)
+    return ops.hard_sigmoid(call.node(0), alpha=alpha, beta=beta)
+
+
+@handles("HardSwish")
+def hard_swish(call: Call) -> Node:
+    return ops.hard_swish(call.node(0))
+
+
+@handles("Gelu")
+def gelu(call: Call) -> Node:
+    is_tanh = call.attr("approximate", "none") == "tanh"
+    return (ops.gelu_tanh if is_tanh else ops.gelu)(call.node(0))
+
+
+@handles("Swish")
+def swish(call: Call) -> Node:
+    x, alpha = call.node(0), call.attr("alpha", 1.0)
+    if alpha == 1.0:
+        return ops.silu(x)
+    return ops.mul(x, ops.sigmoid(ops.mul(x, scalar(call, alpha, x))))
+
+
+@handles("Shrink")
+def shrink(call: Call) -> Node:
+    """Beyond lambd nearer to 0 by bias, else 0."""
+    x, lambd, bias = call.node(0), call.attr("lambd", 0.5), call.attr("bias", 0.0)
+    if x.shape.dtype.is_float:
+        return ops.shrink(x, lambd=lambd, bias=bias)
+    zero = scalar(call, 0, x)
+    high = ops.where(
+        ops.greater(x, scalar(call, lambd, x)), ops.sub(x, scalar(call, bias, x)), zero
+    )
+    return ops.where(ops.less(x, scalar(call, -lambd, x)), ops.add(x, scalar(call, bias, x)), high)
+
+
+@handles("Clip", since=1)
+def clip_by_attributes(call: Call) -> Node:
+    return ops.clamp(call.node(0), min=call.attr("min"), max=call.attr("max"))
+
+
+@handles("Clip", since=11)
+def clip(call: Call) -> Node:
+    """Towards max last, so that max wins where it is below min."""
+    x = call.node(0)
+    if call.has(1):
+        x = ops.maximum(x, call.node(1))
+    if call.has(2):
+        x = ops.minimum(x, call.node(2))
+    return x
+
+
+@handles("Dropout")
+def dropout(call: Call) -> tuple[Node, ...]:
+    """What it does when nobody trains: nothing."""
+    if call.has(2) and bool(np.any(call.array(2))):
+        raise call.unsupported("it is in training mode")
+    x = call.node(0)
+    kept = ops.expand(call.graph.constant(np.array(True)), dims=x.shape.dims)
+    return (x, kept) if call.wants(1) else (x,)
+
+
+@handles("Softmax", "LogSoftmax", "Hardmax", since=13)
+def soft(call: Call) -> Node:
+    return _soft(call, call.node(0), call.axis(call.attr("axis", -1), call.rank(0)))
+
+
+@handles("Softmax", "LogSoftmax", "Hardmax", since=1)
+def soft_of_rows(call: Call) -> Node:
+    """All axes from one on are a single row."""
+    x = call.node(0)
+    dims = x.shape.dims
+    axis = call.attr("axis", 1)
+    at = axis + len(dims) if axis < 0 else axis
+    rows = ops.reshape(x, dims=(product(dims[:at]), product(dims[at:])))
+    return ops.reshape(_soft(call, rows, 1), dims=dims)
+
+
+def _soft(call: Call, x: Node, axis: int) -> Node:
+    match call.op:
+        case "Softmax":
+            return ops.softmax(x, axis=axis)
+        case "LogSoftmax":
+            return ops.log_softmax(x, axis=axis)
+        case _:
+            return _hardmax(x, axis)
+
+
+def _hardmax(x: Node, axis: int) -> Node:
+    """1 at the first of the largest, else 0."""
+    first = ops.argmax(x, axis=axis, keepdims=True)
+    how = {"dims": x.shape.dims, "axis": axis, "dtype": first.shape.dtype}
+    place = x.graph.node("iota", (), how)
+    return ops.cast(ops.equal(place, first), to=x.shape.dtype)
+
+
+def scalar(call: Call, value: float, like: Node) -> Node:
+    """A number of the dtype of another value."""
+    return call.graph.constant(np.array(value, like.shape.dtype.numpy))

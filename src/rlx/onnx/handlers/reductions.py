@@ -1,0 +1,123 @@
+"""Folds over axes, running folds, and the places of extremes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.dtype import DType
+from rlx.ir.mir import Node
+from rlx.onnx.call import Call
+from rlx.onnx.handlers import handles
+from rlx.onnx.values import Sizes, Value
+
+FOLDS = (
+    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
+)  # fmt: skip
+
+
+@handles(*FOLDS)
+def folded(call: Call) -> Value:
+    """Axes are an attribute or, in later opsets, an operand; none are all, or with
+    noop_with_empty_axes none."""
+    x = call.node(0)
+    rank = x.shape.rank
+    axes = call.attr("axes")
+    if axes is None and call.has(1):
+        axes = call.ints(1)
+    if not axes and call.attr("noop_with_empty_axes", 0):
+        return _of_each(call.op, x)
+    chosen = tuple(call.axis(a, rank) for a in axes) if axes else tuple(range(rank))
+    how: dict[str, Any] = {"axes": chosen, "keepdims": bool(call.attr("keepdims", 1))}
+    return _folded(call.op, x, how)
+
+
+def _of_each(op: str, x: Node) -> Node:
+    """What the fold of one element by itself is."""
+    match op:
+        case "ReduceL1" | "ReduceL2":
+            return ops.abs(x)
+        case "ReduceLogSum":
+            return ops.log(x)
+        case "ReduceSumSquare":
+            return ops.square(x)
+        case _:
+            return x
+
+
+def _folded(op: str, x: Node, how: dict[str, Any]) -> Node:
+    match op:
+        case "ReduceSum":
+            return ops.sum(x, **how)
+        case "ReduceMean":
+            return ops.mean(x, **how)
+        case "ReduceMax":
+            return _extreme(ops.max, x, how)
+        case "ReduceMin":
+            return _extreme(ops.min, x, how)
+        case "ReduceProd":
+            return ops.prod(x, **how)
+        case "ReduceL1":
+            return ops.sum(ops.abs(x), **how)
+        case "ReduceL2":
+            return ops.sqrt(ops.sum(ops.square(x), **how))
+        case "ReduceLogSum":
+            return ops.log(ops.sum(x, **how))
+        case "ReduceLogSumExp":
+            return ops.log_sum_exp(x, **how)
+        case _:
+            return ops.sum(ops.square(x), **how)
+
+
+def _extreme(fold: Any, x: Node, how: dict[str, Any]) -> Node:
+    """Of truth values as of numbers; of nothing it is the least or the most there is."""
+    how = {**how, "empty_ok": True}
+    if x.shape.dtype is not DType.BOOL:
+        return fold(x, **how)
+    made = fold(ops.cast(x, to=DType.I8), **how)
+    return ops.greater(made, x.graph.constant(np.zeros((), np.int8)))
+
+
+@handles("ArgMax", "ArgMin")
+def place_of_extreme(call: Call) -> Node:
+    """The first of equals, or with select_last_index the last."""
+    x = call.node(0)
+    axis, keepdims = call.axis(call.attr("axis", 0), x.shape.rank), bool(call.attr("keepdims", 1))
+    find = ops.argmax if call.op == "ArgMax" else ops.argmin
+    if not call.attr("select_last_index", 0):
+        return find(x, axis=axis, keepdims=keepdims)
+    back = find(ops.flip(x, axes=(axis,)), axis=axis, keepdims=keepdims)
+    last = Sizes((x.shape.dims[axis] - 1,), ()).node(call.graph)
+    return ops.sub(last, back)
+
+
+@handles("CumSum", "CumProd")
+def running(call: Call) -> Node:
+    (axis,) = call.ints(1)
+    fold = ops.cumsum if call.op == "CumSum" else ops.cumprod
+    return fold(
+        call.node(0),
+        axis=call.axis(axis, call.rank(0)),
+        exclusive=bool(call.attr("exclusive", 0)),
+        reverse=bool(call.attr("reverse", 0)),
+    )
+
+
+@handles("TopK", since=1)
+def top_k_by_attribute(call: Call) -> tuple[Node, ...]:
+    return _top(call, call.required("k"), call.attr("axis", -1), True)
+
+
+@handles("TopK", since=10)
+def top_k(call: Call) -> tuple[Node, ...]:
+    (k,) = call.ints(1)
+    return _top(call, k, call.attr("axis", -1), bool(call.attr("largest", 1)))
+
+
+def _top(call: Call, k: int, axis: int, largest: bool) -> tuple[Node, ...]:
+    """Sorted, which is one of the orders that `sorted=0` allows."""
+    at = call.axis(axis, call.rank(0))
+    return tuple(ops.top_k(call.node(0), k=k, axis=at, largest=largest))
