@@ -18,6 +18,7 @@ from rlx.op import Array
 from rlx.runtime.interface import Interface
 
 if TYPE_CHECKING:
+    from rlx.runtime.cache import Cache
     from rlx.runtime.sections import Bytes, Sections
 
 GROUP = "rlx.backends"
@@ -54,9 +55,9 @@ class Backend(Protocol):
         """What the target runs natively, and what its work costs."""
         ...
 
-    def configured(self, variant: str, threads: int | None) -> Backend:
+    def configured(self, variant: str, threads: int | None, cache: Cache | None = None) -> Backend:
         """The backend for a variant of its target, such as an instruction set, and for a number
-        of threads; "" and None are its own choice."""
+        of threads; "" and None are its own choice. It may keep what it makes in `cache`."""
         ...
 
     def load(self, lir: LirModule) -> Program:

@@ -19,6 +19,7 @@ from rlx._version import __version__
 from rlx.backends.base import Backend, Keeper, Program, find_backend
 from rlx.errors import Error, UnsupportedError
 from rlx.op import Array
+from rlx.runtime.cache import Cache
 from rlx.runtime.executable import Executable
 from rlx.runtime.interface import Leaf
 from rlx.runtime.record import Record, recorded
@@ -83,7 +84,7 @@ def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable
     file = Sections.open(path)
     _check(file)
     found = find_backend(str(file.head.get("backend")))
-    backend = found.configured("", threads)
+    backend = found.configured("", threads, Cache.of(None, os.environ))
     head = file.head.get("program")
     if not isinstance(backend, Keeper) or not isinstance(head, dict):
         raise Error(f"{file.name} holds no program that can be read. Make it again.")

@@ -73,10 +73,10 @@ class Session:
     ) -> None:
         text = target.value if isinstance(target, FusionTarget) else target
         name, _, variant = (text or _default(has_like=like is not None)).partition(":")
-        self.backend = find_backend(name).configured(variant, threads)
+        self.cache = Cache.of(cache, os.environ)
+        self.backend = find_backend(name).configured(variant, threads, self.cache)
         is_reference = name == "reference"
         self.target = Target.of(like or "cpu") if is_reference else self.backend.target()
-        self.cache = Cache.of(cache, os.environ)
         self._made: dict[str, _Made] = {}
         self._pool = Pool()
 
