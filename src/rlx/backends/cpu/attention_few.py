@@ -65,8 +65,8 @@ def _padded(rows: int) -> int:
 class _Few(Writer):
     """What both functions have: rows of a kv head, and records of chunks."""
 
-    def __init__(self, form: Form, isa: Isa, rows: int, shared: dict[str, str]) -> None:
-        super().__init__(isa, isa.lanes(form.dtype), shared)
+    def __init__(self, form: Form, isa: Isa, rows: int) -> None:
+        super().__init__(isa, isa.lanes(form.dtype))
         for dim in sizes_of(form, isa):
             self.size(dim)
         self.form, self.kind, self.rows = form, form.compute, rows
@@ -139,8 +139,8 @@ class Slots:
 class Chunks(_Few):
     """Scores, weights and sums of values of the chunks of keys: one record for each row."""
 
-    def __init__(self, form: Form, isa: Isa, rows: int, shared: dict[str, str]) -> None:
-        super().__init__(form, isa, rows, shared)
+    def __init__(self, form: Form, isa: Isa, rows: int) -> None:
+        super().__init__(form, isa, rows)
         lanes = self.code.lanes
         self.padded = min(_padded(rows), lanes)
         self.line = _line_of(form, lanes)

@@ -149,15 +149,6 @@ def hidden(mask: Vec) -> Vec:
     return ~mask if mask.dtype is DType.BOOL else mask < 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
-    """What the functions of one attention have in common."""
-
-    sizes: tuple[DimLike, ...]
-    """The dims whose values they are given, in order."""
-    shared: dict[str, str]
-
-
 def _by_head(x: Layout, heads: int) -> Layout:
     """[batch, heads, length, depth] of either layout."""
     if len(x.dims) == 4:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from rlx.backends.cpu import maths
-from rlx.backends.cpu.attention_form import INF, MASK, Common, Form, K, Q, V, hidden
+from rlx.backends.cpu.attention_form import INF, MASK, Form, K, Q, V, hidden
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
@@ -26,7 +26,7 @@ from rlx.backends.cpu.squares import in_vectors, turn
 from rlx.backends.cpu.tile import tile_function
 from rlx.backends.cpu.tiling import Tiling
 from rlx.backends.cpu.writer import Writer
-from rlx.dim import Dim, DimLike, dim_max
+from rlx.dim import Dim, DimLike, dim_max, is_static
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph
@@ -36,9 +36,6 @@ from rlx.shape import Shape
 
 KEY_BLOCK = 48
 """Keys whose scores are made at a time: a multiple of the lanes and of the tiles' rows."""
-ARGS = (
-    "ptr %buffers, ptr %sizes, i64 %batch, i64 %head, i64 %first, i64 %count, ptr noalias %scratch"
-)
 FAR = 2**30
 
 
@@ -68,15 +65,22 @@ def product_of(dtype: DType) -> Contract:
     return form_contract(g.matmul(left, right), layouts)
 
 
+def sizes_of(form: Form, tiling: Tiling) -> tuple[DimLike, ...]:
+    """The numbers that the function is given."""
+    places = [p for p in scratch_places(form, tiling).values() if not is_static(p)]
+    return tuple(dict.fromkeys([*form.sizes, *places]))
+
+
 class Rows(Writer):
     """The function for blocks of as many rows as a register tile has columns."""
 
-    def __init__(self, form: Form, tiling: Tiling, isa: Isa, common: Common) -> None:
-        super().__init__(isa, tiling.lanes, common.shared)
-        for dim in common.sizes:
+    def __init__(self, form: Form, tiling: Tiling, isa: Isa, *, has_one: bool) -> None:
+        """Without `has_one`, a single query is no work."""
+        super().__init__(isa, tiling.lanes)
+        for dim in sizes_of(form, tiling):
             self.size(dim)
         self.form, self.tiling, self.contract = form, tiling, product_of(form.compute)
-        self.kind, self.width = form.compute, tiling.columns
+        self.kind, self.width, self.has_one = form.compute, tiling.columns, has_one
         self.at = {
             name: advanced(self.code, "%scratch", self.size(place), self.kind)
             for name, place in scratch_places(form, tiling).items()
@@ -85,12 +89,32 @@ class Rows(Writer):
         self.totals = self.code.slot(kept)
         self.total = [self._of(self.totals, 0, n * self.code.lanes) for n in range(tiling.vectors)]
         self.top = [self._slot() for _ in range(tiling.vectors)]
-        self.last = self.code.let(f"add i64 %first, {self.code.i64('sub', '%count', 1)}")
 
     def _slot(self) -> str:
         return self.code.slot(self.code.vector(ELEMENT[self.kind]))
 
-    def text(self, name: str) -> str:
+    def write(self) -> None:
+        """Units are numbered along the blocks of rows, then the kv heads, then the batch."""
+        code, heads = self.code, self.form.kv_heads
+        rows = code.i64("mul", self.size(self.form.queries), self.form.group)
+        blocks = code.let(f"udiv i64 {code.i64('add', rows, self.width - 1)}, {self.width}")
+        turns = code.i64("mul", self.size(self.form.batch), heads)
+        with code.count("%start", self._stop(code.i64("mul", turns, blocks)), 1) as unit:
+            turn, block = (code.let(f"{w} i64 {unit}, {blocks}") for w in ("udiv", "urem"))
+            self.batch, self.head = (code.let(f"{w} i64 {turn}, {heads}") for w in ("udiv", "urem"))
+            self.first = code.i64("mul", block, self.width)
+            self.count = code.least(code.i64("sub", rows, self.first), self.width)
+            self.last = code.i64("add", self.first, code.i64("sub", self.count, 1))
+            self._unit()
+
+    def _stop(self, units: Bound) -> Bound:
+        stop = self.code.least("%stop", units)
+        if self.has_one:
+            return stop
+        is_one = self.code.let(f"icmp eq i64 {self.size(self.form.queries)}, 1")
+        return self.code.let(f"select i1 {is_one}, i64 0, i64 {stop}")
+
+    def _unit(self) -> None:
         code, form = self.code, self.form
         self._load_rows(self.at["q"], form.q, Q, form.depth, self._scaled)
         self._clear()
@@ -98,8 +122,6 @@ class Rows(Writer):
         with code.count(low, high, KEY_BLOCK) as key:
             self._block(key, code.least(code.i64("sub", high, key), KEY_BLOCK))
         self._finish()
-        code.do("ret void")
-        return code.function(f"define internal void @{name}({ARGS}) noinline")
 
     # -- rows of operands, turned around ----------------------------------------------------------
 
@@ -107,8 +129,8 @@ class Rows(Writer):
         """Where a row of the kv head lies."""
         code, group = self.code, self.form.group
         query, member = (code.let(f"{w} i64 {row}, {group}") for w in ("udiv", "urem"))
-        head = code.i64("add", code.i64("mul", "%head", group), member)
-        return self.place(layout, ("%batch", head, query, along))
+        head = code.i64("add", code.i64("mul", self.head, group), member)
+        return self.place(layout, (self.batch, head, query, along))
 
     def _load_rows(
         self, to: str, layout: Layout, number: int, extent: Bound, made: Callable[[Vec], Vec],
@@ -138,7 +160,7 @@ class Rows(Writer):
         scratch. Rows past the last are the last."""
         code = self.code
         with code.count(0, code.lanes, 1) as n:
-            row = code.i64("add", "%first", code.i64("add", lane, n))
+            row = code.i64("add", self.first, code.i64("add", lane, n))
             place = self._row(code.least(row, self.last), layout, start)
             line = advanced(code, self.at["rows"], code.i64("mul", n, across), self.kind)
             yield self.pointer(number, place, self._dtype(number)), line
@@ -177,7 +199,7 @@ class Rows(Writer):
         keys = self.size(form.keys)
         if not form.is_positional:
             return 0, keys
-        self.near, self.far = (self._place_of(r) for r in ("%first", self.last))
+        self.near, self.far = (self._place_of(r) for r in (self.first, self.last))
         high = code.least(keys, code.i64("add", self.far, 1))
         if form.window is None:
             return 0, high
@@ -201,7 +223,7 @@ class Rows(Writer):
         self, name: str, layout: Layout, number: int, key: str, count: Bound, depth: Bound
     ) -> tuple[str, Bound, Bound]:
         """Where keys or values are read, how far the next is, and how far their next element."""
-        start = self.place(layout, ("%batch", "%head", key, 0))
+        start = self.place(layout, (self.batch, self.head, key, 0))
         pointer = self.pointer(number, start, self.form.dtype)
         row, step = (self.size(s) for s in layout.strides[2:])
         if self.form.dtype is self.kind:
@@ -277,7 +299,7 @@ class Rows(Writer):
             for n, at in enumerate(self._vectors(line)):
                 store(code, made(load(code, self.kind, at), line, n), self.kind, at)
 
-    def _vectors(self, line: str) -> list[str]:
+    def _vectors(self, line: Bound) -> list[str]:
         return [self._of(self.at["s"], line, n * self.code.lanes) for n in range(len(self.top))]
 
     def _capped(self, s: Vec, _line: str, _n: int) -> Vec:
@@ -316,12 +338,12 @@ class Rows(Writer):
     def _queries(self, start: int, kind: DType) -> Vec:
         """The queries of some lanes, counted from that of the first row."""
         code, group = self.code, self.form.group
-        last = self._splat(code.let("sub i64 %count, 1"), kind)
+        last = self._splat(code.i64("sub", self.count, 1), kind)
         row = code.iota(kind) + start
         row = row.where(row < last, last)
         if group == 1:
             return row
-        member = self._splat(code.let(f"urem i64 %first, {group}"), kind)
+        member = self._splat(code.let(f"urem i64 {self.first}, {group}"), kind)
         unsigned = DType.U32 if kind is DType.I32 else DType.U64
         return ((row + member).bits(unsigned) / group).bits(kind)
 
@@ -335,10 +357,10 @@ class Rows(Writer):
         """One number of the mask for all rows."""
         layout, dtype, group = self.form.mask, self.form.mask_dtype, self.form.group
         assert layout is not None
-        head = self.code.i64("mul", "%head", group)
+        head = self.code.i64("mul", self.head, group)
 
         def made(s: Vec, line: str, _n: int) -> Vec:
-            at = self.place(layout, ("%batch", head, 0, self.code.i64("add", key, line)))
+            at = self.place(layout, (self.batch, head, 0, self.code.i64("add", key, line)))
             return self.form.masked(s, load(self.code, dtype, self.pointer(MASK, at, dtype), 0))
 
         return made
@@ -363,17 +385,32 @@ class Rows(Writer):
 
     def _weigh(self, count: Bound) -> None:
         """Scores become weights; what was summed before is corrected for a new greatest score."""
-        code = self.code
         old = self._kept(self.top)
-        with code.count(0, count, 1) as line:
-            found = [load(code, self.kind, at) for at in self._vectors(line)]
-            self._keep(self.top, [_greater(s, m) for s, m in zip(found, self._kept(self.top))])
+        self._find_top(count)
         top = [m.like(0.0).where(m.equals(-INF), m) for m in self._kept(self.top)]
         correction = [maths.exp(a - b) for a, b in zip(old, top)]
         sums = self._exponentials(count, top)
         totals = [t * c + s for t, c, s in zip(self._kept(self.total), correction, sums)]
         self._keep(self.total, totals)
         self._correct(correction)
+
+    def _find_top(self, count: Bound) -> None:
+        """Several keys at a time: a comparison waits for the one before it."""
+        code, keys = self.code, max(1, 4 // self.tiling.vectors)
+        many = [self.top, *([self._slot() for _ in self.top] for _ in range(keys - 1))]
+        for slots in many[1:]:
+            self._keep(slots, self._kept(self.top))
+        whole = self._until(0, count, keys)
+        for low, high, step in ((0, whole, keys), (whole, count, 1)):
+            with code.count(low, high, step) as line:
+                for n, slots in enumerate(many[:step]):
+                    self._take_greater(slots, self._vectors(code.i64("add", line, n)))
+        for slots in many[1:]:
+            self._take_greater(self.top, slots)
+
+    def _take_greater(self, slots: Sequence[str], places: Sequence[str]) -> None:
+        found = [load(self.code, self.kind, at) for at in places]
+        self._keep(slots, [_greater(x, y) for x, y in zip(found, self._kept(slots))])
 
     def _exponentials(self, count: Bound, top: Sequence[Vec]) -> list[Vec]:
         """exp(score - top), in place, and their sums."""
@@ -418,7 +455,7 @@ class Rows(Writer):
 
     def _until_vector(self) -> Bound:
         """Behind the last vector that has a row."""
-        return self.width if self.tiling.vectors == 1 else "%count"
+        return self.width if self.tiling.vectors == 1 else self.count
 
     def _store_rows(self, shares: Vec, lane: str) -> None:
         code, layout, dtype = self.code, self.form.out, self.form.dtype
