@@ -152,6 +152,7 @@ WORKS: dict[str, Work] = {
     "apart": Work(product, of(F32, *MATRICES), {0: apart, 1: apart}, {0: apart}),
     "spread": Work(product, of(F32, *MATRICES), {0: spread, 1: spread}, {0: spread}),
     "result turned": Work(bias_relu, of(F32, *MATRICES, (M, 1)), results={0: turned}),
+    "result spread": Work(product, of(F32, *MATRICES), results={0: spread}),
     "backwards": Work(product, of(F32, *MATRICES), {0: backwards, 1: backwards}),
     "batch": Work(product, of(F32, (B, M, K), (B, K, N)), {0: turned}),
     "batch of rows": Work(product, of(F32, (B, 1, K), (K, N))),

@@ -180,9 +180,17 @@ def test_other_processors_get_code_that_assembles(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "constants", "is_swapped"),
-    [("f32", (1,), False), ("f32", (0,), True), ("f32", (), False), ("result turned", (), True)],
+    [
+        ("f32", (0,), False),
+        ("f32", (1,), False),
+        ("result turned", (), True),
+        ("result spread", (0,), True),
+        ("result spread", (1,), False),
+    ],
 )
-def test_what_is_packed_goes_right(name: str, constants: tuple[int, ...], is_swapped: bool) -> None:
+def test_results_lie_along_the_columns_and_constants_go_right(
+    name: str, constants: tuple[int, ...], is_swapped: bool
+) -> None:
     """Either way the results are the same, bit by bit: products commute."""
     contract = contract_of(name)
     turned = oriented(contract, constants)

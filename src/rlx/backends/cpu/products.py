@@ -53,7 +53,6 @@ def make_conv(step: Step, name: str) -> Recipe:
     """How a step with a convolution runs."""
     writing, contract = form_conv(step.node, step.operands, step.results)
     maker = _Maker(step, contract, name)
-    maker.is_turnable = False
     if writing is not None:
         maker.write_image(writing)
     return maker.recipe()
@@ -67,8 +66,6 @@ class _Maker:
         self.contract = contract
         self.given = list(buffers(len(step.operands), 0))
         self.made = list(buffers(0, len(contract.results)))
-        self.is_turnable = True
-        """May the operands be exchanged?"""
         self.tasks: list[Task] = []
         self.temps: list[DimLike] = []
         self.panels: list[Panels] = []
@@ -90,9 +87,7 @@ class _Maker:
 
     def _product(self, contract: Contract, made: Sequence[Buffer]) -> None:
         constants = self.step.constants
-        contract = legal(contract)
-        if self.is_turnable:
-            contract = oriented(contract, constants)
+        contract = oriented(legal(contract), constants)
         if is_made_of_dots(contract, constants) or has_few_windows(contract):
             self._loop(contract.kernel(), self.given, made, self.name)
             return

@@ -99,13 +99,9 @@ def group_of(contract: Contract, tiling: Tiling) -> DimLike:
 
 
 def oriented(contract: Contract, constants: Collection[int] = ()) -> Contract:
-    """The contraction or its swapped one: a constant operand is to be packed, so it goes right;
-    otherwise results are to lie along the columns, and the tiles are to be full."""
-    swapped = contract.swapped()
-    fixed = [reads_only(x, constants) for x in (contract.left, contract.right)]
-    if fixed[0] != fixed[1]:
-        return swapped if fixed[0] else contract
-    return min((contract, swapped), key=_misfit)
+    """The contraction or its swapped one: results are to lie along the columns, then the tiles are
+    to be full, then what is constant is to be packed."""
+    return min((contract, contract.swapped()), key=lambda c: _misfit(c, constants))
 
 
 def reads_only(x: Expr, constants: Collection[int]) -> bool:
@@ -113,9 +109,9 @@ def reads_only(x: Expr, constants: Collection[int]) -> bool:
     return all(n.operand in constants for n in postorder([x]) if isinstance(n, Load))
 
 
-def _misfit(contract: Contract) -> tuple[int, bool]:
+def _misfit(contract: Contract, constants: Collection[int]) -> tuple[int, bool, bool]:
     apart = sum(s.at.coefficient(contract.columns) not in (0, 1) for s in contract.stores)
-    return apart, contract.columns.extent == 1
+    return apart, contract.columns.extent == 1, not reads_only(contract.right, constants)
 
 
 def steps_evenly(x: Expr, contract: Contract) -> bool:
