@@ -17,6 +17,10 @@ from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Red
 
 GRAIN_BYTES = 256 * 1024
 """What a worker takes at a time: less costs in handing out, more in waiting at the end."""
+ROW_WIDTH = 4096
+"""Columns that are folded at a time: their running values stay in the first cache."""
+ROW_GRAIN = 1024
+"""Columns that a worker takes at least: a line of few columns is read in short bits."""
 MAX_TILE = 16
 """Rows and columns of a square that registers hold."""
 SCRATCH_PAD = 64
@@ -62,6 +66,8 @@ class Schedule:
     tile: Axis | None = None
     """Loads run along it while stores run along the vector axis, the next one: squares of both
     are turned in registers."""
+    rows: tuple[Expr, ...] = ()
+    """Folds down the rows whose running values are a row in scratch."""
     streaming: bool = False
     """Stores go past the caches."""
     grain: int = 1
@@ -86,6 +92,8 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
         "its tiles have folds or partial stores": schedule.tile is not None
         and not _can_tile(kernel),
         "its grain is not positive": schedule.grain < 1,
+        "it folds rows that are no fold down the vector axis": not set(schedule.rows)
+        <= set(_row_folds(kernel, schedule.vector)),
         "it keeps values that only some pieces have": bool(schedule.keep)
         and any(isinstance(n, Choose) for n in kernel.nodes),
         "it keeps values that are the same along the row": any(
@@ -103,6 +111,7 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
     tile = _tile(kernel, vector)
     order = _order(kernel, vector, tile)
     traffic = _traffic_bytes(kernel)
+    rows = _row_folds(kernel, vector) if _is_wide(vector, machine.vector_bytes) else ()
     return Schedule(
         order=order,
         vector=vector,
@@ -111,8 +120,9 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
         parallel=order[0] if order else None,
         keep=_kept(kernel, vector, machine.row_bytes),
         tile=tile,
+        rows=rows,
         streaming=traffic is not None and traffic >= 2 * machine.cache_bytes,
-        grain=_grain(order, traffic),
+        grain=_grain(order, traffic, ROW_GRAIN if rows and order[0] is vector else 1),
     )
 
 
@@ -157,6 +167,27 @@ def _tile(kernel: Kernel, vector: Axis | None) -> Axis | None:
     runs = {a: sum(n.at.coefficient(a) == 1 for n in across) for a in others}
     best = max(others, key=lambda a: runs[a], default=None)
     return best if best is not None and runs[best] else None
+
+
+def _row_folds(kernel: Kernel, vector: Axis | None) -> tuple[Reduce, ...]:
+    """The folds for each point of the vector axis, if none is of another in its rows, and if
+    every result is wide."""
+    folds = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    down = [r for r in folds if vector in r.free]
+    inner = any(r.axis in n.free for r in down for n in folds if n is not r)
+    is_everywhere = all(s.at.axes == frozenset(kernel.axes) for s in kernel.stores)
+    is_bound = vector in kernel.reduced or set(kernel.axes) & set(kernel.reduced)
+    is_held = all(r.dtype is not DType.BOOL and _is_worth_rows(r.axis) for r in down)
+    return tuple(down) if is_everywhere and is_held and not (inner or is_bound) else ()
+
+
+def _is_worth_rows(axis: Axis) -> bool:
+    return not is_static(axis.extent) or axis.extent >= 8
+
+
+def _is_wide(axis: Axis | None, vector_bytes: int) -> bool:
+    """Does a row take more than the registers that one step of a fold has?"""
+    return axis is not None and (not is_static(axis.extent) or axis.extent > vector_bytes)
 
 
 def _can_tile(kernel: Kernel) -> bool:
@@ -234,6 +265,8 @@ def _cost(node: Expr, vector: Axis) -> int:
 
 def scratch_bytes(schedule: Schedule) -> DimLike:
     """The memory that one call needs to keep its row values in."""
+    if schedule.rows:
+        return (ROW_WIDTH + SCRATCH_PAD) * (8 * len(schedule.rows))
     if not schedule.keep or schedule.vector is None:
         return 0
     return (schedule.vector.extent + SCRATCH_PAD) * (8 * len(schedule.keep))
@@ -244,11 +277,11 @@ def _traffic_bytes(kernel: Kernel) -> int | None:
     return sum(s for s in sizes if is_static(s)) if all(map(is_static, sizes)) else None
 
 
-def _grain(order: tuple[Axis, ...], traffic: int | None) -> int:
+def _grain(order: tuple[Axis, ...], traffic: int | None, least: int) -> int:
     if not order or traffic is None or not is_static(order[0].extent):
-        return 1
+        return least
     steps = max(1, order[0].extent)
-    grain = max(1, GRAIN_BYTES * steps // max(1, traffic))
+    grain = max(least, GRAIN_BYTES * steps // max(1, traffic))
     return grain if grain < 64 else grain // 64 * 64
 
 

@@ -25,7 +25,7 @@ from rlx.backends.cpu import cuts
 from rlx.backends.cpu.emit import emit, legal, module
 from rlx.backends.cpu.isa import AVX2, AVX512, NEON, SSE2, Isa, host
 from rlx.backends.cpu.jit import assembled
-from rlx.kernel.schedule import Schedule, choose, scratch_bytes
+from rlx.kernel.schedule import ROW_WIDTH, Schedule, choose, scratch_bytes
 from rlx.kernel.schedule import check as check_schedule
 from tests.backend.cpu.kernels import Batch, Machine, Work, assert_close
 
@@ -61,6 +61,15 @@ NESTS: dict[str, tuple[Build, Callable[[int], tuple[list[int], ...]]]] = {
     "norm": (lambda x, g: ops.rms_norm(x, g), lambda n: ([2, n], [n])),
     "sum of rows": (lambda x: ops.sum(x, axes=1), lambda n: ([4, n],)),
     "sum of columns": (lambda x: ops.sum(x, axes=0), lambda n: ([4, n],)),
+    "weighted rows": (
+        lambda x, m: ops.sum(x * m, axes=0) / ops.sum(m * m, axes=0),
+        lambda n: ([11, n], [11, 1]),
+    ),
+    "rows of two folds": (lambda x: ops.softmax(x, axis=0) * 2.0, lambda n: ([13, n],)),
+    "rows of a join": (
+        lambda x, y: ops.max(ops.concat(x, y, axis=0), axes=0),
+        lambda n: ([9, n], [2, n]),
+    ),
     "sum of all": (lambda x: ops.sum(x), lambda n: ([2, 3, n],)),
     "most of all": (lambda x: ops.max(x), lambda n: ([2, n + 1],)),
     "first of the most": (lambda x: ops.argmax(x, axis=-1), lambda n: ([3, n + 1],)),
@@ -140,6 +149,21 @@ def test_one_code_for_every_size(name: str) -> None:
     batch.name = lambda _: "kernel0"
     for i, work in enumerate(works):
         check_run(batch, i, build, work)
+
+
+def test_rows_wider_than_their_running_values() -> None:
+    """Columns are folded some thousand at a time; where a part begins changes nothing."""
+    width = 2 * ROW_WIDTH + 100
+    names = ("weighted rows", "rows of two folds", "rows of a join")
+    shapes = [[rlx.Shape(d) for d in NESTS[name][1](width)] for name in names]
+    builds = [NESTS[name][0] for name in names]
+    works = [Work(kernel_of(b, *s), data(*s), {}) for b, s in zip(builds, shapes)]
+    batch = Batch(works, host())
+    for i, work in enumerate(works):
+        assert bool(batch.schedules[i].rows) == (i != 1)
+        check_run(batch, i, builds[i], work)
+        for a, b in zip(batch.run(i)[1], batch.run(i, 5)[1], strict=True):
+            assert a.tobytes() == b.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["i8", "f16", "bf16", "i16", "f64", "bool", "c64"])

@@ -16,17 +16,16 @@ row that the n-th gathering load wanted is not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rlx.backends.cpu import arith
-from rlx.backends.cpu.cuts import Cut, Cuts, Piece
-from rlx.backends.cpu.folds import fold, identity_of
+from rlx.backends.cpu.cuts import Piece
 from rlx.backends.cpu.halves import HALVES
-from rlx.backends.cpu.ir import Bound, Vec
+from rlx.backends.cpu.ir import Bound
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.values import Values
+from rlx.backends.cpu.rows import Rows
 from rlx.dtype import DType
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import (
@@ -34,10 +33,7 @@ from rlx.kernel.expr import (
     Axis,
     Expr,
     Kernel,
-    Load,
-    Reduce,
     Store,
-    postorder,
 )
 from rlx.kernel.parts import SPLIT, has_complex, split, touches_complex
 from rlx.kernel.schedule import Schedule, check
@@ -94,19 +90,8 @@ def emit(kernel: Kernel, schedule: Schedule, isa: Isa, name: str = "") -> Functi
     return Emitter(kernel, schedule, isa).function(name or kernel.name)
 
 
-class Emitter(Values):
+class Emitter(Rows):
     """One function."""
-
-    def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
-        super().__init__(kernel, schedule, isa)
-        self.cuts = Cuts(kernel, schedule)
-        users: dict[Expr, int] = {}
-        for node in kernel.nodes:
-            for arg in node.args:
-                users[arg] = users.get(arg, 0) + 1
-        stored = {s.value for s in kernel.stores}
-        self.once = {n for n, count in users.items() if count == 1 and n not in stored}
-        """Values with one use."""
 
     def function(self, name: str) -> Function:
         code = self.code
@@ -150,8 +135,6 @@ class Emitter(Values):
             yield f"  %n{i} = getelementptr i64, ptr %sizes, i64 {i}"
             yield f"  {name} = load i64, ptr %n{i}"
 
-    # -- loops ----------------------------------------------------------------------------------
-
     def nests(self) -> list[list[Store]]:
         """Stores that share loops: each needs the outermost few. Others have loops of their own."""
         order = self.schedule.order
@@ -191,31 +174,10 @@ class Emitter(Values):
             self.tiles(axes[0], axes[1], deeper, is_shared)
             return
         is_lane = axes[0] is self.schedule.vector
+        if is_lane and self.schedule.rows:
+            self.row_sweep(axes[0], deeper, lambda: self.level((), deeper), is_shared)
+            return
         self.sweep(axes[0], lambda: self.level(axes[1:], deeper), is_lane, is_shared)
-
-    def sweep(
-        self, axis: Axis, body: Callable[[], None], is_lane: bool, is_shared: bool = False
-    ) -> None:
-        """Run `body` over the axis: in each piece whole blocks, then the rest."""
-        for piece in self.cuts.pieces(axis):
-            first, last = self.ends(piece, is_shared)
-            run = self.blocks if is_lane else self.steps_of
-            decided = {**self.at.decided, **piece.decided}
-            low = piece.low[0] - piece.low[1] if is_lane else self.at.piece_low
-            with self.scope(decided=decided, piece_low=low):
-                run(axis, first, last, body)
-
-    def ends(self, piece: Piece, is_shared: bool) -> tuple[Bound, Bound]:
-        """Where a piece begins and ends, as far as it is this part's work."""
-        first, last = self.bound(piece.low), self.bound(piece.high)
-        if not is_shared:
-            return first, last
-        first = self.code.most("%start", first)
-        return first, self.code.most(first, self.code.least("%stop", last))
-
-    def bound(self, cut: Cut) -> Bound:
-        dim, offset = cut
-        return self.code.i64("sub", self.dim(dim), self.dim(offset))
 
     def tiles(self, tile: Axis, lane: Axis, stores: Sequence[Store], is_shared: bool) -> None:
         """Whole squares of both axes, then the columns and the rows that are left."""
@@ -252,97 +214,6 @@ class Emitter(Values):
         if end != high:
             self.steps_of(tile, rows[0], rows[1], rest)
 
-    def steps_of(self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None]) -> None:
-        if low == high:
-            return
-        with self.code.count(low, high, 1) as i, self.scope(index={**self.at.index, axis: i}):
-            body()
-
-    def blocks(self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None]) -> None:
-        """Unrolled vectors, then single ones, the last of them masked."""
-        most = self.schedule.accumulators if self.at.is_folding else self.schedule.unroll
-        copies = [most] if most > 1 else []
-        copies += [] if self.code.isa.has_masks else [1]
-        for count in copies:
-            step = count * self.lanes
-            end = self.whole(low, high, step)
-            self.block(axis, low, end, count, None, body)
-            low = end
-        self.block(axis, low, high, 1, high, body)
-
-    def whole(self, low: Bound, high: Bound, step: int) -> Bound:
-        """The end of the last whole block."""
-        if isinstance(low, int) and isinstance(high, int):
-            return high - (high - low) % step
-        left = self.code.i64("sub", high, low)
-        rest = self.code.let(f"srem i64 {left}, {step}")
-        return self.code.i64("sub", high, rest)
-
-    def block(
-        self,
-        axis: Axis,
-        low: Bound,
-        high: Bound,
-        copies: int,
-        end: Bound | None,
-        body: Callable[[], None],
-    ) -> None:
-        """Vectors of the axis as lanes, masked at `end` if there is one."""
-        if low == high:
-            return
-        with self.code.count(low, high, copies * self.lanes) as i:
-            tail = None if end is None else self.below(i, end)
-            index = {**self.at.index, axis: i}
-            with self.scope(index=index, lane=axis, copies=copies, tail=tail):
-                body()
-
-    def below(self, i: Bound, end: Bound) -> Vec:
-        """The lanes before the end; counted in numbers as wide as a lane."""
-        width = max(8, min(64, 8 * self.code.isa.vector_bytes // self.lanes))
-        kind = {8: DType.I8, 16: DType.I16, 32: DType.I32, 64: DType.I64}[width]
-        left = self.code.least(self.code.i64("sub", end, i), self.lanes)
-        narrow = left if width == 64 else self.code.let(f"trunc i64 {left} to i{width}")
-        return self.code.iota(kind) < self.code.splat(narrow, kind)
-
-    # -- what a place needs ---------------------------------------------------------------------
-
-    def live(self, roots: Iterable[Expr]) -> list[Expr]:
-        """What this piece needs for the roots, arguments first; not the sides of open choices."""
-        seen: dict[Expr, None] = {}
-        stack = [(r, False) for r in roots]
-        visited: set[Expr] = set()
-        while stack:
-            node, is_ready = stack.pop()
-            if is_ready:
-                seen[node] = None
-            elif node not in visited:
-                visited.add(node)
-                below = node.args if isinstance(node, Reduce) else self.needs(node)
-                stack += [(node, True), *((a, False) for a in below)]
-        return list(seen)
-
-    def hoist(self, roots: Iterable[Expr]) -> None:
-        """Make every value that varies only with open axes, before the next loop begins."""
-        outer = self.at.index.keys()
-        for node in self.live_outside(roots):
-            if isinstance(node, Apply | Load) and node.free <= outer:
-                for copy in range(self.copies_of(node)):
-                    self.value(node, copy)
-
-    def live_outside(self, roots: Iterable[Expr]) -> list[Expr]:
-        """As `live`, without the bodies of reductions."""
-        found: dict[Expr, None] = {}
-        stack = list(roots)
-        while stack:
-            node = stack.pop()
-            if node not in found:
-                found[node] = None
-                stack += self.needs(node)
-        return list(reversed(found))
-
-    def copies_of(self, node: Expr) -> int:
-        return self.at.copies if self.spread in node.free else 1
-
     def store_all(self, stores: Sequence[Store]) -> None:
         """All values first, then all stores: an output may be one of the inputs."""
         count = {s: self.at.copies if self.spread in s.at.axes else 1 for s in stores}
@@ -357,118 +228,3 @@ class Emitter(Values):
             (given,) = value.args
             return given if given.dtype is DType.F32 else value
         return value
-
-    # -- reductions -----------------------------------------------------------------------------
-
-    def reduce_ready(self, roots: Sequence[Expr]) -> None:
-        """Make the reductions that vary only with open axes, those over the same axes together."""
-        while True:
-            ready = [r for r in self.live(roots) if isinstance(r, Reduce) and self.is_ready(r)]
-            if not ready:
-                return
-            axes = self.chain(ready[0])[0]
-            self.reduce([r for r in ready if self.chain(r)[0] == axes], axes)
-
-    def is_ready(self, r: Reduce) -> bool:
-        """Not made yet, and all that its body needs from outside it is."""
-        if not r.free <= self.at.index.keys() or self.key(r, 0) in self.at.values:
-            return False
-        below = [n for n in self.live(self.chain(r)[1].args) if isinstance(n, Reduce)]
-        return all(
-            self.key(n, 0) in self.at.values or not n.free <= self.at.index.keys() for n in below
-        )
-
-    def chain(self, r: Reduce) -> tuple[tuple[Axis, ...], Reduce]:
-        """Folds of folds by one operation are one over several axes: those, and the innermost."""
-        axes = [r.axis]
-        inner = r
-        while True:
-            body = inner.args[0]
-            if not (isinstance(body, Reduce) and body.fold == r.fold and body in self.once):
-                return tuple(axes), inner
-            if r.axis not in body.free:
-                return tuple(axes), inner
-            axes.append(body.axis)
-            inner = body
-
-    def reduced_alone(self, r: Reduce, copy: int) -> Vec:
-        """A reduction met under a guard: made there, by itself."""
-        self.reduce([r], self.chain(r)[0])
-        return self.at.values[self.key(r, copy)]
-
-    def reduce(self, group: Sequence[Reduce], axes: tuple[Axis, ...]) -> None:
-        """Across the lanes if none are open yet, else down the axes with one accumulator for each
-        copy."""
-        is_across = self.at.lane is None
-        bodies = {r: self.chain(r)[1].args[0] for r in group}
-        width = self.schedule.accumulators if is_across else self.at.copies
-        slots = {(r, c): self.accumulator(r) for r in group for c in range(width)}
-        lane = self.lane_of(axes, bodies.values()) if is_across else None
-        loops = [a for a in axes if a is not lane] + ([lane] if lane else [])
-        puts = self.kept_by(bodies.values()) if lane is self.schedule.vector else frozenset()
-        self.hoist(bodies.values())
-        with self.scope(is_first_pass=bool(puts), is_folding=True):
-            self.fold_over(loops, lane, lambda: self.accumulate(bodies, slots, is_across))
-        self.at = replace(self.at, kept=self.at.kept | puts)
-        for r in group:
-            totals = [self.loaded(r, slots[r, c]) for c in range(width)]
-            if is_across:
-                totals = [self.across(r, self.pairwise(r, totals))]
-            self.at.values.update({self.key(r, c): t for c, t in enumerate(totals)})
-
-    def kept_by(self, bodies: Iterable[Expr]) -> frozenset[Expr]:
-        """The row values that a pass over these bodies makes."""
-        return frozenset(self.schedule.keep).intersection(self.live_outside(bodies))
-
-    def fold_over(self, axes: Sequence[Axis], lane: Axis | None, body: Callable[[], None]) -> None:
-        if axes:
-            inner = lambda: self.fold_over(axes[1:], lane, body)
-            self.sweep(axes[0], inner, axes[0] is lane)
-        else:
-            body()
-
-    def lane_of(self, axes: tuple[Axis, ...], bodies: Iterable[Expr]) -> Axis:
-        """The axis that most loads run along."""
-        if self.schedule.vector in axes:
-            return self.schedule.vector
-        loads = [n for n in postorder(bodies) if isinstance(n, Load)]
-        return max(reversed(axes), key=lambda a: sum(n.at.coefficient(a) == 1 for n in loads))
-
-    def accumulator(self, r: Reduce) -> str:
-        identity = self.identity(r)
-        slot = self.code.slot(identity.type)
-        self.code.do(f"store {identity.type} {identity.text}, ptr {slot}")
-        return slot
-
-    def loaded(self, r: Reduce, slot: str) -> Vec:
-        like = self.identity(r)
-        return like.made(f"load {like.type}, ptr {slot}")
-
-    def accumulate(
-        self, bodies: dict[Reduce, Expr], slots: dict[tuple[Reduce, int], str], is_across: bool
-    ) -> None:
-        self.reduce_ready(list(bodies.values()))
-        for r, body in bodies.items():
-            for copy in range(self.at.copies):
-                value = self.value(body, copy)
-                if is_across and self.at.tail is not None:
-                    value = value.where(self.at.tail, self.identity(r))
-                total = fold(r, self.loaded(r, slots[r, copy]), value)
-                self.code.do(f"store {total.type} {total.text}, ptr {slots[r, copy]}")
-
-    def pairwise(self, r: Reduce, values: list[Vec]) -> Vec:
-        while len(values) > 1:
-            pairs = [values[n : n + 2] for n in range(0, len(values), 2)]
-            values = [fold(r, *p) if len(p) == 2 else p[0] for p in pairs]
-        return values[0]
-
-    def across(self, r: Reduce, value: Vec) -> Vec:
-        """A butterfly: after log₂ lanes steps every lane holds the whole fold."""
-        distance = self.lanes // 2
-        while distance:
-            value = fold(r, value, value.shuffled([n ^ distance for n in range(self.lanes)]))
-            distance //= 2
-        return value
-
-    def identity(self, r: Reduce) -> Vec:
-        return self.code.const(identity_of(r), r.dtype.compute)

@@ -1,63 +1,144 @@
-"""Loop kernels as tasks."""
+"""Loops over axes, in vectors along the lanes, and what is made before a loop begins."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 
-from rlx.backends.cpu import emit
-from rlx.backends.cpu.task import OUT_OF_RANGE, Buffer, Machine, Task, grain_of, nanoseconds
-from rlx.dim import DimLike
-from rlx.kernel.expr import Expr, Exprs, Kernel, Load, Store
-from rlx.kernel.schedule import COSTS, choose, scratch_bytes, sizes_of
-from rlx.kernel.spell import copied
-
-
-def loop_task(
-    kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], machine: Machine, name: str
-) -> Task:
-    """The task of a loop kernel; its operands and results are these buffers. It is called with
-    what it reads only."""
-    kernel, read = _read_only(emit.legal(kernel))
-    schedule = choose(kernel, machine)
-    function = emit.emit(kernel, schedule, machine.isa, name)
-    units = schedule.parallel.extent if schedule.parallel else 1
-    return Task(
-        function,
-        (*(given[i] for i in read), *made),
-        sizes_of(kernel),
-        units,
-        grain_of(units, _nanoseconds(kernel)),
-        scratch_bytes(schedule),
-        (OUT_OF_RANGE,) * sum(isinstance(n, Load) and bool(n.args) for n in kernel.nodes),
-    )
+from rlx.backends.cpu.cuts import Cut, Cuts, Piece
+from rlx.backends.cpu.ir import Bound, Vec
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.values import Values
+from rlx.dtype import DType
+from rlx.kernel.expr import Apply, Axis, Expr, Kernel, Load, Reduce
+from rlx.kernel.schedule import Schedule
 
 
-def _nanoseconds(kernel: Kernel) -> DimLike:
-    """By the memory it touches, and by what is done at each point of its axes."""
-    traffic: DimLike = 0
-    for shape in (*kernel.operands, *kernel.results):
-        traffic = traffic + shape.size_bytes
-    points: DimLike = 1
-    for axis in dict.fromkeys((*kernel.axes, *kernel.reduced)):
-        points = points * axis.extent
-    ops = [getattr(n, "op", None) for n in kernel.nodes]
-    work = sum(COSTS.get(o.name, 1) for o in ops if o is not None)
-    return nanoseconds(points * work, traffic)
+class Loops(Values):
+    """Opens loops."""
 
+    def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
+        super().__init__(kernel, schedule, isa)
+        self.cuts = Cuts(kernel, schedule)
+        users: dict[Expr, int] = {}
+        for node in kernel.nodes:
+            for arg in node.args:
+                users[arg] = users.get(arg, 0) + 1
+        stored = {s.value for s in kernel.stores}
+        self.once = {n for n, count in users.items() if count == 1 and n not in stored}
+        """Values with one use."""
 
-def _read_only(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
-    """The kernel with the operands that it reads, and their numbers before."""
-    loads = [n for n in kernel.nodes if isinstance(n, Load)]
-    read = tuple(sorted({n.operand for n in loads}))
-    if read == tuple(range(len(kernel.operands))):
-        return kernel, read
-    exprs = Exprs()
-    made: dict[Expr, Expr] = {}
-    for node in kernel.nodes:
-        args = [made[a] for a in node.args]
-        moved = replace(node, operand=read.index(node.operand)) if isinstance(node, Load) else node
-        made[node] = copied(moved, args, exprs)
-    stores = tuple(Store(s.result, s.at, made[s.value]) for s in kernel.stores)
-    operands = tuple(kernel.operands[i] for i in read)
-    return replace(kernel, stores=stores, operands=operands), read
+    def sweep(
+        self, axis: Axis, body: Callable[[], None], is_lane: bool, is_shared: bool = False
+    ) -> None:
+        """Run `body` over the axis: in each piece whole blocks, then the rest."""
+        for piece in self.cuts.pieces(axis):
+            first, last = self.ends(piece, is_shared)
+            run = self.blocks if is_lane else self.steps_of
+            decided = {**self.at.decided, **piece.decided}
+            low = piece.low[0] - piece.low[1] if is_lane else self.at.piece_low
+            with self.scope(decided=decided, piece_low=low):
+                run(axis, first, last, body)
+
+    def ends(self, piece: Piece, is_shared: bool) -> tuple[Bound, Bound]:
+        """Where a piece begins and ends, as far as it is this part's work."""
+        first, last = self.bound(piece.low), self.bound(piece.high)
+        if not is_shared:
+            return first, last
+        first = self.code.most("%start", first)
+        return first, self.code.most(first, self.code.least("%stop", last))
+
+    def bound(self, cut: Cut) -> Bound:
+        dim, offset = cut
+        return self.code.i64("sub", self.dim(dim), self.dim(offset))
+
+    def steps_of(self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None]) -> None:
+        if low == high:
+            return
+        with self.code.count(low, high, 1) as i, self.scope(index={**self.at.index, axis: i}):
+            body()
+
+    def blocks(self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None]) -> None:
+        """Unrolled vectors, then single ones, the last of them masked."""
+        most = self.schedule.accumulators if self.at.is_folding else self.schedule.unroll
+        copies = [most] if most > 1 else []
+        copies += [] if self.code.isa.has_masks else [1]
+        for count in copies:
+            step = count * self.lanes
+            end = self.whole(low, high, step)
+            self.block(axis, low, end, count, None, body)
+            low = end
+        self.block(axis, low, high, 1, high, body)
+
+    def whole(self, low: Bound, high: Bound, step: int) -> Bound:
+        """The end of the last whole block."""
+        if isinstance(low, int) and isinstance(high, int):
+            return high - (high - low) % step
+        left = self.code.i64("sub", high, low)
+        rest = self.code.let(f"srem i64 {left}, {step}")
+        return self.code.i64("sub", high, rest)
+
+    def block(
+        self,
+        axis: Axis,
+        low: Bound,
+        high: Bound,
+        copies: int,
+        end: Bound | None,
+        body: Callable[[], None],
+    ) -> None:
+        """Vectors of the axis as lanes, masked at `end` if there is one."""
+        if low == high:
+            return
+        with self.code.count(low, high, copies * self.lanes) as i:
+            tail = None if end is None else self.below(i, end)
+            index = {**self.at.index, axis: i}
+            with self.scope(index=index, lane=axis, copies=copies, tail=tail):
+                body()
+
+    def below(self, i: Bound, end: Bound) -> Vec:
+        """The lanes before the end; counted in numbers as wide as a lane."""
+        width = max(8, min(64, 8 * self.code.isa.vector_bytes // self.lanes))
+        kind = {8: DType.I8, 16: DType.I16, 32: DType.I32, 64: DType.I64}[width]
+        left = self.code.least(self.code.i64("sub", end, i), self.lanes)
+        narrow = left if width == 64 else self.code.let(f"trunc i64 {left} to i{width}")
+        return self.code.iota(kind) < self.code.splat(narrow, kind)
+
+    # -- what a place needs ---------------------------------------------------------------------
+
+    def live(self, roots: Iterable[Expr]) -> list[Expr]:
+        """What this piece needs for the roots, arguments first; not the sides of open choices."""
+        seen: dict[Expr, None] = {}
+        stack = [(r, False) for r in roots]
+        visited: set[Expr] = set()
+        while stack:
+            node, is_ready = stack.pop()
+            if is_ready:
+                seen[node] = None
+            elif node not in visited:
+                visited.add(node)
+                is_open = isinstance(node, Reduce) and node not in self.at.kept
+                below = node.args if is_open else self.needs(node)
+                stack += [(node, True), *((a, False) for a in below)]
+        return list(seen)
+
+    def hoist(self, roots: Iterable[Expr]) -> None:
+        """Make every value that varies only with open axes, before the next loop begins."""
+        outer = self.at.index.keys()
+        for node in self.live_outside(roots):
+            if isinstance(node, Apply | Load) and node.free <= outer:
+                for copy in range(self.copies_of(node)):
+                    self.value(node, copy)
+
+    def live_outside(self, roots: Iterable[Expr]) -> list[Expr]:
+        """As `live`, without the bodies of reductions."""
+        found: dict[Expr, None] = {}
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node not in found:
+                found[node] = None
+                stack += self.needs(node)
+        return list(reversed(found))
+
+    def copies_of(self, node: Expr) -> int:
+        return self.at.copies if self.spread in node.free else 1

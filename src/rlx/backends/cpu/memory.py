@@ -12,7 +12,7 @@ from rlx.backends.cpu.scope import Places
 from rlx.dim import DimLike, is_static
 from rlx.dtype import DType
 from rlx.kernel.expr import Expr, Kernel, Load, Store
-from rlx.kernel.schedule import SCRATCH_PAD, Schedule
+from rlx.kernel.schedule import ROW_WIDTH, SCRATCH_PAD, Schedule
 
 MAX_PICKED = 4
 """Steps up to this are read as whole runs of which some elements are picked."""
@@ -25,6 +25,7 @@ class Memory(Places):
         super().__init__(kernel, schedule, isa)
         self.failures: list[str] = []
         self.is_streaming = False
+        self.in_scratch = (*schedule.keep, *schedule.rows)
 
     # -- loads ----------------------------------------------------------------------------------
 
@@ -192,14 +193,15 @@ class Memory(Places):
     def _scratch(self, node: Expr, copy: int) -> str:
         axis, code = self.schedule.vector, self.code
         assert axis is not None
-        number = self.schedule.keep.index(node)
+        number = self.in_scratch.index(node)
         row = code.i64("mul", number, self._scratch_row())
         start = code.let(f"getelementptr i8, ptr %scratch, i64 {row}")
-        return self._pointer(start, ELEMENT[node.dtype.compute], self.position(axis, copy))
+        place = code.i64("sub", self.position(axis, copy), self.at.row_start)
+        return self._pointer(start, ELEMENT[node.dtype.compute], place)
 
     def _scratch_row(self) -> Bound:
         assert self.schedule.vector is not None
-        extent = self.dim(self.schedule.vector.extent)
+        extent = ROW_WIDTH if self.schedule.rows else self.dim(self.schedule.vector.extent)
         return self.code.i64("mul", self.code.i64("add", extent, SCRATCH_PAD), 8)
 
     # -- stores ---------------------------------------------------------------------------------

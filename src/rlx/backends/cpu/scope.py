@@ -32,6 +32,8 @@ class Scope:
     lane: Axis | None = None
     piece_low: DimLike = 0
     """Where the lanes' piece of their axis begins."""
+    row_start: Bound = 0
+    """Where the columns begin whose running values are in scratch."""
     tile: Axis | None = None
     """In a tile the axis that copies run along, one step each; else they run along the lanes."""
     copies: int = 1

@@ -53,7 +53,7 @@ class Values(Memory):
             if missing:
                 stack += missing
                 continue
-            made = self.kept(node, copy) if node in self.schedule.keep else self.compute(node, copy)
+            made = self.kept(node, copy) if node in self.in_scratch else self.compute(node, copy)
             self.at.values[self.key(node, copy)] = made
             stack.pop()
         return self.at.values[self.key(root, copy)]

@@ -1,0 +1,129 @@
+"""Folds: across the lanes of a row, or down the rows with an accumulator for each lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from rlx.backends.cpu.folds import fold, identity_of
+from rlx.backends.cpu.ir import Vec
+from rlx.backends.cpu.loops import Loops
+from rlx.kernel.expr import Axis, Expr, Load, Reduce, postorder
+
+
+class Reductions(Loops):
+    """Makes the values of reductions."""
+
+    def reduce_ready(self, roots: Sequence[Expr]) -> None:
+        """Make the reductions that vary only with open axes, those over the same axes together."""
+        while True:
+            ready = [r for r in self.live(roots) if isinstance(r, Reduce) and self.is_ready(r)]
+            if not ready:
+                return
+            axes = self.chain(ready[0])[0]
+            self.reduce([r for r in ready if self.chain(r)[0] == axes], axes)
+
+    def is_ready(self, r: Reduce) -> bool:
+        """Not made yet, and all that its body needs from outside it is."""
+        if not r.free <= self.at.index.keys() or self.is_made(r):
+            return False
+        below = [n for n in self.live(self.chain(r)[1].args) if isinstance(n, Reduce)]
+        return all(self.is_made(n) or not n.free <= self.at.index.keys() for n in below)
+
+    def is_made(self, r: Reduce) -> bool:
+        return r in self.at.kept or self.key(r, 0) in self.at.values
+
+    def chain(self, r: Reduce) -> tuple[tuple[Axis, ...], Reduce]:
+        """Folds of folds by one operation are one over several axes: those, and the innermost."""
+        axes = [r.axis]
+        inner = r
+        while True:
+            body = inner.args[0]
+            if not (isinstance(body, Reduce) and body.fold == r.fold and body in self.once):
+                return tuple(axes), inner
+            if r.axis not in body.free:
+                return tuple(axes), inner
+            axes.append(body.axis)
+            inner = body
+
+    def reduced_alone(self, r: Reduce, copy: int) -> Vec:
+        """A reduction met under a guard: made there, by itself."""
+        self.reduce([r], self.chain(r)[0])
+        return self.at.values[self.key(r, copy)]
+
+    def reduce(self, group: Sequence[Reduce], axes: tuple[Axis, ...]) -> None:
+        """Across the lanes if none are open yet, else down the axes with one accumulator for each
+        copy."""
+        is_across = self.at.lane is None
+        bodies = {r: self.chain(r)[1].args[0] for r in group}
+        width = self.schedule.accumulators if is_across else self.at.copies
+        slots = {(r, c): self.accumulator(r) for r in group for c in range(width)}
+        lane = self.lane_of(axes, bodies.values()) if is_across else None
+        loops = [a for a in axes if a is not lane] + ([lane] if lane else [])
+        puts = self.kept_by(bodies.values()) if lane is self.schedule.vector else frozenset()
+        self.hoist(bodies.values())
+        with self.scope(is_first_pass=bool(puts), is_folding=True):
+            self.fold_over(loops, lane, lambda: self.accumulate(bodies, slots, is_across))
+        self.at = replace(self.at, kept=self.at.kept | puts)
+        for r in group:
+            totals = [self.loaded(r, slots[r, c]) for c in range(width)]
+            if is_across:
+                totals = [self.across(r, self.pairwise(r, totals))]
+            self.at.values.update({self.key(r, c): t for c, t in enumerate(totals)})
+
+    def kept_by(self, bodies: Iterable[Expr]) -> frozenset[Expr]:
+        """The row values that a pass over these bodies makes."""
+        return frozenset(self.schedule.keep).intersection(self.live_outside(bodies))
+
+    def fold_over(self, axes: Sequence[Axis], lane: Axis | None, body: Callable[[], None]) -> None:
+        if axes:
+            inner = lambda: self.fold_over(axes[1:], lane, body)
+            self.sweep(axes[0], inner, axes[0] is lane)
+        else:
+            body()
+
+    def lane_of(self, axes: tuple[Axis, ...], bodies: Iterable[Expr]) -> Axis:
+        """The axis that most loads run along."""
+        if self.schedule.vector in axes:
+            return self.schedule.vector
+        loads = [n for n in postorder(bodies) if isinstance(n, Load)]
+        return max(reversed(axes), key=lambda a: sum(n.at.coefficient(a) == 1 for n in loads))
+
+    def accumulator(self, r: Reduce) -> str:
+        identity = self.identity(r)
+        slot = self.code.slot(identity.type)
+        self.code.do(f"store {identity.type} {identity.text}, ptr {slot}")
+        return slot
+
+    def loaded(self, r: Reduce, slot: str) -> Vec:
+        like = self.identity(r)
+        return like.made(f"load {like.type}, ptr {slot}")
+
+    def accumulate(
+        self, bodies: dict[Reduce, Expr], slots: dict[tuple[Reduce, int], str], is_across: bool
+    ) -> None:
+        self.reduce_ready(list(bodies.values()))
+        for r, body in bodies.items():
+            for copy in range(self.at.copies):
+                value = self.value(body, copy)
+                if is_across and self.at.tail is not None:
+                    value = value.where(self.at.tail, self.identity(r))
+                total = fold(r, self.loaded(r, slots[r, copy]), value)
+                self.code.do(f"store {total.type} {total.text}, ptr {slots[r, copy]}")
+
+    def pairwise(self, r: Reduce, values: list[Vec]) -> Vec:
+        while len(values) > 1:
+            pairs = [values[n : n + 2] for n in range(0, len(values), 2)]
+            values = [fold(r, *p) if len(p) == 2 else p[0] for p in pairs]
+        return values[0]
+
+    def across(self, r: Reduce, value: Vec) -> Vec:
+        """A butterfly: after log₂ lanes steps every lane holds the whole fold."""
+        distance = self.lanes // 2
+        while distance:
+            value = fold(r, value, value.shuffled([n ^ distance for n in range(self.lanes)]))
+            distance //= 2
+        return value
+
+    def identity(self, r: Reduce) -> Vec:
+        return self.code.const(identity_of(r), r.dtype.compute)

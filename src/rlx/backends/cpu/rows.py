@@ -1,0 +1,97 @@
+"""Folds down the rows of a wide array: a row of running values in scratch, to which rows are added
+a few at a time, so that memory is read along its rows and not in narrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rlx.backends.cpu.folds import fold
+from rlx.backends.cpu.ir import Bound, Vec
+from rlx.backends.cpu.reductions import Reductions
+from rlx.kernel.expr import Axis, Expr, Load, Reduce, Store
+from rlx.kernel.schedule import ROW_WIDTH
+
+TOGETHER = 4
+"""Rows that are added up before the running values are read and written."""
+Values = dict[tuple[Expr, int], Vec]
+
+
+class Rows(Reductions):
+    """Folds whose running values are a row in scratch."""
+
+    def row_sweep(
+        self, axis: Axis, stores: Sequence[Store], body: Callable[[], None], is_shared: bool
+    ) -> None:
+        """Some columns at a time: fold down, then do what follows from the folds."""
+        for piece in self.cuts.pieces(axis):
+            first, last = self.ends(piece, is_shared)
+            low = piece.low[0] - piece.low[1]
+            with self.scope(decided={**self.at.decided, **piece.decided}, piece_low=low):
+                with self.code.count(first, last, ROW_WIDTH) as start:
+                    end = self.code.least(self.code.i64("add", start, ROW_WIDTH), last)
+                    with self.scope(row_start=start):
+                        self.fold_down(axis, start, end, [s.value for s in stores])
+                        self.blocks(axis, start, end, body)
+
+    def fold_down(self, lane: Axis, low: Bound, high: Bound, roots: Sequence[Expr]) -> None:
+        """Make all running values, those over the same axis together."""
+        while True:
+            todo = set(self.schedule.rows) - self.at.kept
+            left = [r for r in self.live(roots) if r in todo]
+            waiting = {r for r in left if any(n in left for n in self.live(r.args))}
+            ready = [r for r in left if isinstance(r, Reduce) and r not in waiting]
+            if not ready:
+                return
+            group = [r for r in ready if r.axis is ready[0].axis]
+            self.fold_rows(group, lane, low, high)
+            self.at = replace(self.at, kept=self.at.kept.union(group))
+
+    def fold_rows(self, group: Sequence[Reduce], lane: Axis, low: Bound, high: Bound) -> None:
+        self.blocks(lane, low, high, lambda: self.clear(group))
+        axis = group[0].axis
+        for piece in self.cuts.pieces(axis):
+            first, last = self.ends(piece, is_shared=False)
+            middle = self.whole(first, last, TOGETHER)
+            with self.scope(decided={**self.at.decided, **piece.decided}):
+                for start, end, count in ((first, middle, TOGETHER), (middle, last, 1)):
+                    if start != end:
+                        with self.code.count(start, end, count) as i:
+                            self.add_rows(group, lane, (low, high), i, count)
+
+    def clear(self, group: Sequence[Reduce]) -> None:
+        for r in group:
+            for copy in range(self.at.copies):
+                self.to_scratch(r, copy, self.identity(r))
+
+    def add_rows(
+        self, group: Sequence[Reduce], lane: Axis, ends: tuple[Bound, Bound], row: str, count: int
+    ) -> None:
+        """Some rows to the running values; what is the same along a row is made before it."""
+        axis = group[0].axis
+        places = [{axis: self.code.i64("add", row, n)} for n in range(count)]
+        made: list[tuple[Values, dict[object, Bound]]] = []
+        for place in places:
+            with self.scope(index={**self.at.index, **place}, lane=lane):
+                nodes = self.live_outside([r.args[0] for r in group])
+                for node in nodes:
+                    if isinstance(node, Load):
+                        self.base(node.at)
+                self.hoist(r.args[0] for r in group)
+                made.append((self.at.values, dict(self.at.offsets)))
+
+        def add() -> None:
+            rows: list[Values] = []
+            for place, (values, offsets) in zip(places, made):
+                index = {**self.at.index, **place}
+                with self.scope(index=index, values=dict(values), offsets=offsets):
+                    rows.append(self.bodies(group))
+            for r, copy in rows[0]:
+                total = self.pairwise(r, [found[r, copy] for found in rows])
+                self.to_scratch(r, copy, fold(r, self.from_scratch(r, copy), total))
+
+        self.blocks(lane, *ends, add)
+
+    def bodies(self, group: Sequence[Reduce]) -> dict[tuple[Reduce, int], Vec]:
+        copies = range(self.at.copies)
+        return {(r, copy): self.value(r.args[0], copy) for r in group for copy in copies}
