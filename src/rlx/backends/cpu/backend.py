@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
 from rlx.backends.cpu.isa import Isa, isa, why_not
+from rlx.backends.cpu.native.blob import Blob
+from rlx.backends.cpu.native.cached import cached_blob
 from rlx.backends.cpu.native.cores import default_threads
-from rlx.backends.cpu.native.support import support
+from rlx.backends.cpu.native.support import compiled_support, support, support_key
 from rlx.backends.cpu.program import CpuProgram
 from rlx.cost.target import Target
 from rlx.errors import Error, UnsupportedError
 from rlx.ir.lir import LirModule
+from rlx.runtime.cache import Cache
 from rlx.runtime.interface import Interface
 from rlx.runtime.sections import Bytes, Sections
 
@@ -37,12 +41,16 @@ class CpuBackend:
     variant: str = "host"
     threads: int | None = None
     """As many as there are cores, where it is None."""
+    cache: Cache | None = None
+    """Where the code that all programs share is kept."""
 
-    def configured(self, variant: str, threads: int | None) -> CpuBackend:
+    def configured(
+        self, variant: str, threads: int | None, cache: Cache | None = None
+    ) -> CpuBackend:
         """This backend for another instruction set (`host` is this machine's), or other threads."""
         if threads is not None and threads < 1:
             raise Error(f"threads is {threads}. Give a positive number, or None for all cores.")
-        return CpuBackend(self.name, variant or "host", threads)
+        return CpuBackend(self.name, variant or "host", threads, cache)
 
     def target(self) -> Target:
         """The documented target without the kernels it has not."""
@@ -65,7 +73,11 @@ class CpuBackend:
         wanted = isa(self.variant)
         _require_runs(wanted, f"target 'cpu:{self.variant}'")
         artefact = compiled(lir, wanted)
-        return CpuProgram(artefact, Interface.of(lir.mir.graph), self.num_threads, support())
+        shared = support(self._support)
+        return CpuProgram(artefact, Interface.of(lir.mir.graph), self.num_threads, shared)
+
+    def _support(self) -> Blob:
+        return cached_blob(support_key(), compiled_support, self.cache)
 
     # -- programs that are kept --------------------------------------------------------------------
 
@@ -76,14 +88,18 @@ class CpuBackend:
     def stored(self, program: CpuProgram) -> tuple[dict[str, Any], dict[str, Bytes]]:
         from rlx.backends.cpu.stored import packed
 
-        return packed(program.artefact, program.interface)
+        head, sections = packed(program.artefact, program.interface)
+        head["support"] = support_key()
+        return head, {**sections, "support": support(self._support).blob.to_bytes()}
 
     def opened(self, head: dict[str, Any], file: Sections) -> CpuProgram:
         from rlx.backends.cpu.stored import opened
 
         artefact, interface = opened(head, file)
         _require_runs(isa(artefact.isa), file.name)
-        return CpuProgram(artefact, interface, self.num_threads, support())
+        is_same = head.get("support") == support_key()
+        held = functools.partial(_blob, file, "support") if is_same else self._support
+        return CpuProgram(artefact, interface, self.num_threads, support(held))
 
     @property
     def num_threads(self) -> int:
@@ -94,3 +110,7 @@ def _require_runs(wanted: Isa, what: str) -> None:
     why = why_not(wanted)
     if why:
         raise UnsupportedError(f"{what} cannot run here: {why}. Compile for this machine.")
+
+
+def _blob(file: Sections, section: str) -> Blob:
+    return Blob.from_bytes(bytes(file.section(section)))

@@ -3,38 +3,67 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlx.backends.cpu.artefact import Artefact, HostStep
 from rlx.backends.cpu.context import NUM_WORDS, Mode, Word
+from rlx.backends.cpu.native.blocks import Block, new_block
 from rlx.backends.cpu.native.code import Loaded
-from rlx.dim import evaluate
+from rlx.backends.cpu.native.entry import Entry, FailedAt
+from rlx.backends.cpu.native.support import Support
+from rlx.backends.cpu.native.table import Binding, Input, Output
+from rlx.dim import Dim, evaluate
 from rlx.errors import Error
 from rlx.ir.interpret import infer_binding
 from rlx.op import Array, lookup
 from rlx.runtime.interface import Interface
 
-RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class Weights:
-    """Params, and what follows from them alone."""
+    """Params, what follows from them alone, and the way into the program with them."""
 
-    def __init__(self, memory: Array, params: Mapping[str, Array], sizes: dict[str, int]) -> None:
-        self.memory, self.params, self.sizes = memory, params, sizes
+    def __init__(self, block: Block, params: Mapping[str, Array], sizes: dict[str, int]) -> None:
+        self.block, self.params, self.sizes = block, params, sizes
+        self.entry: Entry | None = None
+
+    @property
+    def memory(self) -> Array:
+        start = self.block.data - self.block.base.ctypes.data
+        return self.block.base[start : start + self.block.size]
 
 
 class CpuProgram:
     """A loaded artefact."""
 
-    def __init__(self, artefact: Artefact, interface: Interface, threads: int) -> None:
+    def __init__(
+        self, artefact: Artefact, interface: Interface, threads: int, support: Support
+    ) -> None:
         self.artefact, self.interface, self.threads = artefact, interface, threads
-        self._loaded = Loaded(artefact.blob)
-        self._run = RUN(self._loaded.address("run"))
+        self._support, self._loaded = support, Loaded(artefact.blob)
+        self._binding = self._bound()
+
+    def _bound(self) -> Binding:
+        numbers = {s.name: i for i, s in enumerate(self.artefact.symbols)}
+        inputs = [
+            Input(n.shape.dtype.numpy, tuple(_number(d, numbers) for d in n.shape.dims))
+            for n in self.interface.inputs
+        ]
+        outputs = [Output(s.dtype.numpy, s.rank, s.is_measured) for _, s in self.interface.outputs]
+        return Binding(
+            tuple(inputs),
+            tuple(outputs),
+            len(self.interface.params),
+            len(numbers),
+            self.threads,
+            bool(self.artefact.hosts),
+        )
 
     # -- weights -------------------------------------------------------------------------------
 
@@ -42,26 +71,40 @@ class CpuProgram:
         """Pack the weights and compute what follows from them alone: all of it, or what follows
         from params that are not the old ones."""
         sizes = infer_binding(self.interface.params, params)
-        call = _Call(self, sizes)
-        call.measure()
-        memory = aligned(call.needs[1])
+        arrays = [params[n.name] for n in self.interface.params]
+        self._support.pool.grow(self.threads)
+        call = _Prologue(self, sizes, arrays)
+        arena_bytes, weight_bytes = call.needs()
+        weights = Weights(new_block(weight_bytes), dict(params), sizes)
         if old is not None and old.sizes == sizes:
-            memory[:] = old.memory
+            weights.memory[:] = old.memory
             call.choose(self._stale(params, old))
         for constant in self.artefact.constants:
-            _put(memory, evaluate(constant.offset, sizes), constant.value)
-        arrays = [params[n.attrs["name"]] for n in self.interface.params]
-        call.place(memory, [None] * len(self.interface.inputs), arrays, [])
-        call.run(Mode.PROLOGUE)
-        return Weights(memory, dict(params), sizes)
+            _put(weights.memory, evaluate(constant.offset, sizes), constant.value)
+        call.run(weights.block, new_block(arena_bytes))
+        weights.entry = self._entry(weights, arrays)
+        return weights
+
+    def _entry(self, weights: Weights, params: Sequence[Array]) -> Entry:
+        entry = Entry(self._binding, self._loaded, self._support)
+        symbols = [weights.sizes.get(s.name, 0) for s in self.artefact.symbols]
+        places = [a.ctypes.data for a in params]
+        entry.set_weights((weights.block, tuple(params)), weights.block.data, places, symbols)
+        return entry
 
     def _stale(self, params: Mapping[str, Array], old: Weights) -> bytes:
         """For each step of the prologue, must it be done again?"""
-        names = [n.attrs["name"] for n in self.interface.params]
+        names = [n.name for n in self.interface.params]
         changed = {i for i, n in enumerate(names) if old.params[n] is not params[n]}
         return bytes(not changed.isdisjoint(read) for read in self.artefact.prologue)
 
     # -- calls ---------------------------------------------------------------------------------
+
+    def quick(self, weights: Weights) -> Callable[..., Any]:
+        """A native function of the inputs in order; what it cannot take as it is goes the long
+        way."""
+        assert weights.entry is not None
+        return weights.entry.callable(functools.partial(_slow, self, weights))
 
     def run(
         self, weights: Weights, inputs: Sequence[Array], outputs: Sequence[Array | None]
@@ -71,122 +114,144 @@ class CpuProgram:
         given = [np.require(a, requirements=["C", "A"]) for a in interface.checked(inputs, sizes)]
         interface.check_outs(outputs, sizes, is_measured=False)
         interface.check_apart(outputs, inputs)
-        call = _Call(self, sizes)
-        call.measure()
-        params = [weights.params[n.attrs["name"]] for n in interface.params]
-        blocks = call.outputs(outputs)
-        call.place(weights.memory, given, params, blocks)
-        call.run(Mode.CALL)
-        return call.results(blocks, outputs)
+        entry = weights.entry
+        assert entry is not None
+        shapes = [s for _, s in interface.outputs]
+        direct = [None if s.is_measured else o for s, o in zip(shapes, outputs)]
+        host = _Host(self.artefact)
+        made = entry.invoke(given, direct, host.address)
+        if isinstance(made, FailedAt):
+            raise host.error or self.failure(made)
+        interface.check_found(outputs, made)
+        return [_delivered(m, o) for m, o in zip(made, outputs)]
 
-    def host(self, step: HostStep, symbols: Mapping[str, int], places: Sequence[int]) -> None:
-        """Run an op that the program registered, on memory of the call."""
-        shapes = [s.bind(symbols) for s in (*step.operands, *step.results)]
-        arrays = [_at(place, s.static_dims, s.dtype.numpy) for place, s in zip(places, shapes)]
-        operands, results = arrays[: len(step.operands)], arrays[len(step.operands) :]
-        attrs = {"name": step.name, "options": step.options}
-        made = lookup("custom").evaluate(operands, attrs, shapes[len(operands) :])
-        for value, result in zip(made, results):
-            result[...] = value
+    def failure(self, failed: FailedAt) -> Error:
+        """What the step that failed says of its codes."""
+        label, texts = self.artefact.failures[failed.step]
+        is_known = 0 < failed.code <= len(texts)
+        return Error(f"{label}: {texts[failed.code - 1] if is_known else 'it failed'}")
+
+    @property
+    def run_address(self) -> int:
+        return self._loaded.address("run")
+
+    @property
+    def pool(self) -> Any:
+        return self._support.pool
+
+    @property
+    def binding(self) -> Binding:
+        return self._binding
 
 
-class _Call:
-    """One call's context."""
+def _slow(program: CpuProgram, weights: Weights, *arrays: Any) -> Any:
+    """A call that the native way in does not take: checked, mended, or refused with a reason."""
+    from rlx.runtime.executable import as_array
 
-    def __init__(self, program: CpuProgram, sizes: Mapping[str, int]) -> None:
-        self.program, interface = program, program.interface
-        symbols = program.artefact.symbols
-        self.sizes = (ctypes.c_int64 * (len(symbols) + 1))(*(sizes.get(s.name, 0) for s in symbols))
-        ranks = sum(1 + s.rank for _, s in interface.outputs)
-        ranks += sum(n.shape.rank for n in interface.inputs)
-        self.needs = (ctypes.c_int64 * (ranks + 3))()
-        self.words = (ctypes.c_int64 * NUM_WORDS)()
-        self.words[Word.SYMBOLS] = ctypes.addressof(self.sizes)
-        self.words[Word.NEEDS] = ctypes.addressof(self.needs)
-        self.words[Word.THREADS] = program.threads
-        self.kept: list[Any] = []
-        self.error: BaseException | None = None
+    names = [n.name for n in program.interface.inputs]
+    given = [as_array(a, f"input {n!r}") for n, a in zip(names, arrays)]
+    outs = list(arrays[len(names) :]) or [None] * len(program.interface.outputs)
+    made = program.run(weights, given, outs)
+    return made[0] if len(made) == 1 else tuple(made)
 
-    def measure(self) -> None:
-        self.run(Mode.NEED)
 
-    def place(
-        self,
-        weights: Array,
-        inputs: Sequence[Array | None],
-        params: Sequence[Array],
-        outputs: Sequence[Array],
+def _number(dim: Any, numbers: Mapping[str, int]) -> int | None:
+    """The symbol that a dim is by itself."""
+    symbol = dim.symbol if isinstance(dim, Dim) else None
+    return None if symbol is None else numbers.get(symbol.name)
+
+
+def _delivered(made: Array, out: Array | None) -> Array:
+    if out is None or out is made:
+        return made
+    out[...] = made
+    return out
+
+
+class _Prologue:
+    """The context of a run that prepares weights."""
+
+    def __init__(
+        self, program: CpuProgram, sizes: Mapping[str, int], params: Sequence[Array]
     ) -> None:
-        arena = aligned(self.needs[0])
-        every = [None if a is None else a.ctypes.data for a in (*inputs, *params, *outputs)]
-        externals = (ctypes.c_void_p * (len(every) + 1))(*every)
-        self.kept += [arena, weights, externals, inputs, params, outputs]
-        self.words[Word.ARENA] = arena.ctypes.data
-        self.words[Word.WEIGHTS] = weights.ctypes.data
-        self.words[Word.EXTERNALS] = ctypes.addressof(externals)
-        if self.program.artefact.hosts:
-            host = HOST(self._host)
-            self.kept.append(host)
-            self.words[Word.HOST] = ctypes.cast(host, ctypes.c_void_p).value or 0
+        self.program = program
+        symbols = [sizes.get(s.name, 0) for s in program.artefact.symbols]
+        self._sizes = np.array([*symbols, 0], np.int64)
+        self._needs = np.zeros(program.binding.num_needs, np.int64)
+        inputs = [0] * len(program.interface.inputs)
+        self._places = np.array([*inputs, *(a.ctypes.data for a in params), 0], np.int64)
+        self._words = np.zeros(NUM_WORDS, np.int64)
+        self._words[Word.SYMBOLS] = self._sizes.ctypes.data
+        self._words[Word.NEEDS] = self._needs.ctypes.data
+        self._words[Word.EXTERNALS] = self._places.ctypes.data
+        self._words[Word.THREADS] = program.threads
+        self._host = _Host(program.artefact)
+        self._words[Word.HOST] = self._host.address
+        self._kept: list[Any] = []
+
+    def needs(self) -> tuple[int, int]:
+        """Bytes of the arena and of the weights."""
+        self._call(Mode.NEED)
+        return int(self._needs[0]), int(self._needs[1])
 
     def choose(self, steps: bytes) -> None:
-        """Of the prologue do these steps only."""
-        chosen = ctypes.create_string_buffer(steps)
-        self.kept.append(chosen)
-        self.words[Word.CHANGED] = ctypes.addressof(chosen)
+        """Do these steps only."""
+        chosen = np.frombuffer(steps + b"\0", np.uint8)
+        self._kept.append(chosen)
+        self._words[Word.CHANGED] = chosen.ctypes.data
 
-    def run(self, mode: Mode) -> None:
-        self.words[Word.MODE] = mode
-        code = self.program._run(ctypes.addressof(self.words))  # pyright: ignore[reportPrivateUsage]
+    def run(self, weights: Block, arena: Block) -> None:
+        self._words[Word.WEIGHTS], self._words[Word.ARENA] = weights.data, arena.data
+        self._call(Mode.PROLOGUE)
+
+    def _call(self, mode: Mode) -> None:
+        self._words[Word.MODE] = mode
+        pool = self.program.pool
+        call = CALL(pool.call_address)
+        code = call(pool.address, self._words.ctypes.data, self.program.run_address)
         if code:
-            raise self.error or self._failure()
+            failed = int(self._words[Word.FAILED])
+            known = FailedAt(failed >> 32, failed & 0xFFFFFFFF)
+            raise self._host.error or self.program.failure(known)
 
-    def _failure(self) -> Error:
-        number, code = divmod(self.words[Word.FAILED], 1 << 32)
-        label, texts = self.program.artefact.failures[number]
-        return Error(f"{label}: {texts[code - 1] if code <= len(texts) else 'it failed'}")
 
-    def _host(self, context: int, number: int, buffers: int) -> int:
-        """Called from native code, which an exception must not cross."""
-        step = self.program.artefact.hosts[number]
+class _Host:
+    """The steps of one call that only the host can do. They are called from native code, which no
+    exception may cross."""
+
+    def __init__(self, artefact: Artefact) -> None:
+        self._artefact = artefact
+        self.error: BaseException | None = None
+        self._function = HOST(self._called) if artefact.hosts else None
+
+    @property
+    def address(self) -> int:
+        return ctypes.cast(self._function, ctypes.c_void_p).value or 0 if self._function else 0
+
+    def _called(self, context: int, number: int, buffers: int) -> int:
+        step, symbols = self._artefact.hosts[number], self._artefact.symbols
+        words = (ctypes.c_int64 * NUM_WORDS).from_address(context)
+        sizes = (ctypes.c_int64 * max(1, len(symbols))).from_address(words[Word.SYMBOLS])
         count = len(step.operands) + len(step.results)
         places = (ctypes.c_size_t * count).from_address(buffers)
-        symbols = {s.name: n for s, n in zip(self.program.artefact.symbols, self.sizes)}
         try:
-            self.program.host(step, symbols, list(places))
+            _host(step, {s.name: n for s, n in zip(symbols, sizes)}, list(places))
         except Error as error:
             self.error = Error(f"{step.label}: {error}")
         except BaseException as error:
             self.error = error
         return 1 if self.error else 0
 
-    def outputs(self, given: Sequence[Array | None]) -> list[Array]:
-        """Memory for each output: the caller's, or its own."""
-        found: list[Array] = []
-        at = 2
-        for (_, shape), out in zip(self.program.interface.outputs, given):
-            is_given = out is not None and not shape.is_measured
-            found.append(out if is_given else aligned(self.needs[at]))  # pyright: ignore[reportArgumentType]
-            at += 1 + shape.rank
-        return found
 
-    def results(self, blocks: Sequence[Array], given: Sequence[Array | None]) -> list[Array]:
-        """The outputs as arrays, of the dims they turned out to have."""
-        made: list[Array] = []
-        at = 2
-        for (_, shape), block, out in zip(self.program.interface.outputs, blocks, given):
-            dims = tuple(self.needs[at + 1 : at + 1 + shape.rank])
-            at += 1 + shape.rank
-            is_own = out is None or shape.is_measured
-            made.append(np.ndarray(dims, shape.dtype.numpy, block) if is_own else block)
-        return made
-
-
-def aligned(size: int, alignment: int = 64) -> Array:
-    """Bytes whose address is a multiple of `alignment`."""
-    raw = np.empty(size + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + size]
+def _host(step: HostStep, symbols: Mapping[str, int], places: Sequence[int]) -> None:
+    """Run an op that the program registered, on memory of the call."""
+    shapes = [s.bind(symbols) for s in (*step.operands, *step.results)]
+    arrays = [_at(place, s.static_dims, s.dtype.numpy) for place, s in zip(places, shapes)]
+    operands, results = arrays[: len(step.operands)], arrays[len(step.operands) :]
+    attrs = {"name": step.name, "options": step.options}
+    made = lookup("custom").evaluate(operands, attrs, shapes[len(operands) :])
+    for value, result in zip(made, results):
+        result[...] = value
 
 
 def _put(memory: Array, at: int, value: Array) -> None:

@@ -180,7 +180,7 @@ def _sliced(
 ) -> Value:
     value, dims = call.value(0), call.shape(0).dims
     rank = len(dims)
-    every = [(0, d, 1) for d in dims]
+    every: list[tuple[Any, Any, int]] = [(0, d, 1) for d in dims]
     for start, end, axis, step in zip(starts, ends, axes, steps):
         at = call.axis(axis, rank)
         every[at] = (*ends_of(start, end, step, dims[at]), step)
