@@ -104,19 +104,25 @@ def _mapped(kernel: Kernel, move: Move, fold: Callable[[Reduce, Expr, Exprs], Ex
     new: dict[Expr, Expr] = {}
     for node in kernel.nodes:
         args = [new[a] for a in node.args]
-        match node:
-            case Index():
-                new[node] = exprs.index(move(node.at))
-            case Inside():
-                new[node] = exprs.inside(move(node.at), node.low, node.high)
-            case Load() if args:
-                at, kind, number = move(node.at), node.dtype, node.operand
-                new[node] = exprs.gather(number, at, kind, args[0], node.stride, node.bound)
-            case Load():
-                new[node] = exprs.load(node.operand, move(node.at), node.dtype)
-            case Reduce():
-                new[node] = fold(node, args[0], exprs)
-            case _:
-                new[node] = copied(node, args, exprs)
+        if isinstance(node, Reduce):
+            new[node] = fold(node, args[0], exprs)
+        else:
+            new[node] = move_node(node, args, move, exprs)
     stores = tuple(Store(s.result, move(s.at), new[s.value]) for s in kernel.stores)
     return replace(kernel, stores=stores)
+
+
+def move_node(node: Expr, args: list[Expr], move: Move, exprs: Exprs) -> Expr:
+    """The same expression of other arguments, with its own index moved."""
+    match node:
+        case Index():
+            return exprs.index(move(node.at))
+        case Inside():
+            return exprs.inside(move(node.at), node.low, node.high)
+        case Load() if args:
+            at, kind, number = move(node.at), node.dtype, node.operand
+            return exprs.gather(number, at, kind, args[0], node.stride, node.bound)
+        case Load():
+            return exprs.load(node.operand, move(node.at), node.dtype)
+        case _:
+            return copied(node, args, exprs)

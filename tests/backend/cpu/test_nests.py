@@ -17,6 +17,7 @@ from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import Apply, Kernel
 from rlx.kernel.form import NotALoop, form
 from rlx.kernel.interpret import run
+from rlx.kernel.split import MIN_CHUNK, split_fold
 from rlx.op import lookup
 
 pytest.importorskip("llvmlite")
@@ -426,3 +427,18 @@ def test_the_same_kernel_gives_the_same_text() -> None:
         kernel = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 40])))
         texts.add(emit(kernel, choose(kernel, Machine(64)), AVX512).text)
     assert len(texts) == 1
+
+
+def test_a_long_fold_in_chunks() -> None:
+    """Two kernels, of which the second reads what the first left; more parts, same bits."""
+    length = 5 * MIN_CHUNK + 37
+    for build in (lambda x: ops.mean(x), lambda x: ops.max(x, axes=0) + 1.0):
+        shape = rlx.Shape([length])
+        (x,) = data(shape)
+        found = split_fold(legal(kernel_of(build, shape)))
+        assert found is not None
+        first = Batch([Work(found[0], [x], {})], host())
+        chunks = [first.run(0, parts)[1][0] for parts in (1, 3)]
+        assert chunks[0].tobytes() == chunks[1].tobytes()
+        last = Batch([Work(found[1], [x, chunks[0]], {})], host())
+        check_run(last, 0, lambda x, _, build=build: build(x), last.works[0])
