@@ -56,9 +56,9 @@ def embedding(table: Any, ids: Any) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any = None, is_causal: bool = False) -> Any:
-    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(q.shape[-1])
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) * (1 / math.sqrt(q.shape[-1]))
     if is_causal:
-        mask = np.tri(q.shape[2], k.shape[2], dtype=bool)
+        mask = jnp.tril(jnp.ones((q.shape[2], k.shape[2]), bool))
     if mask is not None:
         scores = jnp.where(mask, scores, -1e30)
     return jnp.einsum("bhqk,bhkd->bhqd", softmax(scores), v)
