@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rlx.backends.cpu import attention_few as few
-from rlx.backends.cpu import attention_rows as many
+from rlx.backends.cpu.attention_block import KEY_BLOCK, scratch_places, sizes_of
 from rlx.backends.cpu.attention_form import Form
+from rlx.backends.cpu.attention_rows import Rows
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.task import (
     Buffer,
@@ -52,13 +53,13 @@ def _may_be_one(form: Form) -> bool:
 def _of_many(form: Form, machine: Machine, name: str, times: DimLike = 1) -> Task:
     """Blocks of rows over all keys."""
     tiling = _tiling(form, machine)
-    rows = many.Rows(form, tiling, machine.isa, has_one=not _may_be_one(form))
+    rows = Rows(form, tiling, machine.isa, has_one=not _may_be_one(form))
     rows.write()
     blocks = (form.rows + tiling.columns - 1) // tiling.columns
     units = form.batch * form.kv_heads * blocks * times
     grain = grain_of(units, nanoseconds(form.flops, form.traffic))
-    scratch = many.scratch_places(form, tiling)["end"] * form.compute.itemsize
-    sizes = many.sizes_of(form, tiling)
+    scratch = scratch_places(form, tiling)["end"] * form.compute.itemsize
+    sizes = sizes_of(form, tiling)
     return Task(rows.function(name), _given(form, RESULT), sizes, units, grain, scratch)
 
 
@@ -114,7 +115,7 @@ def _tiles(form: Form, most: int, vectors: int, lanes: int) -> Tiling:
     sizes = (most, max(2, 4 // vectors), 1)
     keys, depth = form.keys, form.value_depth
     if is_static(keys) and is_static(depth) and not form.is_positional:
-        lines = (min(keys, many.KEY_BLOCK), keys % many.KEY_BLOCK, depth)
+        lines = (min(keys, KEY_BLOCK), keys % KEY_BLOCK, depth)
         used = {s for extent in lines for s in _cut(extent, sizes)}
         sizes = tuple(s for s in sizes if s in used) or (1,)
     return Tiling(sizes, vectors, lanes, has_panels=True, row_block=0)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from rlx.backends.cpu import maths
-from rlx.backends.cpu.attention_form import INF, MASK, Form, K, Q, V
+from rlx.backends.cpu.attention_form import INF, MASK, Form, K, Q, V, greater
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
@@ -258,10 +258,10 @@ class Chunks(_Few):
             s = self._adjusted(load(code, self.kind, where), (head, query), at, mask)
             s = s if mask is None else s.where(mask, -INF)
             store(code, s, self.kind, where)
-            top.set([_greater(s, top.get()[0])])
+            top.set([greater(s, top.get()[0])])
 
         in_vectors(code, self.count, adjusted)
-        greatest = self.across(top.get()[0], _greater)
+        greatest = self.across(top.get()[0], greater)
         base = greatest.like(0.0).where(greatest.equals(-INF), greatest)
         total = self.kept([code.const(0, self.kind)])
         with code.count(0, self.count, code.lanes) as at:
@@ -376,7 +376,7 @@ class Joined(_Few):
         state = self.kept([code.const(-INF, self.kind), code.const(0, self.kind)])
         with code.count(0, self.chunks, 1) as n:
             _, top = self._scalar(self._record(chunk, n, row), 0)
-            state.set([_greater(top, state.get()[0])])
+            state.set([greater(top, state.get()[0])])
         greatest = state.get()[0]
         base = greatest.like(0.0).where(greatest.equals(-INF), greatest)
         with code.count(0, self.chunks, 1) as n:
@@ -408,8 +408,3 @@ class Joined(_Few):
 def _add(x: Vec, y: Vec, z: Vec) -> Vec:
     """x · y + z, rounded once where that is one instruction."""
     return x.call("fma", y, z) if x.code.isa.has_fma else x * y + z
-
-
-def _greater(x: Vec, y: Vec) -> Vec:
-    """The greater; y where x is NaN, which the exponential still finds."""
-    return x.where(x > y, y)
