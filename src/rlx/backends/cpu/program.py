@@ -119,7 +119,8 @@ class CpuProgram:
         shapes = [s for _, s in interface.outputs]
         direct = [None if s.is_measured else o for s, o in zip(shapes, outputs)]
         host = _Host(self.artefact)
-        made = entry.invoke(given, direct, host.address)
+        symbols = [sizes.get(s.name, 0) for s in self.artefact.symbols]
+        made = entry.invoke(given, direct, host.address, symbols)
         if isinstance(made, FailedAt):
             raise host.error or self.failure(made)
         interface.check_found(outputs, made)

@@ -165,17 +165,25 @@ class Entry:
         return _failure(words, code) if code else self.binding.needs_of(needs)
 
     def invoke(
-        self, inputs: Sequence[Array], outputs: Sequence[Array | None], host: int = 0
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None],
+        host: int = 0,
+        symbols: Sequence[int] | None = None,
     ) -> list[Array] | FailedAt:
         """Run the model on arrays that are as they should be: of the dtypes that the binding
         says, side by side, aligned; outputs apart from them and of the right dims. `host` is the
-        address of the function for steps of the host."""
+        address of the function for steps of the host; `symbols` are the sizes of named dims, where
+        they are known otherwise than as dims by themselves."""
         weights = self._weights
         if weights is None:
             raise Error("the model has no weights yet. Call set_params.")
         self._support.pool.grow(self.binding.threads)
         made = self._natively(inputs, outputs)
-        return self._step_by_step(weights, inputs, outputs, host) if made is None else made
+        if made is not None:
+            return made
+        found = self.symbols(inputs) if symbols is None else np.array([*symbols, 0], np.int64)
+        return self._step_by_step(weights, inputs, outputs, host, found)
 
     def _natively(
         self, inputs: Sequence[Array], outputs: Sequence[Array | None]
@@ -193,8 +201,8 @@ class Entry:
         inputs: Sequence[Array],
         outputs: Sequence[Array | None],
         host: int,
+        symbols: Array,
     ) -> list[Array] | FailedAt:
-        symbols = self.symbols(inputs)
         wanted = self.needs(symbols)
         if isinstance(wanted, FailedAt):
             return wanted
