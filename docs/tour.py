@@ -5,6 +5,9 @@ Run it (`make demo`); the tests run it too, so that what it says stays true.
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 
 import rlx
@@ -95,18 +98,27 @@ print(f"{plan.total_unshared_bytes:,} bytes unshared, {plan.bytes_saved:,} saved
 print(f"weights concatenated once: {[n.op for n in plan.schedule if plan.phase_of(n) == 0]}")
 
 # --------------------------------------------------------------------------------------------------
-title("5. Running: the reference backend executes the plan in its poisoned arena")
+title("5. Running: native code, or NumPy in the plan's poisoned arena")
 
+# Where llvmlite is installed the default target is "cpu": one native function for the whole plan.
+# "reference" runs the same plan, or that of another target, with the ops' own meanings.
 module = ffn(rlx.FusionPolicy.FUSABLE)
 rng = np.random.default_rng(0)
-exe = rlx.compile(module, target="reference", like="cpu")
+exe = rlx.compile(module, "cpu")
 params = {k: (rng.normal(size=s.dims) * 0.1).astype(np.float32) for k, s in exe.params.items()}
-exe.set_params(params)
 data = rng.normal(size=(16, 64)).astype(np.float32)
-made = exe(data)
 expected = evaluate(module.lower().graph, {**params, "x": data})[0]
-print("largest difference to the unoptimised graph:", np.abs(made - expected).max())
-assert np.allclose(made, expected, rtol=1e-4, atol=1e-5)
+for target, like in (("cpu", None), ("reference", "cpu"), ("reference", "cuda")):
+    made = rlx.compile(module, target, like=like, params=params)(data)
+    print(f"{target:9s} {like or '':4s} differs by at most {np.abs(made - expected).max():.1e}")
+    assert np.allclose(made, expected, rtol=1e-4, atol=1e-5)
+
+# What was compiled is kept on disk and found again by its request; a program can be a file, too.
+exe.set_params(params)
+with tempfile.TemporaryDirectory() as folder:
+    exe.save(Path(folder, "ffn.rlx"))
+    assert (rlx.load(Path(folder, "ffn.rlx"))(data) == exe(data)).all()
+print("saved, loaded, and the bits are the same")
 
 # --------------------------------------------------------------------------------------------------
 title("6. Named dims: one compile, any length")
