@@ -85,7 +85,7 @@ class Grower:
         results that memory can be planned for."""
         case = self.draw.case(op)
         for _ in range(8):
-            if not any(s.dtype in self.draw.without for s in case.specs) and _is_bounded(case):
+            if not any(s.dtype in self.draw.without for s in case.specs) and is_bounded(case):
                 break
             case = self.draw.case(op)
         return case
@@ -265,7 +265,8 @@ MOTIFS = (_chain, _chain, _linear, _swiglu, _residual, _moves, _custom, _found)
 """Shapes that models are made of, which chance alone would seldom build."""
 
 
-def _is_bounded(case: Case) -> bool:
+def is_bounded(case: Case) -> bool:
+    """Can memory be planned for the results?"""
     shapes = [Shape(s.dims, s.dtype) for s in case.specs]
     results = case.op.infer(shapes, case.op.canonical(case.attrs, shapes))
     return all(s.max is not None for r in results for s in measured_in(r.dims))

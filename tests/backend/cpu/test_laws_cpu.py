@@ -1,0 +1,55 @@
+"""Every op that the CPU backend claims computes what the reference does.
+
+The whole matrix, of all cases on all instruction sets, is `python -m tests.backend.cpu.matrix`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from rlx.backends.cpu.backend import WHY_DENSE
+from rlx.backends.cpu.isa import ISAS, NEON, why_not
+from rlx.op import Op, lookup
+from tests.backend.cpu.laws import CLAIMED, DRAWN, REFUSED, batch, chunks, code_for, refusal, wrong
+
+CASES = 6
+DENSE = frozenset({
+    "qr", "svd", "svdvals", "eigh", "solve", "inverse", "slogdet", "det", "pinv",
+    "spd_exp", "spd_log", "spd_sqrt", "spd_power",
+})  # fmt: skip
+"""Factorisations, and what is spelled in them."""
+
+
+def names(ops: Sequence[Op]) -> str:
+    return f"{ops[0].name}-{ops[-1].name}"
+
+
+@pytest.mark.parametrize("op", CLAIMED, ids=lambda o: o.name)
+def test_an_op_means_the_same(op: Op) -> None:
+    assert wrong(batch([op], 0, CASES), "cpu") == []
+
+
+@pytest.mark.parametrize("isa", ["avx2", "sse2"])
+@pytest.mark.parametrize("ops", chunks(CLAIMED, 8), ids=names)
+def test_ops_mean_the_same_on_other_instruction_sets(isa: str, ops: Sequence[Op]) -> None:
+    if why := why_not(ISAS[isa]):
+        pytest.skip(why)
+    assert wrong(batch(ops, CASES, 1), f"cpu:{isa}") == []
+
+
+@pytest.mark.parametrize("ops", chunks(CLAIMED[::5], 8), ids=names)
+def test_code_for_aarch64_is_made(ops: Sequence[Op]) -> None:
+    code = code_for(batch(ops, 0, 1), NEON)
+    assert code.arch == "aarch64"
+    assert "run" in code.exports
+
+
+def test_only_factorisations_are_refused() -> None:
+    assert {o.name for o in DRAWN} & REFUSED == DENSE
+
+
+@pytest.mark.parametrize("name", sorted(DENSE))
+def test_a_refusal_says_why(name: str) -> None:
+    assert WHY_DENSE in (refusal(lookup(name)) or "")
