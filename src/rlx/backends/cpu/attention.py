@@ -89,17 +89,16 @@ def _given(form: Form, made: Buffer) -> tuple[Buffer, ...]:
 
 
 def _tiling(form: Form, machine: Machine) -> Tiling:
-    """Tiles of one vector of rows are as fast as wider ones, as long as keys and values come from
-    a cache, and waste less on the last rows."""
+    """With AVX-512, whose instructions take one number from memory for all lanes, tiles of one
+    vector of rows are as fast as wider ones, as long as keys and values come from a cache, and
+    waste less on the last rows and on keys that only some rows see."""
     isa, rows = machine.isa, form.rows
     lanes = isa.lanes(form.dtype)
     if is_static(rows) and rows <= lanes:
-        return _tiles(form, 12 if isa.registers >= 32 else 8, 1, _least_lanes(rows, lanes))
-    if isa.registers < 32:
-        return _tiles(form, 6 if isa.has_fma else 4, 2, lanes)
+        return _tiles(form, isa, 1, _least_lanes(rows, lanes))
     each = form.traffic // dim_max(1, form.batch * form.kv_heads)
-    is_far = lower_bound(each) > machine.cache_bytes // 2
-    return _tiles(form, *((6, 4) if is_far else (12, 1)), lanes)
+    is_near = lower_bound(each) <= machine.cache_bytes // 2
+    return _tiles(form, isa, 1 if isa.has_masks and is_near else isa.registers // 8, lanes)
 
 
 def _least_lanes(rows: int, most: int) -> int:
@@ -110,8 +109,10 @@ def _least_lanes(rows: int, most: int) -> int:
     return lanes
 
 
-def _tiles(form: Form, most: int, vectors: int, lanes: int) -> Tiling:
-    """Tiles of numbers of lines that leave none over."""
+def _tiles(form: Form, isa: Isa, vectors: int, lanes: int) -> Tiling:
+    """Tiles of numbers of lines that leave none over; the most take three quarters of the
+    registers, or, where products need one of their own, half."""
+    most = min(12, isa.registers * (3 if isa.has_fma else 2) // 4 // vectors)
     sizes = (most, max(2, 4 // vectors), 1)
     keys, depth = form.keys, form.value_depth
     if is_static(keys) and is_static(depth) and not form.is_positional:
