@@ -10,6 +10,7 @@ import pytest
 import rlx
 from rlx.draw import Draw, Spec
 from rlx.ir.interpret import evaluate
+from rlx.ir.layout import Layout
 from rlx.kernel.expr import Kernel, Load, Reduce
 from rlx.kernel.form import NotALoop, form
 from rlx.kernel.interpret import run
@@ -131,3 +132,24 @@ def test_what_is_no_loop_says_why() -> None:
     values, _ = g.top_k(g.input("x", rlx.Shape([8])), k=2)
     with pytest.raises(NotALoop, match="a partial sort is an algorithm of its own"):
         form(values.inputs[0])
+
+
+def test_a_reshape_by_itself_is_a_copy_in_the_order_of_memory() -> None:
+    """Neither side's dims nest in the other's, and one side may have gaps."""
+    g = rlx.Graph("reshape")
+    node = g.reshape(g.input("x", rlx.Shape([6, 4])), dims=(8, 3))
+    x = np.arange(24, dtype="f4").reshape(6, 4)
+    np.testing.assert_array_equal(run(form(node), [x], {})[0], x.reshape(8, 3))
+    gaps = Layout((6, 4), (5, 1))
+    wide = np.arange(30, dtype="f4")
+    (got,) = run(form(node, [gaps]), [wide], {})
+    np.testing.assert_array_equal(got, wide.reshape(6, 5)[:, :4].reshape(8, 3))
+    with pytest.raises(NotALoop, match="do not nest"):
+        form(node, [gaps], [Layout((8, 3), (4, 1))])
+
+
+def test_what_is_empty_has_no_loops() -> None:
+    g = rlx.Graph("empty")
+    kernel = form(g.group_norm(g.input("x", rlx.Shape([1, 3, 0, 5])), groups=3))
+    assert kernel.stores == ()
+    assert run(kernel, [np.zeros((1, 3, 0, 5), "f4")], {})[0].shape == (1, 3, 0, 5)

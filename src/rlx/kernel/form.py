@@ -62,9 +62,13 @@ def form(
     Layouts say where the elements of operands and results lie in their buffers; without them,
     side by side.
     """
-    body = spelled_out(body_of(node))
+    body = body_of(node)
     given = operands or [Layout.contiguous(i.shape.dims) for i in node.inputs]
     made = results or [Layout.contiguous(o.shape.dims) for o in body.outputs]
+    simple = _nothing(node, body) or _reshaping(node, body, given, made)
+    if simple is not None:
+        return simple
+    body = spelled_out(body)
     cuts: dict[str, list[DimLike]] = {}
     for _ in range(MAX_ROUNDS):
         try:
@@ -73,6 +77,37 @@ def form(
             name = cut.axis.name.split(".")[0]
             cuts.setdefault(name, []).append(cut.inner)
     raise NotALoop(f"{node.label}: its reshapes do not nest")
+
+
+def _nothing(node: Node, body: Graph) -> Kernel | None:
+    """What has no elements has no loops."""
+    shapes = tuple(o.shape for o in body.outputs)
+    if any(s.num_elements != 0 for s in shapes):
+        return None
+    return Kernel(node.op, (), (), tuple(n.shape for n in node.inputs), shapes)
+
+
+def _reshaping(
+    node: Node, body: Graph, given: Sequence[Layout], made: Sequence[Layout]
+) -> Kernel | None:
+    """A reshape by itself copies in the order of memory: over the dims of the one side under
+    which the other has a layout, nested or not."""
+    output = body.outputs[0]
+    if len(body.outputs) != 1 or output.op != "reshape" or output.inputs[0].op != "input":
+        return None
+    operand = output.inputs[0]
+    number = body.inputs.index(operand)
+    read: Layout | None = given[number].reshaped(output.shape.dims)
+    write: Layout | None = made[0]
+    if read is None:
+        read, write = given[number], made[0].reshaped(operand.shape.dims)
+    if write is None:
+        return None
+    axes = tuple(Axis(f"d{i}", d) for i, d in enumerate(read.dims))
+    at = tuple((Digit(Affine.of(a), a.extent),) if a.extent != 1 else ZERO for a in axes)
+    value = Exprs().load(number, flat_index(at, read), operand.shape.dtype)
+    store = Store(0, flat_index(at, write), value)
+    return Kernel(node.op, axes, (store,), tuple(n.shape for n in node.inputs), (output.shape,))
 
 
 def body_of(node: Node) -> Graph:
@@ -145,7 +180,8 @@ class _Former:
         self.memo: dict[Read, Expr] = {}
         self.reads: dict[Read, list[Read]] = {}
         self.fold_axes: dict[tuple[Node, int], Position] = {}
-        self.main = max((o.shape for o in body.outputs), key=lambda s: s.rank)
+        filled = (o.shape for o in body.outputs if o.shape.num_elements != 0)
+        self.main = max(filled, key=lambda s: s.rank)
         self.space = [self.axis(f"d{i}", d) for i, d in enumerate(self.main.dims)]
 
     def axis(self, name: str, extent: DimLike) -> Position:
@@ -161,7 +197,8 @@ class _Former:
         return (*digits, Digit(Affine.of(Axis(last, extent)), extent))
 
     def kernel(self, node: Node) -> Kernel:
-        stores = tuple(self._store(i, o) for i, o in enumerate(self.body.outputs))
+        outputs = [o for o in enumerate(self.body.outputs) if o[1].shape.num_elements != 0]
+        stores = tuple(self._store(i, o) for i, o in outputs)
         axes = tuple(d.at.terms[0][0] for p in self.space for d in p)
         shapes = tuple(n.shape for n in node.inputs)
         return Kernel(node.op, axes, stores, shapes, tuple(o.shape for o in self.body.outputs))

@@ -53,15 +53,13 @@ class _Run:
         for node in self.kernel.nodes:
             with np.errstate(all="ignore"):
                 self.values[node] = self.value(node)
-        made: list[Array] = []
+        shapes = [r.bind(self.sizes) for r in self.kernel.results]
+        made = [np.empty(int(np.prod(s.static_dims)), s.dtype.numpy) for s in shapes]
         for store in self.kernel.stores:
-            shape = self.kernel.results[store.result].bind(self.sizes)
-            flat = np.empty(int(np.prod(shape.static_dims)), shape.dtype.numpy)
-            if flat.size:
+            if made[store.result].size:
                 at = self.affine(store.at)
-                flat[at] = np.broadcast_to(self.values[store.value], at.shape)
-            made.append(flat.reshape(shape.static_dims))
-        return made
+                made[store.result][at] = np.broadcast_to(self.values[store.value], at.shape)
+        return [flat.reshape(s.static_dims) for flat, s in zip(made, shapes)]
 
     def affine(self, index: Affine) -> Array:
         """The index at every point of the axes it varies with."""

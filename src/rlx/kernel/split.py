@@ -46,11 +46,11 @@ def _heads(kernel: Kernel) -> tuple[Reduce, ...]:
 
 
 def _is_long(r: Reduce) -> bool:
-    extents = [a.extent for a in r.free]
-    if not all(map(is_static, (r.axis.extent, *extents))):
+    length, count = r.axis.extent, product(a.extent for a in r.free)
+    if not (is_static(length) and is_static(count)):
         return False
     is_held = r.dtype is not DType.BOOL and r.dtype.compute is r.dtype
-    return is_held and r.axis.extent >= 4 * MIN_CHUNK and product(extents) <= FEW
+    return is_held and length >= 4 * MIN_CHUNK and count <= FEW
 
 
 def _place(outer: tuple[Axis, ...], chunk: Axis) -> Affine:

@@ -3,18 +3,19 @@ a few at a time, so that memory is read along its rows and not in narrow columns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rlx.backends.cpu.folds import fold
 from rlx.backends.cpu.ir import Bound, Vec
 from rlx.backends.cpu.reductions import Reductions
-from rlx.kernel.expr import Axis, Expr, Load, Reduce, Store
+from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, Store
 from rlx.kernel.schedule import ROW_WIDTH
 
 TOGETHER = 4
 """Rows that are added up before the running values are read and written."""
-Values = dict[tuple[Expr, int], Vec]
+Hoisted = tuple[dict[tuple[Expr, int], Vec], dict[Affine, Bound]]
+"""Values and offsets that are the same along a row."""
 
 
 class Rows(Reductions):
@@ -27,12 +28,13 @@ class Rows(Reductions):
         for piece in self.cuts.pieces(axis):
             first, last = self.ends(piece, is_shared)
             low = piece.low[0] - piece.low[1]
-            with self.scope(decided={**self.at.decided, **piece.decided}, piece_low=low):
-                with self.code.count(first, last, ROW_WIDTH) as start:
-                    end = self.code.least(self.code.i64("add", start, ROW_WIDTH), last)
-                    with self.scope(row_start=start):
-                        self.fold_down(axis, start, end, [s.value for s in stores])
-                        self.blocks(axis, start, end, body)
+            decided = {**self.at.decided, **piece.decided}
+            step = self.code.count(first, last, ROW_WIDTH)
+            with self.scope(decided=decided, piece_low=low), step as start:
+                end = self.code.least(self.code.i64("add", start, ROW_WIDTH), last)
+                with self.scope(row_start=start):
+                    self.fold_down(axis, start, end, [s.value for s in stores])
+                    self.blocks(axis, start, end, body)
 
     def fold_down(self, lane: Axis, low: Bound, high: Bound, roots: Sequence[Expr]) -> None:
         """Make all running values, those over the same axis together."""
@@ -70,27 +72,28 @@ class Rows(Reductions):
         """Some rows to the running values; what is the same along a row is made before it."""
         axis = group[0].axis
         places = [{axis: self.code.i64("add", row, n)} for n in range(count)]
-        made: list[tuple[Values, dict[object, Bound]]] = []
-        for place in places:
-            with self.scope(index={**self.at.index, **place}, lane=lane):
-                nodes = self.live_outside([r.args[0] for r in group])
-                for node in nodes:
-                    if isinstance(node, Load):
-                        self.base(node.at)
-                self.hoist(r.args[0] for r in group)
-                made.append((self.at.values, dict(self.at.offsets)))
+        made = [self.hoisted(group, lane, place) for place in places]
 
         def add() -> None:
-            rows: list[Values] = []
+            rows: list[dict[tuple[Reduce, int], Vec]] = []
             for place, (values, offsets) in zip(places, made):
                 index = {**self.at.index, **place}
-                with self.scope(index=index, values=dict(values), offsets=offsets):
+                with self.scope(index=index, values=dict(values), offsets=dict(offsets)):
                     rows.append(self.bodies(group))
             for r, copy in rows[0]:
                 total = self.pairwise(r, [found[r, copy] for found in rows])
                 self.to_scratch(r, copy, fold(r, self.from_scratch(r, copy), total))
 
         self.blocks(lane, *ends, add)
+
+    def hoisted(self, group: Sequence[Reduce], lane: Axis, place: Mapping[Axis, Bound]) -> Hoisted:
+        bodies = [r.args[0] for r in group]
+        with self.scope(index={**self.at.index, **place}, lane=lane):
+            for node in self.live_outside(bodies):
+                if isinstance(node, Load):
+                    self.base(node.at)
+            self.hoist(bodies)
+            return self.at.values, self.at.offsets
 
     def bodies(self, group: Sequence[Reduce]) -> dict[tuple[Reduce, int], Vec]:
         copies = range(self.at.copies)
