@@ -79,6 +79,24 @@ def test_calls_and_constants(isa):
     assert call(loaded, "chosen", 4) == blob.exports["other"] - blob.exports["chosen"]
 
 
+ALIGNED = """
+@small = internal constant i8 5
+@wide = internal constant [16 x float] zeroinitializer, align 64
+define i64 @place(i64 %n) {
+  %v = load volatile i8, ptr @small
+  %a = ptrtoint ptr @wide to i64
+  ret i64 %a
+}
+"""
+
+
+def test_constants_are_aligned():
+    """Behind code of every length."""
+    for pad in range(0, 64, 7):
+        text = ALIGNED + f"define void @pad() prefix [{pad + 1} x i8] zeroinitializer {{\n"
+        assert call(Loaded(compiled(text + "  ret void\n}", host())), "place", 0) % 64 == 0
+
+
 def test_code_is_not_writable():
     loaded = Loaded(compiled(TABLE, host()))
     start = loaded.address("pick") & -4096

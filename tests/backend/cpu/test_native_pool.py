@@ -31,6 +31,19 @@ def test_every_unit_is_done_once(threads):
         assert (data[:units] == 5).all()
         assert not data[units:].any()
         assert sum(done) == 5 * units
+        open_or_inside = support().pool._memory[Place.STATE] & 0xFFFFFFFF
+        assert open_or_inside == 0
+
+
+def test_the_caller_waits_for_those_inside():
+    """A chunk for each, over and over: the worker begins later, so it often ends later."""
+    units, grain, rounds = 2 << 13, 1 << 13, 60
+    for turn in range(100):
+        data = np.zeros(units, np.int32)
+        _, done = call_marks(data, units, grain, rounds, 2)
+        assert (data == rounds).all(), turn
+        assert sum(done) == rounds * units
+        assert support().pool._memory[Place.STATE] & 0xFFFFFFFF == 0
 
 
 def test_workers_take_part():
@@ -87,7 +100,7 @@ def run_alone(text: str) -> str:
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
     )
     assert made.returncode == 0, made.stderr
     return made.stdout
