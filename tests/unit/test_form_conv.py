@@ -61,6 +61,8 @@ def test_drawn_convolutions(op: str) -> None:
         inputs = [g.input(f"x{i}", Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
         g.set_outputs([g.node(case.op, inputs, case.attrs)])
         (want,) = evaluate(g, {f"x{i}": a for i, a in enumerate(arrays)})
+        if want.size == 0:  # which is no work
+            continue
         check(g.outputs[0], arrays, want, {})
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rlx.dim import Dim, DimLike, exact_div, product
 from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
@@ -102,7 +104,7 @@ class _Parts:
     @classmethod
     def of(cls, body: Graph, given: Sequence[Layout], made: Sequence[Layout]) -> _Parts:
         anchor = _anchor_of(body)
-        left, right = (form(region_of(body, [x]), given) for x in anchor.inputs)
+        left, right = (operand_of(body, x, given) for x in anchor.inputs)
         dims = anchor.shape.dims
         unknown = Layout(dims, tuple(stride_of(i) for i in range(len(dims))))
         after = form(region_of(body, body.outputs, anchor), [*given, unknown], made)
@@ -217,6 +219,16 @@ def region_of(body: Graph, outputs: Sequence[Node], cut: Node | None = None) -> 
     whole.traces_lines = False
     inputs = [whole.input(n.attrs["name"], n.shape) for n in part.inputs]
     return whole.node("region", inputs, {"body": part})
+
+
+def operand_of(body: Graph, x: Node, given: Sequence[Layout]) -> Kernel:
+    """The loop kernel of an operand. One without elements is zero wherever nobody looks."""
+    if x.shape.num_elements != 0:
+        return form(region_of(body, [x]), given)
+    axes = tuple(Axis(f"d{i}", d) for i, d in enumerate(x.shape.dims))
+    dtype = x.shape.dtype
+    store = Store(0, Affine(), Exprs().const(np.zeros((), dtype.numpy), dtype))
+    return Kernel(body.name, axes, (store,), tuple(n.shape for n in body.inputs), (x.shape,))
 
 
 def refuse_folds(kernel: Kernel, anchor: Node) -> None:

@@ -28,6 +28,7 @@ from rlx.kernel.form_contract import (
     Refined,
     digits_of,
     load_of,
+    operand_of,
     refuse_folds,
     region_of,
     stride_of,
@@ -117,7 +118,7 @@ class _Conv:
         (anchor,) = anchors
         attrs = {k: v for k, v in anchor.attrs.items() if k != "groups"}
         windows = Windows(anchor.inputs[1].shape.dims[2:], **attrs)
-        image, kernels = (form(region_of(body, [x]), given) for x in anchor.inputs)
+        image, kernels = (operand_of(body, x, given) for x in anchor.inputs)
         dims = anchor.shape.dims
         unknown = Layout(dims, tuple(stride_of(i) for i in range(len(dims))))
         after = form(region_of(body, body.outputs, anchor), [*given, unknown], made)

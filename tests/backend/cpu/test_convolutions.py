@@ -59,6 +59,8 @@ def test_drawn_convolutions(isa: Isa) -> None:
         g = Graph("g")
         inputs = [g.input(f"x{i}", Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
         g.set_outputs([g.node(case.op, inputs, case.attrs)])
+        if g.outputs[0].shape.num_elements == 0:  # which is no work
+            continue
         constants = frozenset({1} if seed % 2 else ())
         step = Step.alone(g.outputs[0], Machine(isa), constants)
         drawn.append((g, draw.arrays(case), make_conv(step, f"c{seed}")))

@@ -206,7 +206,7 @@ def test_results_lie_along_the_columns_and_constants_go_right(
 def test_few_rows_read_their_operand_in_place() -> None:
     def is_packed(m: DimLike, *, is_constant: bool = False) -> bool:
         g = Graph("g")
-        node = g.matmul(g.input("x", Shape([m, 8])), g.input("w", Shape([8, 5])))
+        node = g.matmul(g.input("x", Shape([m, 80])), g.input("w", Shape([80, 500])))
         return is_worth_packing(form_contract(node), is_constant=is_constant)
 
     assert not is_packed(1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.isa import Isa
-from rlx.dim import DimLike, dim_max, is_static
+from rlx.dim import DimLike, dim_max, is_static, provably_le
 from rlx.dtype import DType
 from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
@@ -39,6 +39,10 @@ FEW_ROWS = 24
 
 
 FEW_DOTS = 4
+
+
+NEAR_BYTES = 1 << 15
+"""A matrix up to this size stays in the first cache whatever its strides."""
 
 
 class NoGemm(UnsupportedError):
@@ -183,7 +187,8 @@ def is_worth_packing(contract: Contract, *, is_constant: bool) -> bool:
     a cache and drive each other out. Windows overlap: packed they would be many times as much."""
     if is_constant or not reads_in_place(contract):
         return True
-    if is_windowed(contract):
+    size = extent_of((*contract.inner, contract.columns)) * contract.right.dtype.itemsize
+    if is_windowed(contract) or provably_le(size, NEAR_BYTES):
         return False
     rows = contract.rows.extent
     return not is_static(rows) or rows > FEW_ROWS
