@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from rlx.backends.cpu.emit import module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.jit import Native, assembled
 from rlx.backends.cpu.task import Machine, Recipe, Step
-from rlx.dim import Dim, DimLike
+from rlx.dim import Dim, DimLike, evaluate
 from rlx.draw import Draw
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
@@ -225,6 +225,36 @@ def test_what_a_row_gives_does_not_depend_on_its_neighbours() -> None:
     few = Trial(trial.node, trial.operands, trial.results, [q[:, :9], k, v],
                 {"b": 1, "s": 9, "k": 70})  # fmt: skip
     assert ran("plain", trial, host())[:, :9].tobytes() == ran("plain", few, host()).tobytes()
+
+
+def test_bits_do_not_depend_on_the_tile() -> None:
+    """Keys and values that fill a cache are read by wider tiles."""
+    work = STATIC["known causal"]
+    trial, node = work.trial((1, 37, 70), 3), work.node()
+    step = Step(node, *work.layouts(node), Machine(host(), cache_bytes=64))
+    recipe = attention.make(step, "far")
+    assert recipe.tasks[0].units != compiled(host())[1]["known causal"].tasks[0].units
+    (got,) = Run(trial, recipe, Native(text_of([recipe], host()), host())).run("one by one")
+    assert got.tobytes() == ran("known causal", trial, host()).tobytes()
+
+
+def test_one_query_and_many_are_one_recipe() -> None:
+    """Where it is not known which, a call has units of one kind only, and the bits of one query
+    are those of code for one."""
+    _, recipes = compiled(host())
+    for queries in (0, 1, 2):
+        units = [evaluate(t.units, {"b": 2, "s": queries, "k": 70}) for t in recipes["bias"].tasks]
+        assert [u > 0 for u in units] == [queries > 1, queries == 1, queries == 1]
+    work = WORKS["plain"]
+    trial = work.trial((2, 1, 700), 3)
+    known = replace(work, dims=(B, 1, K))
+    node = known.node()
+    recipe = attention.make(Step(node, *known.layouts(node), Machine(host())), "one")
+    native = Native(text_of([recipe], host()), host())
+    same = Trial(node, *known.layouts(node), trial.arrays, trial.sizes)
+    assert Run(same, recipe, native).run("once")[0].tobytes() == (
+        ran("plain", trial, host()).tobytes()
+    )
 
 
 def test_not_a_number_stays_in_its_row() -> None:
