@@ -111,7 +111,7 @@ class Worker:
 
 def prepare(workload: str, peers: Iterable[Peer]) -> None:
     """What the workers read from disk."""
-    needs = ["--onnx"] if any(p.needs_onnx and not p.missing() for p in peers) else []
+    needs = ["--onnx"] if any(p.needs_onnx and not p.excuse(workload) for p in peers) else []
     command = [sys.executable, "-m", "bench.prepare", workload, *needs]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -139,7 +139,7 @@ def measure(workload: str, peers: list[str], plan: Plan, tell: Callable[[str], N
 def _started(row: Row, workload: str, plan: Plan, stack: ExitStack) -> Worker | None:
     """The row's worker, ready and stopped; if there is none, the row says why."""
     peer = PEERS[row.peer]
-    row.why = _excuse(peer, workload)
+    row.why = peer.excuse(workload)
     if row.why:
         return None
     worker = Worker(peer, workload, plan)
@@ -151,12 +151,6 @@ def _started(row: Row, workload: str, plan: Plan, stack: ExitStack) -> Worker | 
         return None
     worker.signal(signal.SIGSTOP)
     return worker
-
-
-def _excuse(peer: Peer, workload: str) -> str:
-    if missing := peer.missing():
-        return f"absent: {', '.join(missing)} not installed"
-    return peer.cannot.get(workload[0], "")
 
 
 def _round(

@@ -25,7 +25,8 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A row of the tables. `home` has prepare(workload, threads, **options) -> Runner."""
+    """A row of the tables. `home` has prepare(workload, threads, **options) -> Runner; `cannot`
+    says of workloads, by how their names begin, why they are not run."""
 
     name: str
     home: str
@@ -38,6 +39,12 @@ class Peer:
 
     def missing(self) -> list[str]:
         return [m for m in self.modules if importlib.util.find_spec(m) is None]
+
+    def excuse(self, workload: str) -> str:
+        """Why it has no time for this workload; nothing if it can be timed."""
+        if missing := self.missing():
+            return f"absent: {', '.join(missing)} not installed"
+        return next((why for n, why in self.cannot.items() if workload.startswith(n)), "")
 
     def version(self) -> str:
         return metadata.version(self.distribution)
@@ -65,7 +72,8 @@ PEERS = {
              environment={"TORCHINDUCTOR_COMPILE_THREADS": "1"}),
         Peer("jax", "jax_peer", "jax", ("jax",)),
         Peer("iree", "iree_peer", "iree-base-compiler", ("iree", "jax"), cannot=NO_SPECTRA),
-        Peer("tinygrad", "tinygrad_peer", "tinygrad", ("tinygrad",), cannot=NO_SPECTRA,
+        Peer("tinygrad", "tinygrad_peer", "tinygrad", ("tinygrad",),
+             cannot={**NO_SPECTRA, "C_32": "left out: takes seconds per call"},
              environment={"DEV": "CPU" if shutil.which("clang") else "CPU:X86"}),
     )
 }  # fmt: skip
