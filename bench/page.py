@@ -54,7 +54,7 @@ def summary(found: dict[str, tuple[dict[str, Any], list[Line]]]) -> list[str]:
     rows: list[tuple[str, ...]] = []
     for name, (run, lines) in found.items():
         timed = [line for line in lines if line.median_us is not None and line.is_right]
-        ours = min((x for x in timed if x.peer in OURS), key=_median, default=None)
+        ours = _ours(lines)
         best = min((x for x in timed if x.peer not in OURS), key=_median, default=None)
         rows.append((
             f"{name}: {run['workloads'][name]['about']}",
@@ -65,6 +65,27 @@ def summary(found: dict[str, tuple[dict[str, Any], list[Line]]]) -> list[str]:
             duration(run["workloads"][name]["floor_us"]) if run["limits"] else "",
         ))  # fmt: skip
     return table(("workload", "rlx", "best peer", "ratio", "", "floor"), rows)
+
+
+def standing(found: dict[str, tuple[dict[str, Any], list[Line]]]) -> list[str]:
+    """Where rlx wins and where it does not, in a line each."""
+    where: dict[str, list[str]] = {}
+    for name, (_, lines) in found.items():
+        where.setdefault(_verdict(_ours(lines)).removesuffix(", noisy"), []).append(name)
+    meaning = {
+        "ahead": "Ahead of every peer",
+        "beside": f"Within {GOAL:g}× of the best",
+        "behind": "Behind",
+        "does not run": "Does not run",
+        "no peer": "Without a peer",
+    }
+    return [f"- {said}: {', '.join(where[k])}." for k, said in meaning.items() if k in where]
+
+
+def _ours(lines: list[Line]) -> Line | None:
+    """The faster of our rows."""
+    timed = [x for x in lines if x.peer in OURS and x.median_us is not None and x.is_right]
+    return min(timed, key=_median, default=None)
 
 
 def _median(line: Line) -> float:
@@ -152,7 +173,7 @@ def text() -> str:
     made = ["# Results", ""]
     if found:
         run = max((run for run, _ in found.values()), key=lambda r: r["date"])
-        made += [*machine(run), "", *summary(found), ""]
+        made += [*machine(run), "", *summary(found), "", *standing(found), ""]
     made += [METHOD, *checks(), *rooflines()]
     made += ["", "## Workloads", *details(found)] if found else []
     return "\n".join(made) + "\n"

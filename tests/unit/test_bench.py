@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rlx
-from bench import cache
+from bench import cache, page, results_file
 from bench.conductor import Measured, Row
 from bench.large import case_of
+from bench.machine import description
 from bench.rooflines import LEFT_OUT, graph_of
-from bench.table import lines, text
+from bench.table import Line, lines, text
 from bench.workload import Workload, errors
 from bench.workloads import chosen, dense, llama, minilm, resnet, spectral
 from rlx.op import table
@@ -114,3 +117,30 @@ def test_every_op_has_a_large_case_or_a_reason() -> None:
 
 OTHERS = {"item", "arange", "custom"}
 FAIR = {"error": 1e-7, "one_s": 1e-3, "setup_s": 0.1, "peak_mb": 10}
+
+
+def test_the_page_says_where_we_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two runs of a workload the newer one counts."""
+    monkeypatch.setattr(results_file, "ROOT", tmp_path)
+    for day, ours in ((1, 400.0), (2, 100.0)):
+        rows = [Row("rlx", setup=FAIR, turns=[[ours]]), Row("jax", setup=FAIR, turns=[[200.0]])]
+        made = lines(Measured("B_tiny", rows, [1.0]), dense.tiny(6, 2), 0.05)
+        results_file.save(f"day{day}", a_run(f"2026-01-0{day} 10:00", made))
+    page.write()
+    shown = (tmp_path / "README.md").read_text()
+    assert "- Ahead of every peer: B_tiny." in shown
+    assert "0.1 µs" in shown
+    assert "0.50×" in shown
+    assert "Behind" not in shown
+
+
+def a_run(date: str, made: list[Line]) -> dict[str, Any]:
+    return {
+        "date": date,
+        "machine": description(),
+        "limits": {"gflops": 1, "read_gb_s": 1, "copy_gb_s": 1, "cache_gb_s": 1},
+        "plan": {"threads": 2},
+        "versions": {"jax": "1"},
+        "workloads": {"B_tiny": {"about": "three layers", "floor_us": 0.05}},
+        "lines": [line.as_dict() for line in made],
+    }
