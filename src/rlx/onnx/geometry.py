@@ -1,0 +1,117 @@
+"""Where windows lie: the attributes that convolutions and pools share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlx import ops
+from rlx.dim import Dim, DimLike, dim_max
+from rlx.errors import GraphError
+from rlx.ir.mir import Node
+from rlx.onnx.call import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Kernel, stride and dilation per axis; padding before the data, then after it."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[DimLike, ...]
+    ceil: bool = False
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation))
+
+    @property
+    def is_plain(self) -> bool:
+        """Is the padding known, and never all that a window sees?"""
+        return all(
+            isinstance(p, int) and 0 <= p < s for p, s in zip(self.padding, (*self.spans,) * 2)
+        )
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
+
+    @property
+    def bare(self) -> dict[str, Any]:
+        """The same for an image that has its padding already."""
+        return {**self.attrs, "padding": (0,) * len(self.padding)}
+
+    def around(self, x: Node, value: float) -> Node:
+        """The image with its padding as elements; less than none cuts elements off."""
+        axes = len(self.kernel)
+        low, high = (0, 0, *self.padding[:axes]), (0, 0, *self.padding[axes:])
+        return with_borders(x, low, high, value)
+
+
+def geometry(call: Call, image: Sequence[DimLike], kernel: Sequence[DimLike]) -> Geometry:
+    """Of a node over an image with these sizes, from its attributes."""
+    sizes = tuple(_static(call, k) for k in kernel)
+    axes = len(image)
+    stride = per_axis(call, "strides", axes, 1)
+    dilation = per_axis(call, "dilations", axes, 1)
+    if len(sizes) != axes:
+        raise GraphError(f"{call.label}: a kernel of {len(sizes)} axes, an image of {axes}")
+    auto = call.attr("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        padding = per_axis(call, "pads", 2 * axes, 0)
+        return Geometry(sizes, stride, dilation, padding, bool(call.attr("ceil_mode", 0)))
+    plain = Geometry(sizes, stride, dilation, (0,) * (2 * axes))
+    return plain if auto == "VALID" else _same(call, plain, image, auto)
+
+
+def per_axis(call: Call, name: str, count: int, default: int) -> tuple[int, ...]:
+    found = tuple(call.attr(name) or (default,) * count)
+    if len(found) != count:
+        raise GraphError(f"{call.label}: {name} has {len(found)} numbers, expected {count}")
+    return found
+
+
+def _same(call: Call, plain: Geometry, image: Sequence[DimLike], auto: str) -> Geometry:
+    """As many windows as strides fit; an odd element goes to the end, or to the beginning."""
+    totals = [
+        dim_max(0, ((n + s - 1) // s - 1) * s + span - n) if s > 1 else span - 1
+        for n, s, span in zip(image, plain.stride, plain.spans)
+    ]
+    return Geometry(plain.kernel, plain.stride, plain.dilation, halves(call, totals, auto))
+
+
+def halves(call: Call, totals: Sequence[DimLike], auto: str) -> tuple[DimLike, ...]:
+    """Padding cut in two, begins then ends; SAME_UPPER has the greater half at the end."""
+    if auto not in ("SAME_UPPER", "SAME_LOWER", "NOTSET", ""):
+        raise GraphError(f"{call.label}: auto_pad {auto!r} is not one ONNX has")
+    less = tuple(t // 2 for t in totals)
+    more = tuple(t - h for t, h in zip(totals, less))
+    return (*less, *more) if auto == "SAME_UPPER" else (*more, *less)
+
+
+def _static(call: Call, size: DimLike) -> int:
+    if isinstance(size, Dim):
+        raise call.unsupported(f"a kernel has the size {size}, which is not known")
+    return int(size)
+
+
+def with_borders(
+    x: Node, low: Sequence[DimLike], high: Sequence[DimLike], value: float = 0.0
+) -> Node:
+    """x with more elements of a value on each axis, or with fewer where a number is negative."""
+    cuts = [(_negative(a), _negative(b)) for a, b in zip(low, high)]
+    if any(a or b for a, b in cuts):
+        stops = [d - b for d, (_, b) in zip(x.shape.dims, cuts)]
+        x = ops.slice(x, starts=tuple(a for a, _ in cuts), stops=tuple(stops),
+                      steps=(1,) * len(cuts))  # fmt: skip
+    low, high = ([0 if _negative(a) else a for a in side] for side in (low, high))
+    if all(isinstance(a, int) and a == 0 for a in (*low, *high)):
+        return x
+    return ops.pad(x, low=tuple(low), high=tuple(high), value=value)
+
+
+def _negative(amount: DimLike) -> int:
+    """How much an amount cuts off."""
+    return -amount if isinstance(amount, int) and amount < 0 else 0

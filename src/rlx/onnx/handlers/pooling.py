@@ -1,0 +1,112 @@
+"""Pools of windows and of whole images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.compose import filled
+from rlx.dim import DimLike
+from rlx.ir.mir import Node
+from rlx.onnx.call import Call
+from rlx.onnx.geometry import Geometry, geometry, per_axis, with_borders
+from rlx.onnx.handlers import handles
+
+
+def _geometry(call: Call) -> Geometry:
+    return geometry(call, call.shape(0).dims[2:], call.required("kernel_shape"))
+
+
+@handles("MaxPool")
+def max_pool(call: Call) -> Node | tuple[Node, ...]:
+    x, found = call.node(0), _geometry(call)
+    if call.wants(1):
+        return _with_indices(call, x, found)
+    how: dict[str, Any] = {"kernel": found.kernel, "ceil": found.ceil}
+    if found.is_plain:
+        return ops.max_pool(x, **how, **found.attrs)
+    return ops.max_pool(found.around(x, _lowest(x)), **how, **found.bare)
+
+
+def _with_indices(call: Call, x: Node, found: Geometry) -> tuple[Node, ...]:
+    if not found.is_plain:
+        raise call.unsupported("indices with padding that is not known, or wider than the window")
+    return tuple(
+        ops.max_pool_with_indices(
+            x,
+            kernel=found.kernel,
+            ceil=found.ceil,
+            column_major=bool(call.attr("storage_order", 0)),
+            **found.attrs,
+        )
+    )
+
+
+def _lowest(x: Node) -> float:
+    """What never is the greatest."""
+    dtype = x.shape.dtype
+    return -np.inf if dtype.is_float else float(np.iinfo(dtype.numpy).min)
+
+
+@handles("AveragePool")
+def average_pool(call: Call) -> Node:
+    x, found = call.node(0), _geometry(call)
+    counts = bool(call.attr("count_include_pad", 0))
+    how: dict[str, Any] = {"kernel": found.kernel, "ceil": found.ceil}
+    if found.is_plain:
+        return ops.avg_pool(x, count_include_pad=counts, **how, **found.attrs)
+    made = ops.avg_pool(found.around(x, 0.0), **how, **found.bare)
+    if counts:
+        return made
+    dims = (1, 1, *x.shape.dims[2:])
+    ones = found.around(filled(x, 1.0, dims), 0.0)
+    return ops.div(made, ops.avg_pool(ones, **how, **found.bare))
+
+
+@handles("LpPool")
+def lp_pool(call: Call) -> Node:
+    x, found = call.node(0), _geometry(call)
+    how: dict[str, Any] = {"kernel": found.kernel, "ceil": found.ceil}
+    how["p"] = float(call.attr("p", 2))
+    if found.is_plain:
+        return ops.lp_pool(x, **how, **found.attrs)
+    return ops.lp_pool(found.around(x, 0.0), **how, **found.bare)
+
+
+@handles("GlobalAveragePool")
+def global_average_pool(call: Call) -> Node:
+    return ops.global_avg_pool(call.node(0))
+
+
+@handles("GlobalMaxPool")
+def global_max_pool(call: Call) -> Node:
+    return ops.global_max_pool(call.node(0))
+
+
+@handles("GlobalLpPool")
+def global_lp_pool(call: Call) -> Node:
+    return ops.global_lp_pool(call.node(0), p=float(call.attr("p", 2)))
+
+
+@handles("MaxUnpool")
+def max_unpool(call: Call) -> Node:
+    """Indices count in the image that the windows came from; one of another size that is asked for
+    begins with it."""
+    x = call.node(0)
+    image = _unpooled(call, x)
+    made = ops.max_unpool(x, call.node(1), image=tuple(image))
+    if not call.has(2):
+        return made
+    wanted = call.dims(2)
+    more = [w - d for w, d in zip(wanted, made.shape.dims)]
+    return with_borders(made, (0,) * len(more), more)
+
+
+def _unpooled(call: Call, x: Node) -> list[DimLike]:
+    kernel = call.required("kernel_shape")
+    axes = len(kernel)
+    stride, pads = per_axis(call, "strides", axes, 1), per_axis(call, "pads", 2 * axes, 0)
+    sizes = zip(x.shape.dims[2:], stride, kernel, pads[:axes], pads[axes:], strict=True)
+    return [(n - 1) * s + k - a - b for n, s, k, a, b in sizes]
