@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlx.dtype import DType
-from rlx.kernel.expr import Apply, Choose, Const, Expr, Exprs, Kernel, Load, Reduce, Store
+from rlx.kernel.expr import Apply, Choose, Const, Expr, Exprs, Kernel, Load, Reduce, Size, Store
 from rlx.kernel.form import NotALoop
 from rlx.kernel.spell import copied
 from rlx.op import lookup
@@ -68,6 +68,8 @@ class _Splitter:
         match node:
             case Const():
                 return self.number(node.value.real, kind), self.number(node.value.imag, kind)
+            case Size():
+                return self.exprs.size(node.dim, kind), self.number(0, kind)
             case Load():
                 return self.loaded(node, args, 0), self.loaded(node, args, 1)
             case Choose():
