@@ -8,6 +8,7 @@ better of the two. Times are the least of several runs: what the code can do on 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 import threading
 import time
@@ -245,10 +246,23 @@ def part(call: Call, start: int, stop: int) -> Callable[[int], None]:
     return lambda times: call(start, stop, times)
 
 
-def halves(timed: Timed, task: Task, workers: int) -> list[Callable[[int], None]]:
+def task_seconds(timed: Timed, task: Task, workers: int) -> float:
+    """The least time of a task, chunk by chunk of its units: a long one is always disturbed. What
+    a chunk reads stays in the last cache from one repetition to the next."""
+    calls = [timed.call(task, w) for w in range(workers)]
     units = evaluate(task.units, {})
-    edges = [units * w // workers for w in range(workers + 1)]
-    return [part(timed.call(task, w), edges[w], edges[w + 1]) for w in range(workers)]
+    start = time.perf_counter()
+    calls[0](0, units, 1)
+    chunks = max(1, min(units // workers, round((time.perf_counter() - start) / SECONDS)))
+    edges = [units * c // chunks for c in range(chunks + 1)]
+    return sum(seconds(shares(calls, *pair)) for pair in itertools.pairwise(edges))
+
+
+def shares(calls: Sequence[Call], start: int, stop: int) -> list[Callable[[int], None]]:
+    """The units from start to stop, some for each worker."""
+    count = len(calls)
+    edges = [start + (stop - start) * w // count for w in range(count + 1)]
+    return [part(c, *pair) for c, pair in zip(calls, itertools.pairwise(edges))]
 
 
 def peak_gflops(timed: Timed, isa: Isa) -> float:
@@ -260,8 +274,7 @@ def report(name: str, product: Product, isa: Isa) -> str:
     timed = Timed(product, isa)
     before = peak_gflops(timed, isa)
     tasks = timed.recipe.tasks
-    one = [seconds(halves(timed, t, 1)) for t in tasks]
-    two = [seconds(halves(timed, t, 2)) for t in tasks]
+    one, two = ([task_seconds(timed, t, workers) for t in tasks] for workers in (1, 2))
     peak = max(before, peak_gflops(timed, isa))
     rate = [flops(product) / sum(x) / 1e9 for x in (one, two)]
     read = sum(s.size_bytes for s in product.shapes[:2]) / sum(one) / 1e9
