@@ -21,6 +21,7 @@ from rlx.errors import Error
 from rlx.ir.interpret import infer_binding
 from rlx.op import Array, lookup
 from rlx.runtime.interface import Interface
+from rlx.shape import Shape
 
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -117,7 +118,7 @@ class CpuProgram:
         entry = weights.entry
         assert entry is not None
         shapes = [s for _, s in interface.outputs]
-        direct = [None if s.is_measured else o for s, o in zip(shapes, outputs)]
+        direct = [o if _is_direct(o, s) else None for s, o in zip(shapes, outputs)]
         host = _Host(self.artefact)
         symbols = [sizes.get(s.name, 0) for s in self.artefact.symbols]
         made = entry.invoke(given, direct, host.address, symbols)
@@ -160,6 +161,11 @@ def _number(dim: Any, numbers: Mapping[str, int]) -> int | None:
     """The symbol that a dim is by itself."""
     symbol = dim.symbol if isinstance(dim, Dim) else None
     return None if symbol is None else numbers.get(symbol.name)
+
+
+def _is_direct(out: Array | None, shape: Shape) -> bool:
+    """Can native code write the result where the caller wants it?"""
+    return out is not None and out.flags.aligned and not shape.is_measured
 
 
 def _delivered(made: Array, out: Array | None) -> Array:
