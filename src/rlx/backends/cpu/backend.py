@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -97,9 +96,10 @@ class CpuBackend:
 
         artefact, interface = opened(head, file)
         _require_runs(isa(artefact.isa), file.name)
+        held = Blob.from_bytes(bytes(file.section("support")))
         is_same = head.get("support") == support_key()
-        held = functools.partial(_blob, file, "support") if is_same else self._support
-        return CpuProgram(artefact, interface, self.num_threads, support(held))
+        shared = support((lambda: held) if is_same else self._support)
+        return CpuProgram(artefact, interface, self.num_threads, shared)
 
     @property
     def num_threads(self) -> int:
@@ -110,7 +110,3 @@ def _require_runs(wanted: Isa, what: str) -> None:
     why = why_not(wanted)
     if why:
         raise UnsupportedError(f"{what} cannot run here: {why}. Compile for this machine.")
-
-
-def _blob(file: Sections, section: str) -> Blob:
-    return Blob.from_bytes(bytes(file.section(section)))
