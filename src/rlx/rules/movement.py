@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from rlx import ops
 from rlx.dim import Dim, DimLike, provably_le
 from rlx.draw import Draw
@@ -283,6 +285,29 @@ def _adjacent(first: Node, second: Node, axis: int) -> Node | None:
         return None
     length = a["length"] + b["length"]
     return ops.narrow(first.inputs[0], axis=axis, start=a["start"], length=length)
+
+
+def _spell_run(draw: Draw) -> Node:
+    dims = draw.dims(1, 3)
+    axis = draw.integer(0, len(dims) - 1)
+    dims = tuple(max(1, d) if i == axis else d for i, d in enumerate(dims))
+    x = Graph("spelled").input("x", Shape(dims, draw.dtype("a")))
+    first = draw.integer(0, dims[axis] - 1)
+    run = np.arange(first, draw.integer(first, dims[axis] - 1) + 1)
+    return ops.gather(x, x.graph.constant(run[0] if draw.coin() else run), axis=axis)
+
+
+@rule(lambda x, i, a: ops.gather(x, i, axis=a), sample=_spell_run)
+def gather_of_run(x: Node, i: Node, a: int, node: Node) -> Any:
+    """Gathering neighbours in their order, or one, is a narrow."""
+    if i.op != "constant" or isinstance(x.shape.dims[a], Dim):
+        return None
+    run = i.attrs["value"].array.reshape(-1).astype(np.int64)
+    is_run = run.size > 0 and bool((np.diff(run) == 1).all())
+    if not is_run or run[0] < 0 or run[-1] >= x.shape.dims[a]:
+        return None
+    part = ops.narrow(x, axis=a, start=int(run[0]), length=int(run.size))
+    return ops.reshape(part, dims=node.shape.dims)
 
 
 # -- flip, tile, pad ------------------------------------------------------------------------------
