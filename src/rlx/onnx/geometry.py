@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx import ops
-from rlx.dim import Dim, DimLike, dim_max
+from rlx.dim import Dim, DimLike, dim_max, provably_le
 from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
@@ -101,17 +101,32 @@ def with_borders(
     x: Node, low: Sequence[DimLike], high: Sequence[DimLike], value: float = 0.0
 ) -> Node:
     """x with more elements of a value on each axis, or with fewer where a number is negative."""
-    cuts = [(_negative(a), _negative(b)) for a, b in zip(low, high)]
-    if any(a or b for a, b in cuts):
-        stops = [d - b for d, (_, b) in zip(x.shape.dims, cuts)]
-        x = ops.slice(x, starts=tuple(a for a, _ in cuts), stops=tuple(stops),
-                      steps=(1,) * len(cuts))  # fmt: skip
-    low, high = ([0 if _negative(a) else a for a in side] for side in (low, high))
-    if all(isinstance(a, int) and a == 0 for a in (*low, *high)):
+    x = cropped(x, [negative(a) for a in low], [negative(a) for a in high])
+    low, high = tuple(positive(a) for a in low), tuple(positive(a) for a in high)
+    if is_nothing((*low, *high)):
         return x
-    return ops.pad(x, low=tuple(low), high=tuple(high), value=value)
+    return ops.pad(x, low=low, high=high, value=value)
 
 
-def _negative(amount: DimLike) -> int:
-    """How much an amount cuts off."""
-    return -amount if isinstance(amount, int) and amount < 0 else 0
+def cropped(x: Node, before: Sequence[DimLike], after: Sequence[DimLike]) -> Node:
+    """x without as many elements at the ends of each axis."""
+    if is_nothing((*before, *after)):
+        return x
+    stops = tuple(d - b for d, b in zip(x.shape.dims, after))
+    return ops.slice(x, starts=tuple(before), stops=stops, steps=(1,) * len(stops))
+
+
+def is_nothing(amounts: Sequence[DimLike]) -> bool:
+    return all(isinstance(a, int) and a == 0 for a in amounts)
+
+
+def negative(amount: DimLike) -> DimLike:
+    """How much an amount takes off."""
+    return positive(-amount)
+
+
+def positive(amount: DimLike) -> DimLike:
+    """How much an amount adds."""
+    if isinstance(amount, Dim) and provably_le(amount, 0):
+        return 0
+    return dim_max(0, amount)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
+from rlx.compose import beside
 from rlx.dim import Dim, DimLike, exact_div
 from rlx.dtype import DType
 from rlx.errors import GraphError
@@ -252,7 +253,7 @@ def _size(call: Call, dim: DimLike, dtype: DType = DType.F64) -> Node:
 
 def _positions(call: Call, line: Line, rule: Rule) -> Node:
     """Where each new element lies among the old ones, whose centres are whole numbers."""
-    at = ops.iota(dims=(line.new,), axis=0, dtype=DType.F64, graph=call.graph)
+    at = beside(call.graph, "iota", dims=(line.new,), axis=0, dtype=DType.F64)
     old, new = _size(call, line.old), _size(call, line.new)
     scale = ops.div(new, old) if line.scale is None else line.scale
     length = new if line.scale is None else ops.mul(old, line.scale)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
+from rlx.compose import beside
 from rlx.dim import DimLike, dim_max, dim_min, is_static, product
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
@@ -250,7 +251,7 @@ def range_(call: Call) -> Value:
     if None not in found and not all(s.is_known for s in found if s is not None):
         start, stop, step = (s.dims[0] for s in found if s is not None)
         if step == 1:
-            line = ops.iota(dims=(dim_max(0, stop - start),), axis=0, dtype=dtype, graph=call.graph)
+            line = beside(call.graph, "iota", dims=(dim_max(0, stop - start),), axis=0, dtype=dtype)
             return (
                 line if start == 0 else ops.add(line, Sizes((start,), (), dtype).node(call.graph))
             )
