@@ -61,6 +61,7 @@ class Executable:
         self._weights: WeightSet | None = None
         self._quick: Callable[..., Any] | None = None
         self._num_inputs = len(self._interface.inputs)
+        self._num_outputs = len(self._interface.outputs)
         if params or not self._interface.params:
             self.set_params(params or {})
 
@@ -177,8 +178,12 @@ class Executable:
         `out` is an array for the output, or a list with an array or None for each: contiguous,
         and sharing no memory with the inputs or one another.
         """
-        if out is None and self._quick is not None and len(arrays) == self._num_inputs:
-            return self._quick(*arrays)
+        if self._quick is not None and len(arrays) == self._num_inputs:
+            if out is None:
+                return self._quick(*arrays)
+            outs = _sequence(out)
+            if len(outs) == self._num_outputs and all(isinstance(o, np.ndarray) for o in outs):
+                return self._quick(*arrays, *outs)
         names = list(self.inputs)
         if len(arrays) != len(names):
             raise self._error(f"takes {len(names)} inputs ({_listed(names)}), got {len(arrays)}.")
@@ -221,6 +226,13 @@ class Executable:
 
     def _error(self, text: str) -> Error:
         return Error(f"{self.name}: {text}")
+
+
+def _sequence(out: Any) -> tuple[Any, ...]:
+    """What is given for the outputs, one by one; nothing where it is no such thing."""
+    if isinstance(out, np.ndarray):
+        return (out,)
+    return tuple(out) if isinstance(out, list | tuple) else ()
 
 
 def as_array(value: Any, what: str) -> Array:
