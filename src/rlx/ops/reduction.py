@@ -65,10 +65,21 @@ def sum_(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
     return np.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
 
 
-@reduction("t[*s] -> t[...]", shape=_folded, why_no_lowering=_FOLD)
+@reduction("t[*s] -> t[...]", shape=_folded)
 def prod(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
     """The product over `axes`, in the operand's dtype: integers wrap."""
     return np.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+
+
+@prod.lowering
+def _(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """The last of the running products, where a one in front stands for that of nothing."""
+    for axis in axes:
+        dims = dims_of(x)
+        low = tuple(int(a == axis) for a in range(len(dims)))
+        ones = ops.pad(x, low=low, high=(0,) * len(dims), value=1.0)
+        x = ops.narrow(ops.cumprod(ones, axis=axis), axis=axis, start=dims[axis], length=1)
+    return x if keepdims else ops.squeeze(x, axes=axes)
 
 
 @reduction("x[*s] -> x[...]", shape=_folded)

@@ -12,7 +12,8 @@ from rlx.backends.cpu.native.cached import cached_blob
 from rlx.backends.cpu.native.cores import default_threads
 from rlx.backends.cpu.native.support import compiled_support, support, support_key
 from rlx.backends.cpu.program import CpuProgram
-from rlx.cost.target import Target
+from rlx.cost.target import KernelLimit, Target
+from rlx.dtype import DType
 from rlx.errors import Error, UnsupportedError
 from rlx.ir.lir import LirModule
 from rlx.runtime.cache import Cache
@@ -30,6 +31,9 @@ COMPOSED = frozenset({
 })  # fmt: skip
 """Ops that the documented target claims and that are several kernels here: written out before
 fusion, their parts take part in it."""
+
+REAL = frozenset(d for d in DType if not d.is_complex)
+"""A loop folds numbers: those of a complex product are not the products of its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class CpuBackend:
         return replace(
             documented,
             native=documented.native - COMPOSED,
+            kernel_limits={**documented.kernel_limits, "prod": KernelLimit(REAL)},
             refusals={**documented.refusals, **refused},
         )
 
