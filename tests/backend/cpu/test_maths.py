@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ from rlx.dtype import DType
 
 COUNT = 200_000
 ISAS = {"host": host(), "avx2": AVX2, "sse2": SSE2}
+ISAS |= {f"fast {name}": replace(isa, maths="fast") for name, isa in ISAS.items()}
+FAST = {"exp": 2, "log": 3, "tanh": 3, "erf": 4, "sin": 2, "cos": 2}
+"""The bounds of the fast functions, of f32."""
 
 
 def _each(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
@@ -43,6 +47,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., np.ndarray], float, float]] = {
     "rem": (np.fmod, 0, 0),
 }
 PAIRS = ("atan2", "pow", "rem")
+PRECISE = [n for n in ISAS if "fast" not in n]
 
 
 @functools.cache
@@ -106,13 +111,30 @@ def errors(got: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return np.where(is_wrong, np.inf, np.where(is_same & ~np.isfinite(off), 0, off))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", PRECISE)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_is_this_exact(name: str, dtype: DType, isa: str) -> None:
-    reference, *bounds = FUNCTIONS[name]
+    check(name, dtype, isa, FUNCTIONS[name][1 + (dtype is DType.F64)])
+
+
+@pytest.mark.parametrize("isa", [n for n in ISAS if n not in PRECISE])
+@pytest.mark.parametrize("name", FAST)
+def test_a_fast_function_is_this_exact(name: str, isa: str) -> None:
+    check(name, DType.F32, isa, FAST[name])
+
+
+def test_fast_is_another_code() -> None:
+    """Each of them, or the option would do nothing."""
+    for name in FAST:
+        texts = {_loop(name, ISAS[isa], DType.F32).text for isa in ("host", "fast host")}
+        assert len(texts) == 2, name
+
+
+def check(name: str, dtype: DType, isa: str, bound: float) -> None:
+    reference = FUNCTIONS[name][0]
     x = samples(dtype)
-    if isa != "host" or name in ("erf", "erfc"):
+    if isa not in ("host", "fast host") or name in ("erf", "erfc"):
         x = np.concatenate([specials(dtype), x[::8]])
     given = (x, np.random.default_rng(1).permutation(x)) if name in PAIRS else (x,)
     if name in PAIRS:
@@ -123,5 +145,4 @@ def test_a_function_is_this_exact(name: str, dtype: DType, isa: str) -> None:
         truth = reference(*(v.astype(wide) for v in given))
         off = errors(run(isa, dtype, name, *given), truth)
     worst = int(np.argmax(off))
-    bound = bounds[dtype is DType.F64]
     assert off[worst] <= bound, (off[worst], [v[worst] for v in given], truth[worst])

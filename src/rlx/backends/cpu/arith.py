@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlx.backends.cpu import maths
+from rlx.backends.cpu import fast, maths
 from rlx.backends.cpu.halves import from_memory, rounded_to_half, to_memory
 from rlx.backends.cpu.ir import Vec, fma
 from rlx.dtype import DType
@@ -23,6 +23,8 @@ def apply(name: str, args: Args, attrs: Mapping[str, Any], given: DType) -> Vec:
         return cast(args[0], attrs["to"])
     if name == "bitcast":
         return bitcast(args[0], given, attrs["to"])
+    if args[0].code.isa.maths == "fast" and args[0].dtype is DType.F32 and name in fast.FUNCTIONS:
+        return fast.FUNCTIONS[name](*args)
     return NATIVE[name](*args)
 
 

@@ -8,6 +8,7 @@ import functools
 import itertools
 import platform
 from dataclasses import dataclass
+from typing import Literal
 
 from rlx.dtype import DType
 from rlx.errors import Error
@@ -35,6 +36,8 @@ class Isa:
 
     has_scaling: bool = False
     """Does one instruction multiply by a power of two, out of range or not?"""
+    maths: Literal["precise", "fast"] = "precise"
+    """How exact elementary functions are: see the pages `maths` and `fast`."""
 
     @property
     def arch(self) -> str:

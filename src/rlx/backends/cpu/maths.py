@@ -52,18 +52,18 @@ EXP_ENDS = {F32: (-104.0, 89.0), F64: (-746.0, 710.0)}
 """Below and above, the result is 0 and infinite."""
 
 
-def _parts(x: Vec) -> tuple[Vec, Vec, Vec]:
+def exp_parts(x: Vec, coefficients: Sequence[float]) -> tuple[Vec, Vec, Vec]:
     """n as a float and as an integer, and eʳ - 1 with x = n ln 2 + r."""
     kind = x.dtype
     low, high = EXP_ENDS[kind]
     x = x.like(low).where(x < low, x)
     x = x.like(high).where(x > high, x)
-    n, whole = _whole(x)
+    n, whole = whole_steps(x)
     r = fma(n, -LN2[kind][1], fma(n, -LN2[kind][0], x))
-    return n, whole, fma(r * r, polynomial(r, EXP[kind]), r)
+    return n, whole, fma(r * r, polynomial(r, coefficients), r)
 
 
-def _whole(x: Vec) -> tuple[Vec, Vec]:
+def whole_steps(x: Vec) -> tuple[Vec, Vec]:
     """x / ln 2 as the nearest whole number, a float and an integer."""
     kind = x.dtype
     shifted = fma(x, LOG2_E, ROUNDER[kind])
@@ -71,22 +71,27 @@ def _whole(x: Vec) -> tuple[Vec, Vec]:
     return shifted - ROUNDER[kind], whole
 
 
-def _power_of_two(n: Vec, kind: DType) -> Vec:
+def power_of_two(n: Vec, kind: DType) -> Vec:
     return ((n + BIAS[kind]) << MANTISSA[kind]).bits(kind)
 
 
 def scaled(x: Vec, n: Vec) -> Vec:
     """x · 2ⁿ in two steps, as 2ⁿ by itself may be out of range."""
     half = n >> 1
-    return x * _power_of_two(half, x.dtype) * _power_of_two(n - half, x.dtype)
+    return x * power_of_two(half, x.dtype) * power_of_two(n - half, x.dtype)
 
 
 def exp(x: Vec) -> Vec:
     """2ⁿ · eʳ."""
-    n, whole, less_one = _parts(x)
+    n, whole, less_one = exp_parts(x, EXP[x.dtype])
+    return times_power(less_one + 1.0, n, whole)
+
+
+def times_power(x: Vec, n: Vec, whole: Vec) -> Vec:
+    """x · 2ⁿ, where n is given as a float and as an integer."""
     if x.code.isa.has_scaling and x.code.lanes == x.code.isa.lanes(x.dtype):
-        return _scaled_at_once(less_one + 1.0, n)
-    return scaled(less_one + 1.0, whole)
+        return _scaled_at_once(x, n)
+    return scaled(x, whole)
 
 
 def _scaled_at_once(x: Vec, n: Vec) -> Vec:
@@ -100,9 +105,9 @@ def _scaled_at_once(x: Vec, n: Vec) -> Vec:
 
 def expm1(x: Vec) -> Vec:
     """2ⁿ · (eʳ - 1) + (2ⁿ - 1); for large n the 1 is lost anyway."""
-    _, n, less_one = _parts(x)
+    _, n, less_one = exp_parts(x, EXP[x.dtype])
     half = n >> 1
-    a, b = _power_of_two(half, x.dtype), _power_of_two(n - half, x.dtype)
+    a, b = power_of_two(half, x.dtype), power_of_two(n - half, x.dtype)
     value = fma(less_one * a, b, fma(a, b, -1.0))
     value = ((less_one + 1.0) * a * b).where(n > MANTISSA[x.dtype] + 2, value)
     return x.where(x.equals(0.0), value)
@@ -138,8 +143,8 @@ def _tanh_f32(x: Vec) -> Vec:
     twice = size * 2.0
     twice = twice.like(20.0).where(twice > 20.0, twice)
     y = (-twice).where(size < 0.18, twice)
-    n, whole = _whole(y)
-    n, whole = n.where(is_far, 0.0), _power_of_two(whole, F32).where(is_far, 1.0)
+    n, whole = whole_steps(y)
+    n, whole = n.where(is_far, 0.0), power_of_two(whole, F32).where(is_far, 1.0)
     r = fma(n, -LN2[F32][1], fma(n, -LN2[F32][0], y))
     less_one = fma(r * r, polynomial(r, TANH_F32), r)
     u = fma(less_one, whole, whole - 1.0)
@@ -160,7 +165,7 @@ LOG_F64 = (  # (log((1 + s) / (1 - s)) / s - 2) / s² in s²
 SQRT_HALF = 0.7071067811865476
 
 
-def _exponent(x: Vec) -> tuple[Vec, Vec]:
+def mantissa_of(x: Vec) -> tuple[Vec, Vec]:
     """e and m with x = 2ᵉ · m and √½ ≤ m < √2, for positive finite x, denormals too."""
     kind, width = x.dtype, MANTISSA[x.dtype]
     is_small = x < 2.0 ** (1 - BIAS[kind])
@@ -179,7 +184,7 @@ def exponent(x: Vec) -> Vec:
     return lifted - lifted.like(width + 2 + BIAS[kind]).where(is_small, BIAS[kind])
 
 
-def _log_specials(x: Vec, value: Vec) -> Vec:
+def log_specials(x: Vec, value: Vec) -> Vec:
     value = x.where(x.equals(INF), value)
     value = x.like(-INF).where(x.equals(0.0), value)
     return value.where(x >= 0.0, x.like(NAN))
@@ -187,19 +192,19 @@ def _log_specials(x: Vec, value: Vec) -> Vec:
 
 def log(x: Vec) -> Vec:
     """e ln 2 + log m, the small terms first."""
-    e, m = _exponent(x)
+    e, m = mantissa_of(x)
     f = m - 1.0
     high, low = LN2[x.dtype]
     if x.dtype is F32:
         square = f * f
         rest = fma(polynomial(f, LOG_F32) * square, f, square * -0.5)
-        return _log_specials(x, fma(e, high, f + fma(e, low, rest)))
+        return log_specials(x, fma(e, high, f + fma(e, low, rest)))
     s = f / (f + 2.0)
     z = s * s
     half = f * f * 0.5
     # log(1 + f) = f - (f²/2 - s (f²/2 + R))
     rest = fma(s, half + z * polynomial(z, LOG_F64), e * low)
-    return _log_specials(x, fma(e, high, f - (half - rest)))
+    return log_specials(x, fma(e, high, f - (half - rest)))
 
 
 LOG_DD = (  # (log((1 + s) / (1 - s)) / s - 2 - ⅔ s²) / s⁴ in s², below 2⁻⁶⁸
@@ -212,7 +217,7 @@ TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
 
 def _log_twice(x: Vec) -> tuple[Vec, Vec]:
     """log x of positive finite f64 as a sum of two: what a power needs to keep its digits."""
-    e, m = _exponent(x)
+    e, m = mantissa_of(x)
     f, below = m - 1.0, m + 1.0
     s = f / below
     # m + 1 rounds by at most its last bit: its rest is m - (below - 1)
@@ -356,19 +361,17 @@ def _turned(
 
 # -- the error function ---------------------------------------------------------------------------
 
-ERF = {  # erf x / x - 1 in x²: below √0.87 for f32, below 1 for f64
-    F32: (-1.0220763947176014e-5, 1.1434403824907771e-4, -8.504130470426408e-4,
-          5.222209360959475e-3, -2.6865783549504602e-2, 0.1128378749018887, -0.37612638730593356,
-          0.12837916708378999),
-    F64: (5.957176147748911e-11, -1.1372848856791674e-9, 1.4659775274047436e-8,
-          -1.6350312701054695e-7, 1.6461000484121368e-6, -1.4925595266831182e-5,
-          1.205533111164271e-4, -8.54832698083379e-4, 5.2239776248180145e-3,
-          -2.6866170645076793e-2, 0.11283791670954879, -0.3761263890318375, 0.12837916709551258),
-}  # fmt: skip
-ERF_TAIL = (  # -log(1 - erf x) / x for 0.87 ≤ x ≤ 4, below 2⁻²⁴
-    -3.199133910980772e-7, 5.3703603096334346e-6, -2.04166551450999e-5, -2.3910256513577446e-4,
-    3.5588410250112306e-3, -2.3818837904741986e-2, 0.106445871468553928, 0.6349747940091779,
-    1.1286992663501644,
+ERF_F32 = (  # -log(1 - erf x) / x for 0 ≤ x ≤ 4, but for the first of its powers
+    -9.255497882151372e-6, 1.1763412017002948e-4, -6.328101180513388e-4, 1.6669758434754234e-3,
+    -1.603409028111399e-4, -1.9153096370246037e-2, 0.10277784033696502, 0.6366193806709666,
+)  # fmt: skip
+ERF_FIRST = (1.12837922573089599609375, -5.4071226609375e-8)
+"""That power's coefficient in two parts: an f32, and what it lacks."""
+ERF_F64 = (  # erf x / x - 1 in x², below 1
+    5.957176147748911e-11, -1.1372848856791674e-9, 1.4659775274047436e-8, -1.6350312701054695e-7,
+    1.6461000484121368e-6, -1.4925595266831182e-5, 1.205533111164271e-4, -8.54832698083379e-4,
+    5.2239776248180145e-3, -2.6866170645076793e-2, 0.11283791670954879, -0.3761263890318375,
+    0.12837916709551258,
 )  # fmt: skip
 ERFCX = (  # e^(x²) erfc x (1 + 2x) in (x - 3) / (x + 3), for ½ ≤ x ≤ 28
     -4.325370719107278e-9, -1.0659628807393203e-8, 3.42329907978226e-8, 9.877438074940672e-8,
@@ -382,16 +385,29 @@ ERFCX = (  # e^(x²) erfc x (1 + 2x) in (x - 3) / (x + 3), for ½ ≤ x ≤ 28
 
 def erf(x: Vec) -> Vec:
     """x · P(x²) near 0, and 1 - erfc |x| further out."""
-    size = x.abs()
-    near = fma(x, polynomial(x * x, ERF[x.dtype]), x)
     if x.dtype is F32:
-        at = size.like(4.0).where(size > 4.0, size)
-        far = exp(-(at * polynomial(at, ERF_TAIL)))
-        limit = 0.9326171875
-    else:
-        far = x.code.outlined("erfc_tail", _erfc_tail, size)
-        limit = 1.0
-    return (far.like(1.0) - far).copysign(x).where(size > limit, near)
+        return _erf_f32(x)
+    size = x.abs()
+    near = fma(x, polynomial(x * x, ERF_F64), x)
+    far = x.code.outlined("erfc_tail", _erfc_tail, size)
+    return (far.like(1.0) - far).copysign(x).where(size > 1.0, near)
+
+
+def _erf_f32(x: Vec) -> Vec:
+    """1 - e^(-y) with y = -log(1 - erf |x|), a smooth function; it keeps the digits of small x."""
+    size = x.abs()
+    size = size.like(4.0).where(size > 4.0, size)
+    rest = size * polynomial(size, (*ERF_F32, ERF_FIRST[1]))
+    return expm1_within(-fma(size, ERF_FIRST[0], rest), EXP[F32]).copysign(x)
+
+
+def expm1_within(x: Vec, coefficients: Sequence[float]) -> Vec:
+    """eˣ - 1 where 2ⁿ is in range."""
+    n, whole = whole_steps(x)
+    r = fma(n, -LN2[x.dtype][1], fma(n, -LN2[x.dtype][0], x))
+    less_one = fma(r * r, polynomial(r, coefficients), r)
+    scale = power_of_two(whole, x.dtype)
+    return fma(less_one, scale, scale - 1.0)
 
 
 def erfc(x: Vec) -> Vec:
@@ -401,7 +417,7 @@ def erfc(x: Vec) -> Vec:
     size = x.abs()
     tail = x.code.outlined("erfc_tail", _erfc_tail, size)
     tail = (tail.like(2.0) - tail).where(x < 0.0, tail)
-    series = fma(x, polynomial(x * x, ERF[F64]), x)
+    series = fma(x, polynomial(x * x, ERF_F64), x)
     near = (x.like(0.5) - series) + 0.5
     return near.where(size < 0.5, tail)
 
