@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,31 @@ class Geometry:
     def bare(self) -> dict[str, Any]:
         """The same for an image that has its padding already."""
         return {**self.attrs, "padding": (0,) * len(self.padding)}
+
+    def passes(self, most: int) -> list[Geometry]:
+        """The same windows; axis by axis, each with a window of 1 on the others, where they have
+        more than `most` taps: greatest elements and means are those of rows of them."""
+        if math.prod(self.kernel) <= most:
+            return [self]
+        return [self._along(axis) for axis in range(len(self.kernel)) if self._works(axis)]
+
+    def _works(self, axis: int) -> bool:
+        pads = (self.padding[axis], self.padding[axis + len(self.kernel)])
+        return (self.kernel[axis], self.stride[axis], *pads) != (1, 1, 0, 0)
+
+    def _along(self, axis: int) -> Geometry:
+        def only(values: Sequence[Any], other: int) -> tuple[Any, ...]:
+            return tuple(v if i == axis else other for i, v in enumerate(values))
+
+        axes = len(self.kernel)
+        padding = (*only(self.padding[:axes], 0), *only(self.padding[axes:], 0))
+        return Geometry(
+            only(self.kernel, 1),
+            only(self.stride, 1),
+            only(self.dilation, 1),
+            padding,
+            self.ceil,
+        )
 
     def around(self, x: Node, value: float) -> Node:
         """The image with its padding as elements; less than none cuts elements off."""

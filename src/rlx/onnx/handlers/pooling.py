@@ -13,6 +13,7 @@ from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.geometry import Geometry, geometry, per_axis, with_borders
 from rlx.onnx.handlers import handles
+from rlx.windows import MAX_TAPS
 
 
 def _geometry(call: Call) -> Geometry:
@@ -24,10 +25,20 @@ def max_pool(call: Call) -> Node | tuple[Node, ...]:
     x, found = call.node(0), _geometry(call)
     if call.wants(1):
         return _with_indices(call, x, found)
-    how: dict[str, Any] = {"kernel": found.kernel, "ceil": found.ceil}
-    if found.is_plain:
-        return ops.max_pool(x, **how, **found.attrs)
-    return ops.max_pool(found.around(x, _lowest(x)), **how, **found.bare)
+    if _is_whole(x, found):
+        return ops.global_max_pool(x)
+    for each in found.passes(MAX_TAPS):
+        how: dict[str, Any] = {"kernel": each.kernel, "ceil": each.ceil}
+        if each.is_plain:
+            x = ops.max_pool(x, **how, **each.attrs)
+        else:
+            x = ops.max_pool(each.around(x, _lowest(x)), **how, **each.bare)
+    return x
+
+
+def _is_whole(x: Node, found: Geometry) -> bool:
+    """Is there one window, which is the image?"""
+    return found.spans == found.kernel == x.shape.dims[2:] and not any(found.padding)
 
 
 def _with_indices(call: Call, x: Node, found: Geometry) -> tuple[Node, ...]:
@@ -53,15 +64,22 @@ def _lowest(x: Node) -> float:
 @handles("AveragePool")
 def average_pool(call: Call) -> Node:
     x, found = call.node(0), _geometry(call)
+    if _is_whole(x, found):
+        return ops.global_avg_pool(x)
     counts = bool(call.attr("count_include_pad", 0))
+    for each in found.passes(MAX_TAPS):
+        x = _averaged(x, each, counts)
+    return x
+
+
+def _averaged(x: Node, found: Geometry, counts_padding: bool) -> Node:
     how: dict[str, Any] = {"kernel": found.kernel, "ceil": found.ceil}
     if found.is_plain:
-        return ops.avg_pool(x, count_include_pad=counts, **how, **found.attrs)
+        return ops.avg_pool(x, count_include_pad=counts_padding, **how, **found.attrs)
     made = ops.avg_pool(found.around(x, 0.0), **how, **found.bare)
-    if counts:
+    if counts_padding:
         return made
-    dims = (1, 1, *x.shape.dims[2:])
-    ones = found.around(filled(x, 1.0, dims), 0.0)
+    ones = found.around(filled(x, 1.0, (1, 1, *x.shape.dims[2:])), 0.0)
     return ops.div(made, ops.avg_pool(ones, **how, **found.bare))
 
 
