@@ -50,7 +50,7 @@ class Support:
                 f"native code runs on Linux so far, and this is {sys.platform}. "
                 "Use target='reference'."
             )
-        self.code = Loaded(blob)
+        self.blob, self.code = blob, Loaded(blob)
         self.pool = Pool(self.code)
 
 
