@@ -7,16 +7,20 @@ BENCH  := .venv-bench
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad safetensors
 
-.PHONY: help setup demo test check bench bench-setup bench-compile fuzz format docs wheel clean
+.PHONY: help setup demo test test-cpu-matrix check bench bench-setup bench-compile bench-leaks fuzz \
+        fuzz-cpu format docs wheel clean
 
 help:
 	@echo "make demo           set up, then compile and run a model and explain it"
 	@echo "make test           set up, then run the whole test suite"
 	@echo "make check          lint, formatting and strict types"
 	@echo "make fuzz           5,000 random graphs through all seven pipelines"
+	@echo "make fuzz-cpu       5,000 through native code, and 200 between guard pages"
+	@echo "make test-cpu-matrix  every op, 24 cases, on every instruction set"
 	@echo "make bench          run time against every installed peer: bench/results/README.md"
 	@echo "make bench-setup    install the peers, in a virtual environment of their own"
 	@echo "make bench-compile  the compile-time limits; exit 1 where one is passed"
+	@echo "make bench-leaks    11,000 programs compiled, called and dropped: does memory grow?"
 
 setup: $(STAMP)
 
@@ -34,6 +38,9 @@ demo: setup
 test: setup
 	$(PY) -m pytest -n 2
 
+test-cpu-matrix: setup
+	$(PY) -m tests.backend.cpu.matrix
+
 check: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -45,6 +52,10 @@ format: setup
 
 fuzz: setup
 	$(PY) -m rlx.fuzz --graphs 5000
+
+fuzz-cpu: setup
+	$(PY) -m rlx.fuzz --graphs 5000 --backend cpu
+	$(PY) -m rlx.fuzz --graphs 200 --backend cpu --guard
 
 docs: setup
 	$(PY) -m rlx.ops > docs/ops.md
@@ -69,6 +80,9 @@ $(BENCH)/.ready: pyproject.toml bench/constraints.txt
 
 bench-compile: setup
 	$(PY) -m bench.compile_time
+
+bench-leaks: setup
+	$(PY) -m bench.leaks
 
 wheel: setup
 	$(PY) -m build --wheel --no-isolation
