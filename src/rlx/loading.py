@@ -12,21 +12,25 @@ if TYPE_CHECKING:
 
     from rlx.ir.hir import HirModule
     from rlx.ir.mir import MirModule
+    from rlx.onnx.model import Model
     from rlx.runtime.executable import Executable
 
 _LATER = {
-    ".onnx": "ONNX models",
     ".gguf": "GGUF models",
     ".safetensors": "safetensors weights",
 }
-_KNOWN = "It loads .ir text and .rlx programs."
+_KNOWN = "It loads .onnx models, .ir text and .rlx programs."
 
 
 def load(
     path: str | os.PathLike[str], *, threads: int | None = None
-) -> MirModule | HirModule | Executable:
-    """The model in the file at `path`: `.ir` text gives a MirModule or a HirModule, a `.rlx` file
-    that `exe.save` wrote the Executable, with `threads` as `rlx.compile` takes them.
+) -> Model | MirModule | HirModule | Executable:
+    """The model in the file at `path`: an `.onnx` file gives a Model, which `rlx.compile` takes,
+    `.ir` text a MirModule or a HirModule, a `.rlx` file that `exe.save` wrote the Executable, with
+    `threads` as `rlx.compile` takes them.
+
+    Nothing in an `.onnx` file is run, nor believed. Large weights stay in the file and are read
+    where they are used: do not cut it short meanwhile.
 
     A `.rlx` file holds machine code, and loading it is running it: load only one that you trust.
     """
@@ -36,9 +40,21 @@ def load(
         raise UnsupportedError(f"{file}: rlx cannot load {_LATER[kind]} yet. {_KNOWN}")
     if file.is_dir():
         raise UnsupportedError(f"{file} is a folder: rlx cannot load those yet. {_KNOWN}")
-    if kind not in (".ir", ".rlx"):
-        raise UnsupportedError(f"{file}: rlx does not know {kind or 'this'!r} files. {_KNOWN}")
-    return _module(file) if kind == ".ir" else _program(file, threads)
+    match kind:
+        case ".onnx":
+            return _model(file)
+        case ".ir":
+            return _module(file)
+        case ".rlx":
+            return _program(file, threads)
+        case _:
+            raise UnsupportedError(f"{file}: rlx does not know {kind or 'this'!r} files. {_KNOWN}")
+
+
+def _model(file: Path) -> Model:
+    from rlx.onnx.model import load
+
+    return load(file)
 
 
 def _module(file: Path) -> MirModule | HirModule:

@@ -7,18 +7,34 @@ compiled anew for each value of them, as for each shape of inputs whose dims the
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.cost.decision import Decision
 from rlx.errors import Error, GraphError
 from rlx.ir.mir import Graph
-from rlx.onnx.call import NeedsValue
+from rlx.onnx.call import NeedsShape, NeedsValue
+from rlx.onnx.files import ModelFile
 from rlx.onnx.importer import Importer
-from rlx.onnx.reader import NeedsShape, Reader, parsed
+from rlx.onnx.narrowing import ranges_for
+from rlx.onnx.reader import Reader, guarded, parsed
+from rlx.runtime.bundle import Bundle
+from rlx.runtime.cache import Cache, CacheLike
+
+if TYPE_CHECKING:
+    from rlx.passes.options import FusionOptions
+    from rlx.runtime.session import Session
+
+MAX_NARROWED = 16
+"""Times that a model is read to find out the ranges of its dims."""
+MAX_KEPT = 32
+"""Readings for values of static inputs; the one that was not used longest goes."""
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,47 +42,105 @@ class Read:
     """The model for some values of its static inputs."""
 
     graph: Graph
-    params: Mapping[str, np.ndarray[Any, Any]]
+    params: Mapping[str, Array]
 
 
-@dataclass(slots=True)
-class Model:
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a compile must know of a model, without its graph."""
+
+    digest: str
+    is_of_rlx: bool
+    params: Mapping[str, Array]
+
+
+@dataclass(slots=True, eq=False)
+class Model(Bundle):
     """A model from a file. `rlx.compile` takes it."""
 
     name: str
-    reader: Reader
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    opened: Callable[[], Reader]
+    """Parses the file, where that has not been done."""
     static: tuple[str, ...] = ()
     """Inputs whose values decide shapes."""
     why_static: str = ""
     needs_shapes: bool = False
     """Is the model read for each shape of its inputs?"""
     read: Read | None = None
-    """The model once and for all, where nothing about it is static."""
-    _known: dict[Any, Read] = field(default_factory=dict[Any, Read])
+    """The model once and for all, where nothing about it is static and it has been read."""
+    summary: Summary | None = None
+    _reader: Reader | None = None
+    _known: OrderedDict[Any, Read] = field(default_factory=OrderedDict[Any, Read])
+
+    @property
+    def is_static(self) -> bool:
+        """Is the model another for other values or shapes of inputs?"""
+        return self.needs_shapes or bool(self.static)
+
+    @property
+    def reader(self) -> Reader:
+        if self._reader is None:
+            self._reader = self.opened()
+        return self._reader
 
     @property
     def graph(self) -> Graph:
-        return self._whole().graph
+        return self.whole().graph
 
     @property
-    def params(self) -> Mapping[str, np.ndarray[Any, Any]]:
-        return self._whole().params
+    def params(self) -> Mapping[str, Array]:
+        return self.summary.params if self.summary else self.whole().params
 
-    def _whole(self) -> Read:
+    @property
+    def digest(self) -> str:
+        return self.summary.digest if self.summary else f"{self.graph.name} {self.graph.digest()}"
+
+    @property
+    def is_of_rlx(self) -> bool:
+        from rlx.runtime.session import comes_with_rlx
+
+        return self.summary.is_of_rlx if self.summary else comes_with_rlx(self.graph)
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Why the model cannot be one program, where it cannot."""
+        if not self.is_static:
+            return ()
+        what = "values" if self.static else "shapes"
+        where = self.static or self.inputs
+        made = Decision(f"static {what}", f"compile_per_{what}", where, True, self.why_static)
+        return (made,)
+
+    def whole(self) -> Read:
+        """The model, where it is the same for all calls."""
+        if self.is_static:
+            raise Error(f"{self.name}: its graph depends on the call. {self.why_static}.")
         if self.read is None:
-            raise Error(f"{self.name}: its graph depends on the call. {self.why_static}")
+            _settle(self)
+        assert self.read is not None, "a model that was one program before"
         return self.read
 
-    def specialised(self, inputs: Sequence[np.ndarray[Any, Any]]) -> Read:
+    def compiled(
+        self, session: Session, options: FusionOptions | None, params: Mapping[str, Any] | None
+    ) -> Any:
+        from rlx.onnx.running import compiled
+
+        return compiled(self, session, options, params)
+
+    # -- for a call ------------------------------------------------------------------------------
+
+    def specialised(self, inputs: Sequence[Array]) -> Read:
         """The model for these inputs: the values of static ones and, where it must be, shapes."""
-        if self.read is not None:
-            return self.read
+        if not self.is_static:
+            return self.whole()
         given = dict(zip(self.inputs, inputs, strict=True))
+        self._check(given)
         while True:
             key = self._key(given)
             if key in self._known:
+                self._known.move_to_end(key)
                 return self._known[key]
             try:
                 self._known[key] = self._read(given)
@@ -74,56 +148,94 @@ class Model:
                 self.static = tuple(n for n in self.inputs if n in (*self.static, *needs.inputs))
                 if key == self._key(given):
                     raise
+            if len(self._known) > MAX_KEPT:
+                self._known.popitem(last=False)
 
-    def _key(self, given: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    def _check(self, given: Mapping[str, Array]) -> None:
+        """Each input of the dtype that is declared, and of dims that can be it."""
+        declared = {i.name: i for i in self.reader.model.graph.input}
+        for name, array in given.items():
+            self.reader.check_input(declared[name], array)
+
+    def _key(self, given: Mapping[str, Array]) -> Any:
         static = tuple((n, given[n].shape, given[n].tobytes()) for n in self.static)
         return static, tuple((n, a.shape) for n, a in given.items() if self.needs_shapes)
 
-    def _read(self, given: Mapping[str, np.ndarray[Any, Any]]) -> Read:
+    def _read(self, given: Mapping[str, Array]) -> Read:
         static = {n: given[n] for n in self.static}
         shapes = {n: a.shape for n, a in given.items()} if self.needs_shapes else {}
-        importer = Importer(self.reader, static, shapes)
-        return Read(importer.read(), importer.params)
+        return _imported(Importer(self.reader, static, shapes))
 
 
-def load(path: str | os.PathLike[str]) -> Model:
-    """The model in a file."""
-    file = Path(path)
-    try:
-        data = file.read_bytes()
-    except (OSError, ValueError) as error:
-        raise Error(f"{file} cannot be read: {error}.") from None
-    return from_proto(parsed(data, str(file)), file.parent, file.stem)
+def load(path: str | os.PathLike[str], *, cache: CacheLike = None) -> Model:
+    """The model in a file. One that was read before is known by its bytes: it is read again only
+    where its graph is needed."""
+    from rlx.onnx.kept import keep, recalled
+
+    file = ModelFile.open(path)
+    kept = Cache.of(cache, os.environ)
+    model = recalled(file, kept) if kept else None
+    if model is None:
+        reader = reader_of(file)
+        model = _model(reader, file.path.stem)
+        if kept:
+            keep(model, file, kept)
+    return model
+
+
+def reader_of(file: ModelFile) -> Reader:
+    """The parsed file."""
+    proto, bulk = parsed(file.data, str(file.path))
+    return Reader(proto, file.path.parent, bulk)
 
 
 def from_proto(proto: Any, folder: Path | None = None, name: str = "") -> Model:
     """The model in a ModelProto."""
-    reader = Reader(proto, folder)
-    initialised = {t.name for t in proto.graph.initializer}
-    initialised |= {t.values.name for t in proto.graph.sparse_initializer}
-    inputs = tuple(i.name for i in proto.graph.input if i.name not in initialised)
-    outputs = tuple(o.name for o in proto.graph.output)
+    return _model(Reader(proto, folder), name)
+
+
+def _model(reader: Reader, name: str) -> Model:
+    graph = reader.model.graph
+    with guarded("the model"):
+        initialised = {t.name for t in graph.initializer}
+        initialised |= {t.values.name for t in graph.sparse_initializer}
+        inputs = tuple(i.name for i in graph.input if i.name not in initialised)
+        outputs = tuple(o.name for o in graph.output)
+        called = name or graph.name[:80] or "model"
     for kind, names in (("inputs", inputs), ("outputs", outputs)):
         if len(set(names)) < len(names):
-            raise GraphError(f"two {kind} of the model have one name")
-    model = Model(name or proto.graph.name or "model", reader, inputs, outputs)
+            raise GraphError(f"{called}: two {kind} of the model have one name")
+    model = Model(called, inputs, outputs, lambda: reader)
     _settle(model)
     return model
 
 
 def _settle(model: Model) -> None:
     """Read the model as it is, or find out what it must be read for."""
-    try:
-        importer = Importer(model.reader)
-        model.read = Read(importer.read(), importer.params)
-    except NeedsValue as needs:
-        model.static, model.why_static, model.needs_shapes = needs.inputs, str(needs), True
-    except NeedsShape as needs:
-        model.why_static, model.needs_shapes = str(needs), True
-    except GraphError as error:
-        if not _has_named_dims(model):
-            raise
-        model.why_static, model.needs_shapes = str(error), True
+    for _ in range(MAX_NARROWED):
+        try:
+            model.read = _imported(Importer(model.reader))
+            return
+        except NeedsValue as needs:
+            model.static, model.why_static, model.needs_shapes = needs.inputs, str(needs), True
+            return
+        except NeedsShape as needs:
+            model.why_static, model.needs_shapes = str(needs), True
+            return
+        except GraphError as error:
+            if not _has_named_dims(model):
+                raise
+            ranges = ranges_for(error)
+            model.why_static, model.needs_shapes = str(error), ranges is None
+        if ranges is None:
+            return
+        model.reader.narrow(ranges)
+    model.needs_shapes = True
+
+
+def _imported(importer: Importer) -> Read:
+    with guarded("the model"):
+        return Read(importer.read(), importer.params)
 
 
 def _has_named_dims(model: Model) -> bool:

@@ -7,11 +7,9 @@ made of them, and files beside the model are opened only inside its folder, neve
 from __future__ import annotations
 
 import math
-import mmap
-import os
 import re
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,16 @@ import numpy as np
 from rlx.dim import Dim, DimLike
 from rlx.dtype import DType
 from rlx.errors import Error, GraphError, UnsupportedError
+from rlx.onnx.call import NeedsShape
+from rlx.onnx.files import Beside
+from rlx.onnx.wire import Bulk
 from rlx.shape import Shape
 
 MAX_BYTES = 1 << 40
+OLDEST_PACKAGE = (1, 21)
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
+MAX_SPARSE = 1 << 28
+"""Of a sparse tensor once it is written out; a few bytes of a file may claim anything."""
 MAX_FILE = 1 << 31
 """What a protobuf can hold."""
 
@@ -60,12 +64,19 @@ class Reader:
 
     model: Any
     folder: Path | None = None
+    bulk: Bulk | None = None
+    beside: Beside = field(init=False)
+    copies: dict[int, tuple[Any, Any]] = field(default_factory=dict[int, tuple[Any, Any]])
+    """Address → an array that had to be copied, and the bytes that it is a copy of."""
     opsets: dict[str, int] = field(default_factory=dict[str, int])
     functions: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict[str, Any])
+    """Of named dims, what the model turned out to allow."""
     _dims: dict[str, Dim] = field(default_factory=dict[str, Dim])
     _kinds: Mapping[int, Kind] = field(default_factory=_kinds)
 
     def __post_init__(self) -> None:
+        self.beside = Beside(self.folder)
         self.opsets = self._opsets(self.model.opset_import)
         version = self.opsets.get("", 1)
         if "" in self.opsets and not OLDEST_OPSET <= version <= NEWEST_OPSET:
@@ -73,6 +84,10 @@ class Reader:
                 f"the model is of opset {version}; rlx reads {OLDEST_OPSET} to {NEWEST_OPSET}. "
                 "onnx.version_converter changes it."
             )
+        with guarded("the model"):
+            self._note_functions()
+
+    def _note_functions(self) -> None:
         for function in self.model.functions:
             domain = "" if function.domain == "ai.onnx" else function.domain
             self.functions[domain, function.name] = function
@@ -95,16 +110,24 @@ class Reader:
 
     def shape_of(self, info: Any, known: tuple[int, ...] | None = None) -> Shape:
         """What an input is declared as; dims without a size are named."""
-        if not info.type.HasField("tensor_type"):
-            kind = info.type.WhichOneof("value") or "nothing"
+        kind, tensor = _tensor_of(info.type)
+        if tensor is None:
             raise UnsupportedError(f"input {info.name!r} is no tensor but a {kind}")
-        tensor = info.type.tensor_type
         dtype = self.dtype(tensor.elem_type, f"input {info.name!r}")
         if known is not None:
+            _check_dims(info, tensor, known)
             return Shape(known, dtype)
+        if kind != "tensor_type":
+            raise NeedsShape(f"input {info.name!r} is a {kind}, of which calls say how long it is")
         if not tensor.HasField("shape"):
-            raise NeedsShape(f"input {info.name!r} has no shape in the model", info.name)
+            raise NeedsShape(f"input {info.name!r} has no shape in the model")
         return Shape([self._dim(info.name, i, d) for i, d in enumerate(tensor.shape.dim)], dtype)
+
+    def check_input(self, info: Any, array: np.ndarray[Any, Any]) -> None:
+        """The error of an array that cannot be this input."""
+        shape = self.shape_of(info, array.shape)
+        if array.dtype != shape.dtype.numpy:
+            raise Error(f"input {info.name!r} is {array.dtype}, expected {shape.dtype.name}.")
 
     def _dim(self, name: str, number: int, dim: Any) -> DimLike:
         if dim.HasField("dim_value") and dim.dim_value >= 0:
@@ -114,8 +137,14 @@ class Reader:
         given = dim.dim_param if dim.HasField("dim_param") else ""
         text = given or f"{name}.{number}"
         if text not in self._dims:
-            self._dims[text] = Dim(self._unique(text))
+            unique = self._unique(text)
+            self._dims[text] = Dim(unique, *self.ranges.get(unique, (0, None)))
         return self._dims[text]
+
+    def narrow(self, ranges: Mapping[str, tuple[int, int | None]]) -> None:
+        """Named dims have these ranges from now on."""
+        self.ranges.update(ranges)
+        self._dims.clear()
 
     def _unique(self, text: str) -> str:
         """A name that a dim can have, and no other has."""
@@ -156,14 +185,28 @@ class Reader:
         from onnx import TensorProto
 
         if tensor.data_location == TensorProto.EXTERNAL:
-            raw = self._external(tensor, size, what)
+            raw = self.beside.bytes_of(tensor.external_data, size, what)
         elif tensor.HasField("raw_data"):
-            raw = np.frombuffer(tensor.raw_data, np.uint8)
+            raw = self._raw(tensor)
         else:
             return _from_fields(tensor, kind, dims, what)
         if raw.nbytes != size:
             raise GraphError(f"{what} has {raw.nbytes} bytes for {list(dims)}, which takes {size}")
-        return raw.view(kind.dtype.newbyteorder("<")).reshape(dims)
+        made = aligned(raw, kind.dtype)
+        if self.bulk is not None and made.size and made.ctypes.data != raw.ctypes.data:
+            self.copies[made.ctypes.data] = (made, raw)
+        return made.reshape(dims)
+
+    def source_of(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The bytes in a file that an array was copied from; else the array itself."""
+        copy, raw = self.copies.get(array.ctypes.data, (array, array))
+        is_whole = array.flags.c_contiguous and array.nbytes == copy.nbytes
+        return raw if is_whole and array.dtype == copy.dtype else array
+
+    def _raw(self, tensor: Any) -> np.ndarray[Any, Any]:
+        raw = tensor.raw_data
+        held = self.bulk.found(raw) if self.bulk else None
+        return np.frombuffer(raw if held is None else held, np.uint8)
 
     def sparse(self, tensor: Any) -> tuple[str, np.ndarray[Any, Any]]:
         """A sparse tensor as the dense one it means."""
@@ -171,7 +214,7 @@ class Reader:
         dims = tuple(int(d) for d in tensor.dims)
         name = tensor.values.name
         size = math.prod(dims)
-        if any(d < 0 for d in dims) or size * values.itemsize > MAX_FILE:
+        if any(d < 0 for d in dims) or size * values.itemsize > MAX_SPARSE:
             raise GraphError(f"sparse tensor {name!r} is too large")
         flat = indices if indices.ndim == 1 else _flat(indices, dims)
         if values.ndim != 1 or len(flat) != len(values):
@@ -182,89 +225,91 @@ class Reader:
         dense[flat] = values
         return name, dense.reshape(dims)
 
-    # -- files beside the model -----------------------------------------------------------------
 
-    def _external(self, tensor: Any, size: int, what: str) -> np.ndarray[Any, Any]:
-        """Bytes of a file in the model's folder, mapped."""
-        if self.folder is None:
-            raise Error(f"{what} is in another file, but the model was not read from one")
-        keys = {e.key: e.value for e in tensor.external_data}
-        offset, length = (_whole(keys.get(k, ""), what) for k in ("offset", "length"))
-        path = keys.get("location", "")
-        fd = open_inside(self.folder, path, what)
-        try:
-            end = os.fstat(fd).st_size
-            length = size if "length" not in keys else length
-            if length != size or offset + length > end:
-                raise GraphError(
-                    f"{what}: bytes {offset} to {offset + length} of {path!r} are not the {size} "
-                    f"that it takes of {end}"
-                )
-            if length == 0:
-                return np.empty(0, np.uint8)
-            whole = mmap.mmap(fd, offset + length, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
-        return np.frombuffer(whole, np.uint8, length, offset)
+def _check_dims(info: Any, tensor: Any, dims: tuple[int, ...]) -> None:
+    """The error of dims that are not the declared ones."""
+    if not tensor.HasField("shape"):
+        return
+    declared = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+    if len(declared) != len(dims) or any(d not in (-1, n) for d, n in zip(declared, dims)):
+        shown = ["?" if d == -1 else d for d in declared]
+        raise Error(f"input {info.name!r} is {list(dims)}, expected {shown}.")
 
 
-class NeedsShape(UnsupportedError):
-    """An input whose rank the model does not say."""
+SURPRISES = (
+    TypeError, ValueError, LookupError, ArithmeticError, AttributeError, AssertionError,
+    RecursionError, MemoryError,
+)  # fmt: skip
+"""What reading a file that makes no sense may raise, beside the errors of rlx."""
 
-    def __init__(self, what: str, name: str) -> None:
-        super().__init__(what)
-        self.name = name
+
+class ReadError(GraphError):
+    """A model that could not be read for a reason nobody thought of: its cause says more."""
 
 
-def parsed(data: bytes, what: str) -> Any:
-    """A ModelProto from bytes."""
-    import onnx
+@contextmanager
+def guarded(what: str) -> Generator[None]:
+    """Whatever goes wrong in here is an error that says where."""
+    try:
+        yield
+    except Error:
+        raise
+    except MemoryError as error:
+        raise ReadError(f"{what}: there is not enough memory for it.") from error
+    except SURPRISES as error:
+        told = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ReadError(f"{what}: it cannot be read as it is ({told}).") from error
+
+
+def _tensor_of(kind: Any) -> tuple[str, Any]:
+    """What a type is called, and the tensors that it holds."""
+    name = inner = kind.WhichOneof("value") or "nothing"
+    while inner in ("sequence_type", "optional_type"):
+        kind = getattr(kind, inner).elem_type
+        inner = kind.WhichOneof("value") or "nothing"
+    return name, kind.tensor_type if inner == "tensor_type" else None
+
+
+def parsed(data: bytes | memoryview, what: str) -> tuple[Any, Bulk]:
+    """A ModelProto from bytes, and what its long tensors are, which it has no copy of."""
+    onnx = onnx_package()
     from google.protobuf.message import DecodeError
 
     if len(data) > MAX_FILE:
         raise Error(
             f"{what} is larger than a protobuf can be. Keep its weights in files beside it."
         )
+    bulk = Bulk(memoryview(data))
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(data)
+        model.ParseFromString(bulk.light())
     except (DecodeError, RecursionError, ValueError) as error:
-        raise Error(f"{what} is no ONNX model: {error}") from None
+        raise Error(f"{what} is no ONNX model: {error}.") from None
     if not model.HasField("graph"):
-        raise Error(f"{what} is no ONNX model: it has no graph")
-    return model
+        raise Error(f"{what} is no ONNX model: it has no graph.")
+    return model, bulk
 
 
-def open_inside(folder: Path, path: str, what: str) -> int:
-    """A file of the folder or of one inside it, opened part by part without following a link."""
-    parts = path.split("/")
-    if not path or len(path) > 4096 or any(p in ("", ".", "..") for p in parts) or "\\" in path:
-        raise Error(f"{what}: {path[:200]!r} is not a file inside the model's folder")
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def onnx_package() -> Any:
+    """The package that parses models, or an error that says how to get it."""
     try:
-        for part in parts[:-1]:
-            inner = os.open(part, flags | os.O_DIRECTORY, dir_fd=here)
-            os.close(here)
-            here = inner
-        found = os.open(parts[-1], flags | os.O_NONBLOCK, dir_fd=here)
-    except (OSError, ValueError) as error:
-        raise Error(f"{what}: {path[:200]!r} cannot be opened: {error}") from None
-    finally:
-        os.close(here)
-    info = os.fstat(found)
-    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
-        os.close(found)
-        raise Error(f"{what}: {path[:200]!r} is not a plain file of its own (a link, or a device)")
-    return found
+        import onnx
+    except ImportError:
+        raise Error("ONNX models need the package onnx: pip install 'rlx[onnx]'.") from None
+    numbers = onnx.__version__.split(".")
+    if tuple(int(n) for n in numbers[:2] if n.isdecimal()) < OLDEST_PACKAGE:
+        raise Error(f"onnx {onnx.__version__} is too old: pip install 'rlx[onnx]'.")
+    return onnx
 
 
-def _whole(text: str, what: str) -> int:
-    if not text:
-        return 0
-    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
-        raise GraphError(f"{what}: {text[:40]!r} is not a number of bytes")
-    return int(text)
+def aligned(raw: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Bytes as numbers: where they are, if numbers of this size can be there."""
+    made = raw.view(dtype.newbyteorder("<"))
+    if made.flags.aligned and made.dtype.isnative:
+        return made
+    copy = made.astype(dtype)
+    copy.setflags(write=False)
+    return copy
 
 
 def _flat(indices: np.ndarray[Any, Any], dims: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -2,51 +2,109 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.cost.decision import Decision
 from rlx.errors import Error
-from rlx.onnx.model import Model, Read
+from rlx.onnx.call import NeedsShape
+from rlx.onnx.model import MAX_KEPT, Model, Read
 from rlx.op import Array
 from rlx.passes.options import FusionOptions
 from rlx.runtime.executable import Executable, as_array
+from rlx.shape import Shape
 
 if TYPE_CHECKING:
     from rlx.runtime.session import Session
 
-MAX_KEPT = 32
-"""Programs for values of static inputs; the one that was not used longest goes."""
-
 
 def compiled(
-    model: Model, session: Session, options: FusionOptions | None = None
+    model: Model,
+    session: Session,
+    options: FusionOptions | None = None,
+    params: Mapping[str, Any] | None = None,
 ) -> Executable | Specialising:
     """The model ready to run; one program where nothing about it is static."""
-    if model.read is None:
-        return Specialising(model, session, options)
-    return session.compile(model.graph, options=options, params=model.params)
+    if model.is_static:
+        return Specialising(model, session, options, params)
+    return session.executable(model, model.params, options=options, params=params)
 
 
 class Specialising:
     """Stands for an executable where shapes follow from values: a program for each of them."""
 
-    def __init__(self, model: Model, session: Session, options: FusionOptions | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        session: Session,
+        options: FusionOptions | None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
         self.model, self._session, self._options = model, session, options
+        self._params = dict(params or {})
+        self._lock = threading.Lock()
         self._made: OrderedDict[int, tuple[Read, Executable]] = OrderedDict()
+
+    # -- what it is ----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.model.name
 
     @property
     def static(self) -> tuple[str, ...]:
         """The inputs whose values a program is compiled for."""
         return self.model.static
 
+    @property
+    def inputs(self) -> dict[str, Shape | None]:
+        """Name → shape, in the order of positional arguments; None where the model says none."""
+        return self._declared(self.model.inputs, self.model.reader.model.graph.input)
+
+    @property
+    def outputs(self) -> dict[str, Shape | None]:
+        """Name → shape, in order; None where the model says none."""
+        return self._declared(self.model.outputs, self.model.reader.model.graph.output)
+
+    def _declared(self, names: tuple[str, ...], infos: Any) -> dict[str, Shape | None]:
+        by_name = {i.name: i for i in infos}
+        return {n: self._shape(by_name[n]) for n in names}
+
+    def _shape(self, info: Any) -> Shape | None:
+        try:
+            return self.model.reader.shape_of(info)
+        except NeedsShape:
+            return None
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Why there are several programs, and the decisions of each that was made so far."""
+        with self._lock:
+            made = [exe for _, exe in self._made.values()]
+        return (*self.model.decisions, *(d for exe in made for d in exe.decisions))
+
+    def explain(self) -> str:
+        """Why there are several programs, and the account of each that was made so far."""
+        with self._lock:
+            made = [exe for _, exe in self._made.values()]
+        return "\n".join([explained(self.model), *(exe.explain() for exe in made)])
+
+    def __repr__(self) -> str:
+        given, made = ", ".join(self.model.inputs), ", ".join(self.model.outputs)
+        return f"<Specialising {self.name!r} ({given}) -> ({made})>"
+
+    # -- calls ---------------------------------------------------------------------------------
+
     def specialised(self, *arrays: Any) -> Executable:
         """The program for these inputs."""
         return self._program(self._given(arrays))
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        """Run on positional inputs: the output, or a tuple of them."""
         given = self._given(arrays)
         exe = self._program(given)
         static = set(self.model.static)
@@ -57,23 +115,32 @@ class Specialising:
         for name in (*inputs, *self.model.inputs):
             if name not in inputs or name not in self.model.inputs:
                 known = ", ".join(self.model.inputs)
-                raise Error(f"{self.model.name}: takes {known}; {name!r} is missing or unknown.")
+                raise Error(f"{self.name}: takes {known}; {name!r} is missing or unknown.")
         made = self(*(inputs[n] for n in self.model.inputs))
         return dict(zip(self.model.outputs, made if isinstance(made, tuple) else (made,)))
 
     def _given(self, arrays: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
         names = self.model.inputs
         if len(arrays) != len(names):
-            raise Error(f"{self.model.name}: takes {len(names)} inputs, got {len(arrays)}.")
+            raise Error(f"{self.name}: takes {len(names)} inputs, got {len(arrays)}.")
         return [as_array(a, f"input {n!r}") for n, a in zip(names, arrays)]
 
     def _program(self, given: list[np.ndarray[Any, Any]]) -> Executable:
-        read = self.model.specialised(given)
-        key = id(read)
-        if key not in self._made:
-            exe = self._session.compile(read.graph, options=self._options, params=read.params)
-            self._made[key] = (read, exe)
-            if len(self._made) > MAX_KEPT:
-                self._made.popitem(last=False)
-        self._made.move_to_end(key)
-        return self._made[key][1]
+        with self._lock:
+            read = self.model.specialised(given)
+            key = id(read)
+            if key not in self._made:
+                exe = self._session.executable(
+                    read.graph, read.params, options=self._options, params=self._params
+                )
+                self._made[key] = (read, exe)
+                if len(self._made) > MAX_KEPT:
+                    self._made.popitem(last=False)
+            self._made.move_to_end(key)
+            return self._made[key][1]
+
+
+def explained(model: Model) -> str:
+    """Why a model is not one program, as text."""
+    told = [f"{d.what} of {', '.join(d.where)}: {d.reason}" for d in model.decisions]
+    return "\n".join(f"{model.name}: {line}" for line in told)

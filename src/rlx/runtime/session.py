@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from rlx._version import __version__
 from rlx.backends.base import Keeper, Program, find_backend
@@ -20,13 +20,42 @@ from rlx.ir.mir import Graph, MirModule, Node
 from rlx.module import GraphModule
 from rlx.passes.options import FusionOptions
 from rlx.runtime.artefact_file import KIND, parts
+from rlx.runtime.bundle import Bundle
 from rlx.runtime.cache import Cache, CacheLike, key_of
 from rlx.runtime.executable import Executable
 from rlx.runtime.record import Record
 from rlx.runtime.weights import Pool
 
 if TYPE_CHECKING:
+    from rlx.onnx.running import Specialising
+    from rlx.op import Array
     from rlx.pipeline import CompileResult
+
+
+@overload
+def compile(
+    model: Bundle,
+    target: str | FusionTarget | None = None,
+    *,
+    like: str | FusionTarget | Target | None = None,
+    threads: int | None = None,
+    cache: CacheLike = None,
+    options: FusionOptions | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Executable | Specialising: ...
+
+
+@overload
+def compile(
+    model: HirModule | MirModule | Graph | GraphModule | LirModule,
+    target: str | FusionTarget | None = None,
+    *,
+    like: str | FusionTarget | Target | None = None,
+    threads: int | None = None,
+    cache: CacheLike = None,
+    options: FusionOptions | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Executable: ...
 
 
 def compile(
@@ -38,10 +67,11 @@ def compile(
     cache: CacheLike = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
-) -> Executable:
+) -> Any:
     """Compile a model and load it for `target`.
 
-    `model` is a HirModule, MirModule, Graph (as `rlx.trace` makes of a function), GraphModule or
+    `model` is what `rlx.load` gives of a file, which brings its weights along (`params` replace
+    some), a HirModule, MirModule, Graph (as `rlx.trace` makes of a function), GraphModule or
     LirModule. Without a `target` it is native code for this machine, where llvmlite is installed.
     Target "reference" runs on NumPy the plan that the target named by `like` would run. `threads`
     is how many cores a call may use, None all. `cache` is a folder for what was compiled, or False
@@ -86,9 +116,23 @@ class Session:
         *,
         options: FusionOptions | None = None,
         params: Mapping[str, Any] | None = None,
-    ) -> Executable:
+    ) -> Any:
         """An executable of `model`; where the request was met before, here or by another process,
         no pass runs."""
+        if isinstance(model, Bundle):
+            return model.compiled(self, options, params)
+        return self.executable(model, options=options, params=params)
+
+    def executable(
+        self,
+        model: Any,
+        own: Mapping[str, Array] | None = None,
+        *,
+        options: FusionOptions | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Executable:
+        """One program of `model`. Its `own` weights, which nobody changes, are used where `params`
+        has no others."""
         wanted = FusionOptions() if options is None else options
         if not isinstance(wanted, FusionOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Error(f"expected a FusionOptions, got {type(wanted).__name__}.")
@@ -96,7 +140,14 @@ class Session:
         made = self._made.get(key)
         if made is None:
             made = self._made[key] = self._obtained(key, model, wanted)
-        return Executable(made.account, made.program, params, backend=self.backend, pool=self._pool)
+        given = params or {}
+        first = given if own is None else None
+        exe = Executable(made.account, made.program, first, backend=self.backend, pool=self._pool)
+        if own:
+            exe.adopt({k: v for k, v in own.items() if k not in given})
+        if own is not None and given:
+            exe.set_params(given)
+        return exe
 
     @property
     def cached(self) -> int:
@@ -121,7 +172,8 @@ class Session:
     def _compiled(self, model: Any, options: FusionOptions) -> _Made:
         from rlx.pipeline import CompilePipeline
 
-        result = CompilePipeline(self.target, options=options).compile(model)
+        held = model.graph if isinstance(model, Bundle) else model
+        result = CompilePipeline(self.target, options=options).compile(held)
         return _Made(result, self.backend.load(result.lir))
 
     def _opened(self, keeper: Keeper, cache: Cache, key: str) -> _Made | None:
@@ -178,6 +230,8 @@ def _digest(model: Any) -> str:
             return f"{model.name} {model.digest()}"
         case LirModule():
             return model.fingerprint
+        case Bundle():
+            return model.digest
         case _:
             from rlx.pipeline import cannot_compile
 
@@ -187,6 +241,8 @@ def _digest(model: Any) -> str:
 def comes_with_rlx(model: Any) -> bool:
     """Is the meaning of every op of the model that of rlx? What a program brings along may mean
     something else tomorrow, under the same name."""
+    if isinstance(model, Bundle):
+        return model.is_of_rlx
     return all(
         n.op != "custom" and n.decl.reference.__module__.startswith("rlx.") for n in _nodes(model)
     )

@@ -1,0 +1,185 @@
+"""The files of a model: its own, and those beside it that hold its tensors.
+
+A file beside a model is opened only inside the model's folder, part by part, and never through a
+link of either kind; what is asked of it is compared with its length. Large ones are mapped: like
+any mapped file, they must not be cut short while the model is in use.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import Error, GraphError
+
+MAX_PATH = 4096
+MAPPED = 1 << 20
+"""Model files from this size on are mapped; a smaller one is read, and keeps no file open."""
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Range = tuple[int, int]
+"""Where bytes begin and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model's own file, all of it."""
+
+    path: Path
+    data: memoryview
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> ModelFile:
+        file = Path(path)
+        try:
+            with open(file, "rb", opener=_without_waiting) as opened:
+                return cls(file, _all_of(opened))
+        except (OSError, ValueError) as error:
+            raise Error(f"{file} cannot be read: {error}.") from None
+
+    def digest(self) -> str:
+        return blake2b(self.data, digest_size=16).hexdigest()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes to is no model."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _all_of(file: Any) -> memoryview:
+    info = os.fstat(file.fileno())
+    if not stat.S_ISREG(info.st_mode):
+        raise ValueError("it is no plain file")
+    if info.st_size >= MAPPED:
+        return memoryview(mmap.mmap(file.fileno(), info.st_size, access=mmap.ACCESS_READ))
+    return memoryview(file.read())
+
+
+@dataclass(slots=True)
+class Beside:
+    """The files in a model's folder that hold its tensors, each opened once."""
+
+    folder: Path | None
+    opened: dict[str, Opened] = field(default_factory=dict[str, "Opened"])
+
+    def bytes_of(self, entries: Any, size: int, what: str) -> Bytes:
+        """What a tensor's `external_data` means; keys that ONNX does not define are ignored."""
+        keys: Mapping[str, str] = {e.key: e.value for e in entries}
+        offset = _whole(keys.get("offset", ""), what)
+        length = _whole(keys["length"], what) if "length" in keys else size
+        if length != size:
+            raise GraphError(f"{what}: it has {length} bytes for a shape that takes {size}")
+        return self.range_of(keys.get("location", ""), (offset, offset + length), what)
+
+    def range_of(self, location: str, wanted: Range, what: str) -> Bytes:
+        """Some bytes of a file; parts of others' bytes are no tensor's."""
+        file = self.file(location, what)
+        start, end = wanted
+        if end > file.size:
+            raise GraphError(
+                f"{what}: bytes {start} to {end} of {_short(location)}, which has {file.size}"
+            )
+        if start == end:
+            return np.empty(0, np.uint8)
+        file.claim(wanted, what)
+        return file.data[start:end]
+
+    def file(self, location: str, what: str) -> Opened:
+        if self.folder is None:
+            raise Error(f"{what} is in another file, but the model was not read from one")
+        if location not in self.opened:
+            fd = open_inside(self.folder, location, what)
+            try:
+                self.opened[location] = Opened.of(fd)
+            except (OSError, ValueError) as error:
+                raise Error(f"{what}: {_short(location)} cannot be read: {error}") from None
+            finally:
+                os.close(fd)
+        return self.opened[location]
+
+    def stamps(self) -> dict[str, list[int]]:
+        """By which one can see later that no file has changed."""
+        return {name: file.stamp for name, file in self.opened.items()}
+
+
+@dataclass(slots=True)
+class Opened:
+    """A mapped file, and which of its bytes belong to a tensor."""
+
+    data: Bytes
+    size: int
+    stamp: list[int]
+    claimed: list[Range] = field(default_factory=list[Range])
+    """In order, and apart."""
+
+    @classmethod
+    def of(cls, fd: int) -> Opened:
+        info = os.fstat(fd)
+        if info.st_size == 0:
+            data = np.empty(0, np.uint8)
+        else:
+            data = np.frombuffer(mmap.mmap(fd, info.st_size, access=mmap.ACCESS_READ), np.uint8)
+        return cls(data, info.st_size, [info.st_size, info.st_mtime_ns, info.st_ino])
+
+    def claim(self, wanted: Range, what: str) -> None:
+        """Tensors may share all of their bytes, as tied weights do, but not some."""
+        at = bisect.bisect_left(self.claimed, wanted)
+        if at < len(self.claimed) and self.claimed[at] == wanted:
+            return
+        after = at < len(self.claimed) and self.claimed[at][0] < wanted[1]
+        before = at > 0 and self.claimed[at - 1][1] > wanted[0]
+        if after or before:
+            raise GraphError(f"{what}: its bytes overlap those of another tensor")
+        self.claimed.insert(at, wanted)
+
+
+def open_inside(folder: Path, path: str, what: str) -> int:
+    """A file of the folder or of one inside it, opened part by part without following a link.
+
+    Names are taken as they are written: percent signs and look-alikes are letters like others.
+    """
+    parts = path.split("/")
+    if len(path) > MAX_PATH or "\\" in path or any(p in ("", ".", "..") for p in parts):
+        raise Error(f"{what}: {_short(path)} is not a file inside the model's folder")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in parts[:-1]:
+            here = _step(here, part, flags | os.O_DIRECTORY)
+        here = _step(here, parts[-1], flags)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Error(f"{what}: {_short(path)} cannot be opened: {reason}") from None
+    info = os.fstat(here)
+    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
+        os.close(here)
+        raise Error(f"{what}: {_short(path)} is not a plain file of its own (a link, or a device)")
+    return here
+
+
+def _step(here: int, part: str, flags: int) -> int:
+    try:
+        return os.open(part, flags, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _short(text: str) -> str:
+    return repr(text[:200])
+
+
+def _whole(text: str, what: str) -> int:
+    if not text:
+        return 0
+    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
+        raise GraphError(f"{what}: {text[:40]!r} is not a number of bytes")
+    return int(text)

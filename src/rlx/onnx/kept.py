@@ -1,0 +1,112 @@
+"""What was learnt of a model when it was read, kept on disk: a compile that was done before needs
+neither the graph nor the parser, only the weights and where they are.
+
+An entry is found by the bytes of the model's file. Files beside it hold weights, and small ones of
+them are in the graph as numbers, so that each counts by its name, size, time of change and place on
+the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlx.dtype import DType
+from rlx.errors import Error
+from rlx.onnx.files import Beside, ModelFile
+from rlx.onnx.model import Array, Model, Summary, reader_of
+from rlx.onnx.reader import aligned
+from rlx.runtime.cache import Cache, key_of
+from rlx.runtime.sections import Bytes, Sections
+
+KIND = "onnx"
+MAX_MADE_BYTES = 1 << 28
+"""Weights that are not in a file as they are, but were made of those that are."""
+
+
+def recalled(file: ModelFile, cache: Cache) -> Model | None:
+    """The model, if it was read before and nothing has changed since."""
+    key = key_of(KIND, file.digest())
+    entry = cache.get(key)
+    if entry is None:
+        return None
+    try:
+        return _restored(entry, file)
+    except (Error, KeyError, TypeError, ValueError, IndexError, OverflowError):
+        return None
+
+
+def keep(model: Model, file: ModelFile, cache: Cache) -> None:
+    """Keep what a compile must know of the model."""
+    head: dict[str, Any] = {
+        "kind": KIND, "name": model.name, "inputs": model.inputs, "outputs": model.outputs,
+        "static": model.static, "why": model.why_static, "needs_shapes": model.needs_shapes,
+        "files": model.reader.beside.stamps(),
+    }  # fmt: skip
+    sections: dict[str, Bytes] = {}
+    if not model.is_static:
+        head |= {"digest": model.digest, "is_of_rlx": model.is_of_rlx}
+        head["params"], sections = _places(model, file)
+        model.reader.copies.clear()
+    if sum(map(len, sections.values())) <= MAX_MADE_BYTES:
+        cache.put(key_of(KIND, file.digest()), head, sections)
+
+
+def _places(model: Model, file: ModelFile) -> tuple[dict[str, Any], dict[str, Bytes]]:
+    """Where each weight is: in the model's file, in one beside it, or in the entry."""
+    held = {"": np.frombuffer(file.data, np.uint8)}
+    held |= {name: opened.data for name, opened in model.reader.beside.opened.items()}
+    places: dict[str, Any] = {}
+    sections: dict[str, Bytes] = {}
+    for number, (name, array) in enumerate(model.params.items()):
+        found = _place(model.reader.source_of(array), held)
+        if found is None:
+            found = (str(number), -1)
+            sections[str(number)] = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        places[name] = [*found, DType.of(array.dtype).value, list(array.shape)]
+    return places, sections
+
+
+def _place(array: Array, held: Mapping[str, Array]) -> tuple[str, int] | None:
+    """The file that an array is a view of, and from which byte on."""
+    if not array.flags.c_contiguous or array.size == 0:
+        return None
+    address = array.ctypes.data
+    for name, data in held.items():
+        offset = address - data.ctypes.data
+        if offset >= 0 and offset + array.nbytes <= data.size:
+            return name, offset
+    return None
+
+
+def _restored(entry: Sections, file: ModelFile) -> Model:
+    head = entry.head
+    beside = Beside(file.path.parent)
+    for name, stamp in head["files"].items():
+        if beside.file(name, file.path.name).stamp != stamp:
+            raise Error(f"{name} has changed")
+    model = Model(
+        file.path.stem, tuple(head["inputs"]), tuple(head["outputs"]), lambda: reader_of(file)
+    )
+    model.static, model.why_static = tuple(head["static"]), head["why"]
+    model.needs_shapes = head["needs_shapes"]
+    if not model.is_static:
+        params = {k: _array(entry, file, beside, *v) for k, v in head["params"].items()}
+        model.summary = Summary(head["digest"], head["is_of_rlx"], params)
+    return model
+
+
+def _array(
+    entry: Sections, file: ModelFile, beside: Beside, where: str, offset: int, kind: str, dims: Any
+) -> Array:
+    dtype = DType.of(kind).numpy
+    size = int(np.prod(dims, dtype=np.int64)) * dtype.itemsize
+    if offset < 0:
+        raw = np.frombuffer(entry.section(where), np.uint8)
+    elif where == "":
+        raw = np.frombuffer(file.data, np.uint8)[offset : offset + size]
+    else:
+        raw = beside.range_of(where, (offset, offset + size), where)
+    return aligned(raw, dtype).reshape(dims)

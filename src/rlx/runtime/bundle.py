@@ -1,0 +1,46 @@
+"""Models that bring their weights along, as front ends read them from files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlx.ir.mir import Graph
+    from rlx.op import Array
+    from rlx.passes.options import FusionOptions
+    from rlx.runtime.session import Session
+
+
+class Bundle(ABC):
+    """A graph and its weights. Where both are known by their digest, neither need be read to find
+    the program that was made of them before."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def graph(self) -> Graph:
+        """What is computed; read when it is asked for."""
+
+    @property
+    @abstractmethod
+    def params(self) -> Mapping[str, Array]:
+        """The weights by name, in memory that nobody changes."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """What request keys hold in place of the graph: equal graphs have equal ones."""
+
+    @property
+    @abstractmethod
+    def is_of_rlx(self) -> bool:
+        """Is every op of the graph one that rlx itself brings?"""
+
+    @abstractmethod
+    def compiled(
+        self, session: Session, options: FusionOptions | None, params: Mapping[str, Any] | None
+    ) -> Any:
+        """What `Session.compile` gives for it; `params` replace weights of its own."""
