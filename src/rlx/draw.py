@@ -20,6 +20,11 @@ from rlx.sig import CLASSES, Operand
 
 CORNERS_FLOAT = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 65504.0, 88.7)
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7)
+FEW = (1, 2, 2, 3)
+"""Of four axes and more."""
+LARGE = (0, 1, 3, 8, 16, 17, 33, 45)
+LARGE_FEW = (1, 2, 5, 17)
+"""Sizes that fill vectors and tiles, and leave a rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +54,16 @@ class Case:
 class Draw:
     """A source of random sizes, dtypes, attributes and arrays; the same seed, the same draws."""
 
-    def __init__(self, seed: int | Sequence[int], without: frozenset[DType] = frozenset()) -> None:
+    def __init__(
+        self,
+        seed: int | Sequence[int],
+        without: frozenset[DType] = frozenset(),
+        *,
+        is_large: bool = False,
+    ) -> None:
         self.rng = np.random.default_rng(seed)
         self.without = without
+        self.sizes, self.few = (LARGE, LARGE_FEW) if is_large else (SIZES, FEW)
 
     def coin(self, chance: float = 0.5) -> bool:
         return bool(self.rng.random() < chance)
@@ -65,12 +77,12 @@ class Draw:
 
     def size(self, least: int = 0) -> int:
         """One dim: zero, one and odd sizes among them."""
-        return max(least, int(self.choice(SIZES)))
+        return max(least, int(self.choice(self.sizes)))
 
     def dims(self, least: int = 0, most: int = 5, smallest: int = 0) -> tuple[int, ...]:
         """Dims of rank `least` to `most`, few elements in all."""
         rank = self.integer(least, most)
-        sizes = SIZES if rank < 4 else (1, 2, 2, 3)
+        sizes = self.sizes if rank < 4 else self.few
         return tuple(max(smallest, int(self.choice(sizes))) for _ in range(rank))
 
     def dtype(self, letter: str) -> DType:

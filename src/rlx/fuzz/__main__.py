@@ -46,6 +46,9 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="with --backend cpu: every buffer between pages that may not be touched",
     )
+    parser.add_argument(
+        "--large", action="store_true", help="sizes up to 45, which fill vectors and tiles"
+    )
     args = parser.parse_args(argv)
     if args.guard and {b.partition(":")[0] for b in args.backend} != {"cpu"}:
         parser.error("--guard is for native code: give --backend cpu, or such as cpu:avx2")
@@ -59,7 +62,8 @@ def _jobs(args: argparse.Namespace) -> list[Job]:
     without = refused_ops(args.backend)
     seeds = range(args.first, args.first + args.graphs)
     sides = SIDES if args.guard else ()
-    return [Job(s, args.steps, targets, args.backend, without, sides) for s in seeds]
+    made = (args.steps, targets, args.backend, without, sides, args.large)
+    return [Job(s, *made) for s in seeds]
 
 
 def _tally(jobs: list[Job], workers: int) -> Tally:

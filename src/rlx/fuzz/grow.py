@@ -35,9 +35,12 @@ WIDE = frozenset({DType.F64, DType.C128})
 """Dtypes that some targets lack: three graphs in four do without them."""
 
 
-def grow(seed: int, steps: int = 12, without: Collection[str] = ()) -> Grown:
+def grow(
+    seed: int, steps: int = 12, without: Collection[str] = (), *, is_large: bool = False
+) -> Grown:
     """The graph of `seed`; the same on every machine. Ops `without` which to do are left out."""
-    grower = Grower(Draw([0x5EED, seed], frozenset() if seed % 4 == 0 else WIDE))
+    missing = frozenset[DType]() if seed % 4 == 0 else WIDE
+    grower = Grower(Draw([0x5EED, seed], missing, is_large=is_large))
     deck = [o for o in table.table().values() if not o.why_no_cases]
     start = seed * steps
     for i in range(start, start + steps):

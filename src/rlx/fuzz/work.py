@@ -31,6 +31,8 @@ class Job:
     """Ops that none of the graphs may have."""
     sides: tuple[str, ...] = ()
     """Where guard pages touch the buffers of the native code."""
+    is_large: bool = False
+    """Do sizes fill vectors and tiles?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def _guarded(grown: Grown, job: Job) -> list[Mismatch]:
 
 def told(job: Job, judged: Judge) -> Verdict:
     """Any error is a finding, but for a target that says what it cannot do."""
-    grown = grow(job.seed, job.steps, job.without)
+    grown = grow(job.seed, job.steps, job.without, is_large=job.is_large)
     nodes = grown.graph.order()
     ops = tuple(n.op for n in nodes)
     dtypes = tuple(s.dtype.value for n in nodes for s in n.shapes)
