@@ -12,6 +12,16 @@ from rlx.errors import GraphError
 MAX_BYTES = 2**63 - 1
 
 
+class DimsDiffer(GraphError):
+    """Two sizes are to be equal, and are not, or that cannot be shown."""
+
+    def __init__(
+        self, what: str, left: DimLike = 0, right: DimLike = 0, *, may_repeat: bool = False
+    ) -> None:
+        super().__init__(what)
+        self.left, self.right, self.may_repeat = left, right, may_repeat
+
+
 class Shape:
     """The dims and dtype of one value. Printed `f32[4, seq, 384]`."""
 
@@ -107,7 +117,8 @@ def broadcast(*dims: tuple[DimLike, ...]) -> tuple[DimLike, ...]:
                 result[i] = d
             elif d not in (1, result[i]):
                 shown = " and ".join(f"[{', '.join(map(str, x))}]" for x in dims)
-                raise GraphError(f"{shown} do not broadcast: {result[i]} against {d}")
+                what = f"{shown} do not broadcast: {result[i]} against {d}"
+                raise DimsDiffer(what, result[i], d, may_repeat=True)
     return tuple(result)
 
 

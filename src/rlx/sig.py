@@ -24,7 +24,7 @@ from rlx import dtype as dt
 from rlx.dim import Dim, DimLike, dim_max, dim_min
 from rlx.dtype import DType
 from rlx.errors import GraphError
-from rlx.shape import Shape, broadcast
+from rlx.shape import DimsDiffer, Shape, broadcast
 
 CLASSES: dict[str, frozenset[DType]] = {
     "f": dt.FLOATS,
@@ -221,14 +221,14 @@ def _bind(token: str, dim: DimLike, i: int, shape: Shape, env: Env, attrs: Attrs
     if token.isdigit() or token in attrs:
         expected: DimLike = int(token) if token.isdigit() else attrs[token]
         if dim != expected:
-            raise GraphError(f"operand {i} is {shape}, expected {token}={expected}, got {dim}")
+            what = f"operand {i} is {shape}, expected {token}={expected}, got {dim}"
+            raise DimsDiffer(what, dim, expected)
         return
     bound = env.dims.setdefault(token, dim)
     origin = env.source.setdefault(token, i)
     if bound != dim:
-        raise GraphError(
-            f"operand {i} is {shape}: its dim {token} is {dim}, but {bound} in operand {origin}"
-        )
+        what = f"operand {i} is {shape}: its dim {token} is {dim}, but {bound} in operand {origin}"
+        raise DimsDiffer(what, dim, bound)
 
 
 def _bind_pack(token: str, dims: tuple[DimLike, ...], i: int, shape: Shape, env: Env) -> None:

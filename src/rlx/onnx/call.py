@@ -27,6 +27,10 @@ class NeedsValue(UnsupportedError):
         self.inputs = tuple(inputs)
 
 
+class NeedsShape(UnsupportedError):
+    """Something follows from the sizes of inputs, which the model does not say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One node. `op` is the operator's name, `version` the opset it is read under."""
@@ -125,7 +129,7 @@ class Call:
         found = self.dims(number)
         for dim in found:
             if not is_static(dim):
-                raise UnsupportedError(f"{self.label}: operand {number} depends on the size {dim}")
+                raise NeedsShape(f"{self.label}: operand {number} depends on the size {dim}")
         return [int(d) for d in found]
 
     def array(self, number: int) -> np.ndarray[Any, Any]:
@@ -139,13 +143,15 @@ class Call:
         return self.has(number) and self.importer.as_array(self.value(number)) is not None
 
     def _unknown(self, number: int) -> UnsupportedError:
-        value = self.value(number)
-        what = (
-            f"{self.label}: operand {number} decides a shape, and depends on data. "
-            "Make it a constant of the model"
+        return self.unknown(
+            self.value(number),
+            f"operand {number} decides a shape, and depends on data. "
+            "Make it a constant of the model",
         )
-        needed = self.importer.inputs_behind(value)
-        return NeedsValue(what, needed) if needed else UnsupportedError(what)
+
+    def unknown(self, value: Value, why: str) -> UnsupportedError:
+        """The error of a value that must be known and is not."""
+        return self.importer.unknown(value, f"{self.label}: {why}")
 
     # -- attributes -----------------------------------------------------------------------------
 
@@ -168,4 +174,4 @@ class Call:
         return UnsupportedError(f"{self.label}: {why}")
 
 
-__all__ = ["MAX_SIZES", "Call", "NeedsValue"]
+__all__ = ["MAX_SIZES", "Call", "NeedsShape", "NeedsValue"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,21 @@ from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.ir.interpret import evaluate_node
 from rlx.ir.mir import Graph, Node, Origin, topological
 from rlx.onnx.attributes import attributes_of
-from rlx.onnx.call import Call
+from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.handlers import handler_of
-from rlx.onnx.reader import Reader
-from rlx.onnx.values import MAX_SIZES, Items, Sizes, Value, Weight
+from rlx.onnx.reader import Reader, guarded
+from rlx.onnx.values import (
+    MAX_SIZES,
+    Absent,
+    Form,
+    Given,
+    Items,
+    Sizes,
+    Value,
+    Weight,
+    flattened,
+    known_value,
+)
 from rlx.shape import Shape
 
 MAX_DEPTH = 64
@@ -34,33 +46,34 @@ class Scope:
     importer: Importer
     parent: Scope | None = None
     values: dict[str, Value] = field(default_factory=dict[str, Value])
-    captured: dict[str, tuple[Node, Node]] = field(default_factory=dict[str, tuple[Node, Node]])
-    """Name → the value outside, and the input that stands for it in here."""
+    captured: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    """Value outside → the input that stands for it in here."""
     functions: Mapping[str, int] | None = None
     """The opsets of a function's body; None is the model's."""
+    made: set[str] = field(default_factory=set[str])
+    """The names that its own nodes, inputs and initialisers have given so far."""
+    is_closed: bool = False
+    """A function sees no names from outside."""
 
     def find(self, name: str) -> Value:
         if name in self.values:
             return self.values[name]
-        if self.parent is None:
+        if self.parent is None or self.is_closed:
             raise GraphError(f"{self.graph.name}: nothing is called {name!r}")
         found = self.parent.find(name)
-        self.values[name] = self._brought(name, found)
+        is_here = self.parent.graph is self.graph
+        self.values[name] = found if is_here else self._brought(name, found)
         return self.values[name]
 
     def _brought(self, name: str, found: Value) -> Value:
         """A value from outside: numbers and sizes as they are, the rest as one more input."""
         match found:
-            case Sizes() if found.is_known:
-                return found
-            case Weight() if found.array.size <= CONSTANT_ELEMENTS:
+            case Sizes() | Weight() | Absent():
                 return found
             case Items():
                 return Items(
                     tuple(self._brought(f"{name}.{i}", v) for i, v in enumerate(found.values))
                 )
-            case Sizes():
-                return found
             case _:
                 assert self.parent is not None
                 outside = self.parent.as_node(found)
@@ -70,12 +83,11 @@ class Scope:
                 return self._captured(name, outside)
 
     def _captured(self, name: str, outside: Node) -> Node:
-        for other, inside in self.captured.values():
-            if other is outside:
-                return inside
-        inside = self.graph.input(f"outer.{len(self.captured)}.{name}"[:200], outside.shape)
-        self.captured[name] = (outside, inside)
-        return inside
+        if outside not in self.captured:
+            inside = self.graph.input(f"outer.{len(self.captured)}.{name}"[:200], outside.shape)
+            self.captured[outside] = inside
+            self.importer.outside[inside] = outside
+        return self.captured[outside]
 
     def as_node(self, value: Value) -> Node:
         match value:
@@ -94,7 +106,8 @@ class Scope:
             return self.graph.constant(np.array(value.array))
         if self.parent is None:
             return self.importer.param(value)
-        return self._captured(value.name, self.parent.weight(value))
+        outside = self.parent.weight(value)
+        return outside if outside.graph is self.graph else self._captured(value.name, outside)
 
 
 @dataclass(slots=True)
@@ -102,13 +115,18 @@ class Importer:
     """Reads one model into a graph."""
 
     reader: Reader
-    static: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, Any])
+    static: Mapping[str, Given] = field(default_factory=dict[str, Any])
     """Inputs whose values are known, as shapes follow from them."""
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, Any])
+    shapes: Mapping[str, Form] = field(default_factory=dict[str, Any])
     """Inputs whose shapes are known better than the model says."""
     params: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, Any])
     known: dict[Node, np.ndarray[Any, Any] | None] = field(default_factory=dict[Node, Any])
+    outside: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    """Input of a graph inside → the value that it stands for."""
+    outputs: tuple[Value, ...] = ()
+    """What the model gives, in order."""
     depth: int = 0
+    _num_nodes: int = 0
     _made: dict[str, Node] = field(default_factory=dict[str, Node])
     _main: Scope | None = None
 
@@ -124,29 +142,60 @@ class Importer:
         for info in proto.input:
             if info.name in scope.values:
                 continue  # an initialiser is its default
-            if info.name in self.static:
-                scope.values[info.name] = graph.constant(self.static[info.name])
-            else:
-                shape = self.reader.shape_of(info, self.shapes.get(info.name))
-                scope.values[info.name] = graph.input(info.name, shape)
+            scope.made.add(info.name)
+            scope.values[info.name] = self._input(graph, info.name, info)
         self.run(scope, proto.node)
-        graph.set_outputs({o.name: scope.as_node(scope.find(o.name)) for o in proto.output})
+        self.outputs = tuple(scope.find(o.name) for o in proto.output)
+        flat = [scope.as_node(v) for o in self.outputs for v in flattened(o)]
+        is_flat = not any(isinstance(o, Items | Absent) for o in self.outputs)
+        names = [o.name for o in proto.output]
+        graph.set_outputs(dict(zip(names, flat)) if is_flat else flat)
         return graph
+
+    def _input(self, graph: Graph, name: str, info: Any) -> Value:
+        """A tensor; of sequences and optionals what a call gave."""
+        if info.name in self.static:
+            return known_value(graph, self.static[info.name])
+        if info.name not in self.shapes:
+            return graph.input(name, self.reader.shape_of(info))
+        return self._like(graph, name, info, self.shapes[info.name])
+
+    def _like(self, graph: Graph, name: str, info: Any, form: Form) -> Value:
+        if form is None:
+            return Absent()
+        if isinstance(form, list):
+            forms: list[Form] = form
+            return Items(
+                tuple(self._like(graph, f"{name}.{i}", info, f) for i, f in enumerate(forms))
+            )
+        return graph.input(name, self.reader.shape_of(info, form))
+
+    @property
+    def is_exact(self) -> bool:
+        """Are the sizes of all inputs known?"""
+        return self._main is not None and all(i.shape.is_static for i in self._main.graph.inputs)
 
     def _initialise(self, scope: Scope, proto: Any) -> None:
         for tensor in (*proto.initializer, *proto.sparse_initializer):
             name, array = self.reader.initialiser(tensor)
-            if name in scope.values:
-                raise GraphError(f"two initialisers are called {name!r}")
+            if name in scope.made:
+                raise GraphError(f"two initialisers are called {name[:80]!r}")
+            scope.made.add(name)
             scope.values[name] = Weight(name, array)
 
     def param(self, weight: Weight) -> Node:
-        assert self._main is not None
-        if weight.name not in self._made:
+        """A weight as a param; its name is its own where graphs inside use one name twice."""
+        name, number = weight.name, 2
+        while self._is_taken(name) and not _is_same(self.params.get(name), weight.array):
+            name, number = f"{weight.name}.{number}", number + 1
+        if name not in self._made:
             shape = Shape(weight.array.shape, DType.of(weight.array.dtype))
-            self._made[weight.name] = self._main.graph.param(weight.name, shape)
-            self.params[weight.name] = weight.array
-        return self._made[weight.name]
+            self._made[name] = self._graph.param(name, shape)
+            self.params[name] = weight.array
+        return self._made[name]
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self._made or any(name == i.attrs["name"] for i in self._graph.inputs)
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -162,8 +211,9 @@ class Importer:
                 )
             for name, value in zip(proto.output, results):
                 if name:
-                    if name in scope.values and scope.parent is None:
-                        raise GraphError(f"two values are called {name!r}")
+                    if name in scope.made:
+                        raise GraphError(f"two values are called {name[:80]!r}")
+                    scope.made.add(name)
                     scope.values[name] = value
 
     def node(self, scope: Scope, proto: Any) -> tuple[Value, ...]:
@@ -180,6 +230,7 @@ class Importer:
             tuple(scope.find(name) if name else None for name in proto.input),
             tuple(proto.output),
         )
+        self._count_node(call)
         handler = handler_of(domain, proto.op_type, call.version)
         with scope.graph.scope(Origin("onnx", proto.name or f"{proto.op_type}")):
             if handler is None and function is not None:
@@ -191,12 +242,20 @@ class Importer:
 
     def _results(self, call: Call, handler: Any) -> tuple[Value, ...]:
         try:
-            made = handler(call)
+            with guarded(call.label):
+                made = handler(call)
         except Error as error:
-            if call.label in str(error):
+            if isinstance(error, NeedsValue | NeedsShape) or call.label in str(error):
                 raise
-            raise type(error)(f"{call.label}: {error}") from None
+            kind = GraphError if isinstance(error, GraphError) else type(error)
+            raise kind(f"{call.label}: {error}") from None
         return made if isinstance(made, tuple) else (made,)
+
+    def _count_node(self, call: Call) -> None:
+        """Few functions that call each other can stand for more nodes than there is memory."""
+        self._num_nodes += 1
+        if self._num_nodes > self.reader.max_nodes:
+            raise GraphError(f"{call.label}: the model's functions and loops never seem to end")
 
     def _version(self, scope: Scope, domain: str) -> int:
         versions = scope.functions if scope.functions is not None else self.reader.opsets
@@ -206,16 +265,16 @@ class Importer:
 
     def _function(self, call: Call, function: Any) -> tuple[Value, ...]:
         """A function of the model's own, written out where it is called."""
-        self._deeper(call)
-        inner = Scope(call.graph, self, None, {}, {}, self.reader.opsets_of(function))
+        opsets = self.reader.opsets_of(function)
+        inner = Scope(call.graph, self, call.scope, functions=opsets, is_closed=True)
         for name, value in zip(function.input, call.inputs):
             if value is not None:
                 inner.values[name] = value
         missing = list(function.input)[len(call.inputs) :]
         given = self.reader.with_attributes(function, call.attrs)
-        for proto in given:
-            self.run(inner, [_without(proto, missing)])
-        self.depth -= 1
+        with self._deeper(call):
+            for proto in given:
+                self.run(inner, [_without(proto, missing)])
         return tuple(inner.find(name) for name in function.output)
 
     def body(
@@ -226,22 +285,36 @@ class Importer:
         An input given as a shape becomes an input of the new graph; one given as a value is known
         in it.
         """
-        self._deeper(call)
         graph = Graph(_name(proto.name) or call.op)
         graph.traces_lines = False
         scope = Scope(graph, self, call.scope, functions=call.scope.functions)
         for info, given in zip(proto.input, inputs):
             is_shape = isinstance(given, Shape)
             scope.values[info.name] = graph.input(info.name, given) if is_shape else given
-        self._initialise(scope, proto)
-        self.run(scope, proto.node)
-        self.depth -= 1
+        with self._deeper(call):
+            self._initialise(scope, proto)
+            self.run(scope, proto.node)
         return scope, [scope.find(o.name) for o in proto.output]
 
-    def _deeper(self, call: Call) -> None:
+    def inlined(self, call: Call, proto: Any, inputs: Sequence[Value]) -> list[Value]:
+        """The results of a graph inside a node, read into the graph of the node itself."""
+        scope = Scope(call.graph, self, call.scope, functions=call.scope.functions)
+        for info, given in zip(proto.input, inputs, strict=True):
+            scope.values[info.name] = given
+        with self._deeper(call):
+            self._initialise(scope, proto)
+            self.run(scope, proto.node)
+        return [scope.find(o.name) for o in proto.output]
+
+    @contextmanager
+    def _deeper(self, call: Call) -> Generator[None]:
         if self.depth == MAX_DEPTH:
             raise GraphError(f"{call.label}: graphs or functions are nested too deep")
         self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -289,15 +362,50 @@ class Importer:
             return operands[0][node.attrs["index"]]  # pyright: ignore[reportOptionalSubscript]
         return evaluate_node(node, operands, {})
 
-    def inputs_behind(self, value: Value) -> list[str]:
-        """The inputs of the model that a value depends on."""
+    def unknown(self, value: Value, what: str) -> UnsupportedError:
+        """The error of a value that must be known: it says what a call must tell for it to be."""
+        leaves = self._leaves(value)
+        inputs = [n.attrs["name"] for n in leaves if n.op == "input"]
+        if any(n.op == "param" for n in leaves) or any(self._is_inside(n) for n in leaves):
+            return UnsupportedError(what)
+        if inputs:
+            return NeedsValue(what, self._named(inputs))
+        return NeedsShape(what) if leaves else UnsupportedError(what)
+
+    def _leaves(self, value: Value) -> list[Node]:
+        """Params, inputs of the model and sizes that a value depends on."""
+        if isinstance(value, Sizes):
+            return [] if value.is_known else [value.node(self._graph)]
         if not isinstance(value, Node):
             return []
-        main = self._main.graph if self._main else None
-        found = [n for n in topological([value]) if n.op in ("input", "param")]
-        if any(n.op == "param" or n.graph is not main for n in found):
-            return []
-        return [n.attrs["name"] for n in found]
+        found, todo = dict[Node, None](), [value]
+        while todo:
+            for node in topological([todo.pop()]):
+                if node in self.outside:
+                    todo.append(self.outside[node])
+                elif node.op in ("input", "param", "extent"):
+                    found[node] = None
+        return list(found)
+
+    @property
+    def _graph(self) -> Graph:
+        assert self._main is not None
+        return self._main.graph
+
+    def _is_inside(self, node: Node) -> bool:
+        """Is it an input that only a graph inside has, as a loop's?"""
+        return node.op == "input" and node.graph is not self._graph
+
+    def _named(self, inputs: Sequence[str]) -> list[str]:
+        """The inputs of the model that these are, or are a part of."""
+        names = [i.name for i in self.reader.model.graph.input]
+        return [n for n in names if any(i == n or i.startswith(f"{n}.") for i in inputs)]
+
+
+def _is_same(one: Any, other: np.ndarray[Any, Any]) -> bool:
+    if one is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return one is other or one.tobytes() == other.tobytes()
 
 
 def _count(shape: Shape) -> int:

@@ -80,6 +80,36 @@ class Absent:
 
 
 Value = Node | Sizes | Weight | Items | Absent
+Given = Any
+"""What a call gives for an input: an array, a list of them for a sequence, None for nothing."""
+Form = Any
+"""The same with the shapes of the arrays in their places."""
+
+
+def form_of(given: Given) -> Form:
+    if isinstance(given, list):
+        return [form_of(g) for g in given]
+    return None if given is None else given.shape
+
+
+def flattened(value: Value) -> list[Value]:
+    """The tensors of a value, in order."""
+    match value:
+        case Items(values=values):
+            return [tensor for v in values for tensor in flattened(v)]
+        case Absent():
+            return []
+        case _:
+            return [value]
+
+
+def known_value(graph: Graph, given: Given) -> Value:
+    """What a call gave, as a value that is known while reading."""
+    if given is None:
+        return Absent()
+    if isinstance(given, list):
+        return Items(tuple(known_value(graph, g) for g in given))
+    return graph.constant(given)
 
 
 def sizes_of(array: np.ndarray[Any, Any], dtype: DType) -> Sizes:

@@ -13,7 +13,7 @@ from rlx.dim import Dim, DimLike, dim_max, dim_min, exact_div, product, provably
 from rlx.errors import GraphError
 from rlx.ir.layout import Layout
 from rlx.op import Array, Kind, op
-from rlx.shape import Shape, broadcast
+from rlx.shape import DimsDiffer, Shape, broadcast
 
 PRIMITIVE = "a primitive: it states where values go"
 Dims = tuple[DimLike, ...]
@@ -72,9 +72,11 @@ def spec(draw: Any, dims: Sequence[int]) -> Any:
 
 def _reshaped(x: Shape, *, dims: Dims) -> Shape:
     if product(dims) != x.num_elements:
-        raise GraphError(
+        raise DimsDiffer(
             f"{x} has {x.num_elements} elements, but {shown(dims)} has {product(dims)}. "
-            "Give dims of the same product"
+            "Give dims of the same product",
+            x.num_elements,
+            product(dims),
         )
     return x.with_dims(dims)
 

@@ -1,0 +1,193 @@
+"""If: of a condition that is known one side is read; else it is a branch that runs one side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.dim import DimLike, dim_max
+from rlx.dtype import DType
+from rlx.errors import GraphError
+from rlx.extent import ceiling, measured_in
+from rlx.ir.mir import Graph, Node, Origin
+from rlx.onnx.bodies import applied, captures_of, closed, graph_of
+from rlx.onnx.call import Call
+from rlx.onnx.handlers import handles
+from rlx.onnx.importer import Scope
+from rlx.onnx.values import Absent, Items, Sizes, Value, flattened
+from rlx.shape import Shape
+
+SIDES = ("then_branch", "else_branch")
+
+
+@handles("If")
+def branch(call: Call) -> Any:
+    known = call.importer.as_array(call.value(0))
+    if known is not None:
+        taken = SIDES[0] if known.reshape(()) else SIDES[1]
+        return tuple(call.importer.inlined(call, call.required(taken), []))
+    found = [_read(call, name) for name in SIDES]
+    (then, made), (other, rest) = _both(call, found)
+    if not _are_alike(made, rest):
+        raise call.unknown(call.value(0), "its sides give values of different kinds or ranks")
+    flat = _joined(call, (then, other), [_flat(s, v) for s, v in ((then, made), (other, rest))])
+    left = iter(flat)
+    return tuple(_like(value, left) for value in made)
+
+
+def _read(call: Call, name: str) -> tuple[Scope, list[Value]] | GraphError:
+    """A side; where sizes are known, a side that does not fit them is one that may not be taken."""
+    try:
+        return call.importer.body(call, call.required(name), [])
+    except GraphError as error:
+        if not call.importer.is_exact:
+            raise
+        return error
+
+
+def _both(call: Call, found: Sequence[Any]) -> list[tuple[Scope, list[Value]]]:
+    errors = [f for f in found if isinstance(f, GraphError)]
+    if len(errors) == 2:
+        raise errors[0]
+    if not errors:
+        return list(found)
+    at = 0 if isinstance(found[0], GraphError) else 1
+    scope, values = found[1 - at]
+    shapes = [v.shape for v in _flat(scope, values)]
+    trap = _refused(call, shapes, at, str(found[at]))
+    likes = iter(trap[1])
+    pair = [(scope, values), (trap[0], [_like(v, likes) for v in values])]
+    return pair if at else pair[::-1]
+
+
+def _refused(call: Call, shapes: Sequence[Shape], at: int, why: str) -> tuple[Scope, list[Node]]:
+    """A side that fails where it is run: an index that its condition puts out of range."""
+    graph = Graph(f"{call.op}.{SIDES[at]}")
+    graph.traces_lines = False
+    scope = Scope(graph, call.importer, call.scope)
+    inside = graph.input("condition", call.node(0).shape)
+    scope.captured[call.node(0)] = inside
+    side = f"{call.name or call.op}, whose {SIDES[at]} does not fit inputs of these shapes ({why})"
+    with graph.scope(Origin("onnx", side)):
+        chosen = ops.cast(ops.reshape(inside, dims=()), to=DType.I64)
+        where = chosen if at == 0 else ops.sub(chosen, np.int64(1))
+        nothing = ops.gather(graph.constant(np.zeros(1, np.float32)), where, axis=0)
+        made = [ops.expand(ops.cast(nothing, to=s.dtype), dims=s.dims) for s in shapes]
+    return scope, made
+
+
+# -- results of both sides ------------------------------------------------------------------------
+
+
+def _are_alike(one: Sequence[Value], other: Sequence[Value]) -> bool:
+    """The same sequences and optionals, of tensors of the same ranks."""
+    if len(one) != len(other):
+        raise GraphError(f"its sides give {len(one)} and {len(other)} values")
+    return all(map(_is_alike, one, other))
+
+
+def _is_alike(one: Value, other: Value) -> bool:
+    if isinstance(one, Items) or isinstance(other, Items):
+        if not isinstance(one, Items) or not isinstance(other, Items):
+            return False
+        return len(one.values) == len(other.values) and _are_alike(one.values, other.values)
+    if isinstance(one, Absent) or isinstance(other, Absent):
+        return isinstance(one, Absent) and isinstance(other, Absent)
+    return _rank(one) == _rank(other)
+
+
+def _rank(value: Any) -> int:
+    match value:
+        case Sizes(shape=dims):
+            return len(dims)
+        case Node():
+            return value.shape.rank
+        case _:
+            return value.array.ndim
+
+
+def _flat(scope: Scope, values: Sequence[Value]) -> list[Node]:
+    return [scope.as_node(v) for value in values for v in flattened(value)]
+
+
+def _like(value: Value, flat: Any) -> Value:
+    """A value of this form, of the tensors that come next."""
+    match value:
+        case Items(values=values):
+            return Items(tuple(_like(v, flat) for v in values))
+        case Absent():
+            return value
+        case _:
+            return next(flat)
+
+
+def _joined(call: Call, scopes: tuple[Scope, Scope], sides: Sequence[Sequence[Node]]) -> list[Node]:
+    """A branch. Where the sides' sizes differ, results are as long as they can be and cut after,
+    at the lengths that the side which ran gives beside them."""
+    if not sides[0]:
+        return []
+    for a, b in zip(*sides):
+        if a.shape.dtype is not b.shape.dtype:
+            raise GraphError(f"its sides give {a.shape} and {b.shape}")
+    cuts = [
+        [i for i, (d, e) in enumerate(zip(a.shape.dims, b.shape.dims)) if d != e or _is_own(d, a)]
+        for a, b in zip(*sides)
+    ]
+    most = [
+        [dim_max(ceiling(d), ceiling(e)) for d, e in zip(a.shape.dims, b.shape.dims)]
+        for a, b in zip(*sides)
+    ]
+    for scope, nodes in zip(scopes, sides):
+        closed(scope, _lengthened(scope.graph, nodes, cuts, most))
+    captures = captures_of(*scopes)
+    bodies = [_body(call, scope, captures) for scope in scopes]
+    made = ops.if_(call.node(0), *captures, then=bodies[0], else_=bodies[1])
+    return _cut(call, list(made), cuts, most)
+
+
+def _is_own(dim: DimLike, node: Node) -> bool:
+    """Is it a size that the side itself measures?"""
+    return any(symbol.name in node.graph.extents for symbol in measured_in([dim]))
+
+
+def _body(call: Call, scope: Scope, captures: Sequence[Node]) -> Graph:
+    shapes = [c.shape for c in captures]
+    return graph_of(
+        call, "side", shapes, lambda graph, given: applied(graph, scope, (), captures, given)
+    )
+
+
+def _lengthened(
+    graph: Graph,
+    nodes: Sequence[Node],
+    cuts: Sequence[Sequence[int]],
+    most: Sequence[Sequence[DimLike]],
+) -> list[Node]:
+    made: list[Node] = []
+    lengths: list[Node] = []
+    for node, axes, dims in zip(nodes, cuts, most):
+        given = node.shape.dims
+        more = tuple(dims[i] - d if i in axes else 0 for i, d in enumerate(given))
+        made.append(ops.pad(node, low=(0,) * len(given), high=more) if axes else node)
+        lengths += [Sizes((given[i],), ()).node(graph) for i in axes]
+    return [*made, *lengths]
+
+
+def _cut(
+    call: Call,
+    made: Sequence[Node],
+    cuts: Sequence[Sequence[int]],
+    most: Sequence[Sequence[DimLike]],
+) -> list[Node]:
+    lengths = iter(made[len(cuts) :])
+    zero, one = (call.graph.constant(np.int64(n)) for n in (0, 1))
+    results: list[Node] = []
+    for node, axes, dims in zip(made, cuts, most):
+        for axis in axes:
+            rows = ops.arange(zero, next(lengths), one, at_most=dims[axis])
+            node = ops.gather(node, rows, axis=axis)
+        results.append(node)
+    return results

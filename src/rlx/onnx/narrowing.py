@@ -1,0 +1,62 @@
+"""What sizes a model allows, found out from where it could not be read for all of them.
+
+A model that adds the first `length` of 512 rows to `length` rows is one for lengths up to 512: any
+other fails where they are added. So the dim gets that range, and the model is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlx.dim import Dim, DimLike, evaluate, exact_div, symbols_of
+from rlx.shape import DimsDiffer
+
+MOST = 1 << 13
+"""Sizes up to here are tried; a range that reaches it has no end."""
+Range = tuple[int, int | None]
+
+
+def ranges_for(error: BaseException) -> dict[str, Range] | None:
+    """The range of a named dim outside of which this error is right; None if it cannot be told."""
+    found = _behind(error)
+    if found is None:
+        return None
+    left, right = _reduced(found.left, found.right)
+    symbols = symbols_of([left, right])
+    if len(symbols) != 1 or symbols[0].is_measured:
+        return None
+    (low, high), name = symbols[0].bounds, symbols[0].name
+    sizes = range(low or 0, MOST if high is None else min(high, MOST) + 1)
+
+    def fits(size: int) -> bool:
+        one, other = (evaluate(d, {name: size}) for d in (left, right))
+        return one == other or (found.may_repeat and 1 in (one, other))
+
+    kept = _only_run(sizes, fits)
+    return None if kept is None else {name: kept}
+
+
+def _only_run(sizes: range, fits: Callable[[int], bool]) -> Range | None:
+    """The first and last of the sizes that fit, where they are a run, and not all."""
+    fitting = [s for s in sizes if fits(s)]
+    if not fitting or len(fitting) == len(sizes):
+        return None
+    if fitting[-1] - fitting[0] + 1 != len(fitting):
+        return None
+    return fitting[0], None if fitting[-1] == MOST - 1 else fitting[-1]
+
+
+def _behind(error: BaseException | None) -> DimsDiffer | None:
+    """The error of sizes that this one was made of."""
+    while error is not None and not isinstance(error, DimsDiffer):
+        error = error.__context__
+    return error
+
+
+def _reduced(left: DimLike, right: DimLike) -> tuple[DimLike, DimLike]:
+    """Without the factors that both have: where those are 0, neither has elements."""
+    for one, other in ((left, right), (right, left)):
+        quotient = exact_div(one, other) if isinstance(other, Dim) else None
+        if quotient is not None:
+            return quotient, 1
+    return left, right
