@@ -300,11 +300,17 @@ class _Former:
         if not node.attrs["keepdims"]:
             for axis in axes:
                 kept.insert(axis, ZERO)
-        own = dims == self.main.dims
+        own = dims == self.main.dims and self._is_apart(axes, kept)
         return tuple(
             (self.space[i] if own else self._fold_axis(node, i, d)) if i in axes else p
             for i, (d, p) in enumerate(zip(dims, kept))
         )
+
+    def _is_apart(self, axes: Collection[int], at: Sequence[Position]) -> bool:
+        """Do positions vary with none of these main axes? A square's columns lie along the rows."""
+        folded = {a for i in axes for d in self.space[i] for a, _ in d.at.terms}
+        kept = (p for i, p in enumerate(at) if i not in axes)
+        return not any(a in folded for p in kept for d in p for a, _ in d.at.terms)
 
     def _fold_axis(self, node: Node, i: int, extent: DimLike) -> Position:
         if (node, i) not in self.fold_axes:

@@ -95,6 +95,10 @@ NESTS: dict[str, tuple[Build, Callable[[int], tuple[list[int], ...]]]] = {
         lambda x: (x - ops.mean(x, axes=1, keepdims=True), ops.mean(x, axes=1, keepdims=True)),
         lambda n: ([3, n],),
     ),
+    "with sums of columns, of a square": (
+        lambda x: (x * 2.0, ops.sum(x * 2.0, axes=0)),
+        lambda n: ([n, n],),
+    ),
 }
 
 
