@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Mapping
+from typing import Any
 
 from rlx.errors import GraphError
-
-if TYPE_CHECKING:
-    from rlx.onnx.reader import Reader
+from rlx.onnx.reader import Reader, guarded
 
 
-def attributes_of(node: Any, reader: Reader) -> dict[str, Any]:
-    """By name: numbers, texts, arrays, and graphs as they are."""
+def attributes_of(node: Any, reader: Reader, domain: str, version: int) -> dict[str, Any]:
+    """By name: numbers, texts, arrays, and graphs as they are; each of the type that the operator
+    declares for it."""
     found: dict[str, Any] = {}
+    types = declared(node.op_type, domain, version) if node.attribute else {}
     for attribute in node.attribute:
-        if attribute.name in found:
-            raise GraphError(f"ONNX {node.op_type}: attribute {attribute.name!r} comes twice")
+        name = attribute.name
+        if name in found:
+            raise GraphError(f"{_label(node)}: attribute {name[:80]!r} comes twice")
         if attribute.ref_attr_name:
             continue  # of a function, and its caller did not give it
-        found[attribute.name] = _value(attribute, reader)
+        if types.get(name, attribute.type) != attribute.type:
+            raise GraphError(f"{_label(node)}: attribute {name[:80]!r} is of another type")
+        with guarded(f"{_label(node)}: attribute {name[:80]!r}"):
+            found[name] = _value(attribute, reader)
     return found
+
+
+@functools.lru_cache(4096)
+def declared(op: str, domain: str, version: int) -> Mapping[str, int]:
+    """Attribute → its type, of an operator of ONNX's own; nothing is known of others."""
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(op, version, domain)
+    except (defs.SchemaError, TypeError, OverflowError):
+        return {}
+    types: dict[str, Any] = {name: a.type for name, a in schema.attributes.items()}
+    return {name: int(kind.value) for name, kind in types.items()}
+
+
+def _label(node: Any) -> str:
+    return f"ONNX {node.op_type[:80]} {node.name[:80]!r}"
 
 
 def _value(attribute: Any, reader: Reader) -> Any:
@@ -51,7 +74,7 @@ def _value(attribute: Any, reader: Reader) -> Any:
         case A.TYPE_PROTO:
             return attribute.tp
         case _:
-            raise GraphError(f"attribute {attribute.name!r} has no type rlx knows")
+            raise GraphError(f"attribute {attribute.name[:80]!r} has no type rlx knows")
 
 
 def _text(raw: bytes) -> str:

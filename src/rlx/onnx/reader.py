@@ -26,6 +26,7 @@ from rlx.onnx.wire import Bulk
 from rlx.shape import Shape
 
 MAX_BYTES = 1 << 40
+LEAST_NODES, MAX_GROWTH = 20_000, 100
 OLDEST_PACKAGE = (1, 21)
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
 MAX_SPARSE = 1 << 28
@@ -69,9 +70,12 @@ class Reader:
     copies: dict[int, tuple[Any, Any]] = field(default_factory=dict[int, tuple[Any, Any]])
     """Address → an array that had to be copied, and the bytes that it is a copy of."""
     opsets: dict[str, int] = field(default_factory=dict[str, int])
-    functions: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    functions: dict[tuple[str, str, str], Any] = field(default_factory=dict[Any, Any])
+    """By domain, name and overload."""
     ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict[str, Any])
     """Of named dims, what the model turned out to allow."""
+    max_nodes: int = 0
+    """How many nodes the model may come to when its functions and loops are written out."""
     _dims: dict[str, Dim] = field(default_factory=dict[str, Dim])
     _kinds: Mapping[int, Kind] = field(default_factory=_kinds)
 
@@ -86,11 +90,16 @@ class Reader:
             )
         with guarded("the model"):
             self._note_functions()
+            bodies = [self.model.graph, *self.model.functions]
+            self.max_nodes = LEAST_NODES + MAX_GROWTH * sum(len(b.node) for b in bodies)
 
     def _note_functions(self) -> None:
         for function in self.model.functions:
             domain = "" if function.domain == "ai.onnx" else function.domain
-            self.functions[domain, function.name] = function
+            key = domain, function.name, function.overload
+            if key in self.functions:
+                raise GraphError(f"two functions are called {function.name[:80]!r}")
+            self.functions[key] = function
 
     def _opsets(self, given: Any) -> dict[str, int]:
         return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in given}
