@@ -1,0 +1,128 @@
+"""Quantised numbers: to and from them, and products of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.dtype import DType
+from rlx.ir.mir import Node
+from rlx.onnx.call import Call
+from rlx.onnx.geometry import geometry
+from rlx.onnx.handlers import MICROSOFT, handles
+from rlx.onnx.handlers.convolution import by_channel, convolved, less_zero_point
+
+WHOLE = (DType.U8, DType.I8, DType.U16, DType.I16)
+"""What numbers can be quantised to."""
+
+
+# -- to and from ----------------------------------------------------------------------------------
+
+
+@handles("QuantizeLinear")
+@handles("QuantizeLinear", domain=MICROSOFT)
+def quantise(call: Call) -> Node:
+    """In the dtype of the scales, unless another precision is asked for."""
+    scale, to = call.node(1), _quantised_dtype(call)
+    given = call.attr("precision", 0)
+    dtype = call.importer.reader.dtype(given, call.label) if given else scale.shape.dtype
+    if not dtype.is_float:
+        raise call.unsupported(f"scales of {dtype}")
+    x, scale = (ops.cast(v, to=dtype) for v in (call.node(0), scale))
+    zero = [call.node(2)] if call.has(2) else []
+    return ops.quantize_linear(x, scale, *zero, to=to, **_along(call))
+
+
+def _quantised_dtype(call: Call) -> DType:
+    given = call.attr("output_dtype", 0)
+    if call.has(2):
+        dtype = call.shape(2).dtype
+    else:
+        dtype = call.importer.reader.dtype(given, call.label) if given else DType.U8
+    if dtype not in WHOLE:
+        raise call.unsupported(f"it quantises to {dtype}")
+    return dtype
+
+
+@handles("DequantizeLinear")
+@handles("DequantizeLinear", domain=MICROSOFT)
+def dequantise(call: Call) -> Node:
+    given = call.attr("output_dtype", 0)
+    scale = call.node(1)
+    if given:
+        scale = ops.cast(scale, to=call.importer.reader.dtype(given, call.label))
+    zero = [call.node(2)] if call.has(2) else []
+    return ops.dequantize_linear(call.node(0), scale, *zero, **_along(call))
+
+
+def _along(call: Call) -> dict[str, Any]:
+    """Numbers of one axis need no axis; those of rank 1 have only one."""
+    axis, rank = call.attr("axis", 1), call.rank(0)
+    return {"axis": 0 if rank == 1 else axis, "block": call.attr("block_size", 0)}
+
+
+@handles("DynamicQuantizeLinear")
+def quantise_by_values(call: Call) -> tuple[Node, ...]:
+    return tuple(ops.dynamic_quantize_linear(call.node(0)))
+
+
+# -- products -------------------------------------------------------------------------------------
+
+
+@handles("MatMulInteger")
+def matmul_integer(call: Call) -> Node:
+    return integer_product(call, 0, 1, 2, 3)
+
+
+def integer_product(call: Call, a: int, b: int, a_zero: int, b_zero: int) -> Node:
+    """Of bytes less their zero points, where they are given, in i32."""
+    x, w = call.node(a), call.node(b)
+    zeros: list[Node] = []
+    for operand, number in ((x, a_zero), (w, b_zero)):
+        zeros.append(call.node(number) if call.has(number) else _zero(call, operand))
+    is_given = call.has(a_zero) or call.has(b_zero)
+    return ops.matmul_integer(x, w, *(zeros if is_given else []))
+
+
+def _zero(call: Call, like: Node) -> Node:
+    return call.graph.constant(np.zeros((), like.shape.dtype.numpy))
+
+
+@handles("QLinearMatMul")
+def qlinear_matmul(call: Call) -> Node:
+    return ops.qlinear_matmul(*_same_scales(call, (1, 4, 6), 8))
+
+
+def _same_scales(call: Call, scales: tuple[int, ...], count: int) -> list[Node]:
+    """The operands with all scales of one dtype; halves are f32 in between anyway."""
+    dtypes = {call.shape(i).dtype for i in scales}
+    to = dtypes.pop() if len(dtypes) == 1 else DType.F32
+    return [ops.cast(call.node(i), to=to) if i in scales else call.node(i) for i in range(count)]
+
+
+@handles("QLinearConv")
+@handles("QLinearConv", domain=MICROSOFT)
+def qlinear_conv(call: Call) -> Node:
+    if call.attr("channels_last", 0):
+        raise call.unsupported("channels come last")
+    x, w = call.shape(0), call.shape(3)
+    found = geometry(call, x.dims[2:], w.dims[2:])
+    if not found.is_plain:
+        return _conv_of_any_padding(call)
+    operands = _same_scales(call, (1, 4, 6), 9 if call.has(8) else 8)
+    return ops.qlinear_conv(*operands, groups=call.attr("group", 1), **found.attrs)
+
+
+def _conv_of_any_padding(call: Call) -> Node:
+    """What pads is 0 once zero points are taken off."""
+    x = less_zero_point(call, 0, 2, ())
+    w = less_zero_point(call, 3, 5, tuple(range(1, call.rank(3))))
+    sums = convolved(call, x, w)
+    sums = ops.add(sums, by_channel(call.node(8), sums)) if call.has(8) else sums
+    x_scale, w_scale, y_scale = (ops.cast(call.node(i), to=DType.F32) for i in (1, 4, 6))
+    w_scale = by_channel(w_scale, sums) if w_scale.shape.rank else w_scale
+    real = ops.mul(ops.cast(sums, to=DType.F32), ops.div(ops.mul(x_scale, w_scale), y_scale))
+    one = call.graph.constant(np.array(1.0, np.float32))
+    return ops.quantize_linear(real, one, call.node(7), to=call.shape(7).dtype)
