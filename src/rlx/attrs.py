@@ -17,9 +17,10 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.dim import Dim, DimLike, substitute, whole
+from rlx.dim import Dim, DimLike, substitute
 from rlx.dtype import DType
 from rlx.errors import GraphError
+from rlx.intervals import whole
 from rlx.shape import Shape
 
 Axis = NewType("Axis", int)
@@ -239,7 +240,7 @@ def is_symbolic(value: Any) -> bool:
         return not value.is_static
     if isinstance(value, tuple):
         return any(map(is_symbolic, value))  # pyright: ignore[reportUnknownArgumentType]
-    return hasattr(value, "seal") and value.has_dynamic_dims
+    return hasattr(value, "seal") and value.names_dims
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:

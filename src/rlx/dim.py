@@ -7,25 +7,19 @@ compare equal: `(seq * 4 + 8) // 4 == seq + 2`. Whatever is constant is a plain 
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias, TypeGuard
 
 from rlx.errors import GraphError
+from rlx.intervals import Interval, interval_scale, interval_sum, whole
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 2000, 32, 2**127
 """Bounds no model meets, so that a hostile one cannot make sizes that take forever to compute."""
-
-
-def whole(value: object) -> int | None:
-    """`value` as an int where it is a whole number, NumPy's among them; truth values are not."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        return None
+MAX_CASES = 3
+"""How many `max` and `min` of a size are looked at argument by argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +79,7 @@ def _monomial_key(monomial: Monomial) -> tuple[object, ...]:
 class Dim:
     """A symbolic dimension. `Dim("seq", 1, 4096)` names one; arithmetic makes others."""
 
-    __slots__ = ("_bounds", "_hash", "depth", "is_measured", "terms", "weight")
+    __slots__ = ("_bounds", "_hash", "_text", "depth", "is_measured", "terms", "weight")
     terms: tuple[tuple[Monomial, int], ...]
     weight: int
     """How many symbols and calls it is written with."""
@@ -109,6 +103,7 @@ class Dim:
         self.depth = max((atom.depth for m, _ in terms for atom in m), default=0)
         self.is_measured = any(atom.is_measured for m, _ in terms for atom in m)
         self._bounds: tuple[int | None, int | None] | None = None
+        self._text: str | None = None
 
     @property
     def symbol(self) -> Symbol | None:
@@ -128,8 +123,8 @@ class Dim:
     def bounds(self) -> tuple[int | None, int | None]:
         """Least and greatest value over the symbols' ranges; None where there is none."""
         if self._bounds is None:
-            self._bounds = _interval_sum(
-                _interval_scale(_monomial_interval(m), c) for m, c in self.terms
+            self._bounds = interval_sum(
+                interval_scale(_monomial_interval(m), c) for m, c in self.terms
             )
         return self._bounds
 
@@ -194,8 +189,10 @@ class Dim:
         raise GraphError(f"the size {self} is not known yet. Bind it, or write it as a Dim.")
 
     def __str__(self) -> str:
-        text = " + ".join(_term_text(m, c) for m, c in self.terms)
-        return text.replace("+ -", "- ")
+        if self._text is None:
+            text = " + ".join(_term_text(m, c) for m, c in self.terms)
+            self._text = text.replace("+ -", "- ")
+        return self._text
 
     def __repr__(self) -> str:
         return f"Dim({self})"
@@ -243,8 +240,28 @@ def dim_min(a: DimLike, b: DimLike) -> DimLike:
 
 def provably_le(a: DimLike, b: DimLike) -> bool:
     """Is a ≤ b for every size the symbols can take? False also where it is not known."""
-    difference = b - a
-    return _at_least_zero(difference) or _at_least_zero(_without_quotients(difference))
+    return _not_negative(b - a, MAX_CASES)
+
+
+def _not_negative(dim: DimLike, cases: int) -> bool:
+    return (
+        _at_least_zero(dim)
+        or _at_least_zero(_without_quotients(dim))
+        or (cases > 0 and _by_cases(dim, cases - 1))
+    )
+
+
+def _by_cases(dim: DimLike, cases: int) -> bool:
+    """A max is no less than either argument, and one of them; a min is no more."""
+    for m, c in _terms(dim):
+        match m:
+            case (Call("max" | "min" as fn, args),):
+                rest = dim - c * _from_terms({m: 1})
+                is_enough = any if (fn == "max") == (c > 0) else all
+                return is_enough(_not_negative(rest + c * x, cases) for x in args)
+            case _:
+                pass
+    return False
 
 
 def _at_least_zero(dim: DimLike) -> bool:
@@ -448,25 +465,8 @@ def _atom_text(atom: Atom) -> str:
     return f"({left}{atom.fn}{right})"
 
 
-Interval: TypeAlias = tuple["int | None", "int | None"]
-
-
 def _interval(dim: DimLike) -> Interval:
     return dim.bounds if isinstance(dim, Dim) else (dim, dim)
-
-
-def _interval_sum(parts: Iterable[Interval]) -> Interval:
-    low: int | None = 0
-    high: int | None = 0
-    for a, b in parts:
-        low = None if low is None or a is None else low + a
-        high = None if high is None or b is None else high + b
-    return low, high
-
-
-def _interval_scale(interval: Interval, factor: int) -> Interval:
-    low, high = (None if v is None else v * factor for v in interval)
-    return (low, high) if factor >= 0 else (high, low)
 
 
 def _monomial_interval(monomial: Monomial) -> Interval:

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from rlx.cost.decision import Decision
 from rlx.cost.target import FusionTarget, Target
-from rlx.dim import Dim, whole
+from rlx.dim import Dim
 from rlx.errors import Error
+from rlx.intervals import whole
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph, MirModule

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 
-from rlx.dim import Dim, DimLike, is_static, product, substitute, symbols_of, whole
+from rlx.dim import Dim, DimLike, is_static, product, substitute, symbols_of
 from rlx.dtype import DType
 from rlx.errors import GraphError
+from rlx.intervals import whole
 
 MAX_BYTES = 2**63 - 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlx import ops
@@ -12,6 +12,7 @@ from rlx.dim import Dim, DimLike, dim_max, provably_le
 from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
+from rlx.onnx.narrowing import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +86,14 @@ def geometry(call: Call, image: Sequence[DimLike], kernel: Sequence[DimLike]) ->
     if len(sizes) != axes:
         raise GraphError(f"{call.label}: a kernel of {len(sizes)} axes, an image of {axes}")
     auto = call.attr("auto_pad", "NOTSET")
-    if auto in ("NOTSET", ""):
-        padding = per_axis(call, "pads", 2 * axes, 0)
-        return Geometry(sizes, stride, dilation, padding, bool(call.attr("ceil_mode", 0)))
     plain = Geometry(sizes, stride, dilation, (0,) * (2 * axes))
-    return plain if auto == "VALID" else _same(call, plain, image, auto)
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        return _same(call, plain, image, auto)
+    pads = per_axis(call, "pads", 2 * axes, 0) if auto in ("NOTSET", "") else plain.padding
+    for n, before, after, span in zip(image, pads, pads[axes:], plain.spans):
+        require(span, n + before + after, f"{call.label}: a window")
+    is_ceil = bool(call.attr("ceil_mode", 0)) and auto != "VALID"
+    return replace(plain, padding=pads, ceil=is_ceil)
 
 
 def per_axis(call: Call, name: str, count: int, default: int) -> tuple[int, ...]:
@@ -101,6 +105,8 @@ def per_axis(call: Call, name: str, count: int, default: int) -> tuple[int, ...]
 
 def _same(call: Call, plain: Geometry, image: Sequence[DimLike], auto: str) -> Geometry:
     """As many windows as strides fit; an odd element goes to the end, or to the beginning."""
+    for n in image:
+        require(1, n, f"{call.label}: an image")
     totals = [
         dim_max(0, ((n + s - 1) // s - 1) * s + span - n) if s > 1 else span - 1
         for n, s, span in zip(image, plain.stride, plain.spans)

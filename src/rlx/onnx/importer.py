@@ -14,6 +14,7 @@ from rlx.dtype import DType
 from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.ir.interpret import evaluate_node
 from rlx.ir.mir import Graph, Node, Origin, topological
+from rlx.op import Kind
 from rlx.onnx.attributes import attributes_of
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.handlers import handler_of
@@ -59,7 +60,7 @@ class Scope:
         if name in self.values:
             return self.values[name]
         if self.parent is None or self.is_closed:
-            raise GraphError(f"{self.graph.name}: nothing is called {name!r}")
+            raise GraphError(f"{self.graph.name}: nothing so far is called {name[:80]!r}")
         found = self.parent.find(name)
         is_here = self.parent.graph is self.graph
         self.values[name] = found if is_here else self._brought(name, found)
@@ -218,15 +219,16 @@ class Importer:
 
     def node(self, scope: Scope, proto: Any) -> tuple[Value, ...]:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        function = self.reader.functions.get((domain, proto.op_type))
+        function = self.reader.functions.get((domain, proto.op_type, proto.overload))
+        version = self._version(scope, domain)
         call = Call(
             self,
             scope,
             proto.name,
             proto.op_type,
             domain,
-            self._version(scope, domain),
-            attributes_of(proto, self.reader),
+            version,
+            attributes_of(proto, self.reader, domain, version),
             tuple(scope.find(name) if name else None for name in proto.input),
             tuple(proto.output),
         )
@@ -236,7 +238,7 @@ class Importer:
             if handler is None and function is not None:
                 return self._function(call, function)
             if handler is None:
-                where = f" of domain {domain!r}" if domain else f" of opset {call.version}"
+                where = f" of domain {domain[:80]!r}" if domain else f" of opset {call.version}"
                 raise UnsupportedError(f"{call.label}: rlx does not know this operator{where}")
             return self._results(call, handler)
 
@@ -253,9 +255,9 @@ class Importer:
 
     def _count_node(self, call: Call) -> None:
         """Few functions that call each other can stand for more nodes than there is memory."""
-        self._num_nodes += 1
+        self._num_nodes += call.scope.functions is not None
         if self._num_nodes > self.reader.max_nodes:
-            raise GraphError(f"{call.label}: the model's functions and loops never seem to end")
+            raise GraphError(f"{call.label}: the model's functions come to too many nodes")
 
     def _version(self, scope: Scope, domain: str) -> int:
         versions = scope.functions if scope.functions is not None else self.reader.opsets
@@ -346,9 +348,13 @@ class Importer:
             return self.known[node]
         if node.has_items or any(isinstance(d, Dim) for d in node.shape.dims):
             return None
-        for each in topological([node], self.known):
-            if each not in self.known:
+        stack = [node]
+        while stack:
+            missing = [i for i in stack[-1].inputs if i not in self.known]
+            if not missing:
+                each = stack.pop()
                 self.known[each] = self._one(each)
+            stack += missing
         return self.known[node]
 
     def _one(self, node: Node) -> Any:
@@ -356,7 +362,8 @@ class Importer:
             return node.attrs["value"].array
         operands = [self.known[i] for i in node.inputs]
         is_small = all(_count(s) <= MAX_SIZES for s in node.shapes)
-        if node.is_leaf or not is_small or any(o is None for o in operands):
+        is_open = node.is_leaf or node.decl.kind is Kind.CONTROL  # loops may take any time
+        if is_open or not is_small or any(o is None for o in operands):
             return None
         if node.op == "item":
             return operands[0][node.attrs["index"]]  # pyright: ignore[reportOptionalSubscript]

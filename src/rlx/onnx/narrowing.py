@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlx.dim import Dim, DimLike, evaluate, exact_div, symbols_of
+from rlx.dim import Dim, DimLike, dim_max, exact_div, provably_le, symbols_of
+from rlx.formulas import compile_dims
 from rlx.shape import DimsDiffer
 
 MOST = 1 << 13
@@ -27,13 +28,24 @@ def ranges_for(error: BaseException) -> dict[str, Range] | None:
         return None
     (low, high), name = symbols[0].bounds, symbols[0].name
     sizes = range(low or 0, MOST if high is None else min(high, MOST) + 1)
+    both = compile_dims([left, right], [name])
 
     def fits(size: int) -> bool:
-        one, other = (evaluate(d, {name: size}) for d in (left, right))
+        one, other = both(size)
         return one == other or (found.may_repeat and 1 in (one, other))
 
     kept = _only_run(sizes, fits)
     return None if kept is None else {name: kept}
+
+
+def require(small: DimLike, large: DimLike, what: str) -> None:
+    """`small` is at most `large` in any call that has a meaning: a named dim gets the range where
+    it is, if there is one such dim."""
+    if provably_le(small, large):
+        return
+    error = DimsDiffer(f"{what}: {small} is to be at most {large}", dim_max(small, large), large)
+    if ranges_for(error) is not None:
+        raise error
 
 
 def _only_run(sizes: range, fits: Callable[[int], bool]) -> Range | None:
