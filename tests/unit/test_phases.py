@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rlx.cost.target import Target
+from rlx.dim import Dim
+from rlx.dtype import DType
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Graph, Node
 from rlx.plan.check import check
@@ -109,3 +111,15 @@ def test_the_schedule_runs_phase_by_phase() -> None:
     g.set_outputs([g.top_k(y, k=2, axis=-1)[0], g.matmul(y, w)])
     lir = plan(g)
     assert [n.op for n in lir.plan.schedule] == ["neg", "matmul", "matmul", "top_k"]
+
+
+def test_a_body_that_says_a_size_runs_on_every_call() -> None:
+    """None of its operands has the size: a call alone knows it."""
+    rows = Dim("rows")
+    body = Graph()
+    n = body.node("extent", (), {"dim": rows, "dtype": DType.F32})
+    body.set_outputs([body.add(body.input("w", Shape([4])), n)])
+    g = Graph()
+    g.input("x", Shape([rows]))
+    g.set_outputs([g.node("region", [g.param("w", Shape([4]))], {"body": body})])
+    assert by_op(g)["region"] is STEADY

@@ -309,6 +309,13 @@ class Graph:
     def has_dynamic_dims(self) -> bool:
         return bool(self.dynamic_symbols)
 
+    @property
+    def names_dims(self) -> bool:
+        """Does it say a named dim anywhere? A body may where none of its inputs has one."""
+        return self.has_dynamic_dims or any(
+            attributes.is_symbolic(v) for n in self.order() for v in n.attrs.values()
+        )
+
     def find(self, name: str) -> Node:
         """The input or param called `name`."""
         if name not in self._names:

@@ -72,4 +72,4 @@ def _is_named(value: Any) -> bool:
         return any(map(_is_named, value))  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(value, Shape):
         return not value.is_static
-    return isinstance(value, Dim) or (isinstance(value, Graph) and value.has_dynamic_dims)
+    return isinstance(value, Dim) or (isinstance(value, Graph) and value.names_dims)
