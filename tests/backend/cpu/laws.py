@@ -46,9 +46,10 @@ class Batch:
 
 
 def drawn(op: Op, first: int, count: int) -> Iterator[tuple[Case, list[Array]]]:
-    """Applications of `op` that memory can be planned for, the same on every run."""
+    """Applications of `op` that memory can be planned for, the same on every run; every third
+    has sizes that fill vectors and tiles."""
     for i in range(first, first + count):
-        draw = Draw([zlib.crc32(f"cpu {op.name}".encode()), i])
+        draw = Draw([zlib.crc32(f"cpu {op.name}".encode()), i], is_large=i % 3 == 2)
         case = draw.case(op)
         while not is_bounded(case):
             case = draw.case(op)
