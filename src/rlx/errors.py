@@ -11,5 +11,9 @@ class GraphError(Error, ValueError):
     """A graph that has no meaning: wrong rank, range, dtype, name, or text."""
 
 
+class OutOfMemoryError(Error, MemoryError):
+    """More memory is needed than there is."""
+
+
 class UnsupportedError(Error, NotImplementedError):
     """A valid graph that rlx, or the chosen target, cannot do yet."""

@@ -167,8 +167,8 @@ class Call:
 
     @property
     def label(self) -> str:
-        named = f" {self.name!r}" if self.name else ""
-        return f"ONNX {self.op}{named}"
+        named = f" {self.name[:80]!r}" if self.name else ""
+        return f"ONNX {self.op[:80]}{named}"
 
     def unsupported(self, why: str) -> UnsupportedError:
         return UnsupportedError(f"{self.label}: {why}")

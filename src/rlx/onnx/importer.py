@@ -14,11 +14,10 @@ from rlx.dtype import DType
 from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.ir.interpret import evaluate_node
 from rlx.ir.mir import Graph, Node, Origin, topological
-from rlx.op import Kind
 from rlx.onnx.attributes import attributes_of
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.handlers import handler_of
-from rlx.onnx.reader import Reader, guarded
+from rlx.onnx.reader import Reader, guarded, text
 from rlx.onnx.values import (
     MAX_SIZES,
     Absent,
@@ -31,6 +30,7 @@ from rlx.onnx.values import (
     flattened,
     known_value,
 )
+from rlx.op import Kind
 from rlx.shape import Shape
 
 MAX_DEPTH = 64
@@ -218,6 +218,8 @@ class Importer:
                     scope.values[name] = value
 
     def node(self, scope: Scope, proto: Any) -> tuple[Value, ...]:
+        for name in (proto.op_type, proto.domain, proto.name, *proto.input, *proto.output):
+            text(name)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         function = self.reader.functions.get((domain, proto.op_type, proto.overload))
         version = self._version(scope, domain)

@@ -22,7 +22,7 @@ from rlx.onnx.call import NeedsShape, NeedsValue
 from rlx.onnx.files import ModelFile
 from rlx.onnx.importer import Importer
 from rlx.onnx.narrowing import ranges_for
-from rlx.onnx.reader import Reader, guarded, parsed
+from rlx.onnx.reader import Reader, guarded, parsed, text
 from rlx.runtime.bundle import Bundle
 from rlx.runtime.cache import Cache, CacheLike
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rlx.passes.options import FusionOptions
     from rlx.runtime.session import Session
 
-MAX_NARROWED = 16
+MAX_NARROWED = 64
 """Times that a model is read to find out the ranges of its dims."""
 MAX_KEPT = 32
 """Readings for values of static inputs; the one that was not used longest goes."""
@@ -199,9 +199,9 @@ def _model(reader: Reader, name: str) -> Model:
     with guarded("the model"):
         initialised = {t.name for t in graph.initializer}
         initialised |= {t.values.name for t in graph.sparse_initializer}
-        inputs = tuple(i.name for i in graph.input if i.name not in initialised)
-        outputs = tuple(o.name for o in graph.output)
-        called = name or graph.name[:80] or "model"
+        inputs = tuple(text(i.name) for i in graph.input if i.name not in initialised)
+        outputs = tuple(text(o.name) for o in graph.output)
+        called = name or text(graph.name)[:80] or "model"
     for kind, names in (("inputs", inputs), ("outputs", outputs)):
         if len(set(names)) < len(names):
             raise GraphError(f"{called}: two {kind} of the model have one name")
@@ -215,6 +215,7 @@ def _settle(model: Model) -> None:
     for _ in range(MAX_NARROWED):
         try:
             model.read = _imported(Importer(model.reader))
+            model.why_static = ""
             return
         except NeedsValue as needs:
             model.static, model.why_static, model.needs_shapes = needs.inputs, str(needs), True

@@ -26,7 +26,7 @@ from rlx.onnx.wire import Bulk
 from rlx.shape import Shape
 
 MAX_BYTES = 1 << 40
-LEAST_NODES, MAX_GROWTH = 20_000, 100
+LEAST_NODES, MAX_GROWTH = 4_000, 20
 OLDEST_PACKAGE = (1, 21)
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
 MAX_SPARSE = 1 << 28
@@ -75,7 +75,7 @@ class Reader:
     ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict[str, Any])
     """Of named dims, what the model turned out to allow."""
     max_nodes: int = 0
-    """How many nodes the model may come to when its functions and loops are written out."""
+    """How many nodes the model's functions may come to where they are written out."""
     _dims: dict[str, Dim] = field(default_factory=dict[str, Dim])
     _kinds: Mapping[int, Kind] = field(default_factory=_kinds)
 
@@ -143,12 +143,12 @@ class Reader:
             return int(dim.dim_value)
         if dim.HasField("dim_value") and dim.dim_value != -1:
             raise GraphError(f"input {name!r}: a dim is {dim.dim_value}")
-        given = dim.dim_param if dim.HasField("dim_param") else ""
-        text = given or f"{name}.{number}"
-        if text not in self._dims:
-            unique = self._unique(text)
-            self._dims[text] = Dim(unique, *self.ranges.get(unique, (0, None)))
-        return self._dims[text]
+        given = text(dim.dim_param) if dim.HasField("dim_param") else ""
+        called = given or f"{name}.{number}"
+        if called not in self._dims:
+            unique = self._unique(called)
+            self._dims[called] = Dim(unique, *self.ranges.get(unique, (0, None)))
+        return self._dims[called]
 
     def narrow(self, ranges: Mapping[str, tuple[int, int | None]]) -> None:
         """Named dims have these ranges from now on."""
@@ -179,7 +179,7 @@ class Reader:
     def initialiser(self, tensor: Any) -> tuple[str, np.ndarray[Any, Any]]:
         if hasattr(tensor, "indices"):
             return self.sparse(tensor)
-        return tensor.name, self.tensor(tensor)
+        return text(tensor.name), self.tensor(tensor)
 
     def tensor(self, tensor: Any) -> np.ndarray[Any, Any]:
         """The numbers of a tensor, of exactly its dims; large ones stay in the file."""
@@ -309,6 +309,13 @@ def onnx_package() -> Any:
     if tuple(int(n) for n in numbers[:2] if n.isdecimal()) < OLDEST_PACKAGE:
         raise Error(f"onnx {onnx.__version__} is too old: pip install 'rlx[onnx]'.")
     return onnx
+
+
+def text(name: str | bytes) -> str:
+    """A name, which the parser gives as bytes where it is no text."""
+    if isinstance(name, bytes):
+        raise GraphError(f"{name[:80]!r} is no name: it is not UTF-8")
+    return name
 
 
 def aligned(raw: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

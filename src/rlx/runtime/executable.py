@@ -11,7 +11,7 @@ import numpy as np
 
 from rlx.backends.base import Backend, Program
 from rlx.dim import Dim
-from rlx.errors import Error
+from rlx.errors import Error, OutOfMemoryError
 from rlx.ir.interpret import mismatch
 from rlx.op import Array
 from rlx.runtime.interface import Leaf
@@ -180,7 +180,10 @@ class Executable:
         """
         if self._quick is not None and len(arrays) == self._num_inputs:
             if out is None:
-                return self._quick(*arrays)
+                try:
+                    return self._quick(*arrays)
+                except MemoryError as error:
+                    raise self._out_of_memory(error) from None
             outs = _sequence(out)
             if len(outs) == self._num_outputs and all(isinstance(o, np.ndarray) for o in outs):
                 return self._quick(*arrays, *outs)
@@ -202,7 +205,10 @@ class Executable:
 
     def _run(self, inputs: Mapping[str, Any], out: Sequence[Array | None]) -> list[Array]:
         arrays = [as_array(inputs[name], f"input {name!r}") for name in self.inputs]
-        return self._program.run(self._ready().memory, arrays, out)
+        try:
+            return self._program.run(self._ready().memory, arrays, out)
+        except MemoryError as error:
+            raise self._out_of_memory(error) from None
 
     def _targets(self, out: Any) -> list[Array | None]:
         count = len(self._interface.outputs)
@@ -223,6 +229,9 @@ class Executable:
         for name in given:
             if name not in known:
                 raise self._error(f"there is no {kind} {name!r}. It has: {_listed(known)}.")
+
+    def _out_of_memory(self, error: MemoryError) -> OutOfMemoryError:
+        return OutOfMemoryError(f"{self.name}: a call needs more memory than there is: {error}")
 
     def _error(self, text: str) -> Error:
         return Error(f"{self.name}: {text}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from rlx._version import __version__
 from rlx.backends.base import Keeper, Program, find_backend
 from rlx.cost.target import FusionTarget, Target
-from rlx.errors import Error, GraphError
+from rlx.errors import Error, GraphError, OutOfMemoryError
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph, MirModule, Node
@@ -173,8 +173,11 @@ class Session:
         from rlx.pipeline import CompilePipeline
 
         held = model.graph if isinstance(model, Bundle) else model
-        result = CompilePipeline(self.target, options=options).compile(held)
-        return _Made(result, self.backend.load(result.lir))
+        try:
+            result = CompilePipeline(self.target, options=options).compile(held)
+            return _Made(result, self.backend.load(result.lir))
+        except MemoryError as error:
+            raise _too_large(held, error) from None
 
     def _opened(self, keeper: Keeper, cache: Cache, key: str) -> _Made | None:
         """What another process left; an entry that cannot be used is dropped."""
@@ -195,6 +198,13 @@ class Session:
         except GraphError:  # graphs nested too deeply to be written
             return
         cache.put(key, head, sections)
+
+
+def _too_large(model: Any, error: MemoryError) -> Error:
+    if isinstance(error, Error):
+        return error
+    name = getattr(model, "name", "the model")
+    return OutOfMemoryError(f"{name}: compiling it takes more memory than there is: {error}.")
 
 
 def _default(*, has_like: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from rlx import ops
 from rlx.compose import beside
 from rlx.dim import DimLike, dim_max, dim_min, is_static, product
+from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import handles
@@ -255,5 +257,13 @@ def range_(call: Call) -> Value:
             return (
                 line if start == 0 else ops.add(line, Sizes((start,), (), dtype).node(call.graph))
             )
-    ends: list[Any] = [call.array(i).reshape(())[()] for i in range(3)]
-    return Weight(call.outputs[0], np.arange(*ends, dtype=dtype.numpy))
+    ends: list[Any] = [call.array(i).reshape(()).item() for i in range(3)]
+    start, stop, step = ends
+    if step == 0:
+        raise GraphError("its step is 0")
+    count = max(0, math.ceil((stop - start) / step))
+    if count <= MAX_SIZES:
+        return Weight(call.outputs[0], np.arange(*ends, dtype=dtype.numpy)[:count])
+    line = beside(call.graph, "iota", dims=(count,), axis=0, dtype=dtype)
+    first, each = (call.graph.constant(np.array(v, dtype.numpy)) for v in (start, step))
+    return ops.add(ops.mul(line, each), first)

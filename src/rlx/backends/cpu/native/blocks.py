@@ -18,6 +18,7 @@ import numpy as np
 
 from rlx.backends.cpu.native.objects import Field, can_bind
 from rlx.backends.cpu.native.table import KEPT, NUM_BLOCK_SLOTS, BlockSlot
+from rlx.errors import OutOfMemoryError
 from rlx.op import Array
 
 HUGE = 2 << 20
@@ -46,7 +47,10 @@ def new_block(size: int) -> Block:
 
 
 def _mapped(size: int) -> Array:
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError):
+        raise OutOfMemoryError(f"there is no memory for {size:,} bytes.") from None
     if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
