@@ -57,7 +57,7 @@ class Source:
     name: str
     text: str
     pointers: tuple[DType, ...]
-    """Of the operands and then the results: the first arguments."""
+    """Of the operands, the results, and a count of gathered rows that are not there."""
     sizes: tuple[DimLike, ...]
     """The arguments behind them."""
     grid: tuple[tuple[DimLike, int], ...]
@@ -114,6 +114,7 @@ class _Writer:
         self.operands, self.results = kernel.operands, kernel.results
         self.sizes = {d: f"n{i}" for i, d in enumerate(sizes_of(kernel))}
         self.widths: dict[Axis, int] = {}
+        self.lanes = 1
         self.lines: list[str] = []
         self.depth = 1
         self.number = 0
@@ -128,11 +129,11 @@ class _Writer:
         shapes = (*self.operands, *self.results)
         names = [f"x{i}" for i in range(len(self.operands))]
         names += [f"y{i}" for i in range(len(self.results))]
-        names += self.sizes.values()
+        names += ["missed", *self.sizes.values()]
         folds = [FOLD.format(f, COMBINE[f].format("a", "b")) for f in self.folds]
         head = ["@triton.jit", f"def {name}({', '.join(names)}):"]
         text = "\n".join([*HEAD, *folds, *head, *(self.lines or ["    pass"]), ""])
-        dtypes = tuple(s.dtype for s in shapes)
+        dtypes = (*(s.dtype for s in shapes), DType.I32)
         return Source(name, text, dtypes, tuple(self.sizes), tuple(self.grid))
 
     def write(self) -> None:
@@ -154,20 +155,23 @@ class _Writer:
         made anew."""
         at, known = self.at, self.known
         moved = {a for a in place.index if at.index.get(a) != place.index[a]}
-        moved |= set(place.blocks) ^ set(at.blocks)
+        moved |= set(place.blocks) | set(at.blocks) if place.blocks != at.blocks else set()
         self.known = {n: v for n, v in known.items() if moved.isdisjoint(n.free)}
         self.at = place
         yield
         self.at, self.known = at, known
 
     @contextmanager
-    def loop(self, axis: Axis, step: int = 1) -> Generator[str]:
-        """The first index of each step."""
+    def opened(self, axis: Axis, blocks: tuple[Axis, ...]) -> Generator[None]:
+        """A loop over an axis: block by block where it is one of `blocks`, else step by step."""
         self.number += 1
-        start = f"i{self.number}"
+        start, is_lane = f"i{self.number}", axis in blocks
+        step = self.widths.get(axis, self.lanes) if is_lane else 1
         self.do(f"for {start} in range(0, {self.dim(axis.extent)}, {step}):")
         self.depth += 1
-        yield start
+        index = {**self.at.index, axis: self.block(axis, start) if is_lane else start}
+        with self.scope(replace(self.at, index=index, blocks=blocks)):
+            yield
         self.depth -= 1
 
     def program(self, axes: Sequence[tuple[Axis, int]]) -> dict[Axis, str]:
@@ -182,7 +186,8 @@ class _Writer:
 
     def block(self, axis: Axis, start: str | int) -> str:
         """The steps of a block, as numbers."""
-        return self.let(f"{start} + tl.arange(0, {self.widths[axis]}).to(tl.int64)")
+        width = self.widths.get(axis, self.lanes)
+        return self.let(f"{start} + tl.arange(0, {width}).to(tl.int64)")
 
     # -- indices ---------------------------------------------------------------------------------
 
@@ -207,14 +212,16 @@ class _Writer:
             f"({self.position(a)} < {self.dim(a.extent)})" for a in self.at.blocks if a in varied
         ]
 
-    def memory(self, base: str, at: Affine, masks: Sequence[str]) -> tuple[str, str]:
+    def memory(
+        self, base: str, at: Affine, masks: Sequence[str], more: str = ""
+    ) -> tuple[str, str]:
         """Addresses, and the mask of those that may be touched; the others are the buffer's start,
         so that addresses have the mask's shape. The interpreter holds a comparison of numbers as
         such a number when it is spread over a block: the last comparison is of blocks."""
         if not masks:
-            return f"{base} + {self.affine(at)}", ""
+            return f"{base} + {self.affine(at)}{more}", ""
         mask = self.let(f"({' & '.join(masks)}) != 0")
-        return f"{base} + tl.where({mask}, {self.affine(at)}, 0)", f", mask={mask}"
+        return f"{base} + tl.where({mask}, {self.affine(at)}{more}, 0)", f", mask={mask}"
 
     # -- values ----------------------------------------------------------------------------------
 
@@ -245,7 +252,7 @@ class _Writer:
             case Inside():
                 at, low, high = self.let(self.affine(node.at)), node.low, node.high
                 return self.let(f"({at} >= {self.dim(low)}) & ({at} < {self.dim(high)})")
-            case Load(args=()):
+            case Load():
                 return self.load(node)
             case Apply():
                 return self.let(spell(node, [self.known[a] for a in node.args]))
@@ -258,10 +265,21 @@ class _Writer:
 
     def load(self, node: Load) -> str:
         masks = [*self.within(node.free), *self.at.guards]
-        value = f"tl.load({''.join(self.memory(f'x{node.operand}', node.at, masks))})"
+        row = self.row_of(node, masks) if node.args else ""
+        value = f"tl.load({''.join(self.memory(f'x{node.operand}', node.at, masks, row))})"
         if node.dtype is DType.BOOL:
             return self.let(f"{value} != 0")
         return self.let(f"{value}.to({NAMES[node.dtype.compute]})")
+
+    def row_of(self, node: Load, masks: list[str]) -> str:
+        """What a gathered row adds to the index. One that is not there is counted and not read:
+        a kernel cannot stop its caller."""
+        row, bound = f"{self.known[node.args[0]]}.to(tl.int64)", self.dim(node.bound)
+        inside = self.let(f"({row} >= 0) & ({row} < {bound})")
+        missed = self.let(" & ".join([*masks, f"({inside} == 0)"]))
+        self.do(f"tl.atomic_add(missed + tl.where({missed}, 0, 0), 1, mask=({missed}) != 0)")
+        masks.append(inside)
+        return f" + {row} * {self.dim(node.stride)}"
 
     def chosen(self, node: Choose) -> str:
         """Each side reads only where it is chosen."""
@@ -287,19 +305,22 @@ class _Writer:
     def folded(self, node: Reduce) -> str:
         if node.axis in self.at.index and node.axis in self.at.blocks:
             return self.across(node.fold, self.masked(node))
+        lane = self.lane_of(node)
+        along = lane or tuple(a for a in self.at.blocks if a in node.free)
+        shape = [self.widths.get(a, self.lanes) for a in along]
         empty = number(identity(node.fold, node.dtype), node.dtype)
-        is_lane = node.axis in self.widths
-        along = [a for a in self.at.blocks if a in node.free] + [node.axis] * is_lane
-        shape = [self.widths[a] for a in along]
         total = self.let(f"tl.zeros({shape}, {NAMES[node.dtype.compute]}) + {empty}")
-        self.prepare([node.args[0]])
-        with self.loop(node.axis, self.widths.get(node.axis, 1)) as start:
-            step = self.block(node.axis, start) if is_lane else start
-            blocks = tuple(dict.fromkeys((*self.at.blocks, *[node.axis] * is_lane)))
-            index = {**self.at.index, node.axis: step}
-            with self.scope(replace(self.at, index=index, blocks=blocks)):
-                self.do(f"{total} = {COMBINE[node.fold].format(total, self.masked(node))}")
-        return self.across(node.fold, total) if is_lane else total
+        self.prepare(node.args)
+        with self.opened(node.axis, lane or self.at.blocks):
+            self.do(f"{total} = {COMBINE[node.fold].format(total, self.masked(node))}")
+        return self.across(node.fold, total) if lane else total
+
+    def lane_of(self, node: Reduce) -> tuple[Axis, ...]:
+        """The folded axis, where its steps may be lanes: none is open for what is folded."""
+        (body,) = node.args
+        is_open = any(a in body.free for a in self.at.blocks)
+        is_outer = isinstance(body, Reduce) and node.axis not in self.widths
+        return () if is_open or is_outer else (node.axis,)
 
     def masked(self, node: Reduce) -> str:
         """The body, and what changes nothing where the axis has no point."""
@@ -330,9 +351,9 @@ class _Loops(_Writer):
         super().__init__(kernel)
         self.kernel, self.schedule = kernel, schedule
         self.is_streaming = schedule.streaming
-        lanes = lanes_of(kernel, schedule, machine.vector_bytes)
+        self.lanes = lanes_of(kernel, schedule, machine.vector_bytes)
         vector, tile = schedule.vector, schedule.tile
-        self.widths = {a: lanes for a in (tile, vector) if a is not None}
+        self.widths = {a: self.lanes for a in (tile, vector) if a is not None}
         self.row = vector if vector in kernel.reduced and _fits(vector, machine) else None
         if self.row is not None:
             self.widths[self.row] = _power_above(upper_bound(self.row.extent) or 1)
@@ -362,12 +383,9 @@ class _Loops(_Writer):
         deeper = [s for s in stores if s not in here]
         if not deeper:
             return
-        axis, width = axes[0], self.widths.get(axes[0], 1)
-        with self.loop(axis, width) as start:
-            step = self.block(axis, start) if axis in self.widths else start
-            blocks = (*self.at.blocks, *[axis] * (axis in self.widths))
-            with self.scope(Place({**self.at.index, axis: step}, blocks)):
-                self.level(axes[1:], deeper)
+        blocks = (*self.at.blocks, *(a for a in axes[:1] if a in self.widths))
+        with self.opened(axes[0], blocks):
+            self.level(axes[1:], deeper)
 
 
 class _Product(_Writer):
@@ -392,7 +410,8 @@ class _Product(_Writer):
         index = {a: self.block(a, i) if a in self.widths else i for a, i in index.items()}
         shape = [self.tiles.rows, self.tiles.columns]
         total = self.let(f"tl.zeros({shape}, {NAMES[c.sums]})")
-        self.sum_over(c.inner, index, total)
+        with self.scope(Place(index)):
+            self.sum_over(c.inner, total)
         with self.scope(Place(index, (c.rows, c.columns))):
             for node in c.epilogue:
                 if isinstance(node, Accumulator):
@@ -400,24 +419,23 @@ class _Product(_Writer):
             for store in c.stores:
                 self.store(store, [a for a in c.outer if a not in store.at.axes])
 
-    def sum_over(self, axes: tuple[Axis, ...], index: dict[Axis, str], total: str) -> None:
+    def sum_over(self, axes: tuple[Axis, ...], total: str) -> None:
         axis, *rest = axes
-        with self.loop(axis, self.widths.get(axis, 1)) as start:
+        with self.opened(axis, () if rest else axes):
             if rest:
-                self.sum_over(tuple(rest), {**index, axis: start}, total)
+                self.sum_over(tuple(rest), total)
                 return
-            index = {**index, axis: self.block(axis, start)}
-            left = self.side(self.contract.left, (self.contract.rows, axis), index)
-            right = self.side(self.contract.right, (axis, self.contract.columns), index)
+            left = self.side(self.contract.left, (self.contract.rows, axis))
+            right = self.side(self.contract.right, (axis, self.contract.columns))
             how = f'input_precision="ieee", out_dtype={NAMES[self.contract.sums]}'
             self.do(f"{total} = tl.dot({left}, {right}, {total}, {how})")
 
-    def side(self, value: Expr, blocks: tuple[Axis, Axis], index: dict[Axis, str]) -> str:
+    def side(self, value: Expr, blocks: tuple[Axis, Axis]) -> str:
         """An operand's block, with zeros where the inner axis has no point."""
         shape = [self.widths[a] for a in blocks]
         held = value.dtype.compute
         kind = held if self.tiles.widens else value.dtype
-        with self.scope(Place(index, blocks)):
+        with self.scope(replace(self.at, blocks=blocks)):
             (mask,) = self.within([self.inner])
             made = f"tl.where({mask}, {self.value(value)}, tl.zeros({shape}, {NAMES[held]}))"
             return self.let(f"{made}.to({NAMES[kind]})")

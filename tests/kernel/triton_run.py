@@ -61,20 +61,23 @@ def run(
     behind one ends the process."""
     made = [guarded(r) for r in results]
     count = math.prod(-(-evaluate(extent, sizes) // step) for extent, step in source.grid)
-    buffers = (*map(guarded, operands), *made)
+    missed = np.zeros(1, np.int32)
+    buffers = (*map(guarded, operands), *made, missed)
     given = [_Tensor(a, d) for a, d in zip(buffers, source.pointers, strict=True)]
     numbers = [evaluate(d, sizes) for d in source.sizes]
     if count:
         with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
             _imported(source, folder)[(count,)](*given, *numbers)
+    if missed[0]:
+        raise IndexError(f"{missed[0]} gathered rows are not there")
     return [m.copy() for m in made]
 
 
 def ptx(source: Source) -> str:
     """The source compiled for a GPU that need not be there."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    import triton  # pyright: ignore[reportMissingImports]
+    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
+    from triton.compiler import ASTSource  # pyright: ignore[reportMissingImports]
 
     with tempfile.TemporaryDirectory() as folder:
         function = _imported(source, folder)
