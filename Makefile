@@ -8,11 +8,12 @@ PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree
           tinygrad safetensors
 
 .PHONY: help setup demo test test-cpu-matrix check bench bench-setup bench-compile bench-leaks fuzz \
-        fuzz-cpu format docs wheel clean
+        fuzz-cpu test-triton format docs wheel clean
 
 help:
 	@echo "make demo           set up, then compile and run a model and explain it"
 	@echo "make test           set up, then run the whole test suite"
+	@echo "make test-triton    install Triton (286 MB), then run the kernel level's probe of it"
 	@echo "make check          lint, formatting and strict types"
 	@echo "make fuzz           5,000 random graphs through all seven pipelines"
 	@echo "make fuzz-cpu       5,000 through native code, and 200 between guard pages"
@@ -40,6 +41,11 @@ test: setup
 
 test-cpu-matrix: setup
 	$(PY) -m tests.backend.cpu.matrix
+
+test-triton: setup
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    --no-build-isolation -e '.[test-triton]'
+	$(PY) -m pytest tests/kernel
 
 check: setup
 	$(VENV)/bin/ruff check .
