@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -309,20 +308,21 @@ def rotary(call: Call) -> Node:
     return turned(call, call.node(0), cos, sin, call.attr("num_heads", 0))
 
 
-def turned(call: Call, x: Node, cos: Node, sin: Node, num_heads: int) -> Node:
+def turned(
+    call: Call, x: Node, cos: Node, sin: Node, num_heads: int, interleaved: str = "interleaved"
+) -> Node:
     """x [batch, heads, length, depth] or [batch, length, heads·depth], by angles [batch, length,
-    half the depth]."""
+    half of what turns of the depth]; `interleaved` is the attribute that says so."""
     width = x.shape.dims[-1]
     if x.shape.rank == 4:
         cos, sin = (ops.expand_dims(a, axes=(1,)) for a in (cos, sin))
     elif num_heads == 0:
         raise call.unsupported("its input has no axis of heads, and num_heads is not given")
-    head = width if x.shape.rank == 4 else width // num_heads
-    if isinstance(head, Dim):
-        raise call.unsupported(f"the size {head} of a head is not known")
-    how: dict[str, Any] = {"head_dim": head, "interleaved": bool(call.attr("interleaved", 0))}
-    n_rot = call.attr("rotary_embedding_dim", 0) or None
-    return ops.rope(x, cos, sin, n_rot=n_rot, **how)
+    head, n_rot = width if x.shape.rank == 4 else width // num_heads, 2 * cos.shape.dims[-1]
+    if isinstance(head, Dim) or isinstance(n_rot, Dim):
+        raise call.unsupported(f"the size {head} of a head, or what turns of it, is not known")
+    is_interleaved = bool(call.attr(interleaved, 0))
+    return ops.rope(x, cos, sin, head_dim=head, n_rot=n_rot, interleaved=is_interleaved)
 
 
 # -- states and caches ----------------------------------------------------------------------------
