@@ -23,7 +23,7 @@ class Prepared(BackendRep):  # pyright: ignore[reportUntypedBaseClass]
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Inputs in the model's order; outputs in its order."""
         given: Sequence[Any] = inputs if isinstance(inputs, list | tuple) else [inputs]
-        made = self._exe(*(np.asarray(a) for a in given))
+        made = self._exe(*(a if a is None or isinstance(a, list) else np.asarray(a) for a in given))
         return made if isinstance(made, tuple) else (made,)
 
 

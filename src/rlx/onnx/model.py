@@ -23,6 +23,7 @@ from rlx.onnx.files import ModelFile
 from rlx.onnx.importer import Importer
 from rlx.onnx.narrowing import ranges_for
 from rlx.onnx.reader import Reader, guarded, parsed, text
+from rlx.onnx.values import Absent, Given, Items, Value, arrays_of, form_of, frozen, key_of
 from rlx.runtime.bundle import Bundle
 from rlx.runtime.cache import Cache, CacheLike
 
@@ -43,6 +44,13 @@ class Read:
 
     graph: Graph
     params: Mapping[str, Array]
+    outputs: tuple[Value, ...] = ()
+    """The results; sequences and optionals are those of the graph's outputs, in order."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Are all results tensors?"""
+        return not any(isinstance(o, Items | Absent) for o in self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,7 @@ class Model(Bundle):
 
     # -- for a call ------------------------------------------------------------------------------
 
-    def specialised(self, inputs: Sequence[Array]) -> Read:
+    def specialised(self, inputs: Sequence[Given]) -> Read:
         """The model for these inputs: the values of static ones and, where it must be, shapes."""
         if not self.is_static:
             return self.whole()
@@ -151,19 +159,20 @@ class Model(Bundle):
             if len(self._known) > MAX_KEPT:
                 self._known.popitem(last=False)
 
-    def _check(self, given: Mapping[str, Array]) -> None:
+    def _check(self, given: Mapping[str, Given]) -> None:
         """Each input of the dtype that is declared, and of dims that can be it."""
         declared = {i.name: i for i in self.reader.model.graph.input}
-        for name, array in given.items():
-            self.reader.check_input(declared[name], array)
+        for name, value in given.items():
+            for array in arrays_of(value):
+                self.reader.check_input(declared[name], array)
 
-    def _key(self, given: Mapping[str, Array]) -> Any:
-        static = tuple((n, given[n].shape, given[n].tobytes()) for n in self.static)
-        return static, tuple((n, a.shape) for n, a in given.items() if self.needs_shapes)
+    def _key(self, given: Mapping[str, Given]) -> Any:
+        static = tuple((n, key_of(given[n])) for n in self.static)
+        return static, tuple((n, frozen(form_of(g))) for n, g in given.items() if self.needs_shapes)
 
-    def _read(self, given: Mapping[str, Array]) -> Read:
+    def _read(self, given: Mapping[str, Given]) -> Read:
         static = {n: given[n] for n in self.static}
-        shapes = {n: a.shape for n, a in given.items()} if self.needs_shapes else {}
+        shapes = {n: form_of(g) for n, g in given.items()} if self.needs_shapes else {}
         return _imported(Importer(self.reader, static, shapes))
 
 
@@ -177,7 +186,7 @@ def load(path: str | os.PathLike[str], *, cache: CacheLike = None) -> Model:
     model = recalled(file, kept) if kept else None
     if model is None:
         reader = reader_of(file)
-        model = _model(reader, file.path.stem)
+        model = model_of(reader, file.path.stem)
         if kept:
             keep(model, file, kept)
     return model
@@ -191,10 +200,11 @@ def reader_of(file: ModelFile) -> Reader:
 
 def from_proto(proto: Any, folder: Path | None = None, name: str = "") -> Model:
     """The model in a ModelProto."""
-    return _model(Reader(proto, folder), name)
+    return model_of(Reader(proto, folder), name)
 
 
-def _model(reader: Reader, name: str) -> Model:
+def model_of(reader: Reader, name: str) -> Model:
+    """The model that a reader has parsed."""
     graph = reader.model.graph
     with guarded("the model"):
         initialised = {t.name for t in graph.initializer}
@@ -214,8 +224,10 @@ def _settle(model: Model) -> None:
     """Read the model as it is, or find out what it must be read for."""
     for _ in range(MAX_NARROWED):
         try:
-            model.read = _imported(Importer(model.reader))
-            model.why_static = ""
+            read = _imported(Importer(model.reader))
+            model.read = read if read.is_flat else None
+            model.needs_shapes = not read.is_flat
+            model.why_static = "" if read.is_flat else "a result is a sequence or an optional"
             return
         except NeedsValue as needs:
             model.static, model.why_static, model.needs_shapes = needs.inputs, str(needs), True
@@ -236,7 +248,7 @@ def _settle(model: Model) -> None:
 
 def _imported(importer: Importer) -> Read:
     with guarded("the model"):
-        return Read(importer.read(), importer.params)
+        return Read(importer.read(), importer.params, importer.outputs)
 
 
 def _has_named_dims(model: Model) -> bool:

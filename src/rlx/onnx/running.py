@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from rlx.cost.decision import Decision
 from rlx.errors import Error
 from rlx.onnx.call import NeedsShape
 from rlx.onnx.model import MAX_KEPT, Model, Read
+from rlx.onnx.values import Given, arrays_of, filled
 from rlx.op import Array
 from rlx.passes.options import FusionOptions
 from rlx.runtime.executable import Executable, as_array
@@ -101,14 +101,26 @@ class Specialising:
 
     def specialised(self, *arrays: Any) -> Executable:
         """The program for these inputs."""
-        return self._program(self._given(arrays))
+        return self._program(self._read(self._given(arrays)))
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
-        """Run on positional inputs: the output, or a tuple of them."""
+        """Run on positional inputs: the output, or a tuple of them. Sequences are lists of arrays;
+        an optional that holds nothing is None."""
         given = self._given(arrays)
-        exe = self._program(given)
+        read = self._read(given)
         static = set(self.model.static)
-        return exe(*(a for n, a in zip(self.model.inputs, given) if n not in static), out=out)
+        operands = [
+            array
+            for name, value in zip(self.model.inputs, given)
+            for array in arrays_of(value)
+            if name not in static
+        ]
+        if read.is_flat:
+            return self._program(read)(*operands, out=out)
+        made = self._program(read)(*operands) if read.graph.outputs else ()
+        rest = iter(made if isinstance(made, tuple) else (made,))
+        results = tuple(filled(o, rest) for o in read.outputs)
+        return results[0] if len(read.outputs) == 1 else results
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run on inputs by name: outputs by name."""
@@ -119,15 +131,25 @@ class Specialising:
         made = self(*(inputs[n] for n in self.model.inputs))
         return dict(zip(self.model.outputs, made if isinstance(made, tuple) else (made,)))
 
-    def _given(self, arrays: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
+    def _given(self, arrays: tuple[Any, ...]) -> list[Given]:
         names = self.model.inputs
         if len(arrays) != len(names):
             raise Error(f"{self.name}: takes {len(names)} inputs, got {len(arrays)}.")
-        return [as_array(a, f"input {n!r}") for n, a in zip(names, arrays)]
+        plural = self._plural
+        return [_as_given(a, f"input {n!r}", n in plural) for n, a in zip(names, arrays)]
 
-    def _program(self, given: list[np.ndarray[Any, Any]]) -> Executable:
+    @functools.cached_property
+    def _plural(self) -> frozenset[str]:
+        """The inputs that are sequences or optionals."""
+        infos = self.model.reader.model.graph.input
+        return frozenset(i.name for i in infos if not i.type.HasField("tensor_type"))
+
+    def _read(self, given: list[Given]) -> Read:
         with self._lock:
-            read = self.model.specialised(given)
+            return self.model.specialised(given)
+
+    def _program(self, read: Read) -> Executable:
+        with self._lock:
             key = id(read)
             if key not in self._made:
                 exe = self._session.executable(
@@ -138,6 +160,14 @@ class Specialising:
                     self._made.popitem(last=False)
             self._made.move_to_end(key)
             return self._made[key][1]
+
+
+def _as_given(value: Any, what: str, is_plural: bool) -> Given:
+    """An input as arrays: in lists where it is a sequence, None where an optional has nothing."""
+    if is_plural and isinstance(value, list | tuple):
+        values: Sequence[Any] = value
+        return [_as_given(v, what, is_plural) for v in values]
+    return None if is_plural and value is None else as_array(value, what)
 
 
 def explained(model: Model) -> str:

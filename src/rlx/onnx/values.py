@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +91,36 @@ def form_of(given: Given) -> Form:
     if isinstance(given, list):
         return [form_of(g) for g in given]
     return None if given is None else given.shape
+
+
+def arrays_of(given: Given) -> list[np.ndarray[Any, Any]]:
+    """The arrays of what a call gave, in order."""
+    if isinstance(given, list):
+        return [array for g in given for array in arrays_of(g)]
+    return [] if given is None else [given]
+
+
+def key_of(given: Given) -> Any:
+    """What tells it from others by value."""
+    if isinstance(given, list):
+        return tuple(key_of(g) for g in given)
+    return None if given is None else (given.shape, given.tobytes())
+
+
+def frozen(form: Form) -> Any:
+    """A form that can be a key."""
+    return ("list", *map(frozen, form)) if isinstance(form, list) else form
+
+
+def filled(value: Value, arrays: Iterator[Any]) -> Given:
+    """What a call gets for a result of this form, of the arrays that come next."""
+    match value:
+        case Items(values=values):
+            return [filled(v, arrays) for v in values]
+        case Absent():
+            return None
+        case _:
+            return next(arrays)
 
 
 def flattened(value: Value) -> list[Value]:
