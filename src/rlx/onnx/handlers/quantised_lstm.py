@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,8 @@ def _step(call: Call, cell: Cell, carry: Any, row: Any, fixed: dict[str, Any]) -
     into = gate(0, c)
     kept = ops.sub(1.0, into) if call.attr("input_forget", 0) else gate(2, c)
     new = ops.add(ops.mul(kept, c), ops.mul(into, cell.activated(cell.gate(sums, 3), 1)))
-    out = ops.mul(gate(1, new), cell.activated(new, 2))
+    free = replace(cell, attrs={"clip": None})  # onnxruntime clips gates, but no cell
+    out = ops.mul(gate(1, new), free.activated(new, 2))
     if "lengths" not in fixed:
         return (out, new), out
     is_inside = ops.less(row[1], fixed["lengths"])
