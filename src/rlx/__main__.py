@@ -10,8 +10,11 @@ from importlib import import_module
 from rlx._version import __version__
 
 VERBS = {
+    "bench": "time a model, beside onnxruntime if asked",
+    "check": "what of a model runs natively, what is lowered, what is missing",
     "explain": "compile a model and say what was decided, and why",
     "fuzz": "random graphs through every pipeline",
+    "run": "run a model once, on given or random inputs",
 }
 
 

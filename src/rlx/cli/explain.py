@@ -12,6 +12,7 @@ from rlx.backends.base import BUILT_IN, find_backend
 from rlx.cost.target import FusionTarget, Target
 from rlx.loading import load
 from rlx.pipeline import CompilePipeline, CompileResult
+from rlx.runtime.bundle import Bundle
 from rlx.runtime.executable import Executable
 
 
@@ -20,7 +21,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         "rlx explain", description=__doc__, epilog="example: rlx explain model.ir --target cuda"
     )
-    parser.add_argument("model", help="a .ir file, or a .rlx program, which has its own target")
+    parser.add_argument(
+        "model", help="an .onnx or .ir file, or a .rlx program, which has its own target"
+    )
     parser.add_argument("--target", default="cpu", choices=[t.value for t in FusionTarget])
     parser.add_argument("--json", action="store_true", help="decisions as JSON")
     parser.add_argument("--plan", action="store_true", help="the buffer plan as well")
@@ -37,6 +40,8 @@ def _result(model: Any, target: str) -> CompileResult:
     """What compiling gives, or gave; where a backend is there, for what it claims."""
     if isinstance(model, Executable):
         return model.result
+    if isinstance(model, Bundle):
+        model = model.graph
     known = find_backend(target).target() if target in BUILT_IN else Target.of(target)
     return CompilePipeline(known).compile(model)
 

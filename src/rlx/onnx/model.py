@@ -62,7 +62,7 @@ class Summary:
     params: Mapping[str, Array]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Model(Bundle):
     """A model from a file. `rlx.compile` takes it."""
 
@@ -81,6 +81,9 @@ class Model(Bundle):
     summary: Summary | None = None
     _reader: Reader | None = None
     _known: OrderedDict[Any, Read] = field(default_factory=OrderedDict[Any, Read])
+
+    def __repr__(self) -> str:
+        return f"<Model {self.name!r} ({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})>"
 
     @property
     def is_static(self) -> bool:
@@ -183,11 +186,11 @@ def load(path: str | os.PathLike[str], *, cache: CacheLike = None) -> Model:
 
     file = ModelFile.open(path)
     kept = Cache.of(cache, os.environ)
-    model = recalled(file, kept) if kept else None
+    model = recalled(file, kept) if kept is not None else None
     if model is None:
         reader = reader_of(file)
         model = model_of(reader, file.path.stem)
-        if kept:
+        if kept is not None:
             keep(model, file, kept)
     return model
 
