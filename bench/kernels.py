@@ -171,13 +171,13 @@ def made(name: str, maths: str = "precise") -> Run:
     body.set_outputs([build(*(body.input(f"v{i}", s) for i, s in enumerate(shapes)))])
     inputs = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
     isa = host()
-    start = time.perf_counter()
+    start = time.process_time()
     kernel = legal(form(graph.node("region", inputs, {"body": body})))
     schedule = choose(kernel, Machine(isa))
     text = module([emit(kernel, schedule, isa, "k")], isa)
-    middle = time.perf_counter()
+    middle = time.process_time()
     native = Native(text + MANY, isa)
-    end = time.perf_counter()
+    end = time.process_time()
     rng = np.random.default_rng(0)
     limit = 100 if len(shapes) < 3 else shapes[1].static_dims[0]
     arrays = [filled(s, rng, limit) for s in shapes]
@@ -214,16 +214,17 @@ def _touched(name: str, arrays: Sequence[np.ndarray[Any, Any]]) -> int:
 
 
 def timed(run: Run, workers: int, calls: int = CALLS) -> float:
-    """Milliseconds of a call, when all workers do their parts over and over at once."""
+    """Milliseconds of a call, when all workers do their parts over and over at once: of the
+    processor's time, so that others on the machine count less."""
     times = [0.0] * workers
     barrier = threading.Barrier(workers)
 
     def work(number: int) -> None:
         part = run.part(number, workers, calls)
         barrier.wait()
-        start = time.perf_counter()
+        start = time.thread_time()
         part()
-        times[number] = (time.perf_counter() - start) * 1e3 / calls
+        times[number] = (time.thread_time() - start) * 1e3 / calls
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(1, workers)]
     for t in threads:

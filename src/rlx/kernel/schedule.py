@@ -19,6 +19,7 @@ GRAIN_BYTES = 256 * 1024
 """What a worker takes at a time: less costs in handing out, more in waiting at the end."""
 ROW_WIDTH = 4096
 """Columns that are folded at a time: their running values stay in the first cache."""
+ROW_STEP = 4
 ROW_GRAIN = 1024
 """Columns that a worker takes at least: a line of few columns is read in short bits."""
 MAX_TILE = 16
@@ -30,7 +31,7 @@ HEAVY = frozenset({"pow", "rem", "sin", "cos", "atan2", "erfc"})
 
 
 COSTS = {**dict.fromkeys(HEAVY, 40), "exp": 12, "expm1": 12, "log": 12, "tanh": 20, "erf": 20}
-WORTH_KEEPING = 5
+WORTH_KEEPING = 4
 
 
 class Machine(Protocol):
@@ -68,6 +69,8 @@ class Schedule:
     are turned in registers."""
     rows: tuple[Expr, ...] = ()
     """Folds down the rows whose running values are a row in scratch."""
+    row_step: int = 1
+    """Such rows that are added up before the running values are read and written."""
     streaming: bool = False
     """Stores go past the caches."""
     grain: int = 1
@@ -91,6 +94,7 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
         and schedule.order[-2:] != (schedule.tile, schedule.vector),
         "its tiles have folds or partial stores": schedule.tile is not None
         and not _can_tile(kernel),
+        "it adds no rows": schedule.row_step < 1,
         "its grain is not positive": schedule.grain < 1,
         "it folds rows that are no fold down the vector axis": not set(schedule.rows)
         <= set(_row_folds(kernel, schedule.vector)),
@@ -98,6 +102,9 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
         and any(isinstance(n, Choose) for n in kernel.nodes),
         "it keeps values that are the same along the row": any(
             schedule.vector not in n.free for n in schedule.keep
+        ),
+        "it keeps values of several rows": any(
+            n.free & (set(kernel.reduced) - {schedule.vector}) for n in schedule.keep
         ),
     }
     wrong = [what for what, is_wrong in faults.items() if is_wrong]
@@ -121,6 +128,7 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
         keep=_kept(kernel, vector, machine.row_bytes),
         tile=tile,
         rows=rows,
+        row_step=1 if vector is None or _is_short(vector) else ROW_STEP,
         streaming=traffic is not None and traffic >= 2 * machine.cache_bytes,
         grain=_grain(order, traffic, ROW_GRAIN if rows and order[0] is vector else 1),
     )
@@ -190,6 +198,12 @@ def _is_wide(axis: Axis | None, vector_bytes: int) -> bool:
     return axis is not None and (not is_static(axis.extent) or axis.extent > vector_bytes)
 
 
+def _is_short(axis: Axis) -> bool:
+    """Is a row read to its end? Then rows follow each other in memory, and one at a time is read
+    fastest; else the running values are read and written less often."""
+    return is_static(axis.extent) and axis.extent <= ROW_WIDTH
+
+
 def _can_tile(kernel: Kernel) -> bool:
     everywhere = all(s.at.axes == frozenset(kernel.axes) for s in kernel.stores)
     return everywhere and not kernel.reduced
@@ -213,7 +227,7 @@ def _work(kernel: Kernel, vector: Axis | None, where: Expr | None) -> int:
     """What a vector costs in one pass: that of a fold, or the one that stores."""
     passes = _passes(kernel, vector)
     made = (n for n in kernel.nodes if isinstance(n, Apply) and vector in n.free)
-    return sum(COSTS.get(n.op.name, 1) for n in made if where in passes[n])
+    return sum(_cost_of(n) for n in made if where in passes[n])
 
 
 def _kept(kernel: Kernel, vector: Axis | None, row_bytes: int) -> tuple[Expr, ...]:
@@ -228,7 +242,9 @@ def _kept(kernel: Kernel, vector: Axis | None, row_bytes: int) -> tuple[Expr, ..
     for node in kernel.nodes:
         for arg in node.args:
             users[arg].append(node)
-    shared = [n for n, found in passes.items() if len(found) > 1 and vector in n.free]
+    others = set(kernel.reduced) - {vector}
+    rows = [n for n in passes if vector in n.free and others.isdisjoint(n.free)]
+    shared = [n for n in rows if len(passes[n]) > 1]
     frontier = [
         n
         for n in shared
@@ -256,11 +272,18 @@ def _cost(node: Expr, vector: Axis) -> int:
     total, stack, seen = 0, [node], {node}
     while stack:
         n = stack.pop()
-        total += COSTS.get(n.op.name, 1) if isinstance(n, Apply) else 1
+        total += _cost_of(n) if isinstance(n, Apply) else 1 + len(n.args)
         below = [a for a in n.args if vector in a.free and a not in seen]
         stack += below
         seen.update(below)
     return total
+
+
+def _cost_of(node: Apply) -> int:
+    """Half floats are widened, and rounded, by several instructions."""
+    is_half = node.dtype.compute is not node.dtype
+    is_half |= any(a.dtype.compute is not a.dtype for a in node.args)
+    return COSTS.get(node.op.name, 3 if is_half else 1)
 
 
 def scratch_bytes(schedule: Schedule) -> DimLike:

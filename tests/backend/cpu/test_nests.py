@@ -71,6 +71,10 @@ NESTS: dict[str, tuple[Build, Callable[[int], tuple[list[int], ...]]]] = {
         lambda x, y: ops.max(ops.concat(x, y, axis=0), axes=0),
         lambda n: ([9, n], [2, n]),
     ),
+    "norm of two axes": (
+        lambda x: ops.softmax(ops.exp(x) - ops.mean(ops.exp(x), axes=(0, 2), keepdims=True)),
+        lambda n: ([2, 3, n],),
+    ),
     "sum of all": (lambda x: ops.sum(x), lambda n: ([2, 3, n],)),
     "most of all": (lambda x: ops.max(x), lambda n: ([2, n + 1],)),
     "first of the most": (lambda x: ops.argmax(x, axis=-1), lambda n: ([3, n + 1],)),
@@ -446,3 +450,25 @@ def test_a_long_fold_in_chunks() -> None:
         assert chunks[0].tobytes() == chunks[1].tobytes()
         last = Batch([Work(found[1], [x, chunks[0]], {})], host())
         check_run(last, 0, lambda x, _, build=build: build(x), last.works[0])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_row_is_divided_by_its_sum(dtype: str) -> None:
+    """By one division, within 1.5 units in the last place at any size; by its greatest exactly."""
+    shape = rlx.Shape([12, 40], dtype)
+    info = np.finfo(shape.dtype.numpy)
+    rng = np.random.default_rng(0)
+    sizes = [info.tiny / 8, info.tiny, 1e-20, 1.0, 3.0, 1e20, info.max / 64, 0.0, np.inf, np.nan]
+    x = rng.random((12, 40)) + 0.5
+    x = (x * np.array([*sizes, 41.0, -1.0])[:, None]).astype(shape.dtype.numpy)
+    builds: list[Build] = [
+        lambda x: x / ops.sum(x, axes=1, keepdims=True),
+        lambda x: x / ops.max(x, axes=1, keepdims=True),
+    ]
+    batch = Batch([Work(kernel_of(b, shape), [x], {}) for b in builds], host())
+    (by_sum,), (by_most,) = (batch.run(i)[1] for i in range(2))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(by_most, x / x.max(1, keepdims=True))
+        want = x.astype(np.longdouble) / x.astype(np.longdouble).sum(1, keepdims=True)
+    # a sum of 40 numbers of one sign is within 6 halvings' roundings
+    np.testing.assert_allclose(by_sum.astype(np.longdouble), want, rtol=5 * info.eps)

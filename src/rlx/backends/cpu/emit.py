@@ -28,6 +28,7 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.rows import Rows
 from rlx.dtype import DType
 from rlx.kernel.collapse import collapsed
+from rlx.kernel.divide import by_reciprocals
 from rlx.kernel.expr import (
     Apply,
     Axis,
@@ -77,7 +78,7 @@ def legal(kernel: Kernel) -> Kernel:
     kernel = collapsed(kernel)
     if has_complex(kernel):
         kernel = split(spelled(kernel, _is_native_or_split))
-    return spelled(kernel, lambda node: arith.is_native(node.op.name))
+    return by_reciprocals(spelled(kernel, lambda node: arith.is_native(node.op.name)))
 
 
 def _is_native_or_split(node: Apply) -> bool:

@@ -113,9 +113,9 @@ def expm1(x: Vec) -> Vec:
     return x.where(x.equals(0.0), value)
 
 
-TANH_F32 = (  # (eʳ - 1 - r) / r² for -0.37 ≤ r ≤ 0.61
-    2.7359279703995385e-5, 1.9871001591943428e-4, 1.388313401987759e-3, 8.333345177291665e-3,
-    4.166670095691981e-2, 0.16666666588174975, 0.4999999996852412,
+TANH_F32 = (  # ((e²ʳ - 1) / 2 - r) / r² for 0 ≤ r ≤ ln 2 / 2
+    5.956262121298662e-2, 0.12737397499511646, 0.334367630887071, 0.6665895816371712,
+    1.0000018403514863,
 )  # fmt: skip
 TANH_F64 = (  # (tanh x / x - 1) / x² in x², below 0.55
     7.864624212169783e-6, -3.370544043637479e-5, 9.45407948223005e-5, -2.384686507800785e-4,
@@ -136,19 +136,24 @@ def tanh(x: Vec) -> Vec:
 
 
 def _tanh_f32(x: Vec) -> Vec:
-    """u / (u + 2) with u = e^(2|x|) - 1. Below 0.3 u is not put together of two parts that nearly
-    cancel; below 0.18 it is e^(-2|x|) - 1, so that u + 2 is below 2 and rounds more finely."""
+    """q = u / (u + 1) with u = (e^(2|x|) - 1) / 2; near 0 it is u - q u, in which what q has lost
+    by rounding counts for little."""
     size = x.abs()
-    is_far = size >= 0.3
-    twice = size * 2.0
-    twice = twice.like(20.0).where(twice > 20.0, twice)
-    y = (-twice).where(size < 0.18, twice)
-    n, whole = whole_steps(y)
-    n, whole = n.where(is_far, 0.0), power_of_two(whole, F32).where(is_far, 1.0)
-    r = fma(n, -LN2[F32][1], fma(n, -LN2[F32][0], y))
-    less_one = fma(r * r, polynomial(r, TANH_F32), r)
-    u = fma(less_one, whole, whole - 1.0)
-    return (u / (u + 2.0)).copysign(x)
+    u = half_expm1(size)
+    q = u / (u + 1.0)
+    return fma(-u, q, u).where(size < 0.3, q).copysign(x)
+
+
+def half_expm1(x: Vec) -> Vec:
+    """(e²ˣ - 1) / 2 of f32 x ≥ 0, up to 10: e²ˣ = 2ⁿ e²ʳ, where r ≥ 0, so that nothing cancels."""
+    x = x.like(10.0).where(x > 10.0, x)
+    n = (x * (2.0 * LOG2_E)).floor()
+    high, low = LN2[F32]
+    r = fma(n, -0.5 * low, fma(n, -0.5 * high, x))
+    part = fma(r * r, polynomial(r, TANH_F32), r)
+    whole = (n + ROUNDER[F32]).bits(DType.I32) - x.like(ROUNDER[F32]).bits(DType.I32)
+    scale = times_power(x.like(1.0), n, whole)
+    return fma(part, scale, fma(scale, 0.5, -0.5))
 
 
 # -- logarithms -----------------------------------------------------------------------------------

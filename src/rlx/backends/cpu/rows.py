@@ -12,8 +12,6 @@ from rlx.backends.cpu.reductions import Reductions
 from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, Store
 from rlx.kernel.schedule import ROW_WIDTH
 
-TOGETHER = 4
-"""Rows that are added up before the running values are read and written."""
 Hoisted = tuple[dict[tuple[Expr, int], Vec], dict[Affine, Bound]]
 """Values and offsets that are the same along a row."""
 
@@ -54,9 +52,10 @@ class Rows(Reductions):
         axis = group[0].axis
         for piece in self.cuts.pieces(axis):
             first, last = self.ends(piece, is_shared=False)
-            middle = self.whole(first, last, TOGETHER)
+            together = self.schedule.row_step
+            middle = self.whole(first, last, together)
             with self.scope(decided={**self.at.decided, **piece.decided}):
-                for start, end, count in ((first, middle, TOGETHER), (middle, last, 1)):
+                for start, end, count in ((first, middle, together), (middle, last, 1)):
                     if start != end:
                         with self.code.count(start, end, count) as i:
                             self.add_rows(group, lane, (low, high), i, count)
