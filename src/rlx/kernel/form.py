@@ -431,7 +431,8 @@ def _coefficient(dim: DimLike, symbol: Dim) -> DimLike:
         return 0
     found: DimLike = 0
     for part in dim.addends():
-        found = found + (exact_div(part, symbol) or 0)
+        quotient = exact_div(part, symbol)
+        found = found if quotient is None else found + quotient
     return found
 
 
