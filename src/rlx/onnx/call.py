@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.dim import DimLike, is_static
-from rlx.dtype import DType
 from rlx.errors import GraphError, UnsupportedError
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.values import MAX_SIZES, Absent, Items, Sizes, Value, Weight
@@ -98,8 +97,8 @@ class Call:
         match self.value(number):
             case Sizes(shape=dims, dtype=dtype):
                 return Shape(dims, dtype)
-            case Weight(array=array):
-                return Shape(array.shape, DType.of(array.dtype))
+            case Weight() as weight:
+                return Shape(weight.array.shape, weight.dtype)
             case _:
                 return self.node(number).shape
 

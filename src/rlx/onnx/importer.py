@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from rlx.dim import Dim
-from rlx.dtype import DType
 from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.ir.interpret import evaluate_node
 from rlx.ir.mir import Graph, Node, Origin, topological
@@ -37,6 +36,10 @@ MAX_DEPTH = 64
 """Of graphs in graphs and of functions that call functions."""
 CONSTANT_ELEMENTS = 64
 """Weights up to here are constants, which passes may fold; larger ones are params."""
+
+
+class TooMany(UnsupportedError):
+    """A model whose nodes stand for more than is sensible to write out."""
 
 
 @dataclass(slots=True)
@@ -103,8 +106,9 @@ class Scope:
 
     def weight(self, value: Weight) -> Node:
         """A weight as a node: a constant if it is small, else a param of the outermost graph."""
+        dtype = value.dtype
         if value.array.size <= CONSTANT_ELEMENTS:
-            return self.graph.constant(np.array(value.array))
+            return self.graph.constant(np.array(value.array, dtype.numpy))
         if self.parent is None:
             return self.importer.param(value)
         outside = self.parent.weight(value)
@@ -190,7 +194,7 @@ class Importer:
         while self._is_taken(name) and not _is_same(self.params.get(name), weight.array):
             name, number = f"{weight.name}.{number}", number + 1
         if name not in self._made:
-            shape = Shape(weight.array.shape, DType.of(weight.array.dtype))
+            shape = Shape(weight.array.shape, weight.dtype)
             self._made[name] = self._graph.param(name, shape)
             self.params[name] = weight.array
         return self._made[name]
@@ -256,10 +260,11 @@ class Importer:
         return made if isinstance(made, tuple) else (made,)
 
     def _count_node(self, call: Call) -> None:
-        """Few functions that call each other can stand for more nodes than there is memory."""
-        self._num_nodes += call.scope.functions is not None
+        """Few functions that call each other, or loops that are written out, can stand for more
+        nodes than there is memory."""
+        self._num_nodes += call.scope.parent is not None
         if self._num_nodes > self.reader.max_nodes:
-            raise GraphError(f"{call.label}: the model's functions come to too many nodes")
+            raise TooMany(f"{call.label}: the model's functions and loops come to too many nodes")
 
     def _version(self, scope: Scope, domain: str) -> int:
         versions = scope.functions if scope.functions is not None else self.reader.opsets

@@ -22,6 +22,7 @@ from rlx.dtype import DType
 from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.onnx.call import NeedsShape
 from rlx.onnx.files import Beside
+from rlx.onnx.small import bytes_of_fields, small_kinds
 from rlx.onnx.wire import Bulk
 from rlx.shape import Shape
 
@@ -183,24 +184,22 @@ class Reader:
 
     def tensor(self, tensor: Any) -> np.ndarray[Any, Any]:
         """The numbers of a tensor, of exactly its dims; large ones stay in the file."""
-        what = f"tensor {tensor.name[:80]!r}"
-        self.dtype(tensor.data_type, what)
-        kind, dims = self._kinds[tensor.data_type], tuple(tensor.dims)
+        what, dims = f"tensor {tensor.name[:80]!r}", tuple(tensor.dims)
+        small = small_kinds().get(tensor.data_type)
         if any(d < 0 for d in dims):
             raise GraphError(f"{what} has a negative dim")
+        if small is not None:
+            size = small.num_bytes(dims)
+            raw = self._bytes(tensor, size, what)
+            raw = bytes_of_fields(tensor.int32_data, what) if raw is None else raw
+            return small.read(_checked(raw, size, dims, what), dims)
+        self.dtype(tensor.data_type, what)
+        kind = self._kinds[tensor.data_type]
         size = math.prod(dims) * kind.dtype.itemsize
-        if size > MAX_BYTES:
-            raise GraphError(f"{what} would be {size} bytes")
-        from onnx import TensorProto
-
-        if tensor.data_location == TensorProto.EXTERNAL:
-            raw = self.beside.bytes_of(tensor.external_data, size, what)
-        elif tensor.HasField("raw_data"):
-            raw = self._raw(tensor)
-        else:
+        raw = self._bytes(tensor, size, what)
+        if raw is None:
             return _from_fields(tensor, kind, dims, what)
-        if raw.nbytes != size:
-            raise GraphError(f"{what} has {raw.nbytes} bytes for {list(dims)}, which takes {size}")
+        raw = _checked(raw, size, dims, what)
         made = aligned(raw, kind.dtype)
         if self.bulk is not None and made.size and made.ctypes.data != raw.ctypes.data:
             self.copies[made.ctypes.data] = (made, raw)
@@ -211,6 +210,16 @@ class Reader:
         copy, raw = self.copies.get(array.ctypes.data, (array, array))
         is_whole = array.flags.c_contiguous and array.nbytes == copy.nbytes
         return raw if is_whole and array.dtype == copy.dtype else array
+
+    def _bytes(self, tensor: Any, size: int, what: str) -> np.ndarray[Any, Any] | None:
+        """A tensor's bytes, in the model or beside it; None where it has numbers instead."""
+        from onnx import TensorProto
+
+        if size > MAX_BYTES:
+            raise GraphError(f"{what} would be {size} bytes")
+        if tensor.data_location == TensorProto.EXTERNAL:
+            return self.beside.bytes_of(tensor.external_data, size, what)
+        return self._raw(tensor) if tensor.HasField("raw_data") else None
 
     def _raw(self, tensor: Any) -> np.ndarray[Any, Any]:
         raw = tensor.raw_data
@@ -233,6 +242,14 @@ class Reader:
         dense = np.zeros(size, values.dtype)
         dense[flat] = values
         return name, dense.reshape(dims)
+
+
+def _checked(
+    raw: np.ndarray[Any, Any], size: int, dims: tuple[int, ...], what: str
+) -> np.ndarray[Any, Any]:
+    if raw.nbytes != size:
+        raise GraphError(f"{what} has {raw.nbytes} bytes for {list(dims)}, which takes {size}")
+    return raw
 
 
 def _check_dims(info: Any, tensor: Any, dims: tuple[int, ...]) -> None:

@@ -11,7 +11,9 @@ import numpy as np
 from rlx import ops
 from rlx.dim import Dim, DimLike, is_static
 from rlx.dtype import DType
+from rlx.errors import UnsupportedError
 from rlx.ir.mir import Graph, Node
+from rlx.onnx.small import widened
 
 MAX_SIZES = 4096
 """Integer tensors up to this many elements are looked at as sizes."""
@@ -66,6 +68,14 @@ class Weight:
 
     name: str
     array: np.ndarray[Any, Any]
+
+    @property
+    def dtype(self) -> DType:
+        """Its dtype; an error where rlx has none such."""
+        if widened(self.array) is not None:
+            kind = self.array.dtype.name
+            raise UnsupportedError(f"{self.name!r} is {kind}, which is only read to be dequantised")
+        return DType.of(self.array.dtype)
 
 
 @dataclass(frozen=True, slots=True)

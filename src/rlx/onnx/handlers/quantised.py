@@ -13,6 +13,8 @@ from rlx.onnx.call import Call
 from rlx.onnx.geometry import geometry
 from rlx.onnx.handlers import MICROSOFT, handles
 from rlx.onnx.handlers.convolution import by_channel, convolved, less_zero_point
+from rlx.onnx.small import widened
+from rlx.onnx.values import Weight
 
 WHOLE = (DType.U8, DType.I8, DType.U16, DType.I16)
 """What numbers can be quantised to."""
@@ -32,7 +34,7 @@ def quantise(call: Call) -> Node:
         raise call.unsupported(f"scales of {dtype}")
     x, scale = (ops.cast(v, to=dtype) for v in (call.node(0), scale))
     zero = [call.node(2)] if call.has(2) else []
-    return ops.quantize_linear(x, scale, *zero, to=to, **_along(call))
+    return ops.quantize_linear(x, scale, *zero, to=to, **_along(x, call))
 
 
 def _quantised_dtype(call: Call) -> DType:
@@ -50,17 +52,38 @@ def _quantised_dtype(call: Call) -> DType:
 @handles("DequantizeLinear", domain=MICROSOFT)
 def dequantise(call: Call) -> Node:
     given = call.attr("output_dtype", 0)
-    scale = call.node(1)
+    scale = operand(call, 1)
     if given:
         scale = ops.cast(scale, to=call.importer.reader.dtype(given, call.label))
-    zero = [call.node(2)] if call.has(2) else []
-    return ops.dequantize_linear(call.node(0), scale, *zero, **_along(call))
+    x = operand(call, 0)
+    if x.shape.dtype.is_float:
+        return _scaled(call, x, scale)
+    zero = [operand(call, 2)] if call.has(2) else []
+    return ops.dequantize_linear(x, scale, *zero, **_along(x, call))
 
 
-def _along(call: Call) -> dict[str, Any]:
-    """Numbers of one axis need no axis; those of rank 1 have only one."""
-    axis, rank = call.attr("axis", 1), call.rank(0)
-    return {"axis": 0 if rank == 1 else axis, "block": call.attr("block_size", 0)}
+def operand(call: Call, number: int) -> Node:
+    """An operand; of a weight in few bits, the same numbers in a dtype that rlx has."""
+    value = call.value(number)
+    wide = widened(value.array) if isinstance(value, Weight) else None
+    if wide is None or not isinstance(value, Weight):
+        return call.node(number)
+    return call.as_node(Weight(f"{value.name} as {wide.dtype.name}", wide))
+
+
+def _scaled(call: Call, x: Node, scale: Node) -> Node:
+    """Floats of few bits have no zero point but 0. Ones, dequantised, are the scales beside x."""
+    if call.has(2) and bool(np.any(call.array(2).astype(np.float32) != 0)):
+        raise call.unsupported("floats with a zero point")
+    one = ops.expand(call.graph.constant(np.ones((), np.int8)), dims=x.shape.dims)
+    scales = ops.dequantize_linear(one, scale, **_along(x, call))
+    return ops.mul(ops.cast(x, to=scales.shape.dtype), scales)
+
+
+def _along(x: Node, call: Call) -> dict[str, Any]:
+    """Where scales lie; numbers of rank 1 have only one axis."""
+    axis = call.attr("axis", 1)
+    return {"axis": 0 if x.shape.rank == 1 else axis, "block": call.attr("block_size", 0)}
 
 
 @handles("DynamicQuantizeLinear")
