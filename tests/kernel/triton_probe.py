@@ -39,7 +39,6 @@ from tests.kernel.triton_words import (
     COMBINE,
     NAMES,
     constant,
-    identity,
     is_native,
     number,
     rounded,
@@ -303,12 +302,14 @@ class _Writer:
     # -- folds -----------------------------------------------------------------------------------
 
     def folded(self, node: Reduce) -> str:
+        if node.dtype is DType.BOOL:
+            raise UnsupportedError("the probe folds numbers only")
         if node.axis in self.at.index and node.axis in self.at.blocks:
             return self.across(node.fold, self.masked(node))
         lane = self.lane_of(node)
         along = lane or tuple(a for a in self.at.blocks if a in node.free)
         shape = [self.widths.get(a, self.lanes) for a in along]
-        empty = number(identity(node.fold, node.dtype), node.dtype)
+        empty = number(node.identity, node.dtype)
         total = self.let(f"tl.zeros({shape}, {NAMES[node.dtype.compute]}) + {empty}")
         self.prepare(node.args)
         with self.opened(node.axis, lane or self.at.blocks):
@@ -326,7 +327,7 @@ class _Writer:
         """The body, and what changes nothing where the axis has no point."""
         body = self.value(node.args[0])
         masks = self.within([node.axis])
-        empty = number(identity(node.fold, node.dtype), node.dtype)
+        empty = number(node.identity, node.dtype)
         return self.let(f"tl.where({masks[0]}, {body}, {empty})") if masks else body
 
     def across(self, fold: str, value: str) -> str:

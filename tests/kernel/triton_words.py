@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.dtype import DType
-from rlx.errors import UnsupportedError
 from rlx.kernel.expr import Apply, Const
 
 NAMES = {
@@ -64,15 +63,3 @@ def number(value: float, dtype: DType) -> str:
 def constant(node: Const) -> str:
     wide = node.value.astype(np.float64) if node.dtype.is_float else node.value
     return number(wide.item(), node.dtype)
-
-
-def identity(fold: str, dtype: DType) -> float | int:
-    """What changes nothing when it is folded in."""
-    if dtype is DType.BOOL or dtype.is_complex:
-        raise UnsupportedError(f"the probe does not fold {dtype}")
-    if fold in ("sum", "prod"):
-        return int(fold == "prod") if dtype.is_integer else float(fold == "prod")
-    if dtype.is_integer:
-        ends = np.iinfo(dtype.numpy)
-        return int(ends.min if fold == "max" else ends.max)
-    return -np.inf if fold == "max" else np.inf

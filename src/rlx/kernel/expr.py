@@ -74,9 +74,13 @@ class Affine:
         return Affine(tuple((a, c * factor) for a, c in self.terms), self.offset * factor)
 
     def __str__(self) -> str:
-        parts = [a.name if c == 1 else f"{c}*{a.name}" for a, c in self.terms]
+        parts = [a.name if c == 1 else f"{_factor(c)}*{a.name}" for a, c in self.terms]
         parts += [str(self.offset)] if self.offset != 0 or not parts else []
         return " + ".join(parts)
+
+
+def _factor(dim: DimLike) -> str:
+    return f"({dim})" if " " in str(dim) else str(dim)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -151,6 +155,19 @@ class Reduce(Expr):
 
     fold: str = "sum"
     axis: Axis = None  # pyright: ignore[reportAssignmentType]
+
+    @property
+    def identity(self) -> int | float:
+        """What changes nothing when it is folded in; the fold of no steps."""
+        if self.fold in ("sum", "prod"):
+            return {"sum": 0, "prod": 1}[self.fold]
+        is_max = self.fold == "max"
+        if self.dtype.is_float:
+            return float("-inf" if is_max else "inf")
+        if self.dtype is DType.BOOL:
+            return not is_max
+        bits = self.dtype.itemsize * 8 - self.dtype.is_signed
+        return (-(2**bits) if self.dtype.is_signed else 0) if is_max else 2**bits - 1
 
 
 @dataclass(frozen=True, slots=True)

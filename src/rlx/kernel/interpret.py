@@ -113,7 +113,7 @@ class _Run:
         dims = list(body.shape)
         dims[axis] = self.extent[node.axis]
         whole = np.broadcast_to(body, dims)
-        given = {} if dims[axis] else {"initial": _identity(node)}
+        given = {} if dims[axis] else {"initial": node.identity}
         fold = FOLDS[node.fold].reduce
         return fold(whole, axis=axis, keepdims=True, dtype=whole.dtype, **given)
 
@@ -121,14 +121,3 @@ class _Run:
         attrs = {k: bind(v, self.sizes) for k, v in node.attrs.items()}
         dims = np.broadcast_shapes(*(a.shape for a in args))
         return node.op.evaluate(args, attrs, [Shape(dims, node.dtype)])
-
-
-def _identity(node: Reduce) -> Any:
-    if node.fold in ("sum", "prod"):
-        return {"sum": 0, "prod": 1}[node.fold]
-    ends = (
-        (-np.inf, np.inf)
-        if node.dtype.is_float
-        else (np.iinfo(node.dtype.numpy).min, np.iinfo(node.dtype.numpy).max)
-    )
-    return ends[node.fold == "min"]

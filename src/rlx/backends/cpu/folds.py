@@ -1,4 +1,4 @@
-"""What a reduction does with two values, and what changes nothing."""
+"""What a reduction does with two values."""
 
 from __future__ import annotations
 
@@ -6,19 +6,6 @@ from rlx.backends.cpu import arith
 from rlx.backends.cpu.ir import Vec
 from rlx.dtype import DType
 from rlx.kernel.expr import Reduce
-
-
-def identity_of(r: Reduce) -> int | float:
-    """What folding with changes nothing."""
-    if r.fold in ("sum", "prod"):
-        return {"sum": 0, "prod": 1}[r.fold]
-    is_max = r.fold == "max"
-    if r.dtype.is_float:
-        return float("-inf" if is_max else "inf")
-    if r.dtype is DType.BOOL:
-        return not is_max
-    bits = r.dtype.itemsize * 8 - r.dtype.is_signed
-    return (-(2**bits) if r.dtype.is_signed else 0) if is_max else 2**bits - 1
 
 
 def fold(r: Reduce, a: Vec, b: Vec) -> Vec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from rlx.backends.cpu.folds import fold, identity_of
+from rlx.backends.cpu.folds import fold
 from rlx.backends.cpu.ir import Vec
 from rlx.backends.cpu.loops import Loops
 from rlx.kernel.expr import Axis, Expr, Load, Reduce, postorder
@@ -126,4 +126,4 @@ class Reductions(Loops):
         return value
 
     def identity(self, r: Reduce) -> Vec:
-        return self.code.const(identity_of(r), r.dtype.compute)
+        return self.code.const(r.identity, r.dtype.compute)
