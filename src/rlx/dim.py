@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias, TypeGuard
 
 from rlx.errors import GraphError
-from rlx.intervals import Interval, interval_scale, interval_sum, whole
+from rlx.intervals import Interval, interval_scale, interval_sum, safe_div, safe_mod, whole
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 2000, 32, 2**127
@@ -246,6 +246,7 @@ def provably_le(a: DimLike, b: DimLike) -> bool:
 def _not_negative(dim: DimLike, cases: int) -> bool:
     return (
         _at_least_zero(dim)
+        or _at_least_zero(_from_least(dim))
         or _at_least_zero(_without_quotients(dim))
         or (cases > 0 and _by_cases(dim, cases - 1))
     )
@@ -267,6 +268,13 @@ def _by_cases(dim: DimLike, cases: int) -> bool:
 def _at_least_zero(dim: DimLike) -> bool:
     low = dim.min if isinstance(dim, Dim) else dim
     return low is not None and low >= 0
+
+
+def _from_least(dim: DimLike) -> DimLike:
+    """`dim` over symbols counted from their least: n·(h - 2) with h from 3 on is n·h' + n."""
+    found = [(s.symbol, s.min) for s in symbols_of([dim]) if s.symbol is not None]
+    shifts = {s.name: _of_symbol(replace(s, min=0, max=None)) + low for s, low in found if low}
+    return substitute(dim, shifts) if shifts else dim
 
 
 def _without_quotients(dim: DimLike) -> DimLike:
@@ -339,14 +347,6 @@ def substitute(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
     for monomial, coefficient in dim.terms:
         total = total + coefficient * product(_replaced(atom, sizes) for atom in monomial)
     return total
-
-
-def safe_div(a: int, b: int) -> int:
-    return a // b if b else 0
-
-
-def safe_mod(a: int, b: int) -> int:
-    return a % b if b else 0
 
 
 _FUNCTIONS: dict[str, Callable[[DimLike, DimLike], DimLike]] = {

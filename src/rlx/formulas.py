@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rlx.dim import Atom, Dim, DimLike, Symbol, safe_div, safe_mod
+from rlx.dim import Atom, Dim, DimLike, Symbol
+from rlx.intervals import safe_div, safe_mod
 
 
 def compile_dims(dims: Sequence[DimLike], names: Sequence[str]) -> Callable[..., tuple[int, ...]]:

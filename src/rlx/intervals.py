@@ -29,3 +29,11 @@ def interval_sum(parts: Iterable[Interval]) -> Interval:
 def interval_scale(interval: Interval, factor: int) -> Interval:
     low, high = (None if v is None else v * factor for v in interval)
     return (low, high) if factor >= 0 else (high, low)
+
+
+def safe_div(a: int, b: int) -> int:
+    return a // b if b else 0
+
+
+def safe_mod(a: int, b: int) -> int:
+    return a % b if b else 0

@@ -54,3 +54,11 @@ def test_sizes_do_not_explode(kind):
 
     with pytest.raises(GraphError, match=r"too large|past"):
         grow()
+
+
+def test_products_of_what_is_above_its_least() -> None:
+    n, h, w = Dim("n"), Dim("h", 3), Dim("w", 2)
+    assert provably_le(0, n * (h - 2) * ((w - 2) // 2 + 1))
+    assert provably_le(n, n * (h - 2))
+    assert not provably_le(1, n * (h - 2))
+    assert not provably_le(0, n * (h - 4))
