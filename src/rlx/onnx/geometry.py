@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from rlx import ops
+from rlx.compose import beside
 from rlx.dim import Dim, DimLike, dim_max, provably_le
+from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.narrowing import require
+from rlx.onnx.values import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +112,26 @@ def _same(call: Call, plain: Geometry, image: Sequence[DimLike], auto: str) -> G
     """As many windows as strides fit; an odd element goes to the end, or to the beginning."""
     for n in image:
         require(1, n, f"{call.label}: an image")
+    reach = [_reach(*each) for each in zip(image, plain.stride, plain.spans)]
     totals = [
-        dim_max(0, ((n + s - 1) // s - 1) * s + span - n) if s > 1 else span - 1
-        for n, s, span in zip(image, plain.stride, plain.spans)
+        r - n if span >= s else dim_max(0, r - n)
+        for n, r, s, span in zip(image, reach, plain.stride, plain.spans)
     ]
-    return Geometry(plain.kernel, plain.stride, plain.dilation, halves(call, totals, auto))
+    before = halves(call, totals, auto)[: len(reach)]
+    after = tuple(
+        dim_max(0, r - n) - b if isinstance(n, int) else r - n - b
+        for n, r, b in zip(image, reach, before)
+    )
+    return replace(plain, padding=(*before, *after))
+
+
+def _reach(n: DimLike, stride: int, span: int) -> DimLike:
+    """How many elements the windows see: from the first to the last of them, or all there are."""
+    return (
+        n + span - 1
+        if stride == 1 or span == 1
+        else ((n + stride - 1) // stride - 1) * stride + span
+    )
 
 
 def halves(call: Call, totals: Sequence[DimLike], auto: str) -> tuple[DimLike, ...]:
@@ -129,15 +149,41 @@ def _static(call: Call, size: DimLike) -> int:
     return int(size)
 
 
+def placed(x: Node, axis: int, before: DimLike, length: DimLike, value: float) -> Node:
+    """An axis of this length that has x some elements into it, and a value elsewhere. Nothing need
+    be known of the sizes: each element asks whether it is there."""
+    rank, size = x.shape.rank, x.shape.dims[axis]
+    start, count = (Sizes((d,), ()).node(x.graph) for d in (before, size))
+    at = ops.sub(beside(x, "iota", dims=(length,), axis=0, dtype=DType.I64), start)
+    inside = ops.logical_and(ops.greater_equal(at, 0), ops.less(at, count))
+    near = ops.minimum(ops.maximum(at, 0), ops.sub(count, 1))
+    after = tuple(range(1, rank - axis))
+    inside = ops.expand_dims(inside, axes=after) if after else inside
+    fill = x.graph.constant(np.array(value).astype(x.shape.dtype.numpy))
+    return ops.where(inside, ops.gather(x, near, axis=axis), fill)
+
+
 def with_borders(
     x: Node, low: Sequence[DimLike], high: Sequence[DimLike], value: float = 0.0
 ) -> Node:
     """x with more elements of a value on each axis, or with fewer where a number is negative."""
-    x = cropped(x, [negative(a) for a in low], [negative(a) for a in high])
-    low, high = tuple(positive(a) for a in low), tuple(positive(a) for a in high)
-    if is_nothing((*low, *high)):
-        return x
-    return ops.pad(x, low=low, high=high, value=value)
+    before, after = list(low), list(high)
+    for axis, (a, b) in enumerate(zip(low, high)):
+        if not (_has_sign(a) and _has_sign(b)):
+            x = placed(x, axis, a, x.shape.dims[axis] + a + b, value)
+            before[axis] = after[axis] = 0
+    x = cropped(x, [negative(a) for a in before], [negative(a) for a in after])
+    more = tuple(positive(a) for a in before), tuple(positive(a) for a in after)
+    return (
+        x
+        if is_nothing((*more[0], *more[1]))
+        else ops.pad(x, low=more[0], high=more[1], value=value)
+    )
+
+
+def _has_sign(amount: DimLike) -> bool:
+    """Is it known whether an amount adds or takes off?"""
+    return isinstance(amount, int) or provably_le(0, amount) or provably_le(amount, 0)
 
 
 def cropped(x: Node, before: Sequence[DimLike], after: Sequence[DimLike]) -> Node:

@@ -60,8 +60,3 @@ def _turned(x: Node, last: int, batch: int) -> Node:
 @handles("Einsum")
 def einsum(call: Call) -> Node:
     return ops.einsum(call.nodes(), equation=call.required("equation"))
-
-
-@handles("Det")
-def det(call: Call) -> Node:
-    return ops.det(call.node(0))

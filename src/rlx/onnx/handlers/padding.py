@@ -57,15 +57,15 @@ def _sides(call: Call, pads: Sequence[DimLike], axes: Sequence[int]) -> Sides:
 
 def _padded(call: Call, x: Node, sides: Sides, value: Node) -> Node:
     mode = call.attr("mode", "constant")
+    known = call.importer.as_array(value) if mode == "constant" else None
+    plain = None if known is None else _plain(known)
+    if plain is not None:
+        return with_borders(x, *sides, plain)
     x = cropped(x, *([negative(a) for a in side] for side in sides))
     low, high = (tuple(positive(a) for a in side) for side in sides)
     if is_nothing((*low, *high)):
         return x
     if mode == "constant":
-        known = call.importer.as_array(value)
-        plain = None if known is None else _plain(known)
-        if plain is not None:
-            return ops.pad(x, low=low, high=high, value=plain)
         return _beside(x, low, high, ops.reshape(value, dims=()))
     if mode not in ("edge", "reflect", "wrap"):
         raise GraphError(f"{call.label}: mode {mode!r} is not one ONNX has")
@@ -138,10 +138,11 @@ def center_crop_pad(call: Call) -> Node:
     axes = [call.axis(a, rank) for a in call.attr("axes") or range(rank)]
     if len(axes) != len(wanted):
         raise GraphError(f"{call.label}: {len(wanted)} sizes for {len(axes)} axes")
-    more: list[DimLike] = [0] * rank
     for axis, size in zip(axes, wanted):
-        more[axis] = size - x.shape.dims[axis]
-    fewer = [negative(a) for a in more]
-    x = cropped(x, [a // 2 for a in fewer], [a - a // 2 for a in fewer])
-    added = [positive(a) for a in more]
-    return with_borders(x, [a // 2 for a in added], [a - a // 2 for a in added])
+        more = size - x.shape.dims[axis]
+        before = positive(more) // 2 - negative(more) // 2
+        low, high = (
+            tuple(a if i == axis else 0 for i in range(rank)) for a in (before, more - before)
+        )
+        x = with_borders(x, low, high)
+    return x

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from rlx import ops
@@ -113,14 +112,8 @@ def non_max_suppression(call: Call) -> Node:
         iou_threshold=overlap or 0.0,
         score_threshold=score,
         center_point_box=bool(call.attr("center_point_box", 0)),
-        extent=measured_name(call),
     )
 
 
 def _number(call: Call, number: int) -> float | None:
     return float(call.array(number).reshape(-1)[0]) if call.has(number) else None
-
-
-def measured_name(call: Call) -> str:
-    """A name for a size that is found out, from the name of the result that has it."""
-    return "found." + re.sub(r"[^A-Za-z0-9_.]", "_", call.outputs[0])

@@ -1,0 +1,152 @@
+"""Convolutions and pools where ONNX's own cases do not reach: dynamic sizes, odd attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx.errors import UnsupportedError
+from tests.onnx.nodes import agrees, gives, one_node, ours, same, theirs
+
+RNG = np.random.default_rng(5)
+
+
+def image(*dims: int) -> Any:
+    return RNG.normal(size=dims).astype(np.float32)
+
+
+DYNAMIC = ["n", 2, "h", "w"]
+PADS = [
+    {"pads": [1, 0, 2, 1], "strides": [2, 1]},
+    {"auto_pad": "SAME_UPPER", "strides": [2, 3]},
+    {"auto_pad": "SAME_LOWER", "strides": [3, 2]},
+    {"auto_pad": "VALID", "strides": [1, 2]},
+    {"auto_pad": "SAME_UPPER"},
+]
+
+
+@pytest.mark.parametrize("attrs", PADS)
+@pytest.mark.parametrize("dims", [None, DYNAMIC])
+def test_conv(attrs: dict[str, Any], dims: Any) -> None:
+    x, w, b = image(2, 2, 8, 7), image(4, 2, 3, 2), image(4)
+    agrees("Conv", [x, w, b], known=(1, 2), dims=dims, opset=11, **attrs)
+
+
+def test_conv_of_many_sizes_by_one_model() -> None:
+    w = image(4, 1, 3, 3)
+    how: dict[str, Any] = {"auto_pad": "SAME_LOWER", "strides": [2, 2], "group": 2, "opset": 11}
+    model = one_node("Conv", [image(1, 2, 5, 5), w], known=(1,), dims=DYNAMIC, **how)
+    for height, width in ((5, 5), (6, 9), (1, 2)):
+        x = image(2, 2, height, width)
+        same(ours(model, [x, w]), theirs(model, [x, w]))
+
+
+def seen(x: Any, attrs: dict[str, Any], kernel: Any) -> Any:
+    """[…, window]: what each window of an image sees, NaN outside of it."""
+    steps = attrs.get("strides", [1, 1])
+    totals = [(-(-n // s) - 1) * s + k - n for n, s, k in zip(x.shape[2:], steps, kernel)]
+    less, more = [t // 2 for t in totals], [t - t // 2 for t in totals]
+    auto = {"SAME_UPPER": [*less, *more], "SAME_LOWER": [*more, *less], "VALID": [0] * 4}
+    top, left, bottom, right = attrs["pads"] if "pads" in attrs else auto[attrs["auto_pad"]]
+    wide = np.pad(x, [(0, 0), (0, 0), (top, bottom), (left, right)], constant_values=np.nan)
+    every = np.lib.stride_tricks.sliding_window_view(wide, kernel, (2, 3))
+    found = every[:, :, :: steps[0], :: steps[1]]
+    return found.reshape(*found.shape[:4], -1)
+
+
+POOLS: dict[str, Callable[[Any], Any]] = {
+    "MaxPool": lambda windows: np.nanmax(windows, -1),
+    "AveragePool": lambda windows: np.nanmean(windows, -1),
+    "LpPool": lambda windows: np.sqrt(np.nansum(windows**2, -1)),
+}
+
+
+@pytest.mark.parametrize("op", POOLS)
+@pytest.mark.parametrize("attrs", PADS)
+@pytest.mark.parametrize("dims", [None, DYNAMIC])
+def test_pools(op: str, attrs: dict[str, Any], dims: Any) -> None:
+    """Not against the evaluator, which has other ideas of uneven padding."""
+    x = image(2, 2, 8, 7)
+    wanted = POOLS[op](seen(x, attrs, (3, 2)))
+    gives(op, [x], wanted, dims=dims, kernel_shape=[3, 2], opset=11, **attrs)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_large_windows_go_by_axes(op: str) -> None:
+    x = image(1, 2, 30, 25)
+    how: dict[str, Any] = {"kernel_shape": [18, 17], "strides": [2, 3], "pads": [3, 0, 1, 4]}
+    agrees(op, [x], opset=12, ceil_mode=1, **how)
+
+
+@pytest.mark.parametrize("include", [0, 1])
+def test_windows_in_wide_padding_are_of_what_is_there(include: int) -> None:
+    x = np.arange(1.0, 5.0, dtype=np.float32).reshape(1, 1, 4)
+    how: dict[str, Any] = {"kernel_shape": [2], "strides": [2], "opset": 11}
+    wanted = [0.0, 1.5, 3.5, 0.0] if include else [np.nan, 1.5, 3.5, np.nan]
+    made = np.array([[wanted]], np.float32)
+    gives("AveragePool", [x], made, pads=[2, 2], count_include_pad=include, **how)
+    empty = np.array([[[-np.inf, 2.0, 4.0, -np.inf]]], np.float32)
+    gives("MaxPool", [x], empty, pads=[2, 2], **how)
+
+
+def test_a_pool_of_the_whole_image_is_a_mean() -> None:
+    x = image(2, 3, 20, 20)
+    agrees("AveragePool", [x], opset=11, kernel_shape=[20, 20])
+
+
+def test_indices_by_columns() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 1, 3, 4)[::-1].copy()
+    made = ours(
+        one_node("MaxPool", [x], opset=12, outputs=2, kernel_shape=[2, 2], storage_order=1), [x]
+    )
+    n, _, i, j = np.meshgrid(*map(np.arange, made[0].shape), indexing="ij")
+    np.testing.assert_array_equal(made[1], n * 12 + (j + 1) * 3 + i + 1)
+
+
+@pytest.mark.parametrize("shape", [[9, 7], [11, 8], [1, 1, 10, 5]])
+def test_conv_transpose_to_a_shape(shape: list[int]) -> None:
+    """Sizes below the natural 9 x 7 are cut at both ends, more at the front; above, they grow."""
+    x, w = image(1, 1, 3, 3), image(1, 2, 3, 3)
+    natural = ours(one_node("ConvTranspose", [x, w], opset=11, strides=[3, 2]), [x, w])[0]
+    rows, columns = shape[-2:]
+    cut = natural[..., (7 - columns + 1) // 2 if columns < 7 else 0 :][..., :columns]
+    wanted = np.zeros((1, 2, rows, columns), np.float32)
+    wanted[..., : cut.shape[2], : cut.shape[3]] = cut
+    gives("ConvTranspose", [x, w], wanted, opset=11, strides=[3, 2], output_shape=shape)
+
+
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
+def test_conv_transpose_as_large_as_its_strides(auto: str) -> None:
+    x, w = image(1, 2, 4, 3), image(2, 3, 4, 3)
+    dims = [1, 2, "h", "w"]
+    agrees("ConvTranspose", [x, w], known=(1,), dims=dims, opset=11, auto_pad=auto, strides=[3, 2])
+
+
+def test_conv_integer_per_channel() -> None:
+    x = RNG.integers(0, 255, (1, 2, 5, 5)).astype(np.uint8)
+    w = RNG.integers(-127, 127, (3, 2, 2, 2)).astype(np.int8)
+    zeros = np.array([3, -2, 0], np.int8)
+    wide = x.astype(np.int32) - 7, w.astype(np.int32) - zeros.reshape(3, 1, 1, 1)
+    seen = np.lib.stride_tricks.sliding_window_view(np.pad(wide[0], [(0, 0)] * 2 + [(1, 1)] * 2),
+                                                    (2, 2), (2, 3))  # fmt: skip
+    wanted = np.einsum("nchwij,ocij->nohw", seen, wide[1]).astype(np.int32)
+    arrays = [x, w, np.array(7, np.uint8), zeros]
+    gives("ConvInteger", arrays, wanted, opset=10, known=(1, 2, 3), pads=[1, 1, 1, 1])
+
+
+def test_fused_conv() -> None:
+    x, w, b, z = image(1, 2, 4, 4), image(3, 2, 3, 3), image(3), image(1, 3, 2, 2)
+    plain = theirs(one_node("Conv", [x, w, b], opset=11), [x, w, b])[0]
+    wanted = np.where(plain + z > 0, plain + z, np.float32(0.1) * (plain + z))
+    how: dict[str, Any] = {"activation": "LeakyRelu", "activation_params": [0.1]}
+    gives("FusedConv", [x, w, b, z], wanted, domain="com.microsoft", opset=11, **how)
+
+
+def test_what_is_not_known_is_said() -> None:
+    model = one_node("MaxPool", [image(1, 1, 4, 4)], opset=11, outputs=2, kernel_shape=[2, 2],
+                     auto_pad="SAME_UPPER", strides=[3, 3], dims=DYNAMIC)  # fmt: skip
+    with pytest.raises(UnsupportedError, match="indices"):
+        ours(model, [image(1, 2, 4, 4)])
