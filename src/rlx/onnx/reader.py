@@ -92,7 +92,7 @@ class Reader:
         with guarded("the model"):
             self._note_functions()
             bodies = [self.model.graph, *self.model.functions]
-            self.max_nodes = LEAST_NODES + MAX_GROWTH * sum(len(b.node) for b in bodies)
+            self.max_nodes = LEAST_NODES + MAX_GROWTH * _num_nodes(bodies)
 
     def _note_functions(self) -> None:
         for function in self.model.functions:
@@ -285,6 +285,16 @@ def guarded(what: str) -> Generator[None]:
     except SURPRISES as error:
         told = f"{type(error).__name__}: {str(error)[:200]}"
         raise ReadError(f"{what}: it cannot be read as it is ({told}).") from error
+
+
+def _num_nodes(bodies: list[Any]) -> int:
+    """How many nodes are written in these, and in the graphs inside."""
+    count, todo = 0, list(bodies)
+    while todo:
+        nodes = todo.pop().node
+        count += len(nodes)
+        todo += [a.g for n in nodes for a in n.attribute if a.HasField("g")]
+    return count
 
 
 def _tensor_of(kind: Any) -> tuple[str, Any]:

@@ -91,8 +91,11 @@ def clip(call: Call) -> Node:
 
 @handles("Dropout")
 def dropout(call: Call) -> tuple[Node, ...]:
-    """What it does when nobody trains: nothing."""
-    if call.has(2) and bool(np.any(call.array(2))):
+    """What it does when nobody trains, or nothing is dropped: nothing."""
+    if call.has(2) and not call.is_known(2):
+        raise call.unsupported("whether it is in training mode depends on an input")
+    ratio = call.importer.as_array(call.value(1)) if call.has(1) else np.array(0.5)
+    if call.has(2) and np.any(call.array(2)) and (ratio is None or np.any(ratio)):
         raise call.unsupported("it is in training mode")
     x = call.node(0)
     kept = ops.expand(call.graph.constant(np.array(True)), dims=x.shape.dims)

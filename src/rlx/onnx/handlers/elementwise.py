@@ -109,7 +109,15 @@ def power(call: Call) -> Node:
     if dtype.is_float or not exponent.shape.dtype.is_float:
         return ops.pow(base, ops.cast(exponent, to=dtype))
     wide = ops.pow(ops.cast(base, to=DType.F64), ops.cast(exponent, to=DType.F64))
-    return ops.cast(wide, to=dtype)
+    return ops.cast(_whole(wide), to=dtype)
+
+
+def _whole(x: Node) -> Node:
+    """x, but exactly a whole number where it is one but for its rounding: 3⁶ may come as 728.99…
+    and is truncated after."""
+    nearest = ops.round(x)
+    is_near = ops.less_equal(ops.abs(ops.sub(x, nearest)), ops.mul(ops.abs(x), 1e-14))
+    return ops.where(is_near, nearest, x)
 
 
 @handles(*COMPARED)

@@ -16,7 +16,7 @@ from rlx.ir.mir import Graph, Node
 from rlx.onnx.bodies import applied, captures_of, closed, graph_of, is_measured_inside
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.handlers import handles
-from rlx.onnx.importer import Scope
+from rlx.onnx.importer import Scope, TooMany
 from rlx.onnx.values import Absent, Items, Sizes, Value, Weight
 from rlx.shape import Shape
 
@@ -53,7 +53,7 @@ def loop(call: Call) -> tuple[Value, ...]:
         return _written_out(call)
     try:
         found = _read(call)
-    except NeedsValue:
+    except (NeedsValue, TooMany):
         raise
     except (GraphError, UnsupportedError) as error:
         return _instead(call, error)
@@ -67,7 +67,7 @@ def _instead(call: Call, error: Exception) -> tuple[Value, ...]:
     """The loop written out; where that cannot be done, it is for the reason of this error."""
     try:
         return _written_out(call, error)
-    except (NeedsValue, NeedsShape):
+    except (NeedsValue, NeedsShape, TooMany):
         raise
     except UnsupportedError:
         raise error from None
