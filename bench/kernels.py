@@ -50,7 +50,7 @@ PAGE = 2 << 20
 LOW_STORES = 16
 """Where results are this many times smaller than operands, the floor is that of reading."""
 
-Dims = Sequence[int] | tuple[Sequence[int], str]
+Dims = list[int] | tuple[list[int], str]
 Build = Callable[..., Any]
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlx.backends.cpu import arith
 from rlx.backends.cpu.cuts import Piece
@@ -98,6 +98,7 @@ class Emitter(Rows):
         code = self.code
         if self.schedule.streaming:
             self.streamed()
+            self.schedule = replace(self.schedule, unroll=1)
         for stores in self.nests():
             self.nest(stores)
         code.do("ret i32 0")
