@@ -237,7 +237,7 @@ def _cache(call: Call, new: DimLike) -> Cache:
     total = call.dims(6)[0]
     if not call.has(3) or call.shape(3).dims[2] == 0:
         return Cache(None, new)
-    size = dim_max(call.shape(3).dims[2], total)
+    size = dim_max(dim_max(call.shape(3).dims[2], total), new)  # total is new, and more
     starts = ops.sub(_lengths(call), as_number(call, new))
     is_first = ops.equal(as_number(call, total), as_number(call, new))
     if not isinstance(total - new, Dim):
