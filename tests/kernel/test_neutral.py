@@ -138,6 +138,12 @@ def norms(x: Node) -> tuple[Node, ...]:
     return ops.div(x, ops.sqrt(squares)), ops.max(x, axes=(1,), keepdims=True)
 
 
+def centred(x: Node) -> Node:
+    """Folds of either axis, one of them of the other's."""
+    inner = ops.sub(x, ops.mean(x, axes=(1,), keepdims=True))
+    return ops.sub(inner, ops.mean(ops.square(inner), axes=(0,), keepdims=True))
+
+
 def embedded(ids: Node, table: Node, scale: Node) -> Node:
     return ops.rms_norm(ops.embedding(table, ids), scale)
 
@@ -201,6 +207,8 @@ LOOPS: dict[str, Work] = {
     },
     "norms": Work(norms, of(F32, (M, N)), ROWS, {0: backwards}),
     "norms in passes": Work(norms, of(F32, (M, N)), ROWS, machine=SHORT),
+    "centred": Work(centred, of(F32, (M, N)), TAILS),
+    "centred in passes": Work(centred, of(F32, (M, N)), TAILS, machine=SHORT),
     "spread": Work(spread, of(F32, (M, N)), ROWS),
     "embedded": embedding_of(4, 0, 3),
     "all": Work(lambda x: ops.sum(x, axes=(0, 1)), of(F32, (M, N)), ROWS),

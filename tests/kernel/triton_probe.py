@@ -114,6 +114,8 @@ class _Writer:
         self.sizes = {d: f"n{i}" for i, d in enumerate(sizes_of(kernel))}
         self.widths: dict[Axis, int] = {}
         self.lanes = 1
+        self.row: Axis | None = None
+        """The axis of which a block has all points."""
         self.lines: list[str] = []
         self.depth = 1
         self.number = 0
@@ -304,7 +306,7 @@ class _Writer:
     def folded(self, node: Reduce) -> str:
         if node.dtype is DType.BOOL:
             raise UnsupportedError("the probe folds numbers only")
-        if node.axis in self.at.index and node.axis in self.at.blocks:
+        if node.axis is self.row:
             return self.across(node.fold, self.masked(node))
         lane = self.lane_of(node)
         along = lane or tuple(a for a in self.at.blocks if a in node.free)
@@ -319,7 +321,7 @@ class _Writer:
     def lane_of(self, node: Reduce) -> tuple[Axis, ...]:
         """The folded axis, where its steps may be lanes: none is open for what is folded."""
         (body,) = node.args
-        is_open = any(a in body.free for a in self.at.blocks)
+        is_open = any(a in body.free for a in self.at.blocks if a is not node.axis)
         is_outer = isinstance(body, Reduce) and node.axis not in self.widths
         return () if is_open or is_outer else (node.axis,)
 
