@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlx.backends.cpu import products
+from rlx.backends.cpu.emit import legal
 from rlx.backends.cpu.loop_task import loop_task
 from rlx.backends.cpu.specials import makers
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers
-from rlx.backends.cpu.tiling import NoGemm
+from rlx.dim import DimLike
 from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Store
-from rlx.kernel.form import NotALoop, form
-from rlx.kernel.form_contract import NotAContraction, form_apart, form_contract
+from rlx.kernel.form import form
+from rlx.kernel.form_contract import form_apart, form_contract
 from rlx.kernel.form_conv import has_conv
+from rlx.kernel.split import split_fold
 from rlx.shape import Shape
 
 
@@ -28,37 +30,51 @@ def recipe_of(step: Step, name: str) -> Recipe:
     maker = makers().get(step.node.op)
     if maker is not None:
         return maker(step, name)
-    try:
-        return loop_recipe(step, name)
-    except NotALoop as not_a_loop:
-        return _product_recipe(step, name, not_a_loop)
+    if has_conv(step.node):
+        ways = (_conv_recipe, _loop_recipe)
+    else:
+        ways = (_loop_recipe, _product_recipe, _apart_recipe)
+    reasons: list[str] = []
+    for way in ways:
+        try:
+            return way(step, name)
+        except UnsupportedError as reason:
+            reasons.append(str(reason))
+    raise NoKernel(reasons[0])
 
 
-def loop_recipe(step: Step, name: str) -> Recipe:
-    """The step as one loop nest."""
-    kernel = form(step.node, step.operands, step.results)
-    return Recipe((_loop(kernel, step, name),))
-
-
-def _loop(kernel: Kernel, step: Step, name: str) -> Task:
+def _loop_recipe(step: Step, name: str) -> Recipe:
+    """The step as one loop nest, or as several where folds are long and few."""
+    kernel = legal(form(step.node, step.operands, step.results))
     every = buffers(len(kernel.operands), len(kernel.results))
-    given, made = every[: len(kernel.operands)], every[len(kernel.operands) :]
-    return loop_task(kernel, given, made, step.machine, name)
+    given, made = list(every[: len(kernel.operands)]), every[len(kernel.operands) :]
+    tasks: list[Task] = []
+    temps: list[DimLike] = []
+    while (parts := split_fold(kernel)) is not None:
+        partial, kernel = parts
+        between = [Buffer("temp", len(temps) + i) for i in range(len(partial.results))]
+        part = f"{name}.part{len(tasks)}"
+        tasks.append(loop_task(partial, given, between, step.machine, part))
+        temps += [r.size_bytes for r in partial.results]
+        given += between
+    tasks.append(loop_task(kernel, given, made, step.machine, name))
+    return Recipe(tuple(tasks), tuple(temps))
 
 
-def _product_recipe(step: Step, name: str, not_a_loop: NotALoop) -> Recipe:
-    try:
-        if has_conv(step.node):
-            return products.make_conv(step, name)
-        contract = form_contract(step.node, step.operands, step.results)
-        return products.make(step, contract, name)
-    except (NotAContraction, NoGemm):
-        pass
-    try:
-        contract, after = form_apart(step.node, step.operands, step.results)
-        return _apart(step, name, contract, after)
-    except (NotAContraction, NoGemm):
-        raise NoKernel(str(not_a_loop)) from None
+def _conv_recipe(step: Step, name: str) -> Recipe:
+    return products.make_conv(step, name)
+
+
+def _product_recipe(step: Step, name: str) -> Recipe:
+    """The step as a product with what is done before and after it."""
+    contract = form_contract(step.node, step.operands, step.results)
+    return products.make(step, contract, name)
+
+
+def _apart_recipe(step: Step, name: str) -> Recipe:
+    """A product, and the loop nest of what follows it."""
+    contract, after = form_apart(step.node, step.operands, step.results)
+    return _apart(step, name, contract, after)
 
 
 def _apart(step: Step, name: str, contract: Contract, after: Kernel) -> Recipe:
@@ -84,7 +100,7 @@ def copy_task(shape: Shape, layout: Layout, step: Step, name: str) -> Task:
     plain = Layout.contiguous(shape.dims)
     value = exprs.load(0, _affine(layout, axes), shape.dtype)
     kernel = Kernel("copy", axes, (Store(0, _affine(plain, axes), value),), (shape,), (shape,))
-    return _loop(kernel, step, name)
+    return loop_task(kernel, [Buffer("operand", 0)], [Buffer("result", 0)], step.machine, name)
 
 
 def _affine(layout: Layout, axes: tuple[Axis, ...]) -> Affine:
