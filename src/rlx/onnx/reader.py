@@ -145,7 +145,8 @@ class Reader:
         if dim.HasField("dim_value") and dim.dim_value != -1:
             raise GraphError(f"input {name!r}: a dim is {dim.dim_value}")
         given = text(dim.dim_param) if dim.HasField("dim_param") else ""
-        called = given or f"{name}.{number}"
+        # a mark such as "?" is no name: two dims that have it need not be equal
+        called = given if re.search(r"\w", given) else f"{name}.{number}"
         if called not in self._dims:
             unique = self._unique(called)
             self._dims[called] = Dim(unique, *self.ranges.get(unique, (0, None)))
