@@ -297,6 +297,33 @@ def _fitted(call: Call, mask: Node, keys: DimLike) -> Node:
     return ops.pad(mask, low=(0,) * rank, high=high, value=value) if missing > 0 else mask
 
 
+@handles("FlexAttention", domain="ai.onnx.preview")
+def flex_attention(call: Call) -> Node:
+    """Attention whose scores and weights go through graphs of the node's own."""
+    q, k, v = (call.node(i) for i in range(3))
+    heads = Heads(q, k, v, *_head_counts(call, q, k), call.attr("scale"))
+    if call.attr("score_mod") is None and call.attr("prob_mod") is None:
+        return attended(heads, Mask())
+    given = call.attr("softmax_precision")
+    usual = q.shape.dtype.compute
+    dtype = usual if given is None else call.importer.reader.dtype(given, call.label)
+    k, v = (repeated(x, heads.heads // heads.kv_heads) for x in (k, v))
+    scale = _depth(heads) ** -0.5 if heads.scale is None else heads.scale
+    wide = ops.cast(q, to=dtype)
+    scores = ops.matmul(wide, ops.transpose(ops.cast(k, to=dtype), perm=(0, 1, 3, 2)))
+    scores = _modified(call, "score_mod", ops.mul(scores, scalar_of(scores, scale)))
+    weights = _modified(call, "prob_mod", ops.softmax(scores, axis=3))
+    return ops.cast(ops.matmul(weights, ops.cast(v, to=dtype)), to=v.shape.dtype)
+
+
+def _modified(call: Call, name: str, x: Node) -> Node:
+    graph = call.attr(name)
+    if graph is None:
+        return x
+    (made,) = call.importer.inlined(call, graph, [x])
+    return ops.cast(call.as_node(made), to=x.shape.dtype)
+
+
 # -- positions ------------------------------------------------------------------------------------
 
 
