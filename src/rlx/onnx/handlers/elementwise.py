@@ -29,7 +29,6 @@ UNARY = {
 BINARY = {
     "Pow": None, "And": ops.logical_and, "Or": ops.logical_or, "Xor": ops.logical_xor,
     "BitwiseAnd": ops.bit_and, "BitwiseOr": ops.bit_or, "BitwiseXor": ops.bit_xor,
-    "PRelu": ops.prelu,
 }  # fmt: skip
 ARITHMETIC: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "Add": (ops.add, operator.add),
@@ -56,6 +55,17 @@ def of_sizes(call: Call, function: Callable[..., Any], pair: tuple[Any, Any]) ->
     return sizes_of(made, call.shape(0).dtype)
 
 
+def right(call: Call) -> Node:
+    """The second operand; before opset 7 its dims were matched from an axis of the first on."""
+    y = call.node(1)
+    rank = call.rank(0)
+    axis = call.attr("axis")
+    if call.version >= 7 or axis is None or y.shape.rank == 0:
+        return y
+    behind = rank - (axis % rank if rank else 0) - y.shape.rank
+    return ops.reshape(y, dims=(*y.shape.dims, *[1] * max(0, behind)))
+
+
 @handles(*UNARY)
 def unary(call: Call) -> Value:
     if call.op in ("Identity",):
@@ -72,7 +82,7 @@ def arithmetic(call: Call) -> Value:
     pair = both_sizes(call)
     if pair is not None:
         return of_sizes(call, of_dims, pair)
-    return of_nodes(call.node(0), call.node(1))
+    return of_nodes(call.node(0), right(call))
 
 
 @handles("Div")
@@ -81,7 +91,7 @@ def div(call: Call) -> Value:
     pair = both_sizes(call)
     if pair is not None:
         return of_sizes(call, operator.floordiv, pair)
-    return ops.div(call.node(0), call.node(1))
+    return ops.div(call.node(0), right(call))
 
 
 @handles("Mod")
@@ -93,16 +103,25 @@ def mod(call: Call) -> Value:
     return remainder(call.node(0), call.node(1))
 
 
-@handles("And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "PRelu")
+@handles("And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 def binary(call: Call) -> Value:
     of_nodes: Any = BINARY[call.op]
-    return of_nodes(call.node(0), call.node(1))
+    return of_nodes(call.node(0), right(call))
+
+
+@handles("PRelu")
+def prelu(call: Call) -> Node:
+    """Before opset 7 a slope of one dim is one for each channel."""
+    x, slope = call.node(0), call.node(1)
+    if call.version < 7 and slope.shape.rank == 1 and x.shape.rank > 1:
+        slope = ops.reshape(slope, dims=(*slope.shape.dims, *[1] * (x.shape.rank - 2)))
+    return ops.prelu(x, slope)
 
 
 @handles("Pow")
 def power(call: Call) -> Node:
     """The result has the base's dtype, whatever the exponent's."""
-    base, exponent = call.node(0), call.node(1)
+    base, exponent = call.node(0), right(call)
     if exponent.shape.dtype is base.shape.dtype:
         return ops.pow(base, exponent)
     dtype = base.shape.dtype
@@ -127,7 +146,7 @@ def compared(call: Call) -> Value:
         made = _decided(call.op, *pair)
         if made is not None:
             return call.graph.constant(made)
-    return COMPARED[call.op](call.node(0), call.node(1))
+    return COMPARED[call.op](call.node(0), right(call))
 
 
 def _decided(op: str, left: Any, right: Any) -> Any:
