@@ -369,7 +369,7 @@ class Importer:
             return node.attrs["value"].array
         operands = [self.known[i] for i in node.inputs]
         is_small = all(_count(s) <= MAX_SIZES for s in node.shapes)
-        is_open = node.is_leaf or node.decl.kind is Kind.CONTROL  # loops may take any time
+        is_open = node.is_leaf or node.op == "extent" or node.decl.kind is Kind.CONTROL
         if is_open or not is_small or any(o is None for o in operands):
             return None
         if node.op == "item":

@@ -13,7 +13,9 @@ from rlx.formulas import compile_dims
 from rlx.shape import DimsDiffer
 
 MOST = 1 << 13
-"""Sizes up to here are tried; a range that reaches it has no end."""
+"""Sizes up to here are tried one by one."""
+FARTHEST = 1 << 48
+"""A range that reaches as far has no end."""
 Range = tuple[int, int | None]
 
 
@@ -51,11 +53,25 @@ def require(small: DimLike, large: DimLike, what: str) -> None:
 def _only_run(sizes: range, fits: Callable[[int], bool]) -> Range | None:
     """The first and last of the sizes that fit, where they are a run, and not all."""
     fitting = [s for s in sizes if fits(s)]
-    if not fitting or len(fitting) == len(sizes):
+    if not fitting or fitting[-1] - fitting[0] + 1 != len(fitting):
         return None
-    if fitting[-1] - fitting[0] + 1 != len(fitting):
-        return None
-    return fitting[0], None if fitting[-1] == MOST - 1 else fitting[-1]
+    last = _last(fits) if fitting[-1] == MOST - 1 else fitting[-1]
+    is_all = fitting[0] == sizes[0] and last in (None, sizes[-1]) and last != MOST - 1
+    return None if is_all else (fitting[0], last)
+
+
+def _last(fits: Callable[[int], bool]) -> int | None:
+    """The last size that fits, of a run that goes on beyond those that are tried one by one."""
+    low = MOST - 1
+    while fits(2 * low):
+        low *= 2
+        if low > FARTHEST:
+            return None
+    high = 2 * low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _behind(error: BaseException | None) -> DimsDiffer | None:

@@ -10,11 +10,12 @@ import numpy as np
 
 from rlx import ops
 from rlx.compose import beside
-from rlx.dim import DimLike, dim_max, dim_min, is_static, product
+from rlx.dim import DimLike, dim_max, dim_min, is_static, product, provably_le
 from rlx.errors import GraphError
 from rlx.ir.mir import Node
-from rlx.onnx.call import Call
+from rlx.onnx.call import Call, NeedsShape
 from rlx.onnx.handlers import handles
+from rlx.onnx.narrowing import require
 from rlx.onnx.values import MAX_SIZES, Sizes, Value, Weight, sizes_of
 
 
@@ -198,6 +199,10 @@ def _sliced(
     )
 
 
+ENDLESS = 1 << 62
+"""As the end of a slice, past any: sizes are not as large."""
+
+
 def ends_of(start: DimLike, end: DimLike, step: int, length: DimLike) -> tuple[Any, Any]:
     """First and stop of a slice, inside the axis; a stop of -1 walks back past the first."""
     low, high = (0, length) if step > 0 else (-1, length - 1)
@@ -212,8 +217,13 @@ def ends_of(start: DimLike, end: DimLike, step: int, length: DimLike) -> tuple[A
 
 
 def _counted(value: DimLike, length: DimLike) -> DimLike:
-    """From the front; a size is never negative."""
-    return value + length if isinstance(value, int) and value < 0 else value
+    """From the front. A formula must be of one sign for all sizes, which it may say itself."""
+    if provably_le(value, -1):
+        return value + length
+    require(0, value, "the end of a slice")
+    if not provably_le(0, value):
+        raise NeedsShape(f"the end of a slice is {value}, whose sign depends on sizes")
+    return length if isinstance(value, int) and value >= ENDLESS else value
 
 
 @handles("Expand")
