@@ -9,6 +9,7 @@ from rlx.backends.cpu.folds import fold
 from rlx.backends.cpu.ir import Vec
 from rlx.backends.cpu.loops import Loops
 from rlx.kernel.expr import Axis, Expr, Load, Reduce, postorder
+from rlx.kernel.form import NotALoop
 
 
 class Reductions(Loops):
@@ -53,7 +54,10 @@ class Reductions(Loops):
 
     def reduce(self, group: Sequence[Reduce], axes: tuple[Axis, ...]) -> None:
         """Across the lanes if none are open yet, else down the axes with one accumulator for each
-        copy."""
+        copy. Where an axis is open already, as with folds of both axes of a result, the fold would
+        be made again at each of its points: such work is done in steps."""
+        if any(a in self.at.index for a in axes):
+            raise NotALoop(f"{self.kernel.name}: its folds over {axes} are at each point of them")
         is_across = self.at.lane is None
         bodies = {r: self.chain(r)[1].args[0] for r in group}
         width = self.schedule.accumulators if is_across else self.at.copies

@@ -1,0 +1,58 @@
+"""Folds of both axes of a result: they share no loops, so they are done in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.ir.interpret import evaluate
+from rlx.ir.mir import Graph, Node
+from rlx.kernel.form import NotALoop, form
+from rlx.shape import Shape
+from tests.backend.cpu.kernels import Batch, Work
+
+pytest.importorskip("llvmlite")
+Build = Callable[[Node], Node]
+
+
+def mean(x: Node, axis: int) -> Node:
+    return ops.mean(x, axes=(axis,), keepdims=True)
+
+
+def beside(x: Node) -> Node:
+    return ops.sub(ops.sub(x, mean(x, 1)), mean(x, 0))
+
+
+def inside(x: Node) -> Node:
+    rows = ops.sub(x, mean(x, 1))
+    return ops.sub(rows, mean(ops.square(rows), 0))
+
+
+def around(x: Node) -> Node:
+    columns = ops.sub(x, mean(x, 0))
+    return ops.sub(columns, mean(ops.square(columns), 1))
+
+
+def region(build: Build, shape: Shape) -> Graph:
+    body, whole = Graph("body"), Graph("whole")
+    body.set_outputs([build(body.input("v", shape))])
+    whole.set_outputs([whole.node("region", [whole.input("x", shape)], {"body": body})])
+    return whole
+
+
+@pytest.mark.parametrize("build", [beside, inside, around])
+@pytest.mark.parametrize("dims", [(5, 67), (40, 3)])
+def test_folds_of_both_axes_are_done_in_steps(build: Build, dims: tuple[int, int]) -> None:
+    from rlx.backends.cpu.isa import host
+
+    graph = region(build, Shape(dims))
+    x = np.random.default_rng(1).normal(size=dims).astype(np.float32)
+    with pytest.raises(NotALoop, match="at each point"):
+        Batch([Work(form(graph.outputs[0]), [x], {})], host())
+    (want,) = evaluate(graph, {"x": x})
+    # sums of at most 67 numbers of size 1, in another order
+    np.testing.assert_allclose(rlx.compile(graph, target="cpu")(x), want, atol=1e-5)
