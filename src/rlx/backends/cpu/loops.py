@@ -106,7 +106,8 @@ class Loops(Values):
     # -- what a place needs ---------------------------------------------------------------------
 
     def live(self, roots: Iterable[Expr]) -> list[Expr]:
-        """What this piece needs for the roots, arguments first; not the sides of open choices."""
+        """What this piece needs for the roots, arguments first; not the sides of open choices, nor
+        what is folded in a fold that is made."""
         seen: dict[Expr, None] = {}
         stack = [(r, False) for r in roots]
         visited: set[Expr] = set()
@@ -116,8 +117,8 @@ class Loops(Values):
                 seen[node] = None
             elif node not in visited:
                 visited.add(node)
-                is_open = isinstance(node, Reduce) and node not in self.at.kept
-                below = node.args if is_open else self.needs(node)
+                is_made = node in self.at.kept or self.key(node, 0) in self.at.values
+                below = node.args if isinstance(node, Reduce) and not is_made else self.needs(node)
                 stack += [(node, True), *((a, False) for a in below)]
         return list(seen)
 
