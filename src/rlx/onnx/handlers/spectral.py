@@ -13,6 +13,7 @@ from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import handles
+from rlx.onnx.narrowing import require
 from rlx.onnx.values import Sizes
 
 WINDOWS = {
@@ -116,6 +117,7 @@ def stft(call: Call) -> Node:
     parts = [x] if x.shape.rank == 2 else _parts(call, x)
     hop, length, window = call.ints(1)[0], _frame_length(call, parts[0]), call.optional(2)
     is_half = bool(call.attr("onesided", 1))
+    require(length, parts[0].shape.dims[-1], f"{call.label}: a frame")
     if is_half and len(parts) == 1:
         operands = parts if window is None else [*parts, window]
         made = ops.stft(*operands, n_fft=length, hop=hop)
