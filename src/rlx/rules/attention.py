@@ -61,12 +61,14 @@ def _scores_of(s: Node) -> Scores | None:
     if len(found) != 1 or found[0].op != "matmul":
         return None
     q, turned = found[0].inputs
+    turned_scale, turned = _unscaled(turned)
     k = _untransposed(turned)
     if k is None:
         return None
     q_scale, q = _unscaled(q)
     k_scale, k = _unscaled(k)
-    return Scores(q, k, scale * q_scale * k_scale, softcap, mask, (*nodes, inner, found[0]))
+    scale *= q_scale * k_scale * turned_scale
+    return Scores(q, k, scale, softcap, mask, (*nodes, inner, found[0]))
 
 
 def _unscaled(x: Node) -> tuple[float, Node]:
@@ -200,7 +202,8 @@ def _spell_attention(draw: Draw) -> Node:
     )
     k, v = (_repeated(x, each) for x in (k, v))
     scale = draw.choice((0.5, d**-0.5))
-    s = ops.matmul(ops.mul(q, scale) if draw.coin() else q, _turned(k))
+    turned = ops.mul(_turned(k), scale) if draw.coin() else _turned(k)
+    s = ops.matmul(ops.mul(q, scale) if draw.coin() else q, turned)
     s = ops.mul(s, 0.5) if draw.coin() else ops.div(s, 1.5)
     s = ops.mul(ops.tanh(ops.div(s, 5.0)), 5.0) if draw.coin(0.3) else s
     return ops.matmul(ops.softmax(_spell_mask(draw, s), axis=3), v)
