@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar, TypeAlias, TypeGuard
 
 from rlx.errors import GraphError
@@ -243,13 +244,11 @@ def provably_le(a: DimLike, b: DimLike) -> bool:
     return _not_negative(b - a, MAX_CASES)
 
 
+@lru_cache(1 << 14)
 def _not_negative(dim: DimLike, cases: int) -> bool:
-    return (
-        _at_least_zero(dim)
-        or _at_least_zero(_from_least(dim))
-        or _at_least_zero(_without_quotients(dim))
-        or (cases > 0 and _by_cases(dim, cases - 1))
-    )
+    if _at_least_zero(dim) or _at_least_zero(_from_least(dim)):
+        return True
+    return _at_least_zero(_without_quotients(dim)) or (cases > 0 and _by_cases(dim, cases - 1))
 
 
 def _by_cases(dim: DimLike, cases: int) -> bool:
