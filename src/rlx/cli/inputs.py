@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from rlx.errors import Error
 from rlx.op import Array
 from rlx.representative import TYPICAL, representative
 from rlx.shape import Shape
+
+MOST = 1 << 27
+"""Elements of a random input."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -112,6 +116,8 @@ def _random(
     usual_sizes = {n: typical if size == TYPICAL else size for n, size in usual}
     known = {**usual_sizes, **_batch(shape), **sizes}
     dims = [evaluate(d, known) for d in shape.dims]
+    if math.prod(dims) > MOST:
+        raise Error(f"input {name!r} is {shape}: too large to make up. Give it as a file.")
     dtype = shape.dtype.numpy
     if shape.dtype.is_float or shape.dtype.is_complex:
         return rng.standard_normal(dims).astype(dtype)

@@ -87,6 +87,7 @@ def _messages(model: Any) -> list[Any]:
 
 
 def _change(model: Any, rng: random.Random) -> None:
+    """Messages are copied as bytes: one may be inside the one that it is a copy of."""
     messages = _messages(model)
     message = rng.choice([m for m in messages if m.DESCRIPTOR.fields])
     held = [f for f, _ in message.ListFields()]
@@ -110,11 +111,9 @@ def _change_list(values: Any, field: Any, rng: random.Random, messages: list[Any
         del values[at]
     elif field.message_type is not None:
         same = [m for m in messages if m.DESCRIPTOR is field.message_type]
-        new = values.add()
-        if same:
-            new.CopyFrom(rng.choice(same))
-        if way == 1 and len(values) > 1:
-            values[at].CopyFrom(new)
+        copy = rng.choice(same).SerializeToString() if same else b""
+        into = values[at] if way == 1 and len(values) else values.add()
+        into.ParseFromString(copy)
     elif way == 1 or not len(values):
         sample = values[at] if len(values) else None
         values.append(_scalar(sample, field, rng, messages))
@@ -127,9 +126,8 @@ def _change_message(message: Any, field: Any, rng: random.Random, messages: list
     if rng.random() < 0.4 or not same:
         message.ClearField(field.name)
         return
-    copy = type(rng.choice(same))()
-    copy.CopyFrom(rng.choice(same))
-    getattr(message, field.name).CopyFrom(copy)
+    copy = rng.choice(same).SerializeToString()
+    getattr(message, field.name).ParseFromString(copy)
 
 
 def _scalar(old: Any, field: Any, rng: random.Random, messages: list[Any]) -> Any:

@@ -58,15 +58,22 @@ class Outcome:
 
 
 @cache
-def corpus(source: str) -> tuple[bytes, ...]:
-    """Small files of a folder, or those that come with onnx: `stored` ones only, or `all`."""
+def corpus(folder: str) -> tuple[bytes, ...]:
+    """The small files of a folder."""
+    return tuple(_files(Path(folder)))
+
+
+def gather(source: str, folder: Path) -> None:
+    """Models to damage, where children find them: those of another folder, or those that come
+    with onnx, `stored` ones only, or `all`."""
     if source in ("stored", "all"):
         found = _stored() + (_made() if source == "all" else [])
     else:
         found = _files(Path(source))
     if not found:
         raise Error(f"{source}: there are no small .onnx files")
-    return tuple(_readable(f) for f in found)
+    for number, data in enumerate(found):
+        (folder / f"{number:06}.onnx").write_bytes(_readable(data))
 
 
 def _readable(data: bytes) -> bytes:
@@ -197,13 +204,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     os.environ["RLX_CACHE"] = "off"
-    return summary(_all(jobs_of(args), args.jobs, args.keep))
+    with tempfile.TemporaryDirectory(prefix="rlx-corpus-") as folder:
+        gather(args.corpus, Path(folder))
+        return summary(_all(_jobs(args, folder), args.jobs, args.keep))
 
 
-def jobs_of(args: argparse.Namespace) -> list[Job]:
+def _jobs(args: argparse.Namespace, folder: str) -> list[Job]:
     every = max(1, args.files // args.run) if args.run else args.files + 1
     seeds = range(args.first, args.first + args.files)
-    return [Job(s, s % every == 0 and args.run > 0, args.corpus, args.strict) for s in seeds]
+    return [Job(s, s % every == 0 and args.run > 0, folder, args.strict) for s in seeds]
 
 
 def _all(jobs: Sequence[Job], workers: int, keep: str | None) -> Counter[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from rlx import ops
 from rlx.dim import Dim, DimLike, is_static
 from rlx.dtype import DType
-from rlx.errors import UnsupportedError
+from rlx.errors import GraphError, UnsupportedError
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.small import widened
 
@@ -29,6 +30,10 @@ class Sizes:
     dims: tuple[DimLike, ...]
     shape: tuple[int, ...]
     dtype: DType = DType.I64
+
+    def __post_init__(self) -> None:
+        if len(self.dims) != math.prod(self.shape) or any(d < 0 for d in self.shape):
+            raise GraphError(f"{len(self.dims)} numbers are not of the shape {list(self.shape)}")
 
     @classmethod
     def of(cls, array: np.ndarray[Any, Any]) -> Sizes:

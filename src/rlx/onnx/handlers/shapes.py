@@ -54,7 +54,7 @@ def constant_of_shape(call: Call) -> Value:
     one = np.zeros(1, np.float32) if value is None else value
     if one.dtype == np.int64 and all(map(is_static, dims)):
         whole = [int(d) for d in dims]
-        if np.prod(whole) <= MAX_SIZES:
+        if math.prod(whole) <= MAX_SIZES:
             return Sizes.of(np.full(whole, one.reshape(-1)[0]))
     return ops.expand(call.graph.constant(one.reshape(())), dims=tuple(dims))
 
