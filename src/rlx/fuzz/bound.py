@@ -141,13 +141,21 @@ def _bounded(
     spelled: Shadow | None,
 ) -> Shadow:
     with np.errstate(all="ignore"):
-        carried = np.max([np.abs(m - value) for m in moved], axis=0, initial=0.0)
-        error = 2.0 * carried + own + FACTOR * _smallest(shape.dtype)
+        carried = np.max([_distance(m, value) for m in moved], axis=0, initial=0.0)
+        rounded = np.where(np.isfinite(value) | np.iscomplexobj(value), own, 0.0)
+        error = 2.0 * carried + rounded + FACTOR * _smallest(shape.dtype)
         if spelled is not None:
             error, is_lost = np.maximum(error, spelled.error), is_lost or spelled.is_lost
         size = np.abs(value) + error
         over = np.isfinite(np.abs(value)) & ~(size < _largest(shape.dtype))
     return Shadow(value, error, is_lost or bool(np.any(over)))
+
+
+def _distance(moved: Array, value: Array) -> Array:
+    """How far a moved value is from the other: not at all where both are the same infinity or
+    NaN, and beyond all bounds where one of them is another."""
+    same = (moved == value) | (np.isnan(moved) & np.isnan(value))
+    return np.where(same, 0.0, np.nan_to_num(np.abs(moved - value), nan=np.inf, posinf=np.inf))
 
 
 def _moves(node: Node, operands: Sequence[Shadow], eps: float) -> list[list[Array]]:
