@@ -27,6 +27,9 @@ def image_decoder(call: Call) -> Any:
     raise call.unsupported("rlx decodes no image files. Decode them before, to pixels")
 
 
+MAX_STEPS, MAX_COLUMNS = 1 << 10, 1 << 24
+
+
 @dataclass(frozen=True, slots=True)
 class Grams:
     """The n-grams of one length: a row of numbers each, and where its count goes."""
@@ -46,6 +49,8 @@ def count_grams(call: Call) -> Node:
         raise NeedsShape(f"{call.label}: rows have the size {x.shape.dims[-1]}")
     columns = call.required("ngram_indexes")
     total = max(columns) + 1
+    if not 0 < total <= MAX_COLUMNS:
+        raise call.unsupported(f"it has {total} columns")
     counts = call.graph.constant(np.zeros((*(1 for _ in x.shape.dims[:-1]), total), np.float32))
     for grams in _pools(call):
         counts = ops.add(counts, _counted(call, x, grams, total))
@@ -80,7 +85,9 @@ def _counted(call: Call, x: Node, grams: Grams, total: int) -> Node:
     for step in apart:
         places = length - (n - 1) * step
         if places < 1:
-            continue
+            break
+        if step > MAX_STEPS:
+            raise call.unsupported(f"its elements may be more than {MAX_STEPS} apart")
         rows = [_shifted(x, k * step, places) for k in range(n)]
         windows = ops.concat(rows, axis=rank) if n > 1 else rows[0]
         hits = ops.all(ops.equal(ops.expand_dims(windows, axes=(rank,)), table), axes=(rank + 1,))
