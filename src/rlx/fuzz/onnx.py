@@ -231,7 +231,7 @@ def _jobs(args: argparse.Namespace, folder: str) -> list[Job]:
 def _all(jobs: Sequence[Job], workers: int, keep: str | None) -> Counter[str]:
     words: Counter[str] = Counter()
     for job, got in zip(jobs, each(outcome, jobs, workers, HANG_S)):
-        found = Outcome("lost", got.reason) if isinstance(got, Lost) else got
+        found = _again(job, got) if isinstance(got, Lost) else got
         words[found.word] += 1
         if found.finding:
             words["findings"] += 1
@@ -240,6 +240,12 @@ def _all(jobs: Sequence[Job], workers: int, keep: str | None) -> Counter[str]:
                 Path(keep).mkdir(parents=True, exist_ok=True)
                 Path(keep, f"{job.seed}.onnx").write_bytes(mutated(job.seed, corpus(job.corpus)))
     return words
+
+
+def _again(job: Job, lost: Lost) -> Outcome:
+    """A file that gave no answer is tried once more, alone: the machine may have been asleep."""
+    got = next(iter(each(outcome, [job], 1, HANG_S)))
+    return Outcome("lost", lost.reason) if isinstance(got, Lost) else got
 
 
 def summary(words: Counter[str]) -> int:
