@@ -31,7 +31,50 @@ from rlx.shape import Shape
 SECONDS, LEAST_CALLS = 0.06, 5
 ENOUGH = 0.10
 
-REASONS: dict[str, str] = {}
+_LONG = (
+    "computed to 1 or 2 ulp by long polynomials, often in two parts: bound by arithmetic that "
+    "the op's count of flops does not have"
+)
+_SPELLED = "spelled in several such functions, each to its own last bit"
+_SORTED = "a radix sort: several passes over keys and places"
+_CHAIN = "each element waits for the one before; rows run side by side, as many as there are"
+_WINDOWS = "a window read for each result, through the generic loop: no kernel of its own yet"
+_GATHERED = "reads element by element from places that are data: gathers, not lines"
+_STEPS = "a scan: a few small kernels for every step, with no kernel of its own yet"
+_SLICES = "transforms of short rows, and frames written to memory between the steps"
+_TAPS = "a product whose operand is spread into windows first: no kernel of its own yet"
+_GROUPS = "rows are gathered for each group, and all groups computed: no grouped kernel yet"
+_MOVED = "elements move apart, so whole lines are read for single elements of them"
+_BYTES = "narrow results are packed lane by lane"
+
+REASONS: dict[str, str] = {
+    **dict.fromkeys(
+        ("pow", "exp2", "tan", "asin", "acos", "atan", "atan2", "erfc", "erfinv", "lgamma",
+         "cbrt", "sinc", "angle", "floor_div"), _LONG),
+    **dict.fromkeys(("asinh", "acosh", "softplus", "mish", "log_sigmoid", "logit"), _SPELLED),
+    **dict.fromkeys(
+        ("top_k", "argsort", "sort", "unique", "non_max_suppression", "top_p_filter",
+         "moe_route"), _SORTED),
+    **dict.fromkeys(("cummax", "cummin", "cum_log_sum_exp"), _CHAIN),
+    **dict.fromkeys(
+        ("max_pool", "max_pool_with_indices", "avg_pool", "lp_pool", "global_lp_pool",
+         "local_response_norm", "mean_variance_normalization", "resize", "roi_align",
+         "max_roi_pool"), _WINDOWS),
+    **dict.fromkeys(("searchsorted", "grid_sample", "affine_grid", "axial_rope_2d"), _GATHERED),
+    **dict.fromkeys(
+        ("selective_scan", "mamba2", "gated_delta_net", "lfilter", "sosfilt", "cholesky",
+         "triangular_solve"), _STEPS),
+    **dict.fromkeys(
+        ("welch_peaks", "fftn", "ifftn", "irfftn", "dct", "idct", "psd", "istft",
+         "overlap_add"), _SLICES),
+    **dict.fromkeys(("convolve", "fir", "resample_poly"), _TAPS),
+    **dict.fromkeys(
+        ("grouped_matmul", "moe_ffn", "dequant_grouped_matmul", "gguf_grouped_matmul"), _GROUPS),
+    **dict.fromkeys(("transpose", "depth_to_space", "cross"), _MOVED),
+    **dict.fromkeys(
+        ("block_dequantize", "block_quantize", "quantize_linear", "dynamic_quantize_linear"),
+        _BYTES),
+}  # fmt: skip
 """Why an op is below 10 % of its roofline, by name."""
 
 LEFT_OUT = {
