@@ -269,11 +269,21 @@ def _at_least_zero(dim: DimLike) -> bool:
     return low is not None and low >= 0
 
 
+@lru_cache(1 << 14)
 def _from_least(dim: DimLike) -> DimLike:
     """`dim` over symbols counted from their least: n·(h - 2) with h from 3 on is n·h' + n."""
-    found = [(s.symbol, s.min) for s in symbols_of([dim]) if s.symbol is not None]
-    shifts = {s.name: _of_symbol(replace(s, min=0, max=None)) + low for s, low in found if low}
-    return substitute(dim, shifts) if shifts else dim
+    if not any(s.min for s in symbols_of([dim])):
+        return dim
+    return _sum((product(map(_atom_from_least, m)), c) for m, c in _terms(dim))
+
+
+@lru_cache(1 << 14)
+def _atom_from_least(atom: Atom) -> DimLike:
+    if not isinstance(atom, Symbol):
+        return _FUNCTIONS[atom.fn](*map(_from_least, atom.args))
+    if not atom.min:
+        return _of_symbol(atom)
+    return _of_symbol(replace(atom, min=0, max=None)) + atom.min
 
 
 def _without_quotients(dim: DimLike) -> DimLike:
