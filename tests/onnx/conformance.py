@@ -132,10 +132,9 @@ def _value(path: Path, kind: Any) -> Any:
 
 def _light_data(test: Any, model: Any) -> tuple[list[Any], list[Any]]:
     """Inputs that follow from the model; the results are beside it."""
-    from onnx.backend.test.runner import Runner
-
     import onnx
     from onnx import numpy_helper
+    from onnx.backend.test.runner import Runner
 
     weights = {t.name for t in model.graph.initializer}
     given = [Runner.generate_dummy_data(i) for i in model.graph.input if i.name not in weights]
@@ -183,6 +182,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 def judged(case: Case) -> Verdict:
     """The verdict on one case."""
     import onnx
+
     from rlx.errors import UnsupportedError
     from rlx.onnx_backend import Backend
 

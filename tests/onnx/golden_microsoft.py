@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
 from onnx import ValueInfoProto, helper, numpy_helper
 
 RNG = np.random.default_rng(0)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnx import ModelProto, TensorProto, helper, numpy_helper
 from rlx.onnx_backend import Backend
 
 

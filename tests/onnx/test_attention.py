@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from onnx import ModelProto, TensorProto, helper
+
 from rlx.onnx.model import from_proto
 from tests.onnx.nodes import agrees, ours, same, theirs
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from onnx import parser
 from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.onnx.model import Model, from_proto
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-
 import onnx
-import rlx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+import rlx
 from rlx.errors import Error, GraphError
 from rlx.onnx.files import open_inside
 from rlx.onnx.model import from_proto

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import parser
 
 import rlx
-from onnx import parser
 from rlx.onnx.model import Model, from_proto
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

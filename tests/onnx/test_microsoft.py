@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from onnx import ModelProto
+
 from rlx.onnx_backend import Backend
 
 GOLDEN = dict(np.load(Path(__file__).parent / "microsoft.npz"))

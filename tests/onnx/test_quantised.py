@@ -7,8 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-
 from onnx import TensorProto
+
 from rlx.errors import UnsupportedError
 from tests.onnx.nodes import agrees, gives, one_node, ours, theirs
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from onnx import TensorProto
+
 from rlx.errors import UnsupportedError
 from tests.onnx.nodes import agrees, gives, one_node, ours
 

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
 from rlx.__main__ import main
 
 F = TensorProto.FLOAT

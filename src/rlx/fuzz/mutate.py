@@ -63,9 +63,8 @@ def _splice(data: bytes, rng: random.Random, corpus: Sequence[bytes]) -> bytes:
 
 def _fields(data: bytes, rng: random.Random, corpus: Sequence[bytes]) -> bytes:
     """One field of one message set, dropped, doubled, or taken from elsewhere in the model."""
-    from google.protobuf.message import DecodeError
-
     import onnx
+    from google.protobuf.message import DecodeError
 
     model = onnx.ModelProto()
     try:
