@@ -135,7 +135,7 @@ class _Splitter:
         is_real = op("less_equal", size[1], size[0])
         big, small = op("where", is_real, y[0], y[1]), op("where", is_real, y[1], y[0])
         zero = self.number(0.0, big.dtype)
-        is_zero = op("equal", op("abs", big), zero)
+        is_zero = op("logical_and", *(op("equal", s, zero) for s in size))  # not so beside a NaN
         ratio = op("where", is_zero, zero, op("div", small, big))
         below = op("where", is_zero, op("abs", big), op("add", big, op("mul", small, ratio)))
         a, b = op("where", is_real, x[0], x[1]), op("where", is_real, x[1], x[0])
