@@ -76,7 +76,7 @@ bench-setup: $(BENCH)/.ready
 $(BENCH)/.ready: pyproject.toml bench/constraints.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet -c bench/constraints.txt hatchling editables
-	$(BENCH)/bin/pip install --quiet -c bench/constraints.txt --no-build-isolation -e . llvmlite
+	$(BENCH)/bin/pip install --quiet -c bench/constraints.txt --no-build-isolation -e '.[cpu]'
 	for peer in $(PEERS); do \
 	    nice $(BENCH)/bin/pip install --quiet -c bench/constraints.txt $$peer \
 	        || echo "$$peer did not install"; done

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.kernels import MANY
 from rlx import ops
 from rlx.backends.cpu import emit
 from rlx.backends.cpu.emit import Function
@@ -123,21 +124,6 @@ def flops(product: Product) -> int:
 
 # -- native helpers -------------------------------------------------------------------------------
 
-REPEAT = """
-define dso_local void @repeat(ptr %f, ptr %b, ptr %s, i64 %start, i64 %stop, ptr %t, i64 %times) {
-entry:
-  br label %loop
-loop:
-  %i = phi i64 [0, %entry], [%next, %loop]
-  %code = call i32 %f(ptr %b, ptr %s, i64 %start, i64 %stop, ptr %t)
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %times
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}
-"""
-
 
 def peak_function(isa: Isa) -> Function:
     """Independent chains of multiply-adds, enough to hide their latency."""
@@ -182,7 +168,7 @@ class Timed:
         self.recipe: Recipe = make(step, contract, "p")
         tasks = [*(p.task for p in self.recipe.panels), *self.recipe.tasks]
         text = emit.module([*(t.function for t in tasks), peak_function(isa)], isa)
-        self.native = Native(text + REPEAT, isa)
+        self.native = Native(text + MANY, isa)
         rng = np.random.default_rng(0)
         self.memory: dict[str, list[Array]] = {
             "operand": [self._drawn(rng, s) for s in product.shapes],
@@ -216,7 +202,7 @@ class Timed:
     def _call(self, name: str, buffers: Any, sizes: Any, scratch: int) -> Call:
         word, address = ctypes.c_int64, ctypes.c_void_p
         kind = ctypes.CFUNCTYPE(None, address, address, address, word, word, address, word)
-        run, function = kind(self.native.address("repeat")), self.native.address(name)
+        run, function = kind(self.native.address("many")), self.native.address(name)
 
         def called(start: int, stop: int, times: int) -> None:
             run(function, buffers, sizes, start, stop, scratch, times)

@@ -14,7 +14,16 @@ from functools import lru_cache
 from typing import ClassVar, TypeAlias, TypeGuard
 
 from rlx.errors import GraphError
-from rlx.intervals import Interval, interval_scale, interval_sum, safe_div, safe_mod, whole
+from rlx.intervals import (
+    Interval,
+    interval_call,
+    interval_product,
+    interval_scale,
+    interval_sum,
+    safe_div,
+    safe_mod,
+    whole,
+)
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 2000, 32, 2**127
@@ -479,31 +488,10 @@ def _interval(dim: DimLike) -> Interval:
 
 
 def _monomial_interval(monomial: Monomial) -> Interval:
-    """The range of a product. Exact where factors are not negative, as sizes are."""
-    low = 1
-    high: int | None = 1
-    for atom in monomial:
-        a, b = _atom_interval(atom)
-        if a is None or a < 0:
-            return None, None
-        low, high = low * a, None if high is None or b is None else high * b
-    return low, high
+    return interval_product(map(_atom_interval, monomial))
 
 
 def _atom_interval(atom: Atom) -> Interval:
     if isinstance(atom, Symbol):
         return atom.min, None if atom.max is None else upper_bound(atom.max)
-    (a, b), (c, d) = map(_interval, atom.args)
-    if atom.fn == "max":
-        lows = [v for v in (a, c) if v is not None]
-        return max(lows, default=None), None if b is None or d is None else max(b, d)
-    if atom.fn == "min":
-        highs = [v for v in (b, d) if v is not None]
-        return None if a is None or c is None else min(a, c), min(highs, default=None)
-    if atom.fn == "//" and c is not None and c == d and c > 0:
-        return None if a is None else a // c, None if b is None else b // c
-    if a is None or a < 0 or c is None or c < 0:
-        return None, None
-    if atom.fn == "%":
-        return 0, None if d is None else max(0, d - 1)
-    return 0 if d is None or c == 0 else a // d, None if b is None else b // max(c, 1)
+    return interval_call(atom.fn, *map(_interval, atom.args))

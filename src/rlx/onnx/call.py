@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dim import DimLike, is_static
 from rlx.errors import GraphError, UnsupportedError
 from rlx.ir.mir import Graph, Node
-from rlx.onnx.values import MAX_SIZES, Absent, Items, Sizes, Value, Weight
+from rlx.onnx.values import Absent, Items, Sizes, Value, Weight
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
@@ -171,6 +171,3 @@ class Call:
 
     def unsupported(self, why: str) -> UnsupportedError:
         return UnsupportedError(f"{self.label}: {why}")
-
-
-__all__ = ["MAX_SIZES", "Call", "NeedsShape", "NeedsValue"]

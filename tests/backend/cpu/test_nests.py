@@ -472,3 +472,14 @@ def test_a_row_is_divided_by_its_sum(dtype: str) -> None:
         want = x.astype(np.longdouble) / x.astype(np.longdouble).sum(1, keepdims=True)
     # a sum of 40 numbers of one sign is within 6 halvings' roundings
     np.testing.assert_allclose(by_sum.astype(np.longdouble), want, rtol=5 * info.eps)
+
+
+def test_complex_quotients_by_no_number_are_none() -> None:
+    """A NaN is not the smaller part of a divisor, and a zero beside it is not all of it."""
+    nan, inf = np.nan, np.inf
+    parts = [(nan, 0), (0, nan), (0, 0), (inf, 0), (inf, inf), (nan, inf), (1e-30, 1e-30)]
+    x = np.array([complex(*p) for p in parts], np.complex64)
+    graph = rlx.trace(rlx.ops.reciprocal, rlx.Shape([len(x)], "c64"))
+    got, want = rlx.compile(graph, "cpu")(x), rlx.compile(graph, "reference")(x)
+    # a quotient of finite numbers is three roundings away from NumPy's, which has its own order
+    np.testing.assert_allclose(got, want, rtol=4 * 2.0**-23)

@@ -26,8 +26,8 @@ WHY_DENSE = (
 )
 REFUSED = ("qr", "svd", "eigh", "solve", "slogdet")
 COMPOSED = frozenset({
-    "fused_attention_block", "stft", "log_mel", "welch_peaks", "ifft", "rfft", "irfft",
-    "lfilter", "sosfilt", "selective_scan", "mamba2", "gated_delta_net", "linear_attention",
+    "fused_attention_block", "stft", "log_mel", "welch_peaks", "lfilter", "sosfilt",
+    "selective_scan", "mamba2", "gated_delta_net", "linear_attention",
 })  # fmt: skip
 """Ops that the documented target claims and that are several kernels here: written out before
 fusion, their parts take part in it."""

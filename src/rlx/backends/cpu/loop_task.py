@@ -16,9 +16,15 @@ from rlx.kernel.spell import copied
 def loop_task(
     kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], machine: Machine, name: str
 ) -> Task:
-    """The task of a loop kernel; its operands and results are these buffers. It is called with
-    what it reads only."""
-    kernel, read = _read_only(emit.legal(kernel))
+    """The task of a loop kernel; its operands and results are these buffers."""
+    return legal_task(emit.legal(kernel), given, made, machine, name)
+
+
+def legal_task(
+    kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], machine: Machine, name: str
+) -> Task:
+    """The same of a kernel that is legal. It is called with what it reads only."""
+    kernel, read = _read_only(kernel)
     schedule = choose(kernel, machine)
     function = emit.emit(kernel, schedule, machine.isa, name)
     units = schedule.parallel.extent if schedule.parallel else 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rlx.backends.cpu import products
 from rlx.backends.cpu.emit import legal
-from rlx.backends.cpu.loop_task import loop_task
+from rlx.backends.cpu.loop_task import legal_task, loop_task
 from rlx.backends.cpu.specials import makers
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers
 from rlx.dim import DimLike
@@ -54,10 +54,10 @@ def _loop_recipe(step: Step, name: str) -> Recipe:
         partial, kernel = parts
         between = [Buffer("temp", len(temps) + i) for i in range(len(partial.results))]
         part = f"{name}.part{len(tasks)}"
-        tasks.append(loop_task(partial, given, between, step.machine, part))
+        tasks.append(legal_task(partial, given, between, step.machine, part))
         temps += [r.size_bytes for r in partial.results]
         given += between
-    tasks.append(loop_task(kernel, given, made, step.machine, name))
+    tasks.append(legal_task(kernel, given, made, step.machine, name))
     return Recipe(tuple(tasks), tuple(temps))
 
 

@@ -74,12 +74,27 @@ class Writer:
         """The address of an element of a buffer."""
         return advanced(self.code, self.buffer(number), place, dtype)
 
-    def load(self, number: int, place: Bound, dtype: DType, stride: Bound = 1) -> Vec:
+    def load(
+        self,
+        number: int,
+        place: Bound,
+        dtype: DType,
+        stride: Bound = 1,
+        mask: Vec | None = None,
+    ) -> Vec:
         """The lanes from an element on; half floats come as f32."""
-        return load(self.code, dtype, self.pointer(number, place, dtype), stride)
+        return load(self.code, dtype, self.pointer(number, place, dtype), stride, mask)
 
-    def store(self, value: Vec, number: int, place: Bound, dtype: DType, stride: Bound = 1) -> None:
-        store(self.code, value, dtype, self.pointer(number, place, dtype), stride)
+    def store(
+        self,
+        value: Vec,
+        number: int,
+        place: Bound,
+        dtype: DType,
+        stride: Bound = 1,
+        mask: Vec | None = None,
+    ) -> None:
+        store(self.code, value, dtype, self.pointer(number, place, dtype), stride, mask)
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,27 @@ def _hardmax(x: Node, axis: int) -> Node:
     how = {"dims": x.shape.dims, "axis": axis, "dtype": first.shape.dtype}
     place = x.graph.node("iota", (), how)
     return ops.cast(ops.equal(place, first), to=x.shape.dtype)
+
+
+def activated(call: Call, x: Node, params: Sequence[float]) -> Node:
+    """What onnxruntime's fused operators do last, by the name in their `activation`."""
+    match call.attr("activation", ""):
+        case "":
+            return x
+        case "Relu":
+            return ops.relu(x)
+        case "Sigmoid":
+            return ops.sigmoid(x)
+        case "Tanh":
+            return ops.tanh(x)
+        case "LeakyRelu":
+            return ops.leaky_relu(x, alpha=params[0] if params else 0.01)
+        case "Clip" if len(params) == 2:
+            return ops.clamp(x, min=params[0], max=params[1])
+        case "HardSigmoid" if len(params) == 2:
+            return ops.hard_sigmoid(x, alpha=params[0], beta=params[1])
+        case other:
+            raise call.unsupported(f"rlx does not know the activation {other!r} of {params}")
 
 
 def scalar(call: Call, value: float, like: Node) -> Node:

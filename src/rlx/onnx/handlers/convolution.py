@@ -13,6 +13,7 @@ from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.geometry import Geometry, geometry, halves, per_axis
 from rlx.onnx.handlers import MICROSOFT, handles
+from rlx.onnx.handlers.activation import activated
 
 
 @handles("Conv")
@@ -35,24 +36,7 @@ def fused_conv(call: Call) -> Node:
     """A convolution, plus what there is, through an activation."""
     made = conv(call)
     made = ops.add(made, call.node(3)) if call.has(3) else made
-    given = call.attr("activation_params", ())
-    match call.attr("activation", ""):
-        case "":
-            return made
-        case "Relu":
-            return ops.relu(made)
-        case "Sigmoid":
-            return ops.sigmoid(made)
-        case "Tanh":
-            return ops.tanh(made)
-        case "LeakyRelu" if given:
-            return ops.leaky_relu(made, alpha=given[0])
-        case "Clip" if len(given) == 2:
-            return ops.clamp(made, min=given[0], max=given[1])
-        case "HardSigmoid" if len(given) == 2:
-            return ops.hard_sigmoid(made, alpha=given[0], beta=given[1])
-        case other:
-            raise call.unsupported(f"rlx does not know the activation {other!r}")
+    return activated(call, made, call.attr("activation_params", ()))
 
 
 @handles("ConvInteger")

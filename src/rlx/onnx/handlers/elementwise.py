@@ -24,10 +24,10 @@ UNARY = {
     "Floor": ops.floor, "Ceil": ops.ceil, "Round": ops.round, "Erf": ops.erf,
     "Not": ops.logical_not, "BitwiseNot": ops.bit_not, "Relu": ops.relu, "Sigmoid": ops.sigmoid,
     "Tanh": ops.tanh, "Softplus": ops.softplus, "Softsign": ops.softsign, "Mish": ops.mish,
-    "IsNaN": ops.is_nan, "Identity": lambda x: x,
+    "IsNaN": ops.is_nan,
 }  # fmt: skip
 BINARY = {
-    "Pow": None, "And": ops.logical_and, "Or": ops.logical_or, "Xor": ops.logical_xor,
+    "And": ops.logical_and, "Or": ops.logical_or, "Xor": ops.logical_xor,
     "BitwiseAnd": ops.bit_and, "BitwiseOr": ops.bit_or, "BitwiseXor": ops.bit_xor,
 }  # fmt: skip
 ARITHMETIC: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -68,12 +68,15 @@ def right(call: Call) -> Node:
 
 @handles(*UNARY)
 def unary(call: Call) -> Value:
-    if call.op in ("Identity",):
-        return call.value(0)
     value = call.value(0)
     if call.op == "Neg" and isinstance(value, Sizes):
         return Sizes(tuple(-d for d in value.dims), value.shape, value.dtype)
     return UNARY[call.op](call.node(0))
+
+
+@handles("Identity")
+def identity(call: Call) -> Value:
+    return call.value(0)
 
 
 @handles(*ARITHMETIC)

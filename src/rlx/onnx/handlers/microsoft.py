@@ -13,7 +13,7 @@ from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import MICROSOFT, handles
-from rlx.onnx.handlers.activation import scalar
+from rlx.onnx.handlers.activation import activated, scalar
 from rlx.onnx.handlers.attention import turned
 from rlx.onnx.handlers.linear import gemm
 from rlx.onnx.handlers.shapes import wrapped
@@ -52,23 +52,8 @@ def bias_add(call: Call) -> Node:
 
 @handles("FusedGemm", domain=MICROSOFT)
 def fused_gemm(call: Call) -> Node:
-    made = gemm(call)
-    alpha, beta = call.attr("activation_alpha"), call.attr("activation_beta")
-    match call.attr("activation", ""):
-        case "":
-            return made
-        case "Relu":
-            return ops.relu(made)
-        case "Sigmoid":
-            return ops.sigmoid(made)
-        case "Tanh":
-            return ops.tanh(made)
-        case "LeakyRelu":
-            return ops.leaky_relu(made, alpha=0.01 if alpha is None else alpha)
-        case "HardSigmoid" if alpha is not None and beta is not None:
-            return ops.hard_sigmoid(made, alpha=alpha, beta=beta)
-        case other:
-            raise call.unsupported(f"rlx does not know the activation {other!r}")
+    given = [call.attr(f"activation_{name}") for name in ("alpha", "beta")]
+    return activated(call, gemm(call), [v for v in given if v is not None])
 
 
 # -- norms ----------------------------------------------------------------------------------------

@@ -17,14 +17,12 @@ from rlx.backends.cpu.specials.walk import (
     Place,
     at,
     computed_as,
-    load,
     loops,
     map_task,
     merged,
     moved_as,
     spread,
     step,
-    store,
     whole_number,
 )
 from rlx.backends.cpu.specials.words import COUNTS_BYTES, NARROW, Order
@@ -219,9 +217,9 @@ class _Groups:
         length = product(inner.dims)
         with loops(w, (product(outer.dims), length)) as (o, i):
             places = [w.place(v, w.split(n, v.dims)) for v, n in ((outer, o), (inner, i))]
-            value = load(w, 0, at(w, base, *places), kind)
+            value = w.load(0, at(w, base, *places), kind)
             to = step(w, at(w, w.code.i64("mul", o, found), group), length)
-            store(w, value, 3, at(w, start, to, i), kind)
+            w.store(value, 3, at(w, start, to, i), kind)
 
     def cut(self, x: Layout, parts: int) -> list[Layout]:
         """The axes before that of the rows, that one, and those behind it; without an axis, all

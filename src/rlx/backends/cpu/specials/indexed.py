@@ -19,7 +19,6 @@ from rlx.backends.cpu.specials.walk import (
     copy_task,
     each,
     index,
-    load,
     load_value,
     loops,
     merged,
@@ -28,7 +27,6 @@ from rlx.backends.cpu.specials.walk import (
     part_but_last,
     spread,
     step,
-    store,
     store_value,
     times,
     vectors,
@@ -90,8 +88,8 @@ class _Reading:
             bases = [w.place(part_but_last(v), outer) for v in self.row]
             with w.code.count(low, high, 1) as i:
                 x, where, y = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, self.row))
-                value = load(w, 0, at(w, x, self.index(w, where)), self.dtype)
-                store(w, value, 2, y, self.dtype)
+                value = w.load(0, at(w, x, self.index(w, where)), self.dtype)
+                w.store(value, 2, y, self.dtype)
         return w
 
     def row_by_row(self) -> Writer:
@@ -104,8 +102,8 @@ class _Reading:
 
             def body(i: Bound, mask: Vec | None) -> None:
                 place = at(w, start, base, step(w, i, x.strides[-1]))
-                value = load(w, 0, place, self.dtype, mask)
-                store(w, value, 2, at(w, end, step(w, i, y.strides[-1])), self.dtype, mask)
+                value = w.load(0, place, self.dtype, mask=mask)
+                w.store(value, 2, at(w, end, step(w, i, y.strides[-1])), self.dtype, mask=mask)
 
             vectors(w, low, high, body)
         return w

@@ -15,7 +15,6 @@ from rlx.backends.cpu.specials.walk import (
     merged,
     part_but_last,
     step,
-    store,
     vectors,
     whole_number,
     width,
@@ -163,7 +162,7 @@ def arange(given: Step, name: str) -> Recipe:
         def body(i: Bound, mask: Vec | None) -> None:
             number = w.code.splat(i, I64) + w.code.iota(I64)
             value = start + number.to(dtype.compute) * delta
-            store(w, value, 3, at(w, w.size(given.results[0].offset), i), dtype, mask)
+            w.store(value, 3, at(w, w.size(given.results[0].offset), i), dtype, mask=mask)
 
         vectors(w, low, w.code.most(low, w.code.least(high, count)), body)
     failures = (

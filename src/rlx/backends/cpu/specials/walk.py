@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from rlx.backends.cpu import lanes
 from rlx.backends.cpu.halves import stored
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
@@ -163,30 +162,6 @@ def step(w: Writer, position: Bound, stride: DimLike) -> Bound:
     return w.code.i64("mul", position, w.size(stride))
 
 
-def load(
-    w: Writer,
-    number: int,
-    place: Bound,
-    dtype: DType,
-    mask: Vec | None = None,
-    stride: Bound = 1,
-) -> Vec:
-    """The lanes from an element on."""
-    return lanes.load(w.code, dtype, w.pointer(number, place, dtype), stride, mask)
-
-
-def store(
-    w: Writer,
-    value: Vec,
-    number: int,
-    place: Bound,
-    dtype: DType,
-    mask: Vec | None = None,
-    stride: Bound = 1,
-) -> None:
-    lanes.store(w.code, value, dtype, w.pointer(number, place, dtype), stride, mask)
-
-
 Value = tuple[Vec, ...]
 """One number; two of them are complex."""
 
@@ -202,7 +177,7 @@ def load_value(
 ) -> Value:
     """An element of `parts` numbers, which lie side by side."""
     first = w.code.i64("mul", place, parts)
-    return tuple(load(w, number, at(w, first, n), dtype, mask, stride) for n in range(parts))
+    return tuple(w.load(number, at(w, first, n), dtype, stride, mask) for n in range(parts))
 
 
 def store_value(
@@ -216,7 +191,7 @@ def store_value(
 ) -> None:
     first = w.code.i64("mul", place, len(value))
     for n, v in enumerate(value):
-        store(w, v, number, at(w, first, n), dtype, mask, stride)
+        w.store(v, number, at(w, first, n), dtype, stride, mask)
 
 
 def times(x: Value, y: Value) -> Value:
@@ -283,7 +258,8 @@ def map_task(given: Place, to: Place, change: Callable[[Vec], Vec], isa: Isa, na
 
         def body(i: Bound, mask: Vec | None) -> None:
             froms, tos = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, (x, y)))
-            store(w, change(load(w, 0, froms, given.dtype, mask)), 1, tos, to.dtype, mask)
+            value = change(w.load(0, froms, given.dtype, mask=mask))
+            w.store(value, 1, tos, to.dtype, mask=mask)
 
         vectors(w, low, high, body)
     traffic = product(x.dims) * (given.dtype.itemsize + to.dtype.itemsize)
