@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,13 +65,13 @@ class Failed(Exception):
 class Worker:
     """A peer's process and all that it starts, as a group that can be stopped."""
 
-    def __init__(self, peer: Peer, workload: str, plan: Plan) -> None:
+    def __init__(self, module: str, what: Sequence[str], plan: Plan, **more: str) -> None:
         limits = dict.fromkeys(THREAD_LIMITS, str(plan.threads))
-        command = [sys.executable, "-m", "bench.worker", peer.name, workload]
+        command = [sys.executable, "-m", module, *what]
         command += ["--threads", str(plan.threads), "--target", plan.target]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={**os.environ, **limits, **peer.environment}, start_new_session=True,
+            env={**os.environ, **limits, **more}, start_new_session=True,
         )  # fmt: skip
 
     def signal(self, number: signal.Signals) -> None:
@@ -142,7 +142,7 @@ def _started(row: Row, workload: str, plan: Plan, stack: ExitStack) -> Worker | 
     row.why = peer.excuse(workload)
     if row.why:
         return None
-    worker = Worker(peer, workload, plan)
+    worker = Worker("bench.worker", (peer.name, workload), plan, **peer.environment)
     stack.callback(worker.end)
     try:
         row.setup = worker.heard(READY_SECONDS)

@@ -168,13 +168,30 @@ def rooflines() -> list[str]:
     return [*made, "", "Not measured:", "", *left] if left else made
 
 
+def zoo() -> list[str]:
+    """Real models against onnxruntime."""
+    part = results_file.load("zoo")
+    if not part:
+        return []
+    rows = [
+        (r["name"], duration(r["rlx_us"]), duration(r["onnxruntime_us"]), f"{r['ratio']:.2f}×",
+         f"{r['cold_s']:.2f} s", f"{1e3 * r['cached_s']:.0f} ms",
+         f"{1e3 * r['onnxruntime_setup_s']:.0f} ms", "noisy" if r["is_noisy"] else "")
+        for r in part["rows"]
+    ]  # fmt: skip
+    head = ("model", "rlx", "onnxruntime", "ratio", "load and compile", "from cache",
+            "onnxruntime's load", "")  # fmt: skip
+    said = f"{part['threads']} threads, measured {part['date']}. {part['summary']}."
+    return ["", "## Real models", "", said, "", *table(head, rows)]
+
+
 def text() -> str:
     found = newest()
     made = ["# Results", ""]
     if found:
         run = max((run for run, _ in found.values()), key=lambda r: r["date"])
         made += [*machine(run), "", *summary(found), "", *standing(found), ""]
-    made += [METHOD, *checks(), *rooflines()]
+    made += [METHOD, *zoo(), *checks(), *rooflines()]
     made += ["", "## Workloads", *details(found)] if found else []
     return "\n".join(made) + "\n"
 

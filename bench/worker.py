@@ -71,15 +71,23 @@ def serve(peer_name: str, workload_name: str, threads: int, target: str, say: An
     made = runner.call()
     setup = time.perf_counter() - start
     error = errors(runner.arrays(made), cache.exact(workload))
-    one = warmed(runner.call)
-    say({"setup_s": setup, "error": error, "one_s": one, "peak_mb": peak_mb()})
+    answer_turns(runner.call, {"setup_s": setup, "error": error}, say)
+
+
+def answer_turns(call: Callable[[], Any], setup: dict[str, Any], say: Any) -> None:
+    """Warm up and say that it is ready; then one turn for each line read."""
+    one = warmed(call)
+    say({**setup, "one_s": one, "peak_mb": peak_mb()})
     gc.collect()
     gc.disable()
     for line in sys.stdin:
-        say({"ns": turn(runner.call, float(line), one)})
+        say({"ns": turn(call, float(line), one)})
 
 
-def main() -> None:
+Serve = Callable[[str, str, int, str, Any], None]
+
+
+def main(serve: Serve = serve) -> None:
     parser = argparse.ArgumentParser()
     for name in ("peer", "workload"):
         parser.add_argument(name)

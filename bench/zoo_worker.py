@@ -1,0 +1,46 @@
+"""One runtime with one real model, in a process that is told when to run (see `bench.worker`)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.worker import answer_turns, main
+from tests.onnx.zoo import ZOO
+
+
+def inputs_of(name: str) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {k: make(rng) for k, make in ZOO[name].inputs.items()}
+
+
+def serve(runtime: str, path: str, threads: int, target: str, say: Any) -> None:
+    """Load, compile and call once, say how long that took, then answer turns."""
+    given = inputs_of(Path(path).stem)
+    if runtime == "rlx":
+        import onnx  # noqa: F401
+
+        import rlx
+
+        start = time.perf_counter()
+        exe: Any = rlx.compile(rlx.load(path), target, threads=threads)
+        exe.run(given)
+        setup = time.perf_counter() - start
+        answer_turns(lambda: exe.run(given), {"setup_s": setup}, say)
+    else:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 4
+        start = time.perf_counter()
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        session.run(None, given)
+        setup = time.perf_counter() - start
+        answer_turns(lambda: session.run(None, given), {"setup_s": setup}, say)
+
+
+if __name__ == "__main__":
+    main(serve)
