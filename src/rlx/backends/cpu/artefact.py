@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from rlx.backends.cpu.native.blob import Blob
 from rlx.dim import DimLike, Symbol
 from rlx.ir.lir import LirModule
 from rlx.shape import Shape
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.main import Assembled
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,16 @@ class Artefact:
 
 def compiled(lir: LirModule, isa: Isa) -> Artefact:
     """The native program of a plan. To open one that was compiled before takes none of this."""
-    from rlx.backends.cpu import jit
     from rlx.backends.cpu.main import assembled
     from rlx.backends.cpu.task import Machine
 
-    made = assembled(lir, Machine(isa))
+    return artefact_of(assembled(lir, Machine(isa)), isa)
+
+
+def artefact_of(made: Assembled, isa: Isa) -> Artefact:
+    """The text of a program as native code."""
+    from rlx.backends.cpu import jit
+
     return Artefact(
         jit.compiled(made.text, isa),
         isa.name,

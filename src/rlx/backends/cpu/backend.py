@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cpu.isa import Isa, isa, why_not
 from rlx.backends.cpu.native.blob import Blob
@@ -19,6 +19,9 @@ from rlx.ir.lir import LirModule
 from rlx.runtime.cache import Cache
 from rlx.runtime.interface import Interface
 from rlx.runtime.sections import Bytes, Sections
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.timed import TimedProgram
 
 WHY_DENSE = (
     "the CPU backend has no factorisation kernels yet, and a lowering would not be one: "
@@ -79,6 +82,17 @@ class CpuBackend:
         artefact = compiled(lir, wanted)
         shared = support(self._support)
         return CpuProgram(artefact, Interface.of(lir.mir.graph), self.num_threads, shared)
+
+    def timed(self, lir: LirModule) -> TimedProgram:
+        """The program of a plan in a build that keeps times."""
+        if find_spec("llvmlite") is None:
+            raise UnsupportedError(
+                "timing kernels makes native code anew, for which llvmlite is needed: "
+                "pip install 'rlx[cpu]'."
+            )
+        from rlx.backends.cpu.timed import TimedProgram
+
+        return TimedProgram(lir, isa(self.variant), self.num_threads, support(self._support))
 
     def _support(self) -> Blob:
         return cached_blob(support_key(), compiled_support, self.cache)

@@ -36,9 +36,11 @@ class Word(IntEnum):
     """`i32 host(context, step, buffers)`: steps that only the host can do."""
     CHANGED = 11
     """In a prologue, address of a byte for each of its steps: is it to be done? Null means all."""
+    LOG = 12
+    """Where a timed build writes its times, or null; other builds do not look."""
 
 
-NUM_WORDS = 12
+NUM_WORDS = 13
 
 
 class Mode(IntEnum):

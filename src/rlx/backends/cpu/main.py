@@ -33,10 +33,12 @@ class Assembled:
     prologue: tuple[frozenset[int], ...]
     """Of each of its steps, the params that it follows from."""
     num_kernels: int
+    main: Routine
 
 
-def assembled(lir: LirModule, machine: Machine) -> Assembled:
-    """The program of a plan."""
+def assembled(lir: LirModule, machine: Machine, dispatch: str = DISPATCH) -> Assembled:
+    """The program of a plan. `dispatch` is the function that every task is called through: a timed
+    build has another one, and differs in nothing else."""
     routines = Routines(machine, lir.target)
     main = routines.routine(lir.mir.graph, lir.plan, "main")
     symbols = _symbols(routines.made.values())
@@ -46,7 +48,7 @@ def assembled(lir: LirModule, machine: Machine) -> Assembled:
     run = _Main(main, routines, numbers, symbols, machine)
     parts.append(run.text())
     shared |= run.code.shared
-    whole = Function("run", "\n".join([DISPATCH, *parts]), tuple(shared.items()))
+    whole = Function("run", "\n".join([dispatch, *parts]), tuple(shared.items()))
     recipes = list(routines.recipes.values())
     return Assembled(
         module([*_functions(recipes), whole], machine.isa),
@@ -56,6 +58,7 @@ def assembled(lir: LirModule, machine: Machine) -> Assembled:
         routines.hosts,
         tuple(_followed(main)),
         len(recipes),
+        main,
     )
 
 

@@ -87,11 +87,14 @@ class CpuProgram:
         return weights
 
     def _entry(self, weights: Weights, params: Sequence[Array]) -> Entry:
-        entry = Entry(self._binding, self._loaded, self._support)
+        entry = self._way_in()
         symbols = [weights.sizes.get(s.name, 0) for s in self.artefact.symbols]
         places = [a.ctypes.data for a in params]
         entry.set_weights((weights.block, tuple(params)), weights.block.data, places, symbols)
         return entry
+
+    def _way_in(self) -> Entry:
+        return Entry(self._binding, self._loaded, self._support)
 
     def _stale(self, params: Mapping[str, Array], old: Weights) -> bytes:
         """For each step of the prologue, must it be done again?"""
