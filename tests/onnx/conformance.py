@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.watching import computed, watched
+
 # What is tested is what the code does now.
 os.environ["RLX_CACHE"] = "off"
 
@@ -44,7 +46,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """pass, unsupported (said when preparing), wrong (another result) or error."""
+    """pass, unsupported (said when preparing), wrong (another result), python (a call computed
+    outside native code) or error."""
 
     word: str
     reason: str = ""
@@ -207,7 +210,26 @@ def _compared(case: Case, prepared: Any) -> Verdict:
             _check(expected, list(prepared.run(given)), case)
         except AssertionError as error:
             return Verdict("wrong", _line(error))
-    return Verdict("pass")
+    _, seen = watched(prepared.run, case.data[0][0])
+    outside = [*computed(seen), *_foreign(case)]
+    return Verdict("python", ", ".join(outside)) if outside else Verdict("pass")
+
+
+def _foreign(case: Case) -> list[str]:
+    """The nodes that `rlx check` would not call native, lowered or folded."""
+    import onnx
+
+    from rlx.backends.base import find_backend
+    from rlx.onnx.checking import dispatched
+    from rlx.onnx.model import from_proto
+    from rlx.passes.context import Context
+    from rlx.passes.options import FusionOptions
+
+    model = from_proto(onnx.ModelProto.FromString(case.model))
+    read = model.specialised(case.data[0][0]) if model.is_static else model.whole()
+    context = Context.of(find_backend("cpu").target(), FusionOptions())
+    report = dispatched(model.reader, read.graph, context)
+    return [f"{r.name} is {r.path}" for r in (*report.of("host"), *report.of("missing"))]
 
 
 def _check(expected: Any, made: Any, case: Case) -> None:

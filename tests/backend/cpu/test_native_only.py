@@ -5,9 +5,7 @@ A custom op is the one exception; it is Python's own.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,40 +13,9 @@ import pytest
 
 import rlx
 from rlx import Dim, Graph, Shape, ops
+from tests.watching import CHECKS, READS, WAY_IN, watched
 
 F32 = np.float32
-WAY_IN = {"executable.py:__call__", "len", "rlx_model"}
-"""All that a call of plain arrays may enter: the method, and the native function it calls."""
-CHECKS = {
-    "executable.py", "program.py", "interface.py", "shape.py", "dim.py", "intervals.py", "dtype.py",
-    "entry.py", "table.py", "blocks.py", "pool.py", "_asarray.py", "_internal.py", "dataclasses.py",
-    "enum.py", "<frozen abc>", "<string>",
-}  # fmt: skip
-"""Where the functions are that check a call and mend it: dtypes, sizes, how arrays lie."""
-READS = {"infer_binding", "_match_leaf", "_solve", "checked_array"}
-"""What they use of the interpreter: reading the sizes of named dims off arrays."""
-
-
-def watched(call: Callable[..., Any], *given: Any) -> tuple[Any, list[str]]:
-    """The result, and the functions of Python and of C that were entered, in order."""
-    seen: list[str] = []
-
-    def note(frame: FrameType, event: str, what: Any) -> None:
-        if event == "call":
-            code = frame.f_code
-            seen.append(f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_name}")
-        elif event == "c_call":
-            seen.append(what.__name__)
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        made = call(*given)
-    finally:
-        sys.setprofile(before)
-    return made, seen[:-1]  # the last is setprofile itself
-
-
 def random(*dims: int, dtype: Any = F32) -> np.ndarray:
     return np.random.default_rng(7).normal(size=dims).astype(dtype)
 

@@ -1,0 +1,62 @@
+"""What Python does during a call: the profiler sees every function that is entered."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+WAY_IN = {"executable.py:__call__", "len", "rlx_model"}
+"""All that a call of plain arrays may enter: the method, and the native function it calls."""
+CHECKS = {
+    "executable.py", "program.py", "interface.py", "shape.py", "dim.py", "intervals.py", "dtype.py",
+    "entry.py", "table.py", "blocks.py", "pool.py", "_asarray.py", "_internal.py", "dataclasses.py",
+    "enum.py", "<frozen abc>", "<string>",
+}  # fmt: skip
+"""Where the functions are that check a call and mend it: dtypes, sizes, how arrays lie."""
+PLAIN = {
+    "rlx_model", "asarray", "array", "empty", "zeros", "tobytes", "items", "values", "get",
+    "append", "remove", "index", "upper", "move_to_end", "_abc_instancecheck", "__exit__",
+    "from_address", "addressof", "frombuffer", "bit_length", "HasField", "WhichOneof",
+    *dir(builtins),
+}  # fmt: skip
+"""C functions that look, lead in, or make arrays for results; none computes on them."""
+MODEL = {"onnx_backend.py", "running.py", "model.py", "values.py", "reader.py", "mir.py:outputs"}
+"""Where a model of ONNX has its inputs checked and its outputs named."""
+READS = {"infer_binding", "_match_leaf", "_solve", "checked_array"}
+"""What they use of the interpreter: reading the sizes of named dims off arrays."""
+
+
+def watched(call: Callable[..., Any], *given: Any) -> tuple[Any, list[str]]:
+    """The result, and the functions of Python and of C that were entered, in order."""
+    seen: list[str] = []
+
+    def note(frame: FrameType, event: str, what: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            seen.append(f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_name}")
+        elif event == "c_call":
+            seen.append(what.__name__)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        made = call(*given)
+    finally:
+        sys.setprofile(before)
+    return made, seen[:-1]  # the last is setprofile itself
+
+
+def computed(seen: list[str]) -> list[str]:
+    """What was entered beyond the way in and the checks of a call, in order."""
+    return [s for s in dict.fromkeys(seen) if not _is_check(s)]
+
+
+def _is_check(what: str) -> bool:
+    file, _, name = what.rpartition(":")
+    if not file:
+        return name in PLAIN
+    known = file in CHECKS or file in MODEL or what in MODEL
+    return known or (file == "interpret.py" and (name in READS or name.startswith("<")))
