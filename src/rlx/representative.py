@@ -6,7 +6,7 @@ for cheap is what the plan was made for. Every binding is right; this one is whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rlx.dim import Dim, DimLike, evaluate, symbols_of
 from rlx.extent import ceiling
@@ -21,15 +21,16 @@ def representative(symbols: Iterable[Dim]) -> dict[str, int]:
     return {name: _typical(*dim.bounds) for name, dim in named}
 
 
-def typical_size(dim: DimLike) -> int:
-    """The value of a dim expression at the representative sizes of its symbols.
+def typical_size(dim: DimLike, known: Mapping[str, int] | None = None) -> int:
+    """The value of a dim expression at the representative sizes of its symbols, or at those that
+    are `known`.
 
     What is measured counts as the most it can be.
     """
     if not isinstance(dim, Dim):
         return dim
     most = ceiling(dim)
-    return evaluate(most, representative(symbols_of([most])))
+    return evaluate(most, {**representative(symbols_of([most])), **(known or {})})
 
 
 def _typical(low: int | None, high: int | None) -> int:

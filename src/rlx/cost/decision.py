@@ -16,6 +16,22 @@ from rlx.dtype import DType
 from rlx.ir.mir import Node
 
 
+KINDS = {
+    "rule": "an identity that rewrote the graph",
+    "lowering": "an op spelled in simpler ones, as the target has no kernel for it",
+    "fusion": "several nodes as one kernel",
+    "kernel": "which kernel runs a step, or why a kernel is not there",
+    "layout": "where the elements of a value lie, and whether they are copied",
+    "in_place": "a result written over an operand that nobody reads any more",
+    "phase": "work done when parameters are set, instead of on every call",
+    "precision": "the dtype that arithmetic is done in",
+    "schedule": "how the work of a kernel is shared out",
+    "cut": "where a call leaves native code",
+    "import": "what reading the model settled",
+}
+"""Every sort of decision."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One choice: what was considered where, the verdict, why, and what it should save."""
@@ -33,6 +49,8 @@ class Decision:
     launches_saved: int = 0
     is_reversible: bool = True
     """Can `force` turn it around? Not where the other way would be wrong or impossible."""
+    kind: str = "fusion"
+    """What sort of choice it is, of `KINDS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +72,22 @@ class Candidate:
 class DecisionLog:
     """The decisions of one compile, in order. Asking twice about the same nodes is asking once."""
 
-    def __init__(self, target: Target, force: Mapping[str, bool] | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        force: Mapping[str, bool] | None = None,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
         self.target = target
-        self.terms = Terms(target)
+        self.terms = Terms(target, sizes=sizes)
         self._force = dict(force or {})
         self._identities = Identities()
         self._decisions: dict[str, Decision] = {}
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        return tuple(self._decisions.values())
+        """What was decided, the rules that fired apart: those are in a compile's `rewrites`."""
+        return tuple(d for d in self._decisions.values() if d.kind != "rule")
 
     @property
     def unused_force(self) -> tuple[str, ...]:
@@ -81,9 +105,15 @@ class DecisionLog:
             benefit.launches_saved,
         ))  # fmt: skip
 
-    def choose(self, what: str, nodes: Sequence[Node], verdict: bool, reason: str) -> Decision:
+    def choose(
+        self, what: str, nodes: Sequence[Node], verdict: bool, reason: str, *, kind: str = "fusion"
+    ) -> Decision:
         """A choice that is not the gate's but could go either way: `force` may turn it."""
-        return self._record(nodes, Decision("", what, (), verdict, reason))
+        return self._record(nodes, Decision("", what, (), verdict, reason, kind=kind))
+
+    def rewrites(self, rule: str, identity: str, node: Node) -> Decision:
+        """A rule that applies at `node`: taken, unless `force` says otherwise."""
+        return self._record((node,), Decision("", rule, (), True, identity, kind="rule"))
 
     def note(
         self,
@@ -95,16 +125,19 @@ class DecisionLog:
         predicted_ns: float = 0.0,
         bytes_saved: int = 0,
         launches_saved: int = 0,
+        kind: str = "fusion",
     ) -> Decision:
         """Something settled by necessity: recorded, not reversible."""
         given = (nodes,) if isinstance(nodes, Node) else nodes
         return self._record(given, Decision(
-            "", what, (), verdict, reason, predicted_ns, bytes_saved, launches_saved, False
+            "", what, (), verdict, reason, predicted_ns, bytes_saved, launches_saved, False, kind
         ))  # fmt: skip
 
-    def refuse(self, what: str, nodes: Node | Sequence[Node], reason: str) -> Decision:
+    def refuse(
+        self, what: str, nodes: Node | Sequence[Node], reason: str, *, kind: str = "fusion"
+    ) -> Decision:
         """A change that was in sight and is not possible."""
-        return self.note(what, nodes, False, reason)
+        return self.note(what, nodes, False, reason, kind=kind)
 
     def gain_ns(self, candidate: Candidate) -> float:
         """What a candidate should save: the gate's score at the bandwidth of the cache that holds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rlx import attrs as attributes
@@ -29,10 +29,16 @@ class ComputeProfile:
 
 
 class Terms:
-    """The terms of nodes on one target, at representative sizes, remembered."""
+    """The terms of nodes on one target, remembered: at the sizes given for named dims, or else at
+    representative ones."""
 
-    def __init__(self, target: Target, syncs: frozenset[str] = frozenset()) -> None:
-        self.target = target
+    def __init__(
+        self,
+        target: Target,
+        syncs: frozenset[str] = frozenset(),
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        self.target, self._known = target, sizes
         self._syncs = target.syncs | syncs
         self._per_call: dict[Node, bool] = {}
         self._layouts: dict[Node, Layout | None] = {}
@@ -86,7 +92,7 @@ class Terms:
         found = self._flops.get(key)
         if found is None:
             flops = node.decl.flops(shapes, node.shapes, node.attrs)
-            found = self._flops[key] = typical_size(flops)
+            found = self._flops[key] = typical_size(flops, self._known)
         return found
 
     # -- facts about values ------------------------------------------------------------------------
@@ -95,7 +101,7 @@ class Terms:
         """The size of a value, at representative sizes of its dims."""
         found = self._sizes.get(shape)
         if found is None:
-            found = self._sizes[shape] = typical_size(shape.size_bytes)
+            found = self._sizes[shape] = typical_size(shape.size_bytes, self._known)
         return found
 
     def is_per_call(self, node: Node) -> bool:

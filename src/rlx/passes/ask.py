@@ -17,7 +17,8 @@ from rlx.passes.rewrite import Match, sketch
 def accepts(match: Match, facts: Facts, ctx: Context) -> bool:
     """Does the target have what the match makes, and is it worth making?"""
     drawn = sketch(match, facts)
-    if not _is_available(drawn, ctx):
+    if reason := _why_missing(drawn, ctx):
+        ctx.log.refuse(match.what, match.removed, reason, kind="kernel")
         return False
     if match.is_free:
         return ctx.log.choose(
@@ -43,10 +44,15 @@ def _total(terms: Terms, nodes: Sequence[Node], outputs: Sequence[Node]) -> Grap
     return sum(map(terms.of, nodes), terms.readback(outputs))
 
 
-def _is_available(drawn: Graph, ctx: Context) -> bool:
-    """Is every node a kernel of the target's own that the policy does not rule out?"""
-    return all(
-        ctx.target.claim(node).is_native and ctx.dispatch.prefer(node.op)[0] != "common"
-        for node in drawn.order()
-        if not node.is_leaf and node.op != "item"
-    )
+def _why_missing(drawn: Graph, ctx: Context) -> str | None:
+    """Why a node of it is no kernel of the target's own, or is ruled out; None if all are."""
+    for node in drawn.order():
+        if node.is_leaf or node.op == "item":
+            continue
+        claim = ctx.target.claim(node)
+        if not claim.is_native:
+            return claim.reason
+        preference, why = ctx.dispatch.prefer(node.op)
+        if preference == "common":
+            return f"{node.op} runs as its lowering: {why}"
+    return None

@@ -125,7 +125,7 @@ def require_legal(graph: Graph, ctx: Context) -> Graph:
         if not claim.is_native:
             raise _unsupported(node, claim.reason, ctx)
         if node.op == "custom":
-            ctx.log.note("cut", node, True, CUT)
+            ctx.log.note("cut", node, True, CUT, kind="cut")
     return graph
 
 
@@ -164,7 +164,7 @@ def _round(graph: Graph, chosen: Mapping[Node, str], ctx: Context) -> Graph:
     for node in graph.order():
         if node in chosen:
             made[node] = _lowered(new, node, [made[i][0] for i in node.inputs])
-            ctx.log.note("lower", node, True, chosen[node])
+            ctx.log.note("lower", node, True, chosen[node], kind="lowering")
         elif node.op == "item" and node.inputs[0] in chosen:
             made[node] = (made[node.inputs[0]][node.attrs["index"]],)
             new.add_origins(made[node][0], node.origins)

@@ -115,5 +115,5 @@ def _counts(graph: Graph) -> Counter[str]:
 def _missed(decisions: Iterable[Decision]) -> Iterator[Missed]:
     """Refused fusions, each once, in the order they were considered."""
     for d in dict.fromkeys(decisions):
-        if d.what.startswith("fuse_") and not d.verdict:
+        if d.kind == "fusion" and d.what.startswith("fuse_") and not d.verdict:
             yield Missed(d.what, ", ".join(d.where[:1]), d.reason, hint_for(d.reason))

@@ -15,10 +15,11 @@ from rlx.rules.engine import rewrite, ruleset
 
 def simplify(graph: Graph, context: Context) -> Graph:
     """`graph` with every rule applied that applies; the context keeps each firing and miss."""
-    return rewrite(graph, ruleset(all_rules()), context.rewrites)
+    return rewrite(graph, ruleset(all_rules()), context.rewrites, ask=context.log.rewrites)
 
 
 def tidy(graph: Graph, context: Context) -> Graph:
     """Simplify after lowering: what the target has no kernel for does not come back."""
     is_native = lambda node: dispatch(node, context).path == "native"
-    return rewrite(graph, ruleset(plain_rules()), context.rewrites, is_native)
+    rules = ruleset(plain_rules())
+    return rewrite(graph, rules, context.rewrites, is_native, context.log.rewrites)

@@ -21,6 +21,8 @@ from rlx.rules.match import ANYTHING, Env, Guard, Patterns, guard_of, matches, p
 
 Uses: TypeAlias = Callable[[Node], int]
 Allows: TypeAlias = Callable[[Node], bool]
+Ask: TypeAlias = Callable[[str, str, Node], Any]
+"""Rule, identity and node → the decision: something with an `id` and a `verdict`."""
 MAX_CHAIN = 1000
 """Firings one after the other from one node; rules that need more do not end."""
 MAX_SWEEPS = 16
@@ -74,6 +76,8 @@ class Fired:
     identity: str
     before: str
     after: str
+    id: str = ""
+    """Names this firing for `force`; stable like the id of any decision."""
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.before} -> {self.after}  ({self.identity})"
@@ -200,16 +204,21 @@ def _anything(node: Node) -> bool:
 
 
 def rewrite(
-    graph: Graph, rules: Ruleset, log: list[Event] | None = None, allows: Allows = _anything
+    graph: Graph,
+    rules: Ruleset,
+    log: list[Event] | None = None,
+    allows: Allows = _anything,
+    ask: Ask | None = None,
 ) -> Graph:
     """`graph` with `rules` applied bottom-up until none applies; nothing else is kept.
 
-    A replacement that holds a node which is not allowed is not taken. Rules that ask how often a
+    A replacement that holds a node which is not allowed is not taken, nor one that `ask` has a
+    verdict against. Rules that ask how often a
     node is read are told the truth of the graph they are given, so the sweep is repeated while
     such a rule met a shared node and something has changed since.
     """
     for _ in range(MAX_SWEEPS):
-        sweep = _Sweep(graph, rules, allows)
+        sweep = _Sweep(graph, rules, allows, ask)
         graph = sweep.result()
         if log is not None:
             log += [*sweep.fired, *sweep.missed]
@@ -221,8 +230,9 @@ def rewrite(
 class _Sweep:
     """Nodes of the new graph move forward, one step at a time, until nothing applies."""
 
-    def __init__(self, old: Graph, rules: Ruleset, allows: Allows) -> None:
+    def __init__(self, old: Graph, rules: Ruleset, allows: Allows, ask: Ask | None = None) -> None:
         self.old, self.rules, self.new, self.allows = old, rules, old.successor(), allows
+        self.ask = ask
         self.fired: list[Event] = []
         self.missed: list[Missed] = []
         self.has_met_shared = False
@@ -254,7 +264,7 @@ class _Sweep:
     def _body(self, value: Any) -> Any:
         if not isinstance(value, Graph):
             return value
-        return rewrite(value, self.rules, self.fired, self.allows)
+        return rewrite(value, self.rules, self.fired, self.allows, self.ask)
 
     def uses(self, node: Node) -> int:
         """How often `node` is read; a node that a rule has just made is read once."""
@@ -307,7 +317,9 @@ class _Sweep:
         for candidate, patterns in self._candidates(node):
             made = _step(candidate, patterns, node, self.uses, self.missed)
             if made is not None and self._is_allowed(made):
-                return self._record(candidate, node, made)
+                asked = self.ask and self.ask(candidate.name, candidate.identity, node)
+                if asked is None or asked.verdict:
+                    return self._record(candidate, node, made, asked.id if asked else "")
         return None
 
     def _candidates(self, node: Node) -> list[tuple[Rule, Patterns]]:
@@ -335,8 +347,8 @@ class _Sweep:
             stack += fresh
         return True
 
-    def _record(self, by: Rule, node: Node, made: Node) -> Node:
-        self.fired.append(Fired(by.name, by.identity, node.label, made.label))
+    def _record(self, by: Rule, node: Node, made: Node, id_: str) -> Node:
+        self.fired.append(Fired(by.name, by.identity, node.label, made.label, id_))
         self._by[node] = by.name
         self._carry(node, made, Origin("rule", by.name))
         return made
