@@ -6,6 +6,7 @@ whatever it decides goes to the context's log as a value.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -44,6 +45,16 @@ PASSES: tuple[Pass, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """When a pass ran, by the monotonic clock, and the nodes that it left."""
+
+    name: str
+    start_ns: int
+    stop_ns: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CompileResult:
     """What a compile gives: the plan, what was fused, and every decision."""
 
@@ -53,6 +64,8 @@ class CompileResult:
     rewrites: tuple[Event, ...] = ()
     """Every rule that fired, or nearly did."""
     options: FusionOptions = field(default_factory=FusionOptions)
+    timings: tuple[Timing, ...] = field(default=(), compare=False, repr=False)
+    """What each pass took; nothing where the program was kept from another compile."""
 
     @property
     def has_dynamic_dims(self) -> bool:
@@ -131,21 +144,38 @@ class CompilePipeline:
         """Run the passes, plan the memory, check the plan."""
         graph = _given(module, MirModule).graph
         context = Context.of(self.target, self.options)
+        clock = _Clock()
         for run in PASSES:
             made = run(graph, context)
             if made is not graph:
                 verify(made)
                 _require_same_interface(run, module.graph, made)
             graph = made
+            clock.lap(run.__name__, len(graph.nodes))
         if context.log.unused_force:
             unused = ", ".join(context.log.unused_force)
             raise Error(f"{module.name}: force names no decision that can be reversed: {unused}.")
         report = FusionReport.analyze(module.graph, graph, context.log.decisions)
         if self.assert_fusion_clean and not report.is_clean:
             raise Error(f"{module.name}: fusion is not clean.\n{report}")
+        clock.lap("report", len(graph.nodes))
         lir = _planned(graph, self.target, self.options, self.alignment)
-        events = tuple(context.rewrites)
-        return CompileResult(lir, report, context.log.decisions, events, self.options)
+        clock.lap("plan", len(graph.nodes))
+        events, laps = tuple(context.rewrites), tuple(clock.laps)
+        return CompileResult(lir, report, context.log.decisions, events, self.options, laps)
+
+
+class _Clock:
+    """Laps from one pass to the next. Nothing that a compile makes depends on them."""
+
+    def __init__(self) -> None:
+        self.laps: list[Timing] = []
+        self._since = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+    def lap(self, name: str, nodes: int) -> None:
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self.laps.append(Timing(name, self._since, now, nodes))
+        self._since = now
 
 
 def cannot_compile(model: Any) -> Error:

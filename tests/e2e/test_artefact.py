@@ -145,7 +145,7 @@ def test_a_session_finds_in_memory_and_on_disk(tmp_path: Path) -> None:
     assert c.fusion == a.fusion
     assert c.explain() == a.explain()
     assert c.memory(n=5) == a.memory(n=5)
-    assert c.profile == a.profile
+    assert c.io_profile == a.io_profile
 
 
 def test_a_request_is_all_that_a_compile_depends_on() -> None:

@@ -31,7 +31,7 @@ class Context:
     ) -> Context:
         """A fresh context with an empty log."""
         chosen, asked = Target.of(target), options or FusionOptions()
-        return cls(chosen, asked, DecisionLog(chosen, asked.force))
+        return cls(chosen, asked, DecisionLog(chosen, asked.force, asked.sizes))
 
     @property
     def limits(self) -> FusionLimits:

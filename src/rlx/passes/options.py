@@ -54,6 +54,31 @@ def _op_names(what: str, given: Collection[str]) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Precision:
+    """What products are carried out in: "bf16", or "int8", whose weights are bytes with one scale
+    for each output, or with `block`, for each so many of its weights."""
+
+    dtype: Literal["bf16", "int8"]
+    block: int | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Precision:
+        """Of "bf16", "int8" or "int8:block=32"."""
+        name, _, more = text.partition(":")
+        key, _, value = more.partition("=")
+        if name == "bf16" and ":" not in text:
+            return cls("bf16")
+        if name == "int8" and ":" not in text:
+            return cls("int8")
+        if name == "int8" and key == "block" and value.isdecimal() and int(value) > 0:
+            return cls("int8", int(value))
+        raise Error(
+            f"precision {text!r} is none that rlx has. Use 'bf16', 'int8', or 'int8:block=N' with "
+            "N weights to a scale; without it everything is computed in the model's own dtypes."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class FusionOptions:
     """How fusion is to go: off, within other limits, dispatched otherwise, with forced verdicts."""
 
@@ -63,12 +88,23 @@ class FusionOptions:
     dispatch: DispatchPolicy | None = None
     force: Mapping[str, bool] = field(default_factory=dict[str, bool])
     """Decision id → the verdict it gets, instead of the gate's."""
+    precision: str | None = None
+    """What f32 products are carried out in, as `Precision.of` reads it; None leaves them."""
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Named dim → the size at which costs are weighed, instead of a representative one."""
 
     def __post_init__(self) -> None:
+        if self.precision is not None:
+            Precision.of(self.precision)
         for key, verdict in self.force.items():
             if not isinstance(verdict, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise Error(f"FusionOptions: force[{key!r}] is {verdict!r}. Use True or False.")
+        for name, size in self.sizes.items():
+            is_size = isinstance(size, int) and not isinstance(size, bool) and size >= 0  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not is_size:
+                raise Error(f"FusionOptions: sizes[{name!r}] is {size!r}. Use a size, such as 64.")
         object.__setattr__(self, "force", MappingProxyType(dict(self.force)))
+        object.__setattr__(self, "sizes", MappingProxyType(dict(self.sizes)))
 
     @property
     def policy(self) -> DispatchPolicy:
@@ -86,6 +122,8 @@ class FusionOptions:
                 f"common={sorted(policy.force_common)}",
                 f"native={sorted(policy.force_native)}",
                 f"force={sorted(self.force.items())}",
+                f"precision={self.precision}",
+                *([f"sizes={sorted(self.sizes.items())}"] if self.sizes else []),
             ]
         )
 

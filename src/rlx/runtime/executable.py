@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from rlx.backends.base import Backend, Program
 from rlx.dim import Dim
-from rlx.errors import Error, OutOfMemoryError
+from rlx.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.ir.interpret import mismatch
 from rlx.op import Array
 from rlx.runtime.interface import Leaf
@@ -24,9 +24,15 @@ if TYPE_CHECKING:
 
     from rlx.cost.decision import Decision
     from rlx.cost.gate import GraphIoProfile
+    from rlx.explain.kernels import KernelTimes
     from rlx.ir.lir import LirModule
     from rlx.passes.report import FusionReport
     from rlx.pipeline import CompileResult
+    from rlx.runtime.spans import Timed
+    from rlx.runtime.trace import Trace
+
+Inputs: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
+"""Arrays by name, or in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,11 @@ class Executable:
         return {n.name: n.shape for n in self._interface.params}
 
     @property
+    def missing_params(self) -> tuple[str, ...]:
+        """The weights that have no value yet."""
+        return tuple(n.name for n in self._interface.params if n.name not in self._given)
+
+    @property
     def result(self) -> CompileResult:
         """What the compile gave; of a program that was kept, its account is read now."""
         if isinstance(self._result, Record):
@@ -106,7 +117,7 @@ class Executable:
         return self.result.decisions
 
     @property
-    def profile(self) -> GraphIoProfile:
+    def io_profile(self) -> GraphIoProfile:
         """What one call costs in launches, syncs and bytes, as the target counts them."""
         from rlx.cost.profile import profile_graph_io
 
@@ -122,6 +133,46 @@ class Executable:
         from rlx.explain.text import explain
 
         return explain(self.result)
+
+    def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
+        """How long each kernel takes on these inputs, beside what the machine could do. The
+        kernels are timed in a build of their own: this one stays as it is."""
+        from rlx.explain.kernels import profile
+
+        return profile(self, inputs, seconds=seconds)
+
+    def trace(self, inputs: Inputs, *, calls: int = 3) -> Trace:
+        """Compile passes, and some calls kernel by kernel and thread by thread, as a file that
+        Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
+        from rlx.runtime.trace import trace
+
+        return trace(self, inputs, calls=calls)
+
+    def timed(self) -> tuple[Timed, Any]:
+        """The program in a build that keeps times, and its weights."""
+        make = getattr(self._backend, "timed", None)
+        if make is None:
+            name = self._backend.name if self._backend else "this target"
+            raise UnsupportedError(f"{name} does not time its kernels. Use target='cpu'.")
+        self._ready()
+        program: Timed = make(self.lir)
+        return program, program.prepare(self._given, None)
+
+    def arrays(self, inputs: Inputs) -> list[Array]:
+        """Inputs in order, given by name or in order, as they are run."""
+        names = list(self.inputs)
+        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs))
+        if len(given) != len(inputs):
+            raise self._error(f"takes {len(names)} inputs ({_listed(names)}), got {len(inputs)}.")
+        self._check_names("input", given, names)
+        missing = [n for n in names if n not in given]
+        if missing:
+            raise self._error(f"no value for {_listed(missing)}. Inputs: {_listed(names)}.")
+        return [as_array(given[n], f"input {n!r}") for n in names]
+
+    def sizes(self, inputs: Inputs) -> dict[str, int]:
+        """The sizes of named dims that these inputs have."""
+        return self._interface.bind(self._given, self.arrays(inputs))
 
     def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
         """Write a `.rlx` file, which `rlx.load` opens without compiling; with its weights, unless
@@ -166,8 +217,8 @@ class Executable:
 
     def _ready(self) -> WeightSet:
         if self._weights is None:
-            missing = [n for n in self.params if n not in self._given]
-            raise self._error(f"params have no value yet: {_listed(missing)}. Call set_params.")
+            missing = _listed(self.missing_params)
+            raise self._error(f"params have no value yet: {missing}. Call set_params.")
         return self._weights
 
     # -- calls ---------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def _options(options: FusionOptions) -> dict[str, Any]:
         "dispatch": policy
         and [policy.mode, sorted(policy.force_common), sorted(policy.force_native)],
         "force": dict(options.force),
+        "sizes": dict(options.sizes),
     }
 
 
@@ -114,6 +115,7 @@ def _restored_options(held: dict[str, Any]) -> FusionOptions:
         limits and FusionLimits(**limits),
         dispatch and DispatchPolicy(*dispatch),
         held["force"],
+        sizes=held["sizes"],
     )
 
 

@@ -1,0 +1,128 @@
+"""Where the time goes, as a trace: compile passes, and calls kernel by kernel, thread by thread.
+
+The form is that of Chrome's trace events, which Perfetto (ui.perfetto.dev) reads as well. Times
+are of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlx._version import __version__
+from rlx.runtime.spans import Run
+
+if TYPE_CHECKING:
+    from rlx.ir.mir import Node
+    from rlx.pipeline import CompileResult
+    from rlx.runtime.executable import Executable, Inputs
+
+COMPILE, CALLS = 1, 2
+"""The two processes that a trace shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that took time."""
+
+    name: str
+    category: str
+    process: int
+    thread: int
+    start_ns: int
+    stop_ns: int
+    args: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Events of a compile and of some calls."""
+
+    name: str
+    target: str
+    events: tuple[Event, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON of the trace-event format; times from the first event on, in microseconds."""
+        first = min((e.start_ns for e in self.events), default=0)
+        return {
+            "traceEvents": [*self._names(), *(_json(e, first) for e in self.events)],
+            "displayTimeUnit": "ns",
+            "otherData": {"model": self.name, "target": self.target, "rlx": __version__},
+        }
+
+    def _names(self) -> Iterator[dict[str, Any]]:
+        seen = dict.fromkeys((e.process, e.thread) for e in self.events)
+        titles = {COMPILE: f"compile {self.name}", CALLS: f"run {self.name}"}
+        for process in dict.fromkeys(p for p, _ in seen):
+            yield _named("process_name", process, 0, titles[process])
+        for process, thread in sorted(seen):
+            yield _named("thread_name", process, thread, _thread_name(process, thread))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file, all of it or nothing."""
+        target = Path(path)
+        beside = target.with_name(f"{target.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            beside.write_text(json.dumps(self.as_dict()), encoding="utf-8")
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
+    """What `exe` did to be compiled, and what it does in some calls on `inputs`.
+
+    The kernels are those of a build that keeps times; making it is part of the trace.
+    """
+    arrays = exe.arrays(inputs)
+    result = exe.result
+    begun = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    program, weights = exe.timed()
+    ready = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    program.run_timed(weights, arrays)
+    runs = [program.run_timed(weights, arrays) for _ in range(calls)]
+    events = [
+        *_passes(result),
+        Event("make native code that keeps times", "codegen", COMPILE, 0, begun, ready),
+        *(e for i, run in enumerate(runs) for e in _call(i, run, program.steps)),
+    ]
+    return Trace(exe.name, exe.lir.target.name, tuple(events))
+
+
+def _passes(result: CompileResult) -> Iterator[Event]:
+    for t in result.timings:
+        yield Event(t.name, "pass", COMPILE, 0, t.start_ns, t.stop_ns, (("nodes", t.nodes),))
+
+
+def _call(number: int, run: Run, steps: tuple[Node, ...]) -> Iterator[Event]:
+    lost = (("parts without a place in the log", run.lost),) if run.lost else ()
+    yield Event(f"call {number + 1}", "call", CALLS, 0, run.start_ns, run.stop_ns, lost)
+    for span in run.spans:
+        node = steps[span.step]
+        args = ("step", span.step), ("op", node.op), ("shape", str(node.shape))
+        yield Event(node.label, "kernel", CALLS, 1 + span.thread, span.start_ns, span.stop_ns, args)
+
+
+def _json(event: Event, first: int) -> dict[str, Any]:
+    return {
+        "name": event.name, "cat": event.category, "ph": "X", "pid": event.process,
+        "tid": event.thread, "ts": (event.start_ns - first) / 1e3,
+        "dur": (event.stop_ns - event.start_ns) / 1e3, "args": dict(event.args),
+    }  # fmt: skip
+
+
+def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _thread_name(process: int, thread: int) -> str:
+    if process == COMPILE:
+        return "passes"
+    return "calls" if thread == 0 else f"thread {thread}"
