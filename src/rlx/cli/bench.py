@@ -1,63 +1,83 @@
-"""`rlx bench FILE`: how long a call takes, beside onnxruntime if asked."""
+"""`rlx bench MODEL`: how long a call takes, beside onnxruntime if asked."""
 
 from __future__ import annotations
 
-import argparse
+import enum
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
+import typer
 
-from rlx.cli import inputs
-from rlx.cli.run import compiled, positive
+from rlx.cli import options
+from rlx.cli.progress import progress
 from rlx.errors import Error
-from rlx.op import Array
 
+if TYPE_CHECKING:
+    from rlx.op import Array
+
+EXAMPLE = "rlx bench model.onnx --against onnxruntime --threads 1"
 ROUND_S = 0.05
 """One turn of a contender; turns alternate, so that what slows the machine slows both."""
 Call = Callable[[], Any]
 
 
-def main(arguments: list[str]) -> int:
-    """Prints the median of each contender, and the ratio of rounds."""
-    parser = argparse.ArgumentParser(
-        "rlx bench",
-        description="Times calls of a model, in turns with another runtime if one is named.",
-        epilog="example: rlx bench model.onnx --against onnxruntime --threads 1",
-    )
-    parser.add_argument("model", help="an .onnx file")
-    parser.add_argument("--against", choices=["onnxruntime"], help="another runtime, in turns")
-    parser.add_argument("--target", help="such as cpu (native code, if it is there)")
-    parser.add_argument("--threads", type=positive, help="cores that calls may use (all)")
-    parser.add_argument("--rounds", type=positive, default=20, help="turns of each (20)")
-    inputs.add_options(parser)
-    args = parser.parse_args(arguments)
-    exe = compiled(args)
-    given = inputs.inputs_of(exe, args)
+class Rival(enum.Enum):
+    """A runtime to take turns with."""
+
+    ONNXRUNTIME = "onnxruntime"
+
+
+def verb(
+    model: options.ModelFile,
+    against: Annotated[
+        Rival | None, typer.Option("--against", help="Another runtime, in turns; for .onnx files.")
+    ] = None,
+    target: options.RunOn = None,
+    threads: options.Threads = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each.")] = 20,
+    files: options.InputFiles = None,
+    params: options.ParamFiles = None,
+    dims: options.Sizes = None,
+    seed: options.Seed = 0,
+    is_json: options.Json = False,
+) -> int:
+    """Time calls of a model, in turns with another runtime if one is named.
+
+    Each round is the median of calls in 50 ms. Alternating, whatever slows the machine slows both.
+    """
+    from rlx.cli import inputs, models
+
+    if against and not model.endswith(".onnx"):
+        raise typer.BadParameter(f"onnxruntime runs no {model}", param_hint="--against")
+    wanted = inputs.Wanted.of(files, params, dims, seed)
+    exe = models.compiled(model, target, threads, wanted)
+    given = inputs.inputs_of(exe, wanted)
     arrays = list(given.values())
     calls: dict[str, Call] = {"rlx": lambda: exe(*arrays)}
-    if args.against:
-        other = _onnxruntime(args, given)
-        calls[args.against] = other
-        print(_difference(exe.run(given), other()))
-    _report(_timed(calls, args.rounds))
+    difference = None
+    if against:
+        other = calls[against.value] = _onnxruntime(model, threads, given)
+        difference = _difference(exe.run(given), other())
+    found = _timed(calls, rounds)
+    if is_json:
+        options.print_json({"model": model, "difference": difference, **_facts(found)})
+    else:
+        _report(found, difference)
     return 0
 
 
-def _onnxruntime(args: argparse.Namespace, given: Mapping[str, Array]) -> Call:
+def _onnxruntime(model: str, threads: int | None, given: Mapping[str, Array]) -> Call:
     try:
         import onnxruntime  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise Error("onnxruntime is not installed: pip install onnxruntime.") from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = args.threads or 0
-    options.log_severity_level = 4
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = threads or 0
+    settings.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(
-            args.model, options, providers=["CPUExecutionProvider"]
-        )
+        session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
         feeds = dict(given)
         session.run(None, feeds)
     except Exception as error:  # its own errors have no common base
@@ -65,25 +85,29 @@ def _onnxruntime(args: argparse.Namespace, given: Mapping[str, Array]) -> Call:
     return lambda: session.run(None, feeds)
 
 
-def _difference(ours: Mapping[str, Array], theirs: list[Array]) -> str:
+def _difference(ours: Mapping[str, Array], theirs: list[Array]) -> float:
     """The largest difference of any output."""
+    import numpy as np
+
     most = 0.0
     for (name, a), b in zip(ours.items(), theirs):
         if a.shape != np.shape(b):
             raise Error(f"output {name!r} is {a.shape}, onnxruntime's is {np.shape(b)}")
         if a.size:
             most = max(most, float(np.nanmax(np.abs(a.astype(np.float64) - b))))
-    return f"outputs differ by at most {most:.3g}"
+    return most
 
 
 def _timed(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of a call, the median of each round."""
     found: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds + 1):
-        for name, call in calls.items():
-            took = _round(call)
-            if number:  # the first is for warming up
-                found[name].append(took)
+    with progress("timing", rounds + 1) as step:
+        for number in range(rounds + 1):
+            for name, call in calls.items():
+                took = _round(call)
+                if number:  # the first is for warming up
+                    found[name].append(took)
+            step()
     return found
 
 
@@ -97,11 +121,30 @@ def _round(call: Call) -> float:
     return statistics.median(times)
 
 
-def _report(found: Mapping[str, list[float]]) -> None:
-    for name, times in found.items():
-        low, middle, high = (float(np.percentile(times, q)) for q in (25, 50, 75))
-        print(f"{name:12} {middle:9.3f} ms  (quartiles {low:.3f} to {high:.3f})")
-    if len(found) == 2:
-        ours, theirs = found.values()
-        ratio = statistics.median(a / b for a, b in zip(ours, theirs))
-        print(f"rlx takes {ratio:.2f} of the other's time; below 1 is faster")
+def _facts(found: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Milliseconds of a call: the quartiles of the rounds, and the median ratio of two."""
+    ends = {"low_ms": 0.25, "median_ms": 0.5, "high_ms": 0.75}
+    told: dict[str, Any] = {
+        name: {end: _quantile(times, q) for end, q in ends.items()} for name, times in found.items()
+    }
+    if len(found) < 2:
+        return {"times": told}
+    ours, theirs = found.values()
+    return {"times": told, "ratio": statistics.median(a / b for a, b in zip(ours, theirs))}
+
+
+def _quantile(times: list[float], q: float) -> float:
+    import numpy as np
+
+    return float(np.quantile(times, q))
+
+
+def _report(found: Mapping[str, list[float]], difference: float | None) -> None:
+    facts = _facts(found)
+    if difference is not None:
+        print(f"outputs differ by at most {difference:.3g}")
+    for name, t in facts["times"].items():
+        quartiles = f"(quartiles {t['low_ms']:.3f} to {t['high_ms']:.3f})"
+        print(f"{name:12} {t['median_ms']:9.3f} ms  {quartiles}")
+    if "ratio" in facts:
+        print(f"rlx takes {facts['ratio']:.2f} of the other's time; below 1 is faster")

@@ -1,107 +1,140 @@
-"""`rlx check FILE`: what of a model runs natively, what is lowered, and what is missing."""
+"""`rlx check MODEL`: what of a model runs natively, what is lowered, and what is missing."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlx.backends.base import BUILT_IN, find_backend
-from rlx.cli import inputs
-from rlx.cost.target import FusionTarget, Target
+from rlx.cli import options
 from rlx.errors import Error
-from rlx.onnx.checking import PATHS, Report, dispatched, failed, unknown
-from rlx.onnx.files import ModelFile
-from rlx.onnx.model import Model, Read, model_of, reader_of
-from rlx.onnx.running import Specialising
-from rlx.passes.context import Context
-from rlx.passes.options import FusionOptions
-from rlx.pipeline import CompilePipeline
-from rlx.runtime.session import Session
+
+if TYPE_CHECKING:
+    from rlx.cli.inputs import Wanted
+    from rlx.onnx.checking import Report
+    from rlx.onnx.model import Model
+    from rlx.passes.context import Context
+
+EXAMPLE = "rlx check model.onnx --target cuda"
 
 
-def main(arguments: list[str]) -> int:
-    """Exit 0 if the target runs the model, 1 if not."""
-    parser = argparse.ArgumentParser(
-        "rlx check",
-        description="Says what of an ONNX model runs natively, what is lowered to simpler ops, "
-        "and what is missing, by the names of its nodes. Exit 1 if it cannot run.",
-        epilog="example: rlx check model.onnx --target cuda",
-    )
-    parser.add_argument("model", help="an .onnx file")
-    parser.add_argument("--target", default="cpu", choices=[t.value for t in FusionTarget])
-    parser.add_argument("--json", action="store_true", help="every node, as JSON")
-    inputs.add_options(parser)
-    args = parser.parse_args(arguments)
-    found = _examined(args)
-    print(_json(args, *found) if args.json else _text(args, *found))
-    return 1 if found[0].count("missing") else 0
+def verb(
+    model: options.ModelFile,
+    target: options.PlannedFor = "cpu",
+    files: options.InputFiles = None,
+    dims: options.Sizes = None,
+    seed: options.Seed = 0,
+    is_json: options.Json = False,
+) -> int:
+    """Say what of a model runs natively, what is lowered to simpler ops, and what is missing.
+
+    By the names of its nodes. Exit 1 if the target cannot run it.
+    """
+    from rlx.cli.inputs import Wanted
+
+    report, found = _examined(model, target, Wanted.of(files, None, dims, seed))
+    if is_json:
+        options.print_json(_facts(model, target, report, found))
+    else:
+        print(_text(model, target, report, found))
+    return 1 if report.count("missing") else 0
 
 
-def _examined(args: argparse.Namespace) -> tuple[Report, Model | None]:
+def _examined(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | None]:
+    if path.lower().endswith(".onnx"):
+        return _examined_file(path, target, wanted)
+    from rlx.ir.hir import HirModule
+    from rlx.ir.mir import Graph
+    from rlx.loading import load
+    from rlx.onnx.checking import dispatched_graph
+    from rlx.runtime.bundle import Bundle
+    from rlx.runtime.executable import Executable
+
+    found = load(path)
+    if isinstance(found, Executable):
+        raise Error(f"{path} is compiled already, for {found.lir.target.name}: rlx run {path}")
+    held = found.graph if isinstance(found, Bundle) else found
+    module = held.lower() if isinstance(held, HirModule) else held
+    graph = module if isinstance(module, Graph) else module.graph
+    return _compiled(dispatched_graph(graph, _context(target)), held, target), None
+
+
+def _examined_file(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | None]:
     """All unknown operators at once; else the first thing that goes wrong, if any does."""
-    reader = reader_of(ModelFile.open(args.model))
+    from rlx.cli.models import read_of
+    from rlx.onnx.checking import Report, dispatched, failed, unknown
+    from rlx.onnx.files import ModelFile
+    from rlx.onnx.model import model_of, reader_of
+
+    reader = reader_of(ModelFile.open(path))
     missing = unknown(reader)
     if missing.rows:
         return missing, None
     model = None
     try:
-        model = model_of(reader, args.model)
-        graph = _read(model, args).graph
-        context = Context.of(_target(args.target), FusionOptions())
-        report = dispatched(reader, graph, context)
-        if not report.count("missing"):
-            _compile(graph, args.target)
-        return report, model
+        model = model_of(reader, path)
+        graph = read_of(model, wanted).graph
+        report = dispatched(reader, graph, _context(target))
     except Error as error:
         return Report((failed(error),)), model
+    return _compiled(report, graph, target), model
 
 
-def _read(model: Model, args: argparse.Namespace) -> Read:
-    """The model, or what it is for the inputs that are given or made up."""
-    if not model.is_static:
-        return model.whole()
-    exe = Specialising(model, Session("reference"), None)
-    return model.specialised(list(inputs.inputs_of(exe, args).values()))
+def _context(target: str) -> Context:
+    from rlx.cli.models import target_of
+    from rlx.passes.context import Context
+    from rlx.passes.options import FusionOptions
+
+    return Context.of(target_of(target), FusionOptions())
 
 
-def _target(name: str) -> Target:
-    return find_backend(name).target() if name in BUILT_IN else Target.of(name)
-
-
-def _compile(graph: Any, target: str) -> None:
+def _compiled(report: Report, graph: Any, target: str) -> Report:
     """Whatever only a compile finds out; for targets that are not here, as far as their plan."""
-    if target in BUILT_IN:
-        Session(target).executable(graph, {})
-    else:
-        CompilePipeline(Target.of(target)).compile(graph)
+    from rlx.backends.base import BUILT_IN
+    from rlx.cli.progress import progress
+    from rlx.cost.target import Target
+    from rlx.onnx.checking import Report, failed
+    from rlx.pipeline import CompilePipeline
+    from rlx.runtime.session import Session
+
+    if report.count("missing"):
+        return report
+    try:
+        with progress("compiling"):
+            if target in BUILT_IN:
+                Session(target).executable(graph, {})
+            else:
+                CompilePipeline(Target.of(target)).compile(graph)
+    except Error as error:
+        return Report((failed(error),))
+    return report
 
 
-def _json(args: argparse.Namespace, report: Report, model: Model | None) -> str:
-    return json.dumps(
-        {
-            "model": args.model,
-            "target": args.target,
-            "runs": not report.count("missing"),
-            "static": list(model.static) if model else [],
-            "is_static": bool(model and model.is_static),
-            "why_static": model.why_static if model and model.is_static else "",
-            "counts": {p: report.count(p) for p in PATHS},
-            "nodes": [asdict(r) for r in report.rows],
-        },
-        indent=2,
-    )
+def _facts(path: str, target: str, report: Report, model: Model | None) -> dict[str, Any]:
+    from rlx.onnx.checking import PATHS
+
+    is_static = bool(model and model.is_static)
+    return {
+        "model": path,
+        "target": target,
+        "runs": not report.count("missing"),
+        "static": list(model.static) if model else [],
+        "is_static": is_static,
+        "why_static": model.why_static if model and is_static else "",
+        "counts": {p: report.count(p) for p in PATHS},
+        "nodes": [asdict(r) for r in report.rows],
+    }
 
 
-def _text(args: argparse.Namespace, report: Report, model: Model | None) -> str:
+def _text(path: str, target: str, report: Report, model: Model | None) -> str:
+    from rlx.onnx.checking import PATHS
+
     counts = ", ".join(f"{report.count(p)} {p}" for p in PATHS if report.count(p))
     verdict = "cannot run" if report.count("missing") else "runs"
-    lines = [f"{args.model} {verdict} on {args.target}: {counts}"]
+    lines = [f"{path} {verdict} on {target}: {counts or 'nothing to compute'}"]
     if model and model.is_static:
         lines += [f"compiled per call: {d.reason}" for d in model.decisions]
-    for path in ("lowered", "host", "missing"):
-        rows = report.of(path)
-        lines += [f"{path}:"] if rows else []
+    for kind in ("lowered", "host", "missing"):
+        rows = report.of(kind)
+        lines += [f"{kind}:"] if rows else []
         lines += [f"  {r.op} {r.name!r}: {r.reason}" if r.op else f"  {r.reason}" for r in rows]
     return "\n".join(lines)

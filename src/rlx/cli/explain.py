@@ -1,70 +1,66 @@
-"""`rlx explain FILE`: compile a model and say what was decided, and why."""
+"""`rlx explain MODEL`: compile a model and say what was decided, and why."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rlx.backends.base import BUILT_IN, find_backend
-from rlx.cost.target import FusionTarget, Target
-from rlx.loading import load
-from rlx.pipeline import CompilePipeline, CompileResult
-from rlx.runtime.bundle import Bundle
-from rlx.runtime.executable import Executable
+import typer
+
+from rlx.cli import options
+
+if TYPE_CHECKING:
+    from rlx.pipeline import CompileResult
+
+EXAMPLE = "rlx explain model.onnx --target cuda"
 
 
-def main(arguments: list[str]) -> int:
-    """Prints the report; with --svg, writes the arena's timeline as well."""
-    parser = argparse.ArgumentParser(
-        "rlx explain", description=__doc__, epilog="example: rlx explain model.ir --target cuda"
-    )
-    parser.add_argument(
-        "model", help="an .onnx or .ir file, or a .rlx program, which has its own target"
-    )
-    parser.add_argument("--target", default="cpu", choices=[t.value for t in FusionTarget])
-    parser.add_argument("--json", action="store_true", help="decisions as JSON")
-    parser.add_argument("--plan", action="store_true", help="the buffer plan as well")
-    parser.add_argument("--svg", metavar="FILE", help="write the arena's timeline as SVG")
-    args = parser.parse_args(arguments)
-    result = _result(load(args.model), args.target)
-    if args.svg:
-        Path(args.svg).write_text(result.lir.plan.report_svg(), encoding="utf-8")
-    print(_json(result) if args.json else _text(result, args.plan))
+def verb(
+    model: options.ModelFile,
+    target: options.PlannedFor = "cpu",
+    has_plan: Annotated[bool, typer.Option("--plan", help="The buffer plan as well.")] = False,
+    svg: Annotated[
+        str | None,
+        typer.Option("--svg", metavar="FILE", help="Write the arena's timeline, as SVG."),
+    ] = None,
+    files: options.InputFiles = None,
+    dims: options.Sizes = None,
+    seed: options.Seed = 0,
+    is_json: options.Json = False,
+) -> int:
+    """Compile a model and say what was decided, why, and what it should save.
+
+    A .rlx program has its own target. Inputs count where shapes follow from their values.
+    """
+    from rlx.cli.inputs import Wanted
+    from rlx.cli.models import planned
+
+    result = planned(model, target, Wanted.of(files, None, dims, seed))
+    if svg:
+        options.write_text(svg, result.lir.plan.report_svg())
+    if is_json:
+        options.print_json(_facts(result))
+    else:
+        print(_text(result, has_plan))
     return 0
 
 
-def _result(model: Any, target: str) -> CompileResult:
-    """What compiling gives, or gave; where a backend is there, for what it claims."""
-    if isinstance(model, Executable):
-        return model.result
-    if isinstance(model, Bundle):
-        model = model.graph
-    known = find_backend(target).target() if target in BUILT_IN else Target.of(target)
-    return CompilePipeline(known).compile(model)
-
-
-def _json(result: CompileResult) -> str:
+def _facts(result: CompileResult) -> dict[str, Any]:
     lir = result.lir
-    return json.dumps(
-        {
-            "name": lir.name,
-            "target": lir.target.name,
-            "fingerprint": lir.fingerprint,
-            "arena_bytes": lir.arena_bytes,
-            "weight_bytes": lir.plan.weight_bytes,
-            "decisions": [asdict(d) for d in result.decisions],
-        },
-        indent=2,
-    )
+    return {
+        "name": lir.name,
+        "target": lir.target.name,
+        "fingerprint": lir.fingerprint,
+        "arena_bytes": lir.arena_bytes,
+        "weight_bytes": lir.plan.weight_bytes,
+        "decisions": [asdict(d) for d in result.decisions],
+    }
 
 
-def _text(result: CompileResult, with_plan: bool) -> str:
+def _text(result: CompileResult, has_plan: bool) -> str:
     from rlx.explain.text import explain
 
     parts = [explain(result)]
-    if with_plan:
+    if has_plan:
         parts.append(result.lir.plan.report())
     return "\n".join(parts)

@@ -1,15 +1,16 @@
-"""What verbs that run a model share: its inputs from files, or made up, and how to ask for them."""
+"""What a model is run on: arrays from files, or made up."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlx.cli.options import pairs, sizes_of
 from rlx.dim import Dim, evaluate, symbols_of
 from rlx.dtype import DType
 from rlx.errors import Error
@@ -21,52 +22,48 @@ MOST = 1 << 27
 """Elements of a random input."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        type=_pair,
-        help="an input as a .npy file; those not given are random",
-    )
-    parser.add_argument(
-        "--dim",
-        action="append",
-        default=[],
-        metavar="NAME=SIZE",
-        type=_size,
-        help="the size of a named dim of random inputs",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs (0)")
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a model is to be run on: files by name, and the sizes and seed of what is made up."""
+
+    files: Mapping[str, str]
+    params: Mapping[str, str]
+    sizes: Mapping[str, int]
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        files: list[str] | None,
+        params: list[str] | None,
+        sizes: list[str] | None,
+        seed: int,
+    ) -> Wanted:
+        """As the options of a verb say."""
+        return cls(pairs(files, "--input"), pairs(params, "--param"), sizes_of(sizes), seed)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, has_value, value = text.rpartition("=")
-    if not has_value or not name or not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
-def _size(text: str) -> tuple[str, int]:
-    name, value = _pair(text)
-    if not value.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZE")
-    return name, int(value)
-
-
-def inputs_of(exe: Any, args: argparse.Namespace) -> dict[str, Array]:
+def inputs_of(exe: Any, wanted: Wanted) -> dict[str, Array]:
     """An array for each input, in order."""
     declared: Mapping[str, Shape | None] = exe.inputs
-    files: dict[str, str] = dict(args.input)
-    for name in files:
+    for name in wanted.files:
         if name not in declared:
             raise Error(f"there is no input {name!r}. It has: {', '.join(declared)}.")
-    given = {name: _loaded(path) for name, path in files.items()}
-    sizes = {**_sizes_of(given, declared), **dict(args.dim)}
-    wanted = {name: shape for name, shape in declared.items() if name not in given}
-    made = {**random_inputs(wanted, sizes, args.seed), **given}
+    _check_names(wanted.sizes, declared)
+    given = {name: loaded(path) for name, path in wanted.files.items()}
+    sizes = {**_sizes_of(given, declared), **wanted.sizes}
+    rest = {name: shape for name, shape in declared.items() if name not in given}
+    made = {**random_inputs(rest, sizes, wanted.seed), **given}
     return {name: made[name] for name in declared}
+
+
+def _check_names(sizes: Mapping[str, int], declared: Mapping[str, Shape | None]) -> None:
+    """A size of a dim that no input has is a slip."""
+    shapes = [s for s in declared.values() if s is not None]
+    known = sorted({d.name for s in shapes for d in symbols_of(s.dims)})
+    for name in sizes:
+        if name not in known and len(shapes) == len(declared):
+            raise Error(f"no input has a dim {name!r}. Named are: {', '.join(known) or 'none'}.")
 
 
 def random_inputs(
@@ -81,7 +78,8 @@ def random_inputs(
     return {n: _random(n, shape, sizes, typical, rng) for n, shape in declared.items()}
 
 
-def _loaded(path: str) -> Array:
+def loaded(path: str) -> Array:
+    """The array in a .npy file."""
     try:
         found = np.load(Path(path), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -112,16 +110,20 @@ def _random(
     """Numbers of a normal distribution; whole ones are 0 or 1, which are in range for most."""
     if shape is None:
         raise Error(f"input {name!r} has no shape in the model. Give it: --input {name}=FILE.npy")
-    usual = representative(symbols_of(shape.dims)).items()
-    usual_sizes = {n: typical if size == TYPICAL else size for n, size in usual}
-    known = {**usual_sizes, **_batch(shape), **sizes}
-    dims = [evaluate(d, known) for d in shape.dims]
+    dims = dims_for(shape, {**_batch(shape), **sizes}, typical)
     if math.prod(dims) > MOST:
         raise Error(f"input {name!r} is {shape}: too large to make up. Give it as a file.")
     dtype = shape.dtype.numpy
     if shape.dtype.is_float or shape.dtype.is_complex:
         return rng.standard_normal(dims).astype(dtype)
     return rng.integers(0, 2, dims).astype(dtype)
+
+
+def dims_for(shape: Shape, sizes: Mapping[str, int], typical: int = TYPICAL) -> list[int]:
+    """The dims of a shape, named ones of these sizes, or of a usual one."""
+    usual = representative(symbols_of(shape.dims)).items()
+    known = {n: typical if size == TYPICAL else size for n, size in usual} | dict(sizes)
+    return [evaluate(d, known) for d in shape.dims]
 
 
 def _batch(shape: Shape) -> dict[str, int]:
@@ -132,17 +134,28 @@ def _batch(shape: Shape) -> dict[str, int]:
     return {first.name: max(1, first.bounds[0] or 0)}
 
 
+def facts_of(array: Array) -> dict[str, Any]:
+    """What one can say of an array without showing it."""
+    facts: dict[str, Any] = {"dtype": str(DType.of(array.dtype)), "shape": list(array.shape)}
+    if array.size == 0 or array.dtype.kind == "c":
+        return facts
+    wide = array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    if finite.size:
+        ends = (("min", finite.min()), ("max", finite.max()), ("mean", finite.mean()))
+        facts |= {name: float(value) for name, value in ends}
+    return facts | {"not_finite": int(array.size - finite.size)}
+
+
 def described(name: str, array: Array) -> str:
     """One line: name, shape, range."""
+    facts = facts_of(array)
     text = f"{name}: {Shape(array.shape, DType.of(array.dtype))}"
     if array.size == 0:
         return f"{text} empty"
-    if array.dtype.kind == "c":
-        return text
-    wide = array.astype(np.float64)
-    finite = wide[np.isfinite(wide)]
-    parts = [f"{finite.min():.6g} to {finite.max():.6g}, mean {finite.mean():.6g}"] * bool(
-        finite.size
-    )
-    odd = array.size - finite.size
-    return f"{text} {', '.join([*parts, *([f'{odd} not finite'] if odd else [])])}"
+    parts: list[str] = []
+    if "mean" in facts:
+        parts.append(f"{facts['min']:.6g} to {facts['max']:.6g}, mean {facts['mean']:.6g}")
+    if facts.get("not_finite"):
+        parts.append(f"{facts['not_finite']} not finite")
+    return f"{text} {', '.join(parts)}".rstrip()

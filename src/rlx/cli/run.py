@@ -1,68 +1,74 @@
-"""`rlx run FILE`: run a model once, and say what it gives."""
+"""`rlx run MODEL`: run a model once, and say what it gives."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
+import typer
 
-from rlx.cli import inputs
-from rlx.errors import Error
-from rlx.loading import load
-from rlx.op import Array
-from rlx.runtime.executable import Executable
-from rlx.runtime.session import Session
+from rlx.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlx.op import Array
+
+EXAMPLE = "rlx run model.onnx --input x=x.npy --output results"
 
 
-def main(arguments: list[str]) -> int:
-    """Prints shapes, dtypes and ranges of inputs and outputs."""
-    parser = argparse.ArgumentParser(
-        "rlx run",
-        description="Runs a model once, on given or random inputs, and prints the shapes, dtypes "
-        "and ranges of what goes in and comes out.",
-        epilog="example: rlx run model.onnx --input x=x.npy --output results",
-    )
-    parser.add_argument("model", help="an .onnx, .ir or .rlx file")
-    parser.add_argument("--target", help="such as cpu or reference (native code, if it is there)")
-    parser.add_argument("--threads", type=positive, help="cores that the call may use (all)")
-    parser.add_argument("--output", metavar="FOLDER", help="write each output there, as .npy")
-    inputs.add_options(parser)
-    args = parser.parse_args(arguments)
-    exe = compiled(args)
-    given = inputs.inputs_of(exe, args)
+def verb(
+    model: options.ModelFile,
+    target: options.RunOn = None,
+    threads: options.Threads = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Write each output there, as .npy."),
+    ] = None,
+    files: options.InputFiles = None,
+    params: options.ParamFiles = None,
+    dims: options.Sizes = None,
+    seed: options.Seed = 0,
+    is_json: options.Json = False,
+) -> int:
+    """Run a model once, on given or random inputs.
+
+    Prints the shapes, dtypes and ranges of what goes in and comes out.
+    """
+    from rlx.cli import inputs, models
+
+    wanted = inputs.Wanted.of(files, params, dims, seed)
+    exe = models.compiled(model, target, threads, wanted)
+    given = inputs.inputs_of(exe, wanted)
     made = exe.run(given)
+    written = _written(Path(output), made) if output else {}
+    if is_json:
+        kinds = {"inputs": given, "outputs": made}
+        told = {k: {n: inputs.facts_of(a) for n, a in v.items()} for k, v in kinds.items()}
+        options.print_json({"model": model, **told, "files": written})
+        return 0
     for kind, arrays in (("in ", given), ("out", made)):
         for name, array in arrays.items():
             print(kind, inputs.described(name, array))
-    if args.output:
-        _write(Path(args.output), made)
+    for path in written.values():
+        print(f"wrote {path}")
     return 0
 
 
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return int(text)
+def _written(folder: Path, made: Mapping[str, Array]) -> dict[str, str]:
+    """The file of each output. Their names may be no names of files: those are numbered."""
+    import numpy as np
 
+    from rlx.errors import Error
 
-def compiled(args: argparse.Namespace) -> Any:
-    """The model of a file, ready to run."""
-    model = load(args.model, threads=args.threads)
-    if isinstance(model, Executable):
-        return model
-    return Session(args.target, threads=args.threads).compile(model)
-
-
-def _write(folder: Path, made: dict[str, Array]) -> None:
-    """Names of outputs may be no names of files: those are numbered."""
-    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, str] = {}
     for number, (name, array) in enumerate(made.items()):
         is_plain = name.replace("_", "").replace("-", "").isalnum() and len(name) < 100
         path = folder / f"{name if is_plain else f'output_{number}'}.npy"
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             np.save(path, array, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise Error(f"{path} cannot be written: {error}") from None
-        print(f"wrote {path}")
+        found[name] = str(path)
+    return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlx.errors import Error
-from rlx.ir.mir import Graph
+from rlx.ir.mir import Graph, Node
 from rlx.onnx.handlers import handler_of
 from rlx.onnx.reader import Reader, guarded
 from rlx.passes.bodies import nodes_within
@@ -67,18 +67,28 @@ def _missing(node: Any, version: int) -> Row:
 def dispatched(reader: Reader, graph: Graph, context: Context) -> Report:
     """How each node runs, of a model that could be read."""
     paths: dict[str, tuple[Path, str]] = {}
-    for node in nodes_within(simplify(graph, context)):
-        if node.is_leaf or node.op == "item":
-            continue
-        how = dispatch(node, context)
-        path: Path = "missing" if how.path == "unsupported" else how.path
-        found = ("host", HOST) if node.op == "custom" else (path, how.reason)
+    for node, found in _ways(graph, context):
         for origin in (o.text for o in node.origins if o.kind == "onnx"):
             paths[origin] = max(paths.get(origin, found), found, key=lambda f: PATHS.index(f[0]))
     nodes = [node for node, _ in _nodes(reader)]
     return Report(
         tuple(Row(_name(n), n.op_type, *paths.get(_name(n), ("folded", FOLDED))) for n in nodes)
     )
+
+
+def dispatched_graph(graph: Graph, context: Context) -> Report:
+    """How each node of a graph runs that came from no file of ONNX's."""
+    return Report(tuple(Row(n.label, n.op, *found) for n, found in _ways(graph, context)))
+
+
+def _ways(graph: Graph, context: Context) -> Iterator[tuple[Node, tuple[Path, str]]]:
+    """Every node that computes, and how."""
+    for node in nodes_within(simplify(graph, context)):
+        if node.is_leaf or node.op == "item":
+            continue
+        how = dispatch(node, context)
+        path: Path = "missing" if how.path == "unsupported" else how.path
+        yield node, ("host", HOST) if node.op == "custom" else (path, how.reason)
 
 
 def failed(error: Error) -> Row:

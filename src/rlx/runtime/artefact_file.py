@@ -38,7 +38,10 @@ def parts(
     """The head and the sections of a program's file."""
     head, sections = keeper.stored(program)
     told = account.data if isinstance(account, Record) else recorded(account)
-    whole = {"kind": KIND, "version": __version__, "backend": name, "program": head}
+    whole = {
+        "kind": KIND, "name": program.interface.name, "version": __version__, "backend": name,
+        "program": head,
+    }  # fmt: skip
     return whole, {**sections, "account": told}
 
 

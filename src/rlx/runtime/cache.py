@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,9 +29,21 @@ MAX_BYTES = 2 << 30
 _SUFFIX, _UNDER_WAY = ".rlx", ".tmp"
 _STALE_SECONDS = 3600
 """A file that was not renamed by then belongs to a process that is gone."""
+_MOST_NOTE = 1 << 20
 _FOREIGN = stat.S_IWGRP | stat.S_IWOTH
 
 CacheLike: TypeAlias = "str | os.PathLike[str] | Cache | bool | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the cache, as far as its head tells; what is damaged has no kind."""
+
+    key: str
+    kind: str
+    name: str
+    size_bytes: int
+    used: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,21 @@ class Cache:
             with contextlib.suppress(OSError):
                 path.unlink()
 
+    def entries(self) -> list[Entry]:
+        """All that is kept, the latest used first."""
+        found = [a for a in _aged(self._files()) if a[2].suffix == _SUFFIX]
+        return [_entry(*a) for a in sorted(found, key=lambda a: (-a[0], a[2].name))]
+
+    def fault_of(self, key: str) -> str | None:
+        """What is wrong with an entry, all of which is read; None if nothing is."""
+        try:
+            file = Sections.open(self._path(key))
+            for name in file.places:
+                file.section(name)
+        except Error as error:
+            return str(error)
+        return None if file.head.get("key") == key else "it is another entry's file"
+
     @property
     def size_bytes(self) -> int:
         """The bytes of all entries."""
@@ -120,6 +148,34 @@ class Cache:
 
     def __len__(self) -> int:
         return sum(p.suffix == _SUFFIX for p in self._files())
+
+    # -- what is kept beside them ----------------------------------------------------------------
+
+    def note(self, name: str) -> str | None:
+        """The text of a file of ours that is no entry, such as a calibration."""
+        if not self._is_trusted():
+            return None
+        try:
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self.folder / name, flags)
+            with os.fdopen(descriptor, "rb") as file:
+                return file.read(_MOST_NOTE).decode() if _is_own(os.fstat(descriptor)) else None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def write_note(self, name: str, text: str) -> bool:
+        """Keep a text under a name, all of it or nothing; False where that fails."""
+        if not self._is_trusted():
+            return False
+        beside = self.folder / f"{name}.{os.getpid()}.{secrets.token_hex(4)}{_UNDER_WAY}"
+        try:
+            with _created(beside) as file:
+                file.write(text.encode())
+            beside.replace(self.folder / name)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            return False
+        return True
 
     # -- the folder ----------------------------------------------------------------------------
 
@@ -206,6 +262,14 @@ def _aged(paths: Iterable[Path]) -> list[tuple[float, int, Path]]:
             seen = path.stat()
             found.append((seen.st_mtime, seen.st_size, path))
     return found
+
+
+def _entry(used: float, size: int, path: Path) -> Entry:
+    head: Mapping[str, Any] = {}
+    with contextlib.suppress(Error):
+        head = Sections.open(path).head
+    kind, name = (str(head.get(k, "")) for k in ("kind", "name"))
+    return Entry(path.stem, kind, name, size, datetime.fromtimestamp(used).astimezone())
 
 
 def key_of(*parts: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.fuzz.__main__ import SIDES
+from rlx.fuzz.campaign import SIDES
 from rlx.fuzz.crew import Lost, each
 from rlx.fuzz.guard import PAGE, Guarded, Side
 from rlx.fuzz.work import Job, refused_ops, verdict

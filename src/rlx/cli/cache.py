@@ -1,0 +1,124 @@
+"""`rlx cache`: what was compiled and is kept."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlx.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlx.runtime.cache import Cache, Entry
+
+EXAMPLE = "rlx cache verify"
+
+
+class Act(enum.Enum):
+    """What to do with the entries."""
+
+    LIST = "list"
+    SIZE = "size"
+    VERIFY = "verify"
+    CLEAR = "clear"
+
+
+def verb(
+    act: Annotated[Act, typer.Argument(help="What to do.")] = Act.LIST,
+    folder: Annotated[
+        str | None, typer.Option("--folder", metavar="FOLDER", help="[default: the user's own]")
+    ] = None,
+    is_json: options.Json = False,
+) -> int:
+    """List, measure, check or empty the cache of compiled programs.
+
+    verify reads every entry and compares it with its checksum: exit 1 if one is damaged. Such
+    entries are never used, and made again when they are needed.
+    """
+    import os
+
+    from rlx.errors import Error
+    from rlx.runtime.cache import Cache
+
+    cache = Cache.of(folder, os.environ)
+    if cache is None:
+        raise Error("there is no cache: RLX_CACHE is off, or there is no home folder.")
+    if folder is not None and not cache.folder.is_dir():
+        raise Error(f"{folder} is not a folder")
+    return ACTS[act](cache, is_json)
+
+
+def _list(cache: Cache, is_json: bool) -> int:
+    entries = cache.entries()
+    if is_json:
+        _print_json(cache, entries=[_facts(e) for e in entries])
+        return 0
+    for entry in entries:
+        when = f"{entry.used:%Y-%m-%d %H:%M}"
+        what = f"{entry.kind or 'damaged'} {entry.name}".rstrip()
+        print(f"{entry.key}  {when}  {entry.size_bytes:>12,} bytes  {what}")
+    return _size(cache, is_json)
+
+
+def _size(cache: Cache, is_json: bool) -> int:
+    entries = cache.entries()
+    if is_json:
+        _print_json(cache)
+        return 0
+    held = sum(e.size_bytes for e in entries)
+    count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+    print(f"{cache.folder}: {count}, {held:,} of at most {cache.max_bytes:,} bytes")
+    return 0
+
+
+def _verify(cache: Cache, is_json: bool) -> int:
+    from rlx.cli.progress import progress
+
+    entries = cache.entries()
+    damaged: dict[str, str] = {}
+    with progress("reading", len(entries)) as step:
+        for entry in entries:
+            fault = cache.fault_of(entry.key)
+            if fault is not None:
+                damaged[entry.key] = fault
+            step()
+    if is_json:
+        _print_json(cache, damaged=damaged)
+    else:
+        for key, fault in damaged.items():
+            print(f"{key}: {fault}")
+        print(f"{cache.folder}: {len(entries) - len(damaged)} whole, {len(damaged)} damaged")
+    return 1 if damaged else 0
+
+
+def _clear(cache: Cache, is_json: bool) -> int:
+    before, held = len(cache.entries()), cache.size_bytes
+    cache.clear()
+    left = len(cache.entries())
+    if is_json:
+        _print_json(cache, removed=before - left, freed_bytes=held - cache.size_bytes)
+    else:
+        freed = held - cache.size_bytes
+        print(f"{cache.folder}: removed {before - left}, which frees {freed:,} bytes")
+    return 1 if left else 0
+
+
+ACTS: dict[Act, Callable[[Cache, bool], int]] = {
+    Act.LIST: _list, Act.SIZE: _size, Act.VERIFY: _verify, Act.CLEAR: _clear,
+}  # fmt: skip
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    facts = {"key": entry.key, "kind": entry.kind, "name": entry.name}
+    return {**facts, "bytes": entry.size_bytes, "used": entry.used.isoformat()}
+
+
+def _print_json(cache: Cache, **more: Any) -> None:
+    entries = cache.entries()
+    options.print_json({
+        "folder": str(cache.folder), "count": len(entries),
+        "bytes": sum(e.size_bytes for e in entries), "max_bytes": cache.max_bytes, **more,
+    })  # fmt: skip

@@ -1,0 +1,66 @@
+"""`rlx compile MODEL -o FILE`: a program that starts without compiling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlx.cli import options
+
+if TYPE_CHECKING:
+    from rlx.runtime.executable import Executable
+
+EXAMPLE = "rlx compile model.onnx -o model.rlx"
+
+
+def verb(
+    model: options.ModelFile,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="[default: the model's name, .rlx]"),
+    ] = None,
+    target: options.RunOn = None,
+    has_weights: Annotated[
+        bool, typer.Option("--weights/--no-weights", help="Put the weights into the file.")
+    ] = True,
+    is_json: options.Json = False,
+) -> int:
+    """Compile a model, and write the program to a file.
+
+    rlx.load opens it without compiling, on machines with the same instruction set. It holds
+    machine code: load only one that you would run. Weights that the model does not bring, as
+    those of .ir text, are not in it: set_params gives them.
+    """
+    from rlx.cli import models
+    from rlx.errors import Error
+
+    path = Path(output or f"{Path(model).stem}.rlx")
+    if not path.parent.is_dir():
+        raise Error(f"{path} cannot be written: there is no folder {path.parent}")
+    exe = models.saveable(models.program(model, target, None))
+    is_whole = has_weights and not exe.missing_params
+    exe.save(path, weights=is_whole)
+    _tell(model, path, exe, is_whole, is_json)
+    return 0
+
+
+def _tell(model: str, path: Path, exe: Executable, is_whole: bool, is_json: bool) -> None:
+    plan, size = exe.lir.plan, path.stat().st_size
+    facts = {
+        "model": model, "file": str(path), "bytes": size, "target": exe.lir.target.name,
+        "has_weights": is_whole, "kernels": len(plan.schedule),
+        "arena_bytes": exe.lir.arena_bytes, "weight_bytes": plan.weight_bytes,
+        "fingerprint": exe.lir.fingerprint,
+        "inputs": {k: str(v) for k, v in exe.inputs.items()},
+        "outputs": {k: str(v) for k, v in exe.outputs.items()},
+    }  # fmt: skip
+    if is_json:
+        options.print_json(facts)
+        return
+    for kind, shapes in (("in ", exe.inputs), ("out", exe.outputs)):
+        for name, shape in shapes.items():
+            print(kind, f"{name}: {shape}")
+    weights = "with weights" if is_whole else "without weights"
+    print(f"wrote {path}: {size:,} bytes, {len(plan.schedule)} kernels, {weights}")

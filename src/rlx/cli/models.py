@@ -1,0 +1,100 @@
+"""A model of a file, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.base import BUILT_IN, find_backend
+from rlx.cli.inputs import Wanted, dims_for, inputs_of, loaded
+from rlx.cli.progress import progress
+from rlx.cost.target import Target
+from rlx.errors import Error
+from rlx.loading import load
+from rlx.onnx.model import Model as OnnxModel
+from rlx.onnx.model import Read
+from rlx.onnx.running import Specialising
+from rlx.op import Array
+from rlx.pipeline import CompilePipeline, CompileResult
+from rlx.runtime.bundle import Bundle
+from rlx.runtime.executable import Executable
+from rlx.runtime.session import Session
+from rlx.shape import Shape
+
+SCALE = 0.1
+"""Of random weights: large enough to matter, small enough that layers of them stay finite."""
+
+
+def compiled(model: str, target: str | None, threads: int | None, wanted: Wanted) -> Any:
+    """The model of a file, with all of its weights."""
+    exe = program(model, target, threads)
+    if not isinstance(exe, Executable):
+        return exe
+    given = {name: loaded(path) for name, path in wanted.params.items()}
+    for name in given:
+        if name not in exe.params:
+            raise Error(f"there is no param {name!r}. It has: {', '.join(exe.params) or 'none'}.")
+    rest = {n: exe.params[n] for n in exe.missing_params if n not in given}
+    exe.set_params({**_random(rest, wanted), **given})
+    return exe
+
+
+def program(model: str, target: str | None, threads: int | None) -> Any:
+    """The program of a file, with the weights that the file has."""
+    found = load(model, threads=threads)
+    if isinstance(found, Executable):
+        return found
+    with progress(f"compiling {model}"):
+        return Session(target, threads=threads).compile(found)
+
+
+def saveable(exe: Any) -> Executable:
+    """The program, where there is one for all inputs."""
+    if isinstance(exe, Executable):
+        return exe
+    raise Error(
+        f"{exe.name} is compiled for each call, so there is no one program: {exe.model.why_static}"
+    )
+
+
+def planned(model: str, target: str, wanted: Wanted) -> CompileResult:
+    """What compiling gives, or gave; where a backend is there, for what it claims."""
+    found = load(model)
+    if isinstance(found, Executable):
+        return found.result
+    with progress(f"compiling {model}"):
+        return CompilePipeline(target_of(target)).compile(graph_of(found, wanted))
+
+
+def target_of(name: str) -> Target:
+    """The target as its backend has it, where that is there."""
+    return find_backend(name).target() if name in BUILT_IN else Target.of(name)
+
+
+def graph_of(model: Any, wanted: Wanted) -> Any:
+    """What is compiled of a model: its graph, or its graph for the inputs that are asked for."""
+    if isinstance(model, OnnxModel):
+        return read_of(model, wanted).graph
+    return model.graph if isinstance(model, Bundle) else model
+
+
+def read_of(model: OnnxModel, wanted: Wanted) -> Read:
+    """The model of a file, or what it is for the inputs that are given or made up."""
+    if not model.is_static:
+        return model.whole()
+    exe = Specialising(model, Session("reference"), None)
+    return model.specialised(list(inputs_of(exe, wanted).values()))
+
+
+def _random(declared: Mapping[str, Shape], wanted: Wanted) -> dict[str, Array]:
+    rng = np.random.default_rng(wanted.seed)
+    return {n: _weight(s, wanted.sizes, rng) for n, s in declared.items()}
+
+
+def _weight(shape: Shape, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    dims = dims_for(shape, sizes)
+    if shape.dtype.is_float or shape.dtype.is_complex:
+        return (rng.standard_normal(dims) * SCALE).astype(shape.dtype.numpy)
+    return rng.integers(0, 2, dims).astype(shape.dtype.numpy)

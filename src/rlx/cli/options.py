@@ -1,0 +1,121 @@
+"""What several verbs take, each option written once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlx.errors import Error
+
+
+def names_of_targets() -> list[str]:
+    from rlx.cost.target import FusionTarget
+
+    return [t.value for t in FusionTarget]
+
+
+def known_target(name: str | None) -> str | None:
+    """A target that plans are made for."""
+    if name is not None and name not in names_of_targets():
+        raise typer.BadParameter(f"{name!r} is not one of: {', '.join(names_of_targets())}")
+    return name
+
+
+def backend_target(name: str | None) -> str | None:
+    """A target to run on, such as cpu, cpu:avx2 or reference."""
+    if name is None:
+        return None
+    from rlx.backends.base import find_backend
+    from rlx.errors import UnsupportedError
+
+    try:
+        find_backend(name.partition(":")[0])
+    except UnsupportedError:
+        return name  # it is known, and compiling for it says what is missing
+    except Error as error:
+        raise typer.BadParameter(str(error)) from None
+    return name
+
+
+def _targets(incomplete: str) -> Iterable[str]:
+    return [n for n in ["reference", *names_of_targets()] if n.startswith(incomplete)]
+
+
+ModelFile = Annotated[
+    str, typer.Argument(metavar="MODEL", help="An .onnx, .ir or .rlx file, or a model's folder.")
+]
+PlannedFor = Annotated[
+    str,
+    typer.Option(
+        "--target", "-t", metavar="TARGET", callback=known_target, autocompletion=_targets,
+        help="Whose plan: cpu, cuda, rocm, metal, mlx, wgpu, tpu.",
+    ),
+]  # fmt: skip
+RunOn = Annotated[
+    str | None,
+    typer.Option(
+        "--target", "-t", metavar="TARGET", callback=backend_target, autocompletion=_targets,
+        help="Such as cpu, or reference. [default: native code, if llvmlite is there]",
+    ),
+]  # fmt: skip
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Cores that a call may use. [default: all]"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+InputFiles = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=FILE", help="An input, as .npy; others are random."),
+]
+ParamFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param", metavar="NAME=FILE",
+        help="A weight, as .npy; those that the model does not bring are random.",
+    ),
+]  # fmt: skip
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=SIZE", help="The size of a named dim of random inputs."),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of random inputs.")]
+
+
+def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """NAME=VALUE, by name."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, _, value = text.rpartition("=")
+        if not name or not value:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def sizes_of(given: list[str] | None) -> dict[str, int]:
+    """NAME=SIZE, by name."""
+    found = pairs(given, "--dim")
+    for name, value in found.items():
+        if not value.isdecimal():
+            raise typer.BadParameter(f"{name}={value} is not NAME=SIZE", param_hint="--dim")
+    return {name: int(value) for name, value in found.items()}
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """A file, or an error that says why there is none."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise Error(f"{path} cannot be written: {_reason(error)}") from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,308 @@
+"""The command line as a user calls it: every verb, on a file of ONNX's and on a graph by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import rlx
+from rlx.__main__ import main
+from rlx.cli.app import VERBS
+
+F = TensorProto.FLOAT
+ON_MODELS = ("bench", "check", "compile", "explain", "run")
+"""Verbs whose first argument is a model."""
+QUICK = {"bench": ["--rounds", "1", "--threads", "1"], "compile": ["-o", "made.rlx"]}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def model() -> str:
+    """relu(x · w) of any number of rows."""
+    weights = numpy_helper.from_array(np.full((80, 4), 0.5, np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "product"),
+        helper.make_node("Relu", ["m"], ["y"], "cut"),
+    ]
+    return saved(nodes, [weights], ["n", 80], ["n", 4])
+
+
+@pytest.fixture
+def text() -> str:
+    """The same, by hand: its weights are in no file."""
+    g = rlx.Graph("net")
+    x, w = g.input("x", rlx.Shape([rlx.Dim("n"), 80])), g.param("w", rlx.Shape([80, 4]))
+    g.set_outputs({"y": g.relu(g.mm(x, w))})
+    Path("net.ir").write_text(str(g))
+    return "net.ir"
+
+
+def saved(nodes: list, weights: list, given: list, made: list) -> str:
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", F, given)],
+        [helper.make_tensor_value_info("y", F, made)], weights,
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    onnx.save(proto, "model.onnx")
+    return "model.onnx"
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """What a call prints; one that fails says why in one line."""
+    got = main(list(arguments))
+    out, err = capsys.readouterr()
+    assert got == code, err
+    if code:
+        assert err.startswith("rlx"), err
+        assert err.count("\n") == 1, err
+        return err
+    return out
+
+
+# -- every verb ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ON_MODELS)
+@pytest.mark.parametrize("kind", ["model", "text"])
+def test_models_of_both_kinds(
+    verb: str, kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = request.getfixturevalue(kind)
+    assert called(capsys, verb, path, *QUICK.get(verb, []))
+    assert json.loads(called(capsys, verb, path, "--json", *QUICK.get(verb, [])))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"Example: rlx {verb}" in called(capsys, verb, "--help")
+
+
+@pytest.mark.parametrize("verb", ON_MODELS)
+def test_bad_models_are_one_line(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.onnx").write_bytes(b"hello")
+    Path("bad.ir").write_text("hello")
+    Path("bad.rlx").write_bytes(b"hello")
+    Path("bad.txt").write_text("hello")
+    Path("folder").mkdir()
+    for path in ("missing.onnx", "bad.onnx", "bad.ir", "bad.rlx", "bad.txt", "folder"):
+        assert Path(path).stem in called(capsys, verb, path, code=1)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_wrong_calls_are_one_line(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"rlx {verb} --help" in called(capsys, verb, "--nonsense", code=2)
+
+
+@pytest.mark.parametrize("verb", ON_MODELS)
+def test_unknown_targets_are_named(
+    verb: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "'abacus'" in called(capsys, verb, model, "--target", "abacus", code=2)
+    called(capsys, verb, code=2)
+
+
+@pytest.mark.parametrize("verb", ["bench", "run"])
+def test_bad_inputs_are_one_line(
+    verb: str, model: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save("x.npy", np.ones((3, 7), np.float32))
+    for option, value in (
+        ("--input", "z=x.npy"), ("--input", "x=none.npy"), ("--input", f"x={model}"),
+        ("--input", "x=x.npy"), ("--dim", "z=3"),
+    ):  # fmt: skip
+        called(capsys, verb, model, option, value, code=1)
+    for value in ("z=x.npy", "w=none.npy", "w=x.npy"):
+        called(capsys, verb, text, "--param", value, code=1)
+    for option in ("--input", "--param", "--dim", "--threads", "--seed"):
+        called(capsys, verb, model, option, "nothing", code=2)
+
+
+@pytest.mark.parametrize(
+    ("verb", "option"), [("run", "--output"), ("compile", "--output"), ("explain", "--svg")]
+)
+def test_what_cannot_be_written_is_one_line(
+    verb: str, option: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (f"{model}/inside", "/proc/none/inside"):
+        assert "cannot be written" in called(capsys, verb, model, option, path, code=1)
+
+
+# -- each ------------------------------------------------------------------------------------------
+
+
+def test_check_says_what_runs(model: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "runs on cpu: 2 native" in called(capsys, "check", model)
+    assert "runs on cpu: 2 native" in called(capsys, "check", text)
+    found = json.loads(called(capsys, "check", model, "--json", "--target", "cuda"))
+    assert found["runs"] is True
+    assert [(n["name"], n["op"]) for n in found["nodes"]] == [
+        ("product", "MatMul"), ("cut", "Relu"),
+    ]  # fmt: skip
+
+
+def test_check_names_every_operator_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [
+        helper.make_node("Nowhere", ["x"], ["m"], "first"),
+        helper.make_node("Else", ["m"], ["y"], "second", domain="other"),
+    ]
+    path = saved(nodes, [], [4], [4])
+    assert main(["check", path]) == 1
+    out = capsys.readouterr().out
+    assert "cannot run" in out
+    assert "Nowhere 'first'" in out
+    assert "Else 'second'" in out
+    assert main(["check", path, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["runs"] is False
+
+
+def test_check_names_the_node_that_makes_no_sense(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [helper.make_node("Transpose", ["x"], ["y"], "turn", perm=[5])]
+    assert main(["check", saved(nodes, [], [4], [4])]) == 1
+    assert "'turn'" in capsys.readouterr().out
+
+
+def test_run_on_files(model: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("x.npy", np.ones((3, 80), np.float32))
+    np.save("w.npy", np.full((80, 4), 0.25, np.float32))
+    out = called(capsys, "run", model, "--input", "x=x.npy", "--output", "made")
+    assert "out y: f32[3, 4] 40 to 40" in out
+    np.testing.assert_array_equal(np.load("made/y.npy"), np.full((3, 4), 40, np.float32))
+    out = called(capsys, "run", text, "--input", "x=x.npy", "--param", "w=w.npy", "--json")
+    assert json.loads(out)["outputs"]["y"]["mean"] == 20
+
+
+def test_run_on_random_inputs(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first = called(capsys, "run", model, "--dim", "n=5")
+    assert "in  x: f32[5, 80]" in first
+    assert called(capsys, "run", model, "--dim", "n=5") == first
+    assert called(capsys, "run", model, "--dim", "n=5", "--seed", "1") != first
+
+
+def test_compile_writes_a_program(
+    model: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "with weights" in called(capsys, "compile", model)
+    x = np.ones((3, 80), np.float32)
+    np.testing.assert_array_equal(rlx.load("model.rlx")(x), np.full((3, 4), 40, np.float32))
+    for verb in ("run", "explain"):
+        assert called(capsys, verb, "model.rlx")
+    assert "without weights" in called(capsys, "compile", model, "--no-weights", "-o", "bare.rlx")
+    found = json.loads(called(capsys, "compile", text, "--json"))
+    assert found["file"] == "net.rlx"
+    assert not found["has_weights"]
+    assert "compiled already" in called(capsys, "check", "net.rlx", code=1)
+    assert "only native" in called(capsys, "compile", model, "-t", "reference", code=1)
+
+
+def test_bench_without_the_other_runtime_says_how_to_get_it(
+    model: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert called(capsys, "bench", model, "--against", "onnxruntime", code=1) == (
+        "rlx bench: onnxruntime is not installed: pip install onnxruntime.\n"
+    )
+    assert "net.ir" in called(capsys, "bench", text, "--against", "onnxruntime", code=2)
+
+
+def test_explain_reads_onnx(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "for cpu" in called(capsys, "explain", model, "--plan", "--svg", "arena.svg")
+    assert Path("arena.svg").read_text().startswith("<svg")
+
+
+def test_cache(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "kept"
+    where = ("--folder", str(kept))
+    assert "not a folder" in called(capsys, "cache", *where, code=1)
+    rlx.compile(rlx.load(model), "cpu", cache=kept)
+    found = json.loads(called(capsys, "cache", *where, "--json"))
+    assert found["count"] == len(found["entries"]) > 0
+    assert "program" in {e["kind"] for e in found["entries"]}
+    assert found["bytes"] == sum(p.stat().st_size for p in kept.iterdir())
+    assert str(found["count"]) in called(capsys, "cache", "size", *where)
+    assert "0 damaged" in called(capsys, "cache", "verify", *where)
+    damaged = kept / f"{found['entries'][0]['key']}.rlx"
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    assert main(["cache", "verify", *where]) == 1
+    assert "1 damaged" in capsys.readouterr().out
+    called(capsys, "cache", "clear", *where)
+    assert list(kept.iterdir()) == []
+    assert "'nothing'" in called(capsys, "cache", "nothing", code=2)
+
+
+def test_cache_that_is_off_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "RLX_CACHE" in called(capsys, "cache", code=1)
+
+
+def test_fuzz(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--graphs", "2", "--steps", "3", "--jobs", "1", "--targets", "cpu,tpu")
+    assert "2 graphs, 0 with mismatches" in called(capsys, "fuzz", *few)
+    assert "'abacus'" in called(capsys, "fuzz", "--targets", "abacus", code=2)
+    assert "'abacus'" in called(capsys, "fuzz", "--backend", "abacus", code=2)
+    assert "--backend cpu" in called(capsys, "fuzz", "--guard", code=2)
+
+
+# -- the whole -------------------------------------------------------------------------------------
+
+
+def test_the_command_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(capsys, "--version") == f"rlx {rlx.__version__}\n"
+    out = called(capsys)
+    assert all(f"  {verb} " in out for verb in VERBS)
+    assert "'nonsense'" in called(capsys, "nonsense", code=2)
+
+
+def test_bugs_are_one_line_unless_asked(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise TypeError("two\nlines")
+
+    monkeypatch.setattr("rlx.cli.models.load", broken)
+    assert "TypeError: two lines" in called(capsys, "run", model, code=1)
+    assert main(["--traceback", "run", model]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_without_typer_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlx.__main__.NEEDED", ("typer", "no_such_package"))
+    assert "pip install 'rlx[cli]'" in called(capsys, "run", "x.onnx", code=1)
+
+
+def test_shells_complete_verbs_and_targets() -> None:
+    def completed(words: str, at: int) -> list[str]:
+        env = {"_RLX_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys; from rlx.__main__ import main; sys.exit(main())"],
+            env={**os.environ, **env}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return done.stdout.split()
+
+    assert completed("rlx ex", 1) == ["explain"]
+    assert completed("rlx run --target c", 3) == ["cpu", "cuda"]
+
+
+def test_neither_rlx_nor_its_use_imports_the_command_line(text: str) -> None:
+    code = (
+        "import sys, numpy as np, rlx; exe = rlx.compile(rlx.load('net.ir'), 'reference');"
+        "exe.set_params({'w': np.ones((80, 4), np.float32)}); exe(np.ones((1, 80), np.float32));"
+        "print(exe.explain()[:1], [m for m in ('typer', 'rich', 'rlx.cli') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(" []\n")
