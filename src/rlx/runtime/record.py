@@ -38,6 +38,7 @@ def recorded(result: CompileResult) -> bytes:
         "options": _options(result.options),
         "alignment": lir.plan.alignment,
         "target": [lir.target.name, lir.target.digest()],
+        "prices": _prices(lir.target),
         "fingerprint": lir.fingerprint,
     }
     return zlib.compress(json.dumps(account).encode(), 1)
@@ -126,22 +127,46 @@ def _restored_lir(account: dict[str, Any], target: Target, options: FusionOption
     graph = read(account["graph"])
     _restore_origins(graph, account["origins"])
     lir = plan_module(
-        graph, _meant(target, account["target"]), options=options, alignment=account["alignment"]
+        graph, _meant(target, account), options=options, alignment=account["alignment"]
     )
     if lir.fingerprint != account["fingerprint"]:
         raise Error("planning its graph gives another plan now. Compile the model again.")
     return lir
 
 
-def _meant(target: Target, held: Sequence[str]) -> Target:
-    """The target that was compiled for: the given one, or the documented one of its name."""
+def _meant(target: Target, account: dict[str, Any]) -> Target:
+    """The target that was compiled for: the given one or the documented one of its name, at the
+    prices that were weighed with."""
     from rlx.cost.target import Target
 
-    name, digest = held
+    name, digest = account["target"]
     for known in (target, Target.of(name)):
         if known.digest() == digest:
             return known
+        priced = _priced(known, account["prices"])
+        if priced.digest() == digest:
+            return priced
     raise Error(f"it was compiled for another target {name!r} than this. Compile the model again.")
+
+
+def _prices(target: Target) -> dict[str, Any]:
+    """What a calibration may have changed."""
+    rates = {d.value: v for d, v in target.peak_gflops.items()}
+    caches = [[c.bytes, c.gb_s] for c in target.caches]
+    return {"gate": asdict(target.gate), "caches": caches, "gflops": rates}
+
+
+def _priced(target: Target, held: dict[str, Any]) -> Target:
+    from rlx.cost.gate import IoFusionGate
+    from rlx.cost.target import CacheLevel
+    from rlx.dtype import DType
+
+    return replace(
+        target,
+        gate=IoFusionGate(**held["gate"]),
+        caches=tuple(CacheLevel(*c) for c in held["caches"]),
+        peak_gflops={DType(d): v for d, v in held["gflops"].items()},
+    )
 
 
 def _restore_origins(graph: Graph, origins: Sequence[Any]) -> None:

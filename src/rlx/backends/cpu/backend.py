@@ -12,6 +12,7 @@ from rlx.backends.cpu.native.cached import cached_blob
 from rlx.backends.cpu.native.cores import default_threads
 from rlx.backends.cpu.native.support import compiled_support, support, support_key
 from rlx.backends.cpu.program import CpuProgram
+from rlx.cost.calibrate import Numbers, Progress, kept_calibration
 from rlx.cost.target import KernelLimit, Target
 from rlx.dtype import DType
 from rlx.errors import Error, UnsupportedError
@@ -59,15 +60,39 @@ class CpuBackend:
         return CpuBackend(self.name, variant or "host", threads, cache)
 
     def target(self) -> Target:
-        """The documented target without the kernels it has not."""
+        """The documented target without the kernels it has not, at the prices that were measured
+        on this machine, if they were."""
         documented = Target.of("cpu")
         refused = dict.fromkeys(REFUSED, WHY_DENSE)
-        return replace(
+        made = replace(
             documented,
             native=documented.native - COMPOSED,
             kernel_limits={**documented.kernel_limits, "prod": KernelLimit(REAL)},
             refusals={**documented.refusals, **refused},
         )
+        numbers = self._numbers()
+        return made if numbers is None else numbers.applied(made)
+
+    # -- prices --------------------------------------------------------------------------------
+
+    @property
+    def measured_as(self) -> str:
+        return isa(self.variant).name
+
+    def measured(self, progress: Progress) -> tuple[Numbers, ...]:
+        """What launches, bytes and arithmetic cost here: for one thread, and for all."""
+        from rlx.backends.cpu.measured import measure
+
+        _require_llvm("measuring what kernels cost")
+        return measure(isa(self.variant), (1, self.num_threads), progress)
+
+    def _numbers(self) -> Numbers | None:
+        if self.cache is None:
+            return None
+        found = kept_calibration(self.name, self.measured_as, self.cache)
+        return found and found.for_threads(self.num_threads)
+
+    # -- programs ------------------------------------------------------------------------------
 
     def load(self, lir: LirModule) -> CpuProgram:
         if find_spec("llvmlite") is None:
@@ -85,12 +110,9 @@ class CpuBackend:
 
     def timed(self, lir: LirModule) -> TimedProgram:
         """The program of a plan in a build that keeps times."""
-        if find_spec("llvmlite") is None:
-            raise UnsupportedError(
-                "timing kernels makes native code anew, for which llvmlite is needed: "
-                "pip install 'rlx[cpu]'."
-            )
         from rlx.backends.cpu.timed import TimedProgram
+
+        _require_llvm("timing kernels")
 
         return TimedProgram(lir, isa(self.variant), self.num_threads, support(self._support))
 
@@ -123,6 +145,13 @@ class CpuBackend:
     @property
     def num_threads(self) -> int:
         return self.threads or default_threads()
+
+
+def _require_llvm(what: str) -> None:
+    if find_spec("llvmlite") is None:
+        raise UnsupportedError(
+            f"{what} makes native code, for which llvmlite is needed: pip install 'rlx[cpu]'."
+        )
 
 
 def _require_runs(wanted: Isa, what: str) -> None:

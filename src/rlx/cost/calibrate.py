@@ -1,0 +1,206 @@
+"""Calibration: what the gate's prices are on this machine, measured once and kept.
+
+The documented numbers of a target serve everywhere and are nobody's in particular. Measured ones
+make another value of the target, so that what was compiled with other numbers is not met again.
+They belong to a machine and a release: a file from elsewhere, an older or a torn one is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from rlx._version import __version__
+from rlx.cost.target import CacheLevel, Target
+from rlx.dtype import DType
+from rlx.errors import Error, UnsupportedError
+
+if TYPE_CHECKING:
+    from rlx.runtime.cache import Cache, CacheLike
+
+FORMAT = 1
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Told how many steps are done, of how many, and what comes next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a number of threads reaches together. GB/s are bytes per nanosecond."""
+
+    threads: int
+    dispatch_ns: float
+    """What one more kernel costs, whatever it computes."""
+    roundtrip_ns: float
+    """What a call costs that does next to nothing."""
+    caches: tuple[CacheLevel, ...]
+    """Nearest first."""
+    memory_gb_s: float
+    readback_gb_s: float
+    """At which results reach memory that a caller gets."""
+    gflops: Mapping[DType, float]
+
+    def applied(self, target: Target) -> Target:
+        """`target` at these prices. What a round trip costs the gate is a wait for the host, and a
+        processor never waits for itself: that price stays."""
+        gate = replace(
+            target.gate,
+            dispatch_ns=self.dispatch_ns,
+            memory_gb_s=self.memory_gb_s,
+            readback_gb_s=self.readback_gb_s,
+            unified_readback_gb_s=self.readback_gb_s,
+        )
+        rates = {**target.peak_gflops, **self.gflops}
+        return replace(target, gate=gate, caches=self.caches, peak_gflops=rates)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "gflops": {d.value: v for d, v in self.gflops.items()}}
+
+    @classmethod
+    def of(cls, held: Mapping[str, Any]) -> Numbers:
+        """What `as_dict` gave. Gates and caches of nonsense are refused where they are made."""
+        caches = tuple(CacheLevel(int(c["bytes"]), _rate(c["gb_s"])) for c in held["caches"])
+        gflops = {DType(d): _rate(v) for d, v in held["gflops"].items()}
+        return cls(
+            threads=int(held["threads"]),
+            dispatch_ns=_rate(held["dispatch_ns"]),
+            roundtrip_ns=_rate(held["roundtrip_ns"]),
+            caches=caches,
+            memory_gb_s=_rate(held["memory_gb_s"]),
+            readback_gb_s=_rate(held["readback_gb_s"]),
+            gflops=gflops,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The numbers of one target on one machine."""
+
+    target: str
+    machine: Mapping[str, str]
+    numbers: tuple[Numbers, ...]
+    """One for each number of threads that was measured."""
+    version: str = __version__
+
+    def for_threads(self, threads: int) -> Numbers | None:
+        return next((n for n in self.numbers if n.threads == threads), None)
+
+    def text(self) -> str:
+        """The file: JSON, and a hash of it that a torn one does not have."""
+        held = {
+            "format": FORMAT, "rlx": self.version, "target": self.target,
+            "machine": dict(self.machine), "numbers": [n.as_dict() for n in self.numbers],
+        }  # fmt: skip
+        return json.dumps({**held, "hash": _hash(held)}, indent=1) + "\n"
+
+    @classmethod
+    def parsed(cls, text: str, target: str, machine: Mapping[str, str]) -> Calibration | None:
+        """The calibration in a file, if it is whole and of this machine, release and target."""
+        try:
+            held: dict[str, Any] = json.loads(text)
+            stamp = held.pop("hash")
+            made_for = held["format"], held["rlx"], held["target"], held["machine"]
+            if stamp != _hash(held) or made_for != (FORMAT, __version__, target, dict(machine)):
+                return None
+            return cls(target, machine, tuple(map(Numbers.of, held["numbers"])))
+        except (ValueError, KeyError, TypeError, AttributeError, Error):
+            return None
+
+    def __str__(self) -> str:
+        head = ", ".join(f"{k} {v}" for k, v in self.machine.items())
+        return "\n".join([f"{self.target}: {head}", *map(_numbers_text, self.numbers)])
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """A backend that can measure its own prices."""
+
+    def measured(self, progress: Progress) -> tuple[Numbers, ...]: ...
+
+    @property
+    def measured_as(self) -> str:
+        """What beside the machine the numbers depend on, such as the instruction set."""
+        ...
+
+
+def calibrate(
+    target: str = "cpu", *, cache: CacheLike = None, progress: Progress | None = None
+) -> Calibration:
+    """Measure the prices of `target` on this machine, which takes some seconds, and keep them in
+    the cache's folder, where `rlx.compile` finds them."""
+    from rlx.backends.base import find_backend
+    from rlx.runtime.cache import Cache
+
+    name, _, variant = target.partition(":")
+    backend = find_backend(name).configured(variant, None)
+    if not isinstance(backend, Measures):
+        raise UnsupportedError(f"target {name!r} cannot be calibrated: it has no clock of its own.")
+    kept = Cache.of(cache, os.environ)
+    numbers = backend.measured(progress or _silent)
+    made = Calibration(name, machine(backend.measured_as), numbers)
+    if kept is not None and not kept.write_note(_file(name), made.text()):
+        raise Error(f"the calibration cannot be kept in {kept.folder}: it is not writable.")
+    return made
+
+
+def kept_calibration(target: str, detail: str, cache: Cache | None) -> Calibration | None:
+    """What was measured for `target` before, if it is of this machine and release."""
+    text = cache.note(_file(target)) if cache is not None else None
+    return None if text is None else Calibration.parsed(text, target, machine(detail))
+
+
+def machine(detail: str = "") -> dict[str, str]:
+    """What numbers belong to: the processor, how many there are, and what code is made for it."""
+    return {
+        "processor": _processor(), "cores": str(os.cpu_count() or 1),
+        "architecture": platform.machine(), "code": detail,
+    }  # fmt: skip
+
+
+@functools.cache
+def _processor() -> str:
+    """Its name, and what tells it from others of that name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    wanted = ("model name", "cpu family", "model", "stepping", "CPU part")
+    found = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
+    return " ".join(found[k] for k in wanted if k in found) or platform.machine()
+
+
+def _file(target: str) -> str:
+    return f"calibration-{target}.json"
+
+
+def _hash(held: Mapping[str, Any]) -> str:
+    text = json.dumps(held, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _rate(value: Any) -> float:
+    """A number above 0."""
+    rate = float(value)
+    if not 0 < rate < float("inf"):
+        raise ValueError(f"{value!r} is no rate")
+    return rate
+
+
+def _silent(_done: int, _total: int, _what: str) -> None:
+    pass
+
+
+def _numbers_text(n: Numbers) -> str:
+    caches = ", ".join(f"{c.bytes >> 10:,} KB at {c.gb_s:.0f} GB/s" for c in n.caches)
+    rates = ", ".join(f"{d.value} {v:,.0f}" for d, v in n.gflops.items())
+    return (
+        f"  {n.threads} thread{'s' * (n.threads > 1)}: a kernel {n.dispatch_ns:.0f} ns, "
+        f"a call {n.roundtrip_ns:,.0f} ns; {caches}, memory {n.memory_gb_s:.0f} GB/s, "
+        f"results {n.readback_gb_s:.0f} GB/s; GFLOP/s: {rates}"
+    )
