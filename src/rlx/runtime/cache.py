@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,6 +33,17 @@ _MOST_NOTE = 1 << 20
 _FOREIGN = stat.S_IWGRP | stat.S_IWOTH
 
 CacheLike: TypeAlias = "str | os.PathLike[str] | Cache | bool | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the cache, as far as its head tells; what is damaged has no kind."""
+
+    key: str
+    kind: str
+    name: str
+    size_bytes: int
+    used: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +125,21 @@ class Cache:
         for path in self._files():
             with contextlib.suppress(OSError):
                 path.unlink()
+
+    def entries(self) -> list[Entry]:
+        """All that is kept, the latest used first."""
+        found = [a for a in _aged(self._files()) if a[2].suffix == _SUFFIX]
+        return [_entry(*a) for a in sorted(found, key=lambda a: (-a[0], a[2].name))]
+
+    def fault_of(self, key: str) -> str | None:
+        """What is wrong with an entry, all of which is read; None if nothing is."""
+        try:
+            file = Sections.open(self._path(key))
+            for name in file.places:
+                file.section(name)
+        except Error as error:
+            return str(error)
+        return None if file.head.get("key") == key else "it is another entry's file"
 
     @property
     def size_bytes(self) -> int:
@@ -235,6 +262,14 @@ def _aged(paths: Iterable[Path]) -> list[tuple[float, int, Path]]:
             seen = path.stat()
             found.append((seen.st_mtime, seen.st_size, path))
     return found
+
+
+def _entry(used: float, size: int, path: Path) -> Entry:
+    head: Mapping[str, Any] = {}
+    with contextlib.suppress(Error):
+        head = Sections.open(path).head
+    kind, name = (str(head.get(k, "")) for k in ("kind", "name"))
+    return Entry(path.stem, kind, name, size, datetime.fromtimestamp(used).astimezone())
 
 
 def key_of(*parts: str) -> str:
