@@ -14,23 +14,22 @@ if TYPE_CHECKING:
     from rlx.ir.mir import MirModule
     from rlx.onnx.model import Model
     from rlx.runtime.executable import Executable
+    from rlx.safetensors.model import FolderModel
 
-_LATER = {
-    ".gguf": "GGUF models",
-    ".safetensors": "safetensors weights",
-}
-_KNOWN = "It loads .onnx models, .ir text and .rlx programs."
+_LATER = {".gguf": "GGUF models"}
+_KNOWN = "It loads .onnx models, folders of safetensors, .ir text and .rlx programs."
 
 
 def load(
     path: str | os.PathLike[str], *, threads: int | None = None
-) -> Model | MirModule | HirModule | Executable:
-    """The model in the file at `path`: an `.onnx` file gives a Model, which `rlx.compile` takes,
-    `.ir` text a MirModule or a HirModule, a `.rlx` file that `exe.save` wrote the Executable, with
-    `threads` as `rlx.compile` takes them.
+) -> Model | FolderModel | MirModule | HirModule | Executable:
+    """The model at `path`: an `.onnx` file gives a Model, which `rlx.compile` takes, and so does a
+    folder with config.json and model.safetensors of the BERT family; `.ir` text gives a MirModule
+    or a HirModule, a `.rlx` file that `exe.save` wrote the Executable, with `threads` as
+    `rlx.compile` takes them.
 
-    Nothing in an `.onnx` file is run, nor believed. Large weights stay in the file and are read
-    where they are used: do not cut it short meanwhile.
+    Nothing in an `.onnx` or `.safetensors` file is run, nor believed. Large weights stay in the
+    file and are read where they are used: do not cut it short meanwhile.
 
     A `.rlx` file holds machine code, and loading it is running it: load only one that you trust.
     """
@@ -39,8 +38,10 @@ def load(
     if kind in _LATER:
         raise UnsupportedError(f"{file}: rlx cannot load {_LATER[kind]} yet. {_KNOWN}")
     if file.is_dir():
-        raise UnsupportedError(f"{file} is a folder: rlx cannot load those yet. {_KNOWN}")
+        return _folder(file)
     match kind:
+        case ".safetensors":
+            return _folder(_folder_of(file))
         case ".onnx":
             return _model(file)
         case ".ir":
@@ -55,6 +56,23 @@ def _model(file: Path) -> Model:
     from rlx.onnx.model import load
 
     return load(file)
+
+
+def _folder(folder: Path) -> FolderModel:
+    from rlx.safetensors.model import load
+
+    return load(folder)
+
+
+def _folder_of(file: Path) -> Path:
+    """Weights alone are no model: what they mean is said beside them."""
+    from rlx.safetensors.model import WEIGHTS
+
+    if not file.is_file():
+        raise Error(f"{file} cannot be read: it is no file.")
+    if file.name != WEIGHTS:
+        raise UnsupportedError(f"{file}: rlx loads folders, where weights are in {WEIGHTS}.")
+    return file.parent
 
 
 def _module(file: Path) -> MirModule | HirModule:
