@@ -7,7 +7,7 @@ whatever it decides goes to the context's log as a value.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -28,7 +28,8 @@ from rlx.passes.options import FusionOptions
 from rlx.passes.report import FusionReport
 from rlx.passes.simplify import simplify, tidy
 from rlx.plan.check import require_sound
-from rlx.plan.planner import plan_module
+from rlx.plan.choices import names_plan
+from rlx.plan.planner import plan_choices, plan_module
 from rlx.rules.engine import Event
 from rlx.shape import DimBinding, Shape
 
@@ -152,15 +153,18 @@ class CompilePipeline:
                 _require_same_interface(run, module.graph, made)
             graph = made
             clock.lap(run.__name__, len(graph.nodes))
-        if context.log.unused_force:
-            unused = ", ".join(context.log.unused_force)
-            raise Error(f"{module.name}: force names no decision that can be reversed: {unused}.")
+        unused = context.log.unused_force
+        _require_known(module.name, [k for k in unused if not names_plan(k)])
         report = FusionReport.analyze(module.graph, graph, context.log.decisions)
         if self.assert_fusion_clean and not report.is_clean:
             raise Error(f"{module.name}: fusion is not clean.\n{report}")
         clock.lap("report", len(graph.nodes))
         lir = _planned(graph, self.target, self.options, self.alignment)
         clock.lap("plan", len(graph.nodes))
+        if named := [k for k in unused if names_plan(k)]:
+            found = [c.decision for c in plan_choices(lir, self.options)]
+            reversible = {d.id for d in found if d.is_reversible}
+            _require_known(module.name, [k for k in named if k not in reversible])
         events, laps = tuple(context.rewrites), tuple(clock.laps)
         return CompileResult(lir, report, context.log.decisions, events, self.options, laps)
 
@@ -176,6 +180,12 @@ class _Clock:
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self.laps.append(Timing(name, self._since, now, nodes))
         self._since = now
+
+
+def _require_known(name: str, unused: Sequence[str]) -> None:
+    if unused:
+        listed = ", ".join(unused)
+        raise Error(f"{name}: force names no decision that can be reversed: {listed}.")
 
 
 def cannot_compile(model: Any) -> Error:

@@ -171,6 +171,8 @@ class LirModule:
     plan: BufferPlan
     target: Target
     fingerprint: str
+    split: Mapping[Node, bool] = field(default_factory=dict[Node, bool], repr=False)
+    """Kernels whose work the caller wants shared out between workers, or not."""
 
     @property
     def name(self) -> str:

@@ -9,17 +9,21 @@ from rlx.ir.lir import Phase
 from rlx.ir.mir import Node, users_of
 
 
-def derive_phases(nodes: Sequence[Node]) -> dict[Node, Phase]:
+def derive_phases(
+    nodes: Sequence[Node], per_call: frozenset[Node] = frozenset()
+) -> dict[Node, Phase]:
     """The phase of every node; `nodes` has inputs before users.
 
     Leaves are Prologue by definition. So is all that depends on neither an input nor a named dim.
-    Epilogue is the tail of sampling-like ops and their views; the rest is SteadyState.
+    Epilogue is the tail of sampling-like ops and their views; the rest is SteadyState, and so are
+    the nodes `per_call`, whatever they depend on.
     """
     tail = _tail(nodes)
     phases: dict[Node, Phase] = {}
     varies: set[Node] = set()
     for node in nodes:
-        if node.op == "input" or any(i in varies for i in node.inputs) or _names_dims(node):
+        is_given = node.op == "input" or node in per_call or _names_dims(node)
+        if is_given or any(i in varies for i in node.inputs):
             varies.add(node)
         phases[node] = _phase(node, node in varies, node in tail, phases)
     return phases

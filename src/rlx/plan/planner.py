@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlx.cost.terms import Terms
 from rlx.dim import Dim, DimLike, evaluate
 from rlx.errors import Error
 from rlx.extent import ceiling
 from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.plan.arena import Span, place
+from rlx.plan.choices import Choice, Choices, choices_of, names_plan, turned
 from rlx.plan.dynamic import FormulaSpan, place_formulas
 from rlx.plan.fingerprint import fingerprint
 from rlx.plan.liveness import Lifetime, Steps, find_in_place, lifetimes
@@ -33,19 +35,38 @@ def plan_module(
         raise Error(f"alignment {alignment} is not a power of two.")
     final = with_all_items(graph)
     plan = plan_buffers(final, target, alignment)
-    return LirModule(MirModule(final), plan, target, fingerprint(final, plan, target, options))
+    force: Mapping[str, bool] = getattr(options, "force", {})
+    split: Mapping[Node, bool] = {}
+    if any(map(names_plan, force)):
+        chosen = turned(choices_of(plan, target, Terms(target), {}, plan), force)
+        plan, split = plan_buffers(final, target, alignment, chosen), chosen.split
+    mark = fingerprint(final, plan, target, options)
+    return LirModule(MirModule(final), plan, target, mark, split)
 
 
-def plan_buffers(graph: Graph, target: Target, alignment: int = 64) -> BufferPlan:
+def plan_choices(lir: LirModule, options: Any = None) -> list[Choice]:
+    """Every choice that the plan of a module is made of, each with its price."""
+    force: Mapping[str, bool] = getattr(options, "force", {})
+    plan, terms = lir.plan, Terms(lir.target, sizes=getattr(options, "sizes", None))
+    is_turned = any(map(names_plan, force))
+    usual = plan_buffers(lir.mir.graph, lir.target, plan.alignment) if is_turned else plan
+    return choices_of(plan, lir.target, terms, force, usual)
+
+
+def plan_buffers(
+    graph: Graph, target: Target, alignment: int = 64, choices: Choices | None = None
+) -> BufferPlan:
     """The plan of a graph that has an item for every result."""
+    chosen = choices or Choices()
     nodes = planned_nodes(graph)
-    phases = derive_phases(nodes)
-    aliases = resolve_views(nodes, graph.outputs, phases, target)
-    views, assembled = place_in_concats(nodes, graph.outputs, phases, aliases, alignment)
+    phases = derive_phases(nodes, chosen.per_call)
+    aliases = resolve_views(nodes, graph.outputs, phases, target, chosen.copied)
+    free = [n for n in nodes if n not in chosen.joined]
+    views, assembled = place_in_concats(nodes, free, graph.outputs, phases, aliases, alignment)
     kernels = [n for n in nodes if not (n.is_leaf or n.op == "item" or n in aliases)]
     schedule = tuple(sorted((k for k in kernels if k not in assembled), key=phases.__getitem__))
     steps = Steps(schedule, items_of(nodes), views)
-    draft = _Draft(graph, nodes, phases, steps, alignment)
+    draft = _Draft(graph, nodes, phases, steps, alignment, chosen.apart)
     return draft.plan()
 
 
@@ -58,12 +79,14 @@ class _Draft:
     phases: Mapping[Node, Phase]
     steps: Steps
     alignment: int
+    apart: frozenset[Node] = frozenset()
 
     def plan(self) -> BufferPlan:
         graph, steps = self.graph, self.steps
         in_arena = {n: n.op == "input" or self.phases[n] is not Phase.PROLOGUE for n in self.nodes}
         lives = lifetimes(steps, graph.inputs, graph.outputs)
-        in_place = find_in_place(steps, lives, in_arena)
+        found = find_in_place(steps, lives, in_arena)
+        in_place = {k: operand for k, operand in found.items() if k not in self.apart}
         sizes = representative(graph.dynamic_symbols)
         weights, weight_bytes = self._weights(in_arena)
         arena, total = self._arena(lives, in_arena, in_place, sizes)

@@ -32,8 +32,9 @@ def resolve_views(
     outputs: Sequence[Node],
     phases: Mapping[Node, Phase],
     target: Target,
+    copied: frozenset[Node] = frozenset(),
 ) -> dict[Node, View]:
-    """Every node that can stay in place, with its root and layout.
+    """Every node that can stay in place, with its root and layout; those `copied` do not.
 
     What lies side by side is a view on every target; other strides only for ops whose strided
     result the target's kernels read in place. The rest are copies.
@@ -41,7 +42,7 @@ def resolve_views(
     views: dict[Node, View] = {}
     taken = set(outputs)
     for node in nodes:
-        view = _view(node, views, target)
+        view = None if node in copied else _view(node, views, target)
         if view is None:
             continue
         if node not in taken:
@@ -72,12 +73,13 @@ def _may_lend(view: View, phases: Mapping[Node, Phase]) -> bool:
 
 def place_in_concats(
     nodes: Sequence[Node],
+    free: Sequence[Node],
     outputs: Sequence[Node],
     phases: Mapping[Node, Phase],
     views: Mapping[Node, View],
     alignment: int,
 ) -> tuple[dict[Node, View], set[Node]]:
-    """Let producers write straight into their slice of a concat.
+    """Let producers write straight into their slice of a concat that is `free` for it.
 
     Gives the views with those of the operands added, and the concats that are done once their
     operands are. Outer concats come first, so that an inner one's operands reach the outer buffer.
@@ -85,10 +87,10 @@ def place_in_concats(
     users = users_of(nodes)
     added, done = dict(views), set[Node]()
     kept = set(outputs)
-    for concat in reversed(nodes):
+    for concat in reversed(free):
         if concat.op != "concat" or concat in views or len(set(concat.inputs)) < len(concat.inputs):
             continue
-        free = all(
+        is_ready = all(
             not p.is_leaf
             and p not in views
             and p not in kept
@@ -96,7 +98,7 @@ def place_in_concats(
             and (phases[p] is Phase.PROLOGUE) == (phases[concat] is Phase.PROLOGUE)
             for p in concat.inputs
         )
-        slices = _slices(concat, location(added, concat), alignment) if free else None
+        slices = _slices(concat, location(added, concat), alignment) if is_ready else None
         if slices is not None:
             added |= slices
             done.add(concat)
