@@ -83,6 +83,7 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "moe_route": ("f32[16384,64]", {"top_k": 2}),
     "moe_ffn": ("f32[256,256] f32[256,8] f32[8,256,512] f32[8,256,512] f32[8,512,256]",
                 {"top_k": 2}),
+    "wide_matmul": ("bf16[512,1024] bf16[1024,512]", {"to": DType.F32}),
     "matmul_integer": ("u8[512,1024] u8[1024,512]", {}),
     "quantized_matmul": ("i8[512,1024] i8[1024,512]", {"multiplier": 0.01}),
     "outer": ("f32[1024] f32[1024]", {}),

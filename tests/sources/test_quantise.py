@@ -15,6 +15,7 @@ SOURCES = {
     "dequantize_linear": "onnx.reference DequantizeLinear",
     "dynamic_quantize_linear": "onnx.reference DynamicQuantizeLinear",
     "fake_quantize": "onnx.reference QuantizeLinear, then DequantizeLinear",
+    "wide_matmul": "numpy, in f64 and i64",
     "matmul_integer": "onnx.reference MatMulInteger",
     "qlinear_matmul": "onnx.reference QLinearMatMul",
     "quantized_matmul": "onnx.reference QLinearMatMul; the bias by an i64 product",
@@ -45,6 +46,25 @@ def whole(dtype: type, *dims: int) -> np.ndarray:
 
 def positive(*dims: int) -> np.ndarray:
     return RNG.uniform(0.01, 0.2, dims).astype(np.float32)
+
+
+# -- narrow -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_wide_matmul_rounds_like_f32(dtype: type) -> None:
+    """Products of halves are exact in f32, so 2⁻²⁴ for each of 37 additions bounds the error."""
+    x, w = normal(5, 37).astype(dtype), normal(37, 7).astype(dtype)
+    exact, size = (f(x) @ f(w) for f in (np.float64, lambda v: abs(np.float64(v))))
+    got = ops.wide_matmul(x, w, to="f32")
+    assert got.dtype == np.float32
+    assert (abs(got - exact) <= 37 * 2.0**-24 * size).all()
+
+
+def test_wide_matmul_of_bytes_is_exact() -> None:
+    x, w = whole(np.uint8, 5, 37), whole(np.int8, 37, 7)
+    want = x.astype(np.int64) @ w.astype(np.int64)
+    np.testing.assert_array_equal(ops.wide_matmul(x, w, to="i32"), want)
 
 
 # -- linear ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.compose import beside, dims_of
+from rlx.compose import beside, composed, dims_of
 from rlx.dim import DimLike, product
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
@@ -23,6 +23,11 @@ from rlx.shape import Shape, broadcast
 
 Label = Hashable
 Labels = tuple[Label, ...]
+_WIDER = (
+    ((DType.BF16, DType.F16), DType.F32),
+    ((DType.U8, DType.I8), DType.F32),
+    ((DType.U8, DType.I8), DType.I32),
+)
 _EQUATION = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
 
 
@@ -82,6 +87,21 @@ def _some(draw: Draw, run: tuple[int, ...]) -> tuple[int, ...]:
     """What broadcasts to `run`: fewer axes, some of them 1."""
     kept = run if draw.coin(0.7) else run[draw.integer(0, len(run)) :]
     return tuple(1 if draw.coin(0.2) else d for d in kept)
+
+
+@composed("_[...], _[...] -> _[...]", kind=Kind.CONTRACTION)
+def wide_matmul(x: Any, y: Any, *, to: DType) -> Any:
+    """`matmul` of both operands cast to `to`: numbers that are narrow in memory, summed wide."""
+    return ops.matmul(ops.cast(x, to=to), ops.cast(y, to=to))
+
+
+@wide_matmul.sample
+def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    narrow, to = draw.choice(_WIDER)
+    m, k, n, batch = draw.size(), draw.size(), draw.size(), draw.dims(0, 2)
+    dtypes = draw.choice(narrow), draw.choice(narrow)
+    dims = (*_some(draw, batch), m, k), (*_some(draw, batch), k, n)
+    return [Spec(d, t, "plain") for d, t in zip(dims, dtypes)], {"to": to}
 
 
 # -- labelled axes --------------------------------------------------------------------------------

@@ -13,19 +13,22 @@ from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
 from rlx.passes.facts import Facts
 from rlx.passes.patterns import PATTERNS
+from rlx.passes.precision import reduce_precision
 from rlx.passes.regions import fuse_regions
 from rlx.passes.rewrite import Match, Miss, apply
 
+SHARED_NODE = "a fusion that was taken before it holds one of its nodes"
+
 
 def fuse(graph: Graph, ctx: Context) -> Graph:
-    """The graph with fused ops and regions, in its branches and loop bodies too."""
+    """The graph with fused ops and regions, in its branches and loop bodies too.
+
+    What products are carried out in is settled between the two: products that share an operand
+    are one by then, and regions take in what rounds their operands."""
     if ctx.options.skip_fusion:
-        return graph
-    return with_bodies(graph, lambda each: _fused(each, ctx))
-
-
-def _fused(graph: Graph, ctx: Context) -> Graph:
-    return fuse_regions(fuse_named(graph, ctx), ctx)
+        return reduce_precision(graph, ctx)
+    named = with_bodies(graph, lambda each: fuse_named(each, ctx))
+    return with_bodies(reduce_precision(named, ctx), lambda each: fuse_regions(each, ctx))
 
 
 def fuse_named(graph: Graph, ctx: Context) -> Graph:
@@ -43,6 +46,8 @@ def _accepted(found: Iterable[Match | Miss], facts: Facts, ctx: Context) -> Iter
     for each in found:
         if isinstance(each, Miss):
             ctx.log.refuse(each.what, (each.node,), each.reason)
-        elif taken.isdisjoint(each.removed) and accepts(each, facts, ctx):
+        elif not taken.isdisjoint(each.removed):
+            ctx.log.refuse(each.what, each.removed, SHARED_NODE, kind="kernel")
+        elif accepts(each, facts, ctx):
             taken.update(each.removed)
             yield each

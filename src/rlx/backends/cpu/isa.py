@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlx.dtype import DType
@@ -36,6 +36,10 @@ class Isa:
 
     has_scaling: bool = False
     """Does one instruction multiply by a power of two, out of range or not?"""
+    has_bf16_dots: bool = False
+    """Does one instruction add two products of bf16 to each f32?"""
+    has_byte_dots: bool = False
+    """Does one instruction add four products of bytes to each i32?"""
     maths: Literal["precise", "fast"] = "precise"
     """How exact elementary functions are: see the pages `maths` and `fast`."""
 
@@ -50,15 +54,22 @@ class Isa:
 
 
 AVX512 = Isa("avx512", LINUX_X86, "x86-64-v4", 64, 32, has_masks=True, has_scaling=True)
+AVX512_VNNI = replace(AVX512, name="avx512_vnni", features="+avx512vnni", has_byte_dots=True)
+AVX512_BF16 = replace(
+    AVX512_VNNI, name="avx512_bf16", features="+avx512vnni,+avx512bf16", has_bf16_dots=True
+)
 AVX2 = Isa("avx2", LINUX_X86, "x86-64-v3", 32, 16)
 SSE2 = Isa("sse2", LINUX_X86, "x86-64", 16, 16, has_fma=False, has_rounding=False, has_halves=False)
 NEON = Isa("neon", "aarch64-unknown-linux-gnu", "generic", 16, 32)
-ISAS = {i.name: i for i in (AVX512, AVX2, SSE2, NEON)}
+ISAS = {i.name: i for i in (AVX512_BF16, AVX512_VNNI, AVX512, AVX2, SSE2, NEON)}
 
 _SECOND = "pni ssse3 sse4_1 sse4_2 popcnt cx16 lahf_lm"
 _THIRD = f"{_SECOND} avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
+_FOURTH = f"{_THIRD} avx512f avx512bw avx512cd avx512dq avx512vl"
 _NEEDS = {
-    "avx512": f"{_THIRD} avx512f avx512bw avx512cd avx512dq avx512vl".split(),
+    "avx512_bf16": f"{_FOURTH} avx512_vnni avx512_bf16".split(),
+    "avx512_vnni": f"{_FOURTH} avx512_vnni".split(),
+    "avx512": _FOURTH.split(),
     "avx2": _THIRD.split(),
     "sse2": ["sse2"],
     "neon": ["asimd"],

@@ -120,6 +120,15 @@ class Work:
         yield
         self.at, self.pointers, self.values = kept
 
+    @contextmanager
+    def moved(self, by: Mapping[Axis, Bound], at: Mapping[Axis, Bound]) -> Generator[None]:
+        """Code some steps of axes further on than here, which is at these positions then."""
+        kept = self.at, self.pointers, self.values
+        self.pointers = {p: self._moved(p, by) for p in self.pointers}
+        self.at, self.values = {**self.at, **at}, {}
+        yield
+        self.at, self.pointers, self.values = kept
+
     def _moved(self, placed: Placed, positions: Mapping[Axis, Bound]) -> str:
         code, total = self.code, 0
         for axis, stride in self.strides[placed].items():

@@ -1,0 +1,110 @@
+"""Precision: f32 products in bf16, or with weights of eight bits, where the caller asks for it.
+
+Only operands of products are rounded. Sums, what follows them, norms, softmax and attention stay
+in f32, and so does all that inputs and outputs are made of: a model's interface does not change.
+Weights are rounded once, when parameters are set.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlx import ops
+from rlx.dim import DimLike, is_static
+from rlx.dtype import DType
+from rlx.ir.mir import Graph, Node, Origin
+from rlx.ops.fused import activated
+from rlx.passes.bodies import with_bodies
+from rlx.passes.context import Context
+from rlx.passes.facts import per_call_of
+from rlx.passes.legalise import legalise
+from rlx.passes.options import Precision
+
+PRODUCTS = ("matmul", "fused_matmul_bias_act")
+LEAST_INNER = 16
+"""Sums of fewer products are no matter of arithmetic, and are often made of positions or counts,
+which eight bits do not hold."""
+LEAST_WEIGHTS = 4096
+"""Fewer stay in the first cache whatever their dtype."""
+
+
+def reduce_precision(graph: Graph, ctx: Context) -> Graph:
+    """The graph with its products carried out as the options ask, in branches and loops too."""
+    if ctx.options.precision is None:
+        return graph
+    asked = Precision.of(ctx.options.precision)
+    made = with_bodies(graph, lambda each: _reduced(each, ctx, asked))
+    return graph if made is graph else legalise(made, ctx)
+
+
+def _reduced(graph: Graph, ctx: Context, asked: Precision) -> Graph:
+    order = graph.order()
+    per_call = per_call_of(order)
+    chosen = {n for n in order if n.op in PRODUCTS and n in per_call}
+    chosen = {n for n in order if n in chosen and _is_taken(n, n.inputs[1] in per_call, ctx, asked)}
+    if not chosen:
+        return graph
+
+    def make(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node not in chosen:
+            return None
+        with new.scope(*node.origins, Origin("pass", f"precision {asked.dtype}")):
+            return _spelled(node, inputs, asked)
+
+    return graph.rebuild(make)
+
+
+def _is_taken(node: Node, is_made: bool, ctx: Context, asked: Precision) -> bool:
+    """The decision on one product; `is_made` says that its right operand is new in each call."""
+    what = f"{asked.dtype}_product"
+    why_not = _why_not(node, is_made, asked)
+    if why_not is not None:
+        ctx.log.refuse(what, (node,), why_not, kind="precision")
+        return False
+    return ctx.log.choose(what, (node,), True, _why(node, asked), kind="precision").verdict
+
+
+def _why_not(node: Node, is_made: bool, asked: Precision) -> str | None:
+    """What keeps a product as it is."""
+    x, w = (i.shape for i in node.inputs[:2])
+    inner = x.dims[-1]
+    if x.dtype is not DType.F32:
+        return f"its operands are {x.dtype}, not f32"
+    if is_static(inner) and inner < LEAST_INNER:
+        return f"its sums are of {inner} products, fewer than {LEAST_INNER}"
+    if asked.dtype == "bf16":
+        return None
+    if is_made:
+        return "its right operand is no weight: it is made in each call"
+    if w.rank != 2 or not w.is_static:
+        return f"its right operand is {w}, no matrix of known size"
+    if w.num_elements < LEAST_WEIGHTS:
+        return f"it has {w.num_elements} weights, fewer than {LEAST_WEIGHTS}"
+    if asked.block is not None and inner % asked.block != 0:
+        return f"its sums are of {inner} products, which are not blocks of {asked.block}"
+    return None
+
+
+def _why(node: Node, asked: Precision) -> str:
+    if asked.dtype == "bf16":
+        return "asked for: operands rounded to bf16, sums in f32"
+    each = "output" if asked.block is None else f"{asked.block} weights of an output"
+    return f"asked for: weights as bytes, a scale for each {each}, sums in f32"
+
+
+def _spelled(node: Node, inputs: tuple[Node, ...], asked: Precision) -> Any:
+    x, w, *more = inputs
+    made = _in_bf16(x, w) if asked.dtype == "bf16" else _of_bytes(x, w, asked.block)
+    return activated(ops.add(made, more[0]), node.attrs["activation"]) if more else made
+
+
+def _in_bf16(x: Node, w: Node) -> Any:
+    narrow = (ops.cast(v, to=DType.BF16) for v in (x, w))
+    return ops.wide_matmul(*narrow, to=DType.F32)
+
+
+def _of_bytes(x: Node, w: Node, block: int | None) -> Any:
+    size: DimLike = w.shape.dims[0]
+    run = int(size) if block is None else block
+    packed, scale = ops.block_quantize(ops.transpose(w, perm=(1, 0)), packing="int8", block=run)
+    return ops.dequant_matmul(x, packed, scale, packing="int8", block=run)
