@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     import os
 
     from rlx.cost.decision import Decision
+    from rlx.cost.calibrate import Progress
     from rlx.cost.gate import GraphIoProfile
     from rlx.explain.kernels import KernelTimes
+    from rlx.explain.measure import Measurement
     from rlx.ir.lir import LirModule
     from rlx.passes.report import FusionReport
     from rlx.pipeline import CompileResult
@@ -58,7 +60,10 @@ class Executable:
         *,
         backend: Backend | None = None,
         pool: Pool | None = None,
+        source: Any = None,
     ) -> None:
+        self.source = source
+        """What it was compiled from, for compiling it otherwise; None where that is not known."""
         self._result, self._program, self._backend = result, program, backend
         self._pool = Pool() if pool is None else pool
         self._interface = program.interface
@@ -147,6 +152,28 @@ class Executable:
         from rlx.runtime.trace import trace
 
         return trace(self, inputs, calls=calls)
+
+    def measure(
+        self,
+        inputs: Inputs,
+        *,
+        most: int = 40,
+        seconds: float = 1.0,
+        progress: Progress | None = None,
+    ) -> Measurement:
+        """Turn decisions around, at most so many, compile each time, and time both builds in
+        turns for some seconds: what every verdict gains by the clock, beside what was predicted."""
+        from rlx.explain.measure import measure
+
+        return measure(self, inputs, most=most, seconds=seconds, progress=progress)
+
+    def rebuilt(self, result: CompileResult) -> Executable:
+        """Another compile of the same model, with the same weights."""
+        if self._backend is None:
+            raise self._error("it has no backend to build it with.")
+        made = Executable(result, self._backend.load(result.lir), backend=self._backend)
+        made.adopt(self._given)
+        return made
 
     def timed(self) -> tuple[Timed, Any]:
         """The program in a build that keeps times, and its weights."""

@@ -1,0 +1,301 @@
+"""Decisions by the clock: turn one around, compile again, and time both builds in turns.
+
+What is predicted of a reversal is the difference of two whole plans at the gate's prices, for when
+one fusion is not made others may be: the decision's own figure knows nothing of those. Decisions
+alike, such as those of equal layers, are turned around together and share the difference.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.cost.decision import Decision
+from rlx.cost.target import Target
+from rlx.cost.terms import Terms
+from rlx.errors import Error
+from rlx.ir.lir import LirModule, Phase
+from rlx.op import Array
+from rlx.pipeline import CompilePipeline, CompileResult
+
+if TYPE_CHECKING:
+    from rlx.cost.calibrate import Progress
+    from rlx.runtime.executable import Executable, Inputs
+
+MOST = 40
+"""Classes that are timed, unless more are asked for."""
+LEAST_SHARE = 0.01
+"""Of a call: what a decision is expected to matter at least, to count in the summary."""
+ROUND_S = 0.02
+"""A turn of one build; turns alternate, so that what slows the machine slows both."""
+RESAMPLES = 1000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the clock says of decisions alike. Gains are what taking one saves, per decision."""
+
+    ids: tuple[str, ...]
+    """All that were turned around together."""
+    what: str
+    where: tuple[str, ...]
+    verdict: bool
+    predicted_ns: float
+    measured_ns: float
+    low_ns: float
+    high_ns: float
+    """The ends of the confidence interval."""
+    share: float
+    """The predicted effect of all of them, of a call."""
+    rounds: int
+
+    @property
+    def is_right(self) -> bool:
+        """Does the verdict have the sign that was measured?"""
+        return (self.measured_ns > 0) == self.verdict
+
+    @property
+    def is_certain(self) -> bool:
+        """Is no change outside of the confidence interval?"""
+        return self.low_ns > 0 or self.high_ns < 0
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted / measured."""
+        return self.predicted_ns / self.measured_ns if self.measured_ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Decisions that could not be turned around, and why."""
+
+    ids: tuple[str, ...]
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The decisions of one model, timed on given inputs."""
+
+    name: str
+    sizes: Mapping[str, int]
+    call_ns: float
+    measured: tuple[Measured, ...]
+    """The largest predicted effect first."""
+    skipped: tuple[Skipped, ...] = ()
+    left: int = 0
+    """Classes that were not timed, as their predicted effect was smaller than that of others."""
+
+    def of(self, decision_id: str) -> Measured | None:
+        return next((m for m in self.measured if decision_id in m.ids), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "summary": summary([self])}
+
+    def __str__(self) -> str:
+        head = f"{self.name}: {self.call_ns / 1e3:,.1f} µs a call"
+        return "\n".join([head, *map(_line, self.measured), summary([self])])
+
+
+def _line(m: Measured) -> str:
+    mark = ("confirmed" if m.is_right else "refuted") if m.is_certain else "undecided"
+    times = f"{len(m.ids)} x " if len(m.ids) > 1 else ""
+    return (
+        f"  {'took' if m.verdict else 'left'} {times}{m.what} at {m.where[0] if m.where else '?'}: "
+        f"predicted {m.predicted_ns / 1e3:+.2f} µs, measured {m.measured_ns / 1e3:+.2f} "
+        f"({m.low_ns / 1e3:+.2f} to {m.high_ns / 1e3:+.2f}) µs, {m.share:.1%} of a call: {mark}"
+    )
+
+
+def summary(measurements: Iterable[Measurement]) -> str:
+    """The gate in one line: how many verdicts the clock confirms, and how far it was off."""
+    every = [m for each in measurements for m in each.measured]
+    large = [m for m in every if m.share >= LEAST_SHARE]
+    certain = [m for m in every if m.is_certain]
+    confirmed = sum(m.is_right for m in certain)
+    text = (
+        f"gate: {len(every)} measured ({sum(not m.verdict for m in every)} refusals), "
+        f"{confirmed} confirmed, {len(certain) - confirmed} refuted, "
+        f"{len(every) - len(certain)} within the noise"
+    )
+    ratios = [m.ratio for m in large if m.ratio is not None]
+    if large:
+        right = sum(m.is_right for m in large)
+        text += f"; over {LEAST_SHARE:.0%}: {right} of {len(large)} of the right sign"
+    if ratios:
+        text += f", median predicted/measured {statistics.median(ratios):.2f}"
+    return text
+
+
+# -- what is measured ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Decisions alike, and what turning all of them around should do to a call."""
+
+    members: tuple[Decision, ...]
+    effect_ns: float
+    """How much longer a call should take."""
+
+
+def classes(decisions: Iterable[Decision]) -> list[tuple[Decision, ...]]:
+    """Decisions that can be turned around, those alike together: the same change to the same ops
+    that saves the same."""
+    found: dict[object, list[Decision]] = {}
+    for d in decisions:
+        if d.is_reversible:
+            ops = tuple(w.split(" at ")[0] for w in d.where)
+            figures = round(d.predicted_ns), d.bytes_saved, d.launches_saved
+            found.setdefault((d.what, d.verdict, ops, figures), []).append(d)
+    return [tuple(each) for each in found.values()]
+
+
+def plan_ns(lir: LirModule, target: Target, sizes: Mapping[str, int]) -> float:
+    """What a call should take by the gate's prices: launches, bytes at the speed of the cache that
+    holds what a kernel touches, and arithmetic."""
+    terms = Terms(target, sizes=sizes)
+    total = 0.0
+    for node in lir.plan.schedule:
+        if lir.plan.phases[node] is Phase.PROLOGUE:
+            continue
+        near = terms.compute([node]).working_set_bytes
+        traffic = terms.kernel(node).device_traffic_bytes
+        total += target.gate.dispatch_ns + traffic / target.memory_gb_s(near)
+        total += terms.flops_of(node) / target.gflops(node.shapes[0].dtype)
+    return total
+
+
+class Bench:
+    """A model and its inputs; builds of it with decisions turned around."""
+
+    def __init__(self, exe: Executable, inputs: Inputs) -> None:
+        if exe.source is None:
+            raise Error(
+                f"{exe.name}: what it was compiled from is not here, so that it cannot be compiled "
+                "otherwise. Compile the model itself: rlx.compile(rlx.load(...))."
+            )
+        self.exe, self._model = exe, getattr(exe.source, "graph", exe.source)
+        self.arrays, self.sizes = exe.arrays(inputs), exe.sizes(inputs)
+        self.target = exe.lir.target
+        self.base_ns = plan_ns(exe.lir, self.target, self.sizes)
+
+    def candidates(self, progress: Progress) -> tuple[list[Candidate], list[Skipped]]:
+        """Every class that can be turned around, with its predicted effect; the largest first."""
+        found: list[Candidate] = []
+        skipped: list[Skipped] = []
+        every = classes(self.exe.decisions)
+        for i, members in enumerate(every):
+            progress(i, len(every), f"planning without {members[0].what}")
+            try:
+                found.append(self._priced(members))
+            except Error as error:
+                skipped.append(Skipped(_ids(members), members[0].what, str(error)))
+        return sorted(found, key=lambda c: -abs(c.effect_ns)), skipped
+
+    def _priced(self, members: tuple[Decision, ...]) -> Candidate:
+        """All of them turned around, or the first alone where they are in each other's way."""
+        try:
+            lir = self._compiled(members).lir
+        except Error:
+            members = members[:1]
+            lir = self._compiled(members).lir
+        return Candidate(members, plan_ns(lir, self.target, self.sizes) - self.base_ns)
+
+    def _compiled(self, members: Sequence[Decision]) -> CompileResult:
+        options = self.exe.result.options
+        turned = {d.id: not d.verdict for d in members}
+        asked = replace(options, force={**options.force, **turned})
+        alignment = self.exe.lir.plan.alignment
+        return CompilePipeline(self.target, options=asked, alignment=alignment).compile(self._model)
+
+    def turned(self, candidate: Candidate) -> Executable:
+        """The build with these decisions the other way, and the same weights."""
+        return self.exe.rebuilt(self._compiled(candidate.members))
+
+    def time(self, other: Executable, seconds: float) -> tuple[Array, Array]:
+        """Nanoseconds of a call of this build and of another, turn by turn."""
+        calls = [lambda: self.exe(*self.arrays), lambda: other(*self.arrays)]
+        for call in calls:
+            call()
+        turns: list[tuple[float, float]] = []
+        until = time.perf_counter() + seconds
+        while len(turns) < 8 or time.perf_counter() < until:
+            order = (0, 1) if len(turns) % 2 else (1, 0)
+            took = {i: _turn(calls[i]) for i in order}
+            turns.append((took[0], took[1]))
+        both = np.array(turns)
+        return both[:, 0], both[:, 1]
+
+
+def _turn(call: Callable[[], Any]) -> float:
+    """The median call of a turn."""
+    times: list[int] = []
+    end = time.perf_counter() + ROUND_S
+    while len(times) < 3 or time.perf_counter() < end:
+        start = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - start)
+    return statistics.median(times)
+
+
+def interval(differences: Array) -> tuple[float, float, float]:
+    """The median, and the ends of its confidence interval by resampling."""
+    rng = np.random.default_rng(0)
+    picked = rng.integers(0, len(differences), (RESAMPLES, len(differences)))
+    medians = np.median(differences[picked], axis=1)
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(medians, [tail, 100 - tail])
+    return float(np.median(differences)), float(low), float(high)
+
+
+def measure(
+    exe: Executable,
+    inputs: Inputs,
+    *,
+    most: int = MOST,
+    seconds: float = 1.0,
+    progress: Progress | None = None,
+) -> Measurement:
+    """Time the decisions of largest predicted effect, each class turned around at once."""
+    bench, tell = Bench(exe, inputs), progress or (lambda _done, _total, _what: None)
+    found, skipped = bench.candidates(tell)
+    chosen = found[:most]
+    made: list[Measured] = []
+    calls: list[float] = []
+    for i, candidate in enumerate(chosen):
+        tell(i, len(chosen), f"without {candidate.members[0].what}")
+        try:
+            ours, theirs = bench.time(bench.turned(candidate), seconds)
+        except Error as error:
+            members = candidate.members
+            skipped.append(Skipped(_ids(members), members[0].what, str(error)))
+            continue
+        calls.append(float(np.median(ours)))
+        made.append(_measured(candidate, theirs - ours, calls[-1]))
+    call_ns = statistics.median(calls) if calls else 0.0
+    left = len(found) - len(chosen)
+    return Measurement(bench.exe.name, bench.sizes, call_ns, tuple(made), tuple(skipped), left)
+
+
+def _measured(candidate: Candidate, longer: Array, call_ns: float) -> Measured:
+    """`longer` is how much the turned build takes more: a gain of taking, where it was taken."""
+    first, count = candidate.members[0], len(candidate.members)
+    sign = 1 if first.verdict else -1
+    middle, low, high = (sign * v / count for v in interval(longer))
+    return Measured(
+        _ids(candidate.members), first.what, first.where, first.verdict,
+        sign * candidate.effect_ns / count, middle, min(low, high), max(low, high),
+        abs(candidate.effect_ns) / call_ns, len(longer),
+    )  # fmt: skip
+
+
+def _ids(members: Iterable[Decision]) -> tuple[str, ...]:
+    return tuple(d.id for d in members)
