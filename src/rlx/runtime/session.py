@@ -6,7 +6,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, overload
 
@@ -40,6 +40,7 @@ def compile(
     like: str | FusionTarget | Target | None = None,
     threads: int | None = None,
     cache: CacheLike = None,
+    precision: str | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Executable | Specialising: ...
@@ -53,6 +54,7 @@ def compile(
     like: str | FusionTarget | Target | None = None,
     threads: int | None = None,
     cache: CacheLike = None,
+    precision: str | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Executable: ...
@@ -65,6 +67,7 @@ def compile(
     like: str | FusionTarget | Target | None = None,
     threads: int | None = None,
     cache: CacheLike = None,
+    precision: str | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Any:
@@ -75,10 +78,12 @@ def compile(
     LirModule. Without a `target` it is native code for this machine, where llvmlite is installed.
     Target "reference" runs on NumPy the plan that the target named by `like` would run. `threads`
     is how many cores a call may use, None all. `cache` is a folder for what was compiled, or False
-    for none; None is the user's own.
+    for none; None is the user's own. `precision` "bf16" carries f32 products out in bf16, their
+    sums in f32; "int8" keeps their weights as bytes, with a scale for each output, "int8:block=32"
+    with one for each 32 weights of an output.
     """
     session = Session(target, like=like, threads=threads, cache=cache)
-    return session.compile(model, options=options, params=params)
+    return session.compile(model, precision=precision, options=options, params=params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +119,14 @@ class Session:
         self,
         model: Any,
         *,
+        precision: str | None = None,
         options: FusionOptions | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Any:
         """An executable of `model`; where the request was met before, here or by another process,
         no pass runs."""
+        if precision is not None:
+            options = replace(options or FusionOptions(), precision=precision)
         if isinstance(model, Bundle):
             return model.compiled(self, options, params)
         return self.executable(model, options=options, params=params)
