@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ from rlx.errors import Error
 if TYPE_CHECKING:
     from rlx.cost.target import Target
     from rlx.ir.lir import LirModule
-    from rlx.ir.mir import Graph
+    from rlx.ir.mir import Graph, Origin
+    from rlx.ir.outline import Row
     from rlx.passes.options import FusionOptions
     from rlx.pipeline import CompileResult
     from rlx.rules.engine import Event
@@ -28,10 +29,15 @@ _MOST_BYTES = 1 << 30
 
 def recorded(result: CompileResult) -> bytes:
     """All of a result, without the code made of it."""
+    from rlx.passes.bodies import nodes_within
+
     lir, graph = result.lir, result.lir.mir.graph
     account = {
         "graph": str(graph),
-        "origins": [[[o.kind, o.text] for o in n.origins] for n in graph.order()],
+        "origins": [_origins(n.origins) for n in nodes_within(graph)],
+        "source": [
+            [r.op, r.shape, r.inputs, _origins(r.origins), r.name] for r in result.source_rows
+        ],
         "decisions": [asdict(d) for d in result.decisions],
         "fusion": asdict(result.fusion),
         "rewrites": [[type(e).__name__, asdict(e)] for e in result.rewrites],
@@ -44,6 +50,10 @@ def recorded(result: CompileResult) -> bytes:
     return zlib.compress(json.dumps(account).encode(), 1)
 
 
+def _origins(origins: Iterable[Origin]) -> list[list[str]]:
+    return [[o.kind, o.text] for o in origins]
+
+
 def _options(options: FusionOptions) -> dict[str, Any]:
     policy, limits = options.dispatch, options.limits
     return {
@@ -52,6 +62,7 @@ def _options(options: FusionOptions) -> dict[str, Any]:
         "dispatch": policy
         and [policy.mode, sorted(policy.force_common), sorted(policy.force_native)],
         "force": dict(options.force),
+        "precision": options.precision,
         "sizes": dict(options.sizes),
     }
 
@@ -97,7 +108,20 @@ def _restored(account: dict[str, Any], target: Target) -> CompileResult:
         tuple(replace(d, where=tuple(d.where)) for d in decisions),
         tuple(_event(*e) for e in account["rewrites"]),
         options,
+        source=tuple(_row(*row) for row in account["source"]),
     )
+
+
+def _row(op: str, shape: str, inputs: list[int], origins: list[list[str]], name: str) -> Row:
+    from rlx.ir.outline import Row
+
+    return Row(op, shape, tuple(inputs), _read_origins(origins), name)
+
+
+def _read_origins(held: Iterable[Sequence[str]]) -> tuple[Origin, ...]:
+    from rlx.ir.mir import Origin
+
+    return tuple(Origin(kind, text) for kind, text in held)
 
 
 def _event(kind: str, fields: dict[str, Any]) -> Event:
@@ -116,7 +140,8 @@ def _restored_options(held: dict[str, Any]) -> FusionOptions:
         limits and FusionLimits(**limits),
         dispatch and DispatchPolicy(*dispatch),
         held["force"],
-        sizes=held["sizes"],
+        held["precision"],
+        held["sizes"],
     )
 
 
@@ -170,8 +195,10 @@ def _priced(target: Target, held: dict[str, Any]) -> Target:
 
 
 def _restore_origins(graph: Graph, origins: Sequence[Any]) -> None:
-    from rlx.ir.mir import Origin
+    from rlx.passes.bodies import nodes_within
 
-    graph.origins.clear()
-    for node, its in zip(graph.order(), origins, strict=True):
-        graph.add_origins(node, tuple(Origin(kind, text) for kind, text in its))
+    nodes = list(nodes_within(graph))
+    for node in nodes:
+        node.graph.origins.clear()
+    for node, its in zip(nodes, origins, strict=True):
+        node.graph.add_origins(node, _read_origins(its))

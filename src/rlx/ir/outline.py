@@ -1,0 +1,38 @@
+"""A graph as rows: what is known of each node without its attributes and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rlx.ir.mir import Graph, Node, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A node: its op, its shapes as text, the rows it reads, where it comes from."""
+
+    op: str
+    shape: str
+    inputs: tuple[int, ...]
+    origins: tuple[Origin, ...] = ()
+    name: str = ""
+    """Of an input or a param."""
+
+
+def outline(graph: Graph) -> tuple[Row, ...]:
+    """The rows of all that the outputs need, in the graph's order."""
+    return rows_of(graph.order())
+
+
+def rows_of(nodes: Iterable[Node]) -> tuple[Row, ...]:
+    """The rows of `nodes`, which have inputs before users; what lies outside is left out."""
+    number: dict[Node, int] = {}
+    made: list[Row] = []
+    for node in nodes:
+        number[node] = len(made)
+        shape = ", ".join(map(str, node.shapes))
+        inputs = tuple(number[i] for i in node.inputs if i in number)
+        name = node.attrs["name"] if node.op in ("input", "param") else ""
+        made.append(Row(node.op, shape, inputs, node.origins, name))
+    return tuple(made)
