@@ -15,10 +15,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rlx
 from rlx.__main__ import main
+from rlx.backends.cpu.backend import CpuBackend
 from rlx.cli.app import VERBS
+from rlx.cost.calibrate import Numbers
+from rlx.cost.target import CacheLevel
 
 F = TensorProto.FLOAT
-ON_MODELS = ("bench", "check", "compile", "explain", "run")
+ON_MODELS = ("bench", "check", "compile", "explain", "run", "trace")
 """Verbs whose first argument is a model."""
 QUICK = {"bench": ["--rounds", "1", "--threads", "1"], "compile": ["-o", "made.rlx"]}
 
@@ -131,7 +134,8 @@ def test_bad_inputs_are_one_line(
 
 
 @pytest.mark.parametrize(
-    ("verb", "option"), [("run", "--output"), ("compile", "--output"), ("explain", "--svg")]
+    ("verb", "option"),
+    [("run", "--output"), ("compile", "--output"), ("trace", "--output"), ("explain", "--svg")],
 )
 def test_what_cannot_be_written_is_one_line(
     verb: str, option: str, model: str, capsys: pytest.CaptureFixture[str]
@@ -246,6 +250,33 @@ def test_cache(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_cache_that_is_off_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "RLX_CACHE" in called(capsys, "cache", code=1)
+
+
+def test_trace_shows_passes_and_kernels(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "wrote trace.json" in called(capsys, "trace", model, "--calls", "2", "--threads", "1")
+    events = json.loads(Path("trace.json").read_text())["traceEvents"]
+    kinds = [e["cat"] for e in events if e["ph"] == "X"]
+    assert kinds.count("call") == 2
+    assert kinds.count("pass") > 3
+    assert "kernel" in kinds
+    assert "does not time" in called(capsys, "trace", model, "-t", "reference", code=1)
+
+
+def test_calibrate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = Numbers(1, 10.0, 100.0, (CacheLevel(1 << 15, 99.0),), 9.0, 8.0, {rlx.DType.F32: 7.0})
+    monkeypatch.setattr(CpuBackend, "measured", lambda self, progress: (numbers,))
+    monkeypatch.setenv("RLX_CACHE", "on")
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "kept"))
+    assert "99 GB/s" in called(capsys, "calibrate")
+    found = json.loads(called(capsys, "calibrate", "--json"))
+    assert found["numbers"][0]["gflops"] == {"f32": 7.0}
+    assert rlx.Session("cpu", threads=1).target.gflops(rlx.DType.F32) == 7.0
+    monkeypatch.setenv("RLX_CACHE_DIR", "/proc/none")
+    assert "cannot be kept" in called(capsys, "calibrate", code=1)
+    assert "'abacus'" in called(capsys, "calibrate", "--target", "abacus", code=2)
+    called(capsys, "calibrate", "--target", "reference", code=1)
 
 
 def test_fuzz(capsys: pytest.CaptureFixture[str]) -> None:

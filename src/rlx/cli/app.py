@@ -17,7 +17,9 @@ from typer.main import get_command
 from rlx._version import __version__
 from rlx.errors import Error
 
-VERBS = ("bench", "cache", "check", "compile", "explain", "fuzz", "run")
+VERBS = (
+    "bench", "cache", "calibrate", "check", "compile", "explain", "fuzz", "run", "trace",
+)  # fmt: skip
 Verb = Callable[[], int]
 """A verb and its options, ready to run."""
 

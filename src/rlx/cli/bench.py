@@ -101,13 +101,13 @@ def _difference(ours: Mapping[str, Array], theirs: list[Array]) -> float:
 def _timed(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of a call, the median of each round."""
     found: dict[str, list[float]] = {name: [] for name in calls}
-    with progress("timing", rounds + 1) as step:
+    with progress("timing") as tell:
         for number in range(rounds + 1):
+            tell(number, rounds + 1, "")
             for name, call in calls.items():
                 took = _round(call)
                 if number:  # the first is for warming up
                     found[name].append(took)
-            step()
     return found
 
 

@@ -79,12 +79,12 @@ def _verify(cache: Cache, is_json: bool) -> int:
 
     entries = cache.entries()
     damaged: dict[str, str] = {}
-    with progress("reading", len(entries)) as step:
-        for entry in entries:
+    with progress("reading") as tell:
+        for number, entry in enumerate(entries):
+            tell(number, len(entries), entry.name)
             fault = cache.fault_of(entry.key)
             if fault is not None:
                 damaged[entry.key] = fault
-            step()
     if is_json:
         _print_json(cache, damaged=damaged)
     else:

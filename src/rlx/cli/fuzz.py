@@ -53,12 +53,12 @@ def verb(
     if is_guarded and {b.partition(":")[0] for b in backends} != {"cpu"}:
         raise typer.BadParameter("it is for native code: give --backend cpu", param_hint="--guard")
     campaign = Campaign(graphs, first, steps, pipelines, backends, is_guarded, is_large)
-    with progress("graphs", graphs) as step:
+    with progress("graphs") as tell:
 
         def told(tally: Tally, lines: list[str]) -> None:
             for line in lines:
                 print(line, file=sys.stderr if is_json else sys.stdout, flush=True)
-            step(f"{tally.graphs}/{graphs}, {tally.wrong} wrong")
+            tell(tally.graphs, graphs, f"{tally.graphs}/{graphs}, {tally.wrong} wrong")
 
         tally = campaign.run(jobs, told)
     if is_json:

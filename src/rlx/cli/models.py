@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import BUILT_IN, find_backend
+from rlx.backends.base import BUILT_IN
 from rlx.cli.inputs import Wanted, dims_for, inputs_of, loaded
 from rlx.cli.progress import progress
 from rlx.cost.target import Target
@@ -19,6 +19,7 @@ from rlx.onnx.running import Specialising
 from rlx.op import Array
 from rlx.pipeline import CompilePipeline, CompileResult
 from rlx.runtime.bundle import Bundle
+from rlx.runtime.cache import CacheLike
 from rlx.runtime.executable import Executable
 from rlx.runtime.session import Session
 from rlx.shape import Shape
@@ -27,9 +28,11 @@ SCALE = 0.1
 """Of random weights: large enough to matter, small enough that layers of them stay finite."""
 
 
-def compiled(model: str, target: str | None, threads: int | None, wanted: Wanted) -> Any:
-    """The model of a file, with all of its weights."""
-    exe = program(model, target, threads)
+def compiled(
+    model: str, target: str | None, threads: int | None, wanted: Wanted, cache: CacheLike = None
+) -> Any:
+    """The model of a file, with all of its weights; `cache` as `rlx.compile` takes it."""
+    exe = program(model, target, threads, cache)
     if not isinstance(exe, Executable):
         return exe
     given = {name: loaded(path) for name, path in wanted.params.items()}
@@ -41,13 +44,21 @@ def compiled(model: str, target: str | None, threads: int | None, wanted: Wanted
     return exe
 
 
-def program(model: str, target: str | None, threads: int | None) -> Any:
+def program(model: str, target: str | None, threads: int | None, cache: CacheLike = None) -> Any:
     """The program of a file, with the weights that the file has."""
     found = load(model, threads=threads)
     if isinstance(found, Executable):
         return found
     with progress(f"compiling {model}"):
-        return Session(target, threads=threads).compile(found)
+        return Session(target, threads=threads, cache=cache).compile(found)
+
+
+def settled(exe: Any, given: Mapping[str, Array]) -> tuple[Executable, dict[str, Array]]:
+    """The program for these inputs, and those of them that it still takes."""
+    if isinstance(exe, Executable):
+        return exe, dict(given)
+    made: Executable = exe.specialised(*given.values())
+    return made, {name: given[name] for name in made.inputs}
 
 
 def saveable(exe: Any) -> Executable:
@@ -69,8 +80,8 @@ def planned(model: str, target: str, wanted: Wanted) -> CompileResult:
 
 
 def target_of(name: str) -> Target:
-    """The target as its backend has it, where that is there."""
-    return find_backend(name).target() if name in BUILT_IN else Target.of(name)
+    """The target as it is on this machine, where its backend is there; else as documented."""
+    return Session(name).target if name in BUILT_IN else Target.of(name)
 
 
 def graph_of(model: Any, wanted: Wanted) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,10 +110,16 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, indent=2))
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """A file, or an error that says why there is none."""
-    try:
+def write_text(path: str, text: str) -> None:
+    with writing(path):
         Path(path).write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def writing(path: str) -> Generator[None]:
+    """A file is written inside; where it cannot be, that is what the error says."""
+    try:
+        yield
     except (OSError, ValueError) as error:
         raise Error(f"{path} cannot be written: {_reason(error)}") from None
 

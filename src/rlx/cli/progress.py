@@ -5,26 +5,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import TypeAlias
 
-Step = Callable[..., None]
-"""Called after each step, with what comes next."""
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Told how many steps are done, of how many, and what comes next."""
 
 
 @contextmanager
-def progress(title: str, total: int | None = None) -> Generator[Step]:
-    """A bar of `total` steps on stderr, or one that only moves, gone when the work is done."""
+def progress(title: str) -> Generator[Progress]:
+    """A bar on stderr that is gone when the work is done; it only moves until it is told how many
+    steps there are."""
     if not sys.stderr.isatty():
-        yield lambda text="", total=None: None
+        yield lambda done, total, what: None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
+        task = bar.add_task(escape(title), total=None)
 
-        def step(text: str = "", total: int | None = None) -> None:
-            told = f"{title}: {text}" if text else title
-            bar.update(task, advance=1, description=told, total=total)
+        def tell(done: int, total: int, what: str) -> None:
+            told = f"{title}: {what}" if what else title
+            bar.update(task, completed=done, total=total, description=escape(told[:100]))
 
-        yield step
+        yield tell

@@ -1,0 +1,51 @@
+"""`rlx trace MODEL -o FILE`: where the time goes, pass by pass and kernel by kernel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rlx.cli import options
+
+EXAMPLE = "rlx trace model.onnx -o trace.json"
+
+
+def verb(
+    model: options.ModelFile,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the trace.")
+    ] = "trace.json",
+    target: options.RunOn = None,
+    threads: options.Threads = None,
+    calls: Annotated[int, typer.Option("--calls", min=1, help="How many calls to show.")] = 3,
+    files: options.InputFiles = None,
+    params: options.ParamFiles = None,
+    dims: options.Sizes = None,
+    seed: options.Seed = 0,
+    is_json: options.Json = False,
+) -> int:
+    """Write a trace of the compile and of some calls, for Perfetto or Chrome.
+
+    Shows every compile pass, and every kernel on the thread that ran it. Open the file in
+    ui.perfetto.dev or chrome://tracing.
+    """
+    from rlx.cli import inputs, models
+
+    wanted = inputs.Wanted.of(files, params, dims, seed)
+    exe = models.compiled(model, target, threads, wanted, cache=False)
+    program, given = models.settled(exe, inputs.inputs_of(exe, wanted))
+    made = program.trace(given, calls=calls)
+    with options.writing(output):
+        made.save(output)
+    facts: dict[str, Any] = {
+        "model": model, "file": output, "calls": calls, "events": len(made.events),
+        "passes": sum(e.category == "pass" for e in made.events),
+        "threads": len({e.thread for e in made.events if e.category == "kernel"}),
+    }  # fmt: skip
+    if is_json:
+        options.print_json(facts)
+    else:
+        text = "wrote {file}: {passes} passes, {calls} calls on {threads} threads, {events} events"
+        print(text.format(**facts))
+    return 0
