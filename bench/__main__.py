@@ -19,6 +19,7 @@ from bench.peak import Limits
 from bench.peak import measure as measure_limits
 from bench.peers import PEERS
 from bench.table import Line, lines, text
+from bench.workload import in_precision
 from bench.workloads import WORKLOADS, chosen
 
 ALONE = ("calls", "startup", "dynamic", "rooflines")
@@ -32,6 +33,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.3, help="of a peer's turn in a round")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--target", default="cpu", help="what rlx compiles for")
+    parser.add_argument("--precision", default="", help="of products: bf16, int8, int8:block=32")
     parser.add_argument("--patience", type=float, default=5, help="seconds to wait for quiet")
     parser.add_argument("--name", help="of the results; the date if not given")
     parser.add_argument("--quick", action="store_true", help="3 short rounds, nothing written")
@@ -40,7 +42,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def plan_of(asked: argparse.Namespace) -> Plan:
     rounds, seconds = (3, 0.1) if asked.quick else (asked.rounds, asked.seconds)
-    return Plan(rounds, seconds, asked.threads, asked.target, asked.patience)
+    return Plan(rounds, seconds, asked.threads, asked.target, asked.patience, asked.precision)
 
 
 def run(names: list[str], peers: list[str], plan: Plan, limits: Limits | None) -> dict[str, Any]:
@@ -50,13 +52,13 @@ def run(names: list[str], peers: list[str], plan: Plan, limits: Limits | None) -
     about: dict[str, Any] = {}
     for name in names:
         measured = measure(name, peers, plan, progress.tell)
-        workload = WORKLOADS[name]()
-        floor = None if limits is None else limits.floor_us(workload)
+        workload = in_precision(WORKLOADS[name](), plan.precision)
+        floor = None if limits is None or plan.precision else limits.floor_us(workload)
         rows = lines(measured, workload, floor)
-        about[name] = {"about": workload.about, "floor_us": floor, "idle": measured.idle}
+        about[workload.name] = {"about": workload.about, "floor_us": floor, "idle": measured.idle}
         progress.finished(name)
         progress.clear()
-        print(text(f"{name}: {workload.about}", rows), end="\n\n", flush=True)
+        print(text(f"{workload.name}: {workload.about}", rows), end="\n\n", flush=True)
         made += rows
     return {"workloads": about, "lines": [line.as_dict() for line in made]}
 

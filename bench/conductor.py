@@ -37,6 +37,8 @@ class Plan:
     threads: int = 2
     target: str = "cpu"
     patience: float = 5.0
+    precision: str = ""
+    """What products are carried out in; nothing for single precision."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class Worker:
         limits = dict.fromkeys(THREAD_LIMITS, str(plan.threads))
         command = [sys.executable, "-m", module, *what]
         command += ["--threads", str(plan.threads), "--target", plan.target]
+        command += ["--precision", plan.precision] if plan.precision else []
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, **limits, **more}, start_new_session=True,
@@ -139,7 +142,7 @@ def measure(workload: str, peers: list[str], plan: Plan, tell: Callable[[str], N
 def _started(row: Row, workload: str, plan: Plan, stack: ExitStack) -> Worker | None:
     """The row's worker, ready and stopped; if there is none, the row says why."""
     peer = PEERS[row.peer]
-    row.why = peer.excuse(workload)
+    row.why = peer.excuse(workload, plan.precision)
     if row.why:
         return None
     worker = Worker("bench.worker", (peer.name, workload), plan, **peer.environment)

@@ -55,6 +55,7 @@ def summary(found: dict[str, tuple[dict[str, Any], list[Line]]]) -> list[str]:
     for name, (run, lines) in found.items():
         timed = [line for line in lines if line.median_us is not None and line.is_right]
         ours = _ours(lines)
+        floor = run["workloads"][name]["floor_us"]
         best = min((x for x in timed if x.peer not in OURS), key=_median, default=None)
         rows.append((
             f"{name}: {run['workloads'][name]['about']}",
@@ -62,7 +63,7 @@ def summary(found: dict[str, tuple[dict[str, Any], list[Line]]]) -> list[str]:
             "–" if best is None else f"{duration(_median(best))} ({best.peer})",
             "" if ours is None or ours.ratio is None else f"{ours.ratio:.2f}×",
             _verdict(ours),
-            duration(run["workloads"][name]["floor_us"]) if run["limits"] else "",
+            "" if floor is None else duration(floor),
         ))  # fmt: skip
     return table(("workload", "rlx", "best peer", "ratio", "", "floor"), rows)
 

@@ -58,16 +58,18 @@ def peak_mb() -> int:
     return 0
 
 
-def serve(peer_name: str, workload_name: str, threads: int, target: str, say: Any) -> None:
+def serve(asked: argparse.Namespace, say: Any) -> None:
     """Prepare, then one answer per line read."""
     from bench import cache
     from bench.peers import OURS, PEERS
     from bench.workload import errors
     from bench.workloads import WORKLOADS
 
-    peer, workload = PEERS[peer_name], WORKLOADS[workload_name]()
+    peer, workload = PEERS[asked.peer], WORKLOADS[asked.workload]()
     start = time.perf_counter()
-    runner = peer.prepare(workload, threads, **({"target": target} if peer_name in OURS else {}))
+    more = {"target": asked.target} if asked.peer in OURS else {}
+    more |= {"precision": asked.precision} if asked.precision else {}
+    runner = peer.prepare(workload, asked.threads, **more)
     made = runner.call()
     setup = time.perf_counter() - start
     error = errors(runner.arrays(made), cache.exact(workload))
@@ -84,7 +86,7 @@ def answer_turns(call: Callable[[], Any], setup: dict[str, Any], say: Any) -> No
         say({"ns": turn(call, float(line), one)})
 
 
-Serve = Callable[[str, str, int, str, Any], None]
+Serve = Callable[[argparse.Namespace, Any], None]
 
 
 def main(serve: Serve = serve) -> None:
@@ -93,6 +95,7 @@ def main(serve: Serve = serve) -> None:
         parser.add_argument(name)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--target", default="cpu")
+    parser.add_argument("--precision", default="")
     asked = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.threads])
     # Libraries that print must not be heard on the line to the conductor.
@@ -103,7 +106,7 @@ def main(serve: Serve = serve) -> None:
         print(json.dumps(what), file=line, flush=True)
 
     try:
-        serve(asked.peer, asked.workload, asked.threads, asked.target, say)
+        serve(asked, say)
     except Exception as error:
         say({"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,19 @@ class Workload:
     def rlx_params(self) -> dict[str, Array]:
         """The params as rlx's models take them: linear weights are [in, out]."""
         return {k: v.T if k.endswith(".w") else v for k, v in self.params.items()}
+
+
+TOLERANCES = {"bf16": 5e-2, "int8": 1e-1}
+"""What a peer may differ by in a narrow precision: a dozen layers of products whose operands are
+off by 2⁻⁹, or whose weights are off by 1/254 of the greatest, each."""
+
+
+def in_precision(workload: Workload, precision: str) -> Workload:
+    """The workload as it is shown and judged in a precision."""
+    if not precision:
+        return workload
+    tolerance = TOLERANCES[precision.partition(":")[0]]
+    return replace(workload, name=f"{workload.name} in {precision}", tolerance=tolerance)
 
 
 class Maker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ def inputs_of(name: str) -> dict[str, Any]:
     return {k: make(rng) for k, make in ZOO[name].inputs.items()}
 
 
-def serve(runtime: str, path: str, threads: int, target: str, say: Any) -> None:
+def serve(asked: Namespace, say: Any) -> None:
     """Load, compile and call once, say how long that took, then answer turns."""
+    runtime, path, threads, target = asked.peer, asked.workload, asked.threads, asked.target
     given = inputs_of(Path(path).stem)
     if runtime == "rlx":
         import onnx  # noqa: F401

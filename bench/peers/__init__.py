@@ -35,13 +35,17 @@ class Peer:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cannot: Mapping[str, str] = field(default_factory=dict[str, str])
     needs_onnx: bool = False
+    precisions: tuple[str, ...] = ()
+    """What it can carry products out in beside single precision."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def missing(self) -> list[str]:
         return [m for m in self.modules if importlib.util.find_spec(m) is None]
 
-    def excuse(self, workload: str) -> str:
+    def excuse(self, workload: str, precision: str = "") -> str:
         """Why it has no time for this workload; nothing if it can be timed."""
+        if precision and precision.partition(":")[0] not in self.precisions:
+            return f"has no {precision} here"
         if missing := self.missing():
             return f"absent: {', '.join(missing)} not installed"
         return next((why for n, why in self.cannot.items() if workload.startswith(n)), "")
@@ -61,15 +65,18 @@ _ONNX = ("onnx", "torch", "onnxscript")
 PEERS = {
     p.name: p
     for p in (
-        Peer("rlx", "ours", "rlx", ("rlx",), {"reuses_outputs": False}, environment=_COLD),
-        Peer("rlx-out", "ours", "rlx", ("rlx",), {"reuses_outputs": True}, environment=_COLD),
+        Peer("rlx", "ours", "rlx", ("rlx",), {"reuses_outputs": False}, environment=_COLD,
+             precisions=("bf16", "int8")),
+        Peer("rlx-out", "ours", "rlx", ("rlx",), {"reuses_outputs": True}, environment=_COLD,
+             precisions=("bf16", "int8")),
         Peer("onnxruntime", "onnxruntime_peer", "onnxruntime", ("onnxruntime", *_ONNX),
-             cannot=NO_SPECTRA, needs_onnx=True),
+             cannot=NO_SPECTRA, needs_onnx=True, precisions=("int8",)),
         Peer("openvino", "openvino_peer", "openvino", ("openvino", *_ONNX), cannot=NO_SPECTRA,
-             needs_onnx=True),
-        Peer("torch", "torch_peer", "torch", ("torch",), {"compiles": False}),
+             needs_onnx=True, precisions=("bf16", "int8")),
+        Peer("torch", "torch_peer", "torch", ("torch",), {"compiles": False},
+             precisions=("bf16",)),
         Peer("inductor", "torch_peer", "torch", ("torch",), {"compiles": True},
-             environment={"TORCHINDUCTOR_COMPILE_THREADS": "1"}),
+             environment={"TORCHINDUCTOR_COMPILE_THREADS": "1"}, precisions=("bf16",)),
         Peer("jax", "jax_peer", "jax", ("jax",)),
         Peer("iree", "iree_peer", "iree-base-compiler", ("iree", "jax"), cannot=NO_SPECTRA),
         Peer("tinygrad", "tinygrad_peer", "tinygrad", ("tinygrad",),

@@ -11,8 +11,15 @@ from bench.peers import Runner, listed
 from bench.workload import Workload
 
 
-def prepare(workload: Workload, threads: int, *, reuses_outputs: bool, target: str) -> Runner:
-    exe = compiled(workload, target, threads)
+def prepare(
+    workload: Workload,
+    threads: int,
+    *,
+    reuses_outputs: bool,
+    target: str,
+    precision: str | None = None,
+) -> Runner:
+    exe = compiled(workload, target, threads, precision)
     inputs = workload.inputs
     if not reuses_outputs:
         return Runner(lambda: exe(*inputs), listed)
@@ -20,10 +27,11 @@ def prepare(workload: Workload, threads: int, *, reuses_outputs: bool, target: s
     return Runner(lambda: exe(*inputs, out=out), listed)
 
 
-def compiled(workload: Workload, target: str, threads: int) -> Any:
+def compiled(workload: Workload, target: str, threads: int, precision: str | None = None) -> Any:
     """The workload's executable, with its weights."""
     params = workload.rlx_params()
-    return rlx.compile(workload.model(params), target, params=params, **options(target, threads))
+    how = options(target, threads)
+    return rlx.compile(workload.model(params), target, params=params, precision=precision, **how)
 
 
 def options(target: str, threads: int) -> dict[str, Any]:

@@ -31,10 +31,15 @@ def module_of(workload: Workload) -> Any:
     return Held().eval()
 
 
-def prepare(workload: Workload, threads: int, *, compiles: bool) -> Runner:
+def prepare(
+    workload: Workload, threads: int, *, compiles: bool, precision: str | None = None
+) -> Runner:
     torch.set_num_threads(threads)
     module: Any = module_of(workload)
     inputs = [torch.tensor(a) for a in workload.inputs]
+    if precision == "bf16":
+        module = module.bfloat16()
+        inputs = [t.bfloat16() if t.is_floating_point() else t for t in inputs]
     if compiles:
         settings: Any = import_module("torch._inductor.config")
         settings.freezing = True
@@ -44,4 +49,9 @@ def prepare(workload: Workload, threads: int, *, compiles: bool) -> Runner:
         with torch.inference_mode():
             return module(*inputs)
 
-    return Runner(call, lambda made: [t.numpy() for t in listed(made)])
+    return Runner(call, lambda made: [_plain(t).numpy() for t in listed(made)])
+
+
+def _plain(made: Any) -> Any:
+    """As NumPy has it, which has no bf16."""
+    return made.float() if made.dtype == torch.bfloat16 else made

@@ -48,7 +48,7 @@ def positive(*dims: int) -> np.ndarray:
     return RNG.uniform(0.01, 0.2, dims).astype(np.float32)
 
 
-# -- narrow -----------------------------------------------------------------------------------------
+# -- narrow ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
