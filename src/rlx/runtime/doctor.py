@@ -1,0 +1,205 @@
+"""What is here and what is missing: targets, packages, devices, prices, the cache."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlx._version import __version__
+from rlx.backends.base import GROUP, find_backend
+from rlx.cost.calibrate import Calibration, Measures, kept_calibration, machine
+from rlx.cost.target import FusionTarget
+from rlx.errors import Error
+from rlx.runtime.cache import Cache, CacheLike
+
+PACKAGES = (
+    ("numpy", "arrays, and target reference", "rlx"),
+    ("ml_dtypes", "bf16 and other small floats", "rlx"),
+    ("llvmlite", "native code: target cpu", "rlx[cpu]"),
+    ("onnx", "models in .onnx files", "rlx[onnx]"),
+    ("typer", "the command line", "rlx[cli]"),
+    ("rich", "tables and progress on a terminal", "rlx[cli]"),
+)
+"""Package, what it is for, and what brings it."""
+_USES = {"reference": "NumPy, any target's plan", "cpu": "native code for this machine"}
+NVIDIA, AMD = "/dev/nvidia0", "/dev/kfd"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """Can a target run here? If not, `missing` says what to install, where that helps."""
+
+    name: str
+    is_here: bool
+    detail: str
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageState:
+    """A package that rlx uses, and its version here."""
+
+    name: str
+    use: str
+    version: str | None
+    install: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """Where compiled programs are kept."""
+
+    is_on: bool
+    folder: str = ""
+    entries: int = 0
+    size_bytes: int = 0
+    max_bytes: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """The state of an installation."""
+
+    version: str
+    python: str
+    system: str
+    machine: Mapping[str, str]
+    targets: tuple[TargetState, ...]
+    packages: tuple[PackageState, ...]
+    devices: tuple[str, ...]
+    calibration: Calibration | None
+    cache: CacheState
+
+    @property
+    def to_do(self) -> tuple[str, ...]:
+        """One line for each thing that is missing, with what to do."""
+        lines = [f"{p.use}: {p.install}" for p in self.packages if p.version is None]
+        lines += [f"target {t.name}: {t.missing}" for t in self.targets if t.missing]
+        if self.calibration is None and self.cache.is_on and not self.cache.problem:
+            lines.append("prices of this machine, for the gate: rlx calibrate")
+        if self.cache.problem:
+            lines.append(f"the cache: {self.cache.problem}")
+        return tuple(dict.fromkeys(lines))
+
+    def as_dict(self) -> dict[str, Any]:
+        prices = self.calibration and [n.as_dict() for n in self.calibration.numbers]
+        return {**asdict(self), "calibration": prices, "to_do": list(self.to_do)}
+
+    def __str__(self) -> str:
+        return "\n".join([
+            f"rlx {self.version}, Python {self.python}, {self.system}",
+            f"processor: {self.machine['processor']}, {self.machine['cores']} cores, "
+            f"code for {self.machine['code'] or 'none'}",
+            "targets:", *(_target_line(t) for t in self.targets),
+            "packages:", *(_package_line(p) for p in self.packages),
+            f"devices: {', '.join(self.devices) or 'the processor alone'}",
+            f"prices: {self.calibration or 'as documented; none were measured here'}",
+            f"cache: {_cache_text(self.cache)}",
+            *(["to do:", *(f"  {line}" for line in self.to_do)] if self.to_do else []),
+        ])  # fmt: skip
+
+
+def examine(cache: CacheLike = None) -> Doctor:
+    """Look at what is installed. Nothing is compiled, nothing is changed."""
+    kept, problem = _cache(cache)
+    detail = _code_name()
+    return Doctor(
+        __version__,
+        platform.python_version(),
+        f"{platform.system()} {platform.release()} {platform.machine()}",
+        machine(detail),
+        tuple(map(_target, ["reference", *(t.value for t in FusionTarget)])),
+        tuple(_package(*p) for p in PACKAGES),
+        tuple(_devices()),
+        kept_calibration("cpu", detail, kept),
+        _cache_state(kept, problem),
+    )
+
+
+def _target(name: str) -> TargetState:
+    try:
+        find_backend(name)
+    except Error:
+        detail = f"rlx {__version__} has no backend for it; NumPy runs its plans: like={name!r}"
+        return TargetState(name, False, detail)
+    if name == "cpu" and find_spec("llvmlite") is None:
+        return TargetState(name, False, "llvmlite is not installed", "pip install 'rlx[cpu]'")
+    if name == "cpu" and sys.platform != "linux":
+        return TargetState(name, False, f"native code runs on Linux so far, not {sys.platform}")
+    return TargetState(name, True, _USES.get(name) or _brought_by(name))
+
+
+def _brought_by(name: str) -> str:
+    for entry in metadata.entry_points(group=GROUP, name=name):
+        return f"from {entry.dist.name if entry.dist else entry.value}"
+    return ""
+
+
+def _package(name: str, use: str, brings: str) -> PackageState:
+    version = None
+    if find_spec(name) is not None:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            version = "of unknown version"
+    return PackageState(name, use, version, f"pip install '{brings}'")
+
+
+def _devices() -> list[str]:
+    """What the system shows; no driver is loaded for it."""
+    found: list[str] = []
+    if Path(NVIDIA).exists():
+        found.append("an NVIDIA GPU")
+    if Path(AMD).exists():
+        found.append("an AMD GPU")
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        found.append("an Apple GPU")
+    return found
+
+
+def _code_name() -> str:
+    """The instruction set that native code is made for here."""
+    backend = find_backend("cpu")
+    try:
+        return backend.measured_as if isinstance(backend, Measures) else ""
+    except Error:
+        return ""
+
+
+def _cache(given: CacheLike) -> tuple[Cache | None, str]:
+    try:
+        return Cache.of(given, os.environ), ""
+    except Error as error:
+        return None, str(error)
+
+
+def _cache_state(cache: Cache | None, problem: str) -> CacheState:
+    if cache is None:
+        return CacheState(False, problem=problem)
+    folder = cache.folder
+    if folder.exists() and not os.access(folder, os.W_OK):
+        problem = f"{folder} is not writable. Set RLX_CACHE_DIR to a folder of your own."
+    return CacheState(True, str(folder), len(cache), cache.size_bytes, cache.max_bytes, problem)
+
+
+def _target_line(t: TargetState) -> str:
+    return f"  {t.name:10} {'runs' if t.is_here else '-':5} {t.detail}"
+
+
+def _package_line(p: PackageState) -> str:
+    return f"  {p.name:12} {p.version or '-':10} {p.use}"
+
+
+def _cache_text(c: CacheState) -> str:
+    if not c.is_on:
+        return c.problem or "off"
+    size = f"{c.size_bytes / 2**20:,.1f} of {c.max_bytes / 2**20:,.0f} MiB"
+    return f"{c.folder}, {c.entries} entries, {size}{f'; {c.problem}' if c.problem else ''}"
