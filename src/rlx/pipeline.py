@@ -19,6 +19,7 @@ from rlx.intervals import whole
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph, MirModule
+from rlx.ir.outline import Row, outline
 from rlx.ir.verify import verify
 from rlx.module import GraphModule
 from rlx.passes.context import Context
@@ -67,6 +68,13 @@ class CompileResult:
     options: FusionOptions = field(default_factory=FusionOptions)
     timings: tuple[Timing, ...] = field(default=(), compare=False, repr=False)
     """What each pass took; nothing where the program was kept from another compile."""
+    source: Graph | tuple[Row, ...] = field(default=(), compare=False, repr=False)
+    """What was compiled, before any pass: the graph, or what is kept of it."""
+
+    @property
+    def source_rows(self) -> tuple[Row, ...]:
+        """The nodes that were given, before any pass."""
+        return outline(self.source) if isinstance(self.source, Graph) else self.source
 
     @property
     def has_dynamic_dims(self) -> bool:
@@ -143,16 +151,10 @@ class CompilePipeline:
 
     def compile_mir(self, module: MirModule) -> CompileResult:
         """Run the passes, plan the memory, check the plan."""
-        graph = _given(module, MirModule).graph
+        given = _given(module, MirModule).graph
         context = Context.of(self.target, self.options)
         clock = _Clock()
-        for run in PASSES:
-            made = run(graph, context)
-            if made is not graph:
-                verify(made)
-                _require_same_interface(run, module.graph, made)
-            graph = made
-            clock.lap(run.__name__, len(graph.nodes))
+        graph = fused(given, context, clock)
         unused = context.log.unused_force
         _require_known(module.name, [k for k in unused if not names_plan(k)])
         report = FusionReport.analyze(module.graph, graph, context.log.decisions)
@@ -166,7 +168,22 @@ class CompilePipeline:
             reversible = {d.id for d in found if d.is_reversible}
             _require_known(module.name, [k for k in named if k not in reversible])
         events, laps = tuple(context.rewrites), tuple(clock.laps)
-        return CompileResult(lir, report, context.log.decisions, events, self.options, laps)
+        told = context.log.decisions
+        return CompileResult(lir, report, told, events, self.options, laps, module.graph)
+
+
+def fused(graph: Graph, context: Context, clock: _Clock | None = None) -> Graph:
+    """The graph after all passes; each one's work is verified."""
+    given = graph
+    for run in PASSES:
+        made = run(graph, context)
+        if made is not graph:
+            verify(made)
+            _require_same_interface(run, given, made)
+        graph = made
+        if clock is not None:
+            clock.lap(run.__name__, len(graph.nodes))
+    return graph
 
 
 class _Clock:
