@@ -1,6 +1,6 @@
 """A tour of rlx: the whole compiler, in the order a model goes through it.
 
-Run it (`make demo`); the tests run it too, so that what it says stays true.
+Run it (`make tour`); the tests run it too, so that what it says stays true.
 """
 
 from __future__ import annotations

