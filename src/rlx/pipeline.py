@@ -24,6 +24,7 @@ from rlx.ir.verify import verify
 from rlx.module import GraphModule
 from rlx.passes.context import Context
 from rlx.passes.fuse import fuse
+from rlx.passes.layouts import lay_out
 from rlx.passes.legalise import DispatchReport, legalise, require_legal
 from rlx.passes.options import FusionOptions
 from rlx.passes.report import FusionReport
@@ -161,6 +162,7 @@ class CompilePipeline:
         if self.assert_fusion_clean and not report.is_clean:
             raise Error(f"{module.name}: fusion is not clean.\n{report}")
         clock.lap("report", len(graph.nodes))
+        graph = lay_out(graph, context)
         lir = _planned(graph, self.target, self.options, self.alignment)
         clock.lap("plan", len(graph.nodes))
         if named := [k for k in unused if names_plan(k)]:

@@ -130,6 +130,8 @@ class Target:
     peak_gflops: Mapping[DType, float]
     caches: tuple[CacheLevel, ...]
     """Nearest first."""
+    wants_channels_last: bool = False
+    """Are images to have their channels side by side?"""
 
     @classmethod
     def of(cls, target: FusionTarget | Target | str) -> Target:

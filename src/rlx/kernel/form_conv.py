@@ -53,14 +53,14 @@ def form_conv(
     """The contraction of a step with one convolution, and the kernel that writes its image down if
     one must: it is then one more operand, behind the others."""
     try:
-        body = _prepared(spelled_out(body_of(node), (ANCHOR,)))
-        return _Conv.of(body, operands, results).formed(node.op)
+        return Conv.of(prepared(node), operands, results).formed(node.op)
     except NotALoop as error:
         raise NotAContraction(str(error)) from error
 
 
-def _prepared(graph: Graph) -> Graph:
+def prepared(node: Node) -> Graph:
     """A bias is added after the convolution, and the last axis has windows to go along."""
+    graph = spelled_out(body_of(node), (ANCHOR,))
     new = graph.successor()
     mapped: dict[Node, Node] = {}
     for node in graph.order():
@@ -99,7 +99,7 @@ def _along_windows(x: Node, w: Node, node: Node) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class _Conv:
+class Conv:
     """The body, cut at its convolution."""
 
     anchor: Node
@@ -111,7 +111,7 @@ class _Conv:
     """The sums, as the kernel after them reads them."""
 
     @classmethod
-    def of(cls, body: Graph, given: Sequence[Layout], made: Sequence[Layout]) -> _Conv:
+    def of(cls, body: Graph, given: Sequence[Layout], made: Sequence[Layout]) -> Conv:
         anchors = [n for n in body.order() if n.op == ANCHOR]
         if len(anchors) != 1:
             raise NotAContraction(f"{body.name}: it has {len(anchors)} convolutions, not one")
@@ -131,17 +131,17 @@ class _Conv:
         return self.anchor.attrs["groups"]
 
     def formed(self, name: str) -> tuple[Kernel | None, Contract]:
-        axes = self._refined()
+        axes = self.refined()
         inner = _inner(self.anchor.inputs[1].shape.dims[1:])
         writing, image = self._image()
         contract = self._contract(name, axes, inner, image)
         if writing is not None:
-            contract = _with_operand(contract, writing.results[0])
+            contract = with_operand(contract, writing.results[0])
         return writing, collapsed(contract)
 
     # -- axes -----------------------------------------------------------------------------------
 
-    def _refined(self) -> list[Refined]:
+    def refined(self) -> list[Refined]:
         """The dims of the result, in pieces that what follows and the groups are made of."""
         found: list[Refined] = []
         for i, dim in enumerate(self.anchor.shape.dims):
@@ -154,7 +154,7 @@ class _Conv:
             found.append(Refined.of(("b", i), dim, parts, self.anchor))
         return found
 
-    def _moves(self, axes: Sequence[Refined]) -> dict[Axis, Affine]:
+    def moves(self, axes: Sequence[Refined]) -> dict[Axis, Affine]:
         """Where the axes of the kernel after it are."""
         moves: dict[Axis, Affine] = {}
         for i, (dim, refined) in enumerate(zip(self.anchor.shape.dims, axes)):
@@ -172,7 +172,7 @@ class _Conv:
         """What the windows look at: as it is, or written down."""
         image = self.image
         value, dims = image.stores[0].value, self.anchor.inputs[0].shape.dims
-        axes = _one_axis_each(image, self.anchor)
+        axes = one_axis_each(image, self.anchor)
         is_whole = all(r == 0 for r in self.windows.reach(dims[2:]))
         is_side_by_side = is_whole and self.windows.stride[-1] == 1
         if isinstance(value, Load) and not value.args and is_side_by_side:
@@ -199,14 +199,14 @@ class _Conv:
             places.append(place + -windows.before[j])
         moves = dict(zip(axes, (Affine.of(new[0]), Affine.of(new[1]), *places)))
         seen = Mover(exprs, moves)(value)
-        seen = self._bordered(exprs, seen, places)
+        seen = self.bordered(exprs, seen, places)
         layout = Layout.contiguous([a.extent for a in new])
         made = Shape(layout.dims, shape.dtype)
-        store = Store(0, _flat(map(Affine.of, new), layout.strides), seen)
+        store = Store(0, flat(map(Affine.of, new), layout.strides), seen)
         kernel = Kernel("image", tuple(new), (store,), self.image.operands, (made,))
         return kernel, _Image(len(self.image.operands), 0, layout.strides, is_by_tap=step > 1)
 
-    def _bordered(self, exprs: Exprs, seen: Expr, places: Sequence[Affine]) -> Expr:
+    def bordered(self, exprs: Exprs, seen: Expr, places: Sequence[Affine]) -> Expr:
         """Zero outside of the image."""
         dims = self.anchor.inputs[0].shape.dims[2:]
         reach = self.windows.reach(dims)
@@ -221,18 +221,18 @@ class _Conv:
     def _contract(
         self, name: str, axes: Sequence[Refined], inner: Sequence[Affine], image: _Image
     ) -> Contract:
-        shape, moves = self.anchor.shape, self._moves(axes)
+        shape, moves = self.anchor.shape, self.moves(axes)
         exprs = Exprs()
-        batch, channel, *places = (_position(r) for r in axes)
-        group, size = self._group(axes[1]), self.anchor.inputs[1].shape.dims[1]
+        batch, channel, *places = (position(r) for r in axes)
+        group, size = self.group(axes[1]), self.anchor.inputs[1].shape.dims[1]
         seen = (batch, group * size + inner[0], *self._places(places, inner, image))
-        at = _flat(seen, image.strides) + image.offset
+        at = flat(seen, image.strides) + image.offset
         right = exprs.load(image.operand, at, shape.dtype)
-        of_kernels = _one_axis_each(self.kernels, self.anchor)
+        of_kernels = one_axis_each(self.kernels, self.anchor)
         where = dict(zip(of_kernels, (channel, *inner)))
         left = Mover(exprs, where)(self.kernels.stores[0].value)
         *outer, columns = (a for r in (axes[0], *axes[2:]) for a in r.axes)
-        *more, rows = self._channels(axes[1])
+        *more, rows = self.channels(axes[1])
         total = Accumulator(shape.dtype, free=frozenset((*outer, *more, rows, columns)))
         move = Mover(exprs, moves, {self.load: total})
         steps = tuple(a for at in inner for a in at.axes)
@@ -243,12 +243,12 @@ class _Conv:
             self.image.operands, self.after.results,
         )  # fmt: skip
 
-    def _channels(self, channels: Refined) -> tuple[Axis, ...]:
+    def channels(self, channels: Refined) -> tuple[Axis, ...]:
         """The output channels, those of one group last."""
         is_alone = self.groups > 1 and self.anchor.shape.dims[1] == self.groups
         return (*channels.axes, Axis("o", 1)) if is_alone else channels.axes
 
-    def _group(self, channels: Refined) -> Affine:
+    def group(self, channels: Refined) -> Affine:
         """The group of an output channel: its more significant pieces."""
         if self.groups == 1:
             return Affine()
@@ -283,14 +283,14 @@ class _Image:
     is_by_tap: bool
 
 
-def _flat(places: Iterable[Affine], strides: Iterable[DimLike]) -> Affine:
+def flat(places: Iterable[Affine], strides: Iterable[DimLike]) -> Affine:
     total = Affine()
     for place, stride in zip(places, strides):
         total = total + place * stride
     return total
 
 
-def _position(refined: Refined) -> Affine:
+def position(refined: Refined) -> Affine:
     total = Affine()
     for axis, weight in zip(reversed(refined.axes), refined.weights):
         total = total + Affine.of(axis) * weight
@@ -303,12 +303,12 @@ def _inner(dims: Sequence[DimLike]) -> list[Affine]:
     return found if any(f.terms for f in found) else [Affine.of(Axis("k0", 1)), *found[1:]]
 
 
-def _one_axis_each(kernel: Kernel, anchor: Node) -> tuple[Axis, ...]:
+def one_axis_each(kernel: Kernel, anchor: Node) -> tuple[Axis, ...]:
     names = [a.name for a in kernel.axes]
     if names != [f"d{i}" for i in range(len(names))]:
         raise NotAContraction(f"{anchor.label}: a reshape before it cuts an axis")
     return kernel.axes
 
 
-def _with_operand(contract: Contract, shape: Shape) -> Contract:
+def with_operand(contract: Contract, shape: Shape) -> Contract:
     return replace(contract, operands=(*contract.operands, shape))

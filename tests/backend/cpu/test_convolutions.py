@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -10,10 +12,11 @@ from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.jit import Native
 from rlx.backends.cpu.products import make_conv
 from rlx.backends.cpu.task import Machine, Recipe, Step
-from rlx.dim import Dim
+from rlx.dim import Dim, DimLike
 from rlx.draw import Draw
 from rlx.dtype import DType
 from rlx.ir.interpret import evaluate
+from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph
 from rlx.op import lookup
 from rlx.shape import Shape
@@ -30,10 +33,16 @@ def compiled(recipes: list[Recipe], isa: Isa) -> Native:
 
 def check(graph: Graph, native: Native, recipe: Recipe, arrays: list[Array],
           sizes: dict[str, int]) -> None:  # fmt: skip
-    """Within 64 roundings of the largest result: sums of at most a few hundred numbers of size 1,
-    taken in another order; the same bits however the work is cut."""
+    """The same bits however the work is cut, and near what the reference makes of it."""
     bound = graph.bind(sizes) if sizes else graph
     (want,) = evaluate(bound, {f"x{i}": a for i, a in enumerate(arrays)})
+    compare(native, recipe, arrays, want, sizes)
+
+
+def compare(native: Native, recipe: Recipe, arrays: Sequence[Array], want: Array,
+            sizes: dict[str, int]) -> None:  # fmt: skip
+    """Within 64 roundings of the largest result: sums of at most a few hundred numbers of size 1,
+    taken in another order; what is not finite is so in both."""
     given = [guarded(np.ascontiguousarray(a)) for a in arrays]
     found: list[Array] = []
     for cuts in ("once", "one by one"):
@@ -44,9 +53,11 @@ def check(graph: Graph, native: Native, recipe: Recipe, arrays: list[Array],
     if want.dtype.kind in "iub":
         np.testing.assert_array_equal(found[0], want)
         return
-    wide = np.complex128
-    scale = np.abs(want.astype(wide)).max(initial=1.0)
-    error = np.abs(found[0].astype(wide) - want.astype(wide)).max(initial=0.0)
+    wide = [a.astype(np.complex128) for a in (found[0], want)]
+    np.testing.assert_array_equal(*(np.isfinite(a) for a in wide))
+    got, expected = (np.where(np.isfinite(a), a, 0) for a in wide)
+    scale = np.abs(expected).max(initial=1.0)
+    error = np.abs(got - expected).max(initial=0.0)
     assert error <= 64 * EPS.get(want.dtype.name, 2.0**-52) * scale
 
 
@@ -69,6 +80,24 @@ def test_drawn_convolutions(isa: Isa) -> None:
         check(graph, native, recipe, arrays, {})
 
 
+def last(dims: Sequence[DimLike]) -> Layout:
+    """Channels side by side, behind the axes of the image."""
+    rank = len(dims)
+    order = (0, *range(2, rank), 1)
+    plain = Layout.contiguous([dims[i] for i in order])
+    return plain.permuted([order.index(i) for i in range(rank)])
+
+
+def check_last(graph: Graph, native: Native, recipe: Recipe, arrays: list[Array],
+               sizes: dict[str, int]) -> None:  # fmt: skip
+    """As `check`, images with their channels last."""
+    bound = graph.bind(sizes) if sizes else graph
+    (want,) = evaluate(bound, {f"x{i}": a for i, a in enumerate(arrays)})
+    image, *more = arrays
+    given = [np.moveaxis(image, 1, -1), *more]
+    compare(native, recipe, given, np.moveaxis(want, 1, -1), sizes)
+
+
 H = Dim("h", 1, 64)
 LARGE: dict[str, tuple[tuple[Shape, Shape], dict[str, object]]] = {
     "padded": ((Shape([2, 9, H, 37]), Shape([13, 9, 3, 3])), {"padding": (1, 1, 1, 1)}),
@@ -80,6 +109,42 @@ LARGE: dict[str, tuple[tuple[Shape, Shape], dict[str, object]]] = {
     "halves": ((Shape([1, 5, H, 20], DType.BF16), Shape([9, 5, 3, 3], DType.BF16)), {}),
     "line": ((Shape([2, 5, H]), Shape([9, 5, 4])), {"dilation": (3,), "padding": (9, 0)}),
 }  # fmt: skip
+
+
+MORE: dict[str, tuple[tuple[Shape, Shape], dict[str, object]]] = {
+    "few": ((Shape([1, 3, 17, H]), Shape([16, 3, 5, 3])),
+            {"stride": (2, 1), "padding": (2, 1) * 2}),
+    "one": ((Shape([2, 1, H, 9]), Shape([9, 1, 3, 3])), {"padding": (1, 1, 1, 1)}),
+    "deep": ((Shape([1, 600, 3, 3]), Shape([8, 600, 2, 2])), {"padding": (1, 0, 0, 1)}),
+    "grouped": ((Shape([1, 24, 8, H]), Shape([30, 8, 3, 3])), {"groups": 3, "padding": (1,) * 4}),
+    "channel": ((Shape([2, 37, 6, H]), Shape([37, 1, 3, 3])),
+                {"groups": 37, "padding": (1, 1, 1, 1), "stride": (2, 1)}),
+    "volume": ((Shape([1, 5, 4, 3, H]), Shape([9, 5, 2, 3, 2])), {"padding": (1, 1, 0) * 2}),
+    "wholes": ((Shape([1, 9, 6, H], DType.I8), Shape([8, 9, 3, 3], DType.I8)),
+               {"padding": (1,) * 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_images_with_channels_last(isa: Isa) -> None:
+    made: list[tuple[Graph, Recipe]] = []
+    for name, (shapes, attrs) in (LARGE | MORE).items():
+        g = Graph(name)
+        image, kernels = (g.input(f"x{i}", s) for i, s in enumerate(shapes))
+        node = g.conv(image, kernels, **attrs)
+        g.set_outputs([node])
+        plain = Layout.contiguous(kernels.shape.dims)
+        where = (last(image.shape.dims), plain), (last(node.shape.dims),)
+        step = Step(node, *where, Machine(isa), frozenset({1} if len(made) % 3 else ()))
+        made.append((g, make_conv(step, f"c{len(made)}")))
+    native = compiled([r for _, r in made], isa)
+    rng = np.random.default_rng(0)
+    for graph, recipe in made:
+        for size in (5, 24):
+            shapes = [n.shape.bind({"h": size}) for n in graph.inputs]
+            arrays = [(rng.normal(size=s.static_dims) * 3).astype(s.dtype.numpy) for s in shapes]
+            arrays[0].flat[3] = np.inf if arrays[0].dtype.kind == "f" else 3
+            check_last(graph, native, recipe, arrays, {"h": size})
 
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)

@@ -69,6 +69,7 @@ class CpuBackend:
             native=documented.native - COMPOSED,
             kernel_limits={**documented.kernel_limits, "prod": KernelLimit(REAL)},
             refusals={**documented.refusals, **refused},
+            wants_channels_last=True,
         )
         numbers = self._numbers()
         return made if numbers is None else numbers.applied(made)

@@ -46,7 +46,59 @@ def emit_gemm(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source
     return work.source(name, num_units(contract, tiling), table_bytes(contract, tiling))
 
 
-class _Gemm(Work):
+class Results(Work):
+    """What is done with the sums of a block, once they are finished."""
+
+    kind: DType
+    """Of the sums."""
+    sums: str
+    n: str
+    total: Vec
+
+    def sums_at(self, row: Bound) -> str:
+        """Where the sums of a row of the block are."""
+        offset = self.code.i64("mul", row, self.tiling.columns)
+        return advanced(self.code, self.sums, offset, self.kind)
+
+    def row_at(self, m: str, first: Bound) -> dict[Axis, Bound]:
+        """Where a row is, of a block that begins with `first`."""
+        del first
+        return {self.contract.rows: m}
+
+    def epilogue(self, first: Bound, end: Bound, column: str) -> None:
+        """The results of a block, row by row; what does not vary along a row is computed once."""
+        code, contract, lanes = self.code, self.contract, self.tiling.lanes
+        stop = code.least(self.n, code.i64("add", column, self.tiling.columns))
+        whole = column
+        with code.count(first, end, 1) as m, self.placed(self.row_at(m, first)):
+            sums = self.sums_at(code.i64("sub", m, first))
+            self.evaluate((n for n in contract.epilogue if contract.columns not in n.free), None)
+            if not code.isa.has_masks:
+                length = code.let(f"and i64 {code.i64('sub', stop, column)}, {-lanes}")
+                whole = code.let(f"add i64 {column}, {length}")
+                with code.count(column, whole, lanes) as n:
+                    self._vector(n, column, sums, None)
+            with code.count(whole, stop, lanes) as n:
+                self._vector(n, column, sums, below(code, code.i64("sub", stop, n)))
+
+    def _vector(self, n: str, column: str, sums: str, mask: Vec | None) -> None:
+        """The results at some columns of a row."""
+        code, contract = self.code, self.contract
+        place = advanced(code, sums, code.i64("sub", n, column), self.kind)
+        self.total = load(code, self.kind, place)
+        with self.placed({contract.columns: n}):
+            self.evaluate(contract.epilogue, mask)
+            for s in contract.stores:
+                value, dtype = self.values[s.value], self.dtype_of(s)
+                store(code, value, dtype, self.pointers[s], self.across(s), mask)
+
+    def value(self, node: Expr, mask: Vec | None) -> Vec:
+        if isinstance(node, Accumulator):
+            return cast(self.total, node.dtype)
+        return super().value(node, mask)
+
+
+class _Gemm(Results):
     def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
         super().__init__(contract, tiling, isa)
         roots = [contract.left, *(s.value for s in contract.stores)]
@@ -119,7 +171,7 @@ class _Gemm(Work):
         with self.placed(self.split(turn, self.batch)):
             with code.count(0, self.num_blocks, 1) as number:
                 self._inner_block(number, first, end, column)
-            self._epilogue(first, end, column)
+            self.epilogue(first, end, column)
 
     def _numbers(self, unit: str) -> tuple[str, str, str]:
         """The turn of the batch, the panel, and the row block of a unit."""
@@ -182,7 +234,7 @@ class _Gemm(Work):
             count = code.let(f"udiv i64 {code.i64('sub', end, at)}, {rows}")
             until = code.i64("add", at, code.i64("mul", count, rows))
             with code.count(at, until, rows) as m, self.placed({contract.rows: m}, [left]):
-                sums = self._sums(code.i64("sub", m, first))
+                sums = self.sums_at(code.i64("sub", m, first))
                 given = f"ptr {self.pointers[left]}, i64 {row}, i64 {step}, {args}, i64 {columns}"
                 self._call(rows, columns, f"({given}, ptr {sums}, i1 {is_first})")
             at = until
@@ -200,42 +252,3 @@ class _Gemm(Work):
         for is_edge, order in ((False, "sge"), (True, "slt")):
             with code.when(code.let(f"icmp {order} i64 {columns}, {self.tiling.columns}")):
                 call(is_edge)
-
-    def _sums(self, row: Bound) -> str:
-        """Where the sums of a row of the block are."""
-        offset = self.code.i64("mul", row, self.tiling.columns)
-        return advanced(self.code, self.sums, offset, self.kind)
-
-    # -- the epilogue ---------------------------------------------------------------------------
-
-    def _epilogue(self, first: str, end: Bound, column: str) -> None:
-        """The results of a block, row by row; what does not vary along a row is computed once."""
-        code, contract, lanes = self.code, self.contract, self.tiling.lanes
-        stop = code.least(self.n, code.i64("add", column, self.tiling.columns))
-        whole = column
-        with code.count(first, end, 1) as m, self.placed({contract.rows: m}):
-            sums = self._sums(code.i64("sub", m, first))
-            self.evaluate((n for n in contract.epilogue if contract.columns not in n.free), None)
-            if not code.isa.has_masks:
-                length = code.let(f"and i64 {code.i64('sub', stop, column)}, {-lanes}")
-                whole = code.let(f"add i64 {column}, {length}")
-                with code.count(column, whole, lanes) as n:
-                    self._vector(n, column, sums, None)
-            with code.count(whole, stop, lanes) as n:
-                self._vector(n, column, sums, below(code, code.i64("sub", stop, n)))
-
-    def _vector(self, n: str, column: str, sums: str, mask: Vec | None) -> None:
-        """The results at some columns of a row."""
-        code, contract = self.code, self.contract
-        place = advanced(code, sums, code.i64("sub", n, column), self.kind)
-        self.total = load(code, self.kind, place)
-        with self.placed({contract.columns: n}):
-            self.evaluate(contract.epilogue, mask)
-            for s in contract.stores:
-                value, dtype = self.values[s.value], self.dtype_of(s)
-                store(code, value, dtype, self.pointers[s], self.across(s), mask)
-
-    def value(self, node: Expr, mask: Vec | None) -> Vec:
-        if isinstance(node, Accumulator):
-            return cast(self.total, node.dtype)
-        return super().value(node, mask)

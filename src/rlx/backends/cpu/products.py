@@ -13,6 +13,7 @@ from dataclasses import replace
 from rlx.backends.cpu.gemm import emit_gemm, legal
 from rlx.backends.cpu.loop_task import loop_task
 from rlx.backends.cpu.pack import emit_pack, is_turned
+from rlx.backends.cpu.points import emit_points, points_tiling
 from rlx.backends.cpu.task import (
     Buffer,
     Panels,
@@ -36,11 +37,14 @@ from rlx.backends.cpu.tiling import (
     steps_evenly,
     tiling_of,
 )
+from rlx.backends.cpu.work import Source
 from rlx.dim import DimLike
 from rlx.ir.layout import Layout
 from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
 from rlx.kernel.expr import Affine, Choose, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.form_contract import NotAContraction
 from rlx.kernel.form_conv import form_conv
+from rlx.kernel.form_points import form_points, is_by_channel, is_product
 from rlx.shape import Shape
 
 
@@ -51,11 +55,25 @@ def make(step: Step, contract: Contract, name: str) -> Recipe:
 
 def make_conv(step: Step, name: str) -> Recipe:
     """How a step with a convolution runs."""
-    writing, contract = form_conv(step.node, step.operands, step.results)
+    writing, contract, is_points = _formed(step)
     maker = _Maker(step, contract, name)
+    maker.reads_windows = is_points and not is_product(contract)
     if writing is not None:
         maker.write_image(writing)
     return maker.recipe()
+
+
+def _formed(step: Step) -> tuple[Kernel | None, Contract, bool]:
+    """The convolution with lanes along its channels, if its results lie so, else along the last
+    axis of the image."""
+    given = step.node, step.operands, step.results
+    try:
+        writing, contract = form_points(*given)
+    except NotAContraction:
+        return (*form_conv(*given), False)
+    if is_by_channel(contract) and not contract.sums.is_complex:
+        return writing, contract, True
+    return (*form_conv(*given), False)
 
 
 class _Maker:
@@ -69,6 +87,8 @@ class _Maker:
         self.tasks: list[Task] = []
         self.temps: list[DimLike] = []
         self.panels: list[Panels] = []
+        self.reads_windows = False
+        """Are the rows places of windows?"""
 
     def recipe(self) -> Recipe:
         if self.contract.sums.is_complex:
@@ -87,6 +107,9 @@ class _Maker:
 
     def _product(self, contract: Contract, made: Sequence[Buffer]) -> None:
         constants = self.step.constants
+        if self.reads_windows:
+            self._points(legal(contract), made)
+            return
         contract = oriented(legal(contract), constants)
         if is_made_of_dots(contract, constants) or has_few_windows(contract):
             self._loop(contract.kernel(), self.given, made, self.name)
@@ -97,15 +120,19 @@ class _Maker:
         tiling = tiling_of(contract, self.machine.isa, has_panels=has_panels)
         packed = [self._pack(contract, tiling, is_constant)] if has_panels else []
         source = emit_gemm(contract, tiling, self.machine.isa, self.name)
-        task = Task(
-            source.function,
-            (*self.given, *made, *packed),
-            source.sizes,
-            source.num_units,
-            grain_of(source.num_units, _nanoseconds(contract)),
-            source.scratch,
+        self._add(source, contract, (*self.given, *made, *packed))
+
+    def _points(self, contract: Contract, made: Sequence[Buffer]) -> None:
+        tiling = points_tiling(contract, self.machine.isa)
+        packed = self._pack(contract, tiling, reads_only(contract.right, self.step.constants))
+        source = emit_points(contract, tiling, self.machine.isa, self.name)
+        self._add(source, contract, (*self.given, *made, packed))
+
+    def _add(self, source: Source, contract: Contract, used: tuple[Buffer, ...]) -> None:
+        grain = grain_of(source.num_units, _nanoseconds(contract))
+        self.tasks.append(
+            Task(source.function, used, source.sizes, source.num_units, grain, source.scratch)
         )
-        self.tasks.append(task)
 
     def _with_left(self, contract: Contract) -> Contract:
         """The contraction with its left operand in memory, if one inner axis after the other is

@@ -44,7 +44,89 @@ def tile_function(contract: Contract, tiling: Tiling, code: Code, rows: int, is_
     return name
 
 
-class _Tile:
+class Chains:
+    """The sums of a tile in registers, and one inner step after the other added to them."""
+
+    def __init__(self, contract: Contract, tiling: Tiling, code: Code, rows: int) -> None:
+        self.code, self.tiling, self.sums = code, tiling, sums_dtype(contract)
+        self.kinds = contract.left.dtype, contract.right.dtype
+        self.rows: list[str] = []
+        """Where each row is at the first inner step."""
+        self.right = "%b"
+        self.step: Bound = "%step"
+        self.across: Bound = tiling.columns
+        self.masks: list[Vec | None] = [None] * tiling.vectors
+        self.slots = [
+            [code.slot(code.vector(ELEMENT[self.sums])) for _ in range(tiling.vectors)]
+            for _ in range(rows)
+        ]
+
+    def begin(self) -> None:
+        zero = self.code.const(0, self.sums)
+        self.keep([[zero] * len(run) for run in self.slots])
+
+    def run(self, count: Bound, unroll: int) -> None:
+        """So many inner steps, some at a time."""
+        code = self.code
+        whole: Bound = 0
+        if unroll > 1:
+            whole = code.let(f"and i64 {count}, {-unroll}")
+            with code.count(0, whole, unroll) as k:
+                self._steps(k, unroll)
+        with code.count(whole, count, 1) as k:
+            self._steps(k, 1)
+
+    def _steps(self, k: str, count: int) -> None:
+        code, (kind, _) = self.code, self.kinds
+        sums = self.kept()
+        for u in range(count):
+            at = code.i64("add", k, u)
+            right = self._right(at)
+            along = code.i64("mul", at, self.step)
+            for i, row in enumerate(self.rows):
+                left = load(code, kind, advanced(code, row, along, kind), 0).to(self.sums)
+                sums[i] = [multiply_add(left, r, s) for r, s in zip(right, sums[i])]
+        self.keep(sums)
+
+    def _right(self, at: Bound) -> list[Vec]:
+        """The columns at an inner step."""
+        code, (_, kind) = self.code, self.kinds
+        line = advanced(code, self.right, self._line(at), kind)
+        places = [advanced(code, line, j * code.lanes, kind) for j in range(self.tiling.vectors)]
+        return [load(code, kind, p, 1, m).to(self.sums) for p, m in zip(places, self.masks)]
+
+    def _line(self, at: Bound) -> Bound:
+        return self.code.i64("mul", at, self.across)
+
+    def kept(self) -> list[list[Vec]]:
+        code, kind = self.code, self.code.vector(ELEMENT[self.sums])
+        return [
+            [Vec(code, code.let(f"load {kind}, ptr {s}"), self.sums) for s in run]
+            for run in self.slots
+        ]
+
+    def keep(self, sums: list[list[Vec]]) -> None:
+        for run, slots in zip(sums, self.slots):
+            self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(run, slots)))
+
+    def finish(self) -> None:
+        """To memory: as they are, or added to what is there."""
+        code, columns = self.code, self.tiling.columns
+        sums = [
+            (v, advanced(code, "%sums", i * columns + j * code.lanes, self.sums))
+            for i, run in enumerate(self.kept())
+            for j, v in enumerate(run)
+        ]
+        with code.when("%is_first"):
+            for value, place in sums:
+                store(code, value, self.sums, place)
+        with code.when(code.let("xor i1 %is_first, true")):
+            for value, place in sums:
+                store(code, load(code, self.sums, place) + value, self.sums, place)
+        code.do("ret void")
+
+
+class _Tile(Chains):
     """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k."""
 
     ARGS = (
@@ -57,90 +139,33 @@ class _Tile:
     def __init__(
         self, contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: bool
     ) -> None:
-        left, right = contract.left, contract.right
+        super().__init__(contract, tiling, code, rows)
+        left = contract.left
         assert isinstance(left, Load)
-        self.code, self.tiling, self.sums = code, tiling, sums_dtype(contract)
-        self.kinds = left.dtype, right.dtype
-        is_unit = left.at.coefficient(contract.inner[-1]) == 1
-        self.step: Bound = 1 if is_unit else "%step"
-        self.across: Bound = tiling.columns if tiling.has_panels else "%across"
+        if left.at.coefficient(contract.inner[-1]) == 1:
+            self.step = 1
+        if not tiling.has_panels:
+            self.across = "%across"
         self.rows = [
             advanced(code, "%a", code.i64("mul", "%row", i), left.dtype) for i in range(rows)
         ]
         ends = [code.i64("sub", "%columns", j * tiling.lanes) for j in range(tiling.vectors)]
         self.masks = [below(code, e) if is_edge else None for e in ends]
-        self.slots = [
-            [code.slot(code.vector(ELEMENT[self.sums])) for _ in range(tiling.vectors)]
-            for _ in range(rows)
-        ]
 
     def text(self, name: str) -> str:
-        code = self.code
-        zero = code.const(0, self.sums)
-        self._keep([[zero] * len(run) for run in self.slots])
-        whole: Bound = 0
-        if self.tiling.has_panels:
-            whole = code.let(f"and i64 %count, {-UNROLL}")
-            with code.count(0, whole, UNROLL) as k:
-                self._steps(k, UNROLL)
-        with code.count(whole, "%count", 1) as k:
-            self._steps(k, 1)
-        self._finish()
-        code.do("ret void")
+        self.begin()
+        self.run("%count", UNROLL if self.tiling.has_panels else 1)
+        self.finish()
         args = self.ARGS.format(self.ACROSS[self.tiling.has_table])
-        return code.function(f"define internal void @{name}({args}) noinline")
-
-    def _steps(self, k: str, count: int) -> None:
-        code, (kind, _) = self.code, self.kinds
-        sums = self._kept()
-        for u in range(count):
-            at = code.i64("add", k, u)
-            right = self._right(at)
-            along = code.i64("mul", at, self.step)
-            for i, row in enumerate(self.rows):
-                left = load(code, kind, advanced(code, row, along, kind), 0).to(self.sums)
-                sums[i] = [_multiply_add(left, r, s) for r, s in zip(right, sums[i])]
-        self._keep(sums)
-
-    def _right(self, at: Bound) -> list[Vec]:
-        """The columns at an inner step."""
-        code, (_, kind) = self.code, self.kinds
-        line = advanced(code, "%b", self._line(at), kind)
-        places = [advanced(code, line, j * code.lanes, kind) for j in range(self.tiling.vectors)]
-        return [load(code, kind, p, 1, m).to(self.sums) for p, m in zip(places, self.masks)]
+        return self.code.function(f"define internal void @{name}({args}) noinline")
 
     def _line(self, at: Bound) -> Bound:
-        code = self.code
         if not self.tiling.has_table:
-            return code.i64("mul", at, self.across)
+            return super()._line(at)
+        code = self.code
         return code.let(f"load i64, ptr {advanced(code, '%table', at, DType.I64)}")
 
-    def _kept(self) -> list[list[Vec]]:
-        code, kind = self.code, self.code.vector(ELEMENT[self.sums])
-        return [
-            [Vec(code, code.let(f"load {kind}, ptr {s}"), self.sums) for s in run]
-            for run in self.slots
-        ]
 
-    def _keep(self, sums: list[list[Vec]]) -> None:
-        for run, slots in zip(sums, self.slots):
-            self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(run, slots)))
-
-    def _finish(self) -> None:
-        code, columns = self.code, self.tiling.columns
-        sums = [
-            (v, advanced(code, "%sums", i * columns + j * code.lanes, self.sums))
-            for i, run in enumerate(self._kept())
-            for j, v in enumerate(run)
-        ]
-        with code.when("%is_first"):
-            for value, place in sums:
-                store(code, value, self.sums, place)
-        with code.when(code.let("xor i1 %is_first, true")):
-            for value, place in sums:
-                store(code, load(code, self.sums, place) + value, self.sums, place)
-
-
-def _multiply_add(x: Vec, y: Vec, z: Vec) -> Vec:
+def multiply_add(x: Vec, y: Vec, z: Vec) -> Vec:
     """x · y + z, rounded once where that is one instruction."""
     return x.call("fma", y, z) if x.is_float and x.code.isa.has_fma else x * y + z

@@ -1,0 +1,134 @@
+"""Layouts: which images have their channels side by side.
+
+    y[n, c, h, w] = conv(x, k)   →   y' = region(x, k){ transpose(conv(x, k)) },  y = transpose(y')
+
+What follows a convolution element by element or window by window is laid out as its operand is,
+so that between two convolutions nothing is ever turned round: `y` is `y'` in place, through other
+strides. What needs another order reads it through those, and outputs are written as they are asked
+for. All values keep their meaning and their shape.
+"""
+
+from __future__ import annotations
+
+from rlx import ops
+from rlx.dim import is_static, product
+from rlx.ir.mir import Graph, Node
+from rlx.op import Kind
+from rlx.passes.bodies import with_bodies
+from rlx.passes.context import Context
+from rlx.shape import Shape
+
+CONVOLUTIONS = frozenset({"conv", "conv_transpose", "fused_conv_bias_act"})
+FOLLOWERS = frozenset({"max_pool", "avg_pool", "lp_pool", "resize", "concat", "pad", "batch_norm"})
+"""Ops that do the same to all channels, or to each by itself."""
+LEAST_CHANNELS = 8
+"""For fewer the lanes go along the image."""
+
+
+def lay_out(graph: Graph, ctx: Context) -> Graph:
+    """The graph with its images laid out as the target's kernels want them."""
+    if not ctx.target.wants_channels_last:
+        return graph
+    return with_bodies(graph, _laid_out)
+
+
+def _laid_out(graph: Graph) -> Graph:
+    chosen = _chosen(graph)
+    if not chosen:
+        return graph
+
+    def make(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node in chosen:
+            turned = new.node("region", inputs, {"body": _turned(node)})
+            return turned if node.has_items else _back(turned)
+        if node.op == "item" and node.inputs[0] in chosen:
+            return _back(new.node(node.decl, inputs, node.attrs))
+        return None
+
+    return graph.rebuild(make)
+
+
+def _chosen(graph: Graph) -> set[Node]:
+    """The kernels that are to write their channels side by side."""
+    chosen: set[Node] = set()
+    kept = set(graph.outputs)
+    kept |= {n.inputs[0] for n in kept if n.op == "item"}
+    for node in graph.order():
+        if node not in kept and _is_image(node) and (_convolves(node) or _follows(node, chosen)):
+            chosen.add(node)
+    return chosen
+
+
+def _is_image(node: Node) -> bool:
+    """Are all its results images of enough channels, and more than points?"""
+    return not node.is_leaf and node.op != "item" and all(map(_has_channels, node.shapes))
+
+
+def _has_channels(shape: Shape) -> bool:
+    if not 3 <= shape.rank <= 5 or shape.is_measured or shape.dtype.is_complex:
+        return False
+    channels = shape.dims[1]
+    return is_static(channels) and channels >= LEAST_CHANNELS and product(shape.dims[2:]) != 1
+
+
+def _convolves(node: Node) -> bool:
+    """Is it a convolution, perhaps with more around it, that sums over the lanes of a result?"""
+    found = [n for n in _within(node) if n.op in CONVOLUTIONS]
+    return len(found) == 1 and _is_wide(found[0]) and found[0].shape in node.shapes
+
+
+def _is_wide(conv: Node) -> bool:
+    channels, groups = conv.shape.dims[1], conv.attrs["groups"]
+    return is_static(channels) and channels // groups >= LEAST_CHANNELS
+
+
+def _follows(node: Node, chosen: set[Node]) -> bool:
+    """Is it work by element, by window or by channel on images that are laid out so?"""
+    if not all(_is_by_channel(n) for n in _within(node)):
+        return False
+    roots = [_root(i) for i in node.inputs if i.shape.rank == node.shapes[0].rank]
+    return any(r in chosen for r in roots)
+
+
+def _is_by_channel(node: Node) -> bool:
+    if node.op in FOLLOWERS or node.decl.kind in (Kind.ELEMENTWISE, Kind.LEAF):
+        return True
+    return node.op in CONVOLUTIONS and _is_by_itself(node)
+
+
+def _is_by_itself(conv: Node) -> bool:
+    """Has every channel a kernel of its own?"""
+    return conv.attrs["groups"] == conv.inputs[0].shape.dims[1] == conv.shape.dims[1]
+
+
+def _root(node: Node) -> Node:
+    return node.inputs[0] if node.op == "item" else node
+
+
+def _within(node: Node) -> list[Node]:
+    if node.decl.kind is Kind.REGION:
+        return list(node.attrs["body"].order())
+    return [node]
+
+
+def _turned(node: Node) -> Graph:
+    """The work of a node, its results with the channels last."""
+    if node.decl.kind is Kind.REGION:
+        body: Graph = node.attrs["body"].rebuild()
+    else:
+        body = Graph(node.op)
+        body.traces_lines = False
+        inputs = tuple(body.input(f"v{i}", n.shape) for i, n in enumerate(node.inputs))
+        body.set_outputs([body.node(node.decl, inputs, node.attrs)])
+    body.set_outputs([_forth(o) for o in body.outputs])
+    return body
+
+
+def _forth(node: Node) -> Node:
+    rank = node.shape.rank
+    return ops.transpose(node, perm=(0, *range(2, rank), 1))
+
+
+def _back(node: Node) -> Node:
+    rank = node.shape.rank
+    return ops.transpose(node, perm=(0, rank - 1, *range(1, rank - 1)))
