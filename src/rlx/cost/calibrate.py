@@ -25,7 +25,9 @@ from rlx.errors import Error, UnsupportedError
 if TYPE_CHECKING:
     from rlx.runtime.cache import Cache, CacheLike
 
-FORMAT = 1
+FORMAT = 2
+HANDOUT_NS = 5_000.0
+"""Where it was not measured: waking workers takes about as long."""
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and what comes next."""
 
@@ -39,6 +41,8 @@ class Numbers:
     """What one more kernel costs, whatever it computes."""
     roundtrip_ns: float
     """What a call costs that does next to nothing."""
+    handout_ns: float
+    """What sharing a kernel's work out between the threads costs; next to nothing for one."""
     caches: tuple[CacheLevel, ...]
     """Nearest first."""
     memory_gb_s: float
@@ -71,6 +75,7 @@ class Numbers:
             threads=int(held["threads"]),
             dispatch_ns=_rate(held["dispatch_ns"]),
             roundtrip_ns=_rate(held["roundtrip_ns"]),
+            handout_ns=_rate(held["handout_ns"]),
             caches=caches,
             memory_gb_s=_rate(held["memory_gb_s"]),
             readback_gb_s=_rate(held["readback_gb_s"]),
@@ -201,6 +206,6 @@ def _numbers_text(n: Numbers) -> str:
     rates = ", ".join(f"{d.value} {v:,.0f}" for d, v in n.gflops.items())
     return (
         f"  {n.threads} thread{'s' * (n.threads > 1)}: a kernel {n.dispatch_ns:.0f} ns, "
-        f"a call {n.roundtrip_ns:,.0f} ns; {caches}, memory {n.memory_gb_s:.0f} GB/s, "
-        f"results {n.readback_gb_s:.0f} GB/s; GFLOP/s: {rates}"
+        f"sharing it out {n.handout_ns:,.0f} ns, a call {n.roundtrip_ns:,.0f} ns; {caches}, "
+        f"memory {n.memory_gb_s:.0f} GB/s, results {n.readback_gb_s:.0f} GB/s; GFLOP/s: {rates}"
     )

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.cost.decision import Decision
-from rlx.cost.target import Target
-from rlx.cost.terms import Terms
 from rlx.errors import Error
-from rlx.ir.lir import LirModule, Phase
+from rlx.explain.pricing import Prices
 from rlx.op import Array
 from rlx.pipeline import CompilePipeline, CompileResult
 
@@ -158,21 +156,6 @@ def classes(decisions: Iterable[Decision]) -> list[tuple[Decision, ...]]:
     return [tuple(each) for each in found.values()]
 
 
-def plan_ns(lir: LirModule, target: Target, sizes: Mapping[str, int]) -> float:
-    """What a call should take by the gate's prices: launches, bytes at the speed of the cache that
-    holds what a kernel touches, and arithmetic."""
-    terms = Terms(target, sizes=sizes)
-    total = 0.0
-    for node in lir.plan.schedule:
-        if lir.plan.phases[node] is Phase.PROLOGUE:
-            continue
-        near = terms.compute([node]).working_set_bytes
-        traffic = terms.kernel(node).device_traffic_bytes
-        total += target.gate.dispatch_ns + traffic / target.memory_gb_s(near)
-        total += terms.flops_of(node) / target.gflops(node.shapes[0].dtype)
-    return total
-
-
 class Bench:
     """A model and its inputs; builds of it with decisions turned around."""
 
@@ -184,8 +167,8 @@ class Bench:
             )
         self.exe, self._model = exe, getattr(exe.source, "graph", exe.source)
         self.arrays, self.sizes = exe.arrays(inputs), exe.sizes(inputs)
-        self.target = exe.lir.target
-        self.base_ns = plan_ns(exe.lir, self.target, self.sizes)
+        self.target, self.prices = exe.lir.target, Prices.of(exe)
+        self.base_ns = self.prices.plan_ns(exe.lir, self.sizes)
 
     def candidates(self, progress: Progress) -> tuple[list[Candidate], list[Skipped]]:
         """Every class that can be turned around, with its predicted effect; the largest first."""
@@ -207,7 +190,7 @@ class Bench:
         except Error:
             members = members[:1]
             lir = self._compiled(members).lir
-        return Candidate(members, plan_ns(lir, self.target, self.sizes) - self.base_ns)
+        return Candidate(members, self.prices.plan_ns(lir, self.sizes) - self.base_ns)
 
     def _compiled(self, members: Sequence[Decision]) -> CompileResult:
         options = self.exe.result.options

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import os
 
     from rlx.cost.decision import Decision
-    from rlx.cost.calibrate import Progress
+    from rlx.cost.calibrate import Numbers, Progress
     from rlx.cost.gate import GraphIoProfile
     from rlx.explain.kernels import KernelTimes
     from rlx.explain.measure import Measurement
@@ -174,6 +174,16 @@ class Executable:
         made = Executable(result, self._backend.load(result.lir), backend=self._backend)
         made.adopt(self._given)
         return made
+
+    @property
+    def threads(self) -> int:
+        """How many cores a call may use."""
+        return getattr(self._program, "threads", 1)
+
+    def numbers(self, threads: int) -> Numbers | None:
+        """What its target was measured to cost on this machine, with so many threads."""
+        ask = getattr(self._backend, "numbers", None)
+        return None if ask is None else ask(threads)
 
     def timed(self) -> tuple[Timed, Any]:
         """The program in a build that keeps times, and its weights."""

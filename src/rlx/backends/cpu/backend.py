@@ -71,7 +71,7 @@ class CpuBackend:
             refusals={**documented.refusals, **refused},
             wants_channels_last=True,
         )
-        numbers = self._numbers()
+        numbers = self.numbers(self.num_threads)
         return made if numbers is None else numbers.applied(made)
 
     # -- prices --------------------------------------------------------------------------------
@@ -87,11 +87,12 @@ class CpuBackend:
         _require_llvm("measuring what kernels cost")
         return measure(isa(self.variant), (1, self.num_threads), progress)
 
-    def _numbers(self) -> Numbers | None:
+    def numbers(self, threads: int) -> Numbers | None:
+        """What was measured on this machine for so many threads, if it was."""
         if self.cache is None:
             return None
         found = kept_calibration(self.name, self.measured_as, self.cache)
-        return found and found.for_threads(self.num_threads)
+        return found and found.for_threads(threads)
 
     # -- programs ------------------------------------------------------------------------------
 

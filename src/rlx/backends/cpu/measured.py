@@ -18,6 +18,7 @@ import numpy as np
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.native.code import Loaded
+from rlx.backends.cpu.task import BYTES_PER_NS, SPLIT_NS
 from rlx.cost.calibrate import Numbers, Progress
 from rlx.cost.target import CacheLevel
 from rlx.dtype import DType
@@ -32,6 +33,8 @@ SHORT, LONG = 4, 36
 CHAINS = 12
 """Independent multiply-adds: more than one takes, times the units that do them."""
 STEPS = 1 << 16
+SHARED_BYTES = 2 * SPLIT_NS * BYTES_PER_NS
+"""What a kernel touches whose work is shared out, and that is soon done."""
 _FALLBACK = ((1, 32 << 10), (2, 1 << 20), (3, 32 << 20))
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -40,7 +43,7 @@ def measure(isa: Isa, threads: Iterable[int], progress: Progress) -> tuple[Numbe
     """The numbers for each count of threads."""
     counts = list(dict.fromkeys(threads))
     levels = cache_sizes()
-    steps = _Steps(progress, len(counts) * (len(levels) + 5))
+    steps = _Steps(progress, len(counts) * (len(levels) + 6))
     loops = _Loops(isa)
     return tuple(_numbers(n, levels, loops, steps) for n in counts)
 
@@ -76,12 +79,16 @@ def _numbers(threads: int, levels: tuple[int, ...], loops: _Loops, steps: _Steps
     who = f"{threads} thread{'s' * (threads > 1)}"
     steps.next(f"calls and launches, {who}")
     roundtrip, dispatch = _launches(threads)
+    steps.next(f"sharing work out, {who}")
+    handout = _handout(threads)
     caches: list[CacheLevel] = []
     for number, size in enumerate(levels, 1):
         steps.next(f"cache level {number}, {who}")
-        caches.append(CacheLevel(size, _bandwidth(size // 2, threads, roundtrip, dispatch)))
+        caches.append(
+            CacheLevel(size, _bandwidth(size // 2, threads, roundtrip, dispatch, handout))
+        )
     steps.next(f"memory, {who}")
-    memory = _bandwidth(4 * levels[-1], threads, roundtrip, dispatch)
+    memory = _bandwidth(4 * levels[-1], threads, roundtrip, dispatch, handout)
     steps.next(f"results, {who}")
     readback = _readback(16 << 20, threads)
     rates: dict[DType, float] = {}
@@ -91,7 +98,7 @@ def _numbers(threads: int, levels: tuple[int, ...], loops: _Loops, steps: _Steps
     single, double = rates[DType.F32], rates[DType.F64]
     # Halves are computed in f32; a complex product is four real ones, which its flops count.
     rates |= {DType.F16: single, DType.BF16: single, DType.C64: single, DType.C128: double}
-    return Numbers(threads, dispatch, roundtrip, tuple(caches), memory, readback, rates)
+    return Numbers(threads, dispatch, roundtrip, handout, tuple(caches), memory, readback, rates)
 
 
 # -- kernels ---------------------------------------------------------------------------------------
@@ -104,12 +111,24 @@ def _launches(threads: int) -> tuple[float, float]:
     return one, max(1.0, (long - short) / (LONG - SHORT))
 
 
-def _bandwidth(working_set: int, threads: int, around_ns: float, dispatch_ns: float) -> float:
+def _handout(threads: int) -> float:
+    """Nanoseconds that a kernel takes longer than its part of the time it takes alone."""
+    if threads == 1:
+        return 1.0
+    elements = SHARED_BYTES // 12
+    alone, shared = _both(_call(LONG, elements, 1), _call(LONG, elements, threads))
+    return max(1.0, (shared - alone / threads) / LONG)
+
+
+def _bandwidth(
+    working_set: int, threads: int, around_ns: float, dispatch_ns: float, handout_ns: float
+) -> float:
     """Bytes per nanosecond that go through kernels whose values take so much memory together.
     Each reads two of them and writes a third, in place of the one that is not needed again."""
     elements = max(16, working_set // 12)
     count = LONG if working_set <= 32 << 20 else 8
     each = (_least(_call(count, elements, threads)) - around_ns) / count - dispatch_ns
+    each -= handout_ns if 12 * elements >= SPLIT_NS * BYTES_PER_NS else 0
     return 12 * elements / max(each, 1.0)
 
 
