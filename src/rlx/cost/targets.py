@@ -50,9 +50,14 @@ _GPU = (
 _FFTS = _ops("ifft rfft irfft")
 """What an FFT library has beside the complex transform, which is a primitive."""
 
+_LAYERS = _ops("lstm gru rnn")
+"""Recurrent layers whose hidden columns all know each other: one kernel where a core keeps their
+weights near."""
+
 _CPU = (
     _GPU
     | _FFTS
+    | _LAYERS
     | _ops(
         "dot_general einsum stft log_mel welch_peaks "
         "fused_swiglu fused_attention_block fused_conv_bias_act"

@@ -79,7 +79,7 @@ class Layer:
     extras: tuple[str, ...] = ("bias", "lengths", "initial_h")
 
 
-def _sizes(x: Any, r: Any, attrs: Mapping[str, Any]) -> tuple[DimLike, DimLike, int, DimLike]:
+def sizes_of(x: Any, r: Any, attrs: Mapping[str, Any]) -> tuple[DimLike, DimLike, int, DimLike]:
     """Length, batch, directions and hidden."""
     length, batch = dims_of(x)[:2]
     if attrs["batch_first"]:
@@ -99,7 +99,7 @@ def _by_batch(dims: tuple[DimLike, ...], attrs: Mapping[str, Any]) -> tuple[DimL
 
 
 def _wanted(layer: Layer, x: Shape, r: Shape, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    _, batch, directions, hidden = _sizes(x, r, attrs)
+    _, batch, directions, hidden = sizes_of(x, r, attrs)
     state = _by_batch((directions, batch, hidden), attrs)
     return {
         "bias": (directions, 2 * layer.gates * hidden),
@@ -130,7 +130,7 @@ def _check_extras(layer: Layer, x: Shape, r: Shape, rest: Sequence[Shape], attrs
 
 def _shaped(layer: Layer) -> Callable[..., tuple[Shape, ...]]:
     def shape(x: Shape, w: Shape, r: Shape, *rest: Shape, **attrs: Any) -> tuple[Shape, ...]:
-        length, batch, directions, hidden = _sizes(x, r, attrs)
+        length, batch, directions, hidden = sizes_of(x, r, attrs)
         rows = layer.gates * hidden
         for i, (given, last) in enumerate(((w, x.dims[2]), (r, hidden)), 1):
             if given.dims != (directions, rows, last):
@@ -170,7 +170,7 @@ def _normal(layer: Layer) -> Callable[..., dict[str, Any]]:
 
 def _flops(layer: Layer) -> Callable[..., DimLike]:
     def flops(shapes: Sequence[Shape], results: Sequence[Shape], attrs: Any) -> DimLike:
-        length, batch, directions, hidden = _sizes(shapes[0], shapes[2], attrs)
+        length, batch, directions, hidden = sizes_of(shapes[0], shapes[2], attrs)
         steps = directions * length * batch
         return steps * layer.gates * hidden * (2 * (shapes[0].dims[2] + hidden) + 6)
 
@@ -200,35 +200,49 @@ class Cell:
         return ops.narrow(x, axis=last, start=index * self.hidden, length=self.hidden)
 
 
-def _lstm_step(cell: Cell, x: Any, states: Sequence[Any], fixed: Mapping[str, Any]) -> Any:
-    """Gates are input, output, forget and cell; peepholes let the first three see the cell."""
-    (h, c), peep = states, fixed.get("peepholes")
-    sums = ops.add(x, _recurrent(h, fixed))
+def lstm_cell(cell: Cell, sums: Sequence[Any], c: Any, peep: Sequence[Any] | None) -> Any:
+    """The new states of the gates' sums: input, output, forget and cell. Peepholes let the first
+    three see the cell."""
 
     def gate(index: int, seen: Any) -> Any:
-        own = cell.gate(sums, index)
-        own = own if peep is None else ops.add(own, ops.mul(cell.gate(peep, index), seen))
+        own = sums[index] if peep is None else ops.add(sums[index], ops.mul(peep[index], seen))
         return cell.activated(own, 0)
 
     into = gate(0, c)
     kept = ops.sub(1.0, into) if cell.attrs["input_forget"] else gate(2, c)
-    new = ops.add(ops.mul(kept, c), ops.mul(into, cell.activated(cell.gate(sums, 3), 1)))
+    new = ops.add(ops.mul(kept, c), ops.mul(into, cell.activated(sums[3], 1)))
     return ops.mul(gate(1, new), cell.activated(new, 2)), new
+
+
+def _lstm_step(cell: Cell, x: Any, states: Sequence[Any], fixed: Mapping[str, Any]) -> Any:
+    (h, c), peep = states, fixed.get("peepholes")
+    sums = ops.add(x, _recurrent(h, fixed))
+    seen = None if peep is None else [cell.gate(peep, k) for k in range(3)]
+    return lstm_cell(cell, [cell.gate(sums, k) for k in range(4)], c, seen)
+
+
+def gru_gates(cell: Cell, x: Sequence[Any], past: Sequence[Any]) -> tuple[Any, ...]:
+    """How much of the state is kept, and how much of it the new one sees."""
+    return tuple(cell.activated(ops.add(a, b), 0) for a, b in zip(x, past))
+
+
+def gru_new(cell: Cell, x: Any, seen: Any, update: Any, h: Any) -> Any:
+    """The new state of the last gate's two parts."""
+    new = cell.activated(ops.add(x, seen), 1)
+    return ops.add(ops.mul(ops.sub(1.0, update), new), ops.mul(update, h))
 
 
 def _gru_step(cell: Cell, x: Any, states: Sequence[Any], fixed: Mapping[str, Any]) -> Any:
     """Gates are update, reset and hidden."""
     (h,), past = states, _recurrent(states[0], fixed)
-    update, reset = (
-        cell.activated(ops.add(cell.gate(x, k), cell.gate(past, k)), 0) for k in range(2)
-    )
+    first = [[cell.gate(v, k) for k in range(2)] for v in (x, past)]
+    update, reset = gru_gates(cell, *first)
     if cell.attrs["linear_before_reset"]:
         seen = ops.mul(reset, cell.gate(past, 2))
     else:
         own = {k: cell.gate(v, 2) for k, v in fixed.items()}
         seen = _recurrent(ops.mul(reset, h), own)
-    new = cell.activated(ops.add(cell.gate(x, 2), seen), 1)
-    return (ops.add(ops.mul(ops.sub(1.0, update), new), ops.mul(update, h)),)
+    return (gru_new(cell, cell.gate(x, 2), seen, update, h),)
 
 
 def _rnn_step(cell: Cell, x: Any, states: Sequence[Any], fixed: Mapping[str, Any]) -> Any:
@@ -268,7 +282,7 @@ def _run(loop: Callable[..., Any], layer: Layer, operands: Sequence[Any], attrs:
     """The layer's results, with its steps run by `loop`."""
     x, w, r, *rest = operands
     named = dict(zip(attrs["extras"], rest)) | {"w": w, "r": r}
-    _, batch, directions, hidden = _sizes(x, r, attrs)
+    _, batch, directions, hidden = sizes_of(x, r, attrs)
     if attrs["batch_first"]:
         x = ops.transpose(x, perm=(1, 0, 2))
     made: list[list[Any]] = []
@@ -278,7 +292,7 @@ def _run(loop: Callable[..., Any], layer: Layer, operands: Sequence[Any], attrs:
         nothing = ops.expand(_zero(x), dims=(batch, hidden))
         init = tuple(nothing if s is None else s for s in states)
         reverse = attrs["direction"] == "reverse" or d == 1
-        last, y = _direction(loop, layer, x, init, own, reverse, _cell(layer, d, hidden, attrs))
+        last, y = _direction(loop, layer, x, init, own, reverse, cell_of(layer, d, hidden, attrs))
         made.append([ops.expand_dims(y, axes=(1,)), *(ops.expand_dims(s, axes=(0,)) for s in last)])
     ys, *lasts = zip(*made)
     y, states = ops.concat(list(ys), axis=1), [ops.concat(list(s), axis=0) for s in lasts]
@@ -300,7 +314,7 @@ def _part(name: str, value: Any, direction: int, attrs: Mapping[str, Any]) -> An
     return ops.squeeze(ops.narrow(value, axis=axis, start=direction, length=1), axes=(axis,))
 
 
-def _cell(layer: Layer, direction: int, hidden: DimLike, attrs: Mapping[str, Any]) -> Cell:
+def cell_of(layer: Layer, direction: int, hidden: DimLike, attrs: Mapping[str, Any]) -> Cell:
     every = zip(attrs["activations"], attrs["alphas"], attrs["betas"])
     count = len(layer.activations)
     return Cell(attrs, tuple(every)[direction * count : (direction + 1) * count], hidden)
@@ -336,9 +350,9 @@ def _direction(
     return loop(body, init, (seen, *steps), whole, row=row, reverse=reverse)
 
 
-_LSTM = Layer(4, ("sigmoid", "tanh", "tanh"), _lstm_step, 2, _ORDER)
-_GRU = Layer(3, ("sigmoid", "tanh"), _gru_step)
-_RNN = Layer(1, ("tanh",), _rnn_step)
+LSTM = Layer(4, ("sigmoid", "tanh", "tanh"), _lstm_step, 2, _ORDER)
+GRU = Layer(3, ("sigmoid", "tanh"), _gru_step)
+RNN = Layer(1, ("tanh",), _rnn_step)
 _OPERANDS = "f[p q i], f[d g i], f[d g h], _[...]?, _[...]?, _[...]?"
 
 
@@ -346,7 +360,7 @@ def _facts(layer: Layer) -> dict[str, Any]:
     return {"kind": Kind.SPECIAL, "shape": _shaped(layer), "flops": _flops(layer)}
 
 
-@op(f"{_OPERANDS}, _[...]?, _[...]? -> f[...], f[...], f[...]", **_facts(_LSTM))
+@op(f"{_OPERANDS}, _[...]?, _[...]? -> f[...], f[...], f[...]", **_facts(LSTM))
 def lstm(
     *operands: Array,
     extras: tuple[Extra, ...] = (),
@@ -364,10 +378,10 @@ def lstm(
     attrs = {"extras": extras, "direction": direction, "activations": activations,
              "alphas": alphas, "betas": betas, "clip": clip, "input_forget": input_forget,
              "batch_first": batch_first}  # fmt: skip
-    return _run(looped, _LSTM, operands, attrs)
+    return _run(looped, LSTM, operands, attrs)
 
 
-@op(f"{_OPERANDS} -> f[...], f[...]", **_facts(_GRU))
+@op(f"{_OPERANDS} -> f[...], f[...]", **_facts(GRU))
 def gru(
     *operands: Array,
     extras: tuple[Extra, ...] = (),
@@ -385,10 +399,10 @@ def gru(
     attrs = {"extras": extras, "direction": direction, "activations": activations,
              "alphas": alphas, "betas": betas, "clip": clip,
              "linear_before_reset": linear_before_reset, "batch_first": batch_first}  # fmt: skip
-    return _run(looped, _GRU, operands, attrs)
+    return _run(looped, GRU, operands, attrs)
 
 
-@op(f"{_OPERANDS} -> f[...], f[...]", **_facts(_RNN))
+@op(f"{_OPERANDS} -> f[...], f[...]", **_facts(RNN))
 def rnn(
     *operands: Array,
     extras: tuple[Extra, ...] = (),
@@ -404,7 +418,7 @@ def rnn(
     attrs = {"extras": extras, "direction": direction, "activations": activations,
              "alphas": alphas, "betas": betas, "clip": clip,
              "batch_first": batch_first}  # fmt: skip
-    return _run(looped, _RNN, operands, attrs)
+    return _run(looped, RNN, operands, attrs)
 
 
 def _draw_layer(layer: Layer, own: str | None) -> Callable[[Draw], Any]:
@@ -444,6 +458,6 @@ def _declare(layer: Layer, made: Op, own: str | None = None) -> None:
     made.lowering(lambda *operands, **attrs: _run(scanned, layer, operands, attrs))
 
 
-_declare(_LSTM, lstm, "input_forget")
-_declare(_GRU, gru, "linear_before_reset")
-_declare(_RNN, rnn)
+_declare(LSTM, lstm, "input_forget")
+_declare(GRU, gru, "linear_before_reset")
+_declare(RNN, rnn)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from rlx.backends.cpu.emit import Function
 from rlx.backends.cpu.isa import Isa
-from rlx.dim import DimLike, dim_max
+from rlx.dim import DimLike, dim_max, dim_min
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Node
 from rlx.kernel.form import body_of
@@ -126,11 +126,13 @@ class Recipe:
 
 
 def grain_of(units: DimLike, ns: DimLike) -> DimLike:
-    """How many of `units` a worker takes at a time, when all of them take `ns` on one."""
+    """How many of `units` a worker takes at a time, when all of them take `ns` on one. Where that
+    is little, all of them."""
     taken = dim_max(1, units * GRAIN_NS // dim_max(1, ns))
     if isinstance(ns, int):
         return units if ns < SPLIT_NS else taken
-    return taken
+    is_little = dim_min(1, SPLIT_NS // (ns + 1))
+    return dim_max(taken, units * is_little)
 
 
 def nanoseconds(flops: DimLike, traffic: DimLike) -> DimLike:

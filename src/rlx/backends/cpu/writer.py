@@ -28,8 +28,10 @@ class Writer:
 
     def size(self, dim: DimLike) -> Bound:
         """The value of a dim: a number where it is known, else an argument."""
-        if is_static(dim):
-            return int(dim)
+        return int(dim) if is_static(dim) else self.argument(dim)
+
+    def argument(self, dim: DimLike) -> str:
+        """The value of a dim as an argument, even where it is known."""
         if dim not in self._sizes:
             name = f"%n{len(self._sizes)}"
             at = f"{name}.at"

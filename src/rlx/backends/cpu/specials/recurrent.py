@@ -8,7 +8,6 @@ the unit or the tile it is in, so its bits depend on the sizes alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rlx.backends.cpu import products
@@ -16,7 +15,7 @@ from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.loop_task import loop_task
 from rlx.backends.cpu.specials.recurrent_cells import Arithmetic, arithmetic
-from rlx.backends.cpu.specials.recurrent_form import Form, Pass, inputs_product, panels
+from rlx.backends.cpu.specials.recurrent_form import LAYERS, Form, Pass, inputs_product, panels
 from rlx.backends.cpu.specials.walk import at, vectors, whole_number
 from rlx.backends.cpu.task import Buffer, Panels, Recipe, Step, Task, buffers, grain_of
 from rlx.backends.cpu.tile import tile_function
@@ -372,4 +371,4 @@ def _tiles(kind: DType) -> Contract:
     return Contract("steps", (), rows, columns, (k,), left, right, kind, (), (), ())
 
 
-MAKERS: Mapping[str, object] = dict.fromkeys(("lstm", "gru", "rnn"), make)
+MAKERS = dict.fromkeys(LAYERS, make)

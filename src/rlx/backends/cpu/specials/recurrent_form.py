@@ -4,7 +4,7 @@ panels, and passes over the hidden columns, each the sums of some gates and what
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -207,7 +207,8 @@ def _as(exprs: Exprs, x: Expr, kind: DType) -> Expr:
 
 
 def inputs_product(form: Form) -> Contract:
-    """What all inputs, of all times at once, add to the gates."""
+    """What all inputs, of all times at once, add to the gates. Where times and batch do not lie as
+    one axis, times are the rows: there are more of them."""
     step, kind, exprs = form.step, form.kind, Exprs()
     shapes = tuple(n.shape for n in step.node.inputs)
     p, q, i = (Axis(n, d) for n, d in zip("pqi", shapes[0].dims))
@@ -222,7 +223,11 @@ def inputs_product(form: Form) -> Contract:
     made = Shape((p.extent, q.extent, d.extent, n.extent), kind)
     store = Store(0, affine(Layout.contiguous(made.dims), (p, q, d, n)), value)
     whole = Contract("inputs", (d, p), q, n, (i,), left, right, kind, (store,), shapes, (made,))
-    return collapsed(whole)
+    joined = collapsed(whole)
+    if len(joined.batch) < 2:
+        return joined
+    time, other = (q, p) if form.attrs["batch_first"] else (p, q)
+    return collapsed(replace(whole, batch=(d, other), rows=time))
 
 
 def panels(form: Form, one: Pass) -> Kernel:

@@ -1,0 +1,93 @@
+"""Recurrent layers against the reference: drawn cases, their values anywhere in memory, all units
+at once and one by one from the last; larger ones, and odd numbers."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx import op as table
+from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
+from rlx.backends.cpu.jit import assembled
+from rlx.draw import Draw
+from rlx.ir.mir import Graph
+from rlx.shape import Shape
+from tests.backend.cpu.steps import Array, Steps, Trial, side_by_side, trials
+
+LAYERS = ("lstm", "gru", "rnn")
+EPS = {np.dtype(np.float16): 2.0**-10, np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2e-16}
+
+
+def drawn(op: str, first: int, cases: int) -> list[Trial]:
+    found: list[Trial] = []
+    for i in range(first, first + cases):
+        draw = Draw([zlib.crc32(f"recurrent {op}".encode()), i])
+        found += trials(draw, draw.case(table.lookup(op)))
+    return found
+
+
+def check(given: list[Trial], isa: Isa) -> None:
+    steps = Steps(given, isa)
+    for i, trial in enumerate(given):
+        once = steps.run(i)
+        for got, again, want in zip(once, steps.run(i, "each"), trial.wanted(), strict=True):
+            assert got.tobytes() == again.tobytes(), f"{trial}: parts differ"
+            assert_near(got, want, trial)
+
+
+def assert_near(got: Array, want: Array, trial: Trial) -> None:
+    """Within 64 eps of the largest number: cells are smooth, and sums are short."""
+    assert got.dtype == want.dtype
+    eps = EPS.get(want.dtype, 2.0**-7)
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(a), np.isnan(b), str(trial))
+    most = max(1.0, float(np.nanmax(np.abs(b), initial=0.0)))
+    np.testing.assert_allclose(a, b, rtol=0, atol=64 * eps * most, err_msg=str(trial))
+
+
+@pytest.mark.parametrize("op", LAYERS)
+def test_drawn_cases_are_as_the_reference(op: str) -> None:
+    check(drawn(op, 0, 4), host())
+
+
+@pytest.mark.parametrize("isa", [AVX2, SSE2], ids=lambda i: i.name)
+def test_other_instruction_sets(isa: Isa) -> None:
+    check([t for op in LAYERS for t in drawn(op, 20, 1)], isa)
+
+
+def test_code_for_other_machines_assembles() -> None:
+    steps = Steps([drawn(op, 0, 1)[0] for op in LAYERS], NEON, is_run=False)
+    assert "ret" in assembled(steps.text, NEON)
+
+
+def large(op: str, batch: int, hidden: int, **attrs: Any) -> Trial:
+    """Several blocks of hidden columns, and tiles of rows that do not come out even."""
+    rng, gates = np.random.default_rng(hidden), {"lstm": 4, "gru": 3, "rnn": 1}[op]
+    rows = gates * hidden
+    dims = [(5, batch, 7), (2, rows, 7), (2, rows, hidden), (2, 2 * rows), (batch,)]
+    g = Graph("large")
+    dtypes = ["f32"] * 4 + ["i64"]
+    inputs = [g.input(f"x{i}", Shape(d, t)) for i, (d, t) in enumerate(zip(dims, dtypes))]
+    attrs |= {"extras": ("bias", "lengths"), "direction": "bidirectional"}
+    arrays: list[Array] = [rng.standard_normal(d).astype(np.float32) * 0.3 for d in dims[:4]]
+    arrays.append(rng.integers(0, 6, batch))
+    return side_by_side(g.node(op, inputs, attrs), arrays)
+
+
+@pytest.mark.parametrize("isa", [host(), AVX2], ids=lambda i: i.name)
+def test_many_columns_and_rows(isa: Isa) -> None:
+    sizes = ((1, 600), (13, 33))
+    given = [large(op, b, h) for op in LAYERS for b, h in sizes]
+    check([*given, large("gru", 13, 48, linear_before_reset=True)], isa)
+
+
+@pytest.mark.parametrize("op", LAYERS)
+def test_what_is_no_number_stays_so(op: str) -> None:
+    """NaN and infinity go where the reference lets them, and no further."""
+    trial = large(op, 3, 20)
+    x = trial.arrays[0]
+    x[1, 0, 2], x[2, 1, 3], x[0, 2, 0] = np.nan, np.inf, -0.0
+    check([trial], host())
