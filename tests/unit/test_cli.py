@@ -19,6 +19,7 @@ from rlx.backends.cpu.backend import CpuBackend
 from rlx.cli.app import VERBS
 from rlx.cost.calibrate import Numbers
 from rlx.cost.target import CacheLevel
+from rlx.runtime.doctor import TargetState
 
 F = TensorProto.FLOAT
 ON_MODELS = ("bench", "check", "compile", "explain", "run", "trace")
@@ -277,6 +278,14 @@ def test_calibrate(
     assert "cannot be kept" in called(capsys, "calibrate", code=1)
     assert "'abacus'" in called(capsys, "calibrate", "--target", "abacus", code=2)
     called(capsys, "calibrate", "--target", "reference", code=1)
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "targets:" in called(capsys, "doctor")
+    found = json.loads(called(capsys, "doctor", "--json"))
+    assert {t["name"] for t in found["targets"] if t["is_here"]} >= {"cpu", "reference"}
+    monkeypatch.setattr("rlx.runtime.doctor._target", lambda name: TargetState(name, False, ""))
+    assert main(["doctor"]) == 1
 
 
 def test_fuzz(capsys: pytest.CaptureFixture[str]) -> None:
