@@ -1,0 +1,210 @@
+"""Profiles, traces and measured decisions: what they hold, whatever the clock says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.cost.decision import Decision
+from rlx.errors import Error, UnsupportedError
+from rlx.explain.measure import Bench, Measured, Measurement, classes, interval, summary
+from rlx.ir.lir import Phase
+from rlx.runtime.executable import Executable
+
+RNG = np.random.default_rng(0)
+
+
+def model(layers: int = 3) -> rlx.Graph:
+    """Layers alike, on a named number of rows."""
+    graph = rlx.Graph("layers")
+    x = graph.input("x", rlx.Shape([rlx.Dim("rows", 1, 4096), 32]))
+    for i in range(layers):
+        w = graph.param(f"w{i}", rlx.Shape([32, 32]))
+        x = graph.relu(graph.mm(x, w) + graph.param(f"b{i}", rlx.Shape([32])))
+        x = graph.softmax(x, axis=-1)
+    graph.set_outputs([x])
+    return graph
+
+
+def compiled(threads: int = 2) -> Executable:
+    exe = rlx.compile(model(), "cpu", threads=threads, cache=False)
+    shapes = exe.params.items()
+    exe.set_params({k: RNG.normal(size=s.dims).astype(np.float32) for k, s in shapes})
+    return exe
+
+
+@pytest.fixture(scope="module")
+def exe() -> Executable:
+    return compiled()
+
+
+def data(rows: int = 2000) -> np.ndarray:
+    return RNG.normal(size=(rows, 32)).astype(np.float32)
+
+
+def test_a_timed_build_gives_the_same_and_tells_of_every_step(exe: Executable) -> None:
+    x = data()
+    program, weights = exe.timed()
+    run = program.run_timed(weights, [x])
+    assert np.array_equal(run.outputs[0], exe(x))
+    plan = exe.lir.plan
+    per_call = [n for n in plan.schedule if plan.phases[n] > Phase.PROLOGUE]
+    assert list(program.steps) == per_call
+    assert {s.step for s in run.spans} == set(range(len(per_call)))
+    assert run.lost == 0
+    for span in run.spans:
+        assert run.start_ns <= span.start_ns <= span.stop_ns <= run.stop_ns
+        assert span.thread in (0, 1)
+    steps = [s.step for s in run.spans]
+    assert steps == sorted(steps)  # one after the other, whoever does them
+
+
+def test_profiling_leaves_the_program_as_it_is(exe: Executable) -> None:
+    def code(made: Executable) -> bytes:
+        return made._program.artefact.blob.to_bytes()  # pyright: ignore
+
+    before = code(exe)
+    exe.profile([data(7)], seconds=0)
+    exe.trace([data(7)], calls=1)
+    exe.explain()
+    assert code(exe) == before == code(compiled())
+
+
+def test_a_profile_counts_at_the_sizes_it_ran_at(exe: Executable) -> None:
+    small, large = (exe.profile([data(n)], seconds=0) for n in (10, 1000))
+    assert small.sizes == {"rows": 10}
+    assert len(small.kernels) == len(large.kernels)
+    for a, b in zip(small.kernels, large.kernels):
+        assert a.bytes < b.bytes
+        assert 100 * a.flops == b.flops
+        assert b.gb_s == pytest.approx(b.bytes / max(b.median_ns, 1))
+        assert b.gflop_s == pytest.approx(b.flops / max(b.median_ns, 1))
+    assert sum(k.share for k in large.kernels) == pytest.approx(1)
+    assert "GFLOP/s" in str(large)
+    json.dumps(large.as_dict())
+
+
+def test_the_steps_inside_a_loop_count_for_the_loop() -> None:
+    def step(carry: rlx.Node, x: rlx.Node) -> tuple[rlx.Node, rlx.Node]:
+        return carry * 0.5 + x, carry
+
+    graph = rlx.Graph("scan")
+    start, xs = graph.input("start", rlx.Shape([8])), graph.input("xs", rlx.Shape([5, 8]))
+    last, _ = rlx.scan_loop(step, start, xs)
+    graph.set_outputs([rlx.ops.exp(last)])
+    exe = rlx.compile(graph, "cpu", cache=False)
+    program, weights = exe.timed()
+    run = program.run_timed(weights, [np.ones(8, np.float32), np.ones((5, 8), np.float32)])
+    loop = next(i for i, n in enumerate(program.steps) if n.op == "scan")
+    assert sum(s.step == loop for s in run.spans) >= 5
+
+
+def test_a_trace_is_what_perfetto_reads(exe: Executable, tmp_path: Path) -> None:
+    made = exe.trace({"x": data()}, calls=2)
+    made.save(tmp_path / "trace.json")
+    held = json.loads((tmp_path / "trace.json").read_text())
+    events = held["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert {"passes", "calls", "thread 1"} <= names
+    whole = [e for e in events if e["ph"] == "X"]
+    assert {"simplify", "fuse", "plan"} <= {e["name"] for e in whole if e["cat"] == "pass"}
+    calls = [e for e in whole if e["cat"] == "call"]
+    assert len(calls) == 2
+    kernels = [e for e in whole if e["cat"] == "kernel"]
+    for kernel in kernels:
+        assert any(c["ts"] <= kernel["ts"] + 1e-3 and
+                   kernel["ts"] + kernel["dur"] <= c["ts"] + c["dur"] + 1e-3
+                   for c in calls)  # fmt: skip
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in whole)
+    assert list(tmp_path.iterdir()) == [tmp_path / "trace.json"]
+
+
+def test_a_target_without_a_clock_says_so() -> None:
+    graph = model()
+    exe = rlx.compile(graph, "reference", params={k: np.zeros(s.dims, np.float32) for k, s in
+                                                  {n.attrs["name"]: n.shape
+                                                   for n in graph.params}.items()})  # fmt: skip
+    with pytest.raises(UnsupportedError, match="reference"):
+        exe.profile([data(3)])
+
+
+def test_inputs_by_name_or_in_order_and_no_others(exe: Executable) -> None:
+    for wrong in ({"y": data(3)}, {}, [data(3), data(3)]):
+        with pytest.raises(Error):
+            exe.profile(wrong, seconds=0)
+
+
+# -- measured decisions ----------------------------------------------------------------------------
+
+
+def test_decisions_are_turned_around_class_by_class(exe: Executable) -> None:
+    said: list[tuple[int, int, str]] = []
+    x = data(64)
+    made = exe.measure([x], seconds=0, progress=lambda *told: said.append(told))
+    assert made.measured
+    assert said
+    ids = [i for m in made.measured for i in m.ids]
+    assert len(ids) == len(set(ids))
+    for m in made.measured:
+        assert m.low_ns <= m.measured_ns <= m.high_ns
+        assert made.of(m.ids[0]) is m
+    shares = [m.share for m in made.measured]
+    assert made.sizes == {"rows": 64}
+    assert len(shares) + made.left + len(made.skipped) >= len(classes(exe.decisions))
+    assert "gate:" in str(made)
+    json.dumps(made.as_dict())
+    assert exe.measure([x], seconds=0, most=1).left == len(shares) - 1 + made.left
+
+
+def test_a_turned_build_computes_the_same(exe: Executable) -> None:
+    bench = Bench(exe, [data(64)])
+    found, _ = bench.candidates(lambda *_: None)
+    for candidate in found[:3]:
+        other = bench.turned(candidate)
+        assert np.allclose(other(bench.arrays[0]), exe(bench.arrays[0]), rtol=1e-5, atol=1e-6)
+
+
+def test_layers_alike_are_one_class() -> None:
+    alike = [Decision(f"fuse:{i}", "fuse", (f"add at onnx /layer.{i}/Add",), True, "", 10.0, 64, 1)
+             for i in range(3)]  # fmt: skip
+    other = Decision("fuse:9", "fuse", ("add at onnx /last/Add",), True, "", 11.0, 64, 1)
+    fixed = Decision("lower:1", "lower", ("stft",), True, "", is_reversible=False)
+    assert [len(c) for c in classes([*alike, other, fixed])] == [3, 1]
+
+
+def test_a_program_without_its_model_cannot_be_turned(exe: Executable, tmp_path: Path) -> None:
+    exe.save(tmp_path / "layers.rlx")
+    again = rlx.load(tmp_path / "layers.rlx")
+    with pytest.raises(Error, match=r"rlx\.compile"):
+        again.measure([data(3)], seconds=0)
+
+
+def test_the_interval_holds_the_median_and_shrinks_with_rounds() -> None:
+    rng = np.random.default_rng(1)
+    few, many = (interval(rng.normal(5.0, 1.0, n)) for n in (10, 1000))
+    for middle, low, high in (few, many):
+        assert low <= middle <= high
+    assert many[2] - many[1] < few[2] - few[1]
+    assert many[1] > 4.5
+    assert interval(np.full(9, 3.0)) == (3.0, 3.0, 3.0)
+
+
+def test_the_summary_counts_what_the_clock_confirms() -> None:
+    def one(verdict: bool, predicted: float, measured: float, share: float) -> Measured:
+        around = measured - 1, measured + 1
+        return Measured(("a",), "fuse", ("x",), verdict, predicted, measured, *around, share, 9)
+
+    found = (
+        one(True, 10.0, 5.0, 0.02),  # right, predicted twice of it
+        one(False, -4.0, -8.0, 0.02),  # right to refuse
+        one(True, 3.0, -6.0, 0.02),  # wrong
+        one(True, 3.0, 0.5, 0.001),  # too little to tell
+    )
+    text = summary([Measurement("m", {}, 100.0, found)])
+    assert "4 measured (1 refusals), 2 confirmed, 1 refuted, 1 within the noise" in text
+    assert "2 of 3 of the right sign" in text
+    assert "median predicted/measured 0.50" in text
