@@ -39,7 +39,7 @@ class Assembled:
 def assembled(lir: LirModule, machine: Machine, dispatch: str = DISPATCH) -> Assembled:
     """The program of a plan. `dispatch` is the function that every task is called through: a timed
     build has another one, and differs in nothing else."""
-    routines = Routines(machine, lir.target)
+    routines = Routines(machine, lir.target, forced=lir.split)
     main = routines.routine(lir.mir.graph, lir.plan, "main")
     symbols = _symbols(routines.made.values())
     numbers = {s.name: i for i, s in enumerate(symbols)}

@@ -48,6 +48,8 @@ class Routines:
     """The steps that the host does, by number."""
     weights_end: DimLike = 0
     depth: int = 0
+    forced: Mapping[Node, bool] = field(default_factory=dict[Node, bool])
+    """Steps whose work is to be shared out, or not, whatever it takes."""
 
     def routine(self, graph: Graph, plan: BufferPlan, name: str) -> Routine:
         """The routine of a planned graph."""
@@ -81,6 +83,8 @@ class Routines:
         way = self._way(step)
         if isinstance(way, Recipe) and way.panels and plan.phases[node] is Phase.PROLOGUE:
             way = way.without_panels()
+        if isinstance(way, Recipe) and node in self.forced:
+            way = way.split(self.forced[node])
         number = len(self.failures)
         if isinstance(way, Host):
             self.hosts[number] = node

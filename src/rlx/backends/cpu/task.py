@@ -112,6 +112,11 @@ class Recipe:
     """The bytes of each temporary, aligned to 64."""
     panels: tuple[Panels, ...] = field(default_factory=tuple)
 
+    def split(self, is_split: bool) -> Recipe:
+        """The same with every task's work shared out, at least between two, or with none."""
+        tasks = [replace(t, grain=(t.units + 1) // 2 if is_split else t.units) for t in self.tasks]
+        return replace(self, tasks=tuple(tasks))
+
     def without_panels(self) -> Recipe:
         """The same with panels made anew in temporaries: for a step that itself runs once."""
         kept = len(self.temps)
