@@ -38,8 +38,9 @@ PAGES = (
     "leaves", "elementwise", "logic", "activation", "special", "movement", "joining", "indexing",
     "scatter", "reduction", "selection", "finding", "contraction", "norm", "scaling", "attention",
     "convolution", "columns", "pooling", "resize", "warp", "roi", "spectral", "recurrent",
-    "state_space", "tables", "transforms", "signal", "filters", "random", "sampling", "control",
-    "losses", "fused", "experts", "packed", "gguf_blocks", "quantise", "factors", "linalg", "spd",
+    "state_space", "tables", "transforms", "signal", "spectra", "filters", "random", "sampling",
+    "control", "losses", "fused", "experts", "packed", "gguf_blocks", "quantise", "factors",
+    "linalg", "spd",
 )  # fmt: skip
 
 

@@ -23,6 +23,9 @@ SOURCES = {
     "rfft": "numpy.fft.rfft",
     "irfft": "numpy.fft.irfft",
     "stft": "onnx.reference STFT",
+    "power_frames": "scipy.signal.ShortTimeFFT.spectrogram",
+    "mean_power": "scipy.signal.welch, unscaled",
+    "mel_frames": "scipy.signal.ShortTimeFFT.spectrogram, times filters by numpy.einsum",
     "log_mel": "facts, 1.4: written out for one frame",
     "welch_peaks": "scipy.signal.welch (boxcar, noverlap 0, no detrending)",
     "fftn": "scipy.fft.fftn; onnx.reference DFT",
@@ -261,6 +264,23 @@ def test_stft(hop: int, windowed: bool) -> None:
     (want,) = run_onnx("STFT", [x[..., None], np.int64(hop), window, np.int64(8)], {"onesided": 1})
     got = ops.stft(x, window, n_fft=8, hop=hop)
     close(ops.view_as_real(got), want)
+
+
+@pytest.mark.parametrize("hop", [3, 8])
+def test_power_of_frames(hop: int) -> None:
+    """SciPy's frames are centred on points from 0 on; those that lie inside are ours."""
+    x, window, filters = normal(2, 40), RNG.random(8) + 0.1, normal(5, 3)
+    got = ops.power_frames(x, window, n_fft=8, hop=hop)
+    theirs = scipy.signal.ShortTimeFFT(window, 1, 1.0, scale_to=None, phase_shift=None)
+    every = np.swapaxes(theirs.spectrogram(x, p0=4, p1=37), -1, -2)
+    close(got, every[:, ::hop])
+    bands = ops.mel_frames(x, filters, window, n_fft=8, hop=hop)
+    close(bands, np.einsum("bfk,km->bfm", every[:, ::hop], filters))
+    _, want = scipy.signal.welch(
+        x, window=window, nperseg=8, noverlap=8 - hop, detrend=False, return_onesided=True
+    )
+    want[:, 1:-1] /= 2
+    close(ops.mean_power(x, window, n_fft=8, hop=hop), want * np.sum(window**2))
 
 
 @pytest.mark.parametrize("center", [False, True])

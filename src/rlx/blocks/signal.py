@@ -8,7 +8,6 @@ from rlx import ops
 from rlx.block import block
 from rlx.compose import dims_of
 from rlx.errors import GraphError
-from rlx.ops.spectral import framed
 
 
 def _segments(x: Any, n_fft: int, hop: int) -> Any:
@@ -18,7 +17,7 @@ def _segments(x: Any, n_fft: int, hop: int) -> Any:
     t = dims_of(x)[-1]
     if isinstance(t, int) and t < n_fft:
         raise GraphError(f"n_fft={n_fft} is longer than the signal ({t}). Pad it or lower n_fft")
-    return framed(x, (t - n_fft) // hop + 1, n_fft, hop)
+    return ops.frame(x, length=n_fft, hop=hop)
 
 
 def _spectrum(frames: Any) -> Any:

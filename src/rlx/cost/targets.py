@@ -59,7 +59,7 @@ _CPU = (
     | _FFTS
     | _LAYERS
     | _ops(
-        "dot_general einsum stft log_mel welch_peaks "
+        "dot_general einsum stft power_frames mean_power mel_frames log_mel welch_peaks "
         "fused_swiglu fused_attention_block fused_conv_bias_act"
     )
 )

@@ -200,6 +200,11 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
 # -- short-time transform -------------------------------------------------------------------------
 
 
+def num_frames(t: DimLike, *, n_fft: int, hop: int, center: bool) -> DimLike:
+    """How many frames a signal of `t` points has."""
+    return (t - n_fft + (2 * (n_fft // 2) if center else 0)) // hop + 1
+
+
 def _stft_shape(x: Shape, *_: Shape, n_fft: int, hop: int, center: bool, pad: str) -> Shape:
     if n_fft < 1 or hop < 1:
         raise GraphError(f"n_fft={n_fft} and hop={hop} must be at least 1")
@@ -209,7 +214,8 @@ def _stft_shape(x: Shape, *_: Shape, n_fft: int, hop: int, center: bool, pad: st
     room = t - n_fft + (2 * (n_fft // 2) if center else 0)
     if not isinstance(room, Dim) and room < 0:
         raise GraphError(f"n_fft={n_fft} is longer than the signal ({t}). Pad it or lower n_fft")
-    return Shape([*x.dims[:-1], room // hop + 1, n_fft // 2 + 1], x.dtype.complex)
+    count = num_frames(t, n_fft=n_fft, hop=hop, center=center)
+    return Shape([*x.dims[:-1], count, n_fft // 2 + 1], x.dtype.complex)
 
 
 @op(
@@ -316,9 +322,13 @@ def _(spectrum: Any, filters: Any) -> Any:
     power = power_blocks(spectrum, _half(dims[-1], "the spectrum"))
     row = ops.expand_dims(power, axes=(0,)) if len(dims) == 1 else power
     mel = ops.matmul(row, ops.transpose(filters, perm=(1, 0)))
-    mel = ops.squeeze(mel, axes=(0,)) if len(dims) == 1 else mel
+    return log_bands(ops.squeeze(mel, axes=(0,)) if len(dims) == 1 else mel)
+
+
+def log_bands(mel: Any) -> Any:
+    """The logarithms of power in bands, in table ops."""
     logs = ops.mul(ops.log(ops.maximum(mel, FLOOR)), 1 / float(np.log(10.0)))
-    loudest = ops.max(logs, axes=(len(dims) - 1,), keepdims=True)
+    loudest = ops.max(logs, axes=(len(dims_of(mel)) - 1,), keepdims=True)
     return ops.mul(ops.add(ops.maximum(logs, ops.sub(loudest, 8.0)), 4.0), 0.25)
 
 
@@ -376,10 +386,15 @@ def _sides(n_fft: int, dtype: Any) -> Array:
 def _(spectrum: Any, *, k: int, n_segments: int) -> Any:
     batch, _ = _welch_shape(shape_of(spectrum), k=k, n_segments=n_segments).dims
     n_fft = int(shape_of(spectrum).dims[-1]) // 2
-    bins, dtype = n_fft // 2 + 1, DType.of(spectrum.dtype)
-    power = ops.reshape(power_blocks(spectrum, n_fft), dims=(batch, n_segments, bins))
-    mean = ops.mul(ops.mean(power, axes=(1,)), _sides(n_fft, dtype.numpy))
-    best, where = ops.top_k(mean, k=min(k, bins), axis=-1)
+    power = ops.reshape(power_blocks(spectrum, n_fft), dims=(batch, n_segments, n_fft // 2 + 1))
+    return strongest(ops.mean(power, axes=(1,)), n_fft, k)
+
+
+def strongest(mean: Any, n_fft: int, k: int) -> Any:
+    """The strongest bins of one-sided mean power, in table ops."""
+    bins, dtype, batch = n_fft // 2 + 1, DType.of(mean.dtype), dims_of(mean)[0]
+    both = ops.mul(mean, _sides(n_fft, dtype.numpy))
+    best, where = ops.top_k(both, k=min(k, bins), axis=-1)
     pairs = [ops.expand_dims(v, axes=(2,)) for v in (ops.cast(where, to=dtype), best)]
     flat = ops.reshape(ops.concat(pairs, axis=2), dims=(batch, 2 * min(k, bins)))
     unused = 2 * k - 2 * min(k, bins)

@@ -30,7 +30,7 @@ WHY_DENSE = (
 )
 REFUSED = ("qr", "svd", "eigh", "solve", "slogdet")
 COMPOSED = frozenset({
-    "fused_attention_block", "stft", "log_mel", "welch_peaks", "lfilter", "sosfilt",
+    "fused_attention_block", "log_mel", "welch_peaks", "lfilter", "sosfilt",
     "selective_scan", "mamba2", "gated_delta_net", "linear_attention",
 })  # fmt: skip
 """Ops that the documented target claims and that are several kernels here: written out before

@@ -15,7 +15,7 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.specials.butterflies import Complex, Stage, past_end, times
 from rlx.backends.cpu.specials.helper import helper
-from rlx.backends.cpu.specials.turns import constant_table, fill, root, table_size
+from rlx.backends.cpu.specials.turns import constant_table, fill, radices_of, root, table_size
 from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, dim_max, is_static
 from rlx.dtype import DType
@@ -23,9 +23,19 @@ from rlx.dtype import DType
 F64, I64 = DType.F64, DType.I64
 CONSTANT = 8192
 """Up to so many points, tables are constants of the module."""
+SHORT = 32
+"""Rows up to this length are transformed side by side."""
 ARGS = "ptr %chirp, ptr %x, ptr %y, i64 %apart, i64 %n, i64 %m"
 STAGES = 32
 """More stages of radix 4 no length has."""
+
+
+def has_halves(n: DimLike, isa: Isa) -> bool:
+    """Are `n` real numbers transformed as half as many points? Their tables are constants; of few
+    points the roundings that it adds would show, and what it saves would not."""
+    if not is_static(n) or n % 2 or not SHORT < n <= CONSTANT:
+        return False
+    return radices_of(n // 2, isa) is not None
 
 
 class Engine(Protocol):

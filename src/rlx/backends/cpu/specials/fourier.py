@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.cpu.ir import Bound, literal
 from rlx.backends.cpu.lanes import advanced
-from rlx.backends.cpu.specials.engines import CONSTANT, Chirp, Engine, Smooth
+from rlx.backends.cpu.specials.engines import SHORT, Chirp, Engine, Smooth, has_halves
 from rlx.backends.cpu.specials.mirrors import join, split
 from rlx.backends.cpu.specials.points import Numbers, copy, from_pairs, to_pairs, zero
 from rlx.backends.cpu.specials.turns import radices_of
@@ -20,9 +20,6 @@ from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, dim_min, is_static, product
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
-
-SHORT = 32
-"""Rows up to this length are transformed side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,19 +320,11 @@ def make_ifft(step: Step, name: str) -> Recipe:
     return Rows(Job(step, n, n, True, step.node.attrs["norm"], given, made)).recipe(name)
 
 
-def _has_halves(n: DimLike, step: Step) -> bool:
-    """Is it transformed as half as many points? Their tables are constants; of few points the
-    roundings that it adds would show, and what it saves would not."""
-    if not is_static(n) or n % 2 or not SHORT < n <= CONSTANT:
-        return False
-    return radices_of(n // 2, step.isa) is not None
-
-
 def make_rfft(step: Step, name: str) -> Recipe:
     given, made = _sides(step)
     wanted, norm = step.node.attrs["n"], step.node.attrs["norm"]
     n = given.layout.dims[-1] if wanted is None else int(wanted)
-    if _has_halves(n, step) and is_static(given.layout.dims[-1]):
+    if has_halves(n, step.isa) and is_static(given.layout.dims[-1]):
         return FromPairs(Job(step, n, n // 2, False, norm, given, made)).recipe(name)
     return FromReal(Job(step, n, n, False, norm, given, made)).recipe(name)
 
@@ -343,7 +332,7 @@ def make_rfft(step: Step, name: str) -> Recipe:
 def make_irfft(step: Step, name: str) -> Recipe:
     given, made = _sides(step)
     n, norm = made.layout.dims[-1], step.node.attrs["norm"]
-    if _has_halves(n, step):
+    if has_halves(n, step.isa):
         return ToPairs(Job(step, n, n // 2, True, norm, given, made)).recipe(name)
     return ToReal(Job(step, n, n, True, norm, given, made)).recipe(name)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.halves import HALVES, rounded_to_half
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec, literal
 from rlx.backends.cpu.lanes import advanced, load, store
+from rlx.backends.cpu.specials.butterflies import multiply_add
 from rlx.backends.cpu.specials.helper import helper
 from rlx.backends.cpu.work import below
 from rlx.dtype import DType
@@ -167,3 +168,110 @@ def _interleaved(code: Code, values: list[Vec], at: str, dtype: DType) -> None:
     mask = f"<{2 * code.lanes} x i32> <{picks}>"
     both = code.let(f"shufflevector {re.type} {re.text}, {im.type} {im.text}, {mask}")
     code.do(f"store {kind} {both}, ptr {at}, align {dtype.itemsize}")
+
+
+# -- times a window -------------------------------------------------------------------------------
+
+
+def weighted(code: Code, given: Numbers, window: Numbers, to: Numbers, count: Bound) -> None:
+    """Numbers times those of a window."""
+    kinds = given.dtype, window.dtype, to.dtype
+    is_beside = given.stride == window.stride == to.stride == 1
+    lanes = min(code.isa.lanes(d.compute) for d in kinds) if is_beside else 1
+    name = f"points.weighted.{given.dtype}.{to.dtype}.{lanes}"
+    args = "ptr %x, i64 %xs, ptr %w, i64 %ws, ptr %y, i64 %ys, i64 %n"
+    helper(code, name, args, lambda inner: _weighted(inner, *kinds), lanes)
+    places = ", ".join(f"ptr {v.pointer}, i64 {v.stride}" for v in (given, window, to))
+    code.do(f"call void @{name}({places}, i64 {count})")
+
+
+def _weighted(code: Code, given: DType, window: DType, to: DType) -> None:
+    def body(i: Bound, mask: Vec | None) -> None:
+        steps = [code.i64("mul", i, s) if code.lanes == 1 else i for s in ("%xs", "%ws", "%ys")]
+        ends = zip(("%x", "%w"), steps, (given, window))
+        parts = [load(code, d, advanced(code, b, i, d), 1, mask) for b, i, d in ends]
+        x, w = (p.to(to) for p in parts)
+        store(code, x * w, to, advanced(code, "%y", steps[2], to), 1, mask)
+
+    _runs(code, body)
+
+
+def weighted_pairs(
+    code: Code, given: Numbers, window: Numbers | None, re: Numbers, im: Numbers, count: Bound
+) -> None:
+    """At least as many pairs as there are lanes, all side by side, times those of a window: to
+    parts that are. The last vector ends with the last pair, though it begins among others."""
+    dtype, word = re.dtype, "plain" if window is None else "weighted"
+    name = f"points.weighted_pairs.{dtype}.{word}"
+    args = "ptr %x, ptr %w, ptr %re, ptr %im, i64 %n"
+    build = _plain_pairs if window is None else _weighted_pairs
+    helper(code, name, args, lambda inner: build(inner, dtype), code.isa.lanes(dtype))
+    places = [given.pointer, "null" if window is None else window.pointer, re.pointer, im.pointer]
+    code.do(f"call void @{name}({', '.join(f'ptr {p}' for p in places)}, i64 {count})")
+
+
+def _plain_pairs(code: Code, dtype: DType) -> None:
+    _spread(code, dtype, ("%x",))
+
+
+def _weighted_pairs(code: Code, dtype: DType) -> None:
+    _spread(code, dtype, ("%x", "%w"))
+
+
+def _spread(code: Code, dtype: DType, bases: tuple[str, ...]) -> None:
+    """The product of what is at the bases, its even numbers apart from its odd ones."""
+    kind = f"<{2 * code.lanes} x {ELEMENT[dtype]}>"
+    last = code.i64("sub", "%n", code.lanes)
+    with code.count(0, "%n", code.lanes) as start:
+        i = code.least(start, last)
+        places = [advanced(code, b, code.i64("mul", i, 2), dtype) for b in bases]
+        both = [code.let(f"load {kind}, ptr {p}, align {dtype.itemsize}") for p in places]
+        made = both[0] if len(both) == 1 else code.let(f"fmul {kind} {both[0]}, {both[1]}")
+        for first, to in enumerate(("%re", "%im")):
+            picks = ", ".join(f"i32 {2 * n + first}" for n in range(code.lanes))
+            order = f"{code.vector('i32')} <{picks}>"
+            text = f"shufflevector {kind} {made}, {kind} poison, {order}"
+            store(code, Vec(code, code.let(text), dtype), dtype, advanced(code, to, i, dtype))
+
+
+# -- squared magnitudes ---------------------------------------------------------------------------
+
+
+def power(code: Code, parts: list[Numbers], to: Numbers, count: Bound, *, adds: bool) -> None:
+    """re² + im² of parts that lie side by side, put to a place or added to what is there."""
+    given = parts[0].dtype
+    is_beside = to.stride == 1
+    lanes = min(code.isa.lanes(d.compute) for d in (given, to.dtype)) if is_beside else 1
+    name = f"points.power.{given}.{to.dtype}.{lanes}.{'add' if adds else 'put'}"
+    args = "ptr %re, ptr %im, ptr %y, i64 %ys, i64 %n"
+    helper(code, name, args, lambda inner: _power(inner, given, to.dtype, adds), lanes)
+    places = f"ptr {parts[0].pointer}, ptr {parts[1].pointer}, ptr {to.pointer}, i64 {to.stride}"
+    code.do(f"call void @{name}({places}, i64 {count})")
+
+
+def _power(code: Code, given: DType, to: DType, adds: bool) -> None:
+    def body(i: Bound, mask: Vec | None) -> None:
+        re, im = (load(code, given, advanced(code, p, i, given), 1, mask) for p in ("%re", "%im"))
+        at = advanced(code, "%y", code.i64("mul", i, "%ys") if code.lanes == 1 else i, to)
+        total = multiply_add(im, im, re * re)
+        total = load(code, to, at, 1, mask) + total if adds else total
+        _put(code, total, to, at, mask)
+
+    _runs(code, body)
+
+
+def add(code: Code, given: Numbers, to: Numbers, count: Bound) -> None:
+    """Numbers that lie side by side, added to others of their dtype that do."""
+    dtype = to.dtype
+    name = f"points.add.{dtype}"
+    args = "ptr %x, ptr %y, i64 %n"
+    helper(code, name, args, lambda inner: _add(inner, dtype), code.isa.lanes(dtype))
+    code.do(f"call void @{name}(ptr {given.pointer}, ptr {to.pointer}, i64 {count})")
+
+
+def _add(code: Code, dtype: DType) -> None:
+    def body(i: Bound, mask: Vec | None) -> None:
+        x, y = (load(code, dtype, advanced(code, p, i, dtype), 1, mask) for p in ("%x", "%y"))
+        store(code, x + y, dtype, advanced(code, "%y", i, dtype), 1, mask)
+
+    _runs(code, body)

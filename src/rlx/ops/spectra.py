@@ -1,0 +1,76 @@
+"""Power spectra of a signal's frames, and what is added up from them: each as one kernel.
+
+Spelled once, in the ops that they join, as fused ops are. A kernel of its own keeps a frame, its
+spectrum and its power near the core: only what is asked for reaches memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from rlx import ops
+from rlx.compose import composed, dims_of, dtype_of
+from rlx.draw import Draw, Spec
+from rlx.op import Kind
+
+Pad = Literal["reflect", "zeros"]
+
+
+@composed("f[*b t], f[n_fft]? -> f[*b ...]", kind=Kind.SPECIAL, draw="plain")
+def power_frames(
+    x: Any, window: Any = None, *, n_fft: int, hop: int, center: bool = False, pad: Pad = "reflect"
+) -> Any:
+    """The squared magnitude of the `stft`: [..., frames, n_fft // 2 + 1]."""
+    given = [x] if window is None else [x, window]
+    power = ops.complex_norm_sq(ops.stft(*given, n_fft=n_fft, hop=hop, center=center, pad=pad))
+    return power if dtype_of(power) is dtype_of(x) else ops.cast(power, to=dtype_of(x))
+
+
+@composed("f[*b t], f[n_fft]? -> f[*b ...]", kind=Kind.SPECIAL, draw="plain")
+def mean_power(
+    x: Any, window: Any = None, *, n_fft: int, hop: int, center: bool = False, pad: Pad = "reflect"
+) -> Any:
+    """The mean of `power_frames` over all frames: [..., n_fft // 2 + 1]."""
+    given = [x] if window is None else [x, window]
+    power = ops.power_frames(*given, n_fft=n_fft, hop=hop, center=center, pad=pad)
+    return ops.mean(power, axes=(len(dims_of(power)) - 2,))
+
+
+@composed("f[*b t], f[bins m], f[n_fft]? -> f[*b ... m]", kind=Kind.SPECIAL, draw="plain")
+def mel_frames(
+    x: Any,
+    filters: Any,
+    window: Any = None,
+    *,
+    n_fft: int,
+    hop: int,
+    center: bool = False,
+    pad: Pad = "reflect",
+) -> Any:
+    """`power_frames` times `filters`: of each frame the power in every band."""
+    given = [x] if window is None else [x, window]
+    power = ops.power_frames(*given, n_fft=n_fft, hop=hop, center=center, pad=pad)
+    return ops.matmul(power, filters)
+
+
+def _drawn(draw: Draw) -> tuple[list[Spec], list[Spec], dict[str, Any]]:
+    """A signal, a window if any, and attributes."""
+    n_fft, hop, dtype = draw.integer(1, 12), draw.integer(1, 5), draw.dtype("f")
+    x = Spec((*draw.dims(0, 2), n_fft + draw.integer(0, 9)), dtype, "plain")
+    window = [Spec((n_fft,), dtype, "plain")] if draw.coin() else []
+    attrs = {"center": draw.coin(), "pad": draw.choice(("reflect", "zeros"))}
+    return [x], window, {"n_fft": n_fft, "hop": hop, **attrs}
+
+
+@power_frames.sample
+@mean_power.sample
+def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    x, window, attrs = _drawn(draw)
+    return [*x, *window], attrs
+
+
+@mel_frames.sample
+def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    x, window, attrs = _drawn(draw)
+    filters = Spec((attrs["n_fft"] // 2 + 1, draw.size()), x[0].dtype, "unit")
+    return [*x, filters, *window], attrs

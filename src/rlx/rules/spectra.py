@@ -1,0 +1,228 @@
+"""Frames, their spectra and what is added up from them, named from the inside out: each step that
+joins the one before it saves an array of frames or of spectra.
+
+Only targets that have such kernels of their own are given them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rlx import ops
+from rlx.draw import Draw
+from rlx.dtype import DType
+from rlx.ir.mir import Graph, Node
+from rlx.ops.spectral import log_bands, strongest
+from rlx.rules.engine import Uses, no, rule
+from rlx.shape import Shape
+
+_ROUNDINGS = (
+    "a windowed frame is rounded before it is transformed, or not, and sums differ in order"
+)
+_SHARED = "it is needed elsewhere too"
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """Frames of a signal, times a window if there is one."""
+
+    x: Node
+    window: Node | None
+    n: int
+    hop: int
+
+    def given(self, op: Any, *more: Node, **attrs: Any) -> Node:
+        operands = [self.x, *more, *([] if self.window is None else [self.window])]
+        return op(*operands, n_fft=self.n, hop=self.hop, **attrs)
+
+
+def _framed(node: Node) -> Framed | None:
+    """What frames are of; halves, which are rounded at every step, are not asked for."""
+    if node.dtype not in (DType.F32, DType.F64):
+        return None
+    if node.op == "frame":
+        return Framed(node.inputs[0], None, node.attrs["length"], node.attrs["hop"])
+    for a, b in ((0, 1), (1, 0)) if node.op == "mul" else ():
+        frame, window = node.inputs[a], node.inputs[b]
+        if frame.op == "frame" and window.shape.dims == (frame.attrs["length"],):
+            return Framed(frame.inputs[0], window, frame.attrs["length"], frame.attrs["hop"])
+    return None
+
+
+def _padded(node: Node) -> Node | None:
+    """The real parts of blocks whose imaginary parts are 0."""
+    if node.op != "pad" or node.attrs["mode"] != "constant" or node.attrs["value"] != 0.0:
+        return None
+    real, rank = node.inputs[0], node.rank
+    none = (0,) * (rank - 1)
+    is_after = node.attrs["low"] == (*none, 0)
+    is_after &= node.attrs["high"] == (*none, real.shape.dims[-1])
+    return real if is_after else None
+
+
+def _is_plain(transform: Node) -> bool:
+    return transform.attrs["norm"] == "backward" and not transform.attrs.get("inverse")
+
+
+# -- spectra --------------------------------------------------------------------------------------
+
+
+def _draw_framed(draw: Draw, rank: int | None = None) -> Node:
+    n, hop = draw.integer(1, 9), draw.integer(1, 4)
+    dtype = draw.choice((DType.F32, DType.F64))
+    outer = draw.dims(0, 2, 1) if rank is None else tuple(draw.size(1) for _ in range(rank - 1))
+    g = Graph("spelled")
+    x = ops.frame(g.input("x", Shape((*outer, n + draw.integer(0, 8)), dtype)), length=n, hop=hop)
+    if draw.coin(0.3):
+        return x
+    window = g.input("w", Shape((n,), dtype))
+    return ops.mul(x, window) if draw.coin() else ops.mul(window, x)
+
+
+@rule(
+    lambda y: ops.rfft(y),
+    sample=lambda draw: ops.rfft(_draw_framed(draw)),
+    slack=16.0,
+    domain="plain",
+    why=_ROUNDINGS,
+)
+def transformed_frames(y: Node, node: Node) -> Any:
+    """The real transforms of a signal's frames are its short-time transform."""
+    found = _framed(y)
+    if found is None or node.attrs["n"] is not None or not _is_plain(node):
+        return None
+    return found.given(ops.stft)
+
+
+def _draw_stft(draw: Draw) -> Node:
+    n, hop, dtype = draw.integer(1, 9), draw.integer(1, 4), draw.choice((DType.F32, DType.F64))
+    g = Graph("spelled")
+    operands = [g.input("x", Shape((*draw.dims(0, 2, 1), n + draw.integer(0, 8)), dtype))]
+    operands += [g.input("w", Shape((n,), dtype))] if draw.coin() else []
+    pad = draw.choice(("reflect", "zeros"))
+    return ops.stft(*operands, n_fft=n, hop=hop, center=draw.coin(), pad=pad)
+
+
+@rule(
+    lambda z: ops.complex_norm_sq(z),
+    sample=lambda draw: ops.complex_norm_sq(_draw_stft(draw)),
+)
+def power_of_frames(z: Node, uses: Uses) -> Any:
+    """The squared magnitude of a short-time transform is the power of its frames."""
+    if z.op != "stft" or z.inputs[0].dtype not in (DType.F32, DType.F64):
+        return None
+    return no(_SHARED) if uses(z) > 1 else ops.power_frames(*z.inputs, **z.attrs)
+
+
+@rule(
+    lambda z, a: ops.sum(ops.square(ops.view_as_real(z)), axes=a),
+    sample=lambda draw: ops.sum(
+        ops.square(ops.view_as_real(z := _draw_stft(draw))), axes=(z.rank,)
+    ),
+    slack=2.0,
+    domain="plain",
+    why="a sum of two squares may be rounded once more",
+)
+def squares_of_parts(z: Node, a: tuple[int, ...], node: Node) -> Any:
+    """The sum of the squares of both parts is the squared magnitude."""
+    if a != (z.rank,) or node.attrs["keepdims"]:
+        return None
+    return ops.complex_norm_sq(z)
+
+
+# -- sums of power --------------------------------------------------------------------------------
+
+
+def _power(draw: Draw) -> Node:
+    z = _draw_stft(draw)
+    return ops.power_frames(*z.inputs, **z.attrs)
+
+
+@rule(
+    lambda p, a: ops.mean(p, axes=a),
+    sample=lambda draw: ops.mean(p := _power(draw), axes=(p.rank - 2,), keepdims=draw.coin()),
+)
+def mean_of_frames(p: Node, a: tuple[int, ...], node: Node, uses: Uses) -> Any:
+    """The mean over frames of their power is the signal's mean power."""
+    if p.op != "power_frames" or a != (p.rank - 2,):
+        return None
+    if uses(p) > 1:
+        return no(_SHARED)
+    made = ops.mean_power(*p.inputs, **p.attrs)
+    return made if made.shape == node.shape else ops.expand_dims(made, axes=a)
+
+
+def _spell_bands(draw: Draw) -> Node:
+    p = _power(draw)
+    dims = (p.shape.dims[-1], draw.size(1))
+    return ops.matmul(p, p.graph.input("f", Shape(dims, p.dtype)))
+
+
+@rule(lambda p, f: ops.matmul(p, f), sample=_spell_bands)
+def bands_of_frames(p: Node, f: Node, uses: Uses) -> Any:
+    """The product of the power of frames with filters is their power in bands."""
+    if p.op != "power_frames" or f.rank != 2:
+        return None
+    if uses(p) > 1:
+        return no(_SHARED)
+    return ops.mel_frames(p.inputs[0], f, *p.inputs[1:], **p.attrs)
+
+
+# -- what is read off blocks ----------------------------------------------------------------------
+
+
+def _whole(frames: Node) -> Node:
+    """Real numbers as blocks, transformed."""
+    none = (0,) * (frames.rank - 1)
+    n = frames.shape.dims[-1]
+    return ops.fft(ops.pad(frames, low=(*none, 0), high=(*none, n), value=0.0))
+
+
+def _spell_log_mel(draw: Draw) -> Node:
+    frames = _draw_framed(draw)
+    dims = (draw.size(1), int(frames.shape.dims[-1]) // 2 + 1)
+    filters = ops.abs(frames.graph.input("f", Shape(dims, frames.dtype)))
+    return ops.log_mel(_whole(frames), filters)
+
+
+@rule(
+    lambda y, f: ops.log_mel(ops.fft(y), f),
+    sample=_spell_log_mel,
+    slack=16.0,
+    domain="plain",
+    why=_ROUNDINGS,
+)
+def log_mel_of_frames(y: Node, f: Node, node: Node) -> Any:
+    """Log-mel frames are logarithms of the power of a signal's frames in bands."""
+    real = _padded(y)
+    found = None if real is None else _framed(real)
+    if found is None or not _is_plain(node.inputs[0]):
+        return None
+    return log_bands(found.given(ops.mel_frames, ops.transpose(f, perm=(1, 0))))
+
+
+def _spell_peaks(draw: Draw) -> Node:
+    frames = _draw_framed(draw, 2)
+    batch, count, n = frames.shape.dims
+    rows = ops.reshape(frames, dims=(batch * count, n))
+    return ops.welch_peaks(_whole(rows), k=draw.integer(1, 4), n_segments=int(count))
+
+
+@rule(
+    lambda y: ops.welch_peaks(ops.fft(y)),
+    sample=_spell_peaks,
+    slack=16.0,
+    domain="plain",
+    why=_ROUNDINGS,
+)
+def peaks_of_frames(y: Node, node: Node) -> Any:
+    """The peaks of a Welch estimate are the strongest bins of a signal's mean power."""
+    rows = _padded(y)
+    frames = rows.inputs[0] if rows is not None and rows.op == "reshape" else rows
+    found = None if frames is None else _framed(frames)
+    if frames is None or found is None or not _is_plain(node.inputs[0]) or frames.rank != 3:
+        return None
+    if frames.shape.dims[1] != node.attrs["n_segments"]:
+        return None
+    return strongest(found.given(ops.mean_power), found.n, node.attrs["k"])

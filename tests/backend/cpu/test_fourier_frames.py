@@ -1,0 +1,166 @@
+"""Spectra of frames and what is added up from them as native code: one kernel each, and what the
+reference gives; of rules, that models come to have these kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from bench.workloads import spectral
+from rlx.dim import Dim, DimLike
+from rlx.dtype import DType
+from rlx.ir.mir import Graph, Node
+from rlx.shape import Shape
+
+pytest.importorskip("llvmlite")
+
+from rlx.backends.cpu.emit import module
+from rlx.backends.cpu.isa import Isa, host
+from rlx.backends.cpu.jit import Native
+from rlx.backends.cpu.specials import makers
+from rlx.backends.cpu.specials.spectra import CHUNK
+from rlx.backends.cpu.task import Machine, Step
+from tests.backend.cpu.kernels import assert_close
+from tests.backend.cpu.recipes import Runner, functions
+from tests.backend.cpu.steps import Steps, side_by_side
+from tests.backend.cpu.test_fourier import RUNNABLE, drawn
+
+Array = np.ndarray[Any, Any]
+OPS = ("stft", "power_frames", "mean_power", "mel_frames")
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_drawn_frames_mean_the_same_natively(op: str, isa: Isa) -> None:
+    given = list(drawn(op, 8 if isa is host() else 3))
+    steps = Steps(given, isa)
+    for i, trial in enumerate(given):
+        once, apart = (steps.run(i, cuts)[0] for cuts in ("once", "apart"))
+        assert once.tobytes() == apart.tobytes(), str(trial)
+        assert_close(once, trial.wanted()[0], str(trial))
+
+
+def applied(op: str, t: DimLike, n: int, **attrs: Any) -> Node:
+    g = Graph(op)
+    operands = [g.input("x", Shape((3, t), DType.F32))]
+    if op == "mel_frames":
+        operands.append(g.input("f", Shape((n // 2 + 1, 37), DType.F32)))
+    operands.append(g.input("w", Shape((n,), DType.F32)))
+    return g.node(op, operands, {"n_fft": n, "hop": 40, "center": True, "pad": "reflect"} | attrs)
+
+
+def filled(node: Node, t: int) -> list[Array]:
+    rng = np.random.default_rng(t)
+    shapes = [i.shape.bind({"t": t}).static_dims for i in node.inputs]
+    return [rng.normal(size=s).astype(np.float32) for s in shapes]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_long_frames(op: str) -> None:
+    """By halves and by all points; more than one chunk of frames."""
+    given = [
+        side_by_side(node, filled(node, t))
+        for t in (700, 40 * 2 * CHUNK + 300)
+        for node in (applied(op, t, n, pad=p) for n in (64, 75) for p in ("reflect", "zeros"))
+    ]
+    opened = applied(op, Dim("t", 40), 64)
+    given += [side_by_side(opened, filled(opened, t), {"t": t}) for t in (40, 2800)]
+    steps = Steps(given, host())
+    for i, trial in enumerate(given):
+        once, apart = (steps.run(i, cuts)[0] for cuts in ("once", "apart"))
+        assert once.tobytes() == apart.tobytes(), str(trial)
+        assert_close(once, trial.wanted()[0], str(trial))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_frames_of_a_prime_length(op: str) -> None:
+    """Their tables are filled once, as those of filters that are weights."""
+    node = applied(op, 700, 67)
+    step = Step.alone(node, Machine(host()), frozenset({1}))
+    recipe = makers()[op](step, "prime")
+    assert len(recipe.panels) == (2 if op == "mel_frames" else 1)
+    native = Native(module(functions(recipe), host()), host())
+    given = filled(node, 700)
+    made = np.zeros(node.shape.static_dims, node.shape.dtype.numpy)
+    Runner(native, recipe, {}).run(given, [made])
+    want = node.decl.evaluate(given, node.attrs, node.shapes)
+    assert_close(made, np.asarray(want), op)
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_filters_that_are_zero_still_spread_what_is_not_finite(isa: Isa) -> None:
+    """Bands leave out what would add 0: not so where 0 times it is NaN."""
+    node = applied("mel_frames", 4000, 64, center=False)
+    x, f, w = filled(node, 4000)
+    f[:, :] = 0.0
+    f[3, 5] = f[4, 6] = f[30, 36] = 1.0
+    x[1, 2000] = 1e30
+    x[2, 100] = np.nan
+    trial = side_by_side(node, [x, f, w])
+    (got,) = Steps([trial], isa).run(0)
+    with np.errstate(all="ignore"):
+        (want,) = trial.wanted()
+    assert np.isnan(want).any()
+    assert np.isfinite(want).any()
+    assert (np.isnan(got) == np.isnan(want)).all()
+    finite = np.isfinite(want)
+    assert_close(np.where(finite, got, 0.0), np.where(finite, want, 0.0))
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+def ops_of(exe: Any) -> set[str]:
+    """The ops of all kernels and of what regions hold."""
+    found: set[str] = set()
+    stack = [exe.lir.mir.graph]
+    while stack:
+        for node in stack.pop().order():
+            found.add(node.op)
+            stack += [v for v in node.attrs.values() if isinstance(v, Graph)]
+    return found
+
+
+def inputs(m: Any, **dims: tuple[int, ...]) -> list[Node]:
+    return [m.input(name, Shape(d, DType.F32)) for name, d in dims.items()]
+
+
+def log_mel(m: Any) -> Any:
+    given = inputs(m, x=(2, 900), w=(64,), f=(9, 33))
+    return m.log_mel_spectrogram(*given, n_fft=64, hop=20)
+
+
+def peaks(m: Any) -> Any:
+    return m.welch(*inputs(m, x=(2, 900), w=(64,)), k=3, n_fft=64, hop=32)
+
+
+@pytest.mark.parametrize(("build", "kernel"), [(log_mel, "mel_frames"), (peaks, "mean_power")])
+def test_blocks_write_no_frames(build: Callable[[Any], Any], kernel: str) -> None:
+    m = rlx.HirModule("block")
+    m.set_outputs([build(m)])
+    exes = [rlx.compile(m, target=t) for t in ("cpu", "reference")]
+    assert kernel in ops_of(exes[0])
+    assert not ops_of(exes[0]) & {"frame", "gather", "fft", "rfft", "stft", "power_frames"}
+    rng = np.random.default_rng(5)
+    dims = [i.shape.static_dims for i in exes[0].lir.mir.graph.inputs]
+    given = [np.abs(rng.normal(size=d)).astype(np.float32) for d in dims]
+    got, want = (np.asarray(e(*given)) for e in exes)
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("work", "kernel"),
+    [
+        (spectral.welch(2, 96, 32, 3), "mean_power"),
+        (spectral.logmel(2, 120, 20, 10, 4), "mel_frames"),
+    ],
+    ids=["welch", "logmel"],
+)
+def test_workloads_write_no_frames(work: Any, kernel: str) -> None:
+    exe = rlx.compile(work.model(work.rlx_params()), target="cpu", params=work.rlx_params())
+    assert kernel in ops_of(exe)
+    assert not ops_of(exe) & {"frame", "gather", "rfft", "stft", "power_frames"}
