@@ -1,0 +1,89 @@
+"""Explain: every decision of a compile, why it was taken, and what it saves.
+
+    report = rlx.explain(model, "cpu")     # or exe.explain()
+    print(report)                          # the table
+    report.to_json()                       # the documented form
+    print(rlx.explain.why(report, "/encoder/layer.0/MatMul"))
+    print(rlx.explain.diff(report, rlx.explain(model, "cuda")))
+
+`rlx.explain` is this package, and can be called.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlx.cost.target import FusionTarget, Target
+    from rlx.explain.compare import Difference
+    from rlx.explain.levels import Why
+    from rlx.explain.report import Report
+    from rlx.ir.mir import Graph
+    from rlx.passes.options import FusionOptions
+
+
+def explain(
+    model: Any,
+    target: str | FusionTarget | Target = "cpu",
+    *,
+    options: FusionOptions | None = None,
+) -> Report:
+    """The report of compiling `model` for `target`; no code is made. An executable, or a result of
+    a compile, is told of as it is."""
+    from rlx.explain.build import report_of
+    from rlx.pipeline import CompilePipeline, CompileResult
+    from rlx.runtime.bundle import Bundle
+    from rlx.runtime.executable import Executable
+
+    if isinstance(model, Executable):
+        return model.explain()
+    if isinstance(model, CompileResult):
+        return report_of(model)
+    more = getattr(model, "decisions", ()) if isinstance(model, Bundle) else ()
+    graph = model.graph if isinstance(model, Bundle) else model
+    return report_of(CompilePipeline(_target(target), options=options).compile(graph), more)
+
+
+def why(report: Report, name: str) -> Why:
+    """What became of a node, from the block it was part of to the buffer it lies in."""
+    from rlx.explain.levels import follow
+
+    return follow(report, name)
+
+
+def diff(before: Report, after: Report) -> Difference:
+    """What is different between two compiles: kernels, bytes, arena, time, decisions."""
+    from rlx.explain.compare import compare
+
+    return compare(before, after)
+
+
+def replay(model: Any, report: Report | str) -> Graph:
+    """The optimised graph, made anew from the model and a report (or its JSON) alone."""
+    from rlx.explain.replaying import replayed
+
+    return replayed(model, report)
+
+
+def _target(given: str | FusionTarget | Target) -> Target:
+    """What the backend of that name claims; the documented target where there is none."""
+    from rlx.backends.base import BUILT_IN, find_backend
+    from rlx.cost.target import FusionTarget, Target
+
+    name = given.value if isinstance(given, FusionTarget) else given
+    if isinstance(name, Target):
+        return name
+    known = name in BUILT_IN and name != "reference"
+    return find_backend(name).target() if known else Target.of(name)
+
+
+class _Callable(ModuleType):
+    """The package as a function: `rlx.explain(model)`."""
+
+    def __call__(self, *args: Any, **options: Any) -> Report:
+        return explain(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -91,7 +91,7 @@ class Specialising:
         """Why there are several programs, and the account of each that was made so far."""
         with self._lock:
             made = [exe for _, exe in self._made.values()]
-        return "\n".join([explained(self.model), *(exe.explain() for exe in made)])
+        return "\n".join([explained(self.model), *(str(exe.explain()) for exe in made)])
 
     def __repr__(self) -> str:
         given, made = ", ".join(self.model.inputs), ", ".join(self.model.outputs)

@@ -28,7 +28,7 @@ class Row:
 
 def rows_of(plan: BufferPlan) -> list[Row]:
     """The buffers of the arena, by offset and step, at the plan's representative sizes."""
-    birth, death = _lives(plan)
+    birth, death = lives_of(plan)
     rows = [
         Row(
             node, slot, _value(plan, slot.offset), _value(plan, slot.size), birth[node], death[node]
@@ -43,7 +43,7 @@ def _value(plan: BufferPlan, dim: object) -> int:
     return evaluate(dim, plan.representative)  # pyright: ignore[reportArgumentType]
 
 
-def _lives(plan: BufferPlan) -> tuple[dict[Node, int], dict[Node, int]]:
+def lives_of(plan: BufferPlan) -> tuple[dict[Node, int], dict[Node, int]]:
     """First and last step of each buffer."""
     end = len(plan.schedule)
     made_at = {kernel: step for step, kernel in enumerate(plan.schedule)}

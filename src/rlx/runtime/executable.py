@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from rlx.cost.gate import GraphIoProfile
     from rlx.explain.kernels import KernelTimes
     from rlx.explain.measure import Measurement
+    from rlx.explain.report import Report
     from rlx.ir.lir import LirModule
+    from rlx.ir.mir import Node
     from rlx.passes.report import FusionReport
     from rlx.pipeline import CompileResult
     from rlx.runtime.spans import Timed
@@ -133,11 +135,12 @@ class Executable:
         bound = self.lir.plan.bind(sizes)
         return MemoryNeed(bound.arena_bytes, bound.weight_bytes)
 
-    def explain(self) -> str:
-        """Every decision: what, where, verdict, why, and the predicted saving."""
-        from rlx.explain.text import explain
+    def explain(self) -> Report:
+        """Every decision: what, where, verdict, why, and the predicted saving. Print it, or take
+        its JSON."""
+        from rlx.explain.build import report_of
 
-        return explain(self.result)
+        return report_of(self.result)
 
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
         """How long each kernel takes on these inputs, beside what the machine could do. The
@@ -184,6 +187,11 @@ class Executable:
         """What its target was measured to cost on this machine, with so many threads."""
         ask = getattr(self._backend, "numbers", None)
         return None if ask is None else ask(threads)
+
+    def splits(self, sizes: Mapping[str, int]) -> Mapping[Node, bool]:
+        """Step → is its work shared out between workers, at these sizes of named dims?"""
+        ask = getattr(self._backend, "splits", None)
+        return {} if ask is None else ask(self.lir, sizes)
 
     def timed(self) -> tuple[Timed, Any]:
         """The program in a build that keeps times, and its weights."""
@@ -283,12 +291,13 @@ class Executable:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run on inputs by name: outputs by name."""
-        names = list(self.inputs)
+        names = [n.name for n in self._interface.inputs]
         self._check_names("input", inputs, names)
         missing = [n for n in names if n not in inputs]
         if missing:
             raise self._error(f"no value for {_listed(missing)}. Inputs: {_listed(names)}.")
-        results = self._run(inputs, self._targets(None))
+        made = self(*(inputs[n] for n in names))
+        results = made if isinstance(made, tuple) else (made,)
         return {name: r for (name, _), r in zip(self._interface.outputs, results)}
 
     def _run(self, inputs: Mapping[str, Any], out: Sequence[Array | None]) -> list[Array]:

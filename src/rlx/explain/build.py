@@ -1,0 +1,333 @@
+"""From what a compile keeps to its report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rlx._version import __version__
+from rlx.cost.decision import Decision
+from rlx.cost.profile import profile_graph_io
+from rlx.cost.target import Target
+from rlx.cost.terms import Terms
+from rlx.dim import evaluate
+from rlx.explain.advice import advise
+from rlx.explain.lines import line_of, source_of
+from rlx.explain.report import (
+    About,
+    From,
+    Report,
+    ReportBuffer,
+    ReportDecision,
+    ReportKernel,
+    ReportNode,
+    RuleFired,
+    RuleMissed,
+    SourceNode,
+    TargetFacts,
+    Totals,
+    Value,
+)
+from rlx.ir.lir import Phase, Space
+from rlx.ir.mir import Node, Origin
+from rlx.ir.outline import rows_of
+from rlx.passes.bodies import bodies_of, nodes_within
+from rlx.plan.planner import plan_choices
+from rlx.plan.report import lives_of
+from rlx.rules import all_rules
+from rlx.rules.engine import Fired, Missed
+
+if TYPE_CHECKING:
+    from rlx.pipeline import CompileResult, Timing
+
+_NOT_NAMES = ("rule", "pass")
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What a backend says of a step: how it runs, and why."""
+
+    way: str
+    tasks: tuple[str, ...]
+    decisions: tuple[Decision, ...] = ()
+
+
+Steps = Mapping[Node, StepFacts]
+
+
+def report_of(result: CompileResult, more: Sequence[Decision] = ()) -> Report:
+    """The report of a compile; `more` are decisions taken before it, such as by a front end."""
+    from rlx.explain.steps import steps_of
+
+    lir = result.lir
+    terms = Terms(lir.target, sizes=result.options.sizes)
+    steps = steps_of(lir, result.options)
+    decisions = decisions_of(result, steps, more)
+    buffers, at = _buffers(result)
+    kernels = _kernels(result, terms, at, steps)
+    fired, missed = _rules(result)
+    return Report(
+        model=_about(result, terms),
+        target=_target(lir.target),
+        options=_options(result),
+        versions={"rlx": __version__},
+        fingerprint=lir.fingerprint,
+        graph=lir.mir.graph.digest(),
+        totals=_totals(result, kernels),
+        fusion=_fusion(result),
+        phases=_phases(kernels),
+        source=tuple(
+            SourceNode(i, r.op, r.shape, r.inputs, _origins(r.origins), r.name)
+            for i, r in enumerate(result.source_rows)
+        ),
+        nodes=_nodes(result, at),
+        kernels=kernels,
+        buffers=buffers,
+        decisions=decisions,
+        rules=fired,
+        missed_rules=missed,
+        advice=advise(result, terms),
+        cuts=tuple(d.id for d in decisions if d.kind == "cut"),
+        timings={"passes": [_lap(t) for t in result.timings]},
+    )
+
+
+def _lap(timing: Timing) -> dict[str, Any]:
+    return {"name": timing.name, "nodes": timing.nodes, "ns": timing.stop_ns - timing.start_ns}
+
+
+# -- decisions ------------------------------------------------------------------------------------
+
+
+def decisions_of(
+    result: CompileResult, steps: Steps | None = None, more: Sequence[Decision] = ()
+) -> tuple[ReportDecision, ...]:
+    """Every decision but rules: of the passes, of the plan, and of the backend, in that order."""
+    told = [*more, *result.decisions]
+    for choice in plan_choices(result.lir, result.options):
+        if choice.decision.what != "split_work":
+            told.append(choice.decision)
+        elif steps is not None and choice.node in steps:
+            told += [_split(choice.decision, d) for d in steps[choice.node].decisions]
+    return tuple(_decision(d) for d in told)
+
+
+def _split(named: Decision, found: Decision) -> Decision:
+    """The backend knows the verdict and the price; the plan the name."""
+    if found.what != named.what:
+        return replace(
+            found, id=f"{found.what}{named.id.removeprefix(named.what)}", where=named.where
+        )
+    is_turned = named.reason == "forced" and found.is_reversible
+    verdict, reason = (named.verdict, "forced") if is_turned else (found.verdict, found.reason)
+    return replace(found, id=named.id, where=named.where, verdict=verdict, reason=reason)
+
+
+def _decision(d: Decision) -> ReportDecision:
+    return ReportDecision(
+        d.id, d.kind, d.what, d.where, d.verdict, d.reason, d.predicted_ns, d.bytes_saved,
+        d.launches_saved, d.is_reversible, group_of(d),
+    )  # fmt: skip
+
+
+def group_of(d: Decision) -> str:
+    """The same for decisions alike: names that differ in numbers only, at the same price."""
+    where = re.sub(r"\d+", "#", d.where[0] if d.where else "")
+    sign = "+" if d.verdict else "-"
+    return f"{sign}{d.what} {where} {d.predicted_ns:.0f} {d.bytes_saved} {d.launches_saved}"
+
+
+def _rules(result: CompileResult) -> tuple[tuple[RuleFired, ...], tuple[RuleMissed, ...]]:
+    known = {r.name: r for r in all_rules()}
+    fired = [
+        RuleFired(
+            e.id, e.rule, e.identity, e.before, e.after,
+            e.rule not in known or not known[e.rule].slack,
+            known[e.rule].why if e.rule in known else "",
+        )
+        for e in result.rewrites if isinstance(e, Fired)
+    ]  # fmt: skip
+    missed = [RuleMissed(e.rule, e.where, e.reason) for e in result.rewrites
+              if isinstance(e, Missed)]  # fmt: skip
+    return tuple(fired), tuple(dict.fromkeys(missed))
+
+
+# -- facts ----------------------------------------------------------------------------------------
+
+
+def _about(result: CompileResult, terms: Terms) -> About:
+    graph, plan = result.lir.mir.graph, result.lir.plan
+    number = {node: i for i, node in enumerate(graph.order())}
+    outputs = zip(graph.output_names, graph.outputs)
+    return About(
+        result.lir.name,
+        tuple(Value(n.attrs["name"], str(n.shape), number[n]) for n in graph.inputs),
+        tuple(Value(name, str(node.shape), number[node]) for name, node in outputs),
+        len(graph.params),
+        sum(terms.bytes_of(n.shape) for n in graph.params),
+        {**plan.representative, **result.options.sizes},
+    )
+
+
+def claims_of(target: Target) -> str:
+    """A hash of what a target can do, whatever it costs."""
+    known = Target.of("cpu")
+    plain = replace(target, gate=known.gate, caches=(), peak_gflops={})
+    return plain.digest()
+
+
+def _target(target: Target) -> TargetFacts:
+    return TargetFacts(
+        target.name,
+        target.digest(),
+        claims_of(target),
+        asdict(target.gate),
+        tuple({"bytes": c.bytes, "gb_s": c.gb_s} for c in target.caches),
+        {str(k): v for k, v in sorted(target.peak_gflops.items(), key=lambda p: p[0].value)},
+    )
+
+
+def _options(result: CompileResult) -> dict[str, Any]:
+    options, policy = result.options, result.options.policy
+    return {
+        "skip_fusion": options.skip_fusion,
+        "limits": options.limits and asdict(options.limits),
+        "dispatch": policy.mode,
+        "force_common": sorted(policy.force_common),
+        "force_native": sorted(policy.force_native),
+        "force": dict(sorted(options.force.items())),
+        "precision": options.precision,
+        "sizes": dict(sorted(options.sizes.items())),
+        "alignment": result.lir.plan.alignment,
+    }
+
+
+def _fusion(result: CompileResult) -> dict[str, Any]:
+    counts = asdict(result.fusion)
+    counts.pop("missed")
+    return counts
+
+
+def _totals(result: CompileResult, kernels: Iterable[ReportKernel]) -> Totals:
+    plan = result.lir.plan
+    profile = profile_graph_io(result.lir, target=result.lir.target)
+    calls = [k for k in kernels if k.phase != Phase.PROLOGUE.name.lower()]
+    return Totals(
+        kernels=len(calls),
+        launches=profile.kernel_launches,
+        sync_points=profile.sync_points,
+        traffic_bytes=sum(k.bytes for k in calls),
+        output_bytes=profile.host_output_bytes,
+        flops=sum(k.flops for k in calls),
+        predicted_ns=sum(k.predicted_ns for k in calls),
+        arena_bytes=plan.arena_bytes,
+        unshared_bytes=plan.total_unshared_bytes,
+        weight_bytes=plan.weight_bytes,
+    )
+
+
+def _phases(kernels: Iterable[ReportKernel]) -> dict[str, tuple[int, ...]]:
+    held: dict[str, list[int]] = {p.name.lower(): [] for p in Phase}
+    for kernel in kernels:
+        held[kernel.phase].append(kernel.id)
+    return {phase: tuple(ids) for phase, ids in held.items()}
+
+
+# -- nodes, kernels, buffers ----------------------------------------------------------------------
+
+
+def _origins(origins: Iterable[Origin]) -> tuple[From, ...]:
+    return tuple(From(o.kind, o.text) for o in origins)
+
+
+def names_of(node: Node) -> tuple[str, ...]:
+    """The user's names of a node and of what is inside it."""
+    within = [n for body in bodies_of(node) for n in nodes_within(body)]
+    found = [o for n in (*within, node) for o in n.origins]
+    return tuple(dict.fromkeys(str(o) for o in found if o.kind not in _NOT_NAMES))
+
+
+def ops_of(node: Node) -> tuple[str, ...]:
+    """The ops that a kernel computes: those inside a region, or its own."""
+    bodies = bodies_of(node)
+    if not bodies:
+        return (node.op,)
+    within = [n for body in bodies for n in nodes_within(body)]
+    return tuple(n.op for n in within if not n.is_leaf and n.op != "item")
+
+
+def _nodes(result: CompileResult, at: Mapping[Node, int]) -> tuple[ReportNode, ...]:
+    plan, nodes = result.lir.plan, result.lir.mir.graph.order()
+    step = {node: i for i, node in enumerate(plan.schedule)}
+    number = {node: i for i, node in enumerate(nodes)}
+    made: list[ReportNode] = []
+    for i, (node, row) in enumerate(zip(nodes, rows_of(nodes))):
+        buffer = None if node.has_items else at.get(plan.root(node))
+        made.append(ReportNode(
+            i, row.op, row.shape, row.inputs, _origins(row.origins), row.name,
+            plan.phases[node].name.lower(), step.get(node), buffer, line_of(node, number),
+        ))  # fmt: skip
+    return tuple(made)
+
+
+def _kernels(
+    result: CompileResult, terms: Terms, at: Mapping[Node, int], steps: Steps
+) -> tuple[ReportKernel, ...]:
+    plan, graph = result.lir.plan, result.lir.mir.graph
+    number = {node: i for i, node in enumerate(graph.order())}
+    items: dict[Node, list[Node]] = {}
+    for node in plan.phases:
+        if node.op == "item":
+            items.setdefault(node.inputs[0], []).append(node)
+    made: list[ReportKernel] = []
+    for step, node in enumerate(plan.schedule):
+        size, flops = terms.kernel(node).device_traffic_bytes, terms.flops_of(node)
+        facts, dtype = steps.get(node), node.shapes[0].dtype
+        written = items.get(node, []) if node.has_items else [node]
+        made.append(ReportKernel(
+            step, f"k{step} {_title(node)}", node.op, ops_of(node), number[node], names_of(node),
+            ", ".join(map(str, node.shapes)), plan.phases[node].name.lower(),
+            tuple(dict.fromkeys(at[plan.root(i)] for i in node.inputs)),
+            tuple(dict.fromkeys(at[plan.root(w)] for w in written)),
+            size, flops, str(dtype), predicted_ns(terms.target, size, flops, node),
+            source_of(node, number), facts.way if facts else "", facts.tasks if facts else (),
+        ))  # fmt: skip
+    return tuple(made)
+
+
+def predicted_ns(target: Target, size: int, flops: int, node: Node) -> float:
+    """A launch, and the longer of the bytes and the arithmetic, at the target's prices."""
+    moved = size / target.memory_gb_s(size)
+    return target.gate.dispatch_ns + max(moved, flops / target.gflops(node.shapes[0].dtype))
+
+
+def _title(node: Node) -> str:
+    ops = ops_of(node)
+    shown = " ".join(ops[:4]) + (" …" if len(ops) > 4 else "")
+    return node.op if ops == (node.op,) else f"{node.op}({shown})"
+
+
+def _buffers(result: CompileResult) -> tuple[tuple[ReportBuffer, ...], dict[Node, int]]:
+    plan = result.lir.plan
+    birth, death = lives_of(plan)
+    names: dict[Node, list[str]] = {}
+    for node in plan.phases:
+        if not node.has_items:
+            names.setdefault(plan.root(node), []).append(node.label)
+    at = {node: i for i, node in enumerate(plan.assignments)}
+    made: list[ReportBuffer] = []
+    last = len(plan.schedule)
+    for node, i in at.items():
+        slot = plan.assignments[node]
+        over = plan.in_place.get(node)
+        is_arena = slot.space is Space.ARENA
+        made.append(ReportBuffer(
+            i, slot.space.value, evaluate(slot.offset, plan.representative),
+            evaluate(slot.size, plan.representative),
+            birth.get(node, -1) if is_arena else -1, death.get(node, last) if is_arena else last,
+            tuple(names.get(node, [node.label])), slot.is_external,
+            None if over is None else at[plan.root(over)],
+        ))  # fmt: skip
+    return tuple(made), at

@@ -1,0 +1,153 @@
+"""Diff: two compiles side by side, such as for two targets, options or versions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlx.explain.report import Report, ReportDecision
+from rlx.explain.text import aligned, time_text
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure or fact, before and after."""
+
+    what: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What is not the same in two reports."""
+
+    before: str
+    after: str
+    asked: tuple[Change, ...]
+    """Target, options and versions."""
+    totals: tuple[Change, ...]
+    """Kernels, launches, bytes, arena, predicted time, and the time measured where both were."""
+    kernels: tuple[Change, ...]
+    """Kernels by what they compute: how many there are."""
+    turned: tuple[Change, ...]
+    """Decisions that both took, each the other way: id, and the two reasons."""
+    gone: tuple[ReportDecision, ...]
+    """Decisions of the first alone."""
+    come: tuple[ReportDecision, ...]
+    rules: tuple[Change, ...]
+    """Rules by name: how often each fired."""
+
+    @property
+    def is_same(self) -> bool:
+        """Is there nothing to tell?"""
+        found = (self.asked, self.totals, self.kernels, self.turned, self.gone, self.come)
+        return not any(found) and not self.rules
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain lists and dicts."""
+        return {"schema": 1, **asdict(self)}
+
+    def __str__(self) -> str:
+        return diff_text(self)
+
+
+def compare(before: Report, after: Report) -> Difference:
+    """From `before` to `after`."""
+    first = {d.id: d for d in before.decisions}
+    second = {d.id: d for d in after.decisions}
+    both = [k for k in first if k in second and first[k].verdict != second[k].verdict]
+    return Difference(
+        _title(before),
+        _title(after),
+        _changes(_asked(before), _asked(after)),
+        _changes(_totals(before), _totals(after)),
+        _changes(_kernels(before), _kernels(after), 0),
+        tuple(Change(k, first[k].reason, second[k].reason) for k in both),
+        tuple(d for k, d in first.items() if k not in second and _counts(d)),
+        tuple(d for k, d in second.items() if k not in first and _counts(d)),
+        _changes(Counter(r.rule for r in before.rules), Counter(r.rule for r in after.rules), 0),
+    )
+
+
+def _title(report: Report) -> str:
+    return f"{report.model.name} for {report.target.name}"
+
+
+def _counts(d: ReportDecision) -> bool:
+    """Views and notes that every graph has are no news."""
+    return d.what not in ("alias", "slice_of_concat")
+
+
+def _changes(
+    before: Mapping[str, Any], after: Mapping[str, Any], nothing: Any = None
+) -> tuple[Change, ...]:
+    keys = dict.fromkeys((*before, *after))
+    pairs = ((k, before.get(k, nothing), after.get(k, nothing)) for k in keys)
+    return tuple(Change(k, a, b) for k, a, b in pairs if a != b)
+
+
+def _asked(report: Report) -> dict[str, Any]:
+    options = {f"options.{k}": v for k, v in report.options.items()}
+    versions = {f"versions.{k}": v for k, v in report.versions.items()}
+    facts = {"model": report.model.name, "target": report.target.name}
+    prices = {f"gate.{k}": v for k, v in report.target.gate.items()}
+    sizes = {f"sizes.{k}": v for k, v in report.model.sizes.items()}
+    return {**facts, **options, **versions, **sizes, **prices}
+
+
+def _totals(report: Report) -> dict[str, Any]:
+    told = asdict(report.totals)
+    took = [k.measured["median_ns"] for k in report.kernels if k.measured]
+    return {**told, "measured_ns": sum(took)} if took else told
+
+
+def _kernels(report: Report) -> Counter[str]:
+    return Counter(f"{' '.join(k.ops)} {k.shape} ({k.phase})" for k in report.kernels)
+
+
+def diff_text(found: Difference) -> str:
+    """What differs, for a terminal."""
+    if found.is_same:
+        return f"{found.before} and {found.after}: the same\n"
+    parts = [f"{found.before}  →  {found.after}"]
+    figures = [(c.what, _figure(c.what, c.before), _figure(c.what, c.after), _by(c))
+               for c in found.totals]  # fmt: skip
+    asked = [(c.what, str(c.before), str(c.after)) for c in found.asked]
+    parts += _part("totals", ("", "before", "after", "by"), figures)
+    parts += _part("asked", ("", "before", "after"), asked)
+    parts += _part("kernels", ("before", "after", "computes"), [_row(c) for c in found.kernels])
+    parts += _part("rules", ("before", "after", "rule"), [_row(c) for c in found.rules])
+    turned = [(c.what, c.before, c.after) for c in found.turned]
+    parts += _part("turned", ("decision", "before", "after"), turned)
+    for title, held in (("gone", found.gone), ("new", found.come)):
+        parts += _part(f"decisions {title}", ("verdict", "saves", "what", "where"),
+                       [_told(d) for d in held])  # fmt: skip
+    return "\n".join(parts) + "\n"
+
+
+def _part(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return ["", f"{title}:", *aligned([head, *rows])] if rows else []
+
+
+def _row(change: Change) -> tuple[str, ...]:
+    return str(change.before), str(change.after), change.what
+
+
+def _figure(what: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return time_text(value) if what.endswith("_ns") else f"{value:,}"
+
+
+def _by(change: Change) -> str:
+    if not change.before or change.after is None:
+        return ""
+    return f"{100 * (change.after / change.before - 1):+.1f} %"
+
+
+def _told(d: ReportDecision) -> tuple[str, ...]:
+    saves = time_text(d.predicted_ns) if d.predicted_ns else ""
+    return "taken" if d.verdict else "refused", saves, d.what, ", ".join(d.where[:2])
