@@ -486,3 +486,13 @@ def test_the_messages_that_hold_tensors_are_those_of_onnx() -> None:
     assert set(wire.NODE) == set(graph[1])
     assert set(wire.ATTRIBUTE) == set(graph[1][5]) | {6, 11}
     assert set(wire.FUNCTION) == set(table(of["functions"].message_type))
+
+
+def test_a_sequence_of_a_tensor_in_billions_of_parts_is_refused() -> None:
+    """Each part would be a value of the graph."""
+    node = helper.make_node("SplitToSequence", ["x"], ["s"], axis=0)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2**31 - 1, 3])
+    made = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "parts", [x], [made])
+    with pytest.raises(Error, match="up to 4,096"):
+        from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))

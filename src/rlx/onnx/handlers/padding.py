@@ -107,11 +107,16 @@ def _is_enough(mode: str, size: DimLike, *amounts: DimLike) -> bool:
     return True
 
 
+MOST_LISTED = 1 << 20
+"""Places that are written down while reading; more are computed in the call, like unknown ones."""
+
+
 def _places(call: Call, size: DimLike, low: DimLike, high: DimLike, mode: str) -> Node:
     """Which element stands at each place of a padded axis."""
-    if not any(isinstance(d, Dim) for d in (size, low, high)):
-        if size == 0:
-            raise GraphError(f"{call.label}: mode {mode!r} has no elements to pad with")
+    if size == 0:
+        raise GraphError(f"{call.label}: mode {mode!r} has no elements to pad with")
+    known = not any(isinstance(d, Dim) for d in (size, low, high))
+    if known and int(low + size + high) <= MOST_LISTED:
         every = np.pad(np.arange(size), (int(low), int(high)), mode=mode)  # pyright: ignore
         return call.graph.constant(every.astype(np.int64))
     counted, first, count = (_number(call, d) for d in (size, low, size - 1))

@@ -74,6 +74,11 @@ def erase(call: Call) -> Items:
 # -- tensors as sequences -------------------------------------------------------------------------
 
 
+MOST_PARTS = 4096
+"""Each tensor of a sequence is a value of the graph: more would take a file of a few bytes minutes
+to read."""
+
+
 @handles("SplitToSequence")
 def split(call: Call) -> Items:
     x = call.node(0)
@@ -93,6 +98,8 @@ def _parts(call: Call, size: DimLike) -> Sequence[DimLike]:
     each = call.ints(1)[0] if call.has(1) else 1
     if each < 1:
         raise GraphError(f"{call.label}: parts of {each}")
+    if (count := -(-size // each)) > MOST_PARTS:
+        raise call.unsupported(f"a sequence of {count:,} tensors; rlx takes up to {MOST_PARTS:,}")
     return [min(each, size - start) for start in range(0, size, each)]
 
 
