@@ -15,8 +15,9 @@ from rlx import ops
 from rlx.backends.cpu import emit
 from rlx.backends.cpu.emit import Function
 from rlx.backends.cpu.gemm import emit_gemm, legal
-from rlx.backends.cpu.isa import AVX512, ISAS, Isa, host
+from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host, why_not
 from rlx.backends.cpu.jit import Native
+from rlx.backends.cpu.pack import emit_words, operands_read
 from rlx.backends.cpu.tiling import (
     Tiling,
     pack_kernel,
@@ -40,9 +41,8 @@ from tests.backend.cpu.kernels import Machine
 Array = np.ndarray[Any, Any]
 Build = Callable[..., Node | tuple[Node, ...]]
 B, M, K, N = (rlx.Dim(x, 0, 4096) for x in "bmkn")
-RUNS_AVX512 = host().name == AVX512.name
-RUNNABLE = [i for i in ISAS.values() if i.triple[:6] == host().triple[:6]]
-RUNNABLE = [i for i in RUNNABLE if RUNS_AVX512 or i is not AVX512]
+RUNNABLE = list(dict.fromkeys(i for i in (host(), AVX2, SSE2) if why_not(i) is None))
+"""This machine's, and the levels below it that differ in more than a few instructions."""
 SENTINEL = 0x5A
 MARGIN = 64
 
@@ -195,7 +195,10 @@ class Compiled:
         if self.pack is not None:
             shape = panels_of(self.contract, self.tiling).bind(sizes)
             panels.append(guarded(np.full(shape.static_dims, 77, shape.dtype.numpy)))
-            self._call(self.pack, [*operands, *panels], sizes, cuts)
+            read = range(len(operands))
+            if self.tiling.word > 1:
+                read = operands_read(self.contract.right)
+            self._call(self.pack, [*(operands[i] for i in read), *panels], sizes, cuts)
         self._call(self.gemm, [*operands, *results, *panels], sizes, cuts)
 
     def _call(
@@ -241,6 +244,8 @@ def emitted(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Part:
 
 
 def packed(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+    if tiling.word > 1:
+        return emit_words(contract, tiling, isa, name)
     kernel = emit.legal(pack_kernel(contract, tiling))
     schedule = choose(kernel, Machine(isa.vector_bytes))
     assert schedule.parallel

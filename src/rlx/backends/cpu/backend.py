@@ -36,6 +36,13 @@ COMPOSED = frozenset({
 """Ops that the documented target claims and that are several kernels here: written out before
 fusion, their parts take part in it."""
 
+NARROW = frozenset({
+    "wide_matmul", "dequant_matmul", "block_quantize",
+    "matmul_integer", "qlinear_matmul", "quantized_matmul",
+})  # fmt: skip
+"""Products whose operands stay narrow in memory: written out before fusion, weights would be
+widened when parameters are set."""
+
 REAL = frozenset(d for d in DType if not d.is_complex)
 """A loop folds numbers: those of a complex product are not the products of its parts."""
 
@@ -66,7 +73,7 @@ class CpuBackend:
         refused = dict.fromkeys(REFUSED, WHY_DENSE)
         made = replace(
             documented,
-            native=documented.native - COMPOSED,
+            native=documented.native - COMPOSED | NARROW,
             kernel_limits={**documented.kernel_limits, "prod": KernelLimit(REAL)},
             refusals={**documented.refusals, **refused},
             wants_channels_last=True,

@@ -29,7 +29,7 @@ from rlx.backends.cpu.tiling import (
 from rlx.backends.cpu.work import Source, Work, below
 from rlx.dtype import DType
 from rlx.kernel.contract import Accumulator, Contract, through
-from rlx.kernel.expr import Axis, Expr, Load
+from rlx.kernel.expr import Axis, Expr, Load, postorder
 from rlx.kernel.spell import spelled
 
 
@@ -38,10 +38,14 @@ def legal(contract: Contract) -> Contract:
     return through(contract, lambda kernel: spelled(kernel, lambda n: is_native(n.op.name)))
 
 
-def emit_gemm(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
-    """A legal contraction. Its buffers are the operands, the results, and the panels if any."""
+def emit_gemm(
+    contract: Contract, tiling: Tiling, isa: Isa, name: str, factor: Expr | None = None
+) -> Source:
+    """A legal contraction. Its buffers are the operands, the results, and the panels if any. The
+    sums over the last inner axis are multiplied by the factor, which varies with the other inner
+    axes and the columns."""
     check(contract, tiling, isa)
-    work = _Gemm(contract, tiling, isa)
+    work = _Gemm(contract, tiling, isa, factor)
     work.write()
     return work.source(name, num_units(contract, tiling), table_bytes(contract, tiling))
 
@@ -99,9 +103,12 @@ class Results(Work):
 
 
 class _Gemm(Results):
-    def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
+    def __init__(
+        self, contract: Contract, tiling: Tiling, isa: Isa, factor: Expr | None = None
+    ) -> None:
         super().__init__(contract, tiling, isa)
-        roots = [contract.left, *(s.value for s in contract.stores)]
+        factors = [] if factor is None else [factor]
+        roots = [contract.left, *(s.value for s in contract.stores), *factors]
         self.open_loads(roots if tiling.has_panels else [*roots, contract.right])
         for s in contract.stores:
             self.open(s, len(contract.operands) + s.result)
@@ -117,6 +124,10 @@ class _Gemm(Results):
         self.group = self.size(group_of(contract, tiling))
         self._count_inner_blocks()
         self.kind = sums_dtype(contract)
+        self.factor = tuple(postorder(factors))
+        self.factors = (
+            self.code.slot(f"[{tiling.columns} x {ELEMENT[self.kind]}]") if factor else ""
+        )
         size = ROW_BLOCK * tiling.columns
         self.sums = self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
         if tiling.has_table:
@@ -150,6 +161,10 @@ class _Gemm(Results):
         code = self.code
         *outer, last = self.inner.values()
         self.steps = self.product(self.inner.values())
+        word = self.tiling.word
+        self.depth = (
+            self.steps if word == 1 else code.i64("mul", self.parts(self.steps, word), word)
+        )
         if self.tiling.has_table:
             outer, last = [], self.steps
         is_empty = code.let(f"icmp eq i64 {self.steps}, 0")
@@ -192,12 +207,25 @@ class _Gemm(Results):
         turning = () if self.tiling.has_table else contract.inner[:-1]
         at = self.split(turn, {a: self.inner[a] for a in turning})
         count = code.least(code.i64("sub", self.last, start), self.tiling.inner_block)
-        moving = [x for x in (contract.left, contract.right) if x in self.pointers]
+        moving = [x for x in (contract.left, contract.right, *self.factor) if x in self.pointers]
         positions = {**at, contract.inner[-1]: start, contract.columns: column}
         with self.placed(positions, [x for x in moving if isinstance(x, Load)]):
             step = code.i64("add", code.i64("mul", turn, self.last), start)
+            self._write_factors(column)
             args = f"{self._right(column, step)}, i64 {count}"
             self._rows(first, end, args, code.let(f"icmp eq i64 {number}, 0"))
+
+    def _write_factors(self, column: str) -> None:
+        """What the sums of this block's columns are multiplied by, side by side."""
+        code, lanes = self.code, self.tiling.lanes
+        for j in range(self.tiling.vectors if self.factor else 0):
+            start = code.i64("add", column, j * lanes)
+            mask = below(code, code.i64("sub", self.n, start))
+            columns = self.contract.columns
+            with self.moved({columns: j * lanes}, {columns: start}):
+                self.evaluate(self.factor, mask)
+                place = advanced(code, self.factors, j * lanes, self.kind)
+                store(code, self.values[self.factor[-1]], self.kind, place)
 
     def _turn(self, number: str) -> tuple[Bound, Bound]:
         """A block's turn of the outer inner axes, and its first step of the last one."""
@@ -219,7 +247,7 @@ class _Gemm(Results):
             return f"ptr {self.pointers[right]}, i64 {across}"
         before = code.i64("mul", self.joined(self.packed), self.num_panels)
         # a panel's number times its width is its first column
-        lines = code.i64("mul", code.i64("add", code.i64("mul", before, width), column), self.steps)
+        lines = code.i64("mul", code.i64("add", code.i64("mul", before, width), column), self.depth)
         place = code.i64("add", lines, code.i64("mul", step, width))
         return f"ptr {advanced(code, self.panels, place, right.dtype)}, i64 {width}"
 
@@ -236,14 +264,16 @@ class _Gemm(Results):
             with code.count(at, until, rows) as m, self.placed({contract.rows: m}, [left]):
                 sums = self.sums_at(code.i64("sub", m, first))
                 given = f"ptr {self.pointers[left]}, i64 {row}, i64 {step}, {args}, i64 {columns}"
-                self._call(rows, columns, f"({given}, ptr {sums}, i1 {is_first})")
+                factor = f", ptr {self.factors}" if self.factor else ""
+                self._call(rows, columns, f"({given}, ptr {sums}, i1 {is_first}{factor})")
             at = until
 
     def _call(self, rows: int, columns: Bound, args: str) -> None:
         code, kinds = self.code, edges(self.tiling, self.code.isa)
 
         def call(is_edge: bool) -> None:
-            name = tile_function(self.contract, self.tiling, code, rows, is_edge)
+            has_factor = bool(self.factor)
+            name = tile_function(self.contract, self.tiling, code, rows, is_edge, has_factor)
             code.do(f"call void @{name}{args}")
 
         if len(kinds) == 1:

@@ -23,11 +23,11 @@ _HELD = {
 
 def narrowed(contract: Contract) -> Contract:
     """The contraction with operands as they are before they are widened."""
-    left, right = (_bare(x, contract.sums) for x in (contract.left, contract.right))
+    left, right = (bare(x, contract.sums) for x in (contract.left, contract.right))
     return replace(contract, left=left, right=right)
 
 
-def _bare(x: Expr, sums: DType) -> Expr:
+def bare(x: Expr, sums: DType) -> Expr:
     """What is widened to the dtype of the sums; the value itself if nothing is."""
     x = _without_idle_casts(x)
     if isinstance(x, Apply) and x.op.name == "cast" and x.dtype is sums:
@@ -58,10 +58,10 @@ def factored(contract: Contract) -> tuple[Contract, Expr | None]:
     if not isinstance(right, Apply) or right.op.name != "mul" or right.dtype is not contract.sums:
         return contract, None
     for x, factor in (right.args, right.args[::-1]):
-        bare = _bare(x, contract.sums)
-        is_narrow = isinstance(bare, Load) and bare.dtype is not contract.sums
+        given = bare(x, contract.sums)
+        is_narrow = isinstance(given, Load) and given.dtype is not contract.sums
         if is_narrow and contract.inner[-1] not in factor.free:
-            return replace(contract, right=bare), factor
+            return replace(contract, right=given), factor
     return contract, None
 
 

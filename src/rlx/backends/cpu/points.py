@@ -55,7 +55,8 @@ def points_tiling(contract: Contract, isa: Isa) -> Tiling:
     rows = made.rows[0]
     block = max(made.row_block, rows * max(1, _least_places(contract, made) // rows))
     most = rows * max(1, room // rows)
-    return replace(made, row_block=min(block, most), rows=_whole(made.rows, places.extent))
+    rows = _whole(made.rows, places.extent)
+    return replace(made, row_block=min(block, most), rows=rows, word=1)
 
 
 def _least_places(contract: Contract, tiling: Tiling) -> int:

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from rlx.backends.cpu.gemm import emit_gemm, legal
 from rlx.backends.cpu.loop_task import loop_task
-from rlx.backends.cpu.pack import emit_pack, is_turned
+from rlx.backends.cpu.narrow import dot_steps, factored, narrowed
+from rlx.backends.cpu.pack import emit_pack, emit_words, is_turned, operands_read
 from rlx.backends.cpu.points import emit_points, points_tiling
 from rlx.backends.cpu.task import (
     Buffer,
@@ -38,6 +39,7 @@ from rlx.backends.cpu.tiling import (
     tiling_of,
 )
 from rlx.backends.cpu.work import Source
+from rlx.backends.cpu.zeros import of_bytes
 from rlx.dim import DimLike
 from rlx.ir.layout import Layout
 from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
@@ -110,16 +112,16 @@ class _Maker:
         if self.reads_windows:
             self._points(legal(contract), made)
             return
-        contract = oriented(legal(contract), constants)
+        contract = oriented(narrowed(legal(contract)), constants)
         if is_made_of_dots(contract, constants) or has_few_windows(contract):
             self._loop(contract.kernel(), self.given, made, self.name)
             return
-        contract = self._with_left(contract)
+        contract, factor = factored(self._with_left(self._of_bytes(contract)))
         is_constant = reads_only(contract.right, constants)
         has_panels = is_worth_packing(contract, is_constant=is_constant)
         tiling = tiling_of(contract, self.machine.isa, has_panels=has_panels)
         packed = [self._pack(contract, tiling, is_constant)] if has_panels else []
-        source = emit_gemm(contract, tiling, self.machine.isa, self.name)
+        source = emit_gemm(contract, tiling, self.machine.isa, self.name, factor)
         self._add(source, contract, (*self.given, *made, *packed))
 
     def _points(self, contract: Contract, made: Sequence[Buffer]) -> None:
@@ -138,13 +140,37 @@ class _Maker:
         """The contraction with its left operand in memory, if one inner axis after the other is
         one axis on the right, then also on the left."""
         is_even = not is_windowed(contract) or steps_evenly(contract.left, contract)
-        if isinstance(contract.left, Load) and not contract.left.args and is_even:
+        is_read = isinstance(contract.left, Load) and not contract.left.args and is_even
+        if is_read and not self._wants_words(contract):
             return contract
         kernel, contract = materialised(contract)
         where = self._temp(kernel.results[0].size_bytes)
         self._loop(kernel, self.given, [where], f"{self.name}_left")
         self.given.append(where)
         return contract
+
+    def _of_bytes(self, contract: Contract) -> Contract:
+        """A product of bytes less their zero points as one of bytes, which reads their sums."""
+        contract, sums = of_bytes(contract)
+        for i, each in enumerate(sums):
+            size, name = each.kernel.results[0].size_bytes, f"{self.name}_sums{i}"
+            if reads_only(each.of, self.step.constants):
+                to = [Buffer("result", 0)]
+                task = loop_task(each.kernel, self.given, to, self.machine, name)
+                self.panels.append(Panels(task, size))
+                self.given.append(Buffer("panels", len(self.panels) - 1))
+                continue
+            where = self._temp(size)
+            self._loop(each.kernel, self.given, [where], name)
+            self.given.append(where)
+        return contract
+
+    def _wants_words(self, contract: Contract) -> bool:
+        """Would several steps be one instruction's, if those on the left lay side by side?"""
+        left, right, *_, last = contract.left, contract.right, *contract.inner
+        assert isinstance(left, Load)
+        steps = dot_steps(left.dtype, right.dtype, contract.sums, self.machine.isa)
+        return steps > 1 and len(contract.inner) == 1 and left.at.coefficient(last) != 1
 
     def _pack(self, contract: Contract, tiling: Tiling, is_constant: bool) -> Buffer:
         """The right operand in panels: once, or for every call."""
@@ -159,13 +185,21 @@ class _Maker:
 
     def _packing(self, contract: Contract, tiling: Tiling, to: Buffer, name: str) -> Task:
         right = contract.right
+        if tiling.word > 1:
+            source = emit_words(contract, tiling, self.machine.isa, name)
+            read = tuple(self.given[i] for i in operands_read(right))
+            return self._pack_task(source, contract, tiling, (*read, to))
         if not is_turned(contract) or not isinstance(right, Load):
             kernel = pack_kernel(contract, tiling)
             return loop_task(kernel, self.given, [to], self.machine, name)
         source = emit_pack(contract, tiling, self.machine.isa, name)
+        return self._pack_task(source, contract, tiling, (self.given[right.operand], to))
+
+    def _pack_task(
+        self, source: Source, contract: Contract, tiling: Tiling, used: tuple[Buffer, ...]
+    ) -> Task:
         traffic = 2 * panels_of(contract, tiling).size_bytes
         grain = grain_of(source.num_units, nanoseconds(0, traffic))
-        used = self.given[right.operand], to
         return Task(source.function, used, source.sizes, source.num_units, grain)
 
     def _in_two(self) -> None:

@@ -28,7 +28,14 @@ def tile_name(name: str, rows: int, is_edge: bool) -> str:
     return f"{name}.tile{rows}{'.edge' if is_edge else ''}"
 
 
-def tile_function(contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: bool) -> str:
+def tile_function(
+    contract: Contract,
+    tiling: Tiling,
+    code: Code,
+    rows: int,
+    is_edge: bool,
+    has_factor: bool = False,
+) -> str:
     """The name of a tile's function, which is shared: products that differ in what surrounds them
     have the same tiles."""
     left = contract.left
@@ -37,11 +44,20 @@ def tile_function(contract: Contract, tiling: Tiling, code: Code, rows: int, is_
     words = [*(k.value for k in kinds), str(tiling.columns)]
     words += ["panels"] * tiling.has_panels + ["table"] * tiling.has_table
     words += ["apart"] * (left.at.coefficient(contract.inner[-1]) != 1)
+    words += ["dots"] * (tiling.word > 1) + ["scaled"] * has_factor
     name = tile_name(".".join(words), rows, is_edge)
     if name not in code.shared:
         inner = Code(tiling.lanes, code.isa, code.shared)
-        code.shared[name] = _Tile(contract, tiling, inner, rows, is_edge).text(name)
+        code.shared[name] = _kind(tiling)(contract, tiling, inner, rows, is_edge).text(
+            name, has_factor
+        )
     return name
+
+
+def _kind(tiling: Tiling) -> type[Tile]:
+    from rlx.backends.cpu.dots import Dots
+
+    return Tile if tiling.word == 1 else Dots
 
 
 class Chains:
@@ -109,11 +125,15 @@ class Chains:
         for run, slots in zip(sums, self.slots):
             self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(run, slots)))
 
-    def finish(self) -> None:
-        """To memory: as they are, or added to what is there."""
+    def finish(self, has_factor: bool = False) -> None:
+        """To memory, perhaps times a factor: as they are, or added to what is there."""
         code, columns = self.code, self.tiling.columns
+        factors = [self._factor(j) for j in range(self.tiling.vectors)] if has_factor else []
         sums = [
-            (v, advanced(code, "%sums", i * columns + j * code.lanes, self.sums))
+            (
+                v * factors[j] if has_factor else v,
+                advanced(code, "%sums", i * columns + j * code.lanes, self.sums),
+            )
             for i, run in enumerate(self.kept())
             for j, v in enumerate(run)
         ]
@@ -125,16 +145,22 @@ class Chains:
                 store(code, load(code, self.sums, place) + value, self.sums, place)
         code.do("ret void")
 
+    def _factor(self, vector: int) -> Vec:
+        place = advanced(self.code, "%factor", vector * self.code.lanes, self.sums)
+        return load(self.code, self.sums, place)
 
-class _Tile(Chains):
-    """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k."""
+
+class Tile(Chains):
+    """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k, the sum
+    times factor[column] where there is one."""
 
     ARGS = (
         "ptr noalias %a, i64 %row, i64 %step, ptr noalias %b, {0}, i64 %count, "
-        "i64 %columns, ptr noalias %sums, i1 %is_first"
+        "i64 %columns, ptr noalias %sums, i1 %is_first{1}"
     )
     ACROSS = "i64 %across", "ptr noalias %table"
     """How far the next inner step is on the right, or where each of them is."""
+    FACTOR = "", ", ptr noalias %factor"
 
     def __init__(
         self, contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: bool
@@ -152,11 +178,11 @@ class _Tile(Chains):
         ends = [code.i64("sub", "%columns", j * tiling.lanes) for j in range(tiling.vectors)]
         self.masks = [below(code, e) if is_edge else None for e in ends]
 
-    def text(self, name: str) -> str:
+    def text(self, name: str, has_factor: bool = False) -> str:
         self.begin()
         self.run("%count", UNROLL if self.tiling.has_panels else 1)
-        self.finish()
-        args = self.ARGS.format(self.ACROSS[self.tiling.has_table])
+        self.finish(has_factor)
+        args = self.ARGS.format(self.ACROSS[self.tiling.has_table], self.FACTOR[has_factor])
         return self.code.function(f"define internal void @{name}({args}) noinline")
 
     def _line(self, at: Bound) -> Bound:

@@ -2,7 +2,9 @@
 
 A register tile is some rows by some vectors of columns. A panel is the right operand's columns of
 one tile, [inner][columns] side by side, so that a tile reads it in a straight line; the last one
-is filled up with zeros. Weights are packed once. A work unit is a block of rows of one panel.
+is filled up with zeros. Where an instruction adds several products to a sum, the inner steps that
+it takes lie side by side in a word, [inner / steps][columns][steps], the last word filled up.
+Weights are packed once. A work unit is a block of rows of one panel.
 Units next to each other are the rows of one panel, which stays near; after as many rows as stay
 near themselves comes the next panel, then the next rows, then the batch.
 """
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.narrow import words_of
 from rlx.dim import DimLike, dim_max, is_static, provably_le
 from rlx.dtype import DType
 from rlx.errors import UnsupportedError
@@ -51,7 +54,7 @@ class NoGemm(UnsupportedError):
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A schedule of a contraction. Only `inner_block` shows in the bits of the result."""
+    """A schedule of a contraction. Only `inner_block` and `word` show in the bits of the result."""
 
     rows: tuple[int, ...]
     """Of the register tiles, most first: as many as fit are taken, again and again."""
@@ -62,6 +65,8 @@ class Tiling:
     has_table: bool = False
     """Is the right operand read where it lies, by a table of where each inner step is?"""
     inner_block: int = INNER_BLOCK
+    word: int = 1
+    """Inner steps that one instruction adds to a sum. It shows in the bits, as the block does."""
 
     @property
     def columns(self) -> int:
@@ -77,7 +82,8 @@ def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
     taken = _taken(rows, contract.rows.extent)
     row_block = rows * _tiles_in_unit(contract, rows, vectors * lanes)
     has_table = not has_panels and len(contract.inner) > 1 and steps_evenly(contract.left, contract)
-    return Tiling(taken, vectors, lanes, has_panels, row_block, has_table)
+    word = words_of(contract, isa) if has_panels else 1
+    return Tiling(taken, vectors, lanes, has_panels, row_block, has_table, word=word)
 
 
 def _tiles_in_unit(contract: Contract, rows: int, columns: int) -> int:
@@ -132,6 +138,8 @@ def check(contract: Contract, tiling: Tiling, isa: Isa) -> None:
     check_operands(contract, has_panels=tiling.has_panels)
     if tiling.has_table and (tiling.has_panels or not steps_evenly(contract.left, contract)):
         raise NoGemm(f"{contract.name}: a table of inner steps is not for it")
+    if tiling.word != 1 and (not tiling.has_panels or tiling.word != words_of(contract, isa)):
+        raise NoGemm(f"{contract.name}: {isa.name} takes no {tiling.word} steps of it at once")
     if tiling.lanes * sums_dtype(contract).itemsize != isa.vector_bytes:
         raise NoGemm(f"{contract.name}: {tiling.lanes} lanes are not a vector of {isa.name}")
     extent = contract.rows.extent
@@ -225,7 +233,8 @@ def panels_of(contract: Contract, tiling: Tiling) -> Shape:
     """The packed right operand: [batch it varies with · panels, inner, columns]."""
     count = parts_of(contract.columns.extent, tiling.columns)
     panels = extent_of(packed_batch(contract)) * count
-    return Shape((panels, extent_of(contract.inner), tiling.columns), contract.right.dtype)
+    steps = parts_of(extent_of(contract.inner), tiling.word) * tiling.word
+    return Shape((panels, steps, tiling.columns), contract.right.dtype)
 
 
 def pack_kernel(contract: Contract, tiling: Tiling) -> Kernel:
