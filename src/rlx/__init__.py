@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlx._version import __version__
 
 if TYPE_CHECKING:
-    from rlx import ops
+    from rlx import explain, ops
     from rlx.cost.decision import Decision
     from rlx.cost.gate import FusionBenefit, GraphIoProfile, IoFusionGate, fusion_benefit
     from rlx.cost.profile import GraphIoOptions, profile_graph_io
@@ -99,6 +99,7 @@ __all__ = [
     "compile",
     "cond",
     "custom_op",
+    "explain",
     "fusion_benefit",
     "jit",
     "load",
@@ -112,8 +113,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ops":
-        return import_module("rlx.ops")
+    if name in ("explain", "ops"):
+        return import_module(f"rlx.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'rlx' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)

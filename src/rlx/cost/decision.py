@@ -14,6 +14,7 @@ from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.dtype import DType
 from rlx.ir.mir import Node
+from rlx.ir.outline import place_of
 
 
 KINDS = {
@@ -164,7 +165,7 @@ class DecisionLog:
         known = self._decisions.get(key)
         if known and (known.verdict or not proposal.is_reversible):
             return known
-        where = proposal.where or tuple(dict.fromkeys(n.label for n in nodes))
+        where = proposal.where or tuple(dict.fromkeys(map(place_of, nodes)))
         made = replace(proposal, id=key, where=where)
         if made.is_reversible and key in self._force:
             made = replace(made, verdict=self._force[key], reason="forced")

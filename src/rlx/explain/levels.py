@@ -18,6 +18,7 @@ from rlx.explain.report import (
     SourceNode,
 )
 from rlx.explain.text import aligned, time_text
+from rlx.ir.outline import names_in
 
 _NOT_NAMES = ("rule", "pass")
 
@@ -112,8 +113,8 @@ def _is_in(kernel: ReportKernel, name: str, wanted: set[str]) -> bool:
     return _is_named(kernel, name) or not wanted.isdisjoint(kernel.where)
 
 
-def _mentions(labels: Iterable[str], tags: set[str]) -> bool:
-    return any(label == t or label.endswith(f" at {t}") for label in labels for t in tags)
+def _mentions(places: Iterable[str], tags: set[str]) -> bool:
+    return any(place in tags or not tags.isdisjoint(names_in(place)) for place in places)
 
 
 def _unknown(report: Report, name: str) -> Error:

@@ -20,6 +20,22 @@ class Row:
     """Of an input or a param."""
 
 
+NOT_NAMES = ("rule", "pass")
+"""Origins that are no names of the user's."""
+MOST_NAMES = 4
+
+
+def place_of(node: Node) -> str:
+    """How decisions name a node: its label, and the other names that the user may know it by."""
+    names = [str(o) for o in node.origins if o.kind not in NOT_NAMES]
+    return ", ".join([node.label, *names[1:MOST_NAMES]])
+
+
+def names_in(place: str) -> list[str]:
+    """The names that a place was made of."""
+    return place.partition(" at ")[2].split(", ")
+
+
 def outline(graph: Graph) -> tuple[Row, ...]:
     """The rows of all that the outputs need, in the graph's order."""
     return rows_of(graph.order())

@@ -15,6 +15,7 @@ from rlx.cost.decision import Decision
 from rlx.cost.identity import Identities
 from rlx.ir.lir import BufferPlan, Phase
 from rlx.ir.mir import Node, users_of
+from rlx.ir.outline import place_of
 from rlx.op import Kind
 from rlx.plan.phases import is_view_kind
 
@@ -66,7 +67,7 @@ def choices_of(
         for node, made in _choices(each, target, terms):
             if (made.what, node) not in found:
                 id_ = names.id_of(made.what, (node,), lambda _: False)
-                found[made.what, node] = Choice(node, replace(made, id=id_, where=(node.label,)))
+                found[made.what, node] = Choice(node, replace(made, id=id_, where=(place_of(node),)))
     return [_forced(c, force) for c in found.values()]
 
 

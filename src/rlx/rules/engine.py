@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from rlx.errors import Error
 from rlx.ir.mir import Graph, Node, Origin
+from rlx.ir.outline import place_of
 from rlx.op import Kind, Op, Pattern, Var
 from rlx.rules.match import ANYTHING, Env, Guard, Patterns, guard_of, matches, passes, roots_of
 
@@ -348,7 +349,7 @@ class _Sweep:
         return True
 
     def _record(self, by: Rule, node: Node, made: Node, id_: str) -> Node:
-        self.fired.append(Fired(by.name, by.identity, node.label, made.label, id_))
+        self.fired.append(Fired(by.name, by.identity, place_of(node), place_of(made), id_))
         self._by[node] = by.name
         self._carry(node, made, Origin("rule", by.name))
         return made

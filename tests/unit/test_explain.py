@@ -1,0 +1,283 @@
+"""Reports: true to the compile, the same from run to run, and enough to replay it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.errors import Error
+from rlx.explain.report import Report
+from rlx.ir.mir import Graph, Origin
+from rlx.passes.options import DispatchPolicy, FusionOptions
+from rlx.pipeline import CompilePipeline
+from rlx.shape import Shape
+
+
+def by_hand() -> Graph:
+    """A gated unit, a softmax, two outputs, weights that are joined, a value folded."""
+    g = Graph("hand")
+    x = g.input("x", Shape([8, 16]))
+    up, gate, down = (g.param(n, Shape(s)) for n, s in
+                      (("up", [16, 32]), ("gate", [16, 32]), ("down", [32, 16])))  # fmt: skip
+    with g.scope(Origin("block", "ffn.0")):
+        h = ops.silu(ops.matmul(x, gate)) * ops.matmul(x, up)
+        y = ops.matmul(h, down) + x
+    scale = ops.sqrt(g.constant(np.float32(4.0))) * g.constant(np.float32(0.5))
+    soft = ops.softmax(ops.neg(ops.neg(y)) * scale, axis=-1)
+    g.set_outputs({"probs": soft, "hidden": y})
+    return g
+
+
+def branches() -> Graph:
+    then, other = Graph("then"), Graph("else")
+    for body in (then, other):
+        a, b = (body.input(n, Shape([4])) for n in "ab")
+        body.set_outputs([ops.exp(a + b) * 2.0 if body is then else ops.tanh(a - b) + a])
+    g = Graph("branch")
+    a, b = (g.input(n, Shape([4])) for n in "ab")
+    pred = g.input("pred", Shape((), rlx.DType.BOOL))
+    g.set_outputs(list(ops.if_(pred, a, b, then=then, else_=other)))
+    return g
+
+
+def dynamic() -> Graph:
+    g = Graph("dynamic")
+    n = rlx.Dim("n", 1, 64)
+    x = g.input("x", Shape([n, 8]))
+    w, b = g.param("w", Shape([8, 8])), g.param("b", Shape([8]))
+    scale, shift = g.param("scale", Shape([8])), g.param("shift", Shape([8]))
+    y = ops.relu(ops.matmul(x, w) + b)
+    g.set_outputs([ops.layer_norm(y + x, scale, shift, axis=-1)])
+    return g
+
+
+def encoder() -> rlx.HirModule:
+    """Two layers like MiniLM's, small."""
+    m = rlx.HirModule("encoder")
+    x = m.input("x", Shape([2, 6, 16]))
+    for i in range(2):
+        shapes = {
+            "wq": [16, 16], "bq": [16], "wk": [16, 16], "bk": [16], "wv": [16, 16], "bv": [16],
+            "wo": [16, 16], "bo": [16], "g1": [16], "b1": [16], "up": [16, 32], "ub": [32],
+            "down": [32, 16], "db": [16], "g2": [16], "b2": [16],
+        }  # fmt: skip
+        weights = [m.param(f"layer.{i}.{k}", Shape(v)) for k, v in shapes.items()]
+        x = m.encoder_block(x, *weights, num_heads=2)
+    m.set_outputs([x])
+    return m
+
+
+MODELS: dict[str, Callable[[], Graph]] = {
+    "by_hand": by_hand,
+    "branches": branches,
+    "dynamic": dynamic,
+    "encoder": lambda: encoder().lower().graph,
+}
+
+
+def report(graph: Graph, target: str = "cpu", options: FusionOptions | None = None) -> Report:
+    return rlx.explain(graph, target, options=options)
+
+
+# -- replay ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda", "wgpu", "tpu"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_json_alone_replays_the_compile(name: str, target: str) -> None:
+    told = report(MODELS[name](), target)
+    made = rlx.explain.replay(MODELS[name](), told.to_json())
+    compiled = rlx.explain._target(target)  # pyright: ignore[reportPrivateUsage]
+    assert made == CompilePipeline(compiled).compile(MODELS[name]()).lir.mir.graph
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        FusionOptions(skip_fusion=True),
+        FusionOptions(precision="bf16"),
+        FusionOptions(dispatch=DispatchPolicy(force_common={"layer_norm", "softmax"})),
+    ],
+    ids=["unfused", "bf16", "common"],
+)
+def test_options_are_replayed(options: FusionOptions) -> None:
+    told = report(by_hand(), "cpu", options)
+    assert rlx.explain.replay(by_hand(), told.to_json()).digest() == told.graph
+
+
+def test_a_forced_verdict_is_replayed() -> None:
+    plain = report(by_hand())
+    turned = next(d for d in plain.decisions if d.verdict and d.what == "fuse_region")
+    told = report(by_hand(), "cpu", FusionOptions(force={turned.id: False}))
+    assert told.graph != plain.graph
+    assert rlx.explain.replay(by_hand(), told.to_json()).digest() == told.graph
+
+
+def test_each_missing_change_is_noticed() -> None:
+    """Delete any one thing that changed the graph, and the replay says which it misses."""
+    whole = json.loads(report(by_hand()).to_json())
+    changes = [("rules", r["id"]) for r in whole["rules"]]
+    changes += [("decisions", d["id"]) for d in whole["decisions"]
+                if d["verdict"] and d["kind"] in ("fusion", "lowering")]  # fmt: skip
+    assert len(changes) >= 5
+    for part, id_ in changes:
+        less = {**whole, part: [row for row in whole[part] if row["id"] != id_]}
+        with pytest.raises(Error, match="does not tell of it|another graph"):
+            rlx.explain.replay(by_hand(), json.dumps(less))
+
+
+def test_a_report_of_another_graph_is_refused() -> None:
+    with pytest.raises(Error, match="has no place for|does not tell of it|another graph"):
+        rlx.explain.replay(branches(), report(by_hand()).to_json())
+
+
+def test_a_fresh_process_replays(tmp_path: Path) -> None:
+    (tmp_path / "net.ir").write_text(str(by_hand()), encoding="utf-8")
+    graph = rlx.load(tmp_path / "net.ir").graph
+    (tmp_path / "net.json").write_text(report(graph).to_json(), encoding="utf-8")
+    code = (
+        "import rlx; text = open('net.json', encoding='utf-8').read(); "
+        "print(rlx.explain.replay(rlx.load('net.ir'), text).digest())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == report(graph).graph
+
+
+# -- the value ------------------------------------------------------------------------------------
+
+
+def test_json_is_the_same_from_process_to_process(tmp_path: Path) -> None:
+    (tmp_path / "net.ir").write_text(str(by_hand()), encoding="utf-8")
+    code = "import rlx; print(rlx.explain(rlx.load('net.ir')).without_timings().to_json())"
+    said = [
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True,
+                       env={"PYTHONHASHSEED": seed, "PATH": ""}).stdout
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert said[0] == said[1]
+    assert len(said[0]) > 1000
+
+
+def test_json_reads_back() -> None:
+    told = report(by_hand())
+    assert Report.from_json(told.to_json()) == told
+    assert Report.from_json(told.to_json()).to_json() == told.to_json()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": 99}', '{"schema": 1}'])
+def test_what_is_no_report_is_an_error(text: str) -> None:
+    with pytest.raises(Error, match="no report of rlx"):
+        Report.from_json(text)
+
+
+def test_a_report_is_that_of_the_plan() -> None:
+    exe = rlx.compile(by_hand(), "cpu", cache=False)
+    told, plan = exe.explain(), exe.lir.plan
+    assert [k.op for k in told.kernels] == [n.op for n in plan.schedule]
+    assert told.totals.arena_bytes == plan.arena_bytes
+    assert told.totals.launches == exe.io_profile.kernel_launches
+    assert sorted(i for ids in told.phases.values() for i in ids) == list(range(len(plan.schedule)))
+    ends = [b.offset + b.bytes for b in told.buffers if b.space == "arena"]
+    assert max(ends) == plan.arena_bytes
+    assert [v.name for v in told.model.outputs] == ["probs", "hidden"]
+
+
+def test_live_buffers_do_not_overlap_in_the_timeline() -> None:
+    held = [b for b in report(by_hand()).buffers if b.space == "arena" and b.bytes]
+    for i, a in enumerate(held):
+        for b in held[:i]:
+            apart_in_time = a.last < b.first or b.last < a.first
+            apart_in_space = a.offset + a.bytes <= b.offset or b.offset + b.bytes <= a.offset
+            assert apart_in_time or apart_in_space or b.id == a.over or a.id == b.over
+
+
+def test_explaining_changes_no_code() -> None:
+    exe = [rlx.compile(by_hand(), "cpu", cache=False) for _ in range(2)]
+    exe[0].explain()
+    blobs = [e._program.artefact.blob.to_bytes() for e in exe]  # pyright: ignore
+    assert blobs[0] == blobs[1]
+
+
+def test_a_kept_program_gives_the_same_report(tmp_path: Path) -> None:
+    fresh = rlx.compile(by_hand(), "cpu", cache=tmp_path).explain()
+    kept = rlx.compile(by_hand(), "cpu", cache=tmp_path).explain()
+    assert kept == fresh
+    assert kept.without_timings().to_json() == fresh.without_timings().to_json()
+
+
+def test_text_has_every_section_and_groups_layers_alike() -> None:
+    text = str(report(encoder().lower().graph))
+    assert "×2" in text
+    text = str(report(by_hand()))
+    for title in ("advice:", "decisions:", "rules:", "kernels:"):
+        assert title in text
+
+
+# -- advice ---------------------------------------------------------------------------------------
+
+
+def test_dropping_an_output_is_priced_by_the_gate() -> None:
+    told = report(by_hand())
+    found = {a.where[0]: a for a in told.advice if a.what == "drop_output"}
+    size, rate = 8 * 16 * 4, told.target.gate["unified_readback_gb_s"]
+    assert found["hidden"].predicted_ns == pytest.approx(size / rate)
+    assert found["probs"].predicted_ns > size / rate
+    assert found["probs"].launches_saved >= 1
+
+
+def test_one_output_is_not_advised_away() -> None:
+    assert not [a for a in report(branches()).advice if a.what == "drop_output"]
+
+
+# -- why ------------------------------------------------------------------------------------------
+
+
+def test_why_follows_a_block_to_its_kernels() -> None:
+    found = rlx.explain.why(report(by_hand()), "ffn.0")
+    assert {n.op for n in found.source} == {"matmul", "silu", "mul", "add"}
+    assert any(d.what == "fuse_swiglu_dual_matmul" and d.verdict for d in found.decisions)
+    assert found.kernels
+    assert found.buffers
+    assert "matmul" in str(found)
+
+
+def test_why_knows_kernels_outputs_leaves_and_decisions() -> None:
+    told = report(by_hand())
+    assert rlx.explain.why(told, "k1").kernels[0].id == 1
+    assert rlx.explain.why(told, "probs").kernels
+    assert rlx.explain.why(told, "down").nodes[0].op == "param"
+    assert rlx.explain.why(told, told.decisions[0].id).decisions
+
+
+def test_why_of_a_name_that_is_not_there_gives_near_ones() -> None:
+    with pytest.raises(Error, match=r"no node 'ffn\.1'.*Did you mean ffn\.0"):
+        rlx.explain.why(report(by_hand()), "ffn.1")
+
+
+# -- diff -----------------------------------------------------------------------------------------
+
+
+def test_diff_of_the_same_is_nothing() -> None:
+    found = rlx.explain.diff(report(by_hand()), report(by_hand()))
+    assert found.is_same
+    assert str(found).endswith("the same\n")
+
+
+def test_diff_tells_what_fusion_did() -> None:
+    off = report(by_hand(), "cpu", FusionOptions(skip_fusion=True))
+    found = rlx.explain.diff(off, report(by_hand()))
+    totals = {c.what: (c.before, c.after) for c in found.totals}
+    assert totals["kernels"][0] > totals["kernels"][1]
+    assert totals["traffic_bytes"][0] > totals["traffic_bytes"][1]
+    assert [c.what for c in found.asked] == ["options.skip_fusion"]
+    assert {d.what for d in found.come} >= {"fuse_swiglu_dual_matmul"}
+    assert "kernels" in str(found)
+    assert json.dumps(found.to_dict())
