@@ -11,6 +11,7 @@ import pytest
 import scipy.fft
 
 import rlx
+from bench.fft_error import errors
 from rlx import ops
 from rlx.dim import Dim, DimLike
 from rlx.draw import Draw
@@ -154,6 +155,22 @@ def test_a_length_known_only_in_a_run() -> None:
                 x = points(last, node.inputs[0].shape.dtype)
                 want = lookup(node.op).run([x], node.attrs)
                 assert_close(batch.run(i, x, {"n": size}), want, f"{node.op} of {size}")
+
+
+def test_a_length_is_the_same_known_or_not() -> None:
+    """Of other than small factors: `bench.fft_error` tries those by one program for all."""
+    lengths = [17, 34, 997, 1003]
+    batch = Batch([applied("fft", (ROWS, n), DType.C64) for n in (*lengths, Dim("n", 1))], host())
+    for i, n in enumerate(lengths):
+        x = points(n)
+        assert batch.run(i, x, {}).tobytes() == batch.run(len(lengths), x, {"n": n}).tobytes()
+
+
+def test_the_command_that_compares_errors() -> None:
+    found = list(errors([8, 17, 34, 36]))
+    assert {(e.op, e.n) for e in found} == {(op, n) for op in OPS for n in (8, 17, 34, 36)}
+    assert max(e.ratio for e in found) <= WORSE
+    assert min(e.ours for e in found) > 1e-9, "nothing was rounded"
 
 
 def test_tables_of_long_transforms_are_filled_once() -> None:

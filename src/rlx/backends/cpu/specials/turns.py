@@ -22,6 +22,8 @@ from rlx.dtype import DType
 
 Array = np.ndarray[Any, Any]
 F64, I64 = DType.F64, DType.I64
+BYTES = tuple(f"\\{b:02X}" for b in range(256))
+"""Bytes as LLVM writes them in constants."""
 
 
 def radices_of(n: int, isa: Isa) -> tuple[int, ...] | None:
@@ -77,7 +79,7 @@ def constant(code: Code, name: str, values: Array) -> str:
     """The name of an array in the module."""
     if name not in code.shared:
         data = values.tobytes()
-        text = "".join(f"\\{b:02X}" for b in data)
+        text = "".join(map(BYTES.__getitem__, data))
         code.shared[name] = f'@{name} = internal constant [{len(data)} x i8] c"{text}", align 64'
     return f"@{name}"
 
