@@ -24,6 +24,7 @@ from rlx.ir.mir import Node
 
 STEPS_PER_FUNCTION = 24
 """LLVM takes longer than linear time for long functions."""
+MAIN = "main"
 ARGS = "ptr %context, ptr %arena, ptr %externals"
 DISPATCH = f"""
 define internal i32 @dispatch(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
@@ -247,7 +248,11 @@ class Steps(Writing):
         code.lines.append(f"{on}:")
 
     def prepare(self, work: Work, number: int) -> None:
-        """A step of the prologue, or the panels of another, if what it reads has changed."""
+        """A step of the prologue, or the panels of another, if what it reads has changed; which
+        of them have is known for the main routine alone."""
+        if self.routine.name != MAIN:
+            (self.pack if work.panels else self.step)(work)
+            return
         code, known = self.code, self.value
         changed = self.word(Word.CHANGED)
         test, yes, done = (code.label() for _ in range(3))
@@ -261,6 +266,17 @@ class Steps(Writing):
         self.value = known
         code.do(f"br label %{done}")
         code.lines.append(f"{done}:")
+
+    def prepare_bodies(self) -> None:
+        """The prologues of the routines that are given weights from here, one after the other."""
+        found = {r.name: (r, given) for w in self.routine.calls for r, given in w.bodies if r.bound}
+        for routine, values in found.values():
+            count = len(routine.graph.inputs)
+            given = self.code.slot(f"[{count + len(routine.bound)} x ptr]")
+            for i, number in enumerate(routine.bound, count):
+                self._put("ptr", given, i, self.start(values[number]))
+            args = f"ptr %context, ptr %arena, ptr {given}"
+            self.check(self.code.let(f"call i32 @{routine.name}.prologue({args})"))
 
     def pack(self, work: Work) -> None:
         """Make the panels of a step."""
@@ -328,7 +344,6 @@ def _series(
     whole = Steps(routine, isa, numbers)
     for part in parts:
         whole.check(whole.code.let(f"call i32 @{part}({ARGS})"))
-    if is_call:
-        whole.deliver()
+    whole.deliver() if is_call else whole.prepare_bodies()
     yield whole.finish(f"define internal i32 @{name}({ARGS}) noinline")
     shared |= whole.code.shared

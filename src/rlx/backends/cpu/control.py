@@ -94,7 +94,7 @@ class _Control:
         """Run a routine on these inputs and outputs, in this memory."""
         code = self.code
         given = code.slot(f"[{max(1, len(externals))} x ptr]")
-        for i, address in enumerate(externals):
+        for i, address in enumerate(routine.externals(externals)):
             at = code.let(f"getelementptr ptr, ptr {given}, i64 {i}")
             code.do(f"store ptr {address}, ptr {at}")
         args = f"ptr %context, ptr {memory}, ptr {given}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rlx.backends.cpu.assemble import DISPATCH, Writing, texts
+from rlx.backends.cpu.assemble import DISPATCH, MAIN, Writing, texts
 from rlx.backends.cpu.context import Mode, Word
 from rlx.backends.cpu.emit import Function, module
 from rlx.backends.cpu.routine import Routines
@@ -40,7 +40,7 @@ def assembled(lir: LirModule, machine: Machine, dispatch: str = DISPATCH) -> Ass
     """The program of a plan. `dispatch` is the function that every task is called through: a timed
     build has another one, and differs in nothing else."""
     routines = Routines(machine, lir.target, forced=lir.split)
-    main = routines.routine(lir.mir.graph, lir.plan, "main")
+    main = routines.routine(lir.mir.graph, lir.plan, MAIN)
     symbols = _symbols(routines.made.values())
     numbers = {s.name: i for i, s in enumerate(symbols)}
     shared: dict[str, str] = {}
@@ -60,6 +60,11 @@ def assembled(lir: LirModule, machine: Machine, dispatch: str = DISPATCH) -> Ass
         len(recipes),
         main,
     )
+
+
+def _prepares(routine: Routine) -> bool:
+    """Has it bodies whose weights it gives?"""
+    return any(body.bound for work in routine.calls for body, _ in work.bodies)
 
 
 def _functions(recipes: Iterable[Recipe]) -> list[Function]:
@@ -165,12 +170,13 @@ class _Main(Writing):
         return code.let(f"zext i1 {bad} to i64")
 
     def _prologue(self) -> None:
-        """Bodies have no params, so what is in them is done once, with everything else."""
+        """What bodies without params have is done once, with everything else; those that have
+        some are prepared by their holders."""
         code = self.code
-        inner = [r for r in self.routines.made.values() if r is not self.routine]
+        inner = [r for r in self.routines.made.values() if r is not self.routine and not r.bound]
         is_all = code.let(f"icmp eq ptr {self.word(Word.CHANGED)}, null")
         with code.when(is_all):
-            for routine in (r for r in inner if r.prologue or r.packs):
+            for routine in (r for r in inner if r.prologue or r.packs or _prepares(r)):
                 self._run(f"{routine.name}.prologue")
         self._run(f"{self.routine.name}.prologue")
         code.do("ret i32 0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from rlx.backends.cpu.formula import rounded
@@ -24,6 +24,7 @@ from rlx.plan.check import require_sound
 from rlx.plan.nodes import with_all_items
 from rlx.plan.planner import plan_buffers, plan_module
 
+NOTHING: Mapping[int, Value] = {}
 MAX_DEPTH = 40
 """How deep steps may be made of smaller ones."""
 
@@ -38,7 +39,7 @@ class Routines:
     refused: dict[object, NoKernel] = field(default_factory=dict[object, NoKernel])
     made: dict[str, Routine] = field(default_factory=dict[str, Routine])
     """All of them by name, those that others call first."""
-    bodies: dict[str, Routine] = field(default_factory=dict[str, Routine])
+    bodies: dict[object, Routine] = field(default_factory=dict[object, Routine])
     failures: list[tuple[str, tuple[str, ...]]] = field(
         default_factory=list[tuple[str, tuple[str, ...]]]
     )
@@ -51,7 +52,9 @@ class Routines:
     forced: Mapping[Node, bool] = field(default_factory=dict[Node, bool])
     """Steps whose work is to be shared out, or not, whatever it takes."""
 
-    def routine(self, graph: Graph, plan: BufferPlan, name: str) -> Routine:
+    def routine(
+        self, graph: Graph, plan: BufferPlan, name: str, bound: tuple[int, ...] = ()
+    ) -> Routine:
         """The routine of a planned graph."""
         weights_at = self.weights_end
         self.weights_end = rounded(self.weights_end + plan.weight_formula)
@@ -60,7 +63,7 @@ class Routines:
         prologue = tuple(w for n, w in steps if plan.phases[n] is Phase.PROLOGUE)
         calls = tuple(w for n, w in steps if plan.phases[n] > Phase.PROLOGUE)
         calls, packs = self._packed(calls)
-        self.made[name] = Routine(name, graph, plan, weights_at, prologue, calls, packs)
+        self.made[name] = Routine(name, graph, plan, weights_at, prologue, calls, packs, bound)
         return self.made[name]
 
     # -- steps ----------------------------------------------------------------------------------
@@ -80,7 +83,7 @@ class Routines:
             self.machine,
             frozenset(fixed),
         )
-        way = self._way(step)
+        way = self._way(step, operands)
         if isinstance(way, Recipe) and way.panels and plan.phases[node] is Phase.PROLOGUE:
             way = way.without_panels()
         if isinstance(way, Recipe) and node in self.forced:
@@ -101,17 +104,22 @@ class Routines:
             tasks += [*(p.task for p in way.panels), *way.tasks]
         self.failures += [(node.label, t.failures) for t in tasks] or [(node.label, ())]
 
-    def _way(self, step: Step) -> Way:
+    def _way(self, step: Step, operands: tuple[Value, ...]) -> Way:
         node = step.node
+        fixed = {i: operands[i] for i in sorted(step.constants) if step.operands[i].is_contiguous}
         match node.op:
             case "if":
-                return Branch(*(self._body(node.attrs[k]) for k in ("then", "else")))
+                fixed = {i - 1: v for i, v in fixed.items() if i > 0}
+                return Branch(*(self._body(node.attrs[k], fixed) for k in ("then", "else")))
             case "while":
                 condition, body = (self._body(node.attrs[k]) for k in ("cond", "body"))
                 return Loop(condition, body, node.attrs["max_iterations"])
             case "scan":
                 given = (node.attrs[k] for k in ("length", "num_carries", "num_bcasts", "reverse"))
-                return Scan(self._body(node.attrs["body"]), *given)
+                length, carries, bcasts, is_reversed = given
+                fixed = {i: v for i, v in fixed.items() if carries <= i < carries + bcasts}
+                body = self._body(node.attrs["body"], fixed)
+                return Scan(body, length, carries, bcasts, is_reversed)
             case "custom":
                 return Host()
             case _:
@@ -141,15 +149,17 @@ class Routines:
             self.recipes[key] = Recipe((copy_task(node.shape, layout, step, name),))
         return self.recipes[key].tasks[0]
 
-    def _body(self, graph: Graph) -> Routine:
-        """The routine of a graph inside a step; equal graphs share one."""
-        key = graph.digest()
+    def _body(self, graph: Graph, fixed: Mapping[int, Value] = NOTHING) -> Routine:
+        """The routine of a graph inside a step. Equal graphs share one, if the same weights are
+        given to them: what follows from those is prepared with all else that does."""
+        key = graph.digest(), tuple(fixed.items())
         if key not in self.bodies:
             if self.depth == MAX_DEPTH:
                 raise Error(f"{graph.name}: steps inside steps, more than {MAX_DEPTH} deep")
             self.depth += 1
             name = f"r{len(self.bodies)}.{self.depth}"
-            self.bodies[key] = self.routine(*_planned(graph, self.target), name)
+            given = _with_params(graph, fixed)
+            self.bodies[key] = self.routine(*_planned(given, self.target), name, tuple(fixed))
             self.depth -= 1
         return self.bodies[key]
 
@@ -178,6 +188,16 @@ class Routines:
             self.panels[key] = self.weights_end
             self.weights_end = rounded(self.weights_end + made.size)
         return self.panels[key]
+
+
+def _with_params(graph: Graph, numbers: Collection[int]) -> Graph:
+    """The graph with some of its inputs as weights."""
+    chosen = {graph.inputs[i] for i in numbers}
+    if not chosen:
+        return graph
+    return graph.rebuild(
+        lambda new, node, _: new.node("param", (), node.attrs) if node in chosen else None
+    )
 
 
 def _planned(graph: Graph, target: Target) -> tuple[Graph, BufferPlan]:

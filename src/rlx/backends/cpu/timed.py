@@ -23,7 +23,7 @@ from rlx.backends.cpu.native.entry import Entry
 from rlx.backends.cpu.native.support import Support
 from rlx.backends.cpu.program import CpuProgram, Weights
 from rlx.backends.cpu.task import Machine, Recipe
-from rlx.backends.cpu.ways import Branch, Loop, Nested, Routine, Scan, Work
+from rlx.backends.cpu.ways import Routine, Work
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
 from rlx.op import Array
@@ -215,19 +215,7 @@ def _within(work: Work) -> Iterator[Work]:
     while todo:
         top = todo.pop()
         yield top
-        todo += [w for r in _bodies(top) for w in reversed(r.calls)]
-
-
-def _bodies(work: Work) -> tuple[Routine, ...]:
-    match work.way:
-        case Nested(body) | Scan(body=body):
-            return (body,)
-        case Branch(then, other):
-            return then, other
-        case Loop(condition, body):
-            return condition, body
-        case _:
-            return ()
+        todo += [w for r, _ in top.bodies for w in reversed(r.calls)]
 
 
 def _new_log() -> Array:

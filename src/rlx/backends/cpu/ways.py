@@ -7,6 +7,7 @@ whole: it is a routine of smaller ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlx.backends.cpu.task import Recipe, Task
@@ -94,6 +95,19 @@ class Work:
     sizes: tuple[str, ...] = ()
     """The named dims that it measures."""
 
+    @property
+    def bodies(self) -> tuple[tuple[Routine, tuple[Value, ...]], ...]:
+        """The routines that it runs, and the operands that each is given."""
+        match self.way:
+            case Nested(body) | Scan(body=body):
+                return ((body, self.operands),)
+            case Branch(then, other):
+                return (then, self.operands[1:]), (other, self.operands[1:])
+            case Loop(condition, body):
+                return (condition, self.operands), (body, self.operands)
+            case _:
+                return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Routine:
@@ -108,3 +122,12 @@ class Routine:
     calls: tuple[Work, ...]
     packs: tuple[Work, ...] = field(default_factory=tuple)
     """The steps whose panels are made in the prologue; equal panels are made once."""
+    bound: tuple[int, ...] = ()
+    """Which of its holder's operands are its params: weights that are the same for every call. All
+    others are its inputs."""
+
+    def externals(self, given: Sequence[str]) -> list[str]:
+        """What the holder gives, operands first, in the order in which the routine takes it."""
+        count = len(self.graph.inputs) + len(self.graph.params)
+        inputs = [a for i, a in enumerate(given[:count]) if i not in self.bound]
+        return [*inputs, *(given[i] for i in self.bound), *given[count:]]
