@@ -11,6 +11,7 @@ from scipy import signal
 
 from rlx import ops
 from rlx.errors import Error, GraphError
+from rlx.ir.mir import Graph
 from rlx.op import lookup
 from rlx.shape import Shape
 from tests.sources.onnx_cases import OnnxCase, cases, padding
@@ -150,6 +151,27 @@ def test_conv_transpose_is_the_transpose_of_conv(axes, groups):
         assert back.shape == a.shape
         sums = [np.sum(p * q, dtype=np.float64) for p, q in ((forward, b), (a, back))]
         assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "geometry"),
+    [
+        ((9,), {"stride": (4,), "padding": (1, 2), "output_padding": (1,)}),
+        ((12, 7), {}),
+        ((3, 1), {"stride": (2, 1), "dilation": (1, 2), "padding": (2, 0, 2, 1)}),
+        ((2, 3), {"stride": (2, 2), "dilation": (2, 1)}),
+    ],
+)
+def test_lowered_transposed_convolutions_are_what_they_were(kernel, geometry):
+    """Kernels larger than the image and smaller, every residue of a stride, and what is cut off."""
+    rng, declared = np.random.default_rng(0), lookup("conv_transpose")
+    x = rng.integers(-8, 8, (2, 3, *(2, 3)[: len(kernel)])).astype(np.float64)
+    w = rng.integers(-8, 8, (3, 2, *kernel)).astype(np.float64)
+    graph = Graph("g")
+    nodes = [graph.input(f"x{i}", Shape(a.shape, "f64")) for i, a in enumerate((x, w))]
+    node = graph.node(declared, nodes, declared.canonical(geometry, [n.shape for n in nodes]))
+    got = declared.lower(x, w, **node.attrs)
+    np.testing.assert_array_equal(got, declared(x, w, **geometry))
 
 
 @pytest.mark.parametrize("case", cases("convtranspose", "ConvTranspose"), ids=lambda c: c.name)

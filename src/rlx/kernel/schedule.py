@@ -20,6 +20,8 @@ GRAIN_BYTES = 256 * 1024
 ROW_WIDTH = 4096
 """Columns that are folded at a time: their running values stay in the first cache."""
 ROW_STEP = 4
+SHORT_ROW = 8
+"""Lines of a row that is not kept in scratch: a value stored there is not there at once."""
 ROW_GRAIN = 1024
 """Columns that a worker takes at least: a line of few columns is read in short bits."""
 MAX_TILE = 16
@@ -194,8 +196,10 @@ def _is_worth_rows(axis: Axis) -> bool:
 
 
 def _is_wide(axis: Axis | None, vector_bytes: int) -> bool:
-    """Does a row take more than the registers that one step of a fold has?"""
-    return axis is not None and (not is_static(axis.extent) or axis.extent > vector_bytes)
+    """Is a row too long to be folded a few registers at a time, again and again down the rows?"""
+    return axis is not None and (
+        not is_static(axis.extent) or axis.extent > SHORT_ROW * vector_bytes
+    )
 
 
 def _is_short(axis: Axis) -> bool:

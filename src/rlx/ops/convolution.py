@@ -7,6 +7,8 @@ all those after it (top, left, bottom, right), as ONNX has them. See `rlx.window
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -196,11 +198,111 @@ conv_transpose.normal(spelled_out)
 def _(
     x: Any, w: Any, bias: Any = None, *, groups: int, output_padding: Ints, **geometry: Any
 ) -> Any:
+    """Convolutions: where f = q·s + p is an element of the result, its sum is over every s-th tap
+    from p on, and the same for all q. So each p has channels of its own, and they are joined.
+
+        y[q·s + p] = Σ_v x[q - v] · w[p + v·s]
+    """
+    kernel, image = dims_of(w)[2:], dims_of(x)[2:]
+    windows = Windows(tuple(kernel), **geometry)
+    sizes = _transposed(windows, image, output_padding)
+    phases = _Phases.of(windows, output_padding)
+    if phases is None:
+        return _spelled_plus(_set_apart(x, w, windows, groups, output_padding), bias)
+    kernels = phases.kernels(w, groups)
+    made = phases.summed(x, kernels, groups)
+    return _spelled_plus(cropped(phases.joined(made), phases.starts, sizes), bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Phases:
+    """Along each axis: how far apart the elements of the image come to lie, the taps that one
+    element of the result has, what they reach, and where the result begins."""
+
+    stride: Ints
+    taps: Ints
+    dilation: Ints
+    before: Ints
+    after: Ints
+    starts: Ints
+
+    @classmethod
+    def of(cls, windows: Windows, more: Ints) -> _Phases | None:
+        """None where both stride and dilation are more than 1, or sizes are not known."""
+        found: list[tuple[int, ...]] = []
+        axes = zip(windows.kernel, windows.stride, windows.dilation, windows.before, windows.after)
+        for (k, step, apart_, before, after), extra in zip(axes, more):
+            if isinstance(k, Dim) or (step > 1 and apart_ > 1):
+                return None
+            taps = -(-k // step)
+            reach, end = apart_ * (taps - 1), apart_ * (k - 1) + 1 + extra - after
+            skipped = min(before // step, reach)
+            far = max(skipped, -(-end // step) - 1)
+            found.append((step, taps, apart_, reach - skipped, far, before - step * skipped))
+        return cls(*zip(*found))
+
+    def kernels(self, w: Any, groups: int) -> Any:
+        """[groups · out · phases, in per group, *taps], backwards."""
+        c, o, *kernel = dims_of(w)
+        axes = len(kernel)
+        rest = [t * s - k for t, s, k in zip(self.taps, self.stride, kernel)]
+        whole = padded(w, (*[0] * axes, *rest), 0.0)
+        cut = [d for pair in zip(self.taps, self.stride) for d in pair]
+        many = ops.reshape(whole, dims=(groups, c // groups, o, *cut))
+        perm = (0, 2, *range(4, 3 + 2 * axes, 2), 1, *range(3, 3 + 2 * axes, 2))
+        flat = (groups * o * product(self.stride), c // groups, *self.taps)
+        kernels = ops.reshape(ops.transpose(many, perm=perm), dims=flat)
+        return ops.flip(kernels, axes=tuple(range(2, 2 + axes)))
+
+    def summed(self, x: Any, kernels: Any, groups: int) -> Any:
+        """The phases as channels. Where there are more taps than elements, the elements are the
+        kernel and the taps the image: a product of the two is the same either way."""
+        padding = (*self.before, *self.after)
+        image = [n for n in dims_of(x)[2:] if not isinstance(n, Dim)]
+        if len(image) < len(self.taps) or not self._is_larger(image, groups):
+            return ops.conv(x, kernels, padding=padding, dilation=self.dilation, groups=groups)
+        # y[q] = Σ_v k[v] · x[q + v - before], and Σ_i x[i] · k[i - q + before] for all i
+        axes = tuple(range(2, 2 + len(image)))
+        counts = [n + b + a - t + 1
+                  for n, b, a, t in zip(image, self.before, self.after, self.taps)]  # fmt: skip
+        low = [c - 1 - b for c, b in zip(counts, self.before)]
+        high = [n + b - t for n, b, t in zip(image, self.before, self.taps)]
+        turned = _bordered(kernels, low, high)
+        made = ops.conv(turned, x)
+        swapped = ops.flip(made, axes=axes)
+        return ops.transpose(swapped, perm=(1, 0, *axes))
+
+    def _is_larger(self, image: Sequence[int], groups: int) -> bool:
+        if groups != 1 or max(self.dilation) > 1:
+            return False
+        return min(image) > 0 and prod(self.taps) > 4 * prod(image)
+
+    def joined(self, made: Any) -> Any:
+        """[batch, channels · phases, *q] as [batch, channels, *(q · stride + phase)]."""
+        if max(self.stride) == 1:
+            return made
+        n, channels, *places = dims_of(made)
+        axes = len(places)
+        kept = channels // product(self.stride)
+        cut = ops.reshape(made, dims=(n, kept, *self.stride, *places))
+        pairs = [a for j in range(axes) for a in (2 + axes + j, 2 + j)]
+        sizes = [q * s for q, s in zip(places, self.stride)]
+        return ops.reshape(ops.transpose(cut, perm=(0, 1, *pairs)), dims=(n, kept, *sizes))
+
+
+def _bordered(x: Any, low: Sequence[int], high: Sequence[int]) -> Any:
+    """More zeros before and after the image, or less of it where a number is negative."""
+    wide = padded(x, (*(max(0, b) for b in low), *(max(0, a) for a in high)), 0.0)
+    sizes = [n + b + a for n, b, a in zip(dims_of(x)[2:], low, high)]
+    return cropped(wide, tuple(max(0, -b) for b in low), sizes)
+
+
+def _set_apart(x: Any, w: Any, windows: Windows, groups: int, more: Ints) -> Any:
     """A convolution of the elements set apart by zeros, with the kernel backwards."""
     (c, o, *kernel), image = dims_of(w), dims_of(x)[2:]
-    axes, windows = len(kernel), Windows(tuple(kernel), **geometry)
+    axes = len(kernel)
     edges = [s - 1 for s in windows.spans]
-    far = [e + m for e, m in zip(edges, output_padding)]
+    far = [e + m for e, m in zip(edges, more)]
     wide = padded(apart(x, windows.stride), (*edges, *far), 0.0)
     swapped = ops.transpose(
         ops.reshape(w, dims=(groups, c // groups, o, *kernel)),
@@ -209,8 +311,7 @@ def _(
     kernels = ops.reshape(swapped, dims=(groups * o, c // groups, *kernel))
     kernels = ops.flip(kernels, axes=tuple(range(2, 2 + axes)))
     made = ops.conv(wide, kernels, dilation=windows.dilation, groups=groups)
-    made = cropped(made, windows.before, _transposed(windows, image, output_padding))
-    return _spelled_plus(made, bias)
+    return cropped(made, windows.before, _transposed(windows, image, more))
 
 
 @conv_transpose.sample

@@ -10,17 +10,24 @@ for. All values keep their meaning and their shape.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rlx import ops
+from rlx.cost.target import Target
 from rlx.dim import is_static, product
+from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
 from rlx.op import Kind
 from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
+from rlx.plan.phases import is_view_kind
 from rlx.shape import Shape
 
 CONVOLUTIONS = frozenset({"conv", "conv_transpose", "fused_conv_bias_act"})
-FOLLOWERS = frozenset({"max_pool", "avg_pool", "lp_pool", "resize", "concat", "pad", "batch_norm"})
-"""Ops that do the same to all channels, or to each by itself."""
+FOLLOWERS = frozenset({
+    "max_pool", "avg_pool", "lp_pool", "resize", "concat", "pad", "batch_norm", "reshape",
+})  # fmt: skip
+"""Ops that do the same to all channels, or to each by itself, or write elements down anew."""
 LEAST_CHANNELS = 8
 """For fewer the lanes go along the image."""
 
@@ -29,11 +36,11 @@ def lay_out(graph: Graph, ctx: Context) -> Graph:
     """The graph with its images laid out as the target's kernels want them."""
     if not ctx.target.wants_channels_last:
         return graph
-    return with_bodies(graph, _laid_out)
+    return with_bodies(graph, lambda each: _laid_out(each, ctx))
 
 
-def _laid_out(graph: Graph) -> Graph:
-    chosen = _chosen(graph)
+def _laid_out(graph: Graph, ctx: Context) -> Graph:
+    chosen = _chosen(graph, ctx)
     if not chosen:
         return graph
 
@@ -48,15 +55,43 @@ def _laid_out(graph: Graph) -> Graph:
     return graph.rebuild(make)
 
 
-def _chosen(graph: Graph) -> set[Node]:
+def _chosen(graph: Graph, ctx: Context) -> set[Node]:
     """The kernels that are to write their channels side by side."""
     chosen: set[Node] = set()
+    places: dict[Node, Layout] = {}
     kept = set(graph.outputs)
     kept |= {n.inputs[0] for n in kept if n.op == "item"}
     for node in graph.order():
-        if node not in kept and _is_image(node) and (_convolves(node) or _follows(node, chosen)):
+        view = _view(node, places, ctx.target)
+        if view is not None:
+            places[node] = view
+        elif node.op == "item" and node.inputs[0] in chosen:
+            places[node] = _last(node.shape)
+        elif node not in kept and _is_image(node) and _why(node, places):
             chosen.add(node)
+            places |= {} if node.has_items else {node: _last(node.shape)}
     return chosen
+
+
+def _why(node: Node, places: Mapping[Node, Layout]) -> str | None:
+    """Why a kernel is to write its channels side by side; None if it is not."""
+    if _convolves(node):
+        return "a convolution sums over channels: side by side they are lanes"
+    return "it does to images what they are laid out for" if _follows(node, places) else None
+
+
+def _view(node: Node, places: Mapping[Node, Layout], target: Target) -> Layout | None:
+    """Where it lies, if it is another's in place."""
+    if node.op == "item" or not is_view_kind(node):
+        return None
+    base = node.inputs[0]
+    return target.view(node, places.get(base) or Layout.contiguous(base.shape.dims))
+
+
+def _last(shape: Shape) -> Layout:
+    rank = shape.rank
+    plain = Layout.contiguous([shape.dims[i] for i in (0, *range(2, rank), 1)])
+    return plain.permuted((0, rank - 1, *range(1, rank - 1)))
 
 
 def _is_image(node: Node) -> bool:
@@ -82,12 +117,17 @@ def _is_wide(conv: Node) -> bool:
     return is_static(channels) and channels // groups >= LEAST_CHANNELS
 
 
-def _follows(node: Node, chosen: set[Node]) -> bool:
+def _follows(node: Node, places: Mapping[Node, Layout]) -> bool:
     """Is it work by element, by window or by channel on images that are laid out so?"""
     if not all(_is_by_channel(n) for n in _within(node)):
         return False
-    roots = [_root(i) for i in node.inputs if i.shape.rank == node.shapes[0].rank]
-    return any(r in chosen for r in roots)
+    images = [i for i in node.inputs if i in places and (
+        node.op == "reshape" or i.shape.rank == node.shapes[0].rank)]  # fmt: skip
+    return any(_is_last(places[i], i.shape) for i in images)
+
+
+def _is_last(layout: Layout, shape: Shape) -> bool:
+    return _has_channels(shape) and layout.strides[1] == 1
 
 
 def _is_by_channel(node: Node) -> bool:
@@ -99,10 +139,6 @@ def _is_by_channel(node: Node) -> bool:
 def _is_by_itself(conv: Node) -> bool:
     """Has every channel a kernel of its own?"""
     return conv.attrs["groups"] == conv.inputs[0].shape.dims[1] == conv.shape.dims[1]
-
-
-def _root(node: Node) -> Node:
-    return node.inputs[0] if node.op == "item" else node
 
 
 def _within(node: Node) -> list[Node]:
