@@ -13,7 +13,7 @@ import numpy as np
 from rlx.cli.options import pairs, sizes_of
 from rlx.dim import Dim, evaluate, symbols_of
 from rlx.dtype import DType
-from rlx.errors import Error
+from rlx.errors import Error, OutOfMemoryError
 from rlx.op import Array
 from rlx.representative import TYPICAL, representative
 from rlx.shape import Shape
@@ -75,7 +75,12 @@ def random_inputs(
 ) -> dict[str, Array]:
     """An array for each input, of these sizes of named dims; `typical` is that of others."""
     rng = np.random.default_rng(seed)
-    return {n: _random(n, shape, sizes, typical, rng) for n, shape in declared.items()}
+    try:
+        return {n: _random(n, shape, sizes, typical, rng) for n, shape in declared.items()}
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"random inputs do not fit: {error}. Give smaller sizes: --dim NAME=SIZE"
+        ) from None
 
 
 def loaded(path: str) -> Array:
