@@ -208,3 +208,17 @@ def test_the_summary_counts_what_the_clock_confirms() -> None:
     assert "4 measured (1 refusals), 2 confirmed, 1 refuted, 1 within the noise" in text
     assert "2 of 3 of the right sign" in text
     assert "median predicted/measured 0.50" in text
+
+
+def test_a_measured_report_holds_times_and_is_else_the_same(exe: Executable) -> None:
+    plain = exe.explain()
+    made = exe.explain([data(64)], measure=True, seconds=0, most=3)
+    assert made.without_timings() == plain.without_timings()
+    per_call = [k for k in made.kernels if k.phase != "prologue"]
+    assert all(k.measured and k.measured["label"] for k in per_call)
+    turned = [d for d in made.decisions if d.measured]
+    for d in turned:
+        assert d.measured
+        assert d.measured["low_ns"] <= d.measured["measured_ns"] <= d.measured["high_ns"]
+    assert "gate:" in made.timings["gate"]
+    assert type(made).from_json(made.to_json()) == made

@@ -17,9 +17,13 @@ import numpy as np
 
 from rlx.cost.decision import Decision
 from rlx.errors import Error
-from rlx.explain.pricing import Prices
+from rlx.explain.pricing import Prices, key_of
+from rlx.ir.mir import Node
 from rlx.op import Array
 from rlx.pipeline import CompilePipeline, CompileResult
+from rlx.plan.choices import SPLIT
+from rlx.plan.planner import plan_choices
+from rlx.rules.engine import Fired
 
 if TYPE_CHECKING:
     from rlx.cost.calibrate import Progress
@@ -146,14 +150,32 @@ class Candidate:
 
 def classes(decisions: Iterable[Decision]) -> list[tuple[Decision, ...]]:
     """Decisions that can be turned around, those alike together: the same change to the same ops
-    that saves the same."""
+    that saves the same; and all uses of one rule."""
     found: dict[object, list[Decision]] = {}
     for d in decisions:
         if d.is_reversible:
-            ops = tuple(w.split(" at ")[0] for w in d.where)
+            ops = () if d.kind == "rule" else tuple(w.split(" ")[0] for w in d.where)
             figures = round(d.predicted_ns), d.bytes_saved, d.launches_saved
             found.setdefault((d.what, d.verdict, ops, figures), []).append(d)
     return [tuple(each) for each in found.values()]
+
+
+def decisions_of(
+    exe: Executable, splits: Mapping[Node, bool], gains: Mapping[Node, float]
+) -> list[Decision]:
+    """What the passes decided, what the plan chose, and every rule that fired. Of every step whose
+    work can be shared out: is it, and what does that gain?"""
+    result = exe.result
+    told = list(result.decisions)
+    for choice in plan_choices(result.lir, result.options):
+        made, node = choice.decision, choice.node
+        if made.what != SPLIT:
+            told.append(made)
+        elif node in splits:
+            told.append(replace(made, verdict=splits[node], predicted_ns=gains[node]))
+    fired = [e for e in result.rewrites if isinstance(e, Fired)]
+    told += [Decision(e.id, e.rule, (e.before,), True, e.identity, kind="rule") for e in fired]
+    return list({d.id: d for d in told}.values())
 
 
 class Bench:
@@ -168,13 +190,16 @@ class Bench:
         self.exe, self._model = exe, getattr(exe.source, "graph", exe.source)
         self.arrays, self.sizes = exe.arrays(inputs), exe.sizes(inputs)
         self.target, self.prices = exe.lir.target, Prices.of(exe)
-        self.base_ns = self.prices.plan_ns(exe.lir, self.sizes)
+        self.splits = exe.splits(self.sizes)
+        self.known = {key_of(node): is_split for node, is_split in self.splits.items()}
+        self.base_ns = self.prices.plan_ns(exe.lir, self.sizes, self.known)
 
     def candidates(self, progress: Progress) -> tuple[list[Candidate], list[Skipped]]:
         """Every class that can be turned around, with its predicted effect; the largest first."""
         found: list[Candidate] = []
         skipped: list[Skipped] = []
-        every = classes(self.exe.decisions)
+        gains = self.prices.gains_of_splitting(self.splits, self.sizes)
+        every = classes(decisions_of(self.exe, self.splits, gains))
         for i, members in enumerate(every):
             progress(i, len(every), f"planning without {members[0].what}")
             try:
@@ -190,7 +215,7 @@ class Bench:
         except Error:
             members = members[:1]
             lir = self._compiled(members).lir
-        return Candidate(members, self.prices.plan_ns(lir, self.sizes) - self.base_ns)
+        return Candidate(members, self.prices.plan_ns(lir, self.sizes, self.known) - self.base_ns)
 
     def _compiled(self, members: Sequence[Decision]) -> CompileResult:
         options = self.exe.result.options

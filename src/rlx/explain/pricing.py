@@ -7,7 +7,7 @@ workers instead of one's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,14 @@ from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Node
+from rlx.op import Kind
 
 if TYPE_CHECKING:
     from rlx.runtime.executable import Executable
+
+
+PRODUCTS = ("matmul", "conv", "fused_matmul_bias_act", "fused_conv_bias_act")
+"""Ops that read their second operand in panels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +47,23 @@ class Prices:
         handout = numbers.handout_ns if numbers else HANDOUT_NS
         return cls(one, target, threads, handout)
 
-    def plan_ns(self, lir: LirModule, sizes: Mapping[str, int]) -> float:
-        """What a call should take."""
-        terms = Terms(self.all, sizes=sizes)
+    def plan_ns(
+        self, lir: LirModule, sizes: Mapping[str, int], splits: Mapping[str, bool] | None = None
+    ) -> float:
+        """What a call should take. `splits` are kernels that are known to be shared out, or not."""
+        terms, known = Terms(self.all, sizes=sizes), splits or {}
         kernels = [n for n in lir.plan.schedule if lir.plan.phases[n] is not Phase.PROLOGUE]
-        return sum(self.kernel_ns(n, terms, lir.split.get(n)) for n in kernels)
+        forced = {n: lir.split.get(n, known.get(key_of(n))) for n in kernels}
+        return sum(
+            self.kernel_ns(n, terms, forced[n], packed_bytes(n, terms, lir.plan.phases))
+            for n in kernels
+        )
 
-    def kernel_ns(self, node: Node, terms: Terms, is_split: bool | None = None) -> float:
-        """What one kernel should take; by itself it is split where it is long enough."""
-        near = terms.compute([node]).working_set_bytes
+    def kernel_ns(
+        self, node: Node, terms: Terms, is_split: bool | None = None, packed: int = 0
+    ) -> float:
+        """What one kernel should take; by itself it is split where it is long enough. `packed` are
+        bytes that it moves beside its operands and results."""
         traffic, flops = terms.kernel(node).device_traffic_bytes, terms.flops_of(node)
         if is_split is None:
             is_split = nanoseconds(flops, traffic) >= SPLIT_NS  # pyright: ignore[reportOperatorIssue]
@@ -59,9 +72,41 @@ class Prices:
         return (
             rates.gate.dispatch_ns
             + self.handout_ns * is_shared
-            + traffic / rates.memory_gb_s(near)
+            + (traffic + packed) / rates.memory_gb_s(traffic)
             + flops / rates.gflops(node.shapes[0].dtype)
         )
+
+    def gains_of_splitting(
+        self, nodes: Iterable[Node], sizes: Mapping[str, int]
+    ) -> dict[Node, float]:
+        """What sharing each kernel's work out should save, where it is possible."""
+        terms = Terms(self.all, sizes=sizes)
+        return {
+            n: self.kernel_ns(n, terms, is_split=False) - self.kernel_ns(n, terms, is_split=True)
+            for n in nodes
+        }
+
+
+def packed_bytes(node: Node, terms: Terms, phases: Mapping[Node, Phase]) -> int:
+    """What a product reads and writes to lay its right operand out in panels. Those of weights are
+    made when they are set; an operand of the call is laid out on every call."""
+    body = node.attrs.get("body")
+    inside = {n: node.inputs[i] for i, n in enumerate(body.inputs)} if body else {}
+    total = 0
+    for product in body.order() if body else (node,):
+        if product.op in PRODUCTS:
+            right = product.inputs[1]
+            while body and right.inputs and right.decl.kind is Kind.MOVEMENT:
+                right = right.inputs[0]
+            given = inside.get(right, right)
+            if given.op == "input" or phases.get(given, Phase.STEADY_STATE) > Phase.PROLOGUE:
+                total += 2 * terms.bytes_of(product.inputs[1].shape)
+    return total
+
+
+def key_of(node: Node) -> str:
+    """What tells a kernel from the others of a plan, and is the same in another plan."""
+    return f"{node.op} {node.label} {node.shape}"
 
 
 def _shared_evenly(target: Target, threads: int) -> Target:

@@ -22,8 +22,8 @@ from rlx.shape import Shape
 if TYPE_CHECKING:
     import os
 
-    from rlx.cost.decision import Decision
     from rlx.cost.calibrate import Numbers, Progress
+    from rlx.cost.decision import Decision
     from rlx.cost.gate import GraphIoProfile
     from rlx.explain.kernels import KernelTimes
     from rlx.explain.measure import Measurement
@@ -135,9 +135,22 @@ class Executable:
         bound = self.lir.plan.bind(sizes)
         return MemoryNeed(bound.arena_bytes, bound.weight_bytes)
 
-    def explain(self) -> Report:
+    def explain(
+        self,
+        inputs: Inputs | None = None,
+        *,
+        measure: bool = False,
+        most: int = 40,
+        seconds: float = 1.0,
+        progress: Progress | None = None,
+    ) -> Report:
         """Every decision: what, where, verdict, why, and the predicted saving. Print it, or take
-        its JSON."""
+        its JSON. With `measure`, kernels are timed on `inputs`, or on made-up ones, and decisions
+        are turned around and timed, as `measure` does."""
+        if measure:
+            from rlx.explain.measured import measured_report
+
+            return measured_report(self, inputs, most=most, seconds=seconds, progress=progress)
         from rlx.explain.build import report_of
 
         return report_of(self.result)

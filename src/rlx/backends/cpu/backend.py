@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from rlx.cost.target import KernelLimit, Target
 from rlx.dtype import DType
 from rlx.errors import Error, UnsupportedError
 from rlx.ir.lir import LirModule
+from rlx.ir.mir import Node
 from rlx.runtime.cache import Cache
 from rlx.runtime.interface import Interface
 from rlx.runtime.sections import Bytes, Sections
@@ -124,6 +126,12 @@ class CpuBackend:
         _require_llvm("timing kernels")
 
         return TimedProgram(lir, isa(self.variant), self.num_threads, support(self._support))
+
+    def splits(self, lir: LirModule, sizes: Mapping[str, int]) -> dict[Node, bool]:
+        """Step → is its work shared out between workers, at these sizes?"""
+        from rlx.backends.cpu.shares import splits
+
+        return splits(lir, isa(self.variant), sizes)
 
     def _support(self) -> Blob:
         return cached_blob(support_key(), compiled_support, self.cache)
