@@ -185,8 +185,10 @@ def _moved(
 
 
 def _signs(sign: float, dims: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """One direction for all, or each its own at random."""
-    return np.full(dims, sign) if sign else rng.choice((-1.0, 1.0), dims)
+    """One direction for all, or each its own at random, of sizes that cancel nowhere."""
+    if sign:
+        return np.full(dims, sign)
+    return rng.choice((-1.0, 1.0), dims) * rng.uniform(0.5, 1.0, dims)
 
 
 def _terms(
