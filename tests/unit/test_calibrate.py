@@ -22,7 +22,7 @@ from rlx.shape import Shape
 
 LEVELS = (CacheLevel(48 << 10, 300.0), CacheLevel(2 << 20, 150.0))
 RATES = {DType.F32: 111.0, DType.F64: 55.0}
-NUMBERS = tuple(Numbers(n, 9.0, 500.0, 700.0, LEVELS, 33.0, 12.0, RATES) for n in (1, 2))
+NUMBERS = tuple(Numbers(n, 9.0, 500.0, 700.0, LEVELS, 33.0, 12.0, 5.0, RATES) for n in (1, 2))
 
 
 def isa_name() -> str:

@@ -25,9 +25,11 @@ from rlx.errors import Error, UnsupportedError
 if TYPE_CHECKING:
     from rlx.runtime.cache import Cache, CacheLike
 
-FORMAT = 2
+FORMAT = 3
 HANDOUT_NS = 5_000.0
 """Where it was not measured: waking workers takes about as long."""
+TURNED_GB_S = 10.0
+"""Where it was not measured: a vector's numbers come from as many lines."""
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and what comes next."""
 
@@ -48,6 +50,8 @@ class Numbers:
     memory_gb_s: float
     readback_gb_s: float
     """At which results reach memory that a caller gets."""
+    turned_gb_s: float
+    """At which a matrix is copied with its axes exchanged, read and written."""
     gflops: Mapping[DType, float]
 
     def applied(self, target: Target) -> Target:
@@ -79,6 +83,7 @@ class Numbers:
             caches=caches,
             memory_gb_s=_rate(held["memory_gb_s"]),
             readback_gb_s=_rate(held["readback_gb_s"]),
+            turned_gb_s=_rate(held["turned_gb_s"]),
             gflops=gflops,
         )
 
@@ -207,5 +212,6 @@ def _numbers_text(n: Numbers) -> str:
     return (
         f"  {n.threads} thread{'s' * (n.threads > 1)}: a kernel {n.dispatch_ns:.0f} ns, "
         f"sharing it out {n.handout_ns:,.0f} ns, a call {n.roundtrip_ns:,.0f} ns; {caches}, "
-        f"memory {n.memory_gb_s:.0f} GB/s, results {n.readback_gb_s:.0f} GB/s; GFLOP/s: {rates}"
+        f"memory {n.memory_gb_s:.0f} GB/s, results {n.readback_gb_s:.0f}, "
+        f"axes exchanged {n.turned_gb_s:.0f}; GFLOP/s: {rates}"
     )

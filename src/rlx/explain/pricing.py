@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.task import SPLIT_NS, nanoseconds
-from rlx.cost.calibrate import HANDOUT_NS
+from rlx.cost.calibrate import HANDOUT_NS, TURNED_GB_S
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.ir.lir import LirModule, Phase
@@ -36,6 +36,8 @@ class Prices:
     threads: int
     handout_ns: float
     """What sharing a kernel's work out costs, on top of a launch."""
+    turned_gb_s: tuple[float, float] = (TURNED_GB_S, TURNED_GB_S)
+    """At which one worker, and all of them, copy with axes exchanged."""
 
     @classmethod
     def of(cls, exe: Executable) -> Prices:
@@ -45,7 +47,8 @@ class Prices:
         numbers, alone = exe.numbers(threads), exe.numbers(1)
         one = alone.applied(target) if alone else _shared_evenly(target, threads)
         handout = numbers.handout_ns if numbers else HANDOUT_NS
-        return cls(one, target, threads, handout)
+        rates = [n.turned_gb_s if n else TURNED_GB_S for n in (alone, numbers)]
+        return cls(one, target, threads, handout, (rates[0], rates[1]))
 
     def plan_ns(
         self, lir: LirModule, sizes: Mapping[str, int], splits: Mapping[str, bool] | None = None
@@ -69,10 +72,13 @@ class Prices:
             is_split = nanoseconds(flops, traffic) >= SPLIT_NS  # pyright: ignore[reportOperatorIssue]
         is_shared = is_split and self.threads > 1
         rates = self.all if is_shared else self.one
+        gb_s = rates.memory_gb_s(traffic)
+        if node.op == "transpose":
+            gb_s = min(gb_s, self.turned_gb_s[is_shared])
         return (
             rates.gate.dispatch_ns
             + self.handout_ns * is_shared
-            + (traffic + packed) / rates.memory_gb_s(traffic)
+            + (traffic + packed) / gb_s
             + flops / rates.gflops(node.shapes[0].dtype)
         )
 

@@ -24,6 +24,8 @@ from rlx.cost.target import CacheLevel
 from rlx.dtype import DType
 from rlx.errors import Error
 from rlx.ir.mir import Graph
+from rlx.passes.options import FusionOptions
+from rlx.runtime.session import Session
 from rlx.shape import Shape
 
 SECONDS = 0.25
@@ -35,6 +37,8 @@ CHAINS = 12
 STEPS = 1 << 16
 SHARED_BYTES = 2 * SPLIT_NS * BYTES_PER_NS
 """What a kernel touches whose work is shared out, and that is soon done."""
+TURNED = (512, 784)
+"""A matrix as images have them: channels by pixels."""
 _FALLBACK = ((1, 32 << 10), (2, 1 << 20), (3, 32 << 20))
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -43,7 +47,7 @@ def measure(isa: Isa, threads: Iterable[int], progress: Progress) -> tuple[Numbe
     """The numbers for each count of threads."""
     counts = list(dict.fromkeys(threads))
     levels = cache_sizes()
-    steps = _Steps(progress, len(counts) * (len(levels) + 6))
+    steps = _Steps(progress, len(counts) * (len(levels) + 7))
     loops = _Loops(isa)
     return tuple(_numbers(n, levels, loops, steps) for n in counts)
 
@@ -91,6 +95,8 @@ def _numbers(threads: int, levels: tuple[int, ...], loops: _Loops, steps: _Steps
     memory = _bandwidth(4 * levels[-1], threads, roundtrip, dispatch, handout)
     steps.next(f"results, {who}")
     readback = _readback(16 << 20, threads)
+    steps.next(f"exchanged axes, {who}")
+    turned = _turned(threads)
     rates: dict[DType, float] = {}
     for dtype in (DType.F32, DType.F64):
         steps.next(f"arithmetic in {dtype.value}, {who}")
@@ -98,7 +104,9 @@ def _numbers(threads: int, levels: tuple[int, ...], loops: _Loops, steps: _Steps
     single, double = rates[DType.F32], rates[DType.F64]
     # Halves are computed in f32; a complex product is four real ones, which its flops count.
     rates |= {DType.F16: single, DType.BF16: single, DType.C64: single, DType.C128: double}
-    return Numbers(threads, dispatch, roundtrip, handout, tuple(caches), memory, readback, rates)
+    return Numbers(
+        threads, dispatch, roundtrip, handout, tuple(caches), memory, readback, turned, rates
+    )
 
 
 # -- kernels ---------------------------------------------------------------------------------------
@@ -137,11 +145,19 @@ def _readback(size: int, threads: int) -> float:
     return size / _least(_call(1, size // 4, threads))
 
 
+def _turned(threads: int) -> float:
+    """Bytes per nanosecond of a matrix that is copied with its axes exchanged."""
+    rows, columns = TURNED
+    graph = Graph("calibration")
+    x = graph.input("x", Shape([rows, columns]))
+    graph.set_outputs([graph.transpose(x, perm=(1, 0))])
+    x = np.ones((rows, columns), np.float32)
+    exe = Session("cpu", threads=threads, cache=False).compile(graph)
+    return 8 * rows * columns / _least(lambda: exe(x))
+
+
 def _call(kernels: int, elements: int, threads: int) -> Callable[[], Any]:
     """A call of a chain of so many kernels."""
-    from rlx.passes.options import FusionOptions
-    from rlx.runtime.session import Session
-
     graph = Graph("calibration")
     a, b, y = (graph.input(name, Shape([elements])) for name in "aby")
     for number in range(kernels):

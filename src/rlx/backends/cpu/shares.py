@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.routine import Routines
 from rlx.backends.cpu.task import Machine, Recipe
-from rlx.dim import evaluate
+from rlx.dim import DimLike, evaluate
+from rlx.extent import ceiling
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
 
@@ -20,7 +21,12 @@ def splits(lir: LirModule, isa: Isa, sizes: Mapping[str, int]) -> dict[Node, boo
     found: dict[Node, bool] = {}
     for work in main.calls:
         if isinstance(work.way, Recipe):
-            tasks = [(evaluate(t.units, sizes), evaluate(t.grain, sizes)) for t in work.way.tasks]
+            tasks = [(_at(t.units, sizes), _at(t.grain, sizes)) for t in work.way.tasks]
             if any(units > 1 for units, _ in tasks):
                 found[work.node] = any(grain < units for units, grain in tasks)
     return found
+
+
+def _at(dim: DimLike, sizes: Mapping[str, int]) -> int:
+    """The value of a dim; what is measured in a call counts as the most it can be."""
+    return evaluate(ceiling(dim), sizes)
