@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx import ops
+from rlx.dim import provably_le
 from rlx.draw import Draw
 from rlx.dtype import DType
 from rlx.ir.mir import Graph, Node
@@ -115,20 +116,98 @@ def power_of_frames(z: Node, uses: Uses) -> Any:
     return no(_SHARED) if uses(z) > 1 else ops.power_frames(*z.inputs, **z.attrs)
 
 
+def _spell_parts(draw: Draw) -> Node:
+    z = _draw_stft(draw)
+    parts = ops.view_as_real(z)
+    cut = _drawn_cut(draw, parts, z.rank - 2, z.rank - 1) if draw.coin() else parts
+    return ops.sum(ops.square(cut), axes=(z.rank,))
+
+
 @rule(
-    lambda z, a: ops.sum(ops.square(ops.view_as_real(z)), axes=a),
-    sample=lambda draw: ops.sum(
-        ops.square(ops.view_as_real(z := _draw_stft(draw))), axes=(z.rank,)
-    ),
+    lambda y, a: ops.sum(ops.square(y), axes=a),
+    sample=_spell_parts,
     slack=2.0,
     domain="plain",
     why="a sum of two squares may be rounded once more",
 )
-def squares_of_parts(z: Node, a: tuple[int, ...], node: Node) -> Any:
+def squares_of_parts(y: Node, a: tuple[int, ...], node: Node) -> Any:
     """The sum of the squares of both parts is the squared magnitude."""
-    if a != (z.rank,) or node.attrs["keepdims"]:
+    parts = y.inputs[0] if _is_cut(y) else y
+    if parts.op != "view_as_real" or a != (parts.rank - 1,) or node.attrs["keepdims"]:
         return None
-    return ops.complex_norm_sq(z)
+    z = parts.inputs[0]
+    return ops.complex_norm_sq(z if y is parts else _cut_alike(y, z))
+
+
+# -- some of the frames ---------------------------------------------------------------------------
+
+
+def _is_cut(node: Node) -> bool:
+    """Is it a part of its operand with the last axis whole?"""
+    if node.op not in ("narrow", "slice"):
+        return False
+    is_whole = node.shape.dims[-1] == node.inputs[0].shape.dims[-1]
+    return is_whole and (node.op == "narrow" or node.attrs["steps"][-1] == 1)
+
+
+def _cut_alike(cut: Node, x: Node) -> Node:
+    """The same part of what differs in its last axis alone, which is whole, or has it not."""
+    if cut.op == "narrow":
+        return ops.narrow(x, **cut.attrs)
+    kept = {k: cut.attrs[k][: cut.rank - 1] for k in ("starts", "stops", "steps")}
+    whole = {"starts": (0,), "stops": (x.shape.dims[-1],), "steps": (1,)}
+    return ops.slice(x, **{k: (*v, *whole[k])[: x.rank] for k, v in kept.items()})
+
+
+def _drawn_cut(draw: Draw, x: Node, *axes: int) -> Node:
+    """Some of the places along an axis, spelled either way."""
+    axis = draw.choice(axes)
+    size, start = int(x.shape.dims[axis]), draw.integer(0, 1)
+    if draw.coin():
+        return ops.narrow(x, axis=axis, start=start, length=size - start)
+    bounds = [(start, size) if i == axis else (0, int(d)) for i, d in enumerate(x.shape.dims)]
+    steps = [draw.integer(1, 2) if i == axis else 1 for i in range(x.rank)]
+    return ops.slice(x, starts=[a for a, _ in bounds], stops=[b for _, b in bounds], steps=steps)
+
+
+@rule(
+    lambda y: ops.complex_norm_sq(y),
+    sample=lambda draw: ops.complex_norm_sq(_drawn_cut(draw, z := _draw_stft(draw), z.rank - 2)),
+)
+def power_of_some_frames(y: Node, uses: Uses) -> Any:
+    """The power of some of the frames is some of the power of all, where all are transformed."""
+    if not _is_cut(y) or y.inputs[0].op != "stft":
+        return None
+    if uses(y) > 1 or uses(y.inputs[0]) > 1:
+        return no(_SHARED)
+    return _cut_alike(y, ops.complex_norm_sq(y.inputs[0]))
+
+
+def _spell_some_bands(draw: Draw) -> Node:
+    power = _power(draw)
+    p = _drawn_cut(draw, power, power.rank - 2)
+    dims = (p.shape.dims[-1], draw.size(1))
+    return ops.matmul(p, p.graph.input("f", Shape(dims, p.dtype)))
+
+
+@rule(
+    lambda y, f: ops.matmul(y, f),
+    sample=_spell_some_bands,
+    slack=4.0,
+    domain="plain",
+    why="products of other sizes may be summed in another order",
+)
+def bands_of_some_frames(y: Node, f: Node, uses: Uses) -> Any:
+    """Bands of nearly all frames are nearly all bands: what is left out is less than what writing
+    the power of all frames would take."""
+    if not _is_cut(y) or y.inputs[0].op != "power_frames" or f.rank != 2:
+        return None
+    kept, whole = y.shape.num_elements, y.inputs[0].shape.num_elements
+    if not provably_le(whole * 7, kept * 8):
+        return no("it would multiply frames that are left out")
+    if uses(y) > 1 or uses(y.inputs[0]) > 1:
+        return no(_SHARED)
+    return _cut_alike(y, ops.matmul(y.inputs[0], f))
 
 
 # -- sums of power --------------------------------------------------------------------------------
