@@ -156,15 +156,15 @@ class CompilePipeline:
         context = Context.of(self.target, self.options)
         clock = _Clock()
         graph = fused(given, context, clock)
+        final = lay_out(graph, context)
         unused = context.log.unused_force
         _require_known(module.name, [k for k in unused if not names_plan(k)])
         report = FusionReport.analyze(module.graph, graph, context.log.decisions)
         if self.assert_fusion_clean and not report.is_clean:
             raise Error(f"{module.name}: fusion is not clean.\n{report}")
         clock.lap("report", len(graph.nodes))
-        graph = lay_out(graph, context)
-        lir = _planned(graph, self.target, self.options, self.alignment)
-        clock.lap("plan", len(graph.nodes))
+        lir = _planned(final, self.target, self.options, self.alignment)
+        clock.lap("plan", len(final.nodes))
         if named := [k for k in unused if names_plan(k)]:
             found = [c.decision for c in plan_choices(lir, self.options)]
             reversible = {d.id for d in found if d.is_reversible}
@@ -186,6 +186,11 @@ def fused(graph: Graph, context: Context, clock: _Clock | None = None) -> Graph:
         if clock is not None:
             clock.lap(run.__name__, len(graph.nodes))
     return graph
+
+
+def optimised(graph: Graph, context: Context) -> Graph:
+    """The graph that is planned."""
+    return lay_out(fused(graph, context), context)
 
 
 class _Clock:

@@ -289,7 +289,9 @@ def test_firings_and_misses_are_recorded_with_where_they_come_from() -> None:
     line = absolute.origins[0]
     assert line.kind == "line"
     assert log == [
-        Fired("twice", "-(-x) = x.", f"neg at {line}", f"abs at {line}"),
+        Fired(
+            "twice", "-(-x) = x.", f"neg at {line}, layer second", f"abs at {line}, layer second"
+        ),
         Missed("declines", f"exp at {line}", "not today"),
     ]
     assert str(log[1]) == f"declines: not at exp at {line}: not today"

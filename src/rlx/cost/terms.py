@@ -15,7 +15,7 @@ from rlx.op import Kind
 from rlx.representative import typical_size
 from rlx.shape import Shape
 
-_READS_ROWS = frozenset({"embedding", "gather", "gather_nd", "take_along_axis"})
+READS_ROWS = frozenset({"embedding", "gather", "gather_nd", "take_along_axis"})
 """Ops that read of their first operand only as much as they write."""
 _FREE = GraphIoProfile()
 
@@ -171,7 +171,7 @@ class Terms:
 
     def _part(self, user: Node, operand: Node, layout: Layout | None) -> int:
         """The bytes of `operand` that `user` reads, lying like `layout` if it is a view."""
-        if user.op in _READS_ROWS and operand is user.inputs[0]:
+        if user.op in READS_ROWS and operand is user.inputs[0]:
             return min(self.bytes_of(operand.shape), sum(map(self.bytes_of, user.shapes)))
         if layout is None or operand.op == "item":
             return sum(map(self.bytes_of, operand.shapes))

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rlx.cost.gate import FusionBenefit
-from rlx.cost.terms import Terms
+from rlx.cost.terms import READS_ROWS, Terms
 from rlx.dtype import DType
 from rlx.explain.report import Advice
 from rlx.ir.lir import Phase
-from rlx.ir.mir import Node, topological
+from rlx.ir.mir import Node, topological, users_of
+from rlx.passes.bodies import bodies_of
 from rlx.passes.reasons import HINTS, WAITS_FOR_ITSELF
 
 if TYPE_CHECKING:
@@ -68,10 +69,10 @@ def _dtypes(result: CompileResult, terms: Terms) -> Iterator[Advice]:
     for kernel in plan.schedule:
         if plan.phases[kernel] is Phase.PROLOGUE:
             continue
-        most = terms.kernel(kernel).device_traffic_bytes  # of a table only some rows are read
-        for weight in dict.fromkeys(plan.root(i) for i in kernel.inputs):
-            if _is_weight(weight, plan.phases):
-                read[weight] = max(read.get(weight, 0), min(most, terms.bytes_of(weight.shape)))
+        for i, operand in enumerate(kernel.inputs):
+            weight = plan.root(operand)
+            if _is_weight(weight, plan.phases) and not _is_table(kernel, i):
+                read[weight] = terms.bytes_of(weight.shape)
     by_dtype: dict[DType, int] = {}
     for node, size in read.items():
         by_dtype[node.shape.dtype] = by_dtype.get(node.shape.dtype, 0) + size
@@ -95,6 +96,15 @@ def _is_weight(node: Node, phases: Mapping[Node, Phase]) -> bool:
     if node.is_leaf:
         return node.op == "param"
     return phases[node] is Phase.PROLOGUE
+
+
+def _is_table(kernel: Node, number: int) -> bool:
+    """Does the kernel read only some rows of the operand?"""
+    if not bodies_of(kernel):
+        return kernel.op in READS_ROWS and number == 0
+    given = bodies_of(kernel)[0].inputs[number]
+    readers = users_of(bodies_of(kernel)[0].order())[given]
+    return bool(readers) and all(r.op in READS_ROWS and r.inputs[0] is given for r in readers)
 
 
 def _dims(result: CompileResult) -> Iterator[Advice]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from rlx.cost.decision import Candidate
 from rlx.cost.gate import fusion_benefit
@@ -25,6 +26,21 @@ def accepts(match: Match, facts: Facts, ctx: Context) -> bool:
             match.what, match.removed, True, "moves a view, costs nothing"
         ).verdict
     return ctx.log.decide(candidate(match, drawn, facts, ctx)).verdict
+
+
+class Loss(TypedDict):
+    """What a fusion that failed would have saved at least."""
+
+    predicted_ns: float
+    bytes_saved: int
+    launches_saved: int
+
+
+def loss(node: Node, ctx: Context) -> Loss:
+    """Of a fusion into or out of `node` that failed: a launch, and a value written and read."""
+    size = 2 * sum(map(ctx.terms.bytes_of, node.shapes))
+    ns = ctx.gate.dispatch_ns + size / ctx.target.memory_gb_s(size)
+    return {"predicted_ns": ns, "bytes_saved": size, "launches_saved": 1}
 
 
 def candidate(match: Match, drawn: Graph, facts: Facts, ctx: Context) -> Candidate:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlx.ir.mir import Graph
-from rlx.passes.ask import accepts
+from rlx.passes.ask import accepts, loss
 from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
 from rlx.passes.facts import Facts
@@ -45,7 +45,7 @@ def _accepted(found: Iterable[Match | Miss], facts: Facts, ctx: Context) -> Iter
     taken: set[object] = set()
     for each in found:
         if isinstance(each, Miss):
-            ctx.log.refuse(each.what, (each.node,), each.reason)
+            ctx.log.note(each.what, each.node, False, each.reason, **loss(each.node, ctx))
         elif not taken.isdisjoint(each.removed):
             ctx.log.refuse(each.what, each.removed, SHARED_NODE, kind="kernel")
         elif accepts(each, facts, ctx):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from rlx.ir.mir import Graph, Node
 from rlx.op import Kind
 from rlx.passes import reasons
-from rlx.passes.ask import accepts
+from rlx.passes.ask import accepts, loss
 from rlx.passes.context import Context
 from rlx.passes.facts import Facts
 from rlx.passes.groups import Groups
@@ -92,7 +92,7 @@ class _Engine:
                 continue
             told.add(key)
             pair = self.facts.order[consumer], self.facts.order[producer]
-            self.ctx.log.refuse(WHAT, pair, reason)
+            self.ctx.log.note(WHAT, pair, False, reason, **loss(pair[1], self.ctx))
 
     def matches(self) -> Iterator[Match]:
         """Every group of two or more, in the order of its last node."""

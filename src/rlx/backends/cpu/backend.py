@@ -25,6 +25,7 @@ from rlx.runtime.sections import Bytes, Sections
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.timed import TimedProgram
+    from rlx.explain.build import StepFacts
 
 WHY_DENSE = (
     "the CPU backend has no factorisation kernels yet, and a lowering would not be one: "
@@ -33,7 +34,6 @@ WHY_DENSE = (
 REFUSED = ("qr", "svd", "eigh", "solve", "slogdet")
 COMPOSED = frozenset({
     "fused_attention_block", "log_mel", "welch_peaks", "lfilter", "sosfilt",
-    "selective_scan", "mamba2", "gated_delta_net", "linear_attention",
 })  # fmt: skip
 """Ops that the documented target claims and that are several kernels here: written out before
 fusion, their parts take part in it."""
@@ -126,6 +126,12 @@ class CpuBackend:
         _require_llvm("timing kernels")
 
         return TimedProgram(lir, isa(self.variant), self.num_threads, support(self._support))
+
+    def describe(self, lir: LirModule) -> dict[Node, StepFacts]:
+        """Step → how it runs, for `explain`."""
+        from rlx.backends.cpu.describe import describe
+
+        return describe(lir, isa(self.variant))
 
     def splits(self, lir: LirModule, sizes: Mapping[str, int]) -> dict[Node, bool]:
         """Step → is its work shared out between workers, at these sizes?"""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from rlx.backends.cpu import emit
 from rlx.backends.cpu.task import OUT_OF_RANGE, Buffer, Machine, Task, grain_of, nanoseconds
 from rlx.dim import DimLike
-from rlx.kernel.expr import Expr, Exprs, Kernel, Load, Store
-from rlx.kernel.schedule import COSTS, choose, scratch_bytes, sizes_of
+from rlx.kernel.expr import Axis, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.schedule import COSTS, Schedule, choose, scratch_bytes, sizes_of
 from rlx.kernel.spell import copied
 
 
@@ -36,7 +36,32 @@ def legal_task(
         grain_of(units, _nanoseconds(kernel)),
         scratch_bytes(schedule),
         (OUT_OF_RANGE,) * sum(isinstance(n, Load) and bool(n.args) for n in kernel.nodes),
+        _how(kernel, schedule),
     )
+
+
+def _how(kernel: Kernel, schedule: Schedule) -> str:
+    """The schedule in words."""
+    parts = [f"a loop nest over {_extents(schedule.order)}"]
+    if kernel.reduced:
+        parts.append(f"folds over {_extents(kernel.reduced)}")
+    if schedule.vector is None:
+        parts.append("no lanes")
+    else:
+        parts.append(f"lanes along the axis of {schedule.vector.extent}")
+    if schedule.tile is not None:
+        parts.append("squares turned in registers")
+    if schedule.keep:
+        parts.append(f"{len(schedule.keep)} row values kept between passes")
+    if schedule.rows:
+        parts.append("running values of folds kept as rows")
+    if schedule.streaming:
+        parts.append("stores go past the caches")
+    return ", ".join(parts)
+
+
+def _extents(axes: Sequence[Axis]) -> str:
+    return "×".join(str(a.extent) for a in axes) or "one point"
 
 
 def _nanoseconds(kernel: Kernel) -> DimLike:

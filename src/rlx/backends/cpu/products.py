@@ -122,19 +122,20 @@ class _Maker:
         tiling = tiling_of(contract, self.machine.isa, has_panels=has_panels)
         packed = [self._pack(contract, tiling, is_constant)] if has_panels else []
         source = emit_gemm(contract, tiling, self.machine.isa, self.name, factor)
-        self._add(source, contract, (*self.given, *made, *packed))
+        self._add(source, contract, (*self.given, *made, *packed), tiling)
 
     def _points(self, contract: Contract, made: Sequence[Buffer]) -> None:
         tiling = points_tiling(contract, self.machine.isa)
         packed = self._pack(contract, tiling, reads_only(contract.right, self.step.constants))
         source = emit_points(contract, tiling, self.machine.isa, self.name)
-        self._add(source, contract, (*self.given, *made, packed))
+        self._add(source, contract, (*self.given, *made, packed), tiling)
 
-    def _add(self, source: Source, contract: Contract, used: tuple[Buffer, ...]) -> None:
+    def _add(
+        self, source: Source, contract: Contract, used: tuple[Buffer, ...], tiling: Tiling
+    ) -> None:
         grain = grain_of(source.num_units, _nanoseconds(contract))
-        self.tasks.append(
-            Task(source.function, used, source.sizes, source.num_units, grain, source.scratch)
-        )
+        task = Task(source.function, used, source.sizes, source.num_units, grain, source.scratch)
+        self.tasks.append(replace(task, how=_how(contract, tiling)))
 
     def _with_left(self, contract: Contract) -> Contract:
         """The contraction with its left operand in memory, if one inner axis after the other is
@@ -218,6 +219,19 @@ class _Maker:
         self, kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], name: str
     ) -> None:
         self.tasks.append(loop_task(kernel, given, made, self.machine, name))
+
+
+def _how(contract: Contract, tiling: Tiling) -> str:
+    """The tiles in words."""
+    rows = max(tiling.rows)
+    outer = "×".join(str(a.extent) for a in contract.outer)
+    inner = "×".join(str(a.extent) for a in contract.inner)
+    right = "the right operand in panels" if tiling.has_panels else "the right operand where it is"
+    steps = len(contract.epilogue) - 1
+    after = f", {steps} steps on the sums before they are stored" if steps > 0 else ""
+    return (
+        f"a product of {outer} sums over {inner}, tiles of {rows}×{tiling.columns}, {right}{after}"
+    )
 
 
 def _is_simple(contract: Contract) -> bool:

@@ -93,6 +93,8 @@ class Task:
     scratch: DimLike = 0
     """Bytes for each worker alone, aligned to 64; not kept from part to part."""
     failures: tuple[str, ...] = (OUT_OF_RANGE,)
+    how: str = ""
+    """The schedule in words; nothing that is run depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
