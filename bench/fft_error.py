@@ -60,8 +60,8 @@ class Error:
 
 
 def rows_of(n: int) -> int:
-    """Of short transforms so many that chance does not decide whose error is less."""
-    return max(2, min(19, 40_000 // n)) + 4096 // n
+    """As many as give some thousand numbers, so that chance does not decide whose error is less."""
+    return (3 if n < 8192 else 1) + 4096 // n
 
 
 def points(op: str, n: int) -> Array:
