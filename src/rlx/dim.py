@@ -9,21 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, TypeAlias, TypeGuard
+from typing import TypeAlias, TypeGuard
 
+from rlx.atoms import Atom, Call, Monomial, Symbol, facts_of, term_text, times, without
 from rlx.errors import GraphError
-from rlx.intervals import (
-    Interval,
-    interval_call,
-    interval_product,
-    interval_scale,
-    interval_sum,
-    safe_div,
-    safe_mod,
-    whole,
-)
+from rlx.intervals import interval_scale, interval_sum, safe_div, safe_mod, whole
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 2000, 32, 2**127
@@ -32,65 +24,11 @@ MAX_CASES = 3
 """How many `max` and `min` of a size are looked at argument by argument."""
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A named size between `min` and `max`; no `max` means it is not bounded.
-
-    A measured one is found out while a graph runs; its `max` may be a formula over other sizes,
-    none of them measured.
-    """
-
-    name: str
-    min: int = 0
-    max: int | Dim | None = None
-    is_measured: bool = False
-
-    depth: ClassVar[int] = 0
-
-    @property
-    def weight(self) -> int:
-        return 1 + (self.max.weight if isinstance(self.max, Dim) else 0)
-
-    def key(self) -> tuple[str, ...]:
-        return ("", self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A function of dims that is no polynomial: `//`, `%`, `max` or `min`."""
-
-    fn: str
-    args: tuple[DimLike, ...]
-
-    @property
-    def weight(self) -> int:
-        return 1 + sum(a.weight for a in self.args if isinstance(a, Dim))
-
-    @property
-    def depth(self) -> int:
-        return 1 + max((a.depth for a in self.args if isinstance(a, Dim)), default=0)
-
-    @property
-    def is_measured(self) -> bool:
-        return any(isinstance(a, Dim) and a.is_measured for a in self.args)
-
-    def key(self) -> tuple[str, ...]:
-        return (self.fn, *map(str, self.args))
-
-
-Atom: TypeAlias = "Symbol | Call"
-Monomial: TypeAlias = tuple[Atom, ...]
-
-
-def _monomial_key(monomial: Monomial) -> tuple[object, ...]:
-    return (-len(monomial), tuple(atom.key() for atom in monomial))
-
-
 class Dim:
     """A symbolic dimension. `Dim("seq", 1, 4096)` names one; arithmetic makes others."""
 
     __slots__ = ("_bounds", "_hash", "_text", "depth", "is_measured", "terms", "weight")
-    terms: tuple[tuple[Monomial, int], ...]
+    terms: Terms
     weight: int
     """How many symbols and calls it is written with."""
     depth: int
@@ -106,12 +44,18 @@ class Dim:
             raise GraphError(f"dim {name}: the range {min}..{max} is empty, negative or not whole.")
         self._set((((Symbol(name, low, high),), 1),))
 
-    def _set(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
-        self.terms = terms
-        self._hash = hash(terms)
-        self.weight = sum(1 + sum(atom.weight for atom in m) for m, _ in terms)
-        self.depth = max((atom.depth for m, _ in terms for atom in m), default=0)
-        self.is_measured = any(atom.is_measured for m, _ in terms for atom in m)
+    def _set(self, terms: Terms) -> None:
+        known = [facts_of(m) for m, _ in terms]
+        self._give(
+            terms,
+            sum(f.weight for f in known),
+            max((f.depth for f in known), default=0),
+            any(f.is_measured for f in known),
+        )
+
+    def _give(self, terms: Terms, weight: int, depth: int, is_measured: bool) -> None:
+        self.terms, self.weight, self.depth, self.is_measured = terms, weight, depth, is_measured
+        self._hash: int | None = None
         self._bounds: tuple[int | None, int | None] | None = None
         self._text: str | None = None
 
@@ -134,7 +78,7 @@ class Dim:
         """Least and greatest value over the symbols' ranges; None where there is none."""
         if self._bounds is None:
             self._bounds = interval_sum(
-                interval_scale(_monomial_interval(m), c) for m, c in self.terms
+                interval_scale(facts_of(m).interval, c) for m, c in self.terms
             )
         return self._bounds
 
@@ -154,27 +98,35 @@ class Dim:
         return self is other or (isinstance(other, Dim) and self.terms == other.terms)
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.terms)
         return self._hash
 
     def __add__(self, other: DimLike) -> DimLike:
-        return _sum([(self, 1), (other, 1)])
+        if isinstance(other, Dim):
+            return _sum([(self, 1), (other, 1)])
+        return _raised(self, int(other))
 
     def __sub__(self, other: DimLike) -> DimLike:
-        return _sum([(self, 1), (other, -1)])
+        if isinstance(other, Dim):
+            return _sum([(self, 1), (other, -1)])
+        return _raised(self, -int(other))
 
     def __rsub__(self, other: int) -> DimLike:
-        return _sum([(other, 1), (self, -1)])
+        return _raised(_scaled(self, -1), int(other))
 
     def __neg__(self) -> DimLike:
-        return _sum([(self, -1)])
+        return _scaled(self, -1)
 
     def __mul__(self, other: DimLike) -> DimLike:
-        if len(self.terms) * len(_terms(other)) > MAX_WEIGHT:
+        if not isinstance(other, Dim):
+            return _scaled(self, int(other))
+        if len(self.terms) * len(other.terms) > MAX_WEIGHT:
             raise GraphError("a size is too large an expression to multiply. Use fewer named dims.")
         product: dict[Monomial, int] = {}
         for m1, c1 in self.terms:
-            for m2, c2 in _terms(other):
-                m = tuple(sorted(m1 + m2, key=lambda atom: atom.key()))
+            for m2, c2 in other.terms:
+                m = times(m1, m2)
                 product[m] = product.get(m, 0) + c1 * c2
         return _from_terms(product)
 
@@ -200,7 +152,7 @@ class Dim:
 
     def __str__(self) -> str:
         if self._text is None:
-            text = " + ".join(_term_text(m, c) for m, c in self.terms)
+            text = " + ".join(term_text(m, c) for m, c in self.terms)
             self._text = text.replace("+ -", "- ")
         return self._text
 
@@ -209,6 +161,7 @@ class Dim:
 
 
 DimLike: TypeAlias = int | Dim
+Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 
 
 def is_static(dim: DimLike) -> TypeGuard[int]:
@@ -333,7 +286,7 @@ def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
         return 1 if a == b else None
     (monomial, coefficient), quotient = divisor[0], dict[Monomial, int]()
     for m, c in _terms(a):
-        rest = _without(m, monomial)
+        rest = without(m, monomial)
         if rest is None or c % coefficient:
             return None
         quotient[rest] = c // coefficient
@@ -388,13 +341,15 @@ def _with_bound(symbol: Symbol, sizes: Mapping[str, DimLike]) -> Symbol:
     return replace(symbol, max=dim_max(0, substitute(symbol.max, sizes)))
 
 
-def _terms(dim: DimLike) -> tuple[tuple[Monomial, int], ...]:
+def _terms(dim: DimLike) -> Terms:
     return dim.terms if isinstance(dim, Dim) else (((), int(dim)),)
 
 
 def _from_terms(terms: Mapping[Monomial, int]) -> DimLike:
     """The canonical dim of a sum of monomials; an int if nothing symbolic is left."""
-    kept = sorted(((m, c) for m, c in terms.items() if c), key=lambda mc: _monomial_key(mc[0]))
+    kept = [mc for mc in terms.items() if mc[1]]
+    if len(kept) > 1:
+        kept.sort(key=lambda mc: facts_of(mc[0]).key)
     if not kept:
         return 0
     if len(kept) == 1 and kept[0][0] == ():
@@ -404,11 +359,39 @@ def _from_terms(terms: Mapping[Monomial, int]) -> DimLike:
     return _bounded(dim)
 
 
+def _scaled(dim: Dim, factor: int) -> DimLike:
+    """The dim times a number: the same monomials in the same order."""
+    if factor == 0:
+        return 0
+    return dim if factor == 1 else _alike(dim, tuple((m, c * factor) for m, c in dim.terms))
+
+
+def _raised(dim: DimLike, by: int) -> DimLike:
+    """The dim and a number: only the last term, which is the number's place, is another."""
+    if by == 0:
+        return dim
+    if not isinstance(dim, Dim):
+        return dim + by
+    head, last = dim.terms, 0
+    if head[-1][0] == ():
+        head, last = head[:-1], head[-1][1]
+    return _alike(dim, (*head, ((), last + by)) if last + by else head)
+
+
+def _alike(dim: Dim, terms: Terms) -> Dim:
+    """A dim of the same monomials, but for a number that is added."""
+    made = Dim.__new__(Dim)
+    weight = dim.weight + len(terms) - len(dim.terms)
+    made._give(terms, weight, dim.depth, dim.is_measured)  # pyright: ignore[reportPrivateUsage]
+    return _bounded(made)
+
+
 def _bounded(dim: Dim) -> Dim:
     if dim.weight > MAX_WEIGHT or dim.depth > MAX_DEPTH:
         raise GraphError("a size is too large an expression. Use fewer named dims.")
-    if any(abs(c) > MAX_COEFFICIENT for _, c in dim.terms):
-        raise GraphError("a size is past 2^63 however small its dims are.")
+    for _, c in dim.terms:
+        if not -MAX_COEFFICIENT <= c <= MAX_COEFFICIENT:
+            raise GraphError("a size is past 2^63 however small its dims are.")
     return dim
 
 
@@ -456,42 +439,3 @@ def _mod(a: DimLike, b: DimLike) -> DimLike:
     if rest.min is not None and rest.min >= 0 and rest.max is not None and rest.max < b:
         return rest
     return _call("%", rest, b)
-
-
-def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
-    rest = list(monomial)
-    for atom in factor:
-        if atom not in rest:
-            return None
-        rest.remove(atom)
-    return tuple(rest)
-
-
-def _term_text(monomial: Monomial, coefficient: int) -> str:
-    atoms = [_atom_text(atom) for atom in monomial]
-    if coefficient == 1 and atoms:
-        return "*".join(atoms)
-    return "*".join([str(coefficient), *atoms])
-
-
-def _atom_text(atom: Atom) -> str:
-    if isinstance(atom, Symbol):
-        return atom.name
-    if atom.fn in ("max", "min"):
-        return f"{atom.fn}({', '.join(map(str, atom.args))})"
-    left, right = (f"({a})" if isinstance(a, Dim) else str(a) for a in atom.args)
-    return f"({left}{atom.fn}{right})"
-
-
-def _interval(dim: DimLike) -> Interval:
-    return dim.bounds if isinstance(dim, Dim) else (dim, dim)
-
-
-def _monomial_interval(monomial: Monomial) -> Interval:
-    return interval_product(map(_atom_interval, monomial))
-
-
-def _atom_interval(atom: Atom) -> Interval:
-    if isinstance(atom, Symbol):
-        return atom.min, None if atom.max is None else upper_bound(atom.max)
-    return interval_call(atom.fn, *map(_interval, atom.args))

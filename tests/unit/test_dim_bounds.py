@@ -62,3 +62,22 @@ def test_products_of_what_is_above_its_least() -> None:
     assert provably_le(n, n * (h - 2))
     assert not provably_le(1, n * (h - 2))
     assert not provably_le(0, n * (h - 4))
+
+
+def test_numbers_are_added_and_multiplied_as_sums_are() -> None:
+    """What is known without looking at the terms is what the terms say."""
+    rng = random.Random(1)
+    for _ in range(300):
+        n, h = Dim("n", rng.randint(0, 3)), Dim("h", 1, 9)
+        a, k = some(rng, n) * h + some(rng, n), rng.randint(-4, 4)
+        if not isinstance(a, Dim):
+            continue
+        added = a + (n + k) - n
+        times = sum([a] * abs(k), 0) if k >= 0 else -sum([a] * -k, 0)
+        for quick, slow in ((a + k, added), (a - -k, added), (k + a, added), (a * k, times)):
+            assert quick == slow
+            assert hash(quick) == hash(slow)
+            assert str(quick) == str(slow)
+            if isinstance(quick, Dim) and isinstance(slow, Dim):
+                assert (quick.weight, quick.depth) == (slow.weight, slow.depth)
+                assert quick.bounds == slow.bounds

@@ -57,19 +57,17 @@ class Artefact:
 
 def compiled(lir: LirModule, isa: Isa) -> Artefact:
     """The native program of a plan. To open one that was compiled before takes none of this."""
-    from rlx.backends.cpu.main import assembled
+    from rlx.backends.cpu.build import built
     from rlx.backends.cpu.task import Machine
 
-    return artefact_of(assembled(lir, Machine(isa)), isa)
+    return artefact_of(*built(lir, Machine(isa)))
 
 
-def artefact_of(made: Assembled, isa: Isa) -> Artefact:
-    """The text of a program as native code."""
-    from rlx.backends.cpu import jit
-
+def artefact_of(made: Assembled, blob: Blob) -> Artefact:
+    """A program's code with what is said beside it."""
     return Artefact(
-        jit.compiled(made.text, isa),
-        isa.name,
+        blob,
+        made.isa.name,
         made.symbols,
         tuple(Constant(at, n.attrs["value"].array) for at, n in made.constants),
         made.failures,

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rlx.backends.cpu.context import Word
+from rlx.backends.cpu.emit import Function
 from rlx.backends.cpu.formula import Formulas, rounded
 from rlx.backends.cpu.ir import Bound, Code
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced
+from rlx.backends.cpu.prologue import ALWAYS, Row, rows_of
 from rlx.backends.cpu.task import Buffer, Recipe, Task
 from rlx.backends.cpu.ways import Routine, Value, Work
 from rlx.dim import DimLike
@@ -26,6 +28,8 @@ STEPS_PER_FUNCTION = 24
 """LLVM takes longer than linear time for long functions."""
 MAIN = "main"
 ARGS = "ptr %context, ptr %arena, ptr %externals"
+PART_ARGS = f"{ARGS}, ptr %behind"
+"""A part of a routine is told where the arena ends: that may be a long formula."""
 DISPATCH = f"""
 define internal i32 @dispatch(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
     i64 %grain, ptr %scratch, i64 %bytes, i64 %number) noinline {{
@@ -91,17 +95,17 @@ class Writing:
             return rounded(count)  # pyright: ignore[reportReturnType]
         return self.code.let(f"and i64 {self.code.i64('add', count, 63)}, -64")
 
-    def function(self, head: str) -> str:
-        return self.code.function(head)
+    def function(self, name: str, head: str) -> Function:
+        return Function(name, self.code.function(head), tuple(self.code.shared.items()))
 
 
 class Needs(Writing):
     """How many bytes a routine takes: its arena, and the most that one of its steps takes."""
 
-    def text(self) -> str:
-        code = self.code
+    def text(self) -> Function:
+        code, name = self.code, f"{self.routine.name}.need"
         code.do(f"ret i64 {self.total()}")
-        return self.function(f"define internal i64 @{self.routine.name}.need(ptr %context)")
+        return self.function(name, f"define internal i64 @{name}(ptr %context)")
 
     def total(self) -> Bound:
         routine = self.routine
@@ -116,8 +120,8 @@ class Needs(Writing):
     def of_step(self, work: Work, threads: str) -> Bound:
         way = work.way
         if isinstance(way, Recipe):
-            tasks = (*way.tasks, *(p.task for p in way.panels))
-            return self.code.i64("add", self.sum(way.temps), self.scratch(tasks, threads))
+            scratch = self.scratch(way.all_tasks, threads)
+            return self.code.i64("add", self.sum(way.temps), scratch)
         from rlx.backends.cpu.control import need_of
 
         tasks = [t for t in work.copies if t is not None]
@@ -151,18 +155,26 @@ class Steps(Writing):
         self.outside = {n: i for i, n in enumerate(outside)}
         self.first_output = len(outside)
         self.outputs = output_places(routine)
-        behind = self.align(self.value(self.plan.arena_formula))
-        self.behind = self.offset("%arena", behind)
+        self.behind = "%behind"
         self.buffers, self.sizes = "%buffers", "%sizes"
         self.most = [1, 1]
+        self.table: list[int] = []
 
-    def finish(self, head: str) -> str:
+    def end_of_arena(self) -> str:
+        return self.offset("%arena", self.align(self.value(self.plan.arena_formula)))
+
+    def finish(self, name: str, args: str = PART_ARGS) -> Function:
         self.code.do("ret i32 0")
+        if self.table:
+            table, words = f"{name}.rows", ", ".join(f"i64 {w}" for w in self.table)
+            kind = f"[{len(self.table)} x i64]"
+            self.code.shared[table] = f"@{table} = internal constant {kind} [{words}], align 64"
+            self.code.entry.append(f"  %rows = getelementptr i8, ptr @{table}, i64 0")
         self.code.entry += [
             f"  {self.buffers} = alloca [{self.most[0]} x ptr], align 64",
             f"  {self.sizes} = alloca [{self.most[1]} x i64], align 64",
         ]
-        return self.function(head)
+        return self.function(name, f"define internal i32 @{name}({args}) noinline")
 
     # -- addresses ------------------------------------------------------------------------------
 
@@ -250,7 +262,13 @@ class Steps(Writing):
     def prepare(self, work: Work, number: int) -> None:
         """A step of the prologue, or the panels of another, if what it reads has changed; which
         of them have is known for the main routine alone."""
-        if self.routine.name != MAIN:
+        is_main = self.routine.name == MAIN
+        rows = rows_of(self, work, number if is_main else ALWAYS)
+        if rows is not None:
+            for row in rows:
+                self._told(row)
+            return
+        if not is_main:
             (self.pack if work.panels else self.step)(work)
             return
         code, known = self.code, self.value
@@ -277,6 +295,13 @@ class Steps(Writing):
                 self._put("ptr", given, i, self.start(values[number]))
             args = f"ptr %context, ptr %arena, ptr {given}"
             self.check(self.code.let(f"call i32 @{routine.name}.prologue({args})"))
+
+    def _told(self, row: Row) -> None:
+        """A task by its row in the table of this function."""
+        at, self.table = 8 * len(self.table), [*self.table, *row.words]
+        place = self.offset("%rows", at)
+        given = f"ptr %context, ptr %externals, ptr {self.behind}, ptr @{row.function}, ptr {place}"
+        self.check(self.code.let(f"call i32 @prepare({given})"))
 
     def pack(self, work: Work) -> None:
         """Make the panels of a step."""
@@ -315,20 +340,14 @@ def output_places(routine: Routine) -> dict[Node, int]:
     return found
 
 
-def texts(
-    routine: Routine, isa: Isa, numbers: dict[str, int], shared: dict[str, str]
-) -> Iterator[str]:
+def texts(routine: Routine, isa: Isa, numbers: dict[str, int]) -> Iterator[Function]:
     """The functions of a routine: what it needs, its prologue, and itself."""
-    needs = Needs(routine, isa, numbers)
-    yield needs.text()
-    yield from _series(routine, isa, numbers, "prologue", shared)
-    yield from _series(routine, isa, numbers, "calls", shared)
-    shared |= needs.code.shared
+    yield Needs(routine, isa, numbers).text()
+    yield from _series(routine, isa, numbers, "prologue")
+    yield from _series(routine, isa, numbers, "calls")
 
 
-def _series(
-    routine: Routine, isa: Isa, numbers: dict[str, int], which: str, shared: dict[str, str]
-) -> Iterator[str]:
+def _series(routine: Routine, isa: Isa, numbers: dict[str, int], which: str) -> Iterator[Function]:
     """Functions for runs of steps, and one that calls them."""
     is_call = which == "calls"
     works = routine.calls if is_call else (*routine.prologue, *routine.packs)
@@ -339,11 +358,10 @@ def _series(
         steps = Steps(routine, isa, numbers)
         for i, work in enumerate(works[start : start + STEPS_PER_FUNCTION], start):
             steps.step(work) if is_call else steps.prepare(work, i)
-        yield steps.finish(f"define internal i32 @{parts[-1]}({ARGS}) noinline")
-        shared |= steps.code.shared
+        yield steps.finish(parts[-1])
     whole = Steps(routine, isa, numbers)
+    behind = whole.end_of_arena()
     for part in parts:
-        whole.check(whole.code.let(f"call i32 @{part}({ARGS})"))
+        whole.check(whole.code.let(f"call i32 @{part}({ARGS}, ptr {behind})"))
     whole.deliver() if is_call else whole.prepare_bodies()
-    yield whole.finish(f"define internal i32 @{name}({ARGS}) noinline")
-    shared |= whole.code.shared
+    yield whole.finish(name, ARGS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rlx.atoms import Atom, Monomial, Symbol
 from rlx.backends.cpu.ir import Bound, Code
-from rlx.dim import Atom, Dim, DimLike, Symbol
+from rlx.dim import Dim, DimLike, provably_le
 from rlx.extent import is_measured
 
 
@@ -17,7 +18,7 @@ class Formulas:
 
     def __init__(self, code: Code, numbers: Mapping[str, int], sizes: str) -> None:
         self._code, self._numbers, self._sizes = code, numbers, sizes
-        self._known: dict[DimLike, Bound] = {}
+        self._known: dict[DimLike | Monomial, Bound] = {}
 
     def __call__(self, dim: DimLike) -> Bound:
         if not isinstance(dim, Dim):
@@ -36,11 +37,21 @@ class Formulas:
         code = self._code
         total: Bound = 0
         for monomial, factor in dim.terms:
-            part: Bound = factor
-            for atom in monomial:
-                part = code.i64("mul", self._atom(atom), part)
+            part = code.i64("mul", self._product(monomial), factor)
             total = code.i64("add", total, part)
         return total
+
+    def _product(self, monomial: Monomial) -> Bound:
+        """All but the last atom is often met again."""
+        if not monomial:
+            return 1
+        if monomial in self._known:
+            return self._known[monomial]
+        *first, last = monomial
+        made = self._code.i64("mul", self._product(tuple(first)), self._atom(last))
+        if not any(atom.is_measured for atom in monomial):
+            self._known[monomial] = made
+        return made
 
     def _atom(self, atom: Atom) -> Bound:
         if isinstance(atom, Symbol):
@@ -51,6 +62,8 @@ class Formulas:
                 return self._code.most(a, b)
             case "min":
                 return self._code.least(a, b)
+            case _ if provably_le(0, atom.args[0]) and provably_le(1, atom.args[1]):
+                return self._code.let(f"{'udiv' if atom.fn == '//' else 'urem'} i64 {a}, {b}")
             case _:
                 return self._divided(atom.fn, a, b)
 

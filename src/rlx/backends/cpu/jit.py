@@ -6,9 +6,12 @@ import ctypes
 import functools
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
 
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.native.blob import Blob
@@ -20,54 +23,100 @@ from rlx.errors import Error
 
 @dataclass(frozen=True, slots=True)
 class _Compiler:
-    """What LLVM needs for an instruction set. Made once: LLVM does not give all of it back."""
+    """What LLVM needs for an instruction set, for one thread at a time."""
 
     machine: llvm.TargetMachine
     builder: llvm.PassBuilder
     passes: llvm.FunctionPassManager
 
+    @classmethod
+    def of(cls, isa: Isa) -> _Compiler:
+        """With the passes that vector code written out needs: stack slots to registers, and small
+        clean-ups. LLVM's vectorisers have nothing to do."""
+        machine = llvm.Target.from_triple(isa.triple).create_target_machine(
+            cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="default", jit=True
+        )
+        passes = llvm.create_new_function_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        options = llvm.create_pipeline_tuning_options(speed_level=1)
+        return cls(machine, llvm.create_pass_builder(machine, options), passes)
+
     def simplify(self, module: llvm.ModuleRef) -> None:
+        run = _unlocked("LLVMPY_RunNewFunctionPassManager")
         for function in module.functions:
             if not function.is_declaration:
-                self.passes.run(function, self.builder)
+                run(self.passes, function, self.builder)
                 _hide(function)
+
+    def object_of(self, module: llvm.ModuleRef) -> bytes:
+        """The same bytes as `machine.emit_object`, which lets no other thread into LLVM."""
+        with ffi.OutputString() as error:
+            made = _unlocked("LLVMPY_TargetMachineEmitToMemory")(self.machine, module, 1, error)
+            if not made:
+                raise Error(
+                    f"LLVM makes no code of what the CPU backend wrote; report this. {error}"
+                )
+        try:
+            start, size = ffi.lib.LLVMPY_GetBufferStart(made), ffi.lib.LLVMPY_GetBufferSize(made)
+            return ctypes.string_at(start, size)
+        finally:
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(made)
+
+
+def _unlocked(name: str) -> Any:
+    """A function of LLVM without llvmlite's lock around it. LLVM asks only that threads share no
+    context, machine or pass manager, and here none do."""
+    locked = getattr(ffi.lib, name)
+    return getattr(locked, "_cfn", locked)
+
+
+@dataclass(slots=True)
+class _Compilers:
+    """Those for an instruction set. They are used again, for LLVM does not give all of their
+    memory back."""
+
+    isa: Isa
+    free: list[_Compiler] = field(default_factory=list[_Compiler])
+    lock: Lock = field(default_factory=Lock)
+
+    @contextmanager
+    def one(self) -> Generator[_Compiler]:
+        with self.lock:
+            found = self.free.pop() if self.free else _Compiler.of(self.isa)
+        try:
+            yield found
+        finally:
+            with self.lock:
+                self.free.append(found)
 
 
 @functools.cache
-def _compiler(isa: Isa) -> _Compiler:
-    """With the passes that vector code written out needs: stack slots to registers, and small
-    clean-ups. LLVM's vectorisers have nothing to do."""
+def _compilers(isa: Isa) -> _Compilers:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple(isa.triple).create_target_machine(
-        cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="default", jit=True
-    )
-    passes = llvm.create_new_function_pass_manager()
-    passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
-    return _Compiler(machine, llvm.create_pass_builder(machine, options), passes)
-
-
-def _machine(isa: Isa) -> llvm.TargetMachine:
-    return _compiler(isa).machine
+    return _Compilers(isa)
 
 
 @contextmanager
-def _optimised(text: str, isa: Isa) -> Generator[llvm.ModuleRef]:
+def _optimised(text: str, isa: Isa) -> Generator[tuple[_Compiler, llvm.ModuleRef]]:
     """The module, simplified, while it is looked at. It has a context of its own, for what a
     shared one learns it keeps for ever."""
-    with llvm.create_context() as context, _parsed(text, isa, context) as module:
-        _compiler(isa).simplify(module)
-        yield module
+    with (
+        _compilers(isa).one() as compiler,
+        llvm.create_context() as context,
+        _parsed(text, compiler.machine, context) as module,
+    ):
+        compiler.simplify(module)
+        yield compiler, module
 
 
-def _parsed(text: str, isa: Isa, context: llvm.ContextRef) -> llvm.ModuleRef:
+def _parsed(text: str, machine: llvm.TargetMachine, context: llvm.ContextRef) -> llvm.ModuleRef:
     module = None
     try:
         module = llvm.parse_assembly(text, context)
-        module.triple, module.data_layout = isa.triple, str(_machine(isa).target_data)
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
         module.verify()
     except RuntimeError as error:
         if module:
@@ -86,25 +135,31 @@ def _hide(function: llvm.ValueRef) -> None:
 
 def assembled(text: str, isa: Isa) -> str:
     """Assembly, for any instruction set LLVM knows, this machine's or not."""
-    with _optimised(text, isa) as module:
-        return _machine(isa).emit_assembly(module)
+    with _optimised(text, isa) as (compiler, module):
+        return compiler.machine.emit_assembly(module)
 
 
 def compiled(text: str, isa: Isa) -> Blob:
     """The functions of a module as code that runs wherever it is put."""
-    made = _object(text, isa)
-    needs_memory = not MEMORY_FUNCTIONS.isdisjoint(undefined(made))
-    return linked([made, _memory_object(isa)] if needs_memory else [made])
+    return joined([object_of(text, isa)], isa)
 
 
-def _object(text: str, isa: Isa) -> bytes:
-    with _optimised(text, isa) as module:
-        return _machine(isa).emit_object(module)
+def joined(objects: Sequence[bytes], isa: Isa) -> Blob:
+    """Modules as one piece of code; it exports the functions of the first."""
+    missing = {name for o in objects for name in undefined(o)}
+    needs_memory = not MEMORY_FUNCTIONS.isdisjoint(missing)
+    return linked([*objects, _memory_object(isa)] if needs_memory else objects)
+
+
+def object_of(text: str, isa: Isa) -> bytes:
+    """An object file of a module. Threads may do this side by side."""
+    with _optimised(text, isa) as (compiler, module):
+        return compiler.object_of(module)
 
 
 @functools.cache
 def _memory_object(isa: Isa) -> bytes:
-    return _object(memory_text(), isa)
+    return object_of(memory_text(), isa)
 
 
 class Native:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rlx.backends.cpu import emit
 from rlx.backends.cpu.task import OUT_OF_RANGE, Buffer, Machine, Task, grain_of, nanoseconds
-from rlx.dim import DimLike
+from rlx.dim import DimLike, substitute
 from rlx.kernel.expr import Axis, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.generic import generic
 from rlx.kernel.schedule import COSTS, Schedule, choose, scratch_bytes, sizes_of
 from rlx.kernel.spell import copied
 
@@ -21,34 +22,44 @@ def loop_task(
 
 
 def legal_task(
-    kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], machine: Machine, name: str
+    kernel: Kernel,
+    given: Sequence[Buffer],
+    made: Sequence[Buffer],
+    machine: Machine,
+    name: str,
+    *,
+    is_once: bool = False,
 ) -> Task:
-    """The same of a kernel that is legal. It is called with what it reads only."""
+    """The same of a kernel that is legal. It is called with what it reads only. The code of one
+    that runs once is for any sizes, so that others can share it."""
     kernel, read = _read_only(kernel)
+    ns, sizes = _nanoseconds(kernel), dict[str, int]()
+    if is_once:
+        kernel, sizes = generic(kernel)
     schedule = choose(kernel, machine)
     function = emit.emit(kernel, schedule, machine.isa, name)
-    units = schedule.parallel.extent if schedule.parallel else 1
+    units = substitute(schedule.parallel.extent if schedule.parallel else 1, sizes)
     return Task(
         function,
         (*(given[i] for i in read), *made),
-        sizes_of(kernel),
+        tuple(substitute(d, sizes) for d in sizes_of(kernel)),
         units,
-        grain_of(units, _nanoseconds(kernel)),
-        scratch_bytes(schedule),
+        grain_of(units, ns),
+        substitute(scratch_bytes(schedule), sizes),
         (OUT_OF_RANGE,) * sum(isinstance(n, Load) and bool(n.args) for n in kernel.nodes),
-        _how(kernel, schedule),
+        _how(kernel, schedule, sizes),
     )
 
 
-def _how(kernel: Kernel, schedule: Schedule) -> str:
+def _how(kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> str:
     """The schedule in words."""
-    parts = [f"a loop nest over {_extents(schedule.order)}"]
+    parts = [f"a loop nest over {_extents(schedule.order, sizes)}"]
     if kernel.reduced:
-        parts.append(f"folds over {_extents(kernel.reduced)}")
+        parts.append(f"folds over {_extents(kernel.reduced, sizes)}")
     if schedule.vector is None:
         parts.append("no lanes")
     else:
-        parts.append(f"lanes along the axis of {schedule.vector.extent}")
+        parts.append(f"lanes along the axis of {_extents([schedule.vector], sizes)}")
     if schedule.tile is not None:
         parts.append("squares turned in registers")
     if schedule.keep:
@@ -60,8 +71,8 @@ def _how(kernel: Kernel, schedule: Schedule) -> str:
     return ", ".join(parts)
 
 
-def _extents(axes: Sequence[Axis]) -> str:
-    return "×".join(str(a.extent) for a in axes) or "one point"
+def _extents(axes: Sequence[Axis], sizes: Mapping[str, int]) -> str:
+    return "×".join(str(substitute(a.extent, sizes)) for a in axes) or "one point"
 
 
 def _nanoseconds(kernel: Kernel) -> DimLike:

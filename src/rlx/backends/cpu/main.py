@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from rlx.backends.cpu.assemble import DISPATCH, MAIN, Writing, texts
 from rlx.backends.cpu.context import Mode, Word
 from rlx.backends.cpu.emit import Function, module
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.prologue import PREPARE
 from rlx.backends.cpu.routine import Routines
 from rlx.backends.cpu.task import Machine, Recipe
 from rlx.backends.cpu.ways import Routine
@@ -23,7 +25,10 @@ CALL_ARGS = "ptr %context, ptr {arena}, ptr {externals}"
 class Assembled:
     """The text of a program, and what is said beside it."""
 
-    text: str
+    kernels: tuple[Function, ...]
+    routines: tuple[Function, ...]
+    """What calls the kernels; the last is the one that is called."""
+    isa: Isa
     symbols: tuple[Symbol, ...]
     """The named dims, in the order of their sizes in a call's context."""
     constants: tuple[tuple[DimLike, Node], ...]
@@ -35,23 +40,32 @@ class Assembled:
     num_kernels: int
     main: Routine
 
+    @property
+    def text(self) -> str:
+        """All of it, as one module."""
+        return module([*self.kernels, *self.routines], self.isa)
 
-def assembled(lir: LirModule, machine: Machine, dispatch: str = DISPATCH) -> Assembled:
+
+def assembled(
+    lir: LirModule,
+    machine: Machine,
+    dispatch: str = DISPATCH,
+    written: Callable[[Function], None] | None = None,
+) -> Assembled:
     """The program of a plan. `dispatch` is the function that every task is called through: a timed
-    build has another one, and differs in nothing else."""
-    routines = Routines(machine, lir.target, forced=lir.split)
+    build has another one, and differs in nothing else. Kernels are shown to `written` at once, in
+    order, so that they can be compiled while others are written."""
+    routines = Routines(machine, lir.target, written, forced=lir.split)
     main = routines.routine(lir.mir.graph, lir.plan, MAIN)
     symbols = _symbols(routines.made.values())
     numbers = {s.name: i for i, s in enumerate(symbols)}
-    shared: dict[str, str] = {}
-    parts = [t for r in routines.made.values() for t in texts(r, machine.isa, numbers, shared)]
+    parts = [f for r in routines.made.values() for f in texts(r, machine.isa, numbers)]
     run = _Main(main, routines, numbers, symbols, machine)
-    parts.append(run.text())
-    shared |= run.code.shared
-    whole = Function("run", "\n".join([dispatch, *parts]), tuple(shared.items()))
     recipes = list(routines.recipes.values())
     return Assembled(
-        module([*_functions(recipes), whole], machine.isa),
+        tuple(_functions(recipes)),
+        (Function("dispatch", dispatch, ()), Function("prepare", PREPARE, ()), *parts, run.text()),
+        machine.isa,
         symbols,
         tuple(c for r in routines.made.values() for c in _constants(r)),
         tuple(routines.failures),
@@ -69,8 +83,7 @@ def _prepares(routine: Routine) -> bool:
 
 def _functions(recipes: Iterable[Recipe]) -> list[Function]:
     """Those that the recipes call, each once."""
-    tasks = [t for r in recipes for t in (*r.tasks, *(p.task for p in r.panels))]
-    return list({t.function.name: t.function for t in tasks}.values())
+    return list({t.function.name: t.function for r in recipes for t in r.all_tasks}.values())
 
 
 def _symbols(routines: Iterable[Routine]) -> tuple[Symbol, ...]:
@@ -121,7 +134,7 @@ class _Main(Writing):
         self.routines, self.all_symbols = routines, symbols
         self.needs = ""
 
-    def text(self) -> str:
+    def text(self) -> Function:
         code = self.code
         mode = self.word(Word.MODE, "i64")
         self.needs = self.word(Word.NEEDS)
@@ -132,7 +145,7 @@ class _Main(Writing):
             code.lines.append(f"{labels[mode_]}:")
             self._fresh()
             write()
-        return self.function("define dso_local i32 @run(ptr %context)")
+        return self.function("run", "define dso_local i32 @run(ptr %context)")
 
     def _fresh(self) -> None:
         """Values computed in one branch are not known in another."""

@@ -54,10 +54,11 @@ def _loop_recipe(step: Step, name: str) -> Recipe:
         partial, kernel = parts
         between = [Buffer("temp", len(temps) + i) for i in range(len(partial.results))]
         part = f"{name}.part{len(tasks)}"
-        tasks.append(legal_task(partial, given, between, step.machine, part))
+        task = legal_task(partial, given, between, step.machine, part, is_once=step.is_once)
+        tasks.append(task)
         temps += [r.size_bytes for r in partial.results]
         given += between
-    tasks.append(legal_task(kernel, given, made, step.machine, name))
+    tasks.append(legal_task(kernel, given, made, step.machine, name, is_once=step.is_once))
     return Recipe(tuple(tasks), tuple(temps))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from rlx.backends.cpu.emit import Function
 from rlx.backends.cpu.formula import rounded
 from rlx.backends.cpu.recipes import NoKernel, copy_task, recipe_of
 from rlx.backends.cpu.task import Machine, Recipe, Step, Task
@@ -35,7 +36,10 @@ class Routines:
 
     machine: Machine
     target: Target
+    written: Callable[[Function], None] | None = None
+    """Is shown each kernel."""
     recipes: dict[object, Recipe] = field(default_factory=dict[object, Recipe])
+    functions: dict[str, Function] = field(default_factory=dict[str, Function])
     refused: dict[object, NoKernel] = field(default_factory=dict[object, NoKernel])
     made: dict[str, Routine] = field(default_factory=dict[str, Routine])
     """All of them by name, those that others call first."""
@@ -82,6 +86,7 @@ class Routines:
             tuple(v.layout for v in results),
             self.machine,
             frozenset(fixed),
+            is_once=plan.phases[node] is Phase.PROLOGUE,
         )
         way = self._way(step, operands)
         if isinstance(way, Recipe) and way.panels and plan.phases[node] is Phase.PROLOGUE:
@@ -128,16 +133,28 @@ class Routines:
     def _kernel(self, step: Step) -> Way:
         """A recipe, the same for equal steps; or the step in smaller ones."""
         body = body_of(step.node)
-        key = (body.digest(), step.operands, step.results, step.constants)
+        key = (body.digest(), step.operands, step.results, step.constants, step.is_once)
         if key in self.refused:
             return Nested(self._body(_smaller(step.node, body, self.target, self.refused[key])))
         if key not in self.recipes:
             try:
-                self.recipes[key] = recipe_of(step, f"k{len(self.recipes)}")
+                self._keep(key, recipe_of(step, f"k{len(self.recipes)}"))
             except NoKernel as why:
                 self.refused[key] = why
                 return Nested(self._body(_smaller(step.node, body, self.target, why)))
         return self.recipes[key]
+
+    def _keep(self, key: object, recipe: Recipe) -> None:
+        self.recipes[key] = recipe.mapped(self._function)
+
+    def _function(self, function: Function) -> Function:
+        """The first that is the same but for its name."""
+        text = function.text.partition("(")[2]
+        if text not in self.functions:
+            self.functions[text] = function
+            if self.written is not None:
+                self.written(function)
+        return self.functions[text]
 
     def _copy(self, step: Step, number: int) -> Task | None:
         layout, node = step.operands[number], step.node.inputs[number]
@@ -146,7 +163,7 @@ class Routines:
         key = ("copy", layout, node.shape)
         if key not in self.recipes:
             name = f"k{len(self.recipes)}"
-            self.recipes[key] = Recipe((copy_task(node.shape, layout, step, name),))
+            self._keep(key, Recipe((copy_task(node.shape, layout, step, name),)))
         return self.recipes[key].tasks[0]
 
     def _body(self, graph: Graph, fixed: Mapping[int, Value] = NOTHING) -> Routine:
@@ -183,7 +200,8 @@ class Routines:
         assert isinstance(work.way, Recipe)
         made = work.way.panels[number]
         read = [b.index for b in made.task.buffers if b.kind == "operand"]
-        key = (made.task.function.text, tuple(work.operands[i] for i in read))
+        task, operands = made.task, tuple(work.operands[i] for i in read)
+        key = (task.function.text, task.sizes, task.units, made.size, operands)
         if key not in self.panels:
             self.panels[key] = self.weights_end
             self.weights_end = rounded(self.weights_end + made.size)

@@ -8,6 +8,7 @@ from weights alone it packs once, into panels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -52,6 +53,8 @@ class Step:
     machine: Machine
     constants: frozenset[int] = frozenset()
     """The operands that follow from weights alone."""
+    is_once: bool = False
+    """Does it run only when weights are set?"""
 
     @classmethod
     def alone(cls, node: Node, machine: Machine, constants: frozenset[int] = frozenset()) -> Step:
@@ -118,6 +121,18 @@ class Recipe:
         """The same with every task's work shared out, at least between two, or with none."""
         tasks = [replace(t, grain=(t.units + 1) // 2 if is_split else t.units) for t in self.tasks]
         return replace(self, tasks=tuple(tasks))
+
+    @property
+    def all_tasks(self) -> tuple[Task, ...]:
+        """Those that make panels, then those of every run."""
+        return (*(p.task for p in self.panels), *self.tasks)
+
+    def mapped(self, change: Callable[[Function], Function]) -> Recipe:
+        """The same with other functions that do the same."""
+        tasks = tuple(replace(t, function=change(t.function)) for t in self.tasks)
+        packs = (replace(p.task, function=change(p.task.function)) for p in self.panels)
+        panels = tuple(replace(p, task=t) for p, t in zip(self.panels, packs))
+        return Recipe(tasks, self.temps, panels)
 
     def without_panels(self) -> Recipe:
         """The same with panels made anew in temporaries: for a step that itself runs once."""

@@ -16,9 +16,9 @@ import numpy as np
 
 from rlx.backends.cpu.artefact import artefact_of
 from rlx.backends.cpu.assemble import DISPATCH
+from rlx.backends.cpu.build import built
 from rlx.backends.cpu.context import Word
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.main import assembled
 from rlx.backends.cpu.native.entry import Entry
 from rlx.backends.cpu.native.support import Support
 from rlx.backends.cpu.program import CpuProgram, Weights
@@ -144,8 +144,8 @@ class TimedProgram(CpuProgram):
     """A program whose runs tell when each of its steps was done, by which thread."""
 
     def __init__(self, lir: LirModule, isa: Isa, threads: int, support: Support) -> None:
-        made = assembled(lir, Machine(isa), TIMED)
-        super().__init__(artefact_of(made, isa), Interface.of(lir.mir.graph), threads, support)
+        made, blob = built(lir, Machine(isa), TIMED)
+        super().__init__(artefact_of(made, blob), Interface.of(lir.mir.graph), threads, support)
         self.owners = tuple(Owner(w.node, tuple(_functions(w))) for w in made.main.calls)
         self._steps = _steps_of(made.main)
 
