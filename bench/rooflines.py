@@ -62,8 +62,7 @@ REASONS: dict[str, str] = {
          "max_roi_pool"), _WINDOWS),
     **dict.fromkeys(("searchsorted", "grid_sample", "affine_grid", "axial_rope_2d"), _GATHERED),
     **dict.fromkeys(
-        ("selective_scan", "mamba2", "gated_delta_net", "lfilter", "sosfilt", "cholesky",
-         "triangular_solve"), _STEPS),
+        ("lfilter", "sosfilt", "cholesky", "triangular_solve"), _STEPS),
     **dict.fromkeys(
         ("welch_peaks", "fftn", "ifftn", "irfftn", "dct", "idct", "psd", "istft",
          "overlap_add"), _SLICES),

@@ -4,6 +4,7 @@ at once and one by one from the last; larger ones, and odd numbers."""
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from rlx.shape import Shape
 from tests.backend.cpu.steps import Array, Steps, Trial, side_by_side, trials
 
 LAYERS = ("lstm", "gru", "rnn")
+STATES = ("selective_scan", "mamba2", "gated_delta_net", "linear_attention")
 EPS = {np.dtype(np.float16): 2.0**-10, np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2e-16}
 
 
@@ -48,18 +50,18 @@ def assert_near(got: Array, want: Array, trial: Trial) -> None:
     np.testing.assert_allclose(a, b, rtol=0, atol=64 * eps * most, err_msg=str(trial))
 
 
-@pytest.mark.parametrize("op", LAYERS)
+@pytest.mark.parametrize("op", [*LAYERS, *STATES])
 def test_drawn_cases_are_as_the_reference(op: str) -> None:
-    check(drawn(op, 0, 4), host())
+    check(drawn(op, 0, 3), host())
 
 
 @pytest.mark.parametrize("isa", [AVX2, SSE2], ids=lambda i: i.name)
 def test_other_instruction_sets(isa: Isa) -> None:
-    check([t for op in LAYERS for t in drawn(op, 20, 1)], isa)
+    check([t for op in (*LAYERS, *STATES) for t in drawn(op, 20, 1)], isa)
 
 
 def test_code_for_other_machines_assembles() -> None:
-    steps = Steps([drawn(op, 0, 1)[0] for op in LAYERS], NEON, is_run=False)
+    steps = Steps([drawn(op, 0, 1)[0] for op in (*LAYERS, *STATES)], NEON, is_run=False)
     assert "ret" in assembled(steps.text, NEON)
 
 
@@ -91,3 +93,24 @@ def test_what_is_no_number_stays_so(op: str) -> None:
     x = trial.arrays[0]
     x[1, 0, 2], x[2, 1, 3], x[0, 2, 0] = np.nan, np.inf, -0.0
     check([trial], host())
+
+
+def wide(op: str, dims: Sequence[tuple[int, ...]], **attrs: Any) -> Trial:
+    """Several blocks of columns, the last not whole."""
+    rng, g = np.random.default_rng(len(dims)), Graph("wide")
+    inputs = [g.input(f"x{i}", Shape(d, "f32")) for i, d in enumerate(dims)]
+    arrays: list[Array] = [rng.standard_normal(d).astype(np.float32) * 0.3 for d in dims]
+    return side_by_side(g.node(op, inputs, attrs), arrays)
+
+
+@pytest.mark.parametrize("isa", [host(), AVX2], ids=lambda i: i.name)
+def test_matrices_of_many_columns(isa: Isa) -> None:
+    lead = (2, 6)
+    heads = {"num_heads": 6, "kv_heads": 2}
+    given = [
+        wide("selective_scan", [(*lead, 75)] * 2 + [(75, 16)] + [(*lead, 16)] * 2),
+        wide("mamba2", [(*lead, 4, 70), (*lead, 4), (4,), (*lead, 2, 9), (*lead, 2, 9)]),
+        wide("gated_delta_net", [(*lead, 3, 20)] * 2 + [(*lead, 3, 69)] + [(*lead, 3)] * 2),
+        wide("linear_attention", [(*lead, 60), (*lead, 20), (*lead, 80)], **heads, rule="linear"),
+    ]
+    check(given, isa)
