@@ -437,9 +437,11 @@ def load() -> None:
 
 
 def table() -> dict[str, Op]:
-    """Every op by name, in the order of the pages."""
+    """Every op by name, in the order of the pages, whichever of them was imported first."""
     load()
-    return dict(_TABLE)
+    place = {page: i for i, page in enumerate(PAGES)}
+    ordered = sorted(_TABLE.items(), key=lambda item: place.get(item[1].page, len(place)))
+    return dict(ordered)
 
 
 def find(name: str) -> Op | None:

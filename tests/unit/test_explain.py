@@ -327,3 +327,13 @@ def test_the_backend_says_how_each_step_runs() -> None:
     assert all(k.way and k.schedule for k in told.kernels)
     assert {d.kind for d in told.decisions} >= {"fusion", "kernel", "schedule"}
     assert any("a product of" in line for k in told.kernels for line in k.schedule)
+
+
+def test_every_key_of_the_json_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
+    told = json.loads(report(by_hand()).to_json())
+    keys = set(told) | set(told["model"]) | set(told["target"]) | set(told["totals"])
+    keys |= set(told["options"])
+    for part in ("source", "nodes", "kernels", "buffers", "decisions", "rules", "advice"):
+        keys |= set(told[part][0])
+    assert not [k for k in sorted(keys) if f"`{k}`" not in text]
