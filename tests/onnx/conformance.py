@@ -26,7 +26,8 @@ os.environ["RLX_CACHE"] = "off"
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 PASSING = Path(__file__).with_name("passing.txt")
-LIMIT_S = 60.0
+LIMIT_S = 240.0
+"""Of a case: only one that hangs takes as long, also on a busy machine."""
 FAST_PER_OP = 2
 
 

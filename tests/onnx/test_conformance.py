@@ -17,7 +17,7 @@ def test_a_few_cases_of_every_operator_pass() -> None:
     """In a process of its own: the cases are made in memory, and children are started from it."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.onnx.conformance", "--fast"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=600,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "pass" in done.stdout.splitlines()[-1]
