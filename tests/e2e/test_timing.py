@@ -162,7 +162,7 @@ def test_decisions_are_turned_around_class_by_class(exe: Executable) -> None:
 
 def test_a_turned_build_computes_the_same(exe: Executable) -> None:
     bench = Bench(exe, [data(64)])
-    found, _ = bench.candidates(lambda *_: None)
+    found, _, _ = bench.candidates(40, lambda *_: None)
     for candidate in found[:3]:
         other = bench.turned(candidate)
         assert np.allclose(other(bench.arrays[0]), exe(bench.arrays[0]), rtol=1e-5, atol=1e-6)

@@ -35,6 +35,8 @@ LEAST_SHARE = 0.01
 """Of a call: what a decision is expected to matter at least, to count in the summary."""
 ROUND_S = 0.02
 """A turn of one build; turns alternate, so that what slows the machine slows both."""
+FEWEST = 12
+"""Turns of each, however long they take."""
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 
@@ -194,22 +196,32 @@ class Bench:
         self.known = {key_of(node): is_split for node, is_split in self.splits.items()}
         self.base_ns = self.prices.plan_ns(exe.lir, self.sizes, self.known)
 
-    def candidates(self, progress: Progress) -> tuple[list[Candidate], list[Skipped]]:
-        """Every class that can be turned around, with its predicted effect; the largest first."""
-        found: list[Candidate] = []
-        skipped: list[Skipped] = []
+    def candidates(
+        self, most: int, progress: Progress
+    ) -> tuple[list[Candidate], list[Skipped], int]:
+        """The classes of largest predicted effect, the largest first; those that cannot be turned;
+        and how many were left out, by what the decisions themselves predict."""
         gains = self.prices.gains_of_splitting(self.splits, self.sizes)
         every = classes(decisions_of(self.exe, self.splits, gains))
-        for i, members in enumerate(every):
-            progress(i, len(every), f"planning without {members[0].what}")
+        likely = sorted(every, key=lambda c: -_told_ns(c))[:most]
+        unpriced = [c for c in every if c[0].kind == "rule"]
+        chosen = list(dict.fromkeys([*unpriced, *likely]))
+        found: list[Candidate] = []
+        skipped: list[Skipped] = []
+        for i, members in enumerate(chosen):
+            progress(i, len(chosen), f"planning without {members[0].what}")
             try:
                 found.append(self._priced(members))
             except Error as error:
                 skipped.append(Skipped(_ids(members), members[0].what, str(error)))
-        return sorted(found, key=lambda c: -abs(c.effect_ns)), skipped
+        found.sort(key=lambda c: -abs(c.effect_ns))
+        return found[:most], skipped, len(every) - len(skipped) - len(found[:most])
 
     def _priced(self, members: tuple[Decision, ...]) -> Candidate:
         """All of them turned around, or the first alone where they are in each other's way."""
+        if members[0].what == SPLIT:  # nothing else changes, so that their gains are the effect
+            sign = 1 if members[0].verdict else -1
+            return Candidate(members, sign * sum(d.predicted_ns for d in members))
         try:
             lir = self._compiled(members).lir
         except Error:
@@ -235,7 +247,7 @@ class Bench:
             call()
         turns: list[tuple[float, float]] = []
         until = time.perf_counter() + seconds
-        while len(turns) < 8 or time.perf_counter() < until:
+        while len(turns) < FEWEST or time.perf_counter() < until:
             order = (0, 1) if len(turns) % 2 else (1, 0)
             took = {i: _turn(calls[i]) for i in order}
             turns.append((took[0], took[1]))
@@ -247,7 +259,7 @@ def _turn(call: Callable[[], Any]) -> float:
     """The median call of a turn."""
     times: list[int] = []
     end = time.perf_counter() + ROUND_S
-    while len(times) < 3 or time.perf_counter() < end:
+    while not times or time.perf_counter() < end:
         start = time.perf_counter_ns()
         call()
         times.append(time.perf_counter_ns() - start)
@@ -274,8 +286,7 @@ def measure(
 ) -> Measurement:
     """Time the decisions of largest predicted effect, each class turned around at once."""
     bench, tell = Bench(exe, inputs), progress or (lambda _done, _total, _what: None)
-    found, skipped = bench.candidates(tell)
-    chosen = found[:most]
+    chosen, skipped, left = bench.candidates(most, tell)
     made: list[Measured] = []
     calls: list[float] = []
     for i, candidate in enumerate(chosen):
@@ -289,7 +300,6 @@ def measure(
         calls.append(float(np.median(ours)))
         made.append(_measured(candidate, theirs - ours, calls[-1]))
     call_ns = statistics.median(calls) if calls else 0.0
-    left = len(found) - len(chosen)
     return Measurement(bench.exe.name, bench.sizes, call_ns, tuple(made), tuple(skipped), left)
 
 
@@ -303,6 +313,11 @@ def _measured(candidate: Candidate, longer: Array, call_ns: float) -> Measured:
         sign * candidate.effect_ns / count, middle, min(low, high), max(low, high),
         abs(candidate.effect_ns) / call_ns, len(longer),
     )  # fmt: skip
+
+
+def _told_ns(members: Sequence[Decision]) -> float:
+    """What decisions say themselves of what they save."""
+    return abs(sum(d.predicted_ns for d in members))
 
 
 def _ids(members: Iterable[Decision]) -> tuple[str, ...]:
