@@ -6,9 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +14,9 @@ from bench.workloads.minilm import published_folder
 from demo import peers
 from demo.asking import questions
 from demo.encoder import Array, Encoder
-from rlx.cost.decision import Decision
+from rlx.explain.html import page_of
+from rlx.explain.report import Report
+from rlx.explain.text import Line, lines_of, time_text
 
 SHOWN = 3
 """Answers to a question."""
@@ -41,7 +41,7 @@ def main() -> int:
     vectors = _indexed(encoder, texts)
     last = _answered(encoder, texts, vectors)
     _compared(encoder, last)
-    _explained(encoder.exe, asked.report)
+    _explained(encoder, last, asked.report)
     return 0
 
 
@@ -97,31 +97,23 @@ def _how_to_compare() -> str:
     return f"{Path(sys.executable).parent / 'pip'} install torch, then again"
 
 
-def _explained(exe: Any, report: Path) -> None:
-    sizes = ", ".join(f"{k} {v}" for k, v in exe.lir.plan.representative.items())
+def _explained(encoder: Encoder, text: str, path: Path) -> None:
+    report = encoder.exe.explain()
+    sizes = ", ".join(f"{k} {v}" for k, v in report.model.sizes.items())
     _title(f"The {SAVED} decisions that save most, as the gate predicts them at {sizes}")
-    for decisions in _largest(exe.decisions):
-        first, total = decisions[0], sum(d.predicted_ns for d in decisions)
-        print(f"  {total / 1e6:6.1f} ms  {len(decisions)} × {first.what} at {first.where[0]}")
-        print(f"             {first.reason}")
-    written = _report(exe, report)
-    print(f"\nevery decision, taken or refused, is in {written}")
+    for line in _largest(report):
+        d = line.decision
+        print(f"  {time_text(line.predicted_ns):>9}  {line.count} × {d.what} at {line.where}")
+        print(f"             {d.reason}")
+    trace = encoder.exe.trace(encoder.tokens([text]), calls=1)
+    path.write_text(page_of(report, trace), encoding="utf-8")
+    print(f"\nevery decision, taken or refused, the graph, memory and a trace: {path}")
 
 
-def _largest(decisions: Iterable[Decision]) -> list[list[Decision]]:
+def _largest(report: Report) -> list[Line]:
     """What saves most, layers alike together."""
-    alike: dict[Any, list[Decision]] = {}
-    for d in decisions:
-        if d.verdict and d.predicted_ns > 0:
-            key = (d.what, d.reason, d.predicted_ns)
-            alike.setdefault(key, []).append(d)
-    return sorted(alike.values(), key=lambda ds: -sum(d.predicted_ns for d in ds))[:SAVED]
-
-
-def _report(exe: Any, path: Path) -> Path:
-    written = path.with_suffix(".txt")
-    written.write_text(exe.explain() + "\n", encoding="utf-8")
-    return written
+    taken = [d for d in report.decisions if d.verdict and d.predicted_ns > 0]
+    return lines_of(taken)[:SAVED]
 
 
 if __name__ == "__main__":

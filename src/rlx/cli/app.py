@@ -18,7 +18,8 @@ from rlx._version import __version__
 from rlx.errors import Error
 
 VERBS = (
-    "bench", "cache", "calibrate", "check", "compile", "doctor", "explain", "fuzz", "run", "trace",
+    "bench", "cache", "calibrate", "check", "compile", "diff", "doctor", "explain", "fuzz", "run",
+    "trace",
 )  # fmt: skip
 Verb = Callable[[], int]
 """A verb and its options, ready to run."""

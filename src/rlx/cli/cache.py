@@ -29,7 +29,7 @@ class Act(enum.Enum):
 def verb(
     act: Annotated[Act, typer.Argument(help="What to do.")] = Act.LIST,
     folder: Annotated[
-        str | None, typer.Option("--folder", metavar="FOLDER", help="[default: the user's own]")
+        str | None, typer.Option("--folder", metavar="FOLDER", help="(default: the user's own)")
     ] = None,
     is_json: options.Json = False,
 ) -> int:

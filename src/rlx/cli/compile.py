@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlx.cli import options
 
 if TYPE_CHECKING:
+    from rlx.cli.inputs import Wanted
     from rlx.runtime.executable import Executable
 
 EXAMPLE = "rlx compile model.onnx -o model.rlx"
@@ -19,31 +20,45 @@ def verb(
     model: options.ModelFile,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="[default: the model's name, .rlx]"),
+        typer.Option("--output", "-o", metavar="FILE", help="(default: the model's name, .rlx)"),
     ] = None,
     target: options.RunOn = None,
     has_weights: Annotated[
         bool, typer.Option("--weights/--no-weights", help="Put the weights into the file.")
     ] = True,
+    files: options.InputFiles = None,
+    dims: options.Sizes = None,
+    seed: options.Seed = 0,
     is_json: options.Json = False,
 ) -> int:
     """Compile a model, and write the program to a file.
 
     rlx.load opens it without compiling, on machines with the same instruction set. It holds
     machine code: load only one that you would run. Weights that the model does not bring, as
-    those of .ir text, are not in it: set_params gives them.
+    those of .ir text, are not in it: set_params gives them. Where shapes follow from the inputs, it
+    is a program for inputs like those given, or made up.
     """
-    from rlx.cli import models
+    from rlx.cli import inputs, models
     from rlx.errors import Error
+    from rlx.runtime.executable import Executable
 
     path = Path(output or f"{Path(model).stem}.rlx")
     if not path.parent.is_dir():
         raise Error(f"{path} cannot be written: there is no folder {path.parent}")
-    exe = models.saveable(models.program(model, target, None))
+    wanted = inputs.Wanted.of(files, None, dims, seed)
+    found = models.program(model, target, None)
+    exe = found if isinstance(found, Executable) else _settled(found, wanted)
     is_whole = has_weights and not exe.missing_params
     exe.save(path, weights=is_whole)
     _tell(model, path, exe, is_whole, is_json)
     return 0
+
+
+def _settled(exe: Any, wanted: Wanted) -> Executable:
+    """The program for some inputs, of a model that is compiled for each sort of them."""
+    from rlx.cli import inputs, models
+
+    return models.settled(exe, inputs.inputs_of(exe, wanted))[0]
 
 
 def _tell(model: str, path: Path, exe: Executable, is_whole: bool, is_json: bool) -> None:

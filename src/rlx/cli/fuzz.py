@@ -21,7 +21,7 @@ def verb(
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes.")] = 2,
     targets: Annotated[
         str | None,
-        typer.Option("--targets", metavar="NAMES", help="Whose pipelines. [default: all seven]"),
+        typer.Option("--targets", metavar="NAMES", help="Whose pipelines. (default: all seven)"),
     ] = None,
     backend: Annotated[
         str | None,

@@ -75,8 +75,10 @@ def random_inputs(
 ) -> dict[str, Array]:
     """An array for each input, of these sizes of named dims; `typical` is that of others."""
     rng = np.random.default_rng(seed)
+    one = {k: v for shape in declared.values() if shape for k, v in _batch(shape).items()}
+    known = {**one, **sizes}
     try:
-        return {n: _random(n, shape, sizes, typical, rng) for n, shape in declared.items()}
+        return {n: _random(n, shape, known, typical, rng) for n, shape in declared.items()}
     except MemoryError as error:
         raise OutOfMemoryError(
             f"random inputs do not fit: {error}. Give smaller sizes: --dim NAME=SIZE"
@@ -115,7 +117,7 @@ def _random(
     """Numbers of a normal distribution; whole ones are 0 or 1, which are in range for most."""
     if shape is None:
         raise Error(f"input {name!r} has no shape in the model. Give it: --input {name}=FILE.npy")
-    dims = dims_for(shape, {**_batch(shape), **sizes}, typical)
+    dims = dims_for(shape, sizes, typical)
     if math.prod(dims) > MOST:
         raise Error(f"input {name!r} is {shape}: too large to make up. Give it as a file.")
     dtype = shape.dtype.numpy

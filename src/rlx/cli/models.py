@@ -10,6 +10,7 @@ import numpy as np
 from rlx.backends.base import BUILT_IN
 from rlx.cli.inputs import Wanted, dims_for, inputs_of, loaded
 from rlx.cli.progress import progress
+from rlx.cost.decision import Decision
 from rlx.cost.target import Target
 from rlx.errors import Error
 from rlx.loading import load
@@ -61,22 +62,15 @@ def settled(exe: Any, given: Mapping[str, Array]) -> tuple[Executable, dict[str,
     return made, {name: given[name] for name in made.inputs}
 
 
-def saveable(exe: Any) -> Executable:
-    """The program, where there is one for all inputs."""
-    if isinstance(exe, Executable):
-        return exe
-    raise Error(
-        f"{exe.name} is compiled for each call, so there is no one program: {exe.model.why_static}"
-    )
-
-
-def planned(model: str, target: str, wanted: Wanted) -> CompileResult:
-    """What compiling gives, or gave; where a backend is there, for what it claims."""
+def planned(model: str, target: str, wanted: Wanted) -> tuple[CompileResult, tuple[Decision, ...]]:
+    """What compiling gives, or gave, and what was decided before it by a front end; where a
+    backend is there, for what it claims."""
     found = load(model)
     if isinstance(found, Executable):
-        return found.result
+        return found.result, ()
+    before = found.decisions if isinstance(found, OnnxModel) else ()
     with progress(f"compiling {model}"):
-        return CompilePipeline(target_of(target)).compile(graph_of(found, wanted))
+        return CompilePipeline(target_of(target)).compile(graph_of(found, wanted)), before
 
 
 def target_of(name: str) -> Target:

@@ -60,12 +60,12 @@ RunOn = Annotated[
     str | None,
     typer.Option(
         "--target", "-t", metavar="TARGET", callback=backend_target, autocompletion=_targets,
-        help="Such as cpu, or reference. [default: native code, if llvmlite is there]",
+        help="Such as cpu, or reference. (default: native code, if llvmlite is there)",
     ),
 ]  # fmt: skip
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", min=1, help="Cores that a call may use. [default: all]"),
+    typer.Option("--threads", min=1, help="Cores that a call may use. (default: all)"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 InputFiles = Annotated[
@@ -108,6 +108,14 @@ def sizes_of(given: list[str] | None) -> dict[str, int]:
 
 def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, indent=2))
+
+
+def read_text(path: str) -> str:
+    """The text of a file."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise Error(f"{path} cannot be read: {_reason(error)}") from None
 
 
 def write_text(path: str, text: str) -> None:

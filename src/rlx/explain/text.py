@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rlx.explain.report import Advice, Report, ReportDecision
 
@@ -52,16 +53,34 @@ def _rank(line: Line) -> tuple[float, str, str]:
     return -abs(line.predicted_ns), line.decision.what, line.where
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table of the report."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def sections(report: Report) -> list[Section]:
+    """The report's tables, those that hold anything."""
+    every = [
+        Section("advice", ("saves", "bytes", "what to do"), [_advice(a) for a in report.advice]),
+        Section("decisions", COLUMNS, [_cells(x) for x in lines_of(report.decisions)]),
+        Section("decisions by the clock", CLOCK_COLUMNS, _clock_cells(report)),
+        Section("rules", ("times", "rule", "identity"), _rule_cells(report)),
+        Section("kernels", KERNEL_COLUMNS, _kernel_cells(report)),
+        Section("kernels by the clock", TIMED_COLUMNS, _timed_cells(report)),
+    ]
+    return [s for s in every if s.rows]
+
+
 def report_text(report: Report) -> str:
     """The whole report, for a terminal or a file."""
-    parts = [
-        head(report),
-        *_titled("advice", [_advice(a) for a in report.advice], ("saves", "bytes", "what to do")),
-        *_titled("decisions", [_cells(x) for x in lines_of(report.decisions)], COLUMNS),
-        *_titled("rules", _rule_cells(report), ("times", "rule", "identity")),
-        *_titled("kernels", _kernel_cells(report), KERNEL_COLUMNS),
+    tables = [
+        "\n".join(["", f"{s.title}:", *aligned([s.columns, *s.rows])]) for s in sections(report)
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join([head(report), *tables]) + "\n"
 
 
 def head(report: Report) -> str:
@@ -78,10 +97,25 @@ def head(report: Report) -> str:
         f"{t.flops:,} flops",
         f"{len(report.source)} nodes became {len(report.nodes)}; {len(report.rules)} rewrites, "
         f"{taken} decisions taken, {len(report.decisions) - taken} refused",
+        *_clock_head(report),
     ])  # fmt: skip
 
 
 COLUMNS = ("verdict", "saves", "bytes", "launches", "times", "decision", "where", "why")
+CLOCK_COLUMNS = (
+    "verdict", "clock", "of a call", "predicted", "measured", "from", "to", "times", "decision",
+    "where",
+)  # fmt: skip
+TIMED_COLUMNS = (
+    "step",
+    "measured",
+    "share",
+    "GB/s",
+    "GFLOP/s",
+    "of the roofline",
+    "kernel",
+    "where",
+)
 KERNEL_COLUMNS = ("step", "phase", "predicted", "bytes", "flops", "how", "kernel", "where")
 
 
@@ -116,13 +150,61 @@ def _kernel_cells(report: Report) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
+def _clock_cells(report: Report) -> list[tuple[str, ...]]:
+    """What turning a decision around did, one line for those turned together; gains of taking."""
+    held: dict[tuple[Any, ...], ReportDecision] = {}
+    for d in report.decisions:
+        if d.measured:
+            held.setdefault((d.what, *sorted(d.measured.items())), d)
+    found = sorted(held.values(), key=lambda d: -(d.measured or {})["share"])
+    return [_clock_cell(d, d.measured or {}) for d in found]
+
+
+def _clock_cell(d: ReportDecision, m: Mapping[str, Any]) -> tuple[str, ...]:
+    clock = ("confirms" if m["is_right"] else "refutes") if m["is_certain"] else "cannot tell"
+    times = [time_text(m[k]) for k in ("predicted_ns", "measured_ns", "low_ns", "high_ns")]
+    alike = f"×{m['alike']}" if m["alike"] > 1 else ""
+    verdict = "taken" if d.verdict else "refused"
+    return (
+        verdict,
+        clock,
+        f"{m['share']:.1%}",
+        *times,
+        alike,
+        d.what,
+        clipped(", ".join(d.where[:1])),
+    )
+
+
+def _timed_cells(report: Report) -> list[tuple[str, ...]]:
+    """Kernels that were timed, the slowest first."""
+    timed = [(k, k.measured) for k in report.kernels if k.measured]
+    return [
+        (
+            f"{k.id}", time_text(m["median_ns"]), f"{m['share']:.1%}", f"{m['gb_s']:,.1f}",
+            f"{m['gflop_s']:,.1f}", f"{m['roofline_share']:.0%}",
+            clipped(k.name.partition(" ")[2]), clipped(", ".join(k.where[:2])),
+        )
+        for k, m in sorted(timed, key=lambda t: -t[1]["median_ns"])
+    ]  # fmt: skip
+
+
+def _clock_head(report: Report) -> list[str]:
+    """What the clock says of a call, and of the gate."""
+    t = report.timings
+    if "gate" not in t:
+        return []
+    sizes = ", ".join(f"{k}={v}" for k, v in t["sizes"].items())
+    return [
+        f"measured: {time_text(t['call_ns'])} a call{f' at {sizes}' if sizes else ''}, "
+        f"{t['roofline_share']:.0%} of the roofline",
+        t["gate"],
+    ]
+
+
 def _advice(a: Advice) -> tuple[str, ...]:
     saves = time_text(a.predicted_ns) if a.predicted_ns else ""
     return saves, f"{a.bytes_saved:,}" if a.bytes_saved else "", a.text
-
-
-def _titled(title: str, rows: Sequence[tuple[str, ...]], columns: tuple[str, ...]) -> list[str]:
-    return ["", f"{title}:", *aligned([columns, *rows])] if rows else []
 
 
 def aligned(table: Sequence[tuple[str, ...]]) -> list[str]:

@@ -1,0 +1,54 @@
+"""Reports on a terminal: the tables of the text form, drawn with rich. Elsewhere, the text."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rlx.explain.report import Report
+    from rlx.explain.text import Section
+
+SHARES = {"where": 2, "why": 3, "kernel": 2, "what to do": 1, "identity": 1}
+"""Columns that share what room the others leave."""
+STYLES = {"taken": "green", "refused": "yellow", "confirms": "green", "refutes": "red"}
+
+
+def show(report: Report) -> None:
+    """Print a report."""
+    if not sys.stdout.isatty():
+        print(report, end="")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    from rlx.explain.text import head, sections
+
+    console = Console()
+    console.print(Text(head(report)))
+    for section in sections(report):
+        console.print(_table(section))
+
+
+def _table(section: Section) -> Table:
+    """Numbers to the right; long texts fold."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(
+        title=section.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+        padding=(0, 1, 0, 0), expand=True,
+    )  # fmt: skip
+    for i, name in enumerate(section.columns):
+        is_figure = all(row[i][:1] in "-+×0123456789" for row in section.rows)
+        share = SHARES.get(name)
+        made.add_column(
+            name, justify="right" if is_figure else "left", ratio=share, no_wrap=share is None,
+            overflow="fold",
+        )  # fmt: skip
+    for row in section.rows:
+        made.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    return made
