@@ -23,6 +23,7 @@ from rlx.passes.context import Context
 from rlx.plan.phases import is_view_kind
 from rlx.shape import Shape
 
+WHAT = "channels_last"
 CONVOLUTIONS = frozenset({"conv", "conv_transpose", "fused_conv_bias_act"})
 FOLLOWERS = frozenset({
     "max_pool", "avg_pool", "lp_pool", "resize", "concat", "pad", "batch_norm", "reshape",
@@ -67,10 +68,17 @@ def _chosen(graph: Graph, ctx: Context) -> set[Node]:
             places[node] = view
         elif node.op == "item" and node.inputs[0] in chosen:
             places[node] = _last(node.shape)
-        elif node not in kept and _is_image(node) and _why(node, places):
+        elif node not in kept and _is_image(node) and _is_chosen(node, places, ctx):
             chosen.add(node)
             places |= {} if node.has_items else {node: _last(node.shape)}
     return chosen
+
+
+def _is_chosen(node: Node, places: Mapping[Node, Layout], ctx: Context) -> bool:
+    reason = _why(node, places)
+    return reason is not None and bool(
+        ctx.log.choose(WHAT, (node,), True, reason, kind="layout").verdict
+    )
 
 
 def _why(node: Node, places: Mapping[Node, Layout]) -> str | None:
