@@ -22,6 +22,7 @@ SHOWN = 3
 """Answers to a question."""
 SAVED = 5
 """Decisions that are shown."""
+LABELS = {"torch": "torch, eager"}
 CORPUS = Path(__file__).parent / "corpus.txt"
 
 
@@ -84,12 +85,13 @@ def _answered(encoder: Encoder, texts: list[str], vectors: Array) -> str:
 
 def _compared(encoder: Encoder, text: str) -> None:
     threads = len(os.sched_getaffinity(0))
-    _title(f"The vector of one question, on {threads} thread{'s' * (threads > 1)}")
+    many = f"{threads} thread{'s' * (threads > 1)}"
+    _title(f"The vector of one question, on {many}, each runtime in a process of its own")
     found = peers.timed(encoder, text, threads)
     for name, (ms, apart) in found.items():
         beside = f", differs by at most {apart:.1g}" if name != "rlx" else ""
-        print(f"  {name:12} {ms:8.2f} ms{beside}")
-    if len(found) == 1:
+        print(f"  {LABELS.get(name, name):12} {ms:8.2f} ms{beside}")
+    if not peers.installed():
         print(f"  neither onnxruntime nor torch is here to compare: {_how_to_compare()}")
 
 

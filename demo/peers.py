@@ -1,12 +1,16 @@
-"""The same model, weights and tokens on other runtimes, where they are installed."""
+"""The same model, weights and tokens on other runtimes, where they are installed.
+
+Each is timed in a process of its own: threads of one that wait in a loop would slow the others.
+"""
 
 from __future__ import annotations
 
-import logging
+import json
 import statistics
+import subprocess
+import sys
 import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,63 +22,32 @@ from bench.workloads.minilm import minilm, published_params
 from demo.encoder import Array, Encoder
 
 RIVALS = ("onnxruntime", "torch")
-ROUNDS, ROUND_S = 15, 0.04
-Call = Callable[[], Any]
+ROUNDS, ROUND_S = 10, 0.05
 
 
 def timed(encoder: Encoder, text: str, threads: int) -> dict[str, tuple[float, float]]:
     """Runtime → milliseconds for the vector of one text, and how far it is from rlx's."""
-    ids, mask, kinds = encoder.tokens([text])
-    ours = encoder.exe(ids, mask, kinds)
-    calls: dict[str, Call] = {"rlx": lambda: encoder.exe(ids, mask, kinds)}
-    apart = {"rlx": 0.0}
-    if installed():
-        workload = _workload(ids, mask)
-        for name in installed():
-            runner = _prepared(name, workload, threads)
-            calls[name] = runner.call
-            apart[name] = float(np.abs(_unit(runner.arrays(runner.call())[0]) - ours).max())
-    return {name: (ms, apart[name]) for name, ms in _in_turns(calls).items()}
+    tokens = encoder.tokens([text])
+    ours = encoder.exe(*tokens)
+    found = {"rlx": (milliseconds(lambda: encoder.exe(*tokens)), 0.0)}
+    for name in installed():
+        told = _in_a_child(name, threads, *tokens[:2])
+        if told is not None:
+            theirs = np.array(told["vector"])
+            found[name] = told["ms"], float(np.abs(theirs / np.linalg.norm(theirs) - ours).max())
+    return found
 
 
 def installed() -> list[str]:
     return [name for name in RIVALS if not PEERS[name].missing()]
 
 
-def _workload(ids: Array, mask: Array) -> Workload:
-    made = minilm(*ids.shape, published_params())
-    return replace(made, name=f"demo_{ids.shape[1]}", inputs=(ids, mask))
+def milliseconds(call: Callable[[], Any]) -> float:
+    """Of a call: the median of rounds, of which the first is for warming up."""
+    return statistics.median([_round(call) for _ in range(ROUNDS)][1:])
 
 
-def _prepared(name: str, workload: Workload, threads: int) -> Any:
-    """Ready to call; what exporters have to say of their own matters is left out."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
-        try:
-            if PEERS[name].needs_onnx:
-                from bench.prepare import export
-
-                export(workload)
-            return PEERS[name].prepare(workload, threads)
-        finally:
-            logging.disable(logging.NOTSET)
-
-
-def _unit(vectors: Array) -> Array:
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
-def _in_turns(calls: Mapping[str, Call]) -> dict[str, float]:
-    """The median milliseconds of a call; turns alternate, so that what slows one slows all."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            found[name].append(_turn(call))
-    return {name: statistics.median(times[1:]) for name, times in found.items()}
-
-
-def _turn(call: Call) -> float:
+def _round(call: Callable[[], Any]) -> float:
     times: list[float] = []
     end = time.perf_counter() + ROUND_S
     while not times or time.perf_counter() < end:
@@ -82,3 +55,36 @@ def _turn(call: Call) -> float:
         call()
         times.append(1e3 * (time.perf_counter() - start))
     return statistics.median(times)
+
+
+def _in_a_child(name: str, threads: int, ids: Array, mask: Array) -> dict[str, Any] | None:
+    """What a rival says; nothing where it cannot run. What it has to say beside is left out."""
+    asked = json.dumps({"ids": ids.tolist(), "mask": mask.tolist()})
+    command = [sys.executable, "-m", "demo.peers", name, str(threads)]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def _rival(name: str, threads: int) -> None:
+    """Time one runtime on the tokens that stdin has."""
+    given = json.load(sys.stdin)
+    ids, mask = (np.array(given[k], np.int64) for k in ("ids", "mask"))
+    workload = replace(
+        minilm(*ids.shape, published_params()), name=f"demo_{ids.shape[1]}", inputs=(ids, mask)
+    )
+    runner = _prepared(name, workload, threads)
+    ms = milliseconds(runner.call)
+    vector = runner.arrays(runner.call())[0][0]
+    print(json.dumps({"ms": ms, "vector": vector.tolist()}))
+
+
+def _prepared(name: str, workload: Workload, threads: int) -> Any:
+    if PEERS[name].needs_onnx:
+        from bench.prepare import export
+
+        export(workload)
+    return PEERS[name].prepare(workload, threads)
+
+
+if __name__ == "__main__":
+    _rival(sys.argv[1], int(sys.argv[2]))
