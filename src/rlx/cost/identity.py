@@ -29,7 +29,8 @@ class Identities:
         self._cones: dict[Node, int] = {}
         self._given: dict[tuple[str, tuple[Node, ...]], str] = {}
         self._twins: dict[str, list[str]] = {}
-        self._used: dict[tuple[str, int], set[str]] = {}
+        self._next: dict[tuple[str, int], int] = {}
+        """Of each structure in each graph, the first twin that is not looked at yet."""
 
     def id_of(self, what: str, nodes: Sequence[Node], is_refused: Callable[[str], bool]) -> str:
         """`what` and a hash of the structure; `#2`, `#3` … where equal structures are proposed.
@@ -45,16 +46,17 @@ class Identities:
     def _numbered(
         self, base: str, nodes: tuple[Node, ...], is_refused: Callable[[str], bool]
     ) -> str:
+        """The next twin that was refused, or a new one: what was taken stays taken, so a twin that
+        was passed over once need not be looked at again."""
         twins = self._twins.setdefault(base, [])
-        graph = id(nodes[0].graph) if nodes else 0
-        used = self._used.setdefault((base, graph), set())
-        again = (t for t in twins if t not in used and is_refused(t))
-        found = next(again, None)
-        if found is None:
-            found = base if not twins else f"{base}#{len(twins) + 1}"
-            twins.append(found)
-        used.add(found)
-        return found
+        place = base, id(nodes[0].graph) if nodes else 0
+        at = self._next.get(place, 0)
+        while at < len(twins) and not is_refused(twins[at]):
+            at += 1
+        if at == len(twins):
+            twins.append(base if not twins else f"{base}#{len(twins) + 1}")
+        self._next[place] = at + 1
+        return twins[at]
 
     def _structure(self, nodes: tuple[Node, ...]) -> str:
         """A hash of `nodes` that their order in the tuple does not change."""
