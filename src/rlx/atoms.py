@@ -44,6 +44,10 @@ class Symbol:
         return 1 + weight_of(self.max)
 
     @property
+    def has_least(self) -> bool:
+        return self.min > 0
+
+    @property
     def interval(self) -> Interval:
         return self.min, None if self.max is None else interval_of(self.max)[1]
 
@@ -81,6 +85,11 @@ class Call:
         return any(not isinstance(a, int) and a.is_measured for a in self.args)
 
     @property
+    def has_least(self) -> bool:
+        dims = (a for a in self.args if not isinstance(a, int))
+        return any(facts_of(m).has_least for dim in dims for m, _ in dim.terms)
+
+    @property
     def interval(self) -> Interval:
         return interval_call(self.fn, *map(interval_of, self.args))
 
@@ -115,6 +124,8 @@ class Facts(NamedTuple):
     weight: int
     depth: int
     is_measured: bool
+    has_least: bool
+    """Is a size in it that is never 0?"""
     interval: Interval
 
 
@@ -125,6 +136,7 @@ def facts_of(monomial: Monomial) -> Facts:
         1 + sum(atom.weight for atom in monomial),
         max((atom.depth for atom in monomial), default=0),
         any(atom.is_measured for atom in monomial),
+        any(atom.has_least for atom in monomial),
         interval_product(atom.interval for atom in monomial),
     )
 

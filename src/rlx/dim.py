@@ -206,13 +206,19 @@ def provably_le(a: DimLike, b: DimLike) -> bool:
     return _not_negative(b - a, MAX_CASES)
 
 
-@lru_cache(1 << 14)
 def _not_negative(dim: DimLike, cases: int) -> bool:
+    return plainly_not_negative(dim) or (cases > 0 and _by_cases(dim, cases - 1))
+
+
+@lru_cache(1 << 14)
+def plainly_not_negative(dim: DimLike) -> bool:
+    """As `provably_le(0, dim)`, with no look at the arguments of `max` and `min`."""
     if _at_least_zero(dim) or _at_least_zero(_from_least(dim)):
         return True
-    return _at_least_zero(_without_quotients(dim)) or (cases > 0 and _by_cases(dim, cases - 1))
+    return _at_least_zero(_without_quotients(dim))
 
 
+@lru_cache(1 << 14)
 def _by_cases(dim: DimLike, cases: int) -> bool:
     """A max is no less than either argument, and one of them; a min is no more."""
     for m, c in _terms(dim):
@@ -234,9 +240,14 @@ def _at_least_zero(dim: DimLike) -> bool:
 @lru_cache(1 << 14)
 def _from_least(dim: DimLike) -> DimLike:
     """`dim` over symbols counted from their least: n·(h - 2) with h from 3 on is n·h' + n."""
-    if not any(s.min for s in symbols_of([dim])):
+    if not any(facts_of(m).has_least for m, _ in _terms(dim)):
         return dim
-    return _sum((product(map(_atom_from_least, m)), c) for m, c in _terms(dim))
+    return _sum((_monomial_from_least(m), c) for m, c in _terms(dim))
+
+
+@lru_cache(1 << 14)
+def _monomial_from_least(monomial: Monomial) -> DimLike:
+    return product(map(_atom_from_least, monomial))
 
 
 @lru_cache(1 << 14)
@@ -252,10 +263,7 @@ def _without_quotients(dim: DimLike) -> DimLike:
     """At most a positive multiple of `dim`: x - k + 1 ≤ k·(x // k) ≤ x, for k > 0."""
     terms = [(*_quotient(m), c) for m, c in _terms(dim)]
     scale = math.lcm(*(k for _, k, _ in terms))
-    total: DimLike = 0
-    for x, k, c in terms:
-        total = total + c * scale // k * (x if c < 0 else x - (k - 1))
-    return total
+    return _sum((x if c < 0 else x - (k - 1), c * scale // k) for x, k, c in terms)
 
 
 def _quotient(monomial: Monomial) -> tuple[DimLike, int]:

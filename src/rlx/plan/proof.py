@@ -14,6 +14,7 @@ from rlx.dim import (
     DimLike,
     Monomial,
     _from_terms,  # pyright: ignore[reportPrivateUsage]
+    _sum,  # pyright: ignore[reportPrivateUsage]
     dim_max,
     provably_le,
 )
@@ -94,13 +95,10 @@ def _without_floors(dim: DimLike, *, only_added: bool = False) -> DimLike:
     """
     if not isinstance(dim, Dim):
         return dim
-    total: DimLike = 0
-    for monomial, coefficient in dim.terms:
-        if only_added and coefficient < 0:
-            total = total + _from_terms({monomial: coefficient})
-        else:
-            total = total + _without_floor(monomial, coefficient)
-    return total
+    parts = (
+        _from_terms({m: c}) if only_added and c < 0 else _without_floor(m, c) for m, c in dim.terms
+    )
+    return _sum((part, 1) for part in parts)
 
 
 def _without_floor(monomial: Monomial, coefficient: int) -> DimLike:

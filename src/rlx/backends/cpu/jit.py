@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from rlx.backends.cpu.native.link import linked, undefined
 from rlx.backends.cpu.native.memory import MEMORY_FUNCTIONS, memory_text
 from rlx.errors import Error
 
+_PUBLIC = re.compile(r"^define (?!internal |hidden )(?:dso_local )?", re.MULTILINE)
+"""Functions that others may call. Nobody replaces them by others, so addresses are distances."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Compiler:
@@ -27,7 +31,7 @@ class _Compiler:
 
     machine: llvm.TargetMachine
     builder: llvm.PassBuilder
-    passes: llvm.FunctionPassManager
+    passes: llvm.ModulePassManager
 
     @classmethod
     def of(cls, isa: Isa) -> _Compiler:
@@ -36,7 +40,7 @@ class _Compiler:
         machine = llvm.Target.from_triple(isa.triple).create_target_machine(
             cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="default", jit=True
         )
-        passes = llvm.create_new_function_pass_manager()
+        passes = llvm.create_new_module_pass_manager()
         passes.add_sroa_pass()
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
@@ -44,11 +48,8 @@ class _Compiler:
         return cls(machine, llvm.create_pass_builder(machine, options), passes)
 
     def simplify(self, module: llvm.ModuleRef) -> None:
-        run = _unlocked("LLVMPY_RunNewFunctionPassManager")
-        for function in module.functions:
-            if not function.is_declaration:
-                run(self.passes, function, self.builder)
-                _hide(function)
+        """All functions in one call: after each, a thread waits for its turn in Python."""
+        _unlocked("LLVMPY_RunNewModulePassManager")(self.passes, module, self.builder)
 
     def object_of(self, module: llvm.ModuleRef) -> bytes:
         """The same bytes as `machine.emit_object`, which lets no other thread into LLVM."""
@@ -115,7 +116,7 @@ def _optimised(text: str, isa: Isa) -> Generator[tuple[_Compiler, llvm.ModuleRef
 def _parsed(text: str, machine: llvm.TargetMachine, context: llvm.ContextRef) -> llvm.ModuleRef:
     module = None
     try:
-        module = llvm.parse_assembly(text, context)
+        module = llvm.parse_assembly(_PUBLIC.sub("define hidden ", text), context)
         module.triple, module.data_layout = machine.triple, str(machine.target_data)
         module.verify()
     except RuntimeError as error:
@@ -125,12 +126,6 @@ def _parsed(text: str, machine: llvm.TargetMachine, context: llvm.ContextRef) ->
             f"the CPU backend wrote LLVM text that is wrong; report this. {error}"
         ) from None
     return module
-
-
-def _hide(function: llvm.ValueRef) -> None:
-    """Nobody replaces the function by another, so its address is a distance."""
-    if function.linkage == llvm.Linkage.external:
-        function.visibility = llvm.Visibility.hidden
 
 
 def assembled(text: str, isa: Isa) -> str:
