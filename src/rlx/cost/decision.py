@@ -16,7 +16,6 @@ from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.ir.outline import place_of
 
-
 KINDS = {
     "rule": "an identity that rewrote the graph",
     "lowering": "an op spelled in simpler ones, as the target has no kernel for it",

@@ -67,7 +67,8 @@ def choices_of(
         for node, made in _choices(each, target, terms):
             if (made.what, node) not in found:
                 id_ = names.id_of(made.what, (node,), lambda _: False)
-                found[made.what, node] = Choice(node, replace(made, id=id_, where=(place_of(node),)))
+                named = replace(made, id=id_, where=(place_of(node),))
+                found[made.what, node] = Choice(node, named)
     return [_forced(c, force) for c in found.values()]
 
 
