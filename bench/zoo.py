@@ -2,7 +2,7 @@
 
 Each runtime has a process of its own that is stopped while the other runs. rlx compiles once with
 an empty cache and once more, in a fresh process, from what the first left there; both
-count the first call. Numbers go to
+count up to the first result, less what a call takes. Numbers go to
 bench/results/zoo.json and to the page.
 """
 
