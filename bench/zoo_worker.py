@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
