@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
