@@ -403,3 +403,13 @@ def test_neither_rlx_nor_its_use_imports_the_command_line(text: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_explain_reads_branches_over_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    """A branch takes one operand more than its sides do."""
+    g = rlx.Graph("branch")
+    x, w = g.input("x", rlx.Shape([4])), g.param("w", rlx.Shape([4]))
+    chosen = g.input("chosen", rlx.Shape([], "bool"))
+    g.set_outputs([rlx.cond(chosen, lambda x, w: x * w, lambda x, w: x + w, x, w)])
+    Path("branch.ir").write_text(str(g))
+    assert "branch for cpu" in called(capsys, "explain", "branch.ir")

@@ -102,6 +102,8 @@ def _is_table(kernel: Node, number: int) -> bool:
     """Does the kernel read only some rows of the operand?"""
     if not bodies_of(kernel):
         return kernel.op in READS_ROWS and number == 0
+    if not kernel.op.endswith("region"):  # bodies of loops and branches take operands of their own
+        return False
     given = bodies_of(kernel)[0].inputs[number]
     readers = users_of(bodies_of(kernel)[0].order())[given]
     return bool(readers) and all(r.op in READS_ROWS and r.inputs[0] is given for r in readers)
