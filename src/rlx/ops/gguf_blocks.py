@@ -191,10 +191,10 @@ def _(blocks: Any) -> Any:
     return ops.mul(_half(blocks, 0), _signed(_part(blocks, 2, 32)))
 
 
-_FOURS = np.array(
+FOURS = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
 )
-_HALVED_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
+HALVED_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 """Twice the numbers of one sign, two exponent and one mantissa bit."""
 
 
@@ -202,7 +202,7 @@ _HALVED_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 def _(blocks: Any) -> Any:
     """f16 scale, 32·4 places in a table of uneven steps."""
     q = _planes(_part(blocks, 2, 16), 16, 4)
-    return ops.mul(_half(blocks, 0), _looked_up(_FOURS, q))
+    return ops.mul(_half(blocks, 0), _looked_up(FOURS, q))
 
 
 @_scheme("mxfp4", 32, 17)
@@ -213,7 +213,7 @@ def _(blocks: Any) -> Any:
     small = ops.shift_left(np.uint32(1 << 21), e)
     bits = ops.where(ops.less(e, 2), small, ops.shift_left(ops.sub(e, 1), np.uint32(23)))
     q = _planes(_part(blocks, 1, 16), 16, 4)
-    return ops.mul(ops.bitcast(bits, to=DType.F32), _looked_up(_HALVED_E2M1, q))
+    return ops.mul(ops.bitcast(bits, to=DType.F32), _looked_up(HALVED_E2M1, q))
 
 
 # -- blocks of 256: scales of scales --------------------------------------------------------------
@@ -292,7 +292,7 @@ def _(blocks: Any) -> Any:
     low, high = _planes(_part(blocks, 4, 4), 1, 4), _planes(_part(blocks, 2, 2), 1, 2)
     scales = ops.sub(_real(_with_high(low, high, 4)), 32.0)
     q = _planes(_part(blocks, 8, 128), 16, 4)
-    return _scaled(ops.mul(_half(blocks, 0), scales), _looked_up(_FOURS, q))
+    return _scaled(ops.mul(_half(blocks, 0), scales), _looked_up(FOURS, q))
 
 
 # -- blocks of 256: three levels ------------------------------------------------------------------
@@ -322,7 +322,7 @@ def _(blocks: Any) -> Any:
 
 # -- blocks of 256: points of a set ---------------------------------------------------------------
 
-_EVEN_SIGNS = np.array(
+EVEN_SIGNS = np.array(
     [i | (i.bit_count() % 2) << 7 for i in range(128)], np.uint8
 )  # the eighth sign makes their product positive, so seven bits say all eight
 
@@ -340,7 +340,7 @@ def _lifted(scale: Any, fields: Any, factor: float) -> Any:
 
 def _even_signs(words: Any) -> Any:
     """Four bytes of signs from the low 28 bits of each u32."""
-    return _looked_up(_EVEN_SIGNS, _fields(words, (0, 7, 14, 21), 7))
+    return _looked_up(EVEN_SIGNS, _fields(words, (0, 7, 14, 21), 7))
 
 
 @_scheme("iq2_xxs", 256, 66)
@@ -361,7 +361,7 @@ def _(blocks: Any) -> Any:
     """f16 scale, 32·(9 place in the set, 7 signs), 16·4 scales."""
     words = _words(_part(blocks, 2, 64), DType.U16)
     scales = _lifted(_half(blocks, 0), _planes(_part(blocks, 66, 8), 1, 4), 0.25)
-    signs = _looked_up(_EVEN_SIGNS, _fields(words, (9,), 7))
+    signs = _looked_up(EVEN_SIGNS, _fields(words, (9,), 7))
     return _pointed("iq2_xs", scales, _fields(words, (0,), 9), signs)
 
 

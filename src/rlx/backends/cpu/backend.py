@@ -39,7 +39,7 @@ COMPOSED = frozenset({
 fusion, their parts take part in it."""
 
 NARROW = frozenset({
-    "wide_matmul", "dequant_matmul", "block_quantize",
+    "wide_matmul", "dequant_matmul", "gguf_matmul", "block_quantize",
     "matmul_integer", "qlinear_matmul", "quantized_matmul",
 })  # fmt: skip
 """Products whose operands stay narrow in memory: written out before fusion, weights would be

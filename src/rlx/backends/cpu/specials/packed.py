@@ -1,0 +1,318 @@
+"""Products with packed weights: x · Wᵀ where a row of W is bytes.
+
+Weights are read as they are stored. A worker takes a few rows of W at a time, unpacks a piece of
+each next to itself, and multiplies it by the same piece of all rows of x that it has: so what
+comes from memory is what was packed, once for every `ROWS` rows of x. Each sum has an order of its
+own, along K in vectors and at the end over their lanes, whatever is done beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rlx.backends.cpu import products
+from rlx.backends.cpu.halves import to_memory
+from rlx.backends.cpu.ir import ELEMENT, Bound, Vec, fma
+from rlx.backends.cpu.lanes import load, store
+from rlx.backends.cpu.specials.numbers import Numbers
+from rlx.backends.cpu.specials.schemes import unpack
+from rlx.backends.cpu.specials.walk import Place, at, copy_task, part
+from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, grain_of
+from rlx.backends.cpu.writer import Writer
+from rlx.dim import DimLike, dim_min, is_static, product
+from rlx.dtype import DType
+from rlx.errors import UnsupportedError
+from rlx.ir.layout import Layout
+from rlx.kernel.form_contract import form_contract
+from rlx.ops.gguf_blocks import SCHEMES
+
+COLUMNS = 4
+"""Rows of W that are multiplied at once."""
+PIECE = 256
+"""Weights of each that are unpacked at once: with x's they stay in the first cache."""
+ROWS = 64
+"""Rows of x that share what was unpacked."""
+TILE = 4
+"""Rows of x whose sums are in registers."""
+WEIGHTS_PER_NS = 8
+FLOPS_PER_NS = 48
+GIVEN, PACKED = 0, 1
+"""Buffers of the product: x side by side, W; then what the weights need beside their bytes, and
+the result."""
+F32, F64 = DType.F32, DType.F64
+
+Unpack = Callable[[Writer, Bound, Bound, Bound, str], None]
+"""Writes what unpacks: a row of W, the first weight of a piece, how many, and where they go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How W is unpacked: the dtype its numbers come as, and where what it takes lies."""
+
+    dtype: DType
+    buffers: tuple[Buffer, ...]
+    unpack: Unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """x[m, k] · W[n, k]ᵀ."""
+
+    step: Step
+    weights: Weights
+
+    @property
+    def sums(self) -> DType:
+        return F64 if self.step.node.inputs[0].shape.dtype is F64 else F32
+
+    @property
+    def lanes(self) -> int:
+        return self.step.isa.lanes(self.sums)
+
+    @property
+    def lead(self) -> Layout:
+        """The result's axes but the last."""
+        made = self.step.results[0]
+        return Layout(made.dims[:-1], made.strides[:-1], made.offset)
+
+    @property
+    def m(self) -> DimLike:
+        return product(self.lead.dims)
+
+    @property
+    def n(self) -> DimLike:
+        return self.step.results[0].dims[-1]
+
+    @property
+    def k(self) -> DimLike:
+        return self.step.operands[0].dims[-1]
+
+    @property
+    def row(self) -> DimLike:
+        """Numbers from one row of x to the next: whole vectors, filled up with 0."""
+        return (self.k + self.lanes - 1) // self.lanes * self.lanes
+
+    @property
+    def rows(self) -> DimLike:
+        return dim_min(ROWS, self.m)
+
+    @property
+    def units(self) -> tuple[DimLike, DimLike]:
+        """Runs of rows of x, and of W."""
+        return (self.m + ROWS - 1) // ROWS, (self.n + COLUMNS - 1) // COLUMNS
+
+    @property
+    def width(self) -> int:
+        """Numbers from one unpacked row to the next: a vector more than a piece, for what is set
+        to 0 behind the last one."""
+        return PIECE + self.lanes
+
+    @property
+    def pieces_bytes(self) -> int:
+        return COLUMNS * self.width * self.weights.dtype.itemsize
+
+    # -- tasks ----------------------------------------------------------------------------------
+
+    def recipe(self, name: str) -> Recipe:
+        spread_bytes = self.m * self.row * self.sums.itemsize
+        return Recipe((self.spread(f"{name}.x"), self.multiply(name)), (spread_bytes,))
+
+    def spread(self, name: str) -> Task:
+        """x as its sums are, row by row, filled up with 0."""
+        w = Writer(self.step.isa, self.lanes)
+        x, dtype = self.step.operands[0], self.step.node.inputs[0].shape.dtype
+        code, rows = w.code, w.code.least("%stop", w.size(self.m))
+        with code.count("%start", rows, 1) as row:
+            base = at(w, w.size(x.offset), w.place(part(x, 0, -1), w.split(row, x.dims[:-1])))
+            to = code.i64("mul", row, w.size(self.row))
+            with code.count(0, w.size(self.k), self.lanes) as i:
+                left = code.splat(code.i64("sub", w.size(self.k), i), DType.I64)
+                place = at(w, base, code.i64("mul", i, w.size(x.strides[-1])))
+                mask = code.iota(DType.I64) < left
+                value = load(
+                    code, dtype, w.pointer(0, place, dtype), self.stride(w, x.strides[-1]), mask
+                )
+                w.store(value, 1, at(w, to, i), self.sums)
+        grain = grain_of(self.m, self.m * self.row // 8)
+        given = (Buffer("operand", 0), Buffer("temp", 0))
+        return Task(w.function(name), given, w.sizes, self.m, grain)
+
+    def stride(self, w: Writer, stride: DimLike) -> Bound:
+        """A stride of lanes; one of 0 has no masked form."""
+        return w.argument(stride) if stride == 0 else w.size(stride)
+
+    def multiply(self, name: str) -> Task:
+        w = Writer(self.step.isa, self.lanes)
+        runs, groups = self.units
+        stop = w.code.least("%stop", w.size(runs * groups))
+        with w.code.count("%start", stop, 1) as unit:
+            run, group = w.split(unit, (runs, groups))
+            self.unit(w, w.code.i64("mul", run, ROWS), w.code.i64("mul", group, COLUMNS))
+        given = (Buffer("temp", 0), *self.weights.buffers)
+        units = runs * groups
+        scratch = self.pieces_bytes + self.rows * COLUMNS * self.step.isa.vector_bytes
+        return Task(
+            w.function(name), (*given, Buffer("result", 0)), w.sizes, units,
+            grain_of(units, self.nanoseconds), scratch,
+            how=f"unpacks {PIECE} weights of {COLUMNS} columns at a time",
+        )  # fmt: skip
+
+    @property
+    def nanoseconds(self) -> DimLike:
+        weights = self.n * self.k
+        return weights * self.units[0] // WEIGHTS_PER_NS + 2 * self.m * weights // FLOPS_PER_NS
+
+    # -- code -----------------------------------------------------------------------------------
+
+    def unit(self, w: Writer, row: Bound, column: Bound) -> None:
+        code = w.code
+        rows = code.least(ROWS, code.i64("sub", w.size(self.m), row))
+        columns = code.least(COLUMNS, code.i64("sub", w.size(self.n), column))
+        sums = code.let(f"getelementptr i8, ptr %scratch, i64 {self.pieces_bytes}")
+        with code.count(0, code.i64("mul", rows, COLUMNS), 1) as i:
+            self.put(w, code.const(0.0, self.sums), sums, i)
+        with code.count(0, w.size(self.k), PIECE) as first:
+            count = code.least(PIECE, code.i64("sub", w.size(self.k), first))
+            self.unpacked(w, column, columns, first, count)
+            self.tiles(w, row, rows, first, count, sums)
+        self.results(w, row, rows, column, columns, sums)
+
+    def unpacked(
+        self, w: Writer, column: Bound, columns: Bound, first: Bound, count: Bound
+    ) -> None:
+        """A piece of each row of W. Those that are not there are multiplied like the others, and
+        their sums not stored."""
+        code, kind = w.code, ELEMENT[self.weights.dtype]
+        is_whole = is_static(self.k) and int(self.k) % self.lanes == 0
+        with code.count(0, columns, 1) as c:
+            place = code.i64("mul", c, self.width)
+            to = code.let(f"getelementptr {kind}, ptr %scratch, i64 {place}")
+            if not is_whole:
+                behind = code.let(f"and i64 {count}, {-self.lanes}")
+                end = code.let(f"getelementptr {kind}, ptr {to}, i64 {behind}")
+                store(code, code.const(0.0, self.weights.dtype), self.weights.dtype, end)
+            self.weights.unpack(w, code.i64("add", column, c), first, count, to)
+
+    def tiles(
+        self, w: Writer, row: Bound, rows: Bound, first: Bound, count: Bound, sums: str
+    ) -> None:
+        """The piece times that of every row of x."""
+        whole: Bound = 0
+        if not is_static(self.m) or int(self.m) >= TILE:
+            whole = w.code.let(f"and i64 {rows}, {-TILE}")
+            with w.code.count(0, whole, TILE) as i:
+                self.tile(w, TILE, row, i, first, count, sums)
+        with w.code.count(whole, rows, 1) as i:
+            self.tile(w, 1, row, i, first, count, sums)
+
+    def tile(
+        self, w: Writer, height: int, row: Bound, i: Bound, first: Bound, count: Bound, sums: str
+    ) -> None:
+        code, width = w.code, w.size(self.row)
+        start = code.i64("mul", i, COLUMNS)
+        kind = code.vector(ELEMENT[self.sums])
+        slots = [code.slot(kind) for _ in range(height * COLUMNS)]
+        for number, slot in enumerate(slots):
+            value = self.get(w, sums, at(w, start, number))
+            code.do(f"store {kind} {value.text}, ptr {slot}")
+        base = at(w, code.i64("mul", at(w, row, i), width), first)
+        with code.count(0, count, self.lanes) as k:
+            packed = [self.weight(w, c, k) for c in range(COLUMNS)]
+            for r in range(height):
+                x = w.load(GIVEN, at(w, base, code.i64("mul", r, width), k), self.sums)
+                for c, weight in enumerate(packed):
+                    slot = slots[r * COLUMNS + c]
+                    before = Vec(code, code.let(f"load {kind}, ptr {slot}"), self.sums)
+                    code.do(f"store {kind} {fma(x, weight, before).text}, ptr {slot}")
+        for number, slot in enumerate(slots):
+            value = Vec(code, code.let(f"load {kind}, ptr {slot}"), self.sums)
+            self.put(w, value, sums, at(w, start, number))
+
+    def weight(self, w: Writer, column: int, k: Bound) -> Vec:
+        dtype = self.weights.dtype
+        place = at(w, k, column * self.width)
+        where = w.code.let(f"getelementptr {ELEMENT[dtype]}, ptr %scratch, i64 {place}")
+        return load(w.code, dtype, where).to(self.sums)
+
+    def get(self, w: Writer, sums: str, number: Bound) -> Vec:
+        kind = w.code.vector(ELEMENT[self.sums])
+        where = w.code.let(f"getelementptr {kind}, ptr {sums}, i64 {number}")
+        return Vec(w.code, w.code.let(f"load {kind}, ptr {where}, align 4"), self.sums)
+
+    def put(self, w: Writer, value: Vec, sums: str, number: Bound) -> None:
+        where = w.code.let(f"getelementptr {value.type}, ptr {sums}, i64 {number}")
+        w.code.do(f"store {value.type} {value.text}, ptr {where}, align 4")
+
+    def results(
+        self, w: Writer, row: Bound, rows: Bound, column: Bound, columns: Bound, sums: str
+    ) -> None:
+        code, made = w.code, self.step.results[0]
+        dtype, number = self.step.node.shape.dtype, 1 + len(self.weights.buffers)
+        with code.count(0, rows, 1) as i:
+            outer = w.place(self.lead, w.split(at(w, row, i), self.lead.dims))
+            with code.count(0, columns, 1) as c:
+                lanes = self.get(w, sums, at(w, c, code.i64("mul", i, COLUMNS)))
+                total = to_memory(self.total(lanes), dtype)
+                step = code.i64("mul", at(w, column, c), w.size(made.strides[-1]))
+                where = w.pointer(number, at(w, outer, step), dtype)
+                code.do(
+                    f"store {ELEMENT[total.dtype]} {total.lane()}, ptr {where}, "
+                    f"align {dtype.itemsize}"
+                )
+
+    def total(self, value: Vec) -> Vec:
+        """The sum of all lanes, in each: halves to halves."""
+        step = self.lanes // 2
+        while step:
+            value = value + value.shuffled([i ^ step for i in range(self.lanes)])
+            step //= 2
+        return value
+
+
+# -- weights --------------------------------------------------------------------------------------
+
+
+def gguf(step: Step, name: str) -> Recipe:
+    """Blocks of a scheme. Bytes of a row that lie apart are moved together first."""
+    packed, place = step.operands[1], Buffer("operand", 1)
+    if packed.strides[1] == 1:
+        return Product(step, _gguf_weights(step, packed, place)).recipe(name)
+    beside, moved = Layout.contiguous(packed.dims), Buffer("temp", 1)
+    given, to = Place(place, packed, DType.U8), Place(moved, beside, DType.U8)
+    first = copy_task(given, to, step.isa, f"{name}.w")
+    rest = Product(step, _gguf_weights(step, beside, moved)).recipe(name)
+    return Recipe((first, *rest.tasks), (*rest.temps, product(packed.dims)))
+
+
+def _gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
+    scheme, layout = step.node.attrs["scheme"], SCHEMES[step.node.attrs["scheme"]]
+
+    def unpacked(w: Writer, row: Bound, first: Bound, count: Bound, to: str) -> None:
+        blocks, passed = (_blocks(w, n, layout.weights) for n in (count, first))
+        where = w.place(packed, [row, w.code.i64("mul", passed, layout.size)])
+        start, function = w.pointer(PACKED, where, DType.U8), unpack(w.code, scheme)
+        w.code.do(f"call void @{function}(ptr {start}, ptr {to}, i64 {blocks})")
+
+    return Weights(F32, (place,), unpacked)
+
+
+def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
+    if isinstance(weights, int):
+        return weights // size
+    return weights if size == 1 else w.code.let(f"udiv i64 {weights}, {size}")
+
+
+def numbers(step: Step, name: str) -> Recipe:
+    """Small numbers with scales and zero points beside them. Bytes that are only scaled are a
+    product whose sums are."""
+    if step.node.attrs["packing"] in ("int8", "uint8") and len(step.operands) == 3:
+        with suppress(UnsupportedError):
+            return products.make(step, form_contract(step.node, step.operands, step.results), name)
+    given = Numbers(step)
+    places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
+    return Product(step, Weights(given.wide, places, given.unpack)).recipe(name)
+
+
+MAKERS = {"gguf_matmul": gguf, "dequant_matmul": numbers}
