@@ -65,6 +65,7 @@ def verb(
 
     With --measure, on a target that is here, what the clock says beside it. A .rlx program has its
     own target. Inputs count where the model is run, and where shapes follow from their values.
+    Sizes given by --dim are what decisions are weighed at, and everything is counted at.
     What --json prints is described in docs/explain.md.
     """
     from rlx.cli.inputs import Wanted
@@ -110,7 +111,8 @@ class _Run:
     def of(cls, model: str, target: str, threads: int | None, wanted: Wanted) -> _Run:
         from rlx.cli import inputs, models
 
-        exe = models.compiled(model, target, threads, wanted)
+        how = models.weighed_at(wanted)
+        exe = models.compiled(model, target, threads, wanted, options=how)
         return cls(*models.settled(exe, inputs.inputs_of(exe, wanted)))
 
     def report(self, is_measured: bool, most: int, seconds: float) -> Report:

@@ -18,6 +18,7 @@ from rlx.onnx.model import Model as OnnxModel
 from rlx.onnx.model import Read
 from rlx.onnx.running import Specialising
 from rlx.op import Array
+from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline, CompileResult
 from rlx.runtime.bundle import Bundle
 from rlx.runtime.cache import CacheLike
@@ -30,10 +31,15 @@ SCALE = 0.1
 
 
 def compiled(
-    model: str, target: str | None, threads: int | None, wanted: Wanted, cache: CacheLike = None
+    model: str,
+    target: str | None,
+    threads: int | None,
+    wanted: Wanted,
+    cache: CacheLike = None,
+    options: FusionOptions | None = None,
 ) -> Any:
     """The model of a file, with all of its weights; `cache` as `rlx.compile` takes it."""
-    exe = program(model, target, threads, cache)
+    exe = program(model, target, threads, cache, options)
     if not isinstance(exe, Executable):
         return exe
     given = {name: loaded(path) for name, path in wanted.params.items()}
@@ -45,13 +51,19 @@ def compiled(
     return exe
 
 
-def program(model: str, target: str | None, threads: int | None, cache: CacheLike = None) -> Any:
+def program(
+    model: str,
+    target: str | None,
+    threads: int | None,
+    cache: CacheLike = None,
+    options: FusionOptions | None = None,
+) -> Any:
     """The program of a file, with the weights that the file has."""
     found = load(model, threads=threads)
     if isinstance(found, Executable):
         return found
     with progress(f"compiling {model}"):
-        return Session(target, threads=threads, cache=cache).compile(found)
+        return Session(target, threads=threads, cache=cache).compile(found, options=options)
 
 
 def settled(exe: Any, given: Mapping[str, Array]) -> tuple[Executable, dict[str, Array]]:
@@ -70,7 +82,13 @@ def planned(model: str, target: str, wanted: Wanted) -> tuple[CompileResult, tup
         return found.result, ()
     before = found.decisions if isinstance(found, OnnxModel) else ()
     with progress(f"compiling {model}"):
-        return CompilePipeline(target_of(target)).compile(graph_of(found, wanted)), before
+        pipeline = CompilePipeline(target_of(target), options=weighed_at(wanted))
+        return pipeline.compile(graph_of(found, wanted)), before
+
+
+def weighed_at(wanted: Wanted) -> FusionOptions:
+    """Decisions weighed at the sizes that are asked for, instead of usual ones."""
+    return FusionOptions(sizes=wanted.sizes)
 
 
 def target_of(name: str) -> Target:

@@ -16,6 +16,8 @@ from rlx import Dim, Graph, Shape, ops
 from tests.watching import CHECKS, READS, WAY_IN, watched
 
 F32 = np.float32
+
+
 def random(*dims: int, dtype: Any = F32) -> np.ndarray:
     return np.random.default_rng(7).normal(size=dims).astype(dtype)
 
