@@ -70,8 +70,10 @@ class CpuBackend:
 
     def target(self) -> Target:
         """The documented target without the kernels it has not, at the prices that were measured
-        on this machine, if they were."""
+        on this machine, if they were. Results are written where the caller reads them: they cost
+        what memory costs."""
         documented = Target.of("cpu")
+        gate = documented.gate
         refused = dict.fromkeys(REFUSED, WHY_DENSE)
         made = replace(
             documented,
@@ -79,6 +81,7 @@ class CpuBackend:
             kernel_limits={**documented.kernel_limits, "prod": KernelLimit(REAL)},
             refusals={**documented.refusals, **refused},
             wants_channels_last=True,
+            gate=replace(gate, unified_readback_gb_s=gate.memory_gb_s),
         )
         numbers = self.numbers(self.num_threads)
         return made if numbers is None else numbers.applied(made)
