@@ -167,7 +167,7 @@ def _about(result: CompileResult, terms: Terms) -> About:
         tuple(Value(name, str(node.shape), number[node]) for name, node in outputs),
         len(graph.params),
         sum(terms.bytes_of(n.shape) for n in graph.params),
-        {**plan.representative, **result.options.sizes},
+        _sizes(result),
     )
 
 
@@ -210,6 +210,13 @@ def _fusion(result: CompileResult) -> dict[str, Any]:
     return counts
 
 
+def _sizes(result: CompileResult) -> dict[str, int]:
+    """Of named dims: what everything is counted at."""
+    plan = result.lir.plan
+    asked = {k: v for k, v in result.options.sizes.items() if k in plan.representative}
+    return {**plan.representative, **asked}
+
+
 def _totals(result: CompileResult, kernels: Iterable[ReportKernel]) -> Totals:
     plan = result.lir.plan
     profile = profile_graph_io(result.lir, target=result.lir.target)
@@ -222,8 +229,12 @@ def _totals(result: CompileResult, kernels: Iterable[ReportKernel]) -> Totals:
         output_bytes=profile.host_output_bytes,
         flops=sum(k.flops for k in calls),
         predicted_ns=sum(k.predicted_ns for k in calls),
-        arena_bytes=plan.arena_bytes,
-        unshared_bytes=plan.total_unshared_bytes,
+        arena_bytes=evaluate(plan.arena_formula, _sizes(result)),
+        unshared_bytes=sum(
+            evaluate(slot.size, _sizes(result))
+            for slot in plan.assignments.values()
+            if slot.space is Space.ARENA
+        ),
         weight_bytes=plan.weight_bytes,
     )
 
@@ -318,14 +329,15 @@ def _buffers(result: CompileResult) -> tuple[tuple[ReportBuffer, ...], dict[Node
             names.setdefault(plan.root(node), []).append(node.label)
     at = {node: i for i, node in enumerate(plan.assignments)}
     made: list[ReportBuffer] = []
+    sizes = _sizes(result)
     last = len(plan.schedule)
     for node, i in at.items():
         slot = plan.assignments[node]
         over = plan.in_place.get(node)
         is_arena = slot.space is Space.ARENA
         made.append(ReportBuffer(
-            i, slot.space.value, evaluate(slot.offset, plan.representative),
-            evaluate(slot.size, plan.representative),
+            i, slot.space.value, evaluate(slot.offset, sizes),
+            evaluate(slot.size, sizes),
             birth.get(node, -1) if is_arena else -1, death.get(node, last) if is_arena else last,
             tuple(names.get(node, [node.label])), slot.is_external,
             None if over is None else at[plan.root(over)],
