@@ -158,7 +158,7 @@ def _rules(result: CompileResult) -> tuple[tuple[RuleFired, ...], tuple[RuleMiss
 
 
 def _about(result: CompileResult, terms: Terms) -> About:
-    graph, plan = result.lir.mir.graph, result.lir.plan
+    graph = result.lir.mir.graph
     number = {node: i for i, node in enumerate(graph.order())}
     outputs = zip(graph.output_names, graph.outputs)
     return About(
