@@ -11,7 +11,9 @@ import datetime
 import re
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,8 @@ def measured(name: str, asked: argparse.Namespace, kept: Cache) -> Measurement:
     exe = Session("cpu", threads=asked.threads, cache=kept).compile(rlx.load(path))
     if inputs is None:
         inputs = dict(zip(exe.inputs, WORKLOADS[RESNET]().inputs))
-    return exe.measure(inputs, most=asked.most, seconds=asked.seconds, progress=_tell(name))
+    found = exe.measure(inputs, most=asked.most, seconds=asked.seconds, progress=_tell(name))
+    return replace(found, name=name)
 
 
 def _tell(name: str) -> Any:
@@ -86,6 +89,13 @@ def judged(found: list[Measurement]) -> list[tuple[str, bool]]:
     ]
 
 
+def sorts(found: list[Measurement]) -> str:
+    """Which decisions matter: how many of each sort are over the least share, and right."""
+    large = [m for each in found for m in each.measured if m.share >= LEAST_SHARE]
+    every, right = Counter(m.what for m in large), Counter(m.what for m in large if m.is_right)
+    return ", ".join(f"{what} {right[what]} of {n}" for what, n in every.most_common())
+
+
 def median_ratio(large: list[Measured]) -> float:
     ratios = [m.ratio for m in large if m.ratio is not None]
     return statistics.median(ratios) if ratios else 0.0
@@ -115,13 +125,14 @@ def concluded(found: list[Measurement], asked: argparse.Namespace) -> int:
     """Say what holds; 0 if all of it does."""
     lines = judged(found)
     print(summary(found))
+    print(f"of the right sign, over {LEAST_SHARE:.0%}: {sorts(found)}")
     for text, holds in lines:
         print(f"{'holds' if holds else 'FAILS'}: {text}")
     if not asked.dry and not asked.only:
         today = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
         results_file.save("gate", {
             "date": today, "machine": description(), "threads": asked.threads,
-            "summary": summary(found), "checks": [[t, h] for t, h in lines],
+            "summary": summary(found), "sorts": sorts(found), "checks": [[t, h] for t, h in lines],
             "models": [m.as_dict() for m in found],
         })  # fmt: skip
     return 0 if all(h for _, h in lines) else 1

@@ -20,6 +20,7 @@ from rlx.errors import Error
 from rlx.explain.pricing import Prices, key_of
 from rlx.ir.mir import Node
 from rlx.op import Array
+from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline, CompileResult
 from rlx.plan.choices import SPLIT
 from rlx.plan.planner import plan_choices
@@ -163,18 +164,18 @@ def classes(decisions: Iterable[Decision]) -> list[tuple[Decision, ...]]:
 
 
 def decisions_of(
-    exe: Executable, splits: Mapping[Node, bool], gains: Mapping[Node, float]
+    result: CompileResult, sizes: Mapping[str, int], gains: Mapping[Node, tuple[bool, float]]
 ) -> list[Decision]:
-    """What the passes decided, what the plan chose, and every rule that fired. Of every step whose
-    work can be shared out: is it, and what does that gain?"""
-    result = exe.result
+    """What the passes decided, what the plan chose at these sizes, and every rule that fired.
+    `gains` are of every step whose work can be shared out: is it, and what does that gain?"""
     told = list(result.decisions)
-    for choice in plan_choices(result.lir, result.options):
+    for choice in plan_choices(result.lir, replace(result.options, sizes=sizes)):
         made, node = choice.decision, choice.node
         if made.what != SPLIT:
             told.append(made)
-        elif node in splits:
-            told.append(replace(made, verdict=splits[node], predicted_ns=gains[node]))
+        elif node in gains:
+            verdict, gain = gains[node]
+            told.append(replace(made, verdict=verdict, predicted_ns=gain))
     fired = [e for e in result.rewrites if isinstance(e, Fired)]
     told += [Decision(e.id, e.rule, (e.before,), True, e.identity, kind="rule") for e in fired]
     return list({d.id: d for d in told}.values())
@@ -201,8 +202,7 @@ class Bench:
     ) -> tuple[list[Candidate], list[Skipped], int]:
         """The classes of largest predicted effect, the largest first; those that cannot be turned;
         and how many were left out, by what the decisions themselves predict."""
-        gains = self.prices.gains_of_splitting(self.splits, self.sizes)
-        every = classes(decisions_of(self.exe, self.splits, gains))
+        every = classes(self.decisions())
         likely = sorted(every, key=lambda c: -_told_ns(c))[:most]
         unpriced = [c for c in every if c[0].kind == "rule"]
         chosen = list(dict.fromkeys([*unpriced, *likely]))
@@ -216,6 +216,18 @@ class Bench:
                 skipped.append(Skipped(_ids(members), members[0].what, str(error)))
         found.sort(key=lambda c: -abs(c.effect_ns))
         return found[:most], skipped, len(every) - len(skipped) - len(found[:most])
+
+    def decisions(self) -> list[Decision]:
+        """Every decision, priced at the sizes of the inputs: a compile prices named dims at
+        representative ones."""
+        gains = self.prices.gains_of_splitting(self.splits, self.sizes)
+        shared = {n: (is_split, gains[n]) for n, is_split in self.splits.items()}
+        told = decisions_of(self.exe.result, self.sizes, shared)
+        if not self.sizes:
+            return told
+        asked = replace(self.exe.result.options, sizes=self.sizes)
+        again = {d.id: d for d in self._run(asked).decisions}
+        return [replace(d, predicted_ns=again.get(d.id, d).predicted_ns) for d in told]
 
     def _priced(self, members: tuple[Decision, ...]) -> Candidate:
         """All of them turned around, or the first alone where they are in each other's way."""
@@ -232,9 +244,12 @@ class Bench:
     def _compiled(self, members: Sequence[Decision]) -> CompileResult:
         options = self.exe.result.options
         turned = {d.id: not d.verdict for d in members}
-        asked = replace(options, force={**options.force, **turned})
+        return self._run(replace(options, force={**options.force, **turned}))
+
+    def _run(self, options: FusionOptions) -> CompileResult:
         alignment = self.exe.lir.plan.alignment
-        return CompilePipeline(self.target, options=asked, alignment=alignment).compile(self._model)
+        pipeline = CompilePipeline(self.target, options=options, alignment=alignment)
+        return pipeline.compile(self._model)
 
     def turned(self, candidate: Candidate) -> Executable:
         """The build with these decisions the other way, and the same weights."""
