@@ -8,14 +8,15 @@ from rlx.backends.cpu import products
 from rlx.backends.cpu.emit import legal
 from rlx.backends.cpu.loop_task import legal_task, loop_task
 from rlx.backends.cpu.specials import makers
+from rlx.backends.cpu.specials.packed import packed_in
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers
 from rlx.dim import DimLike
 from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Store
-from rlx.kernel.form import form
-from rlx.kernel.form_contract import form_apart, form_contract
+from rlx.kernel.form import body_of, form
+from rlx.kernel.form_contract import form_apart, form_contract, region_of
 from rlx.kernel.form_conv import has_conv
 from rlx.kernel.split import split_fold
 from rlx.shape import Shape
@@ -32,6 +33,8 @@ def recipe_of(step: Step, name: str) -> Recipe:
         return maker(step, name)
     if has_conv(step.node):
         ways = (_conv_recipe, _loop_recipe)
+    elif packed_in(step.node) is not None:
+        ways = (_packed_recipe, _loop_recipe)
     else:
         ways = (_loop_recipe, _product_recipe, _apart_recipe)
     reasons: list[str] = []
@@ -78,15 +81,48 @@ def _apart_recipe(step: Step, name: str) -> Recipe:
     return _apart(step, name, contract, after)
 
 
+def _packed_recipe(step: Step, name: str) -> Recipe:
+    """A product with packed weights, which are operands, and the loop nest of what follows it."""
+    body, anchor = body_of(step.node), packed_in(step.node)
+    assert anchor is not None
+    places = [body.inputs.index(i) for i in anchor.inputs if i in body.inputs]
+    if len(places) < len(anchor.inputs):
+        raise NoKernel(f"{anchor.label}: what comes before it is no part of its kernel")
+    between = Layout.contiguous(anchor.shape.dims)
+    rest = region_of(body, body.outputs, anchor)
+    after = form(rest, [*step.operands, between], step.results)
+    own = replace(
+        step, node=anchor, operands=tuple(step.operands[i] for i in places), results=(between,),
+        constants=frozenset(i for i, p in enumerate(places) if p in step.constants),
+    )  # fmt: skip
+    made = makers()[anchor.op](own, f"{name}.product")
+    return _followed(step, name, _with_operands(made, places), anchor.shape.size_bytes, after)
+
+
+def _with_operands(made: Recipe, places: list[int]) -> Recipe:
+    """The recipe of a node of a region, whose operands are the region's at these places."""
+
+    def moved(task: Task) -> Task:
+        given = (
+            Buffer(b.kind, places[b.index]) if b.kind == "operand" else b for b in task.buffers
+        )
+        return replace(task, buffers=tuple(given))
+
+    return replace(made, tasks=tuple(map(moved, made.tasks)))
+
+
 def _apart(step: Step, name: str, contract: Contract, after: Kernel) -> Recipe:
-    """The product into a temporary, and the loop nest that reads it there."""
     made = products.make(step, contract, f"{name}.product")
+    return _followed(step, name, made, contract.results[0].size_bytes, after)
+
+
+def _followed(step: Step, name: str, made: Recipe, size: DimLike, after: Kernel) -> Recipe:
+    """The product into a temporary, and the loop nest that reads it there."""
     between = len(made.temps)
     tasks = tuple(replace(t, buffers=_moved(t.buffers, between)) for t in made.tasks)
     operands = (*buffers(len(after.operands) - 1, 0), Buffer("temp", between))
     results = tuple(Buffer("result", i) for i in range(len(after.results)))
     last = loop_task(after, operands, results, step.machine, name)
-    size = contract.results[0].size_bytes
     return Recipe((*tasks, last), (*made.temps, size), made.panels)
 
 

@@ -6,18 +6,19 @@ lane from where it is multiplied.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.backends.cpu.halves import from_memory
-from rlx.backends.cpu.ir import Bound, Code, Vec
+from rlx.backends.cpu.ir import Bound, Code, Vec, literal
 from rlx.backends.cpu.specials.turns import constant
 from rlx.dtype import DType
 
-F16, F32, I32, U8, U16 = DType.F16, DType.F32, DType.I32, DType.U8, DType.U16
+F16, F32, I8, I32, U8, U16 = DType.F16, DType.F32, DType.I8, DType.I32, DType.U8, DType.U16
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,37 +105,74 @@ class Block:
 
     # -- neighbours -----------------------------------------------------------------------------
 
-    def bytes(self, at: int, dtype: DType = U8) -> Vec:
-        """As many bytes as there are lanes, as I32."""
-        return self.kept((at, dtype), lambda: self.bytes_at(self.pointer(at), dtype))
+    def bytes(self, at: int) -> Vec:
+        """As many bytes as there are lanes. What is done to bits is done while they are bytes, for
+        those of many lanes fit small registers."""
+        return self.kept(at, lambda: self.bytes_at(self.pointer(at)))
 
-    def bytes_at(self, pointer: str, dtype: DType) -> Vec:
+    def bytes_at(self, pointer: str) -> Vec:
         text = self.code.let(f"load {self.code.vector('i8')}, ptr {pointer}, align 1")
-        return Vec(self.code, text, dtype).to(I32)
+        return Vec(self.code, text, U8)
+
+    def signed(self, at: int) -> Vec:
+        """Bytes from -128 to 127."""
+        return real(self.bytes(at).bits(I8))
 
     def plane(self, at: int, run: int, bits: int, weight: int) -> Vec:
         """Fields of weights that lie in planes: of a run of bytes the lowest bits of each, then
         the next, and on."""
+        moved, is_last = self.moved(at, run, bits, weight)
+        return moved if is_last else moved & ((1 << bits) - 1)
+
+    def moved(self, at: int, run: int, bits: int, weight: int) -> tuple[Vec, bool]:
+        """The same with the bits above, and whether there are none."""
         which, rest = divmod(weight, run * 8 // bits)
         shift, byte = divmod(rest, run)
         given = self.bytes(at + which * run + byte)
-        # of I32 that are bytes no sign comes in
-        moved = given >> shift * bits if shift else given
-        return moved if (shift + 1) * bits == 8 else moved & ((1 << bits) - 1)
+        return (given >> shift * bits if shift else given), (shift + 1) * bits == 8
 
     def bits(self, word: Word, first: int = 0) -> Vec:
         """Bit by bit, from the `first` on, a lane each."""
-        lanes = self.code.splat(f"{word.text}", I32)
-        return lanes >> self.code.iota(I32) + first & 1
+        low = self.code.let(f"trunc i32 {(word >> first).text} to i{self.lanes}")
+        kind = self.code.vector("i1")
+        return Vec(self.code, self.code.let(f"bitcast i{self.lanes} {low} to {kind}"), DType.BOOL)
 
-    def signs(self, word: Word, weight: int) -> Vec:
-        """-1 for bits of a byte that are 1, 1 for the others, from that of the weight on."""
-        return self.code.const(1.0, F32) - self.bits(word, weight % 8).to(F32) * 2.0
+    def fours(
+        self, key: object, at: int, weight: int, make: Callable[[Vec], Vec],
+        run: int = 16, levels: NDArray[np.float32] | None = None,
+    ) -> Vec:  # fmt: skip
+        """What is made of numbers of four bits, or of the level of each. Where a vector holds all
+        sixteen, they are made once for all that share the key, and looked up."""
+        if self.lanes == 16:
+            all_of_them = np.arange(16, dtype=np.float32) if levels is None else levels
+            table = self.kept(key, lambda: make(Vec(self.code, _literal(all_of_them), F32)))
+            # indices are taken by their low bits
+            return self.permuted(table, self.moved(at, run, 4, weight)[0].to(I32))
+        numbers = self.plane(at, run, 4, weight)
+        return make(real(numbers) if levels is None else self.looked_up(levels, numbers))
 
-    def looked_up(self, table: NDArray[np.float32], name: str, indices: Vec) -> Vec:
-        """Numbers of a table of f32, one for each lane."""
-        code = self.code
-        base = constant(code, f"table.{name}", table)
+    def fields(self, at: int, places: Sequence[tuple[int, int]], bits: int) -> Vec:
+        """A field for each lane: that of these bytes, at these shifts. The bytes are among the
+        sixteen from `at` on, all of which are the block's."""
+        code, count = self.code, self.lanes
+        given = code.let(f"load <16 x i8>, ptr {self.pointer(at)}, align 1")
+        picks = ", ".join(f"i32 {byte - at}" for byte, _ in places)
+        mask = f"<{count} x i32> <{picks}>"
+        made = code.let(f"shufflevector <16 x i8> {given}, <16 x i8> poison, {mask}")
+        shifts = f"<{', '.join(f'i32 {shift}' for _, shift in places)}>"
+        return Vec(code, made, U8).to(I32) >> Vec(code, shifts, I32) & ((1 << bits) - 1)
+
+    def lane(self, key: object, number: int, make: Callable[[range], Vec]) -> Vec:
+        """One of many numbers, in every lane: they are made a vector at a time."""
+        which, lane = divmod(number, self.lanes)
+        several = range(which * self.lanes, (which + 1) * self.lanes)
+        whole = self.kept((key, which), lambda: make(several))
+        return self.kept((key, which, lane), lambda: whole.shuffled([lane] * self.lanes))
+
+    def looked_up(self, levels: NDArray[np.float32], numbers: Vec) -> Vec:
+        """The level of each number."""
+        code, indices = self.code, numbers.to(I32)
+        base = constant(code, f"levels.{zlib.crc32(levels.tobytes()):x}", levels)
         kind = code.vector("float")
         where = code.let(f"getelementptr float, ptr {base}, {indices.type} {indices.text}")
         made = code.intrinsic(
@@ -144,5 +182,20 @@ class Block:
         )  # fmt: skip
         return Vec(code, made, F32)
 
+    def permuted(self, table: Vec, indices: Vec) -> Vec:
+        """Lanes of a vector by the low bits of indices."""
+        kinds = f"{table.type} {table.text}", f"{indices.type} {indices.text}"
+        made = self.code.intrinsic("x86.avx512.permvar.sf.512", table.type, *kinds)
+        return Vec(self.code, made, F32)
+
     def pointer(self, at: Bound) -> str:
         return self.code.let(f"getelementptr i8, ptr {self.start}, i64 {at}") if at else self.start
+
+
+def real(numbers: Vec) -> Vec:
+    """Small whole numbers as f32."""
+    return numbers.to(I32).to(F32)
+
+
+def _literal(table: NDArray[np.float32]) -> str:
+    return f"<{', '.join(f'float {literal(float(x), F32)}' for x in table)}>"

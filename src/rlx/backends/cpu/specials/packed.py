@@ -16,8 +16,9 @@ from rlx.backends.cpu import products
 from rlx.backends.cpu.halves import to_memory
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec, fma
 from rlx.backends.cpu.lanes import load, store
+from rlx.backends.cpu.specials.blocks import Block
 from rlx.backends.cpu.specials.numbers import Numbers
-from rlx.backends.cpu.specials.schemes import unpack
+from rlx.backends.cpu.specials.schemes import DECODERS, unpack
 from rlx.backends.cpu.specials.walk import Place, at, copy_task, part
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, grain_of
 from rlx.backends.cpu.writer import Writer
@@ -25,7 +26,10 @@ from rlx.dim import DimLike, dim_min, is_static, product
 from rlx.dtype import DType
 from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
+from rlx.ir.mir import Node
+from rlx.kernel.form import body_of
 from rlx.kernel.form_contract import form_contract
+from rlx.op import Kind
 from rlx.ops.gguf_blocks import SCHEMES
 
 COLUMNS = 4
@@ -36,6 +40,8 @@ ROWS = 64
 """Rows of x that share what was unpacked."""
 TILE = 4
 """Rows of x whose sums are in registers."""
+FEW = 4
+"""Rows of W whose blocks are read side by side; half as many of large blocks."""
 WEIGHTS_PER_NS = 8
 FLOPS_PER_NS = 48
 GIVEN, PACKED = 0, 1
@@ -47,6 +53,18 @@ Unpack = Callable[[Writer, Bound, Bound, Bound, str], None]
 """Writes what unpacks: a row of W, the first weight of a piece, how many, and where they go."""
 
 
+Open = Callable[[Writer, Bound, Bound], Callable[[int], Vec]]
+"""Opens a block, given by its row of W and its number: what gives its weights from any on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks whose weights come as vectors, which then need not be kept."""
+
+    weights: int
+    open: Open
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """How W is unpacked: the dtype its numbers come as, and where what it takes lies."""
@@ -54,6 +72,8 @@ class Weights:
     dtype: DType
     buffers: tuple[Buffer, ...]
     unpack: Unpack
+    blocks: Blocks | None
+    """Where vectors of weights are as wide as those of sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +176,7 @@ class Product:
         return Task(
             w.function(name), (*given, Buffer("result", 0)), w.sizes, units,
             grain_of(units, self.nanoseconds), scratch,
-            how=f"unpacks {PIECE} weights of {COLUMNS} columns at a time",
+            how=f"a product with packed weights, {PIECE} of {COLUMNS} columns at a time",
         )  # fmt: skip
 
     @property
@@ -173,11 +193,64 @@ class Product:
         sums = code.let(f"getelementptr i8, ptr %scratch, i64 {self.pieces_bytes}")
         with code.count(0, code.i64("mul", rows, COLUMNS), 1) as i:
             self.put(w, code.const(0.0, self.sums), sums, i)
+        if self.weights.blocks is None or (is_static(self.m) and int(self.m) > TILE):
+            self.pieces(w, row, rows, column, columns, sums)
+        elif is_static(self.m):
+            self.few(w, self.weights.blocks, int(self.m), row, column, sums)
+        else:
+            one = code.let(f"icmp eq i64 {rows}, 1")
+            with code.when(one):
+                self.few(w, self.weights.blocks, 1, row, column, sums)
+            with code.when(code.let(f"xor i1 {one}, true")):
+                self.pieces(w, row, rows, column, columns, sums)
+        self.results(w, row, rows, column, columns, sums)
+
+    # -- few rows: weights are multiplied where they are made --------------------------------------
+
+    def few(
+        self, w: Writer, blocks: Blocks, rows: int, row: Bound, column: Bound, sums: str
+    ) -> None:
+        """The sums of a few rows; a column that is not there is the last once more."""
+        last = w.code.i64("sub", w.size(self.n), 1)
+        width = FEW if blocks.weights < PIECE else FEW // 2
+        for c in range(0, COLUMNS, width):
+            columns = [w.code.least(at(w, column, c + i), last) for i in range(width)]
+            slots = self.block_sums(w, blocks, rows, row, columns)
+            for number, slot in enumerate(slots):
+                r, i = divmod(number, width)
+                self.put(w, self.held(w, slot), sums, r * COLUMNS + c + i)
+
+    def block_sums(
+        self, w: Writer, blocks: Blocks, rows: int, row: Bound, columns: list[Bound]
+    ) -> list[str]:
+        code, width, kind = w.code, len(columns), w.code.vector(ELEMENT[self.sums])
+        slots = [code.slot(kind) for _ in range(rows * width)]
+        code.do(*(f"store {kind} zeroinitializer, ptr {s}" for s in slots))
+        with code.count(0, w.size(self.k // blocks.weights), 1) as b:
+            opened = [blocks.open(w, c, b) for c in columns]
+            first = code.i64("mul", b, blocks.weights)
+            for k in range(0, blocks.weights, self.lanes):
+                packed = [weights(k) for weights in opened]
+                for r in range(rows):
+                    x = self.x(w, at(w, row, r), at(w, first, k))
+                    for c, weight in enumerate(packed):
+                        self.hold(
+                            w,
+                            fma(x, weight, self.held(w, slots[r * width + c])),
+                            slots[r * width + c],
+                        )
+        return slots
+
+    # -- many rows: a piece is unpacked, and multiplied by all of them -----------------------------
+
+    def pieces(
+        self, w: Writer, row: Bound, rows: Bound, column: Bound, columns: Bound, sums: str
+    ) -> None:
+        code = w.code
         with code.count(0, w.size(self.k), PIECE) as first:
             count = code.least(PIECE, code.i64("sub", w.size(self.k), first))
             self.unpacked(w, column, columns, first, count)
             self.tiles(w, row, rows, first, count, sums)
-        self.results(w, row, rows, column, columns, sums)
 
     def unpacked(
         self, w: Writer, column: Bound, columns: Bound, first: Bound, count: Bound
@@ -210,25 +283,29 @@ class Product:
     def tile(
         self, w: Writer, height: int, row: Bound, i: Bound, first: Bound, count: Bound, sums: str
     ) -> None:
-        code, width = w.code, w.size(self.row)
-        start = code.i64("mul", i, COLUMNS)
-        kind = code.vector(ELEMENT[self.sums])
-        slots = [code.slot(kind) for _ in range(height * COLUMNS)]
+        code, start = w.code, w.code.i64("mul", i, COLUMNS)
+        slots = [code.slot(code.vector(ELEMENT[self.sums])) for _ in range(height * COLUMNS)]
         for number, slot in enumerate(slots):
-            value = self.get(w, sums, at(w, start, number))
-            code.do(f"store {kind} {value.text}, ptr {slot}")
-        base = at(w, code.i64("mul", at(w, row, i), width), first)
+            self.hold(w, self.get(w, sums, at(w, start, number)), slot)
         with code.count(0, count, self.lanes) as k:
             packed = [self.weight(w, c, k) for c in range(COLUMNS)]
             for r in range(height):
-                x = w.load(GIVEN, at(w, base, code.i64("mul", r, width), k), self.sums)
+                x = self.x(w, at(w, row, i, r), at(w, first, k))
                 for c, weight in enumerate(packed):
                     slot = slots[r * COLUMNS + c]
-                    before = Vec(code, code.let(f"load {kind}, ptr {slot}"), self.sums)
-                    code.do(f"store {kind} {fma(x, weight, before).text}, ptr {slot}")
+                    self.hold(w, fma(x, weight, self.held(w, slot)), slot)
         for number, slot in enumerate(slots):
-            value = Vec(code, code.let(f"load {kind}, ptr {slot}"), self.sums)
-            self.put(w, value, sums, at(w, start, number))
+            self.put(w, self.held(w, slot), sums, at(w, start, number))
+
+    def x(self, w: Writer, row: Bound, k: Bound) -> Vec:
+        return w.load(GIVEN, at(w, w.code.i64("mul", row, w.size(self.row)), k), self.sums)
+
+    def held(self, w: Writer, slot: str) -> Vec:
+        kind = w.code.vector(ELEMENT[self.sums])
+        return Vec(w.code, w.code.let(f"load {kind}, ptr {slot}"), self.sums)
+
+    def hold(self, w: Writer, value: Vec, slot: str) -> None:
+        w.code.do(f"store {value.type} {value.text}, ptr {slot}")
 
     def weight(self, w: Writer, column: int, k: Bound) -> Vec:
         dtype = self.weights.dtype
@@ -295,7 +372,20 @@ def _gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
         start, function = w.pointer(PACKED, where, DType.U8), unpack(w.code, scheme)
         w.code.do(f"call void @{function}(ptr {start}, ptr {to}, i64 {blocks})")
 
-    return Weights(F32, (place,), unpacked)
+    def opened(w: Writer, row: Bound, number: Bound) -> Callable[[int], Vec]:
+        where = w.place(packed, [row, w.code.i64("mul", number, layout.size)])
+        block = Block(w.code, w.pointer(PACKED, where, DType.U8))
+        return lambda weight: DECODERS[scheme].weights(block, weight)
+
+    blocks = Blocks(layout.weights, opened) if _is_wide(step, scheme) else None
+    return Weights(F32, (place,), unpacked, blocks)
+
+
+def _is_wide(step: Step, scheme: str) -> bool:
+    """Are vectors as wide as sums', and wide enough to be written out for a whole block?"""
+    lanes = step.isa.lanes(F32)
+    is_f64 = step.node.inputs[0].shape.dtype is F64
+    return scheme in DECODERS and 8 <= lanes <= DECODERS[scheme].run and not is_f64
 
 
 def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
@@ -305,14 +395,28 @@ def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
 
 
 def numbers(step: Step, name: str) -> Recipe:
-    """Small numbers with scales and zero points beside them. Bytes that are only scaled are a
-    product whose sums are."""
-    if step.node.attrs["packing"] in ("int8", "uint8") and len(step.operands) == 3:
+    """Small numbers with scales and zero points beside them."""
+    if not streams(step.node):
         with suppress(UnsupportedError):
             return products.make(step, form_contract(step.node, step.operands, step.results), name)
     given = Numbers(step)
     places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
-    return Product(step, Weights(given.wide, places, given.unpack)).recipe(name)
+    return Product(step, Weights(given.wide, places, given.unpack, None)).recipe(name)
+
+
+def streams(node: Node) -> bool:
+    """Is it a product of this page? Bytes that are only scaled are one whose sums are."""
+    if node.op != "dequant_matmul":
+        return node.op == "gguf_matmul"
+    return node.attrs["packing"] not in ("int8", "uint8") or len(node.inputs) > 3
+
+
+def packed_in(node: Node) -> Node | None:
+    """The one such product in a region; None where there is none, or several."""
+    if node.decl.kind is not Kind.REGION:
+        return None
+    found = [n for n in body_of(node).order() if streams(n)]
+    return found[0] if len(found) == 1 else None
 
 
 MAKERS = {"gguf_matmul": gguf, "dequant_matmul": numbers}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.halves import from_memory
 from rlx.backends.cpu.ir import Code, Vec
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.specials.blocks import Block, Word
+from rlx.backends.cpu.specials.blocks import Block, Word, real
 from rlx.backends.cpu.specials.helper import helper
 from rlx.backends.cpu.specials.turns import constant
 from rlx.dtype import DType
@@ -98,37 +98,42 @@ def _plain(code: Code, name: str, dtype: DType) -> None:
 
 @_decoder("q4_0")
 def _(b: Block, w: int) -> Vec:
-    return b.half(0) * (b.plane(2, 16, 4, w).to(F32) - 8.0)
+    return b.fours("fours", 2, w, lambda q: b.half(0) * (q - 8.0))
 
 
 @_decoder("q4_1")
 def _(b: Block, w: int) -> Vec:
-    return b.half(0) * b.plane(4, 16, 4, w).to(F32) + b.half(2)
+    return b.fours("fours", 4, w, lambda q: b.half(0) * q + b.half(2))
 
 
 def _fives(b: Block, at: int, w: int) -> Vec:
-    high = b.bits(b.word(at + w // 16 * 2, 2), w % 16) << 4
-    return (b.plane(at + 4, 16, 4, w) | high).to(F32)
+    low = b.plane(at + 4, 16, 4, w)
+    return (low | 16).where(b.bits(b.word(at + w // 16 * 2, 2), w % 16), low)
 
 
 @_decoder("q5_0")
 def _(b: Block, w: int) -> Vec:
-    return b.half(0) * (_fives(b, 2, w) - 16.0)
+    return b.half(0) * _less(_fives(b, 2, w), 16)
 
 
 @_decoder("q5_1")
 def _(b: Block, w: int) -> Vec:
-    return b.half(0) * _fives(b, 4, w) + b.half(2)
+    return b.half(0) * real(_fives(b, 4, w)) + b.half(2)
+
+
+def _less(numbers: Vec, by: int) -> Vec:
+    """Numbers below 128 less one of them: bytes as they were, with a sign."""
+    return real((numbers - by).bits(I8))
 
 
 @_decoder("q8_0")
 def _(b: Block, w: int) -> Vec:
-    return b.half(0) * b.bytes(2 + w, I8).to(F32)
+    return b.half(0) * b.signed(2 + w)
 
 
 @_decoder("iq4_nl")
 def _(b: Block, w: int) -> Vec:
-    return b.half(0) * b.looked_up(FOURS, "fours", b.plane(2, 16, 4, w))
+    return b.fours("fours", 2, w, lambda q: b.half(0) * q, levels=FOURS)
 
 
 @_decoder("mxfp4")
@@ -140,7 +145,7 @@ def _(b: Block, w: int) -> Vec:
         small = Word(b.code, 1 << 21) << (e & 1)
         return b.bits_as_f32(small.where(is_small, e - 1 << 23))
 
-    return b.kept("scale", scale) * b.looked_up(HALVED_E2M1, "e2m1", b.plane(1, 16, 4, w))
+    return b.fours("fours", 1, w, lambda q: b.kept("scale", scale) * q, levels=HALVED_E2M1)
 
 
 # -- blocks of 256: scales of scales --------------------------------------------------------------
@@ -148,74 +153,73 @@ def _(b: Block, w: int) -> Vec:
 
 @_decoder("q2_k")
 def _(b: Block, w: int) -> Vec:
-    g = w // 16
-    scale = b.kept(("scale", g), lambda: b.half(80) * b.real(b.word(g) & 15))
-    offset = b.kept(("offset", g), lambda: b.half(82) * b.real(b.word(g) >> 4))
-    return scale * b.plane(16, 32, 2, w).to(F32) - offset
+    scale = b.lane("scale", w // 16, lambda g: b.half(80) * real(b.bytes(g[0]) & 15))
+    offset = b.lane("offset", w // 16, lambda g: b.half(82) * real(b.bytes(g[0]) >> 4))
+    return scale * real(b.plane(16, 32, 2, w)) - offset
 
 
 @_decoder("q3_k")
 def _(b: Block, w: int) -> Vec:
-    def scale() -> Vec:
-        (p, j), (q, i) = divmod(w // 16, 8), divmod(w // 16, 4)
-        low, high = b.word(96 + j) >> 4 * p & 15, b.word(104 + i) >> 2 * q & 3
-        return b.half(108) * b.real((low | high << 4) - 32)
+    def scales(several: range) -> Vec:
+        low = b.fields(94, [(96 + g % 8, g // 8 * 4) for g in several], 4)
+        high = b.fields(94, [(104 + g % 4, g // 4 * 2) for g in several], 2)
+        return b.half(108) * ((low | high << 4).to(F32) - 32.0)
 
     q = b.plane(32, 32, 2, w) | b.plane(0, 32, 1, w) << 2
-    return b.kept(("scale", w // 16), scale) * (q.to(F32) - 4.0)
+    return b.lane("scale", w // 16, scales) * _less(q, 4)
 
 
 def _six(b: Block, g: int, at: int) -> Vec:
     """Scale (at 0) or offset (at 1) number g of eight."""
     held = 4 + 4 * at
 
-    def make() -> Vec:
-        if g < 4:
-            whole = b.word(held + g) & 63
-        else:
-            whole = b.word(8 + g) >> 4 * at & 15 | b.word(held + g - 4) >> 6 << 4
-        return b.half(2 * at) * b.real(whole)
+    def low(g: int) -> tuple[int, int]:
+        return (held + g, 0) if g < 4 else (8 + g, 4 * at)
 
-    return b.kept(("six", g, at), make)
+    def make(several: range) -> Vec:
+        eight = [g % 8 for g in several]
+        is_late = Vec(b.code, f"<{', '.join(f'i1 {int(g > 3)}' for g in eight)}>", DType.BOOL)
+        early = b.fields(0, [low(g) for g in eight], 6)
+        late = (early & 15) | b.fields(0, [(held + g % 4, 6) for g in eight], 2) << 4
+        return b.half(2 * at) * late.where(is_late, early).to(F32)
+
+    return b.lane(("six", at), g, make)
 
 
 @_decoder("q4_k")
 def _(b: Block, w: int) -> Vec:
-    return _six(b, w // 32, 0) * b.plane(16, 32, 4, w).to(F32) - _six(b, w // 32, 1)
+    scale, offset = _six(b, w // 32, 0), _six(b, w // 32, 1)
+    return b.fours(("fours", w // 32), 16, w, lambda q: scale * q - offset, run=32)
 
 
 @_decoder("q5_k")
 def _(b: Block, w: int) -> Vec:
     q = b.plane(48, 32, 4, w) | b.plane(16, 32, 1, w) << 4
-    return _six(b, w // 32, 0) * q.to(F32) - _six(b, w // 32, 1)
-
-
-def _signed(b: Block, at: int) -> Vec:
-    """A byte from -128 to 127."""
-    text = b.code.let(f"load i8, ptr {b.pointer(at)}, align 1")
-    return b.real(Word(b.code, b.code.let(f"sext i8 {text} to i32")))
+    return _six(b, w // 32, 0) * real(q) - _six(b, w // 32, 1)
 
 
 @_decoder("q6_k")
 def _(b: Block, w: int) -> Vec:
-    scale = b.kept(("scale", w // 16), lambda: b.half(208) * _signed(b, 192 + w // 16))
+    scale = b.lane("scale", w // 16, lambda g: b.half(208) * b.signed(192 + g[0]))
     q = b.plane(0, 64, 4, w) | b.plane(128, 32, 2, w) << 4
-    return scale * (q.to(F32) - 32.0)
+    return scale * _less(q, 32)
 
 
 @_decoder("q8_k")
 def _(b: Block, w: int) -> Vec:
-    return b.kept("scale", lambda: b.bits_as_f32(b.word(0, 4))) * b.bytes(4 + w, I8).to(F32)
+    return b.kept("scale", lambda: b.bits_as_f32(b.word(0, 4))) * b.signed(4 + w)
 
 
 @_decoder("iq4_xs")
 def _(b: Block, w: int) -> Vec:
-    def scale() -> Vec:
-        g = w // 32
-        return b.half(0) * b.real((b.field(4, g, 4) | b.field(2, g, 2) << 4) - 32)
+    def scales(several: range) -> Vec:
+        eight = [g % 8 for g in several]
+        low = b.fields(0, [(4 + g // 2, g % 2 * 4) for g in eight], 4)
+        high = b.fields(0, [(2 + g // 4, g % 4 * 2) for g in eight], 2)
+        return b.half(0) * ((low | high << 4).to(F32) - 32.0)
 
-    values = b.looked_up(FOURS, "fours", b.plane(8, 16, 4, w))
-    return b.kept(("scale", w // 32), scale) * values
+    scale = b.lane("scale", w // 32, scales)
+    return b.fours(("fours", w // 32), 8, w, lambda q: scale * q, levels=FOURS)
 
 
 # -- blocks of 256: three levels ------------------------------------------------------------------
@@ -225,13 +229,13 @@ def _(b: Block, w: int) -> Vec:
 def _(b: Block, w: int) -> Vec:
     first, at, run = next(r for r in ((240, 48, 4), (160, 32, 16), (0, 0, 32)) if w >= r[0])
     turn, byte = divmod(w - first, run)
-    digit = (b.bytes(at + byte) * 3**turn & 255) * 3 >> 8
+    digit = (b.bytes(at + byte) * 3**turn).to(I32) * 3 >> 8
     return b.half(52) * (digit.to(F32) - 1.0)
 
 
 @_decoder("tq2_0")
 def _(b: Block, w: int) -> Vec:
-    return b.half(64) * (b.plane(0, 32, 2, w).to(F32) - 1.0)
+    return b.half(64) * _less(b.plane(0, 32, 2, w), 1)
 
 
 # -- blocks of 256: points of a set ---------------------------------------------------------------
@@ -245,7 +249,12 @@ def _point(b: Block, name: str, place: Word, w: int) -> Vec:
     index = b.code.let(f"zext i32 {place.text} to i64")
     row = b.code.let(f"getelementptr [{width} x i8], ptr {base}, i64 {index}")
     at = b.code.let(f"getelementptr i8, ptr {row}, i64 {w % width}")
-    return b.bytes_at(at, I8).to(F32)
+    return real(b.bytes_at(at).bits(I8))
+
+
+def _signed(b: Block, values: Vec, signs: Word, w: int) -> Vec:
+    """Each less than 0 where the bit of a byte for it is 1."""
+    return (-values).where(b.bits(signs, w % 8), values)
 
 
 def _even_signs(b: Block, seven: Word) -> Word:
@@ -268,16 +277,16 @@ def _(b: Block, w: int) -> Vec:
     s, p = divmod(w // 8, 4)
     word = b.word(6 + 8 * s, 4)
     scale = _lifted(b, s, lambda: word >> 28, 0.25)
-    signs = b.signs(_even_signs(b, word >> 7 * p & 127), w)
-    return scale * (_point(b, "iq2_xxs", b.word(2 + 8 * s + p), w) * signs)
+    signs = _even_signs(b, word >> 7 * p & 127)
+    return scale * _signed(b, _point(b, "iq2_xxs", b.word(2 + 8 * s + p), w), signs, w)
 
 
 @_decoder("iq2_xs", run=8)
 def _(b: Block, w: int) -> Vec:
     word, g = b.word(2 + w // 8 * 2, 2), w // 16
     scale = _lifted(b, g, lambda: b.field(66, g, 4), 0.25)
-    signs = b.signs(_even_signs(b, word >> 9), w)
-    return scale * (_point(b, "iq2_xs", word & 511, w) * signs)
+    signs = _even_signs(b, word >> 9)
+    return scale * _signed(b, _point(b, "iq2_xs", word & 511, w), signs, w)
 
 
 @_decoder("iq2_s", run=8)
@@ -285,7 +294,7 @@ def _(b: Block, w: int) -> Vec:
     p, g = w // 8, w // 16
     scale = _lifted(b, g, lambda: b.field(74, g, 4), 0.25)
     place = b.word(2 + p) | b.field(66, p, 2) << 8
-    return scale * (_point(b, "iq2_s", place, w) * b.signs(b.word(34 + p), w))
+    return scale * _signed(b, _point(b, "iq2_s", place, w), b.word(34 + p), w)
 
 
 @_decoder("iq3_xxs", run=4)
@@ -293,8 +302,8 @@ def _(b: Block, w: int) -> Vec:
     s, p = divmod(w // 8, 4)
     word = b.word(66 + 4 * s, 4)
     scale = _lifted(b, s, lambda: word >> 28, 0.5)
-    signs = b.signs(_even_signs(b, word >> 7 * p & 127), w)
-    return scale * (_point(b, "iq3_xxs", b.word(2 + w // 4), w) * signs)
+    signs = _even_signs(b, word >> 7 * p & 127)
+    return scale * _signed(b, _point(b, "iq3_xxs", b.word(2 + w // 4), w), signs, w)
 
 
 @_decoder("iq3_s", run=4)
@@ -302,7 +311,7 @@ def _(b: Block, w: int) -> Vec:
     p, g = w // 4, w // 32
     scale = b.kept(("scale", g), lambda: _odd(b, b.half(0), b.field(106, g, 4)))
     place = b.word(2 + p) | b.field(66, p, 1) << 8
-    return scale * (_point(b, "iq3_s", place, w) * b.signs(b.word(74 + w // 8), w))
+    return scale * _signed(b, _point(b, "iq3_s", place, w), b.word(74 + w // 8), w)
 
 
 def _moved(b: Block, place: Word, sign: Word, w: int) -> Vec:
