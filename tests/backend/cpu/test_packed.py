@@ -21,6 +21,7 @@ from rlx.ir.mir import Graph, Node
 from rlx.ops.gguf_blocks import SCHEMES
 from rlx.ops.packed import PACKINGS
 from rlx.shape import Shape
+from tests.backend.cpu.guarded import PAGE
 from tests.backend.cpu.steps import Array, Steps, Trial, side_by_side, trials
 
 ON = pytest.mark.parametrize("isa", [host(), AVX2, SSE2], ids=lambda i: i.name)
@@ -154,6 +155,11 @@ def test_few_rows_are_rows_of_many(isa: Isa) -> None:
     bytes, with sums that are not numbers."""
     rng = np.random.default_rng(4)
     given: list[Trial] = []
+    for one in KINDS[:: 5 if isa == host() else 11]:
+        x, *rest = one.arrays
+        x = rng.normal(size=(5, x.shape[1])).astype("f")
+        for m, names in ((5, None), (1, {"m": 1}), (2, None)):
+            given.append(trial("dequant_matmul", x[:m], *rest, sizes=names, **one.node.attrs))
     for scheme in list(SCHEMES)[:: 1 if isa == host() else 4]:
         w = bytes_of(scheme, 6, 768 // SCHEMES[scheme].weights, 5)
         x = rng.normal(size=(5, 768)).astype("f")
@@ -215,12 +221,12 @@ def test_what_follows_and_what_is_kept(packing: str) -> None:
         exe.set_params(params)
     most = sum(a.nbytes + 64 for a in params.values())
     assert made.memory().weight_bytes <= most
-    assert CpuBackend().load(made.lir).prepare(params, None).memory.nbytes <= most
+    assert CpuBackend().load(made.lir).prepare(params, None).memory.nbytes <= most + PAGE
     want = np.asarray(wanted(x))
     bound = 64 * 2.0**-23 * np.abs(want).max()
     np.testing.assert_allclose(np.asarray(made(x)), want, rtol=0, atol=bound)
 
 
 def test_code_for_other_machines_assembles() -> None:
-    given = [*map(one_at_a_time, SCHEMES), *KINDS[::5]]
+    given = [*map(one_at_a_time, list(SCHEMES)[::3]), *KINDS[::9]]
     assert "ret" in assembled(Steps(given, NEON, is_run=False).text, NEON)

@@ -147,7 +147,7 @@ class Block:
             all_of_them = np.arange(16, dtype=np.float32) if levels is None else levels
             table = self.kept(key, lambda: make(Vec(self.code, _literal(all_of_them), F32)))
             # indices are taken by their low bits
-            return self.permuted(table, self.moved(at, run, 4, weight)[0].to(I32))
+            return permuted(table, self.moved(at, run, 4, weight)[0].to(I32))
         numbers = self.plane(at, run, 4, weight)
         return make(real(numbers) if levels is None else self.looked_up(levels, numbers))
 
@@ -182,12 +182,6 @@ class Block:
         )  # fmt: skip
         return Vec(code, made, F32)
 
-    def permuted(self, table: Vec, indices: Vec) -> Vec:
-        """Lanes of a vector by the low bits of indices."""
-        kinds = f"{table.type} {table.text}", f"{indices.type} {indices.text}"
-        made = self.code.intrinsic("x86.avx512.permvar.sf.512", table.type, *kinds)
-        return Vec(self.code, made, F32)
-
     def pointer(self, at: Bound) -> str:
         return self.code.let(f"getelementptr i8, ptr {self.start}, i64 {at}") if at else self.start
 
@@ -195,6 +189,13 @@ class Block:
 def real(numbers: Vec) -> Vec:
     """Small whole numbers as f32."""
     return numbers.to(I32).to(F32)
+
+
+def permuted(table: Vec, indices: Vec) -> Vec:
+    """Of sixteen numbers those that the low bits of indices say."""
+    kinds = f"{table.type} {table.text}", f"{indices.type} {indices.text}"
+    made = table.code.intrinsic("x86.avx512.permvar.sf.512", table.type, *kinds)
+    return Vec(table.code, made, F32)
 
 
 def _literal(table: NDArray[np.float32]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.backends.cpu.halves import HALVES, from_memory, rounded_to_half, stored
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.lanes import load, store
+from rlx.backends.cpu.specials.blocks import permuted
 from rlx.backends.cpu.specials.walk import at
 from rlx.backends.cpu.task import Step
 from rlx.backends.cpu.writer import Writer
@@ -16,6 +18,7 @@ from rlx.ir.layout import Layout
 F16, F32, F64, I32, I64, U8, U16 = (
     DType.F16, DType.F32, DType.F64, DType.I32, DType.I64, DType.U8, DType.U16,
 )  # fmt: skip
+RUNS = (64, 32, 16, 8)
 TWO_120 = 2.0**120
 """From the exponents of e4m3 to those of f32: the difference of their biases."""
 
@@ -49,8 +52,7 @@ class Numbers:
 
     def unpack(self, w: Writer, row: Bound, first: Bound, count: Bound, to: str) -> None:
         """`count` weights of a row, from the `first` on."""
-        fits = self.block % w.code.lanes == 0
-        make = self.neighbours if fits and self.step.operands[1].strides[1] == 1 else self.gathered
+        make = self.neighbours if self.is_beside(w.code.lanes) else self.gathered
         with w.code.count(0, count, w.code.lanes) as i:
             raw, others = make(w, row, at(w, first, i), w.code.i64("sub", count, i))
             where = w.code.let(f"getelementptr {ELEMENT[self.wide]}, ptr {to}, i64 {i}")
@@ -67,17 +69,42 @@ class Numbers:
 
     # -- reading --------------------------------------------------------------------------------
 
+    def is_beside(self, lanes: int) -> bool:
+        """Do whole vectors lie side by side and share a scale?"""
+        return self.block % lanes == 0 and self.step.operands[1].strides[1] == 1
+
+    def run(self, lanes: int) -> int | None:
+        """How many numbers, that share a scale, are a block to be written out; None if they are
+        none."""
+        return next((n for n in RUNS if self.block % n == 0 and self.is_beside(lanes)), None)
+
+    def opened(self, w: Writer, row: Bound, first: Bound) -> Callable[[int], Vec]:
+        """The weights of a run. There are sixteen of four bits, which one vector may hold."""
+        others = self.others(w, row, first)
+        if not (self.is_four and w.code.lanes == 16):
+            return lambda k: self.made(self.raw(w, row, at(w, first, k)), others)
+        table = self.made(w.code.iota(U8), others)
+        return lambda k: permuted(table, _twice(w.code, self.pointer(w, row, at(w, first, k))))
+
     def neighbours(self, w: Writer, row: Bound, k: Bound, left: Bound) -> tuple[Vec, list[Vec]]:
         """Numbers that share a scale."""
-        code = w.code
-        group = code.let(f"udiv i64 {k}, {self.block}")
-        others = [
+        return self.raw(w, row, k), self.others(w, row, k)
+
+    def others(self, w: Writer, row: Bound, k: Bound) -> list[Vec]:
+        """The scale, and the zero point, of a number."""
+        group = w.code.let(f"udiv i64 {k}, {self.block}")
+        return [
             w.load(n, w.place(self.step.operands[n], [row, group]), self.dtype(n), stride=0)
             for n in range(2, len(self.step.operands))
         ]
-        byte = code.let(f"udiv i64 {k}, 2") if self.is_four else k
-        where = w.pointer(1, w.place(self.step.operands[1], [row, byte]), U8)
-        return (_fours(code, where) if self.is_four else load(code, U8, where)), others
+
+    def pointer(self, w: Writer, row: Bound, k: Bound) -> str:
+        byte = w.code.let(f"udiv i64 {k}, 2") if self.is_four else k
+        return w.pointer(1, w.place(self.step.operands[1], [row, byte]), U8)
+
+    def raw(self, w: Writer, row: Bound, k: Bound) -> Vec:
+        where = self.pointer(w, row, k)
+        return _twice(w.code, where) & 15 if self.is_four else load(w.code, U8, where)
 
     def gathered(self, w: Writer, row: Bound, k: Bound, left: Bound) -> tuple[Vec, list[Vec]]:
         """Numbers one by one, each with its scale; none behind the last."""
@@ -124,16 +151,16 @@ def _e4m3(raw: Vec) -> Vec:
     return (value.bits(I32) | sign).bits(F32)
 
 
-def _fours(code: Code, where: str) -> Vec:
-    """Half as many bytes as lanes, as two numbers each, the low one first."""
-    half, whole = f"<{code.lanes // 2} x i8>", code.vector("i8")
+def _twice(code: Code, where: str) -> Vec:
+    """Half as many bytes as lanes, each in two, of which the second is four bits on: the numbers
+    are the low bits."""
+    half = f"<{code.lanes // 2} x i8>"
     given = code.let(f"load {half}, ptr {where}, align 1")
     order = ", ".join(f"i32 {i // 2}" for i in range(code.lanes))
     mask = f"{code.vector('i32')} <{order}>"
     twice = code.let(f"shufflevector {half} {given}, {half} poison, {mask}")
-    shifts = ", ".join(f"i8 {i % 2 * 4}" for i in range(code.lanes))
-    moved = Vec(code, code.let(f"lshr {whole} {twice}, <{shifts}>"), U8)
-    return moved & 15
+    shifts = ", ".join(f"i32 {i % 2 * 4}" for i in range(code.lanes))
+    return Vec(code, twice, U8).to(I32) >> Vec(code, f"<{shifts}>", I32)
 
 
 def _gather(

@@ -377,15 +377,14 @@ def _gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
         block = Block(w.code, w.pointer(PACKED, where, DType.U8))
         return lambda weight: DECODERS[scheme].weights(block, weight)
 
-    blocks = Blocks(layout.weights, opened) if _is_wide(step, scheme) else None
+    fits = scheme in DECODERS and DECODERS[scheme].run >= step.isa.lanes(F32)
+    blocks = Blocks(layout.weights, opened) if fits and _has_wide_sums(step) else None
     return Weights(F32, (place,), unpacked, blocks)
 
 
-def _is_wide(step: Step, scheme: str) -> bool:
-    """Are vectors as wide as sums', and wide enough to be written out for a whole block?"""
-    lanes = step.isa.lanes(F32)
-    is_f64 = step.node.inputs[0].shape.dtype is F64
-    return scheme in DECODERS and 8 <= lanes <= DECODERS[scheme].run and not is_f64
+def _has_wide_sums(step: Step) -> bool:
+    """Are sums of f32, and vectors wide enough for blocks to be written out?"""
+    return step.isa.lanes(F32) >= 8 and step.node.inputs[0].shape.dtype is not F64
 
 
 def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
@@ -401,7 +400,14 @@ def numbers(step: Step, name: str) -> Recipe:
             return products.make(step, form_contract(step.node, step.operands, step.results), name)
     given = Numbers(step)
     places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
-    return Product(step, Weights(given.wide, places, given.unpack, None)).recipe(name)
+    lanes = step.isa.lanes(F32)
+    run = given.run(lanes) if _has_wide_sums(step) and given.wide is F32 else None
+
+    def opened(w: Writer, row: Bound, number: Bound) -> Callable[[int], Vec]:
+        return given.opened(w, row, w.code.i64("mul", number, run or 1))
+
+    blocks = Blocks(run, opened) if run is not None else None
+    return Product(step, Weights(given.wide, places, given.unpack, blocks)).recipe(name)
 
 
 def streams(node: Node) -> bool:
