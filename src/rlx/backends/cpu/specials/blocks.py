@@ -162,6 +162,10 @@ class Block:
         shifts = f"<{', '.join(f'i32 {shift}' for _, shift in places)}>"
         return Vec(code, made, U8).to(I32) >> Vec(code, shifts, I32) & ((1 << bits) - 1)
 
+    def mask(self, lanes: Sequence[bool]) -> Vec:
+        """A truth value for each lane."""
+        return Vec(self.code, f"<{', '.join(f'i1 {int(x)}' for x in lanes)}>", DType.BOOL)
+
     def lane(self, key: object, number: int, make: Callable[[range], Vec]) -> Vec:
         """One of many numbers, in every lane: they are made a vector at a time."""
         which, lane = divmod(number, self.lanes)

@@ -40,8 +40,8 @@ ROWS = 64
 """Rows of x that share what was unpacked."""
 TILE = 4
 """Rows of x whose sums are in registers."""
-FEW = 4
-"""Rows of W whose blocks are read side by side; half as many of large blocks."""
+FEW, FEW_LARGE = 4, 2
+"""Rows of W whose blocks are read side by side, and of large blocks, which need more registers."""
 WEIGHTS_PER_NS = 8
 FLOPS_PER_NS = 48
 GIVEN, PACKED = 0, 1
@@ -212,7 +212,7 @@ class Product:
     ) -> None:
         """The sums of a few rows; a column that is not there is the last once more."""
         last = w.code.i64("sub", w.size(self.n), 1)
-        width = FEW if blocks.weights < PIECE else FEW // 2
+        width = FEW if blocks.weights < PIECE else FEW_LARGE
         for c in range(0, COLUMNS, width):
             columns = [w.code.least(at(w, column, c + i), last) for i in range(width)]
             slots = self.block_sums(w, blocks, rows, row, columns)

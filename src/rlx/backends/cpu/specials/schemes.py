@@ -171,19 +171,19 @@ def _(b: Block, w: int) -> Vec:
 
 def _six(b: Block, g: int, at: int) -> Vec:
     """Scale (at 0) or offset (at 1) number g of eight."""
-    held = 4 + 4 * at
-
-    def low(g: int) -> tuple[int, int]:
-        return (held + g, 0) if g < 4 else (8 + g, 4 * at)
 
     def make(several: range) -> Vec:
-        eight = [g % 8 for g in several]
-        is_late = Vec(b.code, f"<{', '.join(f'i1 {int(g > 3)}' for g in eight)}>", DType.BOOL)
-        early = b.fields(0, [low(g) for g in eight], 6)
-        late = (early & 15) | b.fields(0, [(held + g % 4, 6) for g in eight], 2) << 4
-        return b.half(2 * at) * late.where(is_late, early).to(F32)
+        pairs = [divmod(n, 8) for n in several]
+        low = b.fields(0, [(4 + 4 * a + g, 0) if g < 4 else (8 + g, 4 * a) for a, g in pairs], 6)
+        high = b.fields(0, [(4 + 4 * a + g % 4, 6) for a, g in pairs], 2)
+        late = (low & 15) | high << 4
+        number = late.where(b.mask([g > 3 for _, g in pairs]), low).to(F32)
+        scales = [b.half(2 * a) for a in sorted({a for a, _ in pairs})]
+        if len(scales) == 1:
+            return scales[0] * number
+        return scales[1].where(b.mask([a == 1 for a, _ in pairs]), scales[0]) * number
 
-    return b.lane(("six", at), g, make)
+    return b.lane("six", 8 * at + g, make)
 
 
 @_decoder("q4_k")
