@@ -219,6 +219,10 @@ def test_a_small_result_does_not_hold_a_large_block():
 
 def test_large_blocks_are_aligned_to_large_pages():
     assert new_block(5 << 20).data % HUGE == 0
+    for often in (0, 1, HUGE, 3 << 20, 5 << 20, 1 << 40):
+        block = new_block(5 << 20, often)
+        assert block.data % HUGE == 0
+        assert block.data + block.size <= block.base.ctypes.data + len(block.base)
     assert new_block(100).data % 64 == 0
 
 

@@ -53,6 +53,9 @@ class Artefact:
     """Of each step of the prologue, the params that it follows from, by number."""
     num_kernels: int
     """Native functions; equal ones count once."""
+    panels_at: DimLike
+    """Where in the weights panels begin, which calls read; before them is what panels are made of,
+    mostly."""
 
 
 def compiled(lir: LirModule, isa: Isa) -> Artefact:
@@ -74,6 +77,7 @@ def artefact_of(made: Assembled, blob: Blob) -> Artefact:
         {k: _host(n) for k, n in made.hosts.items()},
         made.prologue,
         made.num_kernels,
+        made.main.plan.weight_formula,
     )
 
 

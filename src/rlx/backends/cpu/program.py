@@ -76,7 +76,8 @@ class CpuProgram:
         self._support.pool.grow(self.threads)
         call = _Prologue(self, sizes, arrays)
         arena_bytes, weight_bytes = call.needs()
-        weights = Weights(new_block(weight_bytes), dict(params), sizes)
+        panels_at = evaluate(self.artefact.panels_at, sizes)
+        weights = Weights(new_block(weight_bytes, panels_at), dict(params), sizes)
         if old is not None and old.sizes == sizes:
             weights.memory[:] = old.memory
             call.choose(self._stale(params, old))

@@ -36,24 +36,30 @@ class Block:
     size: int
 
 
-def new_block(size: int) -> Block:
-    """Memory of its own, in pages of 2 MiB where it is large; cleared, and aligned to a page."""
+def new_block(size: int, often: int = 0) -> Block:
+    """Memory of its own, in pages of 2 MiB where it is large; cleared, and aligned to a page.
+
+    Only what is read often, from some byte on, is worth such pages: to get one takes up to some
+    milliseconds, where the system must make room or is itself a guest.
+    """
     size = _rounded(size)
     if size < HUGE:
-        base = _mapped(size)
+        base = np.frombuffer(_mapped(size), np.uint8)
         return Block(base, base.ctypes.data, size)
-    base = _mapped(size + HUGE)
-    return Block(base, base.ctypes.data + -base.ctypes.data % HUGE, size)
+    memory = _mapped(size + HUGE)
+    base = np.frombuffer(memory, np.uint8)
+    start = -base.ctypes.data % HUGE
+    first = start + -(-often // HUGE) * HUGE
+    if first < start + size and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE, first, len(memory) - first)
+    return Block(base, base.ctypes.data + start, size)
 
 
-def _mapped(size: int) -> Array:
+def _mapped(size: int) -> mmap.mmap:
     try:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError):
         raise OutOfMemoryError(f"there is no memory for {size:,} bytes.") from None
-    if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)
 
 
 def _rounded(size: int) -> int:
