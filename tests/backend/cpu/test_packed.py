@@ -88,8 +88,15 @@ def numbers(packing: str, scale: str, zero: str | None, block: int, groups: int 
 KINDS = [
     numbers(p, scale, zero, block)
     for i, p in enumerate(PACKINGS)
-    for scale in ("f32", "f16", "bf16", "f64")
-    for zero, block in ((None, 32), (None, 6), (("i1", "u1", "i4")[i % 3], 32))
+    for scale, zero, block in (
+        ("f32", None, 32),
+        ("f32", None, 6),
+        ("f32", "u1", 32),
+        ("f16", None, 32),
+        ("bf16", ("i1", "u1", "i4")[i % 3], 32),
+        ("bf16", None, 64),
+        ("f64", None, 6),
+    )
     if not (zero and p.startswith("fp8"))
 ]
 
