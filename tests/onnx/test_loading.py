@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rlx
 from rlx.errors import Error
 from rlx.onnx import model as reading
-from rlx.onnx.files import ModelFile
+from rlx.onnx.files import CHUNK, ModelFile
 from rlx.onnx.kept import recalled
 from rlx.onnx.running import Specialising
 from rlx.runtime.cache import Cache
@@ -262,3 +262,19 @@ def test_without_the_package_one_line_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(Error, match=r"pip install 'rlx\[onnx\]'\.$"):
         rlx.load(product)
+
+
+def test_the_digest_of_a_file_is_that_of_all_its_bytes(tmp_path: Path) -> None:
+    """In chunks that threads hash, each byte and its place count, and the length."""
+    data = bytearray(3 * CHUNK + 17)
+    path, found = tmp_path / "model", set[str]()
+    cases = [data, data[:-1], data[:CHUNK], data[:10], data[:0]]
+    for place in (0, CHUNK - 1, CHUNK, len(data) - 1):
+        cases.append(bytearray(data))
+        cases[-1][place] = 1
+    for case in cases:
+        path.write_bytes(case)
+        file = ModelFile.open(path)
+        assert file.digest() == file.digest()
+        found.add(file.digest())
+    assert len(found) == len(cases)
