@@ -76,3 +76,10 @@ def test_values_are_what_they_were(batch: int) -> None:
     exe = rlx.compile(graph, "cpu", params=params, cache=False)
     for got, expected in zip(exe(x), want):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_laid_out_keeps_the_users_names() -> None:
+    lir = planned(CpuBackend().target())
+    kernels = [n for n in lir.plan.schedule if n.op == "region"]
+    assert kernels
+    assert all(n.origins for n in kernels)

@@ -48,6 +48,7 @@ def _laid_out(graph: Graph, ctx: Context) -> Graph:
     def make(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node | None:
         if node in chosen:
             turned = new.node("region", inputs, {"body": _turned(node)})
+            new.add_origins(turned, node.origins)
             return turned if node.has_items else _back(turned)
         if node.op == "item" and node.inputs[0] in chosen:
             return _back(new.node(node.decl, inputs, node.attrs))
@@ -163,7 +164,9 @@ def _turned(node: Node) -> Graph:
         body = Graph(node.op)
         body.traces_lines = False
         inputs = tuple(body.input(f"v{i}", n.shape) for i, n in enumerate(node.inputs))
-        body.set_outputs([body.node(node.decl, inputs, node.attrs)])
+        made = body.node(node.decl, inputs, node.attrs)
+        body.add_origins(made, node.origins)
+        body.set_outputs([made])
     body.set_outputs([_forth(o) for o in body.outputs])
     return body
 
