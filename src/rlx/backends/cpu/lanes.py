@@ -38,8 +38,47 @@ def store(
     if stride == 1 and mask is None:
         code.do(f"store {raw.type} {raw.text}, ptr {pointer}, align {dtype.itemsize}")
         return
+    if stride == 1 and mask is not None:
+        store_some(code, raw, pointer, mask)
+        return
     name, where = _place(code, "store", "scatter", dtype, pointer, stride)
     code.intrinsic(name, "void", f"{raw.type} {raw.text}", where, _chosen(code, mask))
+
+
+def store_some(code: Code, raw: Vec, pointer: str, mask: Vec) -> None:
+    """Those lanes that the mask rules in, as they lie in memory, side by side."""
+    if code.isa.has_masks and raw.dtype.itemsize < 4:
+        mask = _hidden(mask)
+    code.intrinsic(
+        f"masked.store.{code.suffix(ELEMENT[raw.dtype])}.p0",
+        "void",
+        f"{raw.type} {raw.text}",
+        f"ptr align {raw.dtype.itemsize} {pointer}",
+        f"{mask.type} {mask.text}",
+    )
+
+
+def _hidden(mask: Vec) -> Vec:
+    """The mask, through a mask register of x86 that LLVM does not look into. Where it knows that
+    one lane alone holds, and the lanes were cut to 8 or 16 bits, it writes all 32 bits that they
+    were cut from: over what lies behind."""
+    code, lanes = mask.code, max(8, mask.code.lanes)
+    kind, text = f"<{lanes} x i1>", mask.text
+    if lanes > code.lanes:
+        text = code.let(
+            f"shufflevector {mask.type} {text}, {mask.type} zeroinitializer, "
+            f"<{lanes} x i32> {_order(lanes, code.lanes)}"
+        )
+    text = code.let(f'call {kind} asm "", "=k,0"({kind} {text})')
+    if lanes > code.lanes:
+        order = f"{code.vector('i32')} {_order(code.lanes, code.lanes)}"
+        text = code.let(f"shufflevector {kind} {text}, {kind} poison, {order}")
+    return Vec(code, text, mask.dtype)
+
+
+def _order(count: int, lanes: int) -> str:
+    """The first lanes of a vector, then one of the next vector as often as is needed."""
+    return f"<{', '.join(f'i32 {min(n, lanes)}' for n in range(count))}>"
 
 
 def _place(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from rlx.backends.cpu.halves import from_memory, stored, to_memory
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.lanes import store_some
 from rlx.backends.cpu.scope import Places
 from rlx.dim import DimLike, is_static
 from rlx.dtype import DType
@@ -218,13 +219,7 @@ class Memory(Places):
         elif step != 1:
             self._scatter(where, element, self.steps(step), made)
         elif self.mask is not None:
-            self.code.intrinsic(
-                f"masked.store.{self.code.suffix(element)}.p0",
-                "void",
-                f"{made.type} {made.text}",
-                f"ptr align {_bytes(element)} {where}",
-                f"{self.code.vector('i1')} {self.mask.text}",
-            )
+            store_some(self.code, made, where, self.mask)
         elif self.is_streaming and self._is_aligned(store):
             size = self.lanes * _bytes(element)
             text = f"store {made.type} {made.text}, ptr {where}, align {size}, !nontemporal !0"

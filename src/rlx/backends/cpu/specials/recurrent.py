@@ -222,13 +222,12 @@ class _Steps:
                 value = w.load(number, place, form.dtype, stride, mask)
             store(code, value, self.kind, advanced(code, to, n, self.kind))
 
-        vectors(w, 0, w.argument(form.hidden), one)
+        vectors(w, 0, w.size(form.hidden), one)
 
     def take(
         self, source: str, number: int, layout: Layout, where: list[Bound], inside: Vec | None
     ) -> None:
-        """A line to the hidden columns of a result; zeros where it is not inside. LLVM must not
-        know their number: of one 16 bit number behind a mask, it would write 32."""
+        """A line to the hidden columns of a result; zeros where it is not inside."""
         form, w, code = self.form, self.w, self.code
         begin, stride = w.place(_but_last(layout), where), w.size(layout.strides[-1])
 
@@ -238,7 +237,7 @@ class _Steps:
             place = at(w, begin, code.i64("mul", n, stride))
             w.store(value, self.results + number, place, form.dtype, stride, mask)
 
-        vectors(w, 0, w.argument(form.hidden), one)
+        vectors(w, 0, w.size(form.hidden), one)
 
     def deliver(self, unit: _Unit, time: Bound, new: str) -> None:
         with self.code.count(0, unit.rows, 1) as m:

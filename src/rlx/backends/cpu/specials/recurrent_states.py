@@ -171,8 +171,7 @@ class _Steps:
         self.vectors = self._vectors()
         self.width = self.vectors * self.lanes
         self.rows = self.w.size(form.rows)
-        # LLVM must not know the columns: of one 16 bit number behind a mask, it would write 32
-        self.columns = self.w.argument(form.columns)
+        self.columns = self.w.size(form.columns)
 
     def _vectors(self) -> int:
         """Of columns at a time: sums of their own each, as many as hide the time of an addition."""
