@@ -202,6 +202,13 @@ def test_run_on_random_inputs(model: str, capsys: pytest.CaptureFixture[str]) ->
     assert called(capsys, "run", model, "--dim", "n=5", "--seed", "1") != first
 
 
+def test_run_on_a_number(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An input is filled with it, as models ask for rates and thresholds that no draw would hit."""
+    out = called(capsys, "run", model, "--input", "x=1", "--dim", "n=3")
+    assert "in  x: f32[3, 80] 1 to 1" in out
+    assert "out y: f32[3, 4] 40 to 40" in out
+
+
 def test_compile_writes_a_program(
     model: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

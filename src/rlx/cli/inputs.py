@@ -50,11 +50,35 @@ def inputs_of(exe: Any, wanted: Wanted) -> dict[str, Array]:
         if name not in declared:
             raise Error(f"there is no input {name!r}. It has: {', '.join(declared)}.")
     _check_names(wanted.sizes, declared)
-    given = {name: loaded(path) for name, path in wanted.files.items()}
+    numbers = {n: v for n, text in wanted.files.items() if (v := _number(text)) is not None}
+    given = {name: loaded(path) for name, path in wanted.files.items() if name not in numbers}
     sizes = {**_sizes_of(given, declared), **wanted.sizes}
     rest = {name: shape for name, shape in declared.items() if name not in given}
     made = {**random_inputs(rest, sizes, wanted.seed), **given}
+    for name, value in numbers.items():
+        made[name] = _filled(name, value, made[name])
     return {name: made[name] for name in declared}
+
+
+def _number(text: str) -> float | int | None:
+    """The number that an input is to be filled with, if it is one and no file is called so."""
+    if Path(text).exists():
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
+
+
+def _filled(name: str, value: float, like: Array) -> Array:
+    """An array of this number alone; one that its dtype cannot hold is a slip."""
+    with np.errstate(all="ignore"):
+        made = np.full_like(like, value)
+    if made.dtype.kind in "iub" and made.size and made.flat[0] != value:
+        raise Error(f"input {name!r} is {like.dtype}, which cannot be {value}.")
+    return made
 
 
 def _check_names(sizes: Mapping[str, int], declared: Mapping[str, Shape | None]) -> None:

@@ -70,7 +70,9 @@ Threads = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 InputFiles = Annotated[
     list[str] | None,
-    typer.Option("--input", metavar="NAME=FILE", help="An input, as .npy; others are random."),
+    typer.Option(
+        "--input", metavar="NAME=FILE", help="An input, as .npy, or a number; others are random."
+    ),
 ]
 ParamFiles = Annotated[
     list[str] | None,
