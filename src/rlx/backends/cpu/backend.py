@@ -45,6 +45,9 @@ NARROW = frozenset({
 """Products whose operands stay narrow in memory: written out before fusion, weights would be
 widened when parameters are set."""
 
+WINDOWS = frozenset({"lp_pool"})
+"""Pools that have a kernel here, as those of the documented target have."""
+
 REAL = frozenset(d for d in DType if not d.is_complex)
 """A loop folds numbers: those of a complex product are not the products of its parts."""
 
@@ -77,7 +80,7 @@ class CpuBackend:
         refused = dict.fromkeys(REFUSED, WHY_DENSE)
         made = replace(
             documented,
-            native=documented.native - COMPOSED | NARROW,
+            native=documented.native - COMPOSED | NARROW | WINDOWS,
             kernel_limits={**documented.kernel_limits, "prod": KernelLimit(REAL)},
             refusals={**documented.refusals, **refused},
             wants_channels_last=True,

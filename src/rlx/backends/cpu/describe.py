@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.recipes import alone
 from rlx.backends.cpu.routine import Routines
 from rlx.backends.cpu.specials import makers
 from rlx.backends.cpu.task import SPLIT_NS, Machine, Recipe, Task
@@ -57,7 +58,7 @@ def _choice(name: str, text: str, way: Way) -> tuple[Decision, ...]:
 
 
 def _kind(node: Node, way: Recipe) -> str:
-    if node.op in makers():
+    if alone(node).op in makers():
         return "algorithm"
     products = sum(t.how.startswith("a product") for t in way.tasks)
     if not products:
@@ -68,7 +69,7 @@ def _kind(node: Node, way: Recipe) -> str:
 def _kernel(kind: str, node: Node, way: Recipe) -> Decision:
     """Which sort of kernel, and what speaks for it."""
     why = {
-        "algorithm": f"{node.op} has an algorithm of its own",
+        "algorithm": f"{alone(node).op} has an algorithm of its own",
         "loops": "index by index, it is one nest of loops",
         "product": "it is a product with what comes before and after it",
         "product and loops": "a product, and loops for what cannot be done on its sums",

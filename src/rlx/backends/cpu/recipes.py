@@ -13,12 +13,14 @@ from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers
 from rlx.dim import DimLike
 from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
+from rlx.ir.mir import Node
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Store
 from rlx.kernel.form import body_of, form
 from rlx.kernel.form_contract import form_apart, form_contract, region_of
 from rlx.kernel.form_conv import has_conv
 from rlx.kernel.split import split_fold
+from rlx.op import Kind
 from rlx.shape import Shape
 
 
@@ -28,6 +30,7 @@ class NoKernel(UnsupportedError):
 
 def recipe_of(step: Step, name: str) -> Recipe:
     """How the step runs, as native tasks whose functions begin with `name`."""
+    step = _alone(step)
     maker = makers().get(step.node.op)
     if maker is not None:
         return maker(step, name)
@@ -44,6 +47,31 @@ def recipe_of(step: Step, name: str) -> Recipe:
         except UnsupportedError as reason:
             reasons.append(str(reason))
     raise NoKernel(reasons[0])
+
+
+def alone(node: Node) -> Node:
+    """The op with a kernel of its own whose result a region only turns round; else the node."""
+    body = body_of(node)
+    if node.decl.kind is not Kind.REGION or len(body.outputs) != 1:
+        return node
+    found = body.outputs[0]
+    while found.op == "transpose":
+        (found,) = found.inputs
+    is_it = found.op in makers() and not found.has_items
+    return found if is_it and found.inputs == tuple(body.inputs) else node
+
+
+def _alone(step: Step) -> Step:
+    """The same step of that op: its kernel writes where the region's result is wanted."""
+    own = alone(step.node)
+    if own is step.node:
+        return step
+    (turned,), (layout,) = body_of(step.node).outputs, step.results
+    while turned is not own:
+        perm = turned.attrs["perm"]
+        layout = layout.permuted([perm.index(axis) for axis in range(len(perm))])
+        (turned,) = turned.inputs
+    return replace(step, node=own, results=(layout,))
 
 
 def _loop_recipe(step: Step, name: str) -> Recipe:
