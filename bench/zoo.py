@@ -15,10 +15,12 @@ import re
 import signal
 import statistics
 import tempfile
+from compileall import compile_dir
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import rlx
 from bench import page, results_file
 from bench.conductor import READY_SECONDS, Failed, Plan, Progress, Worker
 from bench.machine import QUIET, await_quiet, description
@@ -60,7 +62,7 @@ def measure(name: str, folder: Path, plan: Plan) -> dict[str, Any]:
 def _started(
     who: str, path: str, plan: Plan, stack: ExitStack, cache: str
 ) -> tuple[Worker, dict[str, Any]]:
-    worker = Worker(MODULE, (who, path), plan, RLX_CACHE=cache)
+    worker = Worker(MODULE, (who, path), plan, RLX_CACHE="on", RLX_CACHE_DIR=cache)
     stack.callback(worker.end)
     said = worker.heard(READY_SECONDS)
     worker.signal(signal.SIGSTOP)
@@ -104,6 +106,7 @@ def main() -> int:
     parser.add_argument("--dry", action="store_true", help="write nothing")
     asked = parser.parse_args()
     plan = Plan(asked.rounds, asked.seconds, asked.threads, asked.target, asked.patience)
+    compile_dir(Path(rlx.__file__).parent, quiet=2)  # as pip does when it installs
     names = [n for n in ZOO if re.search(asked.only, n)]
     progress, rows, failed = Progress(len(names)), list[dict[str, Any]](), 0
     print(f"{'model':18} {'rlx':>9} {'ort':>9}  ratio     cold    cached")
