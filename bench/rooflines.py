@@ -53,7 +53,7 @@ REASONS: dict[str, str] = {
          "cbrt", "sinc", "angle", "floor_div"), _LONG),
     **dict.fromkeys(("asinh", "acosh", "softplus", "mish", "log_sigmoid", "logit"), _SPELLED),
     **dict.fromkeys(
-        ("top_k", "argsort", "sort", "unique", "non_max_suppression", "top_p_filter",
+        ("top_k", "argsort", "sort", "unique", "top_p_filter",
          "moe_route"), _SORTED),
     **dict.fromkeys(("cummax", "cummin", "cum_log_sum_exp"), _CHAIN),
     **dict.fromkeys(

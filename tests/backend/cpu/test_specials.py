@@ -23,7 +23,7 @@ from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 
 INDEXED = ("take_along_axis", "scatter", "scatter_add")
 RUNNING = ("cumsum", "cumprod", "cummax", "cummin", "cum_log_sum_exp")
-MEASURED = ("nonzero", "unique", "arange")
+MEASURED = ("nonzero", "unique", "arange", "non_max_suppression")
 OPS = (*INDEXED, *RUNNING, *MEASURED)
 ROUNDED = ("cum_log_sum_exp",)
 """Those whose functions have their own last bits; all others do the reference's operations in the
@@ -132,6 +132,31 @@ def test_an_index_out_of_range_is_a_failure(dtype: str) -> None:
     for number in range(2):
         with pytest.raises(Error, match="out of range"):
             steps.run(number)
+
+
+# -- boxes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("center", [False, True])
+def test_more_boxes_than_lanes(center: bool) -> None:
+    """Many stay, many clash; scores that are equal go by index, NaN never stays."""
+    rng = np.random.default_rng(7)
+    boxes = rng.uniform(0, 60, (2, 300, 4))
+    boxes[..., 2:] = rng.uniform(-1, 9, (2, 300, 2)) + (0 if center else boxes[..., :2])
+    scores = rng.integers(-3, 40, (2, 3, 300)) / 40
+    scores[rng.random(scores.shape) < 0.05] = np.nan
+    boxes[rng.random((2, 300)) < 0.02] = np.nan
+    found: list[Trial] = []
+    for most, least, dtype in ((300, None, "f32"), (40, 0.25, "f32"), (70, 0.0, "f64")):
+        arrays = [a.astype(Shape((), dtype).dtype.numpy) for a in (boxes, scores)]
+        made = node(
+            "non_max_suppression", *(Shape(a.shape, dtype) for a in arrays), iou_threshold=0.2,
+            max_output_boxes_per_class=most, score_threshold=least, center_point_box=center,
+            extent="found",
+        )  # fmt: skip
+        found.append(side_by_side(made, arrays))
+    check(found, host())
 
 
 # -- sizes that are found out ---------------------------------------------------------------------

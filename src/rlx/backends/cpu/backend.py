@@ -45,8 +45,8 @@ NARROW = frozenset({
 """Products whose operands stay narrow in memory: written out before fusion, weights would be
 widened when parameters are set."""
 
-WINDOWS = frozenset({"lp_pool"})
-"""Pools that have a kernel here, as those of the documented target have."""
+OWN = frozenset({"lp_pool", "non_max_suppression"})
+"""Ops that have a kernel here, and none that the documented target claims."""
 
 REAL = frozenset(d for d in DType if not d.is_complex)
 """A loop folds numbers: those of a complex product are not the products of its parts."""
@@ -80,7 +80,7 @@ class CpuBackend:
         refused = dict.fromkeys(REFUSED, WHY_DENSE)
         made = replace(
             documented,
-            native=documented.native - COMPOSED | NARROW | WINDOWS,
+            native=documented.native - COMPOSED | NARROW | OWN,
             kernel_limits={**documented.kernel_limits, "prod": KernelLimit(REAL)},
             refusals={**documented.refusals, **refused},
             wants_channels_last=True,
