@@ -65,7 +65,8 @@ def _formed(conv: Conv, name: str) -> tuple[Kernel | None, Contract]:
     where = dict(zip(of_kernels, (made, channel, *taps)))
     right = Mover(exprs, where)(conv.kernels.stores[0].value)
     inner = tuple(a for t in (*taps, channel) for a in t.axes)
-    contract = _contract(conv, name, axes, _with_last(inner, left), left, right)
+    inner = (*inner, Axis("one", 1)) if _is_by_itself(conv) else _with_last(inner, left)
+    contract = _contract(conv, name, axes, inner, left, right)
     if writing is not None:
         contract = with_operand(contract, writing.results[0])
     return writing, collapsed(contract)
@@ -109,10 +110,17 @@ def _inner(dims: Sequence[DimLike]) -> tuple[Affine, list[Affine]]:
 
 
 def _with_last(inner: tuple[Axis, ...], left: Expr) -> tuple[Axis, ...]:
-    """Inner axes of which no condition depends on the last."""
-    _, conditions = conditions_of(left)
+    """Inner axes of which no condition depends on the last; where there are conditions, its steps
+    lie side by side, as the zeros do that are read outside of the image."""
+    image, conditions = conditions_of(left)
     is_free = inner and not any(inner[-1] in c.free for c in conditions)
-    return inner if is_free else (*inner, Axis("one", 1))
+    if is_free and (not conditions or _is_beside(image, inner[-1])):
+        return inner
+    return (*inner, Axis("one", 1))
+
+
+def _is_beside(image: Expr, axis: Axis) -> bool:
+    return isinstance(image, Load) and image.at.coefficient(axis) == 1
 
 
 def _image(conv: Conv, exprs: Exprs) -> tuple[Kernel | None, Expr]:
@@ -123,8 +131,10 @@ def _image(conv: Conv, exprs: Exprs) -> tuple[Kernel | None, Expr]:
     if isinstance(value, Load) and not value.args:
         has_border = any(r != 0 for r in conv.windows.reach(shape.dims[2:]))
         channels = conv.anchor.inputs[1].shape.dims[1]
-        is_near = value.at.coefficient(axes[1]) == 1 or channels == 1
-        if is_near or (not has_border and is_static(channels) and channels <= FEW_CHANNELS):
+        is_one = channels == 1 and not _is_by_itself(conv)
+        is_near = value.at.coefficient(axes[1]) == 1 or is_one
+        is_few = is_static(channels) and channels <= FEW_CHANNELS and not _is_by_itself(conv)
+        if is_near or (is_few and not has_border):
             return None, value
     order = (axes[0], *axes[2:], axes[1])
     layout = Layout.contiguous([a.extent for a in order])
@@ -148,6 +158,7 @@ def points_of(contract: Contract) -> tuple[Axis, ...]:
 
 
 def is_product(contract: Contract) -> bool:
-    """Is it a plain product after all: one tap, and rows at even steps?"""
+    """Is it a plain product after all: one tap, even steps, and rows the same for all columns?"""
     _, conditions = conditions_of(contract.left)
-    return not conditions and len(contract.inner) == 1 and len(points_of(contract)) == 1
+    is_flat = len(contract.inner) == 1 and len(points_of(contract)) == 1
+    return is_flat and not conditions and not is_by_itself(contract)

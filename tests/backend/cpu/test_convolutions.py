@@ -119,24 +119,59 @@ MORE: dict[str, tuple[tuple[Shape, Shape], dict[str, object]]] = {
     "grouped": ((Shape([1, 24, 8, H]), Shape([30, 8, 3, 3])), {"groups": 3, "padding": (1,) * 4}),
     "channel": ((Shape([2, 37, 6, H]), Shape([37, 1, 3, 3])),
                 {"groups": 37, "padding": (1, 1, 1, 1), "stride": (2, 1)}),
+    "channel without border": ((Shape([2, 21, 6, H]), Shape([21, 1, 3, 3])), {"groups": 21}),
+    "channel and point": ((Shape([2, 21, 6, H]), Shape([21, 1, 1, 1])), {"groups": 21}),
     "volume": ((Shape([1, 5, 4, 3, H]), Shape([9, 5, 2, 3, 2])), {"padding": (1, 1, 0) * 2}),
     "wholes": ((Shape([1, 9, 6, H], DType.I8), Shape([8, 9, 3, 3], DType.I8)),
                {"padding": (1,) * 4}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
-def test_images_with_channels_last(isa: Isa) -> None:
+TURNED: dict[str, tuple[tuple[Shape, Shape], dict[str, object]]] = {
+    "channel": ((Shape([2, 21, 6, H]), Shape([21, 1, 3, 3])),
+                {"groups": 21, "padding": (1, 1, 1, 1)}),
+    "channel without border": ((Shape([2, 21, 6, H]), Shape([21, 1, 3, 3])), {"groups": 21}),
+    "channel and point": ((Shape([2, 21, 6, H]), Shape([21, 1, 1, 1])), {"groups": 21}),
+    "border above": ((Shape([1, 1, H, 60]), Shape([8, 1, 3, 9])),
+                     {"padding": (1, 0, 1, 0), "dilation": (1, 5)}),
+    "border of groups": ((Shape([2, 4, H, 40]), Shape([24, 1, 3, 9])),
+                         {"padding": (1, 0, 1, 0), "dilation": (1, 3), "groups": 4}),
+    "few": ((Shape([1, 3, 9, H]), Shape([16, 3, 5, 3])), {}),
+}  # fmt: skip
+"""Images whose channels lie apart, of results whose channels lie side by side."""
+
+
+def stepped(given: Sequence[tuple[str, tuple[Shape, Shape], dict[str, object]]],
+            isa: Isa, is_turned: bool) -> list[tuple[Graph, Recipe]]:  # fmt: skip
     made: list[tuple[Graph, Recipe]] = []
-    for name, (shapes, attrs) in (LARGE | MORE).items():
+    for name, shapes, attrs in given:
         g = Graph(name)
         image, kernels = (g.input(f"x{i}", s) for i, s in enumerate(shapes))
         node = g.conv(image, kernels, **attrs)
         g.set_outputs([node])
         plain = Layout.contiguous(kernels.shape.dims)
-        where = (last(image.shape.dims), plain), (last(node.shape.dims),)
+        seen = Layout.contiguous(image.shape.dims) if is_turned else last(image.shape.dims)
+        where = (seen, plain), (last(node.shape.dims),)
         step = Step(node, *where, Machine(isa), frozenset({1} if len(made) % 3 else ()))
         made.append((g, make_conv(step, f"c{len(made)}")))
+    return made
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_results_with_channels_last_of_images_without(isa: Isa) -> None:
+    made = stepped([(n, *v) for n, v in TURNED.items()], isa, is_turned=True)
+    native = compiled([r for _, r in made], isa)
+    rng = np.random.default_rng(0)
+    for graph, recipe in made:
+        shapes = [n.shape.bind({"h": 9}) for n in graph.inputs]
+        arrays = [rng.normal(size=s.static_dims).astype(s.dtype.numpy) for s in shapes]
+        (want,) = evaluate(graph.bind({"h": 9}), {f"x{i}": a for i, a in enumerate(arrays)})
+        compare(native, recipe, arrays, np.moveaxis(want, 1, -1), {"h": 9})
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+def test_images_with_channels_last(isa: Isa) -> None:
+    made = stepped([(n, *v) for n, v in (LARGE | MORE).items()], isa, is_turned=False)
     native = compiled([r for _, r in made], isa)
     rng = np.random.default_rng(0)
     for graph, recipe in made:
