@@ -201,8 +201,9 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
 
 
 def num_frames(t: DimLike, *, n_fft: int, hop: int, center: bool) -> DimLike:
-    """How many frames a signal of `t` points has."""
-    return (t - n_fft + (2 * (n_fft // 2) if center else 0)) // hop + 1
+    """How many frames a signal of `t` points has: none where it is shorter than one, which only
+    a call may tell."""
+    return dim_max((t - n_fft + (2 * (n_fft // 2) if center else 0)) // hop + 1, 0)
 
 
 def _stft_shape(x: Shape, *_: Shape, n_fft: int, hop: int, center: bool, pad: str) -> Shape:
@@ -240,6 +241,8 @@ def stft(
     if center:
         margins = [(0, 0)] * (x.ndim - 1) + [(n_fft // 2, n_fft // 2)]
         x = np.pad(x, margins, mode="reflect" if pad == "reflect" else "constant")
+    if x.shape[-1] < n_fft:
+        return np.zeros((*x.shape[:-1], 0, n_fft // 2 + 1), np.complex128)
     frames = sliding_window_view(x, n_fft, -1)[..., ::hop, :].astype(np.float64)
     return np.fft.rfft(frames if window is None else frames * window)
 

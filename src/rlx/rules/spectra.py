@@ -300,8 +300,10 @@ def peaks_of_frames(y: Node, node: Node) -> Any:
     rows = _padded(y)
     frames = rows.inputs[0] if rows is not None and rows.op == "reshape" else rows
     found = None if frames is None else _framed(frames)
-    if frames is None or found is None or not _is_plain(node.inputs[0]) or frames.rank != 3:
+    if rows is None or frames is None or found is None or frames.rank != 3:
         return None
-    if frames.shape.dims[1] != node.attrs["n_segments"]:
+    if not _is_plain(node.inputs[0]):
+        return None
+    if frames.shape.dims[1] != node.attrs["n_segments"] or rows.shape.dims[-1] != found.n:
         return None
     return strongest(found.given(ops.mean_power), found.n, node.attrs["k"])

@@ -11,8 +11,10 @@ import pytest
 
 import rlx
 from bench.workloads import spectral
+from rlx import ops
 from rlx.dim import Dim, DimLike
 from rlx.dtype import DType
+from rlx.ir import interpret
 from rlx.ir.mir import Graph, Node
 from rlx.shape import Shape
 
@@ -178,3 +180,29 @@ def test_any_number_of_threads_gives_the_same(build: Callable[[Any], Any]) -> No
         given = [rng.normal(size=d).astype(np.float32) for d in dims]
         made.add(np.asarray(exe(*given)).tobytes())
     assert len(made) == 1
+
+
+# -- what a call may be given ---------------------------------------------------------------------
+
+
+def test_a_signal_shorter_than_a_frame_has_none() -> None:
+    """A named length may be less than a frame in a call, also where frames are spelled out."""
+    g = Graph("short")
+    x = g.input("x", Shape((2, Dim("n")), "f32"))
+    g.set_outputs([ops.stft(x, n_fft=8, hop=2), ops.rfft(ops.frame(x, length=8, hop=2))])
+    exe, plain = rlx.compile(g, target="cpu"), rlx.compile(g, target="reference")
+    for size in (1, 7, 8, 12):
+        signal = np.ones((2, size), np.float32)
+        for got, want in zip(exe(signal), plain(signal)):
+            assert got.shape == (2, max(0, (size - 8) // 2 + 1), 5)
+            np.testing.assert_allclose(got, want, atol=1e-5)  # a few roundings of 8
+
+
+def test_peaks_of_parts_of_frames_are_no_peaks_of_frames() -> None:
+    g = Graph("parts")
+    frames = ops.frame(g.input("x", Shape((2, 14), "f32")), length=8, hop=3)
+    rows = ops.pad(ops.reshape(frames, dims=(12, 4)), low=(0, 0), high=(0, 4), value=0.0)
+    g.set_outputs([ops.welch_peaks(ops.fft(rows), k=2, n_segments=3)])
+    signal = np.random.default_rng(1).normal(size=(2, 14)).astype(np.float32)
+    (want,) = interpret.evaluate(g, {"x": signal})
+    np.testing.assert_allclose(rlx.compile(g, target="cpu")(signal), want, rtol=1e-5)
