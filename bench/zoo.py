@@ -36,6 +36,7 @@ def measure(name: str, folder: Path, plan: Plan) -> dict[str, Any]:
     with ExitStack() as stack:
         cache = stack.enter_context(tempfile.TemporaryDirectory())
         cold = _started(OURS, path, plan, stack, cache)
+        cold[0].end()  # or its memory would be in the way of the next
         cached = _started(OURS, path, plan, stack, cache)
         other = _started(THEIRS, path, plan, stack, cache)
         turns: dict[str, list[list[float]]] = {OURS: [], THEIRS: []}
