@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 
 from rlx.backends.cpu.assemble import DISPATCH
 from rlx.backends.cpu.emit import Function
@@ -19,13 +21,21 @@ from rlx.ir.lir import LirModule
 MAX_THREADS = 8
 """Beyond, the writing of text takes longer than LLVM does."""
 
+COLLECT_EVERY = 64
+"""Builds: graphs and their nodes hold each other, and what passes have left behind would wait for
+Python's collector until there is a quarter of everything of it."""
+_BUILDS = count(1)
+
 
 def built(lir: LirModule, machine: Machine, dispatch: str = DISPATCH) -> tuple[Assembled, Blob]:
     """The program of a plan, as text and as code."""
     with ThreadPoolExecutor(min(MAX_THREADS, default_threads())) as threads:
         build = _Build(machine.isa, threads)
         made = assembled(lir, machine, dispatch, build.add)
-        return made, build.finish(made.routines)
+        blob = build.finish(made.routines)
+    if next(_BUILDS) % COLLECT_EVERY == 0:
+        gc.collect()
+    return made, blob
 
 
 class _Build:
