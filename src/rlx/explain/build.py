@@ -16,6 +16,7 @@ from rlx.dim import evaluate
 from rlx.explain.advice import advise
 from rlx.explain.lines import line_of, source_of
 from rlx.explain.report import (
+    NOT_NAMES,
     About,
     From,
     Report,
@@ -41,8 +42,6 @@ from rlx.rules.engine import Fired, Missed
 
 if TYPE_CHECKING:
     from rlx.pipeline import CompileResult, Timing
-
-_NOT_NAMES = ("rule", "pass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +256,7 @@ def names_of(node: Node) -> tuple[str, ...]:
     """The user's names of a node and of what is inside it."""
     within = [n for body in bodies_of(node) for n in nodes_within(body)]
     found = [o for n in (*within, node) for o in n.origins]
-    return tuple(dict.fromkeys(str(o) for o in found if o.kind not in _NOT_NAMES))
+    return tuple(dict.fromkeys(str(o) for o in found if o.kind not in NOT_NAMES))
 
 
 def ops_of(node: Node) -> tuple[str, ...]:

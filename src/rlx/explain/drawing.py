@@ -30,7 +30,7 @@ def placed(
 
     Links lead from earlier cards to later ones.
     """
-    above, below = _neighbours(len(cards), links)
+    above, below = neighbours(len(cards), links)
     layers = _ordered(_layers(cards, above, below), above, below)
     widest = max((len(layer) for layer in layers), default=0) * (WIDTH + GAP)
     spots: list[Spot] = [(0.0, 0.0, 0.0, 0.0)] * len(cards)
@@ -43,9 +43,10 @@ def placed(
     return spots, (max(widest, WIDTH), max(y, HEAD))
 
 
-def _neighbours(
+def neighbours(
     count: int, links: Sequence[tuple[int, int]]
 ) -> tuple[list[list[int]], list[list[int]]]:
+    """What each card reads, and what reads it."""
     above: list[list[int]] = [[] for _ in range(count)]
     below: list[list[int]] = [[] for _ in range(count)]
     for a, b in links:

@@ -11,7 +11,7 @@ from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from rlx.explain.drawing import Card, placed
+from rlx.explain.drawing import Card, neighbours, placed
 from rlx.explain.text import time_text
 from rlx.op import Kind, table
 from rlx.runtime.trace import CALLS, COMPILE
@@ -65,7 +65,12 @@ def facts_of(report: Report, trace: Trace | None = None) -> dict[str, Any]:
     spots, size = placed(cards, links)
     sources: dict[str, int] = {}
     touching = _touching(report.decisions)
-    kernels = [_kernel(k, spot, links, sources, touching) for k, spot in zip(report.kernels, spots)]
+    above, below = neighbours(len(cards), links)
+    kernels = [
+        {**_kernel(k, spot, sources, touching), "ins": above[k.id], "outs": below[k.id]}
+        for k, spot in zip(report.kernels, spots)
+    ]
+    cut = set(report.cuts)
     makers = {b: k.id for k in reversed(report.kernels) for b in k.writes}
     arena = [b for b in report.buffers if b.space == "arena"]
     return {
@@ -84,11 +89,7 @@ def facts_of(report: Report, trace: Trace | None = None) -> dict[str, Any]:
         "phases": _phases(report),
         "decisions": [_decision(i, d) for i, d in enumerate(report.decisions)],
         "advice": [{"text": a.text, "where": a.where, "ns": a.predicted_ns} for a in report.advice],
-        "cuts": [
-            {"where": d.where, "reason": d.reason}
-            for d in report.decisions
-            if d.id in set(report.cuts)
-        ],
+        "cuts": [{"where": d.where, "reason": d.reason} for d in report.decisions if d.id in cut],
         "roofs": _roofs(report),
         "trace": _tracks(trace, report) if trace else [],
     }
@@ -216,7 +217,6 @@ def _kind_of(kernel: ReportKernel) -> int:
 def _kernel(
     kernel: ReportKernel,
     spot: tuple[float, float, float, float],
-    links: Sequence[tuple[int, int]],
     sources: dict[str, int],
     touching: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
@@ -231,8 +231,6 @@ def _kernel(
         "measured_ns": took["median_ns"] if took else None,
         "roofline_share": took.get("roofline_share") if took else None,
         "more": [["way", kernel.way], *(["schedule", s] for s in kernel.schedule)],
-        "ins": [a for a, b in links if b == kernel.id] if len(links) < 20_000 else [],
-        "outs": [b for a, b in links if a == kernel.id] if len(links) < 20_000 else [],
         "decisions": list(own)[:40],
         "source": sources.setdefault(kernel.source, len(sources)) if kernel.source else None,
         "find": " ".join((kernel.name, kernel.op, *kernel.ops, *kernel.where)).lower(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rlx.errors import Error
 from rlx.explain.report import (
+    NOT_NAMES,
     From,
     Report,
     ReportBuffer,
@@ -19,8 +20,6 @@ from rlx.explain.report import (
 )
 from rlx.explain.text import aligned, time_text
 from rlx.ir.outline import names_in
-
-_NOT_NAMES = ("rule", "pass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def follow(report: Report, name: str) -> Why:
     return Why(
         name,
         tuple(dict.fromkeys(_said(o) for n in (*source, *nodes) for o in n.origins
-                            if o.kind not in _NOT_NAMES)),
+                            if o.kind not in NOT_NAMES)),
         tuple(source),
         tuple(r for r in report.rules if _mentions((r.before, r.after), shown)),
         tuple(d for d in report.decisions if d.id == name or _mentions(d.where, shown)),
@@ -74,7 +73,7 @@ def _said(origin: From) -> str:
 
 
 def _tags_of(origins: Iterable[From], name: str) -> set[str]:
-    return {name, *(_said(o) for o in origins if o.kind not in _NOT_NAMES)} - {""}
+    return {name, *(_said(o) for o in origins if o.kind not in NOT_NAMES)} - {""}
 
 
 def _tags(report: Report, name: str) -> set[str]:
@@ -98,7 +97,7 @@ def _names(report: Report) -> Iterator[tuple[str, str]]:
         if node.name:
             seen[node.name, node.name] = None
         for origin in node.origins:
-            if origin.kind not in _NOT_NAMES:
+            if origin.kind not in NOT_NAMES:
                 seen[_said(origin), origin.text] = None
     for kernel in report.kernels:
         seen |= dict.fromkeys((w, w.partition(" ")[2] or w) for w in kernel.where)

@@ -16,6 +16,9 @@ from rlx.errors import Error
 SCHEMA = 1
 """Of the JSON form; docs/explain.md describes it."""
 
+NOT_NAMES = ("rule", "pass")
+"""Kinds of origin that are no name of the user's."""
+
 
 @dataclass(frozen=True, slots=True)
 class From:
