@@ -27,8 +27,8 @@ def verb(
 ) -> int:
     """Write a trace of the compile and of some calls, for Perfetto or Chrome.
 
-    Shows every compile pass, and every kernel on the thread that ran it. Open the file in
-    ui.perfetto.dev or chrome://tracing.
+    Shows every compile pass, every kernel's code as it is written and compiled, and every kernel
+    on the thread that ran it. Open the file in ui.perfetto.dev or chrome://tracing.
     """
     from rlx.cli import inputs, models
 
@@ -41,11 +41,14 @@ def verb(
     facts: dict[str, Any] = {
         "model": model, "file": output, "calls": calls, "events": len(made.events),
         "passes": sum(e.category == "pass" for e in made.events),
+        "units": sum(e.category == "codegen" and e.thread > 0 for e in made.events),
         "threads": len({e.thread for e in made.events if e.category == "kernel"}),
     }  # fmt: skip
     if is_json:
         options.print_json(facts)
     else:
-        text = "wrote {file}: {passes} passes, {calls} calls on {threads} threads, {events} events"
-        print(text.format(**facts))
+        print(
+            "wrote {file}: {passes} passes, {units} units of code, {calls} calls on {threads} "
+            "threads, {events} events".format(**facts)
+        )
     return 0

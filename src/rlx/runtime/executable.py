@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlx.ir.mir import Node
     from rlx.passes.report import FusionReport
     from rlx.pipeline import CompileResult
-    from rlx.runtime.spans import Timed
+    from rlx.runtime.spans import Making, Timed
     from rlx.runtime.trace import Trace
 
 Inputs: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
@@ -163,8 +163,8 @@ class Executable:
         return profile(self, inputs, seconds=seconds)
 
     def trace(self, inputs: Inputs, *, calls: int = 3) -> Trace:
-        """Compile passes, and some calls kernel by kernel and thread by thread, as a file that
-        Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
+        """Compile passes and code, and some calls kernel by kernel and thread by thread, as a file
+        that Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
         from rlx.runtime.trace import trace
 
         return trace(self, inputs, calls=calls)
@@ -190,6 +190,11 @@ class Executable:
         made = Executable(result, self._backend.load(result.lir), backend=self._backend)
         made.adopt(self._given)
         return made
+
+    @property
+    def makings(self) -> tuple[Making, ...]:
+        """What its native code took, part by part; nothing where that was kept from before."""
+        return getattr(self._program, "makings", ())
 
     @property
     def threads(self) -> int:

@@ -1,8 +1,8 @@
-"""The times of one call: which step was done by which thread, from when till when."""
+"""Times by one clock: of making native code, and of a call, step by step and thread by thread."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,12 +43,37 @@ class Run:
         return [stop - start for start, stop in zip(first, last)]
 
 
+@dataclass(frozen=True, slots=True)
+class Making:
+    """A part of making native code, done by one thread. Times are of the monotonic clock."""
+
+    what: str
+    """`write` the text of a function, `compile` a unit of them, or `link` all units."""
+    functions: tuple[str, ...]
+    thread: int
+    """0 is the one that writes."""
+    start_ns: int
+    stop_ns: int
+    bytes: int
+    """Of what was made."""
+
+
 class Timed(Protocol):
     """A program that keeps the times of its steps."""
 
     @property
     def steps(self) -> tuple[Node, ...]:
         """What `Span.step` counts."""
+        ...
+
+    @property
+    def makings(self) -> tuple[Making, ...]:
+        """What its native code took; nothing where that was kept from before."""
+        ...
+
+    @property
+    def functions(self) -> Mapping[str, Node]:
+        """Native function → the step that runs it, the first of several."""
         ...
 
     def prepare(self, params: Any, old: Any | None) -> Any: ...

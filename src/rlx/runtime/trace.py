@@ -1,4 +1,5 @@
-"""Where the time goes, as a trace: compile passes, and calls kernel by kernel, thread by thread.
+"""Where the time goes, as a trace: compile passes and code, and calls kernel by kernel, thread by
+thread.
 
 The form is that of Chrome's trace events, which Perfetto (ui.perfetto.dev) reads as well. Times
 are of one monotonic clock.
@@ -10,13 +11,13 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
-from rlx.runtime.spans import Run
+from rlx.runtime.spans import Making, Run
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Node
@@ -79,7 +80,8 @@ class Trace:
 def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
     """What `exe` did to be compiled, and what it does in some calls on `inputs`.
 
-    The kernels are those of a build that keeps times; making it is part of the trace.
+    The kernels are those of a build that keeps times; making it is part of the trace. The code of
+    the program itself is told of where it was made here; else that of the build.
     """
     arrays = exe.arrays(inputs)
     result = exe.result
@@ -90,7 +92,8 @@ def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
     runs = [program.run_timed(weights, arrays) for _ in range(calls)]
     events = [
         *_passes(result),
-        Event("make native code that keeps times", "codegen", COMPILE, 0, begun, ready),
+        Event("native code that keeps times", "timed build", COMPILE, 0, begun, ready),
+        *_makings(exe.makings or program.makings, program.functions),
         *(e for i, run in enumerate(runs) for e in _call(i, run, program.steps)),
     ]
     return Trace(exe.name, exe.lir.target.name, tuple(events))
@@ -99,6 +102,16 @@ def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
 def _passes(result: CompileResult) -> Iterator[Event]:
     for t in result.timings:
         yield Event(t.name, "pass", COMPILE, 0, t.start_ns, t.stop_ns, (("nodes", t.nodes),))
+
+
+def _makings(told: Iterable[Making], steps: Mapping[str, Node]) -> Iterator[Event]:
+    """Text written and compiled, by the user's names of what it is for."""
+    for m in told:
+        names = [steps[f].label if f in steps else f for f in m.functions]
+        name = f"{m.what} {names[0]}" if names else m.what
+        rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        args = ("for", names), ("functions", list(m.functions)), ("bytes", m.bytes)
+        yield Event(name + rest, "codegen", COMPILE, m.thread, m.start_ns, m.stop_ns, args)
 
 
 def _call(number: int, run: Run, steps: tuple[Node, ...]) -> Iterator[Event]:
@@ -124,5 +137,5 @@ def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
 
 def _thread_name(process: int, thread: int) -> str:
     if process == COMPILE:
-        return "passes"
+        return "compiler" if thread == 0 else f"LLVM {thread}"
     return "calls" if thread == 0 else f"thread {thread}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.native.blob import Blob
 from rlx.dim import DimLike, Symbol
 from rlx.ir.lir import LirModule
+from rlx.runtime.spans import Making
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Artefact:
     panels_at: DimLike
     """Where in the weights panels begin, which calls read; before them is what panels are made of,
     mostly."""
+    makings: tuple[Making, ...] = field(default=(), compare=False, repr=False)
+    """What making it took, part by part; nothing where it was kept from before."""
 
 
 def compiled(lir: LirModule, isa: Isa) -> Artefact:
@@ -66,7 +69,7 @@ def compiled(lir: LirModule, isa: Isa) -> Artefact:
     return artefact_of(*built(lir, Machine(isa)))
 
 
-def artefact_of(made: Assembled, blob: Blob) -> Artefact:
+def artefact_of(made: Assembled, blob: Blob, makings: tuple[Making, ...]) -> Artefact:
     """A program's code with what is said beside it."""
     return Artefact(
         blob,
@@ -78,6 +81,7 @@ def artefact_of(made: Assembled, blob: Blob) -> Artefact:
         made.prologue,
         made.num_kernels,
         made.main.plan.weight_formula,
+        makings,
     )
 
 

@@ -21,6 +21,7 @@ from rlx.errors import Error
 from rlx.ir.interpret import infer_binding
 from rlx.op import Array, lookup
 from rlx.runtime.interface import Interface
+from rlx.runtime.spans import Making
 from rlx.shape import Shape
 
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
@@ -65,6 +66,11 @@ class CpuProgram:
             self.threads,
             bool(self.artefact.hosts),
         )
+
+    @property
+    def makings(self) -> tuple[Making, ...]:
+        """What its native code took; nothing where that was kept from before."""
+        return self.artefact.makings
 
     # -- weights -------------------------------------------------------------------------------
 

@@ -144,10 +144,13 @@ class TimedProgram(CpuProgram):
     """A program whose runs tell when each of its steps was done, by which thread."""
 
     def __init__(self, lir: LirModule, isa: Isa, threads: int, support: Support) -> None:
-        made, blob = built(lir, Machine(isa), TIMED)
-        super().__init__(artefact_of(made, blob), Interface.of(lir.mir.graph), threads, support)
+        made, blob, makings = built(lir, Machine(isa), TIMED)
+        artefact = artefact_of(made, blob, makings)
+        super().__init__(artefact, Interface.of(lir.mir.graph), threads, support)
         self.owners = tuple(Owner(w.node, tuple(_functions(w))) for w in made.main.calls)
         self._steps = _steps_of(made.main)
+        works = (*made.main.prologue, *made.main.packs, *made.main.calls)
+        self._functions = {f: w.node for w in reversed(works) for f in _all_functions(w)}
 
     def _way_in(self) -> Entry:
         return _TimedEntry(self.binding, self._loaded, self._support)
@@ -156,6 +159,11 @@ class TimedProgram(CpuProgram):
     def steps(self) -> tuple[Node, ...]:
         """What `Span.step` counts: the nodes that run on a call, in order."""
         return tuple(o.node for o in self.owners)
+
+    @property
+    def functions(self) -> Mapping[str, Node]:
+        """Native function → the step that runs it, the first of several."""
+        return self._functions
 
     def run_timed(self, weights: Weights, inputs: Sequence[Array]) -> Run:
         """One call, and its times."""
@@ -207,6 +215,14 @@ def _functions(work: Work) -> Iterator[str]:
         yield from (t.function.name for t in inner.copies if t is not None)
         if isinstance(inner.way, Recipe):
             yield from (t.function.name for t in inner.way.tasks)
+
+
+def _all_functions(work: Work) -> Iterator[str]:
+    """Those that lay operands out, too."""
+    for inner in _within(work):
+        yield from (t.function.name for t in inner.copies if t is not None)
+        if isinstance(inner.way, Recipe):
+            yield from (t.function.name for t in inner.way.all_tasks)
 
 
 def _within(work: Work) -> Iterator[Work]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from rlx.backends.cpu.emit import ATTRIBUTES, STREAMING, Function
 from rlx.backends.cpu.isa import Isa
@@ -18,6 +19,15 @@ UNIT_CHARS = 100_000
 _DEFINED = re.compile(r"^define (?:internal |dso_local )?([^@\n]*@([\w.$-]+)\()", re.MULTILINE)
 _DECLARED = re.compile(r"^declare [^@\n]*@([\w.$-]+)\(", re.MULTILINE)
 _NAMED = re.compile(r"@([\w.$-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The text of a module."""
+
+    text: str
+    functions: tuple[str, ...]
+    """Those that a program calls."""
 
 
 class Units:
@@ -32,7 +42,7 @@ class Units:
         self._open: list[str] = []
         self._size = 0
 
-    def add(self, function: Function) -> Iterator[str]:
+    def add(self, function: Function) -> Iterator[Unit]:
         """The units that are full with this function. It calls what it shares, and nothing else."""
         if function.name in self._heads:
             return
@@ -48,7 +58,7 @@ class Units:
                 self._plain[name] = text
         return found
 
-    def write(self, texts: Iterable[str]) -> Iterator[str]:
+    def write(self, texts: Iterable[str]) -> Iterator[Unit]:
         """The units that are full with functions that call each other."""
         new = list(texts)
         for text in new:
@@ -59,14 +69,16 @@ class Units:
             if self._size >= UNIT_CHARS:
                 yield self.last()
 
-    def last(self, *texts: str) -> str:
+    def last(self, *texts: str) -> Unit:
         """What is left, and more, as a unit."""
         body = "\n".join([*self._open, *texts]).replace("define internal ", "define hidden ")
         self._open, self._size = [], 0
-        own = {m[2] for m in _DEFINED.finditer(body)} | set(_DECLARED.findall(body))
+        defined = {m[2]: m[1] for m in _DEFINED.finditer(body)}
+        own = {*defined, *_DECLARED.findall(body)}
         used = [n for n in dict.fromkeys(_NAMED.findall(body)) if n not in own]
         outside = [self._plain.get(n) or self._heads[n] for n in used]
-        return "\n".join([*outside, body, *self._end])
+        called = tuple(name for name, head in defined.items() if not head.startswith("hidden "))
+        return Unit("\n".join([*outside, body, *self._end]), called)
 
 
 def _declarations(text: str) -> dict[str, str]:
