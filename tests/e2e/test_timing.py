@@ -109,7 +109,7 @@ def test_a_trace_is_what_perfetto_reads(exe: Executable, tmp_path: Path) -> None
     held = json.loads((tmp_path / "trace.json").read_text())
     events = held["traceEvents"]
     names = {e["args"]["name"] for e in events if e["ph"] == "M"}
-    assert {"passes", "calls", "thread 1"} <= names
+    assert {"compiler", "LLVM 1", "calls", "thread 1"} <= names
     whole = [e for e in events if e["ph"] == "X"]
     assert {"simplify", "fuse", "plan"} <= {e["name"] for e in whole if e["cat"] == "pass"}
     calls = [e for e in whole if e["cat"] == "call"]
@@ -121,6 +121,31 @@ def test_a_trace_is_what_perfetto_reads(exe: Executable, tmp_path: Path) -> None
                    for c in calls)  # fmt: skip
     assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in whole)
     assert list(tmp_path.iterdir()) == [tmp_path / "trace.json"]
+
+
+def test_a_trace_shows_every_function_written_and_then_compiled(exe: Executable) -> None:
+    made = exe.trace({"x": data()}, calls=1)
+    (plan,) = (e for e in made.events if e.name == "plan")
+    code = [e for e in made.events if e.category == "codegen"]
+    written = {f: e for e in code if e.name.startswith("write") for f in dict(e.args)["functions"]}
+    compiled = {f: e for e in code if e.name.startswith("compile")
+                for f in dict(e.args)["functions"]}  # fmt: skip
+    assert compiled["k0"].start_ns >= written["k0"].stop_ns >= plan.stop_ns
+    assert {f for f in written if f.startswith("k")} <= set(compiled)
+    assert code[-1].name == "link run"
+    labels = {n.label for n in exe.lir.plan.schedule}
+    assert all(name in labels for name in dict(written["k0"].args)["for"])
+
+
+def test_of_a_program_kept_from_before_a_trace_shows_the_timed_build(tmp_path: Path) -> None:
+    graph = model()
+    given = {n.attrs["name"]: np.zeros(n.shape.dims, np.float32) for n in graph.params}
+    for is_kept in (False, True):
+        exe = rlx.compile(graph, "cpu", params=given, cache=str(tmp_path))
+        assert bool(exe.makings) is not is_kept
+        kinds = {e.category for e in exe.trace({"x": data()}, calls=1).events}
+        assert {"codegen", "timed build"} <= kinds
+        assert ("pass" in kinds) is not is_kept
 
 
 def test_a_target_without_a_clock_says_so() -> None:

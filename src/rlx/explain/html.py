@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlx.explain.drawing import Card, neighbours, placed
 from rlx.explain.text import time_text
 from rlx.op import Kind, table
-from rlx.runtime.trace import CALLS, COMPILE
+from rlx.runtime.trace import CALLS, COMPILE, TIMED_BUILD, thread_name
 
 if TYPE_CHECKING:
     from rlx.explain.report import Report, ReportBuffer, ReportDecision, ReportKernel
@@ -273,11 +273,13 @@ def _decision(index: int, d: ReportDecision) -> dict[str, Any]:
 
 
 def _tracks(trace: Trace, report: Report) -> list[dict[str, Any]]:
-    """Compiling and calls, each a picture of its own with a track for each thread."""
+    """Compiling and calls, each a picture of its own with a track for each thread. The build that
+    keeps times is none of the program: it may have been made much later."""
     titles = {COMPILE: "Compiling", CALLS: "Calls"}
     groups: dict[int, list[Event]] = {}
     for event in trace.events:
-        groups.setdefault(event.process, []).append(event)
+        if event.category != TIMED_BUILD:
+            groups.setdefault(event.process, []).append(event)
     return [_group(titles[p], events, report) for p, events in sorted(groups.items())]
 
 
@@ -293,9 +295,6 @@ def _group(name: str, events: Sequence[Event], report: Report) -> dict[str, Any]
         }  # fmt: skip
         tracks.setdefault(e.thread, []).append(span)
     length = max(e.stop_ns for e in events) - first
-    is_compile = events[0].process == COMPILE
-    rows = [
-        {"name": "passes" if is_compile else f"thread {t}" if t else "calls", "spans": spans}
-        for t, spans in sorted(tracks.items())
-    ]
+    process = events[0].process
+    rows = [{"name": thread_name(process, t), "spans": s} for t, s in sorted(tracks.items())]
     return {"name": name, "ns": length, "tracks": rows}

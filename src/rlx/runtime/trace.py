@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 COMPILE, CALLS = 1, 2
 """The two processes that a trace shows."""
+TIMED_BUILD = "timed build"
+"""The category of what is made for the sake of the trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Trace:
         for process in dict.fromkeys(p for p, _ in seen):
             yield _named("process_name", process, 0, titles[process])
         for process, thread in sorted(seen):
-            yield _named("thread_name", process, thread, _thread_name(process, thread))
+            yield _named("thread_name", process, thread, thread_name(process, thread))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, all of it or nothing."""
@@ -92,7 +94,7 @@ def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
     runs = [program.run_timed(weights, arrays) for _ in range(calls)]
     events = [
         *_passes(result),
-        Event("native code that keeps times", "timed build", COMPILE, 0, begun, ready),
+        Event("native code that keeps times", TIMED_BUILD, COMPILE, 0, begun, ready),
         *_makings(exe.makings or program.makings, program.functions),
         *(e for i, run in enumerate(runs) for e in _call(i, run, program.steps)),
     ]
@@ -108,7 +110,7 @@ def _makings(told: Iterable[Making], steps: Mapping[str, Node]) -> Iterator[Even
     """Text written and compiled, by the user's names of what it is for."""
     for m in told:
         names = [steps[f].label if f in steps else f for f in m.functions]
-        name = f"{m.what} {names[0]}" if names else m.what
+        name = f"{m.what} {names[0] if names else 'what others call'}"
         rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
         args = ("for", names), ("functions", list(m.functions)), ("bytes", m.bytes)
         yield Event(name + rest, "codegen", COMPILE, m.thread, m.start_ns, m.stop_ns, args)
@@ -135,7 +137,8 @@ def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _thread_name(process: int, thread: int) -> str:
+def thread_name(process: int, thread: int) -> str:
+    """Of a track."""
     if process == COMPILE:
         return "compiler" if thread == 0 else f"LLVM {thread}"
     return "calls" if thread == 0 else f"thread {thread}"

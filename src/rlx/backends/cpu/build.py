@@ -69,7 +69,7 @@ class _Build:
         objects = [future.result() for future in self._made]
         start = _now()
         blob = joined([objects[-1], *objects[:-1]], self._isa)
-        self._tell("link", (), start, sum(map(len, objects)))
+        self._tell("link", ("run",), start, sum(map(len, objects)))
         return blob
 
     def _compile(self, units: Iterable[Unit]) -> None:
