@@ -426,7 +426,7 @@ class Graph:
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
             frame = frame.f_back
-        return (Origin("line", f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"),)
+        return (Origin("line", f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"),)
 
     def _here(self) -> str:
         origins = (*self._line(), *self._scope)

@@ -157,7 +157,7 @@ class Cache:
             return None
         try:
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self.folder / name, flags)
+            descriptor = os.open(os.path.join(self.folder, name), flags)
             with os.fdopen(descriptor, "rb") as file:
                 return file.read(_MOST_NOTE).decode() if _is_own(os.fstat(descriptor)) else None
         except (OSError, UnicodeDecodeError):

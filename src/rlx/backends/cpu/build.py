@@ -25,11 +25,6 @@ from rlx.runtime.spans import Making
 MAX_THREADS = 8
 """Beyond, the writing of text takes longer than LLVM does."""
 
-COLLECT_EVERY = 64
-"""Builds: graphs and their nodes hold each other, and what passes have left behind would wait for
-Python's collector until there is a quarter of everything of it."""
-_BUILDS = count(1)
-
 
 def built(
     lir: LirModule, machine: Machine, dispatch: str = DISPATCH
@@ -39,8 +34,6 @@ def built(
         build = _Build(machine.isa, threads)
         made = assembled(lir, machine, dispatch, build.add)
         blob = build.finish(made.routines)
-    if next(_BUILDS) % COLLECT_EVERY == 0:
-        gc.collect()
     return made, blob, build.makings()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,12 +19,18 @@ def allowed_cpus() -> list[int]:
 
 def default_threads() -> int:
     """One for each core: two threads of one core share the units that do the arithmetic."""
-    return physical_cores(allowed_cpus(), TOPOLOGY)
+    return _cores_here(tuple(allowed_cpus()))
 
 
 def physical_cores(cpus: Iterable[int], topology: Path) -> int:
     """How many cores some processors belong to; each is its own where the system does not say."""
     return max(1, len({_siblings(topology / f"cpu{n}" / "topology", n) for n in cpus}))
+
+
+@functools.lru_cache(maxsize=8)
+def _cores_here(cpus: tuple[int, ...]) -> int:
+    """Read once: which processors share a core does not change, and every compile asks."""
+    return physical_cores(cpus, TOPOLOGY)
 
 
 def _siblings(folder: Path, number: int) -> str:
