@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import count
 from threading import get_ident
 
 from rlx.backends.cpu.assemble import DISPATCH
