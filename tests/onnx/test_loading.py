@@ -15,6 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rlx
 from rlx.errors import Error
+from rlx.explain.html import page_of
+from rlx.explain.report import Report
 from rlx.onnx import model as reading
 from rlx.onnx.files import CHUNK, ModelFile
 from rlx.onnx.kept import recalled
@@ -231,7 +233,30 @@ def test_a_shape_that_is_an_input_makes_it_static(reshaped: Path) -> None:
     why = exe.decisions[0]
     assert (why.what, why.where) == ("compile_per_values", ("s",))
     assert "decides a shape" in why.reason or "depends" in why.reason
-    assert "Reshape" in exe.explain()
+
+
+def test_a_program_for_each_call_is_explained_like_one_for_all(reshaped: Path) -> None:
+    exe = rlx.compile(rlx.load(reshaped), "cpu")
+    with pytest.raises(Error, match="Call it, or"):
+        rlx.explain(exe)
+    x = np.arange(6, dtype=np.float32)
+    wide = exe.explain([x, np.array([2, 3])])
+    tall = exe.explain({"s": np.array([3, 2]), "x": x})
+    assert exe.explain() == rlx.explain(exe) == tall
+    assert len(exe.programs) == 2
+    assert [o.shape for o in (*wide.model.outputs, *tall.model.outputs)] == [
+        "f32[2, 3]",
+        "f32[3, 2]",
+    ]
+    assert wide.decisions[0].what == "compile_per_values"
+    assert Report.from_json(wide.to_json()) == wide
+    assert "compile_per_values" in str(wide)
+    assert "</html>" in page_of(wide, exe.trace([x, np.array([2, 3])], calls=1))
+    assert rlx.explain.diff(wide, exe.explain([x, np.array([2, 3])])).is_same
+    assert "kernel" in str(rlx.explain.why(wide, "y"))
+    timed = exe.explain([x, np.array([2, 3])], measure=True, most=1, seconds=0)
+    assert "gate" in timed.timings
+    assert any(k.measured for k in timed.kernels)
 
 
 def test_wrong_inputs_of_a_static_model_are_errors(reshaped: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,7 +105,7 @@ class _Run:
     """A program, and what it is run on."""
 
     program: Executable
-    given: Mapping[str, Array]
+    given: Sequence[Array]
 
     @classmethod
     def of(cls, model: str, target: str, threads: int | None, wanted: Wanted) -> _Run:

@@ -66,12 +66,11 @@ def program(
         return Session(target, threads=threads, cache=cache).compile(found, options=options)
 
 
-def settled(exe: Any, given: Mapping[str, Array]) -> tuple[Executable, dict[str, Array]]:
-    """The program for these inputs, and those of them that it still takes."""
-    if isinstance(exe, Executable):
-        return exe, dict(given)
-    made: Executable = exe.specialised(*given.values())
-    return made, {name: given[name] for name in made.inputs}
+def settled(
+    exe: Executable | Specialising, given: Mapping[str, Array]
+) -> tuple[Executable, list[Array]]:
+    """The program for these inputs, and what it takes of them, in order."""
+    return (exe, exe.arrays(given)) if isinstance(exe, Executable) else exe.settled(given)
 
 
 def planned(model: str, target: str, wanted: Wanted) -> tuple[CompileResult, tuple[Decision, ...]]:

@@ -35,9 +35,8 @@ def explain(
     from rlx.explain.build import report_of
     from rlx.pipeline import CompilePipeline, CompileResult
     from rlx.runtime.bundle import Bundle
-    from rlx.runtime.executable import Executable
 
-    if isinstance(model, Executable):
+    if hasattr(model, "explain"):  # a program, or one for each sort of inputs
         return model.explain()
     if isinstance(model, CompileResult):
         return report_of(model)

@@ -129,7 +129,10 @@ class Model(Bundle):
     def whole(self) -> Read:
         """The model, where it is the same for all calls."""
         if self.is_static:
-            raise Error(f"{self.name}: its graph depends on the call. {self.why_static}.")
+            raise Error(
+                f"{self.name}: its graph depends on the call. {self.why_static}. Compile it: what "
+                "rlx.compile gives has a graph for every call."
+            )
         if self.read is None:
             _settle(self)
         assert self.read is not None, "a model that was one program before"

@@ -19,7 +19,13 @@ from rlx.runtime.executable import Executable, as_array
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
+    from rlx.cost.calibrate import Progress
+    from rlx.explain.kernels import KernelTimes
+    from rlx.explain.measure import Measurement
+    from rlx.explain.report import Report
+    from rlx.runtime.executable import Inputs
     from rlx.runtime.session import Session
+    from rlx.runtime.trace import Trace
 
 
 def compiled(
@@ -87,11 +93,55 @@ class Specialising:
             made = [exe for _, exe in self._made.values()]
         return (*self.model.decisions, *(d for exe in made for d in exe.decisions))
 
-    def explain(self) -> str:
-        """Why there are several programs, and the account of each that was made so far."""
+    @property
+    def programs(self) -> tuple[Executable, ...]:
+        """Those that were made and are kept, the one that was used last at the end."""
         with self._lock:
-            made = [exe for _, exe in self._made.values()]
-        return "\n".join([explained(self.model), *(str(exe.explain()) for exe in made)])
+            return tuple(exe for _, exe in self._made.values())
+
+    def explain(
+        self,
+        inputs: Inputs | None = None,
+        *,
+        measure: bool = False,
+        most: int = 40,
+        seconds: float = 1.0,
+        progress: Progress | None = None,
+    ) -> Report:
+        """The report of the program for `inputs`, or of the one that was used last, as
+        `Executable.explain` gives it; it says why there are several."""
+        how: dict[str, Any] = {"most": most, "seconds": seconds, "progress": progress}
+        if inputs is not None:
+            program, arrays = self.settled(inputs)
+            return program.explain(arrays, measure=measure, **how)
+        if not self.programs:
+            raise Error(
+                f"{self.name}: it is compiled when it is called, and it was not yet. Call it, or "
+                "say for which inputs: explain(inputs)."
+            )
+        return self.programs[-1].explain(measure=measure, **how)
+
+    def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
+        """How long each kernel of the program for these inputs takes."""
+        program, arrays = self.settled(inputs)
+        return program.profile(arrays, seconds=seconds)
+
+    def trace(self, inputs: Inputs, *, calls: int = 3) -> Trace:
+        """What the program for these inputs did to be compiled, and does in some calls."""
+        program, arrays = self.settled(inputs)
+        return program.trace(arrays, calls=calls)
+
+    def measure(
+        self,
+        inputs: Inputs,
+        *,
+        most: int = 40,
+        seconds: float = 1.0,
+        progress: Progress | None = None,
+    ) -> Measurement:
+        """The decisions of the program for these inputs by the clock."""
+        program, arrays = self.settled(inputs)
+        return program.measure(arrays, most=most, seconds=seconds, progress=progress)
 
     def __repr__(self) -> str:
         given, made = ", ".join(self.model.inputs), ", ".join(self.model.outputs)
@@ -103,18 +153,18 @@ class Specialising:
         """The program for these inputs."""
         return self._program(self._read(self._given(arrays)))
 
+    def settled(self, inputs: Inputs) -> tuple[Executable, list[Array]]:
+        """The program for these inputs, given by name or in order, and what it takes of them."""
+        is_named = isinstance(inputs, Mapping)
+        given = self._given(self._in_order(inputs) if is_named else tuple(inputs))
+        return self._program(self._read(given)), self._operands(given)
+
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """Run on positional inputs: the output, or a tuple of them. Sequences are lists of arrays;
         an optional that holds nothing is None."""
         given = self._given(arrays)
         read = self._read(given)
-        static = set(self.model.static)
-        operands = [
-            array
-            for name, value in zip(self.model.inputs, given)
-            for array in arrays_of(value)
-            if name not in static
-        ]
+        operands = self._operands(given)
         if read.is_flat:
             return self._program(read)(*operands, out=out)
         made = self._program(read)(*operands) if read.graph.outputs else ()
@@ -124,12 +174,21 @@ class Specialising:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run on inputs by name: outputs by name."""
+        made = self(*self._in_order(inputs))
+        return dict(zip(self.model.outputs, made if isinstance(made, tuple) else (made,)))
+
+    def _in_order(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         for name in (*inputs, *self.model.inputs):
             if name not in inputs or name not in self.model.inputs:
                 known = ", ".join(self.model.inputs)
                 raise Error(f"{self.name}: takes {known}; {name!r} is missing or unknown.")
-        made = self(*(inputs[n] for n in self.model.inputs))
-        return dict(zip(self.model.outputs, made if isinstance(made, tuple) else (made,)))
+        return tuple(inputs[n] for n in self.model.inputs)
+
+    def _operands(self, given: list[Given]) -> list[Array]:
+        """What a program takes of the inputs; the values of static ones are part of it."""
+        named = zip(self.model.inputs, given)
+        static = set(self.model.static)
+        return [array for name, v in named if name not in static for array in arrays_of(v)]
 
     def _given(self, arrays: tuple[Any, ...]) -> list[Given]:
         names = self.model.inputs
@@ -153,8 +212,9 @@ class Specialising:
             key = id(read)
             if key not in self._made:
                 exe = self._session.executable(
-                    read.graph, read.params, options=self._options, params=self._params
-                )
+                    read.graph, read.params, options=self._options, params=self._params,
+                    before=self.model.decisions,
+                )  # fmt: skip
                 self._made[key] = (read, exe)
                 if len(self._made) > MAX_KEPT:
                     self._made.popitem(last=False)
@@ -168,9 +228,3 @@ def _as_given(value: Any, what: str, is_plural: bool) -> Given:
         values: Sequence[Any] = value
         return [_as_given(v, what, is_plural) for v in values]
     return None if is_plural and value is None else as_array(value, what)
-
-
-def explained(model: Model) -> str:
-    """Why a model is not one program, as text."""
-    told = [f"{d.what} of {', '.join(d.where)}: {d.reason}" for d in model.decisions]
-    return "\n".join(f"{model.name}: {line}" for line in told)

@@ -63,7 +63,10 @@ class Executable:
         backend: Backend | None = None,
         pool: Pool | None = None,
         source: Any = None,
+        before: tuple[Decision, ...] = (),
     ) -> None:
+        self.before = before
+        """What a front end decided before there was a graph to compile."""
         self.source = source
         """What it was compiled from, for compiling it otherwise; None where that is not known."""
         self._result, self._program, self._backend = result, program, backend
@@ -153,7 +156,7 @@ class Executable:
             return measured_report(self, inputs, most=most, seconds=seconds, progress=progress)
         from rlx.explain.build import report_of
 
-        return report_of(self.result)
+        return report_of(self.result, self.before)
 
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
         """How long each kernel takes on these inputs, beside what the machine could do. The

@@ -27,6 +27,7 @@ from rlx.runtime.record import Record
 from rlx.runtime.weights import Pool
 
 if TYPE_CHECKING:
+    from rlx.cost.decision import Decision
     from rlx.onnx.running import Specialising
     from rlx.op import Array
     from rlx.pipeline import CompileResult
@@ -138,9 +139,10 @@ class Session:
         *,
         options: FusionOptions | None = None,
         params: Mapping[str, Any] | None = None,
+        before: tuple[Decision, ...] = (),
     ) -> Executable:
         """One program of `model`. Its `own` weights, which nobody changes, are used where `params`
-        has no others."""
+        has no others. `before` is what was decided to come to this model."""
         wanted = FusionOptions() if options is None else options
         if not isinstance(wanted, FusionOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Error(f"expected a FusionOptions, got {type(wanted).__name__}.")
@@ -152,7 +154,7 @@ class Session:
         first = given if own is None else None
         exe = Executable(
             made.account, made.program, first,
-            backend=self.backend, pool=self._pool, source=model,
+            backend=self.backend, pool=self._pool, source=model, before=before,
         )  # fmt: skip
         if own:
             exe.adopt({k: v for k, v in own.items() if k not in given})

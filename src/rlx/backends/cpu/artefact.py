@@ -11,11 +11,11 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.native.blob import Blob
 from rlx.dim import DimLike, Symbol
 from rlx.ir.lir import LirModule
-from rlx.runtime.spans import Making
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.main import Assembled
+    from rlx.runtime.spans import Making
 
 
 @dataclass(frozen=True, slots=True)

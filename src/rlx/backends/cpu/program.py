@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from rlx.errors import Error
 from rlx.ir.interpret import infer_binding
 from rlx.op import Array, lookup
 from rlx.runtime.interface import Interface
-from rlx.runtime.spans import Making
 from rlx.shape import Shape
+
+if TYPE_CHECKING:
+    from rlx.runtime.spans import Making
 
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
