@@ -13,8 +13,8 @@ import pytest
 
 import rlx.plan.check
 from rlx.cost.target import Target
-from rlx.dim import Dim, evaluate
-from rlx.errors import Error
+from rlx.dim import Dim, DimLike, evaluate
+from rlx.errors import Error, GraphError
 from rlx.ir.layout import Layout
 from rlx.ir.lir import LirModule, Phase, Slot, Space, View
 from rlx.ir.mir import Graph, Node
@@ -108,6 +108,23 @@ def test_each_kind_of_corrupted_plan_is_rejected(corrupt: Callable[[LirModule], 
     assert Fault[corrupt.__name__.upper()] in kinds(bad)
     with pytest.raises(Error, match="not sound"):
         require_sound(bad)
+
+
+def test_a_size_that_may_be_negative_is_the_users_to_bound() -> None:
+    with pytest.raises(GraphError, match=r"n - 2 is negative.*Dim\('n', min=2\)") as caught:
+        require_sound(windowed(Dim("n")))
+    assert "test_check.py" in str(caught.value)
+    with pytest.raises(GraphError, match="a range in which it is not"):
+        require_sound(windowed(Dim("n") - Dim("m")))
+    require_sound(windowed(Dim("n", 2)))
+
+
+def windowed(size: DimLike) -> LirModule:
+    """A convolution without a border, which takes two from each size."""
+    g = Graph("windowed")
+    x, w = g.input("x", Shape([1, 3, size, 8])), g.param("w", Shape([4, 3, 3, 3]))
+    g.set_outputs([g.relu(g.conv2d(x, w))])
+    return plan_module(g, CPU)
 
 
 # -- and the others -------------------------------------------------------------------------------

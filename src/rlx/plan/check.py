@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rlx.dim import is_static
-from rlx.errors import Error
+from rlx.dim import Dim, evaluate, is_static, symbols_of
+from rlx.errors import Error, GraphError
 from rlx.extent import is_measured
 from rlx.ir.extents import symbols_used
 from rlx.ir.layout import Layout
@@ -20,6 +20,8 @@ from rlx.op import Kind
 from rlx.plan.check_formulas import check_formulas
 from rlx.plan.check_memory import check_memory
 from rlx.plan.facts import Facts, Fault, Finding, finding
+
+_MOST_TRIED = 1024
 
 
 def check(lir: LirModule) -> list[Finding]:
@@ -37,6 +39,8 @@ def check(lir: LirModule) -> list[Finding]:
 def require_sound(lir: LirModule) -> None:
     """Raise an Error that lists what is wrong with the plan."""
     found = check(lir)
+    if found and all(f.kind is Fault.UNPROVEN for f in found):
+        _require_sizes(lir)
     if found:
         shown = "\n  ".join(map(str, found[:10]))
         more = f"\n  and {len(found) - 10} more" if len(found) > 10 else ""
@@ -44,6 +48,32 @@ def require_sound(lir: LirModule) -> None:
             f"{lir.name}: the plan is not sound. This is a fault of the planner, not of the "
             f"model; please report it with the model's .ir text.\n  {shown}{more}"
         )
+
+
+def _require_sizes(lir: LirModule) -> None:
+    """Nothing can be proven of a plan with a size that may be negative: only the user can say
+    that no such size is meant."""
+    for node in lir.mir.graph.order():
+        for dim in (d for shape in node.shapes for d in shape.dims if isinstance(d, Dim)):
+            if dim.min is None or dim.min < 0:
+                names = ", ".join(s.name for s in symbols_of([dim]))
+                raise GraphError(
+                    f"{node.label}: its size {dim} is negative for some values of {names}, so "
+                    f"that no memory can be planned. {_bounds_to_say(dim)}"
+                )
+
+
+def _bounds_to_say(dim: Dim) -> str:
+    symbols = symbols_of([dim])
+    least = _least(dim, symbols[0].name) if len(symbols) == 1 else None
+    if least is None:
+        return "Give the dims a range in which it is not: Dim(name, min, max)."
+    return f"Say from where on it is not: Dim({symbols[0].name!r}, min={least})."
+
+
+def _least(dim: Dim, name: str) -> int | None:
+    """From which value of its symbol on `dim` is a size, as far as is worth looking."""
+    return next((n for n in range(_MOST_TRIED) if evaluate(dim, {name: n}) >= 0), None)
 
 
 # -- the schedule ---------------------------------------------------------------------------------
