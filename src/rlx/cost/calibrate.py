@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 FORMAT = 3
 HANDOUT_NS = 5_000.0
 """Where it was not measured: waking workers takes about as long."""
-TURNED_GB_S = 10.0
-"""Where it was not measured: a vector's numbers come from as many lines."""
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and what comes next."""
 
@@ -65,7 +63,9 @@ class Numbers:
             unified_readback_gb_s=self.readback_gb_s,
         )
         rates = {**target.peak_gflops, **self.gflops}
-        return replace(target, gate=gate, caches=self.caches, peak_gflops=rates)
+        return replace(
+            target, gate=gate, caches=self.caches, peak_gflops=rates, turned_gb_s=self.turned_gb_s
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "gflops": {d.value: v for d, v in self.gflops.items()}}

@@ -6,10 +6,11 @@ A pass asks the log; the log asks the gate, or the caller's `force`, and remembe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from rlx.cost.gate import FusionBenefit, is_dominating
 from rlx.cost.identity import Identities
+from rlx.cost.lying import NOTHING, Added
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.dtype import DType
@@ -67,6 +68,11 @@ class Candidate:
     """What the change keeps near: it says which cache's bandwidth the traffic is priced at."""
     where: tuple[str, ...] = ()
     """Names to show instead of the nodes' own."""
+    spared: Added = NOTHING
+    """What kernels need not do because of how values lie."""
+    kind: str = "fusion"
+    why: str = ""
+    """What the change is good for, said before what it saves."""
 
 
 class DecisionLog:
@@ -98,11 +104,15 @@ class DecisionLog:
     def decide(self, candidate: Candidate) -> Decision:
         """The verdict on `candidate`: the caller's if forced, else the gate's."""
         verdict, reason, gain_ns = self._weigh(candidate)
-        benefit = candidate.benefit
+        benefit, why = candidate.benefit, candidate.why
         return self._record(candidate.nodes, Decision(
-            "", candidate.what, candidate.where, verdict, reason, gain_ns,
-            benefit.device_traffic_bytes_saved + benefit.host_readback_bytes_saved,
-            benefit.launches_saved,
+            "", candidate.what, candidate.where, verdict, f"{why}; {reason}" if why else reason,
+            gain_ns,
+            benefit.device_traffic_bytes_saved
+            + benefit.host_readback_bytes_saved
+            + candidate.spared.straight_bytes
+            + candidate.spared.turned_bytes,
+            benefit.launches_saved, kind=candidate.kind,
         ))  # fmt: skip
 
     def choose(
@@ -144,12 +154,14 @@ class DecisionLog:
         its working set, less the time its added arithmetic takes."""
         memory_gb_s = self.target.memory_gb_s(candidate.working_set_bytes)
         gate = replace(self.target.gate, memory_gb_s=memory_gb_s)
-        compute_ns = candidate.flops_delta / self.target.gflops(_dtype(candidate.nodes))
-        return gate.score_ns(candidate.benefit) - compute_ns
+        dtype = _dtype(candidate.nodes)
+        compute_ns = candidate.flops_delta / self.target.gflops(dtype)
+        spared_ns = candidate.spared.ns(self.target, candidate.working_set_bytes, dtype)
+        return gate.score_ns(candidate.benefit) + spared_ns - compute_ns
 
     def _weigh(self, candidate: Candidate) -> tuple[bool, str, float]:
         gain_ns, least_ns = self.gain_ns(candidate), self.target.gate.min_gain_ns
-        if is_dominating(candidate.benefit, -candidate.flops_delta):
+        if is_dominating(candidate.benefit, -candidate.flops_delta, *astuple(candidate.spared)):
             return True, f"no worse in anything; saves {_savings(candidate)}", gain_ns
         if gain_ns >= least_ns:
             return True, f"gains {gain_ns:,.0f} ns, at least the {least_ns:,.0f} ns asked", gain_ns
@@ -181,12 +193,15 @@ def _dtype(nodes: Iterable[Node]) -> DType:
 
 
 def _savings(candidate: Candidate) -> str:
-    benefit = candidate.benefit
+    benefit, spared = candidate.benefit, candidate.spared
     parts = [
         (benefit.launches_saved, "launch", "launches"),
         (benefit.sync_points_saved, "sync", "syncs"),
         (benefit.device_traffic_bytes_saved, "byte of traffic", "bytes of traffic"),
         (benefit.host_readback_bytes_saved, "byte of readback", "bytes of readback"),
-        (-candidate.flops_delta, "flop", "flops"),
+        (spared.straight_bytes, "byte copied", "bytes copied"),
+        (spared.turned_bytes, "byte turned round", "bytes turned round"),
+        (spared.again_bytes, "byte read again", "bytes read again"),
+        (spared.flops - candidate.flops_delta, "flop", "flops"),
     ]
     return ", ".join(f"{n:,} {one if n == 1 else many}" for n, one, many in parts if n)

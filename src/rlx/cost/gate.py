@@ -51,9 +51,10 @@ def fusion_benefit(before: GraphIoProfile, after: GraphIoProfile) -> FusionBenef
     )
 
 
-def is_dominating(benefit: FusionBenefit, flops_saved: int = 0) -> bool:
-    """Is it no worse in anything and better in something? Then there is nothing to weigh."""
-    savings = [getattr(benefit, f.name) for f in fields(benefit)] + [flops_saved]
+def is_dominating(benefit: FusionBenefit, *more: int) -> bool:
+    """Is it no worse in anything and better in something? Then there is nothing to weigh. `more`
+    is saved beside the benefit, such as flops."""
+    savings = [*(getattr(benefit, f.name) for f in fields(benefit)), *more]
     return min(savings) >= 0 and max(savings) > 0
 
 

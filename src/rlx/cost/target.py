@@ -131,7 +131,12 @@ class Target:
     caches: tuple[CacheLevel, ...]
     """Nearest first."""
     wants_channels_last: bool = False
-    """Are images to have their channels side by side?"""
+    """May images have their channels side by side, where that costs less?"""
+    vector_bytes: int = 16
+    """What one instruction works on: lanes lie along memory, so that it matters how values lie."""
+    turned_gb_s: float = 10.0
+    """At which values are copied with axes exchanged, read and written: a vector's numbers come
+    from as many lines."""
 
     @classmethod
     def of(cls, target: FusionTarget | Target | str) -> Target:
@@ -216,6 +221,10 @@ class Target:
             if working_set_bytes <= level.bytes:
                 return level.gb_s
         return self.gate.memory_gb_s
+
+    def turning_gb_s(self, working_set_bytes: int) -> float:
+        """The same of a copy with axes exchanged, which is never faster than a plain one."""
+        return min(self.turned_gb_s, self.memory_gb_s(working_set_bytes))
 
     def gflops(self, dtype: DType) -> float:
         """The peak rate in `dtype`: GFLOP/s, which is operations per nanosecond."""

@@ -9,6 +9,7 @@ from rlx import attrs as attributes
 from rlx.attrs import is_symbolic
 from rlx.cost.gate import GraphIoProfile
 from rlx.cost.target import Target
+from rlx.dim import DimLike
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
 from rlx.op import Kind
@@ -94,6 +95,10 @@ class Terms:
             flops = node.decl.flops(shapes, node.shapes, node.attrs)
             found = self._flops[key] = typical_size(flops, self._known)
         return found
+
+    def size_of(self, dim: DimLike) -> int:
+        """A dim, at representative sizes of what is named."""
+        return typical_size(dim, self._known)
 
     # -- facts about values ------------------------------------------------------------------------
 

@@ -173,7 +173,10 @@ def _about(result: CompileResult, terms: Terms) -> About:
 def claims_of(target: Target) -> str:
     """A hash of what a target can do, whatever it costs."""
     known = Target.of("cpu")
-    plain = replace(target, gate=known.gate, caches=(), peak_gflops={})
+    plain = replace(
+        target, gate=known.gate, caches=(), peak_gflops={},
+        vector_bytes=known.vector_bytes, turned_gb_s=known.turned_gb_s,
+    )  # fmt: skip
     return plain.digest()
 
 
@@ -185,6 +188,8 @@ def _target(target: Target) -> TargetFacts:
         asdict(target.gate),
         tuple({"bytes": c.bytes, "gb_s": c.gb_s} for c in target.caches),
         {str(k): v for k, v in sorted(target.peak_gflops.items(), key=lambda p: p[0].value)},
+        target.vector_bytes,
+        target.turned_gb_s,
     )
 
 

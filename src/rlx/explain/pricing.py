@@ -2,7 +2,8 @@
 
 A kernel costs a launch, its bytes at the speed of the cache that holds what it touches, and its
 arithmetic; one whose work is shared out costs handing it out as well, and runs at the rates of all
-workers instead of one's.
+workers instead of one's. On top of that comes what it does because its values lie as they do:
+vectors that are not full, copies and panels that it makes for itself.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.task import SPLIT_NS, nanoseconds
-from rlx.cost.calibrate import HANDOUT_NS, TURNED_GB_S
+from rlx.cost.calibrate import HANDOUT_NS
+from rlx.cost.lying import NOTHING, Added, added, inner_results
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
-from rlx.ir.lir import LirModule, Phase
+from rlx.ir.layout import Layout
+from rlx.ir.lir import BufferPlan, LirModule, Phase
 from rlx.ir.mir import Node
 from rlx.op import Kind
 
@@ -36,8 +39,6 @@ class Prices:
     threads: int
     handout_ns: float
     """What sharing a kernel's work out costs, on top of a launch."""
-    turned_gb_s: tuple[float, float] = (TURNED_GB_S, TURNED_GB_S)
-    """At which one worker, and all of them, copy with axes exchanged."""
 
     @classmethod
     def of(cls, exe: Executable) -> Prices:
@@ -47,8 +48,7 @@ class Prices:
         numbers, alone = exe.numbers(threads), exe.numbers(1)
         one = alone.applied(target) if alone else _shared_evenly(target, threads)
         handout = numbers.handout_ns if numbers else HANDOUT_NS
-        rates = [n.turned_gb_s if n else TURNED_GB_S for n in (alone, numbers)]
-        return cls(one, target, threads, handout, (rates[0], rates[1]))
+        return cls(one, target, threads, handout)
 
     def plan_ns(
         self, lir: LirModule, sizes: Mapping[str, int], splits: Mapping[str, bool] | None = None
@@ -58,28 +58,25 @@ class Prices:
         kernels = [n for n in lir.plan.schedule if lir.plan.phases[n] is not Phase.PROLOGUE]
         forced = {n: lir.split.get(n, known.get(key_of(n))) for n in kernels}
         return sum(
-            self.kernel_ns(n, terms, forced[n], packed_bytes(n, terms, lir.plan.phases))
-            for n in kernels
+            self.kernel_ns(n, terms, forced[n], more_of(n, lir.plan, terms)) for n in kernels
         )
 
     def kernel_ns(
-        self, node: Node, terms: Terms, is_split: bool | None = None, packed: int = 0
+        self, node: Node, terms: Terms, is_split: bool | None = None, more: Added = NOTHING
     ) -> float:
-        """What one kernel should take; by itself it is split where it is long enough. `packed` are
-        bytes that it moves beside its operands and results."""
+        """What one kernel should take; by itself it is split where it is long enough. `more` is
+        what it does beside computing its results and reading and writing each value once."""
         traffic, flops = terms.kernel(node).device_traffic_bytes, terms.flops_of(node)
         if is_split is None:
             is_split = nanoseconds(flops, traffic) >= SPLIT_NS  # pyright: ignore[reportOperatorIssue]
         is_shared = is_split and self.threads > 1
         rates = self.all if is_shared else self.one
-        gb_s = rates.memory_gb_s(traffic)
-        if node.op == "transpose":
-            gb_s = min(gb_s, self.turned_gb_s[is_shared])
         return (
             rates.gate.dispatch_ns
             + self.handout_ns * is_shared
-            + (traffic + packed) / gb_s
+            + traffic / rates.memory_gb_s(traffic)
             + flops / rates.gflops(node.shapes[0].dtype)
+            + more.ns(rates, traffic, node.shapes[0].dtype)
         )
 
     def gains_of_splitting(
@@ -93,20 +90,31 @@ class Prices:
         }
 
 
-def packed_bytes(node: Node, terms: Terms, phases: Mapping[Node, Phase]) -> int:
+def more_of(node: Node, plan: BufferPlan, terms: Terms) -> Added:
+    """What a step of a plan does on top, as its values lie."""
+    operands = [plan.layout(i) for i in node.inputs]
+    plain = [Layout.contiguous(s.dims) for s in node.shapes]
+    results = inner_results(node, plain if node.has_items else [plan.layout(node)])
+    return added(node, operands, results, terms) + packed(node, plan, terms)
+
+
+def packed(node: Node, plan: BufferPlan, terms: Terms) -> Added:
     """What a product reads and writes to lay its right operand out in panels. Those of weights are
-    made when they are set; an operand of the call is laid out on every call."""
+    made when they are set; an operand of the call is laid out on every call, and turned where its
+    columns lie apart."""
     body = node.attrs.get("body")
     inside = {n: node.inputs[i] for i, n in enumerate(body.inputs)} if body else {}
-    total = 0
+    total = NOTHING
     for product in body.order() if body else (node,):
         if product.op in PRODUCTS:
             right = product.inputs[1]
             while body and right.inputs and right.decl.kind is Kind.MOVEMENT:
                 right = right.inputs[0]
             given = inside.get(right, right)
-            if given.op == "input" or phases.get(given, Phase.STEADY_STATE) > Phase.PROLOGUE:
-                total += 2 * terms.bytes_of(product.inputs[1].shape)
+            if given.op == "input" or plan.phases.get(given, Phase.STEADY_STATE) > Phase.PROLOGUE:
+                size = 2 * terms.bytes_of(product.inputs[1].shape)
+                is_apart = given.shapes[0].rank > 0 and plan.layout(given).strides[-1] != 1
+                total += Added(turned_bytes=size) if is_apart else Added(straight_bytes=size)
     return total
 
 

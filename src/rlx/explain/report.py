@@ -63,6 +63,9 @@ class TargetFacts:
     caches: tuple[dict[str, float], ...]
     """Nearest first: bytes, and GB/s."""
     peak_gflops: dict[str, float]
+    vector_bytes: int = 0
+    turned_gb_s: float = 0.0
+    """At which values are copied with axes exchanged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,34 @@ What follows a convolution element by element or window by window is laid out as
 so that between two convolutions nothing is ever turned round: `y` is `y'` in place, through other
 strides. What needs another order reads it through those, and outputs are written as they are asked
 for. All values keep their meaning and their shape.
+
+Each is put to the gate, by what `rlx.cost.lying` says: the kernel's own work both ways, with its
+operands where they lie by now, and that of the convolutions which look at its result, through
+kernels that follow it. Those are taken to lie as they would by themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from rlx import ops
+from rlx.cost.decision import Candidate
+from rlx.cost.gate import FusionBenefit
+from rlx.cost.lying import (
+    CONVOLUTIONS,
+    Added,
+    added,
+    convolution_in,
+    image_of,
+    is_last,
+    last,
+    within,
+)
 from rlx.cost.target import Target
 from rlx.dim import is_static, product
 from rlx.ir.layout import Layout
-from rlx.ir.mir import Graph, Node
+from rlx.ir.mir import Graph, Node, users_of
 from rlx.op import Kind
 from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
@@ -24,13 +41,14 @@ from rlx.plan.phases import is_view_kind
 from rlx.shape import Shape
 
 WHAT = "channels_last"
-CONVOLUTIONS = frozenset({"conv", "conv_transpose", "fused_conv_bias_act"})
 FOLLOWERS = frozenset({
     "max_pool", "avg_pool", "lp_pool", "resize", "concat", "pad", "batch_norm", "reshape",
 })  # fmt: skip
 """Ops that do the same to all channels, or to each by itself, or write elements down anew."""
 LEAST_CHANNELS = 8
 """For fewer the lanes go along the image."""
+MOST_READERS = 64
+"""Kernels that are looked at behind one that may be laid out."""
 
 
 def lay_out(graph: Graph, ctx: Context) -> Graph:
@@ -60,30 +78,94 @@ def _laid_out(graph: Graph, ctx: Context) -> Graph:
 def _chosen(graph: Graph, ctx: Context) -> set[Node]:
     """The kernels that are to write their channels side by side."""
     chosen: set[Node] = set()
-    places: dict[Node, Layout] = {}
-    kept = set(graph.outputs)
-    kept |= {n.inputs[0] for n in kept if n.op == "item"}
+    lying = _Lying(graph, ctx)
+    places = lying.places
     for node in graph.order():
         view = _view(node, places, ctx.target)
         if view is not None:
             places[node] = view
         elif node.op == "item" and node.inputs[0] in chosen:
-            places[node] = _last(node.shape)
-        elif node not in kept and _is_image(node) and _is_chosen(node, places, ctx):
+            places[node] = last(node.shape)
+        elif node not in lying.kept and _is_image(node) and _is_chosen(node, lying):
             chosen.add(node)
-            places |= {} if node.has_items else {node: _last(node.shape)}
+            places |= {} if node.has_items else {node: last(node.shape)}
     return chosen
 
 
-def _is_chosen(node: Node, places: Mapping[Node, Layout], ctx: Context) -> bool:
-    reason = _why(node, places)
-    return reason is not None and bool(
-        ctx.log.choose(WHAT, (node,), True, reason, kind="layout").verdict
-    )
+@dataclass(slots=True)
+class _Lying:
+    """Where values lie, as far as that is settled, and who reads them."""
+
+    graph: Graph
+    ctx: Context
+    places: dict[Node, Layout] = field(default_factory=dict[Node, Layout])
+    kept: set[Node] = field(init=False)
+    """Kernels of outputs, which are written as they are asked for."""
+    users: Mapping[Node, list[Node]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kept = set(self.graph.outputs)
+        self.kept |= {n.inputs[0] for n in self.kept if n.op == "item"}
+        self.users = users_of(self.graph.order())
+
+    def layout(self, node: Node) -> Layout:
+        return self.places.get(node) or Layout.contiguous(node.shapes[0].dims)
+
+    def spared(self, node: Node) -> Added:
+        """What it spares that a kernel writes its channels side by side."""
+        terms, operands = self.ctx.terms, [self.layout(i) for i in node.inputs]
+        plain = [Layout.contiguous(s.dims) for s in node.shapes]
+        turned = [last(s) for s in node.shapes]
+        own = added(node, operands, plain, terms) - added(node, operands, turned, terms)
+        return sum((self._of_reader(r, i) for r, i in self._readers(node)), own)
+
+    def _of_reader(self, reader: Node, number: int) -> Added:
+        """What a convolution is spared if its image has its channels side by side."""
+        terms, shape = self.ctx.terms, reader.inputs[number].shape
+        is_turned = reader not in self.kept and _is_image(reader) and _convolves(reader)
+        results = [last(s) if is_turned else Layout.contiguous(s.dims) for s in reader.shapes]
+        apart, beside = (
+            [layout if i == number else Layout.contiguous(n.shapes[0].dims)
+             for i, n in enumerate(reader.inputs)]
+            for layout in (Layout.contiguous(shape.dims), last(shape))
+        )  # fmt: skip
+        return added(reader, apart, results, terms) - added(reader, beside, results, terms)
+
+    def _readers(self, node: Node) -> Iterator[tuple[Node, int]]:
+        """Convolutions that look at what the kernel writes, and as which operand: directly, or
+        through kernels that are laid out as it is."""
+        found, stack = dict[Node, None](), [node]
+        while stack and len(found) < MOST_READERS:
+            value = stack.pop()
+            for user in self.users[value]:
+                if user in found:
+                    continue
+                found[user] = None
+                conv = convolution_in(user)
+                if conv is not None and not _is_by_itself(conv):
+                    number = image_of(user, conv)
+                    if number is not None and user.inputs[number] is value:
+                        yield user, number
+                elif user.op == "item" or _passes_on(user):
+                    stack.append(user)
+
+
+def _passes_on(node: Node) -> bool:
+    return _is_image(node) and all(_is_by_channel(n) for n in within(node))
+
+
+def _is_chosen(node: Node, lying: _Lying) -> bool:
+    why = _why(node, lying.places)
+    if why is None:
+        return False
+    near = lying.ctx.terms.kernel(node).device_traffic_bytes
+    return lying.ctx.log.decide(Candidate(
+        WHAT, (node,), FusionBenefit(), 0, near, spared=lying.spared(node), kind="layout", why=why
+    )).verdict  # fmt: skip
 
 
 def _why(node: Node, places: Mapping[Node, Layout]) -> str | None:
-    """Why a kernel is to write its channels side by side; None if it is not."""
+    """What channels side by side are good for in a kernel; None if nothing."""
     if _convolves(node):
         return "a convolution sums over channels: side by side they are lanes"
     return "it does to images what they are laid out for" if _follows(node, places) else None
@@ -95,12 +177,6 @@ def _view(node: Node, places: Mapping[Node, Layout], target: Target) -> Layout |
         return None
     base = node.inputs[0]
     return target.view(node, places.get(base) or Layout.contiguous(base.shape.dims))
-
-
-def _last(shape: Shape) -> Layout:
-    rank = shape.rank
-    plain = Layout.contiguous([shape.dims[i] for i in (0, *range(2, rank), 1)])
-    return plain.permuted((0, rank - 1, *range(1, rank - 1)))
 
 
 def _is_image(node: Node) -> bool:
@@ -117,8 +193,10 @@ def _has_channels(shape: Shape) -> bool:
 
 def _convolves(node: Node) -> bool:
     """Is it a convolution, perhaps with more around it, that sums over the lanes of a result?"""
-    found = [n for n in _within(node) if n.op in CONVOLUTIONS]
-    return len(found) == 1 and _is_wide(found[0]) and found[0].shape in node.shapes
+    conv = convolution_in(node)
+    if conv is None or not _is_wide(conv):
+        return False
+    return conv.shape.dims in [s.dims for s in node.shapes]
 
 
 def _is_wide(conv: Node) -> bool:
@@ -128,15 +206,11 @@ def _is_wide(conv: Node) -> bool:
 
 def _follows(node: Node, places: Mapping[Node, Layout]) -> bool:
     """Is it work by element, by window or by channel on images that are laid out so?"""
-    if not all(_is_by_channel(n) for n in _within(node)):
+    if not all(_is_by_channel(n) for n in within(node)):
         return False
     images = [i for i in node.inputs if i in places and (
         node.op == "reshape" or i.shape.rank == node.shapes[0].rank)]  # fmt: skip
-    return any(_is_last(places[i], i.shape) for i in images)
-
-
-def _is_last(layout: Layout, shape: Shape) -> bool:
-    return _has_channels(shape) and layout.strides[1] == 1
+    return any(_has_channels(i.shape) and is_last(places[i]) for i in images)
 
 
 def _is_by_channel(node: Node) -> bool:
@@ -148,12 +222,6 @@ def _is_by_channel(node: Node) -> bool:
 def _is_by_itself(conv: Node) -> bool:
     """Has every channel a kernel of its own?"""
     return conv.attrs["groups"] == conv.inputs[0].shape.dims[1] == conv.shape.dims[1]
-
-
-def _within(node: Node) -> list[Node]:
-    if node.decl.kind is Kind.REGION:
-        return list(node.attrs["body"].order())
-    return [node]
 
 
 def _turned(node: Node) -> Graph:

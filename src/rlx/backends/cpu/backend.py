@@ -84,6 +84,7 @@ class CpuBackend:
             kernel_limits={**documented.kernel_limits, "prod": KernelLimit(REAL)},
             refusals={**documented.refusals, **refused},
             wants_channels_last=True,
+            vector_bytes=isa(self.variant).vector_bytes,
             gate=replace(gate, unified_readback_gb_s=gate.memory_gb_s),
         )
         numbers = self.numbers(self.num_threads)

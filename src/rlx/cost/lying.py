@@ -1,0 +1,250 @@
+"""What it costs that values lie one way or another: vectors that are not full, and copies.
+
+    results with their channels side by side    lanes along the output channels; windows are read
+                                                where they lie, if the image's channels are beside
+                                                each other, too, else the image is turned first
+    results with their channels apart           lanes along the last axis of the image, which is
+                                                written down first if it has a border, if windows
+                                                take steps, or if its channels are side by side
+
+A vector that is not full takes as long as one that is: sums over e lanes of v cost ⌈e/v⌉·v/e of
+their arithmetic. What is turned is read and written once, at the rate of a copy with its axes
+exchanged. Other kernels turn what does not lie along their results.
+
+A register tile of r sums by some vectors reads those vectors at every step: flops / 2r numbers in
+all. Kernels in panels lie in one line, which is there before it is asked for. Rows of an image do
+not: the next step of a sum is another channel, somewhere else, and costs what a near cache takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from rlx.cost.target import Target
+from rlx.cost.terms import Terms
+from rlx.dim import DimLike, product
+from rlx.dtype import DType
+from rlx.ir.layout import Layout
+from rlx.ir.mir import Graph, Node
+from rlx.op import Kind
+from rlx.shape import Shape
+from rlx.windows import Windows
+
+CONVOLUTIONS = frozenset({"conv", "conv_integer", "fused_conv_bias_act"})
+TILE_ROWS = 8
+"""Sums of a register tile, one below the other: as many as leave room for vectors."""
+TILES_BYTES = 1 << 17
+"""What a row of tiles reads, roughly: the vectors of some hundred steps, past the first cache."""
+ALONG = frozenset({"max_pool", "avg_pool", "lp_pool", "resize", "batch_norm"})
+"""Ops, beside elementwise ones and movements, whose lanes go along their results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Work that lying so adds to what a kernel does anyway."""
+
+    flops: int = 0
+    straight_bytes: int = 0
+    """Read and written in order."""
+    turned_bytes: int = 0
+    """Read and written with axes exchanged."""
+    again_bytes: int = 0
+    """Read again for every tile of registers, out of a cache near by and not in order, so that
+    nothing can fetch it ahead."""
+
+    def __add__(self, other: Added) -> Added:
+        return Added(*(a + b for a, b in zip(astuple(self), astuple(other))))
+
+    def __sub__(self, other: Added) -> Added:
+        return Added(*(a - b for a, b in zip(astuple(self), astuple(other))))
+
+    def ns(self, target: Target, near_bytes: int, dtype: DType) -> float:
+        """What it takes in a kernel that touches so much."""
+        return (
+            self.flops / target.gflops(dtype)
+            + self.straight_bytes / target.memory_gb_s(near_bytes)
+            + self.turned_bytes / target.turning_gb_s(near_bytes)
+            + self.again_bytes / target.memory_gb_s(TILES_BYTES)
+        )
+
+
+NOTHING = Added()
+
+
+def within(node: Node) -> list[Node]:
+    """The nodes of a region's body, or the node."""
+    return list(_body(node).order()) if node.decl.kind is Kind.REGION else [node]
+
+
+def convolution_in(node: Node) -> Node | None:
+    """The one convolution of a kernel, if it has one."""
+    found = [n for n in within(node) if n.op in CONVOLUTIONS]
+    return found[0] if len(found) == 1 else None
+
+
+def image_of(node: Node, conv: Node) -> int | None:
+    """Which operand the windows of the kernel's convolution look at; None if it is computed."""
+    if conv is node:
+        return 0
+    seen = conv.inputs[0]
+    while seen.op == "transpose":
+        (seen,) = seen.inputs
+    inputs = _body(node).inputs
+    return inputs.index(seen) if seen in inputs else None
+
+
+def last(shape: Shape) -> Layout:
+    """Channels side by side, one pixel after the other."""
+    rank = shape.rank
+    plain = Layout.contiguous([shape.dims[i] for i in (0, *range(2, rank), 1)])
+    return plain.permuted((0, rank - 1, *range(1, rank - 1)))
+
+
+def is_last(layout: Layout) -> bool:
+    """Are the channels side by side, and are there several, of more than a point?"""
+    dims, rank = layout.dims, len(layout.dims)
+    return rank > 2 and layout.strides[1] == 1 and dims[1] != 1 and product(dims[2:]) != 1
+
+
+def added(node: Node, operands: Sequence[Layout], results: Sequence[Layout], terms: Terms) -> Added:
+    """What it adds to a kernel that its values lie so. Results are those of the work inside, before
+    a region turns them round."""
+    conv = convolution_in(node)
+    if conv is None:
+        return _of_others(node, operands, results, terms, None)
+    number, along = image_of(node, conv), is_last(results[0])
+    seen = operands[number] if number is not None else None
+    more = _of_others(node, operands, results, terms, number)
+    return more + (_by_channel if along else _by_image)(conv, seen, terms)
+
+
+def inner_results(node: Node, layouts: Sequence[Layout]) -> list[Layout]:
+    """Where the work inside a region writes, if its results lie like `layouts`: what is turned
+    round at the end is not turned by anything but writing it so."""
+    if node.decl.kind is not Kind.REGION:
+        return list(layouts)
+    found: list[Layout] = []
+    for output, layout in zip(_body(node).outputs, layouts):
+        while output.op == "transpose":
+            perm = output.attrs["perm"]
+            layout = layout.permuted([perm.index(axis) for axis in range(len(perm))])
+            (output,) = output.inputs
+        found.append(layout)
+    return found
+
+
+# -- convolutions ----------------------------------------------------------------------------------
+
+
+def _by_channel(conv: Node, seen: Layout | None, terms: Terms) -> Added:
+    """Lanes along output channels: those of a group, or of all that have a kernel of their own."""
+    channels, groups = conv.shape.dims[1], conv.attrs["groups"]
+    is_by_itself = groups == channels == conv.inputs[0].shape.dims[1]
+    waste = _waste(conv, channels if is_by_itself else channels // groups, terms)
+    image = conv.inputs[0].shape
+    if seen is None or is_last(seen) or image.dims[1] == 1:
+        return Added(waste)
+    return Added(waste, turned_bytes=2 * terms.bytes_of(image))
+
+
+def _by_image(conv: Node, seen: Layout | None, terms: Terms) -> Added:
+    """Lanes along the last axis of the image, or all of it where no window leaves its pixel."""
+    image, windows = conv.inputs[0].shape, _windows(conv)
+    counts = [c for c in conv.shape.dims[2:] if c != 1]
+    has_border = any(r != 0 for r in windows.reach(image.dims[2:]))
+    is_flat = all(k == 1 for k in windows.kernel) and all(s == 1 for s in windows.stride)
+    extent = product(counts) if is_flat else (counts or [1])[-1]
+    waste = _waste(conv, extent, terms)
+    numbers = (terms.flops_of(conv) + waste) // (2 * TILE_ROWS)
+    tiles = Added(waste, again_bytes=numbers * image.dtype.itemsize)
+    is_turned = seen is not None and is_last(seen)
+    if not has_border and windows.stride[-1] == 1 and not is_turned:
+        return tiles
+    moved = terms.bytes_of(image) + terms.bytes_of(_written(conv, windows))
+    return tiles + (Added(turned_bytes=moved) if is_turned else Added(straight_bytes=moved))
+
+
+def _windows(conv: Node) -> Windows:
+    """Attributes that are left out of an op that is composed are the convolution's own."""
+    axes, attrs = conv.shape.rank - 2, conv.attrs
+    ones, zeros = (1,) * axes, (0,) * 2 * axes
+    stride, dilation = attrs["stride"] or ones, attrs["dilation"] or ones
+    return Windows(conv.inputs[1].shape.dims[2:], stride, attrs["padding"] or zeros, dilation)
+
+
+def _written(conv: Node, windows: Windows) -> Shape:
+    """The image with its border; windows that take steps along the last axis have each tap as a
+    run of its own."""
+    image = conv.inputs[0].shape
+    counts = conv.shape.dims[2:]
+    rooms: list[DimLike] = [
+        (c - 1) * s + span for c, s, span in zip(counts, windows.stride, windows.spans)
+    ]
+    if windows.stride[-1] > 1:
+        rooms[-1] = counts[-1] * windows.kernel[-1]
+    return Shape([*image.dims[:2], *rooms], image.dtype)
+
+
+def _waste(conv: Node, extent: DimLike, terms: Terms) -> int:
+    """The arithmetic of lanes that are not there."""
+    lanes = max(1, terms.target.vector_bytes // conv.shape.dtype.compute.itemsize)
+    used = max(1, terms.size_of(extent))
+    return terms.flops_of(conv) * (-used % lanes) // used
+
+
+# -- other kernels ---------------------------------------------------------------------------------
+
+
+def _of_others(
+    node: Node,
+    operands: Sequence[Layout],
+    results: Sequence[Layout],
+    terms: Terms,
+    image: int | None,
+) -> Added:
+    """Operands, the image of a convolution apart, that do not lie along the results. All are read
+    in any case: what is added is that they are turned."""
+    if not _runs_along(node):
+        return NOTHING
+    total, along = NOTHING, _fastest(results[0])
+    for i, (value, layout) in enumerate(zip(node.inputs, operands)):
+        size = terms.bytes_of(value.shape)
+        if i != image and _is_turned(layout, results[0], along):
+            total = total + Added(straight_bytes=-size, turned_bytes=size)
+    return total
+
+
+def _runs_along(node: Node) -> bool:
+    return all(
+        n.decl.kind in (Kind.ELEMENTWISE, Kind.LEAF, Kind.MOVEMENT)
+        or n.op in ALONG
+        or n.op in CONVOLUTIONS
+        for n in within(node)
+    )
+
+
+def _is_turned(layout: Layout, result: Layout, along: int | None) -> bool:
+    """Is it read across the direction in which the results are written?"""
+    fastest = _fastest(layout)
+    if fastest is None or along is None:
+        return False
+    if len(layout.dims) == len(result.dims):
+        return layout.dims[along] != 1 and fastest != along and layout.strides[along] != 0
+    return len(layout.dims) > 1 and fastest != _last_axis(layout)
+
+
+def _fastest(layout: Layout) -> int | None:
+    """The axis whose elements are side by side."""
+    return next(
+        (i for i, (d, s) in reversed(list(enumerate(zip(layout.dims, layout.strides))))
+         if d != 1 and s == 1), None,
+    )  # fmt: skip
+
+
+def _last_axis(layout: Layout) -> int | None:
+    return next((i for i in reversed(range(len(layout.dims))) if layout.dims[i] != 1), None)
+
+
+def _body(node: Node) -> Graph:
+    return node.attrs["body"]
