@@ -53,9 +53,11 @@ def load(
 
 
 def _model(file: Path) -> Model:
+    from rlx.collector import seldom_collected
     from rlx.onnx.model import load
 
-    return load(file)
+    with seldom_collected():
+        return load(file)
 
 
 def _folder(folder: Path) -> FolderModel:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from rlx._version import __version__
 from rlx.backends.base import Keeper, Program, find_backend
+from rlx.collector import seldom_collected
 from rlx.cost.target import FusionTarget, Target
 from rlx.errors import Error, GraphError, OutOfMemoryError
 from rlx.ir.hir import HirModule
@@ -149,7 +150,8 @@ class Session:
         key = request_key(model, self.target, wanted, self._identity)
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = self._obtained(key, model, wanted)
+            with seldom_collected():
+                made = self._made[key] = self._obtained(key, model, wanted)
         given = params or {}
         first = given if own is None else None
         exe = Executable(

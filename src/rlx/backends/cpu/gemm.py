@@ -15,7 +15,7 @@ from rlx.backends.cpu.arith import cast, is_native
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.tile import edges, tile_function
+from rlx.backends.cpu.tile import edges, rows_function, tile_function
 from rlx.backends.cpu.tiling import (
     ROW_BLOCK,
     Tiling,
@@ -257,28 +257,18 @@ class _Gemm(Results):
         assert isinstance(left, Load)
         row, step = (self.strides[left].get(a, 0) for a in (contract.rows, contract.inner[-1]))
         columns = code.i64("sub", self.n, self.at[contract.columns])
-        at: Bound = first
-        for rows in self.tiling.rows:
-            count = code.let(f"udiv i64 {code.i64('sub', end, at)}, {rows}")
-            until = code.i64("add", at, code.i64("mul", count, rows))
-            with code.count(at, until, rows) as m, self.placed({contract.rows: m}, [left]):
-                sums = self.sums_at(code.i64("sub", m, first))
-                given = f"ptr {self.pointers[left]}, i64 {row}, i64 {step}, {args}, i64 {columns}"
-                factor = f", ptr {self.factors}" if self.factor else ""
-                self._call(rows, columns, f"({given}, ptr {sums}, i1 {is_first}{factor})")
-            at = until
+        factor = f", ptr {self.factors}" if self.factor else ""
+        with self.placed({contract.rows: first}, [left]):
+            given = f"ptr {self.pointers[left]}, i64 {row}, i64 {step}, {args}, i64 {columns}"
+            given += f", ptr {self.sums}, i1 {is_first}{factor}"
+            self._call(given, code.i64("sub", end, first))
 
-    def _call(self, rows: int, columns: Bound, args: str) -> None:
-        code, kinds = self.code, edges(self.tiling, self.code.isa)
-
-        def call(is_edge: bool) -> None:
-            has_factor = bool(self.factor)
-            name = tile_function(self.contract, self.tiling, code, rows, is_edge, has_factor)
-            code.do(f"call void @{name}{args}")
-
-        if len(kinds) == 1:
-            call(kinds[0])
+    def _call(self, args: str, rows: Bound) -> None:
+        code, tiling, has_factor = self.code, self.tiling, bool(self.factor)
+        kinds = edges(tiling, code.isa)
+        if tiling.rows == (self.contract.rows.extent,) and len(kinds) == 1:
+            tile = tile_function(self.contract, tiling, code, tiling.rows[0], kinds[0], has_factor)
+            code.do(f"call void @{tile}({args})")
             return
-        for is_edge, order in ((False, "sge"), (True, "slt")):
-            with code.when(code.let(f"icmp {order} i64 {columns}, {self.tiling.columns}")):
-                call(is_edge)
+        name = rows_function(self.contract, tiling, code, has_factor)
+        code.do(f"call void @{name}({args}, i64 {rows})")

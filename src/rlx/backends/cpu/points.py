@@ -20,7 +20,7 @@ from rlx.backends.cpu.gemm import Results
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.tile import UNROLL, Chains, multiply_add
+from rlx.backends.cpu.tile import UNROLL, Chains, Kinds, multiply_add
 from rlx.backends.cpu.tiling import (
     INNER_BLOCK,
     NoGemm,
@@ -353,7 +353,7 @@ def _tile(contract: Contract, tiling: Tiling, code: Code, rows: int, is_near: bo
     name = ".".join([*words, *([] if is_near else ["apart"]), f"tile{rows}"])
     if name not in code.shared:
         inner = Code(tiling.lanes, code.isa, code.shared)
-        tile = _PointTile(contract, tiling, inner, rows)
+        tile = _PointTile(Kinds.of(contract), tiling, inner, rows)
         if is_near:
             tile.step = 1
         code.shared[name] = tile.text(name)
@@ -367,7 +367,7 @@ def _lines(contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: b
     name = ".".join([*words, f"tile{rows}{'.edge' if is_edge else ''}"])
     if name not in code.shared:
         inner = Code(tiling.lanes, code.isa, code.shared)
-        tile = _LineTile(contract, tiling, inner, rows)
+        tile = _LineTile(Kinds.of(contract), tiling, inner, rows)
         code.shared[name] = tile.text(name, is_edge)
     return name
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
@@ -24,6 +28,27 @@ def edges(tiling: Tiling, isa: Isa) -> tuple[bool, ...]:
     return (True,) if isa.has_masks else (False, True)
 
 
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """What the tiles of a product depend on beside its tiling: dtypes, and whether a row's steps
+    lie apart."""
+
+    left: DType
+    right: DType
+    sums: DType
+    is_apart: bool = False
+
+    @classmethod
+    def of(cls, contract: Contract) -> Kinds:
+        left = contract.left
+        is_apart = isinstance(left, Load) and left.at.coefficient(contract.inner[-1]) != 1
+        return cls(left.dtype, contract.right.dtype, sums_dtype(contract), is_apart)
+
+    @property
+    def name(self) -> str:
+        return f"{self.left.value}.{self.right.value}.{self.sums.value}"
+
+
 def tile_name(name: str, rows: int, is_edge: bool) -> str:
     return f"{name}.tile{rows}{'.edge' if is_edge else ''}"
 
@@ -38,20 +63,81 @@ def tile_function(
 ) -> str:
     """The name of a tile's function, which is shared: products that differ in what surrounds them
     have the same tiles."""
-    left = contract.left
-    assert isinstance(left, Load)
-    kinds = left.dtype, contract.right.dtype, sums_dtype(contract)
-    words = [*(k.value for k in kinds), str(tiling.columns)]
-    words += ["panels"] * tiling.has_panels + ["table"] * tiling.has_table
-    words += ["apart"] * (left.at.coefficient(contract.inner[-1]) != 1)
-    words += ["dots"] * (tiling.word > 1) + ["scaled"] * has_factor
-    name = tile_name(".".join(words), rows, is_edge)
-    if name not in code.shared:
-        inner = Code(tiling.lanes, code.isa, code.shared)
-        code.shared[name] = _kind(tiling)(contract, tiling, inner, rows, is_edge).text(
-            name, has_factor
-        )
+    kinds, one = Kinds.of(contract), replace(tiling, rows=(rows,), row_block=0)
+    name = tile_name(_name(kinds, tiling, has_factor), rows, is_edge)
+    code.shared.update(_tile(name, kinds, one, code.isa, is_edge, has_factor))
     return name
+
+
+def rows_function(contract: Contract, tiling: Tiling, code: Code, has_factor: bool) -> str:
+    """The name of the function that does any number of rows, each by the largest tile that fits.
+    It takes what a tile takes, and how many rows there are."""
+    for rows in tiling.rows:
+        for is_edge in edges(tiling, code.isa):
+            tile_function(contract, tiling, code, rows, is_edge, has_factor)
+    kinds, any_block = Kinds.of(contract), replace(tiling, row_block=0)
+    name = f"{_name(kinds, tiling, has_factor)}.rows{'.'.join(map(str, tiling.rows))}"
+    code.shared.update(_rows(name, kinds, any_block, code.isa, has_factor))
+    return name
+
+
+def _name(kinds: Kinds, tiling: Tiling, has_factor: bool) -> str:
+    words = [kinds.name, str(tiling.columns)]
+    words += ["panels"] * tiling.has_panels + ["table"] * tiling.has_table
+    words += ["apart"] * kinds.is_apart + ["dots"] * (tiling.word > 1) + ["scaled"] * has_factor
+    return ".".join(words)
+
+
+Shared = tuple[tuple[str, str], ...]
+"""Functions and declarations by name, as `Code.shared` has them."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _tile(
+    name: str, kinds: Kinds, tiling: Tiling, isa: Isa, is_edge: bool, has_factor: bool
+) -> Shared:
+    """Written once: most products of a model have the same tiles."""
+    code = Code(tiling.lanes, isa)
+    tile = _kind(tiling)(kinds, tiling, code, tiling.rows[0], is_edge)
+    code.shared[name] = tile.text(name, has_factor)
+    return tuple(code.shared.items())
+
+
+@functools.lru_cache(maxsize=256)
+def _rows(name: str, kinds: Kinds, tiling: Tiling, isa: Isa, has_factor: bool) -> Shared:
+    code, tile = Code(tiling.lanes, isa), _name(kinds, tiling, has_factor)
+    across, factor = Tile.ACROSS[tiling.has_table], Tile.FACTOR[has_factor]
+    for size, m in tiled(code, "%rows", tiling.rows):
+        a = advanced(code, "%a", code.i64("mul", m, "%row"), kinds.left)
+        sums = advanced(code, "%sums", code.i64("mul", m, tiling.columns), kinds.sums)
+        given = f"ptr {a}, i64 %row, i64 %step, ptr %b, {across}, i64 %count, i64 %columns"
+        args = f"({given}, ptr {sums}, i1 %is_first{factor})"
+        call_tile(code, tile_name(tile, size, False), args, tiling, edges(tiling, isa))
+    code.do("ret void")
+    args = f"{Tile.ARGS.format(across, factor)}, i64 %rows"
+    code.shared[name] = code.function(f"define internal void @{name}({args}) noinline")
+    return tuple(code.shared.items())
+
+
+def call_tile(code: Code, tile: str, args: str, tiling: Tiling, kinds: tuple[bool, ...]) -> None:
+    """Call a tile, or the one of its kinds that the columns which are left ask for."""
+    if len(kinds) == 1:
+        code.do(f"call void @{tile}{'.edge' * kinds[0]}{args}")
+        return
+    for is_edge, order in ((False, "sge"), (True, "slt")):
+        with code.when(code.let(f"icmp {order} i64 %columns, {tiling.columns}")):
+            code.do(f"call void @{tile}{'.edge' * is_edge}{args}")
+
+
+def tiled(code: Code, rows: Bound, sizes: Sequence[int]) -> Generator[tuple[int, str]]:
+    """Loops over all rows, by the largest tile that fits."""
+    at: Bound = 0
+    for size in sizes:
+        tiles = code.let(f"udiv i64 {code.i64('sub', rows, at)}, {size}")
+        until = code.i64("add", at, code.i64("mul", tiles, size))
+        with code.count(at, until, size) as row:
+            yield size, row
+        at = until
 
 
 def _kind(tiling: Tiling) -> type[Tile]:
@@ -63,9 +149,9 @@ def _kind(tiling: Tiling) -> type[Tile]:
 class Chains:
     """The sums of a tile in registers, and one inner step after the other added to them."""
 
-    def __init__(self, contract: Contract, tiling: Tiling, code: Code, rows: int) -> None:
-        self.code, self.tiling, self.sums = code, tiling, sums_dtype(contract)
-        self.kinds = contract.left.dtype, contract.right.dtype
+    def __init__(self, kinds: Kinds, tiling: Tiling, code: Code, rows: int) -> None:
+        self.code, self.tiling, self.sums = code, tiling, kinds.sums
+        self.kinds = kinds.left, kinds.right
         self.rows: list[str] = []
         """Where each row is at the first inner step."""
         self.right = "%b"
@@ -162,18 +248,14 @@ class Tile(Chains):
     """How far the next inner step is on the right, or where each of them is."""
     FACTOR = "", ", ptr noalias %factor"
 
-    def __init__(
-        self, contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: bool
-    ) -> None:
-        super().__init__(contract, tiling, code, rows)
-        left = contract.left
-        assert isinstance(left, Load)
-        if left.at.coefficient(contract.inner[-1]) == 1:
+    def __init__(self, kinds: Kinds, tiling: Tiling, code: Code, rows: int, is_edge: bool) -> None:
+        super().__init__(kinds, tiling, code, rows)
+        if not kinds.is_apart:
             self.step = 1
         if not tiling.has_panels:
             self.across = "%across"
         self.rows = [
-            advanced(code, "%a", code.i64("mul", "%row", i), left.dtype) for i in range(rows)
+            advanced(code, "%a", code.i64("mul", "%row", i), kinds.left) for i in range(rows)
         ]
         ends = [code.i64("sub", "%columns", j * tiling.lanes) for j in range(tiling.vectors)]
         self.masks = [below(code, e) if is_edge else None for e in ends]
