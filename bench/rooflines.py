@@ -58,7 +58,7 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(("cummax", "cummin", "cum_log_sum_exp"), _CHAIN),
     **dict.fromkeys(
         ("max_pool_with_indices", "global_lp_pool",
-         "local_response_norm", "mean_variance_normalization", "resize", "roi_align",
+         "local_response_norm", "mean_variance_normalization", "roi_align",
          "max_roi_pool"), _WINDOWS),
     **dict.fromkeys(("searchsorted", "grid_sample", "affine_grid", "axial_rope_2d"), _GATHERED),
     **dict.fromkeys(

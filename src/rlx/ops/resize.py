@@ -130,7 +130,7 @@ class Line:
         return np.clip(places, 0, self.old - 1).astype(np.int64)
 
 
-def _lines(
+def lines_of(
     dims: Sequence[DimLike],
     axes: Sequence[int],
     sizes: Sequence[int],
@@ -170,14 +170,14 @@ def _resized(
 def _resize_flops(shapes: Sequence[Shape], results: Sequence[Shape], attrs: Any) -> DimLike:
     """A product and a sum per tap and element, axis by axis."""
     total: DimLike = 0
-    made, given = shapes[0], _parts(attrs)
-    for line in _lines(made.dims, *given[0]) if attrs["mode"] != "nearest" else []:
+    made, given = shapes[0], parts_of(attrs)
+    for line in lines_of(made.dims, *given[0]) if attrs["mode"] != "nearest" else []:
         made = made.with_dim(line.axis, line.new)
         total = total + made.num_elements * (4 * given[1].reach(line.scale))
     return total
 
 
-def _parts(attrs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Rule]:
+def parts_of(attrs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Rule]:
     """What says where axes go, and what says how."""
     where = tuple(attrs[k] for k in ("axes", "sizes", "scales", "roi"))
     return where, Rule(**{k: attrs[k] for k in Rule.__slots__})
@@ -217,9 +217,9 @@ def resize(
 
 @resize.lowering
 def _spelled(x: Any, *, extrapolation_value: float, **attrs: Any) -> Any:
-    where, rule = _parts(attrs)
+    where, rule = parts_of(attrs)
     outside, rank = np.zeros((), bool), len(dims_of(x))
-    for line in _lines(dims_of(x), *where):
+    for line in lines_of(dims_of(x), *where):
         places, weights = line.taps(rule)
         if rule.mode == "nearest":
             x = ops.gather(x, places[:, 0], axis=line.axis)

@@ -30,6 +30,17 @@ def load(code: Code, dtype: DType, pointer: str, stride: Bound = 1, mask: Vec | 
     return from_memory(Vec(code, made, raw), dtype)
 
 
+def load_at(code: Code, dtype: DType, pointer: str, places: Vec) -> Vec:
+    """The elements so many places on, a lane each."""
+    raw = stored(dtype)
+    element, kind = ELEMENT[raw], code.vector(ELEMENT[raw])
+    where = code.let(f"getelementptr {element}, ptr {pointer}, {places.type} {places.text}")
+    name = f"masked.gather.{code.suffix(element)}.v{code.lanes}p0"
+    every = f"{code.vector('ptr')} align {dtype.itemsize} {where}"
+    made = code.intrinsic(name, kind, every, _chosen(code, None), f"{kind} zeroinitializer")
+    return from_memory(Vec(code, made, raw), dtype)
+
+
 def store(
     code: Code, value: Vec, dtype: DType, pointer: str, stride: Bound = 1, mask: Vec | None = None
 ) -> None:

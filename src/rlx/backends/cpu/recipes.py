@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rlx.backends.cpu import products
@@ -10,7 +11,7 @@ from rlx.backends.cpu.loop_task import legal_task, loop_task
 from rlx.backends.cpu.specials import makers
 from rlx.backends.cpu.specials.packed import packed_in
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers
-from rlx.dim import DimLike
+from rlx.dim import DimLike, is_static
 from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Node
@@ -37,9 +38,9 @@ def recipe_of(step: Step, name: str) -> Recipe:
     if has_conv(step.node):
         ways = (_conv_recipe, _loop_recipe)
     elif packed_in(step.node) is not None:
-        ways = (_packed_recipe, _loop_recipe)
+        ways = (_special_recipe, _loop_recipe)
     else:
-        ways = (_loop_recipe, _product_recipe, _apart_recipe)
+        ways = (_loop_recipe, _product_recipe, _apart_recipe, _special_recipe)
     reasons: list[str] = []
     for way in ways:
         try:
@@ -68,8 +69,7 @@ def _alone(step: Step) -> Step:
         return step
     (turned,), (layout,) = body_of(step.node).outputs, step.results
     while turned is not own:
-        perm = turned.attrs["perm"]
-        layout = layout.permuted([perm.index(axis) for axis in range(len(perm))])
+        layout = layout.permuted(_inverse(turned.attrs["perm"]))
         (turned,) = turned.inputs
     return replace(step, node=own, results=(layout,))
 
@@ -109,22 +109,49 @@ def _apart_recipe(step: Step, name: str) -> Recipe:
     return _apart(step, name, contract, after)
 
 
-def _packed_recipe(step: Step, name: str) -> Recipe:
-    """A product with packed weights, which are operands, and the loop nest of what follows it."""
-    body, anchor = body_of(step.node), packed_in(step.node)
-    assert anchor is not None
+def _special_recipe(step: Step, name: str) -> Recipe:
+    """An op with a kernel of its own, of operands, and the loop nest of what follows it."""
+    body, anchor = body_of(step.node), _special_in(step.node)
+    if anchor is None:
+        raise NoKernel(f"{step.node.label}: no single op of it has a kernel of its own")
     places = [body.inputs.index(i) for i in anchor.inputs if i in body.inputs]
     if len(places) < len(anchor.inputs):
         raise NoKernel(f"{anchor.label}: what comes before it is no part of its kernel")
-    between = Layout.contiguous(anchor.shape.dims)
+    between = _between(step, anchor)
     rest = region_of(body, body.outputs, anchor)
     after = form(rest, [*step.operands, between], step.results)
     own = replace(
         step, node=anchor, operands=tuple(step.operands[i] for i in places), results=(between,),
         constants=frozenset(i for i, p in enumerate(places) if p in step.constants),
     )  # fmt: skip
-    made = makers()[anchor.op](own, f"{name}.product")
+    made = makers()[anchor.op](own, f"{name}.own")
     return _followed(step, name, _with_operands(made, places), anchor.shape.size_bytes, after)
+
+
+def _special_in(node: Node) -> Node | None:
+    """The one op of a region with a kernel of its own; None where there is none, or several."""
+    if node.decl.kind is not Kind.REGION:
+        return None
+    packed = packed_in(node)
+    found = [n for n in body_of(node).order() if n.op in makers()] if packed is None else [packed]
+    return found[0] if len(found) == 1 and not found[0].has_items else None
+
+
+def _between(step: Step, anchor: Node) -> Layout:
+    """Where the op's result lies: its axes in the order of the region's, if that has the same."""
+    wanted, layout = body_of(step.node).outputs[0], step.results[0]
+    while wanted.op == "transpose":
+        layout = layout.permuted(_inverse(wanted.attrs["perm"]))
+        (wanted,) = wanted.inputs
+    plain = Layout.contiguous(anchor.shape.dims)
+    if layout.dims != anchor.shape.dims or not all(map(is_static, layout.strides)):
+        return plain
+    order = sorted(range(len(layout.dims)), key=lambda axis: -int(layout.strides[axis]))
+    return Layout.contiguous([layout.dims[a] for a in order]).permuted(_inverse(order))
+
+
+def _inverse(perm: Sequence[int]) -> list[int]:
+    return [perm.index(axis) for axis in range(len(perm))]
 
 
 def _with_operands(made: Recipe, places: list[int]) -> Recipe:
@@ -136,7 +163,8 @@ def _with_operands(made: Recipe, places: list[int]) -> Recipe:
         )
         return replace(task, buffers=tuple(given))
 
-    return replace(made, tasks=tuple(map(moved, made.tasks)))
+    panels = tuple(replace(p, task=moved(p.task)) for p in made.panels)
+    return replace(made, tasks=tuple(map(moved, made.tasks)), panels=panels)
 
 
 def _apart(step: Step, name: str, contract: Contract, after: Kernel) -> Recipe:

@@ -195,11 +195,15 @@ def real(numbers: Vec) -> Vec:
     return numbers.to(I32).to(F32)
 
 
-def permuted(table: Vec, indices: Vec) -> Vec:
-    """Of sixteen numbers those that the low bits of indices say."""
-    kinds = f"{table.type} {table.text}", f"{indices.type} {indices.text}"
-    made = table.code.intrinsic("x86.avx512.permvar.sf.512", table.type, *kinds)
-    return Vec(table.code, made, F32)
+PERMUTED = {16: "x86.avx512.permvar.sf.512", 8: "x86.avx2.permps"}
+
+
+def permuted(table: Vec, indices: Vec, more: Vec | None = None) -> Vec:
+    """Of sixteen or eight numbers, or of two times sixteen, those that the low bits of indices
+    say."""
+    parts = [f"{v.type} {v.text}" for v in (table, indices, *([] if more is None else [more]))]
+    name = PERMUTED[table.code.lanes] if more is None else "x86.avx512.vpermi2var.ps.512"
+    return Vec(table.code, table.code.intrinsic(name, table.type, *parts), F32)
 
 
 def _literal(table: NDArray[np.float32]) -> str:

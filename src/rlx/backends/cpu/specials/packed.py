@@ -19,7 +19,7 @@ from rlx.backends.cpu.lanes import load, store
 from rlx.backends.cpu.specials.blocks import Block
 from rlx.backends.cpu.specials.numbers import Numbers
 from rlx.backends.cpu.specials.schemes import DECODERS, unpack
-from rlx.backends.cpu.specials.walk import Place, at, copy_task, part
+from rlx.backends.cpu.specials.walk import Place, at, copy_task, lane_stride, part
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, grain_of
 from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, dim_min, is_static, product
@@ -152,16 +152,12 @@ class Product:
                 place = at(w, base, code.i64("mul", i, w.size(x.strides[-1])))
                 mask = code.iota(DType.I64) < left
                 value = load(
-                    code, dtype, w.pointer(0, place, dtype), self.stride(w, x.strides[-1]), mask
+                    code, dtype, w.pointer(0, place, dtype), lane_stride(w, x.strides[-1]), mask
                 )
                 w.store(value, 1, at(w, to, i), self.sums)
         grain = grain_of(self.m, self.m * self.row // 8)
         given = (Buffer("operand", 0), Buffer("temp", 0))
         return Task(w.function(name), given, w.sizes, self.m, grain)
-
-    def stride(self, w: Writer, stride: DimLike) -> Bound:
-        """A stride of lanes; one of 0 has no masked form."""
-        return w.argument(stride) if stride == 0 else w.size(stride)
 
     def multiply(self, name: str) -> Task:
         w = Writer(self.step.isa, self.lanes)

@@ -10,7 +10,6 @@ Lanes go along the row, or along the channels where those lie side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 from rlx.backends.cpu import arith
 from rlx.backends.cpu.ir import Bound, Vec
 from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.specials.walk import Blocks, at, filled, step, vectors
+from rlx.backends.cpu.specials.walk import Blocks, at, filled, runs, step
 from rlx.backends.cpu.task import Recipe, Step, Task, buffers, grain_of, nanoseconds
 from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, is_static, product
@@ -200,7 +199,7 @@ class _Pool:
                 self.keep(w, value, at(w, i, n * self.lanes))
 
         if not self.is_across:
-            self.runs(w, part[0], part[1], along)
+            runs(w, part[0], part[1], self.together, along)
             return
         with w.code.count(part[0], part[1], 1) as i:
             pixel = at(w, base, step(w, i, x.strides[-1]))
@@ -211,7 +210,7 @@ class _Pool:
                 for n, value in enumerate(made):
                     self.keep(w, value, at(w, kept, c, n * self.lanes))
 
-            self.runs(w, 0, unit.channels, across)
+            runs(w, 0, unit.channels, self.together, across)
 
     def corner(self, w: Writer, unit: _Unit, first: Bound) -> Bound:
         """Where tap 0 of every axis of the rows and the first column lie, in the image or not."""
@@ -272,7 +271,7 @@ class _Pool:
                 w.store(made, 1, place, self.dtype, w.size(y.strides[-1]), mask)
 
         if not self.is_across:
-            self.runs(w, 0, many, along)
+            runs(w, 0, many, self.together, along)
             return
         with w.code.count(0, many, 1) as j:
             pixel = at(w, base, step(w, j, y.strides[-1]))
@@ -285,7 +284,7 @@ class _Pool:
                     made = self.finished(w, self.window(w, at(w, begun, place), 1), area)
                     w.store(made, 1, at(w, pixel, place), self.dtype, 1, mask)
 
-            self.runs(w, 0, unit.channels, across)
+            runs(w, 0, unit.channels, self.together, across)
 
     def window(self, w: Writer, place: Bound, stride: int) -> Vec:
         """The taps of a row's windows."""
@@ -303,21 +302,6 @@ class _Pool:
             made = self.fold(value.made(f"load {value.type}, ptr {slot}"), value)
             code.do(f"store {made.type} {made.text}, ptr {slot}")
         return total.made(f"load {total.type}, ptr {slot}")
-
-    def runs(
-        self, w: Writer, low: Bound, high: Bound, body: Callable[[Bound, int, Vec | None], None]
-    ) -> None:
-        """Several vectors at a time, then one, then the lanes that are left."""
-        code, whole = w.code, self.together * self.lanes
-        left = code.i64("sub", high, low)
-        if left == whole:
-            body(low, self.together, None)
-            return
-        rest = code.let(f"srem i64 {left}, {whole}")
-        end = code.i64("sub", high, rest)
-        with code.count(low, end, whole) as i:
-            body(i, self.together, None)
-        vectors(w, end, high, lambda i, mask: body(i, 1, mask))
 
     # -- scratch memory -------------------------------------------------------------------------
 

@@ -147,6 +147,23 @@ def vectors(w: Writer, low: Bound, high: Bound, body: Callable[[Bound, Vec | Non
         body(end, code.iota(DType.I64) < code.splat(rest, DType.I64))
 
 
+def runs(
+    w: Writer, low: Bound, high: Bound, together: int,
+    body: Callable[[Bound, int, Vec | None], None],
+) -> None:  # fmt: skip
+    """The body on several vectors at a time, then on one, then on the lanes that are left."""
+    code, whole = w.code, together * w.code.lanes
+    left = code.i64("sub", high, low)
+    if left == whole:
+        body(low, together, None)
+        return
+    rest = code.let(f"srem i64 {left}, {whole}")
+    end = code.i64("sub", high, rest)
+    with code.count(low, end, whole) as i:
+        body(i, together, None)
+    vectors(w, end, high, lambda i, mask: body(i, 1, mask))
+
+
 # -- elements -------------------------------------------------------------------------------------
 
 
@@ -160,6 +177,11 @@ def at(w: Writer, *parts: Bound) -> Bound:
 
 def step(w: Writer, position: Bound, stride: DimLike) -> Bound:
     return w.code.i64("mul", position, w.size(stride))
+
+
+def lane_stride(w: Writer, stride: DimLike) -> Bound:
+    """A stride of lanes that may be masked; one of 0 has no masked form."""
+    return w.argument(stride) if stride == 0 else w.size(stride)
 
 
 Value = tuple[Vec, ...]
