@@ -45,7 +45,7 @@ NARROW = frozenset({
 """Products whose operands stay narrow in memory: written out before fusion, weights would be
 widened when parameters are set."""
 
-OWN = frozenset({"lp_pool", "non_max_suppression"})
+OWN = frozenset({"lp_pool", "non_max_suppression", "resize"})
 """Ops that have a kernel here, and none that the documented target claims."""
 
 REAL = frozenset(d for d in DType if not d.is_complex)
@@ -81,7 +81,11 @@ class CpuBackend:
         made = replace(
             documented,
             native=documented.native - COMPOSED | NARROW | OWN,
-            kernel_limits={**documented.kernel_limits, "prod": KernelLimit(REAL)},
+            kernel_limits={
+                **documented.kernel_limits,
+                "prod": KernelLimit(REAL),
+                "resize": KernelLimit(REAL),
+            },
             refusals={**documented.refusals, **refused},
             wants_channels_last=True,
             vector_bytes=isa(self.variant).vector_bytes,
