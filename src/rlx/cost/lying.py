@@ -18,12 +18,12 @@ not: the next step of a sum is another channel, somewhere else, and costs what a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
-from rlx.dim import DimLike, product
+from rlx.dim import Dim, DimLike, product
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
@@ -116,6 +116,8 @@ def added(node: Node, operands: Sequence[Layout], results: Sequence[Layout], ter
     number, along = image_of(node, conv), is_last(results[0])
     seen = operands[number] if number is not None else None
     more = _of_others(node, operands, results, terms, number)
+    if product(conv.shape.dims[2:]) == 1:  # a plain product, whose channels are all there is
+        return more
     return more + (_by_channel if along else _by_image)(conv, seen, terms)
 
 
@@ -188,9 +190,13 @@ def _written(conv: Node, windows: Windows) -> Shape:
 
 def _waste(conv: Node, extent: DimLike, terms: Terms) -> int:
     """The arithmetic of lanes that are not there."""
-    lanes = max(1, terms.target.vector_bytes // conv.shape.dtype.compute.itemsize)
+    lanes = _lanes(conv.shape.dtype, terms)
     used = max(1, terms.size_of(extent))
     return terms.flops_of(conv) * (-used % lanes) // used
+
+
+def _lanes(dtype: DType, terms: Terms) -> int:
+    return max(1, terms.target.vector_bytes // dtype.compute.itemsize)
 
 
 # -- other kernels ---------------------------------------------------------------------------------
@@ -203,16 +209,47 @@ def _of_others(
     terms: Terms,
     image: int | None,
 ) -> Added:
-    """Operands, the image of a convolution apart, that do not lie along the results. All are read
-    in any case: what is added is that they are turned."""
+    """Operands, the image of a convolution apart, that do not lie along the results. They are read
+    in any case, and something is written: what is added is that both go across each other."""
     if not _runs_along(node):
         return NOTHING
-    total, along = NOTHING, _fastest(results[0])
-    for i, (value, layout) in enumerate(zip(node.inputs, operands)):
-        size = terms.bytes_of(value.shape)
-        if i != image and _is_turned(layout, results[0], along):
-            total = total + Added(straight_bytes=-size, turned_bytes=size)
-    return total
+    lanes, along = _lanes(node.shapes[0].dtype, terms), _fastest(results[0])
+    turned = {
+        i: None
+        for i, seen in _seen(node, operands)
+        if _is_turned(seen, results[0], along) or _is_in_pieces(seen, lanes)
+    }
+    sizes = (terms.bytes_of(node.inputs[i].shape) for i in turned if i != image)
+    size = 2 * sum(sizes)
+    return Added(straight_bytes=-size, turned_bytes=size)
+
+
+def _seen(node: Node, operands: Sequence[Layout]) -> Iterator[tuple[int, Layout]]:
+    """Where operands lie for the work that reads them, behind movements that only rename axes."""
+    if node.decl.kind is not Kind.REGION:
+        yield from ((i, _moved(node, layout) or layout) for i, layout in enumerate(operands))
+        return
+    body = _body(node)
+    places = {n: (i, layout) for i, (n, layout) in enumerate(zip(body.inputs, operands))}
+    for inner in body.order():
+        place = places.get(inner.inputs[0]) if inner.inputs else None
+        moved = _moved(inner, place[1]) if place else None
+        if place and moved:
+            places[inner] = place[0], moved
+        else:
+            yield from (places[i] for i in inner.inputs if i in places)
+    yield from (places[o] for o in map(_unturned, body.outputs) if o in places)
+
+
+def _moved(node: Node, layout: Layout) -> Layout | None:
+    rule = node.decl.view_rule
+    return rule(layout, **node.attrs) if rule and node.op != "item" else None
+
+
+def _unturned(output: Node) -> Node:
+    while output.op == "transpose":
+        (output,) = output.inputs
+    return output
 
 
 def _runs_along(node: Node) -> bool:
@@ -232,6 +269,18 @@ def _is_turned(layout: Layout, result: Layout, along: int | None) -> bool:
     if len(layout.dims) == len(result.dims):
         return layout.dims[along] != 1 and fastest != along and layout.strides[along] != 0
     return len(layout.dims) > 1 and fastest != _last_axis(layout)
+
+
+def _is_in_pieces(layout: Layout, lanes: int) -> bool:
+    """Are there fewer elements side by side than a vector has lanes, and gaps between them?"""
+    left = {i for i, d in enumerate(layout.dims) if d != 1}
+    if any(layout.strides[i] == 0 for i in left):
+        return False
+    size: DimLike = 1
+    while found := [i for i in left if layout.strides[i] == size]:
+        size = size * layout.dims[found[0]]
+        left.remove(found[0])
+    return bool(left) and not isinstance(size, Dim) and size < lanes
 
 
 def _fastest(layout: Layout) -> int | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.task import SPLIT_NS, nanoseconds
+from rlx.cost.arithmetic import work_of
 from rlx.cost.calibrate import HANDOUT_NS
 from rlx.cost.lying import NOTHING, Added, added, inner_results
 from rlx.cost.target import Target
@@ -75,7 +76,7 @@ class Prices:
             rates.gate.dispatch_ns
             + self.handout_ns * is_shared
             + traffic / rates.memory_gb_s(traffic)
-            + flops / rates.gflops(node.shapes[0].dtype)
+            + work_of(node, terms) / rates.gflops(node.shapes[0].dtype)
             + more.ns(rates, traffic, node.shapes[0].dtype)
         )
 
