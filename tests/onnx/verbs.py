@@ -164,8 +164,8 @@ def _report(s: Subject, out: str) -> None:
     need(found["kernels"] and found["decisions"], "no kernels, or no decisions")
     (s.folder / "report.json").write_text(out)
     longest = max(found["kernels"], key=lambda k: k["predicted_ns"])
-    names = [n for k in (longest, *found["kernels"]) for n in k["where"]]
-    s.held["node"] = names[0].partition(" ")[2] if names else f"k{longest['id']}"
+    name = next((n for k in (longest, *found["kernels"]) for n in k["where"]), f"k{longest['id']}")
+    s.held["node"] = name.removeprefix("onnx ")
 
 
 def _measured(s: Subject, out: str) -> None:
@@ -187,7 +187,7 @@ def _followed(s: Subject, out: str) -> None:
 
 
 def _unchanged(s: Subject, out: str) -> None:
-    told(out, "is_same") if out.startswith("{") else need(out, "nothing said")
+    need(told(out)["is_same"], "a compile differs from its own report")
 
 
 def _differs(s: Subject, out: str) -> None:
@@ -212,8 +212,8 @@ VERBS: dict[str, Verb] = {
     "explain --measure": Verb(
         lambda s: ["--measure", "--most", "2", "--seconds", "0.05", "--json"], _measured
     ),
-    "diff": Verb(lambda s: [s.file("report.json")], _unchanged),
-    "diff --other": Verb(lambda s: [s.path, "--other", "cuda", "--json"], _differs, code=1),
+    "diff": Verb(lambda s: [s.file("report.json"), "--json"], _unchanged),
+    "diff --other": Verb(lambda s: [s.path, "--other", "tpu", "--json"], _differs, code=1),
     "cache": Verb(lambda s: ["verify", "--json"], _kept),
 }  # fmt: skip
 WITHOUT_MODEL = ("cache",)

@@ -53,6 +53,9 @@ def verb(
         str | None,
         typer.Option("--svg", metavar="FILE", help="Write the arena's timeline, as SVG."),
     ] = None,
+    has_all: Annotated[
+        bool, typer.Option("--all", help="Every decision and kernel, however small.")
+    ] = False,
     has_plan: Annotated[bool, typer.Option("--plan", help="The buffer plan as well.")] = False,
     threads: options.Threads = None,
     files: options.InputFiles = None,
@@ -65,7 +68,8 @@ def verb(
 
     With --measure, on a target that is here, what the clock says beside it. A .rlx program has its
     own target. Inputs count where the model is run, and where shapes follow from their values.
-    Sizes given by --dim are what decisions are weighed at, and everything is counted at.
+    Sizes given by --dim, or by inputs, are what decisions are weighed at, and everything is counted
+    at; else usual ones are, as in any compile.
     What --json prints is described in docs/explain.md.
     """
     from rlx.cli.inputs import Wanted
@@ -87,7 +91,7 @@ def verb(
     elif is_json:
         print(report.to_json(indent=2))
     elif not html or is_measured:
-        _show(report, plan.report() if has_plan else "")
+        _show(report, has_all, plan.report() if has_plan else "")
     return 0
 
 
@@ -111,8 +115,7 @@ class _Run:
     def of(cls, model: str, target: str, threads: int | None, wanted: Wanted) -> _Run:
         from rlx.cli import inputs, models
 
-        how = models.weighed_at(wanted)
-        exe = models.compiled(model, target, threads, wanted, options=how)
+        exe = models.compiled(model, target, threads, wanted, is_weighed=True)
         return cls(*models.settled(exe, inputs.inputs_of(exe, wanted)))
 
     def report(self, is_measured: bool, most: int, seconds: float) -> Report:
@@ -145,9 +148,10 @@ def _follow(report: Report, node: str, is_json: bool) -> None:
         print(found, end="")
 
 
-def _show(report: Report, plan: str) -> None:
+def _show(report: Report, has_all: bool, plan: str) -> None:
     from rlx.cli.tables import show
+    from rlx.explain.text import MOST
 
-    show(report)
+    show(report, None if has_all else MOST)
     if plan:
         print(plan)

@@ -45,14 +45,18 @@ class Wanted:
 
 def inputs_of(exe: Any, wanted: Wanted) -> dict[str, Array]:
     """An array for each input, in order."""
-    declared: Mapping[str, Shape | None] = exe.inputs
+    return arrays_for(exe.inputs, wanted)
+
+
+def arrays_for(declared: Mapping[str, Shape | None], wanted: Wanted) -> dict[str, Array]:
+    """An array for each of these inputs, in order."""
     for name in wanted.files:
         if name not in declared:
             raise Error(f"there is no input {name!r}. It has: {', '.join(declared)}.")
     _check_names(wanted.sizes, declared)
     numbers = {n: v for n, text in wanted.files.items() if (v := _number(text)) is not None}
     given = {name: loaded(path) for name, path in wanted.files.items() if name not in numbers}
-    sizes = {**_sizes_of(given, declared), **wanted.sizes}
+    sizes = {**sizes_in(given, declared), **wanted.sizes}
     rest = {name: shape for name, shape in declared.items() if name not in given}
     made = {**random_inputs(rest, sizes, wanted.seed), **given}
     for name, value in numbers.items():
@@ -120,8 +124,15 @@ def loaded(path: str) -> Array:
     return found
 
 
-def _sizes_of(given: Mapping[str, Array], declared: Mapping[str, Shape | None]) -> dict[str, int]:
-    """The named dims that files already say."""
+def sizes_asked(declared: Mapping[str, Shape | None], wanted: Wanted) -> dict[str, int]:
+    """Of named dims, as far as files or options say."""
+    files = {n: f for n, f in wanted.files.items() if n in declared and _number(f) is None}
+    given = {name: loaded(path) for name, path in files.items()}
+    return {**sizes_in(given, declared), **wanted.sizes}
+
+
+def sizes_in(given: Mapping[str, Array], declared: Mapping[str, Shape | None]) -> dict[str, int]:
+    """The named dims that arrays already say."""
     found: dict[str, int] = {}
     for name, array in given.items():
         shape = declared[name]

@@ -8,11 +8,21 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.base import BUILT_IN
-from rlx.cli.inputs import Wanted, dims_for, inputs_of, loaded
+from rlx.cli.inputs import (
+    Wanted,
+    arrays_for,
+    dims_for,
+    inputs_of,
+    loaded,
+    sizes_asked,
+    sizes_in,
+)
 from rlx.cli.progress import progress
 from rlx.cost.decision import Decision
 from rlx.cost.target import Target
 from rlx.errors import Error
+from rlx.ir.hir import HirModule
+from rlx.ir.mir import Graph
 from rlx.loading import load
 from rlx.onnx.model import Model as OnnxModel
 from rlx.onnx.model import Read
@@ -36,10 +46,12 @@ def compiled(
     threads: int | None,
     wanted: Wanted,
     cache: CacheLike = None,
-    options: FusionOptions | None = None,
+    *,
+    is_weighed: bool = False,
 ) -> Any:
-    """The model of a file, with all of its weights; `cache` as `rlx.compile` takes it."""
-    exe = program(model, target, threads, cache, options)
+    """The model of a file, with all of its weights; `cache` as `rlx.compile` takes it. Decisions
+    are weighed at the sizes of what it is run on, if so asked, and else at usual ones."""
+    exe = program(model, target, threads, cache, wanted if is_weighed else None)
     if not isinstance(exe, Executable):
         return exe
     given = {name: loaded(path) for name, path in wanted.params.items()}
@@ -56,13 +68,14 @@ def program(
     target: str | None,
     threads: int | None,
     cache: CacheLike = None,
-    options: FusionOptions | None = None,
+    weighed: Wanted | None = None,
 ) -> Any:
     """The program of a file, with the weights that the file has."""
     found = load(model, threads=threads)
     if isinstance(found, Executable):
         return found
     with progress(f"compiling {model}"):
+        options = FusionOptions(sizes=_run_sizes(found, weighed)) if weighed else None
         return Session(target, threads=threads, cache=cache).compile(found, options=options)
 
 
@@ -81,13 +94,24 @@ def planned(model: str, target: str, wanted: Wanted) -> tuple[CompileResult, tup
         return found.result, ()
     before = found.decisions if isinstance(found, OnnxModel) else ()
     with progress(f"compiling {model}"):
-        pipeline = CompilePipeline(target_of(target), options=weighed_at(wanted))
-        return pipeline.compile(graph_of(found, wanted)), before
+        graph = graph_of(found, wanted)
+        options = FusionOptions(sizes=sizes_asked(_inputs(graph), wanted))
+        return CompilePipeline(target_of(target), options=options).compile(graph), before
 
 
-def weighed_at(wanted: Wanted) -> FusionOptions:
-    """Decisions weighed at the sizes that are asked for, instead of usual ones."""
-    return FusionOptions(sizes=wanted.sizes)
+def _run_sizes(model: Any, wanted: Wanted) -> dict[str, int]:
+    """Of named dims, in what a model is run on."""
+    if isinstance(model, OnnxModel) and model.is_static:
+        return dict(wanted.sizes)  # what is compiled has no named dims, for the most part
+    declared = _inputs(graph_of(model, wanted))
+    return sizes_in(arrays_for(declared, wanted), declared)
+
+
+def _inputs(model: Any) -> dict[str, Shape]:
+    """The shapes of the inputs of what is compiled."""
+    lowered = model.lower() if isinstance(model, HirModule) else model
+    graph = lowered if isinstance(lowered, Graph) else lowered.graph
+    return {n.attrs["name"]: n.shape for n in graph.inputs}
 
 
 def target_of(name: str) -> Target:

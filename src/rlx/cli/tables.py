@@ -16,20 +16,22 @@ SHARES = {"where": 2, "why": 3, "kernel": 2, "what to do": 1, "identity": 1}
 STYLES = {"taken": "green", "refused": "yellow", "confirms": "green", "refutes": "red"}
 
 
-def show(report: Report) -> None:
-    """Print a report."""
+def show(report: Report, most: int | None) -> None:
+    """Print a report; tables of at most so many rows."""
+    from rlx.explain.text import head, report_text, sections
+
     if not sys.stdout.isatty():
-        print(report, end="")
+        print(report_text(report, most), end="")
         return
     from rich.console import Console
     from rich.text import Text
 
-    from rlx.explain.text import head, sections
-
     console = Console()
     console.print(Text(head(report)))
-    for section in sections(report):
+    for section in sections(report, most):
         console.print(_table(section))
+        if section.note:
+            console.print(Text(f"{section.note} (--all lists them)\n", style="dim"))
 
 
 def _table(section: Section) -> Table:

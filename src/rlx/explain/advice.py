@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from rlx.cost.decision import Decision
 from rlx.cost.gate import FusionBenefit
 from rlx.cost.terms import READS_ROWS, Terms
 from rlx.dtype import DType
+from rlx.explain.kernels import least_ns
 from rlx.explain.report import Advice
 from rlx.ir.lir import Phase
 from rlx.ir.mir import Node, topological, users_of
 from rlx.passes.bodies import bodies_of
-from rlx.passes.reasons import HINTS, WAITS_FOR_ITSELF
+from rlx.passes.reasons import HINTS
 
 if TYPE_CHECKING:
     from rlx.pipeline import CompileResult
@@ -21,32 +23,62 @@ MOST_OUTPUTS = 16
 """Outputs that are priced one by one."""
 MOST_NODES = 4000
 """A graph of more is not planned again for the sake of advice."""
-LEAST_WEIGHT_BYTES = 1 << 16
-"""Fewer stay in the nearest caches, whatever their dtype."""
+LEAST_SHARE = 0.002
+"""Of a call's time, or of the arena: less is not worth a user's."""
+NOTHING = "nothing"
+"""How hints begin that say so."""
+MAIN_SHARE = 0.5
+"""An output that takes more of a call's time is what the model is for."""
 
 
 def advise(result: CompileResult, terms: Terms) -> tuple[Advice, ...]:
-    """What the user could change, the most valuable first."""
-    found = [*_outputs(result, terms), *_dtypes(result, terms), *_dims(result), *_misses(result)]
-    return tuple(sorted(found, key=lambda a: (-a.predicted_ns, -a.bytes_saved, a.text)))
+    """What the user could change and would notice, the most valuable first."""
+    found = [
+        *_outputs(result, terms),
+        *_dtypes(result, terms),
+        *_doubles(result, terms),
+        *_dims(result),
+        *_misses(result),
+    ]
+    least_ns = LEAST_SHARE * sum(_ns(terms, k) for k in _per_call(result))
+    least_bytes = LEAST_SHARE * result.lir.plan.arena_bytes
+    worth = [
+        a for a in found
+        if (a.predicted_ns >= least_ns if a.predicted_ns else a.bytes_saved >= least_bytes)
+    ]  # fmt: skip
+    return tuple(sorted(worth, key=lambda a: (-a.predicted_ns, -a.bytes_saved, a.text)))
+
+
+def _per_call(result: CompileResult) -> list[Node]:
+    plan = result.lir.plan
+    return [k for k in plan.schedule if plan.phases[k] is not Phase.PROLOGUE]
+
+
+def _ns(terms: Terms, kernel: Node, fewer_bytes: int = 0) -> float:
+    """What a kernel takes, with so many bytes less to move."""
+    size = max(0, terms.kernel(kernel).device_traffic_bytes - fewer_bytes)
+    least = least_ns(terms.target, size, terms.flops_of(kernel), kernel.shapes[0].dtype)
+    return terms.target.gate.dispatch_ns + least
 
 
 def _outputs(result: CompileResult, terms: Terms) -> Iterator[Advice]:
     """Dropping one output: its readback, and the kernels that nothing else needs."""
-    graph, plan = result.lir.mir.graph, result.lir.plan
+    graph = result.lir.mir.graph
     outputs = dict(zip(graph.output_names, graph.outputs))
     if not 2 <= len(outputs) <= MOST_OUTPUTS:
         return
-    per_call = {k for k in plan.schedule if plan.phases[k] is not Phase.PROLOGUE}
+    took = {k: _ns(terms, k) for k in _per_call(result)}
     for name, node in outputs.items():
         others = [o for o in outputs.values() if o is not node]
         if len(others) + 1 < len(outputs):  # another output is the same value
             continue
         kept = set(topological(others))
-        gone = [n for n in topological([node]) if n in per_call and n not in kept]
+        gone = [n for n in topological([node]) if n in took and n not in kept]
+        if sum(took[n] for n in gone) > MAIN_SHARE * sum(took.values()):
+            continue
         benefit = _benefit(terms, gone, terms.bytes_of(node.shape))
         ns = terms.target.gate.score_ns(benefit)
-        kernels = f" and {len(gone)} kernels" if len(gone) > 1 else ""
+        kernels = f" and {_counted(len(gone), 'kernel')}" if gone else ""
         text = f"drop the output {name!r} if nobody reads it: its copy{kernels} would go"
         traffic = benefit.device_traffic_bytes_saved + benefit.host_readback_bytes_saved
         yield Advice("drop_output", (name,), text, ns, traffic, benefit.launches_saved)
@@ -62,33 +94,49 @@ def _benefit(terms: Terms, gone: Iterable[Node], readback: int) -> FusionBenefit
     )
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"
+
+
 def _dtypes(result: CompileResult, terms: Terms) -> Iterator[Advice]:
-    """Half as many bytes of weights; f64 that may be f32."""
-    plan, target = result.lir.plan, terms.target
+    """Half as many bytes of weights, where a kernel waits for them more than for arithmetic."""
+    if result.options.precision is not None:
+        return
+    plan = result.lir.plan
     read: dict[Node, int] = {}
-    for kernel in plan.schedule:
-        if plan.phases[kernel] is Phase.PROLOGUE:
-            continue
-        for i, operand in enumerate(kernel.inputs):
-            weight = plan.root(operand)
-            if _is_weight(weight, plan.phases) and not _is_table(kernel, i):
-                read[weight] = terms.bytes_of(weight.shape)
-    by_dtype: dict[DType, int] = {}
-    for node, size in read.items():
-        by_dtype[node.shape.dtype] = by_dtype.get(node.shape.dtype, 0) + size
-    wide = by_dtype.get(DType.F32, 0)
-    if wide >= LEAST_WEIGHT_BYTES and result.options.precision is None:
-        saved = wide // 2
-        ns = saved / target.memory_gb_s(wide)
-        text = f"a call reads {wide:,} bytes of f32 weights: precision='bf16' halves them"
-        yield Advice("narrower_weights", (), text, ns, saved, 0)
-    doubles = [n for n in result.lir.mir.graph.leaves if n.shape.dtype is DType.F64]
-    if doubles:
-        size = sum(terms.bytes_of(n.shape) for n in doubles)
-        names = tuple(n.attrs["name"] for n in doubles[:4])
-        text = f"{len(doubles)} inputs or weights are f64: in f32 they are half as large"
-        ns = size / 2 / target.memory_gb_s(size)
+    ns = 0.0
+    for kernel in _per_call(result):
+        weights = {
+            w: terms.bytes_of(w.shape)
+            for i, w in enumerate(map(plan.root, kernel.inputs))
+            if _is_weight(w, plan.phases) and w.shape.dtype is DType.F32
+            and not _is_table(kernel, i)
+        }  # fmt: skip
+        ns += _ns(terms, kernel) - _ns(terms, kernel, sum(weights.values()) // 2)
+        read |= weights
+    wide = sum(read.values())
+    text = f"a call reads {wide:,} bytes of f32 weights: precision='bf16' halves them"
+    if ns > 0:
+        yield Advice("narrower_weights", (), text, ns, wide // 2, 0)
+
+
+def _doubles(result: CompileResult, terms: Terms) -> Iterator[Advice]:
+    """Inputs and weights of f64 that may be f32."""
+    found = [n for n in result.lir.mir.graph.leaves if n.shape.dtype is DType.F64]
+    if found:
+        size = sum(terms.bytes_of(n.shape) for n in found)
+        names = tuple(n.attrs["name"] for n in found[:4])
+        told = f"{', '.join(names)}{', …' if len(found) > 4 else ''}"
+        text = f"{told} {'are' if len(found) > 1 else 'is'} f64: in f32 it is half as large"
+        ns = size / 2 / terms.target.memory_gb_s(size)
         yield Advice("narrower_dtype", names, text, ns, size // 2, 0)
+
+
+def _fused_anyway(result: CompileResult) -> set[str]:
+    """Labels of what is in one kernel with what it reads first."""
+    graph = result.lir.mir.graph
+    inside = [n for k in graph.order() for body in bodies_of(k) for n in body.order()]
+    return {n.label for n in inside if n.inputs and not n.inputs[0].is_leaf}
 
 
 def _is_weight(node: Node, phases: Mapping[Node, Phase]) -> bool:
@@ -125,17 +173,20 @@ def _dims(result: CompileResult) -> Iterator[Advice]:
 
 
 def _misses(result: CompileResult) -> Iterator[Advice]:
-    """Fusions that failed on something in the model, with what would mend it; alike ones once."""
-    told: dict[tuple[str, str], list[int]] = {}
-    for i, d in enumerate(result.decisions):
-        is_miss = d.kind == "fusion" and not d.verdict and d.reason in HINTS
-        if is_miss and d.reason != WAITS_FOR_ITSELF:
-            told.setdefault((d.what, d.reason), []).append(i)
-    for (what, reason), places in told.items():
-        held = [result.decisions[i] for i in places]
-        text = f"{HINTS[reason]}: {what} fails, as {reason}"
-        where = tuple(dict.fromkeys(w for d in held for w in d.where[:1]))
+    """Fusions that failed on something in the model, with what would mend it; alike ones once.
+    Those are none whose nodes became one kernel in another way."""
+    told: dict[tuple[str, str], list[Decision]] = {}
+    fused = _fused_anyway(result)
+    for d in result.decisions:
+        hint = HINTS.get(d.reason, NOTHING)
+        is_miss = d.kind == "fusion" and not d.verdict and not hint.startswith(NOTHING)
+        if is_miss and not fused.issuperset(d.where[:1]):
+            told.setdefault((d.what, d.reason), []).append(d)
+    for (what, reason), held in told.items():
+        first, *rest = dict.fromkeys(d.where[0] for d in held)
+        more = f" and {len(rest)} more" if rest else ""
+        text = f"{HINTS[reason]}: {what} fails at {first}{more}, as {reason}"
         yield Advice(
-            "mend_fusion", where, text, sum(d.predicted_ns for d in held),
+            "mend_fusion", (first, *rest), text, sum(d.predicted_ns for d in held),
             sum(d.bytes_saved for d in held), sum(d.launches_saved for d in held),
         )  # fmt: skip

@@ -48,7 +48,7 @@ class Difference:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain lists and dicts."""
-        return {"schema": 1, **asdict(self)}
+        return {"schema": 1, "is_same": self.is_same, **asdict(self)}
 
     def __str__(self) -> str:
         return diff_text(self)

@@ -1,4 +1,7 @@
-"""Reports as text: the decisions that matter most first, those alike in one line."""
+"""Reports as text: the decisions that matter most first, those alike in one line.
+
+What matters least is counted, not listed: the text is for reading, and JSON has it all.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.explain.report import Advice, Report, ReportDecision
+from rlx.explain.report import Advice, Report, ReportDecision, ReportKernel, Value
 
+MOST = 40
+"""Rows of a table, unless all are asked for."""
+FIRST = ("import", "cut", "precision")
+"""Kinds of decisions that change what a call is, whatever they cost."""
 WIDEST = 56
 """Characters of a cell that may hold a long name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Decisions alike, such as those of equal layers; figures are those of all together."""
+    """Decisions alike, such as those of layers; figures are those of all together."""
 
     decision: ReportDecision
-    """The first of them."""
+    """The one that matters most."""
     count: int
     predicted_ns: float
     bytes_saved: int
@@ -35,13 +42,15 @@ class Line:
 
 
 def lines_of(decisions: Iterable[ReportDecision]) -> list[Line]:
-    """One line for decisions alike, by what they save, then by name."""
+    """One line for the same decision at places whose names differ in numbers, whatever each saves;
+    by what they save, then by name."""
     held: dict[str, list[ReportDecision]] = {}
-    for d in decisions:
-        held.setdefault(d.group, []).append(d)
+    for d in _outermost(decisions):
+        held.setdefault(d.group.rsplit(" ", 3)[0], []).append(d)
     made = [
         Line(
-            same[0], len(same), sum(d.predicted_ns for d in same),
+            max(same, key=lambda d: abs(d.predicted_ns)), len(same),
+            sum(d.predicted_ns for d in same),
             sum(d.bytes_saved for d in same), sum(d.launches_saved for d in same),
         )
         for same in held.values()
@@ -49,8 +58,26 @@ def lines_of(decisions: Iterable[ReportDecision]) -> list[Line]:
     return sorted(made, key=_rank)
 
 
-def _rank(line: Line) -> tuple[float, str, str]:
-    return -abs(line.predicted_ns), line.decision.what, line.where
+def _outermost(decisions: Iterable[ReportDecision]) -> list[ReportDecision]:
+    """Without what is part of another's saving: a node whose work moves to another phase takes
+    along all that is made of it there, and the first of one place stands for the rest."""
+    first: dict[tuple[bool, str], ReportDecision] = {}
+    for d in decisions:
+        if d.kind == "phase" and d.where:
+            place = d.verdict, d.where[0].partition(" at ")[2]
+            if place not in first or abs(d.predicted_ns) > abs(first[place].predicted_ns):
+                first[place] = d
+    stand = {d.id for d in first.values()}
+    return [d for d in decisions if d.kind != "phase" or not d.where or d.id in stand]
+
+
+def _rank(line: Line) -> tuple[bool, float, float, str, str]:
+    """What the whole program hangs on; what saves, or would have; what nobody would do; what has no
+    price."""
+    is_plain = not line.decision.verdict and line.predicted_ns < 0
+    size = abs(line.predicted_ns)
+    is_first = line.decision.kind in FIRST
+    return not is_first, 0.0 if is_plain else -size, -size, line.decision.what, line.where
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +87,64 @@ class Section:
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    note: str = ""
+    """What is not listed."""
 
 
-def sections(report: Report) -> list[Section]:
-    """The report's tables, those that hold anything."""
+def sections(report: Report, most: int | None = MOST) -> list[Section]:
+    """The report's tables, those that hold anything, of at most so many rows."""
     every = [
         Section("advice", ("saves", "bytes", "what to do"), [_advice(a) for a in report.advice]),
-        Section("decisions", COLUMNS, [_cells(x) for x in lines_of(report.decisions)]),
+        _decisions(report, most),
         Section("decisions by the clock", CLOCK_COLUMNS, _clock_cells(report)),
         Section("rules", ("times", "rule", "identity"), _rule_cells(report)),
-        Section("kernels", KERNEL_COLUMNS, _kernel_cells(report)),
-        Section("kernels by the clock", TIMED_COLUMNS, _timed_cells(report)),
+        _kernels(report, most),
+        Section("kernels by the clock", TIMED_COLUMNS, _timed_cells(report)[:most]),
     ]
     return [s for s in every if s.rows]
 
 
-def report_text(report: Report) -> str:
-    """The whole report, for a terminal or a file."""
+def _decisions(report: Report, most: int | None) -> Section:
+    """The first lines that matter; the others counted by what was decided."""
+    lines = lines_of(report.decisions)
+    shown = lines if most is None else [x for x in lines if _matters(x)][:most]
+    listed = {x.decision.id for x in shown}
+    rest = [x for x in lines if x.decision.id not in listed]
+    count = Counter[str]()
+    for line in rest:
+        count[f"{line.decision.what} {line.verdict}"] += line.count
+    told = ", ".join(f"{what} ×{n}" for what, n in count.most_common())
+    note = f"and {sum(count.values()):,} more: {told}" if rest else ""
+    return Section("decisions", COLUMNS, [_cells(x) for x in shown], note)
+
+
+def _matters(line: Line) -> bool:
+    """Has it a price, or does it say what no other table does? How kernels run, theirs does."""
+    has_price = line.predicted_ns or line.bytes_saved or line.launches_saved
+    return bool(has_price) or line.decision.kind not in ("kernel", "layout", "schedule")
+
+
+def _kernels(report: Report, most: int | None) -> Section:
+    """Those that should take longest, in the order in which they run."""
+    ranked = sorted(report.kernels, key=_when)
+    shown, rest = ranked[:most], ranked[len(ranked) if most is None else most :]
+    rows = [_kernel_cell(k) for k in sorted(shown, key=lambda k: k.id)]
+    took = sum(k.predicted_ns for k in rest if k.phase != "prologue")
+    note = f"and {len(rest):,} more, which take {time_text(took)} of a call" if rest else ""
+    return Section("kernels", KERNEL_COLUMNS, rows, note)
+
+
+def _when(kernel: ReportKernel) -> tuple[bool, float]:
+    return kernel.phase == "prologue", -kernel.predicted_ns
+
+
+def report_text(report: Report, most: int | None = MOST) -> str:
+    """The report, for a terminal or a file; tables of at most so many rows."""
     tables = [
-        "\n".join(["", f"{s.title}:", *aligned([s.columns, *s.rows])]) for s in sections(report)
+        "\n".join(
+            ["", f"{s.title}:", *aligned([s.columns, *s.rows]), *([s.note] if s.note else [])]
+        )
+        for s in sections(report, most)
     ]
     return "\n".join([head(report), *tables]) + "\n"
 
@@ -86,22 +152,36 @@ def report_text(report: Report) -> str:
 def head(report: Report) -> str:
     """What was compiled, in a few lines."""
     t, model = report.totals, report.model
-    sizes = ", ".join(f"{k}={v}" for k, v in model.sizes.items())
     saved = t.unshared_bytes - t.arena_bytes
     taken = sum(d.verdict for d in report.decisions)
     return "\n".join([
         f"{model.name} for {report.target.name}: {t.kernels} kernels a call, "
-        f"about {time_text(t.predicted_ns)}{f' at {sizes}' if sizes else ''}",
-        f"arena {t.arena_bytes:,} bytes (sharing saves {saved:,}), weights "
-        f"{t.weight_bytes:,} bytes; a call moves {t.traffic_bytes:,} bytes and does "
-        f"{t.flops:,} flops",
+        f"about {time_text(t.predicted_ns)}{_at(report)}",
+        f"in {_values(model.inputs)}; out {_values(model.outputs)}",
+        f"arena {size_text(t.arena_bytes)} (sharing saves {size_text(saved)}), weights "
+        f"{size_text(t.weight_bytes)}; a call moves {size_text(t.traffic_bytes)} and does "
+        f"{flops_text(t.flops)}",
         f"{len(report.source)} nodes became {len(report.nodes)}; {len(report.rules)} rewrites, "
         f"{taken} decisions taken, {len(report.decisions) - taken} refused",
         *_clock_head(report),
     ])  # fmt: skip
 
 
-COLUMNS = ("verdict", "saves", "bytes", "launches", "times", "decision", "where", "why")
+def _at(report: Report) -> str:
+    """The sizes that everything is counted at, and how to say others."""
+    sizes, asked = report.model.sizes, report.options.get("sizes", {})
+    told = ", ".join(f"{k}={v}" for k, v in sizes.items())
+    if not told or all(k in asked for k in sizes):
+        return f" at {told}" if told else ""
+    return f" at {told}, which are usual sizes (--dim NAME=SIZE says yours)"
+
+
+def _values(values: Sequence[Value], most: int = 4) -> str:
+    shown = ", ".join(f"{v.name} {v.shape}" for v in values[:most]) or "nothing"
+    return f"{shown} and {len(values) - most} more" if len(values) > most else shown
+
+
+COLUMNS = ("verdict", "saves if taken", "bytes", "launches", "times", "decision", "where", "why")
 CLOCK_COLUMNS = (
     "verdict", "clock", "of a call", "predicted", "measured", "from", "to", "times", "decision",
     "where",
@@ -124,7 +204,7 @@ def _cells(line: Line) -> tuple[str, ...]:
     return (
         line.verdict,
         time_text(line.predicted_ns) if line.predicted_ns else "",
-        f"{line.bytes_saved:,}" if line.bytes_saved else "",
+        size_text(line.bytes_saved) if line.bytes_saved else "",
         f"{line.launches_saved:,}" if line.launches_saved else "",
         f"×{line.count}" if line.count > 1 else "",
         d.what,
@@ -140,14 +220,12 @@ def _rule_cells(report: Report) -> list[tuple[str, ...]]:
     return [(f"{n}", rule, first[rule].identity) for rule, n in count.most_common()]
 
 
-def _kernel_cells(report: Report) -> list[tuple[str, ...]]:
-    return [
-        (
-            f"{k.id}", k.phase, time_text(k.predicted_ns), f"{k.bytes:,}", f"{k.flops:,}", k.way,
-            clipped(k.name.partition(" ")[2]), clipped(", ".join(k.where[:2])),
-        )
-        for k in report.kernels
-    ]  # fmt: skip
+def _kernel_cell(k: ReportKernel) -> tuple[str, ...]:
+    return (
+        f"{k.id}", k.phase, time_text(k.predicted_ns), size_text(k.bytes),
+        flops_text(k.flops) if k.flops else "", k.way,
+        clipped(k.name.partition(" ")[2]), clipped(", ".join(k.where[:2])),
+    )  # fmt: skip
 
 
 def _clock_cells(report: Report) -> list[tuple[str, ...]]:
@@ -204,7 +282,7 @@ def _clock_head(report: Report) -> list[str]:
 
 def _advice(a: Advice) -> tuple[str, ...]:
     saves = time_text(a.predicted_ns) if a.predicted_ns else ""
-    return saves, f"{a.bytes_saved:,}" if a.bytes_saved else "", a.text
+    return saves, size_text(a.bytes_saved) if a.bytes_saved else "", a.text
 
 
 def aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
@@ -222,17 +300,30 @@ def aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def clipped(text: str, most: int = WIDEST) -> str:
-    """The text, or its two ends."""
+    """The text, or its two ends: names differ in the last of their parts."""
     if len(text) <= most:
         return text
-    half = (most - 1) // 2
-    return f"{text[:half]}…{text[-half:]}"
+    begin = most // 4
+    return f"{text[:begin]}…{text[begin + 1 - most :]}"
+
+
+def size_text(size: float) -> str:
+    """Bytes in the unit that suits them."""
+    return _scaled(size, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))) or f"{size:,} B"
+
+
+def flops_text(flops: float) -> str:
+    """Arithmetic in the unit that suits it."""
+    return _scaled(flops, (("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3))) or f"{flops:,} FLOP"
+
+
+def _scaled(value: float, units: Iterable[tuple[str, float]]) -> str:
+    for unit, scale in units:
+        if abs(value) >= scale:
+            return f"{value / scale:,.2f} {unit}"
+    return ""
 
 
 def time_text(ns: float) -> str:
     """A time in the unit that suits it."""
-    size = abs(ns)
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if size >= scale:
-            return f"{ns / scale:,.2f} {unit}"
-    return f"{ns:,.0f} ns"
+    return _scaled(ns, (("s", 1e9), ("ms", 1e6), ("µs", 1e3))) or f"{ns:,.0f} ns"

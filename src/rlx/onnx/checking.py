@@ -9,7 +9,7 @@ from typing import Any, Literal
 from rlx.errors import Error
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.handlers import handler_of
-from rlx.onnx.reader import Reader, guarded
+from rlx.onnx.reader import Reader, guarded, name_of
 from rlx.passes.bodies import nodes_within
 from rlx.passes.context import Context
 from rlx.passes.legalise import dispatch
@@ -61,7 +61,7 @@ def _is_known(reader: Reader, node: Any, version: int) -> bool:
 def _missing(node: Any, version: int) -> Row:
     domain = _domain(node)
     where = f"of domain {domain!r}" if domain else f"of opset {version}"
-    return Row(_name(node), node.op_type, "missing", f"rlx does not know this operator {where}")
+    return Row(name_of(node), node.op_type, "missing", f"rlx does not know this operator {where}")
 
 
 def dispatched(reader: Reader, graph: Graph, context: Context) -> Report:
@@ -72,7 +72,7 @@ def dispatched(reader: Reader, graph: Graph, context: Context) -> Report:
             paths[origin] = max(paths.get(origin, found), found, key=lambda f: PATHS.index(f[0]))
     nodes = [node for node, _ in _nodes(reader)]
     return Report(
-        tuple(Row(_name(n), n.op_type, *paths.get(_name(n), ("folded", FOLDED))) for n in nodes)
+        tuple(Row(name_of(n), n.op_type, *paths.get(name_of(n), ("folded", FOLDED))) for n in nodes)
     )
 
 
@@ -94,11 +94,6 @@ def _ways(graph: Graph, context: Context) -> Iterator[tuple[Node, tuple[Path, st
 def failed(error: Error) -> Row:
     """What went wrong, as a row of its own: the error names the node."""
     return Row("", "", "missing", str(error))
-
-
-def _name(node: Any) -> str:
-    """As the origins of what is made of it say."""
-    return node.name or node.op_type
 
 
 def _domain(node: Any) -> str:

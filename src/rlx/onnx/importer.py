@@ -16,7 +16,7 @@ from rlx.ir.mir import Graph, Node, Origin, topological
 from rlx.onnx.attributes import attributes_of
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.handlers import handler_of
-from rlx.onnx.reader import Reader, guarded, text
+from rlx.onnx.reader import Reader, guarded, name_of, text
 from rlx.onnx.values import (
     MAX_SIZES,
     Absent,
@@ -130,6 +130,8 @@ class Importer:
     """Input of a graph inside → the value that it stands for."""
     outputs: tuple[Value, ...] = ()
     """What the model gives, in order."""
+    name: str = ""
+    """What the user calls the model; its file, for what exporters call graphs says little."""
     depth: int = 0
     _num_nodes: int = 0
     _made: dict[str, Node] = field(default_factory=dict[str, Node])
@@ -140,7 +142,7 @@ class Importer:
     def read(self) -> Graph:
         """The model's graph; its weights are in `params`."""
         proto = self.reader.model.graph
-        graph = Graph(_name(proto.name) or "model")
+        graph = Graph(_name(self.name or proto.name) or "model")
         graph.traces_lines = False
         scope = self._main = Scope(graph, self)
         self._initialise(scope, proto)
@@ -230,7 +232,7 @@ class Importer:
         call = Call(
             self,
             scope,
-            proto.name,
+            name_of(proto),
             proto.op_type,
             domain,
             version,
@@ -240,7 +242,7 @@ class Importer:
         )
         self._count_node(call)
         handler = handler_of(domain, proto.op_type, call.version)
-        with scope.graph.scope(Origin("onnx", proto.name or f"{proto.op_type}")):
+        with scope.graph.scope(Origin("onnx", call.name)):
             if handler is None and function is not None:
                 return self._function(call, function)
             if handler is None:

@@ -185,7 +185,7 @@ class Model(Bundle):
     def _read(self, given: Mapping[str, Given]) -> Read:
         static = {n: given[n] for n in self.static}
         shapes = {n: form_of(g) for n, g in given.items()} if self.needs_shapes else {}
-        return _imported(Importer(self.reader, static, shapes))
+        return _imported(Importer(self.reader, static, shapes, name=self.name))
 
 
 def load(path: str | os.PathLike[str], *, cache: CacheLike = None) -> Model:
@@ -236,7 +236,7 @@ def _settle(model: Model) -> None:
     """Read the model as it is, or find out what it must be read for."""
     for _ in range(MAX_NARROWED):
         try:
-            read = _imported(Importer(model.reader))
+            read = _imported(Importer(model.reader, name=model.name))
             model.read = read if read.is_flat else None
             model.needs_shapes = not read.is_flat
             model.why_static = "" if read.is_flat else "a result is a sequence or an optional"

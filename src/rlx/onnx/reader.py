@@ -339,6 +339,11 @@ def onnx_package() -> Any:
     return onnx
 
 
+def name_of(node: Any) -> str:
+    """What a user finds a node by: its name, or that of its first result, which no other has."""
+    return node.name or next((o for o in node.output if o), "") or node.op_type
+
+
 def text(name: str | bytes) -> str:
     """A name, which the parser gives as bytes where it is no text."""
     if isinstance(name, bytes):

@@ -23,7 +23,7 @@ HINTS = {
     NOT_WEIGHTS: "make them params, or join them before the call",
     OTHER_INPUT: "feed both products from one value",
     HALVES: "split the axis in two equal halves",
-    RESIDUAL_SHAPE: "expand the smaller side before the sum",
+    RESIDUAL_SHAPE: "nothing: it takes a sum of equal sides, and a region takes any",
     TOO_MANY_STEPS: "raise FusionOptions.limits if the target can take it",
     TOO_MANY_INPUTS: "raise FusionOptions.limits if the target can take it",
     SEVERAL_RESULTS: "drop the output or the other reader of the value inside",
