@@ -9,7 +9,7 @@ from __future__ import annotations
 from rlx.backends.cpu.halves import stored
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.lanes import advanced
-from rlx.backends.cpu.tile import Tile
+from rlx.backends.cpu.tile import Chains, Tile
 from rlx.dtype import DType
 
 DOTS = {
@@ -21,8 +21,11 @@ the left operand's dtype."""
 UNROLL = 2
 
 
-class Dots(Tile):
+class Dots(Chains):
     """The same sums, a word of steps at a time."""
+
+    is_whole = False
+    """Are all runs of steps whole words, on the left, too?"""
 
     def run(self, count: Bound, unroll: int) -> None:
         del unroll
@@ -32,6 +35,8 @@ class Dots(Tile):
         for low, high, words in ((0, even, UNROLL), (even, whole, 1)):
             with code.count(low, high, words * word) as k:
                 self._words(k, words)
+        if self.is_whole:
+            return
         with code.when(code.let(f"icmp slt i64 {whole}, {count}")):
             last = [self._part(row, whole, count) for row in self.rows]
             self.keep(self._added(self.kept(), whole, last))
@@ -80,3 +85,7 @@ class Dots(Tile):
             made.append([Vec(code, code.intrinsic(name, s.type, *a), self.sums)
                          for s, a in zip(run, args)])  # fmt: skip
         return made
+
+
+class DotTile(Dots, Tile):
+    """The tile of a product."""

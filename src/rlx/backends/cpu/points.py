@@ -13,14 +13,15 @@ extents of its kernel alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from rlx.backends.cpu.gemm import Results
-from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.ir import ELEMENT, Bound
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.tile import UNROLL, Chains, Kinds, multiply_add
+from rlx.backends.cpu.lanes import advanced, store
+from rlx.backends.cpu.point_table import Border, Form, table_function
+from rlx.backends.cpu.point_tiles import line_rows, point_rows
+from rlx.backends.cpu.tile import Kinds
 from rlx.backends.cpu.tiling import (
     INNER_BLOCK,
     NoGemm,
@@ -30,11 +31,11 @@ from rlx.backends.cpu.tiling import (
     sums_dtype,
     tiling_of,
 )
-from rlx.backends.cpu.work import Source, below
+from rlx.backends.cpu.work import Source
 from rlx.dim import DimLike, is_static, product
 from rlx.dtype import DType
 from rlx.kernel.contract import Contract, extent_of
-from rlx.kernel.expr import Axis, Inside, Load
+from rlx.kernel.expr import Axis, Load
 from rlx.kernel.form_points import conditions_of, is_by_itself, points_of
 
 TABLE_BYTES = 1 << 17
@@ -176,85 +177,33 @@ class _Points(Results):
     # -- the table ------------------------------------------------------------------------------
 
     def _table(self, first: str, count: Bound) -> None:
-        self._places(first, count)
-        number = self.code.slot("i64")
-        self.code.do(f"store i64 0, ptr {number}")
-        extents = {a: a.extent for a in self.contract.inner[:-1]}
-        self._taps(list(extents), {}, count, number)
+        """Write the table of a block. An image without borders has no zeros."""
+        code, steps = self.code, self.strides[self.image]
+        taps = self.contract.inner[:-1]
+        axes = [(extent, a) for a, extent in self.points.items()]
+        axes += [(self.size(a.extent), a) for a in taps]
+        numbers: list[Bound] = [n for extent, a in axes for n in (extent, steps.get(a, 0))]
+        for condition in self.conditions:
+            ends = condition.at.offset, condition.low, condition.high
+            moves = [condition.at.coefficient(a) for _, a in axes]
+            numbers += [self._number(d) for d in (*ends, *(m for m in moves if m != 0))]
+        lines = (0, self.base_at, self.position_at, self.border_at, self.zeros_at)
+        places = [f"ptr {self._scratch(at)}" for at in lines]
+        given = f"ptr {self.pointers[self.image]}, i64 {first}, i64 {count}"
+        args = [*places, f"i64 {self.room}", given, *(f"i64 {n}" for n in numbers)]
+        code.do(f"call void @{table_function(code, self._form())}({', '.join(args)})")
 
-    def _places(self, first: str, count: Bound) -> None:
-        """Of each place of a block: where its window would begin, and its positions."""
-        code, slots = self.code, {a: self.code.slot("i64") for a in self.points}
-        for axis, at in self.split(first, self.points).items():
-            code.do(f"store i64 {at}, ptr {slots[axis]}")
-        with code.count(0, count, 1) as row:
-            here: dict[Axis, Bound] = {a: code.let(f"load i64, ptr {s}") for a, s in slots.items()}
-            with self.placed(here, [self.image]):
-                address = code.let(f"ptrtoint ptr {self.pointers[self.image]} to i64")
-            self._note(self.base_at, row, address)
-            for i, place in enumerate(here.values()):
-                self._note(self.position_at + 8 * self.room * i, row, place)
-            for i, condition in enumerate(self.conditions):
-                place = self._along(condition, here, condition.at.offset)
-                self._note(self.border_at + 8 * self.room * i, row, place)
-            self._advance(slots, here)
-
-    def _note(self, line: int, row: str, value: Bound) -> None:
-        self.code.do(f"store i64 {value}, ptr {self._scratch(line, row)}")
-
-    def _along(self, condition: Inside, at: dict[Axis, Bound], start: DimLike) -> Bound:
-        """The part of a condition's position that some axes make up."""
-        code = self.code
-        total: Bound = int(start) if is_static(start) else self.size(start)
-        for axis, place in at.items():
-            step = condition.at.coefficient(axis)
-            if step != 0:
-                factor: Bound = int(step) if is_static(step) else self.size(step)
-                total = code.i64("add", total, code.i64("mul", place, factor))
-        return total
-
-    def _advance(self, slots: dict[Axis, str], at: dict[Axis, Bound]) -> None:
-        """The next place: the last axis counts, and carries."""
-        code, carry = self.code, "true"
-        for axis in reversed(list(slots)):
-            more = code.i64("add", at[axis], 1)
-            is_over = code.let(f"icmp eq i64 {more}, {self.points[axis]}")
-            turned = code.let(f"select i1 {is_over}, i64 0, i64 {more}")
-            code.do(f"store i64 {code.let(f'select i1 {carry}, i64 {turned}, i64 {at[axis]}')}, "
-                    f"ptr {slots[axis]}")  # fmt: skip
-            carry = code.let(f"and i1 {carry}, {is_over}")
-
-    def _taps(self, axes: list[Axis], at: dict[Axis, Bound], count: Bound, number: str) -> None:
-        """Of each tap, its address in the window of every place."""
-        code = self.code
-        if axes:
-            with code.count(0, self.size(axes[0].extent), 1) as tap:
-                self._taps(axes[1:], {**at, axes[0]: tap}, count, number)
-            return
-        offset: Bound = 0
-        for axis, tap in at.items():
-            step = self.strides[self.image].get(axis, 0)
-            offset = code.i64("add", offset, code.i64("mul", tap, step))
+    def _form(self) -> Form:
+        taps = self.contract.inner[:-1]
+        borders = [
+            Border(*(tuple(c.at.coefficient(a) != 0 for a in axes) for axes in (self.points, taps)))
+            for c in self.conditions
+        ]
         width = self.image.dtype.itemsize
-        moved = code.splat(code.i64("mul", offset, width), DType.U64)
-        parts = [code.splat(self._along(c, at, 0), DType.U64) for c in self.conditions]
-        line = code.i64("mul", code.let(f"load i64, ptr {number}"), self.room)
-        with code.count(0, count, code.lanes) as row:
-            address = load(code, DType.U64, self._scratch(self.base_at, row)) + moved
-            for i, (condition, part) in enumerate(zip(self.conditions, parts)):
-                address = self._bordered(address, condition, part, i, row)
-            store(code, address, DType.U64, self._scratch(0, code.i64("add", line, row)))
-        done = code.i64("add", code.let(f"load i64, ptr {number}"), 1)
-        code.do(f"store i64 {done}, ptr {number}")
+        return Form(len(self.points), len(taps), tuple(borders), width)
 
-    def _bordered(self, address: Vec, condition: Inside, part: Vec, number: int, row: str) -> Vec:
-        """The address, or that of the zeros; a position before the image is a large number."""
-        code = self.code
-        place = load(code, DType.U64, self._scratch(self.border_at + 8 * self.room * number, row))
-        low, high = (code.splat(self.size(d), DType.U64) for d in (condition.low, condition.high))
-        zeros = code.let(f"ptrtoint ptr {self._scratch(self.zeros_at)} to i64")
-        is_inside = (place + part - low) < (high - low)
-        return address.where(is_inside, code.splat(zeros, DType.U64))
+    def _number(self, dim: DimLike) -> Bound:
+        return int(dim) if is_static(dim) else self.size(dim)
 
     def row_at(self, m: str, first: Bound) -> dict[Axis, Bound]:
         if len(self.points) == 1:
@@ -298,24 +247,12 @@ class _Points(Results):
         right = advanced(code, self.panels, lines, self.contract.right.dtype)
         across = self.strides[self.image].get(self.contract.inner[-1], 0)
         given = f"i64 {self.room}, i64 {taps}, i64 {start}, i64 {across}, ptr {right}, i64 {count}"
-        table = code.i64("mul", tap, self.room)
+        places = self._scratch(0, code.i64("mul", tap, self.room))
+        name = point_rows(replace(Kinds.of(self.contract), is_apart=across != 1), self.tiling, code)
         rows = code.i64("sub", end, first)
-        for size, row in self._tiles(rows):
-            name = _tile(self.contract, self.tiling, code, size, across == 1)
-            places = self._scratch(0, code.i64("add", table, row))
-            sums = self.sums_at(row)
-            code.do(f"call void @{name}(ptr {places}, {given}, ptr {sums}, i1 {is_first})")
-
-    def _tiles(self, rows: Bound) -> Iterator[tuple[int, str]]:
-        """Loops over all rows of a block, by the largest tile that fits."""
-        code = self.code
-        at: Bound = 0
-        for size in self.tiling.rows:
-            tiles = code.let(f"udiv i64 {code.i64('sub', rows, at)}, {size}")
-            until = code.i64("add", at, code.i64("mul", tiles, size))
-            with code.count(at, until, size) as row:
-                yield size, row
-            at = until
+        code.do(
+            f"call void @{name}(ptr {places}, {given}, ptr {self.sums}, i1 {is_first}, i64 {rows})"
+        )
 
 
 class _ByItself(_Points):
@@ -333,100 +270,6 @@ class _ByItself(_Points):
         start = code.i64("mul", panel, columns)
         left = code.i64("sub", self.n, start)
         given = f"i64 {self.room}, i64 {self.num_taps}, i64 {start}, i64 {left}, ptr {right}"
-        for size, row in self._tiles(code.i64("sub", end, first)):
-            args = f"ptr {self._scratch(0, row)}, {given}, ptr {self.sums_at(row)}"
-            kinds = (True,) if code.isa.has_masks else (False, True)
-            for is_edge in kinds:
-                order = "slt" if is_edge else "sge"
-                name = _lines(self.contract, self.tiling, code, size, is_edge)
-                if len(kinds) == 1:
-                    code.do(f"call void @{name}({args})")
-                    continue
-                with code.when(code.let(f"icmp {order} i64 {left}, {columns}")):
-                    code.do(f"call void @{name}({args})")
-
-
-def _tile(contract: Contract, tiling: Tiling, code: Code, rows: int, is_near: bool) -> str:
-    """The name of a tile's function, which is shared."""
-    kinds = contract.left.dtype, contract.right.dtype, sums_dtype(contract)
-    words = ["points", *(k.value for k in kinds), str(tiling.columns)]
-    name = ".".join([*words, *([] if is_near else ["apart"]), f"tile{rows}"])
-    if name not in code.shared:
-        inner = Code(tiling.lanes, code.isa, code.shared)
-        tile = _PointTile(Kinds.of(contract), tiling, inner, rows)
-        if is_near:
-            tile.step = 1
-        code.shared[name] = tile.text(name)
-    return name
-
-
-def _lines(contract: Contract, tiling: Tiling, code: Code, rows: int, is_edge: bool) -> str:
-    """The name of the function of a tile of channels by themselves, which is shared."""
-    kinds = contract.left.dtype, contract.right.dtype, sums_dtype(contract)
-    words = ["lines", *(k.value for k in kinds), str(tiling.columns)]
-    name = ".".join([*words, f"tile{rows}{'.edge' if is_edge else ''}"])
-    if name not in code.shared:
-        inner = Code(tiling.lanes, code.isa, code.shared)
-        tile = _LineTile(Kinds.of(contract), tiling, inner, rows)
-        code.shared[name] = tile.text(name, is_edge)
-    return name
-
-
-class _LineTile(Chains):
-    """sums[rows, columns] = Σ place[tap, row][column] · b[tap, column] over taps."""
-
-    ARGS = (
-        "ptr noalias %table, i64 %room, i64 %taps, i64 %start, i64 %left, ptr noalias %b, "
-        "ptr noalias %sums"
-    )
-
-    def text(self, name: str, is_edge: bool) -> str:
-        code, (left, _) = self.code, self.kinds
-        lanes, vectors = self.tiling.lanes, self.tiling.vectors
-        masks = [below(code, code.i64("sub", "%left", j * lanes)) if is_edge else None
-                 for j in range(vectors)]  # fmt: skip
-        self.begin()
-        with code.count(0, "%taps", 1) as tap:
-            line = advanced(code, "%table", code.i64("mul", tap, "%room"), DType.I64)
-            right, sums = self._right(tap), self.kept()
-            for i, run in enumerate(sums):
-                found = code.let(f"load ptr, ptr {advanced(code, line, i, DType.I64)}")
-                place = advanced(code, found, "%start", left)
-                places = [advanced(code, place, j * lanes, left) for j in range(vectors)]
-                seen = [load(code, left, p, 1, m).to(self.sums) for p, m in zip(places, masks)]
-                sums[i] = [multiply_add(x, r, s) for x, r, s in zip(seen, right, run)]
-            self.keep(sums)
-        self.write()
-        code.do("ret void")
-        return code.function(f"define internal void @{name}({self.ARGS}) noinline")
-
-    def write(self) -> None:
-        code, columns = self.code, self.tiling.columns
-        for i, run in enumerate(self.kept()):
-            for j, value in enumerate(run):
-                place = advanced(code, "%sums", i * columns + j * code.lanes, self.sums)
-                store(code, value, self.sums, place)
-
-
-class _PointTile(Chains):
-    """sums[rows, columns] = or += Σ place[tap, row][k] · b[tap, k, column], over taps and k."""
-
-    ARGS = (
-        "ptr noalias %table, i64 %room, i64 %taps, i64 %start, i64 %step, ptr noalias %b, "
-        "i64 %count, ptr noalias %sums, i1 %is_first"
-    )
-
-    def text(self, name: str) -> str:
-        code, (left, right) = self.code, self.kinds
-        self.begin()
-        begun = code.i64("mul", "%start", self.step)
-        size = code.i64("mul", "%count", self.tiling.columns)
-        with code.count(0, "%taps", 1) as tap:
-            line = advanced(code, "%table", code.i64("mul", tap, "%room"), DType.I64)
-            places = [advanced(code, line, i, DType.I64) for i in range(len(self.slots))]
-            found = [code.let(f"load ptr, ptr {p}") for p in places]
-            self.rows = [advanced(code, p, begun, left) for p in found]
-            self.right = advanced(code, "%b", code.i64("mul", tap, size), right)
-            self.run("%count", UNROLL)
-        self.finish()
-        return code.function(f"define internal void @{name}({self.ARGS}) noinline")
+        name = line_rows(Kinds.of(self.contract), self.tiling, code)
+        args = f"ptr {self._scratch(0)}, {given}, ptr {self.sums}"
+        code.do(f"call void @{name}({args}, i64 {code.i64('sub', end, first)})")

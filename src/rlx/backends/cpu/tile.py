@@ -141,9 +141,9 @@ def tiled(code: Code, rows: Bound, sizes: Sequence[int]) -> Generator[tuple[int,
 
 
 def _kind(tiling: Tiling) -> type[Tile]:
-    from rlx.backends.cpu.dots import Dots
+    from rlx.backends.cpu.dots import DotTile
 
-    return Tile if tiling.word == 1 else Dots
+    return Tile if tiling.word == 1 else DotTile
 
 
 class Chains:
