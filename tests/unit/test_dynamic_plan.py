@@ -236,6 +236,15 @@ def test_proofs_see_through_rounding_and_maxima() -> None:
     assert not proves_le(round_up(N, 64), N)
 
 
+def test_proofs_see_through_halving_again_and_again() -> None:
+    half = (M + 1) // 2
+    eighth = ((half + 1) // 2 + 1) // 2
+    assert proves_le(4 * half, 16 * eighth)
+    assert proves_le(9216 * half, 36928 * eighth + round_up(8 * eighth, 64))
+    assert not proves_le(4 * half + 1, 16 * eighth)
+    assert not proves_le(16 * eighth, 4 * half)
+
+
 def test_multiples_are_seen() -> None:
     assert is_multiple(round_up(3 * N, 64) + 128, 64)
     assert is_multiple(dim_max(64 * N * N, 128 * M), 64)

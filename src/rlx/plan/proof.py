@@ -19,6 +19,9 @@ from rlx.dim import (
     provably_le,
 )
 
+MAX_DEPTH = 6
+"""Of quotients of quotients, such as sizes of images that strided convolutions halve."""
+
 
 def round_up(size: DimLike, alignment: int) -> DimLike:
     """The next multiple of `alignment`."""
@@ -76,7 +79,18 @@ def _never_above(dim: DimLike) -> Iterator[DimLike]:
         yield form
         yield _without_floors(form)
         yield _without_floors(_without_pairs(form))
-        yield _without_floors(form, only_added=True)
+        yield from _ground_down(form)
+
+
+def _ground_down(dim: DimLike) -> Iterator[DimLike]:
+    """`dim` without the quotients that are added, then without those that these were of, until what
+    is left meets what is subtracted: halving thrice takes three of these."""
+    for _ in range(MAX_DEPTH):
+        lower = _without_floors(dim, only_added=True)
+        if lower == dim:
+            return
+        yield lower
+        dim = lower
 
 
 def _without_maxima(dim: DimLike) -> Iterator[DimLike]:
