@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlx.cli import options
@@ -71,7 +72,7 @@ def _examined_file(path: str, target: str, wanted: Wanted) -> tuple[Report, Mode
         return missing, None
     model = None
     try:
-        model = model_of(reader, path)
+        model = model_of(reader, Path(path).stem)
         graph = read_of(model, wanted).graph
         report = dispatched(reader, graph, _context(target))
     except Error as error:
