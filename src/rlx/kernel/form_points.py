@@ -10,24 +10,52 @@ never on a channel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from rlx.dim import DimLike, is_static
+from rlx.dtype import DType
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Node
 from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed, moved_map
-from rlx.kernel.expr import Affine, Axis, Choose, Expr, Exprs, Inside, Kernel, Load, Store
+from rlx.kernel.expr import (
+    Affine,
+    Axis,
+    Choose,
+    Expr,
+    Exprs,
+    Inside,
+    Kernel,
+    Load,
+    Store,
+    postorder,
+)
 from rlx.kernel.form import NotALoop
 from rlx.kernel.form_contract import NotAContraction, Refined
 from rlx.kernel.form_conv import Conv, flat, one_axis_each, position, prepared, with_operand
+from rlx.op import lookup
 from rlx.shape import Shape
 
 FEW_CHANNELS = 4
 """Up to here it does not matter where the channels of an image lie."""
 
+Reads = Callable[[Expr, Expr, DType], tuple[Expr, int]]
+"""Of an image, its kernels and the dtype of the sums: the part of the image's value that is to lie
+in memory, what is left being done to what is read; and how many channels are read at once."""
+
+
+def as_it_is(image: Expr, kernels: Expr, sums: DType) -> tuple[Expr, int]:
+    del kernels, sums
+    return image, 1
+
 
 def form_points(
-    node: Node, operands: Sequence[Layout], results: Sequence[Layout]
+    node: Node,
+    operands: Sequence[Layout],
+    results: Sequence[Layout],
+    reads: Reads = as_it_is,
 ) -> tuple[Kernel | None, Contract]:
     """The contraction of a step with one convolution, and the kernel that writes its image down if
     one must: it is then one more operand, behind the others."""
@@ -35,11 +63,11 @@ def form_points(
         conv = Conv.of(prepared(node), operands, results)
     except NotALoop as error:
         raise NotAContraction(str(error)) from error
-    return _formed(conv, node.op)
+    return _formed(conv, node.op, reads)
 
 
 def conditions_of(left: Expr) -> tuple[Expr, tuple[Inside, ...]]:
-    """What a bordered operand reads, and where that is inside of the image; it is 0 elsewhere."""
+    """What a bordered operand reads, and where that is inside of the image."""
     found: list[Inside] = []
     while isinstance(left, Choose) and isinstance(left.args[0], Inside):
         found.append(left.args[0])
@@ -47,7 +75,13 @@ def conditions_of(left: Expr) -> tuple[Expr, tuple[Inside, ...]]:
     return left, tuple(found)
 
 
-def _formed(conv: Conv, name: str) -> tuple[Kernel | None, Contract]:
+def outside_of(left: Expr) -> tuple[Expr, ...]:
+    """What a bordered operand is elsewhere: the same on all sides."""
+    is_bordered = isinstance(left, Choose) and isinstance(left.args[0], Inside)
+    return (left.args[2],) if is_bordered else ()
+
+
+def _formed(conv: Conv, name: str, reads: Reads) -> tuple[Kernel | None, Contract]:
     axes, exprs = conv.refined(), Exprs()
     channel, taps = _inner(conv.anchor.inputs[1].shape.dims[1:])
     batch, made, *places = (position(r) for r in axes)
@@ -57,9 +91,10 @@ def _formed(conv: Conv, name: str) -> tuple[Kernel | None, Contract]:
         p * s + t * d + -b
         for p, s, t, d, b in zip(places, windows.stride, taps, windows.dilation, windows.before)
     ]
-    writing, value = _image(conv, exprs)
-    at = (batch, conv.group(axes[1]) * size + channel, *seen)
-    left = Mover(exprs, dict(zip(one_axis_each(conv.image, conv.anchor), at)))(value)
+    image = _image(conv, exprs, reads)
+    group = conv.group(axes[1])
+    channels = (group * size + channel,) if len(image.axes) == len(axes) else (group, channel)
+    left = Mover(exprs, dict(zip(image.axes, (batch, *channels, *seen))))(image.value)
     left = conv.bordered(exprs, left, seen)
     of_kernels = one_axis_each(conv.kernels, conv.anchor)
     where = dict(zip(of_kernels, (made, channel, *taps)))
@@ -67,9 +102,9 @@ def _formed(conv: Conv, name: str) -> tuple[Kernel | None, Contract]:
     inner = tuple(a for t in (*taps, channel) for a in t.axes)
     inner = (*inner, Axis("one", 1)) if _is_by_itself(conv) else _with_last(inner, left)
     contract = _contract(conv, name, axes, inner, left, right)
-    if writing is not None:
-        contract = with_operand(contract, writing.results[0])
-    return writing, collapsed(contract)
+    if image.held is not None:
+        contract = with_operand(contract, image.held)
+    return image.writing, collapsed(contract)
 
 
 def _contract(
@@ -120,28 +155,106 @@ def _with_last(inner: tuple[Axis, ...], left: Expr) -> tuple[Axis, ...]:
 
 
 def _is_beside(image: Expr, axis: Axis) -> bool:
-    return isinstance(image, Load) and image.at.coefficient(axis) == 1
+    """Is everything that is read along an axis read side by side?"""
+    read = [n for n in postorder([image]) if isinstance(n, Load) and axis in n.free]
+    return bool(read) and all(n.at.coefficient(axis) == 1 for n in read)
 
 
-def _image(conv: Conv, exprs: Exprs) -> tuple[Kernel | None, Expr]:
-    """What the windows look at, over the axes of the image: as it is, if its channels lie side by
-    side, else written down so."""
-    value, shape = conv.image.stores[0].value, conv.anchor.inputs[0].shape
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """What the windows look at: a value over axes of the image, and the kernel that writes it
+    down, as what, if one must."""
+
+    value: Expr
+    axes: tuple[Axis, ...]
+    """Batch, channels or those of groups, places."""
+    writing: Kernel | None = None
+    held: Shape | None = None
+
+
+def _image(conv: Conv, exprs: Exprs, reads: Reads) -> _Image:
+    """The image as it is, if its channels lie side by side and are read in whole runs, else written
+    down so."""
+    given = conv.image.stores[0].value
     axes = one_axis_each(conv.image, conv.anchor)
-    if isinstance(value, Load) and not value.args:
-        has_border = any(r != 0 for r in conv.windows.reach(shape.dims[2:]))
-        channels = conv.anchor.inputs[1].shape.dims[1]
-        is_one = channels == 1 and not _is_by_itself(conv)
-        is_near = value.at.coefficient(axes[1]) == 1 or is_one
-        is_few = is_static(channels) and channels <= FEW_CHANNELS and not _is_by_itself(conv)
-        if is_near or (is_few and not has_border):
-            return None, value
-    order = (axes[0], *axes[2:], axes[1])
+    kept, run = reads(given, conv.kernels.stores[0].value, conv.anchor.shape.dtype.compute)
+    channels = conv.anchor.inputs[1].shape.dims[1]
+    assert is_static(channels)
+    run = 1 if _is_by_itself(conv) or channels == 1 else run
+    if channels % run == 0 and _is_near(conv, kept, axes[1], run):
+        return _Image(given, axes)
+    batch, joined, *places = axes
+    if channels % run == 0:
+        return _written(conv, exprs, kept, (batch, *places, joined), axes)
+    group, channel = Axis("group", conv.groups), Axis("channel", -(-channels // run) * run)
+    place = Affine.of(group) * channels
+    order, over = (batch, *places, group, channel), (batch, group, channel, *places)
+    if isinstance(kept, Load) and kept.at.coefficient(joined) == 1:
+        at = Affine.of(channel)
+        value = _there(exprs, at, channels, Mover(exprs, {joined: place + at})(kept))
+        return _written(conv, exprs, kept, order, over, value)
+    word = Axis("word", channel.extent // run)
+    parts = [Mover(exprs, {joined: place + Affine.of(word) * run + i})(kept) for i in range(run)]
+    parts = [_there(exprs, Affine.of(word) * run + i, channels, p) for i, p in enumerate(parts)]
+    return _written(conv, exprs, kept, order, over, _joined(exprs, parts), word)
+
+
+def _there(exprs: Exprs, at: Affine, channels: int, value: Expr) -> Expr:
+    """A value of a channel; 0 past the last one."""
+    zero = exprs.const(np.zeros((), value.dtype.numpy), value.dtype)
+    return exprs.choose(exprs.inside(at, 0, channels), value, zero)
+
+
+def _joined(exprs: Exprs, parts: Sequence[Expr]) -> Expr:
+    """Narrow numbers side by side as one of 32 bits: lanes need not go along them."""
+    size = parts[0].dtype.itemsize
+    raw = {1: DType.U8, 2: DType.U16}[size]
+    total: Expr | None = None
+    for i, part in enumerate(parts):
+        if raw is not part.dtype:
+            part = exprs.apply(lookup("bitcast"), [part], {"to": raw}, raw)
+        wide = exprs.apply(lookup("cast"), [part], {"to": DType.U32}, DType.U32)
+        by = exprs.const(np.array(8 * size * i, np.uint32), DType.U32)
+        moved = exprs.apply(lookup("shift_left"), [wide, by], {}, DType.U32)
+        total = moved if total is None else exprs.apply(
+            lookup("bit_or"), [total, moved], {}, DType.U32)  # fmt: skip
+    assert total is not None
+    return total
+
+
+def _written(
+    conv: Conv, exprs: Exprs, kept: Expr, order: Sequence[Axis], over: tuple[Axis, ...],
+    value: Expr | None = None, word: Axis | None = None,
+) -> _Image:  # fmt: skip
+    """The image over axes in an order, by a kernel that writes `value` at each point of them: words
+    of the last one, where an axis of these is given."""
     layout = Layout.contiguous([a.extent for a in order])
-    place = flat(map(Affine.of, order), layout.strides)
-    made = Shape(layout.dims, shape.dtype)
-    kernel = Kernel("image", order, (Store(0, place, value),), conv.image.operands, (made,))
-    return kernel, exprs.load(len(conv.image.operands), place, shape.dtype)
+    place, number = flat(map(Affine.of, order), layout.strides), len(conv.image.operands)
+    held = exprs.load(number, place, kept.dtype)
+    image = Mover(exprs, {}, {kept: held})(conv.image.stores[0].value)
+    loops = tuple(order) if word is None else (*order[:-1], word)
+    by_loop = Layout.contiguous([a.extent for a in loops])
+    value = kept if value is None else value
+    store = Store(0, flat(map(Affine.of, loops), by_loop.strides), value)
+    made = Shape(by_loop.dims, value.dtype)
+    kernel = Kernel("image", loops, (store,), conv.image.operands, (made,))
+    return _Image(image, over, kernel, Shape(layout.dims, kept.dtype))
+
+
+def _is_near(conv: Conv, image: Expr, along: Axis, run: int) -> bool:
+    """Can windows look at it where it is, its channels side by side or few?"""
+    if not isinstance(image, Load) or image.args:
+        return False
+    if run > 1:
+        return image.at.coefficient(along) == 1
+    dims = conv.anchor.inputs[0].shape.dims
+    has_border = any(r != 0 for r in conv.windows.reach(dims[2:]))
+    channels = conv.anchor.inputs[1].shape.dims[1]
+    is_alone = _is_by_itself(conv)
+    is_one = channels == 1 and not is_alone
+    is_few = is_static(channels) and channels <= FEW_CHANNELS and not is_alone
+    is_beside = image.at.coefficient(along) == 1 or is_one
+    return is_beside or (is_few and not has_border)
 
 
 def is_by_channel(contract: Contract) -> bool:

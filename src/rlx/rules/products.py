@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from rlx import ops
 from rlx.draw import Draw
 from rlx.ir.mir import Graph, Node, topological
@@ -50,3 +52,23 @@ def transpose_of_product(x: Node, y: Node, p: tuple[int, ...], node: Node, uses:
     if p != swapped or x.rank != len(p) or y.rank != len(p) or uses(node.inputs[0]) > 1:
         return None
     return ops.matmul(y, x)
+
+
+def _spell_zero_points(draw: Draw) -> Node:
+    op, graph = draw.choice((ops.conv_integer, ops.matmul_integer)), Graph("spelled")
+    case = draw.case(op)
+    x, w = (graph.input(name, Shape(s.dims, s.dtype)) for name, s in zip("xw", case.specs))
+    zeros = [graph.constant(np.zeros((), x.dtype.numpy))] if draw.coin() else []
+    zeros = zeros or [graph.input("zero", Shape((), x.dtype))]
+    count = 1 if op is ops.matmul_integer else w.shape.dims[0]
+    zeros.append(graph.constant(np.zeros((count,) * draw.coin(), w.dtype.numpy)))
+    return graph.node(op, (x, w, *zeros), case.attrs)
+
+
+@rule(lambda: ops.conv_integer, lambda: ops.matmul_integer, sample=_spell_zero_points)
+def drop_zero_points(node: Node) -> Any:
+    """x - 0 = x: bytes whose zero points are 0 have none."""
+    *kept, last = node.inputs
+    if len(kept) < 2 or last.op != "constant" or bool(np.any(last.attrs["value"].array)):
+        return None
+    return node.graph.node(node.decl, kept, node.attrs)

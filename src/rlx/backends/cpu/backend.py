@@ -40,7 +40,7 @@ fusion, their parts take part in it."""
 
 NARROW = frozenset({
     "wide_matmul", "dequant_matmul", "gguf_matmul", "block_quantize",
-    "matmul_integer", "qlinear_matmul", "quantized_matmul",
+    "matmul_integer", "qlinear_matmul", "quantized_matmul", "conv_integer",
 })  # fmt: skip
 """Products whose operands stay narrow in memory: written out before fusion, weights would be
 widened when parameters are set."""

@@ -15,9 +15,10 @@ from rlx.dtype import DType
 DOTS = {
     DType.BF16: ("x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>"),
     DType.U8: ("x86.avx512.vpdpbusd.512", "<64 x i8>"),
+    DType.I8: ("x86.avx512.vpdpbusd.512", "<64 x i8>"),
 }
 """The instruction that adds the products of a word to each sum, and what it takes for words, by
-the left operand's dtype."""
+the left operand's dtype. It multiplies u8 by i8: 128 is added to each i8 on the left."""
 UNROLL = 2
 
 
@@ -52,7 +53,13 @@ class Dots(Chains):
         """The steps of a row from one on, as an i32."""
         kind = self.kinds[0]
         place = advanced(self.code, row, at, kind)
-        return self.code.let(f"load i32, ptr {place}, align {kind.itemsize}")
+        word = self.code.let(f"load i32, ptr {place}, align {kind.itemsize}")
+        return self._unsigned(word)
+
+    def _unsigned(self, word: str) -> str:
+        """Bytes as u8: of an i8 the first bit is turned, which adds 128."""
+        is_signed = self.kinds[0] is DType.I8
+        return self.code.let(f"xor i32 {word}, {0x80808080 - (1 << 32)}") if is_signed else word
 
     def _part(self, row: str, at: Bound, count: Bound) -> str:
         """The last steps of a row, with zeros behind them."""
@@ -66,7 +73,7 @@ class Dots(Chains):
             moved = code.let(f"shl i32 {wide}, {code.let(f'trunc i64 {by} to i32')}")
             held = code.let(f"load i32, ptr {slot}")
             code.do(f"store i32 {code.let(f'or i32 {held}, {moved}')}, ptr {slot}")
-        return code.let(f"load i32, ptr {slot}")
+        return self._unsigned(code.let(f"load i32, ptr {slot}"))
 
     def _added(self, sums: list[list[Vec]], at: Bound, words: list[str]) -> list[list[Vec]]:
         """The products of one word of each row with those of all columns."""

@@ -226,10 +226,23 @@ class Vec:
 
     def _saturated(self, dtype: DType) -> Vec:
         to = self.code.vector(ELEMENT[dtype])
+        if dtype.itemsize < 4:
+            return self._saturated_narrow(dtype)
         kind = "fptosi" if dtype.is_signed else "fptoui"
         ends = [self.code.suffix(ELEMENT[d]) for d in (dtype, self.dtype)]
         name = f"{kind}.sat.{'.'.join(ends)}"
         return Vec(self.code, self.code.intrinsic(name, to, f"{self.type} {self.text}"), dtype)
+
+    def _saturated_narrow(self, dtype: DType) -> Vec:
+        """Between the ends, which every float has, then through i32: LLVM would take one lane after
+        the other. NaN is not above the least, and so becomes it, which is 0 if there is no sign."""
+        bits = 8 * dtype.itemsize - dtype.is_signed
+        low, high = (-(2.0**bits) if dtype.is_signed else 0.0), 2.0**bits - 1
+        x = self.where(self.equals(self), 0.0) if dtype.is_signed else self
+        x = x.where(x > low, low)
+        x = x.where(x < high, high)
+        wide = self.code.vector(ELEMENT[DType.I32])
+        return x.made(f"fptosi {x.type} {x.text} to {wide}", DType.I32).to(dtype)
 
 
 def _conversion(given: DType, to: DType) -> str:

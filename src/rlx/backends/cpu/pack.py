@@ -121,9 +121,10 @@ def emit_words(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Sourc
     reads, and the panels."""
     work = _Words(contract, tiling, isa)
     work.write()
-    chunks = parts_of(contract.inner[0].extent, CHUNK)
+    chunks = parts_of(contract.inner[-1].extent, CHUNK)
     panels = parts_of(contract.columns.extent, tiling.columns)
-    return work.source(name, extent_of(packed_batch(contract)) * panels * chunks)
+    axes = (*packed_batch(contract), *contract.inner[:-1])
+    return work.source(name, extent_of(axes) * panels * chunks)
 
 
 def operands_read(x: Expr) -> tuple[int, ...]:
@@ -132,7 +133,8 @@ def operands_read(x: Expr) -> tuple[int, ...]:
 
 
 class _Words(Work):
-    """[batch · panel][inner / steps][columns][steps], what is past the last step or column 0."""
+    """[batch · panel][outer inner axes][last one / steps][columns][steps], what is past the last
+    step or column 0."""
 
     def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
         super().__init__(contract, tiling, isa)
@@ -144,26 +146,32 @@ class _Words(Work):
                 self.open(node, read.index(node.operand))
         self.panels = self.buffer(len(read))
         self.batch = self.extents(packed_batch(contract))
-        self.n, self.steps = self.size(contract.columns.extent), self.size(contract.inner[0].extent)
+        *outer, last = contract.inner
+        self.n, self.steps = self.size(contract.columns.extent), self.size(last.extent)
+        self.turns = self.extents(outer)
         self.num_panels = self.parts(self.n, tiling.columns)
         self.num_chunks = self.parts(self.steps, CHUNK)
         self.depth = self.code.i64("mul", self.parts(self.steps, tiling.word), tiling.word)
 
     def write(self) -> None:
-        counts = [*self.batch.values(), self.num_panels, self.num_chunks]
+        counts = [*self.batch.values(), self.num_panels, *self.turns.values(), self.num_chunks]
         with self.code.count("%start", self.code.least("%stop", self.product(counts)), 1) as unit:
             self._unit(unit)
 
     def _unit(self, unit: str) -> None:
         code, width = self.code, self.tiling.columns
         line, chunk = self.divided(unit, self.num_chunks)
-        batch, panel = self.divided(line, self.num_panels)
+        rest, turn = self.divided(line, self.product(self.turns.values()))
+        batch, panel = self.divided(rest, self.num_panels)
         first, column = code.i64("mul", chunk, CHUNK), code.i64("mul", panel, width)
         lines = code.i64("add", code.i64("mul", line, self.depth), first)
         self.to = advanced(code, self.panels, code.i64("mul", lines, width), self.raw)
         count = code.least(CHUNK, code.i64("sub", self.steps, first))
-        positions = {self.contract.inner[0]: first, self.contract.columns: column}
-        with self.placed({**self.split(batch, self.batch), **positions}):
+        positions = {
+            **self.split(batch, self.batch), **self.split(turn, self.turns),
+            self.contract.inner[-1]: first, self.contract.columns: column,
+        }  # fmt: skip
+        with self.placed(positions):
             self._vectors(count, code.i64("sub", self.n, column))
 
     def _vectors(self, steps: Bound, columns: Bound) -> None:
@@ -187,7 +195,7 @@ class _Words(Work):
 
     def _step(self, step: Bound, mask: Vec) -> Vec:
         """The numbers at an inner step, as the low bits of words."""
-        with self._on({self.contract.inner[0]: step}):
+        with self._on({self.contract.inner[-1]: step}):
             self.evaluate(self.right, mask)
             value = to_memory(self.values[self.contract.right], self.contract.right.dtype)
         return value.bits(UNSIGNED[self.raw.itemsize]).to(DType.U32)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlx.backends.cpu.gemm import Results
-from rlx.backends.cpu.ir import ELEMENT, Bound
+from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, store
 from rlx.backends.cpu.point_table import Border, Form, table_function
@@ -35,8 +35,8 @@ from rlx.backends.cpu.work import Source
 from rlx.dim import DimLike, is_static, product
 from rlx.dtype import DType
 from rlx.kernel.contract import Contract, extent_of
-from rlx.kernel.expr import Axis, Load
-from rlx.kernel.form_points import conditions_of, is_by_itself, points_of
+from rlx.kernel.expr import Axis, Load, postorder
+from rlx.kernel.form_points import conditions_of, is_by_itself, outside_of, points_of
 
 TABLE_BYTES = 1 << 17
 """Of the table of a block, roughly: it is to stay near."""
@@ -44,7 +44,7 @@ NEAR_BYTES = 1 << 18
 """A panel of kernels up to this size stays in the second cache."""
 
 
-def points_tiling(contract: Contract, isa: Isa) -> Tiling:
+def points_tiling(contract: Contract, isa: Isa, word: int = 1) -> Tiling:
     """Tiles as those of a product with as many rows as there are places."""
     points = points_of(contract)
     image, _ = conditions_of(contract.left)
@@ -57,7 +57,7 @@ def points_tiling(contract: Contract, isa: Isa) -> Tiling:
     block = max(made.row_block, rows * max(1, _least_places(contract, made) // rows))
     most = rows * max(1, room // rows)
     rows = _whole(made.rows, places.extent)
-    return replace(made, row_block=min(block, most), rows=rows, word=1)
+    return replace(made, row_block=min(block, most), rows=rows, word=word)
 
 
 def _least_places(contract: Contract, tiling: Tiling) -> int:
@@ -101,7 +101,8 @@ class _Points(Results):
         if not isinstance(image, Load) or image.args:
             raise NoGemm(f"{contract.name}: its image is computed")
         self.image = image
-        self.open_loads([image, *(s.value for s in contract.stores)])
+        self.outside = tuple(postorder(outside_of(contract.left)))
+        self.open_loads([image, *self.outside, *(s.value for s in contract.stores)])
         for s in contract.stores:
             self.open(s, len(contract.operands) + s.result)
         self.panels = self.buffer(len(contract.operands) + len(contract.results))
@@ -126,7 +127,7 @@ class _Points(Results):
         self.num_taps = num_taps(contract)
         steps = contract.inner[-1].extent
         assert is_static(steps)
-        self.steps = steps
+        self.steps = -(-steps // self.tiling.word) * self.tiling.word
         line = 8 * self.room
         self.base_at = self.num_taps * line
         self.position_at = self.base_at + line
@@ -149,7 +150,7 @@ class _Points(Results):
     def write(self) -> None:
         code = self.code
         if self.conditions:
-            zero = code.const(0, DType.I32)
+            zero = self._outside()
             with code.count(0, self.scratch_bytes - self.zeros_at, code.lanes * 4) as at:
                 place = advanced(code, self._scratch(self.zeros_at), at, DType.U8)
                 store(code, zero, DType.I32, place)
@@ -158,6 +159,15 @@ class _Points(Results):
         counts = [*self.groups.values(), self.num_blocks, self.num_panels]
         with code.count("%start", code.least("%stop", self.product(counts)), 1) as unit:
             self._unit(unit)
+
+    def _outside(self) -> Vec:
+        """What is outside of the image, as words: zeros, or bytes that stand for them."""
+        kind = self.image.dtype
+        if kind.itemsize > 1:
+            return self.code.const(0, DType.I32)
+        self.evaluate(self.outside, None)
+        byte = self.values[self.outside[-1]].bits(DType.U8).to(DType.U32)
+        return (byte * 0x01010101).bits(DType.I32)
 
     def _unit(self, unit: str) -> None:
         code, size = self.code, self.tiling.row_block

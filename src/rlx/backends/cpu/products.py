@@ -39,7 +39,7 @@ from rlx.backends.cpu.tiling import (
     tiling_of,
 )
 from rlx.backends.cpu.work import Source
-from rlx.backends.cpu.zeros import of_bytes
+from rlx.backends.cpu.zeros import Sums, of_bytes, of_windows, reads_of
 from rlx.dim import DimLike
 from rlx.ir.layout import Layout
 from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
@@ -70,7 +70,7 @@ def _formed(step: Step) -> tuple[Kernel | None, Contract, bool]:
     axis of the image."""
     given = step.node, step.operands, step.results
     try:
-        writing, contract = form_points(*given)
+        writing, contract = form_points(*given, reads_of(step.isa))
     except NotAContraction:
         return (*form_conv(*given), False)
     if is_by_channel(contract) and not contract.sums.is_complex:
@@ -91,6 +91,8 @@ class _Maker:
         self.panels: list[Panels] = []
         self.reads_windows = False
         """Are the rows places of windows?"""
+        self.written: int | None = None
+        """The operand that an image was written to."""
 
     def recipe(self) -> Recipe:
         if self.contract.sums.is_complex:
@@ -105,6 +107,7 @@ class _Maker:
         """What the windows of a convolution look at, as one more operand."""
         where = self._temp(writing.results[0].size_bytes)
         self._loop(writing, self.given, [where], f"{self.name}_image")
+        self.written = len(self.given)
         self.given.append(where)
 
     def _product(self, contract: Contract, made: Sequence[Buffer]) -> None:
@@ -116,7 +119,7 @@ class _Maker:
         if is_made_of_dots(contract, constants) or has_few_windows(contract):
             self._loop(contract.kernel(), self.given, made, self.name)
             return
-        contract, factor = factored(self._with_left(self._of_bytes(contract)))
+        contract, factor = factored(self._with_left(self._with_sums(*of_bytes(contract))))
         is_constant = reads_only(contract.right, constants)
         has_panels = is_worth_packing(contract, is_constant=is_constant)
         tiling = tiling_of(contract, self.machine.isa, has_panels=has_panels)
@@ -125,7 +128,9 @@ class _Maker:
         self._add(source, contract, (*self.given, *made, *packed), tiling)
 
     def _points(self, contract: Contract, made: Sequence[Buffer]) -> None:
-        tiling = points_tiling(contract, self.machine.isa)
+        narrow = of_windows(contract, self.machine.isa, self.written)
+        contract = self._with_sums(narrow.contract, narrow.sums)
+        tiling = points_tiling(contract, self.machine.isa, narrow.word)
         packed = self._pack(contract, tiling, reads_only(contract.right, self.step.constants))
         source = emit_points(contract, tiling, self.machine.isa, self.name)
         self._add(source, contract, (*self.given, *made, packed), tiling)
@@ -150,9 +155,8 @@ class _Maker:
         self.given.append(where)
         return contract
 
-    def _of_bytes(self, contract: Contract) -> Contract:
-        """A product of bytes less their zero points as one of bytes, which reads their sums."""
-        contract, sums = of_bytes(contract)
+    def _with_sums(self, contract: Contract, sums: Sequence[Sums]) -> Contract:
+        """A product of bytes, which reads sums of its operands to take off zero points."""
         for i, each in enumerate(sums):
             size, name = each.kernel.results[0].size_bytes, f"{self.name}_sums{i}"
             if reads_only(each.of, self.step.constants):

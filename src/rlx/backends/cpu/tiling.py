@@ -233,7 +233,8 @@ def panels_of(contract: Contract, tiling: Tiling) -> Shape:
     """The packed right operand: [batch it varies with · panels, inner, columns]."""
     count = parts_of(contract.columns.extent, tiling.columns)
     panels = extent_of(packed_batch(contract)) * count
-    steps = parts_of(extent_of(contract.inner), tiling.word) * tiling.word
+    *outer, last = contract.inner
+    steps = extent_of(outer) * parts_of(last.extent, tiling.word) * tiling.word
     return Shape((panels, steps, tiling.columns), contract.right.dtype)
 
 

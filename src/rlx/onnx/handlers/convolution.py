@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from rlx import ops
 from rlx.dim import Dim, DimLike
 from rlx.dtype import DType
@@ -14,6 +16,7 @@ from rlx.onnx.call import Call
 from rlx.onnx.geometry import Geometry, geometry, halves, per_axis
 from rlx.onnx.handlers import MICROSOFT, handles
 from rlx.onnx.handlers.activation import activated
+from rlx.onnx.values import Weight
 
 
 @handles("Conv")
@@ -42,9 +45,37 @@ def fused_conv(call: Call) -> Node:
 @handles("ConvInteger")
 def conv_integer(call: Call) -> Node:
     """In i32, of numbers less their zero points: what pads is then 0."""
+    found = geometry(call, call.shape(0).dims[2:], call.shape(1).dims[2:])
+    if found.is_plain:
+        zeros = zero_points(call, (0, 2), (1, 3))
+        operands = call.node(0), call.node(1), *zeros
+        return ops.conv_integer(*operands, groups=call.attr("group", 1), **found.attrs)
     x = less_zero_point(call, 0, 2, ())
     w = less_zero_point(call, 1, 3, tuple(range(1, call.rank(1))))
     return convolved(call, x, w)
+
+
+def zero_points(call: Call, *pairs: tuple[int, int]) -> list[Node]:
+    """The zero points of operands, 0 for those that have none; nothing where none has."""
+    if not any(call.has(zero) for _, zero in pairs):
+        return []
+    return [
+        zero_point(call, zero)
+        if call.has(zero)
+        else call.graph.constant(np.zeros((), call.shape(number).dtype.numpy))
+        for number, zero in pairs
+    ]
+
+
+def zero_point(call: Call, number: int) -> Node:
+    """A zero point. Where a model brings as many as there are channels, and all of them are the
+    same, one number says it: kernels are made for it."""
+    value = call.value(number)
+    if isinstance(value, Weight) and value.array.ndim == 1 and value.array.size > 1:
+        first = value.array[0]
+        if bool(np.all(value.array == first)):
+            return call.graph.constant(np.asarray(first))
+    return call.node(number)
 
 
 def less_zero_point(call: Call, number: int, zero: int, axes: Sequence[int]) -> Node:
@@ -167,4 +198,4 @@ def col2im(call: Call) -> Node:
     return ops.col2im(call.node(0), image=image, kernel=tuple(kernel), **attrs)
 
 
-__all__ = ["by_channel", "convolved", "less_zero_point"]
+__all__ = ["by_channel", "convolved", "less_zero_point", "zero_point", "zero_points"]

@@ -12,7 +12,13 @@ from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.geometry import geometry
 from rlx.onnx.handlers import MICROSOFT, handles
-from rlx.onnx.handlers.convolution import by_channel, convolved, less_zero_point
+from rlx.onnx.handlers.convolution import (
+    by_channel,
+    convolved,
+    less_zero_point,
+    zero_point,
+    zero_points,
+)
 from rlx.onnx.small import widened
 from rlx.onnx.values import Weight
 
@@ -101,28 +107,22 @@ def matmul_integer(call: Call) -> Node:
 
 def integer_product(call: Call, a: int, b: int, a_zero: int, b_zero: int) -> Node:
     """Of bytes less their zero points, where they are given, in i32."""
-    x, w = call.node(a), call.node(b)
-    zeros: list[Node] = []
-    for operand, number in ((x, a_zero), (w, b_zero)):
-        zeros.append(call.node(number) if call.has(number) else _zero(call, operand))
-    is_given = call.has(a_zero) or call.has(b_zero)
-    return ops.matmul_integer(x, w, *(zeros if is_given else []))
-
-
-def _zero(call: Call, like: Node) -> Node:
-    return call.graph.constant(np.zeros((), like.shape.dtype.numpy))
+    zeros = zero_points(call, (a, a_zero), (b, b_zero))
+    return ops.matmul_integer(call.node(a), call.node(b), *zeros)
 
 
 @handles("QLinearMatMul")
 def qlinear_matmul(call: Call) -> Node:
-    return ops.qlinear_matmul(*_same_scales(call, (1, 4, 6), 8))
+    return ops.qlinear_matmul(*_operands(call, 8))
 
 
-def _same_scales(call: Call, scales: tuple[int, ...], count: int) -> list[Node]:
+def _operands(call: Call, count: int) -> list[Node]:
     """The operands with all scales of one dtype; halves are f32 in between anyway."""
+    scales, zeros = (1, 4, 6), (2, 5, 7)
     dtypes = {call.shape(i).dtype for i in scales}
     to = dtypes.pop() if len(dtypes) == 1 else DType.F32
-    return [ops.cast(call.node(i), to=to) if i in scales else call.node(i) for i in range(count)]
+    given = [zero_point(call, i) if i in zeros else call.node(i) for i in range(count)]
+    return [ops.cast(v, to=to) if i in scales else v for i, v in enumerate(given)]
 
 
 @handles("QLinearConv")
@@ -134,7 +134,7 @@ def qlinear_conv(call: Call) -> Node:
     found = geometry(call, x.dims[2:], w.dims[2:])
     if not found.is_plain:
         return _conv_of_any_padding(call)
-    operands = _same_scales(call, (1, 4, 6), 9 if call.has(8) else 8)
+    operands = _operands(call, 9 if call.has(8) else 8)
     return ops.qlinear_conv(*operands, groups=call.attr("group", 1), **found.attrs)
 
 

@@ -1,0 +1,214 @@
+"""Convolutions of bytes less their zero points, in native code: the reference's numbers exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.backends.cpu import emit
+from rlx.backends.cpu.isa import AVX512_BF16, NEON, Isa, host
+from rlx.backends.cpu.jit import assembled
+from rlx.backends.cpu.recipes import recipe_of
+from rlx.backends.cpu.task import Machine, Recipe, Step
+from rlx.dim import Dim
+from rlx.dtype import DType
+from rlx.ir.interpret import evaluate
+from rlx.ir.layout import Layout
+from rlx.ir.mir import Graph, Node
+from rlx.shape import Shape
+from tests.backend.cpu.products import RUNNABLE, Array
+from tests.backend.cpu.recipes import functions
+from tests.backend.cpu.test_convolutions import compare, compiled, last
+
+U8, I8 = DType.U8, DType.I8
+H = Dim("h", 1, 64)
+on_every = pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+
+
+def numbers(rng: np.random.Generator, shape: Shape) -> Array:
+    """Of the whole range, its ends among them."""
+    dtype = shape.dtype.numpy
+    if dtype.kind == "f":
+        return rng.uniform(0.01, 1.0, shape.static_dims).astype(dtype)
+    ends = np.iinfo(dtype)
+    low, high = (ends.min, ends.max) if dtype.itemsize == 1 else (-1000, 1000)
+    made = rng.integers(low, high, shape.static_dims, endpoint=True).astype(dtype)
+    if made.size > 3:
+        made.flat[:2] = low, high
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A convolution whose operands are inputs x0, x1 …; images have their channels last, or not."""
+
+    node: Node
+    is_last: tuple[bool, bool]
+
+    @property
+    def weights(self) -> frozenset[int]:
+        """All operands but the image and its zero point."""
+        return frozenset(range(1, len(self.node.inputs))) - {2}
+
+    def step(self, isa: Isa, constants: frozenset[int]) -> Step:
+        seen, made = (last if one else Layout.contiguous for one in self.is_last)
+        image, *more = self.node.inputs
+        given = seen(image.shape.dims), *(Layout.contiguous(m.shape.dims) for m in more)
+        return Step(self.node, given, (made(self.node.shape.dims),), Machine(isa), constants)
+
+    def check(self, native: Any, recipe: Recipe, rng: np.random.Generator, h: int = 9) -> None:
+        sizes = {"h": h}
+        bound = self.node.graph.bind(sizes)
+        arrays = [numbers(rng, n.shape.bind(sizes)) for n in self.node.graph.inputs]
+        (want,) = evaluate(bound, {f"x{i}": a for i, a in enumerate(arrays)})
+        assert want.size > 0
+        if self.is_last[0]:
+            arrays[0] = np.moveaxis(arrays[0], 1, -1)
+        if self.is_last[1]:
+            want = np.moveaxis(want, 1, -1)
+        compare(native, recipe, arrays, want, sizes)
+
+
+def of(specs: Sequence[Shape], is_last: tuple[bool, bool] = (True, True), op: str = "conv_integer",
+       **attrs: Any) -> Case:  # fmt: skip
+    g = Graph("g")
+    node = g.node(op, [g.input(f"x{i}", s) for i, s in enumerate(specs)], attrs)
+    g.set_outputs([node])
+    return Case(node, is_last)
+
+
+def drawn(seed: int) -> Case:
+    """Any geometry, dtypes, groups and zero points; and what makes bytes of the sums again."""
+    rng = np.random.default_rng([seed, 5])
+
+    def pick(*of: Any) -> Any:
+        return of[int(rng.integers(len(of)))]
+
+    axes = pick(1, 2, 2, 3)
+    groups, inputs, outputs = pick(1, 1, 2, 3), pick(1, 2, 3, 4, 5, 8, 12), pick(1, 3, 8, 18, 40)
+    if pick(0, 0, 0, 1):
+        groups, inputs, outputs = pick(7, 16, 21), 1, 1
+    kernel, stride, dilation = (tuple(pick(*v) for _ in range(axes))
+                                for v in ((1, 2, 3), (1, 1, 2, 3), (1, 1, 2)))  # fmt: skip
+    padding = tuple(pick(0, 1, 2) for _ in range(2 * axes))
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation)]
+    image = [s + pick(0, 1, 4, 7) for s in spans]
+    x, w = pick(U8, U8, I8), pick(U8, I8, I8)
+    zeros = [Shape(pick((), (1,)), x), Shape(pick((), (1,), (groups * outputs,)), w)]
+    specs = [Shape([pick(1, 2), groups * inputs, *image], x),
+             Shape([groups * outputs, inputs, *kernel], w)]  # fmt: skip
+    op = pick("conv_integer", "conv_integer", "qlinear_conv")
+    if op == "qlinear_conv":
+        scale = Shape(pick((), (groups * outputs,)))
+        zeros[0] = Shape([], x)
+        specs = [specs[0], Shape([]), zeros[0], specs[1], scale, zeros[1], Shape([]),
+                 Shape([], pick(U8, I8)), Shape([groups * outputs], DType.I32)]  # fmt: skip
+    else:
+        specs += zeros[: pick(0, 1, 2)]
+    attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return of(specs, pick((True, True), (True, True), (False, True), (False, False)), op, **attrs)
+
+
+@on_every
+def test_drawn_convolutions_of_bytes(isa: Isa) -> None:
+    drawn_ = [drawn(seed) for seed in range(36 if isa.name == host().name else 14)]
+    made: list[tuple[Case, Recipe]] = []
+    for i, case in enumerate(drawn_):
+        kernels = case.weights if i % 3 else frozenset[int]()
+        made.append((case, recipe_of(case.step(isa, kernels), f"c{i}")))
+    native = compiled([r for _, r in made], isa)
+    for i, (case, recipe) in enumerate(made):
+        case.check(native, recipe, np.random.default_rng(i))
+
+
+B, NO = (1, 1, 1, 1), (0, 0, 0, 0)
+ONE, TWO = (Shape([], U8),), (Shape([], U8), Shape([], I8))
+LARGE: dict[str, Case] = {
+    "words": of([Shape([2, 24, H, 9], U8), Shape([70, 24, 3, 3], I8), *ONE], padding=B),
+    "deep": of([Shape([1, 600, H, 3], U8), Shape([8, 600, 2, 2], I8), *TWO], padding=B),
+    "signed": of([Shape([1, 16, H, 7], I8), Shape([40, 16, 3, 1], I8), Shape([], I8)],
+                 padding=(1, 0, 1, 0), stride=(2, 1)),
+    "odd": of([Shape([1, 37, H, 7], U8), Shape([20, 37, 3, 3], U8), *(Shape([], U8),) * 2],
+              padding=B),
+    "colours": of([Shape([1, 3, H, 20], U8), Shape([16, 3, 7, 7], I8), *ONE], (False, True),
+                  padding=(3, 3, 3, 3), stride=(2, 2)),
+    "few of groups": of([Shape([1, 6, H, 8], I8), Shape([20, 3, 3, 3], I8)], (False, True),
+                        padding=B, groups=2),
+    "each": of([Shape([2, 37, H, 6], U8), Shape([37, 1, 3, 3], I8), *TWO], padding=B, groups=37),
+    "points": of([Shape([1, 33, H, 6], U8), Shape([20, 33, 1, 1], I8), *ONE]),
+    "apart": of([Shape([1, 8, H, 17], U8), Shape([12, 8, 3, 3], I8), *ONE], (False, False),
+                padding=B),
+}  # fmt: skip
+
+
+@on_every
+def test_images_of_any_size(isa: Isa) -> None:
+    made = [(c, recipe_of(c.step(isa, c.weights), f"c{i}")) for i, c in enumerate(LARGE.values())]
+    native = compiled([r for _, r in made], isa)
+    for case, recipe in made:
+        for size in (5, 24):
+            case.check(native, recipe, np.random.default_rng(size), size)
+
+
+def recipe(name: str, isa: Isa = AVX512_BF16) -> Recipe:
+    return recipe_of(LARGE[name].step(isa, LARGE[name].weights), "c")
+
+
+@pytest.mark.parametrize("name", ["words", "deep", "signed", "odd", "colours", "few of groups"])
+def test_dots_are_single_instructions(name: str) -> None:
+    text = emit.module(functions(recipe(name)), AVX512_BF16)
+    assert "vpdpbusd" in assembled(text, AVX512_BF16)
+
+
+def test_windows_of_bytes_are_read_where_they_lie() -> None:
+    """One task, and weights in as many bytes as they are, up to a whole panel."""
+    made = recipe("words")
+    assert len(made.tasks) == 1
+    assert made.temps == ()
+    sums, kernels = sorted(p.size for p in made.panels)
+    assert sums == 4 * 70
+    assert kernels <= 9 * 24 * 128
+
+
+def test_other_processors_get_code_that_assembles() -> None:
+    text = emit.module(functions(recipe("words", NEON)), NEON)
+    assert "mla" in assembled(text, NEON)
+
+
+# -- whole models ---------------------------------------------------------------------------------
+
+
+def net(threads: int) -> tuple[rlx.Executable, Graph]:
+    """Two layers that make bytes of bytes, and one channel by channel."""
+    g, rng = Graph("net"), np.random.default_rng(0)
+
+    def const(value: Any, dtype: Any) -> Node:
+        return g.constant(np.array(value, dtype))
+
+    def layer(x: Node, dims: tuple[int, ...], **attrs: Any) -> Node:
+        w = g.constant(rng.integers(-128, 127, dims).astype(np.int8))
+        scale = g.constant(rng.uniform(0.001, 0.02, dims[0]).astype(np.float32))
+        bias = g.constant(rng.integers(-500, 500, dims[0]).astype(np.int32))
+        given = (x, const(0.02, "f4"), const(3, "u1"), w, scale, const(np.zeros(dims[0]), "i1"),
+                 const(0.1, "f4"), const(101, "u1"), bias)  # fmt: skip
+        return ops.qlinear_conv(*given, padding=B, **attrs)
+
+    x = g.input("x", Shape([2, 3, 40, 41], U8))
+    y = layer(x, (24, 3, 3, 3), stride=(2, 2))
+    z = layer(layer(y, (24, 1, 3, 3), groups=24), (40, 24, 3, 3))
+    g.set_outputs([ops.add(ops.cast(z, to=DType.F32), 0.5)])
+    return rlx.compile(g, target="cpu", threads=threads), g
+
+
+def test_a_net_of_bytes_has_the_same_bits_on_any_threads() -> None:
+    x = np.random.default_rng(1).integers(0, 256, (2, 3, 40, 41)).astype(np.uint8)
+    runs = [net(threads) for threads in (1, 3)]
+    (want,) = evaluate(runs[0][1], {"x": x})
+    for exe, _ in runs:
+        np.testing.assert_array_equal(exe(x), want)
