@@ -25,6 +25,8 @@ INSTRUCTIONS = {
     "softmax": EXP + 5, "log_softmax": EXP + 5,
 }  # fmt: skip
 """Of an op for each of its results, where flops say too little."""
+CHOICE = 4
+"""A concat tests, for each of its parts, where it is, reads with a mask, and selects."""
 AT_FULL_RATE = (Kind.CONTRACTION, Kind.CONVOLUTION)
 
 
@@ -39,6 +41,8 @@ def work_of(node: Node, terms: Terms) -> int:
         return flops + _activation(node, terms)
     if node.op in INSTRUCTIONS:
         flops = INSTRUCTIONS[node.op] * _elements(node, terms)
+    elif node.op == "concat":
+        flops = CHOICE * len(node.inputs) * _elements(node, terms)
     return PER_INSTRUCTION * flops
 
 

@@ -7,11 +7,12 @@ alike, such as those of equal layers, are turned around together and share the d
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -30,10 +31,16 @@ if TYPE_CHECKING:
     from rlx.cost.calibrate import Progress
     from rlx.runtime.executable import Executable, Inputs
 
+T = TypeVar("T")
 MOST = 40
 """Classes that are timed, unless more are asked for."""
 LEAST_SHARE = 0.01
 """Of a call: what a decision is expected to matter at least, to count in the summary."""
+REFUSALS = 0.25
+"""Of the places: for decisions that were refused, if there are as many."""
+ALIKE = 0.05
+"""Of a figure: decisions that differ by less are turned around together, which shows above the
+noise what one of them does not."""
 ROUND_S = 0.02
 """A turn of one build; turns alternate, so that what slows the machine slows both."""
 FEWEST = 12
@@ -153,14 +160,20 @@ class Candidate:
 
 def classes(decisions: Iterable[Decision]) -> list[tuple[Decision, ...]]:
     """Decisions that can be turned around, those alike together: the same change to the same ops
-    that saves the same; and all uses of one rule."""
+    that saves about the same, such as layers of which each sees a little further; and all uses of
+    one rule."""
     found: dict[object, list[Decision]] = {}
     for d in decisions:
         if d.is_reversible:
             ops = () if d.kind == "rule" else tuple(w.split(" ")[0] for w in d.where)
-            figures = round(d.predicted_ns), d.bytes_saved, d.launches_saved
+            figures = _about(round(d.predicted_ns)), d.launches_saved
             found.setdefault((d.what, d.verdict, ops, figures), []).append(d)
     return [tuple(each) for each in found.values()]
+
+
+def _about(figure: float) -> tuple[bool, int]:
+    """The same for figures within `ALIKE` of each other, but for those at an edge."""
+    return figure < 0, round(math.log(max(abs(figure), 1)) / math.log1p(ALIKE))
 
 
 def decisions_of(
@@ -203,7 +216,7 @@ class Bench:
         """The classes of largest predicted effect, the largest first; those that cannot be turned;
         and how many were left out, by what the decisions themselves predict."""
         every = classes(self.decisions())
-        likely = sorted(every, key=lambda c: -_told_ns(c))[:most]
+        likely = _likely(every, most)
         unpriced = [c for c in every if c[0].kind == "rule"]
         chosen = list(dict.fromkeys([*unpriced, *likely]))
         found: list[Candidate] = []
@@ -214,8 +227,10 @@ class Bench:
                 found.append(self._priced(members))
             except Error as error:
                 skipped.append(Skipped(_ids(members), members[0].what, str(error)))
-        found.sort(key=lambda c: -abs(c.effect_ns))
-        return found[:most], skipped, len(every) - len(skipped) - len(found[:most])
+        kept = _with_refusals(
+            sorted(found, key=lambda c: -abs(c.effect_ns)), most, lambda c: c.members[0].verdict
+        )
+        return kept, skipped, len(every) - len(skipped) - len(kept)
 
     def decisions(self) -> list[Decision]:
         """Every decision, priced at the sizes of the inputs: a compile prices named dims at
@@ -328,6 +343,20 @@ def _measured(candidate: Candidate, longer: Array, call_ns: float) -> Measured:
         sign * candidate.effect_ns / count, middle, min(low, high), max(low, high),
         abs(candidate.effect_ns) / call_ns, len(longer),
     )  # fmt: skip
+
+
+def _likely(every: Iterable[tuple[Decision, ...]], most: int) -> list[tuple[Decision, ...]]:
+    """The classes of largest effect by what the decisions say themselves."""
+    largest = sorted(every, key=lambda c: -_told_ns(c))
+    return _with_refusals(largest, most, lambda c: c[0].verdict)
+
+
+def _with_refusals(largest: Sequence[T], most: int, is_taken: Callable[[T], bool]) -> list[T]:
+    """The first of them, as many as asked for; a part of the places is for what was refused, since
+    a gate is right where it says no, too."""
+    refused = [c for c in largest if not is_taken(c)][: int(most * REFUSALS)]
+    others = [c for c in largest if c not in refused][: most - len(refused)]
+    return [c for c in largest if c in refused or c in others]
 
 
 def _told_ns(members: Sequence[Decision]) -> float:

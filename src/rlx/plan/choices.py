@@ -7,12 +7,14 @@ plan is made, its choices are named, and it is made again with those turned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rlx.cost.decision import Decision
 from rlx.cost.identity import Identities
+from rlx.cost.lying import NOTHING, Added, added, inner_results
+from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, Phase
 from rlx.ir.mir import Node, users_of
 from rlx.ir.outline import place_of
@@ -110,7 +112,7 @@ def _choices(plan: BufferPlan, target: Target, terms: Terms) -> Iterator[tuple[N
         if node.is_leaf or node.op == "item":
             continue
         if node in plan.views:
-            yield node, _view(node, plan, terms, steps)
+            yield node, _view(node, plan, terms, [u for u in users[node] if u in steps], steps)
         elif node.op == "concat" and node not in steps:
             yield node, _assembled(node, terms)
         elif is_view_kind(node) and phase is not Phase.PROLOGUE:
@@ -123,7 +125,9 @@ def _choices(plan: BufferPlan, target: Target, terms: Terms) -> Iterator[tuple[N
             yield node, Decision("", SPLIT, (), False, "", kind="schedule")
 
 
-def _view(node: Node, plan: BufferPlan, terms: Terms, steps: set[Node]) -> Decision:
+def _view(
+    node: Node, plan: BufferPlan, terms: Terms, readers: Sequence[Node], steps: set[Node]
+) -> Decision:
     """A value that lies in another's buffer."""
     if node in steps:
         reason = "its kernel writes straight into its slice of the concat"
@@ -134,9 +138,33 @@ def _view(node: Node, plan: BufferPlan, terms: Terms, steps: set[Node]) -> Decis
         if not plan.layout(node).is_contiguous:
             reason = "read through strides once, when parameters are set"
         return Decision("", "alias", (), True, reason, is_reversible=False, kind="layout")
-    cost_ns = _ns(terms, 1, 2 * size, 2 * size)
-    reason = f"its readers take strides: a copy would cost {cost_ns:,.0f} ns and gain nothing"
-    return Decision("", COPY, (), False, reason, -cost_ns, -2 * size, -1, kind="layout")
+    made = _copy(node, plan, terms)
+    more = sum((_of_reader(r, node, plan, terms) for r in readers), NOTHING)
+    cost_ns = _ns(terms, 1, 2 * size, 2 * size) + made.ns(terms.target, 2 * size, node.shape.dtype)
+    more_ns = more.ns(terms.target, size, node.shape.dtype)
+    reason = f"a copy would cost {cost_ns:,.0f} ns"
+    if abs(more_ns) >= 1:
+        reason += f", and its readers {abs(more_ns):,.0f} ns {'more' if more_ns > 0 else 'less'}"
+    else:
+        reason = f"its readers take strides: {reason} and gain nothing"
+    return Decision("", COPY, (), False, reason, -cost_ns - more_ns, -2 * size, -1, kind="layout")
+
+
+def _copy(node: Node, plan: BufferPlan, terms: Terms) -> Added:
+    """What a copy of a view does beyond reading and writing it, as its base lies."""
+    base = plan.layout(node.inputs[0])
+    return added(node, [base], [Layout.contiguous(node.shape.dims)], terms)
+
+
+def _of_reader(reader: Node, node: Node, plan: BufferPlan, terms: Terms) -> Added:
+    """What a reader does more where the view is copied."""
+    if reader.has_items:
+        return NOTHING
+    results = inner_results(reader, [plan.layout(reader)])
+    now = [plan.layout(i) for i in reader.inputs]
+    plain = Layout.contiguous(node.shape.dims)
+    then = [plain if i is node else layout for i, layout in zip(reader.inputs, now)]
+    return added(reader, then, results, terms) - added(reader, now, results, terms)
 
 
 def _assembled(node: Node, terms: Terms) -> Decision:
