@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlx.explain.report import Report, ReportDecision
-from rlx.explain.text import aligned, time_text
+from rlx.explain.text import aligned, decision_section, size_text, table_lines, time_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +120,16 @@ def diff_text(found: Difference) -> str:
     parts += _part("asked", ("", "before", "after"), asked)
     parts += _part("kernels", ("before", "after", "computes"), [_row(c) for c in found.kernels])
     parts += _part("rules", ("before", "after", "rule"), [_row(c) for c in found.rules])
-    turned = [(c.what, c.before, c.after) for c in found.turned]
-    parts += _part("turned", ("decision", "before", "after"), turned)
+    parts += _part("turned", ("times", "decision", "before", "after"), _turned(found))
     for title, held in (("gone", found.gone), ("new", found.come)):
-        parts += _part(f"decisions {title}", ("verdict", "saves", "what", "where"),
-                       [_told(d) for d in held])  # fmt: skip
+        parts += table_lines(decision_section(f"decisions {title}", held)) if held else []
     return "\n".join(parts) + "\n"
+
+
+def _turned(found: Difference) -> list[tuple[str, ...]]:
+    """One line for those turned for the same reasons."""
+    alike = Counter((c.what.partition(":")[0], c.before, c.after) for c in found.turned)
+    return [(f"×{n}" if n > 1 else "", *what) for what, n in alike.items()]
 
 
 def _part(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
@@ -139,15 +143,12 @@ def _row(change: Change) -> tuple[str, ...]:
 def _figure(what: str, value: Any) -> str:
     if value is None:
         return ""
-    return time_text(value) if what.endswith("_ns") else f"{value:,}"
+    if what.endswith("_ns"):
+        return time_text(value)
+    return size_text(value) if what.endswith("_bytes") else f"{value:,}"
 
 
 def _by(change: Change) -> str:
     if not change.before or change.after is None:
         return ""
     return f"{100 * (change.after / change.before - 1):+.1f} %"
-
-
-def _told(d: ReportDecision) -> tuple[str, ...]:
-    saves = time_text(d.predicted_ns) if d.predicted_ns else ""
-    return "taken" if d.verdict else "refused", saves, d.what, ", ".join(d.where[:2])

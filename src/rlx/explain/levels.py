@@ -125,10 +125,15 @@ def _unknown(report: Report, name: str) -> Error:
     return Error(f"{report.model.name}: there is no node {name!r}. {hint}")
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def why_text(found: Why) -> str:
     """The levels one below the other."""
     parts = [
-        f"{found.name}: {len(found.source)} ops became part of {len(found.kernels)} kernels",
+        f"{found.name}: {_counted(len(found.source), 'op')} became part of "
+        f"{_counted(len(found.kernels), 'kernel')}",
         *_part("part of", [(b,) for b in found.blocks if b != found.name]),
         *_part("ops", [(f"#{n.id}", n.op, n.shape) for n in found.source]),
         *_part("rules", [(r.rule, r.before, "→", r.after, r.identity) for r in found.rules]),

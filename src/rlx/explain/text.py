@@ -45,7 +45,7 @@ def lines_of(decisions: Iterable[ReportDecision]) -> list[Line]:
     """One line for the same decision at places whose names differ in numbers, whatever each saves;
     by what they save, then by name."""
     held: dict[str, list[ReportDecision]] = {}
-    for d in _outermost(decisions):
+    for d in _outermost(tuple(decisions)):
         held.setdefault(d.group.rsplit(" ", 3)[0], []).append(d)
     made = [
         Line(
@@ -58,7 +58,7 @@ def lines_of(decisions: Iterable[ReportDecision]) -> list[Line]:
     return sorted(made, key=_rank)
 
 
-def _outermost(decisions: Iterable[ReportDecision]) -> list[ReportDecision]:
+def _outermost(decisions: Sequence[ReportDecision]) -> list[ReportDecision]:
     """Without what is part of another's saving: a node whose work moves to another phase takes
     along all that is made of it there, and the first of one place stands for the rest."""
     first: dict[tuple[bool, str], ReportDecision] = {}
@@ -95,7 +95,7 @@ def sections(report: Report, most: int | None = MOST) -> list[Section]:
     """The report's tables, those that hold anything, of at most so many rows."""
     every = [
         Section("advice", ("saves", "bytes", "what to do"), [_advice(a) for a in report.advice]),
-        _decisions(report, most),
+        decision_section("decisions", report.decisions, most),
         Section("decisions by the clock", CLOCK_COLUMNS, _clock_cells(report)),
         Section("rules", ("times", "rule", "identity"), _rule_cells(report)),
         _kernels(report, most),
@@ -104,9 +104,11 @@ def sections(report: Report, most: int | None = MOST) -> list[Section]:
     return [s for s in every if s.rows]
 
 
-def _decisions(report: Report, most: int | None) -> Section:
+def decision_section(
+    title: str, decisions: Iterable[ReportDecision], most: int | None = MOST
+) -> Section:
     """The first lines that matter; the others counted by what was decided."""
-    lines = lines_of(report.decisions)
+    lines = lines_of(decisions)
     shown = lines if most is None else [x for x in lines if _matters(x)][:most]
     listed = {x.decision.id for x in shown}
     rest = [x for x in lines if x.decision.id not in listed]
@@ -115,7 +117,7 @@ def _decisions(report: Report, most: int | None) -> Section:
         count[f"{line.decision.what} {line.verdict}"] += line.count
     told = ", ".join(f"{what} ×{n}" for what, n in count.most_common())
     note = f"and {sum(count.values()):,} more: {told}" if rest else ""
-    return Section("decisions", COLUMNS, [_cells(x) for x in shown], note)
+    return Section(title, COLUMNS, [_cells(x) for x in shown], note)
 
 
 def _matters(line: Line) -> bool:
@@ -140,13 +142,14 @@ def _when(kernel: ReportKernel) -> tuple[bool, float]:
 
 def report_text(report: Report, most: int | None = MOST) -> str:
     """The report, for a terminal or a file; tables of at most so many rows."""
-    tables = [
-        "\n".join(
-            ["", f"{s.title}:", *aligned([s.columns, *s.rows]), *([s.note] if s.note else [])]
-        )
-        for s in sections(report, most)
-    ]
+    tables = [line for s in sections(report, most) for line in table_lines(s)]
     return "\n".join([head(report), *tables]) + "\n"
+
+
+def table_lines(section: Section) -> list[str]:
+    """A table below its title."""
+    note = [section.note] if section.note else []
+    return ["", f"{section.title}:", *aligned([section.columns, *section.rows]), *note]
 
 
 def head(report: Report) -> str:
