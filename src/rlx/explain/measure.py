@@ -46,6 +46,8 @@ ROUND_S = 0.02
 FEWEST = 12
 """Turns of each, however long they take."""
 RESAMPLES = 1000
+IN_QUIET = 0.1
+"""Of the turns: the fastest, which nothing disturbed."""
 CONFIDENCE = 0.95
 
 
@@ -296,14 +298,17 @@ def _turn(call: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def interval(differences: Array) -> tuple[float, float, float]:
-    """The median, and the ends of its confidence interval by resampling."""
+def interval(ours: Array, theirs: Array) -> tuple[float, float, float]:
+    """How much longer a turn of theirs takes in quiet, and the ends of the confidence interval by
+    resampling turns. Whatever disturbs a turn only ever adds to it, so the low end of each is
+    compared: it strays half as much as the middle does."""
     rng = np.random.default_rng(0)
-    picked = rng.integers(0, len(differences), (RESAMPLES, len(differences)))
-    medians = np.median(differences[picked], axis=1)
+    picked = rng.integers(0, len(ours), (RESAMPLES, len(ours)))
+    ends = [np.quantile(turns[picked], IN_QUIET, axis=1) for turns in (ours, theirs)]
     tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(medians, [tail, 100 - tail])
-    return float(np.median(differences)), float(low), float(high)
+    low, high = np.percentile(ends[1] - ends[0], [tail, 100 - tail])
+    middle = float(np.quantile(theirs, IN_QUIET) - np.quantile(ours, IN_QUIET))
+    return middle, min(float(low), middle), max(float(high), middle)
 
 
 def measure(
@@ -328,20 +333,20 @@ def measure(
             skipped.append(Skipped(_ids(members), members[0].what, str(error)))
             continue
         calls.append(float(np.median(ours)))
-        made.append(_measured(candidate, theirs - ours, calls[-1]))
+        made.append(_measured(candidate, ours, theirs, calls[-1]))
     call_ns = statistics.median(calls) if calls else 0.0
     return Measurement(bench.exe.name, bench.sizes, call_ns, tuple(made), tuple(skipped), left)
 
 
-def _measured(candidate: Candidate, longer: Array, call_ns: float) -> Measured:
-    """`longer` is how much the turned build takes more: a gain of taking, where it was taken."""
+def _measured(candidate: Candidate, ours: Array, theirs: Array, call_ns: float) -> Measured:
+    """What the turned build takes more is a gain of taking, where it was taken."""
     first, count = candidate.members[0], len(candidate.members)
     sign = 1 if first.verdict else -1
-    middle, low, high = (sign * v / count for v in interval(longer))
+    middle, low, high = (sign * v / count for v in interval(ours, theirs))
     return Measured(
         _ids(candidate.members), first.what, first.where, first.verdict,
         sign * candidate.effect_ns / count, middle, min(low, high), max(low, high),
-        abs(candidate.effect_ns) / call_ns, len(longer),
+        abs(candidate.effect_ns) / call_ns, len(ours),
     )  # fmt: skip
 
 
