@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from rlx.backends.cpu.halves import stored, to_memory
 from rlx.backends.cpu.ir import Bound, Vec
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.squares import turned
+from rlx.backends.cpu.lanes import advanced, store
+from rlx.backends.cpu.squares import turn, turn_part
 from rlx.backends.cpu.tiling import Tiling, packed_batch, parts_of
 from rlx.backends.cpu.work import Source, Work, below
 from rlx.dtype import DType
@@ -93,27 +93,16 @@ class _Pack(Work):
 
     def _square(self, step: str, column: str, steps: Bound | None, columns: Bound) -> None:
         """A square whose steps are all there, or only so many."""
-        code, lanes, width = self.code, self.tiling.lanes, self.tiling.columns
+        code, width = self.code, self.tiling.columns
         apart = self.strides[self.right][self.contract.columns]
-        masks: list[Vec | None] = [None] * lanes
-        if steps is not None:
-            masks = [self._only(i, columns, steps) for i in range(lanes)]
-        start = advanced(code, self.pointers[self.right], step, self.raw)
-        places = [code.i64("mul", code.i64("add", column, i), apart) for i in range(lanes)]
-        rows = [load(code, self.raw, advanced(code, start, p, self.raw), 1, m)
-                for p, m in zip(places, masks)]  # fmt: skip
+        start = code.i64("add", step, code.i64("mul", column, apart))
+        given = advanced(code, self.pointers[self.right], start, self.raw), apart
         place = code.i64("add", code.i64("mul", step, width), column)
-        to = advanced(code, self.to, place, self.raw)
-        if steps is not None:
-            masks = [self._only(i, steps, lanes) for i in range(lanes)]
-        for i, (row, mask) in enumerate(zip(turned(rows), masks)):
-            store(code, row, self.raw, advanced(code, to, i * width, self.raw), 1, mask)
-
-    def _only(self, number: int, below_this: Bound, count: Bound) -> Vec:
-        """The first lanes if the number is below a limit, else none."""
-        code = self.code
-        is_there = code.let(f"icmp slt i64 {number}, {below_this}")
-        return below(code, code.let(f"select i1 {is_there}, i64 {count}, i64 0"))
+        to = advanced(code, self.to, place, self.raw), width
+        if steps is None:
+            turn(code, self.raw, given, to)
+        else:
+            turn_part(code, self.raw, given, to, (columns, steps))
 
 
 def emit_words(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:

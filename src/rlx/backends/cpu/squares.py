@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from rlx.backends.cpu.ir import Bound, Code, Vec
+from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.work import below
 from rlx.dtype import DType
@@ -33,26 +35,56 @@ def summed(vectors: Sequence[Vec]) -> Vec:
     return made[0]
 
 
-def turn(code: Code, dtype: DType, given: tuple[str, Bound], to: tuple[str, Bound]) -> None:
-    """Turn a square in memory: to[j, i] = given[i, j], each an address and the stride of its lines,
-    whose elements are side by side. A function of its own, as LLVM takes long over shuffles."""
-    name = f"turn.{dtype.value}.{code.lanes}"
-    if name not in code.shared:
-        code.shared[name] = ""
-        args = "ptr %given, i64 %across, ptr %to, i64 %along"
-        body = _turning(Code(code.lanes, code.isa, code.shared), dtype)
-        code.shared[name] = body.function(f"define internal void @{name}({args}) noinline")
+Line = tuple[str, Bound]
+"""Where a square is in memory, and the stride of its lines, whose elements are side by side."""
+
+
+def turn(code: Code, dtype: DType, given: Line, to: Line) -> None:
+    """Turn a square in memory: to[j, i] = given[i, j]. A function of its own, as LLVM takes long
+    over shuffles."""
+    _called(code, dtype, given, to)
+
+
+def turn_part(code: Code, dtype: DType, given: Line, to: Line, size: tuple[Bound, Bound]) -> None:
+    """The same for a square of which only so many lines, and only so many elements of each, are
+    there: the other lines count as zeros, and what would come of other elements is not written."""
+    _called(code, dtype, given, to, *size)
+
+
+def _called(code: Code, dtype: DType, given: Line, to: Line, *size: Bound) -> None:
+    name = f"turn{'_part' if size else ''}.{dtype.value}.{code.lanes}"
+    code.shared.update(_turning(name, dtype, code.lanes, code.isa, bool(size)))
     (source, across), (target, along) = given, to
-    code.do(f"call void @{name}(ptr {source}, i64 {across}, ptr {target}, i64 {along})")
+    args = [f"ptr {source}, i64 {across}, ptr {target}, i64 {along}", *(f"i64 {n}" for n in size)]
+    code.do(f"call void @{name}({', '.join(args)})")
 
 
-def _turning(code: Code, dtype: DType) -> Code:
+@functools.lru_cache(maxsize=64)
+def _turning(
+    name: str, dtype: DType, lanes: int, isa: Isa, is_part: bool
+) -> tuple[tuple[str, str], ...]:
+    code, args = Code(lanes, isa), "ptr %given, i64 %across, ptr %to, i64 %along"
+    loads: list[Vec | None] = [None] * lanes
+    stores = loads
+    if is_part:
+        args += ", i64 %lines, i64 %elements"
+        loads = [_only(code, i, "%lines", "%elements") for i in range(code.lanes)]
+        stores = [_only(code, i, "%elements", code.lanes) for i in range(code.lanes)]
     lines = [code.i64("mul", "%across", n) for n in range(code.lanes)]
-    found = [load(code, dtype, advanced(code, "%given", line, dtype)) for line in lines]
-    for n, vector in enumerate(turned(found)):
-        store(code, vector, dtype, advanced(code, "%to", code.i64("mul", "%along", n), dtype))
+    places = [advanced(code, "%given", line, dtype) for line in lines]
+    found = [load(code, dtype, p, 1, m) for p, m in zip(places, loads)]
+    for n, (vector, mask) in enumerate(zip(turned(found), stores)):
+        place = advanced(code, "%to", code.i64("mul", "%along", n), dtype)
+        store(code, vector, dtype, place, 1, mask)
     code.do("ret void")
-    return code
+    code.shared[name] = code.function(f"define internal void @{name}({args}) noinline")
+    return tuple(code.shared.items())
+
+
+def _only(code: Code, number: int, limit: Bound, count: Bound) -> Vec:
+    """The first lanes if the number is below a limit, else none."""
+    is_there = code.let(f"icmp slt i64 {number}, {limit}")
+    return below(code, code.let(f"select i1 {is_there}, i64 {count}, i64 0"))
 
 
 def _exchanged(a: Vec, b: Vec, size: int) -> tuple[Vec, Vec]:
