@@ -43,7 +43,6 @@ _GATHERED = "reads element by element from places that are data: gathers, not li
 _STEPS = "a scan: a few small kernels for every step, with no kernel of its own yet"
 _SLICES = "transforms of short rows, and frames written to memory between the steps"
 _TAPS = "a product whose operand is spread into windows first: no kernel of its own yet"
-_GROUPS = "rows are gathered for each group, and all groups computed: no grouped kernel yet"
 _MOVED = "elements move apart, so whole lines are read for single elements of them"
 _BYTES = "narrow results are packed lane by lane"
 
@@ -67,8 +66,6 @@ REASONS: dict[str, str] = {
         ("welch_peaks", "fftn", "ifftn", "irfftn", "dct", "idct", "psd", "istft",
          "overlap_add"), _SLICES),
     **dict.fromkeys(("convolve", "fir", "resample_poly"), _TAPS),
-    **dict.fromkeys(
-        ("grouped_matmul", "moe_ffn", "dequant_grouped_matmul", "gguf_grouped_matmul"), _GROUPS),
     **dict.fromkeys(("transpose", "depth_to_space", "cross"), _MOVED),
     **dict.fromkeys(
         ("block_dequantize", "block_quantize", "quantize_linear", "dynamic_quantize_linear"),

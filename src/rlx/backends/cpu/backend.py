@@ -41,11 +41,12 @@ fusion, their parts take part in it."""
 NARROW = frozenset({
     "wide_matmul", "dequant_matmul", "gguf_matmul", "block_quantize",
     "matmul_integer", "qlinear_matmul", "quantized_matmul", "conv_integer",
+    "dequant_grouped_matmul", "gguf_grouped_matmul",
 })  # fmt: skip
 """Products whose operands stay narrow in memory: written out before fusion, weights would be
 widened when parameters are set."""
 
-OWN = frozenset({"lp_pool", "non_max_suppression", "resize"})
+OWN = frozenset({"lp_pool", "non_max_suppression", "resize", "grouped_matmul"})
 """Ops that have a kernel here, and none that the documented target claims."""
 
 REAL = frozenset(d for d in DType if not d.is_complex)
@@ -84,7 +85,7 @@ class CpuBackend:
             kernel_limits={
                 **documented.kernel_limits,
                 "prod": KernelLimit(REAL),
-                "resize": KernelLimit(REAL),
+                **dict.fromkeys(("resize", "grouped_matmul"), KernelLimit(REAL)),
             },
             refusals={**documented.refusals, **refused},
             wants_channels_last=True,

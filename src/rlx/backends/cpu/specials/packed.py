@@ -77,6 +77,15 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of x that are multiplied by the same rows of W, which are those from the base on."""
+
+    first: Bound
+    count: Bound
+    base: Bound
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """x[m, k] · W[n, k]ᵀ."""
 
@@ -119,9 +128,32 @@ class Product:
         return dim_min(ROWS, self.m)
 
     @property
+    def runs(self) -> DimLike:
+        """How many runs of rows there are, at most."""
+        return (self.m + ROWS - 1) // ROWS
+
+    @property
+    def known_rows(self) -> int | None:
+        """Rows of a run, of all of them where there are several."""
+        return int(self.m) if is_static(self.m) else None
+
+    @property
+    def more(self) -> tuple[Buffer, ...]:
+        """What says where rows are, if they are not where they were."""
+        return ()
+
+    def run(self, w: Writer, number: Bound) -> Run:
+        first = w.code.i64("mul", number, ROWS)
+        return Run(first, w.code.least(ROWS, w.code.i64("sub", w.size(self.m), first)), 0)
+
+    def place(self, w: Writer, row: Bound, order: int) -> Bound:
+        """Which row of x and of the result a row is; `order` is the first of `more`."""
+        return row
+
+    @property
     def units(self) -> tuple[DimLike, DimLike]:
         """Runs of rows of x, and of W."""
-        return (self.m + ROWS - 1) // ROWS, (self.n + COLUMNS - 1) // COLUMNS
+        return self.runs, (self.n + COLUMNS - 1) // COLUMNS
 
     @property
     def width(self) -> int:
@@ -145,7 +177,8 @@ class Product:
         x, dtype = self.step.operands[0], self.step.node.inputs[0].shape.dtype
         code, rows = w.code, w.code.least("%stop", w.size(self.m))
         with code.count("%start", rows, 1) as row:
-            base = at(w, w.size(x.offset), w.place(part(x, 0, -1), w.split(row, x.dims[:-1])))
+            from_ = w.split(self.place(w, row, 2), x.dims[:-1])
+            base = at(w, w.size(x.offset), w.place(part(x, 0, -1), from_))
             to = code.i64("mul", row, w.size(self.row))
             with code.count(0, w.size(self.k), self.lanes) as i:
                 left = code.splat(code.i64("sub", w.size(self.k), i), DType.I64)
@@ -156,7 +189,7 @@ class Product:
                 )
                 w.store(value, 1, at(w, to, i), self.sums)
         grain = grain_of(self.m, self.m * self.row // 8)
-        given = (Buffer("operand", 0), Buffer("temp", 0))
+        given = (Buffer("operand", 0), Buffer("temp", 0), *self.more)
         return Task(w.function(name), given, w.sizes, self.m, grain)
 
     def multiply(self, name: str) -> Task:
@@ -165,12 +198,12 @@ class Product:
         stop = w.code.least("%stop", w.size(runs * groups))
         with w.code.count("%start", stop, 1) as unit:
             run, group = w.split(unit, (runs, groups))
-            self.unit(w, w.code.i64("mul", run, ROWS), w.code.i64("mul", group, COLUMNS))
-        given = (Buffer("temp", 0), *self.weights.buffers)
+            self.unit(w, self.run(w, run), w.code.i64("mul", group, COLUMNS))
+        given = (Buffer("temp", 0), *self.weights.buffers, Buffer("result", 0), *self.more)
         units = runs * groups
         scratch = self.pieces_bytes + self.rows * COLUMNS * self.step.isa.vector_bytes
         return Task(
-            w.function(name), (*given, Buffer("result", 0)), w.sizes, units,
+            w.function(name), given, w.sizes, units,
             grain_of(units, self.nanoseconds), scratch,
             how=f"a product with packed weights, {PIECE} of {COLUMNS} columns at a time",
         )  # fmt: skip
@@ -182,36 +215,34 @@ class Product:
 
     # -- code -----------------------------------------------------------------------------------
 
-    def unit(self, w: Writer, row: Bound, column: Bound) -> None:
-        code = w.code
-        rows = code.least(ROWS, code.i64("sub", w.size(self.m), row))
+    def unit(self, w: Writer, run: Run, column: Bound) -> None:
+        code, known = w.code, self.known_rows
         columns = code.least(COLUMNS, code.i64("sub", w.size(self.n), column))
         sums = code.let(f"getelementptr i8, ptr %scratch, i64 {self.pieces_bytes}")
-        with code.count(0, code.i64("mul", rows, COLUMNS), 1) as i:
+        with code.count(0, code.i64("mul", run.count, COLUMNS), 1) as i:
             self.put(w, code.const(0.0, self.sums), sums, i)
-        if self.weights.blocks is None or (is_static(self.m) and int(self.m) > TILE):
-            self.pieces(w, row, rows, column, columns, sums)
-        elif is_static(self.m):
-            self.few(w, self.weights.blocks, int(self.m), row, column, sums)
+        if self.weights.blocks is None or (known is not None and known > TILE):
+            self.pieces(w, run, column, columns, sums)
+        elif known is not None:
+            self.few(w, self.weights.blocks, known, run, column, sums)
         else:
-            one = code.let(f"icmp eq i64 {rows}, 1")
+            one = code.let(f"icmp eq i64 {run.count}, 1")
             with code.when(one):
-                self.few(w, self.weights.blocks, 1, row, column, sums)
-            with code.when(code.let(f"xor i1 {one}, true")):
-                self.pieces(w, row, rows, column, columns, sums)
-        self.results(w, row, rows, column, columns, sums)
+                self.few(w, self.weights.blocks, 1, run, column, sums)
+            with code.when(code.let(f"icmp sgt i64 {run.count}, 1")):
+                self.pieces(w, run, column, columns, sums)
+        self.results(w, run, column, columns, sums)
 
     # -- few rows: weights are multiplied where they are made --------------------------------------
 
-    def few(
-        self, w: Writer, blocks: Blocks, rows: int, row: Bound, column: Bound, sums: str
-    ) -> None:
+    def few(self, w: Writer, blocks: Blocks, rows: int, run: Run, column: Bound, sums: str) -> None:
         """The sums of a few rows; a column that is not there is the last once more."""
         last = w.code.i64("sub", w.size(self.n), 1)
         width = FEW if blocks.weights < PIECE else FEW_LARGE
         for c in range(0, COLUMNS, width):
             columns = [w.code.least(at(w, column, c + i), last) for i in range(width)]
-            slots = self.block_sums(w, blocks, rows, row, columns)
+            own = [at(w, run.base, c) for c in columns]
+            slots = self.block_sums(w, blocks, rows, run.first, own)
             for number, slot in enumerate(slots):
                 r, i = divmod(number, width)
                 self.put(w, self.held(w, slot), sums, r * COLUMNS + c + i)
@@ -239,14 +270,12 @@ class Product:
 
     # -- many rows: a piece is unpacked, and multiplied by all of them -----------------------------
 
-    def pieces(
-        self, w: Writer, row: Bound, rows: Bound, column: Bound, columns: Bound, sums: str
-    ) -> None:
+    def pieces(self, w: Writer, run: Run, column: Bound, columns: Bound, sums: str) -> None:
         code = w.code
         with code.count(0, w.size(self.k), PIECE) as first:
             count = code.least(PIECE, code.i64("sub", w.size(self.k), first))
-            self.unpacked(w, column, columns, first, count)
-            self.tiles(w, row, rows, first, count, sums)
+            self.unpacked(w, at(w, run.base, column), columns, first, count)
+            self.tiles(w, run.first, run.count, first, count, sums)
 
     def unpacked(
         self, w: Writer, column: Bound, columns: Bound, first: Bound, count: Bound
@@ -269,7 +298,7 @@ class Product:
     ) -> None:
         """The piece times that of every row of x."""
         whole: Bound = 0
-        if not is_static(self.m) or int(self.m) >= TILE:
+        if self.known_rows is None or self.known_rows >= TILE:
             whole = w.code.let(f"and i64 {rows}, {-TILE}")
             with w.code.count(0, whole, TILE) as i:
                 self.tile(w, TILE, row, i, first, count, sums)
@@ -318,13 +347,12 @@ class Product:
         where = w.code.let(f"getelementptr {value.type}, ptr {sums}, i64 {number}")
         w.code.do(f"store {value.type} {value.text}, ptr {where}, align 4")
 
-    def results(
-        self, w: Writer, row: Bound, rows: Bound, column: Bound, columns: Bound, sums: str
-    ) -> None:
+    def results(self, w: Writer, run: Run, column: Bound, columns: Bound, sums: str) -> None:
         code, made = w.code, self.step.results[0]
         dtype, number = self.step.node.shape.dtype, 1 + len(self.weights.buffers)
-        with code.count(0, rows, 1) as i:
-            outer = w.place(self.lead, w.split(at(w, row, i), self.lead.dims))
+        with code.count(0, run.count, 1) as i:
+            row = self.place(w, at(w, run.first, i), number + 1)
+            outer = w.place(self.lead, w.split(row, self.lead.dims))
             with code.count(0, columns, 1) as c:
                 lanes = self.get(w, sums, at(w, c, code.i64("mul", i, COLUMNS)))
                 total = to_memory(self.total(lanes), dtype)
@@ -351,15 +379,15 @@ def gguf(step: Step, name: str) -> Recipe:
     """Blocks of a scheme. Bytes of a row that lie apart are moved together first."""
     packed, place = step.operands[1], Buffer("operand", 1)
     if packed.strides[1] == 1:
-        return Product(step, _gguf_weights(step, packed, place)).recipe(name)
+        return Product(step, gguf_weights(step, packed, place)).recipe(name)
     beside, moved = Layout.contiguous(packed.dims), Buffer("temp", 1)
     given, to = Place(place, packed, DType.U8), Place(moved, beside, DType.U8)
     first = copy_task(given, to, step.isa, f"{name}.w")
-    rest = Product(step, _gguf_weights(step, beside, moved)).recipe(name)
+    rest = Product(step, gguf_weights(step, beside, moved)).recipe(name)
     return Recipe((first, *rest.tasks), (*rest.temps, product(packed.dims)))
 
 
-def _gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
+def gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
     scheme, layout = step.node.attrs["scheme"], SCHEMES[step.node.attrs["scheme"]]
 
     def unpacked(w: Writer, row: Bound, first: Bound, count: Bound, to: str) -> None:
@@ -394,22 +422,31 @@ def numbers(step: Step, name: str) -> Recipe:
     if not streams(step.node):
         with suppress(UnsupportedError):
             return products.make(step, form_contract(step.node, step.operands, step.results), name)
-    given = Numbers(step)
     places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
-    lanes = step.isa.lanes(F32)
+    return Product(step, number_weights(step, places)).recipe(name)
+
+
+def number_weights(step: Step, places: tuple[Buffer, ...]) -> Weights:
+    given, lanes = Numbers(step), step.isa.lanes(F32)
     run = given.run(lanes) if _has_wide_sums(step) and given.wide is F32 else None
 
     def opened(w: Writer, row: Bound, number: Bound) -> Callable[[int], Vec]:
         return given.opened(w, row, w.code.i64("mul", number, run or 1))
 
     blocks = Blocks(run, opened) if run is not None else None
-    return Product(step, Weights(given.wide, places, given.unpack, blocks)).recipe(name)
+    return Weights(given.wide, places, given.unpack, blocks)
+
+
+STREAMED = frozenset({
+    "gguf_matmul", "gguf_grouped_matmul", "dequant_grouped_matmul", "grouped_matmul",
+})  # fmt: skip
+"""Products that read weights as they are stored: of one matrix, or of each row's expert."""
 
 
 def streams(node: Node) -> bool:
-    """Is it a product of this page? Bytes that are only scaled are one whose sums are."""
+    """Is it such a product? Bytes that are only scaled are one whose sums are."""
     if node.op != "dequant_matmul":
-        return node.op == "gguf_matmul"
+        return node.op in STREAMED
     return node.attrs["packing"] not in ("int8", "uint8") or len(node.inputs) > 3
 
 

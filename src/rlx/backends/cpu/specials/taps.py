@@ -133,7 +133,7 @@ class Sum:
         return Vec(self.code, self.code.let(f"load {self.kind}, ptr {self.slot}"), self.dtype)
 
     def add(self, x: Vec, weight: Vec) -> None:
-        made = fma(x, weight, self.value)
+        made = fma(x, weight, self.value) if self.dtype.is_float else x * weight + self.value
         self.code.do(f"store {made.type} {made.text}, ptr {self.slot}")
 
 
