@@ -253,6 +253,41 @@ def test_explain_reads_onnx(model: str, capsys: pytest.CaptureFixture[str]) -> N
     assert found["target"]["name"] == "cuda"
 
 
+def test_nodes_without_a_name_are_called_by_what_they_give(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    weights = numpy_helper.from_array(np.ones((80, 4), np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]),
+             helper.make_node("Relu", ["m"], ["y"])]  # fmt: skip
+    path = saved(nodes, [weights], ["n", 80], ["n", 4])
+    told = json.loads(called(capsys, "explain", path, "--json"))
+    assert told["model"]["name"] == "model"
+    assert told["kernels"][0]["where"] == ["onnx m", "onnx y"]
+    checked = json.loads(called(capsys, "check", path, "--json"))
+    assert [n["name"] for n in checked["nodes"]] == ["m", "y"]
+    assert "matmul" in called(capsys, "explain", path, "--why", "m")
+
+
+def test_explain_counts_at_the_sizes_of_what_is_given(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save("x.npy", np.zeros((3, 80), np.float32))
+    assert "which are usual sizes" in called(capsys, "explain", model)
+    for given in (["--dim", "n=3"], ["--input", "x=x.npy"]):
+        told = called(capsys, "explain", model, *given)
+        assert "at n=3\n" in told
+    assert "at n=1\n" in called(
+        capsys, "explain", model, "--measure", "--most", "1", "--seconds", "0.01", "--threads", "1"
+    )
+
+
+def test_explain_lists_all_if_asked(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "run_as_product taken" in called(capsys, "explain", model)
+    told = called(capsys, "explain", model, "--all")
+    assert "more:" not in told
+    assert "weights are packed once" in told
+
+
 def test_explain_follows_a_node(model: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "kernel" in called(capsys, "explain", model, "--why", "product")
     assert json.loads(called(capsys, "explain", text, "--why", "w", "--json"))["name"] == "w"

@@ -1,6 +1,7 @@
 """Reports: true to the compile, the same from run to run, and enough to replay it."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import rlx
 from rlx import ops
 from rlx.errors import Error
 from rlx.explain.report import Report
+from rlx.explain.text import lines_of, report_text, sections
 from rlx.ir.mir import Graph, Origin
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.pipeline import CompilePipeline
@@ -221,7 +223,67 @@ def test_text_has_every_section_and_groups_layers_alike() -> None:
         assert title in text
 
 
+def test_text_lists_what_matters_and_counts_the_rest() -> None:
+    told = report(encoder().lower().graph)
+    lines = lines_of(told.decisions)
+    short, whole = report_text(told, 2), report_text(told, None)
+    (listed,) = (s for s in sections(told, 2) if s.title == "decisions")
+    assert len(listed.rows) == 2
+    assert listed.note in short
+    assert "more:" in listed.note
+    counted = sum(int(n) for n in re.findall(r"×(\d+)", listed.note))
+    assert counted + sum(x.count for x in lines[:2]) == sum(x.count for x in lines)
+    assert all(d.what in whole for d in told.decisions)
+    assert "more" not in whole
+
+
+def test_text_has_work_that_moves_together_once() -> None:
+    g = Graph("weights")
+    w = g.param("w", Shape([64, 64]))
+    with g.scope(Origin("onnx", "made")):
+        fixed = ops.exp(ops.matmul(w, w))
+    g.set_outputs([ops.matmul(g.input("x", Shape([4, 64])), fixed)])
+    told = report(g)
+    hoisted = [d for d in told.decisions if d.what == "hoist"]
+    (line,) = (x for x in lines_of(told.decisions) if x.decision.what == "hoist")
+    assert len(hoisted) > 1
+    assert line.predicted_ns == max(d.predicted_ns for d in hoisted)
+
+
+def test_text_says_which_sizes_are_usual_ones() -> None:
+    assert "n=64, which are usual sizes" in str(report(dynamic()))
+    asked = str(report(dynamic(), options=FusionOptions(sizes={"n": 7})))
+    assert "at n=7\n" in asked
+
+
 # -- advice ---------------------------------------------------------------------------------------
+
+
+def test_a_sum_that_a_region_takes_is_no_advice() -> None:
+    g = Graph("broadcast")
+    x, y = g.input("x", Shape([256, 64])), g.input("y", Shape([1, 64]))
+    scale, shift = g.param("scale", Shape([64])), g.param("shift", Shape([64]))
+    g.set_outputs([ops.layer_norm(ops.exp(x) + y, scale, shift, axis=-1)])
+    told = report(g)
+    assert [d for d in told.decisions if d.what == "fuse_residual_ln" and not d.verdict]
+    assert not [a for a in told.advice if a.what == "mend_fusion"]
+
+
+def test_narrower_weights_are_advised_where_a_call_waits_for_them() -> None:
+    for rows, is_advised in ((1, True), (4096, False)):
+        g = Graph("product")
+        g.set_outputs(
+            [ops.matmul(g.input("x", Shape([rows, 512])), g.param("w", Shape([512, 512])))]
+        )
+        found = [a.what for a in report(g).advice]
+        assert ("narrower_weights" in found) is is_advised
+
+
+def test_what_a_model_is_for_is_not_advised_away() -> None:
+    g = Graph("two")
+    x = g.input("x", Shape([256, 256]))
+    g.set_outputs({"main": ops.exp(ops.matmul(x, x)), "side": ops.neg(x)})
+    assert [a.where for a in report(g).advice if a.what == "drop_output"] == [("side",)]
 
 
 def test_dropping_an_output_is_priced_by_the_gate() -> None:
