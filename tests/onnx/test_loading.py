@@ -231,7 +231,7 @@ def test_a_shape_that_is_an_input_makes_it_static(reshaped: Path) -> None:
     np.testing.assert_array_equal(exe.run({"s": np.array([1, 6]), "x": x})["y"], x.reshape(1, 6))
     assert exe.static == ("s",)
     why = exe.decisions[0]
-    assert (why.what, why.where) == ("compile_per_values", ("s",))
+    assert (why.what, why.where, why.kind) == ("compile_per_values", ("s",), "import")
     assert "decides a shape" in why.reason or "depends" in why.reason
 
 

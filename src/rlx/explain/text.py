@@ -14,8 +14,12 @@ from rlx.explain.report import Advice, Report, ReportDecision, ReportKernel, Val
 
 MOST = 40
 """Rows of a table, unless all are asked for."""
+MOST_PLAIN = 5
+"""Refusals of what would cost more: enough to see what was thought of."""
 FIRST = ("import", "cut", "precision")
 """Kinds of decisions that change what a call is, whatever they cost."""
+PER_CALL = ("compile_per_shapes", "compile_per_values")
+"""Decisions for a program that is for some inputs only."""
 WIDEST = 56
 """Characters of a cell that may hold a long name."""
 
@@ -34,6 +38,11 @@ class Line:
     @property
     def verdict(self) -> str:
         return "taken" if self.decision.verdict else "refused"
+
+    @property
+    def is_plain(self) -> bool:
+        """Was it refused as it would cost more?"""
+        return not self.decision.verdict and self.predicted_ns < 0
 
     @property
     def where(self) -> str:
@@ -74,10 +83,9 @@ def _outermost(decisions: Sequence[ReportDecision]) -> list[ReportDecision]:
 def _rank(line: Line) -> tuple[bool, float, float, str, str]:
     """What the whole program hangs on; what saves, or would have; what nobody would do; what has no
     price."""
-    is_plain = not line.decision.verdict and line.predicted_ns < 0
     size = abs(line.predicted_ns)
     is_first = line.decision.kind in FIRST
-    return not is_first, 0.0 if is_plain else -size, -size, line.decision.what, line.where
+    return not is_first, 0.0 if line.is_plain else -size, -size, line.decision.what, line.where
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,7 @@ def decision_section(
 ) -> Section:
     """The first lines that matter; the others counted by what was decided."""
     lines = lines_of(decisions)
-    shown = lines if most is None else [x for x in lines if _matters(x)][:most]
+    shown = lines if most is None else _chosen(lines, most)
     listed = {x.decision.id for x in shown}
     rest = [x for x in lines if x.decision.id not in listed]
     count = Counter[str]()
@@ -118,6 +126,13 @@ def decision_section(
     told = ", ".join(f"{what} ×{n}" for what, n in count.most_common())
     note = f"and {sum(count.values()):,} more: {told}" if rest else ""
     return Section(title, COLUMNS, [_cells(x) for x in shown], note)
+
+
+def _chosen(lines: Sequence[Line], most: int) -> list[Line]:
+    """The first of those that matter, few of them such as nobody would take."""
+    worth = [x for x in lines if _matters(x)]
+    plain = [x for x in worth if x.is_plain][:MOST_PLAIN]
+    return [x for x in worth if not x.is_plain or x in plain][:most]
 
 
 def _matters(line: Line) -> bool:
@@ -174,6 +189,8 @@ def _at(report: Report) -> str:
     """The sizes that everything is counted at, and how to say others."""
     sizes, asked = report.model.sizes, report.options.get("sizes", {})
     told = ", ".join(f"{k}={v}" for k, v in sizes.items())
+    if any(d.what in PER_CALL for d in report.decisions):
+        return " for inputs like these (--dim NAME=SIZE and --input NAME=FILE say yours)"
     if not told or all(k in asked for k in sizes):
         return f" at {told}" if told else ""
     return f" at {told}, which are usual sizes (--dim NAME=SIZE says yours)"

@@ -123,7 +123,10 @@ class Model(Bundle):
             return ()
         what = "values" if self.static else "shapes"
         where = self.static or self.inputs
-        made = Decision(f"static {what}", f"compile_per_{what}", where, True, self.why_static)
+        made = Decision(
+            f"static {what}", f"compile_per_{what}", where, True, self.why_static,
+            is_reversible=False, kind="import",
+        )  # fmt: skip
         return (made,)
 
     def whole(self) -> Read:
