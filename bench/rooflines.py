@@ -56,7 +56,7 @@ REASONS: dict[str, str] = {
          "moe_route"), _SORTED),
     **dict.fromkeys(("cummax", "cummin", "cum_log_sum_exp"), _CHAIN),
     **dict.fromkeys(
-        ("max_pool_with_indices", "global_lp_pool",
+        ("global_lp_pool",
          "local_response_norm", "mean_variance_normalization", "roi_align",
          "max_roi_pool"), _WINDOWS),
     **dict.fromkeys(("searchsorted", "grid_sample", "affine_grid", "axial_rope_2d"), _GATHERED),

@@ -24,7 +24,7 @@ from rlx.shape import Shape
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 
-POOLS = ("max_pool", "avg_pool", "lp_pool")
+POOLS = ("max_pool", "avg_pool", "lp_pool", "max_pool_with_indices")
 
 
 def drawn(op: str, cases: int) -> list[Trial]:
@@ -35,12 +35,13 @@ def drawn(op: str, cases: int) -> list[Trial]:
 def check(given: list[Trial], isa: Isa) -> None:
     steps = Steps(given, isa)
     for i, trial in enumerate(given):
-        (got,), (again,), (want,) = steps.run(i), steps.run(i, "each"), trial.wanted()
-        assert got.tobytes() == again.tobytes(), f"{trial}: parts differ"
-        if trial.node.op == "max_pool":
-            np.testing.assert_array_equal(got.astype("f8"), want.astype("f8"), str(trial))
-        else:
-            assert_close(got, want, str(trial))
+        results = steps.run(i), steps.run(i, "each"), trial.wanted()
+        for got, again, want in zip(*results, strict=True):
+            assert got.tobytes() == again.tobytes(), f"{trial}: parts differ"
+            if trial.node.op.startswith("max_pool"):
+                np.testing.assert_array_equal(got.astype("f8"), want.astype("f8"), str(trial))
+            else:
+                assert_close(got, want, str(trial))
 
 
 @pytest.mark.parametrize("op", POOLS)
@@ -94,10 +95,11 @@ def large(op: str, dims: tuple[int, ...], dtype: str, names: tuple[int, ...] = (
     shape = tuple(Dim(f"d{i}", 1) if i in names else d for i, d in enumerate(dims))
     sizes = {f"d{i}": dims[i] for i in names}
     for seed, geometry in enumerate(GEOMETRIES):
-        more = {"count_include_pad": seed % 2 == 0} if op == "avg_pool" else {}
+        flags = {"avg_pool": "count_include_pad", "max_pool_with_indices": "column_major"}
+        more = {flags[op]: seed % 2 == 0} if op in flags else {}
         made, x = node(op, shape, dtype, **geometry, **more), values(dims, dtype, seed)
         found.append(side_by_side(made, [x], sizes))
-        layouts = (turned(shape),), (turned(made.shape.dims),)
+        layouts = (turned(shape),), tuple(turned(s.dims) for s in made.shapes)
         found.append(Trial(made, *layouts, [x], sizes))
     return found
 
@@ -109,6 +111,17 @@ def test_rows_and_channels_past_a_unit() -> None:
     given += large("avg_pool", (2, 75, 7, 40), "f32")
     given += large("avg_pool", (1, 40, 3, 600), "f64", names=(1, 3))
     given += large("max_pool", (1, 64, 6, 41), "f16")
+    check(given, host())
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_the_first_of_equals_is_found() -> None:
+    given = large("max_pool_with_indices", (1, 3, 4, 600), "f32")
+    given += large("max_pool_with_indices", (2, 37, 5, 20), "f16", names=(1, 2))
+    for trial in large("max_pool_with_indices", (2, 20, 9, 33), "f32"):
+        trial.arrays[0][...] = np.round(trial.arrays[0])
+        trial.arrays[0][:, :, 2:6] = -np.inf
+        given.append(trial)
     check(given, host())
 
 

@@ -46,7 +46,9 @@ NARROW = frozenset({
 """Products whose operands stay narrow in memory: written out before fusion, weights would be
 widened when parameters are set."""
 
-OWN = frozenset({"lp_pool", "non_max_suppression", "resize", "grouped_matmul"})
+OWN = frozenset({
+    "lp_pool", "max_pool_with_indices", "non_max_suppression", "resize", "grouped_matmul",
+})  # fmt: skip
 """Ops that have a kernel here, and none that the documented target claims."""
 
 REAL = frozenset(d for d in DType if not d.is_complex)

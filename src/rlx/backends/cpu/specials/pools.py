@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from rlx.backends.cpu.task import Recipe, Step, Task, buffers, grain_of, nanosec
 from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, is_static, product
 from rlx.dtype import DType
+from rlx.shape import Shape
 from rlx.windows import Windows
 
 TOGETHER = 4
@@ -40,7 +41,7 @@ STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Unit:
+class Unit:
     """Where some results of a row are: from the first to the end, of channels from the first."""
 
     outer: list[Bound]
@@ -52,7 +53,7 @@ class _Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
+class Pool:
     given: Step
     windows: Windows
     is_across: bool
@@ -60,26 +61,32 @@ class _Pool:
     lanes: int
 
     @classmethod
-    def of(cls, given: Step) -> _Pool:
-        node, (x,), (y,) = given.node, given.operands, given.results
+    def of(cls, given: Step) -> Self:
+        node, (x,), y = given.node, given.operands, given.results[0]
         names = ("kernel", "stride", "padding", "dilation", "ceil")
         windows = Windows(**{k: node.attrs[k] for k in names})
         is_across = x.strides[1] == y.strides[1] == 1 and x.strides[-1] != 1
-        dims = node.shape.dims
-        return cls(
-            given, windows, is_across,
-            filled(given.isa, node.shape.dtype, dims[1 if is_across else -1]),
-        )  # fmt: skip
+        shape = node.shapes[0]
+        return cls(given, windows, is_across, cls.width(given, shape, 1 if is_across else -1))
+
+    @staticmethod
+    def width(given: Step, shape: Shape, axis: int) -> int:
+        """How many lanes there are along an axis of the results."""
+        return filled(given.isa, shape.dtype, shape.dims[axis])
 
     # -- sizes ----------------------------------------------------------------------------------
 
     @property
+    def shape(self) -> Shape:
+        return self.given.node.shapes[0]
+
+    @property
     def dtype(self) -> DType:
-        return self.given.node.shape.dtype
+        return self.shape.dtype
 
     @property
     def counts(self) -> tuple[DimLike, ...]:
-        return self.given.node.shape.dims[2:]
+        return self.shape.dims[2:]
 
     @property
     def image(self) -> tuple[DimLike, ...]:
@@ -97,7 +104,7 @@ class _Pool:
     @property
     def together(self) -> int:
         """Vectors that are folded at a time: no more than the channels fill."""
-        channels = self.given.node.shape.dims[1]
+        channels = self.shape.dims[1]
         if not self.is_across or not is_static(channels):
             return TOGETHER
         return max(1, min(TOGETHER, channels // self.lanes))
@@ -109,25 +116,30 @@ class _Pool:
 
     @property
     def units(self) -> Blocks:
-        batch, channels = self.given.node.shape.dims[:2]
+        batch, channels = self.shape.dims[:2]
         across = (channels + self.beside - 1) // self.beside
         block = PIXELS if self.is_across else ROW
         return Blocks((batch, across, *self.counts), block)
 
     @property
-    def scratch(self) -> int:
-        """Bytes of a row; loads and stores of whole vectors may go past its end."""
+    def room(self) -> int:
+        """Elements of a row; loads and stores of whole vectors may go past its end."""
         stride, span = self.windows.stride[-1], int(self.windows.spans[-1])
         width = (self.units.block - 1) * stride + span
         slack = (self.together + stride) * self.lanes * max(1, stride)
-        return (width * self.beside + slack) * self.dtype.compute.itemsize
+        return width * self.beside + slack
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of that row."""
+        return self.room * self.dtype.compute.itemsize
 
     # -- what is folded -------------------------------------------------------------------------
 
     @property
     def nothing(self) -> float:
         """What changes no fold."""
-        if self.given.node.op != "max_pool":
+        if not self.given.node.op.startswith("max_pool"):
             return 0
         return int(np.iinfo(self.dtype.numpy).min) if self.dtype.is_integer else -np.inf
 
@@ -155,17 +167,17 @@ class _Pool:
         w = Writer(self.given.isa, self.lanes)
         with self.units.each(w) as (outer, low, high):
             outer[1] = w.code.i64("mul", outer[1], self.beside)
-            self.unit(w, _Unit(outer, low, high, self.channels(w, outer[1])))
+            self.unit(w, Unit(outer, low, high, self.channels(w, outer[1])))
         return w
 
     def channels(self, w: Writer, first: Bound) -> Bound:
         """How many of those from the first on are folded together."""
-        every = self.given.node.shape.dims[1]
+        every = self.shape.dims[1]
         if is_static(every) and every % self.beside == 0:
             return self.beside
         return w.code.least(w.code.i64("sub", w.size(every), first), self.beside)
 
-    def unit(self, w: Writer, unit: _Unit) -> None:
+    def unit(self, w: Writer, unit: Unit) -> None:
         """The row of scratch memory, from its left margin to its right one, and its windows."""
         code, stride = w.code, self.windows.stride[-1]
         first = code.i64("sub", code.i64("mul", unit.low, stride), self.windows.before[-1])
@@ -186,7 +198,7 @@ class _Pool:
         with w.code.count(low, high, self.lanes) as i:
             self.keep(w, value, i)
 
-    def columns(self, w: Writer, unit: _Unit, first: Bound, part: tuple[Bound, Bound]) -> None:
+    def columns(self, w: Writer, unit: Unit, first: Bound, part: tuple[Bound, Bound]) -> None:
         """Each column of the rows that are seen, folded into scratch memory."""
         x = self.given.operands[0]
         ends = [self.bounds(w, a, unit.outer[2 + a]) for a in range(self.rows)]
@@ -212,7 +224,7 @@ class _Pool:
 
             runs(w, 0, unit.channels, self.together, across)
 
-    def corner(self, w: Writer, unit: _Unit, first: Bound) -> Bound:
+    def corner(self, w: Writer, unit: Unit, first: Bound) -> Bound:
         """Where tap 0 of every axis of the rows and the first column lie, in the image or not."""
         x = self.given.operands[0]
         place = at(w, w.size(x.offset), step(w, first, x.strides[-1]))
@@ -255,7 +267,7 @@ class _Pool:
         by = w.size(stride)
         return [self.seen(w.load(0, at(w, place, a), self.dtype, by, mask)) for a in apart]
 
-    def results(self, w: Writer, unit: _Unit) -> None:
+    def results(self, w: Writer, unit: Unit) -> None:
         """The windows along the row."""
         y, code, stride = self.given.results[0], w.code, self.windows.stride[-1]
         base = w.place(y, [*unit.outer, unit.low])
@@ -310,12 +322,7 @@ class _Pool:
         store(w.code, value, dtype, advanced(w.code, "%scratch", place, dtype))
 
     def kept(self, w: Writer, place: Bound, stride: int) -> Vec:
-        dtype = self.dtype.compute
-        where = advanced(w.code, "%scratch", place, dtype)
-        if stride != 2 or self.lanes == 1:
-            return load(w.code, dtype, where, stride)
-        halves = [load(w.code, dtype, advanced(w.code, where, n, dtype)) for n in (0, self.lanes)]
-        return halves[0].joined(halves[1], range(0, 2 * self.lanes, 2))
+        return spaced(w, "%scratch", place, stride, self.dtype.compute)
 
     # -- how much of a window there is ----------------------------------------------------------
 
@@ -351,7 +358,7 @@ class _Pool:
             return 0, self.image[axis]
         return -self.windows.before[axis], self.image[axis] + self.windows.after[axis]
 
-    def height(self, w: Writer, unit: _Unit) -> Vec | None:
+    def height(self, w: Writer, unit: Unit) -> Vec | None:
         """How many rows of a window count."""
         if not self.is_counted:
             return None
@@ -361,7 +368,7 @@ class _Pool:
             total = w.code.i64("mul", total, w.code.i64("sub", high, low))
         return w.code.splat(total, DType.I64).to(self.dtype.compute)
 
-    def area(self, w: Writer, unit: _Unit, height: Vec | None, j: Bound, by: int) -> Vec | None:
+    def area(self, w: Writer, unit: Unit, height: Vec | None, j: Bound, by: int) -> Vec | None:
         """How many elements of windows count, from the j-th of the unit on; at least 1."""
         if height is None:
             return None
@@ -388,21 +395,33 @@ def _power(x: Vec, exponent: float) -> Vec:
     return arith.apply("pow", [x, x.like(exponent)], {}, x.dtype)
 
 
+def spaced(w: Writer, start: str, place: Bound, stride: int, dtype: DType) -> Vec:
+    """Elements of scratch memory, some apart; every second is taken out of two vectors."""
+    where = advanced(w.code, start, place, dtype)
+    if stride != 2 or w.code.lanes == 1:
+        return load(w.code, dtype, where, stride)
+    lanes = w.code.lanes
+    halves = [load(w.code, dtype, advanced(w.code, where, n, dtype)) for n in (0, lanes)]
+    return halves[0].joined(halves[1], range(0, 2 * lanes, 2))
+
+
 def pool(given: Step, name: str) -> Recipe:
-    made = _Pool.of(given)
-    w = made.written()
-    node, windows = given.node, made.windows
-    folds = node.shape.num_elements * sum(made.taps) * STEPS
-    read = node.inputs[0].shape
-    ns = nanoseconds(folds, read.size_bytes + node.shape.size_bytes)
+    return pooled(Pool.of(given), name)
+
+
+def pooled(made: Pool, name: str) -> Recipe:
+    w, node = made.written(), made.given.node
+    folds = made.shape.num_elements * sum(made.taps) * STEPS
+    traffic = sum((s.size_bytes for s in node.shapes), node.inputs[0].shape.size_bytes)
+    units = made.units.count
     task = Task(
-        w.function(name), buffers(1, 1), w.sizes, made.units.count,
-        grain_of(made.units.count, ns), made.scratch, how=_how(made, windows),
+        w.function(name), buffers(1, len(made.given.results)), w.sizes, units,
+        grain_of(units, nanoseconds(folds, traffic)), made.scratch, how=_how(made, made.windows),
     )  # fmt: skip
     return Recipe((task,))
 
 
-def _how(made: _Pool, windows: Windows) -> str:
+def _how(made: Pool, windows: Windows) -> str:
     lanes = "channels" if made.is_across else "a row"
     area: Any = product(windows.kernel)
     taps = f"{area} taps" if is_static(area) else "taps"
