@@ -12,7 +12,9 @@ from rlx.passes.legalise import dispatch
 from rlx.rules import all_rules, plain_rules
 from rlx.rules.engine import rewrite, ruleset
 
-OWN_KERNELS = frozenset({"stft", "power_frames", "mean_power", "mel_frames"})
+OWN_KERNELS = frozenset({
+    "stft", "power_frames", "mean_power", "mel_frames", "conv_integer", "matmul_integer",
+})  # fmt: skip
 """What rules name for the sake of a kernel: worse than what was written, where there is none."""
 
 

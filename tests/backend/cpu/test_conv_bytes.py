@@ -12,6 +12,7 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.cpu import emit
+from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.isa import AVX512_BF16, NEON, Isa, host
 from rlx.backends.cpu.jit import assembled
 from rlx.backends.cpu.recipes import recipe_of
@@ -21,6 +22,7 @@ from rlx.dtype import DType
 from rlx.ir.interpret import evaluate
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
+from rlx.rules.engine import Fired
 from rlx.shape import Shape
 from tests.backend.cpu.products import RUNNABLE, Array
 from tests.backend.cpu.recipes import functions
@@ -212,3 +214,46 @@ def test_a_net_of_bytes_has_the_same_bits_on_any_threads() -> None:
     (want,) = evaluate(runs[0][1], {"x": x})
     for exe, _ in runs:
         np.testing.assert_array_equal(exe(x), want)
+
+
+def meant() -> tuple[Graph, dict[str, Array]]:
+    """A convolution and a product of what bytes stand for, as quantised models spell them."""
+    g, rng = Graph("meant"), np.random.default_rng(0)
+    given = {"x": 3 * rng.normal(size=(1, 12, 9, 10)).astype(np.float32)}
+
+    def weights(name: str, dims: tuple[int, ...], axis: int) -> Node:
+        given[name] = rng.integers(-128, 127, dims).astype(np.int8)
+        scale = g.constant(rng.uniform(0.01, 0.02, dims[axis]).astype(np.float32))
+        return ops.dequantize_linear(g.input(name, Shape(dims, I8)), scale, axis=axis)
+
+    def bytes_of(x: Node) -> Node:
+        scale, zero = (g.constant(v) for v in (np.array(0.05, np.float32), np.array(9, np.uint8)))
+        return ops.dequantize_linear(ops.quantize_linear(x, scale, zero, to=U8), scale, zero)
+
+    x = bytes_of(g.input("x", Shape([1, 12, 9, 10])))
+    bias = g.constant(rng.normal(size=16).astype(np.float32))
+    y = ops.relu(ops.conv(x, weights("w", (16, 12, 3, 3), 0), bias, padding=B))
+    flat = bytes_of(ops.reshape(ops.mul(y, 0.1), dims=(16, 90)))
+    g.set_outputs([y, ops.matmul(flat, weights("m", (90, 20), 1))])
+    return g, given
+
+
+def fired(target: Any) -> set[str]:
+    made = rlx.CompilePipeline(target).compile(meant()[0])
+    return {e.rule for e in made.rewrites if isinstance(e, Fired)}
+
+
+def test_what_bytes_stand_for_is_multiplied_as_bytes_where_there_are_kernels() -> None:
+    rules = {"convolution_of_bytes", "product_of_bytes"}
+    assert rules <= fired(CpuBackend().target())
+    assert not rules & fired("cuda")
+
+
+def test_sums_of_what_bytes_stand_for_are_no_less_exact() -> None:
+    """Σ|terms| ≤ 108 · 12.3 · 2.56 bounds what summing in f32 may lose: an eps of it for each term.
+    Of the bytes in between some may be one step further, each of which is 0.05 · 2.56 of a sum."""
+    graph, given = meant()
+    got = rlx.compile(graph, target="cpu")(*given.values())
+    want = evaluate(graph, given)
+    np.testing.assert_allclose(got[0], want[0], rtol=0, atol=2.0**-23 * 108 * 108 * 12.3 * 2.56)
+    np.testing.assert_allclose(got[1], want[1], rtol=0, atol=2 * 0.05 * 2.56)

@@ -64,8 +64,14 @@ def dequantise(call: Call) -> Node:
     x = operand(call, 0)
     if x.shape.dtype.is_float:
         return _scaled(call, x, scale)
-    zero = [operand(call, 2)] if call.has(2) else []
+    zero = [_zero(call)] if call.has(2) else []
     return ops.dequantize_linear(x, scale, *zero, **_along(x, call))
+
+
+def _zero(call: Call) -> Node:
+    value = call.value(2)
+    is_few = isinstance(value, Weight) and widened(value.array) is not None
+    return operand(call, 2) if is_few or call.attr("block_size", 0) else zero_point(call, 2)
 
 
 def operand(call: Call, number: int) -> Node:
