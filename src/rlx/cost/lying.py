@@ -14,6 +14,8 @@ exchanged. Other kernels turn what does not lie along their results.
 A register tile of r sums by some vectors reads those vectors at every step: flops / 2r numbers in
 all. Kernels in panels lie in one line, which is there before it is asked for. Rows of an image do
 not: the next step of a sum is another channel, somewhere else, and costs what a near cache takes.
+Along channels, on the other hand, each place of a window and each of its taps is an address to be
+found, which few channels do not outweigh.
 """
 
 from __future__ import annotations
@@ -32,8 +34,12 @@ from rlx.shape import Shape
 from rlx.windows import Windows
 
 CONVOLUTIONS = frozenset({"conv", "conv_integer", "fused_conv_bias_act"})
-TILE_ROWS = 8
-"""Sums of a register tile, one below the other: as many as leave room for vectors."""
+TILES = {4: 6, 3: 8, 2: 12, 1: 12}
+"""Vectors of a register tile, and sums one below the other: as many as the registers hold. The
+widest that leaves no vector over is taken."""
+OF_A_PLACE, OF_A_TAP = 40, 4
+"""Instructions to find where a window lies, to keep that and to write its sums; and where a tap of
+it is, in the image or outside."""
 TILES_BYTES = 1 << 17
 """What a row of tiles reads, roughly: the vectors of some hundred steps, past the first cache."""
 ALONG = frozenset({"max_pool", "avg_pool", "lp_pool", "resize", "batch_norm"})
@@ -144,10 +150,19 @@ def _by_channel(conv: Node, seen: Layout | None, terms: Terms) -> Added:
     channels, groups = conv.shape.dims[1], conv.attrs["groups"]
     is_by_itself = groups == channels == conv.inputs[0].shape.dims[1]
     waste = _waste(conv, channels if is_by_itself else channels // groups, terms)
-    image = conv.inputs[0].shape
+    image, windows = conv.inputs[0].shape, _windows(conv)
+    more = Added(waste + (0 if _is_flat(windows) else _finding(conv, windows, terms)))
     if seen is None or is_last(seen) or image.dims[1] == 1:
-        return Added(waste)
-    return Added(waste, turned_bytes=2 * terms.bytes_of(image))
+        return more
+    return more + Added(turned_bytes=2 * terms.bytes_of(image))
+
+
+def _finding(conv: Node, windows: Windows, terms: Terms) -> int:
+    """The arithmetic that could be done while windows are found: instructions on addresses, each in
+    the time of a vector's multiply-adds."""
+    places = terms.size_of(conv.shape.dims[0] * product(conv.shape.dims[2:]))
+    steps = OF_A_PLACE + OF_A_TAP * terms.size_of(windows.area)
+    return places * steps * 2 * _lanes(conv.shape.dtype, terms)
 
 
 def _by_image(conv: Node, seen: Layout | None, terms: Terms) -> Added:
@@ -155,16 +170,37 @@ def _by_image(conv: Node, seen: Layout | None, terms: Terms) -> Added:
     image, windows = conv.inputs[0].shape, _windows(conv)
     counts = [c for c in conv.shape.dims[2:] if c != 1]
     has_border = any(r != 0 for r in windows.reach(image.dims[2:]))
-    is_flat = all(k == 1 for k in windows.kernel) and all(s == 1 for s in windows.stride)
-    extent = product(counts) if is_flat else (counts or [1])[-1]
-    waste = _waste(conv, extent, terms)
-    numbers = (terms.flops_of(conv) + waste) // (2 * TILE_ROWS)
-    tiles = Added(waste, again_bytes=numbers * image.dtype.itemsize)
+    extent = product(counts) if _is_flat(windows) else (counts or [1])[-1]
+    tiles = _tiles(conv, extent, terms)
     is_turned = seen is not None and is_last(seen)
     if not has_border and windows.stride[-1] == 1 and not is_turned:
         return tiles
     moved = terms.bytes_of(image) + terms.bytes_of(_written(conv, windows))
+    is_turned = is_turned or windows.stride[-1] > 1  # a run of every s-th number
     return tiles + (Added(turned_bytes=moved) if is_turned else Added(straight_bytes=moved))
+
+
+def _tiles(conv: Node, extent: DimLike, terms: Terms) -> Added:
+    """What register tiles of rows of an image take beyond their arithmetic. A step of one vector by
+    12 sums is 12 multiply-adds, and 12 numbers, a table's entry and two lines are loaded for it.
+    Tiles of a length that only a call knows are wide, and half of one is empty on average."""
+    lanes, size = _lanes(conv.shape.dtype, terms), max(1, terms.size_of(extent))
+    vectors = -(-size // lanes)
+    width, rows = next(
+        (v, r) for v, r in TILES.items() if isinstance(extent, Dim) or vectors % v == 0
+    )
+    waste = _waste(conv, extent, terms)
+    if isinstance(extent, Dim):
+        waste = terms.flops_of(conv) * width * lanes // (2 * size)
+    flops = terms.flops_of(conv) + waste
+    loads = max(0, rows + 2 * width + 1 - rows * width)
+    again = flops // (2 * rows) * conv.inputs[0].shape.dtype.itemsize
+    return Added(waste + flops * loads // (rows * width), again_bytes=again)
+
+
+def _is_flat(windows: Windows) -> bool:
+    """Does no window leave its pixel?"""
+    return all(k == 1 for k in windows.kernel) and all(s == 1 for s in windows.stride)
 
 
 def _windows(conv: Node) -> Windows:

@@ -134,9 +134,9 @@ class Target:
     """May images have their channels side by side, where that costs less?"""
     vector_bytes: int = 16
     """What one instruction works on: lanes lie along memory, so that it matters how values lie."""
-    turned_gb_s: float = 10.0
+    turned_gb_s: float = 25.0
     """At which values are copied with axes exchanged, read and written: a vector's numbers come
-    from as many lines."""
+    from as many lines, half of which are met again too late."""
 
     @classmethod
     def of(cls, target: FusionTarget | Target | str) -> Target:

@@ -25,7 +25,6 @@ from rlx.cost.lying import (
     Added,
     added,
     convolution_in,
-    image_of,
     is_last,
     last,
     within,
@@ -120,7 +119,8 @@ class _Lying:
         return sum((self._of_reader(r, i) for r, i in self._readers(node)), own)
 
     def _of_reader(self, reader: Node, number: int) -> Added:
-        """What a convolution is spared if its image has its channels side by side."""
+        """What a convolution is spared if one of its operands, its image or what is added to its
+        sums, has its channels side by side."""
         terms, shape = self.ctx.terms, reader.inputs[number].shape
         is_turned = reader not in self.kept and _is_image(reader) and _convolves(reader)
         results = [last(s) if is_turned else Layout.contiguous(s.dims) for s in reader.shapes]
@@ -132,7 +132,7 @@ class _Lying:
         return added(reader, apart, results, terms) - added(reader, beside, results, terms)
 
     def _readers(self, node: Node) -> Iterator[tuple[Node, int]]:
-        """Convolutions that look at what the kernel writes, and as which operand: directly, or
+        """Convolutions that read what the kernel writes, and as which operand: directly, or
         through kernels that are laid out as it is."""
         found, stack = dict[Node, None](), [node]
         while stack and len(found) < MOST_READERS:
@@ -143,9 +143,7 @@ class _Lying:
                 found[user] = None
                 conv = convolution_in(user)
                 if conv is not None and not _is_by_itself(conv):
-                    number = image_of(user, conv)
-                    if number is not None and user.inputs[number] is value:
-                        yield user, number
+                    yield from ((user, i) for i, x in enumerate(user.inputs) if x is value)
                 elif user.op == "item" or _passes_on(user):
                     stack.append(user)
 
