@@ -12,7 +12,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from rlx.explain.drawing import Card, neighbours, placed
-from rlx.explain.text import time_text
+from rlx.explain.text import size_text, time_text
 from rlx.op import Kind, table
 from rlx.runtime.trace import CALLS, COMPILE, TIMED_BUILD, thread_name
 
@@ -98,14 +98,6 @@ def facts_of(report: Report, trace: Trace | None = None) -> dict[str, Any]:
 # -- the head -------------------------------------------------------------------------------------
 
 
-def bytes_text(size: float) -> str:
-    """Bytes in the unit that suits them."""
-    for unit, scale in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}".replace(".0 ", " ")
-    return f"{size:,.0f} B"
-
-
 def _about(report: Report) -> str:
     sizes = "".join(f", {k} = {v}" for k, v in report.model.sizes.items())
     return f"for {report.target.name}{sizes}, by rlx {report.versions['rlx']}"
@@ -121,10 +113,10 @@ def _figures(report: Report) -> list[tuple[str, str]]:
         ("kernels a call", f"{totals.kernels:,}"),
         *timed,
         ("predicted, a call", time_text(totals.predicted_ns)),
-        ("memory traffic a call", bytes_text(totals.traffic_bytes)),
-        ("arena", bytes_text(totals.arena_bytes)),
-        ("buffers, were none shared", bytes_text(totals.unshared_bytes)),
-        ("weights", bytes_text(totals.weight_bytes)),
+        ("memory traffic a call", size_text(totals.traffic_bytes)),
+        ("arena", size_text(totals.arena_bytes)),
+        ("buffers, were none shared", size_text(totals.unshared_bytes)),
+        ("weights", size_text(totals.weight_bytes)),
         ("decisions taken", f"{taken:,} of {len(report.decisions):,}"),
         ("rewrites", f"{len(report.rules):,}"),
     ]
@@ -149,7 +141,7 @@ def _roofs(report: Report) -> dict[str, Any] | None:
     peak = max(report.target.peak_gflops.values(), default=0.0)
     peak = report.target.peak_gflops.get("f32", peak)
     levels = [
-        {"name": "memory" if c["bytes"] is None else bytes_text(int(c["bytes"])), "gb_s": c["gb_s"]}
+        {"name": "memory" if c["bytes"] is None else size_text(int(c["bytes"])), "gb_s": c["gb_s"]}
         for c in _levels(report)
     ]
     return {"gflops": peak, "levels": levels} if peak and levels else None

@@ -33,7 +33,7 @@ function scaled(value, steps, units) {
 }
 
 const time = (ns) => scaled(ns, 1000, ["ns", "µs", "ms", "s"]);
-const bytes = (n) => scaled(n, 1024, ["B", "KB", "MB", "GB"]);
+const bytes = (n) => scaled(n, 1000, ["B", "kB", "MB", "GB"]);
 const count = (n) => (n === null || n === undefined ? "–" : n.toLocaleString("en"));
 
 const tip = document.getElementById("tip");
