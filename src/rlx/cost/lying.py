@@ -118,10 +118,10 @@ def added(node: Node, operands: Sequence[Layout], results: Sequence[Layout], ter
     a region turns them round."""
     conv = convolution_in(node)
     if conv is None:
-        return _of_others(node, operands, results, terms, None)
+        return _of_others(node, operands, results, terms)
     number, along = image_of(node, conv), is_last(results[0])
     seen = operands[number] if number is not None else None
-    more = _of_others(node, operands, results, terms, number)
+    more = _of_others(node, operands, results, terms)
     if product(conv.shape.dims[2:]) == 1:  # a plain product, whose channels are all there is
         return more
     return more + (_by_channel if along else _by_image)(conv, seen, terms)
@@ -239,14 +239,10 @@ def _lanes(dtype: DType, terms: Terms) -> int:
 
 
 def _of_others(
-    node: Node,
-    operands: Sequence[Layout],
-    results: Sequence[Layout],
-    terms: Terms,
-    image: int | None,
+    node: Node, operands: Sequence[Layout], results: Sequence[Layout], terms: Terms
 ) -> Added:
-    """Operands, the image of a convolution apart, that do not lie along the results. They are read
-    in any case, and something is written: what is added is that both go across each other."""
+    """Operands, those of a convolution apart, that do not lie along the results. They are read in
+    any case, and something is written: what is added is that both go across each other."""
     if not _runs_along(node):
         return NOTHING
     lanes, along = _lanes(node.shapes[0].dtype, terms), _fastest(results[0])
@@ -255,13 +251,14 @@ def _of_others(
         for i, seen in _seen(node, operands)
         if _is_turned(seen, results[0], along) or _is_in_pieces(seen, lanes)
     }
-    sizes = (terms.bytes_of(node.inputs[i].shape) for i in turned if i != image)
-    size = 2 * sum(sizes)
+    size = 2 * sum(terms.bytes_of(node.inputs[i].shape) for i in turned)
     return Added(straight_bytes=-size, turned_bytes=size)
 
 
 def _seen(node: Node, operands: Sequence[Layout]) -> Iterator[tuple[int, Layout]]:
     """Where operands lie for the work that reads them, behind movements that only rename axes."""
+    if node.op in CONVOLUTIONS:
+        return
     if node.decl.kind is not Kind.REGION:
         yield from ((i, _moved(node, layout) or layout) for i, layout in enumerate(operands))
         return
@@ -272,7 +269,7 @@ def _seen(node: Node, operands: Sequence[Layout]) -> Iterator[tuple[int, Layout]
         moved = _moved(inner, place[1]) if place else None
         if place and moved:
             places[inner] = place[0], moved
-        else:
+        elif inner.op not in CONVOLUTIONS:
             yield from (places[i] for i in inner.inputs if i in places)
     yield from (places[o] for o in map(_unturned, body.outputs) if o in places)
 

@@ -1,0 +1,192 @@
+"""What it costs that values lie one way or another, and that images are laid out by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.backends.cpu.backend import CpuBackend
+from rlx.cost.arithmetic import EXP, work_of
+from rlx.cost.lying import OF_A_PLACE, OF_A_TAP, Added, added, inner_results, is_last, last
+from rlx.cost.target import Target
+from rlx.cost.terms import Terms
+from rlx.dtype import DType
+from rlx.ir.interpret import evaluate
+from rlx.ir.layout import Layout
+from rlx.ir.mir import Graph, Node
+from rlx.passes.layouts import WHAT
+from rlx.passes.options import FusionOptions
+from rlx.pipeline import CompilePipeline, CompileResult
+from rlx.shape import Shape
+
+LANES = 16
+TARGET = replace(CpuBackend().target(), vector_bytes=4 * LANES)
+TERMS = Terms(TARGET)
+
+
+def conv(out: int, channels: int, size: int, taps: int = 3, **attrs: int) -> Node:
+    """A convolution whose result is as large as its image, if its windows take no steps."""
+    g = Graph("conv")
+    x, w = (
+        g.input("x", Shape([1, channels, size, size])),
+        g.param("w", Shape([out, channels, taps, taps])),
+    )
+    stride, pad = attrs.get("stride", 1), taps // 2
+    return ops.conv(x, w, stride=(stride, stride), padding=(pad,) * 4)
+
+
+def lying(node: Node, image: bool, result: bool) -> Added:
+    """What it adds, with channels side by side or apart."""
+    plain = [Layout.contiguous(i.shape.dims) for i in node.inputs]
+    seen = last(node.inputs[0].shape) if image else plain[0]
+    made = last(node.shape) if result else Layout.contiguous(node.shape.dims)
+    return added(node, [seen, *plain[1:]], [made], TERMS)
+
+
+def test_lanes_that_are_empty_take_their_time() -> None:
+    """7 of 16 along the image; none of 512 channels."""
+    node = conv(512, 512, 7)
+    flops, found = TERMS.flops_of(node), 49 * (OF_A_PLACE + 9 * OF_A_TAP) * 2 * LANES
+    assert lying(node, True, True) == Added(flops=found)
+    assert lying(node, False, False).flops >= flops * 9 // 7
+    narrow = conv(17, 16, 64, 1)
+    assert lying(narrow, True, True).flops == TERMS.flops_of(narrow) * 15 // 17
+
+
+def test_an_image_that_lies_otherwise_is_turned_once() -> None:
+    node = conv(64, 32, 64)
+    size = TERMS.bytes_of(node.inputs[0].shape)
+    assert lying(node, False, True) - lying(node, True, True) == Added(turned_bytes=2 * size)
+    bordered = 32 * 66 * 66 * 4
+    assert lying(node, False, False).straight_bytes == size + bordered
+    assert lying(node, True, False).turned_bytes == size + bordered
+    one = conv(64, 32, 64, 1)
+    assert lying(one, False, False).straight_bytes == 0
+
+
+def test_windows_along_the_image_are_read_again_for_each_tile() -> None:
+    """Four vectors by six sums: a sixth of the products' numbers."""
+    node = conv(64, 32, 64)
+    assert lying(node, False, False).again_bytes == TERMS.flops_of(node) // 12 * 4
+    assert lying(node, False, True).again_bytes == 0
+
+
+def test_what_is_read_across_the_results_is_turned() -> None:
+    g = Graph("sum")
+    x, y = (g.input(n, Shape([1, 32, 8, 8])) for n in "xy")
+    node, size = ops.add(x, y), 4 * 32 * 64
+    plain, turned = Layout.contiguous(x.shape.dims), last(x.shape)
+    assert added(node, [plain, plain], [plain], TERMS) == Added()
+    assert added(node, [turned, turned], [turned], TERMS) == Added()
+    across = added(node, [plain, turned], [plain], TERMS)
+    assert across == Added(straight_bytes=-2 * size, turned_bytes=2 * size)
+
+
+def test_a_copy_with_axes_exchanged_is_turned_and_one_without_is_not() -> None:
+    g = Graph("copies")
+    x = g.input("x", Shape([64, 32]))
+    plain = Layout.contiguous(x.shape.dims)
+    turned, kept = ops.transpose(x, perm=(1, 0)), ops.narrow(x, axis=0, start=0, length=8)
+    for node, bytes_ in ((turned, 2 * 4 * 64 * 32), (kept, 0)):
+        made = [Layout.contiguous(node.shape.dims)]
+        assert added(node, [plain], made, TERMS).turned_bytes == bytes_
+
+
+def test_what_a_region_turns_round_at_its_end_is_written_so() -> None:
+    g = Graph("region")
+    body = Graph("body")
+    x = body.input("v0", Shape([1, 8, 4, 4]))
+    body.set_outputs([ops.transpose(ops.relu(x), perm=(0, 2, 3, 1))])
+    node = g.node("region", (g.input("x", x.shape),), {"body": body})
+    (inner,) = inner_results(node, [Layout.contiguous(node.shape.dims)])
+    assert inner.dims == x.shape.dims
+    assert is_last(inner)
+
+
+def test_products_run_at_the_full_rate_and_functions_by_the_instruction() -> None:
+    g = Graph("work")
+    x, w = g.input("x", Shape([8, 16])), g.param("w", Shape([16, 4]))
+    product = ops.matmul(x, w)
+    assert work_of(product, TERMS) == TERMS.flops_of(product) == 2 * 8 * 16 * 4
+    assert work_of(ops.exp(x), TERMS) == 2 * EXP * 8 * 16
+    assert work_of(ops.add(x, x), TERMS) == 2 * 8 * 16
+
+
+def test_added_work_has_its_price() -> None:
+    work = Added(flops=1000, straight_bytes=2000, turned_bytes=3000, again_bytes=4000)
+    far = 1 << 40
+    want = (
+        1000 / TARGET.gflops(DType.F32)
+        + 2000 / TARGET.gate.memory_gb_s
+        + 3000 / min(TARGET.turned_gb_s, TARGET.gate.memory_gb_s)
+        + 4000 / TARGET.memory_gb_s(1 << 17)
+    )
+    assert work.ns(TARGET, far, DType.F32) == pytest.approx(want, rel=1e-12)
+
+
+# -- the pass --------------------------------------------------------------------------------------
+
+
+def network(out: int, size: int) -> Graph:
+    g = Graph("net")
+    x = g.input("x", Shape([1, 64, size, size]))
+    w, v = g.param("w", Shape([out, 64, 1, 1])), g.param("v", Shape([out, out, 1, 1]))
+    g.set_outputs([ops.mean(ops.conv(ops.relu(ops.conv(x, w)), v), axes=(2, 3))])
+    return g
+
+
+def compiled(graph: Graph, target: Target = TARGET, **options: object) -> CompileResult:
+    given = FusionOptions(**options)  # pyright: ignore[reportArgumentType]
+    return CompilePipeline(target, options=given).compile_graph(graph)
+
+
+def test_wide_kernels_have_their_channels_side_by_side_and_narrow_ones_apart() -> None:
+    wide, narrow = (
+        [d for d in compiled(network(*n)).decisions if d.what == WHAT] for n in ((256, 7), (17, 96))
+    )
+    assert wide
+    assert all(d.verdict and d.predicted_ns > 0 and d.kind == "layout" for d in wide)
+    assert narrow
+    assert not any(d.verdict for d in narrow)
+    assert all(d.predicted_ns < 0 and d.is_reversible for d in narrow)
+    assert all("lanes" in d.reason and "gains" in d.reason for d in narrow)
+
+
+def test_a_refused_layout_can_be_forced_and_computes_the_same() -> None:
+    """Sums of at most 64 products of size 1, twice."""
+    graph = network(17, 12)
+    target = replace(TARGET, turned_gb_s=1e-3)
+    ids = [d.id for d in compiled(graph, target).decisions if d.what == WHAT and not d.verdict]
+    assert ids
+    made = compiled(graph, target, force={ids[0]: True})
+    assert any(n.op == "transpose" for n in made.lir.mir.graph.order())
+    rng = np.random.default_rng(0)
+    params = {
+        p.attrs["name"]: rng.normal(size=p.shape.static_dims).astype(np.float32) / 8
+        for p in graph.params
+    }
+    x = rng.normal(size=(1, 64, 12, 12)).astype(np.float32)
+    (want,) = evaluate(graph, {"x": x, **params})
+    (got,) = evaluate(made.lir.mir.graph, {"x": x, **params})
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_prices_decide() -> None:
+    """The same network, where turning an image costs next to nothing, and where it costs a lot."""
+    g = Graph("net")
+    x, w = g.input("x", Shape([1, 64, 24, 24])), g.param("w", Shape([64, 64, 3, 3]))
+    g.set_outputs([ops.mean(ops.relu(ops.conv(x, w)), axes=(2, 3))])
+    for rate, verdict in ((1e3, True), (1e-3, False)):
+        told = compiled(g, replace(TARGET, turned_gb_s=rate)).decisions
+        assert [d.verdict for d in told if d.what == WHAT] == [verdict]
+
+
+def test_layouts_taken_and_refused_are_replayed() -> None:
+    for size in ((256, 7), (17, 96)):
+        told = rlx.explain(network(*size), "cpu")
+        assert any(d.what == WHAT for d in told.decisions)
+        assert rlx.explain.replay(network(*size), told.to_json()).digest() == told.graph
