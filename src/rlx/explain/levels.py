@@ -18,7 +18,7 @@ from rlx.explain.report import (
     RuleFired,
     SourceNode,
 )
-from rlx.explain.text import aligned, time_text
+from rlx.explain.text import aligned, clipped, time_text
 from rlx.ir.outline import names_in
 
 
@@ -129,14 +129,25 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
+def _became(found: Why) -> str:
+    """Ops of the model and the kernels they are in; of a kernel itself, what it computes."""
+    kernels = _counted(len(found.kernels), "kernel")
+    if found.source:
+        return f"{_counted(len(found.source), 'op')} became part of {kernels}"
+    return f"{kernels} of {_counted(sum(len(k.ops) for k in found.kernels), 'op')}"
+
+
+def _rewritten(r: RuleFired) -> tuple[str, ...]:
+    return r.rule, clipped(r.before), "→", clipped(r.after), r.identity
+
+
 def why_text(found: Why) -> str:
     """The levels one below the other."""
     parts = [
-        f"{found.name}: {_counted(len(found.source), 'op')} became part of "
-        f"{_counted(len(found.kernels), 'kernel')}",
+        f"{found.name}: {_became(found)}",
         *_part("part of", [(b,) for b in found.blocks if b != found.name]),
         *_part("ops", [(f"#{n.id}", n.op, n.shape) for n in found.source]),
-        *_part("rules", [(r.rule, r.before, "→", r.after, r.identity) for r in found.rules]),
+        *_part("rules", [_rewritten(r) for r in found.rules]),
         *_part("decisions", [_told(d) for d in found.decisions]),
         *(line for k in found.kernels for line in _kernel(k)),
         *_part("buffers", [_bytes(b) for b in found.buffers]),
