@@ -56,9 +56,7 @@ REASONS: dict[str, str] = {
          "moe_route"), _SORTED),
     **dict.fromkeys(("cummax", "cummin", "cum_log_sum_exp"), _CHAIN),
     **dict.fromkeys(
-        ("global_lp_pool",
-         "local_response_norm", "mean_variance_normalization", "roi_align",
-         "max_roi_pool"), _WINDOWS),
+        ("global_lp_pool", "local_response_norm", "mean_variance_normalization"), _WINDOWS),
     **dict.fromkeys(("searchsorted", "grid_sample", "affine_grid", "axial_rope_2d"), _GATHERED),
     **dict.fromkeys(
         ("lfilter", "sosfilt", "cholesky", "triangular_solve"), _STEPS),

@@ -47,7 +47,8 @@ NARROW = frozenset({
 widened when parameters are set."""
 
 OWN = frozenset({
-    "lp_pool", "max_pool_with_indices", "non_max_suppression", "resize", "grouped_matmul",
+    "lp_pool", "max_pool_with_indices", "max_roi_pool", "roi_align", "non_max_suppression",
+    "resize", "grouped_matmul",
 })  # fmt: skip
 """Ops that have a kernel here, and none that the documented target claims."""
 

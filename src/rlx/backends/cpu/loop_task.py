@@ -8,10 +8,12 @@ from dataclasses import replace
 from rlx.backends.cpu import emit
 from rlx.backends.cpu.task import OUT_OF_RANGE, Buffer, Machine, Task, grain_of, nanoseconds
 from rlx.dim import DimLike, substitute
-from rlx.kernel.expr import Axis, Expr, Exprs, Kernel, Load, Store
+from rlx.ir.layout import Layout
+from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store
 from rlx.kernel.generic import generic
 from rlx.kernel.schedule import COSTS, Schedule, choose, scratch_bytes, sizes_of
 from rlx.kernel.spell import copied
+from rlx.shape import Shape
 
 
 def loop_task(
@@ -19,6 +21,19 @@ def loop_task(
 ) -> Task:
     """The task of a loop kernel; its operands and results are these buffers."""
     return legal_task(emit.legal(kernel), given, made, machine, name)
+
+
+def moving(shape: Shape, given: Layout, to: Layout) -> Kernel:
+    """Values from where they lie to where they shall."""
+    exprs = Exprs()
+    axes = tuple(Axis(f"d{i}", d) for i, d in enumerate(shape.dims))
+    value = exprs.load(0, _affine(given, axes), shape.dtype)
+    return Kernel("copy", axes, (Store(0, _affine(to, axes), value),), (shape,), (shape,))
+
+
+def _affine(layout: Layout, axes: tuple[Axis, ...]) -> Affine:
+    terms = tuple((a, s) for a, s in zip(axes, layout.strides) if s != 0)
+    return Affine(terms, layout.offset)
 
 
 def legal_task(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rlx.backends.cpu import products
 from rlx.backends.cpu.emit import legal
-from rlx.backends.cpu.loop_task import legal_task, loop_task
+from rlx.backends.cpu.loop_task import legal_task, loop_task, moving
 from rlx.backends.cpu.specials import makers
 from rlx.backends.cpu.specials.packed import packed_in
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers
@@ -16,7 +16,7 @@ from rlx.errors import UnsupportedError
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Node
 from rlx.kernel.contract import Contract
-from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Store
+from rlx.kernel.expr import Kernel
 from rlx.kernel.form import body_of, form
 from rlx.kernel.form_contract import form_apart, form_contract, region_of
 from rlx.kernel.form_conv import has_conv
@@ -188,14 +188,5 @@ def _moved(given: tuple[Buffer, ...], to: int) -> tuple[Buffer, ...]:
 
 def copy_task(shape: Shape, layout: Layout, step: Step, name: str) -> Task:
     """What lies apart, side by side: operand 0 into result 0."""
-    exprs = Exprs()
-    axes = tuple(Axis(f"d{i}", d) for i, d in enumerate(shape.dims))
-    plain = Layout.contiguous(shape.dims)
-    value = exprs.load(0, _affine(layout, axes), shape.dtype)
-    kernel = Kernel("copy", axes, (Store(0, _affine(plain, axes), value),), (shape,), (shape,))
+    kernel = moving(shape, layout, Layout.contiguous(shape.dims))
     return loop_task(kernel, [Buffer("operand", 0)], [Buffer("result", 0)], step.machine, name)
-
-
-def _affine(layout: Layout, axes: tuple[Axis, ...]) -> Affine:
-    terms = tuple((a, s) for a, s in zip(axes, layout.strides) if s != 0)
-    return Affine(terms, layout.offset)
