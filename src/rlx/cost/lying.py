@@ -21,7 +21,7 @@ found, which few channels do not outweigh.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
@@ -60,10 +60,17 @@ class Added:
     nothing can fetch it ahead."""
 
     def __add__(self, other: Added) -> Added:
-        return Added(*(a + b for a, b in zip(astuple(self), astuple(other))))
+        return Added(
+            self.flops + other.flops,
+            self.straight_bytes + other.straight_bytes,
+            self.turned_bytes + other.turned_bytes,
+            self.again_bytes + other.again_bytes,
+        )
 
     def __sub__(self, other: Added) -> Added:
-        return Added(*(a - b for a, b in zip(astuple(self), astuple(other))))
+        return self + Added(
+            -other.flops, -other.straight_bytes, -other.turned_bytes, -other.again_bytes
+        )
 
     def ns(self, target: Target, near_bytes: int, dtype: DType) -> float:
         """What it takes in a kernel that touches so much."""
@@ -87,6 +94,11 @@ def convolution_in(node: Node) -> Node | None:
     """The one convolution of a kernel, if it has one."""
     found = [n for n in within(node) if n.op in CONVOLUTIONS]
     return found[0] if len(found) == 1 else None
+
+
+def is_by_itself(conv: Node) -> bool:
+    """Has every channel a kernel of its own?"""
+    return conv.attrs["groups"] == conv.inputs[0].shape.dims[1] == conv.shape.dims[1]
 
 
 def image_of(node: Node, conv: Node) -> int | None:
@@ -148,8 +160,7 @@ def inner_results(node: Node, layouts: Sequence[Layout]) -> list[Layout]:
 def _by_channel(conv: Node, seen: Layout | None, terms: Terms) -> Added:
     """Lanes along output channels: those of a group, or of all that have a kernel of their own."""
     channels, groups = conv.shape.dims[1], conv.attrs["groups"]
-    is_by_itself = groups == channels == conv.inputs[0].shape.dims[1]
-    waste = _waste(conv, channels if is_by_itself else channels // groups, terms)
+    waste = _waste(conv, channels if is_by_itself(conv) else channels // groups, terms)
     image, windows = conv.inputs[0].shape, _windows(conv)
     more = Added(waste + (0 if _is_flat(windows) else _finding(conv, windows, terms)))
     if seen is None or is_last(seen) or image.dims[1] == 1:
@@ -185,10 +196,7 @@ def _tiles(conv: Node, extent: DimLike, terms: Terms) -> Added:
     12 sums is 12 multiply-adds, and 12 numbers, a table's entry and two lines are loaded for it.
     Tiles of a length that only a call knows are wide, and half of one is empty on average."""
     lanes, size = _lanes(conv.shape.dtype, terms), max(1, terms.size_of(extent))
-    vectors = -(-size // lanes)
-    width, rows = next(
-        (v, r) for v, r in TILES.items() if isinstance(extent, Dim) or vectors % v == 0
-    )
+    width, rows = _tile(conv, extent, -(-size // lanes))
     waste = _waste(conv, extent, terms)
     if isinstance(extent, Dim):
         waste = terms.flops_of(conv) * width * lanes // (2 * size)
@@ -196,6 +204,13 @@ def _tiles(conv: Node, extent: DimLike, terms: Terms) -> Added:
     loads = max(0, rows + 2 * width + 1 - rows * width)
     again = flops // (2 * rows) * conv.inputs[0].shape.dtype.itemsize
     return Added(waste + flops * loads // (rows * width), again_bytes=again)
+
+
+def _tile(conv: Node, extent: DimLike, vectors: int) -> tuple[int, int]:
+    """Vectors and sums of a tile. A channel by itself has one kernel, and so one sum."""
+    if is_by_itself(conv):
+        return 1, 1
+    return next((v, r) for v, r in TILES.items() if isinstance(extent, Dim) or vectors % v == 0)
 
 
 def _is_flat(windows: Windows) -> bool:

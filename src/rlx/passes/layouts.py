@@ -25,6 +25,7 @@ from rlx.cost.lying import (
     Added,
     added,
     convolution_in,
+    is_by_itself,
     is_last,
     last,
     within,
@@ -119,21 +120,21 @@ class _Lying:
         return sum((self._of_reader(r, i) for r, i in self._readers(node)), own)
 
     def _of_reader(self, reader: Node, number: int) -> Added:
-        """What a convolution is spared if one of its operands, its image or what is added to its
-        sums, has its channels side by side."""
+        """What a kernel is spared if one of its operands has its channels side by side: the image
+        of a convolution, what is added to its sums, or what a kernel goes along with that is then
+        laid out alike."""
         terms, shape = self.ctx.terms, reader.inputs[number].shape
-        is_turned = reader not in self.kept and _is_image(reader) and _convolves(reader)
-        results = [last(s) if is_turned else Layout.contiguous(s.dims) for s in reader.shapes]
-        apart, beside = (
-            [layout if i == number else Layout.contiguous(n.shapes[0].dims)
-             for i, n in enumerate(reader.inputs)]
-            for layout in (Layout.contiguous(shape.dims), last(shape))
-        )  # fmt: skip
-        return added(reader, apart, results, terms) - added(reader, beside, results, terms)
+        plain = [Layout.contiguous(n.shapes[0].dims) for n in reader.inputs]
+        apart = [Layout.contiguous(s.dims) for s in reader.shapes]
+        beside = [*map(last, reader.shapes)] if reader not in self.kept else apart
+        if not _passes_on(reader):
+            apart = beside = beside if _is_image(reader) and _convolves(reader) else apart
+        turned = [last(shape) if i == number else p for i, p in enumerate(plain)]
+        return added(reader, plain, apart, terms) - added(reader, turned, beside, terms)
 
     def _readers(self, node: Node) -> Iterator[tuple[Node, int]]:
-        """Convolutions that read what the kernel writes, and as which operand: directly, or
-        through kernels that are laid out as it is."""
+        """Convolutions that read what the kernel writes, and as which operand, directly or through
+        kernels that are laid out as it is; and among those the ones of channels by themselves."""
         found, stack = dict[Node, None](), [node]
         while stack and len(found) < MOST_READERS:
             value = stack.pop()
@@ -141,10 +142,9 @@ class _Lying:
                 if user in found:
                     continue
                 found[user] = None
-                conv = convolution_in(user)
-                if conv is not None and not _is_by_itself(conv):
+                if convolution_in(user) is not None:
                     yield from ((user, i) for i, x in enumerate(user.inputs) if x is value)
-                elif user.op == "item" or _passes_on(user):
+                if user.op == "item" or _passes_on(user):
                     stack.append(user)
 
 
@@ -214,12 +214,7 @@ def _follows(node: Node, places: Mapping[Node, Layout]) -> bool:
 def _is_by_channel(node: Node) -> bool:
     if node.op in FOLLOWERS or node.decl.kind in (Kind.ELEMENTWISE, Kind.LEAF):
         return True
-    return node.op in CONVOLUTIONS and _is_by_itself(node)
-
-
-def _is_by_itself(conv: Node) -> bool:
-    """Has every channel a kernel of its own?"""
-    return conv.attrs["groups"] == conv.inputs[0].shape.dims[1] == conv.shape.dims[1]
+    return node.op in CONVOLUTIONS and is_by_itself(node)
 
 
 def _turned(node: Node) -> Graph:
