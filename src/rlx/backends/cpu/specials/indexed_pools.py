@@ -38,6 +38,10 @@ class Indexed(Pool):
         return filled(given.isa, dtype, shape.dims[axis])
 
     @property
+    def is_once(self) -> bool:
+        return False
+
+    @property
     def counter(self) -> DType:
         """What places in an image are counted in."""
         size = product(self.image)

@@ -117,7 +117,7 @@ class Pool:
     @property
     def units(self) -> Blocks:
         batch, channels = self.shape.dims[:2]
-        across = (channels + self.beside - 1) // self.beside
+        across = 1 if self.is_once else (channels + self.beside - 1) // self.beside
         block = PIXELS if self.is_across else ROW
         return Blocks((batch, across, *self.counts), block)
 
@@ -131,8 +131,8 @@ class Pool:
 
     @property
     def scratch(self) -> int:
-        """Bytes of that row."""
-        return self.room * self.dtype.compute.itemsize
+        """Bytes of that row, where there is one."""
+        return 0 if self.is_once else self.room * self.dtype.compute.itemsize
 
     # -- what is folded -------------------------------------------------------------------------
 
@@ -173,12 +173,23 @@ class Pool:
     def channels(self, w: Writer, first: Bound) -> Bound:
         """How many of those from the first on are folded together."""
         every = self.shape.dims[1]
+        if self.is_once:
+            return w.size(every)
         if is_static(every) and every % self.beside == 0:
             return self.beside
         return w.code.least(w.code.i64("sub", w.size(every), first), self.beside)
 
+    @property
+    def is_once(self) -> bool:
+        """Are windows folded whole, from memory? Where none overlap along a row there is nothing
+        to share."""
+        return self.is_across and self.windows.stride[-1] >= int(self.windows.spans[-1])
+
     def unit(self, w: Writer, unit: Unit) -> None:
         """The row of scratch memory, from its left margin to its right one, and its windows."""
+        if self.is_once:
+            self.whole(w, unit)
+            return
         code, stride = w.code, self.windows.stride[-1]
         first = code.i64("sub", code.i64("mul", unit.low, stride), self.windows.before[-1])
         steps = code.i64("mul", at(w, unit.high, code.i64("sub", -1, unit.low)), stride)
@@ -221,6 +232,26 @@ class Pool:
                 made = self.column(w, at(w, pixel, c), ends, count, mask, 1)
                 for n, value in enumerate(made):
                     self.keep(w, value, at(w, kept, c, n * self.lanes))
+
+            runs(w, 0, unit.channels, self.together, across)
+
+    def whole(self, w: Writer, unit: Unit) -> None:
+        """Windows without a row of scratch memory."""
+        code, stride = w.code, self.given.operands[0].strides[-1]
+        rows = [self.bounds(w, a, unit.outer[2 + a]) for a in range(self.rows)]
+        corner, height = self.corner(w, unit, -self.windows.before[-1]), self.height(w, unit)
+        with code.count(0, code.i64("sub", unit.high, unit.low), 1) as j:
+            position = at(w, unit.low, j)
+            ends = [*rows, self.bounds(w, self.rows, position)]
+            begun = step(w, code.i64("mul", position, self.windows.stride[-1]), stride)
+            area = self.area(w, unit, height, j, 0)
+            to = w.place(self.given.results[0], [*unit.outer, position])
+
+            def across(c: Bound, count: int, mask: Vec | None) -> None:
+                made = self.column(w, at(w, corner, begun, c), ends, count, mask, 1)
+                for n, value in enumerate(made):
+                    place = at(w, to, c, n * self.lanes)
+                    w.store(self.finished(w, value, area), 1, place, self.dtype, 1, mask)
 
             runs(w, 0, unit.channels, self.together, across)
 
@@ -328,6 +359,8 @@ class Pool:
 
     def bounds(self, w: Writer, axis: int, position: Bound) -> tuple[Bound, Bound]:
         """The taps of a window that lie in the image."""
+        if not self.windows.ceil and self.windows.before[axis] == self.windows.after[axis] == 0:
+            return 0, self.taps[axis]
         return self.within(w, axis, position, 0, self.image[axis])
 
     def within(
@@ -425,7 +458,8 @@ def _how(made: Pool, windows: Windows) -> str:
     lanes = "channels" if made.is_across else "a row"
     area: Any = product(windows.kernel)
     taps = f"{area} taps" if is_static(area) else "taps"
-    return f"windows of {taps}, folded in columns and then along a row; lanes along {lanes}"
+    order = "at once" if made.is_once else "in columns and then along a row"
+    return f"windows of {taps}, folded {order}; lanes along {lanes}"
 
 
 MAKERS = dict.fromkeys(("max_pool", "avg_pool", "lp_pool"), pool)
