@@ -41,13 +41,14 @@ from rlx.shape import Shape
 FEW_CHANNELS = 4
 """Up to here it does not matter where the channels of an image lie."""
 
-Reads = Callable[[Expr, Expr, DType], tuple[Expr, int]]
-"""Of an image, its kernels and the dtype of the sums: the part of the image's value that is to lie
-in memory, what is left being done to what is read; and how many channels are read at once."""
+Reads = Callable[[Expr, Expr, DType, bool], tuple[Expr, int]]
+"""Of an image, its kernels, the dtype of the sums, and whether sums are over several channels: the
+part of the image's value that is to lie in memory, what is left being done to what is read, or all
+of it in a narrow dtype; and how many channels are read at once."""
 
 
-def as_it_is(image: Expr, kernels: Expr, sums: DType) -> tuple[Expr, int]:
-    del kernels, sums
+def as_it_is(image: Expr, kernels: Expr, sums: DType, is_over_channels: bool) -> tuple[Expr, int]:
+    del kernels, sums, is_over_channels
     return image, 1
 
 
@@ -177,10 +178,9 @@ def _image(conv: Conv, exprs: Exprs, reads: Reads) -> _Image:
     down so."""
     given = conv.image.stores[0].value
     axes = one_axis_each(conv.image, conv.anchor)
-    kept, run = reads(given, conv.kernels.stores[0].value, conv.anchor.shape.dtype.compute)
-    channels = conv.anchor.inputs[1].shape.dims[1]
+    channels, sums = conv.anchor.inputs[1].shape.dims[1], conv.anchor.shape.dtype.compute
     assert is_static(channels)
-    run = 1 if _is_by_itself(conv) or channels == 1 else run
+    kept, run = reads(given, conv.kernels.stores[0].value, sums, channels > 1)
     if channels % run == 0 and _is_near(conv, kept, axes[1], run):
         return _Image(given, axes)
     batch, joined, *places = axes
@@ -231,7 +231,11 @@ def _written(
     layout = Layout.contiguous([a.extent for a in order])
     place, number = flat(map(Affine.of, order), layout.strides), len(conv.image.operands)
     held = exprs.load(number, place, kept.dtype)
-    image = Mover(exprs, {}, {kept: held})(conv.image.stores[0].value)
+    given = conv.image.stores[0].value
+    if kept in postorder([given]):
+        image = Mover(exprs, {}, {kept: held})(given)
+    else:
+        image = exprs.apply(lookup("cast"), [held], {"to": given.dtype}, given.dtype)
     loops = tuple(order) if word is None else (*order[:-1], word)
     by_loop = Layout.contiguous([a.extent for a in loops])
     value = kept if value is None else value

@@ -13,7 +13,7 @@ import rlx
 from rlx import ops
 from rlx.backends.cpu import emit
 from rlx.backends.cpu.backend import CpuBackend
-from rlx.backends.cpu.isa import AVX512_BF16, NEON, Isa, host
+from rlx.backends.cpu.isa import AVX2, AVX512, AVX512_BF16, NEON, Isa, host, why_not
 from rlx.backends.cpu.jit import assembled
 from rlx.backends.cpu.recipes import recipe_of
 from rlx.backends.cpu.task import Machine, Recipe, Step
@@ -30,7 +30,9 @@ from tests.backend.cpu.test_convolutions import compare, compiled, last
 
 U8, I8 = DType.U8, DType.I8
 H = Dim("h", 1, 64)
-on_every = pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
+LEVELS = list(dict.fromkeys([*RUNNABLE, *(i for i in (AVX512,) if why_not(i) is None)]))
+"""Those with dots of bytes, of i16 in vectors of each size, and without."""
+on_every = pytest.mark.parametrize("isa", LEVELS, ids=lambda i: i.name)
 
 
 def numbers(rng: np.random.Generator, shape: Shape) -> Array:
@@ -166,6 +168,11 @@ def recipe(name: str, isa: Isa = AVX512_BF16) -> Recipe:
 def test_dots_are_single_instructions(name: str) -> None:
     text = emit.module(functions(recipe(name)), AVX512_BF16)
     assert "vpdpbusd" in assembled(text, AVX512_BF16)
+
+
+def test_pairs_are_single_instructions() -> None:
+    text = emit.module(functions(recipe("words", AVX2)), AVX2)
+    assert "vpmaddwd" in assembled(text, AVX2)
 
 
 def test_windows_of_bytes_are_read_where_they_lie() -> None:

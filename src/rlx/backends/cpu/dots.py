@@ -19,6 +19,8 @@ DOTS = {
 }
 """The instruction that adds the products of a word to each sum, and what it takes for words, by
 the left operand's dtype. It multiplies u8 by i8: 128 is added to each i8 on the left."""
+PAIRS = {16: "x86.sse2.pmadd.wd", 32: "x86.avx2.pmadd.wd", 64: "x86.avx512.pmaddw.d.512"}
+"""The instruction that adds two products of i16, by the size of vectors."""
 UNROLL = 2
 
 
@@ -78,7 +80,7 @@ class Dots(Chains):
     def _added(self, sums: list[list[Vec]], at: Bound, words: list[str]) -> list[list[Vec]]:
         """The products of one word of each row with those of all columns."""
         code, word, kind = self.code, self.tiling.word, self.kinds[1]
-        name, taken = DOTS[self.kinds[0]]
+        name, taken = self._instruction()
         line = advanced(code, self.right, code.i64("mul", at, self.tiling.columns), kind)
         steps = range(0, self.tiling.columns * word, code.lanes * word)
         places = [advanced(code, line, s, kind) for s in steps]
@@ -87,11 +89,22 @@ class Dots(Chains):
         for one, run in zip(words, sums):
             splat = code.splat(one, DType.I32)
             left = code.let(f"bitcast {splat.type} {splat.text} to {taken}")
-            args = [(f"{s.type} {s.text}", f"{taken} {left}", f"{taken} {r}")
-                    for s, r in zip(run, right)]  # fmt: skip
-            made.append([Vec(code, code.intrinsic(name, s.type, *a), self.sums)
-                         for s, a in zip(run, args)])  # fmt: skip
+            words_ = [(f"{taken} {left}", f"{taken} {r}") for r in right]
+            made.append([self._plus(s, name, *pair) for s, pair in zip(run, words_)])
         return made
+
+    def _instruction(self) -> tuple[str, str]:
+        if self.kinds[0] is DType.I16:
+            taken = f"<{self.code.lanes * self.tiling.word} x i16>"
+            return PAIRS[self.code.isa.vector_bytes], taken
+        return DOTS[self.kinds[0]]
+
+    def _plus(self, total: Vec, name: str, left: str, right: str) -> Vec:
+        """A sum and the products of two words."""
+        code, kind = self.code, total.type
+        if self.kinds[0] is DType.I16:
+            return total + Vec(code, code.intrinsic(name, kind, left, right), self.sums)
+        return Vec(code, code.intrinsic(name, kind, f"{kind} {total.text}", left, right), self.sums)
 
 
 class DotTile(Dots, Tile):

@@ -40,6 +40,8 @@ class Isa:
     """Does one instruction add two products of bf16 to each f32?"""
     has_byte_dots: bool = False
     """Does one instruction add four products of bytes to each i32?"""
+    has_short_dots: bool = True
+    """Does one instruction add two products of i16?"""
     maths: Literal["precise", "fast"] = "precise"
     """How exact elementary functions are: see the pages `maths` and `fast`."""
 
@@ -60,7 +62,7 @@ AVX512_BF16 = replace(
 )
 AVX2 = Isa("avx2", LINUX_X86, "x86-64-v3", 32, 16)
 SSE2 = Isa("sse2", LINUX_X86, "x86-64", 16, 16, has_fma=False, has_rounding=False, has_halves=False)
-NEON = Isa("neon", "aarch64-unknown-linux-gnu", "generic", 16, 32)
+NEON = Isa("neon", "aarch64-unknown-linux-gnu", "generic", 16, 32, has_short_dots=False)
 ISAS = {i.name: i for i in (AVX512_BF16, AVX512_VNNI, AVX512, AVX2, SSE2, NEON)}
 
 _SECOND = "pni ssse3 sse4_1 sse4_2 popcnt cx16 lahf_lm"

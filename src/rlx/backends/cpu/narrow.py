@@ -81,4 +81,6 @@ def dot_steps(left: DType, right: DType, sums: DType, isa: Isa) -> int:
         return 2 if isa.has_bf16_dots else 1
     if (left, right, sums) == (DType.U8, DType.I8, DType.I32):
         return 4 if isa.has_byte_dots else 1
+    if (left, right, sums) == (DType.I16, DType.I16, DType.I32):
+        return 2 if isa.has_short_dots else 1
     return 1

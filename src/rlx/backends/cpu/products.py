@@ -119,7 +119,9 @@ class _Maker:
         if is_made_of_dots(contract, constants) or has_few_windows(contract):
             self._loop(contract.kernel(), self.given, made, self.name)
             return
-        contract, factor = factored(self._with_left(self._with_sums(*of_bytes(contract))))
+        contract, factor = factored(
+            self._with_left(self._with_sums(*of_bytes(contract, self.machine.isa)))
+        )
         is_constant = reads_only(contract.right, constants)
         has_panels = is_worth_packing(contract, is_constant=is_constant)
         tiling = tiling_of(contract, self.machine.isa, has_panels=has_panels)

@@ -3,9 +3,10 @@
     Σ (x - a)(w - b) = Σ xw - a Σ w - b Σ x + k a b
 
 so that tiles multiply what is in memory. Instructions multiply u8 by i8: other bytes are moved by
-128 with their zero points. All is in i32, which wraps alike on both sides. Outside of an image is
-its zero point, which counts as 0 as any other does. Where each channel is convolved by itself,
-kernels are packed without theirs, so that no sums of windows are needed.
+128 with their zero points. Where there are none such, those for i16 multiply bytes less their zero
+points. All is in i32, which wraps alike on both sides. Outside of an image is its zero point, which
+counts as 0 as any other does. Where each channel is convolved by itself, kernels are packed without
+theirs, so that no sums of windows are needed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rlx.kernel.form_points import Reads, conditions_of, is_by_itself
 from rlx.op import lookup
 from rlx.shape import Shape
 
-I32, MOVED = DType.I32, 128
+I16, I32, MOVED = DType.I16, DType.I32, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,16 @@ def reads_of(isa: Isa) -> Reads:
     """How convolutions read images of narrow numbers: bytes, and bf16 where it has dots of them,
     as they are in memory."""
 
-    def reads(image: Expr, kernels: Expr, sums: DType) -> tuple[Expr, int]:
+    def reads(image: Expr, kernels: Expr, sums: DType, is_over_channels: bool) -> tuple[Expr, int]:
         found = _bytes(image) if sums is I32 else None
         if found is not None and found.border is not None:
-            has_dots = _bytes(kernels) is not None
-            return found.value, dot_steps(DType.U8, DType.I8, I32, isa) if has_dots else 1
+            if not is_over_channels or _bytes(kernels) is None:
+                return found.value, 1
+            if _are_shorts(image, kernels, isa):
+                return _short(Exprs(), image), dot_steps(I16, I16, I32, isa)
+            return found.value, dot_steps(DType.U8, DType.I8, I32, isa)
         x, w = (bare(v, sums) for v in (image, kernels))
-        steps = dot_steps(x.dtype, w.dtype, sums, isa)
+        steps = dot_steps(x.dtype, w.dtype, sums, isa) if is_over_channels else 1
         return (x, steps) if steps > 1 else (image, 1)
 
     return reads
@@ -91,6 +95,8 @@ def of_windows(contract: Contract, isa: Isa, written: int | None) -> Narrow:
         left = _bordered(exprs, seen.value, conditions, border)
         return _of_byte_windows(replace(contract, left=left), seen, isa, written)
     x, w = (bare(v, contract.sums) for v in (image, contract.right))
+    if x.dtype is I16 and _bytes(contract.right) is not None:
+        w = _short(exprs, contract.right)
     zero = exprs.const(np.zeros((), x.dtype.numpy), x.dtype)
     made = replace(contract, left=_bordered(exprs, x, conditions, zero), right=w)
     word = _word(made, dot_steps(x.dtype, w.dtype, contract.sums, isa), written)
@@ -133,9 +139,13 @@ def _bordered(exprs: Exprs, x: Expr, conditions: Sequence[Inside], outside: Expr
     return x
 
 
-def of_bytes(contract: Contract) -> tuple[Contract, tuple[Sums, ...]]:
+def of_bytes(contract: Contract, isa: Isa) -> tuple[Contract, tuple[Sums, ...]]:
     """The contraction as one of bytes, and what it reads beside them; itself where it is none."""
     inner = contract.inner
+    if contract.sums is I32 and _are_shorts(contract.left, contract.right, isa):
+        exprs = Exprs()
+        left, right = (_short(exprs, x) for x in (contract.left, contract.right))
+        return replace(contract, left=left, right=right), ()
     if contract.sums is not I32 or len(inner) != 1:
         return contract, ()
     found = [_bytes(x) for x in (contract.left, contract.right)]
@@ -146,6 +156,19 @@ def of_bytes(contract: Contract) -> tuple[Contract, tuple[Sums, ...]]:
     left, right = _as(left, DType.U8, exprs), _as(right, DType.I8, exprs)
     contract = replace(contract, left=left.value, right=right.value)
     return _corrected(contract, left, right.zero, exprs)
+
+
+def _are_shorts(left: Expr, right: Expr, isa: Isa) -> bool:
+    """Are two operands bytes, of which there are no dots, but of i16, which hold them less their
+    zero points?"""
+    if dot_steps(DType.U8, DType.I8, I32, isa) > 1 or dot_steps(I16, I16, I32, isa) == 1:
+        return False
+    found = [_bytes(x) for x in (left, right)]
+    return all(b and (b.zero is None or bare(b.zero, I32).dtype in BYTES) for b in found)
+
+
+def _short(exprs: Exprs, x: Expr) -> Expr:
+    return exprs.apply(lookup("cast"), [x], {"to": I16}, I16)
 
 
 def _bytes(x: Expr) -> Bytes | None:
