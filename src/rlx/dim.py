@@ -220,16 +220,33 @@ def plainly_not_negative(dim: DimLike) -> bool:
 
 @lru_cache(1 << 14)
 def _by_cases(dim: DimLike, cases: int) -> bool:
-    """A max is no less than either argument, and one of them; a min is no more."""
-    for m, c in _terms(dim):
-        match m:
-            case (Call("max" | "min" as fn, args),):
-                rest = dim - c * _from_terms({m: 1})
-                is_enough = any if (fn == "max") == (c > 0) else all
-                return is_enough(_not_negative(rest + c * x, cases) for x in args)
-            case _:
-                pass
-    return False
+    """A max is no less than either argument, and one of them; a min is no more. First looked at is
+    what has most in common with what is subtracted: a proof that exists is found there."""
+    terms = _terms(dim)
+    calls = [(m[0], c) for m, c in terms if len(m) == 1 and _has_cases(m[0])]
+    if not calls:
+        return False
+    less = frozenset(m for m, c in terms if c < 0)
+    call, c = max(calls, key=lambda each: max(len(less & _inside(x)) for x in each[0].args))
+    rest = dim - c * _from_terms({(call,): 1})
+    is_enough = any if (call.fn == "max") == (c > 0) else all
+    args = sorted(call.args, key=lambda x: -len(less & _inside(x)))
+    return is_enough(_not_negative(rest + c * x, cases) for x in args)
+
+
+def _has_cases(atom: Atom) -> TypeGuard[Call]:
+    return isinstance(atom, Call) and atom.fn in ("max", "min")
+
+
+@lru_cache(1 << 12)
+def _inside(dim: DimLike) -> frozenset[Monomial]:
+    """The monomials of a dim, and of what its maxima and minima are of."""
+    found: set[Monomial] = set()
+    for m, _ in _terms(dim):
+        found.add(m)
+        if len(m) == 1 and _has_cases(m[0]):
+            found.update(*map(_inside, m[0].args))
+    return frozenset(found)
 
 
 def _at_least_zero(dim: DimLike) -> bool:

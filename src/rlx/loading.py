@@ -53,11 +53,9 @@ def load(
 
 
 def _model(file: Path) -> Model:
-    from rlx.collector import seldom_collected
     from rlx.onnx.model import load
 
-    with seldom_collected():
-        return load(file)
+    return load(file)
 
 
 def _folder(folder: Path) -> FolderModel:

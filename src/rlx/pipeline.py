@@ -22,6 +22,7 @@ from rlx.ir.mir import Graph, MirModule
 from rlx.ir.outline import Row, outline
 from rlx.ir.verify import verify
 from rlx.module import GraphModule
+from rlx.passes.alike import make_alike
 from rlx.passes.context import Context
 from rlx.passes.fuse import fuse
 from rlx.passes.layouts import lay_out
@@ -156,7 +157,7 @@ class CompilePipeline:
         context = Context.of(self.target, self.options)
         clock = _Clock()
         graph = fused(given, context, clock)
-        final = lay_out(graph, context)
+        final = make_alike(lay_out(graph, context), context)
         unused = context.log.unused_force
         _require_known(module.name, [k for k in unused if not names_plan(k)])
         report = FusionReport.analyze(module.graph, graph, context.log.decisions)
@@ -190,7 +191,7 @@ def fused(graph: Graph, context: Context, clock: _Clock | None = None) -> Graph:
 
 def optimised(graph: Graph, context: Context) -> Graph:
     """The graph that is planned."""
-    return lay_out(fused(graph, context), context)
+    return make_alike(lay_out(fused(graph, context), context), context)
 
 
 class _Clock:

@@ -132,6 +132,8 @@ class Target:
     """Nearest first."""
     wants_channels_last: bool = False
     """May images have their channels side by side, where that costs less?"""
+    makes_code: bool = False
+    """Is code made for each kernel, so that those that are equal are better made once?"""
     vector_bytes: int = 16
     """What one instruction works on: lanes lie along memory, so that it matters how values lie."""
     turned_gb_s: float = 25.0

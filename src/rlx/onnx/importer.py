@@ -132,6 +132,10 @@ class Importer:
     """What the model gives, in order."""
     name: str = ""
     """What the user calls the model; its file, for what exporters call graphs says little."""
+    attributes: dict[int, tuple[Any, dict[str, Any]]] = field(
+        default_factory=dict[int, tuple[Any, dict[str, Any]]]
+    )
+    """Nodes by id, and their attributes: of one model that is read several times."""
     depth: int = 0
     _num_nodes: int = 0
     _made: dict[str, Node] = field(default_factory=dict[str, Node])
@@ -236,7 +240,7 @@ class Importer:
             proto.op_type,
             domain,
             version,
-            attributes_of(proto, self.reader, domain, version),
+            self._attributes(proto, domain, version),
             tuple(scope.find(name) if name else None for name in proto.input),
             tuple(proto.output),
         )
@@ -249,6 +253,13 @@ class Importer:
                 where = f" of domain {domain[:80]!r}" if domain else f" of opset {call.version}"
                 raise UnsupportedError(f"{call.label}: rlx does not know this operator{where}")
             return self._results(call, handler)
+
+    def _attributes(self, proto: Any, domain: str, version: int) -> dict[str, Any]:
+        """Those of a node, which an import before this one may have read."""
+        if id(proto) not in self.attributes:
+            found = attributes_of(proto, self.reader, domain, version)
+            self.attributes[id(proto)] = proto, found
+        return dict(self.attributes[id(proto)][1])
 
     def _results(self, call: Call, handler: Any) -> tuple[Value, ...]:
         try:

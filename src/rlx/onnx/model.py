@@ -237,9 +237,10 @@ def model_of(reader: Reader, name: str) -> Model:
 
 def _settle(model: Model) -> None:
     """Read the model as it is, or find out what it must be read for."""
+    attributes: dict[int, tuple[Any, dict[str, Any]]] = {}
     for _ in range(MAX_NARROWED):
         try:
-            read = _imported(Importer(model.reader, name=model.name))
+            read = _imported(Importer(model.reader, name=model.name, attributes=attributes))
             model.read = read if read.is_flat else None
             model.needs_shapes = not read.is_flat
             model.why_static = "" if read.is_flat else "a result is a sequence or an optional"

@@ -92,6 +92,7 @@ class CpuBackend:
             },
             refusals={**documented.refusals, **refused},
             wants_channels_last=True,
+            makes_code=True,
             vector_bytes=isa(self.variant).vector_bytes,
             gate=replace(gate, unified_readback_gb_s=gate.memory_gb_s),
         )
