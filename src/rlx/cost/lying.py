@@ -136,7 +136,10 @@ def added(node: Node, operands: Sequence[Layout], results: Sequence[Layout], ter
     more = _of_others(node, operands, results, terms)
     if product(conv.shape.dims[2:]) == 1:  # a plain product, whose channels are all there is
         return more
-    return more + (_by_channel if along else _by_image)(conv, seen, terms)
+    key = conv, along, seen and is_last(seen)
+    if key not in terms.lying:
+        terms.lying[key] = (_by_channel if along else _by_image)(conv, key[2], terms)
+    return more + terms.lying[key]
 
 
 def inner_results(node: Node, layouts: Sequence[Layout]) -> list[Layout]:
@@ -157,13 +160,14 @@ def inner_results(node: Node, layouts: Sequence[Layout]) -> list[Layout]:
 # -- convolutions ----------------------------------------------------------------------------------
 
 
-def _by_channel(conv: Node, seen: Layout | None, terms: Terms) -> Added:
-    """Lanes along output channels: those of a group, or of all that have a kernel of their own."""
+def _by_channel(conv: Node, is_beside: bool | None, terms: Terms) -> Added:
+    """Lanes along output channels: those of a group, or of all that have a kernel of their own. Are
+    the channels of the image side by side? None: it is computed."""
     channels, groups = conv.shape.dims[1], conv.attrs["groups"]
     waste = _waste(conv, channels if is_by_itself(conv) else channels // groups, terms)
     image, windows = conv.inputs[0].shape, _windows(conv)
     more = Added(waste + (0 if _is_flat(windows) else _finding(conv, windows, terms)))
-    if seen is None or is_last(seen) or image.dims[1] == 1:
+    if is_beside is not False or image.dims[1] == 1:
         return more
     return more + Added(turned_bytes=2 * terms.bytes_of(image))
 
@@ -176,19 +180,25 @@ def _finding(conv: Node, windows: Windows, terms: Terms) -> int:
     return places * steps * 2 * _lanes(conv.shape.dtype, terms)
 
 
-def _by_image(conv: Node, seen: Layout | None, terms: Terms) -> Added:
+def _by_image(conv: Node, is_beside: bool | None, terms: Terms) -> Added:
     """Lanes along the last axis of the image, or all of it where no window leaves its pixel."""
     image, windows = conv.inputs[0].shape, _windows(conv)
     counts = [c for c in conv.shape.dims[2:] if c != 1]
     has_border = any(r != 0 for r in windows.reach(image.dims[2:]))
     extent = product(counts) if _is_flat(windows) else (counts or [1])[-1]
-    tiles = _tiles(conv, extent, terms)
-    is_turned = seen is not None and is_last(seen)
-    if not has_border and windows.stride[-1] == 1 and not is_turned:
+    tiles = _tiles(conv, extent, terms) + _one_by_one(conv, terms)
+    if not has_border and windows.stride[-1] == 1 and not is_beside:
         return tiles
     moved = terms.bytes_of(image) + terms.bytes_of(_written(conv, windows))
-    is_turned = is_turned or windows.stride[-1] > 1  # a run of every s-th number
+    is_turned = is_beside or windows.stride[-1] > 1  # a run of every s-th number
     return tiles + (Added(turned_bytes=moved) if is_turned else Added(straight_bytes=moved))
+
+
+def _one_by_one(conv: Node, terms: Terms) -> Added:
+    """Instructions take several products of bytes where they are summed over channels side by side.
+    Elsewhere each is multiplied, and then added, in 32 bits."""
+    is_of_bytes = conv.op == "conv_integer" and not is_by_itself(conv)
+    return Added(2 * terms.flops_of(conv)) if is_of_bytes else NOTHING
 
 
 def _tiles(conv: Node, extent: DimLike, terms: Terms) -> Added:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rlx import attrs as attributes
 from rlx.attrs import is_symbolic
@@ -46,6 +47,8 @@ class Terms:
         self._sizes: dict[Shape, int] = {}
         self._flops: dict[tuple[object, ...], int] = {}
         self._terms: dict[Node, GraphIoProfile] = {}
+        self.lying: dict[object, Any] = {}
+        """What convolutions add by how their images lie, for `rlx.cost.lying`."""
 
     def of(self, node: Node) -> GraphIoProfile:
         """What `node` adds on every call: nothing if it is a view or depends on weights alone."""

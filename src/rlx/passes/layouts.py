@@ -102,6 +102,8 @@ class _Lying:
     kept: set[Node] = field(init=False)
     """Kernels of outputs, which are written as they are asked for."""
     users: Mapping[Node, list[Node]] = field(init=False)
+    _plain: dict[Node, list[Layout]] = field(default_factory=dict[Node, list[Layout]])
+    _turned: dict[Node, list[Layout]] = field(default_factory=dict[Node, list[Layout]])
 
     def __post_init__(self) -> None:
         self.kept = set(self.graph.outputs)
@@ -109,28 +111,39 @@ class _Lying:
         self.users = users_of(self.graph.order())
 
     def layout(self, node: Node) -> Layout:
-        return self.places.get(node) or Layout.contiguous(node.shapes[0].dims)
+        return self.places.get(node) or self.plain(node)[0]
+
+    def plain(self, node: Node) -> list[Layout]:
+        """The results of a kernel as they are by themselves."""
+        if node not in self._plain:
+            self._plain[node] = [Layout.contiguous(s.dims) for s in node.shapes]
+        return self._plain[node]
+
+    def turned(self, node: Node) -> list[Layout]:
+        """The same with their channels side by side."""
+        if node not in self._turned:
+            self._turned[node] = [last(s) for s in node.shapes]
+        return self._turned[node]
 
     def spared(self, node: Node) -> Added:
         """What it spares that a kernel writes its channels side by side."""
         terms, operands = self.ctx.terms, [self.layout(i) for i in node.inputs]
-        plain = [Layout.contiguous(s.dims) for s in node.shapes]
-        turned = [last(s) for s in node.shapes]
-        own = added(node, operands, plain, terms) - added(node, operands, turned, terms)
-        return sum((self._of_reader(r, i) for r, i in self._readers(node)), own)
+        plain, turned = (added(node, operands, r, terms)
+                         for r in (self.plain(node), self.turned(node)))  # fmt: skip
+        return sum((self._of_reader(r, i) for r, i in self._readers(node)), plain - turned)
 
     def _of_reader(self, reader: Node, number: int) -> Added:
         """What a kernel is spared if one of its operands has its channels side by side: the image
         of a convolution, what is added to its sums, or what a kernel goes along with that is then
         laid out alike."""
-        terms, shape = self.ctx.terms, reader.inputs[number].shape
-        plain = [Layout.contiguous(n.shapes[0].dims) for n in reader.inputs]
-        apart = [Layout.contiguous(s.dims) for s in reader.shapes]
-        beside = [*map(last, reader.shapes)] if reader not in self.kept else apart
+        terms, operands = self.ctx.terms, [self.plain(n)[0] for n in reader.inputs]
+        apart = self.plain(reader)
+        beside = apart if reader in self.kept else self.turned(reader)
         if not _passes_on(reader):
             apart = beside = beside if _is_image(reader) and _convolves(reader) else apart
-        turned = [last(shape) if i == number else p for i, p in enumerate(plain)]
-        return added(reader, plain, apart, terms) - added(reader, turned, beside, terms)
+        seen = [self.turned(reader.inputs[i])[0] if i == number else o
+                for i, o in enumerate(operands)]  # fmt: skip
+        return added(reader, operands, apart, terms) - added(reader, seen, beside, terms)
 
     def _readers(self, node: Node) -> Iterator[tuple[Node, int]]:
         """Convolutions that read what the kernel writes, and as which operand, directly or through
