@@ -53,7 +53,7 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(("asinh", "acosh", "softplus", "mish", "log_sigmoid", "logit"), _SPELLED),
     **dict.fromkeys(
         ("top_k", "argsort", "sort", "unique", "top_p_filter",
-         "moe_route"), _SORTED),
+         "moe_route", "welch_peaks"), _SORTED),
     **dict.fromkeys(("cummax", "cummin", "cum_log_sum_exp"), _CHAIN),
     **dict.fromkeys(
         ("global_lp_pool", "local_response_norm", "mean_variance_normalization"), _WINDOWS),
@@ -61,7 +61,7 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(
         ("lfilter", "sosfilt", "cholesky", "triangular_solve"), _STEPS),
     **dict.fromkeys(
-        ("welch_peaks", "fftn", "ifftn", "irfftn", "dct", "idct", "psd", "istft",
+        ("fftn", "ifftn", "irfftn", "dct", "idct", "istft",
          "overlap_add"), _SLICES),
     **dict.fromkeys(("convolve", "fir", "resample_poly"), _TAPS),
     **dict.fromkeys(("transpose", "depth_to_space", "cross"), _MOVED),

@@ -128,14 +128,25 @@ def psd(
 
 
 @psd.lowering
-def _(x: Any, window: Any = None, *, fs: float, scaling: str) -> Any:
-    n, dtype = dims_of(x)[-1], dtype_of(x)
-    power = ops.complex_norm_sq(ops.rfft(x if window is None else ops.mul(x, window)))
-    line = beside(x, "iota", dims=(n // 2 + 1,), axis=0)
-    size = beside(x, "extent", dim=n)
+def _(x: Any, window: Any = None, *, fs: float, scaling: Scaling) -> Any:
+    """A row of a known length is one frame of itself."""
+    *lead, n = dims_of(x)
+    if isinstance(n, Dim):
+        power = ops.complex_norm_sq(ops.rfft(x if window is None else ops.mul(x, window)))
+    else:
+        given = [x] if window is None else [x, window]
+        framed = ops.power_frames(*given, n_fft=n, hop=n)
+        power = ops.reshape(framed, dims=(*lead, n // 2 + 1))
+    return _one_sided(power, window, n, fs, scaling)
+
+
+def _one_sided(power: Any, window: Any, n: DimLike, fs: float, scaling: Scaling) -> Any:
+    """The power of n points' bins, twice for those with a mirror image, over that of the window."""
+    line = beside(power, "iota", dims=(n // 2 + 1,), axis=0)
+    size = beside(power, "extent", dim=n)
     single = ops.logical_or(ops.equal(line, 0), ops.equal(ops.mul(line, 2), size))
     if window is None:
-        total = square = ops.cast(size, to=dtype)
+        total = square = ops.cast(size, to=dtype_of(power))
     else:
         total, square = ops.sum(window), ops.sum(ops.mul(window, window))
     whole = ops.mul(square, fs) if scaling == "density" else ops.mul(total, total)
@@ -166,8 +177,11 @@ def welch(
 ) -> Any:
     """Welch's estimate of the power spectrum: the mean of `psd` over frames of `length` points,
     one every `hop`."""
-    given = [ops.frame(x, length=length, hop=hop), *([] if window is None else [window])]
-    return ops.mean(ops.psd(*given, fs=fs, scaling=scaling), axes=(len(dims_of(x)) - 1,))
+    if fs <= 0.0:
+        raise GraphError(f"operand 0 is sampled at {fs} Hz: it needs a rate above 0")
+    _frame_shape(shape_of(x), length=length, hop=hop)
+    given = [x] if window is None else [x, window]
+    return _one_sided(ops.mean_power(*given, n_fft=length, hop=hop), window, length, fs, scaling)
 
 
 @welch.sample
