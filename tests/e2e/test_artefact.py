@@ -239,7 +239,7 @@ def test_a_saved_program_gives_the_same_bits(make: Any, tmp_path: Path) -> None:
     back = rlx.load(tmp_path / "it.rlx", threads=1)
     assert isinstance(back, rlx.Executable)
     assert results(back, inputs) == results(exe, inputs)
-    assert back.explain() == exe.explain()
+    assert rlx.load(tmp_path / "it.rlx").explain() == exe.explain()
     back.save(tmp_path / "again.rlx")
     assert (tmp_path / "again.rlx").read_bytes() == (tmp_path / "it.rlx").read_bytes()
     assert len(list(tmp_path.iterdir())) == 2

@@ -391,6 +391,21 @@ def test_the_backend_says_how_each_step_runs() -> None:
     assert any("a product of" in line for k in told.kernels for line in k.schedule)
 
 
+def test_sharing_work_out_is_told_and_priced_at_the_sizes_asked_for() -> None:
+    g = Graph("rows")
+    x, w = g.input("x", Shape([rlx.Dim("n"), 8])), g.param("w", Shape([8, 8]))
+    g.set_outputs([ops.matmul(x, w)])
+    exe = rlx.compile(g, "cpu", threads=2, options=FusionOptions(sizes={"n": 1_000_000}))
+    (large,) = (d for d in exe.explain().decisions if d.what == "split_work")
+    exe = rlx.compile(g, "cpu", threads=2, options=FusionOptions(sizes={"n": 300}))
+    (small,) = (d for d in exe.explain().decisions if d.what == "split_work")
+    assert (large.verdict, small.verdict) == (True, False)
+    assert large.predicted_ns > 0 > small.predicted_ns
+    alone = rlx.compile(g, "cpu", threads=1, options=FusionOptions(sizes={"n": 1_000_000}))
+    (one,) = (d for d in alone.explain().decisions if d.what == "split_work")
+    assert one.predicted_ns == 0
+
+
 def test_every_key_of_the_json_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
     told = json.loads(report(by_hand()).to_json())

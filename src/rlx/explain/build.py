@@ -56,13 +56,16 @@ class StepFacts:
 Steps = Mapping[Node, StepFacts]
 
 
-def report_of(result: CompileResult, more: Sequence[Decision] = ()) -> Report:
-    """The report of a compile; `more` are decisions taken before it, such as by a front end."""
+def report_of(
+    result: CompileResult, more: Sequence[Decision] = (), threads: int | None = None
+) -> Report:
+    """The report of a compile; `more` are decisions taken before it, such as by a front end.
+    `threads` may take part in a call, all there are where it is None."""
     from rlx.explain.steps import steps_of
 
     lir = result.lir
     terms = Terms(lir.target, sizes=result.options.sizes)
-    steps = steps_of(lir, result.options)
+    steps = steps_of(lir, result.options, threads)
     decisions = decisions_of(result, steps, more)
     buffers, at = _buffers(result)
     kernels = _kernels(result, terms, at, steps)

@@ -8,13 +8,13 @@ vectors that are not full, copies and panels that it makes for itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.task import SPLIT_NS, nanoseconds
 from rlx.cost.arithmetic import work_of
-from rlx.cost.calibrate import HANDOUT_NS
+from rlx.cost.calibrate import HANDOUT_NS, Numbers
 from rlx.cost.lying import NOTHING, Added, added, inner_results
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
@@ -45,8 +45,12 @@ class Prices:
     def of(cls, exe: Executable) -> Prices:
         """Those that an executable was compiled at; documented ones where a number of workers was
         not measured."""
-        target, threads = exe.lir.target, exe.threads
-        numbers, alone = exe.numbers(threads), exe.numbers(1)
+        return cls.at(exe.lir.target, exe.threads, exe.numbers)
+
+    @classmethod
+    def at(cls, target: Target, threads: int, measured: Callable[[int], Numbers | None]) -> Prices:
+        """Those of a target, which are of so many workers; `measured` are those of any number."""
+        numbers, alone = measured(threads), measured(1)
         one = alone.applied(target) if alone else _shared_evenly(target, threads)
         handout = numbers.handout_ns if numbers else HANDOUT_NS
         return cls(one, target, threads, handout)

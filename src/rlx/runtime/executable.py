@@ -156,7 +156,7 @@ class Executable:
             return measured_report(self, inputs, most=most, seconds=seconds, progress=progress)
         from rlx.explain.build import report_of
 
-        return report_of(self.result, self.before)
+        return report_of(self.result, self.before, self.threads)
 
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
         """How long each kernel takes on these inputs, beside what the machine could do. The
