@@ -264,8 +264,14 @@ def _is_near(conv: Conv, image: Expr, along: Axis, run: int) -> bool:
 def is_by_channel(contract: Contract) -> bool:
     """Do the results lie along the columns, enough of them for the lanes?"""
     columns = contract.columns
-    is_wide = not is_static(columns.extent) or columns.extent > FEW_CHANNELS
-    return is_wide and all(s.at.coefficient(columns) == 1 for s in contract.stores)
+    return has_many_columns(contract) and all(
+        s.at.coefficient(columns) == 1 for s in contract.stores
+    )
+
+
+def has_many_columns(contract: Contract) -> bool:
+    columns = contract.columns.extent
+    return not is_static(columns) or columns > FEW_CHANNELS
 
 
 def points_of(contract: Contract) -> tuple[Axis, ...]:

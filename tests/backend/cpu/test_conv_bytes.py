@@ -223,6 +223,14 @@ def test_a_net_of_bytes_has_the_same_bits_on_any_threads() -> None:
         np.testing.assert_array_equal(exe(x), want)
 
 
+def test_channels_of_bytes_are_laid_side_by_side() -> None:
+    """Elsewhere there are no dots of them, whatever else speaks for another order."""
+    exe, _ = net(1)
+    laid = [d for d in exe.decisions if d.what == "channels_last"]
+    assert len(laid) == 2
+    assert all(d.verdict for d in laid)
+
+
 def meant() -> tuple[Graph, dict[str, Array]]:
     """A convolution and a product of what bytes stand for, as quantised models spell them."""
     g, rng = Graph("meant"), np.random.default_rng(0)

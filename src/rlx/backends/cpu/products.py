@@ -46,7 +46,7 @@ from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materia
 from rlx.kernel.expr import Affine, Choose, Expr, Exprs, Kernel, Load, Store
 from rlx.kernel.form_contract import NotAContraction
 from rlx.kernel.form_conv import form_conv
-from rlx.kernel.form_points import form_points, is_by_channel, is_product
+from rlx.kernel.form_points import form_points, has_many_columns, is_by_channel, is_product
 from rlx.shape import Shape
 
 
@@ -75,7 +75,16 @@ def _formed(step: Step) -> tuple[Kernel | None, Contract, bool]:
         return (*form_conv(*given), False)
     if is_by_channel(contract) and not contract.sums.is_complex:
         return writing, contract, True
+    if has_many_columns(contract) and _takes_words(step, writing, contract):
+        return writing, contract, True
     return (*form_conv(*given), False)
+
+
+def _takes_words(step: Step, writing: Kernel | None, contract: Contract) -> bool:
+    """Does one instruction take several channels of its operands? That is worth more than results
+    side by side."""
+    written = None if writing is None else len(contract.operands) - 1
+    return of_windows(contract, step.isa, written).word > 1
 
 
 class _Maker:
