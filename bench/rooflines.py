@@ -38,7 +38,6 @@ _LONG = (
 _SPELLED = "spelled in several such functions, each to its own last bit"
 _SORTED = "a radix sort: several passes over keys and places"
 _CHAIN = "each element waits for the one before; rows run side by side, as many as there are"
-_WINDOWS = "a window read for each result, through the generic loop: no kernel of its own yet"
 _GATHERED = "reads element by element from places that are data: gathers, not lines"
 _STEPS = "a scan: a few small kernels for every step, with no kernel of its own yet"
 _SLICES = "transforms of short rows, and frames written to memory between the steps"
@@ -55,14 +54,11 @@ REASONS: dict[str, str] = {
         ("top_k", "argsort", "sort", "unique", "top_p_filter",
          "moe_route", "welch_peaks"), _SORTED),
     **dict.fromkeys(("cummax", "cummin", "cum_log_sum_exp"), _CHAIN),
-    **dict.fromkeys(
-        ("global_lp_pool", "local_response_norm", "mean_variance_normalization"), _WINDOWS),
     **dict.fromkeys(("searchsorted", "grid_sample", "affine_grid", "axial_rope_2d"), _GATHERED),
     **dict.fromkeys(
         ("lfilter", "sosfilt", "cholesky", "triangular_solve"), _STEPS),
     **dict.fromkeys(
-        ("fftn", "ifftn", "irfftn", "dct", "idct", "istft",
-         "overlap_add"), _SLICES),
+        ("fftn", "ifftn", "dct", "idct"), _SLICES),
     **dict.fromkeys(("convolve", "fir", "resample_poly"), _TAPS),
     **dict.fromkeys(("transpose", "depth_to_space", "cross"), _MOVED),
     **dict.fromkeys(

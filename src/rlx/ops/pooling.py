@@ -323,8 +323,16 @@ lp_pool.normal(spelled_out)
 
 @lp_pool.lowering
 def _(x: Any, *, p: float, **geometry: Any) -> Any:
-    powers = ops.pow(ops.abs(x), p)
-    return ops.pow(_summed(Windows(**geometry).shifts(powers, 0.0)), 1 / p)
+    return _power(_summed(Windows(**geometry).shifts(_power(ops.abs(x), p), 0.0)), 1 / p)
+
+
+def _power(x: Any, exponent: float) -> Any:
+    """A number from 0 on to a power: a square, its root or itself where that is what it is."""
+    if exponent == 1:
+        return x
+    if exponent in (2, 0.5):
+        return ops.square(x) if exponent == 2 else ops.sqrt(x)
+    return ops.pow(x, exponent)
 
 
 @lp_pool.sample
@@ -391,5 +399,5 @@ def global_lp_pool(x: Array, *, p: float = 2.0) -> Array:
 
 @global_lp_pool.lowering
 def _(x: Any, *, p: float) -> Any:
-    powers = ops.pow(ops.abs(x), p)
-    return ops.pow(ops.sum(powers, axes=_image(x), keepdims=True), 1 / p)
+    powers = _power(ops.abs(x), p)
+    return _power(ops.sum(powers, axes=_image(x), keepdims=True), 1 / p)

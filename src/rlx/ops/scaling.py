@@ -136,7 +136,15 @@ def _(x: Any, *, size: int, alpha: float, beta: float, bias: float) -> Any:
     for i in range(size):
         near = ops.narrow(squares, axis=1, start=i, length=channels)
         total = near if total is None else ops.add(total, near)
-    return ops.div(x, ops.pow(ops.add(ops.mul(total, alpha / size), bias), beta))
+    return ops.div(x, _power(ops.add(ops.mul(total, alpha / size), bias), beta))
+
+
+def _power(x: Any, exponent: float) -> Any:
+    """The usual ¾ is the product of two roots, within two roundings of the power."""
+    if exponent != 0.75:
+        return ops.pow(x, exponent)
+    root = ops.sqrt(x)
+    return ops.mul(root, ops.sqrt(root))
 
 
 @local_response_norm.sample

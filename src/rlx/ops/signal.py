@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from rlx import ops
 from rlx.compose import beside, composed, dims_of, dtype_of, shape_of
-from rlx.dim import Dim, DimLike, dim_max, dim_min
+from rlx.dim import Dim, DimLike, dim_max, dim_min, lower_bound
 from rlx.draw import Draw, Spec
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
@@ -27,6 +27,10 @@ COVERED = 1e-10
 """Where less of the squared window than this covers a point, no frame tells its value."""
 
 # -- frames ---------------------------------------------------------------------------------------
+
+
+MOST_PARTS = 16
+"""Frames that overlap are added one by one up to this many; more are scattered."""
 
 
 def _check_frames(length: int, hop: int) -> None:
@@ -79,9 +83,27 @@ def overlap_add(x: Array, *, hop: int) -> Array:
 @overlap_add.lowering
 def _(x: Any, *, hop: int) -> Any:
     shape, (frames, length) = _added_shape(shape_of(x), hop=hop), dims_of(x)[-2:]
+    parts = None if isinstance(length, Dim) else -(-length // hop)
+    if parts is not None and 0 < parts <= MOST_PARTS and lower_bound(frames) > 0:
+        return _added_parts(x, hop, parts, shape)
     nothing = ops.expand(beside(x, "extent", dim=0, dtype=dtype_of(x)), dims=shape.dims)
     where = positions(x, frames, length, hop)
     return ops.scatter_add(nothing, where, x, axis=-1)
+
+
+def _added_parts(x: Any, hop: int, parts: int, shape: Shape) -> Any:
+    """Frames cut into parts of `hop` points: a part of the result is the first of one frame, plus
+    the second of the frame before, and on; the sum begins with the frame that begins first."""
+    *lead, frames, length = dims_of(x)
+    rest = (0,) * len(lead)
+    whole = ops.pad(x, low=(*rest, 0, 0), high=(*rest, 0, parts * hop - length))
+    axis, total = len(lead) + 1, None
+    for part in reversed(range(parts)):
+        own = ops.narrow(whole, axis=axis, start=part * hop, length=hop)
+        moved = ops.pad(own, low=(*rest, part, 0), high=(*rest, parts - 1 - part, 0))
+        total = moved if total is None else ops.add(total, moved)
+    line = ops.reshape(total, dims=(*lead, (frames + parts - 1) * hop))
+    return ops.narrow(line, axis=len(lead), start=0, length=shape.dims[-1])
 
 
 def _draw_frames(draw: Draw) -> tuple[int, int]:

@@ -6,14 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rlx.backends.cpu import emit
-from rlx.backends.cpu.task import OUT_OF_RANGE, Buffer, Machine, Task, grain_of, nanoseconds
-from rlx.dim import DimLike, substitute
+from rlx.backends.cpu.task import (
+    GRAIN_NS,
+    OUT_OF_RANGE,
+    Buffer,
+    Machine,
+    Task,
+    grain_of,
+    nanoseconds,
+)
+from rlx.dim import DimLike, dim_max, dim_min, substitute
 from rlx.ir.layout import Layout
-from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.generic import generic
 from rlx.kernel.schedule import COSTS, Schedule, choose, scratch_bytes, sizes_of
 from rlx.kernel.spell import copied
 from rlx.shape import Shape
+
+FIRST_SHARE = 8
+"""How much more than what every part has to find out first a part does."""
 
 
 def loop_task(
@@ -48,7 +59,7 @@ def legal_task(
     """The same of a kernel that is legal. It is called with what it reads only. The code of one
     that runs once is for any sizes, so that others can share it."""
     kernel, read = _read_only(kernel)
-    ns, sizes = _nanoseconds(kernel), dict[str, int]()
+    given_kernel, sizes = kernel, dict[str, int]()
     if is_once:
         kernel, sizes = generic(kernel)
     schedule = choose(kernel, machine)
@@ -59,7 +70,7 @@ def legal_task(
         (*(given[i] for i in read), *made),
         tuple(substitute(d, sizes) for d in sizes_of(kernel)),
         units,
-        grain_of(units, ns),
+        _grain(given_kernel, units),
         substitute(scratch_bytes(schedule), sizes),
         (OUT_OF_RANGE,) * sum(isinstance(n, Load) and bool(n.args) for n in kernel.nodes),
         _how(kernel, schedule, sizes),
@@ -90,17 +101,39 @@ def _extents(axes: Sequence[Axis], sizes: Mapping[str, int]) -> str:
     return "×".join(str(substitute(a.extent, sizes)) for a in axes) or "one point"
 
 
-def _nanoseconds(kernel: Kernel) -> DimLike:
-    """By the memory it touches, and by what is done at each point of its axes."""
+def _grain(kernel: Kernel, units: DimLike) -> DimLike:
+    """How many units a worker takes at a time: what each part has to find out first, because it
+    is the same for all units, shall be little of its work."""
+    ns, first = _nanoseconds(kernel)
+    more = dim_max(1, FIRST_SHARE * first // GRAIN_NS)
+    return dim_min(units, grain_of(units, ns) * more)
+
+
+def _nanoseconds(kernel: Kernel) -> tuple[DimLike, DimLike]:
+    """By the memory it touches, and by what is done at each point of the axes that it varies with;
+    and of that what varies with none of the results' axes."""
     traffic: DimLike = 0
     for shape in (*kernel.operands, *kernel.results):
         traffic = traffic + shape.size_bytes
-    points: DimLike = 1
-    for axis in dict.fromkeys((*kernel.axes, *kernel.reduced)):
-        points = points * axis.extent
-    ops = [getattr(n, "op", None) for n in kernel.nodes]
-    work = sum(COSTS.get(o.name, 1) for o in ops if o is not None)
-    return nanoseconds(points * work, traffic)
+    work: DimLike = 0
+    first: DimLike = 0
+    for node in kernel.nodes:
+        own = _operations(node)
+        work = work + own
+        if not any(node.free & {a} for a in kernel.axes):
+            first = first + own
+    return nanoseconds(work, traffic), nanoseconds(first, 0)
+
+
+def _operations(node: Expr) -> DimLike:
+    """A fold is an operation at each point of what is folded."""
+    varies = node.args[0] if isinstance(node, Reduce) else node
+    op = getattr(node, "op", None)
+    cost = COSTS.get(op.name, 1) if op is not None else int(isinstance(node, Reduce))
+    total: DimLike = cost
+    for axis in varies.free if cost else ():
+        total = total * axis.extent
+    return total
 
 
 def _read_only(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
