@@ -59,11 +59,10 @@ REASONS: dict[str, str] = {
         ("lfilter", "sosfilt", "cholesky", "triangular_solve"), _STEPS),
     **dict.fromkeys(
         ("fftn", "ifftn", "dct", "idct"), _SLICES),
-    **dict.fromkeys(("convolve", "fir", "resample_poly"), _TAPS),
+    "resample_poly": _TAPS,
     **dict.fromkeys(("transpose", "depth_to_space", "cross"), _MOVED),
     **dict.fromkeys(
-        ("block_dequantize", "block_quantize", "quantize_linear", "dynamic_quantize_linear"),
-        _BYTES),
+        ("block_dequantize", "block_quantize"), _BYTES),
 }  # fmt: skip
 """Why an op is below 10 % of its roofline, by name."""
 

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from rlx import ops
 from rlx.compose import beside, composed, dims_of, dtype_of, shape_of
-from rlx.dim import Dim, DimLike, dim_max, dim_min, lower_bound
+from rlx.dim import Dim, DimLike, dim_max, dim_min, lower_bound, product
 from rlx.draw import Draw, Spec
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
@@ -332,7 +332,12 @@ def convolve(x: Array, y: Array, *, mode: Mode = "full") -> Array:
 
 @convolve.lowering
 def _(x: Any, y: Any, *, mode: Mode) -> Any:
-    """Every tap is a frame of x against y backwards: a product with a matrix of frames."""
+    """A convolution of images of one row, where one y is for all; else every tap is a frame of x
+    against y backwards: a product with a matrix of frames."""
+    *shared, m = dims_of(y)
+    is_known = not isinstance(m, Dim) and m > 0 and lower_bound(dims_of(x)[-1]) > 0
+    if is_known and all(d == 1 for d in shared):
+        return _convolved_rows(x, y, int(m), mode)
     n, m = dims_of(x)[-1], dims_of(y)[-1]
     rank = len(dims_of(x))
     ends = (*(0,) * (rank - 1), m - 1)
@@ -343,6 +348,19 @@ def _(x: Any, y: Any, *, mode: Mode) -> Any:
     kernel = ops.expand_dims(ops.flip(y, axes=(last,)), axes=(last + 1,))
     made = ops.matmul(taps, kernel)
     return ops.reshape(made, dims=dims_of(made)[:-1])
+
+
+def _convolved_rows(x: Any, y: Any, m: int, mode: Mode) -> Any:
+    *lead, n = dims_of(x)
+    rows, kernel = ops.reshape(x, dims=(product(lead), 1, n)), ops.reshape(y, dims=(m,))
+    turned = ops.reshape(ops.flip(kernel, axes=(0,)), dims=(1, 1, m))
+    made = ops.conv(rows, turned, padding=(m - 1, m - 1))
+    start, length = span_of(n, m, mode)
+    dims = _convolved(shape_of(x), shape_of(y), mode="full").dims
+    whole = ops.reshape(made, dims=dims)
+    if start == 0 and length == dims[-1]:
+        return whole
+    return ops.narrow(whole, axis=len(dims) - 1, start=start, length=length)
 
 
 @_convolution("160*out")
