@@ -26,6 +26,8 @@ from rlx.ir.mir import Node
 
 STEPS_PER_FUNCTION = 24
 """LLVM takes longer than linear time for long functions."""
+MANY_KNOWN = 4
+"""Words that are copied rather than stored one by one."""
 MAIN = "main"
 ARGS = "ptr %context, ptr %arena, ptr %externals"
 PART_ARGS = f"{ARGS}, ptr %behind"
@@ -88,7 +90,14 @@ class Writing:
         return advanced(self.code, pointer, count, DType.U8)
 
     def weights(self, at: DimLike) -> str:
-        return self.offset(self.word(Word.WEIGHTS), self.value(at))
+        if not self._weights:
+            self._weights = self.code.name("weights")
+            place = f"{self._weights}.at"
+            self.code.entry += [
+                f"  {place} = getelementptr i64, ptr %context, i64 {Word.WEIGHTS.value}",
+                f"  {self._weights} = load ptr, ptr {place}",
+            ]
+        return self.offset(self._weights, self.value(at))
 
     def align(self, count: Bound) -> Bound:
         if isinstance(count, int):
@@ -238,14 +247,34 @@ class Steps(Writing):
         code = self.code
         for i, address in enumerate(addresses):
             self._put("ptr", self.buffers, i, address)
-        for i, size in enumerate(task.sizes):
-            self._put("i64", self.sizes, i, self.value(size))
-        self.most = [max(self.most[0], len(addresses)), max(self.most[1], len(task.sizes))]
+        sizes = self._sizes([self.value(size) for size in task.sizes])
+        self.most[0] = max(self.most[0], len(addresses))
         units, grain = (code.most(self.value(d), 1) for d in (task.units, task.grain))
-        given = f"ptr @{task.function.name}, ptr {self.buffers}, ptr {self.sizes}"
+        given = f"ptr @{task.function.name}, ptr {self.buffers}, ptr {sizes}"
         bytes_ = self.align(self.value(task.scratch))
         much = f"i64 {units}, i64 {grain}, ptr {scratch}, i64 {bytes_}, i64 {number}"
         self.check(code.let(f"call i32 @dispatch(ptr %context, {given}, {much})"))
+
+    def _sizes(self, sizes: Sequence[Bound]) -> str:
+        """Where a task finds its sizes. What is known now is a row of a table: read there, or
+        copied at once, where the rest is filled in."""
+        known = [s if isinstance(s, int) else 0 for s in sizes]
+        open_ = {i: s for i, s in enumerate(sizes) if not isinstance(s, int)}
+        if sizes and not open_:
+            return self._row(known)
+        if len(sizes) - len(open_) >= MANY_KNOWN:
+            self.copy(self.sizes, self._row(known), 8 * len(sizes))
+        else:
+            open_ = dict(enumerate(sizes))
+        for i, size in open_.items():
+            self._put("i64", self.sizes, i, size)
+        self.most[1] = max(self.most[1], len(sizes))
+        return self.sizes
+
+    def _row(self, words: Sequence[int]) -> str:
+        """The address of words in the table of this function."""
+        at, self.table = 8 * len(self.table), [*self.table, *words]
+        return self.offset("%rows", at)
 
     def _put(self, kind: str, base: str, number: int, value: Bound) -> None:
         at = self.code.let(f"getelementptr {kind}, ptr {base}, i64 {number}")
@@ -298,8 +327,7 @@ class Steps(Writing):
 
     def _told(self, row: Row) -> None:
         """A task by its row in the table of this function."""
-        at, self.table = 8 * len(self.table), [*self.table, *row.words]
-        place = self.offset("%rows", at)
+        place = self._row(row.words)
         given = f"ptr %context, ptr %externals, ptr {self.behind}, ptr @{row.function}, ptr {place}"
         self.check(self.code.let(f"call i32 @prepare({given})"))
 

@@ -11,7 +11,12 @@ from rlx.backends.cpu.isa import Isa, isa, why_not
 from rlx.backends.cpu.native.blob import Blob
 from rlx.backends.cpu.native.cached import cached_blob
 from rlx.backends.cpu.native.cores import default_threads
-from rlx.backends.cpu.native.support import compiled_support, support, support_key
+from rlx.backends.cpu.native.support import (
+    compiled_support,
+    support,
+    support_key,
+    support_under_way,
+)
 from rlx.backends.cpu.program import CpuProgram
 from rlx.cost.calibrate import Numbers, Progress, kept_calibration
 from rlx.cost.target import KernelLimit, Target
@@ -131,7 +136,8 @@ class CpuBackend:
 
         wanted = isa(self.variant)
         _require_runs(wanted, f"target 'cpu:{self.variant}'")
-        artefact = compiled(lir, wanted)
+        with support_under_way(self._support):
+            artefact = compiled(lir, wanted)
         shared = support(self._support)
         return CpuProgram(artefact, Interface.of(lir.mir.graph), self.num_threads, shared)
 

@@ -10,8 +10,9 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable
-from threading import RLock
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from threading import RLock, Thread
 
 from rlx.backends.cpu.native.binder_text import binder_text
 from rlx.backends.cpu.native.blob import Blob
@@ -59,6 +60,29 @@ os.register_at_fork(
     before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release
 )
 _loaded: list[Support] = []
+
+
+@contextmanager
+def support_under_way(blob: Callable[[], Blob]) -> Generator[None]:
+    """Code beside which it is made, if there is none yet: LLVM lets other threads run, and a
+    compiler begins with what LLVM has no part in."""
+    thread = None if _loaded else Thread(target=_attempted, args=(blob,))
+    try:
+        if thread is not None:
+            thread.start()
+    except RuntimeError:  # no thread can be started: it is made when it is asked for
+        thread = None
+    try:
+        yield
+    finally:
+        if thread is not None:
+            thread.join()
+
+
+def _attempted(blob: Callable[[], Blob]) -> None:
+    """What goes wrong is said where it is asked for."""
+    with suppress(Exception):
+        support(blob)
 
 
 def support(blob: Callable[[], Blob] = compiled_support) -> Support:
