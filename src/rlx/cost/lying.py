@@ -33,7 +33,7 @@ from rlx.op import Kind
 from rlx.shape import Shape
 from rlx.windows import Windows
 
-CONVOLUTIONS = frozenset({"conv", "conv_integer", "fused_conv_bias_act"})
+CONVOLUTIONS = frozenset({"conv", "wide_conv", "conv_integer", "fused_conv_bias_act"})
 TILES = {4: 6, 3: 8, 2: 12, 1: 12}
 """Vectors of a register tile, and sums one below the other: as many as the registers hold. The
 widest that leaves no vector over is taken."""
@@ -203,7 +203,7 @@ def _one_by_one(conv: Node, terms: Terms) -> Added:
 
 def _tiles(conv: Node, extent: DimLike, terms: Terms) -> Added:
     """What register tiles of rows of an image take beyond their arithmetic. A step of one vector by
-    12 sums is 12 multiply-adds, and 12 numbers, a table's entry and two lines are loaded for it.
+    12 sums is 12 multiply-adds, for which 12 numbers are loaded, and two lines that it lies across.
     Tiles of a length that only a call knows are wide, and half of one is empty on average."""
     lanes, size = _lanes(conv.shape.dtype, terms), max(1, terms.size_of(extent))
     width, rows = _tile(conv, extent, -(-size // lanes))
@@ -211,7 +211,7 @@ def _tiles(conv: Node, extent: DimLike, terms: Terms) -> Added:
     if isinstance(extent, Dim):
         waste = terms.flops_of(conv) * width * lanes // (2 * size)
     flops = terms.flops_of(conv) + waste
-    loads = max(0, rows + 2 * width + 1 - rows * width)
+    loads = max(0, rows + 2 * width - rows * width)
     again = flops // (2 * rows) * conv.inputs[0].shape.dtype.itemsize
     return Added(waste + flops * loads // (rows * width), again_bytes=again)
 
