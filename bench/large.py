@@ -123,6 +123,7 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
                   {"output_size": (7, 7), "spatial_scale": 8.0}),
     "max_roi_pool": ("f32[1,64,64,64] f32[64,4]:unit i64[64]:index:1",
                      {"output_size": (7, 7), "spatial_scale": 8.0}),
+    "wide_conv": ("bf16[1,64,64,64] bf16[64,64,3,3]", {**SAME, "to": DType.F32}),
     "conv_integer": ("u8[1,64,64,64] u8[64,64,3,3]", SAME),
     "quantized_conv": ("i8[1,64,64,64] i8[64,64,3,3]", {**SAME, "multiplier": 0.01}),
     # spectra and signals

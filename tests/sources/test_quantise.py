@@ -16,6 +16,7 @@ SOURCES = {
     "dynamic_quantize_linear": "onnx.reference DynamicQuantizeLinear",
     "fake_quantize": "onnx.reference QuantizeLinear, then DequantizeLinear",
     "wide_matmul": "numpy, in f64 and i64",
+    "wide_conv": "onnx.reference Conv, of numbers that are whole",
     "matmul_integer": "onnx.reference MatMulInteger",
     "qlinear_matmul": "onnx.reference QLinearMatMul",
     "quantized_matmul": "onnx.reference QLinearMatMul; the bias by an i64 product",
@@ -65,6 +66,17 @@ def test_wide_matmul_of_bytes_is_exact() -> None:
     x, w = whole(np.uint8, 5, 37), whole(np.int8, 37, 7)
     want = x.astype(np.int64) @ w.astype(np.int64)
     np.testing.assert_array_equal(ops.wide_matmul(x, w, to="i32"), want)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_wide_conv_sums_in_f32(dtype: type) -> None:
+    """Whole numbers whose sums f32 holds, and neither half does."""
+    x, w = (RNG.integers(-99, 99, dims).astype(np.float32) for dims in ((2, 4, 9, 7), (6, 2, 3, 2)))
+    ours, theirs = ({"stride": (2, 1), "padding": (1, 0, 2, 1), "groups": 2},
+                    {"strides": [2, 1], "pads": [1, 0, 2, 1], "group": 2})  # fmt: skip
+    got = ops.wide_conv(x.astype(dtype), w.astype(dtype), to="f32", **ours)
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, run_onnx("Conv", [x, w], theirs)[0])
 
 
 # -- linear ---------------------------------------------------------------------------------------

@@ -84,6 +84,35 @@ def test_a_product_is_as_near_as_its_operands(target: str, precision: str) -> No
     assert off.max() > 1e-3  # which f32 would not be
 
 
+def convolutions() -> rlx.Graph:
+    """One that is summed over channels, with what follows it, and one of each channel by itself."""
+    g = rlx.Graph("convolutions")
+    x, w, v = (g.input(n, rlx.Shape(d)) for n, d in IMAGES.items())
+    b = g.constant(np.linspace(-1, 1, 20, dtype=np.float32))
+    y = ops.relu(ops.conv(x, w, b, padding=(1, 1, 1, 1), stride=(2, 1)))
+    g.set_outputs([y, ops.conv(y, v, groups=20)])
+    return g
+
+
+IMAGES = {"x": (2, 17, 9, 10), "w": (20, 17, 3, 3), "v": (20, 1, 3, 3)}
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:avx2", "reference"])
+def test_a_convolution_is_as_near_as_its_operands(target: str) -> None:
+    """2 · 2⁻⁹ for the operands, and 2⁻²⁴ for each of 153 additions, of the sum of sizes."""
+    arrays = [RNG.normal(size=d).astype(np.float32) for d in IMAGES.values()]
+    graph, plain = convolutions(), rlx.compile(convolutions(), "reference", cache=False)
+    exe = rlx.compile(graph, target, precision="bf16", cache=False)
+    (got, _), (want, _) = exe(*arrays), plain(*arrays)
+    (size, _) = plain(*map(abs, arrays))
+    off = abs(got - want)
+    assert (off <= (2 * 2.0**-9 + 2.0**-18 + 153 * 2.0**-24) * (size + 2)).all()
+    assert off.max() > 1e-3  # which f32 would not be
+    taken, refused = sorted(products(exe, "bf16_product"), key=lambda d: not d.verdict)
+    assert taken.verdict
+    assert refused.reason.startswith("its sums are of 9 products")
+
+
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int8:block=32"])
 def test_bits_do_not_depend_on_threads(precision: str) -> None:
     found = {compiled(precision, threads=n)(X).tobytes() for n in (1, 2, 3)}

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.compose import dims_of
+from rlx.compose import composed, dims_of
 from rlx.dim import Dim, DimLike, product
 from rlx.draw import Draw, Spec
+from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
 from rlx.shape import Shape
@@ -125,6 +126,33 @@ def _(draw: Draw) -> Drawn:
     dims = [(draw.integer(0, 2), groups * per_group, *image), (outputs, per_group, *kernel)]
     dims += [(outputs,)] if draw.coin() else []
     return [Spec(d, dtype, "plain") for d in dims], {**geometry, "groups": groups}
+
+
+@composed("_[...], _[...] -> _[...]", kind=Kind.CONVOLUTION)
+def wide_conv(
+    x: Any,
+    w: Any,
+    *,
+    to: DType,
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (),
+    dilation: tuple[int, ...] = (),
+    groups: int = 1,
+) -> Any:
+    """`conv` of both operands cast to `to`: numbers that are narrow in memory, summed wide."""
+    wide = (ops.cast(v, to=to) for v in (x, w))
+    return ops.conv(*wide, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+wide_conv.normal(spelled_out)
+
+
+@wide_conv.sample
+def _(draw: Draw) -> Drawn:
+    case = draw.case(conv)
+    dtypes = [draw.choice((DType.BF16, DType.F16)) for _ in range(2)]
+    specs = [Spec(s.dims, d, "plain") for s, d in zip(case.specs, dtypes)]
+    return specs, {**case.attrs, "to": DType.F32}
 
 
 # -- the transposed convolution -------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlx import ops
-from rlx.dim import DimLike, is_static
+from rlx.dim import DimLike, is_static, product
 from rlx.dtype import DType
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.ops.fused import activated
@@ -20,7 +20,8 @@ from rlx.passes.facts import per_call_of
 from rlx.passes.legalise import legalise
 from rlx.passes.options import Precision
 
-PRODUCTS = ("matmul", "fused_matmul_bias_act")
+CONVOLUTIONS = ("conv", "fused_conv_bias_act")
+PRODUCTS = ("matmul", "fused_matmul_bias_act", *CONVOLUTIONS)
 LEAST_INNER = 16
 """Sums of fewer products are no matter of arithmetic, and are often made of positions or counts,
 which eight bits do not hold."""
@@ -67,13 +68,18 @@ def _is_taken(node: Node, is_made: bool, ctx: Context, asked: Precision) -> bool
 def _why_not(node: Node, is_made: bool, asked: Precision) -> str | None:
     """What keeps a product as it is."""
     x, w = (i.shape for i in node.inputs[:2])
-    inner = x.dims[-1]
+    is_conv = node.op in CONVOLUTIONS
+    inner = product(w.dims[1:]) if is_conv else x.dims[-1]
     if x.dtype is not DType.F32:
         return f"its operands are {x.dtype}, not f32"
     if is_static(inner) and inner < LEAST_INNER:
         return f"its sums are of {inner} products, fewer than {LEAST_INNER}"
+    if is_conv and w.dims[1] == 1:
+        return "its sums are over no channels, of which two would be multiplied at once"
     if asked.dtype == "bf16":
         return None
+    if is_conv:
+        return "it reads its weights once for many places: bytes would save little"
     if is_made:
         return "its right operand is no weight: it is made in each call"
     if w.rank != 2 or not w.is_static:
@@ -94,12 +100,20 @@ def _why(node: Node, asked: Precision) -> str:
 
 def _spelled(node: Node, inputs: tuple[Node, ...], asked: Precision) -> Any:
     x, w, *more = inputs
-    made = _in_bf16(x, w) if asked.dtype == "bf16" else _of_bytes(x, w, asked.block)
-    return activated(ops.add(made, more[0]), node.attrs["activation"]) if more else made
+    made = _in_bf16(node, x, w) if asked.dtype == "bf16" else _of_bytes(x, w, asked.block)
+    if not more:
+        return made
+    bias, rank = more[0], made.shape.rank
+    if node.op in CONVOLUTIONS:
+        bias = ops.expand_dims(bias, axes=tuple(range(1, rank - 1)))
+    return activated(ops.add(made, bias), node.attrs.get("activation"))
 
 
-def _in_bf16(x: Node, w: Node) -> Any:
+def _in_bf16(node: Node, x: Node, w: Node) -> Any:
     narrow = (ops.cast(v, to=DType.BF16) for v in (x, w))
+    if node.op in CONVOLUTIONS:
+        attrs = {k: v for k, v in node.attrs.items() if k != "activation"}
+        return ops.wide_conv(*narrow, to=DType.F32, **attrs)
     return ops.wide_matmul(*narrow, to=DType.F32)
 
 

@@ -45,7 +45,7 @@ fusion, their parts take part in it."""
 
 NARROW = frozenset({
     "wide_matmul", "dequant_matmul", "gguf_matmul", "block_quantize",
-    "matmul_integer", "qlinear_matmul", "quantized_matmul", "conv_integer",
+    "matmul_integer", "qlinear_matmul", "quantized_matmul", "conv_integer", "wide_conv",
     "dequant_grouped_matmul", "gguf_grouped_matmul",
 })  # fmt: skip
 """Products whose operands stay narrow in memory: written out before fusion, weights would be
