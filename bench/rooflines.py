@@ -41,7 +41,6 @@ _CHAIN = "each element waits for the one before; rows run side by side, as many 
 _GATHERED = "reads element by element from places that are data: gathers, not lines"
 _STEPS = "a scan: a few small kernels for every step, with no kernel of its own yet"
 _SLICES = "transforms of short rows, and frames written to memory between the steps"
-_TAPS = "a product whose operand is spread into windows first: no kernel of its own yet"
 _MOVED = "elements move apart, so whole lines are read for single elements of them"
 _BYTES = "narrow results are packed lane by lane"
 
@@ -59,7 +58,6 @@ REASONS: dict[str, str] = {
         ("lfilter", "sosfilt", "cholesky", "triangular_solve"), _STEPS),
     **dict.fromkeys(
         ("fftn", "ifftn", "dct", "idct"), _SLICES),
-    "resample_poly": _TAPS,
     **dict.fromkeys(("transpose", "depth_to_space", "cross"), _MOVED),
     **dict.fromkeys(
         ("block_dequantize", "block_quantize"), _BYTES),

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from rlx import ops
 from rlx.compose import beside, composed, dims_of, dtype_of, shape_of
-from rlx.dim import Dim, DimLike, dim_max
+from rlx.dim import Dim, DimLike, dim_max, product
 from rlx.draw import Draw, Spec
 from rlx.errors import GraphError, UnsupportedError
 from rlx.loops import scan_loop
@@ -236,9 +236,29 @@ def _(x: Any, taps: Any = None, *, up: int, down: int) -> Any:
     before, after = _margins(m, n * up, count, down)
     rest = (0,) * (rank - 1)
     padded = ops.pad(stuffed, low=(*rest, before), high=(*rest, after), value=0.0)
+    kernel = ops.mul(ops.flip(h, axes=(0,)), float(up))
+    if not isinstance(n, Dim) and not isinstance(m, Dim):
+        return _strided(padded, kernel, down, count)
     windows = ops.gather(padded, positions(x, count, m, down), axis=-1)
-    kernel = ops.expand_dims(ops.mul(ops.flip(h, axes=(0,)), float(up)), axes=(1,))
-    return ops.squeeze(ops.matmul(windows, kernel), axes=(rank,))
+    made = ops.matmul(windows, ops.expand_dims(kernel, axes=(1,)))
+    return ops.squeeze(made, axes=(rank,))
+
+
+def _strided(x: Any, kernel: Any, stride: int, count: DimLike) -> Any:
+    """Every `stride`-th window of rows times a kernel: points and taps whose numbers leave the
+    same rest are a channel, so that windows of channels begin at every point."""
+    (*lead, n), (m,), rows = dims_of(x), dims_of(kernel), product(dims_of(x)[:-1])
+    taps = -(-m // stride)
+    points = count + taps - 1
+    room = dim_max(points * stride - n, 0)
+    whole = ops.pad(ops.reshape(x, dims=(rows, n)), low=(0, 0), high=(0, room), value=0.0)
+    whole = ops.narrow(whole, axis=1, start=0, length=points * stride)
+    every = ops.pad(kernel, low=(0,), high=(taps * stride - m,), value=0.0)
+    phases, kernels = (
+        ops.transpose(ops.reshape(v, dims=(k, length, stride)), perm=(0, 2, 1))
+        for v, k, length in ((whole, rows, points), (every, 1, taps))
+    )
+    return ops.reshape(ops.conv(phases, kernels), dims=(*lead, count))
 
 
 @resample_poly.sample
