@@ -372,15 +372,20 @@ def _terms(dim: DimLike) -> Terms:
 
 def _from_terms(terms: Mapping[Monomial, int]) -> DimLike:
     """The canonical dim of a sum of monomials; an int if nothing symbolic is left."""
-    kept = [mc for mc in terms.items() if mc[1]]
-    if len(kept) > 1:
-        kept.sort(key=lambda mc: facts_of(mc[0]).key)
+    kept = [(facts_of(term[0]), term) for term in terms.items() if term[1]]
     if not kept:
         return 0
-    if len(kept) == 1 and kept[0][0] == ():
-        return kept[0][1]
+    if len(kept) > 1:
+        kept.sort(key=lambda known: known[0].key)
+    elif kept[0][1][0] == ():
+        return kept[0][1][1]
+    weight, depth, is_measured = 0, 0, False
+    for facts, _ in kept:
+        weight += facts.weight
+        depth = max(depth, facts.depth)
+        is_measured |= facts.is_measured
     dim = Dim.__new__(Dim)
-    dim._set(tuple(kept))  # pyright: ignore[reportPrivateUsage]
+    dim._give(tuple([term for _, term in kept]), weight, depth, is_measured)  # pyright: ignore[reportPrivateUsage]
     return _bounded(dim)
 
 
