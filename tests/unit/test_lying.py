@@ -65,7 +65,8 @@ def test_an_image_that_lies_otherwise_is_turned_once() -> None:
     assert lying(node, False, False).straight_bytes == size + bordered
     assert lying(node, True, False).turned_bytes == size + bordered
     one = conv(64, 32, 64, 1)
-    assert lying(one, False, False).straight_bytes == 0
+    assert lying(one, False, False) == Added(straight_bytes=2 * size)
+    assert lying(one, True, False) == Added(turned_bytes=2 * size)
 
 
 def test_windows_along_the_image_are_read_again_for_each_tile() -> None:
