@@ -13,11 +13,13 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.errors import Error
+from rlx.explain.html import facts_of
 from rlx.explain.report import Report
 from rlx.explain.text import lines_of, report_text, sections
 from rlx.ir.mir import Graph, Origin
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.pipeline import CompilePipeline
+from rlx.runtime.trace import CALLS, Event, Trace
 from rlx.shape import Shape
 
 
@@ -404,6 +406,16 @@ def test_sharing_work_out_is_told_and_priced_at_the_sizes_asked_for() -> None:
     alone = rlx.compile(g, "cpu", threads=1, options=FusionOptions(sizes={"n": 1_000_000}))
     (one,) = (d for d in alone.explain().decisions if d.what == "split_work")
     assert one.predicted_ns == 0
+
+
+def test_the_parts_of_a_kernel_are_one_span_of_the_page() -> None:
+    step = [0] * 500 + [1] * 3 + [0] * 2
+    events = [Event("part", "kernel", CALLS, 1, 2 * i, 2 * i + 1, (("step", s),))
+              for i, s in enumerate(step)]  # fmt: skip
+    facts = facts_of(report(by_hand()), Trace("hand", "cpu", tuple(events)))
+    (track,) = facts["trace"][0]["tracks"]
+    assert [s["parts"] for s in track["spans"]] == [500, 3, 2]
+    assert [s["ns"] for s in track["spans"]] == [999, 5, 3]
 
 
 def test_every_key_of_the_json_is_documented() -> None:

@@ -275,6 +275,16 @@ def _tracks(trace: Trace, report: Report) -> list[dict[str, Any]]:
     return [_group(titles[p], events, report) for p, events in sorted(groups.items())]
 
 
+def _add(track: list[dict[str, Any]], span: dict[str, Any]) -> None:
+    """One more span; what a thread does of a kernel without a break, in parts, is one."""
+    last = track[-1] if track else None
+    if last is None or span["kernel"] is None or span["kernel"] != last["kernel"]:
+        track.append(span)
+        return
+    last["ns"] = span["start"] + span["ns"] - last["start"]
+    last["parts"] += 1
+
+
 def _group(name: str, events: Sequence[Event], report: Report) -> dict[str, Any]:
     first = min(e.start_ns for e in events)
     called = [k.id for k in report.kernels if k.phase != "prologue"]
@@ -284,8 +294,9 @@ def _group(name: str, events: Sequence[Event], report: Report) -> dict[str, Any]
         span = {
             "name": e.name, "start": e.start_ns - first, "ns": e.stop_ns - e.start_ns,
             "kernel": called[step] if isinstance(step, int) and step < len(called) else None,
+            "parts": 1,
         }  # fmt: skip
-        tracks.setdefault(e.thread, []).append(span)
+        _add(tracks.setdefault(e.thread, []), span)
     length = max(e.stop_ns for e in events) - first
     process = events[0].process
     rows = [{"name": thread_name(process, t), "spans": s} for t, s in sorted(tracks.items())]
