@@ -7,6 +7,7 @@ other fails where they are added. So the dim gets that range, and the model is r
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from rlx.dim import Dim, DimLike, dim_max, exact_div, provably_le, symbols_of
 from rlx.formulas import compile_dims
@@ -22,9 +23,14 @@ Range = tuple[int, int | None]
 def ranges_for(error: BaseException) -> dict[str, Range] | None:
     """The range of a named dim outside of which this error is right; None if it cannot be told."""
     found = _behind(error)
-    if found is None:
-        return None
-    left, right = _reduced(found.left, found.right)
+    kept = found and _range_where(found.left, found.right, found.may_repeat)
+    return dict([kept]) if kept else None
+
+
+@lru_cache(256)
+def _range_where(one: DimLike, other: DimLike, may_repeat: bool) -> tuple[str, Range] | None:
+    """Where two sizes agree; a model that is read several times asks again."""
+    left, right = _reduced(one, other)
     symbols = symbols_of([left, right])
     if len(symbols) != 1 or symbols[0].is_measured:
         return None
@@ -33,11 +39,11 @@ def ranges_for(error: BaseException) -> dict[str, Range] | None:
     both = compile_dims([left, right], [name])
 
     def fits(size: int) -> bool:
-        one, other = both(size)
-        return one == other or (found.may_repeat and 1 in (one, other))
+        first, second = both(size)
+        return first == second or (may_repeat and 1 in (first, second))
 
     kept = _only_run(sizes, fits)
-    return None if kept is None else {name: kept}
+    return None if kept is None else (name, kept)
 
 
 def require(small: DimLike, large: DimLike, what: str) -> None:
