@@ -188,13 +188,20 @@ def _by_image(conv: Node, is_beside: bool | None, terms: Terms) -> Added:
     if _is_flat(windows):
         work, moved = Added(_waste(conv, product(counts), terms)), 2 * terms.bytes_of(image)
         return work + (Added(turned_bytes=moved) if is_beside else Added(straight_bytes=moved))
-    tiles = _tiles(conv, (counts or [1])[-1], terms)
+    tiles = _tiles(conv, (counts or [1])[-1], terms) + _one_by_one(conv, terms)
     has_border = any(r != 0 for r in windows.reach(image.dims[2:]))
     if not has_border and windows.stride[-1] == 1 and not is_beside:
         return tiles
     moved = terms.bytes_of(image) + terms.bytes_of(_written(conv, windows))
     is_turned = is_beside or windows.stride[-1] > 1  # a run of every s-th number
     return tiles + (Added(turned_bytes=moved) if is_turned else Added(straight_bytes=moved))
+
+
+def _one_by_one(conv: Node, terms: Terms) -> Added:
+    """Instructions take several products of bytes where they are summed over channels side by side.
+    Elsewhere each is multiplied, and then added, in 32 bits."""
+    is_of_bytes = conv.op == "conv_integer" and not is_by_itself(conv)
+    return Added(2 * terms.flops_of(conv)) if is_of_bytes else NOTHING
 
 
 def _tiles(conv: Node, extent: DimLike, terms: Terms) -> Added:
