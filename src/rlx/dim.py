@@ -202,8 +202,12 @@ def dim_min(a: DimLike, b: DimLike) -> DimLike:
 
 
 def provably_le(a: DimLike, b: DimLike) -> bool:
-    """Is a ≤ b for every size the symbols can take? False also where it is not known."""
-    return _not_negative(b - a, MAX_CASES)
+    """Is a ≤ b for every size the symbols can take? False also where it is not known, as where a
+    proof would be too large: that is no reason to refuse sizes which are not."""
+    try:
+        return _not_negative(b - a, MAX_CASES)
+    except GraphError:
+        return False
 
 
 def _not_negative(dim: DimLike, cases: int) -> bool:
@@ -213,9 +217,16 @@ def _not_negative(dim: DimLike, cases: int) -> bool:
 @lru_cache(1 << 14)
 def plainly_not_negative(dim: DimLike) -> bool:
     """As `provably_le(0, dim)`, with no look at the arguments of `max` and `min`."""
-    if _at_least_zero(dim) or _at_least_zero(_from_least(dim)):
-        return True
-    return _at_least_zero(_without_quotients(dim))
+    ways = (_from_least, _without_quotients)
+    return _at_least_zero(dim) or any(_is_shown_by(way, dim) for way in ways)
+
+
+def _is_shown_by(way: Callable[[DimLike], DimLike], dim: DimLike) -> bool:
+    """Is it at least 0 as it is written by `way`? What is too large to be written shows nothing."""
+    try:
+        return _at_least_zero(way(dim))
+    except GraphError:
+        return False
 
 
 @lru_cache(1 << 14)

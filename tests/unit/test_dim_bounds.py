@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -34,6 +35,12 @@ def test_strided_windows_stay_inside():
     assert not provably_le(2 * ((h - 3) // 2) + 4, h)
     assert provably_le(h // 2 + h // 3 + h // 6, h)
     assert not provably_le(h // 2 + h // 3 + h // 5, h)
+
+
+def test_what_takes_too_long_to_prove_is_not_known():
+    every = [Dim(f"n{i}", 1) for i in range(12)]
+    both = math.prod(every[:6], start=1) * math.prod(n + 2 for n in every[6:9])
+    assert not provably_le(both * every[9] * every[10] * every[11], both)
 
 
 @pytest.mark.parametrize("kind", ["terms", "depth", "doubling", "coefficient"])

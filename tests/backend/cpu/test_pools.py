@@ -150,3 +150,19 @@ def test_a_result_turned_round_is_written_so() -> None:
         made: Any = rlx.compile(g, "cpu", threads=threads, cache=False)(given)
         want: Any = rlx.compile(g, "reference")(given)
         np.testing.assert_array_equal(made, want)
+
+
+@pytest.mark.parametrize("op", POOLS)
+def test_every_dim_may_have_a_name(op: str) -> None:
+    """Prices of work are long formulas then; that is no reason to refuse a graph."""
+    g = Graph("named")
+    x = g.input("x", Shape([Dim(name, 1) for name in "nchw"], "f32"))
+    geometry = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1)}
+    made = g.node(op, [x], geometry)
+    g.set_outputs([g.node("item", (made,), {"index": i}) for i in (0, 1)]
+                  if made.has_items else [made])  # fmt: skip
+    given = values((2, 5, 6, 7), "f32", 1)
+    got: Any = rlx.compile(g, "cpu", cache=False)(given)
+    want: Any = rlx.compile(g, "reference")(given)
+    for one, other in zip(got, want):
+        assert_close(np.asarray(one), np.asarray(other))

@@ -94,3 +94,20 @@ def test_an_image_that_does_not_exist_is_an_error(op: str) -> None:
     one = trial(op, x, rois, np.array([0, 1]), output_size=(2, 2))
     with pytest.raises(Error, match="out of range"):
         Steps([one], host()).run(0)
+
+
+@pytest.mark.parametrize("ratio", [0, 2])
+@pytest.mark.parametrize("dims", [(1, 2, 0, 4), (1, 2, 4, 0)])
+def test_a_point_of_an_image_without_pixels_is_an_error(dims: tuple[int, ...], ratio: int) -> None:
+    """As in the reference; a region without points reads nothing."""
+    x, images = np.ones(dims, "f"), np.zeros(1, "i8")
+    for roi, is_wrong in (((0, 0, 3, 3), True), ((3, 3, 3, 3), ratio > 0)):
+        rois = np.array([roi], "f")
+        one = trial("roi_align", x, rois, images, output_size=(2, 2), sampling_ratio=ratio,
+                    sizes={"n": 0})  # fmt: skip
+        if is_wrong:
+            for run in (one.wanted, lambda one=one: Steps([one], host()).run(0)):
+                with pytest.raises(Error, match="out of range"):
+                    run()
+        else:
+            check([one], host())

@@ -139,6 +139,15 @@ def test_crops_past_the_edge(mode: str) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["u8", "i8", "i64", "u64"])
+def test_integers_past_the_edge_are_the_nearest_that_there_are(dtype: str) -> None:
+    crop = {"coordinate_mode": "tf_crop_and_resize", "roi": (-0.3, 0.1, 0.8, 1.4)}
+    values = (-7.5, 300.0, 1e30, float("nan"), -float("inf"))
+    found = [both((1, 2, 4, 9), (5, 20), dtype, mode="nearest", extrapolation_value=value, **crop)
+             for value in values]  # fmt: skip
+    check([trial for pair in found for trial in pair], host())
+
+
 # -- in graphs ------------------------------------------------------------------------------------
 
 

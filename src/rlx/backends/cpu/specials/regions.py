@@ -29,7 +29,7 @@ from rlx.backends.cpu.specials.walk import (
 )
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers, grain_of, nanoseconds
 from rlx.backends.cpu.writer import Writer
-from rlx.dim import DimLike
+from rlx.dim import DimLike, lower_bound
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
 
@@ -199,6 +199,7 @@ class _Aligned(_Regions):
         code, bins = w.code, w.code.i64("sub", high, low)
         image = self.image(w, region)
         sides = [self.side(w, region, axis, low) for axis in (0, 1)]
+        self.check(w, sides)
         first = code.const(0.0 if self.is_mean else -np.inf, self.wide)
         with code.count(0, step(w, bins, self.row), self.lanes) as i:
             self.keep(w, first, i)
@@ -209,6 +210,18 @@ class _Aligned(_Regions):
                 self.add(w, image, bins)
         count = code.i64("mul", sides[0].count, sides[1].count)
         self.results(w, region, low, bins, count)
+
+    def check(self, w: Writer, sides: list[_Side]) -> None:
+        """A point of an image without pixels has none to read."""
+        code = w.code
+        for dim in self.x.dims[2:]:
+            if lower_bound(dim) > 0:
+                continue
+            wrong = code.let(f"icmp eq i64 {w.size(dim)}, 0")
+            for side in sides:
+                has_points = code.let(f"icmp sgt i64 {side.count}, 0")
+                wrong = code.let(f"and i1 {wrong}, {has_points}")
+            w.fail(wrong, 1)
 
     def side(self, w: Writer, region: Bound, axis: int, low: Bound) -> _Side:
         """Down (0) or across (1). Regions are (x, y, x, y)."""

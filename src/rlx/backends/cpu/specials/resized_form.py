@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx import ops
 from rlx.backends.cpu.ir import Bound, Vec
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.specials.taps import Columns, Fold, Spot, Taps, number, table
@@ -232,8 +233,8 @@ class Form:
 
     def nothing(self, w: Writer) -> Vec:
         """What stands outside of the image."""
-        value = np.asarray(self.step.node.attrs["extrapolation_value"])
-        found = value.astype(self.step.node.shape.dtype.numpy)
+        value = np.float64(self.step.node.attrs["extrapolation_value"])
+        found = np.asarray(ops.cast(value, to=self.step.node.shape.dtype))
         if self.is_moved:
             return w.code.const(int(found.view(self.dtype.numpy)), self.dtype)
         return w.code.const(float(found), self.sums)
