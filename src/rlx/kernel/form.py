@@ -144,7 +144,10 @@ def spelled_out(graph: Graph, kept: Collection[str] = ()) -> Graph:
             if node.decl.lower is None:
                 why = node.decl.why_no_lowering
                 raise NotALoop(f"{node.label}: {node.op} is no loop nest ({why})")
-        graph = _lowered_once(graph, set(todo))
+        try:
+            graph = _lowered_once(graph, set(todo))
+        except UnsupportedError as why:
+            raise NotALoop(str(why)) from why
     raise NotALoop(f"{graph.name}: lowering does not end")
 
 

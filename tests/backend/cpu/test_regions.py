@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlx
 from rlx import op as table
+from rlx import ops
+from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.jit import assembled
 from rlx.draw import Draw
 from rlx.errors import Error
 from rlx.ir.layout import Layout
+from rlx.ir.mir import Graph
+from rlx.shape import Shape
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.steps import Steps, Trial, trials
 from tests.backend.cpu.test_packed import trial
@@ -111,3 +116,20 @@ def test_a_point_of_an_image_without_pixels_is_an_error(dims: tuple[int, ...], r
                     run()
         else:
             check([one], host())
+
+
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_what_follows_is_a_loop_of_the_same_step(ratio: int) -> None:
+    g = Graph("followed")
+    shapes = (Shape((1, 8, 9, 9)), Shape((2, 4)), Shape((2,), "i64"), Shape((8, 1, 1)))
+    x, rois, images, bias = (g.input(f"x{i}", s) for i, s in enumerate(shapes))
+    aligned = ops.roi_align(x, rois, images, output_size=(3, 4), sampling_ratio=ratio)
+    g.set_outputs([ops.relu(ops.sub(aligned, bias))])
+    exe: Any = rlx.compile(g, "cpu", cache=False)
+    (told,) = (facts.tasks for facts in CpuBackend().describe(exe.lir).values())
+    assert sum("points between pixels" in t for t in told) == 1
+    rng = np.random.default_rng(5)
+    given = [rng.normal(size=(1, 8, 9, 9)).astype("f"), np.array([[0, 0, 5, 5], [1, 2, 8, 9]], "f"),
+             np.zeros(2, "i8"), rng.normal(size=(8, 1, 1)).astype("f")]  # fmt: skip
+    want: Any = rlx.compile(g, "reference")(*given)
+    assert_close(np.asarray(exe(*given)), want)
