@@ -15,6 +15,7 @@ import scipy.signal
 
 from rlx import ops
 from rlx.errors import GraphError
+from rlx.op import lookup
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
@@ -437,6 +438,20 @@ def test_resampling_by_a_ratio(n: int, up: int, down: int) -> None:
         taps = normal(m)
         want = scipy.signal.resample_poly(x, up, down, axis=-1, window=taps)
         close(ops.resample_poly(x, taps, up=up, down=down), want)
+
+
+@pytest.mark.parametrize(("up", "down"), [(1, 2), (3, 2), (2, 3), (1, 5)])
+def test_what_is_not_finite_reaches_no_further_than_the_taps(up: int, down: int) -> None:
+    """Where a ratio is spelled out in other ops, too."""
+    x = normal(2, 40)
+    x[0, 11], x[1, 20] = np.inf, np.nan
+    lowered = lookup("resample_poly").lower
+    assert lowered is not None
+    for m in (1, 2, 3, 5, 7):
+        taps = normal(m)
+        want = ops.resample_poly(x, taps, up=up, down=down)
+        got = lowered(x, taps, up=up, down=down)
+        np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
 
 
 @pytest.mark.parametrize("num", [1, 4, 7, 8, 9, 16])

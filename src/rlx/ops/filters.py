@@ -246,19 +246,26 @@ def _(x: Any, taps: Any = None, *, up: int, down: int) -> Any:
 
 def _strided(x: Any, kernel: Any, stride: int, count: DimLike) -> Any:
     """Every `stride`-th window of rows times a kernel: points and taps whose numbers leave the
-    same rest are a channel, so that windows of channels begin at every point."""
+    same rest are a channel, so that windows of channels begin at every point. The last taps, which
+    no channel has all of, are added by themselves: a tap of 0 would make nan of points past the
+    window that are not finite."""
     (*lead, n), (m,), rows = dims_of(x), dims_of(kernel), product(dims_of(x)[:-1])
-    taps = -(-m // stride)
-    points = count + taps - 1
+    taps, rest = divmod(int(m), stride)
+    points = count + taps
     room = dim_max(points * stride - n, 0)
     whole = ops.pad(ops.reshape(x, dims=(rows, n)), low=(0, 0), high=(0, room), value=0.0)
     whole = ops.narrow(whole, axis=1, start=0, length=points * stride)
-    every = ops.pad(kernel, low=(0,), high=(taps * stride - m,), value=0.0)
-    phases, kernels = (
-        ops.transpose(ops.reshape(v, dims=(k, length, stride)), perm=(0, 2, 1))
-        for v, k, length in ((whole, rows, points), (every, 1, taps))
-    )
-    return ops.reshape(ops.conv(phases, kernels), dims=(*lead, count))
+    phases = ops.transpose(ops.reshape(whole, dims=(rows, points, stride)), perm=(0, 2, 1))
+    made: list[Any] = []
+    for first, size, channels in ((0, taps, stride), (taps, 1, rest)):
+        if size * channels:
+            part = ops.narrow(kernel, axis=0, start=first * stride, length=size * channels)
+            turned = ops.transpose(ops.reshape(part, dims=(1, size, channels)), perm=(0, 2, 1))
+            seen = ops.narrow(phases, axis=1, start=0, length=channels)
+            seen = ops.narrow(seen, axis=2, start=first, length=count + size - 1)
+            made.append(ops.conv(seen, turned))
+    total = made[0] if len(made) == 1 else ops.add(*made)
+    return ops.reshape(total, dims=(*lead, count))
 
 
 @resample_poly.sample
