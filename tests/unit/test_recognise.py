@@ -522,3 +522,12 @@ def _twice(c: Node) -> Node:
 @pytest.mark.parametrize("name", NOT_ROPE)
 def test_what_is_nearly_rope_is_left(name: str) -> None:
     assert "rope" not in ops_of(simplified(graph_of(NOT_ROPE[name], x=(D, D), c=(D, D))))
+
+
+@pytest.mark.parametrize("half", [DType.F16, DType.BF16])
+@pytest.mark.parametrize("part", ["real", "imag", "abs"])
+def test_parts_of_halves_as_complex_numbers_are_left(part: str, half: DType) -> None:
+    def build(x: Node) -> Node:
+        return ops.cast(getattr(ops, part)(ops.cast(x, to=DType.C64)), to=half)
+
+    assert part in ops_of(simplified(graph_of(build, x=Shape((3, 4), half))))
