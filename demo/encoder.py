@@ -14,6 +14,8 @@ import rlx
 
 MOST_TOKENS = 256
 """What the model was trained on; the rest of a longer text is left out."""
+A_QUESTION = {"batch": 1, "length": 16}
+"""The sizes that decisions are weighed at: what is asked is short, and one at a time."""
 Array = np.ndarray[Any, Any]
 
 
@@ -29,7 +31,8 @@ class Encoder:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.enable_truncation(MOST_TOKENS)
         tokenizer.enable_padding()
-        return cls(rlx.compile(rlx.load(folder), "cpu"), tokenizer)
+        options = rlx.FusionOptions(sizes=A_QUESTION)
+        return cls(rlx.compile(rlx.load(folder), "cpu", options=options), tokenizer)
 
     def tokens(self, texts: Sequence[str]) -> tuple[Array, Array, Array]:
         """Token numbers, which of them are no padding, and of which kind they are."""
