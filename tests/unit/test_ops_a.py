@@ -391,3 +391,10 @@ def test_a_node_of_indices_gathers():
     rows = table[ids]
     assert rows.op == "gather"
     assert rows.shape.dims == (2, Dim("seq"), 4)
+
+
+@pytest.mark.parametrize("exponent", [0.5, [0.5, 0.5], [[0.5], [0.5]]])
+def test_a_power_of_a_half_is_no_root_however_the_exponent_is_shaped(exponent: Any) -> None:
+    made = ops.pow(np.array([-np.inf, -0.0], np.float32), np.array(exponent, np.float32))
+    assert (made == np.broadcast_to([np.inf, 0.0], made.shape)).all()
+    assert not np.signbit(made).any()

@@ -139,10 +139,17 @@ def _(x: Any, y: Any) -> Any:
 def pow(x: Array, y: Array) -> Array:
     """x to the power y. Integers wrap; a negative power of one is 1, of -1 is ±1, else 0."""
     if not _is_whole(x):
-        return np.power(x, y)
+        return _float_power(x, y)
     is_odd = np.bitwise_and(y, 1) != 0
     inverse = np.where(np.abs(x) == 1, np.where(is_odd, x, 1), 0).astype(x.dtype)
     return np.where(y < 0, inverse, np.power(x, np.maximum(y, 0)))
+
+
+def _float_power(x: Array, y: Array) -> Array:
+    """NumPy takes the root for a single exponent of ½, which is not the power at -0 and -inf: with
+    an exponent for each element, it does not look."""
+    dims = np.broadcast_shapes(np.shape(x), np.shape(y))
+    return np.power(x, np.array(np.broadcast_to(y, dims or (1,)))).reshape(dims)
 
 
 @elementwise("n[~s], n[~s] -> n[~s]", is_commutative=True, why_no_lowering=PRIMITIVE)

@@ -136,11 +136,13 @@ def _(x: Any, *, size: int, alpha: float, beta: float, bias: float) -> Any:
     for i in range(size):
         near = ops.narrow(squares, axis=1, start=i, length=channels)
         total = near if total is None else ops.add(total, near)
-    return ops.div(x, _power(ops.add(ops.mul(total, alpha / size), bias), beta))
+    scaled = ops.add(ops.mul(total, alpha / size), bias)
+    return ops.div(x, _power(scaled, beta) if alpha >= 0 else ops.pow(scaled, beta))
 
 
 def _power(x: Any, exponent: float) -> Any:
-    """The usual ¾ is the product of two roots, within two roundings of the power."""
+    """The usual ¾ is the product of two roots, within two roundings of the power; -∞, whose power
+    is no product of roots, must not come."""
     if exponent != 0.75:
         return ops.pow(x, exponent)
     root = ops.sqrt(x)
