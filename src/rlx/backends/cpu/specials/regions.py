@@ -8,6 +8,7 @@ the order in which the op says it, for a rounding of one can change which pixels
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +43,7 @@ TOGETHER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Regions:
+class _Regions(ABC):
     given: Step
     lanes: int
     x: Layout
@@ -116,25 +117,27 @@ class _Regions:
     # -- what an op says ----------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def units(self) -> Blocks:
-        raise NotImplementedError
+        """Some bins of one region each."""
 
     @property
+    @abstractmethod
     def pixels(self) -> int:
         """How many a result is made of, roughly."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def how(self) -> str:
-        raise NotImplementedError
+        """What the kernel does, for reports."""
 
     @property
     def scratch(self) -> DimLike:
         return 0
 
+    @abstractmethod
     def unit(self, w: Writer, region: Bound, low: Bound, high: Bound) -> None:
         """Some bins of a region."""
-        raise NotImplementedError
 
 
 # -- points between pixels ------------------------------------------------------------------------
