@@ -201,6 +201,14 @@ def dim_min(a: DimLike, b: DimLike) -> DimLike:
     return b if provably_le(b, a) else _call("min", *sorted((a, b), key=str))
 
 
+def clipped(dim: DimLike) -> DimLike:
+    """max(0, dim), as such also where only a look at cases shows that `dim` is not negative: a
+    size must say so by its range."""
+    if plainly_not_negative(dim):
+        return dim
+    return 0 if provably_le(dim, 0) else _call("max", *sorted((0, dim), key=str))
+
+
 def provably_le(a: DimLike, b: DimLike) -> bool:
     """Is a ≤ b for every size the symbols can take? False also where it is not known, as where a
     proof would be too large: that is no reason to refuse sizes which are not."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 from typing import TypeAlias
 
 Interval: TypeAlias = tuple["int | None", "int | None"]
+Number: TypeAlias = int | float
+"""A whole number, or an infinity."""
 
 
 def whole(value: object) -> int | None:
@@ -40,14 +43,27 @@ def safe_mod(a: int, b: int) -> int:
 
 
 def interval_product(parts: Iterable[Interval]) -> Interval:
-    """Exact where factors are not negative, as sizes are."""
-    low = 1
-    high: int | None = 1
-    for a, b in parts:
-        if a is None or a < 0:
-            return None, None
-        low, high = low * a, None if high is None or b is None else high * b
-    return low, high
+    """The range of a product: its ends are products of ends."""
+    low: Number = 1
+    high: Number = 1
+    for part in parts:
+        ends = [_times(a, b) for a in (low, high) for b in _unbounded(part)]
+        low, high = min(ends), max(ends)
+    return _finite(low), _finite(high)
+
+
+def _unbounded(interval: Interval) -> tuple[Number, Number]:
+    low, high = interval
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _times(a: Number, b: Number) -> Number:
+    """0 times what has no end is 0: each number of a range is finite."""
+    return a * b if a and b else 0
+
+
+def _finite(value: Number) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def interval_call(fn: str, first: Interval, second: Interval) -> Interval:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.attrs import Axis
-from rlx.dim import Dim, DimLike, dim_max, dim_min, exact_div, product, provably_le
+from rlx.dim import Dim, DimLike, clipped, dim_max, dim_min, exact_div, product, provably_le
 from rlx.errors import GraphError
 from rlx.ir.layout import Layout
 from rlx.op import Array, Kind, op
@@ -300,25 +300,33 @@ def _(draw: Any) -> Any:
 
 
 def span(size: DimLike, start: DimLike, stop: DimLike, step: int) -> tuple[DimLike, DimLike]:
-    """The first index and the number of indices of NumPy's `[start:stop:step]`."""
+    """The first index and the number of indices of NumPy's `[start:stop:step]`. Of a bound that is
+    clamped, the count is a min of differences: c - max(a, b) = min(c - a, c - b)."""
     if step > 0:
-        low = _endpoint(size, start, 0, size)
-        high = _endpoint(size, stop, 0, size)
-        count = high - low if provably_le(start, -1) else high - start
+        first, high = _before(size, start), _before(size, stop)
+        count = dim_min(high - size - start, high) if _is_from_back(start) else high - start
     else:
-        low = _endpoint(size, start, -1, size - 1)
-        count = low - _endpoint(size, stop, -1, size - 1)
-    length = dim_max(count, 0)
-    return dim_max(low, 0), length if abs(step) == 1 else (length + (abs(step) - 1)) // abs(step)
+        high = _before(size, start, 1)
+        first = dim_max(high - 1, 0)
+        after = stop + 1
+        count = dim_min(high - size - after, high) if _is_from_back(stop) else high - after
+    length = clipped(count)
+    return first, length if abs(step) == 1 else (length + (abs(step) - 1)) // abs(step)
 
 
-def _endpoint(size: DimLike, given: DimLike, least: DimLike, most: DimLike) -> DimLike:
-    """An index, counted from the back if it is negative, and kept inside `least` to `most`."""
-    if provably_le(given, -1):
-        return dim_max(size + given, least)
-    if not provably_le(0, given):
-        raise GraphError(f"the sign of the bound {given} is not known. Narrow its dims' ranges")
-    return dim_min(given, most)
+def _before(size: DimLike, index: DimLike, past: int = 0) -> DimLike:
+    """How many elements are before what is `past` an index."""
+    if _is_from_back(index):
+        return dim_max(size + index + past, 0)
+    return dim_min(index + past, size)
+
+
+def _is_from_back(index: DimLike) -> bool:
+    if provably_le(index, -1):
+        return True
+    if not provably_le(0, index):
+        raise GraphError(f"the sign of the bound {index} is not known. Narrow its dims' ranges")
+    return False
 
 
 def _sliced(x: Shape, *, starts: Dims, stops: Dims, steps: tuple[int, ...]) -> Shape:

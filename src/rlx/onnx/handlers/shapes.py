@@ -183,47 +183,41 @@ def _sliced(
     steps: Sequence[int],
 ) -> Value:
     value, dims = call.value(0), call.shape(0).dims
-    rank = len(dims)
     every: list[tuple[Any, Any, int]] = [(0, d, 1) for d in dims]
-    for start, end, axis, step in zip(starts, ends, axes, steps):
-        at = call.axis(axis, rank)
-        every[at] = (*ends_of(start, end, step, dims[at]), step)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        at = call.axis(axis, len(dims))
+        every[at] = (*bounds_of(start, end, step, dims[at]), step)
     if isinstance(value, Sizes):
-        picks = tuple(slice(a, None if s < 0 and b < 0 else b, s) for a, b, s in every)
+        picks = tuple(slice(*each) for each in every)
         return sizes_of(np.asarray(value.array[picks], object), value.dtype)
-    return ops.slice(
-        call.node(0),
-        starts=tuple(a for a, _, _ in every),
-        stops=tuple(b for _, b, _ in every),
-        steps=tuple(s for _, _, s in every),
-    )
+    firsts, stops, strides = zip(*every) if every else ((), (), ())
+    return ops.slice(call.node(0), starts=firsts, stops=stops, steps=strides)
 
 
-ENDLESS = 1 << 62
-"""As the end of a slice, past any: sizes are not as large."""
+ENDLESS = (1 << 31) - 1
+"""The bound that the standard recommends for an axis of unknown size, and its negative: past either
+end. Exporters write it, and the ends of int64, for "as far as it goes"."""
 
 
-def ends_of(start: DimLike, end: DimLike, step: int, length: DimLike) -> tuple[Any, Any]:
-    """First and stop of a slice, inside the axis; a stop of -1 walks back past the first."""
-    low, high = (0, length) if step > 0 else (-1, length - 1)
-
-    def inside(value: DimLike) -> DimLike:
-        counted = _counted(value, length)
-        if isinstance(counted, int) and not is_static(length):
-            return dim_min(counted, high) if counted >= low else low
-        return dim_max(low, dim_min(counted, high))
-
-    return inside(start), inside(end)
+def bounds_of(start: DimLike, end: DimLike, step: int, length: DimLike) -> tuple[DimLike, DimLike]:
+    """The bounds as NumPy has them. ONNX clamps a start before the front to the first element, also
+    where steps go back: then it is counted from the back, and negative for all sizes."""
+    first, stop = _signed(start, length), _signed(end, length)
+    if step < 0 and provably_le(first, -1):
+        first = dim_min(dim_max(1, first + 1 + length), length) - 1 - length
+    return first, stop
 
 
-def _counted(value: DimLike, length: DimLike) -> DimLike:
-    """From the front. A formula must be of one sign for all sizes, which it may say itself."""
+def _signed(value: DimLike, length: DimLike) -> DimLike:
+    """A formula must be of one sign for all sizes, which it may say itself."""
+    if isinstance(value, int) and abs(value) >= ENDLESS:
+        return length if value > 0 else -length - 1
     if provably_le(value, -1):
-        return value + length
+        return value
     require(0, value, "the end of a slice")
     if not provably_le(0, value):
         raise NeedsShape(f"the end of a slice is {value}, whose sign depends on sizes")
-    return length if isinstance(value, int) and value >= ENDLESS else value
+    return value
 
 
 @handles("Expand")
