@@ -57,6 +57,12 @@ class Symbol:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def exact(self) -> str:
+        """The name with its range: a symbol of another range is another size."""
+        most = "" if self.max is None else exact_text(self.max)
+        return f"{self.name}{'?' if self.is_measured else ''}[{self.min}..{most}]"
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -101,6 +107,17 @@ class Call:
             return f"{self.fn}({', '.join(map(str, self.args))})"
         left, right = (str(a) if isinstance(a, int) else f"({a})" for a in self.args)
         return f"({left}{self.fn}{right})"
+
+    @property
+    def exact(self) -> str:
+        return f"{self.fn}({','.join(map(exact_text, self.args))})"
+
+
+def exact_text(dim: DimLike) -> str:
+    """A dim with the ranges of its symbols: equal exactly for equal dims."""
+    if isinstance(dim, int):
+        return str(dim)
+    return "+".join(f"{c}{_exact_monomial(m)}" for m, c in dim.terms)
 
 
 def weight_of(dim: DimLike | None) -> int:
@@ -155,6 +172,11 @@ def without(monomial: Monomial, factor: Monomial) -> Monomial | None:
             return None
         rest.remove(atom)
     return tuple(rest)
+
+
+@lru_cache(1 << 16)
+def _exact_monomial(monomial: Monomial) -> str:
+    return "".join(f"*{atom.exact}" for atom in monomial)
 
 
 def term_text(monomial: Monomial, coefficient: int) -> str:

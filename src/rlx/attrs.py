@@ -17,6 +17,7 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.atoms import exact_text
 from rlx.dim import Dim, DimLike, substitute
 from rlx.dtype import DType
 from rlx.errors import GraphError
@@ -210,6 +211,35 @@ def key(value: Any) -> Any:
     if isinstance(value, bool | int):
         return (type(value).__name__, value)
     return ("graph", value.digest())
+
+
+def canonical(value: Any) -> str:
+    """A text that is equal exactly for equal attributes, on every machine: what digests hash.
+
+    Strings are quoted, dims have the ranges of their symbols, and every kind of value is spelled
+    otherwise, so that no two values share a text.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return repr(value)
+        case float():
+            return f"float {value.hex()}"
+        case tuple():
+            return f"({''.join(f'{canonical(v)},' for v in value)})"  # pyright: ignore[reportUnknownVariableType]
+        case Dim():
+            return f"dim {exact_text(value)}"
+        case Shape():
+            return f"shape {shape_text(value)}"
+        case DType():
+            return f"dtype {value.value}"
+        case _:
+            kind = "data" if isinstance(value, Data) else "graph"
+            return f"{kind} {value.digest if isinstance(value, Data) else value.digest()}"
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape with the ranges of its named dims."""
+    return f"{shape.dtype.value}[{','.join(map(exact_text, shape.dims))}]"
 
 
 def bind(value: Any, sizes: Mapping[str, DimLike]) -> Any:

@@ -276,4 +276,5 @@ def _text(value: Any) -> str:
         return f"{{{','.join(sorted(map(_text, value)))}}}"
     if isinstance(value, tuple):
         return f"[{','.join(map(_text, value))}]"
-    return repr(float(value)) if isinstance(value, int | float) else repr(value)
+    is_exact = isinstance(value, int | float) and float(value) == value
+    return repr(float(value)) if is_exact else repr(value)

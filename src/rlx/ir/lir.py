@@ -170,9 +170,22 @@ class LirModule:
     mir: MirModule
     plan: BufferPlan
     target: Target
-    fingerprint: str
+    options: str = ""
+    """What the compile was asked for, in one canonical line."""
     split: Mapping[Node, bool] = field(default_factory=dict[Node, bool], repr=False)
     """Kernels whose work the caller wants shared out between workers, or not."""
+    memo: dict[str, str] = field(
+        default_factory=dict[str, str], init=False, compare=False, repr=False
+    )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all of the above: a module with another plan has another one."""
+        from rlx.plan.fingerprint import fingerprint
+
+        if "fingerprint" not in self.memo:
+            self.memo["fingerprint"] = fingerprint(self)
+        return self.memo["fingerprint"]
 
     @property
     def name(self) -> str:

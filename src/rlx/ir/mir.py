@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rlx import attrs as attributes
-from rlx.attrs import Data, is_text
+from rlx.attrs import is_text
 from rlx.dim import Dim, DimLike
 from rlx.errors import Error, GraphError
 from rlx.ir.extents import Extents
@@ -453,14 +453,9 @@ def _checked_name(what: str, name: Any) -> str:
 
 def _record(node: Node, inputs: list[int]) -> str:
     """All that a digest must see of one node."""
-    values = [(k, _plain(attributes.key(v))) for k, v in node.attrs.items()]
-    return f"{node.op}{inputs}{values}{node.shape};"
-
-
-def _plain(key: Any) -> str:
-    if isinstance(key, tuple):
-        return f"({','.join(map(_plain, key))})"  # pyright: ignore[reportUnknownArgumentType]
-    return key.digest if isinstance(key, Data) else str(key)
+    values = [f"{k}={attributes.canonical(v)}" for k, v in node.attrs.items()]
+    shapes = list(map(attributes.shape_text, node.shapes))
+    return f"{node.op}{inputs}{values}{shapes}{node.has_items};"
 
 
 class MirModule:

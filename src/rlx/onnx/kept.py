@@ -28,8 +28,7 @@ MAX_MADE_BYTES = 1 << 28
 
 def recalled(file: ModelFile, cache: Cache) -> Model | None:
     """The model, if it was read before and nothing has changed since."""
-    key = key_of(KIND, file.digest())
-    entry = cache.get(key)
+    entry = cache.get(_key(file))
     if entry is None:
         return None
     try:
@@ -51,7 +50,12 @@ def keep(model: Model, file: ModelFile, cache: Cache) -> None:
         head["params"], sections = _places(model, file)
         model.reader.copies.clear()
     if sum(map(len, sections.values())) <= MAX_MADE_BYTES:
-        cache.put(key_of(KIND, file.digest()), head, sections)
+        cache.put(_key(file), head, sections)
+
+
+def _key(file: ModelFile) -> str:
+    """All that is kept follows from the bytes of the file, and the name from its own."""
+    return key_of(KIND, file.digest(), file.path.stem)
 
 
 def _places(model: Model, file: ModelFile) -> tuple[dict[str, Any], dict[str, Bytes]]:

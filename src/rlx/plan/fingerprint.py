@@ -3,47 +3,68 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from rlx._version import __version__
-from rlx.ir.lir import BufferPlan
+from rlx.atoms import exact_text
+from rlx.dim import DimLike
+from rlx.errors import GraphError
+from rlx.ir.lir import BufferPlan, LirModule
 from rlx.ir.mir import Graph, Node
 from rlx.plan.nodes import planned_nodes
 
-if TYPE_CHECKING:
-    from rlx.cost.target import Target
 
-
-def fingerprint(graph: Graph, plan: BufferPlan, target: Target, options: Any = None) -> str:
+def fingerprint(lir: LirModule) -> str:
     """A hash of ops, attributes, constants, shapes, plan, options, target and version, in hex.
 
-    Nodes are numbered by their place in the graph's order. `options` is what the compile was
-    asked for: a value with a `text()`, or None.
+    Nodes are numbered by their place in the graph's order.
     """
     h = hashlib.blake2b(digest_size=16)
-    wanted = "" if options is None else options.text()
-    for part in (__version__, graph.name, graph.digest(), target.digest(), wanted):
-        h.update(part.encode() + b"\0")
-    for line in plan_lines(graph, plan):
+    graph = lir.mir.graph
+    for part in (__version__, graph.name, graph.digest(), lir.target.digest(), lir.options):
+        h.update(repr(part).encode())
+    numbers = _numbers(graph)
+    for line in plan_lines(lir.plan, numbers):
         h.update(line.encode() + b"\n")
+    h.update(repr(_by_number(lir.split, numbers)).encode())
     return h.hexdigest()
 
 
-def plan_lines(graph: Graph, plan: BufferPlan) -> Iterator[str]:
+class _Numbers(dict[Node, int]):
+    """Node → its place among the planned nodes."""
+
+    def __missing__(self, node: Any) -> int:
+        shown = node.label if isinstance(node, Node) else repr(node)
+        raise GraphError(f"the plan speaks of {shown}, which its graph does not compute")
+
+
+def _numbers(graph: Graph) -> Mapping[Node, int]:
+    return _Numbers({node: i for i, node in enumerate(planned_nodes(graph))})
+
+
+def plan_lines(plan: BufferPlan, number: Mapping[Node, int]) -> Iterator[str]:
     """Everything in a plan, as text, in an order that follows from structure alone."""
-    number = {node: i for i, node in enumerate(planned_nodes(graph))}
-    yield f"arena {plan.arena_formula} weights {plan.weight_bytes} alignment {plan.alignment}"
-    yield f"dims {[(str(d), d.bounds) for d in plan.dynamic_symbols]}"
+    yield f"arena {_dims([plan.arena_formula, plan.arena_bytes, plan.weight_bytes])}"
+    yield f"alignment {plan.alignment} at {sorted(plan.representative.items())}"
+    yield f"dims {_dims(plan.dynamic_symbols)}"
     yield f"schedule {[number[k] for k in plan.schedule]}"
     yield f"in place {sorted((number[k], number[v]) for k, v in plan.in_place.items())}"
     for node, slot in _by_number(plan.assignments, number):
-        yield f"slot {node} {slot.offset} {slot.size} {slot.space.value} {slot.is_external}"
+        where = _dims([slot.offset, slot.size])
+        yield f"slot {node} {where} {slot.space.value} {slot.is_external}"
     for node, view in _by_number(plan.views, number):
         layout = view.layout
-        dims, strides = ",".join(map(str, layout.dims)), ",".join(map(str, layout.strides))
-        yield f"view {node} of {number[view.root]} [{dims}] [{strides}] {layout.offset}"
-    yield f"phases {[phase.value for _, phase in _by_number(plan.phases, number)]}"
+        dims, strides = _dims(layout.dims), _dims([*layout.strides, layout.offset])
+        yield f"view {node} of {number[view.root]} {dims} {strides}"
+    yield f"phases {[(node, phase.value) for node, phase in _by_number(plan.phases, number)]}"
+    for leaves in (plan.io.inputs, plan.io.params):
+        yield f"leaves {[(name, number[node]) for name, node in leaves]}"
+    yield f"outputs {[number[node] for node in plan.io.outputs]}"
+
+
+def _dims(dims: Iterable[DimLike]) -> str:
+    return f"[{', '.join(map(exact_text, dims))}]"
 
 
 def _by_number(table: Mapping[Node, Any], number: Mapping[Node, int]) -> list[tuple[int, Any]]:

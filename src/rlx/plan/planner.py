@@ -15,7 +15,6 @@ from rlx.ir.mir import Graph, MirModule, Node
 from rlx.plan.arena import Span, place
 from rlx.plan.choices import Choice, Choices, choices_of, names_plan, turned
 from rlx.plan.dynamic import FormulaSpan, place_formulas
-from rlx.plan.fingerprint import fingerprint
 from rlx.plan.liveness import Lifetime, Steps, find_in_place, lifetimes
 from rlx.plan.nodes import items_of, planned_nodes, with_all_items
 from rlx.plan.phases import derive_phases
@@ -40,8 +39,8 @@ def plan_module(
     if any(map(names_plan, force)):
         chosen = turned(choices_of(plan, target, Terms(target), {}, plan), force)
         plan, split = plan_buffers(final, target, alignment, chosen), chosen.split
-    mark = fingerprint(final, plan, target, options)
-    return LirModule(MirModule(final), plan, target, mark, split)
+    asked = "" if options is None else options.text()
+    return LirModule(MirModule(final), plan, target, asked, split)
 
 
 def plan_choices(lir: LirModule, options: Any = None) -> list[Choice]:

@@ -240,7 +240,7 @@ def request_key(model: Any, target: Target, options: FusionOptions, identity: st
     """A hash of all that a compile depends on: input graph, options, target and version, and what
     the code depends on beside them."""
     parts = [_digest(model), options.text(), target.digest(), identity, __version__]
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
 def _digest(model: Any) -> str:
@@ -252,7 +252,7 @@ def _digest(model: Any) -> str:
         case MirModule():
             return _digest(model.graph)
         case Graph():
-            return f"{model.name} {model.digest()}"
+            return f"{model.name!r} {model.digest()}"
         case LirModule():
             return model.fingerprint
         case Bundle():
