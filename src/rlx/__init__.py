@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from rlx import explain, ops
     from rlx.cost.decision import Decision
     from rlx.cost.gate import FusionBenefit, GraphIoProfile, IoFusionGate, fusion_benefit
-    from rlx.cost.profile import GraphIoOptions, profile_graph_io
+    from rlx.cost.profile import GraphIoOptions, host_sync_op_kinds, profile_graph_io
     from rlx.cost.target import FusionLimits, FusionTarget, Target
     from rlx.custom import custom_op
     from rlx.dim import Dim
     from rlx.dtype import DType
     from rlx.errors import Error, GraphError, UnsupportedError
     from rlx.ir.hir import FusionPolicy, HirModule
-    from rlx.ir.lir import BufferPlan, LirModule, Phase
+    from rlx.ir.layout import Layout
+    from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
     from rlx.ir.mir import Graph, MirModule, Node
     from rlx.loading import load
     from rlx.loops import cond, scan_loop, while_loop
@@ -38,14 +39,15 @@ if TYPE_CHECKING:
 _HOME = {
     "rlx.cost.decision": ("Decision",),
     "rlx.cost.gate": ("FusionBenefit", "GraphIoProfile", "IoFusionGate", "fusion_benefit"),
-    "rlx.cost.profile": ("GraphIoOptions", "profile_graph_io"),
+    "rlx.cost.profile": ("GraphIoOptions", "host_sync_op_kinds", "profile_graph_io"),
     "rlx.cost.target": ("FusionLimits", "FusionTarget", "Target"),
     "rlx.custom": ("custom_op",),
     "rlx.dim": ("Dim",),
     "rlx.dtype": ("DType",),
     "rlx.errors": ("Error", "GraphError", "UnsupportedError"),
     "rlx.ir.hir": ("FusionPolicy", "HirModule"),
-    "rlx.ir.lir": ("BufferPlan", "LirModule", "Phase"),
+    "rlx.ir.layout": ("Layout",),
+    "rlx.ir.lir": ("BufferPlan", "IoManifest", "LirModule", "Phase", "Slot", "Space", "View"),
     "rlx.ir.mir": ("Graph", "MirModule", "Node"),
     "rlx.loading": ("load",),
     "rlx.loops": ("cond", "scan_loop", "while_loop"),
@@ -87,20 +89,26 @@ __all__ = [
     "GraphStage",
     "HirModule",
     "IoFusionGate",
+    "IoManifest",
+    "Layout",
     "LirModule",
     "MirModule",
     "Node",
     "Phase",
     "Session",
     "Shape",
+    "Slot",
+    "Space",
     "Target",
     "UnsupportedError",
+    "View",
     "__version__",
     "compile",
     "cond",
     "custom_op",
     "explain",
     "fusion_benefit",
+    "host_sync_op_kinds",
     "jit",
     "load",
     "ops",

@@ -11,6 +11,10 @@ class GraphError(Error, ValueError):
     """A graph that has no meaning: wrong rank, range, dtype, name, or text."""
 
 
+class UnknownNameError(GraphError, AttributeError):
+    """A method that is neither the builder's own nor an op or block."""
+
+
 class OutOfMemoryError(Error, MemoryError):
     """More memory is needed than there is."""
 

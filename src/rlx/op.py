@@ -81,6 +81,7 @@ class Op:
         is_epilogue: bool = False,
         is_exact: bool = False,
         syncs_host: bool = False,
+        has_fft: bool = False,
         why_no_lowering: str = "",
         why_no_cases: str = "",
         why_static: str = "",
@@ -93,7 +94,7 @@ class Op:
         self.reference = reference
         self.signature = sig.parse(signature)
         self.kind, self.aliases, self.is_commutative = kind, aliases, is_commutative
-        self.is_epilogue, self.syncs_host = is_epilogue, syncs_host
+        self.is_epilogue, self.syncs_host, self.has_fft = is_epilogue, syncs_host, has_fft
         self.is_exact = is_exact or kind is Kind.MOVEMENT
         self.why_no_lowering, self.why_no_cases = why_no_lowering, why_no_cases
         self.why_static, self._jumps = why_static, jumps

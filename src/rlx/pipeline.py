@@ -7,7 +7,8 @@ whatever it decides goes to the context's log as a value.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from rlx.passes.alike import make_alike
 from rlx.passes.context import Context
 from rlx.passes.fuse import fuse
 from rlx.passes.layouts import lay_out
-from rlx.passes.legalise import DispatchReport, legalise, require_legal
+from rlx.passes.legalise import DispatchReport, legalise, lower_control_flow, require_legal
 from rlx.passes.options import FusionOptions
 from rlx.passes.report import FusionReport
 from rlx.passes.simplify import simplify, tidy
@@ -143,6 +144,42 @@ class CompilePipeline:
             return CompileResult(held, FusionReport.scan(held.mir.graph), ())
         return self.compile(held)
 
+    def with_supported_ops(self, ops: Iterable[str]) -> CompilePipeline:
+        """The same pipeline for a backend that has kernels for exactly these ops: all else is
+        lowered to them, or refused. An empty claim leaves the target's own."""
+        made = copy(self)
+        made.target = self.target.with_supported_ops(ops)
+        return made
+
+    # -- the stages one by one ---------------------------------------------------------------------
+
+    def preprocess_mir(self, module: MirModule | Graph) -> MirModule:
+        """The module without what its outputs do not need, and with branches and loops that the
+        target does not run turned into selects and unrolled. No other pass needs to come first."""
+        graph = _module(module).graph
+        context = Context.of(self.target, self.options)
+        made = lower_control_flow(graph, context)
+        return MirModule(made.rebuild() if made is graph else made)
+
+    def optimize(self, module: MirModule | Graph) -> MirModule:
+        """The module after all passes: what `plan_lir` takes."""
+        return self.optimize_with_report(module)[0]
+
+    def optimize_with_report(self, module: MirModule | Graph) -> tuple[MirModule, FusionReport]:
+        """The module after all passes, and what was fused."""
+        made = self._optimised(_module(module))
+        _require_known(made.name, made.unused)
+        return MirModule(made.graph), made.report
+
+    def plan_lir(
+        self, module: MirModule | Graph, options: FusionOptions | None = None
+    ) -> LirModule:
+        """The checked plan of a module that is optimised already. `options` are the pipeline's
+        own unless others are given; of them `force` may name choices of the plan."""
+        chosen = self.options if options is None else _given(options, FusionOptions)
+        graph = require_legal(_module(module).graph, Context.of(self.target, chosen))
+        return _planned(graph, self.target, chosen, self.alignment)
+
     def dispatch(self, model: HirModule | MirModule | Graph) -> DispatchReport:
         """Which ops of a model run as the target's own kernels, which as their lowering, and which
         not at all, and why; nothing is compiled."""
@@ -153,10 +190,20 @@ class CompilePipeline:
 
     def compile_mir(self, module: MirModule) -> CompileResult:
         """Run the passes, plan the memory, check the plan."""
-        given = _given(module, MirModule).graph
-        context = Context.of(self.target, self.options)
-        clock = _Clock()
-        graph = fused(given, context, clock)
+        made = self._optimised(_given(module, MirModule))
+        lir = _planned(made.graph, self.target, self.options, self.alignment)
+        made.clock.lap("plan", len(made.graph.nodes))
+        if named := made.unused:
+            found = [c.decision for c in plan_choices(lir, self.options)]
+            reversible = {d.id for d in found if d.is_reversible}
+            _require_known(module.name, [k for k in named if k not in reversible])
+        context, laps = made.context, tuple(made.clock.laps)
+        told, events = context.log.decisions, tuple(context.rewrites)
+        return CompileResult(lir, made.report, told, events, self.options, laps, module.graph)
+
+    def _optimised(self, module: MirModule) -> _Optimised:
+        context, clock = Context.of(self.target, self.options), _Clock()
+        graph = fused(module.graph, context, clock)
         final = make_alike(lay_out(graph, context), context)
         unused = context.log.unused_force
         _require_known(module.name, [k for k in unused if not names_plan(k)])
@@ -164,15 +211,21 @@ class CompilePipeline:
         if self.assert_fusion_clean and not report.is_clean:
             raise Error(f"{module.name}: fusion is not clean.\n{report}")
         clock.lap("report", len(graph.nodes))
-        lir = _planned(final, self.target, self.options, self.alignment)
-        clock.lap("plan", len(final.nodes))
-        if named := [k for k in unused if names_plan(k)]:
-            found = [c.decision for c in plan_choices(lir, self.options)]
-            reversible = {d.id for d in found if d.is_reversible}
-            _require_known(module.name, [k for k in named if k not in reversible])
-        events, laps = tuple(context.rewrites), tuple(clock.laps)
-        told = context.log.decisions
-        return CompileResult(lir, report, told, events, self.options, laps, module.graph)
+        plan_force = [k for k in unused if names_plan(k)]
+        return _Optimised(module.name, final, report, context, clock, plan_force)
+
+
+@dataclass(frozen=True, slots=True)
+class _Optimised:
+    """What the passes before the plan give."""
+
+    name: str
+    graph: Graph
+    report: FusionReport
+    context: Context
+    clock: _Clock
+    unused: Sequence[str]
+    """What `force` says of the plan."""
 
 
 def fused(graph: Graph, context: Context, clock: _Clock | None = None) -> Graph:
@@ -219,6 +272,11 @@ def cannot_compile(model: Any) -> Error:
         f"cannot compile a {type(model).__name__}. Give a HirModule, MirModule, Graph, GraphModule "
         "or LirModule. Of a Python function rlx.trace(function, *shapes) makes a Graph."
     )
+
+
+def _module(given: Any) -> MirModule:
+    """A module of table ops, verified; a graph of them makes one."""
+    return MirModule(given) if isinstance(given, Graph) else _given(given, MirModule)
 
 
 def _given(value: T, wanted: type[T]) -> T:

@@ -39,6 +39,23 @@ class Shape:
         if self.is_static and self.size_bytes > MAX_BYTES:  # pyright: ignore[reportOperatorIssue]
             raise GraphError(f"{self} has more than 2^63 bytes. Use smaller dims.")
 
+    @classmethod
+    def batch_seq(cls, hidden: DimLike, dtype: DType | str = DType.F32) -> Shape:
+        """[batch, seq, hidden], with the well-known dims."""
+        return cls([sym.BATCH, sym.SEQ, hidden], dtype)
+
+    @classmethod
+    def batch_seq_2d(cls, dtype: DType | str = DType.F32) -> Shape:
+        """[batch, seq], with the well-known dims."""
+        return cls([sym.BATCH, sym.SEQ], dtype)
+
+    @classmethod
+    def batch_seq_heads(
+        cls, heads: DimLike, head_dim: DimLike, dtype: DType | str = DType.F32
+    ) -> Shape:
+        """[batch, seq, heads, head_dim], with the well-known dims."""
+        return cls([sym.BATCH, sym.SEQ, heads, head_dim], dtype)
+
     @property
     def rank(self) -> int:
         return len(self.dims)

@@ -142,6 +142,29 @@ def test_text_parses_back(op: table.Op) -> None:
         assert show(read(text)) == text
 
 
+def expanded(graph: Graph) -> set[str]:
+    """The ops of a graph, and of every lowering of them, to the last."""
+    found: set[str] = set()
+    todo = [graph]
+    for each in todo:
+        for node in each.order():
+            todo += [v for v in node.attrs.values() if isinstance(v, Graph)]
+            is_opened = node.decl.kind is table.Kind.CONTROL or node.op in found
+            if node.decl.lower is not None and not is_opened:
+                low = Graph("low")
+                inputs = [low.input(f"x{i}", v.shape) for i, v in enumerate(node.inputs)]
+                low.set_outputs(list(node.decl.lowered(inputs, node.attrs, low)))
+                todo.append(low)
+            found.add(node.op)
+    return found
+
+
+@pytest.mark.parametrize("op", DRAWN, ids=lambda o: o.name)
+def test_an_op_says_whether_it_holds_an_fft(op: table.Op) -> None:
+    holding = ["fft" in expanded(built(case)) for case, _ in draws(op, "fft")[:6]]
+    assert any(holding) == op.has_fft
+
+
 LOWERED = [o for o in DRAWN if o.lower is not None]
 
 

@@ -63,6 +63,22 @@ def test_every_targets_prices_give_the_documented_score(target: FusionTarget) ->
         assert gate.should_fuse(SPECTRUM, PEAKS) is verdict
 
 
+def test_a_benefit_has_a_score_of_its_own_without_the_gates_penalty() -> None:
+    benefit = fusion_benefit(SPECTRUM, PEAKS)
+    assert benefit.score_ns(500, 5_000, 200, 200, True) == pytest.approx(32_327_340.96, abs=0.01)
+    assert benefit.score_ns(3_000, 30_000, 100, 40, False) == pytest.approx(433_616.32, abs=0.01)
+    assert benefit.should_fuse(3_000, 30_000, 100, 40, False, 433_616)
+    assert not benefit.should_fuse(3_000, 30_000, 100, 40, False, 433_617)
+    with pytest.raises(Error, match="memory_gb_s"):
+        benefit.score_ns(0, 0, 0, 1, False)
+
+
+def test_what_is_read_back_depends_on_whether_memory_is_shared() -> None:
+    profile = GraphIoProfile(1, 0, 100, 402)
+    assert profile.host_readback_bytes(True) == 100
+    assert profile.host_readback_bytes(unified=False) == 200
+
+
 def test_a_realistic_copy_out_of_unified_memory_keeps_case_2() -> None:
     prices = (500, 5_000, 200, 200, True, 2_000_000, 1_000)
     assert IoFusionGate(*prices, unified_readback_gb_s=14.9).should_fuse(SPECTRUM, PEAKS)

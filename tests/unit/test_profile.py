@@ -1,7 +1,10 @@
 """Profiles: the documented counts exactly, and what a target really does where one is named."""
 
+from typing import Any
+
 import pytest
 
+import rlx
 from rlx.cost.gate import FusionBenefit, GraphIoProfile, fusion_benefit
 from rlx.cost.profile import (
     GraphIoOptions,
@@ -76,6 +79,37 @@ def test_an_fft_may_be_counted_as_a_sync() -> None:
     assert profile_graph_io(g, asked, outputs=[spectrum], target="cuda").sync_points == 1
 
 
+@pytest.mark.parametrize("build", [
+    lambda g, x: g.rfft(x), lambda g, x: g.ifft(x), lambda g, x: g.fftn(x, axes=(1,)),
+    lambda g, x: g.power_frames(x, n_fft=4, hop=4), lambda g, x: g.psd(x),
+], ids=["rfft", "ifft", "fftn", "power_frames", "psd"])  # fmt: skip
+def test_every_op_that_holds_an_fft_may_be_counted_as_a_sync(build: Any) -> None:
+    g = Graph("g")
+    g.set_outputs([build(g, g.input("x", Shape([2, 8])))])
+    asked = GraphIoOptions(fft_host_sync=True)
+    for target in (None, "cuda"):
+        assert profile_graph_io(g, target=target).sync_points == 0
+        assert profile_graph_io(g, asked, target=target).sync_points == 1
+
+
+def test_a_sync_inside_a_branch_is_one() -> None:
+    g, then, other = Graph("g"), Graph("then"), Graph("else")
+    then.set_outputs([then.welch_peaks(then.input("s", Shape([2, 8])), k=1, n_segments=2)])
+    other.set_outputs(
+        [other.narrow(other.input("s", Shape([2, 8])), axis=1, start=0, length=2)[:1]]
+    )
+    s, on = g.input("s", Shape([2, 8])), g.input("on", Shape([], DType.BOOL))
+    node = g.node("if", (on, s), {"then": then, "else": other})
+    g.set_outputs([g.node("item", (node,), {"index": 0})])
+    assert profile_graph_io(g).sync_points == 1
+
+
+def test_the_kinds_that_wait_for_the_host() -> None:
+    assert rlx.host_sync_op_kinds() == {"log_mel", "welch_peaks", "custom"}
+    assert rlx.host_sync_op_kinds("cpu") == set()
+    assert rlx.host_sync_op_kinds("cuda") == {"custom"}
+
+
 def test_metadata_costs_nothing_even_as_an_output() -> None:
     g = Graph("g")
     x = g.input("x", Shape([4, 6]))
@@ -103,6 +137,35 @@ def test_every_result_of_a_node_counts_and_items_are_free() -> None:
     profile = profile_graph_io(g)
     assert profile.kernel_launches == 1
     assert profile.device_traffic_bytes == 2 * 10 * F32 + 2 * 3 * F32 + 2 * 3 * 8
+
+
+def test_a_result_that_is_an_output_is_read_back() -> None:
+    g = Graph("g")
+    values, indices = g.top_k(g.input("x", Shape([2, 10])), k=3)
+    g.set_outputs([values, indices])
+    assert profile_graph_io(g).host_output_bytes == 2 * 3 * F32 + 2 * 3 * 8
+    assert profile_graph_io(g, outputs=[indices]).host_output_bytes == 2 * 3 * 8
+    assert profile_graph_io(g, outputs=[1]) == profile_graph_io(g, outputs=[indices])
+    assert profile_graph_io(g, outputs=[-2]) == profile_graph_io(g, outputs=[values])
+
+
+@pytest.mark.parametrize("given", [2, -3, True, 0.5, "x", None])
+def test_what_is_no_output_is_an_error(given: Any) -> None:
+    g = Graph("g")
+    g.set_outputs(list(g.top_k(g.input("x", Shape([2, 10])), k=3)))
+    with pytest.raises(Error, match="is no output of 'g', which has 2"):
+        profile_graph_io(g, outputs=[given])
+
+
+def test_the_results_of_a_scan_are_read_back() -> None:
+    g, body = Graph("g"), Graph("body")
+    carry, x = body.input("c", Shape([4])), body.input("x", Shape([4]))
+    body.set_outputs([body.add(carry, x), carry])
+    given = g.input("c", Shape([4])), g.input("xs", Shape([5, 4]))
+    attrs = {"body": body, "length": 5, "num_carries": 1, "num_bcasts": 0}
+    node = g.node("scan", given, attrs)
+    g.set_outputs([g.node("item", (node,), {"index": i}) for i in range(2)])
+    assert profile_graph_io(g).host_output_bytes == (1 + 5) * 4 * F32
 
 
 def test_dynamic_shapes_count_nothing() -> None:

@@ -22,6 +22,11 @@ class GraphIoProfile:
     host_output_bytes: int = 0
     device_traffic_bytes: int = 0
 
+    def host_readback_bytes(self, unified: bool) -> int:
+        """What a call moves to the host. Where memory is not shared, a quarter of the device's
+        traffic is taken to cross over beside the outputs, which is the documented rule."""
+        return self.host_output_bytes + (0 if unified else self.device_traffic_bytes // 4)
+
     def __add__(self, other: GraphIoProfile) -> GraphIoProfile:
         return GraphIoProfile(
             self.kernel_launches + other.kernel_launches,
@@ -39,6 +44,41 @@ class FusionBenefit:
     sync_points_saved: int = 0
     host_readback_bytes_saved: int = 0
     device_traffic_bytes_saved: int = 0
+
+    def score_ns(
+        self,
+        dispatch_ns: float,
+        roundtrip_ns: float,
+        memory_gb_s: float,
+        readback_gb_s: float,
+        unified_memory: bool,
+        *,
+        unified_readback_gb_s: float = 1.0,
+    ) -> float:
+        """What it is worth at these prices, without the penalty that a gate has for added syncs."""
+        prices = IoFusionGate(
+            dispatch_ns, roundtrip_ns, memory_gb_s, readback_gb_s, unified_memory, 0, 0,
+            unified_readback_gb_s,
+        )  # fmt: skip
+        return prices.score_ns(self)
+
+    def should_fuse(
+        self,
+        dispatch_ns: float,
+        roundtrip_ns: float,
+        memory_gb_s: float,
+        readback_gb_s: float,
+        unified_memory: bool,
+        min_gain_ns: float,
+        *,
+        unified_readback_gb_s: float = 1.0,
+    ) -> bool:
+        """Is it worth at least `min_gain_ns` at these prices?"""
+        prices = IoFusionGate(
+            dispatch_ns, roundtrip_ns, memory_gb_s, readback_gb_s, unified_memory, 0, min_gain_ns,
+            unified_readback_gb_s,
+        )  # fmt: skip
+        return prices.score_ns(self) >= prices.min_gain_ns
 
 
 def fusion_benefit(before: GraphIoProfile, after: GraphIoProfile) -> FusionBenefit:

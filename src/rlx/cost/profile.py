@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlx.cost.gate import FusionBenefit, GraphIoProfile, fusion_benefit
-from rlx.cost.target import FusionTarget, Target
+from rlx.cost.target import FusionTarget, Target, with_bodies
 from rlx.cost.terms import ComputeProfile, Terms
 from rlx.errors import Error
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Graph, Node, topological
+from rlx.op import table
 from rlx.shape import Shape
 
-METADATA = frozenset({"input", "param", "constant", "reshape", "transpose", "narrow", "item"})
-"""What the documented rules take for free, and `item`, which names a result and moves nothing."""
-FFTS = frozenset({"fft", "rfft", "irfft", "stft"})
+METADATA = frozenset({"input", "param", "constant", "reshape", "transpose", "narrow"})
+"""What the documented rules take for free, also as an output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class GraphIoOptions:
     """How to count."""
 
     fft_host_sync: bool = False
-    """Does every FFT wait for the host?"""
+    """Does every op that holds an FFT wait for the host?"""
 
 
 class HasTerms(Protocol):
@@ -43,22 +43,22 @@ def profile_graph_io(
     graph: Any,
     options: GraphIoOptions | None = None,
     *,
-    outputs: Sequence[Node] | None = None,
+    outputs: Sequence[Node | int] | None = None,
     target: FusionTarget | Target | str | None = None,
 ) -> GraphIoProfile:
     """What running `graph` once costs: a Graph, a MirModule, a LirModule, or what holds a graph.
 
-    `outputs` stand in for the graph's own: what they do not need is not counted.
+    `outputs`, nodes or numbers of the graph's own outputs, stand in for these: what they do not
+    need is not counted.
     """
     asked, source = options or GraphIoOptions(), graph_of(graph)
-    chosen = tuple(dict.fromkeys(source.outputs if outputs is None else outputs))
-    if any(o.graph is not source for o in chosen):
-        raise Error("profile_graph_io: an output given belongs to another graph.")
+    given = source.outputs if outputs is None else [_output(source, o) for o in outputs]
+    chosen = tuple(dict.fromkeys(given))
     nodes = topological(chosen) if chosen else list(source.nodes)
     if target is None:
         wanted = set(chosen)
         return _total(node_terms(n, asked, is_output=n in wanted) for n in nodes)
-    terms = Terms(Target.of(target), FFTS if asked.fft_host_sync else frozenset())
+    terms = Terms(Target.of(target), fft_ops() if asked.fft_host_sync else frozenset())
     if isinstance(graph, LirModule) and outputs is None:
         return _planned(graph, terms)
     return _total(map(terms.of, nodes)) + terms.readback(chosen)
@@ -73,15 +73,46 @@ def graph_of(source: Any) -> Graph:
     return found
 
 
+def _output(graph: Graph, output: Any) -> Node:
+    """A node of the graph, or its output of that number."""
+    if isinstance(output, Node):
+        if output.graph is not graph:
+            raise Error("profile_graph_io: an output given belongs to another graph.")
+        return output
+    count = len(graph.outputs)
+    if isinstance(output, bool) or not isinstance(output, int) or not -count <= output < count:
+        raise Error(
+            f"profile_graph_io: {output!r} is no output of {graph.name!r}, which has {count}. Give "
+            "nodes of the graph, or numbers of its outputs, from 0."
+        )
+    return graph.outputs[output]
+
+
+def fft_ops() -> frozenset[str]:
+    """The ops that hold an FFT, whole or inside their own kernel."""
+    return frozenset(name for name, op in table().items() if op.has_fft)
+
+
+def host_sync_op_kinds(target: FusionTarget | Target | str | None = None) -> frozenset[str]:
+    """The ops that make the device wait for the host: by the documented rules, or on a target."""
+    if target is not None:
+        return Target.of(target).syncs
+    return frozenset(name for name, op in table().items() if op.syncs_host)
+
+
 def node_terms(
     node: Node, options: GraphIoOptions | None = None, *, is_output: bool = False
 ) -> GraphIoProfile:
-    """What one node adds to the profile, by the documented rules."""
+    """What one node adds to the profile, by the documented rules. A result of a node that has
+    several is read back by itself, and costs nothing else: its node moves the bytes."""
     if node.op in METADATA:
         return GraphIoProfile()
-    asked = options or GraphIoOptions()
-    syncs = node.decl.syncs_host or (asked.fft_host_sync and node.op in FFTS)
     written = _static_bytes(node.shapes)
+    if node.op == "item":
+        return GraphIoProfile(host_output_bytes=written if is_output else 0)
+    asked = options or GraphIoOptions()
+    inside = list(with_bodies(node))
+    syncs = any(n.decl.syncs_host or (asked.fft_host_sync and n.decl.has_fft) for n in inside)
     read = sum(_static_bytes(i.shapes) for i in node.inputs)
     return GraphIoProfile(1, int(syncs), written if is_output else 0, written + read)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlx.cost.gate import IoFusionGate
@@ -140,6 +140,10 @@ class Target:
     """At which values are copied with axes exchanged, read and written: a vector's numbers come
     from as many lines, half of which are met again too late."""
 
+    claimed: frozenset[str] | None = None
+    """Exactly the ops that have a kernel, where a backend lists them; None leaves it to the kinds
+    and names above."""
+
     @classmethod
     def of(cls, target: FusionTarget | Target | str) -> Target:
         """The documented value of a target; a Target stands for itself."""
@@ -159,8 +163,17 @@ class Target:
         """Can a node of `op` be native here? Its dtypes and sizes may still forbid it."""
         return op not in self.refusals and self._runs(lookup(op))
 
+    def with_supported_ops(self, ops: Iterable[str]) -> Target:
+        """The target with kernels for exactly these ops; an empty claim leaves its own."""
+        if isinstance(ops, str):
+            raise Error(f"with_supported_ops takes a list of op names, not the string {ops!r}.")
+        names = frozenset(lookup(name).name for name in ops)
+        return replace(self, claimed=names, loops=frozenset(LOOPS) & names) if names else self
+
     def _runs(self, op: Op) -> bool:
         """Loops are claimed by name, and so are fused ops; the rest by kind, or as primitives."""
+        if self.claimed is not None:
+            return op.name in self.claimed | IN_PLACE or op.kind is Kind.LEAF
         if op.name in LOOPS:
             return op.name in self.loops
         is_generated = op.kind in self.native_kinds and op.page != "fused"
@@ -183,7 +196,7 @@ class Target:
         """The reason of the first dtype, here or in a body, that the target does not have."""
         if not self.missing_dtypes:
             return None
-        for inner in _with_bodies(node):
+        for inner in with_bodies(node):
             for shape in inner.shapes:
                 if shape.dtype in self.missing_dtypes:
                     return self.missing_dtypes[shape.dtype]
@@ -243,7 +256,7 @@ class Target:
         return f"<Target {self.name}>"
 
 
-def _with_bodies(node: Node) -> Iterable[Node]:
+def with_bodies(node: Node) -> Iterable[Node]:
     """`node`, and every node of the graphs inside it."""
     todo = [node]
     while todo:

@@ -9,7 +9,7 @@ from typing import Any
 from rlx import attrs as attributes
 from rlx.attrs import is_symbolic
 from rlx.cost.gate import GraphIoProfile
-from rlx.cost.target import Target
+from rlx.cost.target import Target, with_bodies
 from rlx.dim import DimLike
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
@@ -47,6 +47,7 @@ class Terms:
         self._sizes: dict[Shape, int] = {}
         self._flops: dict[tuple[object, ...], int] = {}
         self._terms: dict[Node, GraphIoProfile] = {}
+        self._waits: dict[Node, bool] = {}
         self.lying: dict[object, Any] = {}
         """What convolutions add by how their images lie, for `rlx.cost.lying`."""
 
@@ -61,7 +62,15 @@ class Terms:
     def kernel(self, node: Node) -> GraphIoProfile:
         """What `node` costs where it runs as a kernel."""
         written = sum(map(self.bytes_of, node.shapes))
-        return GraphIoProfile(1, int(node.op in self._syncs), 0, written + self.read_bytes(node))
+        return GraphIoProfile(1, int(self.waits(node)), 0, written + self.read_bytes(node))
+
+    def waits(self, node: Node) -> bool:
+        """Does the device wait for the host, for the node or for what is inside it?"""
+        found = self._waits.get(node)
+        if found is None:
+            inside = with_bodies(node)
+            found = self._waits[node] = any(n.op in self._syncs for n in inside)
+        return found
 
     def readback(self, outputs: Iterable[Node]) -> GraphIoProfile:
         """What handing `outputs` to the caller costs: their bytes, and a copy of what is no buffer

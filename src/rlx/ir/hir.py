@@ -13,7 +13,7 @@ from typing import Any
 from rlx import block
 from rlx.block import FusionPolicy as FusionPolicy
 from rlx.dim import Dim, DimLike
-from rlx.errors import Error
+from rlx.errors import Error, UnknownNameError
 from rlx.ir.mir import Graph, MirModule, Node, Origin
 from rlx.op import lookup
 from rlx.shape import DimBinding, Shape
@@ -47,7 +47,7 @@ class HirModule:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The builder method of a block, or of an op: `m.linear(x, w)`, `m.softmax(x)`."""
         if name.startswith("__") or (decl := block.find(name)) is None:
-            raise AttributeError(f"HirModule has no method, block or op {name!r}")
+            raise UnknownNameError(f"HirModule has no method, block or op {name!r}.")
         return lambda *args, **attrs: decl.build(self.graph, args, attrs)
 
     @contextmanager

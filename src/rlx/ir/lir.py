@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlx.dim import Dim, DimLike, evaluate
+from rlx.errors import Error
 from rlx.ir.layout import Layout
-from rlx.ir.mir import MirModule, Node
+from rlx.ir.mir import Graph, MirModule, Node
 
 if TYPE_CHECKING:
-    from rlx.cost.target import Target
+    from rlx.cost.target import FusionTarget, Target
     from rlx.plan.bind import BoundPlan
     from rlx.shape import DimBinding
 
@@ -62,9 +63,21 @@ class View:
 class IoManifest:
     """What goes in and out, in the user's order."""
 
-    inputs: Sequence[tuple[str, Node]]
-    params: Sequence[tuple[str, Node]]
-    outputs: Sequence[Node]
+    inputs: Sequence[tuple[str, Node]] = ()
+    params: Sequence[tuple[str, Node]] = ()
+    outputs: Sequence[Node] = ()
+
+    @classmethod
+    def collect(cls, graph: Graph | MirModule) -> IoManifest:
+        """The manifest of a graph."""
+        held = graph.graph if isinstance(graph, MirModule) else graph
+        if not isinstance(held, Graph):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Error(f"IoManifest.collect takes a rlx.Graph, got {type(graph).__name__}.")
+        return cls(
+            [(n.attrs["name"], n) for n in held.inputs],
+            [(n.attrs["name"], n) for n in held.params],
+            list(held.outputs),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +92,15 @@ class BufferPlan:
 
     arena_bytes: int
     """At `representative` sizes where the plan is dynamic."""
-    weight_bytes: int
-    assignments: Mapping[Node, Slot]
-    schedule: tuple[Node, ...]
+    weight_bytes: int = 0
+    assignments: Mapping[Node, Slot] = field(default_factory=dict[Node, Slot])
+    schedule: tuple[Node, ...] = ()
     """The kernels in the order they run, phase by phase."""
-    views: Mapping[Node, View]
-    in_place: Mapping[Node, Node]
+    views: Mapping[Node, View] = field(default_factory=dict[Node, View])
+    in_place: Mapping[Node, Node] = field(default_factory=dict[Node, Node])
     """Kernel node → the dying operand whose bytes it writes its result into."""
-    phases: Mapping[Node, Phase]
-    io: IoManifest
+    phases: Mapping[Node, Phase] = field(default_factory=dict[Node, Phase])
+    io: IoManifest = IoManifest()
     alignment: int = 64
     dynamic_symbols: tuple[Dim, ...] = ()
     arena_formula: DimLike = 0
@@ -98,6 +111,11 @@ class BufferPlan:
         default_factory=dict[str, Any], init=False, compare=False, repr=False
     )
     """What is computed from the plan once and kept with it, such as its compiled formulas."""
+
+    def __post_init__(self) -> None:
+        """The arena of a static plan is its own formula."""
+        if isinstance(self.arena_formula, int) and self.arena_formula == 0:
+            object.__setattr__(self, "arena_formula", self.arena_bytes)
 
     @property
     def total_unshared_bytes(self) -> int:
@@ -120,6 +138,8 @@ class BufferPlan:
         return max(0, self.total_unshared_bytes - self.arena_bytes)
 
     def phase_of(self, node: Node) -> Phase:
+        if node not in self.phases:
+            raise _unplanned(node)
         return self.phases[node]
 
     def nodes_in_phase(self, phase: Phase) -> tuple[Node, ...]:
@@ -128,6 +148,7 @@ class BufferPlan:
 
     def is_view(self, node: Node) -> bool:
         """Does the value lie in another's buffer?"""
+        self.phase_of(node)
         return node in self.views
 
     def root(self, node: Node) -> Node:
@@ -137,7 +158,10 @@ class BufferPlan:
 
     def slot(self, node: Node) -> Slot:
         """The slot that holds the value: its own, or that of the view's root."""
-        return self.assignments[self.root(node)]
+        found = self.assignments.get(self.root(node))
+        if found is None:
+            raise _unplanned(node)
+        return found
 
     def layout(self, node: Node) -> Layout:
         """Where the elements lie in `slot(node)`."""
@@ -163,6 +187,18 @@ class BufferPlan:
         return report_svg(self)
 
 
+def _unplanned(node: Any) -> Error:
+    """The error of asking a plan about what it does not hold."""
+    if not isinstance(node, Node):
+        return Error(f"a plan is asked about its nodes, not about {node!r}.")
+    if node.has_items:
+        return Error(f"{node.label} has several results: ask the plan about its items.")
+    return Error(
+        f"{node.label} is no node of this plan. A plan holds the nodes of its own final graph, "
+        "lir.mir.graph: nodes do not survive passes, inputs and params are found by name there."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LirModule:
     """A compiled module: final MIR, plan, and the target it was made for."""
@@ -186,6 +222,19 @@ class LirModule:
         if "fingerprint" not in self.memo:
             self.memo["fingerprint"] = fingerprint(self)
         return self.memo["fingerprint"]
+
+    @classmethod
+    def of(
+        cls,
+        module: MirModule | Graph,
+        plan: BufferPlan,
+        target: FusionTarget | Target | str = "cpu",
+    ) -> LirModule:
+        """A plan made by hand, checked. Phases and the manifest follow from the graph where the
+        plan has none of its own."""
+        from rlx.plan.by_hand import module_of
+
+        return module_of(module, plan, target)
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rlx import attrs as attributes
 from rlx.attrs import is_text
 from rlx.dim import Dim, DimLike
-from rlx.errors import Error, GraphError
+from rlx.errors import Error, GraphError, UnknownNameError
 from rlx.ir.extents import Extents
 from rlx.ir.operators import Operators
 from rlx.ir.walk import topological as topological
@@ -437,7 +437,7 @@ class Graph:
         from rlx import op as table
 
         if name.startswith("__") or (decl := table.find(name)) is None:
-            raise AttributeError(f"Graph has no method or op {name!r}")
+            raise UnknownNameError(f"Graph has no method or op {name!r}.")
         return lambda *args, **attrs: decl.build(self, args, attrs)
 
 

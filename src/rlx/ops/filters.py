@@ -283,7 +283,7 @@ def _resample_shape(x: Shape, *, num: int) -> Shape:
 
 
 @op("f[*b n] -> f[*b num]", kind=Kind.SPECIAL, shape=_resample_shape, flops="80*(out + size0)",
-    draw="plain")  # fmt: skip
+    has_fft=True, draw="plain")  # fmt: skip
 def resample(x: Array, *, num: int) -> Array:
     """The signal as `num` points of the same time, through its spectrum: bins are cut or added
     as zeros, as if the signal went on periodically."""

@@ -134,7 +134,7 @@ def _psd_shape(x: Shape, *_: Shape, fs: float, scaling: str) -> Shape:
 
 
 @op("f[*b n], f[n]? -> f[*b ...]", kind=Kind.SPECIAL, shape=_psd_shape, flops="40*size0",
-    draw="plain")  # fmt: skip
+    has_fft=True, draw="plain")  # fmt: skip
 def psd(
     x: Array, window: Array | None = None, *, fs: float = 1.0, scaling: Scaling = "density"
 ) -> Array:
@@ -187,7 +187,7 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     return [Spec((*draw.dims(0, 3), n), dtype, "plain"), *window], _draw_power(draw)
 
 
-@composed("f[*b t], f[length]? -> f[*b ...]", kind=Kind.SPECIAL, draw="plain")
+@composed("f[*b t], f[length]? -> f[*b ...]", kind=Kind.SPECIAL, has_fft=True, draw="plain")
 def welch(
     x: Any,
     window: Any = None,
@@ -235,7 +235,7 @@ def _istft_shape(
 
 
 @op("c[*b m bins], c.real[n_fft]? -> c.real[*b ...]", kind=Kind.SPECIAL, shape=_istft_shape,
-    flops="60*size0", jumps=True, draw="plain")  # fmt: skip
+    flops="60*size0", jumps=True, has_fft=True, draw="plain")  # fmt: skip
 def istft(
     x: Array,
     window: Array | None = None,
@@ -312,9 +312,9 @@ def _convolved(x: Shape, y: Shape, *, mode: Mode) -> Shape:
     return x.with_dims([*outer, span_of(n, m, mode)[1]])
 
 
-def _convolution(flops: Any) -> Any:
+def _convolution(flops: Any, **facts: Any) -> Any:
     return op("f[~b n], f[~b m] -> f[~b ...]", kind=Kind.SPECIAL, shape=_convolved, flops=flops,
-              draw="plain")  # fmt: skip
+              draw="plain", **facts)  # fmt: skip
 
 
 @_convolution("2*out*m")
@@ -363,7 +363,7 @@ def _convolved_rows(x: Any, y: Any, m: int, mode: Mode) -> Any:
     return ops.narrow(whole, axis=len(dims) - 1, start=start, length=length)
 
 
-@_convolution("160*out")
+@_convolution("160*out", has_fft=True)
 def fft_convolve(x: Array, y: Array, *, mode: Mode = "full") -> Array:
     """What `convolve` gives, through transforms: for long signals of similar lengths."""
     n, m = x.shape[-1], y.shape[-1]

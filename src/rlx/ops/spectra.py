@@ -16,7 +16,7 @@ from rlx.op import Kind
 Pad = Literal["reflect", "zeros"]
 
 
-@composed("f[*b t], f[n_fft]? -> f[*b ...]", kind=Kind.SPECIAL, draw="plain")
+@composed("f[*b t], f[n_fft]? -> f[*b ...]", kind=Kind.SPECIAL, has_fft=True, draw="plain")
 def power_frames(
     x: Any, window: Any = None, *, n_fft: int, hop: int, center: bool = False, pad: Pad = "reflect"
 ) -> Any:
@@ -26,7 +26,7 @@ def power_frames(
     return power if dtype_of(power) is dtype_of(x) else ops.cast(power, to=dtype_of(x))
 
 
-@composed("f[*b t], f[n_fft]? -> f[*b ...]", kind=Kind.SPECIAL, draw="plain")
+@composed("f[*b t], f[n_fft]? -> f[*b ...]", kind=Kind.SPECIAL, has_fft=True, draw="plain")
 def mean_power(
     x: Any, window: Any = None, *, n_fft: int, hop: int, center: bool = False, pad: Pad = "reflect"
 ) -> Any:
@@ -36,7 +36,9 @@ def mean_power(
     return ops.mean(power, axes=(len(dims_of(power)) - 2,))
 
 
-@composed("f[*b t], f[bins m], f[n_fft]? -> f[*b ... m]", kind=Kind.SPECIAL, draw="plain")
+@composed(
+    "f[*b t], f[bins m], f[n_fft]? -> f[*b ... m]", kind=Kind.SPECIAL, has_fft=True, draw="plain"
+)
 def mel_frames(
     x: Any,
     filters: Any,

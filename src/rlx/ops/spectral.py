@@ -66,6 +66,7 @@ def _fft_shape(x: Shape, *, inverse: bool, norm: Norm) -> Shape:
     kind=Kind.SPECIAL,
     shape=_fft_shape,
     flops=_transform_flops,
+    has_fft=True,
     draw="plain",
     why_no_lowering="a primitive: every target has a transform of its own, or runs this one",
 )
@@ -107,7 +108,7 @@ def _ifft_shape(x: Shape, *, norm: Norm) -> Shape:
 
 
 @op("x[*b n] -> x.complex[*b n]", kind=Kind.SPECIAL, shape=_ifft_shape, flops=_transform_flops,
-    draw="plain")  # fmt: skip
+    has_fft=True, draw="plain")  # fmt: skip
 def ifft(x: Array, *, norm: Norm = "backward") -> Array:
     """The inverse transform along the last axis, of complex or real numbers, as NumPy's."""
     return x.astype(np.complex128) if x.size == 0 else _transform(x, True, norm)
@@ -125,7 +126,7 @@ def _rfft_shape(x: Shape, *, n: int | None, norm: Norm) -> Shape:
 
 
 @op("f[*b t] -> f.complex[*b ...]", kind=Kind.SPECIAL, shape=_rfft_shape, flops=_transform_flops,
-    draw="plain")  # fmt: skip
+    has_fft=True, draw="plain")  # fmt: skip
 def rfft(x: Array, *, n: int | None = None, norm: Norm = "backward") -> Array:
     """The first n // 2 + 1 bins of the transform of real numbers, cut or zero-padded to `n`."""
     return np.fft.rfft(x.astype(np.float64), n, norm=norm)
@@ -172,7 +173,7 @@ def _irfft_shape(x: Shape, *, n: int | None, norm: Norm) -> Shape:
 
 
 @op("c[*b m] -> c.real[*b ...]", kind=Kind.SPECIAL, shape=_irfft_shape, flops=_transform_flops,
-    draw="plain")  # fmt: skip
+    has_fft=True, draw="plain")  # fmt: skip
 def irfft(x: Array, *, n: int | None = None, norm: Norm = "backward") -> Array:
     """The `n` real numbers whose `rfft` is `x`; without `n`, twice the bins less two. Bins are cut
     or zero-padded to n // 2 + 1; imaginary parts of the first and the middle bin do not count."""
@@ -224,6 +225,7 @@ def _stft_shape(x: Shape, *_: Shape, n_fft: int, hop: int, center: bool, pad: st
     kind=Kind.SPECIAL,
     shape=_stft_shape,
     flops=lambda shapes, results, attrs: 10 * attrs["n_fft"].bit_length() * results[0].num_elements,
+    has_fft=True,
     draw="plain",
 )
 def stft(

@@ -69,13 +69,27 @@ def _complex_shape(x: Shape, *, axes: tuple[int, ...], norm: Norm) -> Shape:
     return x.with_dtype(x.dtype.complex)
 
 
-@op("x[*s] -> x.complex[*s]", kind=Kind.SPECIAL, shape=_complex_shape, flops=_flops, draw="plain")
+@op(
+    "x[*s] -> x.complex[*s]",
+    kind=Kind.SPECIAL,
+    shape=_complex_shape,
+    flops=_flops,
+    has_fft=True,
+    draw="plain",
+)
 def fftn(x: Array, *, axes: Axes = EVERY, norm: Norm = "backward") -> Array:
     """The discrete Fourier transform over `axes`, of complex or real numbers."""
     return _over(np.fft.fft, x, axes, norm)
 
 
-@op("x[*s] -> x.complex[*s]", kind=Kind.SPECIAL, shape=_complex_shape, flops=_flops, draw="plain")
+@op(
+    "x[*s] -> x.complex[*s]",
+    kind=Kind.SPECIAL,
+    shape=_complex_shape,
+    flops=_flops,
+    has_fft=True,
+    draw="plain",
+)
 def ifftn(x: Array, *, axes: Axes = EVERY, norm: Norm = "backward") -> Array:
     """The inverse transform over `axes`, of complex or real numbers."""
     return _over(np.fft.ifft, x, axes, norm)
@@ -129,7 +143,14 @@ def _check_some(axes: Sequence[int]) -> None:
         raise GraphError("a transform of real numbers needs at least one axis")
 
 
-@op("f[*s] -> f.complex[...]", kind=Kind.SPECIAL, shape=_half_shape, flops=_flops, draw="plain")
+@op(
+    "f[*s] -> f.complex[...]",
+    kind=Kind.SPECIAL,
+    shape=_half_shape,
+    flops=_flops,
+    has_fft=True,
+    draw="plain",
+)
 def rfftn(x: Array, *, axes: Axes = EVERY, norm: Norm = "backward") -> Array:
     """The transform of real numbers over `axes`: of the last of them the first n // 2 + 1 bins."""
     half = np.fft.rfft(x.astype(np.float64), axis=axes[-1], norm=norm)
@@ -151,7 +172,14 @@ def _whole_shape(x: Shape, *, axes: tuple[int, ...], n: int | None, norm: Norm) 
     return x.with_dtype(x.dtype.real).with_dim(axes[-1], length)
 
 
-@op("c[*s] -> c.real[...]", kind=Kind.SPECIAL, shape=_whole_shape, flops=_flops, draw="plain")
+@op(
+    "c[*s] -> c.real[...]",
+    kind=Kind.SPECIAL,
+    shape=_whole_shape,
+    flops=_flops,
+    has_fft=True,
+    draw="plain",
+)
 def irfftn(x: Array, *, axes: Axes = EVERY, n: int | None = None, norm: Norm = "backward") -> Array:
     """The real numbers whose `rfftn` is x; `n` is their length on the last of `axes`, and without
     it twice the bins less two."""

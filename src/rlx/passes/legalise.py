@@ -5,7 +5,7 @@ An op without a kernel of the target's own is spelled in simpler ops, which ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,8 +99,23 @@ def _is_own_loop(node: Node, ctx: Context) -> bool:
 def legalise(graph: Graph, ctx: Context) -> Graph:
     """The graph with every node that the target does not run spelled in ops that it does."""
     _require_bounds(graph)
+    made = _lowered_throughout(graph, ctx, lambda _: True)
+    _require_supported(made, ctx)
+    return made
+
+
+def lower_control_flow(graph: Graph, ctx: Context) -> Graph:
+    """The graph with branches and loops that the target does not run turned into selects and
+    unrolled; all other ops stay as they are."""
+    return _lowered_throughout(graph, ctx, lambda node: node.decl.kind is Kind.CONTROL)
+
+
+Filter = Callable[[Node], bool]
+
+
+def _lowered_throughout(graph: Graph, ctx: Context, wanted: Filter) -> Graph:
     for _ in range(MAX_ROUNDS):  # a lowering may be a loop, whose body is then looked at
-        made = with_bodies(graph, lambda each: _legalised(each, ctx))
+        made = with_bodies(graph, lambda each: _legalised(each, ctx, wanted))
         if made is graph:
             break
         graph = made
@@ -120,40 +135,49 @@ def _require_bounds(graph: Graph) -> None:
 def require_legal(graph: Graph, ctx: Context) -> Graph:
     """The graph itself, if the target runs every node of it; an error otherwise. Where only the
     host can do the work, the program is cut there, which is worth knowing."""
-    for node in nodes_within(graph):
-        claim = ctx.target.claim(node)
-        if not claim.is_native:
-            raise _unsupported(node, claim.reason, ctx)
+    claims = [(node, ctx.target.claim(node)) for node in nodes_within(graph)]
+    _refuse([(node, claim.reason) for node, claim in claims if not claim.is_native], ctx)
+    for node, _ in claims:
         if node.op == "custom":
             ctx.log.note("cut", node, True, CUT, kind="cut")
     return graph
 
 
-def _legalised(graph: Graph, ctx: Context) -> Graph:
+def _require_supported(graph: Graph, ctx: Context) -> None:
+    """An error that lists every node, given or of a lowering, that can neither run nor be
+    lowered."""
+    ways = ((node, dispatch(node, ctx)) for node in nodes_within(graph))
+    _refuse([(node, how.reason) for node, how in ways if how.path == "unsupported"], ctx)
+
+
+def _legalised(graph: Graph, ctx: Context, wanted: Filter) -> Graph:
     """Rounds of lowering, until there is nothing left to lower."""
     for _ in range(MAX_ROUNDS):
-        chosen = dict(_to_lower(graph.order(), ctx))
+        chosen = _to_lower(graph.order(), ctx, wanted)
         if not chosen:
             return graph
         graph = _round(graph, chosen, ctx)
-    node, _ = next(_to_lower(graph.order(), ctx))
+    node = next(iter(_to_lower(graph.order(), ctx, wanted)))
     raise Error(f"{node.label}: its lowering does not end after {MAX_ROUNDS} rounds")
 
 
-def _to_lower(nodes: Iterable[Node], ctx: Context) -> Iterator[tuple[Node, str]]:
+def _to_lower(nodes: Iterable[Node], ctx: Context, wanted: Filter) -> dict[Node, str]:
     """The nodes to be lowered, each with its reason."""
-    for node in nodes:
-        how = dispatch(node, ctx)
-        if how.path == "unsupported":
-            raise _unsupported(node, how.reason, ctx)
-        if how.path == "lowered":
-            yield node, how.reason
+    ways = ((node, dispatch(node, ctx)) for node in nodes if wanted(node))
+    return {node: how.reason for node, how in ways if how.path == "lowered"}
 
 
-def _unsupported(node: Node, reason: str, ctx: Context) -> UnsupportedError:
-    return UnsupportedError(
-        f"{node.label}: target {ctx.target.name} cannot run it: {reason}. "
-        "Compile for another target, or spell it in other ops."
+def _refuse(found: Sequence[tuple[Node, str]], ctx: Context) -> None:
+    """Raise an error that names every one of these nodes, and why it cannot run."""
+    if not found:
+        return
+    name, what_next = ctx.target.name, "Compile for another target, or spell it in other ops."
+    if len(found) == 1:
+        [(node, reason)] = found
+        raise UnsupportedError(f"{node.label}: target {name} cannot run it: {reason}. {what_next}")
+    listed = "\n  ".join(f"{node.label}: {reason}." for node, reason in found)
+    raise UnsupportedError(
+        f"{len(found)} nodes: target {name} cannot run them. {what_next}\n  {listed}"
     )
 
 

@@ -97,7 +97,7 @@ class _Draft:
             views=steps.views,
             in_place=in_place,
             phases=self.phases,
-            io=_manifest(graph),
+            io=IoManifest.collect(graph),
             alignment=self.alignment,
             dynamic_symbols=graph.dynamic_symbols,
             arena_formula=total,
@@ -175,11 +175,3 @@ def _placed(
         return tight.offsets, tight.total
     placed = place_formulas(spans, sizes)
     return placed.offsets, placed.total
-
-
-def _manifest(graph: Graph) -> IoManifest:
-    return IoManifest(
-        [(n.attrs["name"], n) for n in graph.inputs],
-        [(n.attrs["name"], n) for n in graph.params],
-        list(graph.outputs),
-    )

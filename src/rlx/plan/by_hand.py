@@ -1,0 +1,35 @@
+"""Plans that the planner did not make: written by hand, or read from a file. They are checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlx.cost.target import FusionTarget, Target
+from rlx.errors import Error
+from rlx.ir.lir import BufferPlan, IoManifest, LirModule
+from rlx.ir.mir import Graph, MirModule
+from rlx.plan.check import check
+from rlx.plan.fingerprint import fingerprint
+from rlx.plan.nodes import planned_nodes
+from rlx.plan.phases import derive_phases
+from rlx.representative import representative
+
+
+def module_of(
+    module: MirModule | Graph, plan: BufferPlan, target: FusionTarget | Target | str
+) -> LirModule:
+    """A module with this plan, of which the checker found nothing wrong."""
+    held = MirModule(module) if isinstance(module, Graph) else module
+    graph, chosen = held.graph, Target.of(target)
+    whole = replace(
+        plan,
+        phases=plan.phases or derive_phases(planned_nodes(graph)),
+        io=IoManifest.collect(graph) if plan.io == IoManifest() else plan.io,
+        dynamic_symbols=graph.dynamic_symbols,
+        representative=plan.representative or representative(graph.dynamic_symbols),
+    )
+    made = LirModule(held, whole, chosen, fingerprint(graph, whole, chosen))
+    if found := check(made):
+        listed = "\n  ".join(map(str, found[:10]))
+        raise Error(f"{held.name}: the plan is not sound.\n  {listed}")
+    return made
