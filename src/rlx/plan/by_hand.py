@@ -9,7 +9,6 @@ from rlx.errors import Error
 from rlx.ir.lir import BufferPlan, IoManifest, LirModule
 from rlx.ir.mir import Graph, MirModule
 from rlx.plan.check import check
-from rlx.plan.fingerprint import fingerprint
 from rlx.plan.nodes import planned_nodes
 from rlx.plan.phases import derive_phases
 from rlx.representative import representative
@@ -28,7 +27,7 @@ def module_of(
         dynamic_symbols=graph.dynamic_symbols,
         representative=plan.representative or representative(graph.dynamic_symbols),
     )
-    made = LirModule(held, whole, chosen, fingerprint(graph, whole, chosen))
+    made = LirModule(held, whole, chosen)
     if found := check(made):
         listed = "\n  ".join(map(str, found[:10]))
         raise Error(f"{held.name}: the plan is not sound.\n  {listed}")
