@@ -44,6 +44,15 @@ def test_conv_of_many_sizes_by_one_model() -> None:
         same(ours(model, [x, w]), theirs(model, [x, w]))
 
 
+def test_minus_one_is_an_open_size() -> None:
+    """Paddle's exporter declares open dims as -1; such a model has ranges like any named one."""
+    w = image(4, 2, 3, 3)
+    model = one_node("Conv", [image(1, 2, 5, 5), w], known=(1,), dims=[-1, 2, -1, -1], opset=11)
+    for height, width in ((3, 3), (6, 9)):
+        x = image(2, 2, height, width)
+        same(ours(model, [x, w]), theirs(model, [x, w]))
+
+
 def seen(x: Any, attrs: dict[str, Any], kernel: Any) -> Any:
     """[…, window]: what each window of an image sees, NaN outside of it."""
     steps = attrs.get("strides", [1, 1])

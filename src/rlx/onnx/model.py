@@ -22,7 +22,7 @@ from rlx.onnx.call import NeedsShape, NeedsValue
 from rlx.onnx.files import ModelFile
 from rlx.onnx.importer import Importer
 from rlx.onnx.narrowing import ranges_for
-from rlx.onnx.reader import Reader, guarded, parsed, text
+from rlx.onnx.reader import Reader, guarded, is_open, parsed, text
 from rlx.onnx.values import Absent, Given, Items, Value, arrays_of, form_of, frozen, key_of
 from rlx.runtime.bundle import Bundle
 from rlx.runtime.cache import Cache, CacheLike
@@ -270,4 +270,4 @@ def _imported(importer: Importer) -> Read:
 def _has_named_dims(model: Model) -> bool:
     graph = model.reader.model.graph
     declared = {i.name: i.type.tensor_type.shape.dim for i in graph.input}
-    return any(not d.HasField("dim_value") for n in model.inputs for d in declared[n])
+    return any(is_open(d) for n in model.inputs for d in declared[n])

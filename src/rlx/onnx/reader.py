@@ -140,10 +140,8 @@ class Reader:
             raise Error(f"input {info.name!r} is {array.dtype}, expected {shape.dtype.name}.")
 
     def _dim(self, name: str, number: int, dim: Any) -> DimLike:
-        if dim.HasField("dim_value") and dim.dim_value >= 0:
-            return int(dim.dim_value)
-        if dim.HasField("dim_value") and dim.dim_value != -1:
-            raise GraphError(f"input {name!r}: a dim is {dim.dim_value}")
+        if not is_open(dim):
+            return _size(name, dim)
         given = text(dim.dim_param) if dim.HasField("dim_param") else ""
         # a mark such as "?" is no name: two dims that have it need not be equal
         called = given if re.search(r"\w", given) else f"{name}.{number}"
@@ -253,11 +251,22 @@ def _checked(
     return raw
 
 
+def is_open(dim: Any) -> bool:
+    """Is a declared dim without a size? Some exporters write it as -1."""
+    return not dim.HasField("dim_value") or dim.dim_value == -1
+
+
+def _size(name: str, dim: Any) -> int:
+    if dim.dim_value < 0:
+        raise GraphError(f"input {name!r}: a dim is {dim.dim_value}")
+    return int(dim.dim_value)
+
+
 def _check_dims(info: Any, tensor: Any, dims: tuple[int, ...]) -> None:
     """The error of dims that are not the declared ones."""
     if not tensor.HasField("shape"):
         return
-    declared = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+    declared = [-1 if is_open(d) else d.dim_value for d in tensor.shape.dim]
     if len(declared) != len(dims) or any(d not in (-1, n) for d, n in zip(declared, dims)):
         shown = ["?" if d == -1 else d for d in declared]
         raise Error(f"input {info.name!r} is {list(dims)}, expected {shown}.")
