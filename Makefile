@@ -9,7 +9,7 @@ PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree
           tinygrad safetensors
 
 .PHONY: help setup demo tour test test-cpu-matrix check bench bench-setup bench-compile \
-        bench-leaks zoo-verbs fuzz fuzz-cpu test-triton test-browser format docs wheel clean
+        bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-triton test-browser format docs wheel clean
 
 help:
 	@echo "make demo           a search by meaning: a real model compiled, asked and explained"
@@ -20,6 +20,7 @@ help:
 	@echo "make check          lint, formatting and strict types"
 	@echo "make fuzz           5,000 random graphs through all seven pipelines"
 	@echo "make fuzz-cpu       5,000 through native code, and 200 between guard pages"
+	@echo "make fuzz-onnx-ops  300 models of every ONNX operator against its evaluators"
 	@echo "make test-cpu-matrix  every op, 24 cases, on every instruction set"
 	@echo "make bench          run time against every installed peer: bench/results/README.md"
 	@echo "make bench-setup    install the peers, in a virtual environment of their own"
@@ -87,6 +88,10 @@ fuzz: setup
 fuzz-cpu: setup
 	$(PY) -m rlx.fuzz --graphs 5000 --backend cpu
 	$(PY) -m rlx.fuzz --graphs 200 --backend cpu --guard
+
+# onnxruntime takes part where the peers are installed (make bench-setup).
+fuzz-onnx-ops: setup
+	$(or $(wildcard $(BENCH)/bin/python),$(PY)) -m tests.onnx.differential $(ARGS)
 
 docs: setup
 	$(PY) -m rlx.ops > docs/ops.md

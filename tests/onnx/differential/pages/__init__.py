@@ -1,0 +1,1 @@
+"""How models of each operator are drawn, one page per family."""
