@@ -9,6 +9,7 @@ import numpy as np
 from onnx.backend.base import Backend as BaseBackend
 from onnx.backend.base import BackendRep
 
+from rlx.onnx.handlers.random import draws
 from rlx.onnx.model import from_proto
 from rlx.onnx.running import compiled
 from rlx.runtime.session import Session
@@ -29,6 +30,12 @@ class Prepared(BackendRep):  # pyright: ignore[reportUntypedBaseClass]
 
 class Backend(BaseBackend):  # pyright: ignore[reportUntypedBaseClass]
     """Target cpu, or another by its device: `prepare(model, "cpu:avx2")`."""
+
+    @classmethod
+    def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
+        """False where numbers are drawn at random: rlx runs such models, but what another runtime
+        drew is nothing to compare with."""
+        return not draws(model)
 
     @classmethod
     def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> Prepared:

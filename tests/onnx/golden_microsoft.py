@@ -255,12 +255,12 @@ def bytes_(g: Golden) -> None:
 
 def lstm(g: Golden) -> None:
     def add(name: str, *extra: Any, directions: int = 1, per_column: bool = False,
-            dtype: Any = np.int8, **attrs: Any) -> None:  # fmt: skip
+            dtype: Any = np.int8, batch: int = 1, **attrs: Any) -> None:  # fmt: skip
         dims = (directions, 16) if per_column else (directions,)
         zero = np.full(dims, 0 if dtype is np.int8 else 128, dtype)
         weights = [whole(dtype, directions, n, 16) for n in (6, 4)]
         rest = [*extra, *[None] * (4 - len(extra)), small(*dims), zero, small(*dims), zero]
-        arrays = [floats(5, 1, 6), *weights, floats(directions, 32), *rest]
+        arrays = [floats(5, batch, 6), *weights, floats(directions, 32), *rest]
         g.add(f"lstm{name}", "DynamicQuantizeLSTM", arrays, 3, known=(1, 2, 3, 8, 9, 10, 11),
               hidden_size=4, **attrs)  # fmt: skip
 
@@ -271,6 +271,9 @@ def lstm(g: Golden) -> None:
     add(" with a state", None, floats(1, 1, 4), floats(1, 1, 4))
     add(" with peepholes", None, None, None, floats(1, 12))
     add(" activated", activations=["Sigmoid", "Tanh", "Relu"])
+    add(" of lengths", ints([2, 4, 3]), batch=3)
+    add(" of lengths both ways", ints([4, 0, 3]), floats(2, 3, 4), floats(2, 3, 4), batch=3,
+        directions=2, direction="bidirectional", per_column=True)  # fmt: skip
 
 
 FAMILIES: tuple[Callable[[Golden], None], ...] = (

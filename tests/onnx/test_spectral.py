@@ -1,4 +1,4 @@
-"""Transforms, windows, losses and random numbers beyond ONNX's own cases."""
+"""Transforms, windows and losses beyond ONNX's own cases."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from rlx.errors import UnsupportedError
-from tests.onnx.nodes import agrees, gives, one_node, ours
+from tests.onnx.nodes import agrees, gives
 
 RNG = np.random.default_rng(11)
 
@@ -70,13 +69,3 @@ def test_log_probabilities_beside_a_loss() -> None:
     arrays = [values(3, 5, 2), RNG.integers(0, 5, (3, 2)), abs(values(5))]
     for opset in (12, 13):
         agrees("SoftmaxCrossEntropyLoss", arrays, opset=opset, outputs=2, reduction="sum")
-
-
-def test_random_numbers_are_refused_unless_they_are_certain() -> None:
-    x = values(2, 3)
-    gives("RandomUniformLike", [x], np.full((2, 3), 4.0, np.float32), opset=7, low=4.0, high=4.0)
-    gives("RandomNormal", [], np.full(2, 3.0), opset=7, shape=[2], mean=3.0, scale=0.0, dtype=11)
-    with pytest.raises(UnsupportedError, match="random"):
-        ours(one_node("RandomNormalLike", [x], opset=7), [x])
-    with pytest.raises(UnsupportedError, match="random"):
-        ours(one_node("Bernoulli", [abs(x)], opset=15), [x])

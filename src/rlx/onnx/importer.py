@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from rlx.dim import Dim
+from rlx.dtype import DType
 from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.ir.interpret import evaluate_node
 from rlx.ir.mir import Graph, Node, Origin, topological
 from rlx.onnx.attributes import attributes_of
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.handlers import handler_of
+from rlx.onnx.ordering import ordered
 from rlx.onnx.reader import Reader, guarded, name_of, text
 from rlx.onnx.values import (
     MAX_SIZES,
@@ -58,6 +60,19 @@ class Scope:
     """The names that its own nodes, inputs and initialisers have given so far."""
     is_closed: bool = False
     """A function sees no names from outside."""
+    step: Value | None = None
+    """In the body of a loop, the number of the step."""
+
+    def steps(self) -> list[Value]:
+        """The numbers of the steps of all loops around, from the outermost in."""
+        return [] if self.parent is None else self._outer_steps()
+
+    def _outer_steps(self) -> list[Value]:
+        assert self.parent is not None
+        around = self.parent.steps()
+        is_here = self.parent.graph is self.graph
+        seen = [s if is_here else self._brought(f"step.{i}", s) for i, s in enumerate(around)]
+        return seen if self.step is None else [*seen, self.step]
 
     def find(self, name: str) -> Value:
         if name in self.values:
@@ -137,6 +152,7 @@ class Importer:
     )
     """Nodes by id, and their attributes: of one model that is read several times."""
     depth: int = 0
+    _num_streams: int = 0
     _num_nodes: int = 0
     _made: dict[str, Node] = field(default_factory=dict[str, Node])
     _main: Scope | None = None
@@ -159,8 +175,8 @@ class Importer:
         self.outputs = tuple(scope.find(o.name) for o in proto.output)
         flat = [scope.as_node(v) for o in self.outputs for v in flattened(o)]
         is_flat = not any(isinstance(o, Items | Absent) for o in self.outputs)
-        names = [o.name for o in proto.output]
-        graph.set_outputs(dict(zip(names, flat)) if is_flat else flat)
+        names = self.reader.output_names
+        graph.set_outputs(dict(zip(names, flat, strict=True)) if is_flat else flat)
         return graph
 
     def _input(self, graph: Graph, name: str, info: Any) -> Value:
@@ -211,8 +227,8 @@ class Importer:
     # -- nodes ----------------------------------------------------------------------------------
 
     def run(self, scope: Scope, nodes: Iterable[Any]) -> None:
-        """Read nodes in order; what each gives gets its names."""
-        for proto in nodes:
+        """Read nodes in topological order; what each gives gets its names."""
+        for proto in ordered(list(nodes), scope.graph.name):
             results = self.node(scope, proto)
             if len(results) < len([o for o in proto.output if o]) and any(
                 proto.output[len(results) :]
@@ -283,6 +299,11 @@ class Importer:
         versions = scope.functions if scope.functions is not None else self.reader.opsets
         return versions.get(domain, 1)
 
+    def next_stream(self) -> int:
+        """A stream of random numbers that no other node draws from; 0 is that of seeds."""
+        self._num_streams += 1
+        return self._num_streams
+
     # -- functions and graphs inside ------------------------------------------------------------
 
     def _function(self, call: Call, function: Any) -> tuple[Value, ...]:
@@ -295,17 +316,17 @@ class Importer:
         missing = list(function.input)[len(call.inputs) :]
         given = self.reader.with_attributes(function, call.attrs)
         with self._deeper(call):
-            for proto in given:
-                self.run(inner, [_without(proto, missing)])
+            self.run(inner, [_without(proto, missing) for proto in given])
         return tuple(inner.find(name) for name in function.output)
 
     def body(
-        self, call: Call, proto: Any, inputs: Sequence[Value | Shape]
+        self, call: Call, proto: Any, inputs: Sequence[Value | Shape], step: str = ""
     ) -> tuple[Scope, list[Value]]:
         """A graph inside a node, read into a graph of its own: its scope and its results.
 
         An input given as a shape becomes an input of the new graph; one given as a value is known
-        in it.
+        in it. `step` is the input that is the number of a loop's step; where the body has none of
+        that name, it is a last input of the new graph.
         """
         graph = Graph(_name(proto.name) or call.op)
         graph.traces_lines = False
@@ -313,6 +334,9 @@ class Importer:
         for info, given in zip(proto.input, inputs):
             is_shape = isinstance(given, Shape)
             scope.values[info.name] = graph.input(info.name, given) if is_shape else given
+        if step:
+            is_own = step in scope.values
+            scope.step = scope.values[step] if is_own else graph.input(step, Shape((), DType.I64))
         with self._deeper(call):
             self._initialise(scope, proto)
             self.run(scope, proto.node)

@@ -225,11 +225,10 @@ def model_of(reader: Reader, name: str) -> Model:
         initialised = {t.name for t in graph.initializer}
         initialised |= {t.values.name for t in graph.sparse_initializer}
         inputs = tuple(text(i.name) for i in graph.input if i.name not in initialised)
-        outputs = tuple(text(o.name) for o in graph.output)
+        outputs = reader.output_names
         called = name or text(graph.name)[:80] or "model"
-    for kind, names in (("inputs", inputs), ("outputs", outputs)):
-        if len(set(names)) < len(names):
-            raise GraphError(f"{called}: two {kind} of the model have one name")
+    if len(set(inputs)) < len(inputs):
+        raise GraphError(f"{called}: two inputs of the model have one name")
     model = Model(called, inputs, outputs, lambda: reader)
     _settle(model)
     return model

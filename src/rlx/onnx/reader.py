@@ -105,6 +105,14 @@ class Reader:
     def _opsets(self, given: Any) -> dict[str, int]:
         return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in given}
 
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """What the results are called. A model that returns one value twice names it twice: the
+        second is `y.2`."""
+        given = [text(o.name) for o in self.model.graph.output]
+        taken, counts = set(given), dict[str, int]()
+        return tuple(_numbered(name, taken, counts) for name in given)
+
     def opsets_of(self, function: Any) -> dict[str, int]:
         return {**self.opsets, **self._opsets(function.opset_import)}
 
@@ -241,6 +249,17 @@ class Reader:
         dense = np.zeros(size, values.dtype)
         dense[flat] = values
         return name, dense.reshape(dims)
+
+
+def _numbered(name: str, taken: set[str], counts: dict[str, int]) -> str:
+    """The name itself the first time, then with a number that makes it none of those taken."""
+    found = name
+    while counts.setdefault(name, 0) and found in taken:
+        counts[name] += 1
+        found = f"{name}.{counts[name]}"
+    counts[name] = counts[name] or 1
+    taken.add(found)
+    return found
 
 
 def _checked(

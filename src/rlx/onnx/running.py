@@ -69,16 +69,14 @@ class Specialising:
     @property
     def inputs(self) -> dict[str, Shape | None]:
         """Name → shape, in the order of positional arguments; None where the model says none."""
-        return self._declared(self.model.inputs, self.model.reader.model.graph.input)
+        by_name = {i.name: i for i in self.model.reader.model.graph.input}
+        return {n: self._shape(by_name[n]) for n in self.model.inputs}
 
     @property
     def outputs(self) -> dict[str, Shape | None]:
         """Name → shape, in order; None where the model says none."""
-        return self._declared(self.model.outputs, self.model.reader.model.graph.output)
-
-    def _declared(self, names: tuple[str, ...], infos: Any) -> dict[str, Shape | None]:
-        by_name = {i.name: i for i in infos}
-        return {n: self._shape(by_name[n]) for n in names}
+        infos = self.model.reader.model.graph.output
+        return {n: self._shape(i) for n, i in zip(self.model.outputs, infos, strict=True)}
 
     def _shape(self, info: Any) -> Shape | None:
         try:

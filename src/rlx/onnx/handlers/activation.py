@@ -90,19 +90,6 @@ def clip(call: Call) -> Node:
     return x
 
 
-@handles("Dropout")
-def dropout(call: Call) -> tuple[Node, ...]:
-    """What it does when nobody trains, or nothing is dropped: nothing."""
-    if call.has(2) and not call.is_known(2):
-        raise call.unsupported("whether it is in training mode depends on an input")
-    ratio = call.importer.as_array(call.value(1)) if call.has(1) else np.array(0.5)
-    if call.has(2) and np.any(call.array(2)) and (ratio is None or np.any(ratio)):
-        raise call.unsupported("it is in training mode")
-    x = call.node(0)
-    kept = ops.expand(call.graph.constant(np.array(True)), dims=x.shape.dims)
-    return (x, kept) if call.wants(1) else (x,)
-
-
 @handles("Softmax", "LogSoftmax", "Hardmax", since=13)
 def soft(call: Call) -> Node:
     return _soft(call, call.node(0), call.axis(call.attr("axis", -1), call.rank(0)))

@@ -107,7 +107,7 @@ def _read(call: Call) -> Loop:
     given: list[Any] = [_step_shape(proto), _truth(), *(c.shape for c in carried)]
     if len(proto.input) != len(given):
         raise GraphError(f"its body takes {len(proto.input)} values, but gets {len(given)}")
-    scope, values = call.importer.body(call, proto, given)
+    scope, values = call.importer.body(call, proto, given, step=proto.input[0].name)
     nodes = closed(scope, values)
     shapes = [n.shape for n in nodes]
     for i, (before, after) in enumerate(zip(carried, shapes[1:])):

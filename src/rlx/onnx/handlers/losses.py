@@ -1,19 +1,13 @@
-"""Losses, and numbers drawn at random."""
+"""Losses."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from rlx import ops
-from rlx.dim import DimLike
-from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import handles
-
-RANDOM = "its result is random, and rlx gives the same result for the same inputs"
 
 
 @handles("NegativeLogLikelihoodLoss")
@@ -31,36 +25,3 @@ def cross_entropy(call: Call) -> tuple[Node, ...]:
 def _how(call: Call) -> dict[str, Any]:
     reduction = call.attr("reduction", "mean")
     return {"axis": 1, "reduction": reduction, "ignore_index": call.attr("ignore_index")}
-
-
-# -- random numbers -------------------------------------------------------------------------------
-
-
-@handles("RandomNormal", "RandomUniform")
-def random(call: Call) -> Node:
-    dtype = call.importer.reader.dtype(call.attr("dtype", 1), call.label)
-    return _certain(call, call.required("shape"), dtype)
-
-
-@handles("RandomNormalLike", "RandomUniformLike")
-def random_like(call: Call) -> Node:
-    x, given = call.shape(0), call.attr("dtype")
-    dtype = x.dtype if given is None else call.importer.reader.dtype(given, call.label)
-    return _certain(call, x.dims, dtype)
-
-
-def _certain(call: Call, dims: tuple[DimLike, ...], dtype: DType) -> Node:
-    """What is drawn where all draws are the same."""
-    if call.op.startswith("RandomNormal"):
-        value, width = call.attr("mean", 0.0), call.attr("scale", 1.0)
-    else:
-        value = call.attr("low", 0.0)
-        width = call.attr("high", 1.0) - value
-    if width != 0:
-        raise call.unsupported(RANDOM)
-    return ops.expand(call.graph.constant(np.array(value, dtype.numpy)), dims=tuple(dims))
-
-
-@handles("Bernoulli", "Multinomial")
-def drawn(call: Call) -> Node:
-    raise call.unsupported(RANDOM)

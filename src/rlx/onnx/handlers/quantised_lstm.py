@@ -11,7 +11,7 @@ import numpy as np
 from rlx import ops
 from rlx.dim import DimLike
 from rlx.dtype import DType
-from rlx.ir.mir import Node
+from rlx.ir.mir import Graph, Node
 from rlx.loops import scan_loop
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import MICROSOFT, handles
@@ -59,26 +59,54 @@ def _product(x: Any, w: Any, scale: Any, zero: Any) -> Any:
 
 
 def _direction(call: Call, d: int, cell: Cell, reverse: bool) -> tuple[Node, ...]:
-    """One direction's outputs, last state and last cell."""
-    x = call.node(0)
+    """One direction's outputs, last state and last cell. What is quantised together decides its
+    range: all inputs up to the longest sequence, and the states of one step, where those of
+    sequences that have ended are 0, or, where nobody reads the outputs, as they were. So a reversed
+    direction reverses each sequence by itself."""
+    lengths = _lengths(call)
+    x = _reversed(call, _cut(call.node(0), lengths), reverse)
     w, w_scale, w_zero, r, r_scale, r_zero = (_part(call, i, d) for i in (1, 8, 9, 2, 10, 11))
     bias, peepholes = _part(call, 3, d), _part(call, 7, d)
     seen = _product(x, w, w_scale, w_zero)
     if bias is not None:
         halves = ops.split(bias, sizes=(4 * cell.hidden, 4 * cell.hidden), axis=0)
         seen = ops.add(seen, ops.add(*halves))
-    fixed = {"r": r, "scale": r_scale, "zero": r_zero, "peepholes": peepholes}
-    fixed |= {"lengths": _lengths(call)}
+    fixed = {"r": r, "scale": r_scale, "zero": r_zero, "peepholes": peepholes, "lengths": lengths}
     fixed = {k: v for k, v in fixed.items() if v is not None}
     length, batch = x.shape.dims[:2]
-    steps = call.graph.node("iota", (), {"dims": (length,), "axis": 0, "dtype": DType.I64})
 
     def body(carry: Any, row: Any, *whole: Any) -> Any:
         return _step(call, cell, carry, row, dict(zip(fixed, whole)))
 
-    init = tuple(_initial(call, i, d, (batch, cell.hidden)) for i in (5, 6))
-    (h, c), y = scan_loop(body, init, (seen, steps), tuple(fixed.values()), reverse=reverse)
-    return y, h, c
+    h, c = (_initial(call, i, d, (batch, cell.hidden)) for i in (5, 6))
+    init = (h, c) if lengths is None else (h, *(_zeros(call, h.shape.dims) for _ in range(2)), c)
+    steps = _numbers(call.graph, length)
+    carry, y = scan_loop(body, init, (seen, steps), tuple(fixed.values()))
+    last, cell_state = carry if lengths is None else carry[1:3]
+    return _reversed(call, y, reverse), last, cell_state
+
+
+def _numbers(graph: Graph, length: DimLike) -> Node:
+    return graph.node("iota", (), {"dims": (length,), "axis": 0, "dtype": DType.I64})
+
+
+def _cut(x: Node, lengths: Node | None) -> Node:
+    """x [length, batch, …] with 0, which no range leaves out, past the longest sequence."""
+    if lengths is None:
+        return x
+    longest = ops.max(ops.reshape(lengths, dims=(x.shape.dims[1],)), axes=(0,))
+    inside = ops.less(_numbers(x.graph, x.shape.dims[0]), longest)
+    return ops.where(ops.expand_dims(inside, axes=(1, 2)), x, 0.0)
+
+
+def _reversed(call: Call, x: Node, reverse: bool) -> Node:
+    """x [length, batch, …] with each sequence from its end to its start."""
+    if not reverse:
+        return x
+    if not call.has(4):
+        return ops.flip(x, axes=(0,))
+    lengths = ops.cast(call.node(4), to=DType.I64)
+    return ops.reverse_sequence(x, lengths, batch_axis=1, time_axis=0)
 
 
 def _lengths(call: Call) -> Node | None:
@@ -89,14 +117,16 @@ def _lengths(call: Call) -> Node | None:
 
 def _initial(call: Call, number: int, d: int, dims: tuple[DimLike, ...]) -> Node:
     given = _part(call, number, d)
-    if given is not None:
-        return given
+    return _zeros(call, dims) if given is None else given
+
+
+def _zeros(call: Call, dims: tuple[DimLike, ...]) -> Node:
     return ops.expand(call.graph.constant(np.zeros((), np.float32)), dims=dims)
 
 
 def _step(call: Call, cell: Cell, carry: Any, row: Any, fixed: dict[str, Any]) -> Any:
     """Gates are input, output, forget and cell."""
-    h, c = carry
+    h, c = carry[0], carry[-1]
     sums = ops.add(row[0], _product(h, fixed["r"], fixed["scale"], fixed["zero"]))
     peep = fixed.get("peepholes")
 
@@ -113,5 +143,6 @@ def _step(call: Call, cell: Cell, carry: Any, row: Any, fixed: dict[str, Any]) -
     if "lengths" not in fixed:
         return (out, new), out
     is_inside = ops.less(row[1], fixed["lengths"])
-    states = (ops.where(is_inside, a, b) for a, b in ((out, h), (new, c)))
-    return tuple(states), ops.where(is_inside, out, 0.0)
+    ended = [ops.where(is_inside, a, b) for a, b in ((out, carry[1]), (new, carry[2]), (new, c))]
+    here = ops.where(is_inside, out, 0.0)
+    return (here if call.wants(0) else ops.where(is_inside, out, h), *ended), here

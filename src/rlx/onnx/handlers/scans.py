@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rlx import ops
 from rlx.dim import DimLike
+from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.bodies import applied, captures_of, closed, graph_of, is_measured_inside
@@ -15,6 +18,9 @@ from rlx.onnx.call import Call
 from rlx.onnx.handlers import handles
 from rlx.onnx.importer import Scope
 from rlx.shape import Shape
+
+STEP = "\0step"
+"""The last input of a body as it is read; no name of a file's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +36,22 @@ class Body:
         """One step in a graph that has the values of `captures` as `given`."""
         return applied(graph, self.scope, operands, self.captures, given)
 
+    @property
+    def is_numbered(self) -> bool:
+        """Does a step depend on its number? Random numbers do."""
+        return any(self.scope.step in n.inputs for n in self.scope.graph.nodes)
+
     def along(self, states: Sequence[Node], xs: Sequence[Node], given: Sequence[Node]) -> Any:
         """The body along the first axis of `xs`, in their graph."""
         count, whole = self.num_states, self.num_states + len(given)
+        if self.is_numbered:
+            how = {"dims": (_length(xs),), "axis": 0, "dtype": DType.I64}
+            xs = [*xs, xs[0].graph.node("iota", (), how)]
 
         def one(graph: Graph, values: list[Node]) -> list[Node]:
-            return self.steps(graph, [*values[:count], *values[whole:]], values[count:whole])
+            own = [*values[:count], *values[whole:]]
+            first = [] if self.is_numbered else [graph.constant(np.int64(0))]
+            return self.steps(graph, [*own, *first], values[count:whole])
 
         shapes = [*(v.shape for v in (*states, *given)), *(_slice(x.shape) for x in xs)]
         return ops.scan(
@@ -59,7 +75,7 @@ def _read(call: Call, shapes: Sequence[Shape], num_states: int) -> Body:
     proto = call.required("body")
     if len(proto.input) != len(shapes):
         raise GraphError(f"its body takes {len(proto.input)} values, but gets {len(shapes)}")
-    scope, values = call.importer.body(call, proto, shapes)
+    scope, values = call.importer.body(call, proto, shapes, step=STEP)
     made = [n.shape for n in closed(scope, values)]
     if is_measured_inside(scope, made):
         raise call.unsupported("a size in its body depends on data of one step")
