@@ -28,8 +28,8 @@ def load(
     or a HirModule, a `.rlx` file that `exe.save` wrote the Executable, with `threads` as
     `rlx.compile` takes them.
 
-    Nothing in an `.onnx` or `.safetensors` file is run, nor believed. Large weights stay in the
-    file and are read where they are used: do not cut it short meanwhile.
+    Nothing in an `.onnx` or `.safetensors` file is run, nor believed. Weights are copied into
+    memory, once: what happens to the file afterwards changes nothing.
 
     A `.rlx` file holds machine code, and loading it is running it: load only one that you trust.
     """

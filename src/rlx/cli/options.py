@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rlx.errors import Error
+from rlx.files import reason, writing
 
 
 def names_of_targets() -> list[str]:
@@ -117,22 +117,9 @@ def read_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise Error(f"{path} cannot be read: {_reason(error)}") from None
+        raise Error(f"{path} cannot be read: {reason(error)}") from None
 
 
 def write_text(path: str, text: str) -> None:
-    with writing(path):
-        Path(path).write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def writing(path: str) -> Generator[None]:
-    """A file is written inside; where it cannot be, that is what the error says."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise Error(f"{path} cannot be written: {_reason(error)}") from None
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    with writing(path) as file:
+        file.write(text.encode())

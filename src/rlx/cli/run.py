@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,6 +61,7 @@ def _written(folder: Path, made: Mapping[str, Array]) -> dict[str, str]:
     import numpy as np
 
     from rlx.errors import Error
+    from rlx.files import reason, writing
 
     found: dict[str, str] = {}
     for number, (name, array) in enumerate(made.items()):
@@ -67,8 +69,11 @@ def _written(folder: Path, made: Mapping[str, Array]) -> dict[str, str]:
         path = folder / f"{name if is_plain else f'output_{number}'}.npy"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            np.save(path, array, allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise Error(f"{path} cannot be written: {error}") from None
+            raise Error(f"{folder} cannot be written to: {reason(error)}") from None
+        with writing(path) as file:
+            held = BytesIO()  # NumPy asks a file for its position, which a pipe has none of
+            np.save(held, array, allow_pickle=False)
+            file.write(held.getbuffer())
         found[name] = str(path)
     return found

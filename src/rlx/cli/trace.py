@@ -36,8 +36,7 @@ def verb(
     exe = models.compiled(model, target, threads, wanted, cache=False)
     program, given = models.settled(exe, inputs.inputs_of(exe, wanted))
     made = program.trace(given, calls=calls)
-    with options.writing(output):
-        made.save(output)
+    made.save(output)
     facts: dict[str, Any] = {
         "model": model, "file": output, "calls": calls, "events": len(made.events),
         "passes": sum(e.category == "pass" for e in made.events),

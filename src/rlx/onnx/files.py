@@ -1,14 +1,13 @@
 """The files of a model: its own, and those beside it that hold its tensors.
 
 A file beside a model is opened only inside the model's folder, part by part, and never through a
-link of either kind; what is asked of it is compared with its length. Large ones are mapped: like
-any mapped file, they must not be cut short while the model is in use.
+link of either kind; what is asked of it is compared with its length. Bytes are copied out of files,
+tensor by tensor where those are beside the model: what happens to a file later changes nothing.
 """
 
 from __future__ import annotations
 
 import bisect
-import mmap
 import os
 import re
 import stat
@@ -22,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import Error, GraphError
+from rlx.files import HeldFile, opened
 
 MAX_PATH = 4096
-MAPPED = 1 << 20
-"""Model files from this size on are mapped; a smaller one is read, and keeps no file open."""
 CHUNK, MAX_THREADS = 4 << 20, 4
 """What a thread hashes at a time, and how many do."""
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -42,12 +40,7 @@ class ModelFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> ModelFile:
-        file = Path(path)
-        try:
-            with open(file, "rb", opener=_without_waiting) as opened:
-                return cls(file, _all_of(opened))
-        except (OSError, ValueError) as error:
-            raise Error(f"{file} cannot be read: {error}.") from None
+        return cls(Path(path), opened(path)[:])
 
     def digest(self) -> str:
         """A hash of the hashes of its chunks, which threads make side by side."""
@@ -70,20 +63,6 @@ def _joined(hashes: Iterable[bytes]) -> str:
     return sha256(b"".join(hashes)).hexdigest()
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes to is no model."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def _all_of(file: Any) -> memoryview:
-    info = os.fstat(file.fileno())
-    if not stat.S_ISREG(info.st_mode):
-        raise ValueError("it is no plain file")
-    if info.st_size >= MAPPED:
-        return memoryview(mmap.mmap(file.fileno(), info.st_size, access=mmap.ACCESS_READ))
-    return memoryview(file.read())
-
-
 @dataclass(slots=True)
 class Beside:
     """The files in a model's folder that hold its tensors, each opened once."""
@@ -104,14 +83,14 @@ class Beside:
         """Some bytes of a file; parts of others' bytes are no tensor's."""
         file = self.file(location, what)
         start, end = wanted
-        if end > file.size:
+        if end > len(file.held):
             raise GraphError(
-                f"{what}: bytes {start} to {end} of {_short(location)}, which has {file.size}"
+                f"{what}: bytes {start} to {end} of {_short(location)}, which has {len(file.held)}"
             )
         if start == end:
             return np.empty(0, np.uint8)
         file.claim(wanted, what)
-        return file.data[start:end]
+        return file.bytes_of(wanted)
 
     def file(self, location: str, what: str) -> Opened:
         if self.folder is None:
@@ -119,7 +98,7 @@ class Beside:
         if location not in self.opened:
             fd = open_inside(self.folder, location, what)
             try:
-                self.opened[location] = Opened.of(fd)
+                self.opened[location] = Opened(HeldFile(location, fd))
             except (OSError, ValueError) as error:
                 raise Error(f"{what}: {_short(location)} cannot be read: {error}") from None
             finally:
@@ -128,27 +107,23 @@ class Beside:
 
     def stamps(self) -> dict[str, list[int]]:
         """By which one can see later that no file has changed."""
-        return {name: file.stamp for name, file in self.opened.items()}
+        return {name: file.held.stamp for name, file in self.opened.items()}
 
 
 @dataclass(slots=True)
 class Opened:
-    """A mapped file, and which of its bytes belong to a tensor."""
+    """A file beside a model, which of its bytes belong to a tensor, and those that were read."""
 
-    data: Bytes
-    size: int
-    stamp: list[int]
+    held: HeldFile
     claimed: list[Range] = field(default_factory=list[Range])
     """In order, and apart."""
+    tensors: dict[Range, Bytes] = field(default_factory=dict[Range, Bytes])
 
-    @classmethod
-    def of(cls, fd: int) -> Opened:
-        info = os.fstat(fd)
-        if info.st_size == 0:
-            data = np.empty(0, np.uint8)
-        else:
-            data = np.frombuffer(mmap.mmap(fd, info.st_size, access=mmap.ACCESS_READ), np.uint8)
-        return cls(data, info.st_size, [info.st_size, info.st_mtime_ns, info.st_ino])
+    def bytes_of(self, wanted: Range) -> Bytes:
+        """Those of one tensor; tied weights share them."""
+        if wanted not in self.tensors:
+            self.tensors[wanted] = np.frombuffer(self.held.read(*wanted), np.uint8)
+        return self.tensors[wanted]
 
     def claim(self, wanted: Range, what: str) -> None:
         """Tensors may share all of their bytes, as tied weights do, but not some."""

@@ -8,7 +8,8 @@ the disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import bisect
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,11 @@ def _key(file: ModelFile) -> str:
 
 def _places(model: Model, file: ModelFile) -> tuple[dict[str, Any], dict[str, Bytes]]:
     """Where each weight is: in the model's file, in one beside it, or in the entry."""
-    held = {"": np.frombuffer(file.data, np.uint8)}
-    held |= {name: opened.data for name, opened in model.reader.beside.opened.items()}
+    held = _Places.of(file, model.reader.beside)
     places: dict[str, Any] = {}
     sections: dict[str, Bytes] = {}
     for number, (name, array) in enumerate(model.params.items()):
-        found = _place(model.reader.source_of(array), held)
+        found = held.place(model.reader.source_of(array))
         if found is None:
             found = (str(number), -1)
             sections[str(number)] = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -73,23 +73,39 @@ def _places(model: Model, file: ModelFile) -> tuple[dict[str, Any], dict[str, By
     return places, sections
 
 
-def _place(array: Array, held: Mapping[str, Array]) -> tuple[str, int] | None:
-    """The file that an array is a view of, and from which byte on."""
-    if not array.flags.c_contiguous or array.size == 0:
-        return None
-    address = array.ctypes.data
-    for name, data in held.items():
-        offset = address - data.ctypes.data
-        if offset >= 0 and offset + array.nbytes <= data.size:
-            return name, offset
-    return None
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Which bytes of which file are where in memory: in order of their addresses, and apart."""
+
+    starts: list[int]
+    ranges: list[tuple[int, str, int]]
+    """How many bytes, of which file, and from which byte on."""
+
+    @classmethod
+    def of(cls, file: ModelFile, beside: Beside) -> _Places:
+        own = np.frombuffer(file.data, np.uint8)
+        found = [(own.ctypes.data, (own.size, "", 0))]
+        for name, opened in beside.opened.items():
+            for (start, _), data in opened.tensors.items():
+                found.append((data.ctypes.data, (data.size, name, start)))
+        found.sort()
+        return cls([address for address, _ in found], [held for _, held in found])
+
+    def place(self, array: Array) -> tuple[str, int] | None:
+        """The file that an array is a view of, and from which byte on."""
+        at = bisect.bisect_right(self.starts, array.ctypes.data) - 1
+        if at < 0 or not array.flags.c_contiguous or array.size == 0:
+            return None
+        size, name, first = self.ranges[at]
+        offset = array.ctypes.data - self.starts[at]
+        return (name, first + offset) if offset + array.nbytes <= size else None
 
 
 def _restored(entry: Sections, file: ModelFile) -> Model:
     head = entry.head
     beside = Beside(file.path.parent)
     for name, stamp in head["files"].items():
-        if beside.file(name, file.path.name).stamp != stamp:
+        if beside.file(name, file.path.name).held.stamp != stamp:
             raise Error(f"{name} has changed")
     model = Model(
         file.path.stem, tuple(head["inputs"]), tuple(head["outputs"]), lambda: reader_of(file)

@@ -6,11 +6,8 @@ is that it is whole, that it was made by this version of rlx, and that this mach
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +15,7 @@ import numpy as np
 from rlx._version import __version__
 from rlx.backends.base import Backend, Keeper, Program, find_backend
 from rlx.errors import Error, UnsupportedError
+from rlx.files import writing
 from rlx.op import Array
 from rlx.runtime.cache import Cache
 from rlx.runtime.executable import Executable
@@ -62,24 +60,12 @@ def write(
     if params is not None:
         head["params"] = {k: list(v.shape) for k, v in params.items()}
         sections |= {_PARAM + k: _raw(v) for k, v in params.items()}
-    _replace(Path(path), head, sections)
+    with writing(path) as file:
+        file.writelines(packed(head, sections))
 
 
 def _raw(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
-
-
-def _replace(file: Path, head: Mapping[str, Any], sections: Mapping[str, Bytes]) -> None:
-    """One that is open somewhere stays as it was, there."""
-    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with beside.open("xb") as out:
-            out.writelines(packed(head, sections))
-        beside.replace(file)
-    except (OSError, ValueError) as error:
-        with contextlib.suppress(OSError, ValueError):
-            beside.unlink(missing_ok=True)
-        raise Error(f"{file} cannot be written: {error}.") from None
 
 
 def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
@@ -111,7 +97,7 @@ def _check(file: Sections) -> None:
 
 
 def _params(file: Sections, program: Program) -> dict[str, Array]:
-    """Arrays over the bytes of the file, without a copy where it is mapped."""
+    """Arrays of the bytes of the file."""
     dims: Any = file.head["params"]
     try:
         return {n.name: _array(file, n, dims[n.name]) for n in program.interface.params}

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 from rlx._version import __version__
 from rlx.errors import Error
+from rlx.files import HeldFile
 from rlx.runtime.sections import Bytes, Sections, packed
 
 MAX_BYTES = 2 << 30
@@ -81,21 +82,23 @@ class Cache:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return None
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             if not _is_own(os.fstat(descriptor)):
                 return None
-            found = self._opened(path, descriptor, file, key)
+            found = self._opened(path, descriptor, key)
+        finally:
+            os.close(descriptor)
         if found is not None:
             with contextlib.suppress(OSError):
                 os.utime(path)
         return found
 
-    def _opened(self, path: Path, descriptor: int, file: Any, key: str) -> Sections | None:
+    def _opened(self, path: Path, descriptor: int, key: str) -> Sections | None:
         try:
-            found = Sections.read(str(path), descriptor, file)
+            found = Sections.read(HeldFile(str(path), descriptor))
             if found.head.get("key") == key:
                 return found
-        except Error:
+        except (Error, OSError, ValueError):
             pass
         self.drop(key)
         return None
@@ -105,26 +108,30 @@ class Cache:
         size = sum(map(len, sections.values()))
         if size > self.max_bytes or not self._is_trusted():
             return
-        beside = self.folder / f"{key}.{os.getpid()}.{secrets.token_hex(4)}{_UNDER_WAY}"
+        if self._write(f"{key}{_SUFFIX}", packed({**head, "key": key}, sections)):
+            self._make_room(key)
+
+    def _write(self, name: str, parts: Iterable[Bytes]) -> bool:
+        """A file of ours, all of it or nothing; False where that fails, as on a file system that
+        is full or read-only."""
+        beside = self.folder / f"{name}.{os.getpid()}.{secrets.token_hex(4)}{_UNDER_WAY}"
         try:
             with _created(beside) as file:
-                file.writelines(packed({**head, "key": key}, sections))
-            beside.replace(self._path(key))
+                file.writelines(parts)
+            beside.replace(self.folder / name)
         except OSError:
-            beside.unlink(missing_ok=True)
-            return
-        self._make_room(key)
+            _removed(beside)
+            return False
+        return True
 
     def drop(self, key: str) -> None:
         """Forget an entry."""
-        with contextlib.suppress(OSError):
-            self._path(key).unlink()
+        _removed(self._path(key))
 
     def clear(self) -> None:
         """Forget all of them."""
         for path in self._files():
-            with contextlib.suppress(OSError):
-                path.unlink()
+            _removed(path)
 
     def entries(self) -> list[Entry]:
         """All that is kept, the latest used first."""
@@ -165,17 +172,7 @@ class Cache:
 
     def write_note(self, name: str, text: str) -> bool:
         """Keep a text under a name, all of it or nothing; False where that fails."""
-        if not self._is_trusted():
-            return False
-        beside = self.folder / f"{name}.{os.getpid()}.{secrets.token_hex(4)}{_UNDER_WAY}"
-        try:
-            with _created(beside) as file:
-                file.write(text.encode())
-            beside.replace(self.folder / name)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            return False
-        return True
+        return self._is_trusted() and self._write(name, [text.encode()])
 
     # -- the folder ----------------------------------------------------------------------------
 
@@ -200,7 +197,7 @@ class Cache:
                 is_unwanted = excess > 0 and path.stem != newest
             if is_unwanted:
                 excess -= size
-                path.unlink(missing_ok=True)
+                _removed(path)
 
     def _is_trusted(self) -> bool:
         if "trusted" not in self._state:
@@ -246,6 +243,12 @@ def _max_bytes(environment: Mapping[str, str]) -> int:
 
 def _is_own(found: os.stat_result) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & _FOREIGN
+
+
+def _removed(path: Path) -> None:
+    """Whatever cannot be removed stays: a cache is no reason to fail."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _created(path: Path) -> Any:

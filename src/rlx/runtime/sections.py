@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import mmap
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,14 +23,15 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from rlx.errors import Error
+from rlx.files import HeldFile, opened
 
 _MAGIC = b"rlxfile\x01"
 _LENGTHS = struct.Struct("<QQ")
 _DIGEST = 16
 _HEAD = len(_MAGIC) + _LENGTHS.size + _DIGEST
 _ALIGNMENT = 64
-_MAPPED = 1 << 20
-"""Files from this size on are mapped; a smaller one is read, and keeps no file open."""
+_HELD = 1 << 20
+"""Files from this size on stay open and are read by section; a smaller one is read at once."""
 
 Bytes: TypeAlias = bytes | memoryview
 
@@ -75,35 +75,23 @@ class Sections:
     head: dict[str, Any]
     places: dict[str, Any]
     """Section → its place among the sections, its size and its hash."""
-    data: memoryview
-    """All that follows the manifest."""
+    data: memoryview | HeldFile
+    """The whole file."""
+    base: int = 0
+    """Where the sections begin."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Sections:
         """The file at `path`, which must be a regular one."""
-        name = os.fspath(path)
-        try:
-            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except (OSError, ValueError) as error:
-            raise Error(f"{name} cannot be read: {error}.") from None
-        with os.fdopen(descriptor, "rb") as file:
-            return cls.read(name, descriptor, file)
+        return cls.read(opened(path))
 
     @classmethod
-    def read(cls, name: str, descriptor: int, file: Any) -> Sections:
+    def read(cls, file: HeldFile) -> Sections:
         """A file that is open already."""
-        try:
-            size = os.fstat(descriptor).st_size
-            is_mapped = size >= _MAPPED
-            data = (
-                mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if is_mapped else file.read()
-            )
-        except (OSError, ValueError) as error:
-            raise Error(f"{name} cannot be read: {error}.") from None
-        return cls.of(name, memoryview(data))
+        return cls.of(file.name, file if len(file) >= _HELD else file[:])
 
     @classmethod
-    def of(cls, name: str, data: memoryview) -> Sections:
+    def of(cls, name: str, data: memoryview | HeldFile) -> Sections:
         """The bytes of a file; `name` is what errors call it."""
         size = len(data)
         if size < _HEAD or bytes(data[: len(_MAGIC)]) != _MAGIC:
@@ -116,17 +104,17 @@ class Sections:
         if _hash([lengths, manifest]) != bytes(data[_HEAD - _DIGEST : _HEAD]).hex():
             raise _broken(name, "its checksum is wrong")
         head, places = _parsed(name, bytes(manifest))
-        return cls(name, head, places, data[_aligned(_HEAD + manifest_bytes) :])
+        return cls(name, head, places, data, _aligned(_HEAD + manifest_bytes))
 
     def __contains__(self, section: str) -> bool:
         return section in self.places
 
     def section(self, name: str) -> memoryview:
         """The bytes of a section, which are those that were written."""
-        whole = len(self.data)
+        whole = len(self.data) - self.base
         match self.places.get(name):
             case [int(at), int(size), str(digest)] if at >= 0 and 0 <= size <= whole - at:
-                found = self.data[at : at + size]
+                found = self.data[self.base + at : self.base + at + size]
             case _:
                 raise _broken(self.name, f"it has no section {name!r}")
         if _hash([found]) != digest:

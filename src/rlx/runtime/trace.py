@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
+from rlx.files import writing
 from rlx.runtime.spans import Making, Run
 
 if TYPE_CHECKING:
@@ -70,13 +69,8 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, all of it or nothing."""
-        target = Path(path)
-        beside = target.with_name(f"{target.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            beside.write_text(json.dumps(self.as_dict()), encoding="utf-8")
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        with writing(path) as file:
+            file.write(json.dumps(self.as_dict()).encode())
 
 
 def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:

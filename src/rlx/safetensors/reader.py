@@ -1,8 +1,8 @@
 """A .safetensors file: the length of a header, the header as JSON, and the bytes of all tensors.
 
 Nothing in the header is believed: each tensor's bytes are as many as its shape takes, and together
-they are all of the file, without a gap or an overlap. The file is mapped, and tensors are where
-they are in it: like any mapped file, it must not be cut short while the model is in use.
+they are all of the file, without a gap or an overlap. Tensors are copied out of it, so that what
+happens to the file later changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from rlx.dtype import DType
 from rlx.errors import Error
-from rlx.onnx.files import ModelFile
+from rlx.files import HeldFile, opened
 from rlx.onnx.reader import aligned
 from rlx.op import Array
 
@@ -36,9 +36,8 @@ Object: TypeAlias = "dict[str, Any]"
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Every tensor of a file by name, read-only, where it is in the file."""
-    file = ModelFile.open(path)
-    where, data = str(path), file.data
+    """Every tensor of a file by name, read-only."""
+    where, data = str(path), opened(path)
     if len(data) < _LENGTH:
         raise _broken(where, f"it has {len(data)} bytes, not even the length of a header")
     size = int.from_bytes(data[:_LENGTH], "little")
@@ -46,10 +45,10 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Array]:
         raise _broken(where, f"its header would take {size:,} bytes of {len(data):,}")
     header = parsed(bytes(data[_LENGTH : _LENGTH + size]), where)
     _check_metadata(header.pop("__metadata__", {}), where)
-    body = np.frombuffer(data, np.uint8)[_LENGTH + size :]
+    begin = _LENGTH + size
     places = {name: _place(name, entry, where) for name, entry in header.items()}
-    _check_cover(places, body.size, where)
-    return {name: _tensor(body, *place) for name, place in places.items()}
+    _check_cover(places, len(data) - begin, where)
+    return {name: _tensor(data, begin, *place) for name, place in places.items()}
 
 
 def read_object(path: Path) -> Object:
@@ -84,10 +83,10 @@ def _loaded(data: bytes, where: str) -> Any:
 
 
 def _small(path: Path) -> bytes:
-    data = ModelFile.open(path).data
+    data = opened(path)
     if len(data) > MAX_JSON_BYTES:
         raise _broken(str(path), f"it has {len(data):,} bytes, more than {MAX_JSON_BYTES:,}")
-    return bytes(data)
+    return bytes(data[:])
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Object:
@@ -144,8 +143,11 @@ def _check_cover(places: Mapping[str, Any], size: int, where: str) -> None:
         raise _broken(where, f"its tensors take {at:,} bytes, and it has {size:,}")
 
 
-def _tensor(body: Array, dtype: DType, dims: tuple[int, ...], begin: int, end: int) -> Array:
-    return aligned(body[begin:end], dtype.numpy).reshape(dims)
+def _tensor(
+    file: HeldFile, base: int, dtype: DType, dims: tuple[int, ...], begin: int, end: int
+) -> Array:
+    raw = np.frombuffer(file.read(base + begin, base + end), np.uint8)
+    return aligned(raw, dtype.numpy).reshape(dims)
 
 
 def _short(text: str) -> str:
