@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlx
 from rlx import ops
 from rlx.dtype import DType
 from rlx.ir.interpret import evaluate
@@ -155,3 +156,47 @@ def test_origins_pass_to_what_is_made() -> None:
 def test_fusing_twice_is_fusing_once() -> None:
     made = fuse(layer(), Context.of("cpu"))
     assert fuse(made, Context.of("cpu")) == made
+
+
+# -- products of one value, concatenated ----------------------------------------------------------
+
+
+def concatenated(order: tuple[int, ...], bias: bool, act: str | None) -> Graph:
+    """Three linear layers of one value, concatenated in some order."""
+    g = Graph("heads")
+    (x,) = inputs(g, x=(5, 8))
+    made = []
+    for i, width in enumerate((16, 4, 12)):
+        y = ops.matmul(x, g.param(f"w{i}", Shape([8, width])))
+        y = ops.add(y, g.param(f"b{i}", Shape([width]))) if bias else y
+        made.append(getattr(ops, act)(y) if act else y)
+    g.set_outputs([ops.concat([made[i] for i in order], axis=-1)])
+    return g
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2)])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("act", [None, "relu"])
+@pytest.mark.parametrize("target", ["cpu", "cuda", "metal", "tpu"])
+def test_products_of_one_value_concatenated_are_one_product(
+    order: tuple[int, ...], bias: bool, act: str | None, target: str
+) -> None:
+    g = concatenated(order, bias, act)
+    lir = rlx.CompilePipeline(target).compile(g).lir
+    plan = lir.plan
+    per_call = [n for n in plan.schedule if plan.phase_of(n) > rlx.Phase.PROLOGUE]
+    assert len(per_call) == 1, [n.op for n in per_call]
+    given = values(g)
+    for one, other in zip(evaluate(g, given), evaluate(lir.mir.graph, given), strict=True):
+        np.testing.assert_allclose(one, other, rtol=8 * 2**-23, atol=1e-5)  # sums of 8 products
+
+
+def test_a_product_read_by_another_too_stays_one_product() -> None:
+    g = concatenated((2, 0, 1), bias=False, act=None)
+    first = next(n for n in g.nodes if n.op == "matmul")
+    g.set_outputs([*g.outputs, ops.exp(first)])
+    lir = rlx.CompilePipeline("cpu").compile(g).lir
+    ops_of = [n.op for n in lir.mir.graph.order() if not n.is_leaf]
+    assert ops_of.count("matmul") == 1
+    per_call = [n.op for n in lir.plan.schedule if lir.plan.phase_of(n) > rlx.Phase.PROLOGUE]
+    assert "concat" not in per_call

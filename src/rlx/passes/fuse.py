@@ -16,7 +16,14 @@ from rlx.passes.patterns import PATTERNS
 from rlx.passes.precision import reduce_precision
 from rlx.passes.regions import fuse_regions
 from rlx.passes.rewrite import Match, Miss, apply
+from rlx.rules import movement
+from rlx.rules.engine import rewrite, ruleset
 
+JOINS = (
+    movement.concat_of_one,
+    movement.concat_of_neighbours,
+    movement.narrow_to_all,
+)
 SHARED_NODE = "a fusion that was taken before it holds one of its nodes"
 
 
@@ -37,7 +44,14 @@ def fuse_named(graph: Graph, ctx: Context) -> Graph:
     for pattern in PATTERNS:
         made = apply(facts, list(_accepted(pattern(facts), facts, ctx)))
         facts = facts if made is facts.graph else Facts.of(made)
-    return facts.graph
+    return graph if facts.graph is graph else _rejoined(facts.graph, ctx)
+
+
+def _rejoined(graph: Graph, ctx: Context) -> Graph:
+    """Concats of parts that a fusion has put side by side are no copies any more."""
+    if not any(node.op == "concat" for node in graph.order()):
+        return graph
+    return rewrite(graph, ruleset(JOINS), ctx.rewrites, ask=ctx.log.rewrites)
 
 
 def _accepted(found: Iterable[Match | Miss], facts: Facts, ctx: Context) -> Iterable[Match]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlx.errors import GraphError
@@ -96,7 +97,7 @@ def fuse_shared_input_matmul(facts: Facts) -> Iterator[Match | Miss]:
             alike.setdefault(key, []).append(node)
     for products in alike.values():
         if len(products) > 1:
-            yield _shared_match(tuple(products))
+            yield _shared_match(products, facts)
 
 
 def _is_joinable(node: Node, facts: Facts) -> bool:
@@ -109,18 +110,80 @@ def _is_joinable(node: Node, facts: Facts) -> bool:
     return fits and all(facts.is_weight(w) and w.shape.is_static for w in weights)
 
 
-def _shared_match(products: tuple[Node, ...]) -> Match:
-    arity = len(products[0].inputs) - 1
-    widths = [p.shape.dims[-1] for p in products]
-    weights = [w for p in products for w in p.inputs[1:]]
-    decl, attrs = products[0].decl, products[0].attrs
+def _shared_match(products: Sequence[Node], facts: Facts) -> Match:
+    """One product for all; a concat of some of them is then a part of it."""
+    joint = next((j for p in products for j in _joints(p, products, facts)), None)
+    first = () if joint is None else joint.products
+    ordered = tuple(dict.fromkeys((*first, *products)))
+    arity = len(ordered[0].inputs) - 1
+    widths = [p.shape.dims[-1] for p in ordered]
+    weights = [w for p in ordered for w in p.inputs[1:]]
+    decl, attrs = ordered[0].decl, ordered[0].attrs
+    hides = joint is not None and joint.hides_all
 
     def make(x: Node, *given: Node) -> list[Node]:
         sides = [joined(given[i::arity], axis=1 - i) for i in range(arity)]
         whole = x.graph.node(decl, (x, *sides), attrs)
-        return _cut(whole, widths)
+        if joint is None or not hides:
+            return _cut(whole, widths)
+        count = len(joint.products)
+        front, *rest = _cut(whole, [sum(widths[:count]), *widths[count:]])
+        return [joint.applied(front if rest else whole), *rest]
 
-    return Match(SHARED, products, products, (products[0].inputs[0], *weights), make)
+    roots = (joint.concat, *ordered[len(joint.products) :]) if joint and hides else ordered
+    removed = (*ordered, *joint.between, joint.concat) if joint and hides else ordered
+    return Match(SHARED, roots, removed, (ordered[0].inputs[0], *weights), make)
+
+
+@dataclass(frozen=True, slots=True)
+class _Joint:
+    """A concat along the last axis of products, or of one function of each."""
+
+    concat: Node
+    products: tuple[Node, ...]
+    between: tuple[Node, ...]
+    """The function of each product; nothing where the concat reads the products themselves."""
+    hides_all: bool
+    """Does nothing else read the products?"""
+
+    def applied(self, value: Node) -> Node:
+        if not self.between:
+            return value
+        return value.graph.node(self.between[0].decl, (value,), self.between[0].attrs)
+
+
+def _joints(product: Node, products: Sequence[Node], facts: Facts) -> Iterator[_Joint]:
+    """The concats that read `product` with others of `products`, itself or through one op."""
+    last = product.shape.rank - 1
+    through = [u for u in facts.users[product] if u.decl.kind is Kind.ELEMENTWISE]
+    for value in (product, *through):
+        for concat in facts.users[value]:
+            if concat.op == "concat" and concat.attrs["axis"] == last:
+                found = _joint(concat, value if value is not product else None, products, facts)
+                if found is not None:
+                    yield found
+
+
+def _joint(
+    concat: Node, step: Node | None, products: Sequence[Node], facts: Facts
+) -> _Joint | None:
+    """The concat, where each of its operands is a product, or what `step` is of one."""
+    read = concat.inputs
+    if step is not None:
+        if not all(_is_same(step, i) for i in read):
+            return None
+        read = tuple(i.inputs[0] for i in read)
+    if len(set(read)) < len(read) or not all(r in products for r in read):
+        return None
+    between = concat.inputs if step is not None else ()
+    inner = (*read, *between)
+    hides = all(facts.is_inner(n, (*between, concat)) and not facts.is_output(n) for n in inner)
+    return _Joint(concat, read, between, hides) if hides or step is None else None
+
+
+def _is_same(one: Node, other: Node) -> bool:
+    """The same function of one operand."""
+    return other.op == one.op and len(other.inputs) == 1 and other.attr_key == one.attr_key
 
 
 def _cut(whole: Node, widths: list[int]) -> list[Node]:
