@@ -85,7 +85,8 @@ def summarise(report: Report, seed: int) -> int:
     family = pages().family
     for key, words in report.words.items():
         counts = ", ".join(f"{n} {w}" for w, n in words.most_common() if n)
-        print(f"{family[key]:12} {label(key):24} {counts}")
+        peer = ", ".join(f"{n} {w}" for w, n in sorted(report.peers[key].items()))
+        print(f"{family[key]:12} {label(key):24} {counts}; onnxruntime: {peer}")
     for (op, why), count in sorted(report.explained.items()):
         print(f"explained: {op}, {count} times: {why}")
     for judged, count in report.smallest():

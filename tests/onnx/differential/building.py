@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, helper, numpy_helper
 
 from tests.onnx.differential.drawing import Array, Node
 
@@ -39,7 +39,7 @@ def _parts(prefix: str, node: Node) -> tuple[Any, list[Any], list[Any], list[Any
         for n, o in given
         if not o.is_known
     ]
-    outputs = [helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in results]
+    outputs = [helper.make_empty_tensor_value_info(n) for n in results]
     weights = [numpy_helper.from_array(o.array, n) for n, o in given if o.is_known]
     return proto, inputs, outputs, weights
 

@@ -50,7 +50,8 @@ class Judged:
     target: str
     elements: int
     """How large the case is."""
-    without_peer: bool
+    peer: str
+    """What onnxruntime did: ran, absent or rejects."""
 
 
 def work(job: Job) -> list[Judged]:
@@ -61,7 +62,7 @@ def work(job: Job) -> list[Judged]:
     except Exception as error:
         told = traceback.format_exc(limit=-1).replace("\n", " ")
         broken = Verdict("page", f"{type(error).__name__} {told}")
-        return [Judged(job.key, job.first, 0, broken, "", 0, False)]
+        return [Judged(job.key, job.first, 0, broken, "", 0, "absent")]
     references = [by_reference(n) for n in nodes]
     peers = [by_onnxruntime(n) if job.has_peer else _NO_PEER for n in nodes]
     found: list[Judged] = []
@@ -83,9 +84,9 @@ def _judged(
     job: Job, number: int, node: Node, verdict: Verdict, target: str, peer: Outcome
 ) -> Judged:
     size = sum(o.array.size + o.rank for o in node.operands if o is not None)
-    away = isinstance(peer, Refused) and peer.kind == "absent"
+    did = peer.kind if isinstance(peer, Refused) else "ran"
     number += job.first
-    return Judged(job.key, number, node.opset, verdict, target, size + len(node.attrs), away)
+    return Judged(job.key, number, node.opset, verdict, target, size + len(node.attrs), did)
 
 
 def _together(nodes: Sequence[Node], target: str) -> list[Outcome]:
@@ -113,7 +114,7 @@ def _again(job: Job) -> list[Judged]:
             got = next(iter(each(work, alone, 1, LIMIT_S)))
         if isinstance(got, Lost):
             lost = Verdict("crashed", got.reason)
-            got = [Judged(job.key, single.first, 0, lost, "cpu", 0, True)]
+            got = [Judged(job.key, single.first, 0, lost, "cpu", 0, "absent")]
         found += got
     return found
 
@@ -136,6 +137,7 @@ class Report:
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self.words: dict[Key, Counter[str]] = {key: Counter() for key in keys}
+        self.peers: dict[Key, Counter[str]] = {key: Counter() for key in keys}
         self.findings: dict[tuple[Key, str], list[Judged]] = defaultdict(list)
         self.explained: Counter[tuple[str, str]] = Counter()
         self.since = time.monotonic()
@@ -143,7 +145,7 @@ class Report:
     def add(self, judged: Sequence[Judged]) -> None:
         for each_ in judged:
             self.words[each_.key][each_.verdict.word] += 1
-            self.words[each_.key]["without onnxruntime"] += each_.without_peer
+            self.peers[each_.key][each_.peer] += 1
             if each_.verdict.is_finding:
                 self.findings[each_.key, signature(each_)].append(each_)
             elif each_.verdict.word == "explained":

@@ -20,6 +20,8 @@ from rlx.onnx.reader import NEWEST_OPSET, OLDEST_OPSET
 
 Array = np.ndarray[Any, Any]
 MICROSOFT = "com.microsoft"
+MICROSOFT_OPSET = 20
+"""Of the default domain beside operators of onnxruntime, which lags behind the newest."""
 LOW, HIGH = -(2**63), 2**63 - 1
 """The ends of int64."""
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
@@ -116,6 +118,13 @@ class Draw(BaseDraw):
             is_plain = DType.F32 in admitted and self.coin(0.5)
             self._chosen[name] = DType.F32 if is_plain else self.choice(admitted)
         return self._chosen[name]
+
+    def kind_of(self, number: int, only: str | None = None) -> DType:
+        """A dtype that an operand admits, by its place."""
+        if self.domain == MICROSOFT:
+            return DType.F32
+        operands = self.schema.inputs
+        return self.kind(operands[min(number, len(operands) - 1)].type_str, only)
 
     def admitted(self, name: str) -> list[DType]:
         """The dtypes of a type parameter, or of an operand by its name, that rlx has."""
@@ -271,7 +280,7 @@ def opsets(domain: str, op: str) -> list[int]:
     """An opset for each version of an operator among those that rlx reads: the first that has it,
     and the last."""
     if domain == MICROSOFT:
-        return [NEWEST_OPSET]
+        return [MICROSOFT_OPSET]
     found = {s.since_version for s in defs.get_all_schemas_with_history() if _is(s, domain, op)}
     starts = sorted(found)
     firsts = [max(v, OLDEST_OPSET) for v in starts]
