@@ -6,22 +6,18 @@ compare equal: `(seq * 4 + 8) // 4 == seq + 2`. Whatever is constant is a plain 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import TypeAlias, TypeGuard
 
 from rlx.atoms import Atom, Call, Monomial, Symbol, facts_of, term_text, times, without
 from rlx.errors import GraphError
-from rlx.intervals import interval_scale, interval_sum, safe_div, safe_mod, whole
+from rlx.intervals import Interval, interval_scale, interval_sum, safe_div, safe_mod, whole
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 2000, 32, 2**127
+MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 8000, 32, 2**127
 """Bounds no model meets, so that a hostile one cannot make sizes that take forever to compute."""
-MAX_CASES = 3
-"""How many `max` and `min` of a size are looked at argument by argument."""
 
 
 class Dim:
@@ -56,7 +52,7 @@ class Dim:
     def _give(self, terms: Terms, weight: int, depth: int, is_measured: bool) -> None:
         self.terms, self.weight, self.depth, self.is_measured = terms, weight, depth, is_measured
         self._hash: int | None = None
-        self._bounds: tuple[int | None, int | None] | None = None
+        self._bounds: Interval | None = None
         self._text: str | None = None
 
     @property
@@ -74,13 +70,19 @@ class Dim:
         return self.symbol.name if self.symbol else str(self)
 
     @property
-    def bounds(self) -> tuple[int | None, int | None]:
+    def bounds(self) -> Interval:
         """Least and greatest value over the symbols' ranges; None where there is none."""
         if self._bounds is None:
-            self._bounds = interval_sum(
-                interval_scale(facts_of(m).interval, c) for m, c in self.terms
-            )
+            low, high = self.interval
+            if (low is None or low < 0) and len(self.terms) > 1 and _is_never_negative(self):
+                low = 0
+            self._bounds = low, high
         return self._bounds
+
+    @property
+    def interval(self) -> Interval:
+        """The bounds term by term: n - min(n, 5) reaches below 0 here, though not in truth."""
+        return interval_sum(interval_scale(facts_of(m).interval, c) for m, c in self.terms)
 
     @property
     def min(self) -> int | None:
@@ -201,114 +203,22 @@ def dim_min(a: DimLike, b: DimLike) -> DimLike:
     return b if provably_le(b, a) else _call("min", *sorted((a, b), key=str))
 
 
-def clipped(dim: DimLike) -> DimLike:
-    """max(0, dim), as such also where only a look at cases shows that `dim` is not negative: a
-    size must say so by its range."""
-    if plainly_not_negative(dim):
-        return dim
-    return 0 if provably_le(dim, 0) else _call("max", *sorted((0, dim), key=str))
-
-
 def provably_le(a: DimLike, b: DimLike) -> bool:
     """Is a ≤ b for every size the symbols can take? False also where it is not known, as where a
     proof would be too large: that is no reason to refuse sizes which are not."""
     try:
-        return _not_negative(b - a, MAX_CASES)
+        return _is_never_negative(b - a)
     except GraphError:
         return False
 
 
-def _not_negative(dim: DimLike, cases: int) -> bool:
-    return plainly_not_negative(dim) or (cases > 0 and _by_cases(dim, cases - 1))
+def _is_never_negative(dim: DimLike) -> bool:
+    from rlx.proofs import is_never_negative
 
-
-@lru_cache(1 << 14)
-def plainly_not_negative(dim: DimLike) -> bool:
-    """As `provably_le(0, dim)`, with no look at the arguments of `max` and `min`."""
-    ways = (_from_least, _without_quotients)
-    return _at_least_zero(dim) or any(_is_shown_by(way, dim) for way in ways)
-
-
-def _is_shown_by(way: Callable[[DimLike], DimLike], dim: DimLike) -> bool:
-    """Is it at least 0 as it is written by `way`? What is too large to be written shows nothing."""
     try:
-        return _at_least_zero(way(dim))
+        return is_never_negative(dim)
     except GraphError:
         return False
-
-
-@lru_cache(1 << 14)
-def _by_cases(dim: DimLike, cases: int) -> bool:
-    """A max is no less than either argument, and one of them; a min is no more. First looked at is
-    what has most in common with what is subtracted: a proof that exists is found there."""
-    terms = _terms(dim)
-    calls = [(m[0], c) for m, c in terms if len(m) == 1 and _has_cases(m[0])]
-    if not calls:
-        return False
-    less = frozenset(m for m, c in terms if c < 0)
-    call, c = max(calls, key=lambda each: max(len(less & _inside(x)) for x in each[0].args))
-    rest = dim - c * _from_terms({(call,): 1})
-    is_enough = any if (call.fn == "max") == (c > 0) else all
-    args = sorted(call.args, key=lambda x: -len(less & _inside(x)))
-    return is_enough(_not_negative(rest + c * x, cases) for x in args)
-
-
-def _has_cases(atom: Atom) -> TypeGuard[Call]:
-    return isinstance(atom, Call) and atom.fn in ("max", "min")
-
-
-@lru_cache(1 << 12)
-def _inside(dim: DimLike) -> frozenset[Monomial]:
-    """The monomials of a dim, and of what its maxima and minima are of."""
-    found: set[Monomial] = set()
-    for m, _ in _terms(dim):
-        found.add(m)
-        if len(m) == 1 and _has_cases(m[0]):
-            found.update(*map(_inside, m[0].args))
-    return frozenset(found)
-
-
-def _at_least_zero(dim: DimLike) -> bool:
-    low = dim.min if isinstance(dim, Dim) else dim
-    return low is not None and low >= 0
-
-
-@lru_cache(1 << 14)
-def _from_least(dim: DimLike) -> DimLike:
-    """`dim` over symbols counted from their least: n·(h - 2) with h from 3 on is n·h' + n."""
-    if not any(facts_of(m).has_least for m, _ in _terms(dim)):
-        return dim
-    return _sum((_monomial_from_least(m), c) for m, c in _terms(dim))
-
-
-@lru_cache(1 << 14)
-def _monomial_from_least(monomial: Monomial) -> DimLike:
-    return product(map(_atom_from_least, monomial))
-
-
-@lru_cache(1 << 14)
-def _atom_from_least(atom: Atom) -> DimLike:
-    if not isinstance(atom, Symbol):
-        return _FUNCTIONS[atom.fn](*map(_from_least, atom.args))
-    if not atom.min:
-        return _of_symbol(atom)
-    return _of_symbol(replace(atom, min=0, max=None)) + atom.min
-
-
-def _without_quotients(dim: DimLike) -> DimLike:
-    """At most a positive multiple of `dim`: x - k + 1 ≤ k·(x // k) ≤ x, for k > 0."""
-    terms = [(*_quotient(m), c) for m, c in _terms(dim)]
-    scale = math.lcm(*(k for _, k, _ in terms))
-    return _sum((x if c < 0 else x - (k - 1), c * scale // k) for x, k, c in terms)
-
-
-def _quotient(monomial: Monomial) -> tuple[DimLike, int]:
-    """x and k of x // k; the monomial itself and 1 where it is not one."""
-    match monomial:
-        case (Call("//", (x, int(k))),) if k > 0:
-            return x, k
-        case _:
-            return _from_terms({monomial: 1}), 1
 
 
 def lower_bound(dim: DimLike) -> int:
@@ -356,7 +266,7 @@ def evaluate(dim: DimLike, sizes: Mapping[str, int]) -> int:
 
 def substitute(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
     """`dim` with the named symbols replaced."""
-    if not isinstance(dim, Dim):
+    if not isinstance(dim, Dim) or not sizes:
         return dim
     total: DimLike = 0
     for monomial, coefficient in dim.terms:
@@ -465,13 +375,25 @@ def _floordiv(a: DimLike, b: DimLike) -> DimLike:
         return _call("//", a, b) if exact is None else exact
     if b == 0:
         return 0
-    whole = {m: c // b for m, c in _terms(a)}
-    rest = _from_terms({m: c % b for m, c in _terms(a)})
+    left = {m: _residue(m, c, b) for m, c in _terms(a)}
+    whole, rest = {m: (c - left[m]) // b for m, c in _terms(a)}, _from_terms(left)
     tail = _call("//", rest, b) if isinstance(rest, Dim) else rest // b
     if isinstance(rest, Dim) and rest.min is not None and rest.max is not None:
         low, high = rest.min // b, rest.max // b
         tail = low if low == high else tail
     return _from_terms(whole) + tail
+
+
+def _residue(monomial: Monomial, c: int, b: int) -> int:
+    """What a whole multiple of b leaves of a coefficient: 0 to b - 1; of a max or a min the one
+    nearest to 0, so that n - min(n, 2) over 3 stays a quotient of what is not negative."""
+    left = c % b
+    is_nearer = 2 * left > abs(b) and any(map(has_cases, monomial))
+    return left - b if is_nearer else left
+
+
+def has_cases(atom: Atom) -> TypeGuard[Call]:
+    return isinstance(atom, Call) and atom.fn in ("max", "min")
 
 
 def _mod(a: DimLike, b: DimLike) -> DimLike:
@@ -482,7 +404,7 @@ def _mod(a: DimLike, b: DimLike) -> DimLike:
         return 0 if exact_div(a, b) is not None and lower_bound(b) >= 1 else _call("%", a, b)
     if b == 0:
         return 0
-    rest = _from_terms({m: c % b for m, c in _terms(a)})
+    rest = _from_terms({m: _residue(m, c, b) for m, c in _terms(a)})
     if not isinstance(rest, Dim):
         return rest % b
     if rest.min is not None and rest.min >= 0 and rest.max is not None and rest.max < b:

@@ -23,6 +23,10 @@ class DimsDiffer(GraphError):
         self.left, self.right, self.may_repeat = left, right, may_repeat
 
 
+class OutOfRange(GraphError):
+    """A call has a size outside of the range that a model was compiled for."""
+
+
 class Shape:
     """The dims and dtype of one value. Printed `f32[4, seq, 384]`."""
 
@@ -202,7 +206,7 @@ class DimBinding:
                 raise GraphError(f"dim {dim.name} is not bound. Give it a size.")
             low, high = dim.bounds
             if size < (low or 0) or (high is not None and size > high):
-                raise GraphError(f"dim {dim.name}={size} is outside its range {low}..{high}.")
+                raise OutOfRange(f"dim {dim.name}={size} is outside its range {low}..{high}.")
             sizes[dim.name] = size
         return sizes
 

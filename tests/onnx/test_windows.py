@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.errors import UnsupportedError
+from rlx.errors import GraphError
+from rlx.onnx_backend import Backend
 from tests.onnx.nodes import agrees, gives, one_node, ours, same, theirs
 
 RNG = np.random.default_rng(5)
@@ -154,8 +155,86 @@ def test_fused_conv() -> None:
     gives("FusedConv", [x, w, b, z], wanted, domain="com.microsoft", opset=11, **how)
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_indices_where_padding_follows_from_sizes() -> None:
+    """Of a model that is read for each shape."""
     model = one_node("MaxPool", [image(1, 1, 4, 4)], opset=11, outputs=2, kernel_shape=[2, 2],
                      auto_pad="SAME_UPPER", strides=[3, 3], dims=DYNAMIC)  # fmt: skip
-    with pytest.raises(UnsupportedError, match="indices"):
-        ours(model, [image(1, 2, 4, 4)])
+    x = np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4)
+    made = ours(model, [x])
+    np.testing.assert_array_equal(made[1].ravel(), [5, 7, 13, 15, 21, 23, 29, 31])
+    np.testing.assert_array_equal(made[0].ravel(), made[1].ravel())
+
+
+SMALL: list[tuple[dict[str, Any], list[int]]] = [
+    ({"kernel_shape": [5], "strides": [3]}, [1, 2, 3, 4, 5, 8]),
+    ({"kernel_shape": [5], "strides": [3], "ceil_mode": 1}, [1, 2, 3, 4, 5, 6, 8]),
+    ({"kernel_shape": [5], "strides": [2], "dilations": [2], "pads": [1, 0]}, [3, 6, 7, 8, 9]),
+    ({"kernel_shape": [3], "strides": [4], "dilations": [3], "ceil_mode": 1}, [2, 3, 5, 7, 9]),
+]
+
+
+@pytest.mark.parametrize("op", POOLS)
+@pytest.mark.parametrize(("attrs", "sizes"), SMALL)
+def test_pools_of_images_that_are_smaller_than_windows(
+    op: str, attrs: dict[str, Any], sizes: list[int]
+) -> None:
+    """One program for all sizes that windows fit into, and others for those they do not: there is
+    one window of what there is where it begins less than a stride before it would fit."""
+    prepared = Backend.prepare(
+        one_node(op, [image(1, 2, 9)], opset=22, dims=["b", 2, "n"], **attrs)
+    )
+    for n in sizes:
+        x = image(3, 2, n)
+        wanted = _pooled(op, x, **attrs)
+        made = prepared.run([x])[0]
+        assert made.shape == wanted.shape
+        np.testing.assert_allclose(made, wanted, rtol=1e-5, err_msg=str(n))
+
+
+def _pooled(op: str, x: Any, **attrs: Any) -> Any:
+    """Windows by their definition: each is what it sees of the image."""
+    (k,), (s,) = attrs["kernel_shape"], attrs["strides"]
+    (d,), (low, high) = attrs.get("dilations", [1]), attrs.get("pads", [0, 0])
+    room = x.shape[2] + low + high - d * (k - 1) - 1
+    is_up = attrs.get("ceil_mode", 0) or room < 0
+    count = max(0, (-(-room // s) if is_up else room // s) + 1)
+    starts = [i * s - low for i in range(count) if i * s - low < x.shape[2]]
+    seen = np.full((*x.shape[:2], len(starts), k), np.nan, np.float32)
+    for i, start in enumerate(starts):
+        for tap in range(k):
+            if 0 <= start + tap * d < x.shape[2]:
+                seen[:, :, i, tap] = x[:, :, start + tap * d]
+    return POOLS[op](seen)
+
+
+def test_conv_transpose_of_every_size() -> None:
+    """A transposed convolution has no window that must fit into its image."""
+    rng = np.random.default_rng(3)
+    for k, s, d, pads in (
+        (2, 3, 1, [0, 0]),
+        (5, 3, 1, [1, 2]),
+        (4, 1, 2, [2, 0]),
+        (3, 2, 1, [2, 1]),
+    ):
+        w = image(2, 3, k)
+        how: dict[str, Any] = {"strides": [s], "dilations": [d], "pads": pads}
+        arrays = [image(1, 2, 5), w]
+        model = one_node("ConvTranspose", arrays, known=(1,), dims=["b", 2, "n"], opset=22, **how)
+        prepared = Backend.prepare(model)
+        for n in range(1, 6):
+            if (n - 1) * s + d * (k - 1) + 1 - sum(pads) < 1:
+                continue
+            x = rng.normal(size=(2, 2, n)).astype(np.float32)
+            whole = np.zeros((2, 3, (n - 1) * s + d * (k - 1) + 1), np.float32)
+            for i, j in np.ndindex(n, k):
+                whole[:, :, i * s + j * d] += x[:, :, i] @ w[:, :, j]
+            wanted = whole[:, :, pads[0] : whole.shape[2] - pads[1]]
+            same(prepared.run([x]), [wanted])
+
+
+def test_a_convolution_says_where_its_window_does_not_fit() -> None:
+    arrays = [image(1, 1, 9), image(1, 1, 5)]
+    prepared = Backend.prepare(one_node("Conv", arrays, known=(1,), dims=["b", 1, "n"], opset=22))
+    assert prepared.run([image(1, 1, 6)])[0].shape == (1, 1, 2)
+    with pytest.raises(GraphError, match="the window spans 5, but the padded axis 2 is 3"):
+        prepared.run([image(1, 1, 3)])

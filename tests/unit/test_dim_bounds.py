@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rlx.dim import Dim, DimLike, evaluate, provably_le
+from rlx.dim import Dim, DimLike, dim_max, dim_min, evaluate, provably_le
 from rlx.errors import GraphError
 
 
@@ -88,3 +88,59 @@ def test_numbers_are_added_and_multiplied_as_sums_are() -> None:
             if isinstance(quick, Dim) and isinstance(slow, Dim):
                 assert (quick.weight, quick.depth) == (slow.weight, slow.depth)
                 assert quick.bounds == slow.bounds
+
+
+Pair = tuple[DimLike, dict[tuple[int, int], int]]
+
+
+def drawn(rng: random.Random, depth: int, sizes: list[tuple[int, int]]) -> Pair:
+    """A dim over n and m, and what it is at each of some sizes, computed beside it."""
+    if depth == 0:
+        kind = rng.randrange(3)
+        dims: list[DimLike] = [Dim("n", 1), Dim("m", 0, 9), rng.randint(-4, 6)]
+        picks = (lambda n, m: n, lambda n, m: m, lambda n, m: dims[2])
+        return dims[kind], {s: int(picks[kind](*s)) for s in sizes}  # pyright: ignore[reportArgumentType]
+    (a, x), (b, y) = (drawn(rng, depth - 1, sizes) for _ in range(2))
+    k = rng.choice([2, 3, 5, 7, 64])
+    c = rng.randint(-3, 3)
+    match rng.randrange(6):
+        case 0:
+            return a + c * b, {s: x[s] + c * y[s] for s in sizes}
+        case 1:
+            return a // k, {s: x[s] // k for s in sizes}
+        case 2:
+            return a % k, {s: x[s] % k for s in sizes}
+        case 3:
+            return dim_max(a, b), {s: max(x[s], y[s]) for s in sizes}
+        case 4:
+            return dim_min(a, b), {s: min(x[s], y[s]) for s in sizes}
+        case _:
+            return (a - b + k - 1) // k, {s: (x[s] - y[s] + k - 1) // k for s in sizes}
+
+
+def test_expressions_are_what_they_are_made_of_and_inside_their_bounds() -> None:
+    rng = random.Random(11)
+    sizes = [(n, m) for n in (1, 2, 3, 5, 8, 64, 129) for m in (0, 1, 4, 9)]
+    for _ in range(1500):
+        dim, values = drawn(rng, rng.randint(1, 4), sizes)
+        low, high = dim.bounds if isinstance(dim, Dim) else (dim, dim)
+        shown = provably_le(0, dim)
+        for (n, m), value in values.items():
+            assert evaluate(dim, {"n": n, "m": m}) == value, dim
+            assert low is None or low <= value, dim
+            assert high is None or value <= high, dim
+            assert value >= 0 or not shown, dim
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 5, 7])
+@pytest.mark.parametrize("start", [0, 1, 2, 5])
+def test_what_a_strided_slice_leaves_is_never_negative(start: int, step: int) -> None:
+    """n - min(n, start) has a multiple of `step` taken off only where that leaves no less than 0;
+    times another dim as well."""
+    n, b = Dim("n"), Dim("b")
+    size = (n - dim_min(n, start) + step - 1) // step
+    assert isinstance(size, Dim)
+    assert size.min == 0
+    assert provably_le(0, b * size)
+    assert provably_le(4 * b * size, (4 * b * size + 63) // 64 * 64)
+    assert provably_le(0, (4 * b * size + 63) // 64 * 64)

@@ -171,3 +171,7 @@ class Call:
 
     def unsupported(self, why: str) -> UnsupportedError:
         return UnsupportedError(f"{self.label}: {why}")
+
+    def needs_shape(self, why: str) -> NeedsShape:
+        """The error of a size that must be known: the model is then read for each shape."""
+        return NeedsShape(f"{self.label}: {why}")

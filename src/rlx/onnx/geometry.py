@@ -35,6 +35,18 @@ class Geometry:
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation))
 
     @property
+    def totals(self) -> tuple[DimLike, ...]:
+        """All the padding of each axis."""
+        axes = len(self.kernel)
+        return tuple(a + b for a, b in zip(self.padding[:axes], self.padding[axes:]))
+
+    def spread(self, image: Sequence[DimLike], more: Sequence[int]) -> list[DimLike]:
+        """The sizes of what windows add up to, one for each element of an image, with `more`
+        elements at the end and the padding cut off."""
+        sizes = zip(image, self.stride, self.spans, more, self.totals)
+        return [(n - 1) * s + span + m - pads for n, s, span, m, pads in sizes]
+
+    @property
     def is_plain(self) -> bool:
         """Is the padding known, and never all that a window sees?"""
         return all(
@@ -82,21 +94,27 @@ class Geometry:
         return with_borders(x, low, high, value)
 
 
-def geometry(call: Call, image: Sequence[DimLike], kernel: Sequence[DimLike]) -> Geometry:
-    """Of a node over an image with these sizes, from its attributes."""
+def steps(call: Call, image: Sequence[DimLike], kernel: Sequence[DimLike]) -> Geometry:
+    """Kernel, stride and dilation of a node over an image with these sizes; no padding."""
     sizes = tuple(_static(call, k) for k in kernel)
     axes = len(image)
     stride = per_axis(call, "strides", axes, 1)
     dilation = per_axis(call, "dilations", axes, 1)
     if len(sizes) != axes:
         raise GraphError(f"{call.label}: a kernel of {len(sizes)} axes, an image of {axes}")
+    return Geometry(sizes, stride, dilation, (0,) * (2 * axes))
+
+
+def geometry(call: Call, image: Sequence[DimLike], kernel: Sequence[DimLike]) -> Geometry:
+    """Of a node over an image with these sizes, from its attributes."""
+    plain, axes = steps(call, image, kernel), len(image)
     auto = call.attr("auto_pad", "NOTSET")
-    plain = Geometry(sizes, stride, dilation, (0,) * (2 * axes))
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         return _same(call, plain, image, auto)
     pads = per_axis(call, "pads", 2 * axes, 0) if auto in ("NOTSET", "") else plain.padding
     for n, before, after, span in zip(image, pads, pads[axes:], plain.spans):
-        require(span, n + before + after, f"{call.label}: a window")
+        if isinstance(n, Dim):
+            require(span, n + before + after, f"{call.label}: a window")
     is_ceil = bool(call.attr("ceil_mode", 0)) and auto != "VALID"
     return replace(plain, padding=pads, ceil=is_ceil)
 
@@ -145,7 +163,7 @@ def halves(call: Call, totals: Sequence[DimLike], auto: str) -> tuple[DimLike, .
 
 def _static(call: Call, size: DimLike) -> int:
     if isinstance(size, Dim):
-        raise call.unsupported(f"a kernel has the size {size}, which is not known")
+        raise call.needs_shape(f"a kernel has the size {size}, which is not known")
     return int(size)
 
 

@@ -43,6 +43,7 @@ def keep(model: Model, file: ModelFile, cache: Cache) -> None:
     head: dict[str, Any] = {
         "kind": KIND, "name": model.name, "inputs": model.inputs, "outputs": model.outputs,
         "static": model.static, "why": model.why_static, "needs_shapes": model.needs_shapes,
+        "is_narrowed": model.is_narrowed,
         "files": model.reader.beside.stamps(),
     }  # fmt: skip
     sections: dict[str, Bytes] = {}
@@ -111,7 +112,7 @@ def _restored(entry: Sections, file: ModelFile) -> Model:
         file.path.stem, tuple(head["inputs"]), tuple(head["outputs"]), lambda: reader_of(file)
     )
     model.static, model.why_static = tuple(head["static"]), head["why"]
-    model.needs_shapes = head["needs_shapes"]
+    model.needs_shapes, model.is_narrowed = head["needs_shapes"], head["is_narrowed"]
     if not model.is_static:
         params = {k: _array(entry, file, beside, *v) for k, v in head["params"].items()}
         model.summary = Summary(head["digest"], head["is_of_rlx"], params)

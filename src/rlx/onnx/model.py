@@ -76,6 +76,8 @@ class Model(Bundle):
     why_static: str = ""
     needs_shapes: bool = False
     """Is the model read for each shape of its inputs?"""
+    is_narrowed: bool = False
+    """Is the program one for some of the sizes only that named dims can have?"""
     read: Read | None = None
     """The model once and for all, where nothing about it is static and it has been read."""
     summary: Summary | None = None
@@ -147,6 +149,13 @@ class Model(Bundle):
         from rlx.onnx.running import compiled
 
         return compiled(self, session, options, params)
+
+    def by_shapes(self) -> Model:
+        """The same model, read for each shape of its inputs."""
+        why = "the sizes are outside of those that one program serves"
+        return Model(
+            self.name, self.inputs, self.outputs, lambda: self.reader, self.static, why, True
+        )
 
     # -- for a call ------------------------------------------------------------------------------
 
@@ -258,6 +267,7 @@ def _settle(model: Model) -> None:
         if ranges is None:
             return
         model.reader.narrow(ranges)
+        model.is_narrowed = True
     model.needs_shapes = True
 
 

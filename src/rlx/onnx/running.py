@@ -34,10 +34,14 @@ def compiled(
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Executable | Specialising:
-    """The model ready to run; one program where nothing about it is static."""
+    """The model ready to run; one program where nothing about it is static, and others for sizes
+    that it cannot be one program for."""
     if model.is_static:
         return Specialising(model, session, options, params)
-    return session.executable(model, model.params, options=options, params=params)
+    made = session.executable(model, model.params, options=options, params=params)
+    if model.is_narrowed:
+        made.otherwise = Specialising(model.by_shapes(), session, options, params)
+    return made
 
 
 class Specialising:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.attrs import Axis
-from rlx.dim import Dim, DimLike, clipped, dim_max, dim_min, exact_div, product, provably_le
+from rlx.dim import Dim, DimLike, dim_max, dim_min, exact_div, product, provably_le
 from rlx.errors import GraphError
 from rlx.ir.layout import Layout
 from rlx.op import Array, Kind, op
@@ -178,10 +178,15 @@ def _(draw: Any) -> Any:
     return [spec(draw, [1 if draw.coin(0.4) else d for d in kept])], {"dims": dims}
 
 
+def is_one(dim: DimLike) -> bool:
+    """Is it 1, whatever the named sizes are?"""
+    return dim == 1 or (isinstance(dim, Dim) and provably_le(1, dim) and provably_le(dim, 1))
+
+
 def _squeezed(x: Shape, *, axes: tuple[int, ...]) -> Shape:
     for axis in axes:
-        if x.dims[axis] != 1:
-            raise GraphError(f"axis {axis} of {x} is {x.dims[axis]}, not 1")
+        if not is_one(x.dims[axis]):
+            raise DimsDiffer(f"axis {axis} of {x} is {x.dims[axis]}, not 1", x.dims[axis], 1)
     return x.with_dims(d for i, d in enumerate(x.dims) if i not in axes)
 
 
@@ -194,12 +199,16 @@ def squeeze(x: Array, *, axes: tuple[int, ...] | None = None) -> Array:
 @squeeze.normal
 def _(x: Shape, *, axes: tuple[int, ...] | None) -> dict[str, Any]:
     if axes is None:
-        return {"axes": tuple(i for i, d in enumerate(x.dims) if d == 1)}
+        return {"axes": tuple(i for i, d in enumerate(x.dims) if is_one(d))}
     return {"axes": axes_in(axes, x.rank)}
 
 
 @squeeze.lowering
-def _(x: Any, *, axes: tuple[int, ...]) -> Any:
+def squeezed(x: Any, *, axes: tuple[int, ...]) -> Any:
+    """A reshape; a named size of which only proofs know that it is 1 is first cut to a plain 1."""
+    for axis in axes:
+        if isinstance(dims_of(x)[axis], Dim):
+            x = ops.narrow(x, axis=axis, start=0, length=1)
     return ops.reshape(x, dims=tuple(d for i, d in enumerate(dims_of(x)) if i not in axes))
 
 
@@ -310,7 +319,7 @@ def span(size: DimLike, start: DimLike, stop: DimLike, step: int) -> tuple[DimLi
         first = dim_max(high - 1, 0)
         after = stop + 1
         count = dim_min(high - size - after, high) if _is_from_back(stop) else high - after
-    length = clipped(count)
+    length = dim_max(count, 0)
     return first, length if abs(step) == 1 else (length + (abs(step) - 1)) // abs(step)
 
 

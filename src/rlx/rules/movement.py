@@ -16,6 +16,7 @@ from rlx.draw import Draw
 from rlx.dtype import DType
 from rlx.ir.mir import Graph, Node
 from rlx.op import Kind
+from rlx.ops.movement import squeezed
 from rlx.rules.engine import rule
 from rlx.shape import Shape, broadcast
 
@@ -27,6 +28,8 @@ Dims = tuple[DimLike, ...]
 @rule(lambda x: ops.squeeze(x), lambda x: ops.expand_dims(x))
 def axes_of_one(x: Node, node: Node) -> Any:
     """Taking away or adding axes of size 1 is a reshape."""
+    if node.op == "squeeze":
+        return squeezed(x, axes=node.attrs["axes"])
     return ops.reshape(x, dims=node.shape.dims)
 
 

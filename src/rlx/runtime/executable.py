@@ -17,7 +17,7 @@ from rlx.op import Array
 from rlx.runtime.interface import Leaf
 from rlx.runtime.record import Record
 from rlx.runtime.weights import Pool, WeightSet
-from rlx.shape import Shape
+from rlx.shape import OutOfRange, Shape
 
 if TYPE_CHECKING:
     import os
@@ -76,6 +76,9 @@ class Executable:
         self._given: Mapping[str, Array] = {}
         self._weights: WeightSet | None = None
         self._quick: Callable[..., Any] | None = None
+        self.otherwise: Callable[..., Any] | None = None
+        """Runs a call whose sizes are outside of the ranges that this was compiled for, where a
+        front end chose them; what has no meaning at such sizes says so there."""
         self._num_inputs = len(self._interface.inputs)
         self._num_outputs = len(self._interface.outputs)
         if params or not self._interface.params:
@@ -295,6 +298,14 @@ class Executable:
         `out` is an array for the output, or a list with an array or None for each: contiguous,
         and sharing no memory with the inputs or one another.
         """
+        try:
+            return self._called(arrays, out)
+        except OutOfRange:
+            if self.otherwise is None:
+                raise
+            return self.otherwise(*arrays, out=out)
+
+    def _called(self, arrays: tuple[Any, ...], out: Any) -> Any:
         if self._quick is not None and len(arrays) == self._num_inputs:
             if out is None:
                 try:

@@ -3,14 +3,14 @@ which side a choice takes, and no lane tests it."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rlx.dim import DimLike, provably_le
+from rlx.dim import DimLike, evaluate, provably_le, symbols_of
 from rlx.kernel.expr import Axis, Inside, Kernel
 from rlx.kernel.schedule import Schedule
+from rlx.representative import representative
 
 MAX_PIECES = 64
 """Code is written once for each piece of all loops; beyond this many, lanes test instead."""
@@ -58,31 +58,45 @@ def _is_of(guard: Inside, axis: Axis) -> bool:
 def _pieces(axis: Axis, guards: list[Inside]) -> list[Piece]:
     ends: list[Cut] = [(0, 0), (axis.extent, 0)]
     inner = [(d, g.at.offset) for g in guards for d in (g.low, g.high)]
-    inside = [c for c in inner if not _le(c, ends[0]) and not _le(ends[1], c)]
-    cuts = _sorted([*ends, *inside])
-    if cuts is None:
+    ranks = _ranked(ends, inner)
+    if ranks is None:
         return [Piece(ends[0], ends[1])]
+    held = [(g, *(ranks.of((d, g.at.offset)) for d in (g.low, g.high))) for g in guards]
     return [
-        Piece(low, high, {g: _holds(g, low, high) for g in guards})
-        for low, high in itertools.pairwise(cuts)
+        Piece(low, high, {g: first <= i and i + 1 <= last for g, first, last in held})
+        for i, (low, high) in enumerate(itertools.pairwise(ranks.order))
     ]
 
 
-def _le(a: Cut, b: Cut) -> bool:
-    return provably_le(a[0] - a[1], b[0] - b[1])
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Boundaries in order, from the beginning of an axis to its end, and which one each value is;
+    those past an end are that end."""
+
+    order: list[Cut]
+    index: dict[DimLike, int]
+
+    def of(self, cut: Cut) -> int:
+        return self.index[_value(cut)]
 
 
-def _sorted(cuts: list[Cut]) -> list[Cut] | None:
-    """In order, each once; None where the order is not known for all sizes."""
-    unique: dict[DimLike, Cut] = {}
-    for low, offset in cuts:
-        unique.setdefault(low - offset, (low, offset))
-    found = list(unique.values())
-    if not all(_le(a, b) or _le(b, a) for i, a in enumerate(found) for b in found[:i]):
+def _ranked(ends: list[Cut], inner: list[Cut]) -> _Ranks | None:
+    """None where the order is not known for all sizes. They are put in the order that they have at
+    one size, and each is then shown to be no less than the one before: that is one proof for each,
+    and not one for each two."""
+    unique = {_value(c): c for c in inner}
+    before = {v for v in unique if provably_le(v, 0)}
+    after = {v for v in unique if v not in before and provably_le(_value(ends[1]), v)}
+    inside = [v for v in unique if v not in before and v not in after]
+    typical = representative(symbols_of([*inside]))
+    values = sorted(inside, key=lambda v: evaluate(v, typical))
+    order = [_value(ends[0]), *values, _value(ends[1])]
+    if not all(provably_le(a, b) for a, b in itertools.pairwise(order)):
         return None
-    return sorted(found, key=functools.cmp_to_key(lambda a, b: -1 if _le(a, b) else 1))
+    index = {v: i for i, v in enumerate(order)}
+    index |= dict.fromkeys(before, 0) | dict.fromkeys(after, len(order) - 1)
+    return _Ranks([ends[0], *(unique[v] for v in values), ends[1]], index)
 
 
-def _holds(guard: Inside, low: Cut, high: Cut) -> bool:
-    offset = guard.at.offset
-    return _le((guard.low, offset), low) and _le(high, (guard.high, offset))
+def _value(cut: Cut) -> DimLike:
+    return cut[0] - cut[1]

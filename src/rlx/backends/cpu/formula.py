@@ -9,6 +9,9 @@ from rlx.backends.cpu.ir import Bound, Code
 from rlx.dim import Dim, DimLike, provably_le
 from rlx.extent import is_measured
 
+LONG = 8
+"""Terms from which on a sum is made of another one."""
+
 
 class Formulas:
     """Values of dims in a function that has the address of the sizes.
@@ -19,6 +22,7 @@ class Formulas:
     def __init__(self, code: Code, numbers: Mapping[str, int], sizes: str) -> None:
         self._code, self._numbers, self._sizes = code, numbers, sizes
         self._known: dict[DimLike | Monomial, Bound] = {}
+        self._sum: Dim | None = None
 
     def __call__(self, dim: DimLike) -> Bound:
         if not isinstance(dim, Dim):
@@ -26,8 +30,17 @@ class Formulas:
         if is_measured(dim):
             return self._value(dim)
         if dim not in self._known:
-            self._known[dim] = self._value(dim)
+            self._known[dim] = self._value(dim) if len(dim.terms) < LONG else self._summed(dim)
         return self._known[dim]
+
+    def _summed(self, dim: Dim) -> Bound:
+        """A long sum, by the one before where it differs in little: where the parts of a join begin
+        are sums of which each has one term more."""
+        before, self._sum = self._sum, dim
+        rest = dim if before is None else dim - before
+        if before is None or (isinstance(rest, Dim) and 2 * len(rest.terms) > len(dim.terms)):
+            return self._value(dim)
+        return self._code.i64("add", self._known[before], self(rest))
 
     def address(self, name: str) -> str:
         """Where the size of a named dim is."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rlx.backends.cpu import products
 from rlx.backends.cpu.emit import legal
 from rlx.backends.cpu.loop_task import legal_task, loop_task, moving
-from rlx.backends.cpu.specials import makers
+from rlx.backends.cpu.specials import makers, walk
 from rlx.backends.cpu.specials.packed import packed_in
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers
 from rlx.dim import DimLike, is_static
@@ -24,6 +24,9 @@ from rlx.kernel.split import split_fold
 from rlx.op import Kind
 from rlx.shape import Shape
 
+MAX_JOINED = 16
+"""Values of unknown sizes that one loop nest joins."""
+
 
 class NoKernel(UnsupportedError):
     """The step is no kernel as a whole; it says why."""
@@ -35,6 +38,8 @@ def recipe_of(step: Step, name: str) -> Recipe:
     maker = makers().get(step.node.op)
     if maker is not None:
         return maker(step, name)
+    if _is_wide_join(step.node):
+        return _join_recipe(step, name)
     if has_conv(step.node):
         ways = (_conv_recipe, _loop_recipe)
     elif packed_in(step.node) is not None:
@@ -91,6 +96,33 @@ def _loop_recipe(step: Step, name: str) -> Recipe:
         given += between
     tasks.append(legal_task(kernel, given, made, step.machine, name, is_once=step.is_once))
     return Recipe(tuple(tasks), tuple(temps))
+
+
+def _is_wide_join(node: Node) -> bool:
+    """Is it a concat of many values whose sizes are not known? A loop nest over its result would
+    have a piece of code for each of them, and every boundary a sum of sizes to be told apart."""
+    return (
+        node.op == "concat"
+        and len(node.inputs) > MAX_JOINED
+        and not all(map(_is_known, node.inputs))
+    )
+
+
+def _is_known(node: Node) -> bool:
+    return all(map(is_static, node.shape.dims))
+
+
+def _join_recipe(step: Step, name: str) -> Recipe:
+    """Each operand copied to its slice of the result, by code that they share."""
+    axis, dtype, start = step.node.attrs["axis"], step.node.shape.dtype, 0
+    *given, made = buffers(len(step.operands), 1)
+    tasks: list[Task] = []
+    for buffer, layout in zip(given, step.operands):
+        part = step.results[0].sliced(axis, start, layout.dims[axis])
+        places = walk.Place(buffer, layout, dtype), walk.Place(made, part, dtype)
+        tasks.append(walk.copy_task(*places, step.isa, f"{name}.{buffer.index}"))
+        start = start + layout.dims[axis]
+    return Recipe(tuple(tasks))
 
 
 def _conv_recipe(step: Step, name: str) -> Recipe:

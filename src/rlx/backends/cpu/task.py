@@ -21,6 +21,8 @@ from rlx.kernel.form import body_of
 
 SPLIT_NS = 10_000
 """Work below this is done by one worker: waking others takes about as long."""
+MOST_UNITS = 1 << 40
+"""More than any task has."""
 GRAIN_NS = 4_000
 """What a worker takes at a time."""
 BYTES_PER_NS = 16
@@ -153,8 +155,7 @@ def grain_of(units: DimLike, ns: DimLike) -> DimLike:
     taken = dim_max(1, units * GRAIN_NS // dim_max(1, ns))
     if isinstance(ns, int):
         return units if ns < SPLIT_NS else taken
-    is_little = dim_min(1, SPLIT_NS // (ns + 1))
-    return dim_max(taken, units * is_little)
+    return dim_max(taken, dim_min(units, SPLIT_NS // (ns + 1) * MOST_UNITS))
 
 
 def nanoseconds(flops: DimLike, traffic: DimLike) -> DimLike:

@@ -252,7 +252,7 @@ def _head_counts(call: Call, q: Node, k: Node) -> tuple[int, int]:
         return call.required("q_num_heads"), call.required("kv_num_heads")
     found = tuple(x.shape.dims[1] for x in (q, k))
     if any(isinstance(n, Dim) for n in found):
-        raise call.unsupported(f"the number of heads, {found[0]} or {found[1]}, is not known")
+        raise call.needs_shape(f"the number of heads, {found[0]} or {found[1]}, is not known")
     return int(found[0]), int(found[1])
 
 
@@ -347,7 +347,7 @@ def turned(
         raise call.unsupported("its input has no axis of heads, and num_heads is not given")
     head, n_rot = width if x.shape.rank == 4 else width // num_heads, 2 * cos.shape.dims[-1]
     if isinstance(head, Dim) or isinstance(n_rot, Dim):
-        raise call.unsupported(f"the size {head} of a head, or what turns of it, is not known")
+        raise call.needs_shape(f"the size {head} of a head, or what turns of it, is not known")
     is_interleaved = bool(call.attr(interleaved, 0))
     return ops.rope(x, cos, sin, head_dim=head, n_rot=n_rot, interleaved=is_interleaved)
 

@@ -13,9 +13,10 @@ from rlx.dim import Dim, DimLike
 from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
-from rlx.onnx.geometry import Geometry, geometry, halves, per_axis
+from rlx.onnx.geometry import Geometry, geometry, halves, per_axis, steps
 from rlx.onnx.handlers import MICROSOFT, handles
 from rlx.onnx.handlers.activation import activated
+from rlx.onnx.narrowing import require
 from rlx.onnx.values import Weight
 
 
@@ -99,7 +100,11 @@ def less_zero_point(call: Call, number: int, zero: int, axes: Sequence[int]) -> 
 @handles("ConvTranspose")
 def conv_transpose(call: Call) -> Node:
     x, w, bias = call.node(0), call.node(1), call.optional(2)
-    found, more = _spread(call, x.shape.dims[2:], w.shape.dims[2:])
+    image = x.shape.dims[2:]
+    found, more = _spread(call, image, w.shape.dims[2:])
+    for n, size in zip(image, found.spread(image, more)):
+        require(1, n, f"{call.label}: an image")
+        require(0, size, f"{call.label}: padding")
     operands = [x, w] if bias is None else [x, w, bias]
     return ops.conv_transpose(
         *operands, groups=call.attr("group", 1), output_padding=more, **found.attrs
@@ -113,12 +118,10 @@ def _spread(
     reached by cutting off, or, where it is greater, by adding."""
     auto, axes = call.attr("auto_pad", "NOTSET"), len(image)
     more = per_axis(call, "output_padding", axes, 0)
-    plain = geometry(_without_pads(call), image, kernel)
+    plain = steps(call, image, kernel)
     wanted = call.attr("output_shape")
     if wanted:
-        natural = [
-            (n - 1) * s + span + m for n, s, span, m in zip(image, plain.stride, plain.spans, more)
-        ]
+        natural = plain.spread(image, more)
         totals = [_known(call, n - w) for n, w in zip(natural, wanted[-axes:])]
         grown = tuple(m + max(0, -t) for m, t in zip(more, totals))
         padding = halves(
@@ -133,14 +136,9 @@ def _spread(
     return replace(plain, padding=padding), more
 
 
-def _without_pads(call: Call) -> Call:
-    kept = {k: v for k, v in call.attrs.items() if k not in ("pads", "auto_pad")}
-    return replace(call, attrs=kept)
-
-
 def _known(call: Call, size: DimLike) -> int:
     if isinstance(size, Dim):
-        raise call.unsupported(f"output_shape is reached by cutting off {size}, which is not known")
+        raise call.needs_shape(f"output_shape is reached by cutting off {size}, which is not known")
     return size
 
 
@@ -187,7 +185,7 @@ def causal_conv(call: Call) -> tuple[Node, Node]:
 def _channels(call: Call, x: Node) -> int:
     channels = x.shape.dims[1]
     if isinstance(channels, Dim):
-        raise call.unsupported(f"it has {channels} channels, a number that is not known")
+        raise call.needs_shape(f"it has {channels} channels, a number that is not known")
     return channels
 
 

@@ -139,7 +139,7 @@ def _heads(call: Call, x: Node) -> int:
     """As many as have the depth of the tables, where all of a head turns."""
     depth, width = 2 * call.shape(2).dims[1], x.shape.dims[-1]
     if isinstance(depth, Dim) or isinstance(width, Dim) or depth == 0:
-        raise call.unsupported("the size of a head is not known")
+        raise call.needs_shape("the size of a head is not known")
     return width // depth
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rlx import ops
 from rlx.compose import filled
-from rlx.dim import DimLike
+from rlx.dim import Dim, DimLike
+from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.geometry import Geometry, geometry, per_axis, with_borders
@@ -17,12 +19,43 @@ from rlx.windows import MAX_TAPS
 
 
 def _geometry(call: Call) -> Geometry:
-    return geometry(call, call.shape(0).dims[2:], call.required("kernel_shape"))
+    image = call.shape(0).dims[2:]
+    found = geometry(call, image, call.required("kernel_shape"))
+    for axis, n in enumerate(image):
+        found = _fitted(found, axis, n)
+    return found
+
+
+def _fitted(found: Geometry, axis: int, n: DimLike) -> Geometry:
+    """A window that is wider than all of an axis: one of the taps that there are. It is there where
+    it begins less than a stride before it would fit, as runtimes have it that round towards 0."""
+    axes = len(found.kernel)
+    whole, step = n + found.totals[axis], found.stride[axis]
+    if isinstance(whole, Dim) or found.spans[axis] <= whole or found.spans[axis] - whole >= step:
+        return found
+    taps = max(1, -(-whole // found.dilation[axis]))
+    kernel = (*found.kernel[:axis], taps, *found.kernel[axis + 1 :])
+    stride = (*found.stride[:axis], max(step, whole), *found.stride[axis + 1 : axes])
+    return replace(found, kernel=kernel, stride=stride)
+
+
+def _empty(x: Node, found: Geometry) -> Node | None:
+    """The pool of an image that no window fits into."""
+    image = x.shape.dims[2:]
+    rooms = [n + p - span for n, p, span in zip(image, found.totals, found.spans)]
+    if not any(isinstance(room, int) and room < 0 for room in rooms):
+        return None
+    counts = [
+        0 if isinstance(r, int) and r < 0 else r // s + 1 for r, s in zip(rooms, found.stride)
+    ]
+    return filled(x, 0, (*x.shape.dims[:2], *counts))
 
 
 @handles("MaxPool")
 def max_pool(call: Call) -> Node | tuple[Node, ...]:
     x, found = call.node(0), _geometry(call)
+    if (none := _empty(x, found)) is not None:
+        return (none, ops.cast(none, to=DType.I64)) if call.wants(1) else none
     if call.wants(1):
         return _with_indices(call, x, found)
     if _is_whole(x, found):
@@ -42,8 +75,10 @@ def _is_whole(x: Node, found: Geometry) -> bool:
 
 
 def _with_indices(call: Call, x: Node, found: Geometry) -> tuple[Node, ...]:
+    if not all(isinstance(p, int) for p in found.padding):
+        raise call.needs_shape(f"indices with padding of {found.padding}")
     if not found.is_plain:
-        raise call.unsupported("indices with padding that is not known, or wider than the window")
+        raise call.unsupported("indices with padding wider than the window")
     return tuple(
         ops.max_pool_with_indices(
             x,
@@ -64,6 +99,8 @@ def _lowest(x: Node) -> float:
 @handles("AveragePool")
 def average_pool(call: Call) -> Node:
     x, found = call.node(0), _geometry(call)
+    if (none := _empty(x, found)) is not None:
+        return none
     if _is_whole(x, found):
         return ops.global_avg_pool(x)
     counts = bool(call.attr("count_include_pad", 0))
@@ -88,6 +125,8 @@ def lp_pool(call: Call) -> Node:
     x, found = call.node(0), _geometry(call)
     how: dict[str, Any] = {"kernel": found.kernel, "ceil": found.ceil}
     how["p"] = float(call.attr("p", 2))
+    if (none := _empty(x, found)) is not None:
+        return none
     if found.is_plain:
         return ops.lp_pool(x, **how, **found.attrs)
     return ops.lp_pool(found.around(x, 0.0), **how, **found.bare)

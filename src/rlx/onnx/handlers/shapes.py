@@ -10,13 +10,14 @@ import numpy as np
 
 from rlx import ops
 from rlx.compose import beside
-from rlx.dim import DimLike, dim_max, dim_min, is_static, product, provably_le
+from rlx.dim import Dim, DimLike, dim_max, dim_min, is_static, product, provably_le
 from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call, NeedsShape
 from rlx.onnx.handlers import handles
 from rlx.onnx.narrowing import require
 from rlx.onnx.values import MAX_SIZES, Sizes, Value, Weight, sizes_of
+from rlx.ops.movement import is_one
 
 
 @handles("Shape")
@@ -103,11 +104,18 @@ def _axes(call: Call, number: int, rank: int) -> list[int] | None:
 def squeeze(call: Call) -> Value:
     value, dims = call.value(0), call.shape(0).dims
     axes = _axes(call, 1, len(dims))
-    gone = [i for i, d in enumerate(dims) if d == 1] if axes is None else axes
+    gone = [i for i, d in enumerate(dims) if _is_gone(call, d)] if axes is None else axes
     if isinstance(value, Sizes):
         kept = tuple(d for i, d in enumerate(value.shape) if i not in gone)
         return Sizes(value.dims, kept, value.dtype)
     return ops.squeeze(call.node(0), axes=tuple(gone)) if gone else call.node(0)
+
+
+def _is_gone(call: Call, dim: DimLike) -> bool:
+    """Is an axis squeezed where no axes are said: is its size 1?"""
+    if is_one(dim) or not isinstance(dim, Dim) or provably_le(2, dim):
+        return is_one(dim)
+    raise NeedsShape(f"{call.label}: an axis of {dim} is squeezed only where it is 1")
 
 
 @handles("Unsqueeze")

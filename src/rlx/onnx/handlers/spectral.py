@@ -83,7 +83,7 @@ def _transformed(call: Call, parts: Sequence[Node]) -> Node:
 def _real(call: Call, parts: Sequence[Node], length: DimLike | None) -> Node:
     """The real numbers whose transform is half known."""
     if isinstance(length, Dim):
-        raise call.unsupported(f"dft_length is {length}, which is not known")
+        raise call.needs_shape(f"dft_length is {length}, which is not known")
     made = ops.irfft(_complex(parts), n=length)
     return ops.expand_dims(made, axes=(made.shape.rank,))
 
@@ -135,7 +135,7 @@ def _frame_length(call: Call, signal: Node) -> int:
     elif call.has(2):
         length = call.shape(2).dims[0]
     if isinstance(length, Dim):
-        raise call.unsupported(f"a frame has {length} points, which is not known")
+        raise call.needs_shape(f"a frame has {length} points, which is not known")
     return length
 
 
