@@ -61,6 +61,8 @@ class Kind(enum.Enum):
     BLOCK = "block"  # a row of the block table: HIR only, gone after lowering
 
 
+MAX_KNOWN = 1024
+"""Results of inference that an op remembers."""
 Lowering = Callable[..., Any]
 Cases = Callable[..., Any]
 
@@ -101,6 +103,7 @@ class Op:
         self.draw = draw
         self._shape, self._flops = shape, flops
         self._attrs: dict[str, tuple[attributes.Convert, Any]] | None = None
+        self._known: dict[object, tuple[Shape, ...]] = {}
         self.lower: Lowering | None = None
         self.view_rule: Callable[..., Layout | None] | None = None
         self.normalise: Callable[..., dict[str, Any]] | None = None
@@ -215,6 +218,23 @@ class Op:
             self.signature.unify(shapes, attrs)
         given = self._shape(*shapes, **python_names(attrs))
         return given if isinstance(given, tuple) else (given,)
+
+    def inferred(
+        self, shapes: Sequence[Shape], attrs: Mapping[str, Any], attr_key: tuple[object, ...]
+    ) -> tuple[Shape, ...]:
+        """What `infer` gives, remembered: models repeat their layers, and passes their graphs.
+        `attr_key` stands for the attributes; constants are not kept alive."""
+        if self.kind is Kind.LEAF:
+            return self.infer(shapes, attrs)
+        key = (tuple(shapes), attr_key)
+        found = self._known.get(key)
+        if found is None:
+            found = self.infer(shapes, attrs)
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            if not any(isinstance(k, attributes.Data) for k in attr_key):
+                self._known[key] = found
+        return found
 
     def flops(
         self, shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]

@@ -66,6 +66,8 @@ class Extents:
 
     def add(self, node: Node) -> tuple[Node, ...]:
         """Remember what a new node measures; who measures what it uses."""
+        if _is_plain(node) and not node.decl.measures:
+            return ()
         self._check_results(node)
         own = node.attrs["extent"] if node.decl.measures else None
         awaited: dict[Node, None] = {}
@@ -82,7 +84,7 @@ class Extents:
 
     def _check_results(self, node: Node) -> None:
         """What a body measures is known in that body only."""
-        bodies = () if _is_plain(node) else _bodies(node)
+        bodies = _bodies(node)
         for symbol in measured_in(d for s in node.shapes for d in s.dims) if bodies else ():
             if any(symbol.name in body.extents for body in bodies):
                 raise GraphError(

@@ -168,7 +168,8 @@ class Graph:
         key = (decl.name, *map(id, inputs), *attr_key)
         found = self._interned.get(key)
         if found is None:
-            found = self._add(decl, inputs, canonical, decl.infer(shapes, canonical))
+            results = decl.inferred(shapes, canonical, attr_key)
+            found = self._add(decl, inputs, canonical, results)
             found.attr_key, self._interned[key] = attr_key, found
         self.add_origins(found, (*self._line(), *self._scope))
         return found

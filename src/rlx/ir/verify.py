@@ -50,10 +50,10 @@ def verify_node(node: Node) -> None:
     try:
         shapes = node.decl.operand_shapes(node.inputs)
         attrs = node.decl.canonical(node.attrs, shapes)
-        results = node.decl.infer(shapes, attrs)
+        if attrs != dict(node.attrs):
+            raise GraphError("attributes are not canonical")
+        results = node.decl.inferred(shapes, attrs, node.attr_key)
     except GraphError as error:
         raise GraphError(f"{node.label}: {error}") from None
-    if attrs != dict(node.attrs):
-        raise GraphError(f"{node.label}: attributes are not canonical")
     if results != node.shapes:
         raise GraphError(f"{node.label}: has shape {node.shape}, the rule gives {results}")

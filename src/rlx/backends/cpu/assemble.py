@@ -16,7 +16,7 @@ from rlx.backends.cpu.formula import Formulas, rounded
 from rlx.backends.cpu.ir import Bound, Code
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced
-from rlx.backends.cpu.prologue import ALWAYS, Row, rows_of
+from rlx.backends.cpu.prologue import ALWAYS, TABLED_STEPS, Row, called_rows, prepared_rows
 from rlx.backends.cpu.task import Buffer, Recipe, Task
 from rlx.backends.cpu.ways import Routine, Value, Work
 from rlx.dim import DimLike
@@ -191,16 +191,25 @@ class Steps(Writing):
         at = self.code.let(f"getelementptr ptr, ptr %externals, i64 {number}")
         return self.code.let(f"load ptr, ptr {at}")
 
+    def number_outside(self, root: Node) -> int | None:
+        """Which of the caller's arrays a value is, if it is one."""
+        if root in self.outside:
+            return self.outside[root]
+        return self.first_output + self.outputs[root] if root in self.outputs else None
+
     def slot(self, root: Node) -> str:
         """Where the bytes of a value begin that has a slot."""
-        if root in self.outside:
-            return self.external(self.outside[root])
-        if root in self.outputs:
-            return self.external(self.first_output + self.outputs[root])
+        number = self.number_outside(root)
+        if number is not None:
+            return self.external(number)
         slot = self.plan.assignments[root]
         if slot.space is Space.WEIGHTS:
             return self.weights(self.routine.weights_at + slot.offset)
         return self.offset("%arena", self.value(slot.offset))
+
+    def base(self, value: Value) -> str:
+        """The address from which a kernel's layout of a value counts."""
+        return self.offset(self.slot(value.node), value.base_bytes)
 
     def start(self, value: Value) -> str:
         """Where the elements of a value begin that lie side by side."""
@@ -214,6 +223,10 @@ class Steps(Writing):
             from rlx.backends.cpu.control import write
 
             write(self, work)
+            return
+        rows = called_rows(self, work) if len(self.routine.calls) >= TABLED_STEPS else None
+        if rows is not None:
+            self._by_rows("perform", rows)
             return
         temps, scratch = self.temps(work.way.temps, self.behind)
         first = work.number + len(work.way.panels)
@@ -233,9 +246,9 @@ class Steps(Writing):
     def address(self, work: Work, buffer: Buffer, temps: Sequence[str]) -> str:
         match buffer.kind:
             case "operand":
-                return self.slot(work.operands[buffer.index].node)
+                return self.base(work.operands[buffer.index])
             case "result":
-                return self.slot(work.results[buffer.index].node)
+                return self.base(work.results[buffer.index])
             case "temp":
                 return temps[buffer.index]
             case "panels":
@@ -292,10 +305,9 @@ class Steps(Writing):
         """A step of the prologue, or the panels of another, if what it reads has changed; which
         of them have is known for the main routine alone."""
         is_main = self.routine.name == MAIN
-        rows = rows_of(self, work, number if is_main else ALWAYS)
+        rows = prepared_rows(self, work, number if is_main else ALWAYS)
         if rows is not None:
-            for row in rows:
-                self._told(row)
+            self._by_rows("prepare", rows)
             return
         if not is_main:
             (self.pack if work.panels else self.step)(work)
@@ -325,11 +337,11 @@ class Steps(Writing):
             args = f"ptr %context, ptr %arena, ptr {given}"
             self.check(self.code.let(f"call i32 @{routine.name}.prologue({args})"))
 
-    def _told(self, row: Row) -> None:
-        """A task by its row in the table of this function."""
-        place = self._row(row.words)
-        given = f"ptr %context, ptr %externals, ptr {self.behind}, ptr @{row.function}, ptr {place}"
-        self.check(self.code.let(f"call i32 @prepare({given})"))
+    def _by_rows(self, function: str, rows: Iterable[Row]) -> None:
+        """Tasks by their rows in the table of this function."""
+        for row in rows:
+            given = f"ptr {self.behind}, ptr @{row.function}, ptr {self._row(row.words)}"
+            self.check(self.code.let(f"call i32 @{function}({ARGS}, {given})"))
 
     def pack(self, work: Work) -> None:
         """Make the panels of a step."""

@@ -72,7 +72,7 @@ def _operands(steps: Steps, work: Work) -> tuple[list[str], str]:
             found.append(steps.start(value))
             continue
         place = temps.pop(0)
-        steps.task(task, [steps.slot(value.node), place], memory, number)
+        steps.task(task, [steps.base(value), place], memory, number)
         found.append(place)
         number += 1
     return found, memory

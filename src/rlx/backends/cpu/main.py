@@ -9,7 +9,7 @@ from rlx.backends.cpu.assemble import DISPATCH, MAIN, Writing, texts
 from rlx.backends.cpu.context import Mode, Word
 from rlx.backends.cpu.emit import Function, module
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.prologue import PREPARE
+from rlx.backends.cpu.prologue import PERFORM, PREPARE
 from rlx.backends.cpu.routine import Routines
 from rlx.backends.cpu.task import Machine, Recipe
 from rlx.backends.cpu.ways import Routine
@@ -64,7 +64,13 @@ def assembled(
     recipes = list(routines.recipes.values())
     return Assembled(
         tuple(_functions(recipes)),
-        (Function("dispatch", dispatch, ()), Function("prepare", PREPARE, ()), *parts, run.text()),
+        (
+            Function("dispatch", dispatch, ()),
+            Function("perform", PERFORM, ()),
+            Function("prepare", PREPARE, ()),
+            *parts,
+            run.text(),
+        ),
         machine.isa,
         symbols,
         tuple(c for r in routines.made.values() for c in _constants(r)),

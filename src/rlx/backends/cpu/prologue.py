@@ -1,7 +1,8 @@
-"""Steps that run once, by tables: their code would be made for a single run.
+"""Steps by tables: those that run once, and those of long programs.
 
 A row of a table has all that a task is called with, in numbers; one function reads it. Where a
-number is a formula, or memory of a call is involved, the step is written out like any other.
+number is a formula, the step is written out like any other. A row costs a call some nanoseconds
+more than code of its own, and LLVM a thousandth of a second less.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ from typing import TYPE_CHECKING
 from rlx.backends.cpu.context import Word
 from rlx.backends.cpu.formula import rounded
 from rlx.backends.cpu.task import Buffer, Recipe, Task
-from rlx.backends.cpu.ways import Work
+from rlx.backends.cpu.ways import Value, Work
 from rlx.dim import Dim, DimLike
 from rlx.ir.lir import Space
-from rlx.ir.mir import Node
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.assemble import Steps
 
 ALWAYS = -1
-_EXTERNAL, _WEIGHTS, _BEHIND = range(3)
+TABLED_STEPS = 256
+"""A routine with as many calls has rows for them."""
+_EXTERNAL, _WEIGHTS, _ARENA, _BEHIND = range(4)
 _HEAD = 7
 """Words before the buffers, of which each has two: from where, and how many bytes on."""
 PREPARE = f"""
-define internal i32 @prepare(ptr %context, ptr %externals, ptr %behind, ptr %function,
+define internal i32 @prepare(ptr %context, ptr %arena, ptr %externals, ptr %behind, ptr %function,
     ptr %row) noinline {{
 entry:
   %changed.at = getelementptr i64, ptr %context, i64 {Word.CHANGED.value}
@@ -45,6 +47,15 @@ asked:
 skip:
   ret i32 0
 yes:
+  %code = call i32 @perform(ptr %context, ptr %arena, ptr %externals, ptr %behind, ptr %function,
+      ptr %row)
+  ret i32 %code
+}}
+"""
+PERFORM = f"""
+define internal i32 @perform(ptr %context, ptr %arena, ptr %externals, ptr %behind, ptr %function,
+    ptr %row) noinline {{
+entry:
   %count.at = getelementptr i64, ptr %row, i64 1
   %units.at = getelementptr i64, ptr %row, i64 2
   %grain.at = getelementptr i64, ptr %row, i64 3
@@ -58,7 +69,7 @@ yes:
   %weights = load ptr, ptr %weights.at
   br label %head
 head:
-  %i = phi i64 [ 0, %yes ], [ %next, %put ]
+  %i = phi i64 [ 0, %entry ], [ %next, %put ]
   %more = icmp slt i64 %i, %count
   br i1 %more, label %place, label %call
 place:
@@ -75,7 +86,9 @@ given:
   br label %put
 own:
   %is_weight = icmp eq i64 %kind, {_WEIGHTS}
-  %base = select i1 %is_weight, ptr %weights, ptr %behind
+  %is_arena = icmp eq i64 %kind, {_ARENA}
+  %other = select i1 %is_arena, ptr %arena, ptr %behind
+  %base = select i1 %is_weight, ptr %weights, ptr %other
   %b = getelementptr i8, ptr %base, i64 %value
   br label %put
 put:
@@ -102,28 +115,40 @@ call:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A task of the prologue."""
+    """A task in numbers."""
 
     function: str
     words: tuple[int, ...]
 
 
-def rows_of(steps: Steps, work: Work, flag: int) -> list[Row] | None:
+def prepared_rows(steps: Steps, work: Work, flag: int) -> list[Row] | None:
     """The tasks of a step, or those of its panels; None where it must be written out. `flag` is
     where it is said whether anything that they read has changed, or ALWAYS."""
     if not isinstance(work.way, Recipe):
         return None
-    way, found = work.way, list[Row | None]()
-    if work.panels:
-        for i, panels in enumerate(way.panels):
-            places = [_place(steps, work, b, (), packing=i) for b in panels.task.buffers]
-            found.append(_row(panels.task, places, 0, flag, work.number + i))
-    else:
-        temps = _offsets(way.temps)
-        first = work.number + len(way.panels)
-        for i, task in enumerate(way.tasks):
-            places = [_place(steps, work, b, temps) for b in task.buffers]
-            found.append(_row(task, places, temps[-1], flag, first + i))
+    if not work.panels:
+        return called_rows(steps, work, flag)
+    found: list[Row | None] = []
+    for i, panels in enumerate(work.way.panels):
+        places = [_place(steps, work, b, (), packing=i) for b in panels.task.buffers]
+        found.append(_row(panels.task, places, 0, flag, work.number + i))
+    return _all(found)
+
+
+def called_rows(steps: Steps, work: Work, flag: int = ALWAYS) -> list[Row] | None:
+    """The tasks of a step; None where it must be written out."""
+    if not isinstance(work.way, Recipe):
+        return None
+    temps = _offsets(work.way.temps)
+    first = work.number + len(work.way.panels)
+    found: list[Row | None] = []
+    for i, task in enumerate(work.way.tasks):
+        places = [_place(steps, work, b, temps) for b in task.buffers]
+        found.append(_row(task, places, temps[-1], flag, first + i))
+    return _all(found)
+
+
+def _all(found: Sequence[Row | None]) -> list[Row] | None:
     rows = [row for row in found if row is not None]
     return rows if len(rows) == len(found) else None
 
@@ -145,11 +170,11 @@ def _place(
     index = buffer.index
     match buffer.kind:
         case "operand":
-            return _slot(steps, work.operands[index].node)
+            return _slot(steps, work.operands[index])
         case "result" if packing is not None:
             return _WEIGHTS, work.panels[packing]
         case "result":
-            return _slot(steps, work.results[index].node)
+            return _slot(steps, work.results[index])
         case "temp":
             return _BEHIND, temps[index]
         case "panels":
@@ -158,14 +183,16 @@ def _place(
             return None
 
 
-def _slot(steps: Steps, root: Node) -> _Place:
-    if root in steps.outside:
-        return _EXTERNAL, steps.outside[root]
-    if root in steps.outputs:
-        return _EXTERNAL, steps.first_output + steps.outputs[root]
+def _slot(steps: Steps, value: Value) -> _Place:
+    """None where a row cannot say it: inside of an external array."""
+    root, base = value.node, value.base_bytes
+    number = steps.number_outside(root)
+    if number is not None:
+        return None if base else (_EXTERNAL, number)
     slot = steps.plan.assignments[root]
-    is_weight = slot.space is Space.WEIGHTS
-    return (_WEIGHTS, steps.routine.weights_at + slot.offset) if is_weight else None
+    if slot.space is Space.WEIGHTS:
+        return _WEIGHTS, steps.routine.weights_at + slot.offset + base
+    return _ARENA, slot.offset + base
 
 
 def _row(

@@ -82,8 +82,8 @@ class Routines:
             fixed -= {i for i, n in enumerate(node.inputs) if n.op == "input"}
         step = Step(
             node,
-            tuple(v.layout for v in operands),
-            tuple(v.layout for v in results),
+            tuple(v.within for v in operands),
+            tuple(v.within for v in results),
             self.machine,
             frozenset(fixed),
             is_once=plan.phases[node] is Phase.PROLOGUE,
@@ -132,17 +132,21 @@ class Routines:
 
     def _kernel(self, step: Step) -> Way:
         """A recipe, the same for equal steps; or the step in smaller ones."""
-        body = body_of(step.node)
-        key = (body.digest(), step.operands, step.results, step.constants, step.is_once)
+        node = step.node
+        what = (node.op, node.attr_key, tuple(i.shape for i in node.inputs))
+        key = (what, step.operands, step.results, step.constants, step.is_once)
         if key in self.refused:
-            return Nested(self._body(_smaller(step.node, body, self.target, self.refused[key])))
+            return self._nested(node, self.refused[key])
         if key not in self.recipes:
             try:
                 self._keep(key, recipe_of(step, f"k{len(self.recipes)}"))
             except NoKernel as why:
                 self.refused[key] = why
-                return Nested(self._body(_smaller(step.node, body, self.target, why)))
+                return self._nested(node, why)
         return self.recipes[key]
+
+    def _nested(self, node: Node, why: NoKernel) -> Nested:
+        return Nested(self._body(_smaller(node, body_of(node), self.target, why)))
 
     def _keep(self, key: object, recipe: Recipe) -> None:
         self.recipes[key] = recipe.mapped(self._function)

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlx.backends.cpu.task import Recipe, Task
-from rlx.dim import DimLike
+from rlx.dim import DimLike, is_static
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan
 from rlx.ir.mir import Graph, Node
+
+LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,24 @@ class Value:
     node: Node
     """Whose slot it is in."""
     layout: Layout
+
+    @property
+    def base_bytes(self) -> int:
+        """The whole cache lines of its offset in the slot. They are part of the address that a
+        kernel is called with: kernels on slices of one buffer are then the same code, and what a
+        kernel knows of alignment holds."""
+        offset = self.layout.offset
+        size = self.node.shape.dtype.itemsize
+        return offset * size // LINE_BYTES * LINE_BYTES if is_static(offset) else 0
+
+    @property
+    def within(self) -> Layout:
+        """The layout that a kernel sees, from the address that it is called with."""
+        base = self.base_bytes
+        if not base:
+            return self.layout
+        offset = self.layout.offset - base // self.node.shape.dtype.itemsize
+        return Layout(self.layout.dims, self.layout.strides, offset)
 
     @property
     def size(self) -> DimLike:
