@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu import build, units
+from rlx.backends.cpu import assemble, build, units
 from rlx.backends.cpu.build import built
 from rlx.backends.cpu.isa import NEON, host
 from rlx.backends.cpu.main import assembled
@@ -109,3 +109,42 @@ def test_what_runs_once_shares_its_code() -> None:
         return len({t.function.name for t in tasks})
 
     assert once(3) == once(1)
+
+
+def slices(width: int, starts: list[int]) -> Graph:
+    """Running sums of slices of one input, each a kernel of its own."""
+    g = Graph("slices")
+    x = g.input("x", Shape([4, 256]))
+    g.set_outputs([g.cumsum(x[:, s : s + width], axis=1) for s in starts])
+    return g
+
+
+def test_kernels_on_slices_of_one_buffer_are_one_function() -> None:
+    """What of an offset is whole cache lines is part of the address that a kernel is called with."""
+    lines, odd = slices(64, [0, 64, 128]), slices(64, [1, 66, 131])
+    assert len(assembled(planned(lines), Machine(host())).kernels) == 1
+    assert len(assembled(planned(odd), Machine(host())).kernels) == 3
+    x = np.random.default_rng(0).integers(-9, 9, (4, 256)).astype(np.float32)
+    for graph, starts in ((lines, [0, 64, 128]), (odd, [1, 66, 131])):
+        made = rlx.compile(graph, "cpu", cache=False)(x)
+        for got, start in zip(made, starts, strict=True):
+            assert np.array_equal(got, np.cumsum(x[:, start : start + 64], axis=1))
+
+
+def test_long_programs_run_from_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    graph = model()
+    params = {n.attrs["name"]: rng.uniform(0, 1, n.shape.dims).astype(np.float32)
+              for n in graph.params}  # fmt: skip
+    x = rng.normal(size=(5, 8)).astype(np.float32)
+    written_out = rlx.compile(graph, "cpu", cache=False, params=params)(x)
+    assert not any("@perform(" in f.text for f in _parts(graph))
+    monkeypatch.setattr(assemble, "TABLED_STEPS", 1)
+    assert any("@perform(" in f.text for f in _parts(graph))
+    exe = rlx.compile(graph, "cpu", cache=False, params=params)
+    assert exe(x).tobytes() == written_out.tobytes()
+
+
+def _parts(graph: Graph) -> list[Any]:
+    made = assembled(planned(graph), Machine(host())).routines
+    return [f for f in made if f.name not in ("perform", "prepare")]
