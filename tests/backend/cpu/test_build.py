@@ -120,7 +120,7 @@ def slices(width: int, starts: list[int]) -> Graph:
 
 
 def test_kernels_on_slices_of_one_buffer_are_one_function() -> None:
-    """What of an offset is whole cache lines is part of the address that a kernel is called with."""
+    """The whole cache lines of an offset are part of the address that a kernel is called with."""
     lines, odd = slices(64, [0, 64, 128]), slices(64, [1, 66, 131])
     assert len(assembled(planned(lines), Machine(host())).kernels) == 1
     assert len(assembled(planned(odd), Machine(host())).kernels) == 3
