@@ -102,14 +102,20 @@ def test_weights_that_are_floats_of_a_byte(kind: str, how: str) -> None:
 
 def test_weights_of_few_bits_are_nothing_else() -> None:
     arrays = [whole(ml_dtypes.int4, 3, 5)]
-    with pytest.raises(UnsupportedError, match="int4, which is only read to be dequantised"):
+    with pytest.raises(UnsupportedError, match="tensor of int4s, which it does not take"):
         ours(one_node("Neg", arrays, opset=21, known=(0,)), arrays)
 
 
-def test_to_few_bits_is_refused() -> None:
-    arrays = [values(3, 5), scales(), np.array(1, ml_dtypes.int4)]
-    with pytest.raises(UnsupportedError, match="int4"):
-        ours(one_node("QuantizeLinear", arrays, opset=21, known=(2,)), arrays)
+@pytest.mark.parametrize("kind", ["int4", "uint4", "int2", "uint2"])
+def test_to_few_bits_saturates_at_their_own_ends(kind: str) -> None:
+    """What quantisation means: rounded to even, moved by the zero point, then clipped."""
+    dtype, scale = np.dtype(getattr(ml_dtypes, kind)), np.float32(0.75)
+    info, zero = ml_dtypes.iinfo(dtype), np.array(1, dtype)
+    x = np.linspace(-20, 20, 121, dtype=np.float32)
+    (made,) = ours(one_node("QuantizeLinear", [x, scale, zero], opset=25, known=(2,)), [x, scale])
+    assert made.dtype == dtype
+    wanted = np.clip(np.rint(x / scale) + 1, info.min, info.max)
+    np.testing.assert_array_equal(made.astype(np.int32), wanted.astype(np.int32))
 
 
 @pytest.mark.parametrize("given", [(False, False), (True, False), (False, True), (True, True)])

@@ -10,7 +10,7 @@ from rlx.ir.inline import inline
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.call import Call
 from rlx.onnx.importer import Scope
-from rlx.onnx.values import Absent, Items, Value
+from rlx.onnx.values import Coded, Value, is_plain
 from rlx.shape import Shape
 
 Steps = Callable[[Graph, list[Node]], Sequence[Node]]
@@ -19,7 +19,7 @@ Steps = Callable[[Graph, list[Node]], Sequence[Node]]
 def closed(scope: Scope, results: Sequence[Value]) -> list[Node]:
     """The results of a graph that was read, as its outputs."""
     for value in results:
-        if isinstance(value, Items | Absent):
+        if not is_plain(value) and not isinstance(value, Coded):
             raise UnsupportedError(f"{scope.graph.name}: it gives a sequence, not a tensor")
     nodes = [scope.as_node(value) for value in results]
     scope.graph.set_outputs(nodes)

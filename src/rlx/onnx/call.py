@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dim import DimLike, is_static
 from rlx.errors import GraphError, UnsupportedError
 from rlx.ir.mir import Graph, Node
-from rlx.onnx.values import Absent, Items, Sizes, Value, Weight
+from rlx.onnx.values import Coded, Sizes, Value, Weight
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
@@ -87,10 +87,12 @@ class Call:
                 return value.node(self.graph)
             case Weight():
                 return self.scope.weight(value)
-            case Items() | Absent():
-                raise UnsupportedError(f"{self.label}: an operand is no tensor but a sequence")
-            case _:
+            case Coded(codes=codes):
+                return codes
+            case Node():
                 return value
+            case _:
+                raise UnsupportedError(f"{self.label}: an operand is no tensor: a sequence or map")
 
     def shape(self, number: int) -> Shape:
         """Of an operand, without making it a value of the graph."""

@@ -15,21 +15,30 @@ from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.ir.interpret import evaluate_node
 from rlx.ir.mir import Graph, Node, Origin, topological
 from rlx.onnx.attributes import attributes_of
+from rlx.onnx.boundary import declared_input, text_array
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
+from rlx.onnx.coded import applied_to_codes, coded_in, element_of, in_codes, meaning
 from rlx.onnx.handlers import handler_of
 from rlx.onnx.ordering import ordered
 from rlx.onnx.reader import Reader, guarded, name_of, text
+from rlx.onnx.stages import HostStep
+from rlx.onnx.strings import Strings
 from rlx.onnx.values import (
     MAX_SIZES,
     Absent,
+    Coded,
+    Element,
     Form,
     Given,
     Items,
+    Mapped,
+    Pairs,
     Sizes,
     Value,
     Weight,
     flattened,
-    known_value,
+    of_parts,
+    parts_of,
 )
 from rlx.op import Kind
 from rlx.shape import Shape
@@ -89,17 +98,17 @@ class Scope:
         match found:
             case Sizes() | Weight() | Absent():
                 return found
-            case Items():
-                return Items(
-                    tuple(self._brought(f"{name}.{i}", v) for i, v in enumerate(found.values))
-                )
+            case Node():
+                return self._brought_node(name, found)
             case _:
-                assert self.parent is not None
-                outside = self.parent.as_node(found)
-                known = self.importer.as_array(outside)
-                if known is not None and known.size <= CONSTANT_ELEMENTS:
-                    return self.graph.constant(known)
-                return self._captured(name, outside)
+                parts = [self._brought(f"{name}.{i}", v) for i, v in enumerate(parts_of(found))]
+                return of_parts(found, parts)
+
+    def _brought_node(self, name: str, outside: Node) -> Node:
+        known = self.importer.as_array(outside)
+        if known is not None and known.size <= CONSTANT_ELEMENTS:
+            return self.graph.constant(known)
+        return self._captured(name, outside)
 
     def _captured(self, name: str, outside: Node) -> Node:
         if outside not in self.captured:
@@ -116,8 +125,14 @@ class Scope:
                 return self.weight(value)
             case Node():
                 return value
+            case Coded(codes=codes):
+                return codes
             case _:
-                raise UnsupportedError(f"{self.graph.name}: a sequence is used as a tensor")
+                raise UnsupportedError(f"{self.graph.name}: a sequence or map is used as a tensor")
+
+    def result(self, name: str) -> Value:
+        """What a graph gives under this name."""
+        return coded_in(self, self.find(name))
 
     def weight(self, value: Weight) -> Node:
         """A weight as a node: a constant if it is small, else a param of the outermost graph."""
@@ -143,8 +158,16 @@ class Importer:
     known: dict[Node, np.ndarray[Any, Any] | None] = field(default_factory=dict[Node, Any])
     outside: dict[Node, Node] = field(default_factory=dict[Node, Node])
     """Input of a graph inside → the value that it stands for."""
+    inputs: tuple[Value, ...] = ()
+    """What calls give, but for what is static."""
     outputs: tuple[Value, ...] = ()
     """What the model gives, in order."""
+    steps: list[HostStep] = field(default_factory=list[HostStep])
+    """What the host does between programs."""
+    strings: Strings = field(default_factory=Strings)
+    """Those of the model."""
+    elements: dict[int, list[Element | None]] = field(default_factory=dict[int, Any])
+    """Graph inside a node, by id → what the codes that it gives mean."""
     name: str = ""
     """What the user calls the model; its file, for what exporters call graphs says little."""
     attributes: dict[int, tuple[Any, dict[str, Any]]] = field(
@@ -171,10 +194,12 @@ class Importer:
                 continue  # an initialiser is its default
             scope.made.add(info.name)
             scope.values[info.name] = self._input(graph, info.name, info)
+            if info.name not in self.static:
+                self.inputs += (scope.values[info.name],)
         self.run(scope, proto.node)
-        self.outputs = tuple(scope.find(o.name) for o in proto.output)
+        self.outputs = tuple(scope.result(o.name) for o in proto.output)
         flat = [scope.as_node(v) for o in self.outputs for v in flattened(o)]
-        is_flat = not any(isinstance(o, Items | Absent) for o in self.outputs)
+        is_flat = all(len(flattened(o)) == 1 for o in self.outputs)
         names = self.reader.output_names
         graph.set_outputs(dict(zip(names, flat, strict=True)) if is_flat else flat)
         return graph
@@ -182,20 +207,24 @@ class Importer:
     def _input(self, graph: Graph, name: str, info: Any) -> Value:
         """A tensor; of sequences and optionals what a call gave."""
         if info.name in self.static:
-            return known_value(graph, self.static[info.name])
-        if info.name not in self.shapes:
-            return graph.input(name, self.reader.shape_of(info))
-        return self._like(graph, name, info, self.shapes[info.name])
+            return self._known(graph, self.static[info.name], f"input {name!r}")
+        return declared_input(self.reader, graph, info, self.shapes)
 
-    def _like(self, graph: Graph, name: str, info: Any, form: Form) -> Value:
-        if form is None:
-            return Absent()
-        if isinstance(form, list):
-            forms: list[Form] = form
-            return Items(
-                tuple(self._like(graph, f"{name}.{i}", info, f) for i, f in enumerate(forms))
-            )
-        return graph.input(name, self.reader.shape_of(info, form))
+    def _known(self, graph: Graph, given: Given, what: str) -> Value:
+        """What a call gave, as a value that is known while reading."""
+        match given:
+            case None:
+                return Absent()
+            case list():
+                items: list[Given] = given
+                return Items(tuple(self._known(graph, g, what) for g in items))
+            case Mapped(keys=keys, values=values):
+                return Pairs(self._known(graph, keys, what), self._known(graph, values, what))
+            case _:
+                weight = Weight(what, text_array(given))
+                element, codes = weight.element, in_codes(weight, self.strings)
+                assert isinstance(codes, Weight)
+                return meaning(graph.constant(codes.array), element)
 
     @property
     def is_exact(self) -> bool:
@@ -278,15 +307,18 @@ class Importer:
         return dict(self.attributes[id(proto)][1])
 
     def _results(self, call: Call, handler: Any) -> tuple[Value, ...]:
+        def run(given: Call) -> tuple[Value, ...]:
+            made = handler(given)
+            return made if isinstance(made, tuple) else (made,)
+
         try:
             with guarded(call.label):
-                made = handler(call)
+                return applied_to_codes(call, handler, run)
         except Error as error:
             if isinstance(error, NeedsValue | NeedsShape) or call.label in str(error):
                 raise
             kind = GraphError if isinstance(error, GraphError) else type(error)
             raise kind(f"{call.label}: {error}") from None
-        return made if isinstance(made, tuple) else (made,)
 
     def _count_node(self, call: Call) -> None:
         """Few functions that call each other, or loops that are written out, can stand for more
@@ -331,16 +363,20 @@ class Importer:
         graph = Graph(_name(proto.name) or call.op)
         graph.traces_lines = False
         scope = Scope(graph, self, call.scope, functions=call.scope.functions)
-        for info, given in zip(proto.input, inputs):
-            is_shape = isinstance(given, Shape)
-            scope.values[info.name] = graph.input(info.name, given) if is_shape else given
+        elements = [*map(element_of, call.inputs), *(None for _ in inputs[call.num_inputs :])]
+        for info, given, element in zip(proto.input, inputs, elements):
+            scope.values[info.name] = (
+                given
+                if not isinstance(given, Shape)
+                else meaning(graph.input(info.name, given), element)
+            )
         if step:
             is_own = step in scope.values
             scope.step = scope.values[step] if is_own else graph.input(step, Shape((), DType.I64))
         with self._deeper(call):
             self._initialise(scope, proto)
             self.run(scope, proto.node)
-        return scope, [scope.find(o.name) for o in proto.output]
+        return scope, self._given_by(scope, proto)
 
     def inlined(self, call: Call, proto: Any, inputs: Sequence[Value]) -> list[Value]:
         """The results of a graph inside a node, read into the graph of the node itself."""
@@ -350,7 +386,13 @@ class Importer:
         with self._deeper(call):
             self._initialise(scope, proto)
             self.run(scope, proto.node)
-        return [scope.find(o.name) for o in proto.output]
+        return self._given_by(scope, proto)
+
+    def _given_by(self, scope: Scope, proto: Any) -> list[Value]:
+        """The results of a graph inside a node."""
+        results = [scope.result(o.name) for o in proto.output]
+        self.elements[id(proto)] = [element_of(v) for v in results]
+        return results
 
     @contextmanager
     def _deeper(self, call: Call) -> Generator[None]:

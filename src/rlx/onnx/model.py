@@ -23,7 +23,9 @@ from rlx.onnx.files import ModelFile
 from rlx.onnx.importer import Importer
 from rlx.onnx.narrowing import ranges_for
 from rlx.onnx.reader import Reader, guarded, is_open, parsed, text
-from rlx.onnx.values import Absent, Given, Items, Value, arrays_of, form_of, frozen, key_of
+from rlx.onnx.stages import HostStep
+from rlx.onnx.strings import Strings
+from rlx.onnx.values import Given, Mapped, Value, arrays_of, form_of, frozen, is_plain, key_of
 from rlx.runtime.bundle import Bundle
 from rlx.runtime.cache import Cache, CacheLike
 
@@ -44,13 +46,19 @@ class Read:
 
     graph: Graph
     params: Mapping[str, Array]
+    inputs: tuple[Value, ...] = ()
+    """What calls give, but for what is static."""
     outputs: tuple[Value, ...] = ()
-    """The results; sequences and optionals are those of the graph's outputs, in order."""
+    """The results; sequences, strings and maps are made of the graph's outputs, in order."""
+    strings: Strings = field(default_factory=Strings)
+    """The strings of the model."""
+    steps: tuple[HostStep, ...] = ()
+    """What the host does between programs."""
 
     @property
-    def is_flat(self) -> bool:
-        """Are all results tensors?"""
-        return not any(isinstance(o, Items | Absent) for o in self.outputs)
+    def is_plain(self) -> bool:
+        """Is it one program, of tensors that rlx has a dtype for?"""
+        return not self.steps and all(is_plain(v) for v in (*self.inputs, *self.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,11 @@ class Model(Bundle):
         return self.needs_shapes or bool(self.static)
 
     @property
+    def is_plain(self) -> bool:
+        """Is it one program, of tensors that rlx has a dtype for?"""
+        return not self.is_static and (self.summary is not None or self.whole().is_plain)
+
+    @property
     def reader(self) -> Reader:
         if self._reader is None:
             self._reader = self.opened()
@@ -122,7 +135,7 @@ class Model(Bundle):
     def decisions(self) -> tuple[Decision, ...]:
         """Why the model cannot be one program, where it cannot."""
         if not self.is_static:
-            return ()
+            return () if self.summary else tuple(s.decision for s in self.whole().steps)
         what = "values" if self.static else "shapes"
         where = self.static or self.inputs
         made = Decision(
@@ -187,7 +200,8 @@ class Model(Bundle):
             return
         declared = {i.name: i for i in self.reader.model.graph.input}
         for name, array in arrays:
-            self.reader.check_input(declared[name], array)
+            if not isinstance(given[name], Mapped):
+                self.reader.check_input(declared[name], array)
         self._passed = forms
 
     def _key(self, given: Mapping[str, Given]) -> Any:
@@ -211,7 +225,7 @@ def load(path: str | os.PathLike[str], *, cache: CacheLike = None) -> Model:
     if model is None:
         reader = reader_of(file)
         model = model_of(reader, file.path.stem)
-        if kept is not None:
+        if kept is not None and (model.is_static or model.is_plain):
             keep(model, file, kept)
     return model
 
@@ -249,9 +263,7 @@ def _settle(model: Model) -> None:
     for _ in range(MAX_NARROWED):
         try:
             read = _imported(Importer(model.reader, name=model.name, attributes=attributes))
-            model.read = read if read.is_flat else None
-            model.needs_shapes = not read.is_flat
-            model.why_static = "" if read.is_flat else "a result is a sequence or an optional"
+            model.read, model.why_static, model.needs_shapes = read, "", False
             return
         except NeedsValue as needs:
             model.static, model.why_static, model.needs_shapes = needs.inputs, str(needs), True
@@ -273,7 +285,11 @@ def _settle(model: Model) -> None:
 
 def _imported(importer: Importer) -> Read:
     with guarded("the model"):
-        return Read(importer.read(), importer.params, importer.outputs)
+        graph = importer.read()
+        return Read(
+            graph, importer.params, importer.inputs, importer.outputs, importer.strings,
+            tuple(importer.steps),
+        )  # fmt: skip
 
 
 def _has_named_dims(model: Model) -> bool:

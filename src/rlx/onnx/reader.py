@@ -23,6 +23,8 @@ from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.onnx.call import NeedsShape
 from rlx.onnx.files import Beside
 from rlx.onnx.small import bytes_of_fields, small_kinds
+from rlx.onnx.strings import TEXT, objects
+from rlx.onnx.values import Element
 from rlx.onnx.wire import Bulk
 from rlx.shape import Shape
 
@@ -127,11 +129,13 @@ class Reader:
     # -- types ----------------------------------------------------------------------------------
 
     def shape_of(self, info: Any, known: tuple[int, ...] | None = None) -> Shape:
-        """What an input is declared as; dims without a size are named."""
+        """What an input is declared as, in codes where rlx lacks the element type; dims without a
+        size are named."""
         kind, tensor = _tensor_of(info.type)
         if tensor is None:
             raise UnsupportedError(f"input {info.name!r} is no tensor but a {kind}")
-        dtype = self.dtype(tensor.elem_type, f"input {info.name!r}")
+        coded = self.element(tensor.elem_type)
+        dtype = coded.storage if coded else self.dtype(tensor.elem_type, f"input {info.name!r}")
         if known is not None:
             _check_dims(info, tensor, known)
             return Shape(known, dtype)
@@ -144,7 +148,8 @@ class Reader:
     def check_input(self, info: Any, array: np.ndarray[Any, Any]) -> None:
         """The error of an array that cannot be this input."""
         shape = self.shape_of(info, array.shape)
-        if array.dtype != shape.dtype.numpy:
+        tensor = _tensor_of(info.type)[1]
+        if self.element(tensor.elem_type) is None and array.dtype != shape.dtype.numpy:
             raise Error(f"input {info.name!r} is {array.dtype}, expected {shape.dtype.name}.")
 
     def _dim(self, name: str, number: int, dim: Any) -> DimLike:
@@ -173,6 +178,12 @@ class Reader:
             found, number = f"{plain}_{number}", number + 1
         return found
 
+    def element(self, kind: int) -> Element | None:
+        """An element type that rlx has no dtype for; None where it has one, or neither."""
+        from onnx import TensorProto
+
+        return TEXT if kind == TensorProto.STRING else small_kinds().get(kind)
+
     def dtype(self, kind: int, what: str) -> DType:
         if kind not in self._kinds:
             from onnx import TensorProto
@@ -190,11 +201,14 @@ class Reader:
         return text(tensor.name), self.tensor(tensor)
 
     def tensor(self, tensor: Any) -> np.ndarray[Any, Any]:
-        """The numbers of a tensor, of exactly its dims; large ones stay in the file."""
+        """The numbers of a tensor, of exactly its dims; large ones stay in the file. Strings are
+        Python's."""
         what, dims = f"tensor {tensor.name[:80]!r}", tuple(tensor.dims)
         small = small_kinds().get(tensor.data_type)
         if any(d < 0 for d in dims):
             raise GraphError(f"{what} has a negative dim")
+        if self.element(tensor.data_type) is TEXT:
+            return _texts(tensor, dims, what)
         if small is not None:
             size = small.num_bytes(dims)
             raw = self._bytes(tensor, size, what)
@@ -260,6 +274,16 @@ def _numbered(name: str, taken: set[str], counts: dict[str, int]) -> str:
     counts[name] = counts[name] or 1
     taken.add(found)
     return found
+
+
+def _texts(tensor: Any, dims: tuple[int, ...], what: str) -> np.ndarray[Any, Any]:
+    """Strings are always in a field of their own."""
+    if len(tensor.string_data) != math.prod(dims):
+        raise GraphError(f"{what} has {len(tensor.string_data)} strings for {list(dims)}")
+    try:
+        return objects([t.decode() for t in tensor.string_data]).reshape(dims)
+    except UnicodeDecodeError:
+        raise GraphError(f"{what}: a string is not UTF-8") from None
 
 
 def _checked(

@@ -5,17 +5,22 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx.cost.decision import Decision
 from rlx.errors import Error
+from rlx.ir.mir import Graph, Node
+from rlx.onnx.boundary import encoded, taken
 from rlx.onnx.call import NeedsShape
 from rlx.onnx.model import MAX_KEPT, Model, Read
-from rlx.onnx.values import Given, arrays_of, filled
+from rlx.onnx.stages import Stage, staged
+from rlx.onnx.strings import Strings, strings_of_call
+from rlx.onnx.values import Given, filled
 from rlx.op import Array
 from rlx.passes.options import FusionOptions
-from rlx.runtime.executable import Executable, as_array
+from rlx.runtime.executable import Executable
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
@@ -36,8 +41,11 @@ def compiled(
 ) -> Executable | Specialising:
     """The model ready to run; one program where nothing about it is static, and others for sizes
     that it cannot be one program for."""
-    if model.is_static:
-        return Specialising(model, session, options, params)
+    if not model.is_plain:
+        chosen = model.by_shapes() if model.is_narrowed and not model.is_static else model
+        hosted = Specialising(chosen, session, options, params)
+        hosted.prepare()
+        return hosted
     made = session.executable(model, model.params, options=options, params=params)
     if model.is_narrowed:
         made.otherwise = Specialising(model.by_shapes(), session, options, params)
@@ -57,7 +65,7 @@ class Specialising:
         self.model, self._session, self._options = model, session, options
         self._params = dict(params or {})
         self._lock = threading.Lock()
-        self._made: OrderedDict[int, tuple[Read, Executable]] = OrderedDict()
+        self._made: OrderedDict[int, Staged] = OrderedDict()
 
     # -- what it is ----------------------------------------------------------------------------
 
@@ -91,15 +99,18 @@ class Specialising:
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """Why there are several programs, and the decisions of each that was made so far."""
-        with self._lock:
-            made = [exe for _, exe in self._made.values()]
-        return (*self.model.decisions, *(d for exe in made for d in exe.decisions))
+        return (*self.model.decisions, *(d for exe in self.programs for d in exe.decisions))
 
     @property
     def programs(self) -> tuple[Executable, ...]:
         """Those that were made and are kept, the one that was used last at the end."""
         with self._lock:
-            return tuple(exe for _, exe in self._made.values())
+            return tuple(exe for staged in self._made.values() for exe in staged.programs)
+
+    def prepare(self) -> None:
+        """Compile now what is the same for every call."""
+        if not self.model.is_static:
+            self._staged(self.model.whole())
 
     def explain(
         self,
@@ -152,27 +163,41 @@ class Specialising:
     # -- calls ---------------------------------------------------------------------------------
 
     def specialised(self, *arrays: Any) -> Executable:
-        """The program for these inputs."""
-        return self._program(self._read(self._given(arrays)))
+        """The program for these inputs; the largest of several."""
+        return self._main(self._staged(self._read(self._given(arrays))))
 
     def settled(self, inputs: Inputs) -> tuple[Executable, list[Array]]:
-        """The program for these inputs, given by name or in order, and what it takes of them."""
+        """The program for these inputs, given by name or in order, and what it takes of them; the
+        largest of several."""
         is_named = isinstance(inputs, Mapping)
         given = self._given(self._in_order(inputs) if is_named else tuple(inputs))
-        return self._program(self._read(given)), self._operands(given)
+        read = self._read(given)
+        staged, strings = self._staged(read), Strings(read.strings)
+        program = self._main(staged)
+        return program, staged.inputs_of(program, self._operands(given, strings), strings)
+
+    def _main(self, staged: Staged) -> Executable:
+        if staged.main is None:
+            raise Error(f"{self.name}: nothing of it is compiled: the host does all of its work.")
+        return staged.main
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """Run on positional inputs: the output, or a tuple of them. Sequences are lists of arrays;
-        an optional that holds nothing is None."""
+        an optional that holds nothing is None; strings are Python's, and maps are dicts."""
         given = self._given(arrays)
         read = self._read(given)
-        operands = self._operands(given)
-        if read.is_flat:
-            return self._program(read)(*operands, out=out)
-        made = self._program(read)(*operands) if read.graph.outputs else ()
-        rest = iter(made if isinstance(made, tuple) else (made,))
-        results = tuple(filled(o, rest) for o in read.outputs)
+        strings = Strings(read.strings)
+        staged, operands = self._staged(read), self._operands(given, strings)
+        if read.is_plain or out is not None:
+            return self._into(staged, operands, out)
+        rest = iter(staged.run(operands, strings))
+        results = tuple(filled(o, rest, strings) for o in read.outputs)
         return results[0] if len(read.outputs) == 1 else results
+
+    def _into(self, staged: Staged, operands: list[Array], out: Any) -> Any:
+        if not staged.read.is_plain or staged.main is None:
+            raise Error(f"{self.name}: `out` is for models whose results are tensors of numbers.")
+        return staged.main(*operands, out=out)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run on inputs by name: outputs by name."""
@@ -186,47 +211,114 @@ class Specialising:
                 raise Error(f"{self.name}: takes {known}; {name!r} is missing or unknown.")
         return tuple(inputs[n] for n in self.model.inputs)
 
-    def _operands(self, given: list[Given]) -> list[Array]:
-        """What a program takes of the inputs; the values of static ones are part of it."""
-        named = zip(self.model.inputs, given)
-        static = set(self.model.static)
-        return [array for name, v in named if name not in static for array in arrays_of(v)]
+    def _operands(self, given: list[Given], strings: Strings) -> list[Array]:
+        """What programs take of the inputs; the values of static ones are part of them."""
+        reader, static = self.model.reader, set(self.model.static)
+        return [
+            array
+            for name, value in zip(self.model.inputs, given)
+            if name not in static
+            for array in encoded(value, self._kinds[name], reader, strings, f"input {name!r}")
+        ]
 
     def _given(self, arrays: tuple[Any, ...]) -> list[Given]:
         names = self.model.inputs
         if len(arrays) != len(names):
             raise Error(f"{self.name}: takes {len(names)} inputs, got {len(arrays)}.")
-        plural = self._plural
-        return [_as_given(a, f"input {n!r}", n in plural) for n, a in zip(names, arrays)]
+        reader = self.model.reader
+        return [
+            taken(a, self._kinds[n], reader, f"input {n!r}") for n, a in zip(names, arrays)
+        ]  # fmt: skip
 
     @functools.cached_property
-    def _plural(self) -> frozenset[str]:
-        """The inputs that are sequences or optionals."""
-        infos = self.model.reader.model.graph.input
-        return frozenset(i.name for i in infos if not i.type.HasField("tensor_type"))
+    def _kinds(self) -> dict[str, Any]:
+        """The types of inputs."""
+        return {i.name: i.type for i in self.model.reader.model.graph.input}
 
     def _read(self, given: list[Given]) -> Read:
         with self._lock:
             return self.model.specialised(given)
 
-    def _program(self, read: Read) -> Executable:
+    def _staged(self, read: Read) -> Staged:
         with self._lock:
             key = id(read)
             if key not in self._made:
-                exe = self._session.executable(
-                    read.graph, read.params, options=self._options, params=self._params,
-                    before=self.model.decisions,
-                )  # fmt: skip
-                self._made[key] = (read, exe)
+                self._made[key] = Staged.of(read, self._executable)
                 if len(self._made) > MAX_KEPT:
                     self._made.popitem(last=False)
             self._made.move_to_end(key)
-            return self._made[key][1]
+            return self._made[key]
+
+    def _executable(self, graph: Graph, read: Read) -> Executable:
+        named = {n.attrs["name"] for n in graph.params}
+        own = {k: v for k, v in read.params.items() if k in named}
+        before = (*self.model.decisions, *(s.decision for s in read.steps if self.model.is_static))
+        return self._session.executable(
+            graph, own, options=self._options, before=before,
+            params={k: v for k, v in self._params.items() if k in named},
+        )  # fmt: skip
 
 
-def _as_given(value: Any, what: str, is_plural: bool) -> Given:
-    """An input as arrays: in lists where it is a sequence, None where an optional has nothing."""
-    if is_plural and isinstance(value, list | tuple):
-        values: Sequence[Any] = value
-        return [_as_given(v, what, is_plural) for v in values]
-    return None if is_plural and value is None else as_array(value, what)
+@dataclass(frozen=True, slots=True, eq=False)
+class Staged:
+    """The programs of one reading of a model, and what the host does between them."""
+
+    read: Read
+    stages: tuple[tuple[Stage, Executable | None], ...]
+
+    @classmethod
+    def of(cls, read: Read, compiled: Callable[[Graph, Read], Executable]) -> Staged:
+        if not read.steps:
+            inputs, outputs = tuple(read.graph.inputs), tuple(read.graph.outputs)
+            stages = [Stage(read.graph, inputs, outputs, ())]
+        else:
+            stages = staged(read.graph, read.steps)
+        return cls(read, tuple((s, compiled(s.graph, read) if s.outputs else None) for s in stages))
+
+    @property
+    def programs(self) -> tuple[Executable, ...]:
+        return tuple(exe for _, exe in self.stages if exe is not None)
+
+    @property
+    def main(self) -> Executable | None:
+        """The program of most nodes."""
+        found = [(len(s.graph.order()), -i, exe) for i, (s, exe) in enumerate(self.stages) if exe]
+        return max(found, key=lambda f: f[:2])[2] if found else None
+
+    def run(self, operands: Sequence[Array], strings: Strings) -> list[Array]:
+        """The graph's outputs."""
+        values = self._values(operands, strings, None)
+        return [values[n] for n in self.read.graph.outputs]
+
+    def inputs_of(
+        self, program: Executable, operands: Sequence[Array], strings: Strings
+    ) -> list[Array]:
+        """What one of the programs is given in a call."""
+        values = self._values(operands, strings, program)
+        return [values[n] for stage, exe in self.stages if exe is program for n in stage.inputs]
+
+    def _values(
+        self, operands: Sequence[Array], strings: Strings, last: Executable | None
+    ) -> dict[Node, Array]:
+        """Every value that a stage reads, up to a program."""
+        made = {r for step in self.read.steps for r in step.results}
+        given = [n for n in self.read.graph.inputs if n not in made]
+        values: dict[Node, Array] = dict(zip(given, operands, strict=True))
+        values |= {n: n.attrs["value"].array for n in self._constants()}
+        with strings_of_call(strings):
+            for stage, exe in self.stages:
+                if exe is not None and exe is last:
+                    break
+                if exe is not None:
+                    results = exe(*(values[n] for n in stage.inputs))
+                    outputs = results if isinstance(results, tuple) else (results,)
+                    values |= dict(zip(stage.outputs, outputs))
+                for step in stage.steps:
+                    found = step(strings, [values[n] for n in step.operands])
+                    values |= dict(zip(step.results, found))
+        return values
+
+    def _constants(self) -> list[Node]:
+        """Those that are results, or that a host step reads."""
+        read = [*self.read.graph.outputs, *(n for s in self.read.steps for n in s.operands)]
+        return [n for n in read if n.op == "constant"]

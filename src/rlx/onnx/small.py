@@ -1,7 +1,7 @@
-"""Tensors of element types that rlx has not, because they are smaller than a byte or floats of one.
+"""Element types that rlx has no dtype for, because they are smaller than a byte or floats of one.
 
-They are read as arrays of ml_dtypes, one element a byte, which only operators that know them take:
-those that dequantise weights. Any other says that it does not.
+Outside they are arrays of ml_dtypes, one element a byte. In a graph they are codes: floats are u8
+bit patterns, integers are i8 or u8 numbers. Code 0 is the number 0, but of E8M0, which has none.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rlx.errors import GraphError
+from rlx.dtype import DType
+from rlx.errors import Error, GraphError
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Small:
     """An element type: so many bits, those of the first element lowest in a byte."""
 
@@ -28,8 +29,40 @@ class Small:
     bits: int
 
     @property
+    def name(self) -> str:
+        return self.dtype.name
+
+    @property
     def is_float(self) -> bool:
         return "float" in self.dtype.name
+
+    @property
+    def is_signed(self) -> bool:
+        return not self.dtype.name.startswith("uint")
+
+    @property
+    def storage(self) -> DType:
+        """The dtype of codes."""
+        return DType.U8 if self.is_float or not self.is_signed else DType.I8
+
+    def encode(self, array: Array, what: str) -> Array:
+        """Elements as codes."""
+        if array.dtype != self.dtype:
+            raise Error(f"{what} is {array.dtype}, expected {self.name}.")
+        if self.is_float:
+            return np.ascontiguousarray(array).view(np.uint8).reshape(array.shape)
+        return array.astype(self.storage.numpy)
+
+    def decode(self, codes: Array) -> Array:
+        """Codes as elements."""
+        if self.is_float:
+            return np.ascontiguousarray(codes).view(self.dtype).reshape(codes.shape)
+        return codes.astype(self.dtype)
+
+    @functools.cached_property
+    def values(self) -> Array:
+        """f32 by code, of a float type."""
+        return np.arange(2**self.bits, dtype=np.uint8).view(self.dtype).astype(np.float32)
 
     def num_bytes(self, dims: tuple[int, ...]) -> int:
         return -(-math.prod(dims) * self.bits // 8)
@@ -74,13 +107,6 @@ def bytes_of_fields(values: Any, what: str) -> Array:
     return wide.astype(np.uint8)
 
 
-def widened(array: Array) -> Array | None:
-    """The same numbers in a dtype that rlx has; None where they are of such a one."""
-    kind = array.dtype.name
-    if kind in ("int4", "int2"):
-        return array.astype(np.int8)
-    if kind in ("uint4", "uint2"):
-        return array.astype(np.uint8)
-    if kind.startswith(("float8", "float4")):
-        return array.astype(np.float32)
-    return None
+def small_of(dtype: np.dtype[Any]) -> Small | None:
+    """The element type that arrays of this dtype have; None where rlx has the dtype itself."""
+    return next((s for s in small_kinds().values() if s.dtype == dtype), None)

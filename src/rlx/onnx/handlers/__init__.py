@@ -23,6 +23,7 @@ Key = tuple[str, str]
 """Domain and operator."""
 MICROSOFT = "com.microsoft"
 _registered: dict[Key, dict[int, Handler]] = {}
+_of_codes: set[Handler] = set()
 
 
 def handles(*names: str, since: int = 1, domain: str = "") -> Callable[[Handler], Handler]:
@@ -37,6 +38,16 @@ def handles(*names: str, since: int = 1, domain: str = "") -> Callable[[Handler]
         return handler
 
     return register
+
+
+def codes(handler: Handler) -> Handler:
+    """Mark a handler that takes tensors of codes: strings, and numbers rlx has no dtype for."""
+    _of_codes.add(handler)
+    return handler
+
+
+def takes_codes(handler: Handler) -> bool:
+    return handler in _of_codes
 
 
 @functools.cache

@@ -15,9 +15,10 @@ from rlx.extent import ceiling, measured_in
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.onnx.bodies import applied, captures_of, closed, graph_of
 from rlx.onnx.call import Call
+from rlx.onnx.coded import element_of
 from rlx.onnx.handlers import handles
 from rlx.onnx.importer import Scope
-from rlx.onnx.values import Absent, Items, Sizes, Value, flattened
+from rlx.onnx.values import Absent, Coded, Items, Sizes, Value, flattened, like
 from rlx.shape import Shape
 
 SIDES = ("then_branch", "else_branch")
@@ -35,7 +36,7 @@ def branch(call: Call) -> Any:
         raise call.unknown(call.value(0), "its sides give values of different kinds or ranks")
     flat = _joined(call, (then, other), [_flat(s, v) for s, v in ((then, made), (other, rest))])
     left = iter(flat)
-    return tuple(_like(value, left) for value in made)
+    return tuple(like(value, left) for value in made)
 
 
 def _read(call: Call, name: str) -> tuple[Scope, list[Value]] | GraphError:
@@ -59,7 +60,7 @@ def _both(call: Call, found: Sequence[Any]) -> list[tuple[Scope, list[Value]]]:
     shapes = [v.shape for v in _flat(scope, values)]
     trap = _refused(call, shapes, at, str(found[at]))
     likes = iter(trap[1])
-    pair = [(scope, values), (trap[0], [_like(v, likes) for v in values])]
+    pair = [(scope, values), (trap[0], [like(v, likes) for v in values])]
     return pair if at else pair[::-1]
 
 
@@ -96,6 +97,8 @@ def _is_alike(one: Value, other: Value) -> bool:
         return len(one.values) == len(other.values) and _are_alike(one.values, other.values)
     if isinstance(one, Absent) or isinstance(other, Absent):
         return isinstance(one, Absent) and isinstance(other, Absent)
+    if element_of(one) != element_of(other):
+        raise GraphError("its sides give tensors of different types")
     return _rank(one) == _rank(other)
 
 
@@ -103,6 +106,8 @@ def _rank(value: Any) -> int:
     match value:
         case Sizes(shape=dims):
             return len(dims)
+        case Coded(codes=codes):
+            return codes.shape.rank
         case Node():
             return value.shape.rank
         case _:
@@ -111,17 +116,6 @@ def _rank(value: Any) -> int:
 
 def _flat(scope: Scope, values: Sequence[Value]) -> list[Node]:
     return [scope.as_node(v) for value in values for v in flattened(value)]
-
-
-def _like(value: Value, flat: Any) -> Value:
-    """A value of this form, of the tensors that come next."""
-    match value:
-        case Items(values=values):
-            return Items(tuple(_like(v, flat) for v in values))
-        case Absent():
-            return value
-        case _:
-            return next(flat)
 
 
 def _joined(call: Call, scopes: tuple[Scope, Scope], sides: Sequence[Sequence[Node]]) -> list[Node]:

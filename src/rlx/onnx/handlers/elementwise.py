@@ -217,24 +217,6 @@ def where(call: Call) -> Value:
     return ops.where(call.node(0), call.node(1), call.node(2))
 
 
-@handles("Cast")
-def cast(call: Call) -> Value:
-    dtype = call.importer.reader.dtype(call.required("to"), call.label)
-    value = call.value(0)
-    if isinstance(value, Sizes) and dtype.is_integer:
-        return Sizes(value.dims, value.shape, dtype)
-    return ops.cast(call.node(0), to=dtype)
-
-
-@handles("CastLike")
-def cast_like(call: Call) -> Value:
-    dtype = call.shape(1).dtype
-    value = call.value(0)
-    if isinstance(value, Sizes) and dtype.is_integer:
-        return Sizes(value.dims, value.shape, dtype)
-    return ops.cast(call.node(0), to=dtype)
-
-
 @handles("BitShift")
 def shifted(call: Call) -> Node:
     shift = ops.shift_left if call.required("direction") == "LEFT" else ops.shift_right

@@ -10,8 +10,10 @@ from rlx import ops
 from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
+from rlx.onnx.coded import element_of
 from rlx.onnx.geometry import geometry
-from rlx.onnx.handlers import MICROSOFT, handles
+from rlx.onnx.handlers import MICROSOFT, codes, handles
+from rlx.onnx.handlers.casts import encoded, number
 from rlx.onnx.handlers.convolution import (
     by_channel,
     convolved,
@@ -19,8 +21,8 @@ from rlx.onnx.handlers.convolution import (
     zero_point,
     zero_points,
 )
-from rlx.onnx.small import widened
-from rlx.onnx.values import Weight
+from rlx.onnx.small import Small
+from rlx.onnx.values import Coded
 
 WHOLE = (DType.U8, DType.I8, DType.U16, DType.I16)
 """What numbers can be quantised to."""
@@ -31,37 +33,54 @@ WHOLE = (DType.U8, DType.I8, DType.U16, DType.I16)
 
 @handles("QuantizeLinear")
 @handles("QuantizeLinear", domain=MICROSOFT)
-def quantise(call: Call) -> Node:
+@codes
+def quantise(call: Call) -> Node | Coded:
     """In the dtype of the scales, unless another precision is asked for."""
-    scale, to = call.node(1), _quantised_dtype(call)
+    scale, to = number(call, 1), _quantised(call)
     given = call.attr("precision", 0)
     dtype = call.importer.reader.dtype(given, call.label) if given else scale.shape.dtype
     if not dtype.is_float:
         raise call.unsupported(f"scales of {dtype}")
-    x, scale = (ops.cast(v, to=dtype) for v in (call.node(0), scale))
+    x, scale = (ops.cast(v, to=dtype) for v in (number(call, 0), scale))
+    if isinstance(to, Small):
+        return _in_few_bits(call, x, scale, to)
     zero = [call.node(2)] if call.has(2) else []
     return ops.quantize_linear(x, scale, *zero, to=to, **_along(x, call))
 
 
-def _quantised_dtype(call: Call) -> DType:
-    given = call.attr("output_dtype", 0)
+def _quantised(call: Call) -> DType | Small:
+    """What numbers are quantised to: the type of the zero point, or the one that is asked for."""
+    reader, given = call.importer.reader, call.attr("output_dtype", 0)
     if call.has(2):
-        dtype = call.shape(2).dtype
+        to = element_of(call.value(2)) or call.shape(2).dtype
     else:
-        dtype = call.importer.reader.dtype(given, call.label) if given else DType.U8
-    if dtype not in WHOLE:
-        raise call.unsupported(f"it quantises to {dtype}")
-    return dtype
+        to = (reader.element(given) or reader.dtype(given, call.label)) if given else DType.U8
+    if to not in WHOLE and not isinstance(to, Small):
+        raise call.unsupported(f"it quantises to {getattr(to, 'name', to)}")
+    return to
+
+
+def _in_few_bits(call: Call, x: Node, scale: Node, to: Small) -> Coded:
+    """Integers saturate at their own ends after those of a byte; floats are rounded quotients."""
+    if to.is_float:
+        scales = _beside(call, x, scale)
+        return encoded(call, ops.div(x, ops.cast(scales, to=x.shape.dtype)), to)
+    zero = [number(call, 2)] if call.has(2) else []
+    made = ops.quantize_linear(x, scale, *zero, to=to.storage, **_along(x, call))
+    low = -(1 << (to.bits - 1)) if to.is_signed else 0
+    ends = [np.array(n, to.storage.numpy) for n in (low, low + (1 << to.bits) - 1)]
+    return Coded(ops.minimum(ops.maximum(made, ends[0]), ends[1]), to)
 
 
 @handles("DequantizeLinear")
 @handles("DequantizeLinear", domain=MICROSOFT)
+@codes
 def dequantise(call: Call) -> Node:
     given = call.attr("output_dtype", 0)
-    scale = operand(call, 1)
+    scale = number(call, 1)
     if given:
         scale = ops.cast(scale, to=call.importer.reader.dtype(given, call.label))
-    x = operand(call, 0)
+    x = number(call, 0)
     if x.shape.dtype.is_float:
         return _scaled(call, x, scale)
     zero = [_zero(call)] if call.has(2) else []
@@ -69,27 +88,23 @@ def dequantise(call: Call) -> Node:
 
 
 def _zero(call: Call) -> Node:
-    value = call.value(2)
-    is_few = isinstance(value, Weight) and widened(value.array) is not None
-    return operand(call, 2) if is_few or call.attr("block_size", 0) else zero_point(call, 2)
-
-
-def operand(call: Call, number: int) -> Node:
-    """An operand; of a weight in few bits, the same numbers in a dtype that rlx has."""
-    value = call.value(number)
-    wide = widened(value.array) if isinstance(value, Weight) else None
-    if wide is None or not isinstance(value, Weight):
-        return call.node(number)
-    return call.as_node(Weight(f"{value.name} as {wide.dtype.name}", wide))
+    is_few = element_of(call.value(2)) is not None
+    return number(call, 2) if is_few or call.attr("block_size", 0) else zero_point(call, 2)
 
 
 def _scaled(call: Call, x: Node, scale: Node) -> Node:
-    """Floats of few bits have no zero point but 0. Ones, dequantised, are the scales beside x."""
-    if call.has(2) and bool(np.any(call.array(2).astype(np.float32) != 0)):
+    """Floats of few bits have no zero point but 0; one that a call gives is taken to be it."""
+    known = call.importer.as_array(call.value(2)) if call.has(2) else None
+    if known is not None and bool(np.any(known.astype(np.float32) != 0)):
         raise call.unsupported("floats with a zero point")
-    one = ops.expand(call.graph.constant(np.ones((), np.int8)), dims=x.shape.dims)
-    scales = ops.dequantize_linear(one, scale, **_along(x, call))
+    scales = _beside(call, x, scale)
     return ops.mul(ops.cast(x, to=scales.shape.dtype), scales)
+
+
+def _beside(call: Call, x: Node, scale: Node) -> Node:
+    """The scale of each element of x: what ones are, dequantised."""
+    one = ops.expand(call.graph.constant(np.ones((), np.int8)), dims=x.shape.dims)
+    return ops.dequantize_linear(one, scale, **_along(x, call))
 
 
 def _along(x: Node, call: Call) -> dict[str, Any]:

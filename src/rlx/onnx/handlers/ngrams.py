@@ -1,4 +1,4 @@
-"""Operators of texts: rlx has no strings, but counts n-grams of numbers."""
+"""N-grams of numbers, and of strings by their ids, counted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,6 @@ from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call, NeedsShape
 from rlx.onnx.handlers import handles
-
-
-@handles("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")
-def of_strings(call: Call) -> Any:
-    raise call.unsupported("it works on strings, which rlx has not")
-
-
-@handles("ImageDecoder")
-def image_decoder(call: Call) -> Any:
-    raise call.unsupported("rlx decodes no image files. Decode them before, to pixels")
-
 
 MAX_STEPS, MAX_COLUMNS = 1 << 10, 1 << 24
 
