@@ -20,11 +20,16 @@ PLAIN = {
     "rlx_model", "asarray", "array", "empty", "zeros", "tobytes", "items", "values", "get",
     "append", "remove", "index", "upper", "move_to_end", "_abc_instancecheck", "__exit__",
     "from_address", "addressof", "frombuffer", "bit_length", "HasField", "WhichOneof",
+    "ascontiguousarray", "astype", "reset", "reshape", "startswith", "view",
     *dir(builtins),
 }  # fmt: skip
 """C functions that look, lead in, or make arrays for results; none computes on them."""
-MODEL = {"onnx_backend.py", "running.py", "model.py", "values.py", "reader.py", "mir.py:outputs"}
-"""Where a model of ONNX has its inputs checked and its outputs named."""
+MODEL = {
+    "onnx_backend.py", "running.py", "model.py", "values.py", "reader.py", "mir.py:outputs",
+    "mir.py:inputs", "boundary.py", "strings.py", "small.py", "stages.py", "contextlib.py",
+    "_dtype.py", "<frozen importlib._bootstrap>",
+}  # fmt: skip
+"""Where a model of ONNX has its inputs checked and encoded, and its outputs decoded and named."""
 READS = {"infer_binding", "_match_leaf", "_solve", "checked_array"}
 """What they use of the interpreter: reading the sizes of named dims off arrays."""
 

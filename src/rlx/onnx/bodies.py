@@ -9,7 +9,7 @@ from rlx.extent import measured_in
 from rlx.ir.inline import inline
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.call import Call
-from rlx.onnx.importer import Scope
+from rlx.onnx.scope import Scope
 from rlx.onnx.values import Coded, Value, is_plain
 from rlx.shape import Shape
 

@@ -15,7 +15,8 @@ from rlx.onnx.values import Coded, Sizes, Value, Weight
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
-    from rlx.onnx.importer import Importer, Scope
+    from rlx.onnx.importer import Importer
+    from rlx.onnx.scope import Scope
 
 
 class NeedsValue(UnsupportedError):

@@ -17,7 +17,7 @@ from rlx.onnx.bodies import applied, captures_of, closed, graph_of
 from rlx.onnx.call import Call
 from rlx.onnx.coded import element_of
 from rlx.onnx.handlers import handles
-from rlx.onnx.importer import Scope
+from rlx.onnx.scope import Scope
 from rlx.onnx.values import Absent, Coded, Items, Sizes, Value, flattened, like
 from rlx.shape import Shape
 

@@ -16,7 +16,8 @@ from rlx.ir.mir import Graph, Node
 from rlx.onnx.bodies import applied, captures_of, closed, graph_of, is_measured_inside
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.handlers import handles
-from rlx.onnx.importer import Scope, TooMany
+from rlx.onnx.importer import TooMany
+from rlx.onnx.scope import Scope
 from rlx.onnx.values import Absent, Items, Sizes, Value, Weight
 from rlx.shape import Shape
 

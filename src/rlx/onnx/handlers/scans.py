@@ -16,7 +16,7 @@ from rlx.ir.mir import Graph, Node
 from rlx.onnx.bodies import applied, captures_of, closed, graph_of, is_measured_inside
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import handles
-from rlx.onnx.importer import Scope
+from rlx.onnx.scope import Scope
 from rlx.shape import Shape
 
 STEP = "\0step"
