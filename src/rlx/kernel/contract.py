@@ -85,12 +85,12 @@ class Contract:
         """The same work as a plain loop nest, which is also what it means."""
         exprs = Exprs()
         move = Mover(exprs, {})
-        factors = [_widened(exprs, move(x), self.sums) for x in (self.left, self.right)]
+        factors = [exprs.cast(move(x), self.sums) for x in (self.left, self.right)]
         total = exprs.apply(lookup("mul"), factors, {}, self.sums)
         for axis in reversed(self.inner):
             total = exprs.reduce("sum", axis, total)
         accumulators = [n for n in self.epilogue if isinstance(n, Accumulator)]
-        made = Mover(exprs, {}, {a: _widened(exprs, total, a.dtype) for a in accumulators})
+        made = Mover(exprs, {}, {a: exprs.cast(total, a.dtype) for a in accumulators})
         stores = tuple(Store(s.result, s.at, made(s.value)) for s in self.stores)
         return Kernel(self.name, self.outer, stores, self.operands, self.results)
 
@@ -99,10 +99,6 @@ class Contract:
         return (
             f"{self.kernel()}\n  contracts rows {self.rows}, columns {self.columns}, inner {inner}"
         )
-
-
-def _widened(exprs: Exprs, x: Expr, to: DType) -> Expr:
-    return x if x.dtype is to else exprs.apply(lookup("cast"), [x], {"to": to}, to)
 
 
 # -- moving expressions to other axes -------------------------------------------------------------

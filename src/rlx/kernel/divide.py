@@ -32,9 +32,13 @@ def by_reciprocals(kernel: Kernel) -> Kernel:
 
 
 def _sums(kernel: Kernel) -> dict[Expr, frozenset[Any]]:
-    """The axes that each value was summed along."""
+    """The axes that each value was summed along; a sum rounded to a half float is a number like
+    any other."""
     found: dict[Expr, frozenset[Any]] = {}
     for node in kernel.nodes:
+        if node.dtype.compute is not node.dtype:
+            found[node] = frozenset()
+            continue
         own = {node.axis} if isinstance(node, Reduce) and node.fold == "sum" else set()
         found[node] = frozenset(own).union(*(found[a] for a in node.args))
     return found

@@ -8,6 +8,9 @@ A Reduce binds its axis inside its body; outside it the same axis is the output'
 one node that is used in two passes over the row, and a backend can see that it may keep it instead
 of computing it twice. Index maps are affine; there is no division in them. Equal expressions of a
 kernel are the same object.
+
+Rounding to f16 and bf16 is part of the expressions: arithmetic is in f32, with a cast to the half
+wherever the graph has a value of that dtype, so that it is the same number for whoever reads it.
 """
 
 from __future__ import annotations
@@ -18,8 +21,15 @@ from typing import Any
 
 from rlx.dim import DimLike
 from rlx.dtype import DType
-from rlx.op import Op
+from rlx.op import Op, lookup
 from rlx.shape import Shape
+
+SELECTING = frozenset(
+    {"maximum", "minimum", "where", "neg", "abs", "floor", "ceil", "trunc", "round"}
+)
+"""Of half floats these give half floats: there is nothing to round."""
+MAX_SELECTIONS = 8
+"""How many of them, one on the other, are looked through."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -276,8 +286,43 @@ class Exprs:
         return self._make(key, lambda: Load(dtype, (row,), free, operand, at, stride, bound))
 
     def apply(self, op: Op, args: Sequence[Expr], attrs: Mapping[str, Any], dtype: DType) -> Expr:
+        """An op of the table. Half floats compute in f32 and are rounded once, here."""
+        if op.name == "cast":
+            return self._narrow(args[0], dtype) or self._apply(op, args, attrs, dtype)
+        if dtype.compute is dtype or op.is_exact or op.name in SELECTING:
+            return self._apply(op, args, attrs, dtype)
+        wide = self._apply(op, [self.widened(a) for a in args], attrs, dtype.compute)
+        return self.cast(wide, dtype)
+
+    def cast(self, x: Expr, to: DType) -> Expr:
+        return x if x.dtype is to else self.apply(lookup("cast"), [x], {"to": to}, to)
+
+    def widened(self, x: Expr) -> Expr:
+        """A half float as f32, other values as they are."""
+        return self.cast(x, x.dtype.compute)
+
+    def _apply(self, op: Op, args: Sequence[Expr], attrs: Mapping[str, Any], dtype: DType) -> Expr:
         key = ("apply", op.name, *map(id, args), *attrs.items())
         return self._make(key, lambda: Apply(dtype, tuple(args), _free(args), op, attrs))
+
+    def _narrow(self, x: Expr, to: DType, depth: int = 0) -> Expr | None:
+        """An f32 that holds a half float already, as that half float: such as max(x, 0)."""
+        if to.compute is to or x.dtype is not to.compute or depth > MAX_SELECTIONS:
+            return None
+        match x:
+            case Const(value=value):
+                half = value.astype(to.numpy)
+                return self.const(half, to) if half.astype(value.dtype) == value else None
+            case Apply(op=op, args=(given,)) if op.name == "cast":
+                return given if given.dtype is to else None
+            case Apply(op=op) if op.name in SELECTING:
+                parts = [
+                    a if a.dtype is DType.BOOL else self._narrow(a, to, depth + 1) for a in x.args
+                ]
+                found = [a for a in parts if a is not None]
+                return self._apply(op, found, x.attrs, to) if len(found) == len(parts) else None
+            case _:
+                return None
 
     def choose(self, guard: Expr, yes: Expr, no: Expr) -> Expr:
         args = (guard, yes, no)

@@ -285,13 +285,7 @@ class _Former:
         return self.exprs.const(array.reshape(()), node.shape.dtype)
 
     def _iota(self, node: Node, at: Positions) -> Expr:
-        from rlx.op import lookup
-
-        index = self.exprs.index(total(at[node.attrs["axis"]]))
-        to = node.shape.dtype
-        if to is index.dtype:
-            return index
-        return self.exprs.apply(lookup("cast"), [index], {"to": to}, to)
+        return self.exprs.cast(self.exprs.index(total(at[node.attrs["axis"]])), node.shape.dtype)
 
     # -- folds -----------------------------------------------------------------------------------
 
@@ -321,14 +315,16 @@ class _Former:
         return self.fold_axes[node, i]
 
     def _fold(self, node: Node, at: Positions, body: Expr) -> Expr:
-        """The body folded over every digit of the folded axes, the innermost first."""
+        """The body folded over every digit of the folded axes, the innermost first. Sums of half
+        floats are f32 until they are whole."""
         ((_, inner),) = self.reads[node, at]
         digits = [d for i in node.attrs["axes"] for d in inner[i]]
+        body = self.exprs.widened(body) if node.op in ("sum", "prod") else body
         for digit in reversed(digits):
             axis = digit.at.axis
             assert axis is not None
             body = self.exprs.reduce(node.op, axis, body)
-        return body
+        return self.exprs.cast(body, node.shape.dtype)
 
     # -- joins and gathers -----------------------------------------------------------------------
 

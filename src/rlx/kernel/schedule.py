@@ -284,10 +284,11 @@ def _cost(node: Expr, vector: Axis) -> int:
 
 
 def _cost_of(node: Apply) -> int:
-    """Half floats are widened, and rounded, by several instructions."""
-    is_half = node.dtype.compute is not node.dtype
-    is_half |= any(a.dtype.compute is not a.dtype for a in node.args)
-    return COSTS.get(node.op.name, 3 if is_half else 1)
+    """Half floats are held as f32: rounding to them takes several instructions, widening none."""
+    if node.op.name == "cast" and node.args[0].dtype.compute is node.dtype:
+        return 0
+    rounds = node.op.name == "cast" and node.dtype.compute is not node.dtype
+    return COSTS.get(node.op.name, 3 if rounds else 1)
 
 
 def scratch_bytes(schedule: Schedule) -> DimLike:

@@ -18,6 +18,7 @@ from rlx.op import Array, Kind, op
 from rlx.shape import Shape
 
 MaskKind = Literal["none", "causal", "sliding_window", "custom", "bias"]
+MaskedRows = Literal["zeros", "nan"]
 MASK_OPERANDS = ("custom", "bias")
 """The mask kinds that take a fourth operand."""
 
@@ -104,7 +105,7 @@ def _mask_dims(dims: tuple[DimLike, ...], kind: str) -> tuple[DimLike, ...]:
 def _attention_shape(
     q: Shape, k: Shape, v: Shape, mask: Shape | None = None, *, num_heads: int,
     kv_heads: int | None, mask_kind: str, window: int | None, scale: float | None,
-    softcap: float | None,
+    softcap: float | None, masked_rows: str,
 ) -> Shape:  # fmt: skip
     sizes = _checked(q, k, v, num_heads, kv_heads)
     _check_mask(sizes, q, mask, mask_kind)
@@ -147,6 +148,7 @@ def attention(
     window: int | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    masked_rows: MaskedRows = "zeros",
 ) -> Array:
     """softmax(q·kᵀ · scale) · v for each head, with operands [batch, length, heads·depth] or
     [batch, heads, length, depth]. Query heads share the `kv_heads` in runs; v may have a depth of
@@ -156,8 +158,9 @@ def attention(
     Query i stands at p = i + keys - queries. `causal` lets it see the keys up to p,
     `sliding_window` those from p - window to p; `custom` hides the keys whose mask ([batch, keys],
     or broadcast to [batch, heads, queries, keys]) is False or below 0.5; `bias` adds its mask to
-    the scores. Under a mask, a query that sees no key, or only scores of -inf, gives zeros.
-    Values at hidden keys must be finite: their weight is 0, not their product."""
+    the scores. Under a mask, a query that sees no key, or only scores of -inf, gives
+    `masked_rows`: zeros, or the NaN that a softmax of -inf alone is. Values at hidden keys must be
+    finite: their weight is 0, not their product."""
     sizes = _sizes(q, k, v, num_heads, kv_heads)
     each = num_heads // sizes.kv_heads
     heads = _by_head(q, num_heads)
@@ -169,7 +172,7 @@ def attention(
         s = s + mask
     elif mask_kind != "none":
         s = np.where(_visible(s.shape, mask, mask_kind, window), s, q.dtype.type(-np.inf))
-    made = _weights(s, mask_kind != "none") @ values
+    made = _weights(s, mask_kind != "none" and masked_rows == "zeros") @ values
     return (
         made
         if q.ndim == 4
@@ -193,18 +196,19 @@ def _visible(dims: tuple[int, ...], mask: Array | None, kind: str, window: int |
     return (distance >= 0) & (window is None or distance <= window)
 
 
-def _weights(s: Array, is_masked: bool) -> Array:
-    """Softmax of the scores; where they may be masked, a row of -inf has no weight at all."""
+def _weights(s: Array, has_zeros: bool) -> Array:
+    """Softmax of the scores; with `has_zeros`, a row of -inf has no weight at all."""
     top = np.max(s, axis=-1, keepdims=True, initial=-np.inf)
-    e = np.exp(s - np.where((top == -np.inf) & is_masked, np.zeros_like(top), top))
+    e = np.exp(s - np.where((top == -np.inf) & has_zeros, np.zeros_like(top), top))
     total = np.sum(e, axis=-1, keepdims=True)
-    return e / np.where((total == 0) & is_masked, np.ones_like(total), total)
+    return e / np.where((total == 0) & has_zeros, np.ones_like(total), total)
 
 
 @attention.lowering
 def _(
     q: Any, k: Any, v: Any, mask: Any = None, *, num_heads: int, kv_heads: int | None,
     mask_kind: str, window: int | None, scale: float | None, softcap: float | None,
+    masked_rows: str,
 ) -> Any:  # fmt: skip
     """Query heads of one kv head are rows of one product: nothing is repeated."""
     sizes = _sizes(q, k, v, num_heads, kv_heads)
@@ -217,7 +221,7 @@ def _(
         s = ops.mul(ops.tanh(ops.div(s, softcap)), softcap)
     s = _masked(ops.reshape(s, dims=sizes.scores), mask, mask_kind, window)
     p = ops.softmax(s, axis=3)
-    if mask_kind != "none":
+    if mask_kind != "none" and masked_rows == "zeros":
         p = ops.where(ops.equal(s, -np.inf), 0.0, p)
     made = ops.matmul(ops.reshape(p, dims=(*rows, sizes.keys)), values)
     made = ops.reshape(made, dims=(*sizes.scores[:3], sizes.value_depth))
@@ -284,7 +288,8 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     window = draw.integer(0, 3) if kind == "sliding_window" else None
     attrs = {"num_heads": heads, "kv_heads": None if kv == heads and draw.coin() else kv}
     softcap, scale = draw.choice((None, 5.0)), draw.choice((None, 0.3))
-    return specs, attrs | {"mask_kind": kind, "window": window, "softcap": softcap, "scale": scale}
+    attrs |= {"mask_kind": kind, "window": window, "masked_rows": draw.choice(("zeros", "nan"))}
+    return specs, attrs | {"softcap": softcap, "scale": scale}
 
 
 # -- rotary positions -----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from rlx.draw import Draw, Spec
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
-from rlx.ops.attention import MASK_OPERANDS, MaskKind
+from rlx.ops.attention import MASK_OPERANDS, MaskedRows, MaskKind
 from rlx.ops.reduction import LAST
 from rlx.shape import Shape
 from rlx.windows import spelled_out
@@ -142,6 +142,7 @@ def fused_attention_block(
     window: int | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    masked_rows: MaskedRows = "zeros",
     n_rot: int | None = None,
     interleaved: bool = False,
 ) -> Any:
@@ -157,7 +158,7 @@ def fused_attention_block(
         q, k = ops.rope(q, cos, sin, **turn), ops.rope(k, cos, sin, **turn)
     mixed = ops.attention(
         q, k, v, mask, num_heads=num_heads, kv_heads=kv_heads, mask_kind=mask_kind,
-        window=window, scale=scale, softcap=softcap,
+        window=window, scale=scale, softcap=softcap, masked_rows=masked_rows,
     )  # fmt: skip
     made = ops.matmul(mixed, out_w)
     return made if out_b is None else ops.add(made, out_b)

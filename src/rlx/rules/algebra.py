@@ -196,6 +196,7 @@ def times_itself(x: Node) -> Any:
 @rule(
     lambda x: ops.pow(x, 2),
     slack=1.0,
+    in_halves=True,
     why="the reference's pow may be one rounding off, the product is not",
 )
 def second_power(x: Node, node: Node) -> Any:
@@ -206,6 +207,7 @@ def second_power(x: Node, node: Node) -> Any:
 @rule(
     lambda x: ops.pow(x, -1.0),
     slack=1.0,
+    in_halves=True,
     why="the reference's pow may be one rounding off, the quotient is not",
 )
 def inverse_power(x: Node, node: Node) -> Any:

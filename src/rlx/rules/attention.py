@@ -247,8 +247,8 @@ def _spell_mask(draw: Draw, s: Node) -> Node:
     "the difference: 5000 roundings of 1 are 0.0006 in f32, and nothing in f64",
 )
 def attention_formula(p: Node, s: Node, v: Node, a: int, node: Node, uses: Uses) -> Any:
-    """softmax(q·kᵀ · scale + mask) · v is attention. A query that sees no key, which a softmax
-    makes NaN, gives zeros."""
+    """softmax(q·kᵀ · scale + mask) · v is attention, in which a query that sees no key gives the
+    NaN that the softmax makes of it."""
     scores = _scores_of(s) if a == s.rank - 1 and s.rank in (2, 3, 4) else None
     if scores is None or v.rank != s.rank:
         return None
@@ -272,7 +272,7 @@ def _built(scores: Scores, v: Node, node: Node) -> Any:
         q, k, values, *mask,
         num_heads=heads, kv_heads=None if kv_heads == heads else kv_heads,
         mask_kind=scores.mask.kind, scale=None if is_default else scores.scale,
-        softcap=scores.softcap,
+        softcap=scores.softcap, masked_rows="zeros" if scores.mask.kind == "none" else "nan",
     )  # fmt: skip
     return made if rank == 4 else ops.reshape(made, dims=node.shape.dims)
 

@@ -57,6 +57,10 @@ class Rule:
     """How far the two sides may differ: this many roundings of the result's largest element."""
     refines: bool = False
     """The replacement is finite where the spelling overflows on the way."""
+    in_halves: bool = False
+    """The slack is the order of sums, or an error of the reference: both sides round to half
+    floats alike. Any other rule with a slack drops a rounding that the graph asks for, so it is
+    not for f16 and bf16."""
     domain: str = "any"
     """Which values a proof draws: `any`, or `plain` where infinities follow no law."""
     why: str = ""
@@ -104,6 +108,7 @@ def rule(
     sample: Callable[..., Any] | None = None,
     slack: float = 0.0,
     refines: bool = False,
+    in_halves: bool = False,
     domain: str = "any",
     why: str = "",
     when: Callable[[Node], bool] | None = None,
@@ -120,8 +125,8 @@ def rule(
         made = tuple(p(*map(Var, inspect.signature(p).parameters)) for p in patterns)
         made = made or (ANYTHING,)
         return Rule(
-            make.__name__, identity, made, make, sample, slack, refines, domain, why, when,
-            tuple(inspect.signature(make).parameters), tuple(map(guard_of, made)),
+            make.__name__, identity, made, make, sample, slack, refines, in_halves, domain, why,
+            when, tuple(inspect.signature(make).parameters), tuple(map(guard_of, made)),
         )  # fmt: skip
 
     return declare
@@ -148,6 +153,8 @@ def _step(
 ) -> Node | None:
     if candidate.when is not None and not candidate.when(node):
         return None
+    if candidate.slack and not candidate.in_halves and _is_half(node):
+        return None
     for pattern in patterns:
         for env in matches(pattern, node, {}):
             made = _apply(candidate, node, env, uses)
@@ -157,6 +164,10 @@ def _step(
             elif made is not None and made is not node:
                 return _checked(candidate, node, made)
     return None
+
+
+def _is_half(node: Node) -> bool:
+    return any(s.dtype.compute is not s.dtype for s in node.shapes)
 
 
 def _apply(candidate: Rule, node: Node, env: Env, uses: Uses) -> Any:

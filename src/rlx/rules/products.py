@@ -15,7 +15,14 @@ from rlx.shape import Shape
 _SUMS = "terms as large as 40² summed in another order; integers must agree exactly"
 
 
-@rule(lambda: ops.einsum, lambda: ops.dot_general, domain="plain", slack=256.0, why=_SUMS)
+@rule(
+    lambda: ops.einsum,
+    lambda: ops.dot_general,
+    domain="plain",
+    slack=256.0,
+    in_halves=True,
+    why=_SUMS,
+)
 def contraction_as_product(node: Node) -> Any:
     """A contraction of two operands is a matrix product of their axes in order."""
     if len(node.inputs) != 2 or node.decl.lower is None:
@@ -44,6 +51,7 @@ def _spell_transposed(draw: Draw) -> Node:
     sample=_spell_transposed,
     domain="plain",
     slack=256.0,
+    in_halves=True,
     why=_SUMS,
 )
 def transpose_of_product(x: Node, y: Node, p: tuple[int, ...], node: Node, uses: Uses) -> Any:

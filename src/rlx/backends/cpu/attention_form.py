@@ -37,6 +37,7 @@ class Form:
     window: int | None
     scale: float
     softcap: float | None
+    masked_rows: str
 
     @classmethod
     def of(cls, step: Step) -> Form:
@@ -53,7 +54,7 @@ class Form:
             scale = max(int(q.dims[3]), 1) ** -0.5
         return cls(
             dtypes[0], q, k, v, out, mask, dtypes[-1], kind, attrs["window"], scale,
-            attrs["softcap"],
+            attrs["softcap"], attrs["masked_rows"],
         )  # fmt: skip
 
     @property
@@ -124,10 +125,10 @@ class Form:
         return s.like(-INF).where(hidden(mask), s)
 
     def divisor(self, total: Vec, keys: Bound) -> Vec:
-        """What sums of values are divided by. A row without a weight gives zeros, but not where
-        infinite scores alone are the cause."""
+        """What sums of values are divided by. A row without a weight gives zeros where a mask may
+        be the cause and is asked to, else 0 / 0; without a key at all it is an empty sum."""
         is_none = total.equals(0.0)
-        if self.kind == "none":
+        if self.kind == "none" or self.masked_rows == "nan":
             empty = total.code.let(f"icmp eq i64 {keys}, 0")
             is_none = is_none & total.code.splat(empty, DType.BOOL)
         return total.like(1.0).where(is_none, total)

@@ -47,6 +47,8 @@ def rounded_to_half(x: Vec, dtype: DType) -> Vec:
     """Any number, rounded once to a half float, held as f32."""
     if x.dtype is F64 and dtype is F16:
         x = _to_odd(x)
+    if dtype is BF16:
+        return _bf16_bits(x.to(F32)).bits(F32)
     return from_memory(to_memory(x.to(F32), dtype), dtype)
 
 
@@ -60,11 +62,15 @@ def _to_odd(x: Vec) -> Vec:
 
 
 def _to_bf16(x: Vec) -> Vec:
-    """Add just under half of the last bit kept, or half where that bit is odd, and cut."""
+    return (_bf16_bits(x) >> 16).to(U16)
+
+
+def _bf16_bits(x: Vec) -> Vec:
+    """The f32 nearest to x of those that are bf16, as bits: add just under half of the last bit
+    kept, or half where that bit is odd, and cut. NaN stays NaN."""
     bits = x.bits(U32)
-    up = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    quiet = (bits >> 16) | 0x40
-    return up.where(x.equals(x), quiet).to(U16)
+    up = bits + 0x7FFF + ((bits >> 16) & 1)
+    return up.where(x.equals(x), bits | 0x400000) & 0xFFFF0000
 
 
 def _from_f16(raw: Vec) -> Vec:

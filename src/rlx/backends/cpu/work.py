@@ -7,13 +7,12 @@ adds nothing that an outer one could have.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlx.backends.cpu import arith
 from rlx.backends.cpu.emit import Function, head_of
-from rlx.backends.cpu.halves import HALVES
 from rlx.backends.cpu.ir import Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load
@@ -181,7 +180,7 @@ class Work:
             case Const():
                 return code.const(node.value.item(), node.dtype.compute)
             case Size():
-                return code.splat(self.size(node.dim), DType.I64).to(node.dtype)
+                return arith.cast(code.splat(self.size(node.dim), DType.I64), node.dtype)
             case Index():
                 return self._index(node.at)
             case Inside():
@@ -191,7 +190,8 @@ class Work:
             case Load() if not node.args:
                 return load(code, node.dtype, self.pointers[node], self.across(node), mask)
             case Apply():
-                return _applied(node, [self.values[a] for a in node.args])
+                given = [self.values[a] for a in node.args]
+                return arith.apply(node.op.name, given, node.attrs, node.args[0].dtype)
             case _:
                 raise NoGemm(f"{self.contract.name}: no code for {type(node).__name__} in it")
 
@@ -214,9 +214,3 @@ def below(code: Code, count: Bound) -> Vec:
     least = code.least(count, code.lanes)
     short: Bound = least if isinstance(least, int) else code.let(f"trunc i64 {least} to i32")
     return code.iota(DType.I32) < code.splat(short, DType.I32)
-
-
-def _applied(node: Apply, args: Sequence[Vec]) -> Vec:
-    """An op on vectors; half floats are held as f32 and rounded after each op."""
-    made = arith.apply(node.op.name, args, node.attrs, node.args[0].dtype)
-    return arith.cast(made, node.dtype) if node.dtype in HALVES else made
