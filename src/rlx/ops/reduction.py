@@ -298,15 +298,49 @@ def ordered(x: Array, axis: int, descending: bool) -> Array:
 )
 def cumsum(x: Array, *, axis: Axis = LAST, exclusive: bool = False, reverse: bool = False) -> Array:
     """The running sum along `axis`; `exclusive` leaves each element out of its own sum, `reverse`
-    runs from the end. Integers wrap."""
+    runs from the end. Integers wrap. Sums of f32 are carried in f64, those of f64 with what their
+    roundings lose: an error does not grow with the length."""
     return running(np.add, x, axis, 0 if exclusive else None, reverse)
+
+
+def carried(dtype: DType) -> DType:
+    """What a running fold is carried in: many roundings of f32 would add up, and a sum of 2²⁴ ones
+    would stay there."""
+    return {DType.F32: DType.F64, DType.C64: DType.C128}.get(dtype.compute, dtype)
+
+
+BLOCK = 16
+"""Elements that the reference adds one after the other."""
+
+
+def _blocked_sums(x: Array) -> Array:
+    """Running sums along the first axis: those of blocks, on the sum of the blocks before."""
+    count = len(x) // BLOCK
+    if count < 2:
+        return np.cumsum(x, axis=0, dtype=x.dtype)
+    whole = np.cumsum(x[: count * BLOCK].reshape(count, BLOCK, *x.shape[1:]), 1, dtype=x.dtype)
+    whole[1:] += _blocked_sums(whole[:-1, -1])[:, None]
+    rest = np.cumsum(x[count * BLOCK :], axis=0, dtype=x.dtype) + whole[-1, -1]
+    return np.concatenate([whole.reshape(count * BLOCK, *x.shape[1:]), rest])
+
+
+def _accumulated(fold: np.ufunc, x: Array, axis: int) -> Array:
+    """The running fold along `axis`, carried as the op page says."""
+    dtype = DType.of(x.dtype)
+    exact = fold in (np.maximum, np.minimum) or not (dtype.is_float or dtype.is_complex)
+    if exact:
+        return fold.accumulate(x, axis=axis, dtype=x.dtype)
+    wide = x.astype(carried(dtype).numpy)
+    if fold is np.add:
+        return np.moveaxis(_blocked_sums(np.moveaxis(wide, axis, 0)), 0, axis).astype(x.dtype)
+    return fold.accumulate(wide, axis=axis).astype(x.dtype)
 
 
 def running(fold: np.ufunc, x: Array, axis: int, first: Any, reverse: bool) -> Array:
     """The running fold along `axis`. With a `first`, that comes first, and so each element is
     left out of its own fold."""
     given = np.flip(x, axis) if reverse else x
-    total = fold.accumulate(given, axis=axis, dtype=x.dtype)
+    total = _accumulated(fold, given, axis)
     if first is not None:
         total = np.roll(total, 1, axis=axis)
         np.moveaxis(total, axis, 0)[:1] = first

@@ -19,7 +19,7 @@ from rlx.errors import Error, GraphError
 from rlx.loops import scan_loop
 from rlx.op import Array, Kind, op
 from rlx.ops.movement import movement
-from rlx.ops.reduction import LAST, ordered, running
+from rlx.ops.reduction import LAST, carried, ordered, running
 from rlx.shape import Shape
 
 _FIRST, _SECOND = Axis(0), Axis(1)
@@ -78,13 +78,14 @@ def cumprod(
     x: Array, *, axis: Axis = LAST, exclusive: bool = False, reverse: bool = False
 ) -> Array:
     """The running product along `axis`; `exclusive` leaves each element out of its own product,
-    `reverse` runs from the end. Integers wrap."""
+    `reverse` runs from the end. Integers wrap; products of f32 are carried in f64."""
     return running(np.multiply, x, axis, 1 if exclusive else None, reverse)
 
 
 @cumprod.lowering
 def _(x: Any, *, axis: int, exclusive: bool, reverse: bool) -> Any:
-    return _scanned(ops.mul, x, 1, axis, reverse, exclusive)
+    made = _scanned(ops.mul, _carried(x), 1, axis, reverse, exclusive)
+    return _as(made, x)
 
 
 @op("n[*s n] -> n[*s n]", kind=Kind.SPECIAL)
@@ -111,13 +112,23 @@ def _(x: Any, *, axis: int, reverse: bool) -> Any:
 
 @op("f[*s n] -> f[*s n]", kind=Kind.SPECIAL, flops="6*out")
 def cum_log_sum_exp(x: Array, *, axis: Axis = LAST, reverse: bool = False) -> Array:
-    """log of the running sum of exp(x) along `axis`, without overflow."""
+    """log of the running sum of exp(x) along `axis`, without overflow; of f32 carried in f64."""
     return running(np.logaddexp, x, axis, None, reverse)
 
 
 @cum_log_sum_exp.lowering
 def _(x: Any, *, axis: int, reverse: bool) -> Any:
-    return _scanned(_log_add_exp, x, -np.inf, axis, reverse)
+    return _as(_scanned(_log_add_exp, _carried(x), -np.inf, axis, reverse), x)
+
+
+def _carried(x: Any) -> Any:
+    """x in the dtype that its running folds are carried in."""
+    wide = carried(dtype_of(x))
+    return x if wide is dtype_of(x) else ops.cast(x, to=wide)
+
+
+def _as(made: Any, x: Any) -> Any:
+    return made if dtype_of(made) is dtype_of(x) else ops.cast(made, to=dtype_of(x))
 
 
 def _log_add_exp(a: Any, b: Any) -> Any:

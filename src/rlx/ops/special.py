@@ -41,6 +41,14 @@ def _in_f64(spelled: Callable[[Any], Any], x: Array) -> Array:
     return spelled(x.astype(np.float64)).astype(x.dtype)
 
 
+def in_f64(spelled: Callable[[Any], Any], x: Any) -> Any:
+    """A spelling of a function of f32 carried out in f64: its zeros, and the ends of its range,
+    keep their digits."""
+    if DType.of(x.dtype) is not DType.F32:
+        return spelled(x)
+    return ops.cast(spelled(ops.cast(x, to=DType.F64)), to=DType.F32)
+
+
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
     """Σ coefficients[k] · xᵏ."""
     total = ops.mul(x, coefficients[-1])
@@ -101,18 +109,32 @@ DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12, -
 @elementwise(UNARY, flops="50*out", aliases=("gammaln",))
 def lgamma(x: Array) -> Array:
     """log |Γ(x)|; infinite at 0, -1, -2, … and both ends."""
-    return _each(math.lgamma, x).astype(x.dtype)
+    return _in_f64(_lgamma, x)
 
 
 @lgamma.lowering
 def _(x: Any) -> Any:
-    """Below 1/2 by reflection: |Γ(x)| Γ(1 - x) = π / |sin πx|."""
-    is_low = ops.less(x, 0.5)
+    return in_f64(_lgamma, x)
+
+
+ONE_LESS_GAMMA = 0.42278433509846713  # 1 - Euler's constant
+NEAR_TWO = (  # (-1)ᵏ (ζ(k) - 1) / k, for k from 2 on
+    0.3224670334241132, -0.0673523010531981, 0.020580808427784546, -0.007385551028673986,
+    0.0028905103307415234, -0.001192753911703261, 0.0005096695247430425, -0.00022315475845357939,
+    9.945751278180853e-05, -4.492623673813314e-05, 2.050721277567069e-05, -9.439488275268397e-06,
+    4.374866789907488e-06, -2.039215753801366e-06, 9.55141213040742e-07, -4.492469198764566e-07,
+    2.1207184805554665e-07, -1.0043224823968099e-07, 4.7698101693639804e-08,
+    -2.2711094608943164e-08, 1.0838659214896955e-08, -5.183475041970047e-09,
+    2.4836745438024785e-09, -1.1921401405860912e-09, 5.731367241678862e-10,
+)  # fmt: skip
+
+
+def _lgamma(x: Any) -> Any:
+    """Below 0 by reflection, |Γ(x)| Γ(1 - x) = π / |sin πx|; up to 8 by Γ(z) = (z - 1) Γ(z - 1)
+    from a series around 2, which is exact near the zeros at 1 and 2; further out by Stirling."""
+    is_low = ops.less(x, 0.0)
     z = ops.where(is_low, ops.sub(1.0, x), x)
-    large = _stirling(z)
-    shifted = ops.add(z, float(SHIFT))
-    small = ops.sub(_stirling(shifted), ops.log(_rising(z)))
-    value = ops.where(ops.less(z, float(SHIFT)), small, large)
+    value = ops.where(ops.less(z, float(SHIFT)), _lgamma_small(z), _stirling(z))
     value = ops.where(ops.is_inf(z), np.inf, value)
     sine = ops.abs(ops.sin(ops.mul(_fraction(x), math.pi)))
     mirrored = ops.sub(ops.sub(math.log(math.pi), ops.log(sine)), value)
@@ -120,17 +142,26 @@ def _(x: Any) -> Any:
     return ops.where(is_low, mirrored, value)
 
 
+def _lgamma_small(z: Any) -> Any:
+    """log Γ of 0 ≤ z < 8 from that of z's neighbour y with 1½ ≤ y < 2½: the logarithm of what is
+    between them, taken of 1 + (z - 1) where that is near 1."""
+    y, between = z, ops.cast(np.ones(()), to=DType.of(z.dtype))
+    for _ in range(SHIFT - 2):
+        is_far = ops.greater_equal(y, 2.5)
+        y = ops.where(is_far, ops.sub(y, 1.0), y)
+        between = ops.where(is_far, ops.mul(between, y), between)
+    is_tiny, is_below = ops.less(z, 0.5), ops.less(z, 1.5)
+    t = ops.sub(z, 1.0)
+    t = ops.where(is_tiny, z, ops.where(is_below, t, ops.sub(y, 2.0)))
+    series = ops.mul(t, ops.add(ops.mul(t, _polynomial(t, NEAR_TWO)), ONE_LESS_GAMMA))
+    below = ops.sub(series, ops.log1p(t))
+    tiny = ops.sub(below, ops.log(z))
+    return ops.where(is_tiny, tiny, ops.where(is_below, below, ops.add(series, ops.log(between))))
+
+
 def _fraction(x: Any) -> Any:
     """How far x lies from the nearest whole number: sines of πx keep their digits."""
     return ops.sub(x, ops.round(x))
-
-
-def _rising(z: Any) -> Any:
-    """z · (z + 1) · … · (z + 7)."""
-    product = z
-    for k in range(1, SHIFT):
-        product = ops.mul(product, ops.add(z, float(k)))
-    return product
 
 
 def _stirling(z: Any) -> Any:
@@ -147,7 +178,27 @@ def digamma(x: Array) -> Array:
     return _in_f64(_digamma, x)
 
 
+ROOT = (1.4616321449683622, 9.549995429965697e-17)
+"""Where digamma is 0, as a sum."""
+NEAR_ROOT = (  # its derivatives there over k!, for k from 1 on
+    0.9676722454476212, -0.4427631689835921, 0.258499760955651, -0.16394270544240652,
+    0.10782405069126237, -0.07219956125645471, 0.04880428816414311, -0.03316112647484736,
+    0.022597648232218104, -0.01542476590494896, 0.010538791616612175, -0.007204534386356869,
+    0.004926781395729853, -0.003369801655439328, 0.002305126326734928, -0.0015769367714301972,
+    0.0010788252019162967, -0.0007380709389960052, 0.000504953265834602, -0.0003454680251063077,
+    0.00023635601564027053, -0.00016170622091974803, 0.0001106337276874741,
+    -7.569179582195066e-05,
+)  # fmt: skip
+
+
 def _digamma(x: Any) -> Any:
+    """Around its root a series, which is exact there; else as `_digamma_far` has it."""
+    t = ops.sub(ops.sub(x, ROOT[0]), ROOT[1])
+    near = ops.mul(t, _polynomial(t, NEAR_ROOT))
+    return ops.where(ops.less(ops.abs(t), 0.3), near, _digamma_far(x))
+
+
+def _digamma_far(x: Any) -> Any:
     """Below 0 by reflection, ψ(x) = ψ(1 - x) - π / tan πx; then ψ(z) = ψ(z + 1) - 1 / z."""
     is_low = ops.less(x, 0.0)
     z = ops.where(is_low, ops.sub(1.0, x), x)
@@ -169,7 +220,7 @@ def _digamma(x: Any) -> Any:
 
 @digamma.lowering
 def _(x: Any) -> Any:
-    return _digamma(x)
+    return in_f64(_digamma, x)
 
 
 # -- Bessel ---------------------------------------------------------------------------------------
@@ -213,6 +264,10 @@ def _chebyshev(t: Any, coefficients: Sequence[float]) -> Any:
 
 @i0.lowering
 def _(x: Any) -> Any:
+    return in_f64(_i0, x)
+
+
+def _i0(x: Any) -> Any:
     """e^x is taken in two halves, as it overflows before I₀ does."""
     a = ops.abs(x)
     near, far = _bessel_series()
@@ -237,7 +292,8 @@ def cbrt(x: Array) -> Array:
 
 @cbrt.lowering
 def _(x: Any) -> Any:
-    return odd(x, ops.pow(ops.abs(x), 1.0 / 3.0))
+    """In f64, as an exponent of 1/3 in f32 is off by what the logarithm of x makes of it."""
+    return in_f64(lambda x: odd(x, ops.pow(ops.abs(x), 1.0 / 3.0)), x)
 
 
 @elementwise(PAIR, is_commutative=True, flops="8*out")
@@ -259,13 +315,18 @@ def _(x: Any, y: Any) -> Any:
 def logit(x: Array, *, eps: float | None = None) -> Array:
     """log(x / (1 - x)), the inverse of sigmoid; `eps` keeps x between eps and 1 - eps."""
     x = x if eps is None else np.clip(x, x.dtype.type(eps), x.dtype.type(1.0 - eps))
-    return np.log(x) - np.log1p(-x)
+    odds = (x + x - x.dtype.type(1)) / (x.dtype.type(1) - x)
+    is_near = np.abs(x - x.dtype.type(0.5)) < x.dtype.type(0.25)
+    return np.where(is_near, np.log1p(odds), np.log(x) - np.log1p(-x))
 
 
 @logit.lowering
 def _(x: Any, *, eps: float | None) -> Any:
+    """Near its zero at 1/2 the odds less 1 are exact but for one rounding."""
     x = x if eps is None else ops.clamp(x, min=eps, max=1.0 - eps)
-    return ops.sub(ops.log(x), ops.log1p(ops.neg(x)))
+    near = ops.log1p(ops.div(ops.sub(ops.add(x, x), 1.0), ops.sub(1.0, x)))
+    is_near = ops.less(ops.abs(ops.sub(x, 0.5)), 0.25)
+    return ops.where(is_near, near, ops.sub(ops.log(x), ops.log1p(ops.neg(x))))
 
 
 @elementwise(PAIR, flops="2*out")
@@ -297,14 +358,22 @@ def _(x: Any, y: Any) -> Any:
 @elementwise(UNARY, flops="4*out")
 def sinc(x: Array) -> Array:
     """sin πx / πx, and 1 at 0."""
-    turned = x * x.dtype.type(np.pi)
-    return np.where(x == 0, np.ones((), x.dtype), np.sin(turned) / turned)
+    return np.where(x == 0, np.ones((), x.dtype), _sine_of_turns(x) / (x * x.dtype.type(np.pi)))
 
 
 @sinc.lowering
 def _(x: Any) -> Any:
-    turned = ops.mul(x, math.pi)
-    return ops.where(ops.equal(x, 0.0), 1.0, ops.div(ops.sin(turned), turned))
+    quotient = ops.div(_sine_of_turns(x), ops.mul(x, math.pi))
+    return ops.where(ops.equal(x, 0.0), 1.0, quotient)
+
+
+def _sine_of_turns(x: Any) -> Any:
+    """sin πx by the fraction of x, so that large x keep their digits: negative around odd
+    numbers."""
+    whole = ops.round(x)
+    half = ops.mul(whole, 0.5)
+    sine = ops.sin(ops.mul(ops.sub(x, whole), math.pi))
+    return ops.where(ops.equal(ops.floor(half), half), sine, ops.neg(sine))
 
 
 @elementwise(PAIR, jumps=True, flops="3*out")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu import arith, maths
-from rlx.backends.cpu.ir import Bound, Vec
+from rlx.backends.cpu.ir import Bound, Vec, two_sum
 from rlx.backends.cpu.specials.walk import (
     Blocks,
     Value,
@@ -31,6 +31,7 @@ from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, product
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
+from rlx.ops.reduction import carried
 
 TOGETHER = 4
 """An addition takes as many cycles."""
@@ -56,6 +57,14 @@ FOLDS: dict[str, Callable[[Value, Value], Value]] = {
 
 COSTLY = ("cum_log_sum_exp",)
 """Those that take longer than to gather rows that lie apart into lanes."""
+ROUNDED = ("cumsum", "cumprod", "cum_log_sum_exp")
+"""Those that round at every step, which f64 hides from f32."""
+
+
+def _add_exactly(state: Value, x: Value) -> Value:
+    """A sum, and what its roundings have lost; what is not finite loses nothing."""
+    total, lost = two_sum(state[0], x[0])
+    return total, state[1] + lost.where(lost.equals(lost), 0.0)
 
 
 def running(given: Step, name: str) -> Recipe:
@@ -86,6 +95,8 @@ class _Running:
     """x and the result without the axis."""
     strides: tuple[DimLike, DimLike]
     lanes: int
+    wide: DType
+    """What is carried from step to step."""
 
     @classmethod
     def of(cls, given: Step) -> _Running:
@@ -97,10 +108,16 @@ class _Running:
             layouts = [given.operands[0], given.results[0]]
         rows = merged([spread(_without(v, axis), apart) for v in layouts])
         x, y = (v.strides[axis] * apart for v in layouts)
-        lanes = 1 if apart < parts else width(given.isa, dtype, rows)
+        wide = carried(dtype) if node.op in ROUNDED else dtype.compute
+        lanes = 1 if apart < parts else width(given.isa, wide, rows)
         if node.op in COSTLY:
-            lanes = filled(given.isa, dtype, rows[0].dims[-1])
-        return cls(given, dtype, parts // apart, rows, (x, y), lanes)
+            lanes = filled(given.isa, wide, rows[0].dims[-1])
+        return cls(given, dtype, parts // apart, rows, (x, y), lanes, wide)
+
+    @property
+    def is_compensated(self) -> bool:
+        """Sums of f64 have no wider number to be carried in."""
+        return self.given.node.op == "cumsum" and self.dtype is DType.F64
 
     @property
     def size(self) -> DimLike:
@@ -139,7 +156,7 @@ class _Running:
         """All chains from the first to the last of the axis."""
         exclusive = self.given.node.attrs.get("exclusive", False)
         first = 1 if self.given.node.op == "cumprod" else 0
-        fold = FOLDS[self.given.node.op]
+        fold = _add_exactly if self.is_compensated else FOLDS[self.given.node.op]
         slots = [self.begun(w, c, first if exclusive else None) for c in chains]
         with w.code.count(1, w.size(self.size), 1) as t:
             for chain, slot in zip(chains, slots):
@@ -151,6 +168,7 @@ class _Running:
     def begun(self, w: Writer, chain: _Chain, first: int | None) -> list[str]:
         """The first element is the fold so far."""
         value = self.read(w, chain, 0)
+        value = (*value, value[0].like(0)) if self.is_compensated else value
         made = value
         if first is not None:
             made = (w.code.const(first, value[0].dtype), *(v.like(0) for v in value[1:]))
@@ -163,10 +181,13 @@ class _Running:
 
     def read(self, w: Writer, chain: _Chain, t: Bound) -> Value:
         place = at(w, chain.x, step(w, t, self.strides[0]))
-        return load_value(w, 0, place, self.dtype, self.parts, chain.mask, self.between(w, 0))
+        read = load_value(w, 0, place, self.dtype, self.parts, chain.mask, self.between(w, 0))
+        return tuple(v.to(self.wide) for v in read)
 
     def write(self, w: Writer, value: Value, chain: _Chain, t: Bound) -> None:
         place = at(w, chain.y, step(w, t, self.strides[1]))
+        value = (value[0] + value[1],) if self.is_compensated else value
+        value = tuple(v.to(self.dtype.compute) for v in value)
         store_value(w, value, 1, place, self.dtype, chain.mask, self.between(w, 1))
 
     def between(self, w: Writer, side: int) -> Bound:
@@ -177,8 +198,7 @@ class _Running:
         w.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(value, slots)))
 
     def kept(self, w: Writer, slots: Sequence[str]) -> Value:
-        kind = self.dtype.compute
-        like = w.code.const(0, kind)
+        like = w.code.const(0, self.wide)
         return tuple(like.made(f"load {like.type}, ptr {s}") for s in slots)
 
 
