@@ -34,7 +34,8 @@ class Spec:
     `domain` is `any` (ordinary and corner values), `plain` (ordinary finite values),
     `own` (plain, and no other value may stand in for them), `positive`,
     `unit` (0 to 1), or `index:N` (whole numbers below N); or of matrices, its last two axes,
-    `regular` ones (whose inverse is of ordinary size) or `definite` ones (Hermitian, positive).
+    `regular` ones (whose inverse is of ordinary size) or `definite` ones (Hermitian, positive);
+    or `child:N`: how far up to N two neighbours further on in a table are, 0 for none.
     """
 
     dims: tuple[int, ...]
@@ -112,6 +113,8 @@ class Draw:
         kind, _, bound = spec.domain.partition(":")
         if kind == "index":
             return self.rng.integers(0, max(1, int(bound)), dims).astype(dtype.numpy)
+        if kind == "child":
+            return self._children(dims[0], int(bound)).astype(dtype.numpy)
         if dtype is DType.BOOL:
             return self.rng.integers(0, 2, dims).astype(bool)
         if dtype.is_integer:
@@ -124,6 +127,11 @@ class Draw:
             made.real, made.imag = parts
             return made
         return self._floats(dtype, dims, kind)
+
+    def _children(self, count: int, span: int) -> Array:
+        """Distances to a node whose neighbour is in the table, too."""
+        made = self.rng.integers(0, span + 1, count)
+        return np.where(np.arange(count) + made + 1 < count, made, 0)
 
     def _integers(self, dtype: DType, dims: tuple[int, ...], kind: str) -> Array:
         info = np.iinfo(dtype.numpy)

@@ -40,7 +40,7 @@ PAGES = (
     "convolution", "columns", "pooling", "resize", "warp", "roi", "spectral", "recurrent",
     "state_space", "tables", "transforms", "signal", "spectra", "filters", "random", "sampling",
     "control", "losses", "fused", "experts", "packed", "gguf_blocks", "quantise", "factors",
-    "linalg", "spd",
+    "linalg", "spd", "trees",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import AttributeProto, ModelProto, helper, numpy_helper
 
-from tests.onnx.differential.drawing import Array, Node
+from tests.onnx.differential.drawing import MICROSOFT_OPSET, ML, Array, Node
 
 IR_VERSION = 10
 """Of onnxruntime's releases of the last years; it has every element type that is drawn."""
@@ -23,7 +23,10 @@ def model_of(nodes: Sequence[Node]) -> ModelProto:
         [x for _, _, outputs, _ in made for x in outputs],
         [x for _, _, _, weights in made for x in weights],
     )
-    versions = {"": nodes[0].opset} | {n.domain: 1 for n in nodes if n.domain}
+    first = nodes[0]
+    beside = MICROSOFT_OPSET if first.domain == ML else first.opset
+    versions = {"": beside} | {n.domain: n.opset if n.domain == ML else 1 for n in nodes}
+    versions[""] = beside
     imports = [helper.make_opsetid(d, v) for d, v in versions.items()]
     return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
 

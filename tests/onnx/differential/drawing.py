@@ -19,7 +19,9 @@ from rlx.dtype import DType
 from rlx.onnx.reader import NEWEST_OPSET, OLDEST_OPSET
 
 Array = np.ndarray[Any, Any]
-MICROSOFT = "com.microsoft"
+MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
+NEWEST_ML = 5
+"""Of the opsets of ai.onnx.ml."""
 MICROSOFT_OPSET = 20
 """Of the default domain beside operators of onnxruntime, which lags behind the newest."""
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -283,8 +285,9 @@ def opsets(domain: str, op: str) -> list[int]:
         return [MICROSOFT_OPSET]
     found = {s.since_version for s in defs.get_all_schemas_with_history() if _is(s, domain, op)}
     starts = sorted(found)
-    firsts = [max(v, OLDEST_OPSET) for v in starts]
-    lasts = [v - 1 for v in starts[1:]] + [NEWEST_OPSET]
+    oldest, newest = (1, NEWEST_ML) if domain == ML else (OLDEST_OPSET, NEWEST_OPSET)
+    firsts = [max(v, oldest) for v in starts]
+    lasts = [v - 1 for v in starts[1:]] + [newest]
     spans = [(a, b) for a, b in zip(firsts, lasts) if a <= b]
     chosen = dict.fromkeys([a for a, _ in spans] + [b for _, b in spans])
     return [v for v in chosen if not defs.get_schema(op, v, domain).deprecated]
