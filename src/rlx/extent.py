@@ -3,11 +3,16 @@
 How many elements of an array are not zero is known only when the array is. Such a size is a symbol
 like any other, but measured: the node that finds it out names it, and storage is planned for its
 ceiling, a formula over sizes that are known before.
+
+Where nothing bounds a size, as of a range whose end is computed, its ceiling is a **capacity**: a
+symbol of its own, `name.capacity`, which the runtime binds. A node that finds more than fits says
+how much; the runtime grows the capacity and runs the call again, which nothing of the program
+can tell: no result depends on a capacity, only where values lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rlx.dim import (
     _FUNCTIONS,  # pyright: ignore[reportPrivateUsage]
@@ -25,18 +30,52 @@ from rlx.dim import (
 )
 from rlx.errors import Error, UnsupportedError
 
+CAPACITY = ".capacity"
+"""The end of the names of capacities, which no input's dim may have."""
+FIRST_CAPACITY = 256
+"""What a capacity is before anything outgrew it."""
+
 
 def measured(name: str, most: DimLike | None = None) -> Dim:
-    """A size that a node finds out while its graph runs: from 0 to `most`, where that is known.
+    """A size that a node finds out while its graph runs: from 0 to `most`, or to its capacity where
+    nothing bounds it.
 
     The bound is over sizes that are known before, so that storage can be planned for it.
     """
     try:
-        bound = None if most is None else ceiling(most)
+        bound = capacity_of(name) if most is None else ceiling(most)
     except UnsupportedError:
-        bound = None
+        bound = capacity_of(name)
     plain = Dim(name, 0, None if isinstance(bound, Dim) else bound)
     return _of_symbol(Symbol(plain.name, 0, bound, is_measured=True))
+
+
+def capacity_of(name: str) -> Dim:
+    """What storage for a size without a bound is planned for."""
+    return Dim(f"{name}{CAPACITY}")
+
+
+def is_capacity(name: str) -> bool:
+    """Is it the name of a size that the runtime chooses?"""
+    return name.endswith(CAPACITY)
+
+
+def has_capacity(symbol: Symbol) -> bool:
+    """Does storage for this measured size grow where it must?"""
+    return symbol.is_measured and symbol.max == capacity_of(symbol.name)
+
+
+def grown(capacity: int, found: int) -> int:
+    """The capacity after one that was outgrown: a power of two, so that a size that grows step by
+    step is met after few calls."""
+    return 1 << max(found - 1, 2 * capacity - 1).bit_length()
+
+
+def outgrown(sizes: Mapping[str, int]) -> dict[str, int]:
+    """The capacities that what was found does not fit, and what they are to be."""
+    capacities = {n: c for n, c in sizes.items() if is_capacity(n)}
+    found = {n: sizes.get(n.removesuffix(CAPACITY), 0) for n in capacities}
+    return {n: grown(c, found[n]) for n, c in capacities.items() if found[n] > c}
 
 
 def is_measured(dim: DimLike) -> bool:

@@ -90,7 +90,7 @@ class CompileResult:
 
     def specialize(self, binding: DimBinding | Mapping[str, int]) -> CompileResult:
         """The tight static plan for these sizes; bindings of other names are ignored."""
-        sizes = DimBinding.of(binding).checked(self.dynamic_symbols)
+        sizes = DimBinding.of(binding).checked(self.lir.mir.graph.dynamic_symbols)
         graph = self.lir.mir.graph.bind(sizes)
         lir = _planned(graph, self.lir.target, self.options, self.lir.plan.alignment)
         return replace(self, lir=lir)

@@ -27,6 +27,7 @@ KINDS = {
     "phase": "work done when parameters are set, instead of on every call",
     "precision": "the dtype that arithmetic is done in",
     "schedule": "how the work of a kernel is shared out",
+    "capacity": "storage for a size that nothing bounds, grown while the program runs",
     "cut": "where a call leaves native code",
     "import": "what reading the model settled",
 }

@@ -160,14 +160,14 @@ def _is_table(kernel: Node, number: int) -> bool:
 def _dims(result: CompileResult) -> Iterator[Advice]:
     """Fixing named dims: the plan becomes tight."""
     plan, graph = result.lir.plan, result.lir.mir.graph
-    if not plan.dynamic_symbols or len(graph.nodes) > MOST_NODES:
+    if not graph.dynamic_symbols or len(graph.nodes) > MOST_NODES:
         return
     tight = result.specialize(plan.representative).lir.plan
     saved = plan.arena_bytes - tight.arena_bytes
     if saved <= 0:
         return
-    names = tuple(d.name for d in plan.dynamic_symbols)
-    sizes = ", ".join(f"{k}={v}" for k, v in plan.representative.items())
+    names = tuple(d.name for d in graph.dynamic_symbols)
+    sizes = ", ".join(f"{n}={plan.representative[n]}" for n in names)
     text = f"fix {', '.join(names)} if they never change: at {sizes} the arena shrinks"
     yield Advice("fix_dims", names, text, 0.0, saved, 0)
 

@@ -16,7 +16,7 @@ MOST = 40
 """Rows of a table, unless all are asked for."""
 MOST_PLAIN = 5
 """Refusals of what would cost more: enough to see what was thought of."""
-FIRST = ("import", "cut", "precision")
+FIRST = ("import", "capacity", "cut", "precision")
 """Kinds of decisions that change what a call is, whatever they cost."""
 PER_CALL = ("compile_per_shapes", "compile_per_values")
 """Decisions for a program that is for some inputs only."""

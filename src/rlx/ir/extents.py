@@ -13,7 +13,7 @@ from rlx import attrs as attributes
 from rlx.dim import Dim, Symbol
 from rlx.dtype import DType
 from rlx.errors import GraphError
-from rlx.extent import measured_in
+from rlx.extent import has_capacity, measured_in
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Node
@@ -41,6 +41,20 @@ def symbols_used(node: Node) -> Iterator[Symbol]:
         yield from body.extents.free.values()
 
 
+def measured_by(node: Node) -> tuple[Symbol, ...]:
+    """The sizes that a node finds out."""
+    own = node.attrs.get("extent")
+    if not own:
+        return ()
+    symbols = measured_in(d for s in node.shapes for d in s.dims)
+    return tuple(s for s in symbols if s.name == own or s.name.startswith(f"{own}."))
+
+
+def growing(node: Node) -> tuple[str, ...]:
+    """The sizes that a node finds out and nothing bounds."""
+    return tuple(s.name for s in measured_by(node) if has_capacity(s))
+
+
 def _bodies(node: Node) -> list[Any]:
     return [value for value in node.attrs.values() if hasattr(value, "seal")]
 
@@ -58,6 +72,13 @@ class Extents:
 
     def __contains__(self, name: str) -> bool:
         return name in self._measuring
+
+    @property
+    def measured(self) -> dict[str, Symbol]:
+        """The sizes that nodes of the graph measure, by name."""
+        nodes = dict.fromkeys(self._measuring.values())
+        found = (s for n in nodes for s in measured_in(d for x in n.shapes for d in x.dims))
+        return {s.name: s for s in found if s.name in self}
 
     def check(self, decl: Op, attrs: Mapping[str, Any]) -> None:
         """A size that is measured is not one that an input brings along."""

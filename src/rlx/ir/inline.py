@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rlx import attrs as attributes
-from rlx.dim import DimLike, symbols_of
+from rlx.dim import DimLike, substitute, symbols_of
+from rlx.extent import CAPACITY, capacity_of, measured
 from rlx.ir.mir import Graph, Node
 
 
@@ -25,6 +26,24 @@ def inline(graph: Graph, body: Graph, operands: Sequence[Node]) -> list[Node]:
             graph.add_origins(made, node.origins)
             mapped[node] = made
     return [mapped[o] for o in body.outputs]
+
+
+def with_extents_named(graph: Graph, prefix: str) -> Graph:
+    """The graph with `prefix.name` for every size that it measures, so that graphs which share one
+    table of sizes measure different ones."""
+    names: dict[str, DimLike] = {}
+    for name, symbol in graph.extents.measured.items():
+        names[f"{name}{CAPACITY}"] = capacity_of(f"{prefix}.{name}")
+        most = None if symbol.max is None else substitute(symbol.max, names)
+        names[name] = measured(f"{prefix}.{name}", most)
+
+    def make(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node:
+        attrs = {k: attributes.bind(v, names) for k, v in node.attrs.items()}
+        if attrs.get("extent"):
+            attrs["extent"] = f"{prefix}.{attrs['extent']}"
+        return new.node(node.decl, inputs, attrs)
+
+    return graph.rebuild(make) if names else graph
 
 
 def _renamed(graph: Graph, node: Node, inputs: tuple[Node, ...], sizes: dict[str, DimLike]) -> Node:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx.dim import Dim, DimLike, evaluate
 from rlx.errors import Error
+from rlx.extent import is_capacity
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, MirModule, Node
 
@@ -116,6 +117,11 @@ class BufferPlan:
         """The arena of a static plan is its own formula."""
         if isinstance(self.arena_formula, int) and self.arena_formula == 0:
             object.__setattr__(self, "arena_formula", self.arena_bytes)
+
+    @property
+    def capacities(self) -> tuple[str, ...]:
+        """The named dims that the runtime binds, and grows where what is found does not fit."""
+        return tuple(d.name for d in self.dynamic_symbols if is_capacity(d.name))
 
     @property
     def total_unshared_bytes(self) -> int:

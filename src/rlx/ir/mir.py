@@ -21,6 +21,7 @@ from rlx import attrs as attributes
 from rlx.attrs import is_text
 from rlx.dim import Dim, DimLike
 from rlx.errors import Error, GraphError, UnknownNameError
+from rlx.extent import CAPACITY
 from rlx.ir.extents import Extents
 from rlx.ir.operators import Operators
 from rlx.ir.walk import topological as topological
@@ -234,6 +235,8 @@ class Graph:
                 raise GraphError(f"dim {dim.name} was declared before with another range")
             if dim.name in self.extents:
                 raise GraphError(f"dim {dim.name} is a size that a node measures. Rename one")
+            if dim.name.endswith(CAPACITY):
+                raise GraphError(f"dim {dim.name}: names that end so are capacities. Rename it")
 
     def set_outputs(self, outputs: Sequence[Node] | Mapping[str, Node]) -> None:
         """What the graph returns, in order; a mapping names the outputs."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 from rlx.errors import Error, UnsupportedError
 from rlx.extent import ceiling
+from rlx.ir.extents import growing
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.op import Kind
 from rlx.passes.bodies import nodes_within, with_bodies
@@ -110,6 +111,8 @@ def lower_control_flow(graph: Graph, ctx: Context) -> Graph:
     return _lowered_throughout(graph, ctx, lambda node: node.decl.kind is Kind.CONTROL)
 
 
+GROWS = "nothing bounds the size {}: storage grows to what is found, and the call is run again"
+
 Filter = Callable[[Node], bool]
 
 
@@ -140,6 +143,8 @@ def require_legal(graph: Graph, ctx: Context) -> Graph:
     for node, _ in claims:
         if node.op == "custom":
             ctx.log.note("cut", node, True, CUT, kind="cut")
+        for name in growing(node):
+            ctx.log.note("grow", node, True, GROWS.format(name), kind="capacity")
     return graph
 
 

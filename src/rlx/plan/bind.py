@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rlx.dim import DimLike
-from rlx.extent import is_measured
+from rlx.extent import FIRST_CAPACITY, is_measured
 from rlx.formulas import compile_dims
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan
@@ -52,6 +52,7 @@ class Binder:
 
     def __init__(self, plan: BufferPlan) -> None:
         self._symbols = plan.dynamic_symbols
+        self._capacities = dict.fromkeys(plan.capacities, FIRST_CAPACITY)
         nodes = [n for n in plan.phases if not n.has_items]
         table = _Formulas()
         self._totals = table.pick([plan.arena_formula, plan.weight_formula])
@@ -73,6 +74,8 @@ class Binder:
 
     def __call__(self, sizes: DimBinding | Mapping[str, int]) -> BoundPlan:
         given = sizes if isinstance(sizes, DimBinding) else DimBinding({**sizes})
+        if self._capacities:
+            given = DimBinding({**self._capacities, **given.sizes})
         bound = given.checked(self._symbols)
         values = self._values(*bound.values())
         arena_bytes, weight_bytes = self._totals(values)

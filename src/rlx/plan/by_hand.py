@@ -9,7 +9,7 @@ from rlx.errors import Error
 from rlx.ir.lir import BufferPlan, IoManifest, LirModule
 from rlx.ir.mir import Graph, MirModule
 from rlx.plan.check import check
-from rlx.plan.nodes import planned_nodes
+from rlx.plan.nodes import planned_nodes, planned_symbols
 from rlx.plan.phases import derive_phases
 from rlx.representative import representative
 
@@ -24,8 +24,8 @@ def module_of(
         plan,
         phases=plan.phases or derive_phases(planned_nodes(graph)),
         io=IoManifest.collect(graph) if plan.io == IoManifest() else plan.io,
-        dynamic_symbols=graph.dynamic_symbols,
-        representative=plan.representative or representative(graph.dynamic_symbols),
+        dynamic_symbols=planned_symbols(graph),
+        representative=plan.representative or representative(planned_symbols(graph)),
     )
     made = LirModule(held, whole, chosen)
     if found := check(made):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from rlx.dim import Dim, evaluate, is_static, symbols_of
 from rlx.errors import Error, GraphError
-from rlx.extent import is_measured
+from rlx.extent import is_capacity, is_measured, measured_in
 from rlx.ir.extents import symbols_used
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, LirModule, Phase, Slot, Space
@@ -159,6 +159,7 @@ def _check_slots(facts: Facts) -> Iterator[Finding]:
         elif node not in plan.views:
             yield from _check_space(plan, node, plan.assignments[node])
     yield from _check_outputs(facts)
+    yield from _check_capacities(facts)
 
 
 def _check_outputs(facts: Facts) -> Iterator[Finding]:
@@ -169,6 +170,19 @@ def _check_outputs(facts: Facts) -> Iterator[Finding]:
             yield finding(Fault.BAD_SLOT, output, "is an output in the slot of another")
         elif not _is_all_of_root(plan, output):
             yield finding(Fault.BAD_SLOT, output, "is an output, but not all of its slot, in order")
+
+
+def _check_capacities(facts: Facts) -> Iterator[Finding]:
+    """A capacity is what bounds a size that a step measures, and says where values lie, not what
+    they are: growing it changes no result."""
+    for node in facts.nodes:
+        dims = [d for shape in node.shapes for d in shape.dims]
+        for name in (d.name for d in symbols_of(dims) if is_capacity(d.name)):
+            yield finding(Fault.BAD_SLOT, node, f"its shape depends on the capacity {name}")
+        bounds = [s.max for s in measured_in(dims) if isinstance(s.max, Dim)]
+        for name in (d.name for d in symbols_of(bounds) if is_capacity(d.name)):
+            if name not in facts.plan.capacities:
+                yield finding(Fault.BAD_SLOT, node, f"the plan does not know the capacity {name}")
 
 
 def _check_items(facts: Facts, node: Node) -> Iterator[Finding]:

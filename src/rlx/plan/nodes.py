@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rlx.dim import Dim, symbols_of
+from rlx.extent import measured_in
 from rlx.ir.mir import Graph, Node
 
 
@@ -37,6 +39,16 @@ def planned_nodes(graph: Graph) -> list[Node]:
     for items in spare.values():
         items.sort(key=lambda item: item.attrs["index"])
     return [n for node in order for n in (node, *spare.get(node, ()))]
+
+
+def planned_symbols(graph: Graph) -> tuple[Dim, ...]:
+    """The named dims that storage is a formula of, by name: those of inputs, and those that bound
+    what is measured, such as capacities."""
+    found = {d.name: d for d in graph.dynamic_symbols}
+    dims = [d for n in graph.nodes for s in n.shapes if s.is_measured for d in s.dims]
+    bounds = [s.max for s in measured_in(dims) if isinstance(s.max, Dim)]
+    found |= {d.name: d for d in symbols_of(bounds)}
+    return tuple(found[name] for name in sorted(found))
 
 
 def items_of(nodes: list[Node]) -> dict[Node, list[Node]]:

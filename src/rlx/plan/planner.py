@@ -16,7 +16,7 @@ from rlx.plan.arena import Span, place
 from rlx.plan.choices import Choice, Choices, choices_of, names_plan, turned
 from rlx.plan.dynamic import FormulaSpan, place_formulas
 from rlx.plan.liveness import Lifetime, Steps, find_in_place, lifetimes
-from rlx.plan.nodes import items_of, planned_nodes, with_all_items
+from rlx.plan.nodes import items_of, planned_nodes, planned_symbols, with_all_items
 from rlx.plan.phases import derive_phases
 from rlx.plan.proof import round_up
 from rlx.plan.views import place_in_concats, resolve_views
@@ -86,7 +86,8 @@ class _Draft:
         lives = lifetimes(steps, graph.inputs, graph.outputs)
         found = find_in_place(steps, lives, in_arena)
         in_place = {k: operand for k, operand in found.items() if k not in self.apart}
-        sizes = representative(graph.dynamic_symbols)
+        symbols = planned_symbols(graph)
+        sizes = representative(symbols)
         weights, weight_bytes = self._weights(in_arena)
         arena, total = self._arena(lives, in_arena, in_place, sizes)
         return BufferPlan(
@@ -99,7 +100,7 @@ class _Draft:
             phases=self.phases,
             io=IoManifest.collect(graph),
             alignment=self.alignment,
-            dynamic_symbols=graph.dynamic_symbols,
+            dynamic_symbols=symbols,
             arena_formula=total,
             representative=sizes,
         )

@@ -73,6 +73,8 @@ def report(plan: BufferPlan) -> str:
     ]
     if plan.dynamic_symbols:
         head.append(f"arena formula: {plan.arena_formula}")
+    if plan.capacities:
+        head.append(f"grown at run time: {', '.join(plan.capacities)}")
     table = [("offset", "bytes", "steps", "node", "")]
     table += [_cells(plan, row) for row in rows_of(plan)]
     return "\n".join(head + _aligned(table)) + "\n"

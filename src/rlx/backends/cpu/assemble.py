@@ -21,6 +21,7 @@ from rlx.backends.cpu.task import Buffer, Recipe, Task
 from rlx.backends.cpu.ways import Routine, Value, Work
 from rlx.dim import DimLike
 from rlx.dtype import DType
+from rlx.extent import ceiling
 from rlx.ir.lir import Space
 from rlx.ir.mir import Node
 
@@ -109,7 +110,8 @@ class Writing:
 
 
 class Needs(Writing):
-    """How many bytes a routine takes: its arena, and the most that one of its steps takes."""
+    """How many bytes a routine takes: its arena, and the most that one of its steps takes. Nothing
+    is measured yet: sizes count as the most they can be."""
 
     def text(self) -> Function:
         code, name = self.code, f"{self.routine.name}.need"
@@ -141,13 +143,13 @@ class Needs(Writing):
     def sum(self, sizes: Iterable[DimLike]) -> Bound:
         total: Bound = 0
         for size in sizes:
-            total = self.code.i64("add", total, self.align(self.value(size)))
+            total = self.code.i64("add", total, self.align(self.value(ceiling(size))))
         return total
 
     def scratch(self, tasks: Iterable[Task], threads: str) -> Bound:
         most: Bound = 0
         for task in tasks:
-            most = self.code.most(most, self.align(self.value(task.scratch)))
+            most = self.code.most(most, self.align(self.value(ceiling(task.scratch))))
         return self.code.i64("mul", threads, most)
 
     def nested(self, routine: Routine) -> str:

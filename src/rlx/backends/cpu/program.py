@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.backends.cpu.artefact import Artefact, HostStep
-from rlx.backends.cpu.context import NUM_WORDS, Mode, Word
-from rlx.backends.cpu.native.blocks import Block, new_block
+from rlx.backends.cpu.context import NUM_WORDS, OUTGROWN, Mode, Word
+from rlx.backends.cpu.native.blocks import Block, memory_bytes, new_block
 from rlx.backends.cpu.native.code import Loaded
 from rlx.backends.cpu.native.entry import Entry, FailedAt
 from rlx.backends.cpu.native.support import Support
 from rlx.backends.cpu.native.table import Binding, Input, Output
 from rlx.dim import Dim, evaluate
-from rlx.errors import Error
+from rlx.errors import Error, OutOfMemoryError
+from rlx.extent import FIRST_CAPACITY, is_capacity, outgrown
 from rlx.ir.interpret import infer_binding
 from rlx.op import Array, lookup
 from rlx.runtime.interface import Interface
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+GROWTH = 128
+"""Capacities grow by no more at once: so what a call would need is a number of 64 bits, and refused
+where it is more than the machine has, before a product of capacities wraps around."""
 
 
 class Weights:
@@ -36,6 +40,8 @@ class Weights:
     def __init__(self, block: Block, params: Mapping[str, Array], sizes: dict[str, int]) -> None:
         self.block, self.params, self.sizes = block, params, sizes
         self.entry: Entry | None = None
+        self.capacities: dict[str, int] = {}
+        """As large as a call needed them so far."""
 
     @property
     def memory(self) -> Array:
@@ -86,6 +92,7 @@ class CpuProgram:
         arena_bytes, weight_bytes = call.needs()
         panels_at = evaluate(self.artefact.panels_at, sizes)
         weights = Weights(new_block(weight_bytes, panels_at), dict(params), sizes)
+        weights.capacities = call.capacities if old is None else dict(old.capacities)
         if old is not None and old.sizes == sizes:
             weights.memory[:] = old.memory
             call.choose(self._stale(params, old))
@@ -97,7 +104,7 @@ class CpuProgram:
 
     def _entry(self, weights: Weights, params: Sequence[Array]) -> Entry:
         entry = self._way_in()
-        symbols = [weights.sizes.get(s.name, 0) for s in self.artefact.symbols]
+        symbols = self._symbols({**weights.capacities, **weights.sizes})
         places = [a.ctypes.data for a in params]
         entry.set_weights((weights.block, tuple(params)), weights.block.data, places, symbols)
         return entry
@@ -127,23 +134,66 @@ class CpuProgram:
         given = [np.require(a, requirements=["C", "A"]) for a in interface.checked(inputs, sizes)]
         interface.check_outs(outputs, sizes, is_measured=False)
         interface.check_apart(outputs, inputs)
-        entry = weights.entry
-        assert entry is not None
         shapes = [s for _, s in interface.outputs]
         direct = [o if _is_direct(o, s) else None for s, o in zip(shapes, outputs)]
-        host = _Host(self.artefact)
-        symbols = [sizes.get(s.name, 0) for s in self.artefact.symbols]
-        made = entry.invoke(given, direct, host.address, symbols)
-        if isinstance(made, FailedAt):
-            raise host.error or self.failure(made)
+        made = self._ran(weights, given, direct, sizes)
         interface.check_found(outputs, made)
         return [_delivered(m, o) for m, o in zip(made, outputs)]
 
+    def _ran(
+        self,
+        weights: Weights,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None],
+        sizes: Mapping[str, int],
+    ) -> list[Array]:
+        """The outputs, with capacities as large as they had to be: from then on every call has
+        them, unless there was no memory for them."""
+        entry = weights.entry
+        assert entry is not None
+        capacities = dict(weights.capacities)
+        while True:
+            host = _Host(self.artefact)
+            symbols = np.array([*self._symbols({**capacities, **sizes}), 0], np.int64)
+            quick = not capacities
+            made = entry.invoke(inputs, outputs, host.address, symbols, is_quick=quick)
+            if isinstance(made, FailedAt):
+                if host.error is not None or self._text(made) != OUTGROWN:
+                    raise host.error or self.failure(made)
+                capacities = self._grown(entry, capacities, symbols)
+                continue
+            if capacities != weights.capacities:
+                weights.capacities = _greatest(weights.capacities, capacities)
+                entry.set_symbols(self._symbols({**weights.capacities, **weights.sizes}))
+            return made
+
+    def _symbols(self, sizes: Mapping[str, int]) -> list[int]:
+        """The table of sizes; those that nobody knows yet are 0."""
+        return [sizes.get(s.name, 0) for s in self.artefact.symbols]
+
+    def _grown(self, entry: Entry, capacities: Mapping[str, int], symbols: Array) -> dict[str, int]:
+        """Room for what a call found, if the machine has as much."""
+        sizes = dict(zip((s.name for s in self.artefact.symbols), symbols.tolist()))
+        more = outgrown(sizes)
+        assert more, "a step found more than its capacity, and did not say how much"
+        made = {n: min(more.get(n, c), c * GROWTH) for n, c in capacities.items()}
+        needs = entry.needs(np.array([*self._symbols({**sizes, **made}), 0], np.int64))
+        if not isinstance(needs, FailedAt) and needs.total_bytes > memory_bytes():
+            raise OutOfMemoryError(
+                f"{self.interface.name}: a call needs more memory than there is: a size that "
+                f"follows from data has outgrown it ({', '.join(sorted(more))})."
+            )
+        return made
+
     def failure(self, failed: FailedAt) -> Error:
         """What the step that failed says of its codes."""
-        label, texts = self.artefact.failures[failed.step]
+        label, _ = self.artefact.failures[failed.step]
+        return Error(f"{label}: {self._text(failed)}")
+
+    def _text(self, failed: FailedAt) -> str:
+        _, texts = self.artefact.failures[failed.step]
         is_known = 0 < failed.code <= len(texts)
-        return Error(f"{label}: {texts[failed.code - 1] if is_known else 'it failed'}")
+        return texts[failed.code - 1] if is_known else "it failed"
 
     @property
     def run_address(self) -> int:
@@ -167,6 +217,11 @@ def _slow(program: CpuProgram, weights: Weights, *arrays: Any) -> Any:
     outs = list(arrays[len(names) :]) or [None] * len(program.interface.outputs)
     made = program.run(weights, given, outs)
     return made[0] if len(made) == 1 else tuple(made)
+
+
+def _greatest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Calls may have grown capacities side by side."""
+    return {n: max(c, other.get(n, 0)) for n, c in one.items()}
 
 
 def _number(dim: Any, numbers: Mapping[str, int]) -> int | None:
@@ -194,7 +249,9 @@ class _Prologue:
         self, program: CpuProgram, sizes: Mapping[str, int], params: Sequence[Array]
     ) -> None:
         self.program = program
-        symbols = [sizes.get(s.name, 0) for s in program.artefact.symbols]
+        names = [s.name for s in program.artefact.symbols]
+        self.capacities = {n: FIRST_CAPACITY for n in names if is_capacity(n)}
+        symbols = [{**self.capacities, **sizes}.get(n, 0) for n in names]
         self._sizes = np.array([*symbols, 0], np.int64)
         self._needs = np.zeros(program.binding.num_needs, np.int64)
         inputs = [0] * len(program.interface.inputs)

@@ -14,6 +14,7 @@ from rlx.cost.target import Target
 from rlx.dim import DimLike
 from rlx.errors import Error, UnsupportedError
 from rlx.extent import measured_in
+from rlx.ir.inline import with_extents_named
 from rlx.ir.lir import BufferPlan, Phase
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.form import body_of
@@ -179,7 +180,7 @@ class Routines:
                 raise Error(f"{graph.name}: steps inside steps, more than {MAX_DEPTH} deep")
             self.depth += 1
             name = f"r{len(self.bodies)}.{self.depth}"
-            given = _with_params(graph, fixed)
+            given = _with_params(with_extents_named(graph, name), fixed)
             self.bodies[key] = self.routine(*_planned(given, self.target), name, tuple(fixed))
             self.depth -= 1
         return self.bodies[key]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from rlx.cost.target import Target
-from rlx.dim import DimLike, evaluate
+from rlx.dim import Dim, DimLike, evaluate
 from rlx.errors import Error
+from rlx.extent import FIRST_CAPACITY, outgrown
 from rlx.ir.interpret import evaluate_node, infer_binding
 from rlx.ir.layout import Layout
 from rlx.ir.lir import LirModule, Phase, Space
@@ -63,6 +64,8 @@ class ReferenceProgram:
         ]
         self.per_call = [n for n in self.plan.schedule if self.plan.phases[n] > Phase.PROLOGUE]
         self.items = _items_of(self.graph.nodes)
+        self.capacities = dict.fromkeys(self.plan.capacities, FIRST_CAPACITY)
+        """As large as a call needed them so far."""
         self.deaths = self._deaths()
 
     def _deaths(self) -> dict[Node, list[Node]]:
@@ -112,22 +115,44 @@ class ReferenceProgram:
         arrays = interface.checked(inputs, sizes)
         interface.check_outs(outputs, sizes, is_measured=False)
         interface.check_apart(outputs, inputs)
-        arena = _aligned(evaluate(self.plan.arena_formula, sizes))
-        place = Place(self, arena, weights.memory, sizes)
+        place = self._ran(weights, arrays, sizes)
+        interface.check_outs(outputs, place.sizes, is_measured=True)
+        return [_delivered(place.read(node), out) for node, out in zip(self.graph.outputs, outputs)]
+
+    def _ran(self, weights: Weights, arrays: Sequence[Array], given: Mapping[str, int]) -> Place:
+        """Memory in which every step has been done, as large as it had to be."""
+        while True:
+            capacities = dict(self.capacities)
+            arena = _aligned(evaluate(self.plan.arena_formula, {**given, **capacities}))
+            place = Place(self, arena, weights.memory, dict(given), capacities)
+            more = self._outgrown(place, arrays)
+            if not more:
+                return place
+            self.capacities |= more
+
+    def _outgrown(self, place: Place, arrays: Sequence[Array]) -> dict[str, int]:
+        """Do all steps; the capacities that must grow first, where one is too small."""
         for node, array in zip(self.graph.inputs, arrays):
             place.write(node, array)
         for node in self.per_call:
-            self._step(place, node)
+            made = self._made(place, node)
+            if more := outgrown({**place.sizes, **place.capacities}):
+                return more
+            self._put(place, node, made)
             for dead in self.deaths.get(node, ()):
                 place.poison(dead, unless=self.plan.in_place.get(node))
-        interface.check_outs(outputs, sizes, is_measured=True)
-        return [_delivered(place.read(node), out) for node, out in zip(self.graph.outputs, outputs)]
+        return {}
 
     def quick(self, weights: Weights) -> None:
         """Every call is as slow as the others."""
 
     def _step(self, place: Place, node: Node) -> None:
-        made = evaluate_node(node, [place.read(i) for i in node.inputs], place.sizes)
+        self._put(place, node, self._made(place, node))
+
+    def _made(self, place: Place, node: Node) -> Any:
+        return evaluate_node(node, [place.read(i) for i in node.inputs], place.sizes)
+
+    def _put(self, place: Place, node: Node, made: Any) -> None:
         if not node.has_items:
             place.write(node, made)
             return
@@ -138,17 +163,25 @@ class ReferenceProgram:
 class Place:
     """Where the values of one call lie: an arena, the weights, and the sizes of named dims.
 
-    Sizes that nodes measure are added as they run.
+    Sizes that nodes measure are added as they run. Capacities say where values lie, and nothing of
+    what they are, so nodes do not see them.
     """
 
     def __init__(
-        self, program: ReferenceProgram, arena: Array, weights: Array, sizes: dict[str, int]
+        self,
+        program: ReferenceProgram,
+        arena: Array,
+        weights: Array,
+        sizes: dict[str, int],
+        capacities: Mapping[str, int] | None = None,
     ) -> None:
-        self.plan, self.sizes = program.plan, sizes
+        self.plan, self.sizes, self.capacities = program.plan, sizes, capacities or {}
         self.memory = {Space.ARENA: arena, Space.WEIGHTS: weights}
 
     def _int(self, dim: DimLike) -> int:
-        return evaluate(dim, self.sizes) if self.sizes else int(dim)
+        if not isinstance(dim, Dim):
+            return dim
+        return evaluate(dim, {**self.sizes, **self.capacities})
 
     def read(self, node: Node) -> Array:
         """The value in place: an array over the plan's bytes."""

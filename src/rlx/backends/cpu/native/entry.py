@@ -142,6 +142,11 @@ class Entry:
         self._weights = made
         del before
 
+    def set_symbols(self, symbols: Sequence[int]) -> None:
+        """Sizes that inputs do not give, from the next call on."""
+        assert self._weights is not None
+        self._weights[1 + self.binding.num_params :] = symbols
+
     # -- step by step ---------------------------------------------------------------------------
 
     def symbols(self, inputs: Sequence[Array]) -> Array:
@@ -169,20 +174,23 @@ class Entry:
         inputs: Sequence[Array],
         outputs: Sequence[Array | None],
         host: int = 0,
-        symbols: Sequence[int] | None = None,
+        symbols: Array | None = None,
+        *,
+        is_quick: bool = True,
     ) -> list[Array] | FailedAt:
         """Run the model on arrays that are as they should be: of the dtypes that the binding
         says, side by side, aligned; outputs apart from them and of the right dims. `host` is the
         address of the function for steps of the host; `symbols` are the sizes of named dims, where
-        they are known otherwise than as dims by themselves."""
+        they are known otherwise than as dims by themselves, and one word more: what the call
+        measures is written there, unless the quick way is tried first and does it."""
         weights = self._weights
         if weights is None:
             raise Error("the model has no weights yet. Call set_params.")
         self._support.pool.grow(self.binding.threads)
-        made = self._natively(inputs, outputs)
+        made = self._natively(inputs, outputs) if is_quick else None
         if made is not None:
             return made
-        found = self.symbols(inputs) if symbols is None else np.array([*symbols, 0], np.int64)
+        found = self.symbols(inputs) if symbols is None else symbols
         return self._step_by_step(weights, inputs, outputs, host, found)
 
     def _natively(

@@ -156,3 +156,7 @@ class Needs:
     inputs: tuple[tuple[int, ...], ...]
     """The dims that each must have."""
     is_in_range: bool
+
+    @property
+    def total_bytes(self) -> int:
+        return self.arena_bytes + sum(size for size, _ in self.outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlx.backends.cpu.context import OUTGROWN
 from rlx.backends.cpu.ir import Bound, Code, Vec
 from rlx.backends.cpu.specials.cells import Cell, each_bit, is_first, put
 from rlx.backends.cpu.specials.walk import (
@@ -21,7 +22,6 @@ from rlx.backends.cpu.specials.walk import (
 )
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, buffers, grain_of, nanoseconds
 from rlx.backends.cpu.writer import Writer
-from rlx.dim import DimLike
 from rlx.dtype import DType
 from rlx.extent import ceiling, measured_in
 
@@ -154,8 +154,8 @@ def arange(given: Step, name: str) -> Recipe:
     w = Writer(given.isa, given.isa.lanes(dtype))
     units = Blocks((most,))
     count = _whole_count(w, given) if dtype.is_integer else _float_count(w, given)
-    with w.code.when(is_first(w)):
-        put(w, count, 4, 0)
+    put(w, count, 4, 0)  # also of more than fits: so the runtime knows how much to make room for
+    w.fail(w.code.let(f"icmp ugt i64 {count}, {w.size(most)}"), 2)
     start, delta = (_splat(w, given, n) for n in (0, 2))
     with units.each(w) as (_, low, high):
 
@@ -167,7 +167,7 @@ def arange(given: Step, name: str) -> Recipe:
         vectors(w, low, w.code.most(low, w.code.least(high, count)), body)
     failures = (
         "this is no range: take finite numbers and a step that is not 0",
-        "the range has more numbers than at_most allows",
+        _outgrown(given, "the range has more numbers than at_most allows"),
     )
     grain = grain_of(units.count, nanoseconds(0, most * dtype.itemsize))
     given_to = (*buffers(3, 1), size_of(given))
@@ -187,8 +187,6 @@ def _float_count(w: Writer, given: Step) -> str:
     w.fail((count - count).differs(0.0).lane(), 1)
     count = -((-count).floor())
     count = count.where(count > 0.0, 0.0)
-    most = w.code.splat(w.size(_at_most(given)), I64).to(DType.F64)
-    w.fail((count > most).lane(), 2)
     return count.to(I64).lane()
 
 
@@ -207,13 +205,12 @@ def _whole_count(w: Writer, given: Step) -> str:
     gap = code.let(f"sub i64 {high}, {low}")
     last = code.let(f"udiv i64 {code.let(f'sub i64 {gap}, 1')}, {size}")
     is_some = code.let(f"icmp {sign}lt i64 {low}, {high}")
-    count = code.let(f"select i1 {is_some}, i64 {code.let(f'add i64 {last}, 1')}, i64 0")
-    w.fail(code.let(f"icmp ugt i64 {count}, {w.size(_at_most(given))}"), 2)
-    return count
+    return code.let(f"select i1 {is_some}, i64 {code.let(f'add i64 {last}, 1')}, i64 0")
 
 
-def _at_most(given: Step) -> DimLike:
-    return given.node.attrs["at_most"]
+def _outgrown(given: Step, text: str) -> str:
+    """What it means that more was found than storage was planned for."""
+    return OUTGROWN if given.node.attrs["at_most"] is None else text
 
 
 MAKERS = {"nonzero": nonzero, "arange": arange}
