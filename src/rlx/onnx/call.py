@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.dim import DimLike, is_static
+from rlx.dim import Dim, DimLike, is_static
 from rlx.errors import GraphError, UnsupportedError
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.values import Coded, Sizes, Value, Weight
@@ -104,6 +104,13 @@ class Call:
                 return Shape(weight.array.shape, weight.dtype)
             case _:
                 return self.node(number).shape
+
+    @property
+    def has_named_sizes(self) -> bool:
+        """May what it cannot do for all sizes be done for those of a call?"""
+        nodes = [v for v in self.inputs if isinstance(v, Node)]
+        dims = [d for n in nodes if not n.has_items for d in n.shape.dims]
+        return any(isinstance(d, Dim) and not d.is_measured for d in dims)
 
     def rank(self, number: int) -> int:
         return self.shape(number).rank

@@ -174,7 +174,10 @@ def placed(x: Node, axis: int, before: DimLike, length: DimLike, value: float) -
     start, count = (Sizes((d,), ()).node(x.graph) for d in (before, size))
     at = ops.sub(beside(x, "iota", dims=(length,), axis=0, dtype=DType.I64), start)
     inside = ops.logical_and(ops.greater_equal(at, 0), ops.less(at, count))
-    near = ops.minimum(ops.maximum(at, 0), ops.sub(count, 1))
+    near = ops.maximum(ops.minimum(at, ops.sub(count, 1)), 0)
+    if not provably_le(1, size):  # an index must be one of some element
+        high = tuple(int(i == axis) for i in range(rank))
+        x = ops.pad(x, low=(0,) * rank, high=high, value=value)
     after = tuple(range(1, rank - axis))
     inside = ops.expand_dims(inside, axes=after) if after else inside
     fill = x.graph.constant(np.array(value).astype(x.shape.dtype.numpy))

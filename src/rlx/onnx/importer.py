@@ -219,7 +219,11 @@ class Importer:
             with guarded(call.label):
                 return applied_to_codes(call, handler, run)
         except Error as error:
-            if isinstance(error, NeedsValue | NeedsShape) or call.label in str(error):
+            if isinstance(error, NeedsValue | NeedsShape):
+                raise
+            if type(error) is UnsupportedError and call.has_named_sizes:
+                raise NeedsShape(str(error)) from None
+            if call.label in str(error):
                 raise
             kind = GraphError if isinstance(error, GraphError) else type(error)
             raise kind(f"{call.label}: {error}") from None

@@ -36,6 +36,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--targets", default="reference,cpu", help="of rlx, by comma")
     parser.add_argument("--draw", type=int, help="show one draw of the operator in full")
     parser.add_argument("--explained", action="store_true", help="print the table of differences")
+    parser.add_argument("--verbose", action="store_true", help="say why draws are invalid, too")
     parser.add_argument("--list", action="store_true", help="print the operators by family")
     return parser.parse_args(given)
 
@@ -81,7 +82,7 @@ def tell(judged: Judged, count: int, seed: int) -> None:
     )
 
 
-def summarise(report: Report, seed: int) -> int:
+def summarise(report: Report, seed: int, is_verbose: bool) -> int:
     family = pages().family
     for key, words in report.words.items():
         counts = ", ".join(f"{n} {w}" for w, n in words.most_common() if n)
@@ -89,6 +90,8 @@ def summarise(report: Report, seed: int) -> int:
         print(f"{family[key]:12} {label(key):24} {counts}; onnxruntime: {peer}")
     for (op, why), count in sorted(report.explained.items()):
         print(f"explained: {op}, {count} times: {why}")
+    for (op, why), count in sorted(report.invalid.items()) if is_verbose else ():
+        print(f"invalid: {op}, {count} times: {why}")
     for judged, count in report.smallest():
         tell(judged, count, seed)
     print(f"{report.num_findings} findings in {time.monotonic() - report.since:.0f} s, seed {seed}")
@@ -99,7 +102,8 @@ def main(given: Sequence[str] | None = None) -> int:
     options = arguments(given)
     if options.explained:
         for row in sorted(pages().explained, key=lambda r: r.op):
-            print(f"{row.op}: {row.right} is right. {row.why}")
+            who = "its formula" if callable(row.right) else row.right
+            print(f"{row.op}: {who} is right. {row.why}")
         return 0
     keys = chosen(options.ops)
     if options.list:
@@ -121,7 +125,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True,
             )  # fmt: skip
     print(file=sys.stderr)
-    return summarise(report, options.seed)
+    return summarise(report, options.seed, options.verbose)
 
 
 if __name__ == "__main__":

@@ -55,14 +55,18 @@ class Judged:
 
 
 def work(job: Job) -> list[Judged]:
-    """All draws of a job on every target; a page that cannot draw is a finding, too."""
+    """All draws of a job on every target; a fault of a page is a finding, too."""
     try:
         nodes = [drawn(job.key, job.first + i, job.seed) for i in range(job.count)]
         model_of(nodes)
+        return _judge_all(job, nodes)
     except Exception as error:
         told = traceback.format_exc(limit=-1).replace("\n", " ")
         broken = Verdict("page", f"{type(error).__name__} {told}")
         return [Judged(job.key, job.first, 0, broken, "", 0, "absent")]
+
+
+def _judge_all(job: Job, nodes: Sequence[Node]) -> list[Judged]:
     references = [by_reference(n) for n in nodes]
     peers = [by_onnxruntime(n) if job.has_peer else _NO_PEER for n in nodes]
     found: list[Judged] = []
@@ -140,6 +144,7 @@ class Report:
         self.peers: dict[Key, Counter[str]] = {key: Counter() for key in keys}
         self.findings: dict[tuple[Key, str], list[Judged]] = defaultdict(list)
         self.explained: Counter[tuple[str, str]] = Counter()
+        self.invalid: Counter[tuple[str, str]] = Counter()
         self.since = time.monotonic()
 
     def add(self, judged: Sequence[Judged]) -> None:
@@ -148,6 +153,8 @@ class Report:
             self.peers[each_.key][each_.peer] += 1
             if each_.verdict.is_finding:
                 self.findings[each_.key, signature(each_)].append(each_)
+            elif each_.verdict.word == "invalid":
+                self.invalid[each_.key[1], signature(each_)] += 1
             elif each_.verdict.word == "explained":
                 self.explained[each_.key[1], each_.verdict.reason] += 1
 

@@ -22,6 +22,8 @@ Array = np.ndarray[Any, Any]
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
 NEWEST_ML = 5
 """Of the opsets of ai.onnx.ml."""
+PEER_OPSET = 26
+"""The newest of onnxruntime 1.31: later ones are compared with onnx.reference alone."""
 MICROSOFT_OPSET = 20
 """Of the default domain beside operators of onnxruntime, which lags behind the newest."""
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -32,10 +34,12 @@ EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float
 @dataclass(frozen=True, slots=True)
 class Rounding:
     """How far floats may be apart: so many units in the last place of the value, or of `scale`
-    where terms of that size may have cancelled."""
+    where terms of that size may have cancelled. Integers may be `whole` apart where they are
+    truncated floats."""
 
     ulps: float = 8.0
     scale: float = 0.0
+    whole: int = 0
 
 
 def sums(terms: int, scale: float = 1.0) -> Rounding:
@@ -222,13 +226,17 @@ Key = tuple[str, str]
 """Domain and operator."""
 
 
+Right = str | Callable[[Node], Array]
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """A difference that is known and meant."""
 
     op: str
-    right: str
-    """Whose answer rlx gives: onnxruntime, reference, or rlx where it is neither's."""
+    right: Right
+    """Whose answer rlx gives: onnxruntime, reference, rlx where it is neither's, or that of a
+    function."""
     why: str
     when: Callable[[Node], bool]
 
@@ -260,7 +268,7 @@ def draws(*ops: str, domain: str = "") -> Callable[[Drawing], Drawing]:
 
 
 def explain(
-    *ops: str, right: str, why: str, when: Callable[[Node], bool] = lambda node: True
+    *ops: str, right: Right, why: str, when: Callable[[Node], bool] = lambda node: True
 ) -> None:
     """One row of the table of explained differences, for each of these operators."""
     _declared.explained.extend(Explained(op, right, why, when) for op in ops)
@@ -279,8 +287,8 @@ def pages() -> Pages:
 
 @cache
 def opsets(domain: str, op: str) -> list[int]:
-    """An opset for each version of an operator among those that rlx reads: the first that has it,
-    and the last."""
+    """Opsets for each version of an operator among those that rlx reads: the first that has it, and
+    the last; of the newest version also the last that onnxruntime has."""
     if domain == MICROSOFT:
         return [MICROSOFT_OPSET]
     found = {s.since_version for s in defs.get_all_schemas_with_history() if _is(s, domain, op)}
@@ -289,7 +297,8 @@ def opsets(domain: str, op: str) -> list[int]:
     firsts = [max(v, oldest) for v in starts]
     lasts = [v - 1 for v in starts[1:]] + [newest]
     spans = [(a, b) for a, b in zip(firsts, lasts) if a <= b]
-    chosen = dict.fromkeys([a for a, _ in spans] + [b for _, b in spans])
+    of_peer = [PEER_OPSET] if spans and spans[-1][0] < PEER_OPSET < newest else []
+    chosen = dict.fromkeys([a for a, _ in spans] + of_peer + [b for _, b in spans])
     return [v for v in chosen if not defs.get_schema(op, v, domain).deprecated]
 
 

@@ -62,7 +62,8 @@ def _onnxruntime() -> Any:
 
 
 UNIMPLEMENTED = (
-    "NOT_IMPLEMENTED", "NotImplemented", "is not a registered function/op", "till opset",
+    "ValidateOpsetForDomain", "NOT_IMPLEMENTED", "NotImplemented", "till opset",
+    "is not a registered function/op",
     "Type Error: Type 'tensor(", "No Op registered for", "Unexpected input data type",
     "not currently supported", "type is not supported", "does not support", "not supported yet",
 )  # fmt: skip

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+from rlx import ops
+from rlx.dtype import DType
 from rlx.onnx.call import Call
 
 Handler = Callable[[Call], Any]
@@ -48,6 +51,21 @@ def codes(handler: Handler) -> Handler:
 
 def takes_codes(handler: Handler) -> bool:
     return handler in _of_codes
+
+
+def in_floats(handler: Handler) -> Handler:
+    """A function of real numbers takes whole numbers, too: as floats, and what it gives becomes of
+    their dtype, as the operator's type says, by truncation."""
+
+    @functools.wraps(handler)
+    def made(call: Call) -> Any:
+        dtype = call.shape(0).dtype
+        if dtype.is_float or dtype.is_complex:
+            return handler(call)
+        wide = ops.cast(call.node(0), to=DType.F64)
+        return ops.cast(handler(replace(call, inputs=(wide, *call.inputs[1:]))), to=dtype)
+
+    return made
 
 
 @functools.cache

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rlx import ops
-from rlx.dim import product
+from rlx.dim import product, provably_le
+from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
-from rlx.onnx.handlers import handles
+from rlx.onnx.handlers import handles, in_floats
 
 
 @handles("Elu", "Celu", "ThresholdedRelu")
+@in_floats
 def with_alpha(call: Call) -> Node:
     op: Any = {"Elu": ops.elu, "Celu": ops.celu, "ThresholdedRelu": ops.thresholded_relu}[call.op]
     return op(call.node(0), alpha=call.attr("alpha", 1.0))
 
 
+def single(value: float) -> float:
+    """A default as the standard stores it: attributes are of single precision."""
+    return float(np.float32(value))
+
+
 @handles("LeakyRelu")
+@in_floats
 def leaky_relu(call: Call) -> Node:
-    return ops.leaky_relu(call.node(0), alpha=call.attr("alpha", 0.01))
+    return ops.leaky_relu(call.node(0), alpha=call.attr("alpha", single(0.01)))
 
 
 @handles("Selu")
+@in_floats
 def selu(call: Call) -> Node:
     """gamma · (x, or alpha · (eˣ - 1) below 0)."""
     alpha, gamma = (
@@ -37,23 +47,27 @@ def selu(call: Call) -> Node:
 
 
 @handles("HardSigmoid")
+@in_floats
 def hard_sigmoid(call: Call) -> Node:
-    alpha, beta = call.attr("alpha", 0.2), call.attr("beta", 0.5)
+    alpha, beta = call.attr("alpha", single(0.2)), call.attr("beta", 0.5)
     return ops.hard_sigmoid(call.node(0), alpha=alpha, beta=beta)
 
 
 @handles("HardSwish")
+@in_floats
 def hard_swish(call: Call) -> Node:
     return ops.hard_swish(call.node(0))
 
 
 @handles("Gelu")
+@in_floats
 def gelu(call: Call) -> Node:
     is_tanh = call.attr("approximate", "none") == "tanh"
     return (ops.gelu_tanh if is_tanh else ops.gelu)(call.node(0))
 
 
 @handles("Swish")
+@in_floats
 def swish(call: Call) -> Node:
     x, alpha = call.node(0), call.attr("alpha", 1.0)
     if alpha == 1.0:
@@ -62,21 +76,22 @@ def swish(call: Call) -> Node:
 
 
 @handles("Shrink")
+@in_floats
 def shrink(call: Call) -> Node:
     """Beyond lambd nearer to 0 by bias, else 0."""
-    x, lambd, bias = call.node(0), call.attr("lambd", 0.5), call.attr("bias", 0.0)
-    if x.shape.dtype.is_float:
-        return ops.shrink(x, lambd=lambd, bias=bias)
-    zero = scalar(call, 0, x)
-    high = ops.where(
-        ops.greater(x, scalar(call, lambd, x)), ops.sub(x, scalar(call, bias, x)), zero
-    )
-    return ops.where(ops.less(x, scalar(call, -lambd, x)), ops.add(x, scalar(call, bias, x)), high)
+    return ops.shrink(call.node(0), lambd=call.attr("lambd", 0.5), bias=call.attr("bias", 0.0))
 
 
 @handles("Clip", since=1)
 def clip_by_attributes(call: Call) -> Node:
-    return ops.clamp(call.node(0), min=call.attr("min"), max=call.attr("max"))
+    """Bounds that are not given are the ends of single precision, which infinities are beyond."""
+    ends = np.finfo(np.float32)
+    bounds = [float(call.attr("min", ends.min)), float(call.attr("max", ends.max))]
+    x = call.node(0)
+    largest = float(np.finfo(np.float64).max) if x.shape.dtype is DType.F64 else float(ends.max)
+    largest = 65504.0 if x.shape.dtype is DType.F16 else largest
+    low, high = (None if abs(b) > largest else b for b in bounds)
+    return ops.clamp(x, min=low, max=high)
 
 
 @handles("Clip", since=11)
@@ -91,11 +106,13 @@ def clip(call: Call) -> Node:
 
 
 @handles("Softmax", "LogSoftmax", "Hardmax", since=13)
+@in_floats
 def soft(call: Call) -> Node:
     return _soft(call, call.node(0), call.axis(call.attr("axis", -1), call.rank(0)))
 
 
 @handles("Softmax", "LogSoftmax", "Hardmax", since=1)
+@in_floats
 def soft_of_rows(call: Call) -> Node:
     """All axes from one on are a single row."""
     x = call.node(0)
@@ -117,11 +134,18 @@ def _soft(call: Call, x: Node, axis: int) -> Node:
 
 
 def _hardmax(x: Node, axis: int) -> Node:
-    """1 at the first of the largest, else 0."""
-    first = ops.argmax(x, axis=axis, keepdims=True)
+    """1 at the first of the largest, else 0. An axis that may be empty gets one more element, which
+    is not before any other."""
+    is_filled = provably_le(1, x.shape.dims[axis])
+    first = ops.argmax(x if is_filled else _longer(x, axis), axis=axis, keepdims=True)
     how = {"dims": x.shape.dims, "axis": axis, "dtype": first.shape.dtype}
     place = x.graph.node("iota", (), how)
     return ops.cast(ops.equal(place, first), to=x.shape.dtype)
+
+
+def _longer(x: Node, axis: int) -> Node:
+    high = tuple(int(i == axis) for i in range(x.shape.rank))
+    return ops.pad(x, low=(0,) * x.shape.rank, high=high, value=-math.inf)
 
 
 def activated(call: Call, x: Node, params: Sequence[float]) -> Node:

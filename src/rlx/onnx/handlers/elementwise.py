@@ -13,18 +13,21 @@ from rlx.dim import dim_max, dim_min
 from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
-from rlx.onnx.handlers import handles
+from rlx.onnx.handlers import handles, in_floats
 from rlx.onnx.values import Sizes, Value, sizes_of
 
 UNARY = {
-    "Abs": ops.abs, "Neg": ops.neg, "Sign": ops.sign, "Reciprocal": ops.reciprocal,
-    "Sqrt": ops.sqrt, "Exp": ops.exp, "Log": ops.log, "Sin": ops.sin, "Cos": ops.cos,
-    "Tan": ops.tan, "Asin": ops.asin, "Acos": ops.acos, "Atan": ops.atan, "Sinh": ops.sinh,
-    "Cosh": ops.cosh, "Asinh": ops.asinh, "Acosh": ops.acosh, "Atanh": ops.atanh,
-    "Floor": ops.floor, "Ceil": ops.ceil, "Round": ops.round, "Erf": ops.erf,
-    "Not": ops.logical_not, "BitwiseNot": ops.bit_not, "Relu": ops.relu, "Sigmoid": ops.sigmoid,
-    "Tanh": ops.tanh, "Softplus": ops.softplus, "Softsign": ops.softsign, "Mish": ops.mish,
-    "IsNaN": ops.is_nan,
+    "Reciprocal": ops.reciprocal, "Sqrt": ops.sqrt, "Exp": ops.exp, "Log": ops.log,
+    "Sin": ops.sin, "Cos": ops.cos, "Tan": ops.tan, "Asin": ops.asin, "Acos": ops.acos,
+    "Atan": ops.atan, "Sinh": ops.sinh, "Cosh": ops.cosh, "Asinh": ops.asinh, "Acosh": ops.acosh,
+    "Atanh": ops.atanh, "Erf": ops.erf, "Sigmoid": ops.sigmoid, "Tanh": ops.tanh,
+    "Softplus": ops.softplus, "Softsign": ops.softsign, "Mish": ops.mish,
+}  # fmt: skip
+"""Functions of real numbers."""
+ROUNDED = {"Floor": ops.floor, "Ceil": ops.ceil, "Round": ops.round}
+OF_ANY = {
+    "Abs": ops.abs, "Neg": ops.neg, "Sign": ops.sign, "Not": ops.logical_not,
+    "BitwiseNot": ops.bit_not, "Relu": ops.relu,
 }  # fmt: skip
 BINARY = {
     "And": ops.logical_and, "Or": ops.logical_or, "Xor": ops.logical_xor,
@@ -67,11 +70,35 @@ def right(call: Call) -> Node:
 
 
 @handles(*UNARY)
+@in_floats
 def unary(call: Call) -> Value:
+    return UNARY[call.op](call.node(0))
+
+
+@handles(*OF_ANY)
+def of_any(call: Call) -> Value:
     value = call.value(0)
     if call.op == "Neg" and isinstance(value, Sizes):
         return Sizes(tuple(-d for d in value.dims), value.shape, value.dtype)
-    return UNARY[call.op](call.node(0))
+    return OF_ANY[call.op](call.node(0))
+
+
+@handles(*ROUNDED)
+def rounded(call: Call) -> Value:
+    """Whole numbers are what they are rounded to."""
+    is_whole = not call.shape(0).dtype.is_float
+    return call.value(0) if is_whole else ROUNDED[call.op](call.node(0))
+
+
+@handles("IsNaN")
+def is_nan(call: Call) -> Node:
+    return ops.is_nan(_as_float(call))
+
+
+def _as_float(call: Call) -> Node:
+    """Of whole numbers none is infinite, or none at all."""
+    x = call.node(0)
+    return x if x.shape.dtype.is_float else ops.cast(x, to=DType.F64)
 
 
 @handles("Identity")
@@ -226,7 +253,7 @@ def shifted(call: Call) -> Node:
 @handles("IsInf")
 def is_inf(call: Call) -> Node:
     """Of one sign, where the other is not asked for."""
-    x = call.node(0)
+    x = _as_float(call)
     both = call.attr("detect_positive", 1), call.attr("detect_negative", 1)
     zero = _scalar(call, 0, x)
     signs = {(1, 0): ops.greater, (0, 1): ops.less}

@@ -140,7 +140,7 @@ def center_crop_pad(call: Call) -> Node:
     """The middle of each axis, or zeros around it; an odd one is at the end."""
     x, wanted = call.node(0), call.dims(1)
     rank = x.shape.rank
-    axes = [call.axis(a, rank) for a in call.attr("axes") or range(rank)]
+    axes = [call.axis(a, rank) for a in call.attr("axes", range(rank))]
     if len(axes) != len(wanted):
         raise GraphError(f"{call.label}: {len(wanted)} sizes for {len(axes)} axes")
     for axis, size in zip(axes, wanted):

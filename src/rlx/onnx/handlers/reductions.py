@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
+from rlx.dim import product
 from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
@@ -18,6 +19,9 @@ FOLDS = (
     "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
 )  # fmt: skip
 
+REAL = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+"""What they give of whole numbers is truncated."""
+
 
 @handles(*FOLDS)
 def folded(call: Call) -> Value:
@@ -28,11 +32,14 @@ def folded(call: Call) -> Value:
     axes = call.attr("axes")
     if axes is None and call.has(1):
         axes = call.ints(1)
-    if not axes and call.attr("noop_with_empty_axes", 0):
-        return _of_each(call.op, x)
     chosen = tuple(call.axis(a, rank) for a in axes) if axes else tuple(range(rank))
     how: dict[str, Any] = {"axes": chosen, "keepdims": bool(call.attr("keepdims", 1))}
-    return _folded(call.op, x, how)
+    is_each = not axes and bool(call.attr("noop_with_empty_axes", 0))
+    if call.op not in REAL or x.shape.dtype.is_float:
+        return _of_each(call.op, x) if is_each else _folded(call.op, x, how)
+    wide = ops.cast(x, to=DType.F64)
+    made = _of_each(call.op, wide) if is_each else _folded(call.op, wide, how)
+    return ops.cast(made, to=x.shape.dtype)
 
 
 def _of_each(op: str, x: Node) -> Node:
@@ -53,7 +60,7 @@ def _folded(op: str, x: Node, how: dict[str, Any]) -> Node:
         case "ReduceSum":
             return ops.sum(x, **how)
         case "ReduceMean":
-            return ops.mean(x, **how)
+            return _mean(x, how)
         case "ReduceMax":
             return _extreme(ops.max, x, how)
         case "ReduceMin":
@@ -70,6 +77,15 @@ def _folded(op: str, x: Node, how: dict[str, Any]) -> Node:
             return ops.log_sum_exp(x, **how)
         case _:
             return ops.sum(ops.square(x), **how)
+
+
+def _mean(x: Node, how: dict[str, Any]) -> Node:
+    """Of whole numbers towards zero."""
+    dtype = x.shape.dtype
+    if not dtype.is_integer:
+        return ops.mean(x, **how)
+    count = Sizes((product(x.shape.dims[a] for a in how["axes"]),), (), dtype)
+    return ops.div(ops.sum(x, **how), count.node(x.graph))
 
 
 def _extreme(fold: Any, x: Node, how: dict[str, Any]) -> Node:

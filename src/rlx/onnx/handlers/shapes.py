@@ -102,9 +102,10 @@ def _axes(call: Call, number: int, rank: int) -> list[int] | None:
 
 @handles("Squeeze")
 def squeeze(call: Call) -> Value:
+    """No axes, left out or empty, are all that are 1."""
     value, dims = call.value(0), call.shape(0).dims
     axes = _axes(call, 1, len(dims))
-    gone = [i for i, d in enumerate(dims) if _is_gone(call, d)] if axes is None else axes
+    gone = axes or [i for i, d in enumerate(dims) if _is_gone(call, d)]
     if isinstance(value, Sizes):
         kept = tuple(d for i, d in enumerate(value.shape) if i not in gone)
         return Sizes(value.dims, kept, value.dtype)

@@ -144,22 +144,19 @@ def _frame_length(call: Call, signal: Node) -> int:
 
 @handles(*WINDOWS)
 def window(call: Call) -> Node:
-    """Cosines over the window, computed in f64; integers keep no fraction."""
+    """Cosines over the window, computed in f64; integers keep no fraction. One point that is not
+    periodic is 0 / 0 of a turn, as elsewhere."""
     (size,) = call.dims(0)
     dtype = call.importer.reader.dtype(call.attr("output_datatype", 1), call.label)
     line = call.graph.node("iota", (), {"dims": (size,), "axis": 0, "dtype": DType.F64})
     steps = Sizes((size if call.attr("periodic", 1) else size - 1,), (), DType.F64)
-    turns = ops.mul(ops.div(line, _at_least_one(call, steps)), _number(call, 2 * math.pi))
+    turns = ops.mul(ops.div(line, steps.node(call.graph)), _number(call, 2 * math.pi))
     first, *weights = WINDOWS[call.op]
     made = _number(call, first)
     for k, weight in enumerate(weights, 1):
         wave = ops.cos(turns if k == 1 else ops.mul(turns, _number(call, k)))
         made = ops.add(made, ops.mul(wave, _number(call, weight)))
     return ops.cast(made, to=dtype)
-
-
-def _at_least_one(call: Call, steps: Sizes) -> Node:
-    return ops.maximum(steps.node(call.graph), _number(call, 1))
 
 
 def _number(call: Call, value: float) -> Node:

@@ -1,0 +1,109 @@
+"""Reductions, running sums, and softmax over axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.onnx.differential.drawing import (
+    Draw,
+    Node,
+    Operand,
+    Rounding,
+    draws,
+    explain,
+    sums,
+)
+
+AXES_AS_OPERAND = {"ReduceSum": 13}
+"""From which opset on; 18 for the others."""
+
+
+@draws(
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+def _reduce(d: Draw) -> Node:
+    smallest = 1 if d.op in ("ReduceMean", "ReduceMax", "ReduceMin") and d.coin(0.9) else 0
+    kind = d.kind("T")
+    dims = d.dims(smallest=smallest)
+    domain = "positive" if d.op in ("ReduceLogSum", "ReduceProd") else "plain"
+    if d.op in ("ReduceMax", "ReduceMin") and d.coin() and kind.numpy.kind != "f":
+        domain = "any"
+    x = d.tensor(dims, kind, domain)
+    if d.op == "ReduceProd" and kind.is_integer:  # products that every dtype holds
+        x = d.given(
+            d.rng.integers(1, 3, dims if np.prod(dims) < 7 else dims[:1]).astype(kind.numpy)
+        )
+    attrs: dict[str, Any] = d.some(keepdims=d.integer(0, 1))
+    axes = None if d.coin(0.25) else d.subset(x.rank)
+    if d.opset < 11 and axes is not None:
+        axes = [a % x.rank for a in axes]
+    tolerance = sums(x.array.size, 100.0 if "L" not in d.op[6:] else 10.0)
+    if d.op in ("ReduceMax", "ReduceMin"):
+        tolerance = Rounding()
+    if d.op in ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp") and kind.is_integer:
+        tolerance = Rounding(whole=1)
+    if d.opset < AXES_AS_OPERAND.get(d.op, 18):
+        given = {} if axes is None else {"axes": axes}
+        return d.node(x, tolerance=tolerance, **attrs, **given)
+    attrs |= d.some(noop_with_empty_axes=d.integer(0, 1))
+    operand = None if axes is None else d.shaping(axes)
+    return d.node(x, operand, tolerance=tolerance, **attrs)
+
+
+@draws("ArgMax", "ArgMin")
+def _arg(d: Draw) -> Node:
+    dims = d.dims(1, 4, smallest=1)
+    kind = d.kind("T")
+    x = d.tensor(dims, kind, "plain")
+    if d.coin(0.4):  # with equal elements
+        x = Operand(np.round(x.array).astype(kind.numpy), x.is_known)
+    axis = d.axis(x.rank) if d.opset >= 11 else d.integer(0, x.rank - 1)
+    chosen = d.some(axis=axis, keepdims=d.integer(0, 1), select_last_index=d.integer(0, 1))
+    return d.node(x, **chosen)
+
+
+@draws("CumSum", "CumProd")
+def _cumulative(d: Draw) -> Node:
+    name = d.schema.inputs[0].type_str
+    x = d.tensor(d.dims(1, 4), name, "plain" if d.op == "CumSum" else "positive")
+    kind = d.kind(d.schema.inputs[1].type_str).numpy
+    axis = Operand(np.array(d.axis(x.rank), kind), d.coin(0.7), has_names=False)
+    if d.coin(0.2):
+        axis = Operand(axis.array.reshape(1), axis.is_known, has_names=False)
+    ways = d.some(exclusive=d.integer(0, 1), reverse=d.integer(0, 1))
+    longest = max(x.dims, default=1)
+    scale = 30.0 if d.op == "CumSum" else 3.0 ** min(longest, 8)
+    return d.node(x, axis, tolerance=sums(longest, scale), **ways)
+
+
+@draws("Softmax", "LogSoftmax", "Hardmax")
+def _softmax(d: Draw) -> Node:
+    x = d.tensor(d.dims(1, 4), "T", "plain")
+    axis = d.axis(x.rank) if d.opset >= 11 else d.integer(0, x.rank - 1)
+    has_default = d.opset >= 13 or x.rank > 1
+    attrs = d.some(axis=axis) if has_default else {"axis": axis}
+    return d.node(x, tolerance=Rounding(16.0, 1.0 if d.op != "LogSoftmax" else 30.0), **attrs)
+
+
+explain(
+    "Softmax", "LogSoftmax", "Hardmax",
+    right="onnxruntime",
+    why="before opset 13 the operand is a matrix, cut at `axis`; onnx.reference takes one axis",
+    when=lambda n: n.opset < 13,
+)  # fmt: skip
+explain(
+    "ReduceSumSquare",
+    right="onnxruntime",
+    why="the result has the operand's dtype; onnx.reference gives NumPy's wider one",
+    when=lambda n: n.array(0).dtype.kind in "iu",
+)
+explain(
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+    right="reference",
+    why="onnxruntime leaves axes of an empty operand as they are, and has 0 for a mean of nothing",
+    when=lambda n: n.array(0).size == 0,
+)  # fmt: skip

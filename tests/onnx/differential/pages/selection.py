@@ -1,0 +1,117 @@
+"""The largest, the nonzero, the distinct; and losses, which pick by class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.onnx.differential.drawing import Draw, Node, Operand, draws, explain, sums
+
+
+@draws("TopK")
+def _top_k(d: Draw) -> Node:
+    """Distinct elements where the order of equal ones is not said; then ties."""
+    kind = d.kind("T")
+    dims = d.dims(1, 4, smallest=1)
+    x = d.rng.permutation(int(np.prod(dims))).reshape(dims) % (100 if kind.is_integer else 2000)
+    if d.coin(0.4):
+        x = d.rng.integers(0, 3, dims)
+    x = x.astype(kind.numpy) - (0 if kind.numpy.kind == "u" else 3)
+    axis = d.axis(x.ndim) if d.opset >= 11 else d.integer(0, x.ndim - 1)
+    count = d.integer(0, dims[axis])
+    attrs: dict[str, Any] = {"axis": axis} if axis not in (-1, x.ndim - 1) or d.coin() else {}
+    if d.opset < 10:
+        return d.node(d.given(x), outputs=2, k=max(count, 1), **attrs)
+    attrs |= d.some(largest=d.integer(0, 1))
+    return d.node(d.given(x), d.shaping([count]), outputs=2, **attrs)
+
+
+@draws("NonZero")
+def _non_zero(d: Draw) -> Node:
+    x = d.tensor(d.dims(0 if d.coin(0.1) else 1, 4), "T")
+    return d.node(Operand(np.where(d.rng.random(x.dims) < 0.5, x.array, 0).astype(x.array.dtype)))
+
+
+@draws("Unique")
+def _unique(d: Draw) -> Node:
+    kind = d.kind("T")
+    x = d.rng.integers(0, 4, d.dims(1, 3, smallest=1)).astype(kind.numpy)
+    attrs: dict[str, Any] = {} if d.coin() else {"axis": d.axis(x.ndim)}
+    attrs |= d.some(sorted=d.integer(0, 1))
+    return d.node(d.given(x), outputs=d.integer(1, 4), **attrs)
+
+
+@draws("NonMaxSuppression")
+def _suppress(d: Draw) -> Node:
+    batch, classes, count = d.integer(1, 2), d.integer(1, 3), d.integer(1, 8)
+    corners = d.rng.uniform(0, 4, (batch, count, 4)).astype(np.float32)
+    form = d.some(center_point_box=d.integer(0, 1))
+    scores = d.rng.random((batch, classes, count)).astype(np.float32)
+    most = (
+        Operand(np.array([d.choice((0, 1, 2, 5, 100))], np.int64), d.coin())
+        if d.coin(0.9)
+        else None
+    )
+    overlap = Operand(np.array([d.choice((0.0, 0.3, 0.5, 1.0))], np.float32), d.coin())
+    least = (
+        Operand(np.array([d.choice((0.0, 0.4, 2.0))], np.float32), d.coin()) if d.coin() else None
+    )
+    return d.node(
+        Operand(corners),
+        Operand(scores),
+        most,
+        overlap if d.coin(0.8) or least else None,
+        least,
+        **form,
+    )
+
+
+def _classes(d: Draw) -> tuple[Operand, Operand, Operand | None, dict[str, Any]]:
+    """Scores, labels, weights and attributes of a loss; some labels are to be ignored."""
+    n, c = d.integer(1, 4), d.integer(1, 5)
+    rest = tuple(d.integer(1, 3) for _ in range(d.integer(0, 2)))
+    kind = d.kind("T")
+    scores = d.tensor((n, c, *rest), kind, "plain")
+    labels = d.rng.integers(0, c, (n, *rest))
+    attrs = d.some(reduction=d.choice(("none", "sum", "mean")))
+    if d.coin(0.4):
+        attrs["ignore_index"] = d.choice((-1, 0, c, 255))
+        labels = np.where(d.rng.random(labels.shape) < 0.3, attrs["ignore_index"], labels)
+    labels = labels.astype(d.kind("Tind").numpy)
+    weight = d.tensor((c,), kind, "positive") if d.coin() else None
+    return scores, d.given(labels), weight, attrs
+
+
+explain(
+    "NegativeLogLikelihoodLoss",
+    right="onnxruntime",
+    why="the mean is over labels that are not ignored, as in torch; onnx.reference counts all",
+    when=lambda n: "ignore_index" in n.attrs and not n.has(2),
+)
+explain(
+    "NonZero",
+    right="reference",
+    why="a scalar has no axes to count along, as in torch; onnxruntime gives it one",
+    when=lambda n: n.array(0).ndim == 0,
+)
+explain(
+    "Unique",
+    right="onnxruntime",
+    why="without sorting values come in the order of the operand; onnx.reference sorts them",
+    when=lambda n: n.attrs.get("sorted", 1) == 0,
+)
+
+
+@draws("NegativeLogLikelihoodLoss")
+def _likelihood(d: Draw) -> Node:
+    scores, labels, weight, attrs = _classes(d)
+    return d.node(scores, labels, weight, tolerance=sums(labels.array.size, 30.0), **attrs)
+
+
+@draws("SoftmaxCrossEntropyLoss")
+def _entropy(d: Draw) -> Node:
+    scores, labels, weight, attrs = _classes(d)
+    tolerance = sums(labels.array.size + scores.dims[1], 30.0)
+    outputs = d.integer(1, 2)
+    return d.node(scores, labels, weight, outputs=outputs, tolerance=tolerance, **attrs)
