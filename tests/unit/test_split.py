@@ -31,6 +31,7 @@ CASES: dict[str, tuple[Any, list[int], int]] = {
     "product": (lambda x: ops.prod(x * 0.001 + 1.0), [4 * MIN_CHUNK + 1], 1),
     "norm of everything": (lambda x: ops.layer_norm(x), [2, 5 * MIN_CHUNK + 3], 2),
     "softmax of one row": (lambda x: ops.softmax(x), [4 * MIN_CHUNK + 9], 2),
+    "a fold inside of a fold": (lambda x: ops.max(ops.transpose(x)), [4 * MIN_CHUNK + 5, 16], 1),
     "both ends": (lambda x: ops.max(x) - ops.min(x), [4 * MIN_CHUNK + 9], 1),
 }
 

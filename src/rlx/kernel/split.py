@@ -25,14 +25,17 @@ COMBINES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 def split_fold(kernel: Kernel) -> tuple[Kernel, Kernel] | None:
     """The folds of chunks, and the kernel that reads them as further operands; None where no fold
-    is long and alone. What follows may have a long fold again: split it once more."""
+    is long and alone. What follows may have a long fold again: split it once more.
+
+    A fold inside of another has chunks for every point of that one's axis, too."""
     heads = _heads(kernel)
     if not heads:
         return None
     axis = heads[0].axis
     chunk = Axis("chunk", min(MAX_CHUNKS, int(axis.extent) // MIN_CHUNK))
     heads = tuple(r for r in heads if r.axis.extent == axis.extent and r.free == heads[0].free)
-    outer = tuple(a for a in kernel.axes if a in heads[0].free)
+    folds = dict.fromkeys(n.axis for n in kernel.nodes if isinstance(n, Reduce))
+    outer = tuple(a for a in (*kernel.axes, *folds) if a in heads[0].free)
     place = _place(outer, chunk)
     partial = _partial(kernel, heads, outer, chunk, place)
     return partial, _final(kernel, heads, chunk, place, partial.results)
