@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.errors import UnsupportedError
 from tests.onnx.nodes import agrees, gives, one_node, ours, same, theirs
 
 RNG = np.random.default_rng(7)
@@ -16,7 +15,6 @@ DYNAMIC = ["n", 2, "h", "w"]
 COORDINATES = [
     "half_pixel",
     "pytorch_half_pixel",
-    "align_corners",
     "asymmetric",
     "half_pixel_symmetric",
 ]
@@ -41,8 +39,10 @@ def test_scales(dims: Any, mode: str, coordinates: str) -> None:
 @pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric"])
 def test_nearest(dims: Any, nearest: str, coordinates: str) -> None:
+    """With scales that put no element halfway, where the evaluator, in f64, takes the other."""
     how = {"nearest_mode": nearest, "coordinate_transformation_mode": coordinates}
-    agrees("Resize", [X, None, floats(SCALES)], known=(2,), dims=dims, opset=13, **how)
+    scales = floats([2.0, 1.5, 0.62, 0.5])
+    agrees("Resize", [X, None, scales], known=(2,), dims=dims, opset=13, **how)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
@@ -116,10 +116,102 @@ def test_scales_that_are_given_each_time() -> None:
     agrees("Resize", arrays, opset=13)
 
 
-def test_antialias_of_unknown_sizes_is_refused() -> None:
-    arrays = [X, None, floats([1, 1, 0.5, 0.5])]
-    model = one_node(
-        "Resize", arrays, known=(2,), dims=DYNAMIC, opset=18, mode="linear", antialias=1
-    )
-    with pytest.raises(UnsupportedError, match="antialias"):
-        ours(model, arrays)
+# -- as frameworks and runtimes have it, where ONNX's evaluator has it otherwise -------------------
+
+
+def resized(x: Any, scale: float, mode: str, is_aligned: bool) -> Any:
+    """The last axis by torch's rules: lengths are whole, and the scale is the one that is given."""
+    old = x.shape[-1]
+    new = int(np.float32(old) * np.float32(scale))
+    at = np.arange(new, dtype=np.float32)
+    where = (at + np.float32(0.5)) / np.float32(scale) - np.float32(0.5)
+    if is_aligned:
+        where = at * np.float32(old - 1) / np.float32(new - 1) if new > 1 else 0 * at
+    if mode == "nearest":
+        return x[..., np.clip(np.ceil(where - np.float32(0.5)), 0, old - 1).astype(int)]
+    first, reach = np.floor(where), 1 if mode == "linear" else 2
+    total = np.zeros((*x.shape[:-1], new))
+    for tap in range(1 - reach, reach + 1):
+        d = np.abs(first + tap - where).astype(np.float64)
+        near, far = 1.25 * d**3 - 2.25 * d**2 + 1, -0.75 * (d**3 - 5 * d**2 + 8 * d - 4)
+        weight = np.maximum(0, 1 - d) if mode == "linear" else np.where(d <= 1, near, far)
+        total += weight * x[..., np.clip(first + tap, 0, old - 1).astype(int)]
+    return total.astype(np.float32)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("is_aligned", [False, True])
+@pytest.mark.parametrize("scale", [1.7, 0.6, 0.7, 2.1, 0.13])
+def test_fractional_scales(scale: float, is_aligned: bool, mode: str) -> None:
+    """2.1 in f32 is below 21/10 by so much that 20 of them are 42, but 30 are 62: no formula over a
+    named dim says so, and the model is read for each shape."""
+    coordinates = "align_corners" if is_aligned else "half_pixel"
+    scales = floats([1, 1, scale])
+    how: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    for dims in (None, ["n", 2, "w"]):
+        for old in (30, 9, 20):
+            x = RNG.normal(size=(2, 2, old)).astype(np.float32)
+            model = one_node("Resize", [x, None, scales], known=(2,), dims=dims, opset=19, **how)
+            (made,) = ours(model, [x, None, scales])
+            wanted = resized(x, scale, mode, is_aligned)
+            assert made.shape == wanted.shape
+            # Positions up to 30 in f32 are off by 2**-19, and a cubic's slope is at most 4.
+            np.testing.assert_allclose(made, wanted, rtol=0, atol=2.0**-15)
+
+
+def test_scales_that_are_an_input_count_as_onnx_has_them() -> None:
+    """No exporter writes such a model: ONNX's own cases do."""
+    arrays = [X, None, floats([1, 1, 0.6, 0.8])]
+    how = {"coordinate_transformation_mode": "align_corners", "mode": "linear"}
+    agrees("Resize", arrays, opset=19, **how)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("outside", [0, 1])
+def test_antialias_of_unknown_sizes(mode: str, outside: int) -> None:
+    how: dict[str, Any] = {"mode": mode, "antialias": 1, "exclude_outside": outside, "opset": 18}
+    agrees("Resize", [X, None, floats([1, 1, 0.5, 1.5])], known=(2,), dims=DYNAMIC, **how)
+    sizes = np.array([2, 2, 2, 4])
+    agrees("Resize", [X, None, None, sizes], known=(3,), dims=DYNAMIC, **how)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_crops_of_unknown_sizes(mode: str) -> None:
+    roi = floats([0, 0, 0.2, -0.3, 1, 1, 0.9, 1.2])
+    how: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize"}
+    how |= {"extrapolation_value": 9.0, "opset": 13}
+    arrays = [X, roi, floats([]), np.array([2, 2, 4, 7])]
+    agrees("Resize", arrays, known=(1, 2, 3), dims=DYNAMIC, **how)
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_in_proportion_of_unknown_sizes(policy: str, mode: str) -> None:
+    sizes = np.array([8, 7], np.int64)
+    how: dict[str, Any] = {"opset": 18, "axes": [2, 3], "keep_aspect_ratio_policy": policy}
+    agrees("Resize", [X, None, None, sizes], known=(3,), dims=DYNAMIC, mode=mode, **how)
+
+
+@pytest.mark.parametrize("scale", [1.7, 0.6])
+@pytest.mark.parametrize(
+    ("mode", "attrs"),
+    [
+        ("bilinear", {}),
+        ("bilinear", {"align_corners": True}),
+        ("bicubic", {}),
+        ("bicubic", {"align_corners": True}),
+        ("bilinear", {"antialias": True}),
+    ],
+)
+def test_torch_interpolates_the_same(scale: float, mode: str, attrs: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch", reason="the framework whose numbers are compared")
+    wanted = torch.nn.functional.interpolate(
+        torch.from_numpy(X), scale_factor=scale, mode=mode, recompute_scale_factor=False, **attrs
+    ).numpy()
+    coordinates = "align_corners" if attrs.get("align_corners") else "pytorch_half_pixel"
+    how: dict[str, Any] = {"mode": {"bilinear": "linear", "bicubic": "cubic"}[mode]}
+    how |= {"coordinate_transformation_mode": coordinates, "opset": 19}
+    how["antialias"] = how["exclude_outside"] = int(attrs.get("antialias", False))
+    scales = floats([1, 1, scale, scale])
+    model = one_node("Resize", [X, None, scales], known=(2,), **how)
+    np.testing.assert_allclose(ours(model, [X, None, scales])[0], wanted, rtol=0, atol=1e-5)

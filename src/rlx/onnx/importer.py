@@ -363,6 +363,11 @@ class Importer:
             return operands[0][node.attrs["index"]]  # pyright: ignore[reportOptionalSubscript]
         return evaluate_node(node, operands, {})
 
+    def is_given(self, value: Value) -> bool:
+        """Is it an input of the model, whose value a call brings along?"""
+        assert self._main is not None
+        return any(self._main.values.get(name) is value for name in self.static)
+
     def unknown(self, value: Value, what: str) -> UnsupportedError:
         """The error of a value that must be known: it says what a call must tell for it to be."""
         leaves = self._leaves(value)

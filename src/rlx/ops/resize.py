@@ -19,6 +19,7 @@ from rlx import ops
 from rlx.compose import composed, dims_of, dtype_of
 from rlx.dim import Dim, DimLike, exact_div
 from rlx.draw import Draw, Spec
+from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
 from rlx.ops.movement import axes_in
@@ -31,6 +32,7 @@ Coordinates = Literal[
     "pytorch_half_pixel",
     "align_corners",
     "asymmetric",
+    "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
 ]
 Rounding = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
@@ -53,6 +55,12 @@ class Rule:
     exclude_outside: bool
     antialias: bool
 
+    @property
+    def precision(self) -> DType:
+        """Of positions. Which of two elements is nearest is decided in f32, as runtimes have it:
+        with a scale of 0.7 that is given in f32, 3.5 / 0.7 is 5, and a little more in f64."""
+        return DType.F32 if self.mode == "nearest" else DType.F64
+
     def squeezed(self, scale: float) -> float:
         """How much closer together the old elements are to the kernel."""
         return min(scale, 1.0) if self.antialias else 1.0
@@ -71,6 +79,40 @@ class Rule:
         return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
+def positions(at: Any, old: Any, new: Any, scale: Any, coordinates: str, crop: Any = None) -> Any:
+    """Where the elements `at` of a new axis lie among the old ones, whose centres are whole
+    numbers: in numbers or, of sizes that are not known, in nodes. The scale is the one that is
+    given, where one is; lengths are whole, as runtimes and frameworks have them."""
+    if coordinates == "tf_crop_and_resize":
+        start, end = crop
+        middle = (start + end) * 0.5 * (old - 1)
+        return _where_long(
+            new, start * (old - 1) + at * (end - start) * (old - 1) / _steps(new), middle
+        )
+    if coordinates == "align_corners":
+        return _where_long(new, at * (old - 1) / _steps(new), 0.0)
+    if coordinates == "asymmetric":
+        return at / scale
+    middle = (at + 0.5) / scale
+    if coordinates == "tf_half_pixel_for_nn":
+        return middle
+    if coordinates == "half_pixel_symmetric":
+        return old / 2 * (1 - new / (scale * old)) + middle - 0.5
+    return (
+        _where_long(new, middle - 0.5, 0.0) if coordinates == "pytorch_half_pixel" else middle - 0.5
+    )
+
+
+def _steps(new: Any) -> Any:
+    """From the first to the last element; of one alone, any number that divides."""
+    return ops.maximum(new - 1, 1)
+
+
+def _where_long(new: Any, long: Any, short: Any) -> Any:
+    """What holds for an axis of more than one element, and what for one."""
+    return ops.where(ops.greater(new, 1), long, short)
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """An axis of `old` elements that becomes one of `new`. The scale is not always their ratio:
@@ -86,33 +128,25 @@ class Line:
     def is_same(self) -> bool:
         return self.old == self.new and self.scale == 1 and self.crop in (None, (0.0, 1.0))
 
-    def positions(self, coordinates: Coordinates) -> Array:
+    def positions(self, coordinates: Coordinates, dtype: DType = DType.F64) -> Array:
         """Where each new element lies among the old ones, whose centres are whole numbers."""
-        at = np.arange(self.new, dtype=np.float64)
-        length = self.scale * self.old
-        if self.crop is not None:
-            start, end = (edge * (self.old - 1) for edge in self.crop)
-            middle = np.full_like(at, (start + end) / 2)
-            return middle if length == 1 else start + at * (end - start) / (length - 1)
-        if coordinates == "asymmetric":
-            return at / self.scale
-        if coordinates == "align_corners":
-            return np.zeros_like(at) if length == 1 else at * (self.old - 1) / (length - 1)
-        if coordinates == "pytorch_half_pixel" and length <= 1:
-            return np.zeros_like(at)
-        is_centred = coordinates == "half_pixel_symmetric"
-        shift = self.old / 2 * (1 - self.new / length) if is_centred else 0.0
-        return shift + (at + 0.5) / self.scale - 0.5
+        number = dtype.numpy.type
+        at = np.arange(self.new, dtype=dtype.numpy)
+        if self.new == 0:
+            return at
+        crop = self.crop and tuple(map(number, self.crop))
+        old, new, scale = map(number, (self.old, self.new, self.scale))
+        return np.broadcast_to(positions(at, old, new, scale, coordinates, crop), at.shape)
 
     def outside(self) -> Array:
         """Which new elements a crop has past the edges of the old ones."""
-        at = self.positions("tf_crop_and_resize")
+        at = self.positions("tf_crop_and_resize", DType.F32)
         return (at < 0) | (at > self.old - 1)
 
     def taps(self, rule: Rule) -> tuple[Array, Array]:
         """[new, taps]: the old elements that each new one is made of, and their weights. Past an
         edge stands the edge, unless that is to have no weight."""
-        at = self.positions(rule.coordinate_mode)[:, None]
+        at = self.positions(rule.coordinate_mode, rule.precision)[:, None]
         if rule.mode == "nearest":
             places = _ROUNDED[rule.nearest_mode](at)
             return self._inside(places), np.ones_like(places)
@@ -207,11 +241,12 @@ def resize(
 ) -> Array:
     """x with these axes, or the last ones, brought to `sizes`, or to the whole part of their size
     times `scales`; with both given, sizes say how many elements there are and scales where they
-    lie. `nearest` copies; `linear` and `cubic` take floats and weigh 2 and 4 old elements per
-    axis, or with `antialias`, where an axis shrinks, as many as fall together. `exclude_outside`
-    gives no weight past the edge. `roi` has where the crop of `tf_crop_and_resize` starts on each
-    axis, and then where it ends, as parts of the axis; what the crop has past the image is the
-    extrapolation value."""
+    lie. `nearest` copies, from places that are computed in f32, so that halves fall as they do in
+    runtimes; `linear` and `cubic` take floats and weigh 2 and 4 old elements per axis, or with
+    `antialias`, where an axis shrinks, as many as fall together. `exclude_outside` gives no weight
+    past the edge. `roi` has where the crop of `tf_crop_and_resize` starts on each axis, and then
+    where it ends, as parts of the axis; what the crop has past the image is the extrapolation
+    value."""
     return _spelled(**locals())
 
 
