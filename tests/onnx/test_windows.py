@@ -238,3 +238,25 @@ def test_a_convolution_says_where_its_window_does_not_fit() -> None:
     assert prepared.run([image(1, 1, 6)])[0].shape == (1, 1, 2)
     with pytest.raises(GraphError, match="the window spans 5, but the padded axis 2 is 3"):
         prepared.run([image(1, 1, 3)])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+def test_pools_of_integers(dtype: Any) -> None:
+    """As torch has them: -7 and 2 have the mean -2."""
+    x = np.array([[[7, 2, 3, 4, 5, 6]]]).astype(dtype)
+    x = -x if np.dtype(dtype).kind == "i" else x
+    how: dict[str, Any] = {"kernel_shape": [2], "strides": [2], "opset": 11}
+    pairs = x.reshape(1, 1, 3, 2)
+    means = np.trunc(pairs.mean(-1)).astype(dtype)
+    gives("AveragePool", [x], means, dims=["a", "b", "n"], **how)
+    gives("MaxPool", [x], pairs.max(-1), dims=["a", "b", "n"], **how)
+    norms = np.trunc(np.sqrt((pairs.astype(float) ** 2).sum(-1))).astype(dtype)
+    gives("LpPool", [x], norms, **how)
+    whole = np.trunc(x.mean(-1, keepdims=True)).astype(dtype)
+    gives("GlobalAveragePool", [x], whole, opset=11)
+
+
+def test_pools_of_truth_values() -> None:
+    x = np.array([[[True, False, False, False]]])
+    gives("MaxPool", [x], x[:, :, ::2], opset=12, kernel_shape=[2], strides=[2])
+    gives("GlobalMaxPool", [x], x[:, :, :1], opset=11)

@@ -71,7 +71,8 @@ def grid_sample(
     """x [n, c, …] read where `grid` [n, …, coordinates] says, the last axis of x first: -1 and 1
     are the edges of the image, or with `align_corners` the centres of its outermost pixels.
     Halfway, `nearest` takes the even pixel. Outside are zeros, the border, or the image mirrored
-    at its edges."""
+    at its edges: a position there is moved inside, but for `cubic` the pixels that it is made of
+    are, each by itself."""
     return _sampled(x, grid, mode=mode, padding=padding, align_corners=align_corners)
 
 
@@ -120,7 +121,8 @@ def _taps(at: Any, dim: DimLike, mode: Mode, padding: Padding, align_corners: bo
     scaled = ops.mul(ops.div(up, 2.0), last)
     pixel = scaled if align_corners else ops.div(ops.sub(ops.mul(up, size), 1.0), 2.0)
     pixel = ops.round(pixel) if mode == "nearest" else pixel
-    pixel = _brought_in(pixel, size, last, padding, align_corners)
+    if mode != "cubic":
+        pixel = _brought_in(pixel, size, last, padding, align_corners)
     first = pixel if mode == "nearest" else ops.floor(pixel)
     offsets = {"nearest": [0.0], "linear": [0.0, 1.0], "cubic": [-1.0, 0.0, 1.0, 2.0]}[mode]
     places = ops.add(first, np.array(offsets, dtype_of(at).numpy))

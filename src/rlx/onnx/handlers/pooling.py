@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -51,9 +52,32 @@ def _empty(x: Node, found: Geometry) -> Node | None:
     return filled(x, 0, (*x.shape.dims[:2], *counts))
 
 
+def _mean(x: Node, pool: Callable[[Node], Node]) -> Node:
+    """A pool of floats; of integers and truth values what torch gives: the number in f64, without
+    what it has after the point."""
+    dtype = x.shape.dtype
+    if dtype.is_float:
+        return pool(x)
+    return ops.cast(pool(ops.cast(x, to=DType.F64)), to=dtype)
+
+
+def _ordered(x: Node, pool: Callable[[Node], Any]) -> Any:
+    """A pool of numbers; of truth values as bytes."""
+    if x.shape.dtype is not DType.BOOL:
+        return pool(x)
+    made = pool(ops.cast(x, to=DType.U8))
+    first, *rest = made if isinstance(made, tuple) else (made,)
+    results = (ops.cast(first, to=DType.BOOL), *rest)
+    return results if isinstance(made, tuple) else results[0]
+
+
 @handles("MaxPool")
 def max_pool(call: Call) -> Node | tuple[Node, ...]:
-    x, found = call.node(0), _geometry(call)
+    return _ordered(call.node(0), lambda x: _greatest(call, x))
+
+
+def _greatest(call: Call, x: Node) -> Node | tuple[Node, ...]:
+    found = _geometry(call)
     if (none := _empty(x, found)) is not None:
         return (none, ops.cast(none, to=DType.I64)) if call.wants(1) else none
     if call.wants(1):
@@ -98,7 +122,11 @@ def _lowest(x: Node) -> float:
 
 @handles("AveragePool")
 def average_pool(call: Call) -> Node:
-    x, found = call.node(0), _geometry(call)
+    return _mean(call.node(0), lambda x: _average(call, x))
+
+
+def _average(call: Call, x: Node) -> Node:
+    found = _geometry(call)
     if (none := _empty(x, found)) is not None:
         return none
     if _is_whole(x, found):
@@ -122,7 +150,11 @@ def _averaged(x: Node, found: Geometry, counts_padding: bool) -> Node:
 
 @handles("LpPool")
 def lp_pool(call: Call) -> Node:
-    x, found = call.node(0), _geometry(call)
+    return _mean(call.node(0), lambda x: _norm(call, x))
+
+
+def _norm(call: Call, x: Node) -> Node:
+    found = _geometry(call)
     how: dict[str, Any] = {"kernel": found.kernel, "ceil": found.ceil}
     how["p"] = float(call.attr("p", 2))
     if (none := _empty(x, found)) is not None:
@@ -134,17 +166,17 @@ def lp_pool(call: Call) -> Node:
 
 @handles("GlobalAveragePool")
 def global_average_pool(call: Call) -> Node:
-    return ops.global_avg_pool(call.node(0))
+    return _mean(call.node(0), ops.global_avg_pool)
 
 
 @handles("GlobalMaxPool")
 def global_max_pool(call: Call) -> Node:
-    return ops.global_max_pool(call.node(0))
+    return _ordered(call.node(0), ops.global_max_pool)
 
 
 @handles("GlobalLpPool")
 def global_lp_pool(call: Call) -> Node:
-    return ops.global_lp_pool(call.node(0), p=float(call.attr("p", 2)))
+    return _mean(call.node(0), lambda x: ops.global_lp_pool(x, p=float(call.attr("p", 2))))
 
 
 @handles("MaxUnpool")
