@@ -33,6 +33,7 @@ from rlx.passes.report import FusionReport
 from rlx.passes.simplify import simplify, tidy
 from rlx.plan.check import require_sound
 from rlx.plan.choices import names_plan
+from rlx.plan.phases import marked
 from rlx.plan.planner import plan_choices, plan_module
 from rlx.rules.engine import Event
 from rlx.shape import DimBinding, Shape
@@ -203,7 +204,7 @@ class CompilePipeline:
 
     def _optimised(self, module: MirModule) -> _Optimised:
         context, clock = Context.of(self.target, self.options), _Clock()
-        graph = fused(module.graph, context, clock)
+        graph = fused(marked(module.graph), context, clock)
         final = make_alike(lay_out(graph, context), context)
         unused = context.log.unused_force
         _require_known(module.name, [k for k in unused if not names_plan(k)])
@@ -244,7 +245,7 @@ def fused(graph: Graph, context: Context, clock: _Clock | None = None) -> Graph:
 
 def optimised(graph: Graph, context: Context) -> Graph:
     """The graph that is planned."""
-    return make_alike(lay_out(fused(graph, context), context), context)
+    return make_alike(lay_out(fused(marked(graph), context), context), context)
 
 
 class _Clock:

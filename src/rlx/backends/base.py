@@ -46,6 +46,20 @@ class Program(Protocol):
         ...
 
 
+@runtime_checkable
+class Stepper(Protocol):
+    """A program whose phases can be run apart."""
+
+    def step(self, weights: Any, inputs: Sequence[Array]) -> tuple[list[Array | None], Any]:
+        """SteadyState: the outputs that it makes, None for those of the Epilogue, and the state
+        that the Epilogue begins with."""
+        ...
+
+    def finish(self, state: Any) -> list[Array | None]:
+        """The Epilogue on a state, which it leaves as it is: its outputs, None for the others."""
+        ...
+
+
 class Backend(Protocol):
     """What a target must provide to run plans."""
 

@@ -17,7 +17,7 @@ from rlx.ir.mir import Node
 
 _CONE_BITS = 1024
 """Leaves are told apart modulo this: enough for names, and an id per node stays small."""
-_NOT_NAMES = frozenset({"rule", "pass", "line"})
+_NOT_NAMES = frozenset({"rule", "pass", "line", "phase"})
 """Origins that are no names of the user's: a source line moves when the file above it changes."""
 
 

@@ -16,7 +16,7 @@ from rlx.errors import Error
 SCHEMA = 1
 """Of the JSON form; docs/explain.md describes it."""
 
-NOT_NAMES = ("rule", "pass")
+NOT_NAMES = ("rule", "pass", "phase")
 """Kinds of origin that are no name of the user's."""
 
 

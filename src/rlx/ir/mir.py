@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,9 @@ from rlx.errors import Error, GraphError, UnknownNameError
 from rlx.extent import CAPACITY
 from rlx.ir.extents import Extents
 from rlx.ir.operators import Operators
+from rlx.ir.origin import LATE as LATE
+from rlx.ir.origin import STEADY as STEADY
+from rlx.ir.origin import Origin as Origin
 from rlx.ir.walk import topological as topological
 from rlx.ir.walk import users_of as users_of
 from rlx.shape import DimBinding, Shape
@@ -32,17 +34,6 @@ if TYPE_CHECKING:
     from rlx.op import Op
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a node comes from: a source line, a front end's name, a block, a rule or a pass."""
-
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return self.text if self.kind == "line" else f"{self.kind} {self.text}"
 
 
 class Node(Operators):
@@ -97,7 +88,18 @@ class Node(Operators):
         """How messages name this node: its op and where it comes from."""
         name = self.attrs.get("name")
         what = f"{self.op} {name!r}" if isinstance(name, str) else self.op
-        return f"{what} at {self.origins[0]}" if self.origins else f"{what} (node {self.index})"
+        places = [o for o in self.origins if o.kind != "phase"]
+        return f"{what} at {places[0]}" if places else f"{what} (node {self.index})"
+
+    @property
+    def is_steady(self) -> bool:
+        """Does it come of work that is known to be SteadyState?"""
+        return STEADY in self.origins
+
+    @property
+    def is_late(self) -> bool:
+        """Does it come of the Epilogue, and of nothing else?"""
+        return LATE in self.origins and STEADY not in self.origins
 
     def __repr__(self) -> str:
         return f"<{self.op} #{self.index} {self.shape}>"

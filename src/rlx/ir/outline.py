@@ -20,7 +20,7 @@ class Row:
     """Of an input or a param."""
 
 
-NOT_NAMES = ("rule", "pass")
+NOT_NAMES = ("rule", "pass", "phase")
 """Origins that are no names of the user's."""
 MOST_NAMES = 4
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.dim import Dim
+from rlx.ir.lir import Phase
 from rlx.ir.mir import Graph, Node, users_of
+from rlx.plan.phases import derive_phases
 from rlx.shape import Shape
 
 
@@ -23,6 +25,8 @@ class Facts:
     per_call: frozenset[Node]
     """What has a path from an input, or depends on a named dim. The others run once, when
     parameters are set."""
+    late: frozenset[Node]
+    """What runs in the Epilogue: kernels are of one phase."""
 
     @classmethod
     def of(cls, graph: Graph) -> Facts:
@@ -31,7 +35,7 @@ class Facts:
         once = [n for n in order if n not in per_call]
         ordered = [*once, *(n for n in order if n in per_call)]
         users = users_of(order)
-        return cls(graph, ordered, users, frozenset(graph.outputs), per_call)
+        return cls(graph, ordered, users, frozenset(graph.outputs), per_call, _late(order))
 
     def is_weight(self, node: Node) -> bool:
         """Does the node depend on params and constants alone?"""
@@ -49,6 +53,14 @@ class Facts:
         """Do only nodes of `inside` read `node`, and not the caller?"""
         held = set(inside)
         return node not in self.outputs and all(u in held for u in self.users[node])
+
+
+def _late(order: Sequence[Node]) -> frozenset[Node]:
+    """A body, whose nodes are not marked, runs as a whole."""
+    if not any(node.is_late for node in order):
+        return frozenset()
+    phases = derive_phases(order)
+    return frozenset(node for node in order if phases[node] is Phase.EPILOGUE)
 
 
 def per_call_of(order: Iterable[Node]) -> frozenset[Node]:

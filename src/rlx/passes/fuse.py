@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlx.ir.mir import Graph
+from rlx.passes import reasons
 from rlx.passes.ask import accepts, loss
 from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
@@ -62,6 +63,8 @@ def _accepted(found: Iterable[Match | Miss], facts: Facts, ctx: Context) -> Iter
             ctx.log.note(each.what, each.node, False, each.reason, **loss(each.node, ctx))
         elif not taken.isdisjoint(each.removed):
             ctx.log.refuse(each.what, each.removed, SHARED_NODE, kind="kernel")
+        elif len({n in facts.late for n in each.removed}) > 1:
+            ctx.log.refuse(each.what, each.removed, reasons.OTHER_PHASE)
         elif accepts(each, facts, ctx):
             taken.update(each.removed)
             yield each

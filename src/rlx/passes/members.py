@@ -146,8 +146,14 @@ class Members:
         row = a.row if b.row is None else b.row
         if not all(self._fits(r, dims, row, a.closed | b.closed) for r in results):
             return None
+        if self._is_late(first) != self._is_late(second):
+            return reasons.OTHER_PHASE
         union = Union(first, second, dims, hidden, len(hidden) == len(a.results))
         return self._why_too_large(a, b, len(results), first) or union
+
+    def _is_late(self, group: int) -> bool:
+        """Is it of the Epilogue? All of a group is, or none of it."""
+        return self.facts.order[self.groups.members[group][0]] in self.facts.late
 
     def _may_follow(self, first: int, a: Member, b: Member) -> bool:
         """One anchor at most, no row around it, and nothing read before it is complete."""

@@ -13,6 +13,7 @@ TOO_MANY_STEPS = "the region would have more steps than the target takes"
 TOO_MANY_INPUTS = "the region would read more values than the target takes"
 SEVERAL_RESULTS = "the region would have several results, and the target writes one"
 TOO_MANY_RESULTS = "the region would have more results than one kernel should write"
+OTHER_PHASE = "one side runs in the Epilogue, the other before it"
 WAITS_FOR_ITSELF = "the region would wait for itself through another kernel"
 TOO_FAR = "too many kernels lie between them to prove that the region is convex"
 
@@ -28,6 +29,7 @@ HINTS = {
     TOO_MANY_INPUTS: "raise FusionOptions.limits if the target can take it",
     SEVERAL_RESULTS: "drop the output or the other reader of the value inside",
     TOO_MANY_RESULTS: "drop outputs or other readers of the values inside",
+    OTHER_PHASE: "nothing: step() must leave what finish() begins with",
     WAITS_FOR_ITSELF: "nothing: the kernel between them must run first",
     TOO_FAR: "build the parts that belong together next to each other",
 }

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlx.ir.lir import BufferPlan, LirModule
+from rlx.ir.lir import BufferPlan, LirModule, Phase
 from rlx.ir.mir import Node
 
 
@@ -107,12 +107,18 @@ def _is_slice(plan: BufferPlan, concat: Node, operand: Node) -> bool:
 def _last_uses(
     plan: BufferPlan, outputs: Sequence[Node], items: Mapping[Node, Sequence[Node]]
 ) -> dict[Node, int]:
-    """Inputs and outputs must last; all else until its last write or read."""
+    """Inputs, outputs and what the Epilogue begins with must last, as it may run again; all else
+    until its last write or read."""
     last: dict[Node, int] = {}
+    kept = [*outputs, *(n for _, n in plan.io.inputs)]
     for i, kernel in enumerate(plan.schedule):
         for value in (*kernel.inputs, *(items.get(kernel, ()) if kernel.has_items else (kernel,))):
             last[plan.root(value)] = i
+        if plan.phases.get(kernel) is Phase.EPILOGUE:
+            kept += [
+                v for v in kernel.inputs if plan.phases.get(plan.root(v)) is not Phase.EPILOGUE
+            ]
     end = len(plan.schedule)
-    for node in (*outputs, *(n for _, n in plan.io.inputs)):
+    for node in kept:
         last[plan.root(node)] = end
     return last

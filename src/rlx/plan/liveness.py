@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlx.ir.lir import View
+from rlx.ir.lir import Phase, View
 from rlx.ir.mir import Node
 from rlx.op import Kind
 from rlx.plan.views import is_whole, location
@@ -41,11 +41,12 @@ class Steps:
 
 
 def lifetimes(
-    steps: Steps, inputs: Sequence[Node], outputs: Sequence[Node]
+    steps: Steps, inputs: Sequence[Node], outputs: Sequence[Node], phases: Mapping[Node, Phase]
 ) -> dict[Node, Lifetime]:
     """The lifetime of every buffer that a kernel touches, and of inputs and outputs.
 
-    Inputs stay to the end: the caller's memory is never overwritten.
+    Inputs stay to the end: the caller's memory is never overwritten. So does what SteadyState
+    leaves to the Epilogue, which may run any number of times.
     """
     birth: dict[Node, int] = dict.fromkeys(inputs, START)
     death: dict[Node, int] = {}
@@ -57,8 +58,16 @@ def lifetimes(
         for operand in kernel.inputs:
             death[steps.root(operand)] = step
     end = len(steps.schedule)
-    death.update((steps.root(node), end) for node in (*inputs, *outputs))
+    crossing = _crossing(steps, phases)
+    death.update((steps.root(node), end) for node in (*inputs, *outputs, *crossing))
     return {root: Lifetime(born, death[root]) for root, born in birth.items()}
+
+
+def _crossing(steps: Steps, phases: Mapping[Node, Phase]) -> Iterator[Node]:
+    """Values made before the Epilogue that a kernel of it reads."""
+    for kernel in steps.schedule:
+        if phases[kernel] is Phase.EPILOGUE:
+            yield from (i for i in kernel.inputs if phases[steps.root(i)] < Phase.EPILOGUE)
 
 
 def find_in_place(

@@ -1,4 +1,9 @@
-"""Phases: what runs when parameters are set, on every call, and after all else."""
+"""Phases: what runs when parameters are set, on every call, and after all else.
+
+The source says which of its work is the Epilogue: sampling, top-k, peaks, and what only moves or
+casts their results. Nodes carry that along as an origin, so that whatever passes make of an op is
+in the phase of the op; what comes of both phases is SteadyState.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,23 @@ from collections.abc import Sequence
 
 from rlx.attrs import is_symbolic
 from rlx.ir.lir import Phase
-from rlx.ir.mir import Node, users_of
+from rlx.ir.mir import LATE, STEADY, Graph, Node, users_of
+from rlx.op import Kind
+
+
+def marked(graph: Graph) -> Graph:
+    """The graph with the phase of every node among its origins, where any is in the Epilogue."""
+    phases = derive_phases(graph.order())
+    if Phase.EPILOGUE not in phases.values():
+        return graph
+    marks = {Phase.EPILOGUE: (LATE,), Phase.STEADY_STATE: (STEADY,), Phase.PROLOGUE: ()}
+
+    def copied(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node:
+        made = new.copy(node, inputs)
+        new.add_origins(made, (*node.origins, *marks[phases[node]]))
+        return made
+
+    return graph.rebuild(copied)
 
 
 def derive_phases(
@@ -15,8 +36,9 @@ def derive_phases(
     """The phase of every node; `nodes` has inputs before users.
 
     Leaves are Prologue by definition. So is all that depends on neither an input nor a named dim.
-    Epilogue is the tail of sampling-like ops and their views; the rest is SteadyState, and so are
-    the nodes `per_call`, whatever they depend on.
+    Epilogue is the tail of sampling-like ops, of what they became, and of what moves or casts
+    their results; the rest is SteadyState, and so are the nodes `per_call`, whatever they depend
+    on.
     """
     tail = _tail(nodes)
     phases: dict[Node, Phase] = {}
@@ -32,9 +54,13 @@ def derive_phases(
 def _phase(node: Node, varies: bool, in_tail: bool, phases: dict[Node, Phase]) -> Phase:
     if node.is_leaf or not varies:
         return Phase.PROLOGUE
-    if in_tail and (node.decl.is_epilogue or _follows_epilogue(node, phases)):
+    if in_tail and (_is_origin(node) or _follows_epilogue(node, phases)):
         return Phase.EPILOGUE
     return Phase.STEADY_STATE
+
+
+def _is_origin(node: Node) -> bool:
+    return node.is_late or node.decl.is_epilogue
 
 
 def _follows_epilogue(node: Node, phases: dict[Node, Phase]) -> bool:
@@ -42,13 +68,19 @@ def _follows_epilogue(node: Node, phases: dict[Node, Phase]) -> bool:
 
 
 def _tail(nodes: Sequence[Node]) -> set[Node]:
-    """Nodes that are Epilogue-kind or views, and have nothing else downstream."""
+    """Nodes that are of the Epilogue, or move or cast values, and have nothing else downstream."""
     users = users_of(nodes)
     tail: set[Node] = set()
     for node in reversed(nodes):
-        if (node.decl.is_epilogue or is_view_kind(node)) and all(u in tail for u in users[node]):
+        may_end = not node.is_steady and (_is_origin(node) or _only_hands_on(node))
+        if may_end and all(u in tail for u in users[node]):
             tail.add(node)
     return tail
+
+
+def _only_hands_on(node: Node) -> bool:
+    """Does it compute nothing: the same values elsewhere, or of another dtype?"""
+    return is_view_kind(node) or node.op == "cast" or node.decl.kind is Kind.MOVEMENT
 
 
 def is_view_kind(node: Node) -> bool:

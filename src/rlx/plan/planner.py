@@ -83,7 +83,7 @@ class _Draft:
     def plan(self) -> BufferPlan:
         graph, steps = self.graph, self.steps
         in_arena = {n: n.op == "input" or self.phases[n] is not Phase.PROLOGUE for n in self.nodes}
-        lives = lifetimes(steps, graph.inputs, graph.outputs)
+        lives = lifetimes(steps, graph.inputs, graph.outputs, self.phases)
         found = find_in_place(steps, lives, in_arena)
         in_place = {k: operand for k, operand in found.items() if k not in self.apart}
         symbols = planned_symbols(graph)

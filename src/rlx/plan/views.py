@@ -95,7 +95,7 @@ def place_in_concats(
             and p not in views
             and p not in kept
             and len(users[p]) == 1
-            and (phases[p] is Phase.PROLOGUE) == (phases[concat] is Phase.PROLOGUE)
+            and phases[p] is phases[concat]
             for p in concat.inputs
         )
         slices = _slices(concat, location(added, concat), alignment) if is_ready else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rlx.errors import Error
-from rlx.ir.mir import Graph, Node, Origin
+from rlx.ir.mir import STEADY, Graph, Node, Origin
 from rlx.ir.outline import place_of
 from rlx.op import Kind, Op, Pattern, Var
 from rlx.rules.match import ANYTHING, Env, Guard, Patterns, guard_of, matches, passes, roots_of
@@ -173,9 +173,13 @@ def _is_half(node: Node) -> bool:
 def _apply(candidate: Rule, node: Node, env: Env, uses: Uses) -> Any:
     """What the rule's function makes of the match; what it builds says where it comes from."""
     scope: Env = {**env, "node": node, "uses": uses}
-    origins = (*node.origins[:MAX_ORIGINS], Origin("rule", candidate.name))
+    origins = (*node.origins[:MAX_ORIGINS], *_phases(node), Origin("rule", candidate.name))
     with node.graph.scope(*origins):
         return candidate.make(**{p: scope[p] for p in candidate.parameters})
+
+
+def _phases(node: Node) -> tuple[Origin, ...]:
+    return tuple(o for o in node.origins if o.kind == "phase")
 
 
 def _checked(candidate: Rule, node: Node, made: Any) -> Node:
@@ -363,12 +367,31 @@ class _Sweep:
         self.fired.append(Fired(by.name, by.identity, place_of(node), place_of(made), id_))
         self._by[node] = by.name
         self._carry(node, made, Origin("rule", by.name))
+        if node.is_late:
+            self._part_phases(node, made)
         return made
+
+    def _part_phases(self, node: Node, made: Node) -> None:
+        """What replaces a node of the Epilogue is of the Epilogue, but for what reads values from
+        further up than the node did: that does work of the steady nodes that the rule took in."""
+        near = set(node.inputs)
+        stack, seen = [made], {made}
+        while stack:
+            fresh = stack.pop()
+            if fresh in self._settled:
+                continue
+            above = (i for i in fresh.inputs if i in self._settled and i not in near)
+            if any(not i.is_late and i.op not in ("param", "constant") for i in above):
+                self.new.add_origins(fresh, (STEADY,))
+            stack += [i for i in fresh.inputs if i not in seen]
+            seen.update(fresh.inputs)
 
     def _carry(self, node: Node, made: Node, *more: Origin) -> None:
         """The replacement comes from where the node came from. Leaves are known by their names."""
-        if made.op not in ("input", "param") and len(made.origins) < MAX_ORIGINS:
-            self.new.add_origins(made, (*node.origins, *more))
+        if made.op in ("input", "param"):
+            return
+        is_short = len(made.origins) < MAX_ORIGINS
+        self.new.add_origins(made, (*node.origins, *more) if is_short else _phases(node))
 
     def _endless(self, stack: Sequence[Node]) -> Error:
         names = dict.fromkeys(self._by[n] for n in stack if n in self._by)

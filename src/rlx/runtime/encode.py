@@ -63,6 +63,7 @@ def interface_json(interface: Interface) -> dict[str, Any]:
         "inputs": [[n.name, shape_json(n.shape)] for n in interface.inputs],
         "params": [[n.name, shape_json(n.shape)] for n in interface.params],
         "outputs": [[name, shape_json(shape)] for name, shape in interface.outputs],
+        "epilogue": [interface.late, interface.held_inputs, interface.held_outputs],
     }
 
 
@@ -118,6 +119,7 @@ class Decoder:
             tuple(map(leaf["input"], value["inputs"])),
             tuple(map(leaf["param"], value["params"])),
             tuple((text(name), self.shape(shape)) for name, shape in value["outputs"]),
+            *(tuple(map(int, numbers)) for numbers in value["epilogue"]),
         )
 
     def _leaf(self, op: str, value: Any) -> Leaf:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from rlx.backends.base import Backend, Program
+from rlx.backends.base import Backend, Program, Stepper
 from rlx.dim import Dim
 from rlx.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.ir.interpret import mismatch
@@ -79,6 +79,7 @@ class Executable:
         self.otherwise: Callable[..., Any] | None = None
         """Runs a call whose sizes are outside of the ranges that this was compiled for, where a
         front end chose them; what has no meaning at such sizes says so there."""
+        self._steps = threading.local()
         self._num_inputs = len(self._interface.inputs)
         self._num_outputs = len(self._interface.outputs)
         if params or not self._interface.params:
@@ -321,6 +322,61 @@ class Executable:
         results = self._run(dict(zip(names, arrays)), self._targets(out))
         return results[0] if len(results) == 1 else tuple(results)
 
+    # -- phases --------------------------------------------------------------------------------
+
+    def prologue(self, params: Mapping[str, Any] | None = None) -> None:
+        """Give weights by name and run the Prologue: what depends on those that changed."""
+        self.set_params(params or {})
+
+    def step(self, *inputs: Any) -> Any:
+        """Run SteadyState alone, on inputs in order or in one dict by name: the outputs that are
+        known before the Epilogue, the output itself where it is one, () where there are none.
+
+        The state it leaves is this thread's until its next step; `finish` gives the other outputs.
+        """
+        named = len(inputs) == 1 and isinstance(inputs[0], Mapping)
+        arrays = self.arrays(inputs[0] if named else inputs)
+        program = self._stepper()
+        try:
+            made, state = program.step(self._ready().memory, arrays)
+        except MemoryError as error:
+            raise self._out_of_memory(error) from None
+        self._steps.state = state
+        return _given_of(made)
+
+    def finish(self) -> Any:
+        """Run the Epilogue on the state of this thread's last step: the outputs that `step` did
+        not give, the output itself where it is one. It changes nothing of that state."""
+        state = getattr(self._steps, "state", None)
+        if state is None:
+            raise self._error("there is nothing to finish in this thread yet. Call step first.")
+        try:
+            return _given_of(self._stepper().finish(state))
+        except MemoryError as error:
+            raise self._out_of_memory(error) from None
+
+    @property
+    def step_outputs(self) -> tuple[str, ...]:
+        """The names of what `step` gives, in order."""
+        return self._names(is_late=False)
+
+    @property
+    def finish_outputs(self) -> tuple[str, ...]:
+        """The names of what `finish` gives, in order."""
+        return self._names(is_late=True)
+
+    def _names(self, *, is_late: bool) -> tuple[str, ...]:
+        named, late = enumerate(self._interface.outputs), self._interface.late
+        return tuple(name for i, (name, _) in named if (i in late) is is_late)
+
+    def _stepper(self) -> Stepper:
+        if isinstance(self._program, Stepper):
+            return self._program
+        name = self._backend.name if self._backend else "this target"
+        raise UnsupportedError(
+            f"{self.name}: {name} does not run phases apart. Call it as a whole."
+        )
+
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run on inputs by name: outputs by name."""
         names = [n.name for n in self._interface.inputs]
@@ -364,6 +420,12 @@ class Executable:
 
     def _error(self, text: str) -> Error:
         return Error(f"{self.name}: {text}")
+
+
+def _given_of(made: Sequence[Array | None]) -> Any:
+    """Of what was made the one array, or all in order."""
+    found = tuple(m for m in made if m is not None)
+    return found[0] if len(found) == 1 else found
 
 
 def _sequence(out: Any) -> tuple[Any, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rlx.errors import Error
 from rlx.ir.interpret import checked_array, infer_binding
+from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Graph
 from rlx.op import Array
 from rlx.shape import Shape
@@ -36,6 +37,30 @@ class Interface:
     inputs: tuple[Leaf, ...]
     params: tuple[Leaf, ...]
     outputs: tuple[tuple[str, Shape], ...]
+    late: tuple[int, ...] = ()
+    """The outputs that the Epilogue makes, by number: those of `finish`."""
+    held_inputs: tuple[int, ...] = ()
+    """The inputs that the Epilogue reads, by number."""
+    held_outputs: tuple[int, ...] = ()
+    """The outputs of `step` that the Epilogue reads, by number."""
+
+    @classmethod
+    def planned(cls, lir: LirModule) -> Interface:
+        """What a plan takes and gives, and when."""
+        plan, graph = lir.plan, lir.mir.graph
+        late = [i for i, o in enumerate(graph.outputs) if plan.phases[o] is Phase.EPILOGUE]
+        kernels = [n for n in plan.schedule if plan.phases[n] is Phase.EPILOGUE]
+        read = {plan.root(i) for n in kernels for i in n.inputs}
+        read |= {plan.root(graph.outputs[i]) for i in late}
+        inputs = [i for i, n in enumerate(graph.inputs) if n in read]
+        outputs = [i for i, o in enumerate(graph.outputs) if plan.root(o) in read]
+        early = [i for i in outputs if i not in late]
+        return replace(
+            cls.of(graph),
+            late=tuple(late),
+            held_inputs=tuple(inputs),
+            held_outputs=tuple(early),
+        )
 
     @classmethod
     def of(cls, graph: Graph) -> Interface:
@@ -45,6 +70,18 @@ class Interface:
             for leaves in (graph.inputs, graph.params)
         )
         return cls(graph.name, inputs, params, outputs)
+
+    def held(self, inputs: Sequence[Array], *, everything: bool = False) -> list[Array]:
+        """The inputs of a step, of which those that the Epilogue reads are copies: what the caller
+        writes between the two does not count. `everything` is copied where the Epilogue may have
+        to go back to the inputs."""
+        read = range(len(inputs)) if everything else self.held_inputs
+        return [np.array(a) if i in read else a for i, a in enumerate(inputs)]
+
+    def early(self, made: Sequence[Array]) -> list[Array | None]:
+        """What a step gives of all outputs."""
+        given = [np.array(m) if i in self.held_outputs else m for i, m in enumerate(made)]
+        return [None if i in self.late else m for i, m in enumerate(given)]
 
     def bind(self, params: Mapping[str, Array], inputs: Sequence[Array]) -> dict[str, int]:
         """The sizes of named dims, read off the arrays; an error names the one that is wrong."""

@@ -22,7 +22,7 @@ from rlx.backends.cpu.ways import Routine, Value, Work
 from rlx.dim import DimLike
 from rlx.dtype import DType
 from rlx.extent import ceiling
-from rlx.ir.lir import Space
+from rlx.ir.lir import Phase, Space
 from rlx.ir.mir import Node
 
 STEPS_PER_FUNCTION = 24
@@ -357,11 +357,12 @@ class Steps(Writing):
 
     # -- outputs --------------------------------------------------------------------------------
 
-    def deliver(self) -> None:
-        """Copy the outputs that no step writes: inputs, weights, and values returned twice."""
+    def deliver(self, *phases: Phase) -> None:
+        """Copy the outputs of these phases that no step writes: inputs, weights, and values
+        returned twice."""
         for number, output in enumerate(self.graph.outputs):
             root = self.plan.root(output)
-            if self.outputs.get(root) != number:
+            if self.plan.phases[output] in phases and self.outputs.get(root) != number:
                 value = Value(root, self.plan.layout(output))
                 size = self.value(output.shape.size_bytes)
                 self.copy(self.external(self.first_output + number), self.start(value), size)
@@ -395,15 +396,37 @@ def _series(routine: Routine, isa: Isa, numbers: dict[str, int], which: str) -> 
     works = routine.calls if is_call else (*routine.prologue, *routine.packs)
     name = routine.name if is_call else f"{routine.name}.prologue"
     parts: list[str] = []
-    for start in range(0, len(works), STEPS_PER_FUNCTION):
+    late = _first_late(works, routine) if is_call else len(works)
+    starts = [*range(0, late, STEPS_PER_FUNCTION), *range(late, len(works), STEPS_PER_FUNCTION)]
+    for start, end in zip(starts, [*starts[1:], len(works)]):
         parts.append(f"{name}.part{len(parts)}")
         steps = Steps(routine, isa, numbers)
-        for i, work in enumerate(works[start : start + STEPS_PER_FUNCTION], start):
+        for i, work in enumerate(works[start:end], start):
             steps.step(work) if is_call else steps.prepare(work, i)
         yield steps.finish(parts[-1])
+    whole = _whole(routine, isa, numbers, parts)
+    whole.deliver(*Phase) if is_call else whole.prepare_bodies()
+    yield whole.finish(name, ARGS)
+    if is_call and routine.name == MAIN:
+        count = sum(start < late for start in starts)
+        step, end = (_whole(routine, isa, numbers, p) for p in (parts[:count], parts[count:]))
+        step.deliver(Phase.PROLOGUE, Phase.STEADY_STATE)
+        end.deliver(Phase.EPILOGUE)
+        yield step.finish(f"{name}.step", ARGS)
+        yield end.finish(f"{name}.finish", ARGS)
+
+
+def _whole(routine: Routine, isa: Isa, numbers: dict[str, int], parts: Sequence[str]) -> Steps:
+    """A function that calls parts one after the other, and may do more behind them."""
     whole = Steps(routine, isa, numbers)
     behind = whole.end_of_arena()
     for part in parts:
         whole.check(whole.code.let(f"call i32 @{part}({ARGS}, ptr {behind})"))
-    whole.deliver() if is_call else whole.prepare_bodies()
-    yield whole.finish(name, ARGS)
+    return whole
+
+
+def _first_late(works: Sequence[Work], routine: Routine) -> int:
+    """Where the Epilogue begins."""
+    phases = routine.plan.phases
+    late = (i for i, w in enumerate(works) if phases[w.node] is Phase.EPILOGUE)
+    return next(late, len(works))

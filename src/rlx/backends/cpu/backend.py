@@ -139,7 +139,7 @@ class CpuBackend:
         with support_under_way(self._support):
             artefact = compiled(lir, wanted)
         shared = support(self._support)
-        return CpuProgram(artefact, Interface.of(lir.mir.graph), self.num_threads, shared)
+        return CpuProgram(artefact, Interface.planned(lir), self.num_threads, shared)
 
     def timed(self, lir: LirModule) -> TimedProgram:
         """The program of a plan in a build that keeps times."""

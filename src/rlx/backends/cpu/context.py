@@ -52,3 +52,7 @@ class Mode(IntEnum):
     NEED = 0
     PROLOGUE = 1
     CALL = 2
+    STEP = 3
+    """A call up to the Epilogue."""
+    FINISH = 4
+    """The Epilogue of a call, in the arena that a step left."""

@@ -147,7 +147,8 @@ class _Main(Writing):
         labels = {m: code.label(m.name.lower()) for m in Mode}
         cases = " ".join(f"i64 {m.value}, label %{labels[m]}" for m in Mode)
         code.do(f"switch i64 {mode}, label %{labels[Mode.NEED]} [ {cases} ]")
-        for mode_, write in zip(Mode, (self._need, self._prologue, self._call)):
+        writers = (self._need, self._prologue, self._call, self._step, self._finish)
+        for mode_, write in zip(Mode, writers):
             code.lines.append(f"{labels[mode_]}:")
             self._fresh()
             write()
@@ -201,7 +202,16 @@ class _Main(Writing):
         code.do("ret i32 0")
 
     def _call(self) -> None:
-        self._run(self.routine.name)
+        self._run_phase(self.routine.name)
+
+    def _step(self) -> None:
+        self._run_phase(f"{self.routine.name}.step")
+
+    def _finish(self) -> None:
+        self._run_phase(f"{self.routine.name}.finish")
+
+    def _run_phase(self, name: str) -> None:
+        self._run(name)
         at = 2
         for output in self.graph.outputs:
             at += 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from rlx.backends.cpu.artefact import Artefact, HostStep
 from rlx.backends.cpu.context import NUM_WORDS, OUTGROWN, Mode, Word
 from rlx.backends.cpu.native.blocks import Block, memory_bytes, new_block
 from rlx.backends.cpu.native.code import Loaded
-from rlx.backends.cpu.native.entry import Entry, FailedAt
+from rlx.backends.cpu.native.entry import Entry, FailedAt, Held
 from rlx.backends.cpu.native.support import Support
 from rlx.backends.cpu.native.table import Binding, Input, Output
 from rlx.dim import Dim, evaluate
@@ -27,6 +28,7 @@ from rlx.shape import Shape
 if TYPE_CHECKING:
     from rlx.runtime.spans import Making
 
+T = TypeVar("T")
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 GROWTH = 128
@@ -47,6 +49,16 @@ class Weights:
     def memory(self) -> Array:
         start = self.block.data - self.block.base.ctypes.data
         return self.block.base[start : start + self.block.size]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a step leaves to the Epilogue."""
+
+    weights: Weights
+    inputs: Sequence[Array]
+    sizes: Mapping[str, int]
+    held: Held
 
 
 class CpuProgram:
@@ -136,27 +148,55 @@ class CpuProgram:
         interface.check_apart(outputs, inputs)
         shapes = [s for _, s in interface.outputs]
         direct = [o if _is_direct(o, s) else None for s, o in zip(shapes, outputs)]
-        made = self._ran(weights, given, direct, sizes)
+        entry = weights.entry
+        assert entry is not None
+        made = self._ran(
+            weights,
+            sizes,
+            lambda host, symbols, quick: entry.invoke(given, direct, host, symbols, is_quick=quick),
+        )
         interface.check_found(outputs, made)
         return [_delivered(m, o) for m, o in zip(made, outputs)]
 
+    def step(self, weights: Weights, inputs: Sequence[Array]) -> tuple[list[Array | None], State]:
+        interface, entry = self.interface, weights.entry
+        assert entry is not None
+        sizes = interface.bind(weights.params, inputs)
+        checked, grows = interface.checked(inputs, sizes), bool(weights.capacities)
+        kept = interface.held(checked, everything=grows)
+        given = [np.require(a, requirements=["C", "A"]) for a in kept]
+        held, made = self._ran(
+            weights, sizes, lambda host, symbols, _: entry.step(given, host, symbols)
+        )
+        return interface.early(made), State(weights, given, sizes, held)
+
+    def finish(self, state: State) -> list[Array | None]:
+        entry = state.weights.entry
+        assert entry is not None
+        host = _Host(self.artefact)
+        made = entry.finish(state.held, host.address)
+        if isinstance(made, FailedAt):
+            if host.error is not None or self._text(made) != OUTGROWN:
+                raise host.error or self.failure(made)
+            made = self._ran(
+                state.weights, state.sizes, functools.partial(_again, entry, state.inputs)
+            )
+        late = self.interface.late
+        return [np.array(m) if i in late else None for i, m in enumerate(made)]
+
     def _ran(
-        self,
-        weights: Weights,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array | None],
-        sizes: Mapping[str, int],
-    ) -> list[Array]:
-        """The outputs, with capacities as large as they had to be: from then on every call has
-        them, unless there was no memory for them."""
+        self, weights: Weights, sizes: Mapping[str, int], attempt: Callable[..., T | FailedAt]
+    ) -> T:
+        """What an attempt with the address of host steps, a table of sizes, and whether the quick
+        way may be tried gives, with capacities as large as they had to be: from then on every call
+        has them, unless there was no memory for them."""
         entry = weights.entry
         assert entry is not None
         capacities = dict(weights.capacities)
         while True:
             host = _Host(self.artefact)
             symbols = np.array([*self._symbols({**capacities, **sizes}), 0], np.int64)
-            quick = not capacities
-            made = entry.invoke(inputs, outputs, host.address, symbols, is_quick=quick)
+            made = attempt(host.address, symbols, not capacities)
             if isinstance(made, FailedAt):
                 if host.error is not None or self._text(made) != OUTGROWN:
                     raise host.error or self.failure(made)
@@ -206,6 +246,14 @@ class CpuProgram:
     @property
     def binding(self) -> Binding:
         return self._binding
+
+
+def _again(
+    entry: Entry, inputs: Sequence[Array], host: int, symbols: Array, _: bool
+) -> list[Array] | FailedAt:
+    """Both phases, where the Epilogue found more than the step had room for."""
+    made = entry.step(inputs, host, symbols)
+    return made if isinstance(made, FailedAt) else entry.finish(made[0], host)
 
 
 def _slow(program: CpuProgram, weights: Weights, *arrays: Any) -> Any:

@@ -134,10 +134,10 @@ class _TimedEntry(Entry):
     ) -> list[Array] | None:
         return None
 
-    def _context(self, symbols: Array) -> tuple[Array, Array]:
-        words, needs = super()._context(symbols)
+    def _context(self, symbols: Array, needs: Array) -> Array:
+        words = super()._context(symbols, needs)
         words[Word.LOG] = self.log
-        return words, needs
+        return words
 
 
 class TimedProgram(CpuProgram):
@@ -146,7 +146,7 @@ class TimedProgram(CpuProgram):
     def __init__(self, lir: LirModule, isa: Isa, threads: int, support: Support) -> None:
         made, blob, makings = built(lir, Machine(isa), TIMED)
         artefact = artefact_of(made, blob, makings)
-        super().__init__(artefact, Interface.of(lir.mir.graph), threads, support)
+        super().__init__(artefact, Interface.planned(lir), threads, support)
         self.owners = tuple(Owner(w.node, tuple(_functions(w))) for w in made.main.calls)
         self._steps = _steps_of(made.main)
         works = (*made.main.prologue, *made.main.packs, *made.main.calls)

@@ -55,26 +55,32 @@ class ReferenceProgram:
 
     def __init__(self, lir: LirModule) -> None:
         self.lir, self.plan, self.graph = lir, lir.plan, lir.mir.graph
-        self.interface = Interface.of(self.graph)
+        self.interface = Interface.planned(lir)
         self.kernels = set(self.plan.schedule)
         self.prologue = [
             n
             for n in self.graph.order()
             if self.plan.phases[n] is Phase.PROLOGUE and n.op != "input"
         ]
-        self.per_call = [n for n in self.plan.schedule if self.plan.phases[n] > Phase.PROLOGUE]
+        self.steady, self.epilogue = (
+            [n for n in self.plan.schedule if self.plan.phases[n] is phase]
+            for phase in (Phase.STEADY_STATE, Phase.EPILOGUE)
+        )
         self.items = _items_of(self.graph.nodes)
         self.capacities = dict.fromkeys(self.plan.capacities, FIRST_CAPACITY)
         """As large as a call needed them so far."""
         self.deaths = self._deaths()
 
     def _deaths(self) -> dict[Node, list[Node]]:
-        """Kernel → the arena buffers that nothing reads after it."""
+        """Kernel → the arena buffers that nothing reads after it. What the Epilogue begins with
+        stays, as it may run again."""
         last: dict[Node, Node] = {}
-        for step in self.per_call:
+        for step in (*self.steady, *self.epilogue):
             for operand in (*step.inputs, step, *self.items.get(step, ())):
                 last[self.plan.root(operand)] = step
+        read = {self.plan.root(i) for step in self.epilogue for i in step.inputs}
         kept = {self.plan.root(o) for o in self.graph.outputs}
+        kept |= {r for r in read if self.plan.phases[r] is not Phase.EPILOGUE}
         deaths: dict[Node, list[Node]] = {}
         for root, step in last.items():
             slot = self.plan.assignments.get(root)
@@ -115,26 +121,46 @@ class ReferenceProgram:
         arrays = interface.checked(inputs, sizes)
         interface.check_outs(outputs, sizes, is_measured=False)
         interface.check_apart(outputs, inputs)
-        place = self._ran(weights, arrays, sizes)
+        place = self._ran(weights, arrays, sizes, (*self.steady, *self.epilogue))
         interface.check_outs(outputs, place.sizes, is_measured=True)
         return [_delivered(place.read(node), out) for node, out in zip(self.graph.outputs, outputs)]
 
-    def _ran(self, weights: Weights, arrays: Sequence[Array], given: Mapping[str, int]) -> Place:
-        """Memory in which every step has been done, as large as it had to be."""
+    def step(self, weights: Weights, inputs: Sequence[Array]) -> tuple[list[Array | None], State]:
+        sizes = self.interface.bind(weights.params, inputs)
+        arrays = [np.array(a) for a in self.interface.checked(inputs, sizes)]
+        place = self._ran(weights, arrays, sizes, self.steady)
+        return self._outputs(place, is_late=False), State(place, weights, arrays, sizes)
+
+    def finish(self, state: State) -> list[Array | None]:
+        place = state.place
+        if more := self._outgrown(place, self.epilogue):
+            self.capacities |= more
+            nodes = (*self.steady, *self.epilogue)
+            place = self._ran(state.weights, state.inputs, state.sizes, nodes)
+        return self._outputs(place, is_late=True)
+
+    def _ran(
+        self,
+        weights: Weights,
+        arrays: Sequence[Array],
+        given: Mapping[str, int],
+        nodes: Sequence[Node],
+    ) -> Place:
+        """Memory in which these steps have been done, as large as it had to be."""
         while True:
             capacities = dict(self.capacities)
             arena = _aligned(evaluate(self.plan.arena_formula, {**given, **capacities}))
             place = Place(self, arena, weights.memory, dict(given), capacities)
-            more = self._outgrown(place, arrays)
+            for node, array in zip(self.graph.inputs, arrays):
+                place.write(node, array)
+            more = self._outgrown(place, nodes)
             if not more:
                 return place
             self.capacities |= more
 
-    def _outgrown(self, place: Place, arrays: Sequence[Array]) -> dict[str, int]:
-        """Do all steps; the capacities that must grow first, where one is too small."""
-        for node, array in zip(self.graph.inputs, arrays):
-            place.write(node, array)
-        for node in self.per_call:
+    def _outgrown(self, place: Place, nodes: Sequence[Node]) -> dict[str, int]:
+        """Do these steps; the capacities that must grow first, where one is too small."""
+        for node in nodes:
             made = self._made(place, node)
             if more := outgrown({**place.sizes, **place.capacities}):
                 return more
@@ -142,6 +168,13 @@ class ReferenceProgram:
             for dead in self.deaths.get(node, ()):
                 place.poison(dead, unless=self.plan.in_place.get(node))
         return {}
+
+    def _outputs(self, place: Place, *, is_late: bool) -> list[Array | None]:
+        wanted = ((i in self.interface.late) is is_late for i in range(len(self.graph.outputs)))
+        return [
+            _delivered(place.read(node), None) if is_wanted else None
+            for node, is_wanted in zip(self.graph.outputs, wanted)
+        ]
 
     def quick(self, weights: Weights) -> None:
         """Every call is as slow as the others."""
@@ -158,6 +191,16 @@ class ReferenceProgram:
             return
         for item in self.items.get(node, ()):
             place.write(item, made[item.attrs["index"]])
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a step leaves to the Epilogue."""
+
+    place: Place
+    weights: Weights
+    inputs: Sequence[Array]
+    sizes: Mapping[str, int]
 
 
 class Place:

@@ -55,6 +55,19 @@ class FailedAt:
     code: int
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A call whose Epilogue is to come: all the memory that it reads and writes."""
+
+    weights: Array
+    inputs: Sequence[Array]
+    made: Sequence[Array | Block]
+    symbols: Array
+    needs: Array
+    arena: Block | None
+    places: Array
+
+
 class _Owner(np.ndarray[Any, Any]):
     """Words, and what must live as long as they do."""
 
@@ -164,7 +177,8 @@ class Entry:
 
     def needs(self, symbols: Array) -> Needs | FailedAt:
         """What a call takes, for sizes of the named dims."""
-        words, needs = self._context(symbols)
+        needs = np.zeros(self.binding.num_needs, np.int64)
+        words = self._context(symbols, needs)
         words[Word.MODE] = Mode.NEED
         code = _RUN(self._run)(words.ctypes.data)
         return _failure(words, code) if code else self.binding.needs_of(needs)
@@ -211,27 +225,63 @@ class Entry:
         host: int,
         symbols: Array,
     ) -> list[Array] | FailedAt:
+        held = self._held(weights, inputs, outputs, symbols)
+        return held if isinstance(held, FailedAt) else self._in_mode(Mode.CALL, held, host)
+
+    def _held(
+        self,
+        weights: _Owner,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None],
+        symbols: Array,
+    ) -> Held | FailedAt:
+        """The memory of a call, of which nothing has run."""
         wanted = self.needs(symbols)
         if isinstance(wanted, FailedAt):
             return wanted
         self._check(inputs, outputs, wanted)
         made = [self._memory(i, o, wanted) for i, o in enumerate(outputs)]
-        words, needs = self._context(symbols)
         arena = self._arenas.take(wanted.arena_bytes) if wanted.arena_bytes else None
+        needs = np.array(self.binding.words_of(wanted), np.int64)
         places = self._places(inputs, weights, made)
-        words[Word.MODE], words[Word.HOST] = Mode.CALL, host
-        words[Word.ARENA] = arena.data if arena else 0
-        words[Word.WEIGHTS], words[Word.EXTERNALS] = weights[0], places.ctypes.data
-        needs[:] = self.binding.words_of(wanted)
+        return Held(weights, inputs, made, symbols, needs, arena, places)
+
+    def _in_mode(self, mode: Mode, held: Held, host: int) -> list[Array] | FailedAt:
+        """Run all of a call, or a phase of it."""
+        words = self._context(held.symbols, held.needs)
+        words[Word.MODE], words[Word.HOST] = mode, host
+        words[Word.ARENA] = held.arena.data if held.arena else 0
+        words[Word.WEIGHTS], words[Word.EXTERNALS] = held.weights[0], held.places.ctypes.data
         call = _CALL(self._support.pool.call_address)
         code = call(self._support.pool.address, words.ctypes.data, self._run)
-        return _failure(words, code) if code else self._results(made, needs)
+        return _failure(words, code) if code else self._results(held.made, held.needs)
 
-    def _context(self, symbols: Array) -> tuple[Array, Array]:
-        words, needs = np.zeros(NUM_WORDS, np.int64), np.zeros(self.binding.num_needs, np.int64)
+    def step(
+        self, inputs: Sequence[Array], host: int, symbols: Array
+    ) -> tuple[Held, list[Array]] | FailedAt:
+        """A call up to the Epilogue: what `finish` takes, and all outputs, of which those of the
+        Epilogue are not made yet."""
+        weights = self._weights
+        if weights is None:
+            raise Error("the model has no weights yet. Call set_params.")
+        self._support.pool.grow(self.binding.threads)
+        outputs = [None] * len(self.binding.outputs)
+        held = self._held(weights, inputs, outputs, symbols)
+        if isinstance(held, FailedAt):
+            return held
+        made = self._in_mode(Mode.STEP, held, host)
+        return made if isinstance(made, FailedAt) else (held, made)
+
+    def finish(self, held: Held, host: int) -> list[Array] | FailedAt:
+        """The Epilogue of a call: all outputs."""
+        self._support.pool.grow(self.binding.threads)
+        return self._in_mode(Mode.FINISH, held, host)
+
+    def _context(self, symbols: Array, needs: Array) -> Array:
+        words = np.zeros(NUM_WORDS, np.int64)
         words[Word.SYMBOLS], words[Word.NEEDS] = symbols.ctypes.data, needs.ctypes.data
         words[Word.THREADS] = self.binding.threads
-        return words, needs
+        return words
 
     def _check(
         self, inputs: Sequence[Array], outputs: Sequence[Array | None], wanted: Needs
