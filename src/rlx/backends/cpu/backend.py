@@ -53,7 +53,7 @@ widened when parameters are set."""
 
 OWN = frozenset({
     "lp_pool", "max_pool_with_indices", "max_roi_pool", "roi_align", "non_max_suppression",
-    "resize", "grouped_matmul",
+    "resize", "grouped_matmul", "tree_ensemble",
 })  # fmt: skip
 """Ops that have a kernel here, and none that the documented target claims."""
 
