@@ -292,9 +292,10 @@ def _cost_of(node: Apply) -> int:
 
 
 def scratch_bytes(schedule: Schedule) -> DimLike:
-    """The memory that one call needs to keep its row values in."""
+    """The memory that one call needs to keep its row values in; running values have an f64 beside
+    them, to which long sums are added in parts."""
     if schedule.rows:
-        return (ROW_WIDTH + SCRATCH_PAD) * (8 * len(schedule.rows))
+        return (ROW_WIDTH + SCRATCH_PAD) * (16 * len(schedule.rows))
     if not schedule.keep or schedule.vector is None:
         return 0
     return (schedule.vector.extent + SCRATCH_PAD) * (8 * len(schedule.keep))

@@ -62,7 +62,22 @@ def reduction(signature: str, **facts: Any) -> Any:
 @reduction("t[*s] -> t[...]", shape=_folded, why_no_lowering=_FOLD)
 def sum_(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
     """The sum over `axes`, in the operand's dtype: integers wrap."""
-    return np.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+    return summed(x, axes, keepdims)
+
+
+def summed(x: Array, axes: Sequence[int], keepdims: bool) -> Array:
+    """NumPy's sum by halves of halves, which it takes only along memory: for other axes elements
+    are put there first."""
+    if x.dtype.kind not in "fc" or not axes or not x.size:
+        return np.sum(x, axis=tuple(axes), keepdims=keepdims, dtype=x.dtype)
+    rows = np.moveaxis(x, axes, range(-len(axes), 0))
+    lead = rows.shape[: x.ndim - len(axes)]
+    total = np.ascontiguousarray(rows).reshape(*lead, -1).sum(-1, dtype=x.dtype)
+    return total.reshape(folded_sizes(x.shape, axes, keepdims))
+
+
+def folded_sizes(dims: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
+    return tuple(int(d) for d in folded_dims(dims, axes, keepdims))
 
 
 @reduction("t[*s] -> t[...]", shape=_folded)
@@ -87,7 +102,7 @@ def mean(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
     """The sum over `axes` divided by their size; of nothing it is NaN. Floats and complex only:
     cast integers first, to the float that is meant."""
     count = np.asarray(np.prod([x.shape[a] for a in axes]), dtype=x.dtype)
-    return np.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype) / count
+    return summed(x, axes, keepdims) / count
 
 
 @mean.lowering

@@ -148,3 +148,54 @@ def test_running_products_and_log_sums_do_not_drift(target: str) -> None:
     zeros = np.full(n, 3.0, np.float32)
     want = 3.0 + np.log(np.arange(1, n + 1))
     assert off(run(lambda v: ops.cum_log_sum_exp(v, axis=0), zeros, target), want) <= 1
+
+
+SUMS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "along memory": ((3, 70_000), (1,)),
+    "of one long row": ((300_000,), (0,)),
+    "down narrow rows": ((20_000, 48), (0,)),
+    "down wide rows": ((3_000, 3_000), (0,)),
+    "of images, channels first": ((1, 24, 96, 97), (2, 3)),
+    "of images, channels last": ((1, 96, 97, 24), (1, 2)),
+    "of all": ((33, 41, 101), (0, 1, 2)),
+    "of the ends": ((65, 7, 201), (0, 2)),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_do_not_drift_with_their_length(name: str, target: str) -> None:
+    """Of positive numbers, whose rounding errors are of the size of the sum so far: one addition
+    after the other is hundreds of roundings off where there are thousands."""
+    shape, axes = SUMS[name]
+    for x in (np.full(shape, 0.1, np.float32), random(shape)):
+        want = x.astype(np.longdouble).sum(axes)
+        got = run(lambda v: ops.sum(v, axes=axes), x, target)
+        assert off(np.atleast_1d(got), np.atleast_1d(want)) < 10
+
+
+def random(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(3).random(shape).astype(np.float32)
+
+
+def test_long_sums_have_the_same_bits_for_any_number_of_threads() -> None:
+    for shape, axes in SUMS.values():
+        made = [run(lambda v: ops.mean(v, axes=axes), random(shape), "cpu", threads=n)  # noqa: B023
+                for n in (1, 2)]  # fmt: skip
+        assert made[0].tobytes() == made[1].tobytes()
+
+
+@pytest.mark.parametrize("length", [512, 3_000])
+def test_products_add_in_chains_of_a_few(length: int) -> None:
+    """Of positive numbers, a chain over all steps has an error of about √length / 3 roundings."""
+    x, w = random((32, length)), random((length, 48))
+    want = x.astype(np.float64) @ w.astype(np.float64)
+    got = run(lambda v: ops.matmul(v, v.graph.constant(w)), x, "cpu")
+    apart = (got - want) / want / EPS[np.float32]
+    assert np.sqrt(np.mean(apart * apart)) < 1.0
+    image, kernels = random((1, length // 8, 12, 12)), random((16, length // 8, 3, 3))
+    got = run(lambda v: ops.conv(v, v.graph.constant(kernels)), image, "cpu")
+    windows = np.lib.stride_tricks.sliding_window_view(image.astype(np.float64), (3, 3), (2, 3))
+    want = np.einsum("bchwij,ocij->bohw", windows, kernels.astype(np.float64))
+    apart = (got - want) / want / EPS[np.float32]
+    assert np.sqrt(np.mean(apart * apart)) < 1.0

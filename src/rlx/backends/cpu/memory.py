@@ -180,25 +180,38 @@ class Memory(Places):
     # -- scratch --------------------------------------------------------------------------------
 
     def from_scratch(self, node: Expr, copy: int) -> Vec:
-        dtype = node.dtype.compute
-        raw = self._scratch(node, copy)
-        kind, size = self.code.vector(ELEMENT[dtype]), dtype.itemsize
-        return Vec(self.code, self.code.let(f"load {kind}, ptr {raw}, align {size}"), dtype)
+        number, dtype = self.in_scratch.index(node), node.dtype.compute
+        return self._scratch_value(self._scratch(number, copy, dtype), dtype)
 
     def to_scratch(self, node: Expr, copy: int, value: Vec) -> None:
         """All lanes are written: a row of scratch is longer than the row, and what follows a piece
         of the row is written after it."""
-        where, size = self._scratch(node, copy), value.dtype.itemsize
-        self.code.do(f"store {value.type} {value.text}, ptr {where}, align {size}")
+        where = self._scratch(self.in_scratch.index(node), copy, node.dtype.compute)
+        self.code.do(f"store {value.type} {value.text}, ptr {where}, align {value.dtype.itemsize}")
 
-    def _scratch(self, node: Expr, copy: int) -> str:
+    def from_wide_scratch(self, node: Expr, copy: int) -> Vec:
+        """The f64 beside a running value; such rows lie behind all others."""
+        return self._scratch_value(self._wide_scratch(node, copy), DType.F64)
+
+    def to_wide_scratch(self, node: Expr, copy: int, value: Vec) -> None:
+        where = self._wide_scratch(node, copy)
+        self.code.do(f"store {value.type} {value.text}, ptr {where}, align 8")
+
+    def _wide_scratch(self, node: Expr, copy: int) -> str:
+        number = len(self.in_scratch) + self.in_scratch.index(node)
+        return self._scratch(number, copy, DType.F64)
+
+    def _scratch_value(self, where: str, dtype: DType) -> Vec:
+        kind, size = self.code.vector(ELEMENT[dtype]), dtype.itemsize
+        return Vec(self.code, self.code.let(f"load {kind}, ptr {where}, align {size}"), dtype)
+
+    def _scratch(self, number: int, copy: int, dtype: DType) -> str:
         axis, code = self.schedule.vector, self.code
         assert axis is not None
-        number = self.in_scratch.index(node)
         row = code.i64("mul", number, self._scratch_row())
         start = code.let(f"getelementptr i8, ptr %scratch, i64 {row}")
         place = code.i64("sub", self.position(axis, copy), self.at.row_start)
-        return self._pointer(start, ELEMENT[node.dtype.compute], place)
+        return self._pointer(start, ELEMENT[dtype], place)
 
     def _scratch_row(self) -> Bound:
         assert self.schedule.vector is not None

@@ -23,7 +23,6 @@ from rlx.backends.cpu.point_table import Border, Form, table_function
 from rlx.backends.cpu.point_tiles import line_rows, point_rows
 from rlx.backends.cpu.tile import Kinds
 from rlx.backends.cpu.tiling import (
-    INNER_BLOCK,
     NoGemm,
     Tiling,
     packed_batch,
@@ -236,15 +235,15 @@ class _Points(Results):
     def _sum(self, first: str, end: Bound, panel: str) -> None:
         """All inner blocks: some whole taps, or a part of the channels of one."""
         code, steps, taps = self.code, self.steps, self.num_taps
-        line = self._line(panel)
-        if steps <= INNER_BLOCK:
-            some = max(1, INNER_BLOCK // steps)
+        line, most = self._line(panel), self.tiling.inner_block
+        if steps <= most:
+            some = max(1, most // steps)
             with code.count(0, taps, some) as tap:
                 count = code.least(some, code.i64("sub", taps, tap))
                 self._block(first, end, line, (tap, count, 0, steps))
             return
-        with code.count(0, taps, 1) as tap, code.count(0, steps, INNER_BLOCK) as start:
-            count = code.least(INNER_BLOCK, code.i64("sub", steps, start))
+        with code.count(0, taps, 1) as tap, code.count(0, steps, most) as start:
+            count = code.least(most, code.i64("sub", steps, start))
             self._block(first, end, line, (tap, 1, start, count))
 
     def _block(

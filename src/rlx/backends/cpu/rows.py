@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from rlx.backends.cpu.folds import fold
 from rlx.backends.cpu.ir import Bound, Vec
-from rlx.backends.cpu.reductions import Reductions
+from rlx.backends.cpu.reductions import CHAIN, Reductions, is_rounded
+from rlx.dim import upper_bound
+from rlx.dtype import DType
 from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, Store
 from rlx.kernel.schedule import ROW_WIDTH
 
@@ -48,22 +50,60 @@ class Rows(Reductions):
             self.at = replace(self.at, kept=self.at.kept.union(group))
 
     def fold_rows(self, group: Sequence[Reduce], lane: Axis, low: Bound, high: Bound) -> None:
-        self.blocks(lane, low, high, lambda: self.clear(group))
-        axis = group[0].axis
+        axis, ends = group[0].axis, (low, high)
+        most = upper_bound(axis.extent)
+        wide = [r for r in group if is_rounded(r) and (most is None or most > CHAIN)]
+        self.blocks(lane, low, high, lambda: self.clear(group, wide))
         for piece in self.cuts.pieces(axis):
             first, last = self.ends(piece, is_shared=False)
-            together = self.schedule.row_step
-            middle = self.whole(first, last, together)
+            end = self.whole(first, last, CHAIN) if wide else first
             with self.scope(decided={**self.at.decided, **piece.decided}):
-                for start, end, count in ((first, middle, together), (middle, last, 1)):
-                    if start != end:
-                        with self.code.count(start, end, count) as i:
-                            self.add_rows(group, lane, (low, high), i, count)
+                if first != end:
+                    with self.code.count(first, end, CHAIN) as start:
+                        stop = self.code.i64("add", start, CHAIN)
+                        self.add_run(group, lane, ends, start, stop)
+                        self.blocks(lane, low, high, lambda: self.flush_rows(wide))
+                self.add_run(group, lane, ends, end, last)
+        if wide:
+            self.blocks(lane, low, high, lambda: self.join_rows(wide))
 
-    def clear(self, group: Sequence[Reduce]) -> None:
+    def clear(self, group: Sequence[Reduce], wide: Sequence[Reduce]) -> None:
         for r in group:
             for copy in range(self.at.copies):
                 self.to_scratch(r, copy, self.identity(r))
+                if r in wide:
+                    self.to_wide_scratch(r, copy, self.code.const(0, DType.F64))
+
+    def flush_rows(self, wide: Sequence[Reduce]) -> None:
+        """Running values are added to those in f64, and begin anew."""
+        for r in wide:
+            for copy in range(self.at.copies):
+                self.to_wide_scratch(r, copy, self.whole_sum(r, copy))
+                self.to_scratch(r, copy, self.identity(r))
+
+    def join_rows(self, wide: Sequence[Reduce]) -> None:
+        for r in wide:
+            for copy in range(self.at.copies):
+                self.to_scratch(r, copy, self.whole_sum(r, copy).to(r.dtype.compute))
+
+    def whole_sum(self, r: Reduce, copy: int) -> Vec:
+        return self.from_wide_scratch(r, copy) + self.from_scratch(r, copy).to(DType.F64)
+
+    def add_run(
+        self,
+        group: Sequence[Reduce],
+        lane: Axis,
+        ends: tuple[Bound, Bound],
+        first: Bound,
+        last: Bound,
+    ) -> None:
+        """Some rows to the running values, a few at a time."""
+        together = self.schedule.row_step
+        middle = self.whole(first, last, together)
+        for start, end, count in ((first, middle, together), (middle, last, 1)):
+            if start != end:
+                with self.code.count(start, end, count) as i:
+                    self.add_rows(group, lane, ends, i, count)
 
     def add_rows(
         self, group: Sequence[Reduce], lane: Axis, ends: tuple[Bound, Bound], row: str, count: int
