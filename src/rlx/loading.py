@@ -11,25 +11,26 @@ if TYPE_CHECKING:
     import os
 
     from rlx.ir.hir import HirModule
+    from rlx.ir.lir import LirModule
     from rlx.ir.mir import MirModule
     from rlx.onnx.model import Model
     from rlx.runtime.executable import Executable
     from rlx.safetensors.model import FolderModel
 
 _LATER = {".gguf": "GGUF models"}
-_KNOWN = "It loads .onnx models, folders of safetensors, .ir text and .rlx programs."
+_KNOWN = "It loads .onnx models, folders of safetensors, .ir and .lir text, and .rlx programs."
 
 
 def load(
     path: str | os.PathLike[str], *, threads: int | None = None
-) -> Model | FolderModel | MirModule | HirModule | Executable:
+) -> Model | FolderModel | MirModule | HirModule | LirModule | Executable:
     """The model at `path`: an `.onnx` file gives a Model, which `rlx.compile` takes, and so does a
     folder with config.json and model.safetensors of the BERT family; `.ir` text gives a MirModule
-    or a HirModule, a `.rlx` file that `exe.save` wrote the Executable, with `threads` as
-    `rlx.compile` takes them.
+    or a HirModule, a `.lir` file the LirModule that was planned, a `.rlx` file that `exe.save`
+    wrote the Executable, with `threads` as `rlx.compile` takes them.
 
-    Nothing in an `.onnx` or `.safetensors` file is run, nor believed. Weights are copied into
-    memory, once: what happens to the file afterwards changes nothing.
+    Nothing in an `.onnx`, `.safetensors`, `.ir` or `.lir` file is run, nor believed. Weights are
+    copied into memory, once: what happens to the file afterwards changes nothing.
 
     A `.rlx` file holds machine code, and loading it is running it: load only one that you trust.
     """
@@ -46,6 +47,8 @@ def load(
             return _model(file)
         case ".ir":
             return _module(file)
+        case ".lir":
+            return _planned(file)
         case ".rlx":
             return _program(file, threads)
         case _:
@@ -79,6 +82,12 @@ def _module(file: Path) -> MirModule | HirModule:
     from rlx.ir.text import read_module
 
     return read_module(_text(file), file.name)
+
+
+def _planned(file: Path) -> LirModule:
+    from rlx.runtime.lir_file import read_lir
+
+    return read_lir(_text(file), file.name)
 
 
 def _program(file: Path, threads: int | None) -> Executable:

@@ -33,7 +33,7 @@ from rlx.passes.report import FusionReport
 from rlx.passes.simplify import simplify, tidy
 from rlx.plan.check import require_sound
 from rlx.plan.choices import names_plan
-from rlx.plan.phases import marked
+from rlx.plan.phases import marked, marked_as
 from rlx.plan.planner import plan_choices, plan_module
 from rlx.rules.engine import Event
 from rlx.shape import DimBinding, Shape
@@ -92,6 +92,7 @@ class CompileResult:
     def specialize(self, binding: DimBinding | Mapping[str, int]) -> CompileResult:
         """The tight static plan for these sizes; bindings of other names are ignored."""
         sizes = DimBinding.of(binding).checked(self.lir.mir.graph.dynamic_symbols)
+        marked_as(self.lir.mir.graph, self.lir.plan.phases)
         graph = self.lir.mir.graph.bind(sizes)
         lir = _planned(graph, self.lir.target, self.options, self.lir.plan.alignment)
         return replace(self, lir=lir)

@@ -44,6 +44,7 @@ def _examined(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | N
     if path.lower().endswith(".onnx"):
         return _examined_file(path, target, wanted)
     from rlx.ir.hir import HirModule
+    from rlx.ir.lir import LirModule
     from rlx.ir.mir import Graph
     from rlx.loading import load
     from rlx.onnx.checking import dispatched_graph
@@ -53,6 +54,8 @@ def _examined(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | N
     found = load(path)
     if isinstance(found, Executable):
         raise Error(f"{path} is compiled already, for {found.lir.target.name}: rlx run {path}")
+    if isinstance(found, LirModule):
+        raise Error(f"{path} is planned already, for {found.target.name}: rlx explain {path}")
     held = found.graph if isinstance(found, Bundle) else found
     module = held.lower() if isinstance(held, HirModule) else held
     graph = module if isinstance(module, Graph) else module.graph

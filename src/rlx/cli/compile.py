@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,16 @@ from rlx.cli import options
 
 if TYPE_CHECKING:
     from rlx.cli.inputs import Wanted
+    from rlx.ir.lir import LirModule
     from rlx.runtime.executable import Executable
+
+
+class Emit(enum.Enum):
+    """What is written."""
+
+    PROGRAM = "program"
+    LIR = "lir"
+
 
 EXAMPLE = "rlx compile model.onnx -o model.rlx"
 
@@ -20,9 +30,14 @@ def verb(
     model: options.ModelFile,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="(default: the model's name, .rlx)"),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="(default: the model's name, .rlx or .lir)"
+        ),
     ] = None,
     target: options.RunOn = None,
+    emit: Annotated[
+        Emit, typer.Option("--emit", help="Native code, or the planned module as text.")
+    ] = Emit.PROGRAM,
     has_weights: Annotated[
         bool, typer.Option("--weights/--no-weights", help="Put the weights into the file.")
     ] = True,
@@ -37,21 +52,46 @@ def verb(
     machine code: load only one that you would run. Weights that the model does not bring, as
     those of .ir text, are not in it: set_params gives them. Where shapes follow from the inputs, it
     is a program for inputs like those given, or made up.
+
+    With --emit lir it is the plan of any target, also of one that is not here: the final graph and
+    where every value lies, as text. rlx.load reads it and checks it again.
     """
     from rlx.cli import inputs, models
     from rlx.errors import Error
     from rlx.runtime.executable import Executable
 
-    path = Path(output or f"{Path(model).stem}.rlx")
+    path = Path(output or f"{Path(model).stem}.{'lir' if emit is Emit.LIR else 'rlx'}")
     if not path.parent.is_dir():
         raise Error(f"{path} cannot be written: there is no folder {path.parent}")
     wanted = inputs.Wanted.of(files, None, dims, seed)
+    if emit is Emit.LIR:
+        result, _ = models.planned(model, target or "cpu", wanted)
+        result.lir.save(path)
+        _tell_plan(model, path, result.lir, is_json)
+        return 0
     found = models.program(model, target, None)
     exe = found if isinstance(found, Executable) else _settled(found, wanted)
     is_whole = has_weights and not exe.missing_params
     exe.save(path, weights=is_whole)
     _tell(model, path, exe, is_whole, is_json)
     return 0
+
+
+def _tell_plan(model: str, path: Path, lir: LirModule, is_json: bool) -> None:
+    size = path.stat().st_size
+    facts = {"model": model, "file": str(path), "bytes": size, **_plan_facts(lir)}
+    if is_json:
+        options.print_json(facts)
+        return
+    print(f"wrote {path}: {size:,} bytes, {facts['kernels']} kernels for {facts['target']}")
+
+
+def _plan_facts(lir: LirModule) -> dict[str, Any]:
+    return {
+        "target": lir.target.name, "kernels": len(lir.plan.schedule),
+        "arena_bytes": lir.arena_bytes, "weight_bytes": lir.plan.weight_bytes,
+        "fingerprint": lir.fingerprint,
+    }  # fmt: skip
 
 
 def _settled(exe: Any, wanted: Wanted) -> Executable:
@@ -64,10 +104,8 @@ def _settled(exe: Any, wanted: Wanted) -> Executable:
 def _tell(model: str, path: Path, exe: Executable, is_whole: bool, is_json: bool) -> None:
     plan, size = exe.lir.plan, path.stat().st_size
     facts = {
-        "model": model, "file": str(path), "bytes": size, "target": exe.lir.target.name,
-        "has_weights": is_whole, "kernels": len(plan.schedule),
-        "arena_bytes": exe.lir.arena_bytes, "weight_bytes": plan.weight_bytes,
-        "fingerprint": exe.lir.fingerprint,
+        "model": model, "file": str(path), "bytes": size, "has_weights": is_whole,
+        **_plan_facts(exe.lir),
         "inputs": {k: str(v) for k, v in exe.inputs.items()},
         "outputs": {k: str(v) for k, v in exe.outputs.items()},
     }  # fmt: skip

@@ -22,6 +22,7 @@ from rlx.cost.decision import Decision
 from rlx.cost.target import Target
 from rlx.errors import Error
 from rlx.ir.hir import HirModule
+from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph
 from rlx.loading import load
 from rlx.onnx.model import Model as OnnxModel
@@ -74,9 +75,16 @@ def program(
     found = load(model, threads=threads)
     if isinstance(found, Executable):
         return found
+    if isinstance(found, LirModule):
+        return Session(target or _runs(found), threads=threads, cache=cache).compile(found)
     with progress(f"compiling {model}"):
         options = FusionOptions(sizes=_run_sizes(found, weighed)) if weighed else None
         return Session(target, threads=threads, cache=cache).compile(found, options=options)
+
+
+def _runs(planned: LirModule) -> str | None:
+    """What runs a plan: its own backend where it is there, else NumPy."""
+    return None if planned.target.name in BUILT_IN else "reference"
 
 
 def settled(
@@ -92,6 +100,8 @@ def planned(model: str, target: str, wanted: Wanted) -> tuple[CompileResult, tup
     found = load(model)
     if isinstance(found, Executable):
         return found.result, ()
+    if isinstance(found, LirModule):
+        return CompilePipeline(found.target).compile(found), ()
     before = found.decisions if isinstance(found, OnnxModel) else ()
     with progress(f"compiling {model}"):
         graph = graph_of(found, wanted)

@@ -47,7 +47,8 @@ def _targets(incomplete: str) -> Iterable[str]:
 
 
 ModelFile = Annotated[
-    str, typer.Argument(metavar="MODEL", help="An .onnx, .ir or .rlx file, or a model's folder.")
+    str,
+    typer.Argument(metavar="MODEL", help="An .onnx, .ir, .lir or .rlx file, or a model's folder."),
 ]
 PlannedFor = Annotated[
     str,

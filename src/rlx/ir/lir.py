@@ -18,6 +18,8 @@ from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, MirModule, Node
 
 if TYPE_CHECKING:
+    import os
+
     from rlx.cost.target import FusionTarget, Target
     from rlx.plan.bind import BoundPlan
     from rlx.shape import DimBinding
@@ -241,6 +243,12 @@ class LirModule:
         from rlx.plan.by_hand import module_of
 
         return module_of(module, plan, target)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.lir` file, which `rlx.load` reads and checks."""
+        from rlx.runtime.lir_file import write
+
+        write(path, self)
 
     @property
     def name(self) -> str:

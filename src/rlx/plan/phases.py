@@ -7,7 +7,7 @@ in the phase of the op; what comes of both phases is SteadyState.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rlx.attrs import is_symbolic
 from rlx.ir.lir import Phase
@@ -28,6 +28,13 @@ def marked(graph: Graph) -> Graph:
         return made
 
     return graph.rebuild(copied)
+
+
+def marked_as(graph: Graph, phases: Mapping[Node, Phase]) -> None:
+    """Mark the nodes of a planned graph with the phases of its plan."""
+    for node, phase in phases.items():
+        if not node.is_leaf and phase is not Phase.PROLOGUE:
+            graph.add_origins(node, (LATE if phase is Phase.EPILOGUE else STEADY,))
 
 
 def derive_phases(

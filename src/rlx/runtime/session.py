@@ -190,9 +190,19 @@ class Session:
         held = model.graph if isinstance(model, Bundle) else model
         try:
             result = CompilePipeline(self.target, options=options).compile(held)
+            self._require_own(result.lir)
             return _Made(result, self.backend.load(result.lir))
         except MemoryError as error:
             raise _too_large(held, error) from None
+
+    def _require_own(self, lir: LirModule) -> None:
+        """Backends run plans that were made for them; NumPy runs any."""
+        name = lir.target.name
+        if self.backend.name != "reference" and name != self.target.name:
+            raise Error(
+                f"{lir.name} was planned for {name}, not for {self.backend.name}. Compile the "
+                "model for this target, or run the plan on NumPy: target='reference'."
+            )
 
     def _opened(self, keeper: Keeper, cache: Cache, key: str) -> _Made | None:
         """What another process left; an entry that cannot be used is dropped."""

@@ -1,0 +1,224 @@
+"""`.lir` files: a planned module of any target, as text.
+
+    lir "0.1.0" "8c0f…"
+    {
+    "target": {...},
+    "schedule": [4, 5],
+    "slots": [[0, 0, 64, "arena", true], ...],
+    ...
+    }
+    mir "net" {
+      ...
+    }
+
+The first line has the version of rlx and the fingerprint, then comes the plan, then the final graph
+in its own text form. Nodes are numbered as they are planned: in the order of the graph's text, and
+behind each node of several results those of its items that nothing reads. Sizes are whole numbers,
+or formulas as `rlx.runtime.encode` writes them.
+
+Nothing in such a file is run, nor believed: what is read is verified and its plan checked as if the
+planner had just made it, and the fingerprint must be that of the first line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlx._version import __version__
+from rlx.dim import Dim, DimLike
+from rlx.errors import Error
+from rlx.files import writing
+from rlx.ir.layout import Layout
+from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
+from rlx.ir.mir import Graph, MirModule, Node
+from rlx.ir.text import read, show
+from rlx.passes.context import Context
+from rlx.passes.legalise import require_legal
+from rlx.plan.check import check
+from rlx.plan.nodes import planned_nodes, with_all_items
+from rlx.plan.phases import marked_as
+from rlx.runtime.encode import Decoder, dim_json, symbols_json
+from rlx.runtime.target_json import read_target, target_json
+
+if TYPE_CHECKING:
+    import os
+
+_MAKE_AGAIN = "Compile the model again."
+
+# -- to text --------------------------------------------------------------------------------------
+
+
+def write(path: str | os.PathLike[str], lir: LirModule) -> None:
+    """Write a module to a file, all of it or nothing."""
+    with writing(path) as file:
+        file.write(lir_text(lir).encode())
+
+
+def lir_text(lir: LirModule) -> str:
+    """A planned module as text: equal modules give equal texts."""
+    parts = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in _plan_json(lir).items())
+    plan = ",\n".join(parts)
+    head = f"lir {json.dumps(__version__)} {json.dumps(lir.fingerprint)}"
+    return f"{head}\n{{\n{plan}\n}}\n{show(lir.mir.graph)}"
+
+
+def _plan_json(lir: LirModule) -> dict[str, Any]:
+    plan = lir.plan
+    number = {node: i for i, node in enumerate(planned_nodes(lir.mir.graph))}
+    symbols = [d.symbol for d in plan.dynamic_symbols if d.symbol is not None]
+    return {
+        "target": target_json(lir.target),
+        "options": lir.options,
+        "alignment": plan.alignment,
+        "names": symbols_json(symbols, _dims(plan)),
+        "symbols": [d.name for d in plan.dynamic_symbols],
+        "representative": dict(plan.representative),
+        "arena_bytes": plan.arena_bytes,
+        "arena": dim_json(plan.arena_formula),
+        "weight_bytes": plan.weight_bytes,
+        "schedule": [number[n] for n in plan.schedule],
+        "phases": [plan.phases[n].name.lower() for n in number],
+        "slots": [[n, *_slot_json(s)] for n, s in _by_number(plan.assignments, number)],
+        "views": [
+            [n, number[v.root], *_layout_json(v.layout)] for n, v in _by_number(plan.views, number)
+        ],
+        "in_place": [[n, number[o]] for n, o in _by_number(plan.in_place, number)],
+        "split": [[n, is_split] for n, is_split in _by_number(lir.split, number)],
+    }
+
+
+def _by_number(table: Mapping[Node, Any], number: Mapping[Node, int]) -> list[tuple[int, Any]]:
+    return sorted(((number[n], value) for n, value in table.items()), key=lambda pair: pair[0])
+
+
+def _slot_json(slot: Slot) -> list[Any]:
+    return [dim_json(slot.offset), dim_json(slot.size), slot.space.value, slot.is_external]
+
+
+def _layout_json(layout: Layout) -> list[Any]:
+    dims, strides = ([dim_json(d) for d in each] for each in (layout.dims, layout.strides))
+    return [dims, strides, dim_json(layout.offset)]
+
+
+def _dims(plan: BufferPlan) -> Iterator[DimLike]:
+    yield plan.arena_formula
+    for slot in plan.assignments.values():
+        yield from (slot.offset, slot.size)
+    for view in plan.views.values():
+        yield from (*view.layout.dims, *view.layout.strides, view.layout.offset)
+
+
+# -- from text ------------------------------------------------------------------------------------
+
+
+def read_lir(text: str, source: str = "text") -> LirModule:
+    """The module that `text` is, checked. Whatever is wrong with it is an Error."""
+    try:
+        return _read(text, source)
+    except Error:
+        raise
+    except (Exception, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise Error(f"{source} holds no planned module ({reason:.80}). {_MAKE_AGAIN}") from None
+
+
+def _read(text: str, source: str) -> LirModule:
+    fingerprint, start = _header(text, source)
+    head, end = json.JSONDecoder().raw_decode(text, start)
+    lines = text.count("\n", 0, end)
+    graph = with_all_items(read("\n" * lines + text[end:], source))
+    lir = _restored(head, graph)
+    require_legal(lir.mir.graph, Context.of(lir.target))
+    if found := check(lir):
+        listed = "\n  ".join(map(str, found[:10]))
+        raise Error(f"{source}: the plan is not sound. {_MAKE_AGAIN}\n  {listed}")
+    if lir.fingerprint != fingerprint:
+        raise Error(f"{source} was changed: its fingerprint is another. {_MAKE_AGAIN}")
+    return lir
+
+
+def _header(text: str, source: str) -> tuple[str, int]:
+    """The fingerprint of the first line, and where the second begins."""
+    line, newline, _ = text.partition("\n")
+    kind, _, rest = line.partition(" ")
+    words: list[Any] = []
+    if kind == "lir":
+        listed = rest.replace('" "', '", "')
+        words = json.loads(f"[{listed}]")
+    if len(words) != 2 or not newline or not all(isinstance(w, str) for w in words):
+        raise Error(f"{source} is no planned module: it does not begin with lir. {_MAKE_AGAIN}")
+    version, fingerprint = words
+    if version != __version__:
+        raise Error(
+            f"{source} was made by rlx {version:.20}, and this is {__version__}. {_MAKE_AGAIN}"
+        )
+    return fingerprint, len(line) + 1
+
+
+def _restored(head: Mapping[str, Any], graph: Graph) -> LirModule:
+    nodes, decode = planned_nodes(graph), Decoder(head["names"])
+    phases = [Phase[p.upper()] for p in head["phases"]]
+    held = _Numbered(nodes, decode)
+    plan = BufferPlan(
+        arena_bytes=_natural(head["arena_bytes"]),
+        weight_bytes=_natural(head["weight_bytes"]),
+        assignments={held.node(n): held.slot(*slot) for n, *slot in head["slots"]},
+        schedule=tuple(map(held.node, head["schedule"])),
+        views={held.node(n): held.view(*view) for n, *view in head["views"]},
+        in_place={held.node(n): held.node(o) for n, o in head["in_place"]},
+        phases=dict(zip(nodes, phases, strict=True)),
+        io=IoManifest.collect(graph),
+        alignment=_alignment(head["alignment"]),
+        dynamic_symbols=tuple(held.symbol(n) for n in head["symbols"]),
+        arena_formula=decode.dim(head["arena"]),
+        representative={str(k): _natural(v) for k, v in head["representative"].items()},
+    )
+    marked_as(graph, plan.phases)
+    split = {held.node(n): bool(is_split) for n, is_split in head["split"]}
+    options = head["options"]
+    if not isinstance(options, str):
+        raise Error(f"expected text, found {options!r:.40}")
+    return LirModule(MirModule(graph), plan, read_target(head["target"]), options, split)
+
+
+class _Numbered:
+    """Reads what speaks of nodes by their numbers."""
+
+    def __init__(self, nodes: Sequence[Node], decode: Decoder) -> None:
+        self._nodes, self._decode = nodes, decode
+
+    def node(self, number: Any) -> Node:
+        if _natural(number) >= len(self._nodes):
+            raise Error(f"there is no node {number}: the graph has {len(self._nodes)}")
+        return self._nodes[number]
+
+    def slot(self, offset: Any, size: Any, space: Any, is_external: Any) -> Slot:
+        if not isinstance(is_external, bool):
+            raise Error(f"expected true or false, found {is_external!r:.40}")
+        return Slot(self._dim(offset), self._dim(size), Space(space), is_external)
+
+    def view(self, root: Any, dims: Iterable[Any], strides: Iterable[Any], offset: Any) -> View:
+        sizes, steps = (tuple(map(self._dim, each)) for each in (dims, strides))
+        return View(self.node(root), Layout(sizes, steps, self._dim(offset)))
+
+    def symbol(self, name: Any) -> Dim:
+        return self._decode.names[name]
+
+    def _dim(self, value: Any) -> DimLike:
+        if isinstance(value, bool):
+            raise Error(f"expected a size, found {value!r}")
+        return self._decode.dim(value)
+
+
+def _natural(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise Error(f"expected a whole number, found {value!r:.40}")
+    return value
+
+
+def _alignment(value: Any) -> int:
+    if _natural(value) < 1 or value & (value - 1):
+        raise Error(f"alignment {value!r} is not a power of two")
+    return value
