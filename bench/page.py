@@ -186,13 +186,34 @@ def zoo() -> list[str]:
     return ["", "## Real models", "", said, "", *table(head, rows)]
 
 
+def trees() -> list[str]:
+    """Ensembles of trees against onnxruntime."""
+    part = results_file.load("trees")
+    if not part:
+        return []
+    rows = [
+        (r["name"], str(r["rows"]), str(r["threads"]), duration(r["rlx_us"]),
+         duration(r["onnxruntime_us"]), f"{r['ratio']:.2f}×", f"{r['setup_s']:.2f} s",
+         f"{r['onnxruntime_setup_s']:.2f} s", f"{r['error']:.0e}", f"{r['onnxruntime_error']:.0e}",
+         "noisy" if r["is_noisy"] else "")
+        for r in part["rows"]
+    ]  # fmt: skip
+    head = ("model", "rows", "threads", "rlx", "onnxruntime", "ratio", "load and compile",
+            "onnxruntime's load", "error", "onnxruntime's", "")  # fmt: skip
+    said = (
+        f"Measured {part['date']}, by `python -m bench.trees`. {part['summary']}. Errors are to "
+        "what the library itself predicts, as a share of the greatest score."
+    )
+    return ["", "## Trees", "", said, "", *table(head, rows)]
+
+
 def text() -> str:
     found = newest()
     made = ["# Results", ""]
     if found:
         run = max((run for run, _ in found.values()), key=lambda r: r["date"])
         made += [*machine(run), "", *summary(found), "", *standing(found), ""]
-    made += [METHOD, *zoo(), *checks(), *rooflines()]
+    made += [METHOD, *zoo(), *trees(), *checks(), *rooflines()]
     made += ["", "## Workloads", *details(found)] if found else []
     return "\n".join(made) + "\n"
 

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rlx
 from rlx.errors import GraphError
 from rlx.onnx.handlers.ml_tables import LEAF, LEQ, Nodes, Weights, tables_of
+from rlx.onnx.wire import Bulk
 from rlx.onnx_backend import Backend
 
 ML = "ai.onnx.ml"
@@ -164,3 +165,34 @@ def test_trees_that_make_no_sense_are_refused(change: dict[str, Any], text: str)
     with pytest.raises(rlx.Error, match=text) as found:
         Backend.prepare(model("TreeEnsembleRegressor", X, 1, **attrs)).run([X])
     assert "ONNX TreeEnsembleRegressor" in str(found.value)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_long_lists_are_left_to_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of trees is lists of numbers, each a field of its own: they are not walked over."""
+    leaves = 20_000
+    lists = {
+        "nodes_treeids": list(range(leaves)), "nodes_nodeids": [0] * leaves,
+        "nodes_modes": ["LEAF"] * leaves, "nodes_truenodeids": [0] * leaves,
+        "nodes_falsenodeids": [0] * leaves, "nodes_featureids": [0] * leaves,
+        "nodes_values": [0.0] * leaves, "target_treeids": list(range(leaves)),
+        "target_nodeids": [0] * leaves, "target_ids": [0] * leaves,
+        "target_weights": [0.5] * leaves, "n_targets": 1,
+    }  # fmt: skip
+    made = model("TreeEnsembleRegressor", X, 1, **lists)
+    calls = 0
+    plain = Bulk._varint  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: Bulk, at: int, end: int) -> tuple[int, int]:
+        nonlocal calls
+        calls += 1
+        return plain(self, at, end)
+
+    monkeypatch.setattr(Bulk, "_varint", counted)
+    light = Bulk(memoryview(made.SerializeToString())).light()
+    assert light == made.SerializeToString()
+    assert calls < 200
+    (got,) = Backend.prepare(made).run([X])
+    assert got.tolist() == [[leaves * 0.5]] * 2

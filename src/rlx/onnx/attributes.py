@@ -62,11 +62,12 @@ def _value(attribute: Any, reader: Reader) -> Any:
         case A.GRAPH:
             return attribute.g
         case A.FLOATS:
-            return tuple(float(f) for f in attribute.floats)
+            return tuple(attribute.floats)
         case A.INTS:
-            return tuple(int(i) for i in attribute.ints)
+            return tuple(attribute.ints)
         case A.STRINGS:
-            return tuple(_text(s) for s in attribute.strings)
+            texts = {raw: _text(raw) for raw in set(attribute.strings)}
+            return tuple(texts[raw] for raw in attribute.strings)
         case A.TENSORS:
             return tuple(reader.tensor(t) for t in attribute.tensors)
         case A.GRAPHS:

@@ -25,6 +25,9 @@ TENSOR: Kind = {9: None}
 SPARSE: Kind = {1: TENSOR, 2: TENSOR}
 GRAPH: dict[int, Any] = {5: TENSOR, 15: SPARSE}
 ATTRIBUTE: Kind = {5: TENSOR, 6: GRAPH, 10: TENSOR, 11: GRAPH, 22: SPARSE, 23: SPARSE}
+LISTS = frozenset({7, 8, 9})
+"""The fields of an attribute that is a list of numbers or texts. It holds no tensor, and may have
+millions of them, each a field by itself."""
 NODE: Kind = {5: ATTRIBUTE}
 GRAPH[1] = NODE
 FUNCTION: Kind = {7: NODE, 11: ATTRIBUTE}
@@ -74,6 +77,8 @@ class Bulk:
         while at < end:
             key, at = self._varint(at, end)
             wire, number = key & 7, key >> 3
+            if kind is ATTRIBUTE and number in LISTS:
+                break
             if wire != 2:
                 at = self._past(at, end, wire)
                 continue
