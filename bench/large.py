@@ -78,6 +78,10 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "einsum": ("f32[512,1024] f32[1024,512]", {"equation": "ij,jk->ik"}),
     "dot_general": ("f32[512,1024] f32[512,1024]", {"lhs_contract": (1,), "rhs_contract": (1,)}),
     "fused_matmul_bias_act": ("f32[512,1024] f32[1024,512] f32[512]", {"activation": "relu"}),
+    "tree_ensemble": (
+        "f32[4096,32] f32[65536] i32[65536]:index:32 i32[65536]:child:64 bool[65536] "
+        "i32[256]:index:256 f32[32,1]", {"n_targets": 1, "span": 64},
+    ),
     "grouped_matmul": ("f32[512,512] f32[4,512,512] i64[512]:index:4", {}),
     "lora_matmul": ("f32[512,1024] f32[1024,512] f32[1024,16] f32[16,512]", {}),
     "moe_route": ("f32[16384,64]", {"top_k": 2}),
