@@ -20,7 +20,7 @@ PLAIN = {
     "rlx_model", "asarray", "array", "empty", "zeros", "tobytes", "items", "values", "get",
     "append", "remove", "index", "upper", "move_to_end", "_abc_instancecheck", "__exit__",
     "from_address", "addressof", "frombuffer", "bit_length", "HasField", "WhichOneof",
-    "ascontiguousarray", "astype", "reset", "reshape", "startswith", "view",
+    "ascontiguousarray", "astype", "reset", "reshape", "startswith", "tolist", "view",
     *dir(builtins),
 }  # fmt: skip
 """C functions that look, lead in, or make arrays for results; none computes on them."""

@@ -9,6 +9,7 @@ import pytest
 
 import rlx
 from rlx.errors import Error
+from rlx.onnx.model import from_proto
 from rlx.onnx_backend import Backend
 from tests.onnx.nodes import one_node
 
@@ -69,3 +70,19 @@ def test_squeeze_of_dims_that_are_provably_one() -> None:
     made = exe(value)
     np.testing.assert_array_equal(made[0], value[-1, 0])
     np.testing.assert_array_equal(made[1], value[:, 0])
+
+
+def test_dims_that_must_be_equal_are_one() -> None:
+    """Inputs that were exported each with a size of its own: one program where they agree, and what
+    broadcasts is still right where they do not."""
+    arrays = [floats(3, 2), floats(3, 2)]
+    model = one_node("Add", arrays, opset=14)
+    for info in model.graph.input:
+        info.type.tensor_type.shape.dim[0].Clear()
+    prepared = rlx.compile(from_proto(model))
+    assert isinstance(prepared, rlx.Executable)
+    for n, m in ((3, 3), (1, 1), (5, 5), (1, 4), (4, 1)):
+        a, b = floats(n, 2), floats(m, 2)
+        np.testing.assert_array_equal(prepared(a, b), a + b)
+    with pytest.raises(Error, match="broadcast"):
+        prepared(floats(2, 2), floats(3, 2))

@@ -76,11 +76,11 @@ def _examined_file(path: str, target: str, wanted: Wanted) -> tuple[Report, Mode
     model = None
     try:
         model = model_of(reader, Path(path).stem)
-        graph = read_of(model, wanted).graph
-        report = dispatched(reader, graph, _context(target))
+        read = read_of(model, wanted)
+        report = dispatched(reader, read.graph, _context(target), read.steps)
     except Error as error:
         return Report((failed(error),)), model
-    return _compiled(report, graph, target), model
+    return _compiled(report, read.graph, target), model
 
 
 def _context(target: str) -> Context:

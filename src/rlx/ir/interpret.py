@@ -13,7 +13,7 @@ from rlx.dtype import DType
 from rlx.errors import Error, GraphError
 from rlx.extent import measure
 from rlx.ir.mir import Graph, Node
-from rlx.shape import DimBinding, Shape
+from rlx.shape import DimBinding, OutOfRange, Shape
 
 
 class Leaf(Protocol):
@@ -56,7 +56,7 @@ def _match_leaf(
         if declared.symbol is None:
             open_.append((declared, size))
         elif sizes.setdefault(declared.name, size) != size:
-            raise GraphError(
+            raise OutOfRange(
                 f"{leaf.op} {name!r} is {shape}: {declared} is {size} here, "
                 f"but {sizes[declared.name]} elsewhere."
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from rlx.errors import Error
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.handlers import handler_of
 from rlx.onnx.reader import Reader, guarded, name_of
+from rlx.onnx.stages import HostStep
 from rlx.passes.bodies import nodes_within
 from rlx.passes.context import Context
 from rlx.passes.legalise import dispatch
@@ -64,12 +65,15 @@ def _missing(node: Any, version: int) -> Row:
     return Row(name_of(node), node.op_type, "missing", f"rlx does not know this operator {where}")
 
 
-def dispatched(reader: Reader, graph: Graph, context: Context) -> Report:
+def dispatched(
+    reader: Reader, graph: Graph, context: Context, steps: Sequence[HostStep] = ()
+) -> Report:
     """How each node runs, of a model that could be read."""
     paths: dict[str, tuple[Path, str]] = {}
     for node, found in _ways(graph, context):
         for origin in (o.text for o in node.origins if o.kind == "onnx"):
             paths[origin] = max(paths.get(origin, found), found, key=lambda f: PATHS.index(f[0]))
+    paths |= {step.name: ("host", step.why) for step in steps}
     nodes = [node for node, _ in _nodes(reader)]
     return Report(
         tuple(Row(name_of(n), n.op_type, *paths.get(name_of(n), ("folded", FOLDED))) for n in nodes)

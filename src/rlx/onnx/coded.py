@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import takes_codes
@@ -130,7 +129,7 @@ def _agreed(call: Call, elements: Sequence[Element | None], moved: Sequence[int]
     strays = [i for i, e in enumerate(elements) if e is not None and i not in moved]
     if len(found) != 1 or strays or None in found:
         kinds = ", ".join(_named(e) for e in elements)
-        raise GraphError(f"{call.label}: its operands are of different types ({kinds})")
+        raise call.unsupported(f"its operands are of different types ({kinds})")
     (element,) = found
     assert element is not None
     return element

@@ -244,6 +244,10 @@ class Importer:
         self._num_streams += 1
         return self._num_streams
 
+    def is_outermost(self, graph: Graph) -> bool:
+        """Is it the model's own graph, not that of a branch or loop?"""
+        return self._main is not None and graph is self._main.graph
+
     # -- functions and graphs inside ------------------------------------------------------------
 
     def _function(self, call: Call, function: Any) -> tuple[Value, ...]:

@@ -21,8 +21,9 @@ from rlx.ir.mir import Graph
 from rlx.onnx.call import NeedsShape, NeedsValue
 from rlx.onnx.files import ModelFile
 from rlx.onnx.importer import Importer
-from rlx.onnx.narrowing import ranges_for
-from rlx.onnx.reader import Reader, guarded, is_open, parsed, text
+from rlx.onnx.named import is_open
+from rlx.onnx.narrowing import equal_for, ranges_for
+from rlx.onnx.reader import Reader, guarded, parsed, text
 from rlx.onnx.stages import HostStep
 from rlx.onnx.strings import Strings
 from rlx.onnx.values import Given, Mapped, Value, arrays_of, form_of, frozen, is_plain, key_of
@@ -274,13 +275,25 @@ def _settle(model: Model) -> None:
         except GraphError as error:
             if not _has_named_dims(model):
                 raise
-            ranges = ranges_for(error)
-            model.why_static, model.needs_shapes = str(error), ranges is None
-        if ranges is None:
+            is_mended = _mended(model.reader, error)
+            model.why_static, model.needs_shapes = str(error), not is_mended
+        if not is_mended:
             return
-        model.reader.narrow(ranges)
         model.is_narrowed = True
     model.needs_shapes = True
+
+
+def _mended(reader: Reader, error: GraphError) -> bool:
+    """Have named dims been settled so that the error does not come again? Calls of other sizes are
+    read for themselves."""
+    ranges = ranges_for(error)
+    if ranges is not None:
+        reader.named.narrow(ranges)
+        return True
+    equal = equal_for(error)
+    if equal is not None:
+        reader.named.unify(*equal)
+    return equal is not None
 
 
 def _imported(importer: Importer) -> Read:

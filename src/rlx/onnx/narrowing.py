@@ -27,6 +27,18 @@ def ranges_for(error: BaseException) -> dict[str, Range] | None:
     return dict([kept]) if kept else None
 
 
+def equal_for(error: BaseException) -> tuple[str, str] | None:
+    """Two named dims that must be equal, or may be, for this error not to be right."""
+    found = _behind(error)
+    if found is None:
+        return None
+    both = [d.symbol if isinstance(d, Dim) else None for d in _reduced(found.left, found.right)]
+    left, right = both
+    if left is None or right is None or left.is_measured or right.is_measured or left == right:
+        return None
+    return left.name, right.name
+
+
 @lru_cache(256)
 def _range_where(one: DimLike, other: DimLike, may_repeat: bool) -> tuple[str, Range] | None:
     """Where two sizes agree; a model that is read several times asks again."""

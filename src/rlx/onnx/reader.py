@@ -7,7 +7,6 @@ made of them, and files beside the model are opened only inside its folder, neve
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,11 +16,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rlx.dim import Dim, DimLike
 from rlx.dtype import DType
 from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.onnx.call import NeedsShape
 from rlx.onnx.files import Beside
+from rlx.onnx.named import NamedDims, is_open
 from rlx.onnx.small import bytes_of_fields, small_kinds
 from rlx.onnx.strings import TEXT, objects
 from rlx.onnx.values import Element
@@ -75,11 +74,10 @@ class Reader:
     opsets: dict[str, int] = field(default_factory=dict[str, int])
     functions: dict[tuple[str, str, str], Any] = field(default_factory=dict[Any, Any])
     """By domain, name and overload."""
-    ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict[str, Any])
-    """Of named dims, what the model turned out to allow."""
+    named: NamedDims = field(default_factory=NamedDims)
+    """The sizes that the model leaves open."""
     max_nodes: int = 0
     """How many nodes the model's functions may come to where they are written out."""
-    _dims: dict[str, Dim] = field(default_factory=dict[str, Dim])
     _kinds: Mapping[int, Kind] = field(default_factory=_kinds)
 
     def __post_init__(self) -> None:
@@ -143,7 +141,11 @@ class Reader:
             raise NeedsShape(f"input {info.name!r} is a {kind}, of which calls say how long it is")
         if not tensor.HasField("shape"):
             raise NeedsShape(f"input {info.name!r} has no shape in the model")
-        return Shape([self._dim(info.name, i, d) for i, d in enumerate(tensor.shape.dim)], dtype)
+        dims = [
+            self.named.dim(info.name, i, d, text(d.dim_param) if d.HasField("dim_param") else "")
+            for i, d in enumerate(tensor.shape.dim)
+        ]
+        return Shape(dims, dtype)
 
     def check_input(self, info: Any, array: np.ndarray[Any, Any]) -> None:
         """The error of an array that cannot be this input."""
@@ -151,32 +153,6 @@ class Reader:
         tensor = _tensor_of(info.type)[1]
         if self.element(tensor.elem_type) is None and array.dtype != shape.dtype.numpy:
             raise Error(f"input {info.name!r} is {array.dtype}, expected {shape.dtype.name}.")
-
-    def _dim(self, name: str, number: int, dim: Any) -> DimLike:
-        if not is_open(dim):
-            return _size(name, dim)
-        given = text(dim.dim_param) if dim.HasField("dim_param") else ""
-        # a mark such as "?" is no name: two dims that have it need not be equal
-        called = given if re.search(r"\w", given) else f"{name}.{number}"
-        if called not in self._dims:
-            unique = self._unique(called)
-            self._dims[called] = Dim(unique, *self.ranges.get(unique, (0, None)))
-        return self._dims[called]
-
-    def narrow(self, ranges: Mapping[str, tuple[int, int | None]]) -> None:
-        """Named dims have these ranges from now on."""
-        self.ranges.update(ranges)
-        self._dims.clear()
-
-    def _unique(self, text: str) -> str:
-        """A name that a dim can have, and no other has."""
-        plain = re.sub(r"\W+", "_", text, flags=re.ASCII)[:40].strip("_") or "dim"
-        plain = f"d_{plain}" if plain[0].isdigit() else plain
-        taken = {d.name for d in self._dims.values()}
-        found, number = plain, 2
-        while found in taken:
-            found, number = f"{plain}_{number}", number + 1
-        return found
 
     def element(self, kind: int) -> Element | None:
         """An element type that rlx has no dtype for; None where it has one, or neither."""
@@ -292,17 +268,6 @@ def _checked(
     if raw.nbytes != size:
         raise GraphError(f"{what} has {raw.nbytes} bytes for {list(dims)}, which takes {size}")
     return raw
-
-
-def is_open(dim: Any) -> bool:
-    """Is a declared dim without a size? Some exporters write it as -1."""
-    return not dim.HasField("dim_value") or dim.dim_value == -1
-
-
-def _size(name: str, dim: Any) -> int:
-    if dim.dim_value < 0:
-        raise GraphError(f"input {name!r}: a dim is {dim.dim_value}")
-    return int(dim.dim_value)
 
 
 def _check_dims(info: Any, tensor: Any, dims: tuple[int, ...]) -> None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx.cost.decision import Decision
-from rlx.errors import Error
+from rlx.errors import Error, UnsupportedError
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.boundary import encoded, taken
-from rlx.onnx.call import NeedsShape
 from rlx.onnx.model import MAX_KEPT, Model, Read
 from rlx.onnx.stages import Stage, staged
 from rlx.onnx.strings import Strings, strings_of_call
@@ -21,7 +20,7 @@ from rlx.onnx.values import Given, filled
 from rlx.op import Array
 from rlx.passes.options import FusionOptions
 from rlx.runtime.executable import Executable
-from rlx.shape import Shape
+from rlx.shape import OutOfRange, Shape
 
 if TYPE_CHECKING:
     from rlx.cost.calibrate import Progress
@@ -42,8 +41,9 @@ def compiled(
     """The model ready to run; one program where nothing about it is static, and others for sizes
     that it cannot be one program for."""
     if not model.is_plain:
-        chosen = model.by_shapes() if model.is_narrowed and not model.is_static else model
-        hosted = Specialising(chosen, session, options, params)
+        hosted = Specialising(model, session, options, params)
+        if model.is_narrowed and not model.is_static:
+            hosted.otherwise = Specialising(model.by_shapes(), session, options, params)
         hosted.prepare()
         return hosted
     made = session.executable(model, model.params, options=options, params=params)
@@ -66,6 +66,8 @@ class Specialising:
         self._params = dict(params or {})
         self._lock = threading.Lock()
         self._made: OrderedDict[int, Staged] = OrderedDict()
+        self.otherwise: Specialising | None = None
+        """Runs a call whose sizes are outside of those that the programs serve."""
 
     # -- what it is ----------------------------------------------------------------------------
 
@@ -93,7 +95,7 @@ class Specialising:
     def _shape(self, info: Any) -> Shape | None:
         try:
             return self.model.reader.shape_of(info)
-        except NeedsShape:
+        except UnsupportedError:
             return None
 
     @property
@@ -184,6 +186,14 @@ class Specialising:
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """Run on positional inputs: the output, or a tuple of them. Sequences are lists of arrays;
         an optional that holds nothing is None; strings are Python's, and maps are dicts."""
+        try:
+            return self._called(arrays, out)
+        except OutOfRange:
+            if self.otherwise is None:
+                raise
+            return self.otherwise(*arrays, out=out)
+
+    def _called(self, arrays: tuple[Any, ...], out: Any) -> Any:
         given = self._given(arrays)
         read = self._read(given)
         strings = Strings(read.strings)
@@ -265,6 +275,8 @@ class Staged:
 
     read: Read
     stages: tuple[tuple[Stage, Executable | None], ...]
+    main: Executable | None
+    """The program of most nodes."""
 
     @classmethod
     def of(cls, read: Read, compiled: Callable[[Graph, Read], Executable]) -> Staged:
@@ -273,17 +285,13 @@ class Staged:
             stages = [Stage(read.graph, inputs, outputs, ())]
         else:
             stages = staged(read.graph, read.steps)
-        return cls(read, tuple((s, compiled(s.graph, read) if s.outputs else None) for s in stages))
+        made = tuple((s, compiled(s.graph, read) if s.outputs else None) for s in stages)
+        found = [(len(s.graph.order()), -i, exe) for i, (s, exe) in enumerate(made) if exe]
+        return cls(read, made, max(found, key=lambda f: f[:2])[2] if found else None)
 
     @property
     def programs(self) -> tuple[Executable, ...]:
         return tuple(exe for _, exe in self.stages if exe is not None)
-
-    @property
-    def main(self) -> Executable | None:
-        """The program of most nodes."""
-        found = [(len(s.graph.order()), -i, exe) for i, (s, exe) in enumerate(self.stages) if exe]
-        return max(found, key=lambda f: f[:2])[2] if found else None
 
     def run(self, operands: Sequence[Array], strings: Strings) -> list[Array]:
         """The graph's outputs."""

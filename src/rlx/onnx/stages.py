@@ -31,6 +31,7 @@ class HostStep:
 
     label: str
     name: str
+    op: str
     why: str
     run: Run
     operands: tuple[Node, ...]
@@ -44,7 +45,7 @@ class HostStep:
         except Error as error:
             raise Error(f"{self.label}: {error}") from None
         pairs = zip(made, self.results, strict=True)
-        return [np.ascontiguousarray(a, r.shape.dtype.numpy) for a, r in pairs]
+        return [np.asarray(a, r.shape.dtype.numpy, order="C") for a, r in pairs]
 
     @property
     def decision(self) -> Decision:

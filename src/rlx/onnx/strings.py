@@ -83,7 +83,7 @@ class Strings:
         """Ids as an array of Python strings."""
         if self.over is not None and (ids.size == 0 or int(ids.max()) < len(self.over)):
             return self.over.decode(ids)
-        return self._all()[ids]
+        return self._all()[ids.reshape(-1)].reshape(ids.shape)
 
     def _all(self) -> Array:
         if self._array is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.coded import element_of, in_codes
 from rlx.onnx.handlers import codes, handles
+from rlx.onnx.handlers.texts import from_numbers, to_numbers
 from rlx.onnx.small import Small
 from rlx.onnx.strings import TEXT
 from rlx.onnx.values import Coded, Element, Sizes, Value
@@ -32,14 +33,22 @@ def cast_like(call: Call) -> Value:
     return _cast(call, element_of(call.value(1)) or call.shape(1).dtype)
 
 
+def cast_to(call: Call, value: Value, to: Element | DType) -> Value:
+    """A value of a call as another type."""
+    return _cast(replace(call, inputs=(value,)), to)
+
+
 def _cast(call: Call, to: Element | DType) -> Value:
     value = call.value(0)
     if isinstance(value, Sizes) and isinstance(to, DType) and to.is_integer:
         return Sizes(value.dims, value.shape, to)
     if element_of(value) == to:
         return value
-    if TEXT in (to, element_of(value)):
-        raise call.unsupported("to and from strings")
+    if to is TEXT:  # of codes that are strings, they were returned
+        return from_numbers(call, number(call, 0))
+    if element_of(value) is TEXT:
+        read = to if isinstance(to, DType) else DType.F32
+        call = replace(call, inputs=(to_numbers(call, value, read), *call.inputs[1:]))
     if isinstance(to, DType):
         return ops.cast(number(call, 0), to=to)
     assert isinstance(to, Small)
@@ -57,7 +66,7 @@ def number(call: Call, position: int) -> Node:
     if element is None:
         return held
     if not isinstance(element, Small):
-        raise GraphError(f"{call.label}: operand {position} is strings, expected numbers")
+        raise call.unsupported(f"operand {position} is strings, expected numbers")
     return decoded(call, held, element)
 
 

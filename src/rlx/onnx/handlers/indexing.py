@@ -11,8 +11,11 @@ from rlx.dim import product
 from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
-from rlx.onnx.handlers import handles
+from rlx.onnx.coded import element_of
+from rlx.onnx.handlers import codes, handles
 from rlx.onnx.handlers.shapes import wrapped
+from rlx.onnx.handlers.texts import unique_texts
+from rlx.onnx.strings import TEXT
 from rlx.onnx.values import Sizes, Value, Weight, sizes_of
 
 
@@ -104,9 +107,16 @@ def compress(call: Call) -> Node:
 
 
 @handles("Unique")
-def unique(call: Call) -> tuple[Node, ...]:
+@codes
+def unique(call: Call) -> tuple[Value, ...]:
+    if element_of(call.value(0)) is TEXT:
+        return unique_texts(call, lambda keys: _unique(call, keys))
+    return _unique(call, call.node(0))
+
+
+def _unique(call: Call, x: Node) -> tuple[Node, ...]:
     """NaNs are one value; without an axis, which of them each element is comes in a row."""
-    x, axis = call.node(0), call.attr("axis")
+    axis = call.attr("axis")
     at = None if axis is None else call.axis(axis, x.shape.rank)
     how = {"axis": at, "is_sorted": bool(call.attr("sorted", 1)), "equal_nan": True}
     values, first, inverse, counts = ops.unique(x, **how)

@@ -13,8 +13,11 @@ from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call, NeedsShape
-from rlx.onnx.handlers import handles
+from rlx.onnx.coded import element_of, in_codes, meaning
+from rlx.onnx.handlers import codes, handles
+from rlx.onnx.handlers.ml_lookup import as_ids, is_text, looked_up, same_kind
 from rlx.onnx.handlers.ml_scores import ML, as_floats
+from rlx.onnx.values import Value
 
 Array = np.ndarray[Any, Any]
 LEAST_NORM = 1e-30
@@ -86,14 +89,16 @@ def normalizer(call: Call) -> Node:
 
 
 @handles("OneHotEncoder", domain=ML)
+@codes
 def one_hot_encoder(call: Call) -> Node:
     """A column for each category; floats count as the whole number towards 0. What is none of them
     has zeros, or is an error."""
-    categories = call.attr("cats_int64s")
+    categories = call.attr("cats_int64s", ()) or call.attr("cats_strings", ())
     if not categories:
-        raise call.unsupported("its categories are strings. Encode them as integers")
-    x = ops.cast(call.node(0), to=DType.I64)
-    every = np.asarray(categories, np.int64)
+        raise GraphError(f"{call.label}: it has no categories")
+    same_kind(call, call.value(0), categories, "elements")
+    x = ops.cast(call.as_node(in_codes(call.value(0), call.importer.strings)), to=DType.I64)
+    every = as_ids(call, categories)
     hits = ops.equal(ops.expand_dims(x, axes=(x.shape.rank,)), every)
     if call.attr("zeros", 1):
         return ops.cast(hits, to=DType.F32)
@@ -104,50 +109,56 @@ def one_hot_encoder(call: Call) -> Node:
 
 
 @handles("LabelEncoder", domain=ML, since=2)
-def label_encoder(call: Call) -> Node:
-    """Numbers by a table of numbers: the first of equal keys counts."""
+@codes
+def label_encoder(call: Call) -> Value:
+    """Keys by a table of values, numbers or strings: the first of equal keys counts, and NaN is a
+    key from version 4 on."""
     keys, values, default = _table(call)
-    x = call.node(0)
-    keys, values = keys.astype(x.shape.dtype.numpy), values
-    is_number = ~np.isnan(keys) if keys.dtype.kind == "f" else np.ones(len(keys), bool)
-    order, first = np.unique(keys[is_number], return_index=True)
-    made: Node = call.graph.constant(default)
-    if len(order):
-        at = ops.minimum(ops.searchsorted(order, x), np.int64(len(order) - 1))
-        found = ops.gather(call.graph.constant(values[is_number][first]), at, axis=0)
-        is_key = ops.equal(ops.gather(call.graph.constant(order), at, axis=0), x)
-        made = ops.where(is_key, found, made)
-    if not is_number.all() and call.version >= 4:
-        made = ops.where(ops.isnan(x), values[np.argmin(is_number)], made)
-    return ops.expand(made, dims=x.shape.dims)
+    is_number = np.ones(len(keys), bool) if is_text(keys) else ~np.isnan(keys.astype(np.float64))
+    made = looked_up(call, keys[is_number], values[is_number], default)
+    if is_number.all() or call.version < 4:
+        return made
+    of_nan = as_ids(call, values[~is_number][:1])[0]
+    chosen = ops.where(ops.isnan(call.node(0)), of_nan, call.as_node(made))
+    return meaning(chosen, element_of(made))
 
 
-def _table(call: Call) -> tuple[Array, Array, Array]:
+def _table(call: Call) -> tuple[Array, Array, Any]:
     """Keys, values, and the value of what is no key."""
     found = {
         name[: name.index("_")]: (name, value)
         for name, value in call.attrs.items()
         if name.startswith(("keys_", "values_")) and len(value)
     }
-    if set(found) != {"keys", "values"} or any(n.endswith("strings") for n, _ in found.values()):
-        raise call.unsupported("it maps strings. Encode them as integers")
+    if set(found) != {"keys", "values"}:
+        raise GraphError(f"{call.label}: it has no keys or no values")
     (_, keys), (kind, values) = found["keys"], found["values"]
-    dtype = {"values_floats": np.float32, "values_int64s": np.int64}.get(kind)
-    made = np.asarray(values, dtype).reshape(-1)
-    known = np.asarray(keys).reshape(-1)
-    if made.dtype.kind not in "fiu" or known.dtype.kind not in "fiu" or len(made) != len(known):
+    known, made = (_as_row(v) for v in (keys, values))
+    if len(made) != len(known):
         raise GraphError(f"{call.label}: {len(known)} keys have {len(made)} values")
     return known, made, _default(call, kind, made)
 
 
-def _default(call: Call, kind: str, values: Array) -> Array:
+def _as_row(values: Any) -> Array:
+    """A tensor, or an attribute, whose floats are f32."""
+    if is_text(values):
+        return np.asarray(values, object).reshape(-1)
+    row = np.asarray(values).reshape(-1)
+    return row.astype(np.float32) if isinstance(values, tuple) and row.dtype.kind == "f" else row
+
+
+def _default(call: Call, kind: str, values: Array) -> Any:
     given = {
         "values_floats": call.attr("default_float", -0.0),
         "values_int64s": call.attr("default_int64", -1),
+        "values_strings": call.attr("default_string", "_Unused"),
     }.get(kind, call.attr("default_tensor"))
     if given is None:
-        given = -1 if values.dtype.kind in "iu" else -0.0
-    return np.asarray(given).reshape(-1)[0].astype(values.dtype)
+        given = {"O": "_Unused", "f": -0.0}.get(values.dtype.kind, -1)
+    first = np.asarray(given, object if is_text(values) else None).reshape(-1)[0]
+    if isinstance(first, str) != is_text(values):
+        raise GraphError(f"{call.label}: its default is of another type than its values")
+    return first if is_text(values) else np.asarray(first).astype(values.dtype)
 
 
 # -- columns --------------------------------------------------------------------------------------

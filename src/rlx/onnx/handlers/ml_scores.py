@@ -13,6 +13,9 @@ from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
+from rlx.onnx.coded import meaning
+from rlx.onnx.handlers.ml_lookup import as_ids, is_text
+from rlx.onnx.strings import TEXT
 
 ML = "ai.onnx.ml"
 WINITZKI = 0.147
@@ -58,15 +61,13 @@ def num_labels(call: Call) -> int:
 def labelled(call: Call, number: Node) -> Any:
     """The labels of classes that are given by their numbers, i64[rows].
 
-    All classifiers end here. Where labels are integers they are a tensor i64[rows]; where they are
-    strings, whoever gives strings a value looks `labels_of(call)` up by `number`.
+    All classifiers end here. Labels that are strings are given by their ids.
     """
     labels = labels_of(call)
-    if labels and isinstance(labels[0], str):
-        raise call.unsupported("its labels are strings. Export it with integer labels")
     if labels == tuple(range(len(labels))):
         return number
-    return ops.gather(call.graph.constant(np.array(labels, np.int64)), number, axis=0)
+    found = ops.gather(call.graph.constant(as_ids(call, labels)), number, axis=0)
+    return meaning(found, TEXT if is_text(labels) else None)
 
 
 # -- scores ---------------------------------------------------------------------------------------

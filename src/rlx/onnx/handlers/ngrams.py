@@ -1,55 +1,64 @@
-"""N-grams of numbers, and of strings by their ids, counted."""
+"""N-grams of numbers, and of strings by their ids, counted.
+
+The n-grams of one length are a trie: from a node of depth k, each element of the pool leads to at
+most one of depth k + 1. All places of a row go down it at once, one look-up per element, so
+that what it takes grows with the logarithm of the pool.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlx import ops
-from rlx.dim import Dim, DimLike
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Node
-from rlx.onnx.call import Call, NeedsShape
-from rlx.onnx.handlers import handles
+from rlx.onnx.call import Call
+from rlx.onnx.coded import in_codes
+from rlx.onnx.handlers import codes, handles
+from rlx.onnx.handlers.ml_lookup import as_ids, place_of, same_kind
 
+Array = np.ndarray[Any, Any]
 MAX_STEPS, MAX_COLUMNS = 1 << 10, 1 << 24
+NONE = np.int64(-1)
+"""The place of what is not in the pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grams:
-    """The n-grams of one length: a row of numbers each, and where its count goes."""
+    """The n-grams of one length: a row of elements each, and where its count goes."""
 
-    table: np.ndarray[Any, Any]
-    columns: np.ndarray[Any, Any]
+    table: Array
+    columns: Array
 
 
 @handles("TfIdfVectorizer")
+@codes
 def count_grams(call: Call) -> Node:
     """How often n-grams of a pool occur in each row, their elements up to `max_skip_count` apart;
     then counts, whether there are any, or one of them by weights."""
-    x = call.node(0)
-    if "pool_strings" in call.attrs:
-        raise call.unsupported("its pool is of strings, which rlx has not")
-    if isinstance(x.shape.dims[-1], Dim):
-        raise NeedsShape(f"{call.label}: rows have the size {x.shape.dims[-1]}")
-    columns = call.required("ngram_indexes")
-    total = max(columns) + 1
-    if not 0 < total <= MAX_COLUMNS:
-        raise call.unsupported(f"it has {total} columns")
-    counts = call.graph.constant(np.zeros((*(1 for _ in x.shape.dims[:-1]), total), np.float32))
-    for grams in _pools(call):
-        counts = ops.add(counts, _counted(call, x, grams, total))
-    counts = ops.expand(counts, dims=(*x.shape.dims[:-1], total))
-    return _weighted(call, counts)
+    x = ops.cast(call.as_node(in_codes(call.value(0), call.importer.strings)), to=DType.I64)
+    pool = call.attr("pool_strings", ()) or call.attr("pool_int64s", ())
+    same_kind(call, call.value(0), pool, "elements")
+    if not x.shape.rank:
+        raise GraphError(f"{call.label}: operand 0 is one element, expected a row")
+    total = max(call.required("ngram_indexes"), default=-1) + 1
+    if not 0 < total <= MAX_COLUMNS or not len(pool):
+        raise call.unsupported(f"it has {total} columns and {len(pool)} elements in its pool")
+    lead = x.shape.dims[:-1]
+    zeros = call.graph.constant(np.zeros((*(1 for _ in lead), total + 1), np.float32))
+    counts = ops.expand(zeros, dims=(*lead, total + 1))
+    for grams in _pools(call, as_ids(call, pool)):
+        counts = _counted(call, x, grams, counts)
+    return _weighted(call, ops.narrow(counts, axis=len(lead), start=0, length=total))
 
 
-def _pools(call: Call) -> Iterator[Grams]:
-    pool, starts = call.required("pool_int64s"), call.required("ngram_counts")
-    columns = np.array(call.required("ngram_indexes"), np.int64)
+def _pools(call: Call, pool: Array) -> Iterator[Grams]:
+    starts, columns = call.required("ngram_counts"), np.array(call.required("ngram_indexes"))
     low, high = call.required("min_gram_length"), call.required("max_gram_length")
     done = 0
     for n, (start, end) in enumerate(zip(starts, (*starts[1:], len(pool))), 1):
@@ -57,38 +66,52 @@ def _pools(call: Call) -> Iterator[Grams]:
         if count < 0 or start < 0 or end > len(pool) or done + count > len(columns):
             raise GraphError(f"{call.label}: its pool and where its n-grams begin do not match")
         if count and low <= n <= high:
-            table = np.array(pool[start : start + n * count], np.int64).reshape(count, n)
+            table = pool[start : start + n * count].reshape(count, n)
             yield Grams(table, columns[done : done + count])
         done += count
 
 
-def _counted(call: Call, x: Node, grams: Grams, total: int) -> Node:
-    """Matches of each n-gram, in the columns that count them."""
-    n = grams.table.shape[1]
-    length, rank = int(x.shape.dims[-1]), x.shape.rank
-    apart = range(1, 2 + (call.required("max_skip_count") if n > 1 else 0))
-    table = call.graph.constant(grams.table.astype(x.shape.dtype.numpy))
-    into = np.zeros((len(grams.table), total), np.float32)
-    into[np.arange(len(grams.table)), grams.columns] = 1
-    found: Node = call.graph.constant(np.zeros((*(1 for _ in range(rank - 1)), total), np.float32))
-    for step in apart:
-        places = length - (n - 1) * step
-        if places < 1:
-            break
-        if step > MAX_STEPS:
-            raise call.unsupported(f"its elements may be more than {MAX_STEPS} apart")
-        rows = [_shifted(x, k * step, places) for k in range(n)]
-        windows = ops.concat(rows, axis=rank) if n > 1 else rows[0]
-        hits = ops.all(ops.equal(ops.expand_dims(windows, axes=(rank,)), table), axes=(rank + 1,))
-        per_gram = ops.sum(ops.cast(hits, to=DType.F32), axes=(rank - 1,))
-        found = ops.add(found, ops.matmul(per_gram, call.graph.constant(into)))
-    return found
+def _counted(call: Call, x: Node, grams: Grams, counts: Node) -> Node:
+    """Counts, and one more for each place where an n-gram begins. What begins none is counted in a
+    column behind the last, as are n-grams that would end past the row."""
+    n, axis = grams.table.shape[1], x.shape.rank - 1
+    most = call.required("max_skip_count") if n > 1 else 0
+    if not 0 <= most < MAX_STEPS:
+        raise call.unsupported(f"its elements may be more than {MAX_STEPS} apart")
+    words, inverse = np.unique(grams.table, return_inverse=True)
+    at, is_word = place_of(call, x, words)
+    ranks = ops.where(is_word, at, NONE)
+    numbers, last = inverse.reshape(grams.table.shape), counts.shape.dims[-1] - 1
+    room = [0] * axis
+    for step in range(1, 2 + most):
+        padded = ops.pad(ranks, low=(0,) * x.shape.rank, high=(*room, (n - 1) * step), value=-1)
+        parts = [
+            ops.narrow(padded, axis=axis, start=k * step, length=x.shape.dims[-1]) for k in range(n)
+        ]
+        columns = _columns(call, parts, numbers, len(words), grams.columns, int(last))
+        ones = ops.expand(call.graph.constant(np.float32(1)), dims=columns.shape.dims)
+        counts = ops.scatter_elements(counts, columns, ones, axis=axis, reduction="add")
+    return counts
 
 
-def _shifted(x: Node, start: int, places: DimLike) -> Node:
-    """The elements from a place on, each as a row of one."""
-    axis = x.shape.rank - 1
-    return ops.expand_dims(ops.narrow(x, axis=axis, start=start, length=places), axes=(axis + 1,))
+def _columns(
+    call: Call, parts: list[Node], numbers: Array, size: int, columns: Array, nowhere: int
+) -> Node:
+    """Where the n-gram that begins at each place is counted."""
+    nodes, state = np.zeros(len(numbers), np.int64), None
+    for depth, part in enumerate(parts):
+        keys, inverse = np.unique(nodes * size + numbers[:, depth], return_inverse=True)
+        key = part if state is None else ops.add(ops.mul(state, np.int64(size)), part)
+        at, is_node = place_of(call, key, keys)
+        is_there = ops.greater_equal(part, np.int64(0))
+        if state is not None:
+            is_there = ops.logical_and(is_there, ops.greater_equal(state, np.int64(0)))
+        state, nodes = ops.where(ops.logical_and(is_there, is_node), at, NONE), inverse
+    assert state is not None
+    table = np.full(int(nodes.max()) + 1, nowhere, np.int64)
+    table[nodes[::-1]] = columns[::-1]
+    found = ops.gather(call.graph.constant(table), ops.maximum(state, np.int64(0)), axis=0)
+    return ops.where(ops.greater_equal(state, np.int64(0)), found, np.int64(nowhere))
 
 
 def _weighted(call: Call, counts: Node) -> Node:
@@ -96,9 +119,7 @@ def _weighted(call: Call, counts: Node) -> Node:
     if mode == "IDF":
         counts = ops.minimum(counts, call.graph.constant(np.float32(1)))
     if mode not in ("TF", "IDF", "TFIDF"):
-        raise GraphError(f"{call.label}: mode {mode!r} is not one ONNX has")
-    return counts if mode == "TF" or not weights else ops.mul(counts, _row(call, weights))
-
-
-def _row(call: Call, weights: Sequence[float]) -> Node:
-    return call.graph.constant(np.array(weights, np.float32))
+        raise GraphError(f"{call.label}: mode {mode[:40]!r} is not one ONNX has")
+    if mode == "TF" or not weights:
+        return counts
+    return ops.mul(counts, call.graph.constant(np.array(weights, np.float32)))

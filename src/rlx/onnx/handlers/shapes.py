@@ -14,9 +14,11 @@ from rlx.dim import Dim, DimLike, dim_max, dim_min, is_static, product, provably
 from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call, NeedsShape
+from rlx.onnx.coded import in_codes
 from rlx.onnx.handlers import handles
 from rlx.onnx.narrowing import require
-from rlx.onnx.values import MAX_SIZES, Sizes, Value, Weight, sizes_of
+from rlx.onnx.strings import objects
+from rlx.onnx.values import MAX_SIZES, Coded, Sizes, Value, Weight, sizes_of
 from rlx.ops.movement import is_one
 
 
@@ -41,6 +43,10 @@ def constant(call: Call) -> Value:
                 return Weight(f"{call.outputs[0]}", value)
             case "value_int" | "value_ints":
                 return Sizes.of(np.array(value, np.int64))
+            case "value_string" | "value_strings":
+                texts = [value] if name == "value_string" else value
+                held = objects(texts).reshape(() if name == "value_string" else -1)
+                return Weight(call.outputs[0], held)
             case "value_float" | "value_floats":
                 return Weight(call.outputs[0], np.array(value, np.float32))
             case _:
@@ -53,6 +59,10 @@ def constant_of_shape(call: Call) -> Value:
     dims = call.dims(0)
     value = call.attr("value")
     one = np.zeros(1, np.float32) if value is None else value
+    weight = Weight(call.outputs[0], one.reshape(()))
+    if (element := weight.element) is not None:
+        held = call.as_node(in_codes(weight, call.importer.strings))
+        return Coded(ops.expand(held, dims=tuple(dims)), element)
     if one.dtype == np.int64 and all(map(is_static, dims)):
         whole = [int(d) for d in dims]
         if math.prod(whole) <= MAX_SIZES:
