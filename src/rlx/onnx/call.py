@@ -31,6 +31,10 @@ class NeedsShape(UnsupportedError):
     """Something follows from the sizes of inputs, which the model does not say."""
 
 
+class WrongType(UnsupportedError):
+    """Operands of types that an operator is not defined on, whatever their sizes are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One node. `op` is the operator's name, `version` the opset it is read under."""
@@ -181,6 +185,9 @@ class Call:
 
     def unsupported(self, why: str) -> UnsupportedError:
         return UnsupportedError(f"{self.label}: {why}")
+
+    def wrong_type(self, why: str) -> WrongType:
+        return WrongType(f"{self.label}: {why}")
 
     def needs_shape(self, why: str) -> NeedsShape:
         """The error of a size that must be known: the model is then read for each shape."""
