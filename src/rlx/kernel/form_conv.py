@@ -53,13 +53,15 @@ def form_conv(
     """The contraction of a step with one convolution, and the kernel that writes its image down if
     one must: it is then one more operand, behind the others."""
     try:
-        return Conv.of(prepared(node), operands, results).formed(node.op)
+        return Conv.of(node, operands, results).formed(node.op)
     except NotALoop as error:
         raise NotAContraction(str(error)) from error
 
 
 def prepared(node: Node) -> Graph:
-    """A bias is added after the convolution, and the last axis has windows to go along."""
+    """A bias is added after the convolution, and the last axis has windows to go along. Sums of
+    half floats are rounded once, behind the bias: it is added to their cast to f32, which
+    `Conv.totals` takes for the sums themselves."""
     graph = spelled_out(body_of(node), (ANCHOR,))
     new = graph.successor()
     mapped: dict[Node, Node] = {}
@@ -70,10 +72,24 @@ def prepared(node: Node) -> Graph:
             continue
         x, w, *bias = inputs
         made = _along_windows(x, w, node)
-        axes = tuple(range(1, node.shape.rank - 1))
-        mapped[node] = ops.add(made, ops.expand_dims(bias[0], axes=axes)) if bias else made
+        mapped[node] = _plus(made, bias[0]) if bias else made
     new.set_outputs([mapped[o] for o in graph.outputs])
     return new
+
+
+def _plus(made: Node, bias: Node) -> Node:
+    """The sums and the bias, rounded once."""
+    dtype = made.shape.dtype
+    across = ops.expand_dims(bias, axes=tuple(range(1, made.shape.rank - 1)))
+    if dtype.compute is dtype:
+        return ops.add(made, across)
+    total = ops.add(*(ops.cast(x, to=dtype.compute) for x in (made, across)))
+    return ops.cast(total, to=dtype)
+
+
+def _has_bias(node: Node) -> bool:
+    anchors = (n for n in spelled_out(body_of(node), (ANCHOR,)).order() if n.op == ANCHOR)
+    return any(len(n.inputs) > 2 for n in anchors)
 
 
 def _along_windows(x: Node, w: Node, node: Node) -> Node:
@@ -109,9 +125,11 @@ class Conv:
     after: Kernel
     load: Load
     """The sums, as the kernel after them reads them."""
+    has_bias: bool
 
     @classmethod
-    def of(cls, body: Graph, given: Sequence[Layout], made: Sequence[Layout]) -> Conv:
+    def of(cls, node: Node, given: Sequence[Layout], made: Sequence[Layout]) -> Conv:
+        body = prepared(node)
         anchors = [n for n in body.order() if n.op == ANCHOR]
         if len(anchors) != 1:
             raise NotAContraction(f"{body.name}: it has {len(anchors)} convolutions, not one")
@@ -124,7 +142,18 @@ class Conv:
         after = form(region_of(body, body.outputs, anchor), [*given, unknown], made)
         for kernel in (image, kernels, after):
             refuse_folds(kernel, anchor)
-        return cls(anchor, windows, image, kernels, after, load_of(after, anchor))
+        load = load_of(after, anchor)
+        return cls(anchor, windows, image, kernels, after, load, _has_bias(node))
+
+    def totals(self, axes: Iterable[Axis]) -> dict[Expr, Expr]:
+        """The finished sums in the place of what reads them: rounded to the dtype, or, under a bias
+        in half floats, as they are."""
+        dtype, free = self.anchor.shape.dtype, frozenset(axes)
+        if dtype.compute is dtype or not self.has_bias:
+            return {self.load: Accumulator(dtype, free=free)}
+        wide = Accumulator(dtype.compute, free=free)
+        readers = [n for n in self.after.nodes if self.load in n.args]
+        return dict.fromkeys(readers, wide)
 
     @property
     def groups(self) -> int:
@@ -233,8 +262,7 @@ class Conv:
         left = Mover(exprs, where)(self.kernels.stores[0].value)
         *outer, columns = (a for r in (axes[0], *axes[2:]) for a in r.axes)
         *more, rows = self.channels(axes[1])
-        total = Accumulator(shape.dtype, free=frozenset((*outer, *more, rows, columns)))
-        move = Mover(exprs, moves, {self.load: total})
+        move = Mover(exprs, moves, self.totals((*outer, *more, rows, columns)))
         steps = tuple(a for at in inner for a in at.axes)
         return Contract(
             name, (*outer, *more), rows, columns, steps, left, right, shape.dtype.compute,

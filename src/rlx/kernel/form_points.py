@@ -19,7 +19,7 @@ from rlx.dim import DimLike, is_static
 from rlx.dtype import DType
 from rlx.ir.layout import Layout
 from rlx.ir.mir import Node
-from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed, moved_map
+from rlx.kernel.contract import Contract, Mover, collapsed, moved_map
 from rlx.kernel.expr import (
     Affine,
     Axis,
@@ -34,7 +34,7 @@ from rlx.kernel.expr import (
 )
 from rlx.kernel.form import NotALoop
 from rlx.kernel.form_contract import NotAContraction, Refined
-from rlx.kernel.form_conv import Conv, flat, one_axis_each, position, prepared, with_operand
+from rlx.kernel.form_conv import Conv, flat, one_axis_each, position, with_operand
 from rlx.op import lookup
 from rlx.shape import Shape
 
@@ -61,7 +61,7 @@ def form_points(
     """The contraction of a step with one convolution, and the kernel that writes its image down if
     one must: it is then one more operand, behind the others."""
     try:
-        conv = Conv.of(prepared(node), operands, results)
+        conv = Conv.of(node, operands, results)
     except NotALoop as error:
         raise NotAContraction(str(error)) from error
     return _formed(conv, node.op, reads)
@@ -114,8 +114,7 @@ def _contract(
     shape, moves = conv.anchor.shape, conv.moves(axes)
     *outer, rows = (a for r in (axes[0], *axes[2:]) for a in r.axes)
     *more, columns = axes[1].axes if _is_by_itself(conv) else conv.channels(axes[1])
-    total = Accumulator(shape.dtype, free=frozenset((*outer, *more, rows, columns)))
-    move = Mover(Exprs(), moves, {conv.load: total})
+    move = Mover(Exprs(), moves, conv.totals((*outer, *more, rows, columns)))
     stores = tuple(
         Store(s.result, moved_map(s.at, moves), move(s.value)) for s in conv.after.stores
     )

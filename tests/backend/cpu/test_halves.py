@@ -194,3 +194,26 @@ def test_a_spelled_block_rounds_as_it_is_spelled(dtype: DType) -> None:
                 # an exponential may be an f32 rounding off, which a half makes one of its own
                 near = {"rtol": 2.0**-7, "atol": 1e-6, "err_msg": f"{node.op} on {target}"}
                 np.testing.assert_allclose(a.astype(float), b.astype(float), **near)
+
+
+@pytest.mark.parametrize("layout", ["channels first", "channels last", "depthwise"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_convolution_rounds_once_behind_its_bias(dtype: DType, layout: str) -> None:
+    """Rounded before it, too, every tenth sum of f16 is another number."""
+    rng = np.random.default_rng(2)
+    groups = 16 if layout == "depthwise" else 1
+    dims = (16, 16 // groups, 3, 3)
+    g = Graph("conv")
+    x = g.input(
+        "x", rlx.Shape([1, 16, 12, 12] if layout[-4:] != "last" else [1, 12, 12, 16], dtype)
+    )
+    image = x if layout[-4:] != "last" else ops.transpose(x, perm=(0, 3, 1, 2))
+    w, b = g.input("w", rlx.Shape(dims, dtype)), g.input("b", rlx.Shape([16], dtype))
+    made = ops.conv(image, w, b, groups=groups)
+    g.set_outputs([ops.relu(made), ops.cast(made, to=DType.F32)])
+    values = {n.attrs["name"]: rng.normal(size=n.shape.static_dims) for n in (x, w, b)}
+    values = {k: (v * (8 if k == "b" else 1)).astype(dtype.numpy) for k, v in values.items()}
+    got, want = run(g, values, "cpu"), evaluate(g, values)
+    for a, c in zip(got, want, strict=True):
+        # sums in another order may fall on the other side of a half
+        assert np.mean(a.astype(float) != c.astype(float)) < 0.01
