@@ -23,17 +23,31 @@ def power_frames(
     """The squared magnitude of the `stft`: [..., frames, n_fft // 2 + 1]."""
     given = [x] if window is None else [x, window]
     power = ops.complex_norm_sq(ops.stft(*given, n_fft=n_fft, hop=hop, center=center, pad=pad))
-    return power if dtype_of(power) is dtype_of(x) else ops.cast(power, to=dtype_of(x))
+    return _as(power, x)
 
 
 @composed("f[*b t], f[n_fft]? -> f[*b ...]", kind=Kind.SPECIAL, has_fft=True, draw="plain")
 def mean_power(
     x: Any, window: Any = None, *, n_fft: int, hop: int, center: bool = False, pad: Pad = "reflect"
 ) -> Any:
-    """The mean of `power_frames` over all frames: [..., n_fft // 2 + 1]."""
-    given = [x] if window is None else [x, window]
+    """The mean of `power_frames` over all frames: [..., n_fft // 2 + 1]. Half floats are rounded
+    once, behind the mean."""
+    given = _widened(x, window)
     power = ops.power_frames(*given, n_fft=n_fft, hop=hop, center=center, pad=pad)
-    return ops.mean(power, axes=(len(dims_of(power)) - 2,))
+    return _as(ops.mean(power, axes=(len(dims_of(power)) - 2,)), x)
+
+
+def _widened(*values: Any) -> list[Any]:
+    """What is given of the values, half floats as f32."""
+    return [
+        v if dtype_of(v).compute is dtype_of(v) else ops.cast(v, to=dtype_of(v).compute)
+        for v in values
+        if v is not None
+    ]
+
+
+def _as(made: Any, x: Any) -> Any:
+    return made if dtype_of(made) is dtype_of(x) else ops.cast(made, to=dtype_of(x))
 
 
 @composed(
@@ -49,10 +63,11 @@ def mel_frames(
     center: bool = False,
     pad: Pad = "reflect",
 ) -> Any:
-    """`power_frames` times `filters`: of each frame the power in every band."""
-    given = [x] if window is None else [x, window]
+    """`power_frames` times `filters`: of each frame the power in every band. Half floats are
+    rounded once, behind the product."""
+    bands, *given = _widened(filters, x, window)
     power = ops.power_frames(*given, n_fft=n_fft, hop=hop, center=center, pad=pad)
-    return ops.matmul(power, filters)
+    return _as(ops.matmul(power, bands), x)
 
 
 def _drawn(draw: Draw) -> tuple[list[Spec], list[Spec], dict[str, Any]]:
