@@ -16,6 +16,7 @@ from rlx.dim import DimLike
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Graph, Node
+from rlx.ir.operators import tracing
 from rlx.shape import Shape
 
 Function = Callable[..., Any]
@@ -89,7 +90,9 @@ def scan_loop(
 def _traced(function: Function, shapes: Sequence[Shape], name: str) -> tuple[Graph, bool]:
     """The graph of a function of values of `shapes`, and whether it gave one value by itself."""
     graph = Graph(name)
-    made = function(*(graph.input(f"x{i}", s) for i, s in enumerate(shapes)))
+    inputs = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
+    with tracing(graph):
+        made = function(*inputs)
     is_single = not isinstance(made, tuple | list)
     graph.set_outputs([_result(graph, r, name) for r in ([made] if is_single else made)])
     return graph, is_single

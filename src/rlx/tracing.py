@@ -17,6 +17,7 @@ import numpy as np
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Graph, MirModule, Node
+from rlx.ir.operators import tracing
 from rlx.shape import Shape
 
 Function = Callable[..., Any]
@@ -51,7 +52,8 @@ def _traced(
     graph = Graph(name)
     labels = _input_names(function, len(shapes), attrs, name)
     inputs = [graph.input(n, _shape_of(s, n, name)) for n, s in zip(labels, shapes)]
-    made = function(*inputs, **attrs)
+    with tracing(graph):
+        made = function(*inputs, **attrs)
     results = [_node(graph, r, name) for r in _results(made, name)]
     keys = tuple(made) if isinstance(made, Mapping) else None
     graph.set_outputs(results if keys is None else dict(zip(map(str, keys), results)))
@@ -124,8 +126,10 @@ class Jit:
 
     def __call__(self, *arrays: Any, **attrs: Any) -> Any:
         """Run on arrays. On nodes the function is inlined into the graph being built."""
-        if any(isinstance(a, Node) for a in arrays):
-            return self.function(*arrays, **attrs)
+        node = next((a for a in arrays if isinstance(a, Node)), None)
+        if node is not None:
+            with tracing(node.graph):
+                return self.function(*arrays, **attrs)
         given = [a if hasattr(a, "dtype") else _array(a, self.__name__) for a in arrays]
         traced, executable = self._executable(given, attrs)
         made = executable(*given)

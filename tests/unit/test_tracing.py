@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import pytest
 
 import rlx
+from rlx import op as table
 from rlx import ops
+from rlx.draw import Draw
 from rlx.ir.interpret import evaluate
 
 F32 = rlx.DType.F32
@@ -167,3 +171,80 @@ def test_jit_refuses_what_it_cannot_key():
         jitted(x, x, times=np.ones(3))
     with pytest.raises(rlx.GraphError, match=r"got 2.0 by position"):
         jitted(x, 2.0)
+
+
+# -- comparing ---------------------------------------------------------------------------------
+
+
+def test_equality_in_a_trace_is_elementwise() -> None:
+    a, b = np.float32([0, 1, np.nan]), np.float32([0, 3, 2])
+
+    @rlx.jit(target="reference")
+    def compared(x: rlx.Node, y: rlx.Node) -> tuple[rlx.Node, ...]:
+        return (
+            rlx.ops.where(x == 0, 10.0, x), x != 0, x == y, x != y, x == 0, x == b, b == x, x == x,
+            x != x,
+        )  # fmt: skip
+
+    results = compared(a, b)
+    wanted = (
+        np.where(a == 0, 10, a), a != 0, a == b, a != b, a == 0, a == b, a == b, ~np.isnan(a),
+        np.isnan(a),
+    )  # fmt: skip
+    for got, want in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+        assert (got.dtype == bool) == (want.dtype == bool)
+
+
+def test_equality_is_elementwise_in_branches_loops_and_inlined_functions() -> None:
+    @rlx.jit(target="reference")
+    def branched(x: rlx.Node) -> rlx.Node:
+        zeros = rlx.cond(rlx.ops.any(x == 1), lambda v: v == 0, lambda v: v != 0, x)
+        return rlx.ops.cast(zeros, to="i32") + 1
+
+    assert branched(np.float32([0, 1])).tolist() == [2, 1]
+    assert branched(np.float32([0, 2])).tolist() == [1, 2]
+    inlined = rlx.jit(lambda x: x == 0)
+    g = rlx.Graph("g")
+    x = g.input("x", ROW)
+    made = inlined(x)
+    assert made.op == "equal"
+    assert (x == made, x != made, x == x) == (False, True, True)
+
+
+def test_a_comparison_has_no_truth_while_tracing() -> None:
+    def branching(x: rlx.Node) -> rlx.Node:
+        return x if x == 0 else x + 1
+
+    with pytest.raises(rlx.GraphError, match="no truth value"):
+        rlx.trace(branching, ROW)
+    with pytest.raises(rlx.GraphError, match="no truth value"):
+        rlx.trace(lambda x, y: x if x in [y] else y, ROW, ROW)
+
+
+def test_outside_of_traces_nodes_are_compared_by_identity_and_values_are_refused() -> None:
+    graph = rlx.trace(lambda x, y: x + y, ROW, ROW)
+    x, y = graph.inputs
+    assert x == x
+    assert x != y
+    assert x in (y, x)
+    assert {x: 1}[x] == 1
+    assert x != None  # noqa: E711
+    assert x != "x"
+    for value in (0, 0.5, True, 1j, np.float32(0), np.zeros(3)):
+        for compare in (lambda v: x == v, lambda v: x != v, lambda v: v == x):
+            with pytest.raises(rlx.GraphError, match=r"rlx\.ops\.equal"):
+                compare(value)
+
+
+@pytest.mark.parametrize("op", [o for o in table.table().values() if not o.why_no_cases])
+def test_no_op_compares_nodes_where_it_is_built(op: table.Op) -> None:
+    """A trace gives the graph that the builder gives: nothing inside asks nodes for identity."""
+    draw = Draw([zlib.crc32(op.name.encode()), 0])
+    case = draw.case(op)
+    shapes = [rlx.Shape(s.dims, s.dtype) for s in case.specs]
+    traced = rlx.trace(lambda *xs: op(*xs, **case.attrs), *shapes, name="g") if shapes else None
+    g = rlx.Graph("g")
+    made = op(*(g.input(f"xs{i}", s) for i, s in enumerate(shapes)), **case.attrs) if shapes else ()
+    g.set_outputs(made if isinstance(made, tuple) else [made])
+    assert traced is None or traced == g

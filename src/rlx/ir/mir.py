@@ -125,6 +125,8 @@ class Graph:
         self._sealed: str | None = None
         self._digest: str | None = None
         self.traces_lines = True
+        self.is_traced = False
+        """Is a function of the user running on its nodes? They are compared as arrays are then."""
 
     # -- building ------------------------------------------------------------------------------
 

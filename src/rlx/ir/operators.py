@@ -1,10 +1,14 @@
 """What Python's operators, indexing and a few methods mean on nodes: table ops.
 
-`==` is identity, as for any object; the comparison op is `rlx.ops.equal`.
+Where a function is traced, `==` and `!=` are the comparison ops, as on arrays. Everywhere else
+nodes are compared by identity, as the compiler does; beside a number or an array that would be a
+silent False, and is an error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -31,6 +35,7 @@ class Operators:
 
     __slots__ = ()
     shape: Any
+    graph: Any
     __array_ufunc__ = None
     """NumPy hands `array * node` over to the node."""
 
@@ -64,6 +69,14 @@ class Operators:
         return _op("logical_xor" if self.dtype.value == "bool" else "bit_xor")(self, other)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __eq__(self, other: object) -> Any:
+        return _op("equal")(self, other) if self.graph.is_traced else _is_same(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _op("not_equal")(self, other) if self.graph.is_traced else not _is_same(self, other)
+
+    __hash__ = object.__hash__
 
     def __pos__(self) -> Any:
         return self
@@ -111,6 +124,28 @@ class Operators:
     def reshape(self, *dims: Any) -> Any:
         given = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
         return _op("reshape")(self, dims=given)
+
+
+@contextmanager
+def tracing(graph: Any) -> Generator[None]:
+    """A function of the user runs on nodes of `graph` inside."""
+    before, graph.is_traced = graph.is_traced, True
+    try:
+        yield
+    finally:
+        graph.is_traced = before
+
+
+def _is_same(node: Operators, other: object) -> bool:
+    is_value = isinstance(other, int | float | complex) or hasattr(other, "__array__")
+    if is_value and not isinstance(other, Operators):
+        from rlx.errors import GraphError
+
+        raise GraphError(
+            "a node is compared with a value by rlx.ops.equal(node, value): == of nodes is "
+            "identity, but inside functions that rlx.jit or rlx.trace traces"
+        )
+    return node is other
 
 
 def _true_divide(x: Any, y: Any) -> Any:
