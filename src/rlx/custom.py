@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlx.arguments import FUNCTION, TEXT
 from rlx.errors import Error, GraphError
 from rlx.shape import Shape
 
@@ -41,6 +42,9 @@ def custom_op(
 ) -> CustomOp:  # fmt: skip
     """Register an op: `reference(*arrays, **options)` is its meaning, an array or a tuple of
     them; `shape(*shapes, **options)` gives a rlx.Shape, or a tuple of them."""
+    TEXT.check("name", name)
+    for what, function in (("reference", reference), ("shape", shape)):
+        FUNCTION.check(what, function)
     new = CustomOp(name, reference, shape)
     with _LOCK:
         known = _REGISTRY.setdefault(name, new)

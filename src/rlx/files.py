@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from rlx.arguments import PATH
 from rlx.errors import Error, OutOfMemoryError
 from rlx.machine_memory import memory_bytes
 
@@ -29,11 +30,10 @@ _LIVE = ("/dev/", "/proc/")
 """Where a path may be a name of an open file: one must not be renamed over."""
 
 
-def path_of(path: Any, what: str = "a path") -> Path:
-    """A path that a caller gave; "" is none."""
-    if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text:  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        return Path(text)
-    raise Error(f"{what} is a string or an os.PathLike that is not empty, got {path!r}.")
+def path_of(path: Any) -> Path:
+    """A path that a caller gave."""
+    PATH.check("the path", path)
+    return Path(path)
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlx.arguments import COUNT, NONE, takes
 from rlx.errors import Error, UnsupportedError
+from rlx.files import path_of
 
 if TYPE_CHECKING:
     import os
@@ -21,6 +23,7 @@ _LATER = {".gguf": "GGUF models"}
 _KNOWN = "It loads .onnx models, folders of safetensors, .ir and .lir text, and .rlx programs."
 
 
+@takes(threads=NONE | COUNT)
 def load(
     path: str | os.PathLike[str], *, threads: int | None = None
 ) -> Model | FolderModel | MirModule | HirModule | LirModule | Executable:
@@ -34,7 +37,7 @@ def load(
 
     A `.rlx` file holds machine code, and loading it is running it: load only one that you trust.
     """
-    file = Path(path)
+    file = path_of(path)
     kind = file.suffix.lower()
     if kind in _LATER:
         raise UnsupportedError(f"{file}: rlx cannot load {_LATER[kind]} yet. {_KNOWN}")

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 
 from rlx import op as table
+from rlx.arguments import FUNCTION
+from rlx.attrs import array_of
 from rlx.dim import DimLike
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Graph, Node
 from rlx.ir.operators import tracing
+from rlx.operands import is_weak, scalar
 from rlx.shape import Shape
 
 Function = Callable[..., Any]
@@ -64,6 +67,7 @@ def scan_loop(
     `init` and `xs` are one value or a tuple of them, and the function gets them so; `xs` may be
     None, with a `length`. Gives the last carry and the ys stacked, each as the function had them.
     """
+    FUNCTION.check("the function of body", body_fn, GraphError)
     carries, whole, sliced = (list(map(_value, _listed(v))) for v in (init, bcasts, xs))
     steps = _length(length, sliced)
     shapes = [_shape_of(v) for v in (*carries, *whole)]
@@ -90,6 +94,7 @@ def scan_loop(
 def _traced(function: Function, shapes: Sequence[Shape], name: str) -> tuple[Graph, bool]:
     """The graph of a function of values of `shapes`, and whether it gave one value by itself."""
     graph = Graph(name)
+    FUNCTION.check(f"the function of {name}", function, GraphError)
     inputs = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
     with tracing(graph):
         made = function(*inputs)
@@ -113,8 +118,9 @@ def _value(value: Any) -> Any:
     """A node, or an array; Python scalars have their default dtypes."""
     if isinstance(value, Node | np.ndarray | np.generic):
         return value
-    defaults = {bool: DType.BOOL, int: DType.I64, float: DType.F32, complex: DType.C64}
-    return np.asarray(value, defaults[type(value)].numpy if type(value) in defaults else None)
+    if is_weak(value):
+        return scalar(value)
+    return array_of(value)
 
 
 def _shape_of(value: Any) -> Shape:

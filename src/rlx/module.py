@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlx.arguments import FUNCTION
 from rlx.errors import Error, GraphError
 from rlx.ir.hir import FusionPolicy, HirModule
 from rlx.ir.lir import LirModule
@@ -48,6 +49,7 @@ class GraphModule:
     ) -> GraphModule:
         """A HIR module whose outputs are the node or nodes that `build` returns."""
         module = HirModule(name, policy)
+        FUNCTION.check("build", build, GraphError)
         made = build(module)
         if not isinstance(made, Node | Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GraphError(f"{name}: define expects a node or nodes back, got {made!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 
+from rlx.arguments import MAPPING, NONE, instance
 from rlx.dim import Dim, DimLike, is_static, product, substitute, symbols_of
 from rlx.dtype import DType
 from rlx.errors import GraphError
@@ -93,12 +94,18 @@ class Shape:
         return symbols_of(self.dims)
 
     def dim(self, axis: int) -> DimLike:
-        return self.dims[axis]
+        return self.dims[self._axis(axis)]
 
     def with_dim(self, axis: int, dim: DimLike) -> Shape:
         dims = list(self.dims)
-        dims[axis] = dim
+        dims[self._axis(axis)] = dim
         return Shape(dims, self.dtype)
+
+    def _axis(self, axis: int) -> int:
+        at = whole(axis)
+        if at is None or not -self.rank <= at < self.rank:
+            raise GraphError(f"{axis!r} is no axis of {self}. Give one from 0 to {self.rank - 1}.")
+        return at
 
     def with_dims(self, dims: Iterable[DimLike]) -> Shape:
         return Shape(dims, self.dtype)
@@ -109,9 +116,11 @@ class Shape:
     def bind(self, binding: DimBinding | Mapping[str, DimLike]) -> Shape:
         """The shape with the bound symbols replaced by their sizes."""
         sizes = binding.sizes if isinstance(binding, DimBinding) else binding
+        MAPPING.check("the binding", sizes, GraphError)
         return Shape((substitute(d, sizes) for d in self.dims), self.dtype)
 
     def broadcast_with(self, other: Shape) -> Shape:
+        instance(Shape).check("other", other, GraphError)
         return Shape(broadcast(self.dims, other.dims), self.dtype)
 
     def __eq__(self, other: object) -> bool:
@@ -163,6 +172,7 @@ class DimBinding:
     __slots__ = ("sizes",)
 
     def __init__(self, sizes: Mapping[str | Dim, int] | None = None, **named: int) -> None:
+        (NONE | MAPPING).check("sizes", sizes, GraphError)
         pairs = [*(sizes or {}).items(), *named.items()]
         self.sizes = {_name(k): _size(_name(k), v) for k, v in pairs}
 

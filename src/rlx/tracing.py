@@ -14,6 +14,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from rlx.arguments import FUNCTION, NONE, TEXT
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.ir.mir import Graph, MirModule, Node
@@ -43,6 +44,8 @@ def trace(function: Function, *shapes: Any, name: str | None = None, **attrs: An
 
     Inputs are named after the function's parameters; `attrs` are its keyword arguments.
     """
+    FUNCTION.check("function", function, GraphError)
+    (NONE | TEXT).check("name", name, GraphError)
     return _traced(function, shapes, attrs, name or _name_of(function)).graph
 
 
@@ -130,7 +133,7 @@ class Jit:
         if node is not None:
             with tracing(node.graph):
                 return self.function(*arrays, **attrs)
-        given = [a if hasattr(a, "dtype") else _array(a, self.__name__) for a in arrays]
+        given = [a if _is_array(a) else _array(a, self.__name__) for a in arrays]
         traced, executable = self._executable(given, attrs)
         made = executable(*given)
         return traced.packed(made if isinstance(made, tuple) else (made,))
@@ -190,6 +193,10 @@ def jit(function: Function | None = None, /, **options: Any) -> Any:
     if function is None:
         return lambda f: Jit(f, options)
     return Jit(function, options)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
 def _array(value: Any, name: str) -> Any:

@@ -118,7 +118,7 @@ def test_a_name_of_an_open_file_is_written_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "why"),
     [("", "not empty"), (None, "not empty"), (5, "not empty"), (b"x", "not empty"),
-     (".", "a folder"), ("no/such/folder/f", "No such file"), ("a\0b", "null")],
+     (".", "a folder"), ("no/such/folder/f", "No such file"), ("a\0b", "not empty")],
 )  # fmt: skip
 def test_a_path_that_cannot_be_written_is_an_error(
     path: object, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from rlx.arguments import instance
 from rlx.errors import Error
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class FusionBenefit:
 
 def fusion_benefit(before: GraphIoProfile, after: GraphIoProfile) -> FusionBenefit:
     """What going from `before` to `after` saves."""
+    for name, profile in (("before", before), ("after", after)):
+        instance(GraphIoProfile).check(name, profile)
     return FusionBenefit(
         before.kernel_launches - after.kernel_launches,
         before.sync_points - after.sync_points,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from rlx.arguments import TEXT
 from rlx.cost.gate import IoFusionGate
 from rlx.dim import DimLike, is_static, upper_bound
 from rlx.dtype import DType
@@ -152,6 +153,7 @@ class Target:
         if isinstance(target, Target):
             return target
         name = target.value if isinstance(target, FusionTarget) else target
+        TEXT.check("the target", name)
         known = [t.value for t in FusionTarget]
         if name not in known:
             raise Error(f"there is no target {name!r}. Use one of: {', '.join(known)}.")

@@ -146,7 +146,7 @@ class BufferPlan:
         return max(0, self.total_unshared_bytes - self.arena_bytes)
 
     def phase_of(self, node: Node) -> Phase:
-        if node not in self.phases:
+        if not isinstance(node, Node) or node not in self.phases:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _unplanned(node)
         return self.phases[node]
 
@@ -161,6 +161,8 @@ class BufferPlan:
 
     def root(self, node: Node) -> Node:
         """The node whose slot holds the value."""
+        if not isinstance(node, Node):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _unplanned(node)
         view = self.views.get(node)
         return view.root if view else node
 

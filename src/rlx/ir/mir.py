@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rlx import attrs as attributes
+from rlx.arguments import FUNCTION, MAPPING, NONE, check_node, instance
 from rlx.attrs import is_text
 from rlx.dim import Dim, DimLike
 from rlx.errors import Error, GraphError, UnknownNameError
@@ -159,6 +160,7 @@ class Graph:
         """The node of `op` applied to `inputs` exactly as given: no casts, no constants made."""
         from rlx import op as table
 
+        check_node(op, inputs, attrs)
         decl = table.lookup(op) if isinstance(op, str) else op
         try:
             return self._intern(decl, tuple(inputs), attrs or {})
@@ -326,7 +328,7 @@ class Graph:
 
     def find(self, name: str) -> Node:
         """The input or param called `name`."""
-        if name not in self._names:
+        if not isinstance(name, str) or name not in self._names:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GraphError(f"{self.name} has no input or param {name!r}")
         return self._names[name]
 
@@ -376,6 +378,7 @@ class Graph:
 
     def bind(self, binding: DimBinding | Mapping[str, DimLike]) -> Graph:
         """The graph with named dims replaced by sizes."""
+        (MAPPING | instance(DimBinding)).check("the binding", binding, GraphError)
         given = dict(binding.sizes if isinstance(binding, DimBinding) else binding)
         sizes = {name: size for name, size in given.items() if name not in self.extents}
         return self.rebuild(
@@ -391,6 +394,7 @@ class Graph:
 
         A node with several results must be mapped to one with as many.
         """
+        (FUNCTION | NONE).check("make", make, GraphError)
         new = self.successor()
         mapped: dict[Node, Node] = {}
         for node in self.order():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlx.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, takes
 from rlx.cost.decision import Decision
 from rlx.errors import Error, UnsupportedError
 from rlx.ir.mir import Graph, Node
@@ -114,6 +115,9 @@ class Specialising:
         if not self.model.is_static:
             self._staged(self.model.whole())
 
+    @takes(
+        inputs=NONE | INPUTS, measure=FLAG, most=COUNT, seconds=SECONDS, progress=NONE | FUNCTION
+    )
     def explain(
         self,
         inputs: Inputs | None = None,
@@ -136,16 +140,19 @@ class Specialising:
             )
         return self.programs[-1].explain(measure=measure, **how)
 
+    @takes(inputs=INPUTS, seconds=SECONDS)
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
         """How long each kernel of the program for these inputs takes."""
         program, arrays = self.settled(inputs)
         return program.profile(arrays, seconds=seconds)
 
+    @takes(inputs=INPUTS, calls=COUNT)
     def trace(self, inputs: Inputs, *, calls: int = 3) -> Trace:
         """What the program for these inputs did to be compiled, and does in some calls."""
         program, arrays = self.settled(inputs)
         return program.trace(arrays, calls=calls)
 
+    @takes(inputs=INPUTS, most=COUNT, seconds=SECONDS, progress=NONE | FUNCTION)
     def measure(
         self,
         inputs: Inputs,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from rlx.arguments import FLAG, MAPPING, NONE, SEVERAL, TEXT, instance
 from rlx.cost.target import FusionLimits
 from rlx.errors import Error
 
@@ -26,6 +27,7 @@ class DispatchPolicy:
     """Ops that run as the target's kernel, whatever the mode and `force_common` say."""
 
     def __post_init__(self) -> None:
+        TEXT.check("mode", self.mode)
         if self.mode not in get_args(DispatchMode):
             known = ", ".join(get_args(DispatchMode))
             raise Error(f"DispatchPolicy: mode {self.mode!r} is not one of: {known}.")
@@ -50,6 +52,7 @@ class DispatchPolicy:
 def _op_names(what: str, given: Collection[str]) -> frozenset[str]:
     if isinstance(given, str):
         raise Error(f"DispatchPolicy: {what} is the string {given!r}. Give a set of op names.")
+    SEVERAL.check(f"DispatchPolicy: {what}", given)
     return frozenset(given)
 
 
@@ -78,6 +81,12 @@ class Precision:
         )
 
 
+_KINDS = {
+    "skip_fusion": FLAG, "limits": NONE | instance(FusionLimits), "force": MAPPING,
+    "dispatch": NONE | instance(DispatchPolicy), "precision": NONE | TEXT, "sizes": MAPPING,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class FusionOptions:
     """How fusion is to go: off, within other limits, dispatched otherwise, with forced verdicts."""
@@ -94,6 +103,8 @@ class FusionOptions:
     """Named dim → the size at which costs are weighed, instead of a representative one."""
 
     def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            kind.check(f"FusionOptions: {name}", getattr(self, name))
         if self.precision is not None:
             Precision.of(self.precision)
         for key, verdict in self.force.items():

@@ -73,7 +73,7 @@ class Binder:
         self._values = compile_dims(table.dims, [d.name for d in self._symbols])
 
     def __call__(self, sizes: DimBinding | Mapping[str, int]) -> BoundPlan:
-        given = sizes if isinstance(sizes, DimBinding) else DimBinding({**sizes})
+        given = DimBinding.of(sizes)
         if self._capacities:
             given = DimBinding({**self._capacities, **given.sizes})
         bound = given.checked(self._symbols)

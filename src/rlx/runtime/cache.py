@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rlx._version import __version__
+from rlx.arguments import FLAG, NONE, PATH
 from rlx.errors import Error
-from rlx.files import HeldFile
+from rlx.files import HeldFile, path_of
 from rlx.runtime.sections import Bytes, Sections, packed
 
 MAX_BYTES = 2 << 30
@@ -33,6 +34,7 @@ _STALE_SECONDS = 3600
 _MOST_NOTE = 1 << 20
 _FOREIGN = stat.S_IWGRP | stat.S_IWOTH
 
+KIND = PATH | FLAG | NONE
 CacheLike: TypeAlias = "str | os.PathLike[str] | Cache | bool | None"
 
 
@@ -67,7 +69,8 @@ class Cache:
             return given
         if given is False or (given is None and environment.get("RLX_CACHE") == "off"):
             return None
-        named = None if given is None or given is True else Path(given)
+        KIND.check("cache", given)
+        named = None if given is None or given is True else path_of(given)
         folder = named or _default_folder(environment)
         return None if folder is None else Cache(folder, _max_bytes(environment))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from rlx.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, instance, takes
 from rlx.backends.base import Backend, Program, Stepper
 from rlx.dim import Dim
 from rlx.errors import Error, OutOfMemoryError, UnsupportedError
@@ -142,6 +143,9 @@ class Executable:
         bound = self.lir.plan.bind(sizes)
         return MemoryNeed(bound.arena_bytes, bound.weight_bytes)
 
+    @takes(
+        inputs=NONE | INPUTS, measure=FLAG, most=COUNT, seconds=SECONDS, progress=NONE | FUNCTION
+    )
     def explain(
         self,
         inputs: Inputs | None = None,
@@ -162,6 +166,7 @@ class Executable:
 
         return report_of(self.result, self.before, self.threads)
 
+    @takes(inputs=INPUTS, seconds=SECONDS)
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
         """How long each kernel takes on these inputs, beside what the machine could do. The
         kernels are timed in a build of their own: this one stays as it is."""
@@ -169,6 +174,7 @@ class Executable:
 
         return profile(self, inputs, seconds=seconds)
 
+    @takes(inputs=INPUTS, calls=COUNT)
     def trace(self, inputs: Inputs, *, calls: int = 3) -> Trace:
         """Compile passes and code, and some calls kernel by kernel and thread by thread, as a file
         that Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
@@ -176,6 +182,7 @@ class Executable:
 
         return trace(self, inputs, calls=calls)
 
+    @takes(inputs=INPUTS, most=COUNT, seconds=SECONDS, progress=NONE | FUNCTION)
     def measure(
         self,
         inputs: Inputs,
@@ -192,6 +199,9 @@ class Executable:
 
     def rebuilt(self, result: CompileResult) -> Executable:
         """Another compile of the same model, with the same weights."""
+        from rlx.pipeline import CompileResult
+
+        instance(CompileResult).check("result", result)
         if self._backend is None:
             raise self._error("it has no backend to build it with.")
         made = Executable(result, self._backend.load(result.lir), backend=self._backend)
@@ -228,6 +238,7 @@ class Executable:
         program: Timed = make(self.lir)
         return program, program.prepare(self._given, None)
 
+    @takes(inputs=INPUTS)
     def arrays(self, inputs: Inputs) -> list[Array]:
         """Inputs in order, given by name or in order, as they are run."""
         names = list(self.inputs)
@@ -244,6 +255,7 @@ class Executable:
         """The sizes of named dims that these inputs have."""
         return self._interface.bind(self._given, self.arrays(inputs))
 
+    @takes(weights=FLAG)
     def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
         """Write a `.rlx` file, which `rlx.load` opens without compiling; with its weights, unless
         they are left out. It holds machine code: load only one that you would run."""

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, overload
 
 from rlx._version import __version__
+from rlx.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
 from rlx.backends.base import Keeper, Program, find_backend
 from rlx.collector import seldom_collected
 from rlx.cost.target import FusionTarget, Target
@@ -100,6 +101,11 @@ class Session:
     """A target, and what has been compiled for it: equal requests share one program, and equal
     params one set of weights."""
 
+    @takes(
+        target=NONE | TEXT | instance(FusionTarget),
+        like=NONE | TEXT | instance(FusionTarget, Target),
+        threads=NONE | COUNT,
+    )
     def __init__(
         self,
         target: str | FusionTarget | None = None,
@@ -117,6 +123,7 @@ class Session:
         self._made: dict[str, _Made] = {}
         self._pool = Pool()
 
+    @takes(precision=NONE | TEXT, options=NONE | instance(FusionOptions), params=NONE | MAPPING)
     def compile(
         self,
         model: Any,

@@ -1,0 +1,269 @@
+"""Calls with arguments of the wrong type: every public callable, every argument, one error.
+
+For each call below every argument is replaced in turn by values that it is not meant for. What
+comes back is a result or an rlx.Error, never what some line inside happened to raise. A public name
+that has no call here fails the test of coverage.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.__main__ import main
+
+X = np.ones((3, 4), np.float32)
+PARAMS = {"w": np.ones((4, 2), np.float32)}
+WRONG: list[Any] = [
+    None, 0, -1, 1.5, float("nan"), True, "x", "", b"x", [], {}, object(), np.ones(2), [None],
+    {"x": object()}, {5: 5}, 10**30, "cuda", ("a",), {1, 2}, Path("q"), rlx.Shape([2]), "\ud800",
+    "a\0b",
+]  # fmt: skip
+Call = tuple[Callable[..., Any], dict[str, Any]]
+
+
+def graph() -> rlx.Graph:
+    g = rlx.Graph("g")
+    x, w = g.input("x", rlx.Shape([rlx.Dim("n", 1, 9), 4])), g.param("w", rlx.Shape([4, 2]))
+    g.set_outputs({"y": g.mm(x, w)})
+    return g
+
+
+def module() -> rlx.HirModule:
+    m = rlx.HirModule("m")
+    m.set_outputs([m.exp(m.input("x", rlx.Shape([2])))])
+    return m
+
+
+def fresh(method: str) -> Callable[..., Any]:
+    """A method of a graph that nothing was built in."""
+    return lambda **given: getattr(rlx.Graph("g"), method)(**given)
+
+
+EXE = rlx.compile(graph(), "cpu", cache=False, params=PARAMS)
+PIPELINE, SESSION = rlx.CompilePipeline(), rlx.Session("reference", cache=False)
+PROFILE = rlx.profile_graph_io(graph())
+NODE = EXE.lir.mir.graph.outputs[0]
+LEAF = {"name": "x", "shape": rlx.Shape([2])}
+REQUEST: dict[str, Any] = {
+    "model": graph(), "threads": 1, "cache": False, "precision": None, "options": None,
+    "params": PARAMS,
+}  # fmt: skip
+
+CALLS: dict[str, Call] = {
+    "compile": (rlx.compile, {**REQUEST, "target": "reference", "like": "cuda"}),
+    "compile on cpu": (lambda **o: rlx.compile(graph(), "cpu", **o), {"threads": 1}),
+    "Session": (rlx.Session, {"target": "cpu", "like": None, "threads": None, "cache": False}),
+    "Session.compile": (
+        SESSION.compile, {k: REQUEST[k] for k in ("model", "precision", "options", "params")},
+    ),
+    "load": (rlx.load, {"path": "m.rlx", "threads": 1}),
+    "load of text": (rlx.load, {"path": "m.ir", "threads": 1}),
+    "Executable.save": (EXE.save, {"path": "a.rlx", "weights": True}),
+    "Executable.set_params": (EXE.set_params, {"params": PARAMS}),
+    "Executable.run": (EXE.run, {"inputs": {"x": X}}),
+    "Executable.__call__": (lambda x, out: EXE(x, out=out), {"x": X, "out": None}),
+    "Executable.memory": (EXE.memory, {"n": 3}),
+    "Executable.explain": (EXE.explain, {
+        "inputs": [X], "measure": False, "most": 1, "seconds": 0.01, "progress": None,
+    }),
+    "Executable.profile": (EXE.profile, {"inputs": [X], "seconds": 0.01}),
+    "Executable.trace": (EXE.trace, {"inputs": [X], "calls": 1}),
+    "Executable.arrays": (EXE.arrays, {"inputs": [X]}),
+    "Executable.sizes": (EXE.sizes, {"inputs": [X]}),
+    "Executable.rebuilt": (EXE.rebuilt, {"result": EXE.result}),
+    "CompilePipeline": (rlx.CompilePipeline, {
+        "target": "cpu", "options": None, "alignment": 64, "assert_fusion_clean": False,
+    }),
+    "CompilePipeline.compile": (PIPELINE.compile, {"model": graph()}),
+    "CompilePipeline.compile_hir": (PIPELINE.compile_hir, {"module": module()}),
+    "CompilePipeline.compile_mir": (PIPELINE.compile_mir, {"module": rlx.MirModule(graph())}),
+    "CompilePipeline.compile_graph": (PIPELINE.compile_graph, {"graph": graph()}),
+    "CompilePipeline.compile_module": (PIPELINE.compile_module, {"module": EXE.lir}),
+    "CompilePipeline.dispatch": (PIPELINE.dispatch, {"model": graph()}),
+    "CompileResult.specialize": (EXE.result.specialize, {"binding": {"n": 3}}),
+    "Graph": (rlx.Graph, {"name": "g"}),
+    "Graph.input": (fresh("input"), LEAF),
+    "Graph.param": (fresh("param"), LEAF),
+    "Graph.constant": (fresh("constant"), {"value": 1}),
+    "Graph.node": (fresh("node"), {"op": "constant", "inputs": (), "attrs": {"value": X}}),
+    "Graph.set_outputs": (fresh("set_outputs"), {"outputs": []}),
+    "Graph.find": (graph().find, {"name": "x"}),
+    "Graph.bind": (graph().bind, {"binding": {"n": 3}}),
+    "Graph.rebuild": (graph().rebuild, {"make": None}),
+    "HirModule": (rlx.HirModule, {"name": "m", "policy": rlx.FusionPolicy.DIRECT}),
+    "HirModule.input": (lambda **given: rlx.HirModule().input(**given), LEAF),
+    "HirModule.set_outputs": (lambda **o: rlx.HirModule().set_outputs(**o), {"outputs": []}),
+    "MirModule": (rlx.MirModule, {"graph": graph()}),
+    "GraphModule": (rlx.GraphModule, {"value": module()}),
+    "GraphModule.define": (rlx.GraphModule.define, {
+        "name": "d", "policy": rlx.FusionPolicy.DIRECT,
+        "build": lambda m: m.exp(m.input("x", rlx.Shape([2]))),
+    }),
+    "GraphModule.from_graph": (rlx.GraphModule.from_graph, {"graph": graph()}),
+    "GraphModule.from_hir": (rlx.GraphModule.from_hir, {"module": module()}),
+    "Shape": (rlx.Shape, {"dims": [2, 3], "dtype": "f32"}),
+    "Shape.dim": (rlx.Shape([2, 3]).dim, {"axis": 0}),
+    "Shape.with_dim": (rlx.Shape([2, 3]).with_dim, {"axis": 0, "dim": 3}),
+    "Shape.with_dims": (rlx.Shape([2, 3]).with_dims, {"dims": [3]}),
+    "Shape.with_dtype": (rlx.Shape([2, 3]).with_dtype, {"dtype": "f64"}),
+    "Shape.bind": (rlx.Shape([rlx.Dim("n")]).bind, {"binding": {"n": 3}}),
+    "Shape.broadcast_with": (rlx.Shape([2, 3]).broadcast_with, {"other": rlx.Shape([3])}),
+    "Dim": (rlx.Dim, {"name": "n", "min": 1, "max": 5}),
+    "DimBinding": (rlx.DimBinding, {"sizes": {"n": 3}}),
+    "DType.of": (rlx.DType.of, {"value": "f32"}),
+    "FusionOptions": (rlx.FusionOptions, {
+        "skip_fusion": False, "limits": None, "dispatch": None, "force": {}, "precision": None,
+        "sizes": {},
+    }),
+    "DispatchPolicy": (rlx.DispatchPolicy, {
+        "mode": "prefer_native", "force_common": frozenset(), "force_native": frozenset(),
+    }),
+    "FusionLimits": (
+        rlx.FusionLimits, dict.fromkeys(inspect.signature(rlx.FusionLimits).parameters),
+    ),
+    "IoFusionGate": (rlx.IoFusionGate, {
+        f: getattr(rlx.Target.of("cpu").gate, f)
+        for f in inspect.signature(rlx.IoFusionGate).parameters
+    }),
+    "Target": (rlx.Target.of, {"target": "cpu"}),
+    "profile_graph_io": (rlx.profile_graph_io, {"graph": graph()}),
+    "host_sync_op_kinds": (rlx.host_sync_op_kinds, {"target": None}),
+    "fusion_benefit": (rlx.fusion_benefit, {"before": PROFILE, "after": PROFILE}),
+    "custom_op": (
+        rlx.custom_op, {"name": "misuse", "reference": np.exp, "shape": rlx.Shape.broadcast_with},
+    ),
+    "trace": (
+        lambda function, shape, name: rlx.trace(function, shape, name=name),
+        {"function": lambda x: x, "shape": rlx.Shape([2]), "name": "t"},
+    ),
+    "jit": (rlx.jit, {"function": lambda x: x}),
+    "jit with options": (
+        lambda target: rlx.jit(target=target)(lambda x: x)(np.ones(2)), {"target": "reference"},
+    ),
+    "jit called": (lambda x: rlx.jit(lambda x: x, target="reference")(x), {"x": np.ones(2)}),
+    "cond": (
+        lambda **o: rlx.cond(*o.values()),
+        {"pred": True, "then": lambda x: x, "else": lambda x: x, "value": np.ones(2)},
+    ),
+    "while_loop": (
+        lambda c, b, x, most: rlx.while_loop(c, b, x, max_iterations=most),
+        {"c": lambda x: rlx.ops.less(x, 3.0), "b": lambda x: x + 1, "x": np.float32(0), "most": 5},
+    ),
+    "scan_loop": (rlx.scan_loop, {
+        "body_fn": lambda c, x, *_: (c + x, c), "init": np.float32(0),
+        "xs": np.ones(3, np.float32), "bcasts": (), "length": None, "reverse": False,
+    }),
+    "BufferPlan.bind": (EXE.lir.plan.bind, {"sizes": {"n": 3}}),
+    "BufferPlan.phase_of": (EXE.lir.plan.phase_of, {"node": NODE}),
+    "BufferPlan.slot": (EXE.lir.plan.slot, {"node": NODE}),
+}  # fmt: skip
+
+NO_CALL = {
+    "Decision", "DispatchReport", "FusionBenefit", "FusionReport", "GraphIoOptions",
+    "GraphIoProfile", "LirModule", "CompileResult", "Node", "Error", "GraphError",
+    "UnsupportedError", "FusionPolicy", "FusionTarget", "GraphStage", "Phase", "DType",
+    "BufferPlan", "Executable", "IoManifest", "Layout", "Slot", "Space", "View", "__version__",
+    "explain", "ops", "sym",
+}  # fmt: skip
+"""Values that rlx gives, enumerations, errors and modules: nobody calls them with arguments."""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.ir").write_text(str(graph()))
+    EXE.save("m.rlx")
+
+
+def test_every_public_name_is_called() -> None:
+    called = {name.split(".")[0].split()[0] for name in CALLS}
+    missing = set(rlx.__all__) - called - NO_CALL
+    assert not {n for n in missing if callable(getattr(rlx, n))}, missing
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_type_is_an_error_of_rlx(name: str) -> None:
+    call, good = CALLS[name]
+    call(**good)
+    for argument in good:
+        for value in WRONG:
+            try:
+                call(**{**good, argument: value})
+            except rlx.Error:
+                continue
+            except Exception as error:
+                pytest.fail(f"{name}({argument}={value!r}): {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "told"),
+    [
+        ("threads", "2", "threads is '2'. Give None, or a whole number"),
+        ("threads", 1.5, "threads is 1.5. Give None, or a whole number"),
+        ("threads", True, "threads is True. Give None, or a whole number"),
+        ("target", 5, "target is 5. Give None, or a string"),
+        ("cache", 5, "cache is 5. Give a path"),
+        ("precision", 8, "precision is 8. Give None, or a string"),
+        ("params", [1], "params is [1]. Give None, or a dict by name"),
+        ("options", {}, "options is {}. Give None, or a rlx.FusionOptions"),
+    ],
+)
+def test_the_error_names_the_argument_and_what_to_give(
+    argument: str, value: Any, told: str
+) -> None:
+    with pytest.raises(rlx.Error) as caught:
+        rlx.compile(graph(), **{"target": "cpu", argument: value})
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize("path", ["", None, 5])
+def test_no_path_is_an_error(path: Any) -> None:
+    with pytest.raises(rlx.Error, match="the path is"):
+        rlx.load(path)
+    with pytest.raises(rlx.Error, match="the path is"):
+        EXE.save(path)
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+SKIPPED = {"help", "install_completion", "show_completion"}
+TEXTS = ["", "x", "-1", "1.5", "nan", "=", "x=", "=x", "n=1.5", "n=99", "x=nothing.npy", "\ud800"]
+FIXED = {
+    "bench": ["m.ir", "--rounds", "1", "--threads", "1"], "cache": ["list"], "calibrate": [],
+    "check": ["m.ir"], "compile": ["m.ir", "-o", "o.rlx"], "diff": ["m.ir", "m.ir"],
+    "doctor": [], "explain": ["m.ir", "-t", "cuda"], "fuzz": ["--graphs", "1"], "run": ["m.ir"],
+    "trace": ["m.ir", "--calls", "1"],
+}  # fmt: skip
+LONG = {"bench", "calibrate", "compile", "fuzz", "trace"}
+"""Verbs that take long where their options are right: few texts, which no option takes."""
+
+
+def options_of(verb: str) -> list[str]:
+    from typer.main import get_command
+
+    from rlx.cli.app import app
+
+    command: Any = get_command(app()).commands[verb]  # pyright: ignore[reportAttributeAccessIssue]
+    valued = [p for p in command.params if p.opts[0].startswith("-") and not p.is_flag]
+    return [p.opts[0] for p in valued if p.name not in SKIPPED]
+
+
+@pytest.mark.parametrize("verb", FIXED)
+def test_wrong_options_are_one_line_and_an_exit_code(
+    verb: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for option in options_of(verb):
+        for text in TEXTS if verb not in LONG else ["", "\ud800"]:
+            code = main([verb, *FIXED[verb], option, text])
+            told = capfd.readouterr().err
+            assert code in (0, 1, 2), (option, text)
+            assert "a bug of rlx" not in told, (option, text, told)
+            assert "Traceback" not in told, (option, text, told)
+            assert code == 0 or verb == "fuzz" or told.count("\n") == 1, (option, text, told)
