@@ -242,6 +242,12 @@ def shape_text(shape: Shape) -> str:
     return f"{shape.dtype.value}[{','.join(map(exact_text, shape.dims))}]"
 
 
+def record(node: Any, inputs: list[int]) -> str:
+    """All that a digest must see of one node."""
+    values = [f"{k}={canonical(v)}" for k, v in node.attrs.items()]
+    return f"{node.op}{inputs}{values}{list(map(shape_text, node.shapes))}{node.has_items};"
+
+
 def bind(value: Any, sizes: Mapping[str, DimLike]) -> Any:
     """`value` with the dims inside it bound."""
     if isinstance(value, Dim):

@@ -21,6 +21,7 @@ from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.context import NUM_WORDS, Mode, Word
 from rlx.backends.cpu.isa import isa
 from rlx.backends.cpu.native.code import Loaded
+from rlx.backends.cpu.native.support import support
 from rlx.dim import evaluate as sized
 from rlx.errors import Error
 from rlx.fuzz.bound import shadows
@@ -35,7 +36,6 @@ from rlx.pipeline import CompilePipeline
 PAGE = mmap.PAGESIZE
 LINE = 64
 POISON = 0xA5
-RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,7 +73,7 @@ class Guarded:
         self.graph, self.side = graph, side
         self.artefact = compiled(replace(lir, plan=plan), isa(variant))
         self._loaded = Loaded(self.artefact.blob)
-        self._run = RUN(self._loaded.address("run"))
+        self._run = self._loaded.address("run")
 
     def __call__(self, values: Mapping[str, Array]) -> list[Array]:
         """The outputs; what was given is still what it was."""
@@ -94,7 +94,7 @@ class Guarded:
 
     def _do(self, call: _Call, mode: Mode) -> None:
         call.words[Word.MODE] = mode
-        if self._run(ctypes.addressof(call.words)):
+        if support().pool.call(ctypes.addressof(call.words), self._run):
             raise call.failure()
 
     def _copy(self, array: Array) -> Array:

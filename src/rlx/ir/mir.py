@@ -356,7 +356,7 @@ class Graph:
         number: dict[Node, int] = {}
         for node in self.order():
             number[node] = len(number)
-            h.update(_record(node, [number[i] for i in node.inputs]).encode())
+            h.update(attributes.record(node, [number[i] for i in node.inputs]).encode())
         outputs = [(name, number[o]) for name, o in zip(self.output_names, self.outputs)]
         h.update(repr(outputs).encode())
         if self._sealed is not None:
@@ -461,13 +461,6 @@ def _checked_name(what: str, name: Any) -> str:
     if not isinstance(name, str) or not is_text(name):
         raise GraphError(f"{what}'s name is a string of Unicode text, got {name!r}")
     return name
-
-
-def _record(node: Node, inputs: list[int]) -> str:
-    """All that a digest must see of one node."""
-    values = [f"{k}={attributes.canonical(v)}" for k, v in node.attrs.items()]
-    shapes = list(map(attributes.shape_text, node.shapes))
-    return f"{node.op}{inputs}{values}{shapes}{node.has_items};"
 
 
 class MirModule:

@@ -12,8 +12,6 @@ from rlx.backends.cpu.native.blob import Blob
 from rlx.backends.cpu.native.support import support
 from rlx.backends.cpu.native.text import Function
 
-CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-
 KERNELS = """
 
 ; adds 1 to each of its units, notes the worker's scratch, and fails at unit sizes[0]
@@ -110,8 +108,7 @@ def call_marks(data, units, grain, rounds, threads, bad=-1):
     words[Word.EXTERNALS] = ctypes.addressof(externals)
     pool = support().pool
     pool.grow(threads)
-    call = CALL(pool.call_address)
-    code = call(pool.address, ctypes.addressof(words), marks().address("run"))
+    code = pool.call(ctypes.addressof(words), marks().address("run"))
     return code, [scratch[8 * i] for i in range(threads)]
 
 

@@ -15,7 +15,7 @@ import pytest
 from rlx.backends.cpu.isa import NEON
 from rlx.backends.cpu.jit import compiled
 from rlx.backends.cpu.native.cores import default_threads, physical_cores
-from rlx.backends.cpu.native.pool_text import Place
+from rlx.backends.cpu.native.pool_places import Place
 from rlx.backends.cpu.native.support import support, support_key, support_text
 from tests.backend.cpu.models import call_marks
 
@@ -109,7 +109,7 @@ def run_alone(text: str) -> str:
 def test_a_forked_child_has_its_own_workers():
     out = run_alone("""
         import os, numpy as np
-        from rlx.backends.cpu.native.pool_text import Place
+        from rlx.backends.cpu.native.pool_places import Place
         from rlx.backends.cpu.native.support import support
         from tests.backend.cpu.models import call_marks
 

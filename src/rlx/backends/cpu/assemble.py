@@ -37,12 +37,8 @@ DISPATCH = f"""
 define internal i32 @dispatch(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
     i64 %grain, ptr %scratch, i64 %bytes, i64 %number) noinline {{
 entry:
-  %pool.at = getelementptr i64, ptr %context, i64 {Word.POOL.value}
-  %pool = load ptr, ptr %pool.at
-  %alone = icmp eq ptr %pool, null
   %small = icmp sle i64 %units, %grain
-  %one = or i1 %alone, %small
-  br i1 %one, label %single, label %many
+  br i1 %small, label %single, label %many
 single:
   %a = call i32 %function(ptr %buffers, ptr %sizes, i64 0, i64 %units, ptr %scratch)
   br label %done

@@ -39,8 +39,15 @@ class Word(IntEnum):
     LOG = 12
     """Where a timed build writes its times, or null; other builds do not look."""
 
+    POLL = 13
+    """`i32 poll(context)`: lets Python handle signals, now and then; not 0 where one raised."""
+    SYSTEM = 14
+    """The words that the threads of the process share, also where the call runs alone."""
+    POLLED = 15
+    """When Python was asked last, in nanoseconds."""
 
-NUM_WORDS = 13
+
+NUM_WORDS = 16
 OUTGROWN = "more was found than its capacity holds"
 """The failure of a size without a bound: the runtime makes room for what was found, which is in the
 table of sizes, and runs the call again."""

@@ -134,6 +134,7 @@ class _Control:
         code.do(f"br i1 {self._flag(flag)}, label %{body}, label %{done}")
         code.lines.append(f"{body}:")
         self.call(way.body, [*before, *after], inside)
+        self._poll()
         code.do(f"store i64 {code.i64('add', now, 1)}, ptr {turn}", f"br label %{head}")
         code.lines.append(f"{done}:")
         carries.deliver(code.let(f"load i64, ptr {turn}"))
@@ -155,7 +156,13 @@ class _Control:
             before, after = carries.places(turn)
             given = [*before, *whole, *rows[: len(sliced)]]
             self.call(way.body, [*given, *after, *rows[len(sliced) :]], carries.behind)
+            self._poll()
         carries.deliver(length)
+
+    def _poll(self) -> None:
+        """A loop may have no end: Ctrl-C is looked for on every turn."""
+        function = self.steps.word(Word.POLL)
+        self.steps.check(self.code.let(f"call i32 {function}(ptr %context)"))
 
     def _carries(self, shapes: Sequence[Shape], memory: str) -> _Carries:
         return _Carries(self, shapes, memory)

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlx.backends.cpu.artefact import Artefact, HostStep
 from rlx.backends.cpu.context import NUM_WORDS, OUTGROWN, Mode, Word
-from rlx.backends.cpu.native.blocks import Block, memory_bytes, new_block
+from rlx.backends.cpu.native.blocks import Block, new_block
 from rlx.backends.cpu.native.code import Loaded
 from rlx.backends.cpu.native.entry import Entry, FailedAt, Held
 from rlx.backends.cpu.native.support import Support
@@ -21,6 +21,7 @@ from rlx.dim import Dim, evaluate
 from rlx.errors import Error, OutOfMemoryError
 from rlx.extent import FIRST_CAPACITY, is_capacity, outgrown
 from rlx.ir.interpret import infer_binding
+from rlx.machine_memory import memory_bytes
 from rlx.op import Array, lookup
 from rlx.runtime.interface import Interface
 from rlx.shape import Shape
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 GROWTH = 128
 """Capacities grow by no more at once: so what a call would need is a number of 64 bits, and refused
 where it is more than the machine has, before a product of capacities wraps around."""
@@ -331,8 +331,7 @@ class _Prologue:
     def _call(self, mode: Mode) -> None:
         self._words[Word.MODE] = mode
         pool = self.program.pool
-        call = CALL(pool.call_address)
-        code = call(pool.address, self._words.ctypes.data, self.program.run_address)
+        code = pool.call(self._words.ctypes.data, self.program.run_address)
         if code:
             failed = int(self._words[Word.FAILED])
             known = FailedAt(failed >> 32, failed & 0xFFFFFFFF)

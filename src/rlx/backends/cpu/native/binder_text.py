@@ -12,7 +12,8 @@ from rlx.backends.cpu.context import NUM_WORDS, Mode, Word
 from rlx.backends.cpu.native.blocks import SLACK
 from rlx.backends.cpu.native.checks_text import checks_text, note_edges
 from rlx.backends.cpu.native.objects import ALIGNED, CONTIGUOUS, WRITEABLE, Field
-from rlx.backends.cpu.native.pool_text import Place
+from rlx.backends.cpu.native.poll_text import INTERRUPTED
+from rlx.backends.cpu.native.pool_places import Place
 from rlx.backends.cpu.native.table import (
     KEPT,
     NUM_BLOCK_SLOTS,
@@ -276,6 +277,7 @@ def _run() -> str:
     held = f.load("ptr", arena)
     with f.when(f.test("ne", "ptr", held, "null")):
         f.call("void", dec, f"ptr {held}")
+    f.give_if(f.test("eq", "i32", code, INTERRUPTED), f"i32 {_RAISED}")
     failed = f.test("ne", "i32", code, 0)
     f.give(f"i32 {f.let(f'select i1 {failed}, i32 {_SLOW}, i32 {_DONE}')}")
     return f.text()

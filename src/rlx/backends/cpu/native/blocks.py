@@ -62,11 +62,6 @@ def _mapped(size: int) -> mmap.mmap:
         raise OutOfMemoryError(f"there is no memory for {size:,} bytes.") from None
 
 
-def memory_bytes() -> int:
-    """What the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def _rounded(size: int) -> int:
     """Up to an eighth more, so that sizes that differ a little fit the same blocks."""
     size = max(size, _PAGE)

@@ -39,7 +39,6 @@ from rlx.backends.cpu.native.table import (
 from rlx.errors import Error
 from rlx.op import Array
 
-_CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _METHOD = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 4)
 _new_method = _METHOD(("PyCMethod_New", ctypes.pythonapi))
@@ -252,8 +251,7 @@ class Entry:
         words[Word.MODE], words[Word.HOST] = mode, host
         words[Word.ARENA] = held.arena.data if held.arena else 0
         words[Word.WEIGHTS], words[Word.EXTERNALS] = held.weights[0], held.places.ctypes.data
-        call = _CALL(self._support.pool.call_address)
-        code = call(self._support.pool.address, words.ctypes.data, self._run)
+        code = self._support.pool.call(words.ctypes.data, self._run)
         return _failure(words, code) if code else self._results(held.made, held.needs)
 
     def step(

@@ -11,12 +11,20 @@ import mmap
 import os
 import threading
 from contextlib import suppress
+from typing import Any
 
 from rlx.backends.cpu.native.code import Loaded
 from rlx.backends.cpu.native.cores import allowed_cpus
-from rlx.backends.cpu.native.pool_text import MASK_WORDS, MAX_THREADS, POOL_WORDS, Place
+from rlx.backends.cpu.native.pool_places import MASK_WORDS, MAX_THREADS, POOL_WORDS, Place
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_OF_PYTHON = {
+    Place.ENSURE: "PyGILState_Ensure", Place.RELEASE: "PyGILState_Release",
+    Place.CHECK_SIGNALS: "PyErr_CheckSignals", Place.SAVE_THREAD: "PyEval_SaveThread",
+    Place.RESTORE_THREAD: "PyEval_RestoreThread",
+}  # fmt: skip
+_CALL = ctypes.PYFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
+"""With Python's lock, which the function itself lets go of; an exception that it sets is raised."""
 _WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -29,14 +37,23 @@ class Pool:
         self._worker = _WORKER(code.address("worker"))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._worker))
         self.call_address = code.address("call")
+        self._call = _CALL(code.address("call_python"))
         self._memory[Place.SYSCALL] = _function("syscall")
         self._memory[Place.GETCPU] = _function("sched_getcpu")
+        self._memory[Place.CLOCK] = _function("clock_gettime")
+        for place, name in _OF_PYTHON.items():
+            self._memory[place] = _address(getattr(ctypes.pythonapi, name))
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
     @property
     def address(self) -> int:
         return ctypes.addressof(self._memory)
+
+    def call(self, context: int, run: int) -> int:
+        """Run a model without Python's lock: the code it gives. A signal whose handler raises
+        ends it."""
+        return self._call(self.address, context, run)
 
     def _reset(self) -> None:
         """No workers, nobody inside, not locked: also the state of things in a forked child."""
@@ -78,7 +95,11 @@ class Pool:
 
 
 def _function(name: str) -> int:
-    return ctypes.cast(getattr(_libc, name), ctypes.c_void_p).value or 0
+    return _address(getattr(_libc, name))
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _immortal_words(count: int) -> ctypes.Array[ctypes.c_int64]:

@@ -15,52 +15,15 @@ same data in every region; one that has finished takes chunks from the ranges of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 
 from rlx.backends.cpu.context import Word
-from rlx.backends.cpu.native.text import Function
+from rlx.backends.cpu.native.poll_text import INTERRUPTED, poll_text
+from rlx.backends.cpu.native.pool_places import LINE, MASK_WORDS, Place
+from rlx.backends.cpu.native.text import Function, Value
 
-LINE = 8
-"""Words of a cache line: what different workers write lies on different lines."""
-MAX_THREADS = 256
 SPIN = 2000
 """Pauses before a worker goes to sleep: some tens of microseconds."""
 
-
-class Place(IntEnum):
-    """Where the words of the pool are."""
-
-    STATE = 0
-    ASLEEP = LINE
-    """A bit for each sleeping worker, its number modulo 32."""
-    LOCK = 2 * LINE
-    ASKED = 2 * LINE + 1
-    """The most threads that anybody asked for, so far."""
-    COUNT = 2 * LINE + 2
-    """How many there are: the workers, and the caller."""
-    CALLER_CPU = 2 * LINE + 3
-    PINS = 2 * LINE + 4
-    """Not 0 where every thread can have a processor of its own."""
-    SYSCALL = 2 * LINE + 5
-    GETCPU = 2 * LINE + 6
-    FUNCTION = 3 * LINE
-    BUFFERS = 3 * LINE + 1
-    SIZES = 3 * LINE + 2
-    UNITS = 3 * LINE + 3
-    GRAIN = 3 * LINE + 4
-    SCRATCH = 3 * LINE + 5
-    SCRATCH_BYTES = 3 * LINE + 6
-    PARTS = 3 * LINE + 7
-    CODE = 4 * LINE
-    """The code of a part that failed, or 0."""
-    ALLOWED = 5 * LINE
-    """The processors that the process may use, a bit each."""
-    RANGES = 7 * LINE
-    """For each worker a line: its next chunk, and where it ends."""
-
-
-MASK_WORDS = 2 * LINE
-POOL_WORDS = Place.RANGES + MAX_THREADS * LINE
 
 _OPEN = 1 << 31
 _INSIDE = _OPEN - 1
@@ -81,6 +44,7 @@ def pool_text(arch: str) -> str:
     """`call`, `region` and `worker` for Linux on a machine."""
     writer = _Pool(arch)
     made = [writer.work(), writer.settle(), writer.worker(), writer.region(), writer.call()]
+    made.append(poll_text())
     return "\n".join([_PAUSES[arch][0], "declare i64 @llvm.umin.i64(i64, i64)", *made])
 
 
@@ -108,8 +72,20 @@ class _Pool:
                 chunk = f.let(f"atomicrmw add ptr {spot}, i64 1 monotonic")
                 f.jump_if(f.test("sge", "i64", chunk, end), done)
                 self._do_chunk(f, chunk)
+                with f.when(f.test("eq", "i64", "%self", 0)):
+                    self._poll(f)
         f.give()
         return f.text()
+
+    def _poll(self, f: Function) -> None:
+        """The caller asks for signals; what was interrupted has failed, for all threads."""
+        given = f"ptr {f.address('%pool', Place.CONTEXT)}"
+        with f.when(f.test("ne", "i32", f.call("i32", "@poll", given), 0)):
+            self._fail(f, INTERRUPTED)
+
+    def _fail(self, f: Function, code: Value) -> None:
+        place = f.nth("%pool", Place.CODE)
+        f.do(f"store atomic i64 {code}, ptr {place} monotonic, align 8")
 
     def _stop_when_done(self, f: Function, spot: str, end: str, done: str) -> None:
         """Look before counting up: a range that is used up is only read."""
@@ -129,9 +105,7 @@ class _Pool:
         given = f"ptr {buffers}", f"ptr {sizes}", f"i64 {start}", f"i64 {stop}", f"ptr {scratch}"
         code = f.call("i32", f.address("%pool", Place.FUNCTION), *given)
         with f.when(f.test("ne", "i32", code, 0)):
-            wide = f.let(f"zext i32 {code} to i64")
-            place = f.nth("%pool", Place.CODE)
-            f.do(f"store atomic i64 {wide}, ptr {place} monotonic, align 8")
+            self._fail(f, f.let(f"zext i32 {code} to i64"))
 
     # -- workers --------------------------------------------------------------------------------
 
@@ -211,13 +185,16 @@ class _Pool:
             "i64 %units, i64 %grain, ptr %scratch, i64 %scratch_bytes)"
         )
         f.do(f"%pool = load ptr, ptr {f.nth('%context', Word.POOL)}")
+        given = "ptr %context", "ptr %function", "ptr %buffers", "ptr %sizes", "i64 %units"
+        alone = *given, "i64 %grain", "ptr %scratch"
+        with f.when(f.test("eq", "ptr", "%pool", "null")):
+            f.give(f"i32 {f.call('i32', '@alone', *alone)}")
         last = f.let(f"sub i64 {f.add('%units', '%grain')}, 1")
         chunks = f.let(f"udiv i64 {last}, %grain")
         threads = f.word("%context", Word.THREADS)
         parts = f.least(f.least(threads, f.word("%pool", Place.COUNT)), chunks)
         with f.when(f.test("ule", "i64", parts, 1)):
-            given = "ptr %buffers", "ptr %sizes", "i64 0", "i64 %units", "ptr %scratch"
-            f.give(f"i32 {f.call('i32', '%function', *given)}")
+            f.give(f"i32 {f.call('i32', '@alone', *alone)}")
         self._describe(f, parts)
         self._ranges(f, parts, chunks)
         self._open(f, parts)
@@ -228,6 +205,7 @@ class _Pool:
         return f.text()
 
     def _describe(self, f: Function, parts: str) -> None:
+        f.put("ptr %context", "%pool", Place.CONTEXT)
         f.put("ptr %function", "%pool", Place.FUNCTION)
         f.put("ptr %buffers", "%pool", Place.BUFFERS)
         f.put("ptr %sizes", "%pool", Place.SIZES)
@@ -283,6 +261,9 @@ class _Pool:
         f = Function("define i32 @call(ptr %pool, ptr %context, ptr %run)")
         f.put("ptr @region", "%context", Word.REGION)
         f.put("ptr null", "%context", Word.POOL)
+        f.put("ptr @poll", "%context", Word.POLL)
+        f.put("ptr %pool", "%context", Word.SYSTEM)
+        f.put(f"i64 {f.call('i64', '@now', 'ptr %pool')}", "%context", Word.POLLED)
         lock = f.nth("%pool", Place.LOCK)
         with f.when(f.test("sgt", "i64", f.word("%context", Word.THREADS), 1)):
             swap = f.let(f"cmpxchg ptr {lock}, i64 0, i64 1 acquire monotonic")

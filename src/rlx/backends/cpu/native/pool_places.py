@@ -1,0 +1,54 @@
+"""Where the words of the pool are: what the threads of a process share."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+LINE = 8
+"""Words of a cache line: what different workers write lies on different lines."""
+MAX_THREADS = 256
+
+
+class Place(IntEnum):
+    """Where the words of the pool are."""
+
+    STATE = 0
+    ASLEEP = LINE
+    """A bit for each sleeping worker, its number modulo 32."""
+    LOCK = 2 * LINE
+    ASKED = 2 * LINE + 1
+    """The most threads that anybody asked for, so far."""
+    COUNT = 2 * LINE + 2
+    """How many there are: the workers, and the caller."""
+    CALLER_CPU = 2 * LINE + 3
+    PINS = 2 * LINE + 4
+    """Not 0 where every thread can have a processor of its own."""
+    SYSCALL = 2 * LINE + 5
+    GETCPU = 2 * LINE + 6
+    FUNCTION = 3 * LINE
+    BUFFERS = 3 * LINE + 1
+    SIZES = 3 * LINE + 2
+    UNITS = 3 * LINE + 3
+    GRAIN = 3 * LINE + 4
+    SCRATCH = 3 * LINE + 5
+    SCRATCH_BYTES = 3 * LINE + 6
+    PARTS = 3 * LINE + 7
+    CODE = 4 * LINE
+    """The code of a part that failed, or 0."""
+    CONTEXT = 4 * LINE + 1
+    """That of the call whose region is open."""
+    CLOCK = 4 * LINE + 2
+    ENSURE = 4 * LINE + 3
+    """From here on functions of Python: its lock, and its handlers of signals."""
+    RELEASE = 4 * LINE + 4
+    CHECK_SIGNALS = 4 * LINE + 5
+    SAVE_THREAD = 4 * LINE + 6
+    RESTORE_THREAD = 4 * LINE + 7
+    ALLOWED = 5 * LINE
+    """The processors that the process may use, a bit each."""
+    RANGES = 7 * LINE
+    """For each worker a line: its next chunk, and where it ends."""
+
+
+MASK_WORDS = 2 * LINE
+POOL_WORDS = Place.RANGES + MAX_THREADS * LINE
