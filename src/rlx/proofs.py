@@ -71,7 +71,7 @@ def _not_negative(dim: DimLike, cases: int) -> bool:
 @lru_cache(1 << 14)
 def plainly_not_negative(dim: DimLike) -> bool:
     """As `provably_le(0, dim)`, with no look at the arguments of `max` and `min`."""
-    ways = (_from_least, _without_quotients)
+    ways = (_from_least, _without_quotients, _without_subtracted, _without_factors)
     return _at_least_zero(dim) or any(_is_shown_by(way, dim) for way in ways)
 
 
@@ -139,15 +139,39 @@ def _atom_from_least(atom: Atom) -> DimLike:
 
 def _without_quotients(dim: DimLike) -> DimLike:
     """At most a positive multiple of `dim`: x - k + 1 ≤ k·(x // k) ≤ x, for k > 0."""
-    terms = [(*_quotient(m), c) for m, c in terms_of(dim)]
+    return _replaced(dim, lambda m, _: len(m) == 1)
+
+
+def _without_factors(dim: DimLike) -> DimLike:
+    """The same for quotients that are factors, too."""
+    return _replaced(dim, lambda _, __: True)
+
+
+def _without_subtracted(dim: DimLike) -> DimLike:
+    """The same for those that are subtracted: those that are added meet what they were of."""
+    return _replaced(dim, lambda _, c: c < 0)
+
+
+def _replaced(dim: DimLike, chosen: Callable[[Monomial, int], bool]) -> DimLike:
+    terms: list[tuple[DimLike, int, int]] = []
+    for m, c in terms_of(dim):
+        found = quotient_in(m) if chosen(m, c) else None
+        rest, x, k = found or (_from_terms({m: 1}), 1, 1)
+        terms.append((rest * (x if c < 0 else x - (k - 1)), k, c))
     scale = math.lcm(*(k for _, k, _ in terms))
-    return _sum((x if c < 0 else x - (k - 1), c * scale // k) for x, k, c in terms)
+    return _sum((x, c * scale // k) for x, k, c in terms)
 
 
-def _quotient(monomial: Monomial) -> tuple[DimLike, int]:
-    """x and k of x // k; the monomial itself and 1 where it is not one."""
-    match monomial:
-        case (Call("//", (x, int(k))),) if k > 0:
-            return x, k
-        case _:
-            return _from_terms({monomial: 1}), 1
+@lru_cache(1 << 14)
+def quotient_in(monomial: Monomial) -> tuple[DimLike, DimLike, int] | None:
+    """r, x and k of a monomial r·(x // k) with k > 0 and an r that is never negative."""
+    for atom in monomial:
+        match atom:
+            case Call("//", (x, int(k))) if k > 0:
+                rest = without(monomial, (atom,)) or ()
+                low = facts_of(rest).interval[0]
+                if low is not None and low >= 0:
+                    return _from_terms({rest: 1}), x, k
+            case _:
+                pass
+    return None

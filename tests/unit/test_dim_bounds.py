@@ -37,6 +37,20 @@ def test_strided_windows_stay_inside():
     assert not provably_le(h // 2 + h // 3 + h // 5, h)
 
 
+def test_quotients_are_bounded_in_products_too():
+    """Sizes of a batch of what strided convolutions halve."""
+    b, s = Dim("b"), Dim("s")
+    frames = s // 64
+    halved = (frames + 1) // 2
+    assert provably_le(b * halved, b * frames + b)
+    assert not provably_le(b * halved, b * frames)
+    assert provably_le(320 * b * halved, 1024 * b * frames + 768 * b + 64 * ((b * s + 63) // 64))
+    for batch in range(4):
+        for size in range(0, 300, 13):
+            sizes = {"b": batch, "s": size}
+            assert evaluate(b * halved, sizes) <= evaluate(b * frames + b, sizes)
+
+
 def test_what_takes_too_long_to_prove_is_not_known():
     every = [Dim(f"n{i}", 1) for i in range(12)]
     both = math.prod(every[:6], start=1) * math.prod(n + 2 for n in every[6:9])

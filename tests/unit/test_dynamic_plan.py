@@ -11,6 +11,7 @@ from rlx.dim import Dim, DimLike, dim_max, evaluate
 from rlx.errors import GraphError
 from rlx.ir.lir import LirModule, Phase, Space
 from rlx.ir.mir import Graph, Node
+from rlx.plan import dynamic
 from rlx.plan.check import check
 from rlx.plan.dynamic import FormulaSpan, place_formulas
 from rlx.plan.planner import plan_module
@@ -257,3 +258,12 @@ def test_the_greatest_of_many_is_nested_little() -> None:
     widest = greatest(dims)
     assert evaluate(widest, {f"d{i}": i for i in range(64)}) == 63
     assert greatest([]) == 0
+
+
+def test_without_a_proof_no_memory_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a buffer ends inside of the arena is shown, or no two buffers share memory."""
+    monkeypatch.setattr(dynamic, "_ends_inside", lambda *_: False)
+    spans = [FormulaSpan(64 * N, 0, 1), FormulaSpan(128 * M, 1, 2), FormulaSpan(64 * N, 2, 3)]
+    placed = place_formulas(spans, {"n": 128, "m": 128})
+    assert placed.offsets == (0, 64 * N, 64 * N + 128 * M)
+    assert placed.total == 128 * N + 128 * M

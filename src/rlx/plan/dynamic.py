@@ -2,7 +2,8 @@
 
 Buffers go into regions that lie one behind the other. Inside a region two buffers that live at
 the same step are apart by proof, not by numbers; where no proof is found, a buffer starts a
-region of its own. A region's extent is the greatest of its buffers' ends.
+region of its own. A region's extent is the greatest of its buffers' ends. Where it cannot be shown
+that all of them end before the arena does, no two buffers share memory.
 """
 
 from __future__ import annotations
@@ -94,7 +95,19 @@ def place_formulas(spans: Sequence[FormulaSpan], sizes: Mapping[str, int]) -> Fo
         if known.value(best.total) == floor:
             break
     assert best is not None
-    return best
+    return best if _ends_inside(best, spans, known) else _unshared(spans)
+
+
+def _ends_inside(placed: FormulaPlacement, spans: Sequence[FormulaSpan], known: Sizes) -> bool:
+    """Is every buffer shown to end before the arena does?"""
+    ends = (offset + span.size for offset, span in zip(placed.offsets, spans, strict=True))
+    return all(known.le(end, placed.total) for end in ends)
+
+
+def _unshared(spans: Sequence[FormulaSpan]) -> FormulaPlacement:
+    """One behind the other: what comes later is farther by sizes, which are not negative."""
+    *offsets, total = _prefix_sums([s.size for s in spans])
+    return FormulaPlacement(tuple(offsets), total)
 
 
 def _placed(

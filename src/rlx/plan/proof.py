@@ -18,6 +18,7 @@ from rlx.dim import (
     dim_max,
     provably_le,
 )
+from rlx.proofs import quotient_in
 
 MAX_DEPTH = 6
 """Of quotients of quotients, such as sizes of images that strided convolutions halve."""
@@ -78,6 +79,7 @@ def _never_above(dim: DimLike) -> Iterator[DimLike]:
     for form in _without_maxima(dim):
         yield form
         yield _without_floors(form)
+        yield _without_floors(form, in_products=True)
         yield _without_floors(_without_pairs(form))
         yield from _ground_down(form)
 
@@ -101,7 +103,9 @@ def _without_maxima(dim: DimLike) -> Iterator[DimLike]:
         yield from _members(member)
 
 
-def _without_floors(dim: DimLike, *, only_added: bool = False) -> DimLike:
+def _without_floors(
+    dim: DimLike, *, only_added: bool = False, in_products: bool = False
+) -> DimLike:
     """`dim` with whole quotients replaced by exact ones that make it no greater.
 
     (x - k + 1)/k ≤ x//k ≤ x/k, for terms c·(x//k) whose c is a multiple of k. Those that are
@@ -110,18 +114,21 @@ def _without_floors(dim: DimLike, *, only_added: bool = False) -> DimLike:
     if not isinstance(dim, Dim):
         return dim
     parts = (
-        _from_terms({m: c}) if only_added and c < 0 else _without_floor(m, c) for m, c in dim.terms
+        _from_terms({m: c})
+        if (only_added and c < 0) or (len(m) > 1 and not in_products)
+        else _without_floor(m, c)
+        for m, c in dim.terms
     )
     return _sum((part, 1) for part in parts)
 
 
 def _without_floor(monomial: Monomial, coefficient: int) -> DimLike:
-    match monomial:
-        case (Call("//", (x, int(k))),) if k > 0 and coefficient % k == 0:
-            slack = k - 1 if coefficient > 0 else 0
-            return coefficient // k * (x - slack)
-        case _:
-            return _from_terms({monomial: coefficient})
+    found = quotient_in(monomial)
+    if found is None or coefficient % found[2]:
+        return _from_terms({monomial: coefficient})
+    rest, x, k = found
+    slack = k - 1 if coefficient > 0 else 0
+    return coefficient // k * rest * (x - slack)
 
 
 def _without_pairs(dim: DimLike) -> DimLike:
