@@ -215,3 +215,12 @@ def test_torch_interpolates_the_same(scale: float, mode: str, attrs: dict[str, A
     scales = floats([1, 1, scale, scale])
     model = one_node("Resize", [X, None, scales], known=(2,), **how)
     np.testing.assert_allclose(ours(model, [X, None, scales])[0], wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_an_image_that_stays_as_large_is_copied(mode: str) -> None:
+    """As torch and onnxruntime do, though by the scale its elements would lie elsewhere."""
+    scales = floats([1, 1, 1.3, 1.3])
+    x = RNG.normal(size=(1, 1, 3, 2)).astype(np.float32)
+    for dims in (None, ["n", 1, "h", "w"]):
+        gives("Resize", [x, None, scales], x, known=(2,), dims=dims, opset=19, mode=mode)

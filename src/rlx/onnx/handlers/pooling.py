@@ -145,7 +145,8 @@ def _averaged(x: Node, found: Geometry, counts_padding: bool) -> Node:
     if counts_padding:
         return made
     ones = found.around(filled(x, 1.0, (1, 1, *x.shape.dims[2:])), 0.0)
-    return ops.div(made, ops.avg_pool(ones, **how, **found.bare))
+    share = ops.avg_pool(ones, **how, **found.bare)
+    return ops.div(made, ops.where(ops.equal(share, 0.0), 1.0, share))
 
 
 @handles("LpPool")

@@ -23,6 +23,7 @@ from rlx.errors import GraphError
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import handles
+from rlx.onnx.narrowing import require
 from rlx.onnx.values import Sizes
 from rlx.ops.resize import Coordinates, positions
 
@@ -131,12 +132,12 @@ def _scaled_from_corner(call: Call, scales: Sequence[float]) -> Node:
     lines = [_by_scale(call, i, d, s) for i, (d, s) in enumerate(zip(dims, scales, strict=True))]
     mode = "nearest" if call.attr("mode", "nearest") == "nearest" else "linear"
     rule = Rule(mode, "asymmetric", "floor")
-    if mode == "linear":
+    if mode == "linear" or _is_copied(call, lines, rule):
         return _resized(call, call.node(0), lines, rule)
     fewer = [line for line in lines if isinstance(line.scale, float) and line.scale < 1]
     more = [line for line in lines if line not in fewer]
-    made = _resized(call, call.node(0), more, rule)
-    return _resized(call, made, fewer, replace(rule, nearest_mode="ceil"))
+    made = _interpolated(call, call.node(0), more, rule)
+    return _interpolated(call, made, fewer, replace(rule, nearest_mode="ceil"))
 
 
 @handles("Resize", since=11)
@@ -264,7 +265,22 @@ def _in_proportion(
 # -- resizing -------------------------------------------------------------------------------------
 
 
+def _is_copied(call: Call, lines: Sequence[Line], rule: Rule) -> bool:
+    """Does every axis stay as long as it is? Then frameworks and runtimes copy, whatever the scale
+    is; but for cubics, which torch computes."""
+    if rule.mode == "cubic" or rule.antialias or any(line.crop for line in lines):
+        return False
+    for line in lines:
+        if isinstance(line.old, Dim) and isinstance(line.scale, float) and line.scale > 1:
+            require(line.old + 1, line.new, f"{call.label}: a scaled axis")
+    return all(line.old == line.new for line in lines)
+
+
 def _resized(call: Call, x: Node, lines: Sequence[Line], rule: Rule) -> Node:
+    return x if _is_copied(call, lines, rule) else _interpolated(call, x, lines, rule)
+
+
+def _interpolated(call: Call, x: Node, lines: Sequence[Line], rule: Rule) -> Node:
     changed = [line for line in lines if not line.is_same]
     known = [line for line in changed if line.is_known]
     rest = [line for line in changed if not line.is_known]
