@@ -12,6 +12,7 @@ from rlx import ops
 from rlx.compose import composed, dims_of, dtype_of
 from rlx.draw import Draw, Spec
 from rlx.op import Kind
+from rlx.ops.spectral import sides_of
 
 Pad = Literal["reflect", "zeros"]
 
@@ -28,13 +29,21 @@ def power_frames(
 
 @composed("f[*b t], f[n_fft]? -> f[*b ...]", kind=Kind.SPECIAL, has_fft=True, draw="plain")
 def mean_power(
-    x: Any, window: Any = None, *, n_fft: int, hop: int, center: bool = False, pad: Pad = "reflect"
+    x: Any,
+    window: Any = None,
+    *,
+    n_fft: int,
+    hop: int,
+    center: bool = False,
+    pad: Pad = "reflect",
+    one_sided: bool = False,
 ) -> Any:
     """The mean of `power_frames` over all frames: [..., n_fft // 2 + 1]. Half floats are rounded
-    once, behind the mean."""
+    once, behind the mean. With `one_sided`, bins that have a mirror image count twice."""
     given = _widened(x, window)
     power = ops.power_frames(*given, n_fft=n_fft, hop=hop, center=center, pad=pad)
-    return _as(ops.mean(power, axes=(len(dims_of(power)) - 2,)), x)
+    mean = ops.mean(power, axes=(len(dims_of(power)) - 2,))
+    return _as(ops.mul(mean, sides_of(n_fft, dtype_of(mean).numpy)) if one_sided else mean, x)
 
 
 def _widened(*values: Any) -> list[Any]:
@@ -80,10 +89,15 @@ def _drawn(draw: Draw) -> tuple[list[Spec], list[Spec], dict[str, Any]]:
 
 
 @power_frames.sample
-@mean_power.sample
 def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     x, window, attrs = _drawn(draw)
     return [*x, *window], attrs
+
+
+@mean_power.sample
+def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    x, window, attrs = _drawn(draw)
+    return [*x, *window], {**attrs, "one_sided": draw.coin()}
 
 
 @mel_frames.sample

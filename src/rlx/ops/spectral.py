@@ -375,13 +375,13 @@ def welch_peaks(spectrum: Array, *, k: int, n_segments: int) -> Array:
     bins, batch = n_fft // 2 + 1, spectrum.shape[0] // n_segments
     re, im = spectrum[:, :bins], spectrum[:, n_fft : n_fft + bins]
     power = (re * re + im * im).reshape(batch, n_segments, bins).sum(1) / n_segments
-    best, where = ops.top_k(power * _sides(n_fft, power.dtype), k=min(k, bins), axis=-1)
+    best, where = ops.top_k(power * sides_of(n_fft, power.dtype), k=min(k, bins), axis=-1)
     peaks = np.zeros((batch, k, 2), spectrum.dtype)
     peaks[:, : best.shape[1], 0], peaks[:, : best.shape[1], 1] = where, best
     return peaks.reshape(batch, 2 * k)
 
 
-def _sides(n_fft: int, dtype: Any) -> Array:
+def sides_of(n_fft: int, dtype: Any) -> Array:
     """How often each bin of the one-sided spectrum occurs in the two-sided one."""
     bins = np.arange(n_fft // 2 + 1)
     return np.where((bins == 0) | (2 * bins == n_fft), 1, 2).astype(dtype)
@@ -392,16 +392,17 @@ def _(spectrum: Any, *, k: int, n_segments: int) -> Any:
     batch, _ = _welch_shape(shape_of(spectrum), k=k, n_segments=n_segments).dims
     n_fft = int(shape_of(spectrum).dims[-1]) // 2
     power = ops.reshape(power_blocks(spectrum, n_fft), dims=(batch, n_segments, n_fft // 2 + 1))
-    return strongest(ops.mean(power, axes=(1,)), n_fft, k)
+    mean = ops.mean(power, axes=(1,))
+    return strongest(ops.mul(mean, sides_of(n_fft, DType.of(mean.dtype).numpy)), n_fft, k)
 
 
-def strongest(mean: Any, n_fft: int, k: int) -> Any:
-    """The strongest bins of one-sided mean power, in table ops."""
-    bins, dtype, batch = n_fft // 2 + 1, DType.of(mean.dtype), dims_of(mean)[0]
-    both = ops.mul(mean, _sides(n_fft, dtype.numpy))
-    best, where = ops.top_k(both, k=min(k, bins), axis=-1)
-    pairs = [ops.expand_dims(v, axes=(2,)) for v in (ops.cast(where, to=dtype), best)]
-    flat = ops.reshape(ops.concat(pairs, axis=2), dims=(batch, 2 * min(k, bins)))
+def strongest(power: Any, n_fft: int, k: int) -> Any:
+    """The strongest bins of one-sided power, in table ops: places and powers in turn."""
+    bins, dtype, batch = n_fft // 2 + 1, DType.of(power.dtype), dims_of(power)[0]
+    best, where = ops.top_k(power, k=min(k, bins), axis=-1)
+    places, powers = (ops.expand_dims(v, axes=(2,)) for v in (where, best))
+    pairs = ops.where(np.array([True, False]), ops.cast(places, to=dtype), powers)
+    flat = ops.reshape(pairs, dims=(batch, 2 * min(k, bins)))
     unused = 2 * k - 2 * min(k, bins)
     return ops.pad(flat, low=(0, 0), high=(0, unused), value=0.0) if unused else flat
 

@@ -17,7 +17,7 @@ THEMES = (
     "products",
 )
 """What removes work, in the order of trying: constants first."""
-RECOGNITION = ("quantised", "activations", "norms", "attention", "rotary", "spectra")
+RECOGNITION = ("quantised", "activations", "norms", "attention", "rotary", "spectra", "welch")
 """What names a block by its primitive spelling."""
 
 

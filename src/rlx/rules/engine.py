@@ -374,17 +374,25 @@ class _Sweep:
     def _part_phases(self, node: Node, made: Node) -> None:
         """What replaces a node of the Epilogue is of the Epilogue, but for what reads values from
         further up than the node did: that does work of the steady nodes that the rule took in."""
-        near = set(node.inputs)
+        near, above = set(node.inputs), set[Node]()
+        for each in self._added(made):
+            if each in self._settled:
+                if each not in near and not each.is_late and each.op not in ("param", "constant"):
+                    above.add(each)
+            elif not above.isdisjoint(each.inputs):
+                self.new.add_origins(each, (STEADY,))
+                if each.decl.kind is Kind.MOVEMENT:
+                    above.add(each)
+
+    def _added(self, made: Node) -> list[Node]:
+        """What a rule has made, and what that reads, inputs before users."""
         stack, seen = [made], {made}
         while stack:
             fresh = stack.pop()
-            if fresh in self._settled:
-                continue
-            above = (i for i in fresh.inputs if i in self._settled and i not in near)
-            if any(not i.is_late and i.op not in ("param", "constant") for i in above):
-                self.new.add_origins(fresh, (STEADY,))
-            stack += [i for i in fresh.inputs if i not in seen]
-            seen.update(fresh.inputs)
+            if fresh not in self._settled:
+                stack += [i for i in fresh.inputs if i not in seen]
+                seen.update(fresh.inputs)
+        return sorted(seen, key=lambda n: n.index)
 
     def _carry(self, node: Node, made: Node, *more: Origin) -> None:
         """The replacement comes from where the node came from. Leaves are known by their names."""

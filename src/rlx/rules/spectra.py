@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rlx import ops
 from rlx.dim import provably_le
 from rlx.draw import Draw
 from rlx.dtype import DType
 from rlx.ir.mir import Graph, Node
-from rlx.ops.spectral import log_bands, strongest
+from rlx.ops.spectral import log_bands
 from rlx.rules.engine import Uses, no, rule
 from rlx.shape import Shape
 
-_ROUNDINGS = (
-    "a windowed frame is rounded before it is transformed, or not, and sums differ in order"
-)
-_SHARED = "it is needed elsewhere too"
+ROUNDINGS = "a windowed frame is rounded before it is transformed, or not, and sums differ in order"
+SHARED = "it is needed elsewhere too"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Framed:
         return op(*operands, n_fft=self.n, hop=self.hop, **attrs)
 
 
-def _framed(node: Node) -> Framed | None:
+def framed(node: Node) -> Framed | None:
     """What frames are of; halves, which are rounded at every step, are not asked for."""
     if node.dtype not in (DType.F32, DType.F64):
         return None
@@ -51,9 +51,18 @@ def _framed(node: Node) -> Framed | None:
     return None
 
 
+def real_of_blocks(node: Node) -> Node | None:
+    """The real parts of blocks whose imaginary parts are 0, as finite numbers make them."""
+    if node.op == "pad":
+        return _padded(node)
+    if node.op != "concat" or node.attrs["axis"] != node.rank - 1 or len(node.inputs) != 2:
+        return None
+    real, imaginary = node.inputs
+    return real if real.shape == imaginary.shape and _is_zero(imaginary, real) else None
+
+
 def _padded(node: Node) -> Node | None:
-    """The real parts of blocks whose imaginary parts are 0."""
-    if node.op != "pad" or node.attrs["mode"] != "constant" or node.attrs["value"] != 0.0:
+    if node.attrs["mode"] != "constant" or node.attrs["value"] != 0.0:
         return None
     real, rank = node.inputs[0], node.rank
     none = (0,) * (rank - 1)
@@ -62,14 +71,29 @@ def _padded(node: Node) -> Node | None:
     return real if is_after else None
 
 
-def _is_plain(transform: Node) -> bool:
+def _is_zero(node: Node, x: Node) -> bool:
+    """Zeros, x - x, or x · 0."""
+    while node.op in ("expand", "reshape"):
+        node = node.inputs[0]
+    if node.op == "constant":
+        return not np.any(node.attrs["value"].array)
+    if node.op == "sub":
+        return node.inputs[0] is node.inputs[1] and node.inputs[0] is x
+    return (
+        node.op == "mul"
+        and x in node.inputs
+        and any(i.op == "constant" and not np.any(i.attrs["value"].array) for i in node.inputs)
+    )
+
+
+def is_plain(transform: Node) -> bool:
     return transform.attrs["norm"] == "backward" and not transform.attrs.get("inverse")
 
 
 # -- spectra --------------------------------------------------------------------------------------
 
 
-def _draw_framed(draw: Draw, rank: int | None = None) -> Node:
+def draw_framed(draw: Draw, rank: int | None = None) -> Node:
     n, hop = draw.integer(1, 9), draw.integer(1, 4)
     dtype = draw.choice((DType.F32, DType.F64))
     outer = draw.dims(0, 2, 1) if rank is None else tuple(draw.size(1) for _ in range(rank - 1))
@@ -83,20 +107,20 @@ def _draw_framed(draw: Draw, rank: int | None = None) -> Node:
 
 @rule(
     lambda y: ops.rfft(y),
-    sample=lambda draw: ops.rfft(_draw_framed(draw)),
+    sample=lambda draw: ops.rfft(draw_framed(draw)),
     slack=16.0,
     domain="plain",
-    why=_ROUNDINGS,
+    why=ROUNDINGS,
 )
 def transformed_frames(y: Node, node: Node) -> Any:
     """The real transforms of a signal's frames are its short-time transform."""
-    found = _framed(y)
-    if found is None or node.attrs["n"] is not None or not _is_plain(node):
+    found = framed(y)
+    if found is None or node.attrs["n"] is not None or not is_plain(node):
         return None
     return found.given(ops.stft)
 
 
-def _draw_stft(draw: Draw) -> Node:
+def draw_stft(draw: Draw) -> Node:
     n, hop, dtype = draw.integer(1, 9), draw.integer(1, 4), draw.choice((DType.F32, DType.F64))
     g = Graph("spelled")
     operands = [g.input("x", Shape((*draw.dims(0, 2, 1), n + draw.integer(0, 8)), dtype))]
@@ -107,17 +131,17 @@ def _draw_stft(draw: Draw) -> Node:
 
 @rule(
     lambda z: ops.complex_norm_sq(z),
-    sample=lambda draw: ops.complex_norm_sq(_draw_stft(draw)),
+    sample=lambda draw: ops.complex_norm_sq(draw_stft(draw)),
 )
 def power_of_frames(z: Node, uses: Uses) -> Any:
     """The squared magnitude of a short-time transform is the power of its frames."""
     if z.op != "stft" or z.inputs[0].dtype not in (DType.F32, DType.F64):
         return None
-    return no(_SHARED) if uses(z) > 1 else ops.power_frames(*z.inputs, **z.attrs)
+    return no(SHARED) if uses(z) > 1 else ops.power_frames(*z.inputs, **z.attrs)
 
 
 def _spell_parts(draw: Draw) -> Node:
-    z = _draw_stft(draw)
+    z = draw_stft(draw)
     parts = ops.view_as_real(z)
     cut = _drawn_cut(draw, parts, z.rank - 2, z.rank - 1) if draw.coin() else parts
     return ops.sum(ops.square(cut), axes=(z.rank,))
@@ -172,14 +196,14 @@ def _drawn_cut(draw: Draw, x: Node, *axes: int) -> Node:
 
 @rule(
     lambda y: ops.complex_norm_sq(y),
-    sample=lambda draw: ops.complex_norm_sq(_drawn_cut(draw, z := _draw_stft(draw), z.rank - 2)),
+    sample=lambda draw: ops.complex_norm_sq(_drawn_cut(draw, z := draw_stft(draw), z.rank - 2)),
 )
 def power_of_some_frames(y: Node, uses: Uses) -> Any:
     """The power of some of the frames is some of the power of all, where all are transformed."""
     if not _is_cut(y) or y.inputs[0].op != "stft":
         return None
     if uses(y) > 1 or uses(y.inputs[0]) > 1:
-        return no(_SHARED)
+        return no(SHARED)
     return _cut_alike(y, ops.complex_norm_sq(y.inputs[0]))
 
 
@@ -206,7 +230,7 @@ def bands_of_some_frames(y: Node, f: Node, uses: Uses) -> Any:
     if not provably_le(whole * 7, kept * 8):
         return no("it would multiply frames that are left out")
     if uses(y) > 1 or uses(y.inputs[0]) > 1:
-        return no(_SHARED)
+        return no(SHARED)
     return _cut_alike(y, ops.matmul(y.inputs[0], f))
 
 
@@ -214,7 +238,7 @@ def bands_of_some_frames(y: Node, f: Node, uses: Uses) -> Any:
 
 
 def _power(draw: Draw) -> Node:
-    z = _draw_stft(draw)
+    z = draw_stft(draw)
     return ops.power_frames(*z.inputs, **z.attrs)
 
 
@@ -227,7 +251,7 @@ def mean_of_frames(p: Node, a: tuple[int, ...], node: Node, uses: Uses) -> Any:
     if p.op != "power_frames" or a != (p.rank - 2,):
         return None
     if uses(p) > 1:
-        return no(_SHARED)
+        return no(SHARED)
     made = ops.mean_power(*p.inputs, **p.attrs)
     return made if made.shape == node.shape else ops.expand_dims(made, axes=a)
 
@@ -244,14 +268,14 @@ def bands_of_frames(p: Node, f: Node, uses: Uses) -> Any:
     if p.op != "power_frames" or f.rank != 2:
         return None
     if uses(p) > 1:
-        return no(_SHARED)
+        return no(SHARED)
     return ops.mel_frames(p.inputs[0], f, *p.inputs[1:], **p.attrs)
 
 
 # -- what is read off blocks ----------------------------------------------------------------------
 
 
-def _whole(frames: Node) -> Node:
+def transformed(frames: Node) -> Node:
     """Real numbers as blocks, transformed."""
     none = (0,) * (frames.rank - 1)
     n = frames.shape.dims[-1]
@@ -259,10 +283,10 @@ def _whole(frames: Node) -> Node:
 
 
 def _spell_log_mel(draw: Draw) -> Node:
-    frames = _draw_framed(draw)
+    frames = draw_framed(draw)
     dims = (draw.size(1), int(frames.shape.dims[-1]) // 2 + 1)
     filters = ops.abs(frames.graph.input("f", Shape(dims, frames.dtype)))
-    return ops.log_mel(_whole(frames), filters)
+    return ops.log_mel(transformed(frames), filters)
 
 
 @rule(
@@ -270,40 +294,12 @@ def _spell_log_mel(draw: Draw) -> Node:
     sample=_spell_log_mel,
     slack=16.0,
     domain="plain",
-    why=_ROUNDINGS,
+    why=ROUNDINGS,
 )
 def log_mel_of_frames(y: Node, f: Node, node: Node) -> Any:
     """Log-mel frames are logarithms of the power of a signal's frames in bands."""
-    real = _padded(y)
-    found = None if real is None else _framed(real)
-    if found is None or not _is_plain(node.inputs[0]):
+    real = real_of_blocks(y)
+    found = None if real is None else framed(real)
+    if found is None or not is_plain(node.inputs[0]):
         return None
     return log_bands(found.given(ops.mel_frames, ops.transpose(f, perm=(1, 0))))
-
-
-def _spell_peaks(draw: Draw) -> Node:
-    frames = _draw_framed(draw, 2)
-    batch, count, n = frames.shape.dims
-    rows = ops.reshape(frames, dims=(batch * count, n))
-    return ops.welch_peaks(_whole(rows), k=draw.integer(1, 4), n_segments=int(count))
-
-
-@rule(
-    lambda y: ops.welch_peaks(ops.fft(y)),
-    sample=_spell_peaks,
-    slack=16.0,
-    domain="plain",
-    why=_ROUNDINGS,
-)
-def peaks_of_frames(y: Node, node: Node) -> Any:
-    """The peaks of a Welch estimate are the strongest bins of a signal's mean power."""
-    rows = _padded(y)
-    frames = rows.inputs[0] if rows is not None and rows.op == "reshape" else rows
-    found = None if frames is None else _framed(frames)
-    if rows is None or frames is None or found is None or frames.rank != 3:
-        return None
-    if not _is_plain(node.inputs[0]):
-        return None
-    if frames.shape.dims[1] != node.attrs["n_segments"] or rows.shape.dims[-1] != found.n:
-        return None
-    return strongest(found.given(ops.mean_power), found.n, node.attrs["k"])

@@ -205,7 +205,7 @@ class Mean(Spectra):
             power(self.code, parts, total, self.frames.bins, adds=True)
 
     def write(self, w: Writer, number: int, signal: Bound) -> None:
-        """The sum over the number of frames."""
+        """The sum over the number of frames, or twice that for bins with a mirror image."""
         count = self.frames.count
         if is_static(count):
             scale: str | float = 1.0 / int(count)
@@ -213,7 +213,27 @@ class Mean(Spectra):
             whole = w.code.let(f"sitofp i64 {w.size(count)} to double")
             scale = w.code.let(f"fdiv double {literal(1.0, DType.F64)}, {whole}")
         to = row_of(w, self.step.results[0], signal, number, self.step.node.shape.dtype)
-        copy(w.code, self.total(w), to, self.frames.bins, scale)
+        if not self.step.node.attrs["one_sided"]:
+            copy(w.code, self.total(w), to, self.frames.bins, scale)
+            return
+        bins, last = self.frames.bins, 1 - self.frames.n % 2
+        single = {0, bins - 1} if last else {0}
+        inner = max(0, bins - len(single))
+        double = 2.0 * scale if isinstance(scale, float) else _doubled_text(w, scale)
+        copy(w.code, *self._from(w, to, 1), inner, double)
+        for bin_ in sorted(single):
+            copy(w.code, *self._from(w, to, bin_), 1, scale)
+
+    def _from(self, w: Writer, to: Numbers, bin_: int) -> tuple[Numbers, Numbers]:
+        """The sum and the result, from a bin on."""
+        code, total = w.code, self.total(w)
+        behind = code.i64("mul", to.stride, bin_)
+        result = Numbers(advanced(code, to.pointer, behind, to.dtype), to.dtype, to.stride)
+        return Numbers(advanced(code, total.pointer, bin_, self.dtype), self.dtype), result
+
+
+def _doubled_text(w: Writer, scale: str) -> str:
+    return w.code.let(f"fadd double {scale}, {scale}")
 
 
 def make_mean(step: Step, name: str) -> Recipe:
