@@ -219,7 +219,7 @@ class Mean(Spectra):
         bins, last = self.frames.bins, 1 - self.frames.n % 2
         single = {0, bins - 1} if last else {0}
         inner = max(0, bins - len(single))
-        double = 2.0 * scale if isinstance(scale, float) else _doubled_text(w, scale)
+        double = _doubled_text(w, scale) if isinstance(scale, str) else 2.0 * scale
         copy(w.code, *self._from(w, to, 1), inner, double)
         for bin_ in sorted(single):
             copy(w.code, *self._from(w, to, bin_), 1, scale)
