@@ -24,11 +24,13 @@ from rlx.ir.outline import Row, outline
 from rlx.ir.verify import verify
 from rlx.module import GraphModule
 from rlx.passes.alike import make_alike
+from rlx.passes.branches import select_branches
 from rlx.passes.context import Context
 from rlx.passes.fuse import fuse
 from rlx.passes.layouts import lay_out
 from rlx.passes.legalise import DispatchReport, legalise, lower_control_flow, require_legal
 from rlx.passes.options import FusionOptions
+from rlx.passes.outputs import weigh_outputs
 from rlx.passes.report import FusionReport
 from rlx.passes.simplify import simplify, tidy
 from rlx.plan.check import require_sound
@@ -45,6 +47,7 @@ PASSES: tuple[Pass, ...] = (
     simplify,  # rules, constant folding, shared subexpressions, dead nodes, block recognition
     legalise,  # lower what the target has no kernel for
     tidy,  # what the lowerings left
+    select_branches,  # where a branch waits for the host: put to the gate
     fuse,  # named shapes, then regions: each one put to the gate
     require_legal,  # every node is one the target runs, or an error that names it
 )
@@ -205,6 +208,7 @@ class CompilePipeline:
 
     def _optimised(self, module: MirModule) -> _Optimised:
         context, clock = Context.of(self.target, self.options), _Clock()
+        weigh_outputs(module.graph, context)
         graph = fused(marked(module.graph), context, clock)
         final = make_alike(lay_out(graph, context), context)
         unused = context.log.unused_force

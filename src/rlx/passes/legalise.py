@@ -5,7 +5,7 @@ An op without a kernel of the target's own is spelled in simpler ops, which ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -187,13 +187,19 @@ def _refuse(found: Sequence[tuple[Node, str]], ctx: Context) -> None:
 
 
 def _round(graph: Graph, chosen: Mapping[Node, str], ctx: Context) -> Graph:
-    """The graph with the chosen nodes lowered once."""
+    """The graph with the chosen nodes lowered once, which is noted."""
+    for node, reason in chosen.items():
+        ctx.log.note("lower", node, True, reason, kind="lowering")
+    return lowered_once(graph, chosen)
+
+
+def lowered_once(graph: Graph, chosen: Collection[Node]) -> Graph:
+    """The graph with the chosen nodes spelled in simpler ops."""
     new = graph.successor()
     made: dict[Node, tuple[Node, ...]] = {}
     for node in graph.order():
         if node in chosen:
             made[node] = _lowered(new, node, [made[i][0] for i in node.inputs])
-            ctx.log.note("lower", node, True, chosen[node], kind="lowering")
         elif node.op == "item" and node.inputs[0] in chosen:
             made[node] = (made[node.inputs[0]][node.attrs["index"]],)
             new.add_origins(made[node][0], node.origins)

@@ -113,7 +113,7 @@ class Members:
     def _is_groupable(self, node: Node) -> bool:
         if node.is_leaf or node.has_items or node.op == "item" or node.decl.is_epilogue:
             return False
-        if node.op in self.ctx.target.syncs or node.decl.measures:
+        if node.decl.measures:
             return False
         kind = node.decl.kind
         if kind is Kind.ELEMENTWISE:
