@@ -25,7 +25,7 @@ from typing import Any
 from rlx.errors import Error
 from rlx.fuzz.crew import Lost, each
 from rlx.fuzz.mutate import mutated
-from rlx.onnx.reader import NEWEST_OPSET, OLDEST_OPSET
+from rlx.onnx.reader import NEWEST_OPSET, UNCHANGED
 
 LIMIT_S = 2.0
 """Of processor time, so that a busy machine finds nothing wrong."""
@@ -84,7 +84,7 @@ def _readable(data: bytes) -> bytes:
     model = onnx.ModelProto.FromString(data)
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx"):
-            opset.version = max(OLDEST_OPSET, min(opset.version, NEWEST_OPSET))
+            opset.version = max(UNCHANGED, min(opset.version, NEWEST_OPSET))
     return model.SerializeToString()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlx.errors import GraphError
-from rlx.onnx.reader import Reader, guarded
+from rlx.onnx.reader import UNCHANGED, Reader, guarded
 
 
 def attributes_of(node: Any, reader: Reader, domain: str, version: int) -> dict[str, Any]:
@@ -39,6 +39,17 @@ def declared(op: str, domain: str, version: int) -> Mapping[str, int]:
         return {}
     types: dict[str, Any] = {name: a.type for name, a in schema.attributes.items()}
     return {name: int(kind.value) for name, kind in types.items()}
+
+
+@functools.lru_cache(4096)
+def first_version(op: str) -> int:
+    """The opset since which an operator is what it is in the oldest one that is read as it is."""
+    from onnx import defs
+
+    try:
+        return defs.get_schema(op, UNCHANGED, "").since_version
+    except defs.SchemaError:
+        return 1
 
 
 def _label(node: Any) -> str:

@@ -31,8 +31,8 @@ class NeedsShape(UnsupportedError):
     """Something follows from the sizes of inputs, which the model does not say."""
 
 
-class WrongType(UnsupportedError):
-    """Operands of types that an operator is not defined on, whatever their sizes are."""
+class Refused(UnsupportedError):
+    """What no sizes of operands would make possible, such as types that an operator has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +186,8 @@ class Call:
     def unsupported(self, why: str) -> UnsupportedError:
         return UnsupportedError(f"{self.label}: {why}")
 
-    def wrong_type(self, why: str) -> WrongType:
-        return WrongType(f"{self.label}: {why}")
+    def refused(self, why: str) -> Refused:
+        return Refused(f"{self.label}: {why}")
 
     def needs_shape(self, why: str) -> NeedsShape:
         """The error of a size that must be known: the model is then read for each shape."""

@@ -100,7 +100,7 @@ def applied_to_codes(call: Call, handler: Any, run: Run) -> tuple[Value, ...]:
     if call.op not in MOVES:
         number = next(i for i, e in enumerate(elements) if e is not None)
         what = _named(elements[number])
-        raise call.wrong_type(f"operand {number} is a tensor of {what}, which it does not take")
+        raise call.refused(f"operand {number} is a tensor of {what}, which it does not take")
     return _moved(call, elements, run)
 
 
@@ -110,7 +110,7 @@ def _moved(call: Call, elements: Sequence[Element | None], run: Run) -> tuple[Va
     moved = [i for i in range(call.num_inputs) if i in MOVES[call.op] and call.has(i)]
     element = _agreed(call, elements, moved)
     if call.attr("reduction", "none") != "none" or (call.op == "Equal" and element is not TEXT):
-        raise call.wrong_type(f"it computes with a tensor of {_named(element)}")
+        raise call.refused(f"it computes with a tensor of {_named(element)}")
     made = run(with_codes(call, moved))
     return made if call.op in TELLS else tuple(meaning(v, element) for v in made)
 
@@ -129,7 +129,7 @@ def _agreed(call: Call, elements: Sequence[Element | None], moved: Sequence[int]
     strays = [i for i, e in enumerate(elements) if e is not None and i not in moved]
     if len(found) != 1 or strays or None in found:
         kinds = ", ".join(_named(e) for e in elements)
-        raise call.wrong_type(f"its operands are of different types ({kinds})")
+        raise call.refused(f"its operands are of different types ({kinds})")
     (element,) = found
     assert element is not None
     return element

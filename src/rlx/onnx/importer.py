@@ -14,13 +14,13 @@ from rlx.dtype import DType
 from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.ir.interpret import evaluate_node
 from rlx.ir.mir import Graph, Node, Origin, topological
-from rlx.onnx.attributes import attributes_of
+from rlx.onnx.attributes import attributes_of, first_version
 from rlx.onnx.boundary import declared_input, text_array
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.coded import applied_to_codes, element_of, in_codes, meaning
 from rlx.onnx.handlers import handler_of
 from rlx.onnx.ordering import ordered
-from rlx.onnx.reader import Reader, guarded, name_of, text
+from rlx.onnx.reader import UNCHANGED, Reader, guarded, name_of, text
 from rlx.onnx.scope import Scope
 from rlx.onnx.stages import HostStep
 from rlx.onnx.strings import Strings
@@ -194,6 +194,11 @@ class Importer:
             tuple(proto.output),
         )
         self._count_node(call)
+        if domain == "" and version < UNCHANGED and first_version(proto.op_type) > version:
+            raise UnsupportedError(
+                f"{call.label}: opset {version} has another operator of this name. "
+                "onnx.version_converter changes it."
+            )
         handler = handler_of(domain, proto.op_type, call.version)
         with scope.graph.scope(Origin("onnx", call.name)):
             if handler is None and function is not None:

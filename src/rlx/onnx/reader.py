@@ -30,7 +30,9 @@ from rlx.shape import Shape
 MAX_BYTES = 1 << 40
 LEAST_NODES, MAX_GROWTH = 4_000, 20
 OLDEST_PACKAGE = (1, 21)
-OLDEST_OPSET, NEWEST_OPSET = 6, 28
+OLDEST_OPSET, NEWEST_OPSET = 1, 28
+UNCHANGED = 6
+"""Operators are read as of this opset; of an older one, where they meant the same in it."""
 MAX_SPARSE = 1 << 28
 """Of a sparse tensor once it is written out; a few bytes of a file may claim anything."""
 MAX_FILE = 1 << 31

@@ -16,7 +16,7 @@ from onnx import defs
 from rlx.draw import Draw as BaseDraw
 from rlx.draw import Spec
 from rlx.dtype import DType
-from rlx.onnx.reader import NEWEST_OPSET, OLDEST_OPSET
+from rlx.onnx.reader import NEWEST_OPSET, UNCHANGED
 
 Array = np.ndarray[Any, Any]
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
@@ -293,7 +293,7 @@ def opsets(domain: str, op: str) -> list[int]:
         return [MICROSOFT_OPSET]
     found = {s.since_version for s in defs.get_all_schemas_with_history() if _is(s, domain, op)}
     starts = sorted(found)
-    oldest, newest = (1, NEWEST_ML) if domain == ML else (OLDEST_OPSET, NEWEST_OPSET)
+    oldest, newest = (1, NEWEST_ML) if domain == ML else (UNCHANGED, NEWEST_OPSET)
     firsts = [max(v, oldest) for v in starts]
     lasts = [v - 1 for v in starts[1:]] + [newest]
     spans = [(a, b) for a, b in zip(firsts, lasts) if a <= b]

@@ -66,7 +66,7 @@ def number(call: Call, position: int) -> Node:
     if element is None:
         return held
     if not isinstance(element, Small):
-        raise call.wrong_type(f"operand {position} is strings, expected numbers")
+        raise call.refused(f"operand {position} is strings, expected numbers")
     return decoded(call, held, element)
 
 

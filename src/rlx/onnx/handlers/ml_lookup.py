@@ -36,7 +36,7 @@ def same_kind(call: Call, value: Value, words: Any, what: str) -> None:
     """The error of numbers looked up in strings, and the other way round."""
     if (element_of(value) is TEXT) != is_text(words):
         found, wanted = ("strings", "numbers") if element_of(value) else ("numbers", "strings")
-        raise call.wrong_type(f"its {what} are {found}, expected {wanted}")
+        raise call.refused(f"its {what} are {found}, expected {wanted}")
 
 
 def place_of(call: Call, x: Node, words: Any) -> tuple[Node, Node]:

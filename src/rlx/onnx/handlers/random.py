@@ -1,7 +1,8 @@
 """Random numbers: seeded, and the same in every call.
 
 They are Philox numbers of rlx's own (`ops/random.py`), not those that onnxruntime's engine or
-NumPy's Mersenne Twister would draw: the distribution is the operator's, the numbers are others. The
+NumPy's Mersenne Twister would draw: the distribution is the operator's, the numbers are others (but
+for a Dropout with a seed, whose mask ONNX's own cases fix). The
 key is the node's `seed`; a node without one has a stream of its own, so that two of them do not
 draw the same numbers. In loops the counter follows from the numbers of the steps, so that every
 step draws others.
@@ -19,6 +20,7 @@ from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import handles
+from rlx.onnx.values import Weight
 from rlx.shape import Shape
 
 STEP_STRIDE = 0x9E3779B97F4A7C15
@@ -36,7 +38,8 @@ def draws(model: Any) -> bool:
     bodies = [model.graph, *model.functions]
     for body in bodies:
         for node in body.node:
-            is_dropout = node.op_type == "Dropout" and any(node.input[2:])
+            is_seeded = any(a.name == "seed" for a in node.attribute)
+            is_dropout = node.op_type == "Dropout" and any(node.input[2:]) and not is_seeded
             if node.domain in ("", "ai.onnx") and (is_dropout or node.op_type in DRAWING):
                 return True
             bodies += [g for a in node.attribute for g in (a.g, *a.graphs)]
@@ -128,6 +131,22 @@ def dropout(call: Call) -> tuple[Node, ...]:
     return (x, kept) if call.wants(1) else (x,)
 
 
+MOST_SEEDED = 1 << 26
+"""Numbers of a Mersenne Twister that are part of a program."""
+
+
+def _seeded(call: Call, shape: Shape) -> Node:
+    """What ONNX says by its cases that a Dropout with a seed keeps, in every call the same: by the
+    numbers of a Mersenne Twister, which are drawn while the model is read."""
+    if not shape.is_static:
+        raise call.needs_shape(f"what its seed drops depends on the size of {shape}")
+    if int(shape.num_elements) > MOST_SEEDED:  # pyright: ignore[reportArgumentType]
+        raise call.unsupported(f"its seed is for {shape}. Leave it out")
+    seed = int(call.attr("seed")) & 0xFFFFFFFF
+    numbers = np.random.RandomState(seed).uniform(0.0, 1.0, shape.static_dims)
+    return call.as_node(Weight(f"{call.name}.u", numbers))
+
+
 def _dropped(call: Call, x: Node) -> tuple[Node, ...]:
     wide = x.shape.dtype.compute
     half = call.graph.constant(np.array(0.5, wide.numpy))
@@ -135,8 +154,11 @@ def _dropped(call: Call, x: Node) -> tuple[Node, ...]:
     trains = ops.reshape(call.node(2), dims=())
     none = call.graph.constant(np.zeros((), wide.numpy))
     ratio = ops.where(trains, ratio, none)
-    u = ops.random_uniform(_counter(call), dims=x.shape.dims, dtype=wide, **_key(call))
-    kept = ops.greater_equal(u, ratio)
+    if call.attr("seed") is not None:
+        kept = ops.greater_equal(_seeded(call, x.shape), ops.cast(ratio, to=DType.F64))
+    else:
+        u = ops.random_uniform(_counter(call), dims=x.shape.dims, dtype=wide, **_key(call))
+        kept = ops.greater_equal(u, ratio)
     scaled = ops.div(ops.cast(x, to=wide), ops.sub(1.0, ratio))
     made = ops.cast(ops.where(kept, scaled, none), to=x.shape.dtype)
     return (made, kept) if call.wants(1) else (made,)

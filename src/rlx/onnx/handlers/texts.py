@@ -31,7 +31,7 @@ MAKES, LOOKS = "it makes strings, in Python", "it looks inside strings, in Pytho
 def texts_shape(call: Call, number: int) -> Shape:
     """The shape of an operand that is to be strings."""
     if element_of(call.value(number)) is not TEXT:
-        raise call.wrong_type(f"operand {number} is numbers, expected strings")
+        raise call.refused(f"operand {number} is numbers, expected strings")
     return with_codes(call, (number,)).shape(number)
 
 
