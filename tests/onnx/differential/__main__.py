@@ -117,7 +117,8 @@ def main(given: Sequence[str] | None = None) -> int:
     jobs = jobs_of(keys, options.draws, options.seed, targets, options.first)
     report = Report(keys)
     for done, judged in enumerate(run(jobs, options.jobs), 1):
-        report.add(judged)
+        for new in report.add(judged):
+            tell(new, 1, options.seed)
         if sys.stderr.isatty() or done % 20 == 0 or done == len(jobs):
             print(
                 f"\r{done}/{len(jobs)} batches, {report.num_findings} findings, "

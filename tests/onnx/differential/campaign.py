@@ -71,14 +71,17 @@ def _judge_all(job: Job, nodes: Sequence[Node]) -> list[Judged]:
     peers = [by_onnxruntime(n) if job.has_peer else _NO_PEER for n in nodes]
     found: list[Judged] = []
     for target in job.targets:
-        ours = _together(nodes, target) if target == "cpu" else None
-        for i, node in enumerate(nodes):
-            made = by_rlx([node], target) if ours is None else ours[i]
+        for i, (node, made) in enumerate(zip(nodes, _together(nodes, target))):
             verdict = judge(node, made, references[i], peers[i])
-            if verdict.is_finding and ours is not None:
-                verdict = judge(node, by_rlx([node], target), references[i], peers[i])
+            if verdict.is_finding:  # by itself it may be right, which is worse
+                verdict = _alone(node, target, verdict, references[i], peers[i])
             found.append(_judged(job, i, node, verdict, target, peers[i]))
     return found
+
+
+def _alone(node: Node, target: str, found: Verdict, reference: Outcome, peer: Outcome) -> Verdict:
+    alone = judge(node, by_rlx([node], target), reference, peer)
+    return alone if alone.is_finding else Verdict("batched", f"only in a batch: {found.reason}")
 
 
 _NO_PEER = Refused("absent", "onnxruntime ended the process")
@@ -147,16 +150,21 @@ class Report:
         self.invalid: Counter[tuple[str, str]] = Counter()
         self.since = time.monotonic()
 
-    def add(self, judged: Sequence[Judged]) -> None:
+    def add(self, judged: Sequence[Judged]) -> list[Judged]:
+        """Count them in; the findings that are the first of their kind."""
+        new: list[Judged] = []
         for each_ in judged:
             self.words[each_.key][each_.verdict.word] += 1
             self.peers[each_.key][each_.peer] += 1
             if each_.verdict.is_finding:
-                self.findings[each_.key, signature(each_)].append(each_)
+                known = self.findings[each_.key, signature(each_)]
+                new += [] if known else [each_]
+                known.append(each_)
             elif each_.verdict.word == "invalid":
                 self.invalid[each_.key[1], signature(each_)] += 1
             elif each_.verdict.word == "explained":
                 self.explained[each_.key[1], each_.verdict.reason] += 1
+        return new
 
     @property
     def num_findings(self) -> int:

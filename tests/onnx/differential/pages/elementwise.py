@@ -56,7 +56,10 @@ def _with_parameters(d: Draw) -> Node:
     attrs = {name: float(d.choice(numbers)) for name in PARAMETERS[d.op]}
     if d.op == "Celu" and attrs["alpha"] == 0:  # divides by it
         attrs["alpha"] = 1.0
-    x = d.tensor(d.dims(), d.kind_of(0))
+    kind = d.kind_of(0)
+    is_real = kind.numpy.kind not in "iu"  # whole results must be ones that the dtype has
+    attrs |= {} if is_real else {"bias": 0.0 if kind.numpy.kind == "u" else 1.5}
+    x = d.tensor(d.dims(), kind, "any" if is_real else "plain")
     return d.node(x, tolerance=NEAR_ONE, **d.some(**attrs))
 
 

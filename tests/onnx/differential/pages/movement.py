@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlx.dtype import DType
-from tests.onnx.differential.drawing import HIGH, LOW, Draw, Node, Operand, draws, explain
+from tests.onnx.differential.drawing import HIGH, LOW, Array, Draw, Node, Operand, draws, explain
 
 
 @draws("Slice")
@@ -33,27 +33,42 @@ def _slice(d: Draw) -> Node:
     )
 
 
-explain(
-    "Slice",
-    right="rlx",
-    why="the standard clamps an end of INT_MAX to the axis; onnxruntime walks back to the front",
-    when=lambda n: _steps_back(n, lambda start, end, size: end in (2**31 - 1, HIGH)),
-)
-explain(
-    "Slice",
-    right="onnxruntime",
-    why="the standard clamps a start before the front to the first element, also where steps go "
-    "back; NumPy, and so onnx.reference, takes nothing",
-    when=lambda n: _steps_back(n, lambda start, end, size: start < -size),
-)
-
-
-def _steps_back(node: Node, test: object) -> bool:
+def _sliced_back(node: Node) -> list[tuple[int, int, int, int]]:
+    """Axis, start, end and step where elements are taken from the back."""
     if not node.has(4):
-        return False
+        return []
     axes = node.array(3).tolist() if node.has(3) else range(len(node.array(1)))
-    rows = zip(node.array(1).tolist(), node.array(2).tolist(), axes, node.array(4).tolist())
-    return any(s < 0 and test(a, b, node.array(0).shape[x]) for a, b, x, s in rows)  # pyright: ignore
+    rows = zip(axes, *(node.array(i).tolist() for i in (1, 2, 4)))
+    return [(x, a, b, s) for x, a, b, s in rows if s < 0]
+
+
+def _is_disputed(node: Node) -> bool:
+    dims = node.array(0).shape
+    return any(b in (2**31 - 1, HIGH) or a < -dims[axis] for axis, a, b, _ in _sliced_back(node))
+
+
+def _sliced_by_standard(node: Node) -> Array:
+    """Negative bounds count from the back; steps forward clamp both to [0, size], steps back the
+    start to [0, size - 1] and the end to [-1, size - 1]."""
+    x = node.array(0)
+    axes = node.array(3).tolist() if node.has(3) else range(len(node.array(1)))
+    for axis, a, b, step in zip(axes, *(node.array(i).tolist() for i in (1, 2, 4))):
+        size = node.array(0).shape[axis]
+        a, b = (v + size if v < 0 else v for v in (a, b))
+        low, high = (0, size) if step > 0 else (-1, size - 1)
+        taken = range(min(max(a, 0), high), min(max(b, low), high), step)
+        x = np.take(x, list(taken), axis)
+    return x
+
+
+explain(
+    "Slice",
+    right=_sliced_by_standard,
+    why="where steps go back, the standard clamps a start before the front to the first element, "
+    "of which onnx.reference takes nothing, and an end of INT_MAX to the last, from which "
+    "onnxruntime goes on to the front",
+    when=_is_disputed,
+)
 
 
 @draws("Transpose")
