@@ -124,3 +124,23 @@ def test_a_last_axis_of_named_size_is_read_for_each_shape() -> None:
     """Whether numbers are real or complex is its size."""
     x = np.random.default_rng(0).normal(size=(2, 8, 2)).astype(np.float32)
     agrees("DFT", [x], opset=17, axis=1, dims=["a", "b", "c"])
+
+
+@pytest.mark.parametrize("known", [[], [1]])
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64])
+def test_an_exponent_is_not_rounded_to_the_bases_dtype(kind: Any, known: list[int]) -> None:
+    """2²⁴ + 1 is odd, and no number of single precision."""
+    x = np.array([-1.0, 1.0, -1.0], np.float32)
+    power = np.array([2**24 + 1, 2**24 + 1, 2], kind)
+    gives("Pow", [x, power], np.array([-1, 1, 1], np.float32), opset=15, known=known)
+    half = np.array([-1.0, 2.0], np.float16)
+    power = np.array([2049, 3], kind)
+    gives("Pow", [half, power], np.array([-1, 8], np.float16), opset=15, known=known)
+
+
+def test_weights_belong_to_the_n_grams_of_the_pool() -> None:
+    """The first n-gram of the pool counts in column 1, with the first weight."""
+    how: dict[str, Any] = {"mode": "TFIDF", "min_gram_length": 1, "max_gram_length": 1}
+    how |= {"max_skip_count": 0, "ngram_counts": [0], "pool_int64s": [7, 8]}
+    how |= {"ngram_indexes": [1, 0], "weights": [0.5, 2.0]}
+    gives("TfIdfVectorizer", [np.array([7, 7, 8])], np.array([2, 1], np.float32), opset=9, **how)

@@ -18,8 +18,8 @@ To add operators, write a page: a module of `pages/` with one drawing function p
 - `d.op`, `d.opset`, `d.schema` say what is drawn; `d.has("allowzero")` whether this version has an
   attribute, `d.num_operands` how many operands it takes at most.
 - `d.tensor(dims, "T", domain)` draws values; `d.given(array)` takes yours; both are inputs, seldom
-  initialisers. `d.shaping([...])` is an operand that decides shapes: an initialiser or an input.
-  None leaves an optional operand out.
+  initialisers. `d.shaping([...])` is an operand that decides shapes: an initialiser, an input,
+  or computed from a size of the first operand. None leaves an optional operand out.
 - `d.node(*operands, outputs=1, tolerance=Rounding(...), **attrs)` is the result. The default
   tolerance is that of elementwise functions; `sums(terms)` that of sums of so many products.
 - Draw valid models. One that no evaluator takes is counted as invalid, and shown as a share.

@@ -56,6 +56,8 @@ class Operand:
     is_known: bool = False
     has_names: bool = True
     """May its sizes be named?"""
+    is_computed: bool = False
+    """Is it computed in the model, from a size of the first input?"""
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -154,8 +156,10 @@ class Draw(BaseDraw):
         return Operand(np.asarray(array), self.coin(known))
 
     def shaping(self, values: Any, dtype: Any = np.int64) -> Operand:
-        """An operand that decides shapes: an initialiser, or an input of static shape."""
-        return Operand(np.asarray(values, dtype), self.coin(0.65), has_names=False)
+        """An operand that decides shapes: an initialiser, an input of static shape, or a formula of
+        a size of the first input."""
+        how = self.rng.random()
+        return Operand(np.asarray(values, dtype), how < 0.55, False, is_computed=how > 0.8)
 
     def indices(self, dims: Sequence[int], size: int, kind: str = "Tind") -> Operand:
         """Whole numbers of an axis, negative ones among them; no elements where it has none."""

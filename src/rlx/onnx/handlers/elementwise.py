@@ -155,10 +155,28 @@ def power(call: Call) -> Node:
     if exponent.shape.dtype is base.shape.dtype:
         return ops.pow(base, exponent)
     dtype = base.shape.dtype
-    if dtype.is_float or not exponent.shape.dtype.is_float:
+    if _is_held(call, exponent.shape.dtype, dtype):
         return ops.pow(base, ops.cast(exponent, to=dtype))
+    if dtype.is_float:
+        wide = ops.pow(ops.cast(base, to=DType.F64), ops.cast(exponent, to=DType.F64))
+        return ops.cast(wide, to=dtype)
     wide = ops.pow(ops.cast(base, to=DType.F64), ops.cast(exponent, to=DType.F64))
     return ops.cast(_whole(wide), to=dtype)
+
+
+def _is_held(call: Call, exponent: DType, dtype: DType) -> bool:
+    """Does the base's dtype have the exponent's values? A rounded one may be another power, and of
+    a negative base another sign."""
+    if not dtype.is_float:
+        return not exponent.is_float
+    known = call.importer.as_array(call.value(1))
+    if known is not None:
+        with np.errstate(over="ignore"):
+            return bool((known.astype(dtype.numpy).astype(np.float64) == known).all())
+    bits = {DType.F64: 53, DType.F32: 24, DType.BF16: 8}.get(dtype, 11)
+    if exponent.is_float:
+        return np.dtype(exponent.numpy).itemsize < np.dtype(dtype.numpy).itemsize
+    return np.dtype(exponent.numpy).itemsize * 8 <= bits or dtype is DType.F64
 
 
 def _whole(x: Node) -> Node:

@@ -7,7 +7,7 @@ that what it takes grows with the logarithm of the pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,14 @@ def _weighted(call: Call, counts: Node) -> Node:
         counts = ops.minimum(counts, call.graph.constant(np.float32(1)))
     if mode not in ("TF", "IDF", "TFIDF"):
         raise GraphError(f"{call.label}: mode {mode[:40]!r} is not one ONNX has")
-    if mode == "TF" or not weights:
-        return counts
-    return ops.mul(counts, call.graph.constant(np.array(weights, np.float32)))
+    return counts if mode == "TF" or not weights else ops.mul(counts, _row(call, weights))
+
+
+def _row(call: Call, weights: Sequence[float]) -> Node:
+    """Weights are those of n-grams in the order of the pool; each goes to its n-gram's column."""
+    columns = call.required("ngram_indexes")
+    if len(weights) != len(columns):
+        raise GraphError(f"{call.label}: {len(weights)} weights for {len(columns)} n-grams")
+    row = np.zeros(max(columns) + 1, np.float32)
+    row[list(columns)] = weights
+    return call.graph.constant(row)

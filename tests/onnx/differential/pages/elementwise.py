@@ -33,6 +33,20 @@ def _unary(d: Draw) -> Node:
     return d.node(d.tensor(d.dims(), d.kind_of(0)))
 
 
+@draws("Swish")
+def _swish(d: Draw) -> Node:
+    alpha = d.some(alpha=float(d.choice((1.0, 0.5, -2.0, 0.0))))
+    return d.node(d.tensor(d.dims(), "T"), tolerance=Rounding(16.0, 30.0), **alpha)
+
+
+@draws("SwiGLU")
+def _gated(d: Draw) -> Node:
+    dims = d.dims()
+    operands = [d.tensor(dims, "T") for _ in range(2)]
+    tolerance = Rounding(16.0, 30.0 * 30.0)
+    return d.node(*operands, tolerance=tolerance, **d.some(alpha=float(d.choice((1.0, 0.5, -2.0)))))
+
+
 @draws("Cos", "Sin", "Sigmoid", "Softplus", "HardSwish", "Mish")
 def _near_one(d: Draw) -> Node:
     return d.node(d.tensor(d.dims(), d.kind_of(0)), tolerance=NEAR_ONE)
@@ -45,7 +59,6 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "LeakyRelu": ("alpha",),
     "Selu": ("alpha", "gamma"),
     "Shrink": ("bias", "lambd"),
-    "Swish": ("alpha",),
     "ThresholdedRelu": ("alpha",),
 }
 
@@ -150,6 +163,10 @@ def _pow(d: Draw) -> Node:
         x = d.given(d.rng.integers(0, 4, one).astype(base.numpy))
         y = d.given(d.rng.integers(0, 4, other).astype(power.numpy))
         return d.node(x, y)
+    if power.numpy.kind in "iu" and power.numpy.itemsize > 2 and d.coin(0.3):  # signs and limits
+        x = d.given(d.rng.choice([-1.0, 1.0, -0.5, 0.0], one).astype(base.numpy))
+        large = d.rng.choice([2**24 + 1, 2**11 + 1, 257, 2**30, 2**31 - 1], other)
+        return d.node(x, d.given(large.astype(power.numpy)))
     return d.node(d.tensor(one, base), d.tensor(other, power, "any" if base == power else "plain"))
 
 
@@ -342,4 +359,10 @@ explain(
     right="reference",
     why="nothing is dropped, so all are kept; before opset 12 onnxruntime says none is",
     when=lambda n: n.opset < 12 and n.outputs == 2,
+)
+explain(
+    "Sign",
+    right="reference",
+    why="the sign of NaN is NaN, as both have it for f32 and f64; of f16 onnxruntime has 0",
+    when=lambda n: n.array(0).dtype == np.float16 and bool(np.isnan(n.array(0)).any()),
 )

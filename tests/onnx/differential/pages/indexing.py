@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlx.dtype import DType
-from tests.onnx.differential.drawing import Draw, Node, Operand, draws, sums
+from tests.onnx.differential.drawing import Array, Draw, Node, Operand, draws, explain, sums
 
 
 @draws("Gather")
@@ -139,3 +139,22 @@ def _one_hot(d: Draw) -> Node:
         one = Operand(one.array.reshape(1), one.is_known, has_names=False)
     values = d.tensor((2,), DType.F32 if d.coin() else "T3")
     return d.node(d.given(where), one, values, **axis)
+
+
+def _chosen(node: Node) -> Array:
+    where, depth = node.array(0), int(node.array(1).reshape(()))
+    off, on = node.array(2)
+    classes = np.arange(depth)
+    where = np.where(where < 0, where + depth, where)
+    return np.moveaxis(
+        np.where(where[..., None] == classes, on, off), -1, node.attrs.get("axis", -1)
+    )
+
+
+explain(
+    "OneHot",
+    right=_chosen,
+    why="each element is one of two values; onnx.reference adds and multiplies, so that infinities "
+    "are NaN and values are rounded",
+    when=lambda n: n.array(2).dtype.kind not in "iub",
+)

@@ -86,6 +86,12 @@ def _det(d: Draw) -> Node:
 
 
 explain(
+    "MatMul",
+    right="reference",
+    why="a sum of no terms is 0; onnxruntime may leave memory as it finds it",
+    when=lambda n: 0 in n.array(0).shape[-1:],
+)
+explain(
     "Gemm",
     right="reference",
     why="beta scales the third operand also where the product has no terms; onnxruntime forgets it",

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 
 from rlx.dtype import DType
-from tests.onnx.differential.drawing import HIGH, LOW, Array, Draw, Node, Operand, draws, explain
+from tests.onnx.differential.drawing import (
+    HIGH,
+    LOW,
+    MICROSOFT,
+    Array,
+    Draw,
+    Node,
+    Operand,
+    draws,
+    explain,
+)
 
 
 @draws("Slice")
@@ -247,8 +257,9 @@ def _center(d: Draw) -> Node:
 
 
 @draws("Trilu")
+@draws("Trilu", domain=MICROSOFT)
 def _trilu(d: Draw) -> Node:
-    x = d.tensor(d.dims(2, 4), "T")
+    x = d.tensor(d.dims(2, 4), d.kind_of(0))
     k = d.choice((None, 0, 1, -1, 2, -3, 7, -7, HIGH, LOW, 2**31))
     operand = None if k is None else Operand(np.array(k, np.int64), d.coin(), has_names=False)
     if operand is not None and d.coin(0.2):

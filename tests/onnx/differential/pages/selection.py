@@ -115,3 +115,34 @@ def _entropy(d: Draw) -> Node:
     tolerance = sums(labels.array.size + scores.dims[1], 30.0)
     outputs = d.integer(1, 2)
     return d.node(scores, labels, weight, outputs=outputs, tolerance=tolerance, **attrs)
+
+
+@draws("TfIdfVectorizer")
+def _tf_idf(d: Draw) -> Node:
+    """Single words and pairs; the pool is of whole numbers."""
+    ones = [int(v) for v in d.rng.permutation(6)[: d.integer(1, 4)]]
+    pairs = [(a, b) for a in range(4) for b in range(4)]
+    twos = [pairs[int(i)] for i in d.rng.permutation(16)[: d.integer(1, 4)]]
+    count = len(ones) + len(twos)
+    attrs: dict[str, Any] = {
+        "mode": d.choice(("TF", "IDF", "TFIDF")),
+        "ngram_counts": [0, len(ones)],
+        "ngram_indexes": [int(i) for i in d.rng.permutation(count)],
+        "pool_int64s": [*ones, *(n for pair in twos for n in pair)],
+        "min_gram_length": d.integer(1, 2),
+        "max_gram_length": 2,
+        "max_skip_count": d.integer(0, 3),
+    }
+    if d.coin():
+        attrs["weights"] = [float(i + 1) / 2 for i in range(count)]
+    dims = (d.integer(0, 8),) if d.coin() else (d.integer(1, 3), d.integer(1, 8))
+    kind = d.choice((np.int32, np.int64))
+    return d.node(d.given(d.rng.integers(0, 6, dims).astype(kind)), **attrs)
+
+
+explain(
+    "TfIdfVectorizer",
+    right="onnxruntime",
+    why="weights are those of the pool's n-grams; onnx.reference takes them by column",
+    when=lambda n: "weights" in n.attrs,
+)
