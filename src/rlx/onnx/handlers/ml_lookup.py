@@ -61,7 +61,8 @@ def _by_table(call: Call, x: Node, order: Array, first: Array) -> tuple[Node, No
     is_inside = ops.logical_and(ops.greater_equal(x, order[0]), ops.less_equal(x, order[-1]))
     offset = ops.sub(ops.where(is_inside, x, order[0]), order[0])
     at = ops.gather(call.graph.constant(table), offset, axis=0)
-    return at, ops.logical_and(is_inside, ops.greater_equal(at, np.int64(0)))
+    is_word = ops.logical_and(is_inside, ops.greater_equal(at, np.int64(0)))
+    return ops.maximum(at, np.int64(0)), is_word
 
 
 MOST_COMPARED = 16

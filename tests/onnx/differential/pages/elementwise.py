@@ -366,3 +366,15 @@ explain(
     why="the sign of NaN is NaN, as both have it for f32 and f64; of f16 onnxruntime has 0",
     when=lambda n: n.array(0).dtype == np.float16 and bool(np.isnan(n.array(0)).any()),
 )
+explain(
+    "PRelu",
+    right=lambda n: np.where(n.array(0) < 0, n.array(1) * n.array(0), n.array(0)),
+    why="0 is no negative number, whatever its slope; onnx.reference multiplies it, also by NaN",
+    when=lambda n: not np.isfinite(n.array(1).astype(np.float64)).all(),
+)
+explain(
+    "Mod",
+    right="reference",
+    why="a remainder of integers is exact; onnxruntime computes fmod of them in floats",
+    when=lambda n: n.array(0).dtype.kind in "iu" and n.attrs.get("fmod", 0) == 1,
+)

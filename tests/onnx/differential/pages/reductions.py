@@ -27,6 +27,8 @@ AXES_AS_OPERAND = {"ReduceSum": 13}
 def _reduce(d: Draw) -> Node:
     smallest = 1 if d.op in ("ReduceMean", "ReduceMax", "ReduceMin") and d.coin(0.9) else 0
     kind = d.kind("T")
+    if d.op == "ReduceSumSquare" and kind.is_integer:  # of nothing, nobody's dtype is right
+        smallest = 1
     dims = d.dims(smallest=smallest)
     domain = "positive" if d.op in ("ReduceLogSum", "ReduceProd") else "plain"
     if d.op in ("ReduceMax", "ReduceMin") and d.coin() and kind.numpy.kind != "f":
@@ -98,7 +100,7 @@ explain(
     "ReduceSumSquare",
     right="onnxruntime",
     why="the result has the operand's dtype; onnx.reference gives NumPy's wider one",
-    when=lambda n: n.array(0).dtype.kind in "iu",
+    when=lambda n: n.array(0).dtype.kind in "iu" and n.array(0).size > 0,
 )
 explain(
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
