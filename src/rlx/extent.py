@@ -50,6 +50,11 @@ def measured(name: str, most: DimLike | None = None) -> Dim:
     return _of_symbol(Symbol(plain.name, 0, bound, is_measured=True))
 
 
+def of_symbol(symbol: Symbol) -> Dim:
+    """A symbol as a size."""
+    return _of_symbol(symbol)
+
+
 def capacity_of(name: str) -> Dim:
     """What storage for a size without a bound is planned for."""
     return Dim(f"{name}{CAPACITY}")

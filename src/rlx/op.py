@@ -141,8 +141,9 @@ class Op:
 
     @property
     def measures(self) -> bool:
-        """Is a size of the results found out from data? The attribute `extent` names it."""
-        return "extent" in self.attr_specs
+        """Is a size of the results found out from data? The attribute `extent` names it. Branches
+        and loops may, where the attribute has a name: `extent.0`, `extent.1` … are their sizes."""
+        return "extent" in self.attr_specs and self.kind is not Kind.CONTROL
 
     def gives_items(self, results: Sequence[Shape]) -> bool:
         """Is a node with these results read through items? A region of one result is not."""

@@ -10,7 +10,7 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from rlx.errors import Error, GraphError, UnsupportedError
+from rlx.errors import Error, GraphError
 from rlx.onnx.model import Model, from_proto
 
 HEAD = '<ir_version: 10, opset_import: ["" : {opset}, "own" : 1]>\n'
@@ -177,9 +177,9 @@ def test_a_loop_that_does_not_begin_gives_what_it_was_given() -> None:
     assert rows.shape == (0, 3)
 
 
-def test_a_length_that_is_an_input_makes_it_static_where_rows_are_stacked() -> None:
+def test_a_length_that_is_an_input_is_one_program_also_where_rows_are_stacked() -> None:
     model = agree(LOOP % ("n", "Identity(c)"), CALL, (np.array(2), *CALL[1:]))
-    assert "n" in model.static
+    assert not model.is_static
 
 
 def test_a_length_that_is_data_needs_no_bound_without_rows() -> None:
@@ -234,9 +234,14 @@ def test_a_value_that_grows_is_written_out() -> None:
     assert not any(n.op in ("scan", "while") for n in model.graph.order())
 
 
-def test_rows_without_a_bound_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="without a bound"):
-        read(LOOP % ("", "Less(total, limit)"))
+def test_rows_without_a_bound_are_as_many_as_there_are() -> None:
+    _, model = read(LOOP % ("", "Less(total, limit)"))
+    last, rows = rlx.compile(model)(*CALL)
+    expected = [X[0]]
+    while len(expected) == 1 or expected[-1].sum() < CALL[3]:
+        expected.append(expected[-1] + (len(expected) - 1))
+    np.testing.assert_array_equal(last, expected[-1])
+    np.testing.assert_array_equal(rows, np.array(expected[1:]) * X[0])
 
 
 # -- Scan -----------------------------------------------------------------------------------------

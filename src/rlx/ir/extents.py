@@ -67,6 +67,9 @@ class Extents:
         self._names: dict[tuple[object, ...], str] = {}
         self._measuring: dict[str, Node] = {}
         self._tried: dict[str, int] = {}
+        self.prefix = ""
+        """Of the names that it makes: graphs that are later put into one another have different
+        ones."""
         self.free: dict[str, Symbol] = {}
         """Used here, but neither measured here nor a dim of an input: known outside of a body."""
 
@@ -82,7 +85,8 @@ class Extents:
 
     def check(self, decl: Op, attrs: Mapping[str, Any]) -> None:
         """A size that is measured is not one that an input brings along."""
-        if decl.measures and attrs["extent"] in self._given:
+        own = attrs.get("extent")
+        if own and (own in self._given or any(n.startswith(f"{own}.") for n in self._given)):
             raise GraphError(f"extent {attrs['extent']!r} is an input's dim. Choose another name")
 
     def add(self, node: Node) -> tuple[Node, ...]:
@@ -90,17 +94,18 @@ class Extents:
         if _is_plain(node) and not node.decl.measures:
             return ()
         self._check_results(node)
-        own = node.attrs["extent"] if node.decl.measures else None
+        own = {s.name for s in measured_by(node)}
         awaited: dict[Node, None] = {}
         for symbol in symbols_used(node):
             found = self._measuring.get(symbol.name)
-            if found is None and symbol.name not in self._given and symbol.name != own:
+            if found is None and symbol.name not in self._given and symbol.name not in own:
                 self.free[symbol.name] = symbol
-            elif found is not None and symbol.name != own:
+            elif found is not None and symbol.name not in own:
                 awaited[found] = None
-        if own is not None:
-            self._measuring[own] = node
-            self._names.setdefault(_key(node.decl, node.inputs, node.attrs), own)
+        self._measuring |= dict.fromkeys(own, node)
+        if node.decl.measures:
+            name = node.attrs["extent"]
+            self._names.setdefault(_key(node.decl, node.inputs, node.attrs), name)
         return tuple(n for n in awaited if n not in node.inputs)
 
     def _check_results(self, node: Node) -> None:
@@ -125,11 +130,14 @@ class Extents:
         except GraphError:
             return attrs
         known = self._names.get(_key(decl, inputs, canonical))
-        return {**attrs, "extent": known or self._fresh(decl.name)}
+        return {**attrs, "extent": known or self.fresh(decl.name)}
 
-    def _fresh(self, op: str) -> str:
+    def fresh(self, op: str) -> str:
+        """A name that no size here has, nor begins with."""
         number = self._tried.get(op, 0)
-        while (name := f"{op}_{number}") in self or name in self._given or name in self.free:
+        taken = {*self._measuring, *self._given, *self.free}
+        heads = taken | {name.rpartition(".")[0] for name in taken}
+        while (name := f"{self.prefix}{op}_{number}") in heads:
             number += 1
         self._tried[op] = number
         return name

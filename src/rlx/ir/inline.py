@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from rlx import attrs as attributes
 from rlx.dim import DimLike, substitute, symbols_of
 from rlx.extent import CAPACITY, capacity_of, measured
+from rlx.ir.extents import measured_by
 from rlx.ir.mir import Graph, Node
 
 
@@ -21,7 +22,7 @@ def inline(graph: Graph, body: Graph, operands: Sequence[Node]) -> list[Node]:
     for node in body.order():
         if node not in mapped:
             inputs = tuple(mapped[i] for i in node.inputs)
-            is_plain = not sizes and not node.decl.measures
+            is_plain = not sizes and not node.attrs.get("extent")
             made = graph.copy(node, inputs) if is_plain else _renamed(graph, node, inputs, sizes)
             graph.add_origins(made, node.origins)
             mapped[node] = made
@@ -48,6 +49,8 @@ def with_extents_named(graph: Graph, prefix: str) -> Graph:
 
 def _renamed(graph: Graph, node: Node, inputs: tuple[Node, ...], sizes: dict[str, DimLike]) -> Node:
     """`node` with other names for measured sizes; the name of one that it measures is added."""
+    if node.attrs.get("extent") and not node.decl.measures:
+        return _renamed_control(graph, node, inputs, sizes)
     attrs: Mapping[str, object] = {k: attributes.bind(v, sizes) for k, v in node.attrs.items()}
     if not node.decl.measures:
         return graph.node(node.decl, inputs, attrs)
@@ -57,3 +60,17 @@ def _renamed(graph: Graph, node: Node, inputs: tuple[Node, ...], sizes: dict[str
     found = symbols_of(d for s in made.shapes for d in s.dims)
     sizes[node.attrs["extent"]] = next(d for d in found if d.name == made.attrs["extent"])
     return made
+
+
+def _renamed_control(
+    graph: Graph, node: Node, inputs: tuple[Node, ...], sizes: dict[str, DimLike]
+) -> Node:
+    """A loop or branch, with other names for what it measures, also inside."""
+    old, new = node.attrs["extent"], graph.extents.fresh(node.op)
+    for symbol in measured_by(node):
+        name = f"{new}{symbol.name.removeprefix(old)}"
+        sizes[f"{symbol.name}{CAPACITY}"] = capacity_of(name)
+        most = None if symbol.max is None else substitute(symbol.max, sizes)
+        sizes[symbol.name] = measured(name, most)
+    attrs = {k: attributes.bind(v, sizes) for k, v in node.attrs.items()}
+    return graph.node(node.decl, inputs, {**attrs, "extent": new})

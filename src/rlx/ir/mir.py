@@ -21,8 +21,8 @@ from rlx.arguments import FUNCTION, MAPPING, NONE, check_node, instance
 from rlx.attrs import is_text
 from rlx.dim import Dim, DimLike
 from rlx.errors import Error, GraphError, UnknownNameError
-from rlx.extent import CAPACITY
-from rlx.ir.extents import Extents
+from rlx.extent import CAPACITY, of_symbol
+from rlx.ir.extents import Extents, measured_by
 from rlx.ir.operators import Operators
 from rlx.ir.origin import LATE as LATE
 from rlx.ir.origin import STEADY as STEADY
@@ -381,11 +381,15 @@ class Graph:
         (MAPPING | instance(DimBinding)).check("the binding", binding, GraphError)
         given = dict(binding.sizes if isinstance(binding, DimBinding) else binding)
         sizes = {name: size for name, size in given.items() if name not in self.extents}
-        return self.rebuild(
-            lambda new, node, inputs: new.node(
-                node.decl, inputs, {k: attributes.bind(v, sizes) for k, v in node.attrs.items()}
-            )
-        )
+
+        def make(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node:
+            attrs = {k: attributes.bind(v, sizes) for k, v in node.attrs.items()}
+            made = new.node(node.decl, inputs, attrs)
+            # what is measured of smaller operands has a smaller bound, wherever it is used
+            sizes.update((s.name, of_symbol(s)) for s in measured_by(made))
+            return made
+
+        return self.rebuild(make)
 
     def rebuild(
         self, make: Callable[[Graph, Node, tuple[Node, ...]], Node | None] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rlx.errors import GraphError
 from rlx.extent import measured_in
-from rlx.ir.extents import symbols_used
+from rlx.ir.extents import measured_by, symbols_used
 from rlx.ir.mir import Graph, Node
 
 
@@ -36,7 +36,7 @@ def _verify_sizes(node: Node, known: dict[str, Node]) -> None:
         name = symbol.name
         if node.is_leaf:
             raise GraphError(f"{node.label}: the size {name} is one that nodes measure. Use a Dim.")
-        if node.decl.measures and name == node.attrs["extent"]:
+        if symbol in measured_by(node):
             if known.setdefault(name, node) is not node:
                 raise GraphError(f"{node.label}: {known[name].label} measures {name}, too")
         elif name not in known:

@@ -35,6 +35,7 @@ def graph_of(call: Call, name: str, shapes: Sequence[Shape], made: Steps) -> Gra
     """A body whose inputs have these shapes, in order."""
     graph = Graph(f"{call.op}.{name}")
     graph.traces_lines = False
+    graph.extents.prefix = call.importer.next_prefix()
     graph.set_outputs(list(made(graph, [graph.input(f"x{i}", s) for i, s in enumerate(shapes)])))
     return graph
 

@@ -11,6 +11,7 @@ import numpy as np
 from rlx.dim import Dim, DimLike, is_static
 from rlx.errors import GraphError, UnsupportedError
 from rlx.ir.mir import Graph, Node
+from rlx.onnx.measuring import element, scalar, sizes_of_data
 from rlx.onnx.values import Coded, Sizes, Value, Weight
 from rlx.shape import Shape
 
@@ -129,17 +130,43 @@ class Call:
 
     def sizes(self, number: int) -> Sizes:
         """An integer operand as dims; an error where it depends on data."""
-        found = self.importer.as_sizes(self.value(number))
+        found = self.importer.as_sizes(self.value(number)) or self._measured(number)
         if found is None:
             raise self._unknown(number)
         return found
+
+    def _measured(self, number: int) -> Sizes | None:
+        """An operand that is computed, as sizes that are found out while the model runs."""
+        value = self.value(number)
+        if not isinstance(value, Node) or not self.importer.may_measure(value):
+            return None
+        return sizes_of_data(value)
+
+    def may_measure(self, *numbers: int) -> bool:
+        """May sizes follow from these operands that are found out while the model runs?"""
+        found = [v for v in map(self.value, numbers) if isinstance(v, Node)]
+        return any(self.importer.may_measure(v) for v in found)
+
+    def ends(self, number: int) -> list[DimLike | Node]:
+        """An integer operand element by element: sizes where the graph says what they are, else
+        values, which may be negative."""
+        value = self.value(number)
+        known = self.importer.as_sizes(value)
+        if known is not None or not isinstance(value, Node) or not self.may_measure(number):
+            return list(self.dims(number))
+        count = int(self.shape(number).static_dims[0]) if value.shape.rank else 1
+        found = [element(value, i) for i in range(count)]
+        return [scalar(value, i) if d is None else d for i, d in enumerate(found)]
 
     def dims(self, number: int) -> list[DimLike]:
         return list(self.sizes(number).dims)
 
     def ints(self, number: int) -> list[int]:
         """Numbers that must be known, such as axes."""
-        found = self.dims(number)
+        sizes = self.importer.as_sizes(self.value(number))
+        if sizes is None:
+            raise self._unknown(number)
+        found = list(sizes.dims)
         for dim in found:
             if not is_static(dim):
                 raise NeedsShape(f"{self.label}: operand {number} depends on the size {dim}")

@@ -19,6 +19,7 @@ from rlx.onnx.boundary import declared_input, text_array
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.coded import applied_to_codes, element_of, in_codes, meaning
 from rlx.onnx.handlers import handler_of
+from rlx.onnx.measuring import MAX_UNIFIED, unified
 from rlx.onnx.ordering import ordered
 from rlx.onnx.reader import UNCHANGED, Reader, guarded, name_of, text
 from rlx.onnx.scope import Scope
@@ -41,6 +42,8 @@ from rlx.onnx.values import (
 from rlx.op import Kind
 from rlx.shape import Shape
 
+MAX_SETTING = 16
+"""Elements of an input that are a setting rather than data."""
 MAX_DEPTH = 64
 """Of graphs in graphs and of functions that call functions."""
 
@@ -78,11 +81,22 @@ class Importer:
         default_factory=dict[int, tuple[Any, dict[str, Any]]]
     )
     """Nodes by id, and their attributes: of one model that is read several times."""
+    measures: bool = True
+    """May sizes be found out while the model runs?"""
+    has_measured: bool = False
     depth: int = 0
     _num_streams: int = 0
+    _num_bodies: int = 0
     _num_nodes: int = 0
     _made: dict[str, Node] = field(default_factory=dict[str, Node])
     _main: Scope | None = None
+
+    def again(self, *, measures: bool) -> Importer:
+        """One that reads the same model from its beginning."""
+        return Importer(
+            self.reader, self.static, self.shapes, name=self.name, attributes=self.attributes,
+            measures=measures,
+        )  # fmt: skip
 
     # -- the whole model ------------------------------------------------------------------------
 
@@ -222,7 +236,7 @@ class Importer:
 
         try:
             with guarded(call.label):
-                return applied_to_codes(call, handler, run)
+                return self._unified(call, handler, run)
         except Error as error:
             if isinstance(error, NeedsValue | NeedsShape):
                 raise
@@ -232,6 +246,35 @@ class Importer:
                 raise
             kind = GraphError if isinstance(error, GraphError) else type(error)
             raise kind(f"{call.label}: {error}") from None
+
+    def _unified(self, call: Call, handler: Any, run: Any) -> tuple[Value, ...]:
+        """The results of a node; sizes that must be equal for it to have a meaning are taken to
+        be, and compared when it runs, where one of them is measured."""
+        for _ in range(MAX_UNIFIED):
+            try:
+                return applied_to_codes(call, handler, run)
+            except GraphError as error:
+                other = unified(call, error) if self.measures else None
+                if other is None:
+                    raise
+                call = other
+        return applied_to_codes(call, handler, run)
+
+    def may_measure(self, value: Node) -> bool:
+        """Is a size that this value says found out while the model runs? A few integers that a
+        call gives are better known before: then the model is compiled for them."""
+        if not self.measures:
+            return False
+        leaves = [n for n in self._leaves(value) if n.op in ("input", "param")]
+        if not leaves or all(map(self._is_setting, leaves)):
+            return False
+        self.has_measured = True
+        return True
+
+    def _is_setting(self, leaf: Node) -> bool:
+        """Is it an input of the model, of a few integers?"""
+        is_small = _count(leaf.shape) <= MAX_SETTING and leaf.shape.dtype.is_integer
+        return leaf.op == "input" and leaf.graph is self._graph and is_small
 
     def _count_node(self, call: Call) -> None:
         """Few functions that call each other, or loops that are written out, can stand for more
@@ -243,6 +286,12 @@ class Importer:
     def _version(self, scope: Scope, domain: str) -> int:
         versions = scope.functions if scope.functions is not None else self.reader.opsets
         return versions.get(domain, 1)
+
+    def next_prefix(self) -> str:
+        """Of the names of sizes that a graph inside finds out: it is given sizes from around it,
+        and gives its own, so that no two graphs may use one name."""
+        self._num_bodies += 1
+        return f"b{self._num_bodies}."
 
     def next_stream(self) -> int:
         """A stream of random numbers that no other node draws from; 0 is that of seeds."""
@@ -279,6 +328,7 @@ class Importer:
         """
         graph = Graph(_name(proto.name) or call.op)
         graph.traces_lines = False
+        graph.extents.prefix = self.next_prefix()
         scope = Scope(graph, self, call.scope, functions=call.scope.functions)
         elements = [*map(element_of, call.inputs), *(None for _ in inputs[call.num_inputs :])]
         for info, given, element in zip(proto.input, inputs, elements):

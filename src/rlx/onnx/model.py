@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.cost.decision import Decision
-from rlx.errors import Error, GraphError
+from rlx.errors import Error, GraphError, UnsupportedError
 from rlx.ir.mir import Graph
 from rlx.onnx.call import NeedsShape, NeedsValue
 from rlx.onnx.files import ModelFile
@@ -297,6 +297,19 @@ def _mended(reader: Reader, error: GraphError) -> bool:
 
 
 def _imported(importer: Importer) -> Read:
+    """The model as it is read; where sizes that it finds out while it runs do not fit together, it
+    is read without such, for the values that they follow from."""
+    try:
+        return _read_by(importer)
+    except (NeedsValue, NeedsShape):
+        raise
+    except (GraphError, UnsupportedError):
+        if not importer.has_measured:
+            raise
+        return _read_by(importer.again(measures=False))
+
+
+def _read_by(importer: Importer) -> Read:
     with guarded("the model"):
         graph = importer.read()
         return Read(

@@ -22,7 +22,7 @@ Range = tuple[int, int | None]
 
 def ranges_for(error: BaseException) -> dict[str, Range] | None:
     """The range of a named dim outside of which this error is right; None if it cannot be told."""
-    found = _behind(error)
+    found = behind(error)
     kept = found and _range_where(found.left, found.right, found.may_repeat)
     return dict([kept]) if kept else None
 
@@ -92,7 +92,7 @@ def _last(fits: Callable[[int], bool]) -> int | None:
     return low
 
 
-def _behind(error: BaseException | None) -> DimsDiffer | None:
+def behind(error: BaseException | None) -> DimsDiffer | None:
     """The error of sizes that this one was made of."""
     while error is not None and not isinstance(error, DimsDiffer):
         error = error.__context__

@@ -6,7 +6,8 @@ see nothing else. Every op here has a tuple of results, read through items.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from rlx import custom as registry
 from rlx import ops
 from rlx.attrs import Body
 from rlx.compose import graph_flops
-from rlx.dim import Dim, DimLike, dim_max, product
+from rlx.dim import Dim, DimLike, dim_max, product, symbols_of
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
 from rlx.errors import GraphError, UnsupportedError
+from rlx.extent import ceiling, is_capacity, measured, measured_in
 from rlx.ir.inline import inline
 from rlx.op import Array, Kind, op
 from rlx.shape import Shape
@@ -30,7 +32,8 @@ MAX_NODES = 4096
 FALLIBLE = frozenset({
     "gather", "embedding", "take_along_axis", "gather_nd", "nonzero", "scatter", "scatter_add",
     "scatter_elements", "scatter_nd", "tensor_scatter", "reverse_sequence", "max_unpool",
-    "arange", "grouped_matmul", "dequant_grouped_matmul", "gguf_grouped_matmul", "roi_align",
+    "arange", "as_size", "same_size", "grouped_matmul", "dequant_grouped_matmul",
+    "gguf_grouped_matmul", "roi_align",
     "max_roi_pool", "nll_loss", "softmax_cross_entropy", "while", "custom",
 })  # fmt: skip
 """Ops that may not be run unasked: they can fail on their data, or never end."""
@@ -102,12 +105,46 @@ def _scalar(condition: Any) -> Any:
 # -- if -------------------------------------------------------------------------------------------
 
 
-def _if_shape(pred: Shape, *captures: Shape, then: Any, else_: Any) -> tuple[Shape, ...]:
+def _if_shape(
+    pred: Shape, *captures: Shape, then: Any, else_: Any, extent: str
+) -> tuple[Shape, ...]:
     _check_condition("pred", pred)
     sides = [_body_shapes(n, b, captures) for n, b in (("then", then), ("else", else_))]
+    if extent:
+        return _joined(sides[0], sides[1], (then, else_), extent)
     if sides[0] != sides[1]:
         raise GraphError(f"then gives {_shown(sides[0])}, but else gives {_shown(sides[1])}")
     return sides[0]
+
+
+def _joined(
+    one: Sequence[Shape], other: Sequence[Shape], sides: Sequence[Any], extent: str
+) -> tuple[Shape, ...]:
+    """Results whose sizes are those of the side that ran, where the sides' differ or a side finds
+    them out."""
+    kinds = [[(s.rank, s.dtype) for s in shapes] for shapes in (one, other)]
+    if kinds[0] != kinds[1]:
+        raise GraphError(f"then gives {_shown(one)}, but else gives {_shown(other)}")
+    number = itertools.count()
+    made: list[Shape] = []
+    for a, b in zip(one, other):
+        pairs = list(zip(a.dims, b.dims))
+        dims = [d if is_settled(d, e, sides) else _chosen(d, e, extent, number) for d, e in pairs]
+        made.append(a.with_dims(dims))
+    return tuple(made)
+
+
+def is_settled(one: DimLike, other: DimLike, sides: Sequence[Any]) -> bool:
+    """Is a size of a branch's result the same whichever side runs, and known before?"""
+    own = (s.name for s in measured_in([one]))
+    return one == other and not any(name in side.extents for name in own for side in sides)
+
+
+def _chosen(one: DimLike, other: DimLike, extent: str, number: Iterator[int]) -> Dim:
+    """A size that the branch finds out; what bounds it inside a side is not known outside."""
+    most = dim_max(ceiling(one), ceiling(other))
+    is_open = any(is_capacity(d.name) for d in symbols_of([most]))
+    return measured(f"{extent}.{next(number)}", None if is_open else most)
 
 
 @op(
@@ -120,14 +157,19 @@ def _if_shape(pred: Shape, *captures: Shape, then: Any, else_: Any) -> tuple[Sha
     is_exact=True,
     why_static=STATIC,
 )
-def if_(pred: Array, *captures: Array, then: Body, else_: Body) -> tuple[Array, ...]:
+def if_(
+    pred: Array, *captures: Array, then: Body, else_: Body, extent: str = ""
+) -> tuple[Array, ...]:
     """One of two graphs applied to `captures`: `then` where `pred` is true. The other side does
-    not run."""
+    not run. Where their results differ in size, the sizes are those of the side that ran:
+    `extent.0`, `extent.1` … in order."""
     return tuple(run(then if pred.reshape(()) else else_, captures))  # pyright: ignore[reportArgumentType]
 
 
 @if_.lowering
-def _(pred: Any, *captures: Any, then: Any, else_: Any) -> tuple[Any, ...]:
+def _(pred: Any, *captures: Any, then: Any, else_: Any, extent: str) -> tuple[Any, ...]:
+    if extent:
+        raise UnsupportedError("a branch whose results differ in size cannot be a select")
     _check_small((then, else_), 1, runs_unasked=True)
     graph_side, other = apply(then, captures), apply(else_, captures)
     chosen = _scalar(pred)
@@ -137,17 +179,58 @@ def _(pred: Any, *captures: Any, then: Any, else_: Any) -> tuple[Any, ...]:
 # -- while ----------------------------------------------------------------------------------------
 
 
+def variants(extent: str, shapes: Sequence[Shape]) -> dict[str, list[tuple[int, int]]]:
+    """The sizes among those of a loop's carries that change from step to step, and where they are:
+    the carry and the axis."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for i, shape in enumerate(shapes):
+        for axis, dim in enumerate(shape.dims):
+            symbol = dim.symbol if isinstance(dim, Dim) else None
+            if extent and symbol is not None and symbol.name.startswith(f"{extent}."):
+                found.setdefault(symbol.name, []).append((i, axis))
+    return found
+
+
+def _opened(shapes: Sequence[Shape], like: Sequence[Shape], extent: str) -> list[Shape]:
+    """Shapes with those sizes of others that change from step to step."""
+    made = list(shapes)
+    for places in variants(extent, like).values():
+        for i, axis in places:
+            if i < len(made) and axis < made[i].rank:
+                made[i] = made[i].with_dim(axis, like[i].dims[axis])
+    return made
+
+
 def _while_shape(
-    *carries: Shape, cond: Any, body: Any, max_iterations: int | None
+    *operands: Shape,
+    cond: Any,
+    body: Any,
+    max_iterations: int | None,
+    num_bcasts: int,
+    num_rows: int,
+    at_most: DimLike | None,
+    extent: str,
 ) -> tuple[Shape, ...]:
-    conditions = _body_shapes("cond", cond, carries)
+    inside = _opened(operands, [leaf.shape for leaf in body.inputs], extent)
+    if not 0 <= num_bcasts <= len(operands):
+        raise GraphError(f"{num_bcasts} bcasts are not among {len(operands)} operands")
+    conditions = _body_shapes("cond", cond, inside)
     if len(conditions) != 1:
         raise GraphError(f"cond gives {_shown(conditions)}, expected one bool")
     _check_condition("cond", conditions[0])
-    _check_kept("body", carries, _body_shapes("body", body, carries))
+    made = _body_shapes("body", body, inside)
+    count = len(made) - num_rows
+    if num_rows < 0 or count < 0 or (num_rows and not extent):
+        raise GraphError(f"num_rows is {num_rows} of {len(made)} results, or extent is missing")
+    carried = inside[: len(inside) - num_bcasts]
+    _check_kept("body", carried, _opened(made[:count], carried, extent))
     if max_iterations is not None and max_iterations < 0:
         raise GraphError(f"max_iterations is {max_iterations}, which is negative")
-    return carries
+    rows = made[count:]
+    if variants(extent, rows):
+        raise GraphError("a row has a size that changes from step to step. Pad it")
+    steps = measured(f"{extent}.rows", at_most) if num_rows else 0
+    return (*carried, *(r.with_dims((steps, *r.dims)) for r in rows))
 
 
 def _while_flops(shapes: Any, results: Any, attrs: Mapping[str, Any]) -> DimLike:
@@ -166,28 +249,69 @@ def _while_flops(shapes: Any, results: Any, attrs: Mapping[str, Any]) -> DimLike
     why_static=STATIC,
 )
 def while_(
-    *carries: Array, cond: Body, body: Body, max_iterations: int | None = None
+    *operands: Array,
+    cond: Body,
+    body: Body,
+    max_iterations: int | None = None,
+    num_bcasts: int = 0,
+    num_rows: int = 0,
+    at_most: DimLike | None = None,
+    extent: str = "",
 ) -> tuple[Array, ...]:
     """`body` applied to the carries for as long as `cond` of them is true, and at most
-    `max_iterations` times. Carries keep shape and dtype."""
-    values, steps = list(carries), 0
-    while max_iterations is None or steps < max_iterations:
-        if not run(cond, values)[0].reshape(()):  # pyright: ignore[reportArgumentType]
+    `max_iterations` times. Carries keep dtype and rank, and their sizes but for those that the
+    bodies' inputs name `extent.0`, `extent.1` …: those are what the step before made them. The last
+    `num_bcasts` operands are no carries: both graphs see them as they are. The body's last
+    `num_rows` results are stacked, a row for each step: `extent.rows` of them, and no more than
+    `at_most`."""
+    graph: Any = body
+    count = len(graph.outputs) - num_rows
+    whole = operands[len(operands) - num_bcasts :]
+    values, rows = list(operands[: len(operands) - num_bcasts]), list[list[Array]]()
+    while max_iterations is None or len(rows) < max_iterations:
+        if not run(cond, [*values, *whole])[0].reshape(()):  # pyright: ignore[reportArgumentType]
             break
-        values, steps = run(body, values), steps + 1  # pyright: ignore[reportArgumentType]
-    return tuple(values)
+        made = run(graph, [*values, *whole])
+        values = made[:count]
+        rows.append(made[count:])
+    columns = zip(*rows) if rows else ([] for _ in range(num_rows))
+    shapes = [o.shape for o in graph.outputs[count:]]
+    given = [*values, *whole]
+    return (*values, *(_stack(graph, given, c, s) for c, s in zip(columns, shapes)))
+
+
+def _stack(body: Any, values: Sequence[Array], rows: Sequence[Array], row: Shape) -> Array:
+    """Rows of one shape; where there are none, the shape is what the body's sizes say."""
+    if rows:
+        return np.stack(rows)
+    from rlx.ir.interpret import infer_binding
+
+    names = [leaf.attrs["name"] for leaf in body.inputs]
+    sizes = infer_binding(body.inputs, dict(zip(names, values)))
+    return np.empty((0, *row.bind(sizes).static_dims), row.dtype.numpy)
 
 
 @while_.lowering
-def _(*carries: Any, cond: Any, body: Any, max_iterations: int | None) -> tuple[Any, ...]:
+def _(
+    *operands: Any,
+    cond: Any,
+    body: Any,
+    max_iterations: int | None,
+    num_bcasts: int,
+    extent: str,
+    **_: Any,
+) -> tuple[Any, ...]:
     if max_iterations is None:
         raise UnsupportedError("a loop without max_iterations cannot be written out")
+    if extent:
+        raise UnsupportedError("a loop whose sizes change, or that stacks rows, is not written out")
     _check_small((cond, body), max_iterations, runs_unasked=True)
-    values, goes_on = list(carries), None
-    for _ in range(max_iterations):
-        condition = _scalar(apply(cond, values)[0])
+    split = len(operands) - num_bcasts
+    values, whole, goes_on = list(operands[:split]), operands[split:], None
+    for _step in range(max_iterations):
+        condition = _scalar(apply(cond, [*values, *whole])[0])
         goes_on = condition if goes_on is None else ops.logical_and(goes_on, condition)
-        made = apply(body, values)
+        made = apply(body, [*values, *whole])
         values = [ops.where(goes_on, new, old) for new, old in zip(made, values)]
     return tuple(values)
 

@@ -166,6 +166,45 @@ def arange(
     return start + np.arange(size).astype(start.dtype) * delta
 
 
+def _sized_shape(value: Shape, *, at_most: DimLike | None, extent: str) -> Shape:
+    return Shape((measured(extent, at_most), 0), DType.BOOL)
+
+
+@op(
+    "i[] -> bool[...]",
+    kind=Kind.SPECIAL,
+    shape=_sized_shape,
+    jumps=True,
+    why_no_lowering=_COUNTED,
+)
+def as_size(value: Array, *, at_most: DimLike | None = None, extent: str = "") -> Array:
+    """A number as a size: [value, 0], which has no elements and takes no memory. What shapes follow
+    from the number are made of that size. A negative number is an error, and so is one above
+    `at_most`."""
+    size = int(value.item())
+    if size < 0:
+        raise Error(f"a size is {size}, which is negative")
+    if at_most is not None and size > int(at_most):
+        raise Error(f"a size is {size}, but at_most is {at_most}")
+    return np.empty((size, 0), np.bool_)
+
+
+@op(
+    "i[], i[] -> i64[]",
+    kind=Kind.SPECIAL,
+    flops=1,
+    jumps=True,
+    why_no_lowering="an op that can fail on its data is not made of such that cannot",
+    why_no_cases="operands that are drawn one by one are not equal",
+)
+def same_size(found: Array, wanted: Array) -> Array:
+    """0 where two sizes are equal, and an error where they are not: for sizes that a model takes to
+    be equal, and that only data can tell."""
+    if found.item() != wanted.item():
+        raise Error(f"the sizes {found.item()} and {wanted.item()} are to be equal, and differ")
+    return np.zeros((), np.int64)
+
+
 # -- boxes ----------------------------------------------------------------------------------------
 
 
@@ -323,6 +362,11 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
     dtype = draw.dtype("n")
     ends = Spec((), dtype, "own")
     return [ends, ends, Spec((), dtype, "positive")], {"at_most": draw.choice((None, 5000))}
+
+
+@as_size.sample
+def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
+    return [Spec((), draw.dtype("i"), "positive")], {"at_most": draw.choice((None, 5000))}
 
 
 @non_max_suppression.sample

@@ -22,7 +22,7 @@ from rlx.dtype import DType
 from rlx.errors import Error, GraphError
 from rlx.op import Array, Kind, op
 from rlx.ops.indexing import checked_indices, gathered
-from rlx.shape import Shape
+from rlx.shape import DimsDiffer, Shape
 
 Reduction = Literal["none", "add", "mul", "max", "min"]
 _FIRST = Axis(0)
@@ -93,6 +93,10 @@ def scatter(
 
 
 # -- single elements ------------------------------------------------------------------------------
+
+
+def _first_difference(dims: Sequence[DimLike], wanted: Sequence[DimLike]) -> tuple[Any, Any]:
+    return next(((d, w) for d, w in zip(dims, wanted) if d != w), (0, 0))
 
 
 def _elements(
@@ -234,7 +238,9 @@ def _put(x: Shape, indices: Shape, updates: Shape, *, reduction: Reduction) -> S
     _check_reduction(x, reduction)
     wanted = (*indices.dims[:-1], *x.dims[_coordinates(x, indices, 0) :])
     if updates.dims != wanted:
-        raise GraphError(f"updates are {updates}, expected {x.with_dims(wanted)}")
+        text = f"updates are {updates}, expected {x.with_dims(wanted)}"
+        found, asked = _first_difference(updates.dims, wanted)
+        raise DimsDiffer(text, asked, found)
     return x
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from rlx.dim import Dim, evaluate, is_static, symbols_of
 from rlx.errors import Error, GraphError
 from rlx.extent import is_capacity, is_measured, measured_in
-from rlx.ir.extents import symbols_used
+from rlx.ir.extents import measured_by, symbols_used
 from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, LirModule, Phase, Slot, Space
-from rlx.ir.mir import Node
+from rlx.ir.mir import Graph, Node
 from rlx.op import Kind
 from rlx.plan.check_formulas import check_formulas
 from rlx.plan.check_memory import check_memory
@@ -26,7 +26,12 @@ _MOST_TRIED = 1024
 
 def check(lir: LirModule) -> list[Finding]:
     """Everything wrong with the plan; nothing if it is sound."""
-    facts = Facts.of(lir)
+    return check_plan(lir.mir.graph, lir.plan)
+
+
+def check_plan(graph: Graph, plan: BufferPlan) -> list[Finding]:
+    """The same of the plan of a graph inside another, whose inputs may have measured sizes."""
+    facts = Facts.of(graph, plan)
     found = [*_check_schedule(facts), *_check_phases(facts)]
     broken = [*_check_kernels(facts), *_check_slots(facts), *_check_views(facts)]
     if not broken:
@@ -38,22 +43,27 @@ def check(lir: LirModule) -> list[Finding]:
 
 def require_sound(lir: LirModule) -> None:
     """Raise an Error that lists what is wrong with the plan."""
-    found = check(lir)
+    require_sound_plan(lir.mir.graph, lir.plan)
+
+
+def require_sound_plan(graph: Graph, plan: BufferPlan) -> None:
+    """The same of the plan of a graph inside another."""
+    found = check_plan(graph, plan)
     if found and all(f.kind is Fault.UNPROVEN for f in found):
-        _require_sizes(lir)
+        _require_sizes(graph)
     if found:
         shown = "\n  ".join(map(str, found[:10]))
         more = f"\n  and {len(found) - 10} more" if len(found) > 10 else ""
         raise Error(
-            f"{lir.name}: the plan is not sound. This is a fault of the planner, not of the "
+            f"{graph.name}: the plan is not sound. This is a fault of the planner, not of the "
             f"model; please report it with the model's .ir text.\n  {shown}{more}"
         )
 
 
-def _require_sizes(lir: LirModule) -> None:
+def _require_sizes(graph: Graph) -> None:
     """Nothing can be proven of a plan with a size that may be negative: only the user can say
     that no such size is meant."""
-    for node in lir.mir.graph.order():
+    for node in graph.order():
         for dim in (d for shape in node.shapes for d in shape.dims if isinstance(d, Dim)):
             if dim.min is None or dim.min < 0:
                 names = ", ".join(s.name for s in symbols_of([dim]))
@@ -100,10 +110,9 @@ def _check_schedule(facts: Facts) -> Iterator[Finding]:
 
 def _check_sizes(facts: Facts) -> Iterator[Finding]:
     """A kernel runs when the sizes of what it reads and writes have been measured."""
-    known: set[str] = set()
+    known = {s.name for s in facts.given}
     for i, kernel in enumerate(facts.plan.schedule):
-        if kernel.decl.measures:
-            known.add(kernel.attrs["extent"])
+        known.update(s.name for s in measured_by(kernel))
         used = (s for node in (*kernel.inputs, kernel) for s in symbols_used(node))
         for name in dict.fromkeys(s.name for s in used):
             if name not in known:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rlx.dim import DimLike, evaluate
 from rlx.extent import ceiling
+from rlx.ir.extents import measured_by
 from rlx.ir.lir import Space
 from rlx.ir.mir import Node
 from rlx.plan.facts import Facts, Fault, Finding, finding
@@ -29,7 +30,7 @@ class _Box:
 
 def check_formulas(facts: Facts) -> Iterator[Finding]:
     """What is not shown of a plan with named dims; a static plan has nothing to show."""
-    if facts.plan.dynamic_symbols or any(n.decl.measures for n in facts.nodes):
+    if facts.plan.dynamic_symbols or any(measured_by(n) for n in facts.nodes):
         proofs = Proofs()
         yield from _check_bounds(facts, proofs)
         yield from _Sweep(facts, proofs).findings()

@@ -6,8 +6,10 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlx.ir.lir import BufferPlan, LirModule, Phase
-from rlx.ir.mir import Node
+from rlx.dim import Symbol
+from rlx.extent import measured_in
+from rlx.ir.lir import BufferPlan, Phase
+from rlx.ir.mir import Graph, Node
 
 
 class Fault(enum.Enum):
@@ -58,10 +60,11 @@ class Facts:
     items: Mapping[Node, Sequence[Node]]
     last_use: Mapping[Node, int]
     """Buffer → the last step at which it must not change."""
+    given: tuple[Symbol, ...] = ()
+    """In a body, the sizes that were measured around it."""
 
     @classmethod
-    def of(cls, lir: LirModule) -> Facts:
-        plan, graph = lir.plan, lir.mir.graph
+    def of(cls, graph: Graph, plan: BufferPlan) -> Facts:
         needed = set(graph.order())
         made = {n for n in graph.nodes if n.op == "item" and n.inputs[0] in needed}
         nodes = [n for n in graph.nodes if n in needed or n in made]
@@ -73,7 +76,9 @@ class Facts:
             if node.op == "item":
                 items.setdefault(node.inputs[0], []).append(node)
         last = _last_uses(plan, graph.outputs, items)
-        return cls(plan, nodes, graph.outputs, step, _ready(nodes, step, plan), items, last)
+        inputs = (d for leaf in graph.inputs for d in leaf.shape.dims)
+        given = (*measured_in(inputs), *graph.extents.free.values())
+        return cls(plan, nodes, graph.outputs, step, _ready(nodes, step, plan), items, last, given)
 
     def written(self, kernel: Node) -> Sequence[Node]:
         """The values a kernel makes."""

@@ -42,12 +42,12 @@ def planned_nodes(graph: Graph) -> list[Node]:
 
 
 def planned_symbols(graph: Graph) -> tuple[Dim, ...]:
-    """The named dims that storage is a formula of, by name: those of inputs, and those that bound
+    """The named dims that storage is a formula of, by name: those of values, and those that bound
     what is measured, such as capacities."""
-    found = {d.name: d for d in graph.dynamic_symbols}
-    dims = [d for n in graph.nodes for s in n.shapes if s.is_measured for d in s.dims]
+    found = {d.name: d for d in graph.dynamic_symbols if not d.is_measured}
+    dims = [d for n in graph.nodes for s in n.shapes for d in s.dims if isinstance(d, Dim)]
     bounds = [s.max for s in measured_in(dims) if isinstance(s.max, Dim)]
-    found |= {d.name: d for d in symbols_of(bounds)}
+    found |= {d.name: d for d in symbols_of([*dict.fromkeys(dims), *bounds]) if not d.is_measured}
     return tuple(found[name] for name in sorted(found))
 
 

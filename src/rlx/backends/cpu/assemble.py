@@ -8,7 +8,8 @@ every worker, or the arena of the routines inside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rlx.backends.cpu.context import Word
 from rlx.backends.cpu.emit import Function
@@ -103,6 +104,14 @@ class Writing:
 
     def function(self, name: str, head: str) -> Function:
         return Function(name, self.code.function(head), tuple(self.code.shared.items()))
+
+    @contextmanager
+    def apart(self) -> Generator[None]:
+        """Code that may not run: what is computed in it is not known behind it."""
+        known = self.value
+        self.value = known.copy()
+        yield
+        self.value = known
 
 
 class Needs(Writing):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.context import Word
 from rlx.backends.cpu.ir import Bound
 from rlx.backends.cpu.ways import Branch, Host, Loop, Nested, Routine, Scan, Work
-from rlx.dim import DimLike
+from rlx.dim import Dim, DimLike, dim_max
+from rlx.extent import ceiling, of_symbol
+from rlx.ir.extents import measured_by
+from rlx.ir.mir import Node
 from rlx.shape import Shape
 
 if TYPE_CHECKING:
@@ -25,10 +29,11 @@ def need_of(needs: Needs, work: Work) -> Bound:
         case Nested():
             return needs.nested(way.body)
         case Branch():
-            return code.most(needs.nested(way.then), needs.nested(way.other))
+            inside = code.most(needs.nested(way.then), needs.nested(way.other))
+            return code.i64("add", needs.sum(_open_sizes(work, way)), inside)
         case Loop():
             inside = code.most(needs.nested(way.condition), needs.nested(way.body))
-            carries = needs.sum(_sizes(work, len(work.operands)))
+            carries = needs.sum(_carry_sizes(work, way))
             return code.i64("add", FLAG, code.i64("add", carries, code.i64("add", carries, inside)))
         case Scan():
             carries = needs.sum(_sizes(work, way.num_carries))
@@ -39,6 +44,26 @@ def need_of(needs: Needs, work: Work) -> Bound:
 
 def _sizes(work: Work, count: int) -> list[DimLike]:
     return [i.shape.size_bytes for i in work.node.inputs[:count]]
+
+
+def _carry_sizes(work: Work, way: Loop) -> list[DimLike]:
+    """The most that each carry of a loop takes, before a step, after it, or at the end."""
+    made = way.body.graph.outputs
+    each = zip(work.node.inputs[: way.num_carries], work.node.shapes, made)
+    return [_most([a.shape, b, c.shape]) for a, b, c in each]
+
+
+def _open_sizes(work: Work, way: Branch) -> list[DimLike]:
+    """The most that each result of a branch takes whose size follows from the side that ran."""
+    sides = zip(way.then.graph.outputs, way.other.graph.outputs)
+    if not work.node.attrs["extent"]:
+        return []
+    return [_most([a.shape, b.shape]) for a, b in sides]
+
+
+def _most(shapes: Sequence[Shape]) -> DimLike:
+    found = [ceiling(s.size_bytes) for s in shapes]
+    return functools.reduce(dim_max, dict.fromkeys(found))
 
 
 def write(steps: Steps, work: Work) -> None:
@@ -101,13 +126,54 @@ class _Control:
         self.steps.check(code.let(f"call i32 @{routine.name}({args})"))
 
     def branch(self, way: Branch) -> None:
-        externals = [*self.operands[1:], *self.results]
+        """A side writes where the results are; where its own sizes decide how large they are, it
+        writes beside, and what fits is copied."""
+        places, memory = self.steps.temps(_open_sizes(self.work, way), self.memory)
+        externals = [*self.operands[1:], *(places or self.results)]
         yes = self._flag(self.operands[0])
         no = self.code.let(f"xor i1 {yes}, true")
-        with self.code.when(yes):
-            self.call(way.then, externals, self.memory)
-        with self.code.when(no):
-            self.call(way.other, externals, self.memory)
+        for taken, side in ((yes, way.then), (no, way.other)):
+            with self.code.when(taken), self.steps.apart():
+                self.call(side, externals, memory)
+                made = [o.shape for o in side.graph.outputs]
+                self.settle(self._news(self.work.node.shapes, made))
+        for result, place, shape in zip(self.results, places, self.work.node.shapes):
+            self.steps.copy(result, place, self.steps.value(shape.size_bytes))
+
+    # -- sizes that a step finds out ------------------------------------------------------------
+
+    def _news(self, named: Sequence[Shape], made: Sequence[Shape]) -> dict[str, DimLike]:
+        """The sizes that the step names among dims, and what they are found to be."""
+        own = {s.name for s in measured_by(self.work.node)}
+        found: dict[str, DimLike] = {}
+        for a, b in zip(named, made):
+            for dim, new in zip(a.dims, b.dims):
+                if isinstance(dim, Dim) and dim.name in own:
+                    found.setdefault(dim.name, new)
+        return found
+
+    def settle(self, news: Mapping[str, DimLike]) -> None:
+        """Write sizes into the table, all at once, for one may follow from another; leave where
+        there is no room for them."""
+        values = {name: self.steps.value(dim) for name, dim in news.items()}
+        for name, value in values.items():
+            self.put_size(name, value)
+
+    def put_size(self, name: str, value: Bound) -> None:
+        code, steps = self.code, self.steps
+        code.do(f"store i64 {value}, ptr {steps.value.address(name)}")
+        symbol = next(s for s in measured_by(self.work.node) if s.name == name)
+        most = steps.value(ceiling(of_symbol(symbol)))
+        with code.when(code.let(f"icmp sgt i64 {value}, {most}")):
+            self.leave()
+
+    def leave(self) -> None:
+        """The call cannot go on: a size has outgrown its capacity."""
+        code = self.code
+        number = self.work.number + max(1, sum(t is not None for t in self.work.copies))
+        code.do(f"store i64 {number << 32 | 1}, ptr {self.steps.word_at(Word.FAILED)}")
+        code.do("ret i32 1")
+        code.lines.append(f"{code.label('never')}:")
 
     def _flag(self, address: str) -> str:
         byte = self.code.let(f"load i8, ptr {address}")
@@ -116,9 +182,14 @@ class _Control:
     # -- loops ----------------------------------------------------------------------------------
 
     def loop(self, way: Loop) -> None:
-        """Carries go to and fro between two places, so that a step never writes what it reads."""
-        code, shapes = self.code, [i.shape for i in self.work.node.inputs]
-        flag, carries = self.memory, self._carries(shapes, self.steps.offset(self.memory, FLAG))
+        """Carries go to and fro between two places, so that a step never writes what it reads.
+        Sizes that change are in the table of sizes, where the bodies read them."""
+        code, node = self.code, self.work.node
+        inputs = [leaf.shape for leaf in node.attrs["body"].inputs]
+        memory = self.steps.offset(self.memory, FLAG)
+        flag, carries = self.memory, self._carries(_carry_sizes(self.work, way), memory)
+        self.settle(self._news(inputs, [i.shape for i in node.inputs]))
+        rows = self._rows(node)
         inside = carries.behind
         head, body, done = (code.label() for _ in range(3))
         turn = code.slot("i64")
@@ -130,19 +201,36 @@ class _Control:
             code.do(f"br i1 {more}, label %{test}, label %{done}")
             code.lines.append(f"{test}:")
         before, after = carries.places(now)
+        before += self.operands[way.num_carries :]
         self.call(way.condition, [*before, flag], inside)
         code.do(f"br i1 {self._flag(flag)}, label %{body}, label %{done}")
         code.lines.append(f"{body}:")
-        self.call(way.body, [*before, *after], inside)
-        self._poll()
-        code.do(f"store i64 {code.i64('add', now, 1)}, ptr {turn}", f"br label %{head}")
+        with self.steps.apart():
+            next_ = code.i64("add", now, 1)
+            if rows:
+                self.put_size(f"{node.attrs['extent']}.rows", next_)
+            places = [self.steps.offset(p, code.i64("mul", now, size)) for p, size in rows]
+            self.call(way.body, [*before, *after, *places], inside)
+            self.settle(self._news(inputs, [o.shape for o in way.body.graph.outputs]))
+            self._poll()
+            code.do(f"store i64 {next_}, ptr {turn}", f"br label %{head}")
         code.lines.append(f"{done}:")
-        carries.deliver(code.let(f"load i64, ptr {turn}"))
+        turns = code.let(f"load i64, ptr {turn}")
+        if rows:
+            self.put_size(f"{node.attrs['extent']}.rows", turns)
+        carries.deliver(turns)
+
+    def _rows(self, node: Node) -> list[tuple[str, Bound]]:
+        """Where rows are stacked, and the bytes of each."""
+        count = node.attrs["num_rows"]
+        found = zip(self.results, node.shapes)
+        rows = list(found)[len(node.shapes) - count :] if count else []
+        return [(place, self.steps.value(_row(shape))) for place, shape in rows]
 
     def scan(self, way: Scan) -> None:
         code, steps, node = self.code, self.steps, self.work.node
         count, end = way.num_carries, way.num_carries + way.num_bcasts
-        carries = self._carries([i.shape for i in node.inputs[:count]], self.memory)
+        carries = self._carries(_sizes(self.work, count), self.memory)
         whole, length = self.operands[count:end], steps.value(way.length)
         sliced = [(p, _row(i.shape)) for p, i in zip(self.operands[end:], node.inputs[end:])]
         stacked = [(p, _row(s)) for p, s in zip(self.results[count:], node.shapes[count:])]
@@ -164,8 +252,8 @@ class _Control:
         function = self.steps.word(Word.POLL)
         self.steps.check(self.code.let(f"call i32 {function}(ptr %context)"))
 
-    def _carries(self, shapes: Sequence[Shape], memory: str) -> _Carries:
-        return _Carries(self, shapes, memory)
+    def _carries(self, sizes: Sequence[DimLike], memory: str) -> _Carries:
+        return _Carries(self, sizes, memory)
 
     # -- the host -------------------------------------------------------------------------------
 
@@ -181,16 +269,16 @@ class _Control:
 
 
 class _Carries:
-    """Two places for what goes from step to step."""
+    """Two places for what goes from step to step, of these sizes."""
 
-    def __init__(self, control: _Control, shapes: Sequence[Shape], memory: str) -> None:
+    def __init__(self, control: _Control, sizes: Sequence[DimLike], memory: str) -> None:
         self.control, self.steps, self.code = control, control.steps, control.code
-        sizes = [s.size_bytes for s in shapes]
-        self.sizes = [self.steps.value(s) for s in sizes]
         self.first, between = self.steps.temps(sizes, memory)
         self.second, self.behind = self.steps.temps(sizes, between)
-        for place, operand, size in zip(self.first, control.operands, self.sizes):
-            self.steps.copy(place, operand, size)
+        node = control.work.node
+        each = zip(self.first, control.operands, node.inputs)
+        for place, operand, given in each:
+            self.steps.copy(place, operand, self.steps.value(given.shape.size_bytes))
 
     def places(self, turn: Bound) -> tuple[list[str], list[str]]:
         """Where the carries are before a step, and where it puts them."""
@@ -202,8 +290,9 @@ class _Carries:
     def deliver(self, turns: Bound) -> None:
         """The carries after so many steps, to the results."""
         last = self._chosen(self._is_odd(turns), self.second, self.first)
-        for result, place, size in zip(self.control.results, last, self.sizes):
-            self.steps.copy(result, place, size)
+        shapes = self.control.work.node.shapes
+        for result, place, shape in zip(self.control.results, last, shapes):
+            self.steps.copy(result, place, self.steps.value(shape.size_bytes))
 
     def _is_odd(self, turn: Bound) -> str:
         return self.code.let(f"trunc i64 {turn} to i1")

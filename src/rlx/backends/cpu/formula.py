@@ -42,6 +42,12 @@ class Formulas:
             return self._value(dim)
         return self._code.i64("add", self._known[before], self(rest))
 
+    def copy(self) -> Formulas:
+        """What is known here; what becomes known there is not known here."""
+        made = Formulas(self._code, self._numbers, self._sizes)
+        made._known = dict(self._known)
+        return made
+
     def address(self, name: str) -> str:
         """Where the size of a named dim is."""
         return self._code.let(f"getelementptr i64, ptr {self._sizes}, i64 {self._numbers[name]}")

@@ -215,7 +215,8 @@ class CpuProgram:
         """Room for what a call found, if the machine has as much."""
         sizes = dict(zip((s.name for s in self.artefact.symbols), symbols.tolist()))
         more = outgrown(sizes)
-        assert more, "a step found more than its capacity, and did not say how much"
+        if not more:
+            raise Error(f"{self.interface.name}: a step found more than its bound allows.")
         made = {n: min(more.get(n, c), c * GROWTH) for n, c in capacities.items()}
         needs = entry.needs(np.array([*self._symbols({**sizes, **made}), 0], np.int64))
         if not isinstance(needs, FailedAt) and needs.total_bytes > memory_bytes():

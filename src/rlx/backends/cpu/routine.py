@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from rlx.backends.cpu.context import OUTGROWN
 from rlx.backends.cpu.emit import Function
 from rlx.backends.cpu.formula import rounded
 from rlx.backends.cpu.recipes import NoKernel, copy_task, recipe_of
@@ -22,9 +23,9 @@ from rlx.op import Kind
 from rlx.passes.context import Context
 from rlx.passes.legalise import legalise
 from rlx.passes.options import FusionOptions
-from rlx.plan.check import require_sound
+from rlx.plan.check import require_sound_plan
 from rlx.plan.nodes import with_all_items
-from rlx.plan.planner import plan_buffers, plan_module
+from rlx.plan.planner import plan_buffers
 
 NOTHING: Mapping[int, Value] = {}
 MAX_DEPTH = 40
@@ -109,6 +110,8 @@ class Routines:
         if isinstance(way, Recipe):
             tasks += [*(p.task for p in way.panels), *way.tasks]
         self.failures += [(node.label, t.failures) for t in tasks] or [(node.label, ())]
+        if isinstance(way, Branch | Loop):
+            self.failures.append((node.label, (OUTGROWN,)))
 
     def _way(self, step: Step, operands: tuple[Value, ...]) -> Way:
         node = step.node
@@ -118,8 +121,13 @@ class Routines:
                 fixed = {i - 1: v for i, v in fixed.items() if i > 0}
                 return Branch(*(self._body(node.attrs[k], fixed) for k in ("then", "else")))
             case "while":
-                condition, body = (self._body(node.attrs[k]) for k in ("cond", "body"))
-                return Loop(condition, body, node.attrs["max_iterations"])
+                limit, bcasts, rows = (
+                    node.attrs[k] for k in ("max_iterations", "num_bcasts", "num_rows")
+                )
+                count = len(node.inputs) - bcasts
+                fixed = {i: v for i, v in fixed.items() if i >= count}
+                condition, body = (self._body(node.attrs[k], fixed) for k in ("cond", "body"))
+                return Loop(condition, body, limit, count, rows)
             case "scan":
                 given = (node.attrs[k] for k in ("length", "num_carries", "num_bcasts", "reverse"))
                 length, carries, bcasts, is_reversed = given
@@ -224,14 +232,11 @@ def _with_params(graph: Graph, numbers: Collection[int]) -> Graph:
 
 
 def _planned(graph: Graph, target: Target) -> tuple[Graph, BufferPlan]:
-    """A graph inside a step, planned. Sizes that were measured outside are known in here, which
-    a graph by itself cannot say: such a plan is not checked apart."""
-    if any(leaf.shape.is_measured for leaf in graph.inputs):
-        final = with_all_items(graph)
-        return final, plan_buffers(final, target)
-    lir = plan_module(graph, target)
-    require_sound(lir)
-    return lir.mir.graph, lir.plan
+    """A graph inside a step, planned and checked."""
+    final = with_all_items(graph)
+    plan = plan_buffers(final, target)
+    require_sound_plan(final, plan)
+    return final, plan
 
 
 def _range(recipe: Recipe) -> range:

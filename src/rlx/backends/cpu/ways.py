@@ -76,6 +76,10 @@ class Loop:
     condition: Routine
     body: Routine
     limit: int | None
+    num_carries: int = 0
+    """The other operands are what every step sees."""
+    num_rows: int = 0
+    """Results of the body that are stacked, the last ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.dim import DimLike, dim_max
 from rlx.dtype import DType
 from rlx.errors import GraphError
-from rlx.extent import ceiling, measured_in
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.onnx.bodies import applied, captures_of, closed, graph_of
 from rlx.onnx.call import Call
@@ -19,6 +17,7 @@ from rlx.onnx.coded import element_of
 from rlx.onnx.handlers import handles
 from rlx.onnx.scope import Scope
 from rlx.onnx.values import Absent, Coded, Items, Sizes, Value, flattened, like
+from rlx.ops.control import is_settled
 from rlx.shape import Shape
 
 SIDES = ("then_branch", "else_branch")
@@ -119,32 +118,22 @@ def _flat(scope: Scope, values: Sequence[Value]) -> list[Node]:
 
 
 def _joined(call: Call, scopes: tuple[Scope, Scope], sides: Sequence[Sequence[Node]]) -> list[Node]:
-    """A branch. Where the sides' sizes differ, results are as long as they can be and cut after,
-    at the lengths that the side which ran gives beside them."""
+    """A branch. Where the sides' sizes differ, those of the side that ran are the results'."""
     if not sides[0]:
         return []
     for a, b in zip(*sides):
         if a.shape.dtype is not b.shape.dtype:
             raise GraphError(f"its sides give {a.shape} and {b.shape}")
-    cuts = [
-        [i for i, (d, e) in enumerate(zip(a.shape.dims, b.shape.dims)) if d != e or _is_own(d, a)]
-        for a, b in zip(*sides)
-    ]
-    most = [
-        [dim_max(ceiling(d), ceiling(e)) for d, e in zip(a.shape.dims, b.shape.dims)]
-        for a, b in zip(*sides)
-    ]
     for scope, nodes in zip(scopes, sides):
-        closed(scope, _lengthened(scope.graph, nodes, cuts, most))
+        closed(scope, nodes)
     captures = captures_of(*scopes)
-    bodies = [_body(call, scope, captures) for scope in scopes]
-    made = ops.if_(call.node(0), *captures, then=bodies[0], else_=bodies[1])
-    return _cut(call, list(made), cuts, most)
-
-
-def _is_own(dim: DimLike, node: Node) -> bool:
-    """Is it a size that the side itself measures?"""
-    return any(symbol.name in node.graph.extents for symbol in measured_in([dim]))
+    then, other = (_body(call, scope, captures) for scope in scopes)
+    pairs = [
+        d for a, b in zip(then.outputs, other.outputs) for d in zip(a.shape.dims, b.shape.dims)
+    ]
+    is_open = not all(is_settled(d, e, (then, other)) for d, e in pairs)
+    extent = call.graph.extents.fresh("if") if is_open else ""
+    return list(ops.if_(call.node(0), *captures, then=then, else_=other, extent=extent))
 
 
 def _body(call: Call, scope: Scope, captures: Sequence[Node]) -> Graph:
@@ -152,36 +141,3 @@ def _body(call: Call, scope: Scope, captures: Sequence[Node]) -> Graph:
     return graph_of(
         call, "side", shapes, lambda graph, given: applied(graph, scope, (), captures, given)
     )
-
-
-def _lengthened(
-    graph: Graph,
-    nodes: Sequence[Node],
-    cuts: Sequence[Sequence[int]],
-    most: Sequence[Sequence[DimLike]],
-) -> list[Node]:
-    made: list[Node] = []
-    lengths: list[Node] = []
-    for node, axes, dims in zip(nodes, cuts, most):
-        given = node.shape.dims
-        more = tuple(dims[i] - d if i in axes else 0 for i, d in enumerate(given))
-        made.append(ops.pad(node, low=(0,) * len(given), high=more) if axes else node)
-        lengths += [Sizes((given[i],), ()).node(graph) for i in axes]
-    return [*made, *lengths]
-
-
-def _cut(
-    call: Call,
-    made: Sequence[Node],
-    cuts: Sequence[Sequence[int]],
-    most: Sequence[Sequence[DimLike]],
-) -> list[Node]:
-    lengths = iter(made[len(cuts) :])
-    zero, one = (call.graph.constant(np.int64(n)) for n in (0, 1))
-    results: list[Node] = []
-    for node, axes, dims in zip(made, cuts, most):
-        for axis in axes:
-            rows = ops.arange(zero, next(lengths), one, at_most=dims[axis])
-            node = ops.gather(node, rows, axis=axis)
-        results.append(node)
-    return results

@@ -15,6 +15,7 @@ from rlx.onnx.coded import element_of
 from rlx.onnx.handlers import codes, handles
 from rlx.onnx.handlers.shapes import wrapped
 from rlx.onnx.handlers.texts import unique_texts
+from rlx.onnx.measuring import as_long_as, count_of, counted
 from rlx.onnx.strings import TEXT
 from rlx.onnx.values import Sizes, Value, Weight, sizes_of
 
@@ -80,7 +81,11 @@ def nonzero(call: Call) -> Value:
     if known is not None and known.ndim:
         return Weight(call.outputs[0], np.array(np.nonzero(known), np.int64))
     x = call.node(0)
-    return _everywhere(x) if _is_filled(x) else ops.nonzero(x)
+    if _is_filled(x):
+        return _everywhere(x)
+    same = counted(x)
+    found = ops.nonzero(x)
+    return found if same is x else as_long_as(found, 1, count_of(same))
 
 
 def _is_filled(x: Node) -> bool:

@@ -12,6 +12,7 @@ from rlx import ops
 from rlx.dim import Dim, DimLike
 from rlx.dtype import DType
 from rlx.errors import GraphError, UnsupportedError
+from rlx.extent import measured
 from rlx.ir.mir import Graph, Node
 from rlx.onnx.bodies import applied, captures_of, closed, graph_of, is_measured_inside
 from rlx.onnx.call import Call, NeedsShape, NeedsValue
@@ -19,12 +20,17 @@ from rlx.onnx.handlers import handles
 from rlx.onnx.importer import TooMany
 from rlx.onnx.scope import Scope
 from rlx.onnx.values import Absent, Items, Sizes, Value, Weight
+from rlx.ops.control import variants
 from rlx.shape import Shape
 
 MAX_STEPS = 1024
 """Steps that are written out."""
-MAX_ROWS = 1 << 24
-"""Steps that room is made for, where how many there are is found out by running."""
+MAX_ROWS = 1 << 10
+"""Steps that room is made for before any is done; where there may be more, it grows."""
+MAX_READINGS = 8
+"""Times that a body is read to find out which sizes its steps change."""
+MAX_WRITTEN = 64
+"""Steps that are written out where a loop would do."""
 COUNT = Shape((), DType.I64)
 
 
@@ -42,10 +48,18 @@ class Loop:
     goes_on: Node
     results: list[Node]
     """The next carried values, then a row of each stacked result."""
+    shapes: list[Shape]
+    """Of the carried values in a step: with sizes of the loop's own where steps change them."""
+    extent: str
 
     @property
-    def rows(self) -> list[Shape]:
-        return [r.shape for r in self.results[len(self.carried) :]]
+    def num_rows(self) -> int:
+        return len(self.results) - len(self.carried)
+
+    @property
+    def changes(self) -> bool:
+        """Do sizes of carried values change from step to step?"""
+        return bool(variants(self.extent, self.shapes))
 
 
 @handles("Loop")
@@ -59,9 +73,21 @@ def loop(call: Call) -> tuple[Value, ...]:
     except (GraphError, UnsupportedError) as error:
         return _instead(call, error)
     known = [call.importer.as_array(v) for v in (found.start, found.goes_on)]
-    if not isinstance(found.trip, Node | None) and all(k is not None and k.all() for k in known):
-        return _counted(found)
+    is_counted = not isinstance(found.trip, Node | None)
+    if is_counted and all(k is not None and k.all() for k in known):
+        return _changing(found) if found.changes else _counted(found)
     return _asked(found)
+
+
+def _changing(found: Loop) -> tuple[Value, ...]:
+    """Values whose sizes change in a number of steps that is known: each step by itself, whose
+    sizes are then numbers, where there are few."""
+    if not isinstance(found.trip, int) or found.trip > MAX_WRITTEN:
+        return _asked(found)
+    try:
+        return _written_out(found.call)
+    except (GraphError, UnsupportedError):
+        return _asked(found)
 
 
 def _instead(call: Call, error: Exception) -> tuple[Value, ...]:
@@ -102,21 +128,57 @@ def _step_shape(proto: Any) -> Shape:
 
 
 def _read(call: Call) -> Loop:
-    """The body as a graph of its own: whenever it runs, its condition was true."""
+    """The body as a graph of its own: whenever it runs, its condition was true. Sizes that a step
+    changes are sizes of the loop's own, and the body is read again with those."""
     proto = call.required("body")
     carried = [call.node(i) for i in range(2, call.num_inputs)]
-    given: list[Any] = [_step_shape(proto), _truth(), *(c.shape for c in carried)]
-    if len(proto.input) != len(given):
-        raise GraphError(f"its body takes {len(proto.input)} values, but gets {len(given)}")
-    scope, values = call.importer.body(call, proto, given, step=proto.input[0].name)
-    nodes = closed(scope, values)
-    shapes = [n.shape for n in nodes]
-    for i, (before, after) in enumerate(zip(carried, shapes[1:])):
-        if before.shape != after:
-            raise call.unsupported(f"carried value {i} is {before.shape}, then {after}")
-    if is_measured_inside(scope, shapes):
-        raise call.unsupported("a size in its body depends on data of one step")
-    return Loop(call, _trip(call), _start(call), carried, scope, nodes[0], nodes[1:])
+    if len(proto.input) != len(carried) + 2:
+        raise GraphError(f"its body takes {len(proto.input)} values, gets {len(carried) + 2}")
+    extent = call.graph.extents.fresh("while")
+    given = [c.shape for c in carried]
+    for _ in range(MAX_READINGS):
+        inputs = [_step_shape(proto), _truth(), *given]
+        scope, values = call.importer.body(call, proto, inputs, step=proto.input[0].name)
+        nodes = closed(scope, values)
+        made = [n.shape for n in nodes[1 : 1 + len(carried)]]
+        opened = _opened(call, extent, [c.shape for c in carried], given, made)
+        if opened == given:
+            break
+        given = opened
+    else:
+        raise call.unsupported("the sizes of its values change in ways that cannot be followed")
+    _check_rows(call, scope, extent, [n.shape for n in nodes[1 + len(carried) :]])
+    return Loop(
+        call, _trip(call), _start(call), carried, scope, nodes[0], nodes[1:], given, extent
+    )  # fmt: skip
+
+
+def _check_rows(call: Call, scope: Scope, extent: str, rows: Sequence[Shape]) -> None:
+    if is_measured_inside(scope, rows) or variants(extent, rows):
+        raise call.unsupported("a size of a row that it stacks depends on the step")
+
+
+def _opened(
+    call: Call, extent: str, first: Sequence[Shape], given: Sequence[Shape], made: Sequence[Shape]
+) -> list[Shape]:
+    """The shapes of carried values, with a size of the loop's own wherever a step changes one.
+    Sizes that begin equal and that every step makes equal are one."""
+    for i, (before, after) in enumerate(zip(first, made)):
+        if (before.rank, before.dtype) != (after.rank, after.dtype):
+            raise call.unsupported(f"carried value {i} is {before}, then {after}")
+    names: dict[tuple[DimLike, DimLike], Dim] = {}
+    opened: list[Shape] = []
+    for start, before, after in zip(first, given, made):
+        dims = list(before.dims)
+        for axis, (d, e) in enumerate(zip(before.dims, after.dims)):
+            if d == e and not (isinstance(d, Dim) and d.name.startswith(f"{extent}.")):
+                continue
+            key = start.dims[axis], e
+            if key not in names:
+                names[key] = measured(f"{extent}.{len(names)}")
+            dims[axis] = names[key]
+        opened.append(before.with_dims(dims))
+    return opened
 
 
 # -- a number of steps ----------------------------------------------------------------------------
@@ -150,32 +212,28 @@ def _number(found: Loop, step: Node) -> Node:
 
 
 def _asked(found: Loop) -> tuple[Node, ...]:
-    """As long as the condition holds. Rows are written into room for as many as there may be."""
+    """As long as the condition holds."""
     call, captures = found.call, captures_of(found.scope)
-    room = _room(found)
     trip = [found.trip] if isinstance(found.trip, Node) else []
     first = [call.graph.constant(np.int64(0)), _flag(call.as_node(found.start))]
-    carries = [*first, *found.carried, *room, *trip, *captures]
-    shapes = [c.shape for c in carries]
-    ends = [2, 2 + len(found.carried), 2 + len(found.carried) + len(room)]
+    count = 2 + len(found.carried)
+    shapes = [f.shape for f in first] + found.shapes + [n.shape for n in (*trip, *captures)]
 
     def goes_on(graph: Graph, given: list[Node]) -> list[Node]:
-        limit = given[ends[2]] if trip else _limit(graph, found.trip)
+        limit = given[count] if trip else _limit(graph, found.trip)
         return [given[1] if limit is None else given[1] & ops.less(given[0], limit)]
 
     def step(graph: Graph, given: list[Node]) -> list[Node]:
-        own = [_number(found, given[0]), *given[ends[0] : ends[1]]]
-        made = applied(graph, found.scope, own, captures, given[ends[2] + len(trip) :])
-        rows = zip(given[ends[1] : ends[2]], made[1 + len(found.carried) :])
-        kept = [_with_row(buffer, given[0], row) for buffer, row in rows]
-        state = made[1 : 1 + len(found.carried)]
-        return [given[0] + 1, _flag(made[0]), *state, *kept, *given[ends[2] :]]
+        own = [_number(found, given[0]), *given[2:count]]
+        made = applied(graph, found.scope, own, captures, given[count + len(trip) :])
+        return [given[0] + 1, _flag(made[0]), *made[1:]]
 
     made = ops.while_(
-        *carries, cond=graph_of(call, "cond", shapes, goes_on),
-        body=graph_of(call, "body", shapes, step),
+        *first, *found.carried, *trip, *captures, cond=graph_of(call, "cond", shapes, goes_on),
+        body=graph_of(call, "body", shapes, step), num_bcasts=len(trip) + len(captures),
+        num_rows=found.num_rows, at_most=_most(found), extent=_named(found),
     )  # fmt: skip
-    return (*made[2 : ends[1]], *_filled(found, made[0], made[ends[1] : ends[2]]))
+    return tuple(made[2:])
 
 
 def _flag(condition: Node) -> Node:
@@ -186,32 +244,18 @@ def _limit(graph: Graph, trip: Any) -> Node | None:
     return None if trip is None else Sizes((trip,), ()).node(graph)
 
 
-def _room(found: Loop) -> list[Node]:
-    """Zeros for the rows of each stacked result."""
-    if not found.rows:
-        return []
-    if isinstance(found.trip, Node):
-        raise found.call.unknown(found.call.value(0), "how many rows it stacks depends on data")
-    if found.trip is None or (isinstance(found.trip, int) and found.trip > MAX_ROWS):
-        raise found.call.unsupported("it stacks rows without a bound on how many there are")
-    dims: list[tuple[DimLike, ...]] = [(found.trip, *row.dims) for row in found.rows]
-    zeros = [np.zeros((), row.dtype.numpy) for row in found.rows]
-    return [ops.expand(found.call.graph.constant(z), dims=d) for z, d in zip(zeros, dims)]
+def _named(found: Loop) -> str:
+    """Only a loop that finds sizes out names them."""
+    return found.extent if found.num_rows or found.changes else ""
 
 
-def _with_row(buffer: Node, step: Node, row: Node) -> Node:
-    where = ops.reshape(step, dims=(1,))
-    return ops.scatter(buffer, where, ops.expand_dims(row, axes=(0,)), axis=0)
-
-
-def _filled(found: Loop, count: Node, buffers: Sequence[Node]) -> list[Node]:
-    """The rows that were written."""
-    if not buffers:
-        return []
-    trip: Any = found.trip
-    zero, one = (found.call.graph.constant(np.int64(n)) for n in (0, 1))
-    rows = ops.arange(zero, count, one, at_most=trip)
-    return [ops.gather(b, rows, axis=0) for b in buffers]
+def _most(found: Loop) -> DimLike | None:
+    """How many rows there may be, where that is known; a number that stands for no end says
+    nothing."""
+    trip = found.trip
+    if isinstance(trip, Node | None) or not found.num_rows:
+        return None
+    return trip if isinstance(trip, Dim) or trip <= MAX_ROWS else None
 
 
 # -- written out ----------------------------------------------------------------------------------

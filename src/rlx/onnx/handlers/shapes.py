@@ -11,11 +11,14 @@ import numpy as np
 from rlx import ops
 from rlx.compose import beside
 from rlx.dim import Dim, DimLike, dim_max, dim_min, is_static, product, provably_le
+from rlx.dtype import DType
 from rlx.errors import GraphError
+from rlx.extent import is_measured
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call, NeedsShape
 from rlx.onnx.coded import in_codes
 from rlx.onnx.handlers import handles
+from rlx.onnx.measuring import element, reshaped, scalar_size
 from rlx.onnx.narrowing import require
 from rlx.onnx.strings import objects
 from rlx.onnx.values import MAX_SIZES, Coded, Sizes, Value, Weight, sizes_of
@@ -79,7 +82,12 @@ def reshape(call: Call) -> Value:
         sizes = [given[i] if d == 0 else d for i, d in enumerate(sizes)]
     if isinstance(value, Sizes):
         return Sizes(value.dims, tuple(_resolved(sizes, len(value.dims))), value.dtype)
-    return ops.reshape(call.node(0), dims=tuple(sizes))
+    try:
+        return ops.reshape(call.node(0), dims=tuple(sizes))
+    except GraphError:
+        if not any(map(is_measured, (*sizes, *given))):
+            raise
+        return reshaped(call.node(0), sizes)
 
 
 def _resolved(sizes: Sequence[DimLike], count: int) -> list[int]:
@@ -188,10 +196,43 @@ def slice_by_attributes(call: Call) -> Value:
 
 @handles("Slice", since=10)
 def slice_by_operands(call: Call) -> Value:
-    starts, ends = call.dims(1), call.dims(2)
+    starts, ends = call.ends(1), call.ends(2)
     axes = call.ints(3) if call.has(3) else list(range(len(starts)))
     steps = call.ints(4) if call.has(4) else [1] * len(starts)
-    return _sliced(call, starts, ends, axes, steps)
+    known: list[Any] = []
+    computed: list[Any] = []
+    for each in zip(starts, ends, axes, steps, strict=True):
+        (computed if any(isinstance(e, Node) for e in each) else known).append(each)
+    if not computed:
+        return _sliced(call, starts, ends, axes, steps)  # pyright: ignore[reportArgumentType]
+    columns = list(zip(*known)) if known else [(), (), (), ()]
+    x = call.as_node(_sliced(call, *columns) if known else call.value(0))
+    for start, end, axis, step in computed:
+        x = _cut(call, x, (start, end), call.axis(axis, x.shape.rank), step)
+    return x
+
+
+def _cut(call: Call, x: Node, ends: tuple[Any, Any], axis: int, step: int) -> Node:
+    """A slice whose ends are computed: its length is at most the axis's."""
+    length = x.shape.dims[axis]
+    high = length if step > 0 else length - 1
+    last, total = (Sizes((d,), ()).node(call.graph) for d in (high, length))
+    first, end = (_from_front(call, e, total) for e in ends)
+    start = ops.minimum(last, ops.maximum(first, 0))
+    stop = ops.maximum(ops.minimum(end, last), 0 if step > 0 else -1)
+    apart = ops.sub(stop, start) if step > 0 else ops.sub(start, stop)
+    count = ops.floor_div(ops.add(apart, abs(step) - 1), abs(step))
+    size = scalar_size(ops.maximum(count, 0), most=length)
+    if step == 1 and ends[0] == 0 and provably_le(size, length):
+        return ops.narrow(x, axis=axis, start=0, length=size)
+    line = beside(call.graph, "iota", dims=(size,), axis=0, dtype=DType.I64)
+    return ops.gather(x, ops.add(ops.mul(line, step), start), axis=axis)
+
+
+def _from_front(call: Call, end: Any, total: Node) -> Node:
+    """An end of a slice, counted from the front."""
+    given = end if isinstance(end, Node) else Sizes((end,), ()).node(call.graph)
+    return ops.where(ops.less(given, 0), ops.add(given, total), given)
 
 
 def _sliced(
@@ -246,8 +287,26 @@ def expand(call: Call) -> Node:
     rank = max(len(wanted), len(given))
     wanted = [1] * (rank - len(wanted)) + wanted
     padded = [1] * (rank - len(given)) + given
-    dims = tuple(g if w == 1 else w for w, g in zip(wanted, padded))
-    return ops.expand(call.node(0), dims=dims)
+    x = call.node(0)
+    dims = tuple(_expanded(w, g) for w, g in zip(wanted, padded))
+    made = ops.expand(x, dims=dims)
+    for axis, (w, g) in enumerate(zip(wanted, padded)):
+        if is_measured(w) and g not in (1, w):
+            made = _same_or_one(call, made, axis, w)
+    return made
+
+
+def _expanded(wanted: DimLike, given: DimLike) -> DimLike:
+    """A size that is computed is that of the operand, or 1, where the operand's is not 1."""
+    return given if wanted == 1 or (is_measured(wanted) and given != 1) else wanted
+
+
+def _same_or_one(call: Call, x: Node, axis: int, wanted: DimLike) -> Node:
+    """x, if the size that was asked for is 1 or that of the axis."""
+    asked, found = (Sizes((d,), ()).node(call.graph) for d in (wanted, x.shape.dims[axis]))
+    shift = ops.same_size(ops.where(ops.equal(asked, 1), found, asked), found)
+    line = beside(call.graph, "iota", dims=(x.shape.dims[axis],), axis=0, dtype=DType.I64)
+    return ops.gather(x, ops.add(line, shift), axis=axis)
 
 
 @handles("Tile")
@@ -280,6 +339,8 @@ def range_(call: Call) -> Value:
             return (
                 line if start == 0 else ops.add(line, Sizes((start,), (), dtype).node(call.graph))
             )
+    if not all(call.is_known(i) for i in range(3)) and call.may_measure(0, 1, 2):
+        return _counted_range(call)
     ends: list[Any] = [call.array(i).reshape(()).item() for i in range(3)]
     start, stop, step = ends
     if step == 0:
@@ -290,3 +351,13 @@ def range_(call: Call) -> Value:
     line = beside(call.graph, "iota", dims=(count,), axis=0, dtype=dtype)
     first, each = (call.graph.constant(np.array(v, dtype.numpy)) for v in (start, step))
     return ops.add(ops.mul(line, each), first)
+
+
+def _counted_range(call: Call) -> Node:
+    """A range whose ends are computed; where the graph says how long it is, of that size."""
+    start, stop, step = (ops.reshape(call.node(i), dims=()) for i in range(3))
+    if start.shape.dtype.is_integer and call.is_known(0) and call.is_known(2):
+        first, size = int(call.array(0).item()), element(stop, 0)
+        if first == 0 and call.array(2).item() == 1 and size is not None and provably_le(0, size):
+            return beside(call.graph, "iota", dims=(size,), axis=0, dtype=stop.shape.dtype)
+    return ops.arange(start, stop, step)

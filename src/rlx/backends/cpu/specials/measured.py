@@ -213,4 +213,29 @@ def _outgrown(given: Step, text: str) -> str:
     return OUTGROWN if given.node.attrs["at_most"] is None else text
 
 
-MAKERS = {"nonzero": nonzero, "arange": arange}
+def as_size(given: Step, name: str) -> Recipe:
+    """There is nothing to write but the size."""
+    w = Writer(given.isa)
+    most = ceiling(given.node.shape.dims[0])
+    dtype = given.node.inputs[0].shape.dtype
+    value = whole_number(w, 0, w.size(given.operands[0].offset), dtype)
+    w.fail(w.code.let(f"icmp slt i64 {value}, 0"), 1)
+    put(w, value, 1, 0)
+    w.fail(w.code.let(f"icmp ugt i64 {value}, {w.size(most)}"), 2)
+    failures = "a size is negative", _outgrown(given, "a size is larger than at_most allows")
+    given_to = Buffer("operand", 0), size_of(given)
+    return Recipe((Task(w.function(name), given_to, w.sizes, failures=failures),))
+
+
+def same_size(given: Step, name: str) -> Recipe:
+    w = Writer(given.isa)
+    places = [w.size(layout.offset) for layout in (*given.operands, *given.results)]
+    kinds = [i.shape.dtype for i in given.node.inputs]
+    one, other = (whole_number(w, n, places[n], kinds[n]) for n in range(2))
+    w.fail(w.code.let(f"icmp ne i64 {one}, {other}"), 1)
+    put(w, 0, 2, places[2])
+    failures = ("two sizes are to be equal, and differ",)
+    return Recipe((Task(w.function(name), buffers(2, 1), w.sizes, failures=failures),))
+
+
+MAKERS = {"same_size": same_size, "nonzero": nonzero, "arange": arange, "as_size": as_size}
