@@ -29,7 +29,7 @@ def ranges_for(error: BaseException) -> dict[str, Range] | None:
 
 def equal_for(error: BaseException) -> tuple[str, str] | None:
     """Two named dims that must be equal, or may be, for this error not to be right."""
-    found = _behind(error)
+    found = behind(error)
     if found is None:
         return None
     both = [d.symbol if isinstance(d, Dim) else None for d in _reduced(found.left, found.right)]

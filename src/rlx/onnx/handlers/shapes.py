@@ -223,7 +223,8 @@ def _cut(call: Call, x: Node, ends: tuple[Any, Any], axis: int, step: int) -> No
     apart = ops.sub(stop, start) if step > 0 else ops.sub(start, stop)
     count = ops.floor_div(ops.add(apart, abs(step) - 1), abs(step))
     size = scalar_size(ops.maximum(count, 0), most=length)
-    if step == 1 and ends[0] == 0 and provably_le(size, length):
+    is_first = isinstance(ends[0], int) and ends[0] == 0
+    if step == 1 and is_first and provably_le(size, length):
         return ops.narrow(x, axis=axis, start=0, length=size)
     line = beside(call.graph, "iota", dims=(size,), axis=0, dtype=DType.I64)
     return ops.gather(x, ops.add(ops.mul(line, step), start), axis=axis)
