@@ -74,7 +74,7 @@ WHOLE = Kind("a whole number", lambda v: whole(v) is not None)
 SECONDS = Kind(f"a number of seconds, at most {MAX_SECONDS:,}", _is_seconds)
 FUNCTION = Kind("a function", callable)
 MAPPING = Kind("a dict by name", lambda v: isinstance(v, Mapping))
-PATH = Kind("a path that is not empty: a string or an os.PathLike", _is_path)
+PATH = Kind("a path that is not empty and has no NUL in it: a string or an os.PathLike", _is_path)
 SEVERAL = Kind(
     "a list or another iterable", lambda v: isinstance(v, Iterable) and not isinstance(v, str)
 )

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from rlx.arguments import PATH
-from rlx.errors import Error, OutOfMemoryError
-from rlx.machine_memory import memory_bytes
+from rlx.errors import Error
+from rlx.machine_memory import require_memory
 
 _ALIGNMENT = 64
 _MOST_AT_ONCE = 1 << 30
@@ -93,10 +93,7 @@ def opened(path: str | os.PathLike[str]) -> HeldFile:
 
 
 def _memory(size: int, name: str) -> memoryview:
-    if size > memory_bytes():
-        raise OutOfMemoryError(
-            f"{name}: {size:,} bytes of it are to be read, and there are {memory_bytes():,} here."
-        )
+    require_memory(size, f"{name}: what is read of it")
     whole = np.empty(size + _ALIGNMENT, np.uint8)
     start = -whole.ctypes.data % _ALIGNMENT
     return whole[start : start + size].data

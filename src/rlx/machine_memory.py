@@ -8,12 +8,35 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlx.errors import OutOfMemoryError
+
+TABLE_SHARE = 16
+"""A table that a compile makes may take one part in so many of the machine's memory."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_bytes() -> int:
     """The least of physical memory, the limit of the container, and the limits of the process."""
     return min(_of_machine(), *_of_process())
+
+
+def require_memory(size: int, what: str) -> None:
+    """Refuse what the machine has no memory for, before it is allocated: Linux promises memory that
+    it has not, and ends the process that uses it."""
+    if size > memory_bytes():
+        raise OutOfMemoryError(
+            f"{what} takes {size:,} bytes, and this machine has {memory_bytes():,}."
+        )
+
+
+def require_table(size: int, what: str) -> None:
+    """The same of what a compile computes once and keeps, such as the weights of a resize."""
+    most = memory_bytes() // TABLE_SHARE
+    if size > most:
+        raise OutOfMemoryError(
+            f"{what} takes {size:,} bytes while compiling; {most:,} is the most on this machine, a "
+            f"{TABLE_SHARE}th of its memory."
+        )
 
 
 def _of_process() -> Iterator[int]:

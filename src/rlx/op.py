@@ -25,7 +25,15 @@ from rlx import sig
 from rlx.dim import DimLike
 from rlx.dtype import DType
 from rlx.errors import Error, GraphError
-from rlx.operands import Array, alike, computable, dtypes_of, fitted, python_names
+from rlx.operands import (
+    Array,
+    alike,
+    computable,
+    dtypes_of,
+    fitted,
+    python_names,
+    within_memory,
+)
 from rlx.pattern import Pattern as Pattern
 from rlx.pattern import Var as Var
 from rlx.shape import Shape
@@ -353,8 +361,8 @@ class Op:
         self, arrays: Sequence[Array], attrs: Mapping[str, Any], results: Sequence[Shape]
     ) -> Any:
         """The reference on checked operands, with results of exactly the inferred shapes."""
-        given = arrays if self.is_exact else [computable(a) for a in arrays]
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), within_memory(self.name, results):
+            given = arrays if self.is_exact else [computable(a) for a in arrays]
             made = self.reference(*given, **python_names(attrs))
             if not self.gives_items(results):
                 return fitted(self.name, made, results[0])

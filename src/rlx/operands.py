@@ -6,15 +6,17 @@ f32, and a result has exactly the inferred shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.dtype import DType, promote, promote_all, weak
-from rlx.errors import Error, GraphError
+from rlx.errors import Error, GraphError, OutOfMemoryError
 from rlx.extent import measure
+from rlx.machine_memory import require_memory
 from rlx.shape import Shape
 from rlx.sig import Signature
 
@@ -85,6 +87,19 @@ def scalar(value: bool | int | float | complex, beside: DType | None = None) -> 
             raise GraphError(f"{value} does not fit {dtype}")
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(dtype.numpy)
+
+
+@contextmanager
+def within_memory(op: str, results: Sequence[Shape]) -> Generator[None]:
+    """Results are computed inside: those that the machine has no memory for are refused before."""
+    sizes = (r.size_bytes for r in results)
+    require_memory(sum(n for n in sizes if isinstance(n, int)), op)
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemoryError(f"{op}: there is not enough memory: {error}.") from None
 
 
 def fitted(op: str, made: Any, expected: Shape, sizes: dict[str, int] | None = None) -> Array:

@@ -203,7 +203,7 @@ def test_files_that_are_no_model(tmp_path: Path) -> None:
         with pytest.raises(Error, match="is no ONNX model"):
             rlx.load(tmp_path / "m.onnx")
     for path in (tmp_path / "missing.onnx", tmp_path / "nul\0.onnx"):
-        with pytest.raises(Error, match="cannot be read"):
+        with pytest.raises(Error, match=r"cannot be read|Give a path"):
             rlx.load(path)
     os.mkfifo(tmp_path / "pipe.onnx")
     with pytest.raises(Error, match="cannot be read"):

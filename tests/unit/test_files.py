@@ -215,8 +215,10 @@ def test_more_than_there_is_memory_for_is_not_read(
 ) -> None:
     path = tmp_path / "f"
     path.write_bytes(bytes(1000))
-    monkeypatch.setattr("rlx.files.memory_bytes", lambda: 999)
-    with pytest.raises(rlx.Error, match="f: 1,000 bytes of it are to be read, and there are 999"):
+    monkeypatch.setattr("rlx.machine_memory.memory_bytes", lambda: 999)
+    with pytest.raises(
+        rlx.Error, match="f: what is read of it takes 1,000 bytes, and this machine has 999"
+    ):
         opened(path)[:]
     assert opened(path)[1:].tobytes() == bytes(999)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.attrs import Axis
+from rlx.compose import beside
 from rlx.dtype import DType
 from rlx.errors import Error, GraphError
 from rlx.op import Array, Kind, op
@@ -113,7 +114,8 @@ def _(indices: Any, *, depth: int, to: DType) -> Any:
     """Wide enough for every place: places and indices are compared as i64, or u64 as such."""
     wide = DType.U64 if DType.of(indices.dtype) is DType.U64 else DType.I64
     column = ops.cast(ops.expand_dims(indices, axes=(len(dims_of(indices)),)), to=wide)
-    return ops.cast(ops.equal(column, np.arange(depth, dtype=wide.numpy)), to=to)
+    line = beside(column, "iota", dims=(depth,), axis=0, dtype=wide)
+    return ops.cast(ops.equal(column, line), to=to)
 
 
 # -- samples --------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from rlx.dim import Dim, DimLike, exact_div
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
 from rlx.errors import GraphError
+from rlx.machine_memory import require_table
 from rlx.op import Array, Kind, op
 from rlx.ops.movement import axes_in
 from rlx.shape import Shape
@@ -42,6 +43,10 @@ _ROUNDED: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
+
+
+_TAP_BYTES = 48
+"""A place, a weight, and what both are computed from: six numbers of 8 bytes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +151,12 @@ class Line:
     def taps(self, rule: Rule) -> tuple[Array, Array]:
         """[new, taps]: the old elements that each new one is made of, and their weights. Past an
         edge stands the edge, unless that is to have no weight."""
+        reach = 1 if rule.mode == "nearest" else rule.reach(self.scale)
+        require_table(self.new * 2 * reach * _TAP_BYTES, f"resize: the weights of axis {self.axis}")
         at = self.positions(rule.coordinate_mode, rule.precision)[:, None]
         if rule.mode == "nearest":
             places = _ROUNDED[rule.nearest_mode](at)
             return self._inside(places), np.ones_like(places)
-        reach = rule.reach(self.scale)
         places = np.floor(at) + np.arange(1 - reach, reach + 1)
         weights = rule.kernel((places - at) * rule.squeezed(self.scale))
         if rule.exclude_outside:

@@ -7,7 +7,7 @@ f64 and rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from rlx.dim import Dim, DimLike
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
 from rlx.errors import GraphError
+from rlx.machine_memory import require_table
 from rlx.op import Array, Kind, op
 from rlx.shape import Shape
 
@@ -310,13 +311,20 @@ def _to_hertz(mel: Array, scale: str) -> Array:
 @mel_weight_matrix.lowering
 def _(graph: Any, **attrs: Any) -> Any:
     """All that it depends on is known when the graph is built."""
-    return graph.constant(mel_weight_matrix.reference(**attrs))
+    return graph.constant(_known(mel_weight_matrix, attrs))
 
 
 @mel_filters.lowering
 def _(graph: Any, **attrs: Any) -> Any:
     """All that it depends on is known when the graph is built."""
-    return graph.constant(mel_filters.reference(**attrs))
+    return graph.constant(_known(mel_filters, attrs))
+
+
+def _known(op: Any, attrs: Mapping[str, Any]) -> Array:
+    """A table that follows from attributes, computed in f64 with about as much beside it."""
+    shape: Shape = op.shaped((), attrs)
+    require_table(4 * 8 * math.prod(shape.static_dims), op.name)
+    return op.reference(**attrs)
 
 
 @mel_weight_matrix.sample

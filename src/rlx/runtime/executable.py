@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rlx.dim import Dim
 from rlx.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.ir.interpret import mismatch
 from rlx.op import Array
+from rlx.plan.largest import largest
 from rlx.runtime.interface import Leaf
 from rlx.runtime.record import Record
 from rlx.runtime.weights import Pool, WeightSet
@@ -46,10 +48,12 @@ class MemoryNeed:
 
     arena_bytes: int
     weight_bytes: int
+    scratch_bytes: int = 0
+    """What the kernels of a call take behind its arena: temporaries, and a part for each thread."""
 
     @property
     def total_bytes(self) -> int:
-        return self.arena_bytes + self.weight_bytes
+        return self.arena_bytes + self.weight_bytes + self.scratch_bytes
 
 
 class Executable:
@@ -141,7 +145,9 @@ class Executable:
     def memory(self, **sizes: int) -> MemoryNeed:
         """The bytes needed, known before running. Named dims need their sizes."""
         bound = self.lir.plan.bind(sizes)
-        return MemoryNeed(bound.arena_bytes, bound.weight_bytes)
+        ask = getattr(self._program, "scratch_bytes", None)
+        scratch = 0 if ask is None else ask(bound.sizes, bound.arena_bytes)
+        return MemoryNeed(bound.arena_bytes, bound.weight_bytes, scratch)
 
     @takes(
         inputs=NONE | INPUTS, measure=FLAG, most=COUNT, seconds=SECONDS, progress=NONE | FUNCTION
@@ -293,7 +299,10 @@ class Executable:
     def _set(self, params: Mapping[str, Array]) -> None:
         given = {**self._given, **params}
         if all(n.name in given for n in self._interface.params):
-            self._weights = self._pool.prepared(self._program, given, self._weights)
+            try:
+                self._weights = self._pool.prepared(self._program, given, self._weights)
+            except MemoryError as error:
+                raise self._out_of_memory(error) from None
             self._quick = self._program.quick(self._weights.memory)
         self._given = given
 
@@ -428,7 +437,11 @@ class Executable:
                 raise self._error(f"there is no {kind} {name!r}. It has: {_listed(known)}.")
 
     def _out_of_memory(self, error: MemoryError) -> OutOfMemoryError:
-        return OutOfMemoryError(f"{self.name}: a call needs more memory than there is: {error}")
+        told = f"{self.name}: a call needs more memory than there is: {error}"
+        with contextlib.suppress(Error, ValueError):
+            node, size = largest(self.lir.plan)
+            told += f" Its largest value is that of {node.label}, {size:,} bytes."
+        return OutOfMemoryError(told)
 
     def _error(self, text: str) -> Error:
         return Error(f"{self.name}: {text}")

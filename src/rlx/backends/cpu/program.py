@@ -226,6 +226,11 @@ class CpuProgram:
             )
         return made
 
+    def scratch_bytes(self, sizes: Mapping[str, int], arena_bytes: int) -> int:
+        """What a call takes behind an arena of so many bytes, at these sizes of named dims."""
+        needs = self._way_in().needs(np.array([*self._symbols(sizes), 0], np.int64))
+        return 0 if isinstance(needs, FailedAt) else max(0, needs.arena_bytes - arena_bytes)
+
     def failure(self, failed: FailedAt) -> Error:
         """What the step that failed says of its codes."""
         label, _ = self.artefact.failures[failed.step]

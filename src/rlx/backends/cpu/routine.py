@@ -13,12 +13,13 @@ from rlx.backends.cpu.task import Machine, Recipe, Step, Task
 from rlx.backends.cpu.ways import Branch, Host, Loop, Nested, Routine, Scan, Value, Way, Work
 from rlx.cost.target import Target
 from rlx.dim import DimLike
-from rlx.errors import Error, UnsupportedError
+from rlx.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.extent import measured_in
 from rlx.ir.inline import with_extents_named
 from rlx.ir.lir import BufferPlan, Phase
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.form import body_of
+from rlx.machine_memory import require_memory
 from rlx.op import Kind
 from rlx.passes.context import Context
 from rlx.passes.legalise import legalise
@@ -152,6 +153,9 @@ class Routines:
             except NoKernel as why:
                 self.refused[key] = why
                 return self._nested(node, why)
+            except OutOfMemoryError as error:
+                raise OutOfMemoryError(f"{node.label}: {error}") from None
+            _check_room(node, self.recipes[key])
         return self.recipes[key]
 
     def _nested(self, node: Node, why: NoKernel) -> Nested:
@@ -260,3 +264,10 @@ def _smaller(node: Node, body: Graph, target: Target, why: NoKernel) -> Graph:
         raise UnsupportedError(f"{node.label}: target cpu cannot run it: {why}")
     without = replace(target, native=target.native - {node.op})
     return legalise(body, Context.of(without, FusionOptions()))
+
+
+def _check_room(node: Node, recipe: Recipe) -> None:
+    """What is known of the memory that a kernel takes; the rest is known when it is called."""
+    temps = sum(size for size in recipe.temps if isinstance(size, int))
+    scratch = [t.scratch for t in recipe.all_tasks if isinstance(t.scratch, int)]
+    require_memory(temps + max(scratch, default=0), f"{node.label}: its kernel, beside operands,")

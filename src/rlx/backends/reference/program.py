@@ -16,6 +16,7 @@ from rlx.ir.interpret import evaluate_node, infer_binding
 from rlx.ir.layout import Layout
 from rlx.ir.lir import LirModule, Phase, Space
 from rlx.ir.mir import Node
+from rlx.machine_memory import require_memory
 from rlx.op import Array
 from rlx.runtime.interface import Interface
 from rlx.shape import Shape
@@ -282,6 +283,7 @@ def _items_of(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
 
 def _aligned(size: int, alignment: int = 64) -> Array:
     """`size` poisoned bytes whose address is a multiple of `alignment`."""
+    require_memory(size + alignment, "the arena")
     raw = np.full(size + alignment, POISON, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + size]

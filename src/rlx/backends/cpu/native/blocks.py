@@ -19,6 +19,7 @@ import numpy as np
 from rlx.backends.cpu.native.objects import Field, can_bind
 from rlx.backends.cpu.native.table import KEPT, NUM_BLOCK_SLOTS, BlockSlot
 from rlx.errors import OutOfMemoryError
+from rlx.machine_memory import require_memory
 from rlx.op import Array
 
 HUGE = 2 << 20
@@ -56,6 +57,7 @@ def new_block(size: int, often: int = 0) -> Block:
 
 
 def _mapped(size: int) -> mmap.mmap:
+    require_memory(size, "a block of memory")
     try:
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError):

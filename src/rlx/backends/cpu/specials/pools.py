@@ -125,8 +125,10 @@ class Pool:
     def room(self) -> int:
         """Elements of a row; loads and stores of whole vectors may go past its end."""
         stride, span = self.windows.stride[-1], int(self.windows.spans[-1])
-        width = (self.units.block - 1) * stride + span
-        slack = (self.together + stride) * self.lanes * max(1, stride)
+        count, block = self.counts[-1], self.units.block
+        windows = min(block, max(1, count)) if is_static(count) else block
+        width = (windows - 1) * stride + span
+        slack = (self.together + 2) * self.lanes * max(1, stride)
         return width * self.beside + slack
 
     @property
