@@ -113,7 +113,8 @@ def masked(
     *, as_node: bool = False,
 ) -> Mask:  # fmt: skip
     """Positions, keys that are seen and what is added to scores, as one mask."""
-    is_last = positions.offset == heads.keys - heads.queries
+    offset = positions.offset
+    is_last = not isinstance(offset, Node) and offset == heads.keys - heads.queries
     if visible is None and bias is None and not as_node:
         if positions.is_free:
             return Mask()
