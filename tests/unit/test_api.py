@@ -101,8 +101,10 @@ def test_a_module_at_lir_is_loaded_as_it_is() -> None:
     g, x, y = pair()
     g.set_outputs([x + y])
     lir = rlx.CompilePipeline(rlx.FusionTarget.WGPU).compile_graph(g).lir
-    assert rlx.compile(lir).lir is lir
-    assert rlx.compile(rlx.GraphModule.from_lir(lir)).lir is lir
+    assert rlx.compile(lir, "reference").lir is lir
+    assert rlx.compile(rlx.GraphModule.from_lir(lir), "reference").lir is lir
+    with pytest.raises(rlx.Error, match="was planned for wgpu, not for cpu"):
+        rlx.compile(lir, "cpu")
 
 
 def test_specialize_takes_sizes_by_name() -> None:

@@ -115,7 +115,7 @@ def test_every_op_has_a_large_case_or_a_reason() -> None:
         assert largest >= 30_000, op.name
 
 
-OTHERS = {"item", "arange", "custom"}
+OTHERS = {"item", "arange", "custom", "as_size", "same_size"}
 FAIR = {"error": 1e-7, "one_s": 1e-3, "setup_s": 0.1, "peak_mb": 10}
 
 
