@@ -124,4 +124,4 @@ def test_an_unsound_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 
     rules = simplify_module.all_rules()
     monkeypatch.setattr(simplify_module, "all_rules", lambda: [*rules, tanh_does_nothing])
-    assert wrong_seeds(range(40)), "no graph of forty noticed"
+    assert wrong_seeds(range(80)), "no graph of eighty noticed"

@@ -106,7 +106,8 @@ class Extents:
         if node.decl.measures:
             name = node.attrs["extent"]
             self._names.setdefault(_key(node.decl, node.inputs, node.attrs), name)
-        return tuple(n for n in awaited if n not in node.inputs)
+        given = set(node.inputs)  # by identity: == of nodes that are traced is an op
+        return tuple(n for n in awaited if n not in given)
 
     def _check_results(self, node: Node) -> None:
         """What a body measures is known in that body only."""
