@@ -78,7 +78,7 @@ def _value(attribute: Any, reader: Reader) -> Any:
             return tuple(attribute.ints)
         case A.STRINGS:
             texts = {raw: _text(raw) for raw in set(attribute.strings)}
-            return tuple(texts[raw] for raw in attribute.strings)
+            return tuple(map(texts.__getitem__, attribute.strings))
         case A.TENSORS:
             return tuple(reader.tensor(t) for t in attribute.tensors)
         case A.GRAPHS:

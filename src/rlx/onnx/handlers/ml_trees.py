@@ -191,7 +191,7 @@ def _modes(call: Call, count: int) -> Array:
     if len(given) != count:
         raise GraphError(f"{call.label}: nodes_modes has {len(given)} entries, not {count}")
     try:
-        return np.fromiter((MODES[m] for m in given), np.int64, count)
+        return np.fromiter(map(MODES.__getitem__, given), np.int64, count)
     except KeyError as odd:
         raise GraphError(f"{call.label}: there is no mode {str(odd)[:80]}") from None
 
