@@ -112,6 +112,13 @@ def test_trees_may_be_listed_in_any_order_with_any_numbers() -> None:
         assert made[0].tolist() == [[12.0], [11.0]]
 
 
+def test_a_number_between_the_keys_is_no_key() -> None:
+    x = np.array([[0, 1, 3, 5, 7, 9]])
+    attrs = {"keys_int64s": [7, 0, 3], "values_int64s": [1, 2, 3], "default_int64": -5}
+    (made,) = Backend.prepare(model("LabelEncoder", x, 1, **attrs)).run([x])
+    assert made.tolist() == [[2, -5, 3, -5, 1, -5]]
+
+
 # -- tables ---------------------------------------------------------------------------------------
 
 

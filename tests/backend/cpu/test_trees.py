@@ -119,6 +119,21 @@ def test_a_row_has_the_same_bits_among_few_and_many_rows(dtype: Any, targets: in
         np.testing.assert_allclose(many, want, rtol=1e-12 if dtype == np.float64 else 2e-7)
 
 
+def test_rows_may_be_of_any_length() -> None:
+    """Tables that are weights, of rows whose length only a call says."""
+    rng = np.random.default_rng(9)
+    tables, x = grown(rng, 3, 4, 5, np.float32), rows_of(rng, 20, 5, np.float32)
+    names = ("threshold", "feature", "child", "missing", "root", "weight")
+    arrays = {n: getattr(tables, n) for n in names}
+    g = Graph("forest")
+    given = [g.input("x", Shape([20, Dim("columns", 1)]))]
+    given += [g.param(n, Shape(a.shape, a.dtype)) for n, a in arrays.items()]
+    g.set_outputs([OP(*given, n_targets=1, span=tables.span)])
+    made = rlx.compile(g, "cpu", cache=False, params=arrays)(x)
+    want = rlx.compile(graph_of(tables, 20, 5, n_targets=1), "cpu", cache=False)(x)
+    np.testing.assert_array_equal(made, want)
+
+
 def test_wide_records_give_what_narrow_ones_do() -> None:
     """Children that are too far away for 16 bits, and rows too long for it."""
     rng = np.random.default_rng(6)

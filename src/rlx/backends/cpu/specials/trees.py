@@ -90,6 +90,8 @@ class _Walks:
     def recipe(self, name: str) -> Recipe:
         packing = Packing(self.of).tasks(name)
         is_fixed = set(range(1, len(self.of.step.operands))) <= self.of.step.constants
+        # a record names its column in either copy of a row, whose length a call may bring along
+        is_fixed = is_fixed and is_static(self.of.columns)
         kind = "panels" if is_fixed else "temp"
         tables = tuple(Buffer(kind, i) for i in range(len(packing)))
         panels = tuple(Panels(t, size) for t, size in packing) if is_fixed else ()
