@@ -11,7 +11,7 @@ from typing import Any
 WAY_IN = {"executable.py:__call__", "len", "rlx_model"}
 """All that a call of plain arrays may enter: the method, and the native function it calls."""
 CHECKS = {
-    "executable.py", "program.py", "interface.py", "shape.py", "atoms.py", "dim.py",
+    "arguments.py", "executable.py", "program.py", "interface.py", "shape.py", "atoms.py", "dim.py",
     "intervals.py", "dtype.py", "entry.py", "table.py", "blocks.py", "pool.py", "_asarray.py",
     "_internal.py", "dataclasses.py", "enum.py", "<frozen abc>", "<string>",
 }  # fmt: skip

@@ -166,13 +166,16 @@ def _checked(dim: DimLike) -> DimLike:
     return size
 
 
+SIZES = NONE | MAPPING
+
+
 class DimBinding:
     """Sizes for named dims."""
 
     __slots__ = ("sizes",)
 
     def __init__(self, sizes: Mapping[str | Dim, int] | None = None, **named: int) -> None:
-        (NONE | MAPPING).check("sizes", sizes, GraphError)
+        SIZES.check("sizes", sizes, GraphError)
         pairs = [*(sizes or {}).items(), *named.items()]
         self.sizes = {_name(k): _size(_name(k), v) for k, v in pairs}
 

@@ -20,9 +20,32 @@ SOURCES = {
     "compress": "onnx.reference Compress",
     "unique": "onnx.reference Unique; numpy.unique_all",
     "arange": "onnx.reference Range",
+    "as_size": "numpy.zeros of that many rows",
+    "same_size": "Python's == of integers",
     "non_max_suppression": "onnx.reference NonMaxSuppression",
 }
 RNG = np.random.default_rng(7)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 1 << 40])
+def test_as_size(size: int) -> None:
+    made = ops.as_size(np.array(size))
+    assert made.shape == np.zeros((size, 0)).shape
+    with pytest.raises(Error, match="negative"):
+        ops.as_size(np.array(-1 - size))
+    with pytest.raises(Error, match="at_most"):
+        ops.as_size(np.array(size + 1), at_most=size)
+
+
+def test_same_size() -> None:
+    for found in range(-2, 3):
+        for wanted in range(-2, 3):
+            pair = np.array(found), np.array(wanted)
+            if found == wanted:
+                assert ops.same_size(*pair) == 0
+            else:
+                with pytest.raises(Error, match="differ"):
+                    ops.same_size(*pair)
 
 
 @pytest.mark.parametrize("dims", [(), (5,), (3, 4, 2), (3, 0)])

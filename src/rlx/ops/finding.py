@@ -192,7 +192,7 @@ def as_size(value: Array, *, at_most: DimLike | None = None, extent: str = "") -
 @op(
     "i[], i[] -> i64[]",
     kind=Kind.SPECIAL,
-    flops=1,
+    flops="1",
     jumps=True,
     why_no_lowering="an op that can fail on its data is not made of such that cannot",
     why_no_cases="operands that are drawn one by one are not equal",

@@ -321,19 +321,18 @@ class Executable:
         and sharing no memory with the inputs or one another.
         """
         try:
+            if out is None and self._quick is not None and len(arrays) == self._num_inputs:
+                return self._quick(*arrays)
             return self._called(arrays, out)
+        except MemoryError as error:
+            raise self._out_of_memory(error) from None
         except OutOfRange:
             if self.otherwise is None:
                 raise
             return self.otherwise(*arrays, out=out)
 
     def _called(self, arrays: tuple[Any, ...], out: Any) -> Any:
-        if self._quick is not None and len(arrays) == self._num_inputs:
-            if out is None:
-                try:
-                    return self._quick(*arrays)
-                except MemoryError as error:
-                    raise self._out_of_memory(error) from None
+        if self._quick is not None and out is not None and len(arrays) == self._num_inputs:
             outs = _sequence(out)
             if len(outs) == self._num_outputs and all(isinstance(o, np.ndarray) for o in outs):
                 return self._quick(*arrays, *outs)

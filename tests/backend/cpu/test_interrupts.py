@@ -127,6 +127,7 @@ def _both(work: threading.Thread, exe: rlx.Executable) -> None:
 
 CTRL_C = """
 import os, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 import numpy as np, rlx
 g = rlx.Graph("endless")
 x = g.input("x", rlx.Shape([4]))
