@@ -24,6 +24,7 @@ from rlx.backends.cpu.native.code import Loaded
 from rlx.backends.cpu.native.support import support
 from rlx.dim import evaluate as sized
 from rlx.errors import Error
+from rlx.extent import FIRST_CAPACITY, is_capacity, outgrown
 from rlx.fuzz.bound import shadows
 from rlx.fuzz.grow import Grown
 from rlx.fuzz.judge import Mismatch, compare
@@ -76,10 +77,25 @@ class Guarded:
         self._run = self._loaded.address("run")
 
     def __call__(self, values: Mapping[str, Array]) -> list[Array]:
-        """The outputs; what was given is still what it was."""
+        """The outputs; what was given is still what it was. Where more is found than a capacity
+        holds, the call is made again with a larger one."""
+        sizes: dict[str, int] = {
+            s.name: FIRST_CAPACITY for s in self.artefact.symbols if is_capacity(s.name)
+        }
+        sizes |= infer_binding(self.graph.leaves, values)
+        while True:
+            call = _Call(self.artefact, sizes)
+            try:
+                return self._ran(call, values)
+            except Error:
+                larger = outgrown(call.sizes_by_name())
+                if not larger:
+                    raise
+                sizes |= larger
+
+    def _ran(self, call: _Call, values: Mapping[str, Array]) -> list[Array]:
         leaves = [*self.graph.inputs, *self.graph.params]
         given = [self._copy(values[n.attrs["name"]]) for n in leaves]
-        call = _Call(self.artefact, infer_binding(self.graph.leaves, values))
         self._do(call, Mode.NEED)
         arena = self._guarded(int(call.needs[0]), self.holes[Space.ARENA])
         weights = self._guarded(int(call.needs[1]), self.holes[Space.WEIGHTS])
