@@ -203,8 +203,8 @@ class CompilePipeline:
             reversible = {d.id for d in found if d.is_reversible}
             _require_known(module.name, [k for k in named if k not in reversible])
         context, laps = made.context, tuple(made.clock.laps)
-        told, events = context.log.decisions, tuple(context.rewrites)
-        return CompileResult(lir, made.report, told, events, self.options, laps, module.graph)
+        decisions, events = context.log.decisions, tuple(context.rewrites)
+        return CompileResult(lir, made.report, decisions, events, self.options, laps, module.graph)
 
     def _optimised(self, module: MirModule) -> _Optimised:
         context, clock = Context.of(self.target, self.options), _Clock()

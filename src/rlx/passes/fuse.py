@@ -49,7 +49,7 @@ def fuse_named(graph: Graph, ctx: Context) -> Graph:
 
 
 def _rejoined(graph: Graph, ctx: Context) -> Graph:
-    """Concats of parts that a fusion has put side by side are no copies any more."""
+    """Concats of parts that a fusion made contiguous are no copies any more."""
     if not any(node.op == "concat" for node in graph.order()):
         return graph
     return rewrite(graph, ruleset(JOINS), ctx.rewrites, ask=ctx.log.rewrites)

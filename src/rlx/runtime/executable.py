@@ -436,11 +436,11 @@ class Executable:
                 raise self._error(f"there is no {kind} {name!r}. It has: {_listed(known)}.")
 
     def _out_of_memory(self, error: MemoryError) -> OutOfMemoryError:
-        told = f"{self.name}: a call needs more memory than there is: {error}"
+        message = f"{self.name}: a call needs more memory than there is: {error}"
         with contextlib.suppress(Error, ValueError):
             node, size = largest(self.lir.plan)
-            told += f" Its largest value is that of {node.label}, {size:,} bytes."
-        return OutOfMemoryError(told)
+            message += f" Its largest value is that of {node.label}, {size:,} bytes."
+        return OutOfMemoryError(message)
 
     def _error(self, text: str) -> Error:
         return Error(f"{self.name}: {text}")

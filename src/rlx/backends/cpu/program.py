@@ -274,7 +274,7 @@ def _slow(program: CpuProgram, weights: Weights, *arrays: Any) -> Any:
 
 
 def _greatest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Calls may have grown capacities side by side."""
+    """Concurrent calls may have grown capacities."""
     return {n: max(c, other.get(n, 0)) for n, c in one.items()}
 
 

@@ -175,7 +175,7 @@ def array_feature_extractor(call: Call) -> Node:
 
 @handles("FeatureVectorizer", domain=ML)
 def feature_vectorizer(call: Call) -> Node:
-    """Inputs side by side, each cut or filled up with 0 to its width."""
+    """The inputs concatenated, each cropped or zero-padded to its width."""
     widths = call.attr("inputdimensions", ())
     if len(widths) != call.num_inputs:
         raise GraphError(f"{call.label}: {len(widths)} inputdimensions, {call.num_inputs} inputs")

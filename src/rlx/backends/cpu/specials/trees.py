@@ -42,7 +42,7 @@ WALKS = 8
 RUN = 64
 """Trees whose sum is made by itself."""
 FEW_ROWS = 16
-"""Up to here trees are shared out and not rows."""
+"""Up to this many rows, trees are parallelised, not rows."""
 BLOCK_BYTES = 24 << 10
 """Of keys: most of a first cache."""
 SURE_STEPS = 6
