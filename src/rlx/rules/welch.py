@@ -87,7 +87,7 @@ def _windowed(x: Node, n: int) -> Framed:
 
 
 def _draw_rows(draw: Draw) -> Node:
-    """Rows, by themselves, times a window, or frames of a signal."""
+    """Plain rows, windowed rows, or frames of a signal."""
     if draw.coin(0.4):
         frames = draw_framed(draw)
         dims = frames.shape.dims

@@ -100,7 +100,7 @@ def _loop_recipe(step: Step, name: str) -> Recipe:
 
 def _is_wide_join(node: Node) -> bool:
     """Is it a concat of many values whose sizes are not known? A loop nest over its result would
-    have a piece of code for each of them, and every boundary a sum of sizes to be told apart."""
+    have a piece of code for each of them, and every boundary a sum of sizes to compare with."""
     return (
         node.op == "concat"
         and len(node.inputs) > MAX_JOINED
