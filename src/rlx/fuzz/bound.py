@@ -82,7 +82,7 @@ def _shadow(
         return [Shadow(_wide(a), np.zeros(a.shape), True) for a in given]
     values = _apply(node, [o.value for o in operands], given, sizes)
     eps = max(
-        _eps(s.dtype)
+        rounding(s.dtype)
         for s in (*node.shapes, *(i.shape for i in node.inputs))
         if _is_inexact(s.dtype)
     )
@@ -264,7 +264,8 @@ def _is_inexact(dtype: DType) -> bool:
     return dtype.is_float or dtype.is_complex
 
 
-def _eps(dtype: DType) -> float:
+def rounding(dtype: DType) -> float:
+    """The relative distance of neighbouring numbers."""
     return {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23}.get(dtype.real, 2.0**-52)
 
 

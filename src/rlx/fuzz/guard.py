@@ -25,10 +25,9 @@ from rlx.backends.cpu.native.support import support
 from rlx.dim import evaluate as sized
 from rlx.errors import Error
 from rlx.extent import FIRST_CAPACITY, is_capacity, outgrown
-from rlx.fuzz.bound import shadows
 from rlx.fuzz.grow import Grown
-from rlx.fuzz.judge import Mismatch, compare
-from rlx.ir.interpret import evaluate, infer_binding
+from rlx.fuzz.judge import Expected, Mismatch, compare
+from rlx.ir.interpret import infer_binding
 from rlx.ir.lir import BufferPlan, Slot, Space
 from rlx.ir.mir import Graph
 from rlx.op import Array, lookup
@@ -57,11 +56,11 @@ def judge_guarded(
 ) -> list[Mismatch]:
     """What the native code of one graph computes wrongly when every buffer is guarded."""
     graph, values = grown.graph, grown.values
-    plain, expected = evaluate(graph, values), shadows(graph, values)
+    expected = Expected(graph, values)
     found: list[Mismatch] = []
     for side in sides:
         made = Guarded(graph, variant, side)(values)
-        found += compare(f"cpu:{variant} {side.value}", graph, made, plain, expected)
+        found += compare(f"cpu:{variant} {side.value}", expected, made)
     return found
 
 

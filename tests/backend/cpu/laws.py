@@ -20,11 +20,9 @@ from rlx.backends.cpu.native.blob import Blob
 from rlx.backends.cpu.task import Machine
 from rlx.draw import Case, Draw
 from rlx.errors import UnsupportedError
-from rlx.fuzz.bound import shadows
 from rlx.fuzz.grow import is_bounded
-from rlx.fuzz.judge import compare
+from rlx.fuzz.judge import Expected, compare
 from rlx.fuzz.work import refused_ops
-from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 from rlx.op import Array, Op
 from rlx.pipeline import CompilePipeline
@@ -91,8 +89,7 @@ def wrong(made: Batch, target: str) -> list[str]:
     exe = Session(target).compile(graph)
     got: Any = exe(*(values[n.attrs["name"]] for n in graph.inputs))
     results = [got] if len(graph.outputs) == 1 else list(got)
-    plain = evaluate(graph, values)
-    found = compare(target, graph, results, plain, shadows(graph, values))
+    found = compare(target, Expected(graph, values), results)
     numbers = {name: i for i, name in enumerate(graph.output_names)}
     return [f"{m.target}: {m.message} in {made.cases[numbers[m.output]]}" for m in found]
 
