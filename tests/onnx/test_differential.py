@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.onnx.differential.campaign import Job, work
-from tests.onnx.differential.drawing import Node, Operand, drawn, opsets, pages
+from tests.onnx.differential.drawing import ML, Node, Operand, drawn, opsets, pages
 from tests.onnx.differential.judging import judge
-from tests.onnx.differential.running import Ran, Refused
+from tests.onnx.differential.running import Ran, Refused, by_onnxruntime
 
 FAMILIES = sorted(set(pages().family.values()))
 NO_PEER = Refused("absent", "")
@@ -59,3 +61,16 @@ def test_rlx_must_give_what_the_evaluators_agree_on(
     ours: Ran | Refused, reference: Ran, peer: Ran | Refused, word: str
 ) -> None:
     assert judge(NODE, ours, reference, peer).word == word
+
+
+def test_a_row_decides_between_the_evaluators_and_not_against_both() -> None:
+    """A row of this node says that what rlx gives is right where they differ."""
+    attrs = {"post_transform": "LOGISTIC", "targets": 1}
+    node = Node("LinearRegressor", ML, 1, NODE.operands, attrs)
+    assert judge(node, of(2.0), of(1.0), of(3.0)).word == "explained"
+    assert judge(node, of(2.0), of(1.0), of(1.0)).word == "wrong"
+
+
+def test_operators_of_opsets_that_onnxruntime_lacks_run_there_in_an_older_one() -> None:
+    pytest.importorskip("onnxruntime", reason="it is the evaluator that is asked")
+    assert by_onnxruntime(replace(NODE, opset=28)) == of(1.0)

@@ -230,7 +230,9 @@ Key = tuple[str, str]
 """Domain and operator."""
 
 
-Right = str | Callable[[Node], Array]
+Formula = Callable[[Node], Array | tuple[Array, ...]]
+"""The value of the only output, or those of all."""
+Right = str | Formula
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tests.onnx.differential.drawing import EPSILON, Array, Explained, Node, Rounding, pages
+from tests.onnx.differential.drawing import (
+    EPSILON,
+    Array,
+    Explained,
+    Formula,
+    Node,
+    Rounding,
+    pages,
+)
 from tests.onnx.differential.running import Outcome, Ran, Refused
 
 
@@ -25,12 +32,14 @@ class Verdict:
 
 
 def judge(node: Node, ours: Outcome, reference: Outcome, peer: Outcome) -> Verdict:
-    """The verdict on what rlx gives, beside onnx.reference and onnxruntime."""
-    row = _row(node)
+    """The verdict on what rlx gives, beside onnx.reference and onnxruntime. A row decides between
+    these two, never against both."""
+    oracles = [o for o in (peer, reference) if isinstance(o, Ran)]
+    agree = len(oracles) == 2 and not differs(oracles[0], oracles[1], node.tolerance)
+    row = None if agree else _row(node)
     if row is not None:
         return _by_row(node, row, ours, reference, peer)
     rejected = isinstance(peer, Refused) and peer.kind == "rejects"
-    oracles = [o for o in (peer, reference) if isinstance(o, Ran)]
     if isinstance(ours, Refused):
         if ours.kind == "crashed":
             return Verdict("crashed", ours.reason)
@@ -38,7 +47,8 @@ def judge(node: Node, ours: Outcome, reference: Outcome, peer: Outcome) -> Verdi
         return Verdict("refused" if is_valid else "invalid", ours.reason)
     if not oracles:
         return Verdict("invalid", "runs on rlx alone")
-    if len(oracles) == 2 and (apart := differs(oracles[0], oracles[1], node.tolerance)):
+    if len(oracles) == 2 and not agree:
+        apart = differs(oracles[0], oracles[1], node.tolerance)
         return Verdict("undecided", f"onnxruntime for onnx.reference: {apart}")
     found = [differs(ours, o, node.tolerance) for o in oracles]
     return Verdict("wrong", found[0] or "") if all(found) else Verdict("same")
@@ -72,9 +82,10 @@ def _right(
     return row.right, {"onnxruntime": peer, "reference": reference}.get(row.right)
 
 
-def _by_formula(node: Node, formula: Callable[[Node], Array]) -> Outcome:
+def _by_formula(node: Node, formula: Formula) -> Outcome:
     try:
-        return Ran((np.asarray(formula(node)),))
+        made = formula(node)
+        return Ran(tuple(map(np.asarray, made if isinstance(made, tuple) else (made,))))
     except Exception as error:  # a fault of the page, not of what it judges
         raise AssertionError(f"the formula of a row for {node.op} fails: {error}") from error
 

@@ -240,6 +240,29 @@ def _is_mixed(node: Node) -> bool:
     return crops or node.attrs.get("mode") == "cubic"
 
 
+def _sizes(node: Node) -> list[tuple[int, int, int]]:
+    """(place, old length, new length) of each axis that `sizes` names; none where scales do."""
+    if not node.has(3):
+        return []
+    x, sizes = node.array(0), node.array(3)
+    axes = node.attrs.get("axes", range(x.ndim))
+    return [(i, x.shape[a], int(n)) for i, (a, n) in enumerate(zip(axes, sizes))]
+
+
+def _crops_what_stays(node: Node) -> bool:
+    """Is there an axis of the same length before and after of which a part is taken?"""
+    if node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
+        return False
+    starts, ends = np.split(node.array(1), 2)
+    return any(old == new and (starts[i], ends[i]) != (0, 1) for i, old, new in _sizes(node))
+
+
+def _is_cubic_of_one(node: Node) -> bool:
+    how = node.attrs.get("coordinate_transformation_mode")
+    is_cubic = how == "pytorch_half_pixel" and node.attrs.get("mode") == "cubic"
+    return is_cubic and any(new == 1 != old for _, old, new in _sizes(node))
+
+
 def _is_symmetric(node: Node) -> bool:
     how = node.attrs.get("coordinate_transformation_mode")
     return how == "half_pixel_symmetric" and node.attrs.get("mode", "nearest") == "nearest"
@@ -263,6 +286,20 @@ explain(
     why="an image that stays as large is copied by onnxruntime, also a crop, and by cubics, which "
     "torch computes; half_pixel_symmetric is rounded otherwise where an element is halfway",
     when=lambda n: (_is_mixed(n) and _stays(n)) or _is_symmetric(n),
+)
+explain(
+    "Resize",
+    right="reference",
+    why="onnxruntime takes no part of an axis that is as long after as before, where ONNX's "
+    "formula of tf_crop_and_resize takes it",
+    when=_crops_what_stays,
+)
+explain(
+    "Resize",
+    right="onnxruntime",
+    why="pytorch_half_pixel of an axis of one element is position 0 by ONNX's formula, and -0.5 in "
+    "onnx.reference",
+    when=_is_cubic_of_one,
 )
 explain(
     "Resize",

@@ -287,6 +287,13 @@ explain(
     when=lambda n: len(n.attrs["classlabels_ints"]) == 2 and _posted(n) != "NONE",
 )  # fmt: skip
 explain(
+    "SVMClassifier", right="onnxruntime",
+    why="onnx.reference gives the second of two classes where no coefficient is negative, whatever "
+    "the vote; libsvm, which scikit-learn calls, gives the class that has the vote",
+    when=lambda n: len(n.attrs["classlabels_ints"]) == 2 and "vectors_per_class" in n.attrs
+    and "prob_a" not in n.attrs and min(n.attrs["coefficients"]) >= 0,
+)  # fmt: skip
+explain(
     "Normalizer", right="reference",
     why="onnxruntime takes the greatest number for the greatest size",
     when=lambda n: n.attrs["norm"] == "MAX",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rlx.dtype import DType
-from tests.onnx.differential.drawing import Draw, Node, Operand, Rounding, draws, explain
+from tests.onnx.differential.drawing import Array, Draw, Node, Operand, Rounding, draws, explain
 
 CELLS = {"RNN": (1, 1), "GRU": (3, 2), "LSTM": (4, 3)}
 """Gates, and activations for each direction."""
@@ -77,13 +78,108 @@ def _layer(d: Draw) -> Node:
     return d.node(*operands, outputs=outputs, tolerance=STEPS, **attrs)
 
 
+# -- ONNX's formulas, step by step ----------------------------------------------------------------
+
+FUNCTIONS: dict[str, Callable[[Array, float, float], Array]] = {
+    "Relu": lambda x, a, b: np.maximum(x, 0),
+    "Tanh": lambda x, a, b: np.tanh(x),
+    "Sigmoid": lambda x, a, b: 1 / (1 + np.exp(-x)),
+    "LeakyRelu": lambda x, a, b: np.where(x < 0, a * x, x),
+    "HardSigmoid": lambda x, a, b: np.clip(a * x + b, 0, 1),
+    "Elu": lambda x, a, b: np.where(x < 0, a * np.expm1(x), x),
+    "Softsign": lambda x, a, b: x / (1 + np.abs(x)),
+    "Softplus": lambda x, a, b: np.log1p(np.exp(x)),
+    "ThresholdedRelu": lambda x, a, b: np.where(x < a, 0, x),
+    "ScaledTanh": lambda x, a, b: a * np.tanh(b * x),
+    "Affine": lambda x, a, b: a * x + b,
+}
+DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+
+
+def _functions(node: Node) -> list[Callable[[Array], Array]]:
+    """The activations of all directions, each with its own alpha and beta, which attributes hold
+    in f32; what goes into one is clipped."""
+    names = node.attrs.get("activations", 2 * DEFAULTS[node.op])
+    bound = float(np.float32(node.attrs.get("clip", np.inf)))
+
+    def of(name: str) -> Callable[[Array], Array]:
+        function = FUNCTIONS[name]
+        a, b = (float(np.float32(of.get(name, 0.0))) for of in (ALPHAS, BETAS))
+        return lambda x: function(np.clip(x, -bound, bound), a, b)
+
+    return [of(name) for name in names]
+
+
+def _step(node: Node, f: Any, w: Array, r: Array, b: Array, p: Array, x: Array, state: Any) -> Any:
+    """The state and the cell after one element of one sequence."""
+    h, c = state
+    size, (wb, rb) = len(h), np.split(b, 2)
+    given, own = w @ x + wb, r @ h + rb
+    if node.op == "RNN":
+        return f[0](given + own), c
+    if node.op == "GRU":
+        z, reset = np.split(f[0]((given + own)[: 2 * size]), 2)
+        last = slice(2 * size, None)
+        is_late = node.attrs.get("linear_before_reset", 0)
+        inner = reset * own[last] if is_late else r[last] @ (reset * h) + rb[last]
+        return (1 - z) * f[1](given[last] + inner) + z * h, c
+    i, o, forget, new = np.split(given + own, 4)
+    p_i, p_o, p_f = np.split(p, 3)
+    i = f[0](i + p_i * c)
+    forget = 1 - i if node.attrs.get("input_forget", 0) else f[0](forget + p_f * c)
+    cell = forget * c + i * f[1](new)
+    return f[0](o + p_o * cell) * f[2](cell), cell
+
+
+def _unrolled(node: Node) -> tuple[Array, ...]:
+    """Every sequence by itself, in f64. One of no elements leaves its state as it was."""
+    batch_first = bool(node.attrs.get("layout", 0))
+
+    def given(number: int, *dims: int) -> Array:
+        if not node.has(number):
+            return np.zeros(dims)
+        found = node.array(number).astype(np.float64)
+        return found.swapaxes(0, 1) if batch_first and number in (0, 5, 6) else found
+
+    x, w, r = given(0), given(1), given(2)
+    (length, batch, _), (ways, rows, hidden) = x.shape, r.shape
+    bias, peepholes = given(3, ways, 2 * rows), given(7, ways, 3 * hidden)
+    lengths = node.array(4) if node.has(4) else np.full(batch, length)
+    h, c = (given(k, ways, batch, hidden).copy() for k in (5, 6))
+    y = np.zeros((length, ways, batch, hidden))
+    functions, each = _functions(node), CELLS[node.op][1]
+    for d, b in np.ndindex(ways, batch):
+        is_back = d == 1 or node.attrs.get("direction") == "reverse"
+        own = functions[d * each : (d + 1) * each]
+        for t in range(lengths[b])[:: -1 if is_back else 1]:
+            parts = w[d], r[d], bias[d], peepholes[d], x[t, b]
+            h[d, b], c[d, b] = _step(node, own, *parts, (h[d, b], c[d, b]))
+            y[t, d, b] = h[d, b]
+    made = [y, h, c]
+    if batch_first:
+        made = [y.transpose(2, 0, 1, 3), h.swapaxes(0, 1), c.swapaxes(0, 1)]
+    return tuple(a.astype(node.array(0).dtype) for a in made[: node.outputs])
+
+
+def _is_empty(node: Node) -> bool:
+    """Does a state go into a sequence of no elements?"""
+    return node.has(4) and not node.array(4).all() and (node.has(5) or node.has(6))
+
+
 explain(
     "LSTM",
-    right="rlx",
-    why="ONNX clips what goes into every activation, the state on its way out among them; "
-    "onnxruntime leaves that one as it is, where a state that is given may be larger",
-    when=lambda n: "clip" in n.attrs and n.has(6),
+    right=_unrolled,
+    why="ONNX clips what goes into every activation, the cell on its way out among them; "
+    "onnxruntime leaves that one as it is",
+    when=lambda n: "clip" in n.attrs,
 )
+explain(
+    "RNN", "GRU", "LSTM",
+    right=_unrolled,
+    why="the last state of a sequence of no elements is the one given, as TensorFlow has it; "
+    "onnxruntime gives 0",
+    when=_is_empty,
+)  # fmt: skip
 explain(
     "RNN", "GRU", "LSTM",
     right="onnxruntime",
@@ -93,6 +189,6 @@ explain(
 )  # fmt: skip
 explain(
     "RNN", "GRU", "LSTM",
-    right="rlx",
+    right=_unrolled,
     why="onnxruntime has no such layers, and onnx.reference ignores most of what they have",
 )  # fmt: skip
