@@ -10,8 +10,9 @@ import numpy as np
 from rlx import op as table
 from rlx.dim import Dim, DimLike, product
 from rlx.dtype import DType
+from rlx.errors import GraphError
 from rlx.op import Kind, Op
-from rlx.shape import Shape
+from rlx.shape import DimsDiffer, Shape
 
 
 def dims_of(x: Any) -> tuple[DimLike, ...]:
@@ -34,6 +35,16 @@ def broadcasts_to(dims: Sequence[DimLike], target: Sequence[DimLike]) -> bool:
     """Does a value of `dims` broadcast to `target` without changing it?"""
     lead = len(target) - len(dims)
     return lead >= 0 and all(d in (1, t) for d, t in zip(dims, target[lead:]))
+
+
+def check_broadcasts(what: str, dims: Sequence[DimLike], target: Sequence[DimLike]) -> None:
+    """An error that tells the first two sizes which differ, where `dims` do not broadcast to
+    `target`."""
+    if broadcasts_to(dims, target):
+        return
+    lead = len(target) - len(dims)
+    pairs = [(d, t) for d, t in zip(dims, target[max(0, lead) :]) if d not in (1, t)]
+    raise DimsDiffer(what, *pairs[0], may_repeat=True) if lead >= 0 else GraphError(what)
 
 
 def beside(x: Any, name: str, **attrs: Any) -> Any:

@@ -112,6 +112,11 @@ def ceiling(dim: DimLike) -> DimLike:
     return _range(dim)[1]
 
 
+def floor(dim: DimLike) -> DimLike:
+    """What `dim` is never less than, in sizes that are known before a graph runs."""
+    return _range(dim)[0]
+
+
 def _range(dim: DimLike) -> tuple[DimLike, DimLike]:
     """The least and the most that measured sizes can make of `dim`."""
     if not isinstance(dim, Dim) or not dim.is_measured:

@@ -1,7 +1,8 @@
 """Proofs that a size is never negative, whatever the named sizes in it are.
 
 Interval arithmetic on each term, first as the dim is written, then over symbols counted from their
-least, with the arguments of `max` and `min` in their place, and without whole quotients.
+least, with the arguments of `max` and `min` in their place, and without whole quotients; of sizes
+that are measured, at the bounds that they have.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from rlx.dim import (
     product,
 )
 from rlx.dim import _terms as terms_of  # pyright: ignore[reportPrivateUsage]
-from rlx.errors import GraphError
+from rlx.errors import GraphError, UnsupportedError
+from rlx.extent import floor
 
 MAX_CASES = 3
 """How many `max` and `min` of a size are looked at argument by argument."""
@@ -34,7 +36,17 @@ def is_never_negative(dim: DimLike) -> bool:
     """Is it at least 0 as it is, or is something that is no greater?"""
     if not isinstance(dim, Dim):
         return dim >= 0
-    return any(_not_negative(each, MAX_CASES) for each in _never_greater(dim))
+    if any(_not_negative(each, MAX_CASES) for each in _never_greater(dim)):
+        return True
+    return dim.is_measured and _is_never_negative_at_least(dim)
+
+
+def _is_never_negative_at_least(dim: Dim) -> bool:
+    """Is it at least 0 whatever is found for its measured sizes? Each is at most its bound."""
+    try:
+        return is_never_negative(floor(dim))
+    except UnsupportedError:
+        return False
 
 
 def _never_greater(dim: Dim) -> Iterator[DimLike]:

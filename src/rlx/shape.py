@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 
 from rlx.arguments import MAPPING, NONE, instance
@@ -22,6 +22,14 @@ class DimsDiffer(GraphError):
     ) -> None:
         super().__init__(what)
         self.left, self.right, self.may_repeat = left, right, may_repeat
+
+
+def dims_differ(what: str, found: Sequence[DimLike], wanted: Sequence[DimLike]) -> GraphError:
+    """The error of dims that are to be equal, with the first two that are not."""
+    pair = next(((f, w) for f, w in zip(found, wanted) if f != w), None)
+    return (
+        GraphError(what) if pair is None or len(found) != len(wanted) else DimsDiffer(what, *pair)
+    )
 
 
 class OutOfRange(GraphError):

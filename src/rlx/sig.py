@@ -24,7 +24,7 @@ from rlx import dtype as dt
 from rlx.dim import Dim, DimLike, dim_max, dim_min
 from rlx.dtype import DType
 from rlx.errors import GraphError
-from rlx.shape import DimsDiffer, Shape, broadcast
+from rlx.shape import DimsDiffer, Shape, broadcast, dims_differ
 
 CLASSES: dict[str, frozenset[DType]] = {
     "f": dt.FLOATS,
@@ -243,6 +243,5 @@ def _bind_pack(token: str, dims: tuple[DimLike, ...], i: int, shape: Shape, env:
         env.packs[name] = broadcast(bound, dims)
         return
     shown = [f"[{', '.join(map(str, d))}]" for d in (dims, bound)]
-    raise GraphError(
-        f"operand {i} is {shape}: its dims {shown[0]} differ from {shown[1]} in operand {origin}"
-    )
+    what = f"operand {i} is {shape}: its dims {shown[0]} differ from {shown[1]} in operand {origin}"
+    raise dims_differ(what, dims, bound)

@@ -254,7 +254,7 @@ class Importer:
             try:
                 return applied_to_codes(call, handler, run)
             except GraphError as error:
-                other = unified(call, error) if self.measures else None
+                other = unified(call, error)
                 if other is None:
                     raise
                 call = other

@@ -8,7 +8,7 @@ of other values, and how many elements are not 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rlx import ops
@@ -65,49 +65,63 @@ def scalar(node: Node, index: int = 0) -> Node:
     return ops.cast(ops.reshape(one, dims=()), to=DType.I64)
 
 
-def element(node: Node, index: int, depth: int = 0) -> DimLike | None:
+def element(node: Node, index: int) -> DimLike | None:
     """What the graph says of an element: a number or a size; None where only data can tell."""
-    if depth > MAX_DEPTH:
+    return _Elements().of(node, index, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Elements:
+    """Elements that were looked at: where operands are shared, each is looked at once."""
+
+    known: dict[tuple[Node, int], DimLike | None] = field(
+        default_factory=dict[tuple[Node, int], DimLike | None]
+    )
+
+    def of(self, node: Node, index: int, depth: int) -> DimLike | None:
+        if (node, index) not in self.known:
+            self.known[node, index] = None if depth > MAX_DEPTH else self._of(node, index, depth)
+        return self.known[node, index]
+
+    def _of(self, node: Node, index: int, depth: int) -> DimLike | None:
+        match node.op:
+            case "constant":
+                return int(node.attrs["value"].array.reshape(-1)[index])
+            case "extent":
+                return node.attrs["dim"]
+            case "cast" if node.inputs[0].shape.dtype.is_integer:
+                return self.of(node.inputs[0], index, depth + 1)
+            case op if op in _SAME_ORDER:
+                return self.of(node.inputs[0], index, depth + 1)
+            case "concat" if node.shape.rank == 1:
+                return self._of_concat(node, index, depth)
+            case "narrow" if node.shape.rank == 1:
+                start = node.attrs["start"]
+                is_known = type(start) is int
+                return self.of(node.inputs[0], start + index, depth + 1) if is_known else None
+            case "gather" if node.inputs[0].shape.rank == 1 and node.inputs[1].op == "constant":
+                at = int(node.inputs[1].attrs["value"].array.reshape(-1)[index])
+                return self.of(node.inputs[0], at, depth + 1)
+            case op if op in _ARITHMETIC:
+                parts = [self._of_operand(i, index, depth) for i in node.inputs]
+                return None if None in parts else _ARITHMETIC[op](*parts)
+            case "sum" if index == 0 and node.shape.num_elements == 1:
+                return _count(node.inputs[0])
+            case _:
+                return None
+
+    def _of_operand(self, node: Node, index: int, depth: int) -> DimLike | None:
+        return self.of(node, index if node.shape.num_elements != 1 else 0, depth + 1)
+
+    def _of_concat(self, node: Node, index: int, depth: int) -> DimLike | None:
+        for part in node.inputs:
+            length = part.shape.dims[0]
+            if not isinstance(length, int):
+                return None
+            if index < length:
+                return self.of(part, index, depth + 1)
+            index -= length
         return None
-    match node.op:
-        case "constant":
-            return int(node.attrs["value"].array.reshape(-1)[index])
-        case "extent":
-            return node.attrs["dim"]
-        case "cast" if node.inputs[0].shape.dtype.is_integer:
-            return element(node.inputs[0], index, depth + 1)
-        case op if op in _SAME_ORDER:
-            return element(node.inputs[0], index, depth + 1)
-        case "concat" if node.shape.rank == 1:
-            return _of_concat(node, index, depth)
-        case "narrow" if node.shape.rank == 1:
-            start = node.attrs["start"]
-            return element(node.inputs[0], start + index, depth + 1) if type(start) is int else None
-        case "gather" if node.inputs[0].shape.rank == 1 and node.inputs[1].op == "constant":
-            at = int(node.inputs[1].attrs["value"].array.reshape(-1)[index])
-            return element(node.inputs[0], at, depth + 1)
-        case op if op in _ARITHMETIC:
-            parts = [_of_operand(i, index, depth) for i in node.inputs]
-            return None if None in parts else _ARITHMETIC[op](*parts)
-        case "sum" if index == 0 and node.shape.num_elements == 1:
-            return _count(node.inputs[0])
-        case _:
-            return None
-
-
-def _of_operand(node: Node, index: int, depth: int) -> DimLike | None:
-    return element(node, index if node.shape.num_elements != 1 else 0, depth + 1)
-
-
-def _of_concat(node: Node, index: int, depth: int) -> DimLike | None:
-    for part in node.inputs:
-        length = part.shape.dims[0]
-        if not isinstance(length, int):
-            return None
-        if index < length:
-            return element(part, index, depth + 1)
-        index -= length
-    return None
 
 
 def _count(summed: Node) -> DimLike | None:

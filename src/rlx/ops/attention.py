@@ -9,13 +9,13 @@ from typing import Any, Literal
 import numpy as np
 
 from rlx import ops
-from rlx.compose import beside, broadcasts_to, dims_of, dtype_of
+from rlx.compose import beside, check_broadcasts, dims_of, dtype_of
 from rlx.dim import Dim, DimLike, exact_div, provably_le
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
-from rlx.shape import Shape
+from rlx.shape import Shape, dims_differ
 
 MaskKind = Literal["none", "causal", "sliding_window", "custom", "bias"]
 MaskedRows = Literal["zeros", "nan"]
@@ -77,7 +77,8 @@ def _checked(q: Shape, k: Shape, v: Shape, num_heads: int, kv_heads: int | None)
         packed = (sizes.batch, length, depth * heads)
         wanted = packed if q.rank == 3 else (sizes.batch, heads, length, depth)
         if shape.dims != wanted:
-            raise GraphError(f"operand {i} is {shape}, expected [{', '.join(map(str, wanted))}]")
+            what = f"operand {i} is {shape}, expected [{', '.join(map(str, wanted))}]"
+            raise dims_differ(what, shape.dims, wanted)
     return sizes
 
 
@@ -92,9 +93,9 @@ def _check_mask(sizes: Sizes, q: Shape, mask: Shape | None, kind: str) -> None:
     if not (mask.dtype.is_float or mask.dtype is DType.BOOL):
         raise GraphError(f"operand 3 is {mask}, expected bool or a float dtype")
     dims = _mask_dims(mask.dims, kind)
-    if not broadcasts_to(dims, sizes.scores):
-        wanted = ", ".join(map(str, sizes.scores))
-        raise GraphError(f"operand 3 is {mask}, which does not broadcast to [{wanted}]")
+    wanted = ", ".join(map(str, sizes.scores))
+    what = f"operand 3 is {mask}, which does not broadcast to [{wanted}]"
+    check_broadcasts(what, dims, sizes.scores)
 
 
 def _mask_dims(dims: tuple[DimLike, ...], kind: str) -> tuple[DimLike, ...]:
@@ -308,8 +309,8 @@ def _rope_shape(
     for i, shape in enumerate((cos, sin), 1):
         if shape.rank < 2 or shape.dims[-1] * 2 != turned:
             raise GraphError(f"operand {i} is {shape}, expected [..., length, {turned // 2}]")
-        if not broadcasts_to(shape.dims[:-1], lead):
-            raise GraphError(f"operand {i} is {shape}, whose positions do not broadcast to {x}")
+        what = f"operand {i} is {shape}, whose positions do not broadcast to {x}"
+        check_broadcasts(what, shape.dims[:-1], lead)
     return x
 
 

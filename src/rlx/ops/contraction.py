@@ -19,7 +19,7 @@ from rlx.draw import Draw, Spec
 from rlx.dtype import DType
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
-from rlx.shape import Shape, broadcast
+from rlx.shape import DimsDiffer, Shape, broadcast
 
 Label = Hashable
 Labels = tuple[Label, ...]
@@ -46,10 +46,11 @@ def _product_shape(x: Shape, y: Shape) -> Shape:
     rows = x.dims if x.rank > 1 else (1, *x.dims)
     columns = y.dims if y.rank > 1 else (*y.dims, 1)
     if rows[-1] != columns[-2]:
-        raise GraphError(
+        raise DimsDiffer(
             f"operand 1 is {y}: it has {columns[-2]} rows, but operand 0 is {x} with "
-            f"{rows[-1]} columns. They must be equal"
-        )
+            f"{rows[-1]} columns. They must be equal",
+            rows[-1], columns[-2],
+        )  # fmt: skip
     batch = broadcast(rows[:-2], columns[:-2])
     return Shape((*batch, *rows[-2:-1][: x.rank - 1], *columns[-1:][: y.rank - 1]), x.dtype)
 
@@ -223,7 +224,8 @@ def _sizes(inputs: Sequence[Labels], shapes: Sequence[Shape]) -> dict[Label, Dim
             if isinstance(label, int):
                 sizes[label] = broadcast((known,), (dim,))[0]
             elif known != dim:
-                raise GraphError(f"operand {i} is {shape}: {label!r} is {dim}, but {known} before")
+                what = f"operand {i} is {shape}: {label!r} is {dim}, but {known} before"
+                raise DimsDiffer(what, known, dim)
     return sizes
 
 
@@ -328,9 +330,8 @@ def _general_shape(
         raise GraphError("both operands must name as many contracted and as many batch axes")
     for a, b in zip((*lhs_contract, *lhs_batch), (*rhs_contract, *rhs_batch)):
         if x.dims[a] != y.dims[b]:
-            raise GraphError(
-                f"operand 1 is {y}: its axis {b} meets axis {a} of operand 0, which is {x}"
-            )
+            what = f"operand 1 is {y}: its axis {b} meets axis {a} of operand 0, which is {x}"
+            raise DimsDiffer(what, x.dims[a], y.dims[b])
     left, right, result = _paired(
         (x.rank, y.rank), (lhs_contract, lhs_batch), (rhs_contract, rhs_batch)
     )

@@ -199,9 +199,13 @@ def as_size(value: Array, *, at_most: DimLike | None = None, extent: str = "") -
 )
 def same_size(found: Array, wanted: Array) -> Array:
     """0 where two sizes are equal, and an error where they are not: for sizes that a model takes to
-    be equal, and that only data can tell."""
+    be equal, and that only data can tell. No size found at run time is repeated to be another's,
+    not even 1: what a result is of would then depend on data."""
     if found.item() != wanted.item():
-        raise Error(f"the sizes {found.item()} and {wanted.item()} are to be equal, and differ")
+        raise Error(
+            f"the sizes {found.item()} and {wanted.item()} are to be equal, and differ. "
+            "A size of 1 that is found at run time is not repeated either"
+        )
     return np.zeros((), np.int64)
 
 

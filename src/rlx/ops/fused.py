@@ -13,7 +13,7 @@ from typing import Any
 from rlx import op as table
 from rlx import ops
 from rlx.attrs import Axis, Body
-from rlx.compose import broadcasts_to, composed, dims_of, graph_flops
+from rlx.compose import check_broadcasts, composed, dims_of, graph_flops
 from rlx.dim import DimLike, exact_div
 from rlx.draw import Draw, Spec
 from rlx.dtype import DType
@@ -47,11 +47,11 @@ def fused_matmul_bias_act(x: Any, w: Any, bias: Any, *, activation: str | None =
     """activation(x · w + bias). The bias is anything that broadcasts to the product: a row, or a
     whole residual."""
     product = ops.matmul(x, w)
-    if not broadcasts_to(dims_of(bias), dims_of(product)):
-        raise GraphError(
-            f"operand 2 has dims {list(map(str, dims_of(bias)))}, which do not broadcast to the "
-            f"product's {list(map(str, dims_of(product)))}"
-        )
+    check_broadcasts(
+        f"operand 2 has dims {list(map(str, dims_of(bias)))}, which do not broadcast to the "
+        f"product's {list(map(str, dims_of(product)))}",
+        dims_of(bias), dims_of(product),
+    )  # fmt: skip
     return activated(ops.add(product, bias), activation)
 
 

@@ -16,7 +16,7 @@ from rlx.errors import GraphError
 from rlx.ir.layout import Layout
 from rlx.op import Array
 from rlx.ops.movement import Dims, axes_in, dims_of, known, movement, not_negative, per_axis, spec
-from rlx.shape import DimsDiffer, Shape
+from rlx.shape import DimsDiffer, Shape, dims_differ
 
 _EVERY: Any = None
 _FIRST = Axis(0)
@@ -28,19 +28,13 @@ def _joined(*xs: Shape, axis: int) -> Shape:
     first, total = xs[0], xs[0].dims[axis]
     for i, x in enumerate(xs[1:], 1):
         if x.rank != first.rank or x.with_dim(axis, 0).dims != first.with_dim(axis, 0).dims:
-            raise _differ(
+            raise dims_differ(
                 f"operand {i} is {x}, but operand 0 is {first}: "
                 f"all dims but that of axis {axis} must be equal",
-                x.with_dim(axis, 0), first.with_dim(axis, 0),
+                x.with_dim(axis, 0).dims, first.with_dim(axis, 0).dims,
             )  # fmt: skip
         total = total + x.dims[axis]
     return first.with_dim(axis, total)
-
-
-def _differ(what: str, one: Shape, other: Shape) -> GraphError:
-    """The error of dims that are to be equal, with the first two that are not."""
-    found = [(a, b) for a, b in zip(one.dims, other.dims) if a != b]
-    return DimsDiffer(what, *found[0]) if one.rank == other.rank else GraphError(what)
 
 
 @movement(
@@ -104,7 +98,8 @@ def _parts(x: Shape, *, sizes: Dims, axis: int) -> tuple[Shape, ...]:
     for size in sizes:
         total = total + size
     if not sizes or total != x.dims[axis]:
-        raise GraphError(f"the sizes add up to {total}, but axis {axis} of {x} is {x.dims[axis]}")
+        what = f"the sizes add up to {total}, but axis {axis} of {x} is {x.dims[axis]}"
+        raise DimsDiffer(what, x.dims[axis], total)
     return tuple(x.with_dim(axis, size) for size in sizes)
 
 

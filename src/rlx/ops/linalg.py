@@ -29,7 +29,7 @@ from rlx.ops.factors import (
     swapped,
     turned,
 )
-from rlx.shape import Shape, broadcast
+from rlx.shape import DimsDiffer, Shape, broadcast
 
 Drawn = tuple[list[Spec], dict[str, Any]]
 Turn = Literal["none", "transpose", "adjoint"]
@@ -44,7 +44,8 @@ def _solution(a: Shape, b: Shape, *, vectors: bool) -> Shape:
     if b.rank < len(core) or len(core) != (1 if vectors else 2):
         raise GraphError(f"operand 1 is {b}, expected matrices. Set vectors for one right side")
     if core[0] != a.dims[-1]:
-        raise GraphError(f"operand 1 is {b}: it has {core[0]} rows, but operand 0 is {a}")
+        what = f"operand 1 is {b}: it has {core[0]} rows, but operand 0 is {a}"
+        raise DimsDiffer(what, core[0], a.dims[-1])
     return Shape((*broadcast(a.dims[:-2], b.dims[: -len(core)]), *core), a.dtype)
 
 
@@ -90,8 +91,11 @@ def _eye(x: Any, n: DimLike, offset: int = 0, m: DimLike | None = None) -> Any:
 
 
 def _triangular(a: Shape, b: Shape, *, left: bool, **_: Any) -> Shape:
-    if b.rank < 2 or b.dims[-2 if left else -1] != a.dims[-1]:
-        raise GraphError(f"operand 1 is {b}, which does not fit operand 0, {a}")
+    what = f"operand 1 is {b}, which does not fit operand 0, {a}"
+    if b.rank < 2:
+        raise GraphError(what)
+    if b.dims[-2 if left else -1] != a.dims[-1]:
+        raise DimsDiffer(what, b.dims[-2 if left else -1], a.dims[-1])
     return Shape((*broadcast(a.dims[:-2], b.dims[:-2]), *b.dims[-2:]), a.dtype)
 
 

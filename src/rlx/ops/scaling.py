@@ -8,7 +8,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.attrs import Axes, Axis
-from rlx.compose import broadcasts_to, dims_of
+from rlx.compose import check_broadcasts, dims_of
 from rlx.draw import Draw, Spec
 from rlx.errors import GraphError
 from rlx.op import Array, Kind, op
@@ -22,9 +22,9 @@ Drawn = tuple[list[Spec], dict[str, Any]]
 
 def _check_fits(x: Any, *steering: Any) -> None:
     for i, value in enumerate(steering, 1):
-        if not broadcasts_to(dims_of(value), dims_of(x)):
-            shown = [", ".join(map(str, dims_of(v))) for v in (value, x)]
-            raise GraphError(f"operand {i} has dims [{shown[0]}], which do not fit [{shown[1]}]")
+        shown = [", ".join(map(str, dims_of(v))) for v in (value, x)]
+        what = f"operand {i} has dims [{shown[0]}], which do not fit [{shown[1]}]"
+        check_broadcasts(what, dims_of(value), dims_of(x))
 
 
 def _modulated(x: Shape, shift: Shape, scale: Shape, *, eps: float) -> Shape:

@@ -22,7 +22,7 @@ from rlx.dtype import DType
 from rlx.errors import Error, GraphError
 from rlx.op import Array, Kind, op
 from rlx.ops.indexing import checked_indices, gathered
-from rlx.shape import DimsDiffer, Shape
+from rlx.shape import Shape, dims_differ
 
 Reduction = Literal["none", "add", "mul", "max", "min"]
 _FIRST = Axis(0)
@@ -95,16 +95,13 @@ def scatter(
 # -- single elements ------------------------------------------------------------------------------
 
 
-def _first_difference(dims: Sequence[DimLike], wanted: Sequence[DimLike]) -> tuple[Any, Any]:
-    return next(((d, w) for d, w in zip(dims, wanted) if d != w), (0, 0))
-
-
 def _elements(
     x: Shape, indices: Shape, updates: Shape, *, axis: int, reduction: Reduction
 ) -> Shape:
     _check_reduction(x, reduction)
     if updates.dims != indices.dims:
-        raise GraphError(f"updates are {updates}, but indices are {indices}: one update each")
+        what = f"updates are {updates}, but indices are {indices}: one update each"
+        raise dims_differ(what, updates.dims, indices.dims)
     if indices.rank != x.rank:
         raise GraphError(f"indices are {indices}, but x is {x}: their ranks must be equal")
     for a, (i, d) in enumerate(zip(indices.dims, x.dims)):
@@ -183,7 +180,8 @@ def _read(x: Shape, indices: Shape, *, batch_dims: int) -> Shape:
     if not 0 <= batch_dims < min(x.rank, indices.rank):
         raise GraphError(f"batch_dims {batch_dims} is out of range for x of {x} and {indices}")
     if x.dims[:batch_dims] != indices.dims[:batch_dims]:
-        raise GraphError(f"x is {x} and indices are {indices}: their batch dims must be equal")
+        what = f"x is {x} and indices are {indices}: their batch dims must be equal"
+        raise dims_differ(what, x.dims[:batch_dims], indices.dims[:batch_dims])
     count = _coordinates(x, indices, batch_dims)
     return x.with_dims((*indices.dims[:-1], *x.dims[batch_dims + count :]))
 
@@ -239,8 +237,7 @@ def _put(x: Shape, indices: Shape, updates: Shape, *, reduction: Reduction) -> S
     wanted = (*indices.dims[:-1], *x.dims[_coordinates(x, indices, 0) :])
     if updates.dims != wanted:
         text = f"updates are {updates}, expected {x.with_dims(wanted)}"
-        found, asked = _first_difference(updates.dims, wanted)
-        raise DimsDiffer(text, asked, found)
+        raise dims_differ(text, wanted, updates.dims)
     return x
 
 

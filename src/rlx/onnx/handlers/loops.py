@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from rlx.onnx.call import Call, NeedsShape, NeedsValue
 from rlx.onnx.handlers import handles
 from rlx.onnx.importer import TooMany
 from rlx.onnx.scope import Scope
+from rlx.onnx.trips import Reading, counters, steps_of
 from rlx.onnx.values import Absent, Items, Sizes, Value, Weight
 from rlx.ops.control import variants
 from rlx.shape import Shape
@@ -72,11 +73,21 @@ def loop(call: Call) -> tuple[Value, ...]:
         raise
     except (GraphError, UnsupportedError) as error:
         return _instead(call, error)
-    known = [call.importer.as_array(v) for v in (found.start, found.goes_on)]
-    is_counted = not isinstance(found.trip, Node | None)
-    if is_counted and all(k is not None and k.all() for k in known):
-        return _changing(found) if found.changes else _counted(found)
-    return _asked(found)
+    steps = _steps(found)
+    if steps is None:
+        return _asked(found)
+    found = replace(found, trip=steps)
+    return _changing(found) if found.changes else _counted(found)
+
+
+def _steps(found: Loop) -> DimLike | None:
+    """How many steps it makes, where that is known before."""
+    if isinstance(found.trip, Node):
+        return None
+    importer = found.call.importer
+    lines = counters(importer, found.scope.graph.inputs, found.carried, found.results)
+    start = Reading(importer).conditions(found.call.as_node(found.start))
+    return steps_of(found.trip, start, Reading(importer, lines).conditions(found.goes_on))
 
 
 def _changing(found: Loop) -> tuple[Value, ...]:

@@ -7,18 +7,23 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.dim import product
+from rlx.dim import dim_max, dim_min, product
 from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import handles
-from rlx.onnx.values import Sizes, Value
+from rlx.onnx.values import Sizes, Value, sizes_of
 
 FOLDS = (
     "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
     "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
 )  # fmt: skip
 
+OF_SIZES: dict[str, Any] = {
+    "ReduceSum": np.add, "ReduceProd": np.multiply, "ReduceMax": np.frompyfunc(dim_max, 2, 1),
+    "ReduceMin": np.frompyfunc(dim_min, 2, 1),
+}  # fmt: skip
+"""Folds of whole numbers that are formulas over sizes."""
 REAL = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 """What they give of whole numbers is truncated."""
 
@@ -27,19 +32,30 @@ REAL = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 def folded(call: Call) -> Value:
     """Axes are an attribute or, in later opsets, an operand; none are all, or with
     noop_with_empty_axes none."""
-    x = call.node(0)
-    rank = x.shape.rank
+    rank = call.rank(0)
     axes = call.attr("axes")
     if axes is None and call.has(1):
         axes = call.ints(1)
     chosen = tuple(call.axis(a, rank) for a in axes) if axes else tuple(range(rank))
     how: dict[str, Any] = {"axes": chosen, "keepdims": bool(call.attr("keepdims", 1))}
     is_each = not axes and bool(call.attr("noop_with_empty_axes", 0))
+    value = call.value(0)
+    if isinstance(value, Sizes) and value.dims and call.op in OF_SIZES and not is_each:
+        return _of_sizes(OF_SIZES[call.op], value, how)
+    x = call.node(0)
     if call.op not in REAL or x.shape.dtype.is_float:
         return _of_each(call.op, x) if is_each else _folded(call.op, x, how)
     wide = ops.cast(x, to=DType.F64)
     made = _of_each(call.op, wide) if is_each else _folded(call.op, wide, how)
     return ops.cast(made, to=x.shape.dtype)
+
+
+def _of_sizes(fold: Any, value: Sizes, how: dict[str, Any]) -> Sizes:
+    """Formulas over named dims stay such."""
+    made = value.array
+    for axis in sorted(how["axes"], reverse=True):
+        made = np.asarray(fold.reduce(made, axis=axis, keepdims=how["keepdims"]), object)
+    return sizes_of(made, value.dtype)
 
 
 def _of_each(op: str, x: Node) -> Node:

@@ -17,7 +17,7 @@ from rlx.onnx.bodies import applied, captures_of, closed, graph_of, is_measured_
 from rlx.onnx.call import Call
 from rlx.onnx.handlers import handles
 from rlx.onnx.scope import Scope
-from rlx.shape import Shape
+from rlx.shape import DimsDiffer, Shape
 
 STEP = "\0step"
 """The last input of a body as it is read; no name of a file's."""
@@ -66,8 +66,10 @@ def _slice(shape: Shape) -> Shape:
 
 def _length(xs: Sequence[Node]) -> DimLike:
     lengths = [x.shape.dims[0] for x in xs]
-    if any(d != lengths[0] for d in lengths):
-        raise GraphError(f"its operands are of different lengths: {', '.join(map(str, lengths))}")
+    other = next((d for d in lengths if d != lengths[0]), None)
+    if other is not None:
+        what = f"its operands are of different lengths: {', '.join(map(str, lengths))}"
+        raise DimsDiffer(what, lengths[0], other)
     return lengths[0]
 
 

@@ -234,7 +234,10 @@ def same_size(given: Step, name: str) -> Recipe:
     one, other = (whole_number(w, n, places[n], kinds[n]) for n in range(2))
     w.fail(w.code.let(f"icmp ne i64 {one}, {other}"), 1)
     put(w, 0, 2, places[2])
-    failures = ("two sizes are to be equal, and differ",)
+    failures = (
+        "two sizes are to be equal, and differ. A size of 1 that is found at run time is not "
+        "repeated either",
+    )
     return Recipe((Task(w.function(name), buffers(2, 1), w.sizes, failures=failures),))
 
 
