@@ -71,6 +71,24 @@ def test_a_row_decides_between_the_evaluators_and_not_against_both() -> None:
     assert judge(node, of(2.0), of(1.0), of(1.0)).word == "wrong"
 
 
+def test_the_formula_of_a_row_decides_against_both() -> None:
+    x = np.array([[[np.nan, 1.0]]], np.float32)
+    node = Node("MaxPool", "", 12, (Operand(x),), {"kernel_shape": [2]})
+    nan, one = (Ran((np.full((1, 1, 1), v, np.float32),)) for v in (np.nan, 1.0))
+    assert judge(node, nan, one, one).word == "explained"
+    assert judge(node, nan, nan, nan).word == "same"
+    assert judge(node, one, one, one).word == "wrong"
+
+
+def test_a_formula_speaks_where_the_evaluator_of_a_row_is_silent() -> None:
+    arrays = np.ones((2, 1, 1), np.float32), *[np.ones((1, 1, 1), np.float32)] * 2
+    node = Node("RNN", "", 22, tuple(map(Operand, arrays)), {"hidden_size": 1})
+    first = np.tanh(1.0)
+    steps = np.array([first, np.tanh(1 + first)], np.float32).reshape(2, 1, 1, 1)
+    assert judge(node, Ran((steps,)), NO_PEER, NO_PEER).word == "explained"
+    assert judge(node, Ran((steps + 1,)), NO_PEER, NO_PEER).word == "wrong"
+
+
 def test_operators_of_opsets_that_onnxruntime_lacks_run_there_in_an_older_one() -> None:
     pytest.importorskip("onnxruntime", reason="it is the evaluator that is asked")
     assert by_onnxruntime(replace(NODE, opset=28)) == of(1.0)

@@ -245,6 +245,8 @@ class Explained:
     function."""
     why: str
     when: Callable[[Node], bool]
+    otherwise: Formula | None = None
+    """What is right where the evaluator named gives nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,10 +276,14 @@ def draws(*ops: str, domain: str = "") -> Callable[[Drawing], Drawing]:
 
 
 def explain(
-    *ops: str, right: Right, why: str, when: Callable[[Node], bool] = lambda node: True
+    *ops: str,
+    right: Right,
+    why: str,
+    when: Callable[[Node], bool] = lambda node: True,
+    otherwise: Formula | None = None,
 ) -> None:
     """One row of the table of explained differences, for each of these operators."""
-    _declared.explained.extend(Explained(op, right, why, when) for op in ops)
+    _declared.explained.extend(Explained(op, right, why, when, otherwise) for op in ops)
 
 
 @cache

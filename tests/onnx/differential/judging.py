@@ -33,11 +33,11 @@ class Verdict:
 
 def judge(node: Node, ours: Outcome, reference: Outcome, peer: Outcome) -> Verdict:
     """The verdict on what rlx gives, beside onnx.reference and onnxruntime. A row decides between
-    these two, never against both."""
+    these two; only one with a formula against both."""
     oracles = [o for o in (peer, reference) if isinstance(o, Ran)]
     agree = len(oracles) == 2 and not differs(oracles[0], oracles[1], node.tolerance)
-    row = None if agree else _row(node)
-    if row is not None:
+    row = _row(node)
+    if row is not None and (callable(row.right) or not agree):
         return _by_row(node, row, ours, reference, peer)
     rejected = isinstance(peer, Refused) and peer.kind == "rejects"
     if isinstance(ours, Refused):
@@ -70,16 +70,21 @@ def _by_row(
     who, right = _right(node, row, reference, peer)
     if isinstance(right, Ran) and (apart := differs(ours, right, node.tolerance)):
         return Verdict("wrong", f"{who} is right: {apart}")
-    return Verdict("explained", row.why)
+    oracles = [o for o in (peer, reference) if isinstance(o, Ran)]
+    is_same = len(oracles) == 2 and not any(differs(ours, o, node.tolerance) for o in oracles)
+    return Verdict("same") if is_same else Verdict("explained", row.why)
 
 
 def _right(
     node: Node, row: Explained, reference: Outcome, peer: Outcome
 ) -> tuple[str, Outcome | None]:
-    if callable(row.right):
-        with np.errstate(all="ignore"):
-            return "its formula", _by_formula(node, row.right)
-    return row.right, {"onnxruntime": peer, "reference": reference}.get(row.right)
+    evaluators = {"onnxruntime": peer, "reference": reference}
+    named = None if callable(row.right) else evaluators.get(row.right)
+    formula = row.right if callable(row.right) else row.otherwise
+    if formula is None or isinstance(named, Ran):
+        return str(row.right), named
+    with np.errstate(all="ignore"):
+        return "its formula", _by_formula(node, formula)
 
 
 def _by_formula(node: Node, formula: Formula) -> Outcome:

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import numpy_helper
 
 from tests.onnx.differential.drawing import ML, Array, Draw, Node, Operand, draws, explain, sums
+from tests.onnx.differential.trees import classified, regressed
 
 LABELS = ([7], [7, 9], [0, 1], [3, 1, 2], [5, 6, 7, 8])
 TRANSFORMS = ("NONE", "NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT")
@@ -228,14 +229,14 @@ explain(
     ),
 )  # fmt: skip
 explain(
-    "TreeEnsembleClassifier", right="rlx",
+    "TreeEnsembleClassifier", right=classified,
     why="of several of the differences above at once; or a column with a base for each class, or "
     "the probit or logistic of a share: evaluators leave scores unset, or give a label that the "
     "scores deny",
     when=lambda n: _labels(n) == 2 or _named(n) < _labels(n),
 )  # fmt: skip
 explain(
-    "TreeEnsembleRegressor", right="rlx",
+    "TreeEnsembleRegressor", right=regressed,
     why="onnxruntime leaves out the logistic function of one target, and does not add base values "
     "to targets that no leaf names",
     when=lambda n: (n.attrs["n_targets"] == 1 and _posted(n) == "LOGISTIC")
@@ -247,6 +248,7 @@ explain(
     "missing values fail tests, and the greatest number to a target that no leaf names",
     when=lambda n: n.array(0).dtype != np.float32 or _posted(n) != "NONE" or _tests_nan(n)
     or n.attrs.get("aggregate_function", "SUM") in ("MIN", "MAX"),
+    otherwise=regressed,
 )  # fmt: skip
 explain(
     "TreeEnsemble", right="onnxruntime",

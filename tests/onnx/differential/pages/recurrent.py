@@ -185,10 +185,5 @@ explain(
     right="onnxruntime",
     why="onnx.reference ignores lengths, clips, activations, peepholes, both directions and "
     "input_forget, and has layers of one shape only",
-    when=lambda n: n.array(0).dtype == np.float32 and n.attrs.get("layout", 0) == 0,
-)  # fmt: skip
-explain(
-    "RNN", "GRU", "LSTM",
-    right=_unrolled,
-    why="onnxruntime has no such layers, and onnx.reference ignores most of what they have",
+    otherwise=_unrolled,
 )  # fmt: skip

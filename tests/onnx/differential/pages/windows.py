@@ -330,14 +330,19 @@ def _is_same(node: Node) -> bool:
     return node.attrs.get("auto_pad", "").startswith("SAME")
 
 
-def _is_narrow(node: Node) -> bool:
-    """Is there a window that does not fit, or one more by ceil_mode?"""
+def _fits(node: Node) -> bool:
+    """Is the image with its padding as large as a window?"""
     x, kernel = node.array(0), node.attrs["kernel_shape"]
     axes = len(kernel)
     pads = [_padding(node, i, n, 1, 1) for i, n in enumerate(x.shape[2:])]
     apart = node.attrs.get("dilations", [1] * axes)
     fits = [n + sum(p) >= d * (k - 1) + 1 for n, p, d, k in zip(x.shape[2:], pads, apart, kernel)]
-    return not all(fits) or bool(node.attrs.get("ceil_mode", 0))
+    return all(fits)
+
+
+def _is_narrow(node: Node) -> bool:
+    """Is there a window that does not fit, or one more by ceil_mode?"""
+    return not _fits(node) or bool(node.attrs.get("ceil_mode", 0))
 
 
 def _has_nan(node: Node) -> bool:
@@ -358,6 +363,13 @@ explain(
     when=lambda n: n.opset < 7,
 )
 explain(
+    "AveragePool",
+    right=_pooled,
+    why="where a window is larger than the image and its padding, onnxruntime counts what is past "
+    "them before opset 19, and not from there on",
+    when=lambda n: n.opset < 19 and not _fits(n) and n.attrs.get("count_include_pad", 0) == 1,
+)
+explain(
     "MaxPool",
     right=_pooled,
     why="a NaN is the greatest, as torch has it; onnxruntime passes over some",
@@ -366,14 +378,31 @@ explain(
 explain(
     "MaxPool", "AveragePool", "LpPool",
     right="onnxruntime",
-    why="onnx.reference has other windows where padding is uneven or one reaches past it, means "
-    "that count what is past it, and indices that start anew with each channel",
-    when=lambda n: "pads" in n.attrs or n.outputs > 1 or _is_narrow(n),
+    why="onnx.reference has other windows where padding is uneven or one reaches past it, and "
+    "means that count what is past it",
+    when=lambda n: n.outputs == 1 and ("pads" in n.attrs or _is_narrow(n)),
+    otherwise=_pooled,
 )  # fmt: skip
+explain(
+    "MaxPool",
+    right="onnxruntime",
+    why="the same; and onnx.reference has indices that start anew with each channel",
+    when=lambda n: n.outputs > 1,
+)
 explain(
     "GlobalMaxPool",
     right=lambda n: n.array(0).max(tuple(range(2, n.array(0).ndim)), keepdims=True),
     why="onnx.reference has other ranks; a NaN is the greatest, as torch has it",
+)
+explain(
+    "Col2Im",
+    right="reference",
+    why="onnxruntime adds dilated columns of one axis into other channels",
+    when=lambda n: (
+        n.array(1).size == 1
+        and n.attrs.get("dilations", [1]) != [1]
+        and n.array(0).shape[1] > n.array(2)[0]
+    ),
 )
 explain(
     "DeformConv",
