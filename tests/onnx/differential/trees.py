@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 
 from tests.onnx.differential.drawing import Array, Node
 
@@ -87,6 +90,48 @@ def _leaf(attrs: Any, index: dict[tuple[int, int], int], tree: int, row: Array) 
         passes = passes or (np.isnan(value) and attrs["nodes_missing_value_tracks_true"][i] == 1)
         place = (tree, attrs["nodes_truenodeids" if passes else "nodes_falsenodeids"][i])
     return place
+
+
+def ensembled(node: Node) -> Array:
+    """Of TreeEnsemble, whose nodes and leaves are numbered apart."""
+    attrs, x = node.attrs, node.array(0)
+    leaf_weights = numpy_helper.to_array(attrs["leaf_weights"]).astype(np.float64)
+    how = ("AVERAGE", "SUM", "MIN", "MAX")[attrs.get("aggregate_function", 1)]
+    roots, made = attrs["tree_roots"], np.zeros((len(x), attrs["n_targets"]))
+    tests = _numbered_tests(attrs)
+    for row, features in enumerate(x.astype(np.float64)):
+        leaves = [_numbered_leaf(attrs, tests, root, features) for root in roots]
+        for target in range(made.shape[1]):
+            weights = [leaf_weights[i] for i in leaves if attrs["leaf_targetids"][i] == target]
+            made[row, target] = _joined(weights, how, len(roots))
+    return made.astype(x.dtype)
+
+
+def _numbered_tests(attrs: Any) -> list[Callable[[Any], bool]]:
+    """Of every node; sets follow one another in the order of their nodes, each up to a NaN."""
+    modes, splits = (numpy_helper.to_array(attrs[f"nodes_{k}"]) for k in ("modes", "splits"))
+    members = attrs.get("membership_values")
+    values = iter(() if members is None else numpy_helper.to_array(members).tolist())
+    made: list[Callable[[Any], bool]] = []
+    for mode, split in zip(modes, splits.astype(np.float64)):
+        if mode == len(TESTS):
+            made.append(set(takewhile(lambda v: v == v, values)).__contains__)
+        else:
+            made.append(partial(_passes, list(TESTS.values())[mode], split))
+    return made
+
+
+def _passes(test: Callable[[Any, Any], bool], split: Any, value: Any) -> bool:
+    return test(value, split)
+
+
+def _numbered_leaf(attrs: Any, tests: list[Callable[[Any], bool]], at: int, row: Array) -> int:
+    is_leaf, tracks = 0, attrs.get("nodes_missing_value_tracks_true", [0] * len(tests))
+    while not is_leaf:
+        value = row[attrs["nodes_featureids"][at]]
+        way = "true" if tests[at](value) or (np.isnan(value) and tracks[at]) else "false"
+        at, is_leaf = attrs[f"nodes_{way}nodeids"][at], attrs[f"nodes_{way}leafs"][at]
+    return at
 
 
 def _joined(weights: list[float], how: str, trees: int) -> float:
