@@ -63,12 +63,13 @@ def test_rlx_must_give_what_the_evaluators_agree_on(
     assert judge(NODE, ours, reference, peer).word == word
 
 
-def test_a_row_decides_between_the_evaluators_and_not_against_both() -> None:
-    """A row of this node says that what rlx gives is right where they differ."""
-    attrs = {"post_transform": "LOGISTIC", "targets": 1}
-    node = Node("LinearRegressor", ML, 1, NODE.operands, attrs)
-    assert judge(node, of(2.0), of(1.0), of(3.0)).word == "explained"
-    assert judge(node, of(2.0), of(1.0), of(1.0)).word == "wrong"
+def test_a_row_decides_between_the_evaluators() -> None:
+    """A row of this node says that onnx.reference is right."""
+    node = Node("Normalizer", ML, 1, NODE.operands, {"norm": "MAX"})
+    assert judge(node, of(1.0), of(1.0), of(3.0)).word == "explained"
+    assert judge(node, of(3.0), of(1.0), of(3.0)).word == "wrong"
+    assert judge(node, of(1.0), of(1.0), of(1.0)).word == "same"
+    assert judge(node, of(1.0), NO_PEER, of(3.0)).word == "unchecked"
 
 
 def test_the_formula_of_a_row_decides_against_both() -> None:

@@ -23,7 +23,9 @@ To add operators, write a page: a module of `pages/` with one drawing function p
 - `d.node(*operands, outputs=1, tolerance=Rounding(...), **attrs)` is the result. The default
   tolerance is that of elementwise functions; `sums(terms)` that of sums of so many products.
 - Draw valid models. One that no evaluator takes is counted as invalid, and shown as a share.
-- `explain("Op", right=..., why=..., when=...)` is a row of the table of explained differences.
+- `explain("Op", right=..., why=..., when=...)` is a row of the table of explained differences. It
+  names the evaluator that is right where they differ, or a formula, which also decides against
+  both; `otherwise=` is a formula for draws on which the evaluator gives nothing.
 
 A finding is printed as its smallest case, with the command that draws it again.
 """

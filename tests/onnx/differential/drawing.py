@@ -241,8 +241,7 @@ class Explained:
 
     op: str
     right: Right
-    """Whose answer rlx gives: onnxruntime, reference, rlx where it is neither's, or that of a
-    function."""
+    """Whose answer rlx gives: onnxruntime, reference, or that of a function."""
     why: str
     when: Callable[[Node], bool]
     otherwise: Formula | None = None

@@ -20,15 +20,16 @@ from tests.onnx.differential.running import Outcome, Ran, Refused
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """same, explained, invalid (no evaluator takes the model); or a finding: wrong, refused,
-    crashed, undecided (the evaluators differ, and no row says who is right)."""
+    """same, explained, unchecked (a row names an evaluator that gives nothing), invalid (no
+    evaluator takes the model); or a finding: wrong, refused, crashed, undecided (the evaluators
+    differ, and no row says who is right)."""
 
     word: str
     reason: str = ""
 
     @property
     def is_finding(self) -> bool:
-        return self.word not in ("same", "explained", "invalid")
+        return self.word not in ("same", "explained", "unchecked", "invalid")
 
 
 def judge(node: Node, ours: Outcome, reference: Outcome, peer: Outcome) -> Verdict:
@@ -64,11 +65,11 @@ def _by_row(
 ) -> Verdict:
     """A known difference; rlx still gives what the row says."""
     if isinstance(ours, Refused):
-        if ours.kind == "refused" and row.right == "rlx":
-            return Verdict("explained", row.why)
         return Verdict(ours.kind, ours.reason)
     who, right = _right(node, row, reference, peer)
-    if isinstance(right, Ran) and (apart := differs(ours, right, node.tolerance)):
+    if not isinstance(right, Ran):
+        return Verdict("unchecked", row.why)
+    if apart := differs(ours, right, node.tolerance):
         return Verdict("wrong", f"{who} is right: {apart}")
     oracles = [o for o in (peer, reference) if isinstance(o, Ran)]
     is_same = len(oracles) == 2 and not any(differs(ours, o, node.tolerance) for o in oracles)

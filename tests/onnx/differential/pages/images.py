@@ -16,6 +16,7 @@ from tests.onnx.differential.drawing import (
     explain,
     sums,
 )
+from tests.onnx.differential.resizing import resized
 
 MIXED = Rounding(2.0**10, 30.0)
 """Of values mixed by positions in f32, which are off by some units of numbers up to 30."""
@@ -270,7 +271,7 @@ def _is_symmetric(node: Node) -> bool:
 
 explain(
     "Resize",
-    right="rlx",
+    right=resized,
     why="scales that are an input of the model and not whole: no exporter writes them, and rlx has "
     "align_corners of ONNX's own cases, which onnxruntime has not",
     when=lambda n: (
@@ -282,24 +283,31 @@ explain(
 )
 explain(
     "Resize",
-    right="rlx",
+    right=resized,
     why="an image that stays as large is copied by onnxruntime, also a crop, and by cubics, which "
     "torch computes; half_pixel_symmetric is rounded otherwise where an element is halfway",
     when=lambda n: (_is_mixed(n) and _stays(n)) or _is_symmetric(n),
 )
 explain(
     "Resize",
-    right="reference",
+    right=resized,
     why="onnxruntime takes no part of an axis that is as long after as before, where ONNX's "
     "formula of tf_crop_and_resize takes it",
     when=_crops_what_stays,
 )
 explain(
     "Resize",
-    right="onnxruntime",
+    right=resized,
     why="pytorch_half_pixel of an axis of one element is position 0 by ONNX's formula, and -0.5 in "
     "onnx.reference",
     when=_is_cubic_of_one,
+)
+explain(
+    "Resize",
+    right="onnxruntime",
+    why="onnx.reference takes one scale times a size for the length of the new axis, and has other "
+    "positions of the nearest before opset 11",
+    when=lambda n: "keep_aspect_ratio_policy" in n.attrs or n.opset < 11,
 )
 explain(
     "Resize",
@@ -309,7 +317,7 @@ explain(
     when=lambda n: (
         _is_fractional(n)
         or n.attrs.get("mode", "nearest") == "nearest"
-        or "keep_aspect_ratio_policy" in n.attrs
         or n.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
     ),
+    otherwise=resized,
 )
