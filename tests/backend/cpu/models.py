@@ -15,7 +15,8 @@ from rlx.backends.cpu.native.text import Function
 KERNELS = """
 
 ; adds 1 to each of its units, notes the worker's scratch, and fails at unit sizes[0]
-define internal i32 @mark(ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch) {
+define internal i32 @mark(ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch,
+                          ptr %poll) {
 entry:
   %data = load ptr, ptr %buffers
   %bad = load i64, ptr %sizes
@@ -74,7 +75,7 @@ next:
 go:
   br i1 %alone, label %serial, label %parallel
 serial:
-  %a = call i32 @mark(ptr %ext, ptr %sizes, i64 0, i64 %units, ptr %scratch)
+  %a = call i32 @mark(ptr %ext, ptr %sizes, i64 0, i64 %units, ptr %scratch, ptr null)
   br label %after
 parallel:
   %b = call i32 %region(ptr %context, ptr @mark, ptr %ext, ptr %sizes, i64 %units, i64 %grain,

@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ import pytest
 import rlx
 
 X = np.ones(4, np.float32)
+Array = np.ndarray[Any, Any]
+Build = Callable[[rlx.Graph], list[rlx.Node]]
 
 
 class Interrupted(Exception):
@@ -27,19 +30,27 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def alarm(seconds: float = 0.1) -> Generator[None]:
-    """A signal after a while, whose handler raises."""
+def alarms(count: int, seconds: float = 0.1) -> Generator[list[int]]:
+    """Signals that come again and again; the handler raises when it runs for the last time."""
+    seen: list[int] = []
 
-    def raised(_signal: int, _frame: FrameType | None) -> None:
-        raise Interrupted
+    def handler(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+        if len(seen) == count:
+            raise Interrupted
 
-    before = signal.signal(signal.SIGALRM, raised)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
-        yield
+        yield seen
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def alarm(seconds: float = 0.1) -> AbstractContextManager[list[int]]:
+    """A signal after a while, whose handler raises."""
+    return alarms(1, seconds)
 
 
 def endless(threads: int, width: int = 4) -> rlx.Executable:
@@ -80,6 +91,71 @@ def test_a_kernel_that_takes_long_is_interrupted(threads: int) -> None:
     assert (out == 0).any()
 
 
+def sorted_row(g: rlx.Graph) -> list[rlx.Node]:
+    return [rlx.ops.sort(g.input("x", rlx.Shape([rlx.Dim("n")])), axis=0)]
+
+
+def steps(g: rlx.Graph) -> list[rlx.Node]:
+    """Of one sequence: the times are one after the other."""
+    dims = {"x": [rlx.Dim("n"), 1, 1], "w": [1, 2048, 1], "r": [1, 2048, 2048]}
+    return [rlx.ops.rnn(*(g.input(k, rlx.Shape(d)) for k, d in dims.items()))[0]]
+
+
+def folds(g: rlx.Graph) -> list[rlx.Node]:
+    """n² sines of which each result is the sum."""
+    n = rlx.Dim("n")
+    x, y = g.input("x", rlx.Shape([n])), g.input("y", rlx.Shape([3]))
+    table = rlx.ops.reshape(x, dims=(1, n, 1)) * rlx.ops.reshape(x, dims=(1, 1, n))
+    return [rlx.ops.sum(rlx.ops.sin(table + rlx.ops.reshape(y, dims=(3, 1, 1))), axes=(1, 2))]
+
+
+def windows(g: rlx.Graph) -> list[rlx.Node]:
+    x = g.input("x", rlx.Shape([1, 1, rlx.Dim("n", 1 << 16)]))
+    return [rlx.ops.max_pool(x, kernel=(1 << 16,), stride=(1,))]
+
+
+def region(g: rlx.Graph) -> list[rlx.Node]:
+    """As many points as the region is large, whatever the image is."""
+    x, rois = g.input("x", rlx.Shape([1, 1, 8, 8])), g.input("rois", rlx.Shape([1, 4]))
+    image = g.constant(np.zeros(1, np.int64))
+    return [rlx.ops.roi_align(x, rois, image, output_size=(1, 1), sampling_ratio=0)]
+
+
+def ones(*dims: int) -> Array:
+    return np.ones(dims, np.float32)
+
+
+RECURRENT = [ones(1, 2048, 1), ones(1, 2048, 2048)]
+ONE_UNIT: dict[str, tuple[Build, list[Array], list[Array]]] = {
+    "sort": (sorted_row, [-np.arange(1.0, (1 << 24) + 1, dtype=np.float32)], [-ones(9)]),
+    "rnn": (steps, [ones(1 << 13, 1, 1), *RECURRENT], [ones(3, 1, 1), *RECURRENT]),
+    "fold": (folds, [ones(1 << 17), ones(3)], [ones(9), ones(3)]),
+    "max_pool": (windows, [ones(1, 1, 1 << 22)], [ones(1, 1, 1 + (1 << 16))]),
+    "roi_align": (
+        region,
+        [ones(1, 1, 8, 8), np.array([[0, 0, 3e6, 3e6]], np.float32)],
+        [ones(1, 1, 8, 8), np.array([[0, 0, 3, 3]], np.float32)],
+    ),
+}
+"""What one thread must do alone: the graph, operands that take seconds or hours, and small ones."""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ONE_UNIT)
+def test_one_long_unit_of_work_is_interrupted_and_runs_again(name: str, threads: int) -> None:
+    """The handler of an alarm that comes again and again runs while the unit does: without that,
+    all alarms of a unit are one."""
+    build, long, short = ONE_UNIT[name]
+    g = rlx.Graph(name)
+    g.set_outputs(build(g))
+    exe = rlx.compile(g, "cpu", threads=threads, cache=False)
+    expected = exe(*short)
+    with pytest.raises(Interrupted), alarms(4):
+        exe(*long)
+    assert np.array_equal(exe(*short), expected)
+    assert (expected != 0).all()
+
+
 def test_what_prepares_weights_is_interrupted() -> None:
     g = rlx.Graph("prologue")
     w, x = g.param("w", rlx.Shape([4])), g.input("x", rlx.Shape([4]))
@@ -92,21 +168,9 @@ def test_what_prepares_weights_is_interrupted() -> None:
 
 
 def test_a_handler_that_does_not_raise_lets_the_call_go_on() -> None:
-    seen: list[int] = []
-
-    def handler(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
-        if len(seen) == 3:
-            raise Interrupted
-
-    exe, before = endless(1), signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
-    try:
-        with pytest.raises(Interrupted):
-            exe(X)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    exe = endless(1)
+    with pytest.raises(Interrupted), alarms(3) as seen:
+        exe(X)
     assert len(seen) == 3
 
 

@@ -197,4 +197,4 @@ def test_code_does_not_grow_with_the_trees() -> None:
         step = side_by_side(node, []).step(host())
         return sum(len(t.function.text) for t in makers()[OP.name](step, "f").all_tasks)
 
-    assert text(500) < text(5) + 100  # numbers have more digits
+    assert text(1000) < text(100) + 100  # numbers have more digits; few trees need no poll

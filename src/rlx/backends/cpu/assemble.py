@@ -41,7 +41,8 @@ entry:
   %small = icmp sle i64 %units, %grain
   br i1 %small, label %single, label %many
 single:
-  %a = call i32 %function(ptr %buffers, ptr %sizes, i64 0, i64 %units, ptr %scratch)
+  %poll = getelementptr i64, ptr %context, i64 {Word.POLL.value}
+  %a = call i32 %function(ptr %buffers, ptr %sizes, i64 0, i64 %units, ptr %scratch, ptr %poll)
   br label %done
 many:
   %region.at = getelementptr i64, ptr %context, i64 {Word.REGION.value}

@@ -21,6 +21,8 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.form_contract import form_contract
 from rlx.shape import Shape
 
+BLOCKS_POLLED = 16
+"""Blocks of keys between two polls."""
 KEY_BLOCK = 48
 """Keys whose scores are made at a time: a multiple of the lanes and of the tiles' rows."""
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.cpu import maths
-from rlx.backends.cpu.attention_block import KEY_BLOCK
+from rlx.backends.cpu.attention_block import BLOCKS_POLLED, KEY_BLOCK
 from rlx.backends.cpu.attention_form import INF, MASK, K, Q, V, greater
 from rlx.backends.cpu.attention_masks import Masked
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
@@ -33,7 +33,7 @@ class Rows(Masked):
         self._load_rows(self.at["q"], form.q, Q, form.depth, self._scaled)
         self._clear()
         low, high = self._seen()
-        with code.count(low, high, KEY_BLOCK) as key:
+        with code.count(low, high, KEY_BLOCK, BLOCKS_POLLED) as key:
             self._block(key, code.least(code.i64("sub", high, key), KEY_BLOCK))
         self._finish()
 

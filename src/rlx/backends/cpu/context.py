@@ -40,11 +40,12 @@ class Word(IntEnum):
     """Where a timed build writes its times, or null; other builds do not look."""
 
     POLL = 13
-    """`i32 poll(context)`: lets Python handle signals, now and then; not 0 where one raised."""
+    """`i32 poll(ptr)`, called with the address of this word: lets Python handle signals, now and
+    then; not 0 where one raised, and from then on. Kernels are given that address, too."""
     SYSTEM = 14
     """The words that the threads of the process share, also where the call runs alone."""
     POLLED = 15
-    """When Python was asked last, in nanoseconds."""
+    """When Python was asked last, in nanoseconds; negative where a handler has raised."""
 
 
 NUM_WORDS = 16

@@ -250,7 +250,8 @@ class _Control:
     def _poll(self) -> None:
         """A loop may have no end: Ctrl-C is looked for on every turn."""
         function = self.steps.word(Word.POLL)
-        self.steps.check(self.code.let(f"call i32 {function}(ptr %context)"))
+        given = f"ptr {self.steps.word_at(Word.POLL)}"
+        self.steps.check(self.code.let(f"call i32 {function}({given})"))
 
     def _carries(self, sizes: Sequence[DimLike], memory: str) -> _Carries:
         return _Carries(self, sizes, memory)

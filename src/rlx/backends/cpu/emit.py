@@ -5,10 +5,11 @@ The method: open one loop per axis; at each level make every value that needs no
 reductions included; where all axes of a store are open, store. All values are vectors; one that
 does not vary along the lanes is the same in each.
 
-    i32 name(ptr buffers, ptr sizes, i64 start, i64 stop, ptr scratch)
+    i32 name(ptr buffers, ptr sizes, i64 start, i64 stop, ptr scratch, ptr poll)
 
 `buffers` holds the operands' and then the results' addresses; `sizes` the values of
-`sizes_of(kernel)`; `scratch` is `scratch_bytes(...)` for this call alone, to keep row values in.
+`sizes_of(kernel)`; `scratch` is `scratch_bytes(...)` for this call alone, to keep row values in;
+`poll` points to a function to ask now and then whether to go on (`Code.poll`).
 The part [start, stop) of the parallel axis is done; what does not vary along that axis belongs to
 the part with its first point, so at least [0, 1) must be handed out. The result is 0, or n if a
 row that the n-th gathering load wanted is not there.
@@ -61,7 +62,7 @@ class Function:
 
 def head_of(name: str) -> str:
     """How every function that a program calls begins."""
-    args = "ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch"
+    args = "ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch, ptr %poll"
     return f"define dso_local i32 @{name}({args})"
 
 
@@ -191,7 +192,8 @@ class Emitter(Rows):
                     decided = {**self.at.decided, **columns.decided}
                     low = columns.low[0] - columns.low[1]
                     with self.scope(decided=decided, piece_low=low):
-                        self.tiled(tile, lane, (first, end), columns, stores)
+                        polled = 0 if is_shared else self.turns(tile, BAND)
+                        self.tiled(tile, lane, (first, end), columns, stores, polled)
                 self.steps_of(tile, end, last, lambda: self.level((lane,), stores))
 
     def tiled(
@@ -201,12 +203,13 @@ class Emitter(Rows):
         rows: tuple[Bound, Bound],
         columns: Piece,
         stores: Sequence[Store],
+        polled: int,
     ) -> None:
         """Bands of rows; in a band column by column, so that lines of memory are used up."""
         low, high = self.ends(columns, is_shared=False)
         end = self.whole(low, high, self.lanes)
         code = self.code
-        with code.count(rows[0], rows[1], BAND) as band:
+        with code.count(rows[0], rows[1], BAND, polled) as band:
             stop = code.least(code.i64("add", band, BAND), rows[1])
             with code.count(low, end, self.lanes) as j, code.count(band, stop, self.lanes) as i:
                 index = {**self.at.index, tile: i, lane: j}

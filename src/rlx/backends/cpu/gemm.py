@@ -17,6 +17,7 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.tile import edges, rows_function, tile_function
 from rlx.backends.cpu.tiling import (
+    BLOCKS_POLLED,
     ROW_BLOCK,
     Tiling,
     check,
@@ -184,7 +185,7 @@ class _Gemm(Results):
         end = code.least(self.m, code.i64("add", first, self.row_block))
         column = code.let(f"mul i64 {panel}, {self.tiling.columns}")
         with self.placed(self.split(turn, self.batch)):
-            with code.count(0, self.num_blocks, 1) as number:
+            with code.count(0, self.num_blocks, 1, BLOCKS_POLLED) as number:
                 self._inner_block(number, first, end, column)
             self.epilogue(first, end, column)
 

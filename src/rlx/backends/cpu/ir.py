@@ -308,13 +308,15 @@ class Code:
         self.lines: list[str] = []
         self.shared: dict[str, str] = {} if shared is None else shared
         """Declarations, constants and helper functions, by name: one of each in a module."""
-        self._count = 0
+        self.left = "ret i32 {}"
+        """How the function ends with the code of a poll; nothing where it has no `poll`."""
+        self._names = 0
 
     # -- lines ----------------------------------------------------------------------------------
 
     def name(self, prefix: str = "v") -> str:
-        self._count += 1
-        return f"%{prefix}{self._count}"
+        self._names += 1
+        return f"%{prefix}{self._names}"
 
     def let(self, text: str) -> str:
         name = self.name()
@@ -402,9 +404,34 @@ class Code:
         self.do(f"br label %{done}")
         self.lines.append(f"{done}:")
 
+    def poll(self) -> None:
+        """Leave the function where its call is interrupted, or has failed in another thread. Rare,
+        and no memory that kernels read is written, so nothing is loaded anew behind it."""
+        effects = "cold nounwind memory(argmem: readwrite, inaccessiblemem: readwrite)"
+        code = self.let(f"call i32 {self.let('load ptr, ptr %poll')}(ptr %poll) {effects}")
+        with self.when(self.let(f"icmp ne i32 {code}, 0")):
+            self.do(self.left.format(code))
+            self.lines.append(f"{self.label()}:")
+
     @contextmanager
-    def count(self, low: Bound, high: Bound, step: int) -> Generator[str]:
-        """A loop over low, low + step … below high."""
+    def count(self, low: Bound, high: Bound, step: int, polled: Bound = 0) -> Generator[str]:
+        """A loop over low, low + step … below high; a long one polls after each so many turns."""
+        known = [n for n in (low, high, polled) if isinstance(n, int)]
+        is_short = len(known) == 3 and known[1] - known[0] <= known[2] * step
+        if polled == 0 or is_short or not self.left:
+            with self._count(low, high, step) as i:
+                yield i
+            return
+        block = self.i64("mul", polled, step)
+        with self._count(low, high, block) as first:
+            with self.when(self.let(f"icmp ne i64 {first}, {low}")):
+                self.poll()
+            end = self.least(self.i64("add", first, block), high)
+            with self._count(first, end, step) as i:
+                yield i
+
+    @contextmanager
+    def _count(self, low: Bound, high: Bound, step: Bound) -> Generator[str]:
         slot, head, body, done = self.slot("i64"), *(self.label() for _ in range(3))
         self.do(f"store i64 {low}, ptr {slot}", f"br label %{head}")
         self.lines.append(f"{head}:")

@@ -25,6 +25,10 @@ _PUBLIC = re.compile(r"^define (?!internal |hidden )(?:dso_local )?", re.MULTILI
 """Functions that others may call. Nobody replaces them by others, so addresses are distances."""
 
 
+_GO_ON = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(lambda _: 0)
+"""The poll of kernels that are called alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiler:
     """What LLVM needs for an instruction set, for one thread at a time."""
@@ -180,8 +184,9 @@ class Native:
         scratch: int = 0,
     ) -> int:
         word, address = ctypes.c_int64, ctypes.c_void_p
-        kind = ctypes.CFUNCTYPE(ctypes.c_int32, address, address, word, word, address)
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, address, address, word, word, address, address)
         buffers = (address * max(1, len(pointers)))(*pointers)
         values = (word * max(1, len(sizes)))(*sizes)
+        poll = address(ctypes.cast(_GO_ON, address).value)
         given = ctypes.addressof(buffers), ctypes.addressof(values), start, stop, scratch
-        return kind(self.address(name))(*given)
+        return kind(self.address(name))(*given, ctypes.addressof(poll))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from rlx.backends.cpu.cuts import Cut, Cuts, Piece
 from rlx.backends.cpu.ir import Bound, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.values import Values
+from rlx.dim import is_static
 from rlx.dtype import DType
 from rlx.kernel.expr import Apply, Axis, Expr, Kernel, Load, Reduce
-from rlx.kernel.schedule import Schedule
+from rlx.kernel.schedule import COSTS, Schedule
+
+POLL_OPS = 1 << 18
+"""Operations between two polls: some 100 µs."""
+ASSUMED_EXTENT = 256
+"""What an unknown extent counts as where a poll is placed."""
 
 
 class Loops(Values):
@@ -30,14 +37,15 @@ class Loops(Values):
     def sweep(
         self, axis: Axis, body: Callable[[], None], is_lane: bool, is_shared: bool = False
     ) -> None:
-        """Run `body` over the axis: in each piece whole blocks, then the rest."""
+        """Run `body` over the axis: in each piece whole blocks, then the rest. A loop that is no
+        part's alone is a part of one unit of work: where that is long, it polls."""
         for piece in self.cuts.pieces(axis):
             first, last = self.ends(piece, is_shared)
             run = self.blocks if is_lane else self.steps_of
             decided = {**self.at.decided, **piece.decided}
             low = piece.low[0] - piece.low[1] if is_lane else self.at.piece_low
             with self.scope(decided=decided, piece_low=low):
-                run(axis, first, last, body)
+                run(axis, first, last, body, is_polled=not is_shared)
 
     def ends(self, piece: Piece, is_shared: bool) -> tuple[Bound, Bound]:
         """Where a piece begins and ends, as far as it is this part's work."""
@@ -51,13 +59,28 @@ class Loops(Values):
         dim, offset = cut
         return self.code.i64("sub", self.dim(dim), self.dim(offset))
 
-    def steps_of(self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None]) -> None:
+    def turns(self, axis: Axis, points: int) -> int:
+        """The turns of a loop between two polls, of so many points of the axis each."""
+        open_ = self.at.index.keys() | {axis}
+        total = 0
+        for node in self.kernel.nodes:
+            varies = node.args[0] if isinstance(node, Reduce) else node
+            if axis in varies.free:
+                total += _cost(node) * math.prod(_extent(a) for a in varies.free - open_)
+        return max(1, POLL_OPS // max(1, total * points))
+
+    def steps_of(
+        self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None], is_polled: bool = False
+    ) -> None:
         if low == high:
             return
-        with self.code.count(low, high, 1) as i, self.scope(index={**self.at.index, axis: i}):
+        count = self.code.count(low, high, 1, self.turns(axis, 1) if is_polled else 0)
+        with count as i, self.scope(index={**self.at.index, axis: i}):
             body()
 
-    def blocks(self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None]) -> None:
+    def blocks(
+        self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None], is_polled: bool = False
+    ) -> None:
         """Unrolled vectors, then single ones, the last of them masked."""
         most = self.schedule.accumulators if self.at.is_folding else self.schedule.unroll
         copies = [most] if most > 1 else []
@@ -65,9 +88,9 @@ class Loops(Values):
         for count in copies:
             step = count * self.lanes
             end = self.whole(low, high, step)
-            self.block(axis, low, end, count, None, body)
-            low = end
-        self.block(axis, low, high, 1, high, body)
+            self.block(axis, low, end, count, None, body, is_polled)
+            low, is_polled = end, False
+        self.block(axis, low, high, 1, high, body, is_polled)
 
     def whole(self, low: Bound, high: Bound, step: int) -> Bound:
         """The end of the last whole block."""
@@ -85,11 +108,13 @@ class Loops(Values):
         copies: int,
         end: Bound | None,
         body: Callable[[], None],
+        is_polled: bool = False,
     ) -> None:
         """Vectors of the axis as lanes, masked at `end` if there is one."""
         if low == high:
             return
-        with self.code.count(low, high, copies * self.lanes) as i:
+        step = copies * self.lanes
+        with self.code.count(low, high, step, self.turns(axis, step) if is_polled else 0) as i:
             tail = None if end is None else self.below(i, end)
             index = {**self.at.index, axis: i}
             with self.scope(index=index, lane=axis, copies=copies, tail=tail):
@@ -143,3 +168,11 @@ class Loops(Values):
 
     def copies_of(self, node: Expr) -> int:
         return self.at.copies if self.spread in node.free else 1
+
+
+def _cost(node: Expr) -> int:
+    return COSTS.get(node.op.name, 1) if isinstance(node, Apply) else 1
+
+
+def _extent(axis: Axis) -> int:
+    return int(axis.extent) if is_static(axis.extent) else ASSUMED_EXTENT

@@ -23,6 +23,7 @@ from rlx.backends.cpu.point_table import Border, Form, table_function
 from rlx.backends.cpu.point_tiles import line_rows, point_rows
 from rlx.backends.cpu.tile import Kinds
 from rlx.backends.cpu.tiling import (
+    BLOCKS_POLLED,
     NoGemm,
     Tiling,
     packed_batch,
@@ -238,11 +239,12 @@ class _Points(Results):
         line, most = self._line(panel), self.tiling.inner_block
         if steps <= most:
             some = max(1, most // steps)
-            with code.count(0, taps, some) as tap:
+            with code.count(0, taps, some, BLOCKS_POLLED) as tap:
                 count = code.least(some, code.i64("sub", taps, tap))
                 self._block(first, end, line, (tap, count, 0, steps))
             return
-        with code.count(0, taps, 1) as tap, code.count(0, steps, most) as start:
+        blocks = code.count(0, steps, most, BLOCKS_POLLED)
+        with code.count(0, taps, 1, BLOCKS_POLLED) as tap, blocks as start:
             count = code.least(most, code.i64("sub", steps, start))
             self._block(first, end, line, (tap, 1, start, count))
 

@@ -169,7 +169,8 @@ class Reductions(Loops):
             low = piece.low[0] - piece.low[1] if is_lane else self.at.piece_low
             with self.scope(decided={**self.at.decided, **piece.decided}, piece_low=low):
                 if first != end:
-                    with self.code.count(first, end, step) as start:
+                    polled = self.turns(cut.axis, step)
+                    with self.code.count(first, end, step, polled) as start:
                         self.chained(cut.axis, start, step, body, is_lane)
                         flush()
                 (self.blocks if is_lane else self.steps_of)(cut.axis, end, last, body)

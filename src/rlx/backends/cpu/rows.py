@@ -59,11 +59,11 @@ class Rows(Reductions):
             end = self.whole(first, last, CHAIN) if wide else first
             with self.scope(decided={**self.at.decided, **piece.decided}):
                 if first != end:
-                    with self.code.count(first, end, CHAIN) as start:
+                    with self.code.count(first, end, CHAIN, self.turns(axis, CHAIN)) as start:
                         stop = self.code.i64("add", start, CHAIN)
                         self.add_run(group, lane, ends, start, stop)
                         self.blocks(lane, low, high, lambda: self.flush_rows(wide))
-                self.add_run(group, lane, ends, end, last)
+                self.add_run(group, lane, ends, end, last, is_polled=not wide)
         if wide:
             self.blocks(lane, low, high, lambda: self.join_rows(wide))
 
@@ -96,13 +96,16 @@ class Rows(Reductions):
         ends: tuple[Bound, Bound],
         first: Bound,
         last: Bound,
+        is_polled: bool = False,
     ) -> None:
         """Some rows to the running values, a few at a time."""
         together = self.schedule.row_step
         middle = self.whole(first, last, together)
         for start, end, count in ((first, middle, together), (middle, last, 1)):
             if start != end:
-                with self.code.count(start, end, count) as i:
+                is_long = is_polled and count == together
+                polled = self.turns(group[0].axis, count) if is_long else 0
+                with self.code.count(start, end, count, polled) as i:
                     self.add_rows(group, lane, ends, i, count)
 
     def add_rows(

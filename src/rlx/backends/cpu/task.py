@@ -27,6 +27,9 @@ GRAIN_NS = 4_000
 """What a worker takes at a time."""
 BYTES_PER_NS = 16
 FLOPS_PER_NS = 64
+POLL_NS = 100_000
+"""Between two polls of a loop inside of a unit, roughly: much more than a poll takes, and much less
+than anybody notices."""
 OUT_OF_RANGE = "an index is out of range"
 
 
@@ -82,7 +85,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`i32 function(buffers, sizes, start, stop, scratch)` for parts of the units.
+    """`i32 function(buffers, sizes, start, stop, scratch, poll)` for parts of the units.
 
     At least unit 0 is handed out, even where there are none. The function gives 0, or n for the
     n-th of the failures.
@@ -156,6 +159,11 @@ def grain_of(units: DimLike, ns: DimLike) -> DimLike:
     if isinstance(ns, int):
         return units if ns < SPLIT_NS else taken
     return dim_max(taken, dim_min(units, SPLIT_NS // (ns + 1) * MOST_UNITS))
+
+
+def turns_per_poll(ns: DimLike) -> DimLike:
+    """After how many turns a loop polls, where one takes `ns`."""
+    return dim_max(1, POLL_NS // dim_max(1, ns))
 
 
 def nanoseconds(flops: DimLike, traffic: DimLike) -> DimLike:

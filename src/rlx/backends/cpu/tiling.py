@@ -29,6 +29,8 @@ from rlx.shape import Shape
 INNER_BLOCK = 128
 """Steps of one chain of additions of floats; part of the meaning of the bits, so the same
 everywhere. Chains of 512 were twice as far from f64 on positive numbers, and 1 % faster."""
+BLOCKS_POLLED = 16
+"""Inner blocks between two polls: some 100 µs of a row block."""
 WHOLE_BLOCK = 512
 """Steps of a chain of integers, which are exact."""
 ROW_BLOCK = 192

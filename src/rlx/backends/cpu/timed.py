@@ -50,7 +50,8 @@ define internal i64 @now(ptr %log) noinline {{
   %sum = add i64 %whole, %ns
   ret i64 %sum
 }}
-define internal i32 @timed(ptr %given, ptr %sizes, i64 %start, i64 %stop, ptr %scratch) noinline {{
+define internal i32 @timed(ptr %given, ptr %sizes, i64 %start, i64 %stop, ptr %scratch,
+    ptr %poll) noinline {{
 entry:
   %buffers.at = getelementptr i64, ptr %given, i64 1
   %number.at = getelementptr i64, ptr %given, i64 2
@@ -60,7 +61,8 @@ entry:
   %number = load i64, ptr %number.at
   %log = load ptr, ptr %log.at
   %from = call i64 @now(ptr %log)
-  %code = call i32 %function(ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch)
+  %code = call i32 %function(ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch,
+      ptr %poll)
   %till = call i64 @now(ptr %log)
   %index = atomicrmw add ptr %log, i64 1 monotonic
   %most.at = getelementptr i64, ptr %log, i64 1

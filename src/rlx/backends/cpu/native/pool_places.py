@@ -25,6 +25,8 @@ class Place(IntEnum):
     """Not 0 where every thread can have a processor of its own."""
     SYSCALL = 2 * LINE + 5
     GETCPU = 2 * LINE + 6
+    POLL = 2 * LINE + 7
+    """As `Word.POLL`, for workers: not 0 where the region has failed."""
     FUNCTION = 3 * LINE
     BUFFERS = 3 * LINE + 1
     SIZES = 3 * LINE + 2

@@ -79,7 +79,7 @@ class _Pool:
 
     def _poll(self, f: Function) -> None:
         """The caller asks for signals; what was interrupted has failed, for all threads."""
-        given = f"ptr {f.address('%pool', Place.CONTEXT)}"
+        given = f"ptr {f.nth(f.address('%pool', Place.CONTEXT), Word.POLL)}"
         with f.when(f.test("ne", "i32", f.call("i32", "@poll", given), 0)):
             self._fail(f, INTERRUPTED)
 
@@ -103,7 +103,10 @@ class _Pool:
         scratch = f.at(f.address("%pool", Place.SCRATCH), apart)
         buffers, sizes = f.address("%pool", Place.BUFFERS), f.address("%pool", Place.SIZES)
         given = f"ptr {buffers}", f"ptr {sizes}", f"i64 {start}", f"i64 {stop}", f"ptr {scratch}"
-        code = f.call("i32", f.address("%pool", Place.FUNCTION), *given)
+        own = f.nth(f.address("%pool", Place.CONTEXT), Word.POLL)
+        is_caller, other = f.test("eq", "i64", "%self", 0), f.nth("%pool", Place.POLL)
+        poll = f.let(f"select i1 {is_caller}, ptr {own}, ptr {other}")
+        code = f.call("i32", f.address("%pool", Place.FUNCTION), *given, f"ptr {poll}")
         with f.when(f.test("ne", "i32", code, 0)):
             self._fail(f, f.let(f"zext i32 {code} to i64"))
 
@@ -206,6 +209,7 @@ class _Pool:
 
     def _describe(self, f: Function, parts: str) -> None:
         f.put("ptr %context", "%pool", Place.CONTEXT)
+        f.put("ptr @worker_poll", "%pool", Place.POLL)
         f.put("ptr %function", "%pool", Place.FUNCTION)
         f.put("ptr %buffers", "%pool", Place.BUFFERS)
         f.put("ptr %sizes", "%pool", Place.SIZES)
@@ -241,7 +245,8 @@ class _Pool:
             self._system(f, "futex", *given, f"i32 {wake}")
 
     def _close(self, f: Function) -> None:
-        """Nobody enters any more; those inside finish their chunk."""
+        """Nobody enters any more; those inside finish their chunk, or leave it where the caller is
+        interrupted meanwhile."""
         place = f.nth("%pool", Place.STATE)
         f.let(f"atomicrmw and ptr {place}, i64 {~_OPEN} acq_rel")
         spins = f.slot()
@@ -255,6 +260,7 @@ class _Pool:
             f.put(f"i64 {count}", spins)
             f.jump_if(f.test("slt", "i64", count, SPIN), again)
             self._system(f, "yield")
+            self._poll(f)
 
     def call(self) -> str:
         """Run a model: with the workers if they are free, else alone. Both give the same bits."""

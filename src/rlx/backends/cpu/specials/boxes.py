@@ -14,7 +14,7 @@ from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.specials.cells import Cell, is_first, put
 from rlx.backends.cpu.specials.measured import size_of
 from rlx.backends.cpu.specials.walk import at, whole_number
-from rlx.backends.cpu.specials.words import COUNTS_BYTES, Order
+from rlx.backends.cpu.specials.words import COUNTS_BYTES, POLLED, Order
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, grain_of
 from rlx.backends.cpu.work import below
 from rlx.backends.cpu.writer import Writer
@@ -23,6 +23,8 @@ from rlx.dtype import DType
 from rlx.extent import ceiling
 
 SORT_NS, PAIRS_PER_NS = 10, 4
+BOXES_POLLED = 256
+"""Boxes between two polls, each of which is compared with all that stay."""
 NUMBERS = 5
 """Of a box: the two numbers of its low corner, those of its high one, and its area."""
 
@@ -93,7 +95,7 @@ class _Boxes:
         count = self.scored(w, [batch, row], words)
         ordered = self.order.sort(code, words, room, "%scratch", count)
         kept = Cell(code, 0)
-        with code.count(0, count, 1) as i:
+        with code.count(0, count, 1, BOXES_POLLED) as i:
             has_room = code.let(f"icmp slt i64 {kept.get()}, {w.size(self.most)}")
             with code.when(has_room):
                 number = self.order.position_in(code, ordered, i)
@@ -104,7 +106,7 @@ class _Boxes:
         """The words of the scores that are high enough; how many they are."""
         code, scores = w.code, self.given.operands[1]
         least, count = self.given.node.attrs["score_threshold"], Cell(code, 0)
-        with code.count(0, w.size(self.length), 1) as i:
+        with code.count(0, w.size(self.length), 1, POLLED) as i:
             place = w.place(scores, [*row, i])
             score = w.load(1, place, self.dtype, 0)
             is_enough = score.equals(score) if least is None else score > least

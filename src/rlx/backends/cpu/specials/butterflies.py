@@ -21,13 +21,17 @@ from dataclasses import dataclass
 from rlx.backends.cpu.ir import Bound, Code, Vec, fma
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.specials.helper import helper
+from rlx.backends.cpu.specials.helper import subprogram
 from rlx.dtype import DType
 
 Complex = tuple[Vec, Vec]
 PRIMES = (3, 5, 7, 11, 13)
 """Odd numbers of points that have a stage of their own."""
 ARGS = "ptr %x, ptr %y, i64 %apart, ptr %turns, i64 %m, i64 %s"
+LONG = 1 << 18
+"""Points from which on a stage polls."""
+POLLED, ROWS_POLLED = 1 << 12, 1 << 9
+"""Vectors between two polls, and rows of at most so many vectors."""
 TURNS_PAD = 16
 """Turns that may be read past the last of a stage's."""
 
@@ -125,36 +129,34 @@ class Stage:
     """How many transforms lie side by side, if they are fewer than lanes."""
     is_last: bool = False
     """Is m = 1, so that nothing is turned?"""
+    is_long: bool = False
+    """Are there so many points that it polls?"""
 
     @classmethod
     def of(cls, radix: int, dtype: DType, isa: Isa, beside: int, points: int) -> Stage:
         """The stage of `radix` with `points` each left after it."""
         is_few = beside < isa.lanes(dtype)
-        return cls(radix, dtype, beside if is_few else 0, points == 1)
+        is_long = points * radix * beside >= LONG
+        return cls(radix, dtype, beside if is_few else 0, points == 1, is_long)
 
     def call(
         self, code: Code, x: str, y: str, apart: Bound, turns: str, points: Bound, beside: Bound
     ) -> None:
         """Points in x to points in y, imaginary parts `apart` numbers after the real ones."""
-        name = self._function(code)
-        given = f"ptr {x}, ptr {y}, i64 {apart}, ptr {turns}, i64 {points}, i64 {beside}"
-        code.do(f"call void @{name}({given})")
-
-    def _function(self, code: Code) -> str:
         end = "last" if self.is_last else "turned"
         name = f"fourier.{self.radix}.{self.beside}.{end}.{self.dtype}"
-        build = self._narrow if self.beside else self._wide
-        helper(code, name, ARGS, build, code.isa.lanes(self.dtype))
-        return name
+        given = f"ptr {x}, ptr {y}, i64 {apart}, ptr {turns}, i64 {points}, i64 {beside}"
+        build, lanes = self._narrow if self.beside else self._wide, code.isa.lanes(self.dtype)
+        subprogram(code, name, ARGS, given, build, lanes, is_long=self.is_long)
 
     def _wide(self, code: Code) -> None:
         """Lanes along q; the last vector of a row ends with it, though it begins in another."""
         last = code.i64("sub", "%s", code.lanes)
-        with code.count(0, "%m", 1) as p:
+        with code.count(0, "%m", 1, ROWS_POLLED) as p:
             turns = [] if self.is_last else self._turns(code, p, 0)
             start = code.i64("mul", p, "%s")
             to = code.i64("mul", start, self.radix)
-            with code.count(0, "%s", code.lanes) as at:
+            with code.count(0, "%s", code.lanes, POLLED) as at:
                 q = code.least(at, last)
                 made = self._points(code, code.i64("add", start, q), turns)
                 for j, value in enumerate(made):
@@ -164,7 +166,7 @@ class Stage:
     def _narrow(self, code: Code) -> None:
         """Lanes along q and p."""
         groups = code.lanes // self.beside
-        with code.count(0, "%m", groups) as p:
+        with code.count(0, "%m", groups, POLLED) as p:
             turns = [] if self.is_last else self._spread_turns(code, p)
             start = code.i64("mul", p, self.beside)
             made = self._points(code, start, turns)

@@ -13,8 +13,8 @@ from typing import Protocol
 from rlx.backends.cpu.ir import Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.specials.butterflies import Complex, Stage, past_end, times
-from rlx.backends.cpu.specials.helper import helper
+from rlx.backends.cpu.specials.butterflies import POLLED, Complex, Stage, past_end, times
+from rlx.backends.cpu.specials.helper import helper, polled_call
 from rlx.backends.cpu.specials.turns import constant_table, fill, radices_of, root, table_size
 from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, dim_max, is_static
@@ -25,7 +25,7 @@ CONSTANT = 8192
 """Up to so many points, tables are constants of the module."""
 SHORT = 32
 """Rows up to this length are transformed side by side."""
-ARGS = "ptr %chirp, ptr %x, ptr %y, i64 %apart, i64 %n, i64 %m"
+ARGS = "ptr %chirp, ptr %x, ptr %y, i64 %apart, i64 %n, i64 %m, ptr %poll"
 STAGES = 32
 """More stages of radix 4 no length has."""
 
@@ -176,19 +176,19 @@ class Chirp:
 
     def fill(self, w: Writer, tables: str) -> None:
         code = w.code
-        helper(code, "chirp.fill", ARGS, _fill, code.isa.lanes(F64))
+        helper(code, "chirp.fill", ARGS, _fill, code.isa.lanes(F64), result="ptr")
         y = advanced(code, "%scratch", code.i64("mul", w.size(self.room), 2), F64)
         self._call(w, "chirp.fill", tables, "%scratch", y)
 
     def run(self, w: Writer, x: str, y: str, tables: str) -> tuple[str, str]:
-        helper(w.code, "chirp.run", ARGS, _run, w.code.isa.lanes(F64))
+        helper(w.code, "chirp.run", ARGS, _run, w.code.isa.lanes(F64), result="ptr")
         self._call(w, "chirp.run", tables, x, y)
         return x, y
 
     def _call(self, w: Writer, name: str, tables: str, x: str, y: str) -> None:
         n = w.size(self.n)
         sizes = f"i64 {w.size(self.room)}, i64 {n}, i64 {self._length(w.code, n)}"
-        w.code.do(f"call void @{name}(ptr {tables}, ptr {x}, ptr {y}, {sizes})")
+        polled_call(w.code, name, f"ptr {tables}, ptr {x}, ptr {y}, {sizes}")
 
     def _length(self, code: Code, n: Bound) -> Bound:
         """The least power of two from 16 on that is at least 2n - 1."""
@@ -241,27 +241,28 @@ def _run(code: Code) -> None:
     transform with real and imaginary parts exchanged, before and after."""
     places = _Places(code)
     chirp, spectrum, turns = places.apart, places.spectrum, places.turns
-    with code.count(0, "%n", code.lanes) as i:
+    with code.count(0, "%n", code.lanes, POLLED) as i:
         made = times(_pair(code, "%x", i, "%apart"), _pair(code, "%chirp", i, chirp))
         _put(code, made, "%x", i, "%apart")
     _clear(code, "%x", "%n", "%m")
     first = _power(code, "%x", "%y", turns)
-    with code.count(0, "%m", code.lanes) as i:
+    with code.count(0, "%m", code.lanes, POLLED) as i:
         made = times(_pair(code, first, i, "%apart"), _pair(code, spectrum, i, "%apart"))
         _put(code, made[::-1], first, i, "%apart")
     is_x = code.let(f"icmp eq ptr {first}, %x")
     other = code.let(f"select i1 {is_x}, ptr %y, ptr %x")
     last = _power(code, first, other, turns)
-    with code.count(0, "%n", code.lanes) as i:
+    with code.count(0, "%n", code.lanes, POLLED) as i:
         im, re = _pair(code, last, i, "%apart")
         _put(code, times((re, im), _pair(code, "%chirp", i, chirp)), "%x", i, "%apart")
+    code.do("ret ptr %x")
 
 
 def _fill(code: Code) -> None:
     places = _Places(code)
     apart, spectrum, turns = places.apart, places.spectrum, places.turns
     twice = code.i64("mul", "%n", 2)
-    with code.count(0, "%n", code.lanes) as i:
+    with code.count(0, "%n", code.lanes, POLLED) as i:
         number = code.iota(I64) + code.splat(i, I64)
         parts = root((number * number) % code.splat(twice, I64), str(twice))
         _put(code, parts, "%chirp", i, apart)
@@ -269,14 +270,15 @@ def _fill(code: Code) -> None:
     _clear(code, "%x", 0, "%m")
     _mirrored(code, apart)
     made = _power(code, "%x", "%y", turns)
-    with code.count(0, "%m", code.lanes) as i:
+    with code.count(0, "%m", code.lanes, POLLED) as i:
         _put(code, _pair(code, made, i, "%apart"), spectrum, i, "%apart")
+    code.do("ret ptr %x")
 
 
 def _mirrored(code: Code, apart: Bound) -> None:
     """The conjugate chirp over m, at j and at -j, one by one."""
     length = code.let("sitofp i64 %m to double")
-    with code.count(0, "%n", 1) as j:
+    with code.count(0, "%n", 1, POLLED) as j:
         back = code.let(f"select i1 {code.let(f'icmp eq i64 {j}, 0')}, i64 0, "
                         f"i64 {code.i64('sub', '%m', j)}")  # fmt: skip
         for part in (0, 1):
@@ -311,9 +313,9 @@ def _stages(code: Code, m: str) -> str:
 
 def _power(code: Code, x: str, y: str, turns: str) -> str:
     """The transform of m points, a power of two from 16 on; where it is."""
-    name, args = "chirp.power", "ptr %x, ptr %y, i64 %apart, ptr %turns, i64 %m"
+    name, args = "chirp.power", "ptr %x, ptr %y, i64 %apart, ptr %turns, i64 %m, ptr %poll"
     helper(code, name, args, lambda inner: _Power(inner).write(), result="ptr")
-    return code.let(f"call ptr @{name}(ptr {x}, ptr {y}, i64 %apart, ptr {turns}, i64 %m)")
+    return polled_call(code, name, f"ptr {x}, ptr {y}, i64 %apart, ptr {turns}, i64 %m")
 
 
 class _Power:
@@ -336,11 +338,11 @@ class _Power:
             self.set(name, value)
         few = [s for s in (1, 4) if s < self.code.isa.lanes(F64)]
         for beside in few:
-            self.stage(Stage(4, F64, beside))
+            self.stage(Stage(4, F64, beside, is_long=True))
         with self.code.count(len(few), _stages(self.code, "%m"), 1):
-            self.stage(Stage(4, F64))
+            self.stage(Stage(4, F64, is_long=True))
         with self.code.when(self.code.let(f"icmp eq i64 {self.get('left')}, 2")):
-            self.stage(Stage(2, F64, is_last=True))
+            self.stage(Stage(2, F64, is_last=True, is_long=True))
         self.code.do(f"ret ptr {self.get('here')}")
 
     def stage(self, stage: Stage) -> None:

@@ -25,7 +25,7 @@ from rlx.backends.cpu.specials.walk import (
     step,
     whole_number,
 )
-from rlx.backends.cpu.specials.words import COUNTS_BYTES, NARROW, Order
+from rlx.backends.cpu.specials.words import COUNTS_BYTES, NARROW, POLLED, Order
 from rlx.backends.cpu.task import Buffer, Recipe, Step, Task, grain_of
 from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, product, provably_le
@@ -35,6 +35,8 @@ from rlx.ir.layout import Layout
 
 I64 = DType.I64
 NS_PER_VALUE = 2
+COLUMNS_POLLED = 64
+"""Columns that rows are sorted by between two polls, where there are few rows."""
 GROUPS = 64
 """Groups in a unit of work."""
 KEYS, ORDER, ROOM, GROUP, WORDS, SPARE = range(6)
@@ -124,7 +126,7 @@ class _Groups:
         if not self.order.is_wide and not provably_le(self.rows, NARROW):
             w.fail(w.code.let(f"icmp sgt i64 {count}, {NARROW}"), 1)
         with w.code.when(is_first(w)):
-            with w.code.count(0, count, 1) as i:
+            with w.code.count(0, count, 1, POLLED) as i:
                 put(w, i, ORDER, i)
             order, room = self.sorted(w, count)
             self.group(w, count, order, room)
@@ -139,14 +141,14 @@ class _Groups:
         first, rows are sorted by one: those that it leaves equal stay in the order of the rest."""
         code, columns = w.code, w.size(self.columns)
         order, room = (Cell(code, w.buffer(n), "ptr") for n in (ORDER, ROOM))
-        with code.count(0, columns, 1) as done:
+        with code.count(0, columns, 1, COLUMNS_POLLED) as done:
             column = code.i64("sub", code.i64("sub", columns, 1), done)
             given, to = order.get(), room.get()
-            with code.count(0, count, 1) as i:
+            with code.count(0, count, 1, POLLED) as i:
                 key = self.key_of(w, _get(code, given, i), column)
                 self.order.store(code, self.order.made(code, key, i), w.buffer(WORDS), i)
             words = self.order.sort(code, w.buffer(WORDS), w.buffer(SPARE), "%scratch", count)
-            with code.count(0, count, 1) as i:
+            with code.count(0, count, 1, POLLED) as i:
                 row = _get(code, given, self.order.position_in(code, words, i))
                 _set(code, row, to, i)
             order.set(to)
@@ -157,7 +159,7 @@ class _Groups:
         """The group of each row, and the first row of each group."""
         code = w.code
         found, before = Cell(code, 0), Cell(code, 0)
-        with code.count(0, count, 1) as i:
+        with code.count(0, count, 1, POLLED) as i:
             row, is_new = _get(code, order, i), Cell(code, "true", "i1")
             with code.when(code.let(f"icmp sgt i64 {i}, 0")):
                 same = self.is_equal(w, before.get(), row)
@@ -175,7 +177,7 @@ class _Groups:
         (inverse,) = merged([self.given.results[2]])
         firsts, counts = (w.size(self.given.results[n].offset) for n in (1, 3))
         found = Cell(code, 0)
-        with code.count(0, count, 1) as row:
+        with code.count(0, count, 1, POLLED) as row:
             group = whole_number(w, GROUP, row, I64)
             leader = _get(code, first, group)
             with code.when(code.let(f"icmp eq i64 {leader}, {row}")):

@@ -40,6 +40,8 @@ from rlx.extent import ceiling
 from rlx.ir.layout import Layout
 
 NS_PER_INDEX = 2
+ROWS_POLLED = 1 << 13
+"""Rows of updates between two polls."""
 FOLDS = {
     "add": each(lambda x, y: x + y),
     "mul": times,
@@ -192,7 +194,7 @@ class _Writing:
         w = Writer(given.isa, lanes)
         with self.units.each(w) as (outer, low, high):
             source, target = (w.place(part_but_last(v), outer) for v in self.rest)
-            with loops(w, self.run[0].dims) as positions:
+            with loops(w, self.run[0].dims, ROWS_POLLED) as positions:
                 where, here = (w.place(v, positions) for v in self.run)
                 chosen = index(w, 0, where, node.inputs[1].shape.dtype, w.size(size))
                 places = at(w, source, here), at(w, target, step(w, chosen, self.stride))

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 from rlx.backends.cpu.ir import Bound, Vec
 from rlx.backends.cpu.lanes import advanced, store
-from rlx.backends.cpu.specials.pools import WRITTEN_OUT, Pool, Unit, pooled, spaced
+from rlx.backends.cpu.specials.pools import TAPS_POLLED, WRITTEN_OUT, Pool, Unit, pooled, spaced
 from rlx.backends.cpu.specials.walk import at, filled, runs, step
 from rlx.backends.cpu.task import Recipe, Step
 from rlx.backends.cpu.writer import Writer
@@ -129,7 +129,7 @@ class Indexed(Pool):
         with ExitStack() as stack:
             for axis in range(self.rows):
                 low, high = self.bounds(w, axis, unit.outer[2 + axis])
-                tap = stack.enter_context(code.count(low, high, 1))
+                tap = stack.enter_context(code.count(low, high, 1, self.polled(axis)))
                 moved = code.i64("mul", tap, windows.dilation[axis])
                 place = at(w, place, step(w, moved, x.strides[2 + axis]))
                 begun = code.i64("mul", unit.outer[2 + axis], windows.stride[axis])
@@ -199,7 +199,7 @@ class Indexed(Pool):
             for tap in range(1, many):
                 add(tap)
         else:
-            with code.count(1, many, 1) as tap:
+            with code.count(1, many, 1, TAPS_POLLED) as tap:
                 add(tap)
         return best.get()
 

@@ -15,8 +15,16 @@ import numpy as np
 
 from rlx.backends.cpu.ir import Bound, Code, Vec
 from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.specials.butterflies import TURNS_PAD, Complex, minus, plus, times
-from rlx.backends.cpu.specials.helper import helper
+from rlx.backends.cpu.specials.butterflies import (
+    LONG,
+    POLLED,
+    TURNS_PAD,
+    Complex,
+    minus,
+    plus,
+    times,
+)
+from rlx.backends.cpu.specials.helper import subprogram
 from rlx.backends.cpu.specials.points import Numbers
 from rlx.backends.cpu.specials.turns import constant, table
 from rlx.dtype import DType
@@ -38,9 +46,10 @@ def _call(code: Code, word: str, given: Sequence[Numbers], to: Sequence[Numbers]
     dtype, is_along = given[0].dtype, given[0].stride == 1
     name = f"mirrors.{word}.{'along' if is_along else 'beside'}.{dtype}"
     build = _along if is_along else _beside
-    helper(code, name, ARGS, lambda inner: build(inner, dtype, word), code.isa.lanes(dtype))
+    write, lanes = lambda inner: build(inner, dtype, word), code.isa.lanes(dtype)
     pointers = ", ".join(f"ptr {v.pointer}" for v in (*given, *to))
-    code.do(f"call void @{name}({pointers}, ptr {_turns(code, n, dtype)}, i64 {n})")
+    values = f"{pointers}, ptr {_turns(code, n, dtype)}, i64 {n}"
+    subprogram(code, name, ARGS, values, write, lanes, is_long=n >= LONG)
 
 
 def _turns(code: Code, n: int, dtype: DType) -> str:
@@ -59,7 +68,7 @@ def _along(code: Code, dtype: DType, word: str) -> None:
     count = code.i64("add", "%n", 1)
     last = code.i64("sub", count, code.lanes)
     backwards = list(reversed(range(code.lanes)))
-    with code.count(0, count, code.lanes) as start:
+    with code.count(0, count, code.lanes, POLLED) as start:
         k = code.least(start, last)
         a = _pair(code, dtype, ("%xr", "%xi"), k)
         b = _pair(code, dtype, ("%xr", "%xi"), code.i64("sub", last, k))

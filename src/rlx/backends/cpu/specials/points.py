@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rlx.backends.cpu.halves import HALVES, rounded_to_half
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec, literal
 from rlx.backends.cpu.lanes import advanced, load, store
-from rlx.backends.cpu.specials.butterflies import multiply_add
-from rlx.backends.cpu.specials.helper import helper
+from rlx.backends.cpu.specials.butterflies import LONG, POLLED, multiply_add
+from rlx.backends.cpu.specials.helper import helper, subprogram
 from rlx.backends.cpu.work import below
 from rlx.dtype import DType
 
@@ -40,19 +40,18 @@ def copy(code: Code, given: Numbers, to: Numbers, count: Bound, scale: str | flo
     name = f"points.copy.{given.dtype}.{to.dtype}.{lanes}.{'scaled' if is_scaled else 'plain'}"
     args = "ptr %x, i64 %xs, ptr %y, i64 %ys, i64 %n, double %scale"
     kinds = given.dtype, to.dtype
-    helper(code, name, args, lambda inner: _copy(inner, *kinds, is_scaled), lanes)
     text = scale if isinstance(scale, str) else literal(scale, DType.F64)
-    code.do(
-        f"call void @{name}(ptr {given.pointer}, i64 {given.stride}, ptr {to.pointer}, "
-        f"i64 {to.stride}, i64 {count}, double {text})"
-    )
+    places = ", ".join(f"ptr {v.pointer}, i64 {v.stride}" for v in (given, to))
+    build = lambda inner: _copy(inner, *kinds, is_scaled)
+    _call(code, name, args, f"{places}, i64 {count}, double {text}", build, lanes, count)
 
 
 def zero(code: Code, to: Numbers, count: Bound) -> None:
     lanes = code.isa.lanes(to.dtype) if to.stride == 1 else 1
     name = f"points.zero.{to.dtype}.{lanes}"
-    helper(code, name, "ptr %y, i64 %ys, i64 %n", lambda inner: _zero(inner, to.dtype), lanes)
-    code.do(f"call void @{name}(ptr {to.pointer}, i64 {to.stride}, i64 {count})")
+    given = f"ptr {to.pointer}, i64 {to.stride}, i64 {count}"
+    build = lambda inner: _zero(inner, to.dtype)
+    _call(code, name, "ptr %y, i64 %ys, i64 %n", given, build, lanes, count)
 
 
 def from_pairs(code: Code, given: Numbers, re: Numbers, im: Numbers, count: Bound) -> None:
@@ -61,9 +60,9 @@ def from_pairs(code: Code, given: Numbers, re: Numbers, im: Numbers, count: Boun
     kinds = given.dtype, re.dtype
     lanes = min(code.isa.lanes(d) for d in kinds)
     args = "ptr %x, ptr %re, ptr %im, i64 %n"
-    helper(code, name, args, lambda inner: _from_pairs(inner, *kinds), lanes)
     pointers = f"ptr {given.pointer}, ptr {re.pointer}, ptr {im.pointer}"
-    code.do(f"call void @{name}({pointers}, i64 {count})")
+    build = lambda inner: _from_pairs(inner, *kinds)
+    _call(code, name, args, f"{pointers}, i64 {count}", build, lanes, count)
 
 
 def to_pairs(
@@ -73,17 +72,26 @@ def to_pairs(
     kinds = re.dtype, to.dtype
     lanes = min(code.isa.lanes(d) for d in kinds)
     args = "ptr %re, ptr %im, ptr %y, i64 %n, double %scale"
-    helper(code, name, args, lambda inner: _to_pairs(inner, *kinds), lanes)
     text = scale if isinstance(scale, str) else literal(scale, DType.F64)
     pointers = f"ptr {re.pointer}, ptr {im.pointer}, ptr {to.pointer}"
-    code.do(f"call void @{name}({pointers}, i64 {count}, double {text})")
+    build = lambda inner: _to_pairs(inner, *kinds)
+    _call(code, name, args, f"{pointers}, i64 {count}, double {text}", build, lanes, count)
+
+
+def _call(
+    code: Code, name: str, args: str, given: str, build: Callable[[Code], None], lanes: int,
+    count: Bound,
+) -> None:  # fmt: skip
+    """Many numbers may be in memory that nobody touched yet, which takes long."""
+    is_long = isinstance(count, int) and count >= LONG
+    subprogram(code, name, args, given, build, lanes, is_long=is_long)
 
 
 def _runs(code: Code, body: Callable[[Bound, Vec | None], None]) -> None:
     """Whole vectors up to %n, and the lanes that are left."""
     rest = code.let(f"urem i64 %n, {code.lanes}")
     end = code.i64("sub", "%n", rest)
-    with code.count(0, end, code.lanes) as i:
+    with code.count(0, end, code.lanes, POLLED) as i:
         body(i, None)
     if code.lanes > 1:
         with code.when(code.let(f"icmp ne i64 {rest}, 0")):

@@ -10,6 +10,7 @@ Lanes go along the row, or along the channels where those lie side by side.
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
@@ -34,6 +35,8 @@ ROW, PIXELS = 512, 32
 rows that they are folded from stay in the first cache."""
 WRITTEN_OUT = 8
 """Taps along a row up to this many are written one by one."""
+TAPS_POLLED = 1 << 12
+"""Taps of a large window between two polls."""
 FAR = 1 << 30
 """Past any window, and in the range of i32."""
 STEPS = 4
@@ -283,7 +286,7 @@ class Pool:
         code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(start, slots)))
         with ExitStack() as stack:
             for axis, (low, high) in enumerate(ends):
-                tap = stack.enter_context(code.count(low, high, 1))
+                tap = stack.enter_context(code.count(low, high, 1, self.polled(axis)))
                 moved = code.i64("mul", tap, self.windows.dilation[axis])
                 place = at(w, place, step(w, moved, x.strides[2 + axis]))
             found = self.read(w, place, count, mask, stride)
@@ -292,6 +295,12 @@ class Pool:
                 made = self.fold(before, value)
                 code.do(f"store {made.type} {made.text}, ptr {slot}")
         return [start[0].made(f"load {start[0].type}, ptr {s}") for s in slots]
+
+    def polled(self, axis: int) -> int:
+        """Taps along an axis between two polls; windows that are small as a whole have none."""
+        if axis > 0 or math.prod(self.taps) <= TAPS_POLLED:
+            return 0
+        return max(1, TAPS_POLLED // math.prod(self.taps[1:]))
 
     def read(
         self, w: Writer, place: Bound, count: int, mask: Vec | None, stride: DimLike
@@ -342,7 +351,7 @@ class Pool:
             return total
         slot = code.slot(total.type)
         code.do(f"store {total.type} {total.text}, ptr {slot}")
-        with code.count(1, many, 1) as tap:
+        with code.count(1, many, 1, TAPS_POLLED) as tap:
             value = self.kept(w, at(w, place, code.i64("mul", tap, apart)), stride)
             made = self.fold(value.made(f"load {value.type}, ptr {slot}"), value)
             code.do(f"store {made.type} {made.text}, ptr {slot}")

@@ -17,7 +17,16 @@ from rlx.backends.cpu.loop_task import loop_task
 from rlx.backends.cpu.specials.recurrent_cells import Arithmetic, arithmetic
 from rlx.backends.cpu.specials.recurrent_form import LAYERS, Form, Pass, inputs_product, panels
 from rlx.backends.cpu.specials.walk import at, vectors, whole_number
-from rlx.backends.cpu.task import Buffer, Panels, Recipe, Step, Task, buffers, grain_of
+from rlx.backends.cpu.task import (
+    Buffer,
+    Panels,
+    Recipe,
+    Step,
+    Task,
+    buffers,
+    grain_of,
+    turns_per_poll,
+)
 from rlx.backends.cpu.tile import tile_function
 from rlx.backends.cpu.tiling import INNER_BLOCK, Tiling, parts_of
 from rlx.backends.cpu.writer import Writer
@@ -120,11 +129,16 @@ class _Steps:
 
     def nanoseconds(self, units: DimLike) -> DimLike:
         form = self.form
+        return form.length * self.step_ns(units, form.directions * form.batch)
+
+    def step_ns(self, units: DimLike, rows: DimLike) -> DimLike:
+        """What one step of so many rows in so many units takes on one worker."""
+        form = self.form
         weights = form.hidden * form.columns
         read = units * weights * self.kind.itemsize // NEAR_BYTES_PER_NS
-        worked = form.directions * form.batch * weights * 2 // FLOPS_PER_NS
-        cells = form.directions * form.batch * form.hidden * NS_PER_COLUMN // form.lanes
-        return form.length * (dim_max(read, worked) + cells)
+        worked = rows * weights * 2 // FLOPS_PER_NS
+        cells = rows * form.hidden * NS_PER_COLUMN // form.lanes
+        return dim_max(read, worked) + cells
 
     # -- a unit ---------------------------------------------------------------------------------
 
@@ -140,11 +154,12 @@ class _Steps:
 
     def run(self, unit: _Unit, cell: Cell) -> None:
         code, form = self.code, self.form
+        polled = self.w.size(turns_per_poll(self.step_ns(1, form.row_block)))
         self.begin(unit)
         length = self.w.size(form.length)
         cells = [arithmetic(lambda v, p=p: p.build(cell, v), self.names(p), self.kind)
                  for p in form.passes]  # fmt: skip
-        with code.count(0, length, 1) as turn:
+        with code.count(0, length, 1, polled) as turn:
             time = self.time(unit, turn, length)
             old, new = self.states(turn)
             for number, (one, what) in enumerate(zip(form.passes, cells)):

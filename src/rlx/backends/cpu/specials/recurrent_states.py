@@ -17,7 +17,7 @@ from rlx.backends.cpu import arith
 from rlx.backends.cpu.ir import Bound, Vec, fma
 from rlx.backends.cpu.lanes import advanced, load, store
 from rlx.backends.cpu.specials.walk import at
-from rlx.backends.cpu.task import Recipe, Step, Task, buffers, grain_of
+from rlx.backends.cpu.task import Recipe, Step, Task, buffers, grain_of, turns_per_poll
 from rlx.backends.cpu.tiling import parts_of
 from rlx.backends.cpu.work import below
 from rlx.backends.cpu.writer import Writer
@@ -192,10 +192,15 @@ class _Steps:
                     for v in range(self.vectors)]  # fmt: skip
             self.masks = [below(code, e) for e in ends]
             self.unit(w.size(length))
-        ns = units * length * form.rows * (self.vectors * ROW_PS[form.kind]) // 1000
+        ns = units * length * self.step_ns
         size = self.bytes * (2 if form.kind == "each" else 1)
         given = buffers(len(self.step.operands), 2)
         return Task(w.function(name), given, w.sizes, units, grain_of(units, ns), size, ())
+
+    @property
+    def step_ns(self) -> DimLike:
+        """What one step of a unit takes."""
+        return dim_max(1, self.form.rows * (self.vectors * ROW_PS[self.form.kind]) // 1000)
 
     @property
     def bytes(self) -> DimLike:
@@ -246,7 +251,8 @@ class _Steps:
         with code.count(0, self.rows, 1) as n:
             for v in self.every():
                 self.begin(n, v)
-        with code.count(0, length, 1) as time:
+        polled = self.w.size(turns_per_poll(self.step_ns))
+        with code.count(0, length, 1, polled) as time:
             self.advance(time)
         with code.count(0, self.rows, 1) as n:
             for v in self.every():

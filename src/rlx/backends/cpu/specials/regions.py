@@ -36,6 +36,8 @@ from rlx.ir.layout import Layout
 
 I64 = DType.I64
 X, ROIS, IMAGES, Y = range(4)
+POINTS_POLLED = 256
+"""Points, or rows of them, between two polls: as many as a region says, whatever it says."""
 STEPS = 4
 """Instructions of a pixel."""
 TOGETHER = 4
@@ -206,9 +208,9 @@ class _Aligned(_Regions):
         first = code.const(0.0 if self.is_mean else -np.inf, self.wide)
         with code.count(0, step(w, bins, self.row), self.lanes) as i:
             self.keep(w, first, i)
-        with code.count(0, sides[0].count, 1) as i:
+        with code.count(0, sides[0].count, 1, POINTS_POLLED) as i:
             rows = self.corners(w, sides[0].point(w, i), 0)
-            with code.count(0, sides[1].count, 1) as j:
+            with code.count(0, sides[1].count, 1, POINTS_POLLED) as j:
                 self.spill(w, rows, self.corners(w, sides[1].point(w, j), 1))
                 self.add(w, image, bins)
         count = code.i64("mul", sides[0].count, sides[1].count)
@@ -380,7 +382,7 @@ class _Greatest(_Regions):
         code, none = w.code, w.code.const(-np.inf, self.wide)
         slots = [code.slot(none.type) for _ in range(count)]
         code.do(*(f"store {none.type} {none.text}, ptr {s}" for s in slots))
-        with code.count(*rows, 1) as y, code.count(*columns, 1) as x:
+        with code.count(*rows, 1, POINTS_POLLED) as y, code.count(*columns, 1) as x:
             pixel = at(w, base, step(w, y, self.x.strides[2]), step(w, x, self.x.strides[3]))
             for n, slot in enumerate(slots):
                 value = w.load(X, at(w, pixel, n * self.lanes), self.dtype, 1, mask)

@@ -26,7 +26,7 @@ from rlx.backends.cpu.specials.walk import (
     vectors,
     width,
 )
-from rlx.backends.cpu.task import Recipe, Step, Task, buffers, grain_of
+from rlx.backends.cpu.task import Recipe, Step, Task, buffers, grain_of, turns_per_poll
 from rlx.backends.cpu.writer import Writer
 from rlx.dim import DimLike, product
 from rlx.dtype import DType
@@ -35,7 +35,7 @@ from rlx.ops.reduction import carried
 
 TOGETHER = 4
 """An addition takes as many cycles."""
-NS_PER_ELEMENT = 1
+NS_PER_ELEMENT, EXP_NS = 1, 10
 
 
 def _log_add_exp(x: Vec, y: Vec) -> Vec:
@@ -158,7 +158,9 @@ class _Running:
         first = 1 if self.given.node.op == "cumprod" else 0
         fold = _add_exactly if self.is_compensated else FOLDS[self.given.node.op]
         slots = [self.begun(w, c, first if exclusive else None) for c in chains]
-        with w.code.count(1, w.size(self.size), 1) as t:
+        cost = EXP_NS if self.given.node.op in COSTLY else NS_PER_ELEMENT
+        polled = int(turns_per_poll(len(chains) * self.lanes * cost))
+        with w.code.count(1, w.size(self.size), 1, polled) as t:
             for chain, slot in zip(chains, slots):
                 before = self.kept(w, slot)
                 now = fold(before, self.read(w, chain, t))

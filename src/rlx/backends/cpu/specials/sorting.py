@@ -9,7 +9,7 @@ from typing import Literal
 
 from rlx.backends.cpu.ir import ELEMENT, Bound, Vec
 from rlx.backends.cpu.lanes import load
-from rlx.backends.cpu.specials.words import COUNTS_BYTES, FEW, NARROW, Order, key_lanes
+from rlx.backends.cpu.specials.words import COUNTS_BYTES, FEW, NARROW, POLLED, Order, key_lanes
 from rlx.backends.cpu.task import Recipe, Step, Task, buffers, grain_of
 from rlx.backends.cpu.work import below
 from rlx.backends.cpu.writer import Writer
@@ -134,10 +134,10 @@ def _all(plan: Plan, name: str) -> Recipe:
         n = w.size(length)
         words = w.code.let(f"getelementptr i8, ptr %scratch, i64 {COUNTS_BYTES}")
         room = plan.order.pointer(w.code, words, n)
-        with w.code.count(0, n, 1) as i:
+        with w.code.count(0, n, 1, POLLED) as i:
             plan.take(w, starts[0], i, words)
         ordered = plan.order.sort(w.code, words, room, "%scratch", n)
-        with w.code.count(0, n, 1) as i:
+        with w.code.count(0, n, 1, POLLED) as i:
             plan.put(w, starts, i, ordered)
     return plan.recipe(w, name, COUNTS_BYTES + 2 * word_bytes * length, SORT_NS * length)
 
@@ -182,13 +182,13 @@ class Best:
     def row(self, starts: list[Bound]) -> None:
         code = self.code
         first = self.k if self.is_few else code.least(self.n, self.capacity)
-        with code.count(0, first, 1) as i:
+        with code.count(0, first, 1, POLLED) as i:
             self.plan.take(self.w, starts[0], i, self.words)
         self.settle(first)
         self.scan(starts[0], first)
         if not self.is_few:
             self.settle(code.let(f"load i64, ptr {self.count}"))
-        with code.count(0, self.k, 1) as i:
+        with code.count(0, self.k, 1, POLLED) as i:
             self.plan.put(self.w, starts, i, self.words)
 
     def settle(self, count: Bound) -> None:
@@ -214,7 +214,7 @@ class Best:
         code, together = self.code, TOGETHER * self.code.lanes
         rest = code.let(f"urem i64 {code.i64('sub', self.n, first)}, {together}")
         end = code.i64("sub", self.n, rest)
-        with code.count(first, end, together) as i:
+        with code.count(first, end, together, POLLED // together) as i:
             places = [code.i64("add", i, t * code.lanes) for t in range(TOGETHER)]
             hits = self.hits(self.plan.key(self.w, start, places[0]))
             for place in places[1:]:

@@ -32,6 +32,8 @@ row of weights."""
 RECORDS_AT_ONCE, NS_PER_RECORD = 1024, 4
 WIDE_SPAN, WIDE_COLUMNS = 1 << 16, (1 << 15) - 1
 """Distances and columns from which on records are wide."""
+POLLED = 1 << 15
+"""Nodes or trees between two polls."""
 LINE = 16
 """Keys that rows are padded by: a stride of a whole page would put them all into one cache set."""
 PAIR_BYTES, TREE_BYTES = 16, 8
@@ -273,7 +275,7 @@ class Packing:
         code = w.code
         with code.when(code.let("icmp eq i64 %start, 0")):
             self._heights(w)
-            with code.count(0, w.size(self.of.trees), 1) as i:
+            with code.count(0, w.size(self.of.trees), 1, POLLED) as i:
                 root = self.whole(w, ROOT, 1, i)
                 self.checked(w, root, w.size(self.of.nodes))
                 height = self._height(code, root)
@@ -288,7 +290,7 @@ class Packing:
     def _heights(self, w: Writer) -> None:
         """From the last node to the first: one more than the greater of the children's."""
         code, nodes = w.code, w.size(self.of.nodes)
-        with code.count(0, nodes, 1) as back:
+        with code.count(0, nodes, 1, POLLED) as back:
             i = code.i64("sub", code.i64("sub", nodes, 1), back)
             child = self.whole(w, CHILD, 0, i)
             self.check_child(w, i, child)

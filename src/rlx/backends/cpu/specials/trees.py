@@ -142,7 +142,7 @@ class _Walks:
             self._keys(w, name, code.least(at(w, row, i), last), i)
         sums = code.i64("mul", rows, targets)
         self._fill(code, totals, sums)
-        with code.count(0, w.size(self.of.trees), RUN) as tree:
+        with code.count(0, w.size(self.of.trees), RUN, polled=1) as tree:
             self._fill(code, parts, sums)
             end = code.least(code.i64("add", tree, RUN), w.size(self.of.trees))
             with code.count(tree, end, 1) as t, code.count(0, count, 1) as unit:

@@ -16,8 +16,8 @@ from rlx.backends.cpu import maths
 from rlx.backends.cpu.ir import Bound, Code, Vec, fma
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.lanes import advanced, store
-from rlx.backends.cpu.specials.butterflies import PRIMES, TURNS_PAD, Complex
-from rlx.backends.cpu.specials.helper import helper
+from rlx.backends.cpu.specials.butterflies import POLLED, PRIMES, TURNS_PAD, Complex
+from rlx.backends.cpu.specials.helper import subprogram
 from rlx.dtype import DType
 
 Array = np.ndarray[Any, Any]
@@ -112,15 +112,15 @@ def _small_angle(x: Vec) -> Complex:
 def fill(code: Code, to: str, radix: Bound, points: Bound, dtype: DType) -> None:
     """Fill a stage's table."""
     name = f"turns.fill.{dtype}"
-    args = "ptr %to, i64 %radix, i64 %m"
-    helper(code, name, args, lambda inner: _fill(inner, dtype), code.isa.lanes(F64))
-    code.do(f"call void @{name}(ptr {to}, i64 {radix}, i64 {points})")
+    args, given = "ptr %to, i64 %radix, i64 %m", f"ptr {to}, i64 {radix}, i64 {points}"
+    build = lambda inner: _fill(inner, dtype)
+    subprogram(code, name, args, given, build, code.isa.lanes(F64), is_long=True)
 
 
 def _fill(code: Code, dtype: DType) -> None:
     row = code.i64("add", "%m", TURNS_PAD)
     n = code.let("mul i64 %m, %radix")
-    with code.count(1, "%radix", 1) as j, code.count(0, "%m", code.lanes) as p:
+    with code.count(1, "%radix", 1) as j, code.count(0, "%m", code.lanes, POLLED) as p:
         lanes = code.iota(I64) + code.splat(p, I64)
         parts = root(lanes * code.splat(j, I64), n)
         start = code.i64("mul", code.i64("mul", code.i64("sub", j, 1), row), 2)

@@ -125,10 +125,10 @@ class Blocks:
 
 
 @contextmanager
-def loops(w: Writer, dims: Sequence[DimLike]) -> Generator[list[Bound]]:
-    """Loops over all of `dims`, the last innermost."""
+def loops(w: Writer, dims: Sequence[DimLike], polled: int = 0) -> Generator[list[Bound]]:
+    """Loops over all of `dims`, the last innermost; each polls after so many turns."""
     with ExitStack() as stack:
-        yield [stack.enter_context(w.code.count(0, w.size(d), 1)) for d in dims]
+        yield [stack.enter_context(w.code.count(0, w.size(d), 1, polled)) for d in dims]
 
 
 def vectors(w: Writer, low: Bound, high: Bound, body: Callable[[Bound, Vec | None], None]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.ir import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.specials.helper import helper
+from rlx.backends.cpu.specials.helper import helper, polled_call
 from rlx.dim import DimLike, is_static
 from rlx.dtype import DType
 
@@ -22,6 +22,8 @@ NARROW = 2**32 - 1
 FEW = 48
 """Up to this many words are sorted by insertion."""
 COUNTS_BYTES = 256 * 8
+POLLED = 1 << 15
+"""Words between two polls: they take some nanoseconds each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,12 @@ class Order:
 
     def sort(self, code: Code, words: str, room: str, counts: str, length: Bound) -> str:
         """Where the words are in order: where they were, or in the room of the same size.
-        Counts are `COUNTS_BYTES`."""
-        args = "ptr %words, ptr %room, ptr %counts, i64 %length, i64 %bytes"
+        Counts are `COUNTS_BYTES`. A long row polls."""
+        args = "ptr %words, ptr %room, ptr %counts, i64 %length, i64 %bytes, ptr %poll"
         name = f"words.sort.{self.word}"
         helper(code, name, args, self._sort, result="ptr")
         given = f"ptr {words}, ptr {room}, ptr {counts}, i64 {length}, i64 {self.dtype.itemsize}"
-        return code.let(f"call ptr @{name}({given})")
+        return polled_call(code, name, given)
 
     def _insert(self, code: Code) -> None:
         mine = self.load(code, "%words", "%last")
@@ -159,13 +161,13 @@ class Order:
         bytes_ = code.let(f"getelementptr i8, ptr {bytes_}, i64 {byte}")
         with code.count(0, 256, 1) as i:
             code.do(f"store i64 0, ptr {_count(code, i)}")
-        with code.count(0, "%length", 1) as i:
+        with code.count(0, "%length", 1, POLLED) as i:
             at = _count(code, self._byte(code, bytes_, i))
             code.do(f"store i64 {code.i64('add', code.let(f'load i64, ptr {at}'), 1)}, ptr {at}")
         first = code.let(f"load i64, ptr {_count(code, self._byte(code, bytes_, 0))}")
         with code.when(code.let(f"icmp ne i64 {first}, %length")):
             _run_up(code)
-            with code.count(0, "%length", 1) as i:
+            with code.count(0, "%length", 1, POLLED) as i:
                 at = _count(code, self._byte(code, bytes_, i))
                 place = code.let(f"load i64, ptr {at}")
                 code.do(f"store i64 {code.i64('add', place, 1)}, ptr {at}")
