@@ -269,6 +269,16 @@ def test_dropout_in_training_mode(target: str) -> None:
         assert mask.all()
 
 
+@pytest.mark.parametrize(("opset", "dtype"), [(7, np.float32), (10, np.bool_)])
+def test_the_mask_of_dropout_has_the_dtype_of_its_version(opset: int, dtype: Any) -> None:
+    text = """<ir_version: 3, opset_import: ["" : %d]>
+    g (float[2] x) => (y, mask) { y, mask = Dropout <ratio = 0.5> (x) }"""
+    y, mask = rlx.compile(from_proto(parser.parse_model(text % opset)))(np.ones(2, np.float32))
+    assert y.tolist() == [1.0, 1.0]
+    assert mask.dtype == dtype
+    assert mask.all()
+
+
 def test_a_seed_of_dropout_is_that_of_a_mersenne_twister() -> None:
     _, model = read(DROPOUT)
     _, mask = rlx.compile(model)(MANY, np.array(0.25, np.float32), np.array(True))

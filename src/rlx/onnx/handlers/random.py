@@ -122,12 +122,14 @@ def multinomial(call: Call) -> Node:
 @handles("Dropout")
 def dropout(call: Call) -> tuple[Node, ...]:
     """In training mode, which an operand says, elements are 0 with probability `ratio`, and the
-    rest is scaled so that the mean stays. Else it does nothing."""
+    rest is scaled so that the mean stays. Else it does nothing. The mask of what is kept has x's
+    dtype before opset 10."""
     x = call.node(0)
     mode = call.importer.as_array(call.value(2)) if call.has(2) else np.array(False)
     if mode is None or np.any(mode):
         return _dropped(call, x)
-    kept = ops.expand(call.graph.constant(np.array(True)), dims=x.shape.dims)
+    one = np.ones((), np.bool_ if call.version >= 10 else x.shape.dtype.numpy)
+    kept = ops.expand(call.graph.constant(one), dims=x.shape.dims)
     return (x, kept) if call.wants(1) else (x,)
 
 

@@ -355,10 +355,17 @@ explain(
     why="onnxruntime computes double precision in single",
     when=lambda n: n.array(0).dtype == np.float64,
 )
+
+
+def _mask_kind(node: Node) -> Any:
+    return np.bool_ if node.opset >= 10 else node.array(0).dtype
+
+
 explain(
     "Dropout",
-    right="reference",
-    why="nothing is dropped, so all are kept; before opset 12 onnxruntime says none is",
+    right=lambda n: (n.array(0), np.ones(n.array(0).shape, _mask_kind(n))),
+    why="nothing is dropped, so all are kept; before opset 12 onnxruntime says none is, and before "
+    "opset 10 the mask has the operand's dtype, and a bool in onnx.reference",
     when=lambda n: n.opset < 12 and n.outputs == 2,
 )
 explain(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -212,6 +213,54 @@ explain(
     why="onnx.reference samples other points of regions whose number of points follows from their "
     "size, or that begin at a corner, and takes the greatest product for the greatest value",
 )
+
+
+def _sampled(node: Node) -> Any:
+    """Point by point, as torch has it: a position is moved inside, but of cubics each pixel."""
+    x, grid = node.array(0).astype(np.float64), node.array(1).astype(np.float64)
+    mode, is_corner = node.attrs.get("mode", "linear"), bool(node.attrs.get("align_corners", 0))
+    how, sizes = node.attrs.get("padding_mode", "zeros"), x.shape[2:]
+    made = np.zeros((*x.shape[:2], *grid.shape[1:-1]))
+    for at in np.ndindex(*grid.shape[:-1]):
+        taps = [_axis_taps(v, n, mode, how, is_corner) for v, n in zip(grid[at][::-1], sizes)]
+        for tap in product(*taps):
+            places = tuple(place for place, _ in tap)
+            if all(0 <= p < n for p, n in zip(places, sizes)):
+                weight = np.prod([w for _, w in tap])
+                made[(at[0], slice(None), *at[1:])] += weight * x[(at[0], slice(None), *places)]
+    return made.astype(node.array(0).dtype)
+
+
+def _axis_taps(v: float, n: int, mode: str, how: str, is_corner: bool) -> list[tuple[int, float]]:
+    """Pixels of one axis, and their weights."""
+    at = (v + 1) / 2 * (n - 1) if is_corner else ((v + 1) * n - 1) / 2
+    if mode == "nearest":
+        return [(int(np.rint(_moved(at, n, how, is_corner))), 1.0)]
+    if mode in ("linear", "bilinear"):
+        at = _moved(at, n, how, is_corner)
+        first = int(np.floor(at))
+        return [(first, first + 1 - at), (first + 1, at - first)]
+    first, a = int(np.floor(at)), -0.75
+    found: list[tuple[int, float]] = []
+    for place in range(first - 1, first + 3):
+        far = abs(place - at)
+        near = ((a + 2) * far - (a + 3)) * far * far + 1
+        weight = near if far <= 1 else ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
+        found.append((int(_moved(place, n, how, is_corner)), weight))
+    return found
+
+
+def _moved(at: float, n: int, how: str, is_corner: bool) -> float:
+    """A position past an edge, moved to it or mirrored at it."""
+    if how == "zeros":
+        return at
+    if how == "reflection":
+        low, span = (0.0, n - 1.0) if is_corner else (-0.5, float(n))
+        turns, rest = divmod(abs(at - low), span) if span else (0.0, 0.0)
+        at = low + (rest if turns % 2 == 0 else span - rest)
+    return min(max(at, 0.0), n - 1.0)
+
+
 explain(
     "GridSample",
     right="onnxruntime",
@@ -220,6 +269,7 @@ explain(
     when=lambda n: (
         n.array(0).dtype == np.float64 or n.attrs.get("padding_mode") in ("border", "reflection")
     ),
+    otherwise=_sampled,
 )
 
 

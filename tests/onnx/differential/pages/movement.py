@@ -290,10 +290,21 @@ explain(
     right="onnxruntime",
     why="no axes are all axes, as runtimes have it; onnx.reference squeezes none",
     when=lambda n: n.opset >= 13 and n.has(1) and n.array(1).size == 0,
+    otherwise=lambda n: n.array(0).squeeze(),
 )
+
+
+def _sizes(node: Node) -> Array:
+    rank = node.array(0).ndim
+    ends = (node.attrs.get("start", 0), node.attrs.get("end", rank))
+    start, end = (min(max(e + rank if e < 0 else e, 0), rank) for e in ends)
+    return np.array(node.array(0).shape[start:end], np.int64)
+
+
 explain(
     "Shape",
     right="onnxruntime",
     why="ends are clamped to the rank; onnx.reference slices as NumPy, from the back again",
     when=lambda n: any(abs(n.attrs.get(k, 0)) > n.array(0).ndim for k in ("start", "end")),
+    otherwise=_sizes,
 )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.onnx.differential.drawing import (
+    Array,
     Draw,
     Node,
     Operand,
@@ -90,18 +91,62 @@ def _softmax(d: Draw) -> Node:
     return d.node(x, tolerance=Rounding(16.0, 1.0 if d.op != "LogSoftmax" else 30.0), **attrs)
 
 
+def _of_matrix(node: Node) -> Array:
+    x, axis = node.array(0), node.attrs.get("axis", 1) % node.array(0).ndim
+    rows = x.astype(np.float64).reshape(int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))
+    top = rows.max(1, keepdims=True, initial=-np.inf)
+    if node.op == "Hardmax":
+        made = np.zeros(rows.shape)
+        if rows.size:
+            made[np.arange(len(rows)), rows.argmax(1)] = 1
+    else:
+        total = np.exp(rows - top).sum(1, keepdims=True)
+        made = rows - top - np.log(total)
+        made = np.exp(made) if node.op == "Softmax" else made
+    return made.reshape(x.shape).astype(x.dtype)
+
+
+def _reduced_axes(node: Node) -> tuple[int, ...]:
+    given = node.attrs.get("axes", node.array(1).tolist())
+    if not given and node.attrs.get("noop_with_empty_axes", 0):
+        return ()
+    return tuple(int(a) for a in given) or tuple(range(node.array(0).ndim))
+
+
+def _sum_of_squares(node: Node) -> Array:
+    """Modulo what the dtype holds."""
+    x = node.array(0)
+    keep = bool(node.attrs.get("keepdims", 1))
+    return np.sum(x * x, axis=_reduced_axes(node), keepdims=keep, dtype=x.dtype)
+
+
+def _log_of_nothing(node: Node) -> Array:
+    x, keep = node.array(0), bool(node.attrs.get("keepdims", 1))
+    inner = np.exp(x.astype(np.float64)) if node.op == "ReduceLogSumExp" else x.astype(np.float64)
+    return np.log(np.sum(inner, axis=_reduced_axes(node), keepdims=keep)).astype(x.dtype)
+
+
 explain(
     "Softmax", "LogSoftmax", "Hardmax",
     right="onnxruntime",
     why="before opset 13 the operand is a matrix, cut at `axis`; onnx.reference takes one axis",
     when=lambda n: n.opset < 13,
+    otherwise=_of_matrix,
 )  # fmt: skip
 explain(
     "ReduceSumSquare",
     right="onnxruntime",
     why="the result has the operand's dtype; onnx.reference gives NumPy's wider one",
     when=lambda n: n.array(0).dtype.kind in "iu" and n.array(0).size > 0,
+    otherwise=_sum_of_squares,
 )
+explain(
+    "ReduceLogSum", "ReduceLogSumExp",
+    right="reference",
+    why="onnxruntime leaves axes of an empty operand as they are; the logarithm of 0 is -inf",
+    when=lambda n: n.array(0).size == 0 and n.array(0).dtype.kind not in "iu",
+    otherwise=_log_of_nothing,
+)  # fmt: skip
 explain(
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.onnx.differential.drawing import Draw, Node, Operand, draws, explain, sums
+from tests.onnx.differential.drawing import Array, Draw, Node, Operand, draws, explain, sums
 
 
 @draws("TopK")
@@ -83,11 +83,35 @@ def _classes(d: Draw) -> tuple[Operand, Operand, Operand | None, dict[str, Any]]
     return scores, d.given(labels), weight, attrs
 
 
+def _loss(node: Node) -> Array:
+    """Without weights of classes."""
+    scores, labels = node.array(0).astype(np.float64), node.array(1)
+    counts = labels != node.attrs["ignore_index"]
+    chosen = np.where(counts, labels, 0)[:, None]
+    losses = -np.take_along_axis(scores, chosen, 1)[:, 0] * counts
+    how = node.attrs.get("reduction", "mean")
+    made = losses if how == "none" else losses.sum() / (counts.sum() if how == "mean" else 1)
+    return np.asarray(made).astype(node.array(0).dtype)
+
+
+def _in_order(node: Node) -> tuple[Array, ...]:
+    """Distinct values by where they come first."""
+    x, axis = node.array(0), node.attrs.get("axis")
+    flat = x.reshape(-1, 1) if axis is None else np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
+    keys = [tuple(row.tolist()) for row in flat]
+    firsts = list({key: keys.index(key) for key in keys}.values())
+    ranks = {keys[at]: i for i, at in enumerate(firsts)}
+    values = x.reshape(-1)[firsts] if axis is None else np.take(x, firsts, axis)
+    numbers = firsts, [ranks[k] for k in keys], [keys.count(keys[at]) for at in firsts]
+    return (values, *(np.array(n, np.int64) for n in numbers))[: node.outputs]
+
+
 explain(
     "NegativeLogLikelihoodLoss",
     right="onnxruntime",
     why="the mean is over labels that are not ignored, as in torch; onnx.reference counts all",
     when=lambda n: "ignore_index" in n.attrs and not n.has(2),
+    otherwise=_loss,
 )
 explain(
     "NonZero",
@@ -100,6 +124,7 @@ explain(
     right="onnxruntime",
     why="without sorting values come in the order of the operand; onnx.reference sorts them",
     when=lambda n: n.attrs.get("sorted", 1) == 0,
+    otherwise=_in_order,
 )
 
 
