@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -41,8 +42,8 @@ def _upsample(d: Draw) -> Node:
     kind = DType.F32 if mode == "linear" else d.kind("T")
     x = d.tensor(dims, kind, "plain")
     how = d.some(0.8, mode=mode) if mode == "nearest" else {"mode": mode}
-    if d.opset < 9:
-        return d.node(x, scales=scales, tolerance=MIXED, **how)
+    if d.opset < 9:  # before opset 7 it was an experiment
+        return replace(d.node(x, scales=scales, tolerance=MIXED, **how), opset=max(7, d.opset))
     return d.node(x, _floats(d, scales), tolerance=MIXED, **how)
 
 
