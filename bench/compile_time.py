@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import rlx
 from bench.models import chain, transformer
-from rlx.dim import Dim
+from rlx.core.dim import Dim
 
 REPEATS = 3
 

@@ -20,11 +20,11 @@ import scipy.fft
 import rlx
 from bench.workload import Array
 from rlx.backends.cpu.isa import isa
-from rlx.backends.cpu.specials.turns import radices_of
-from rlx.dim import Dim, DimLike
-from rlx.dtype import DType
+from rlx.backends.cpu.library.fft.twiddles import radices_of
+from rlx.core.dim import Dim, DimLike
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.shape import Shape
 
 WORSE = 1.2
 """The error may be this many times SciPy's."""

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 import rlx
-from rlx.backends.cpu.emit import emit, legal, module
+from rlx.backends.cpu.codegen.loop.emit import emit, legal, module
 from rlx.backends.cpu.isa import host
-from rlx.backends.cpu.jit import Native
-from rlx.backends.cpu.task import Machine
-from rlx.dim import evaluate
-from rlx.dtype import DType
-from rlx.kernel.form import form
+from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.program.task import Machine
+from rlx.core.dim import evaluate
+from rlx.core.dtype import DType
+from rlx.kernel.lower.loop import form
 from rlx.kernel.schedule import choose, scratch_bytes
 
 ops = rlx.ops

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rlx.draw import Case, Spec
-from rlx.dtype import DType
-from rlx.op import Kind, Op
-from rlx.sig import CLASSES, Operand
+from rlx.core.dtype import DType
+from rlx.core.sig import CLASSES, Operand
+from rlx.ops.draw import Case, Spec
+from rlx.ops.op import Kind, Op
 
 SQUARE = (1024, 1024)
 M = "f32[1024,1024]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import rlx
-from rlx.dim import Dim
+from rlx.core.dim import Dim
 
 WIDTH, HEADS, KV_HEADS, FFN = 768, 12, 4, 2048
 

@@ -20,18 +20,18 @@ import numpy as np
 
 from bench.kernels import MANY
 from rlx import ops
-from rlx.backends.cpu import emit
-from rlx.backends.cpu.emit import Function
-from rlx.backends.cpu.ir import Code
+from rlx.backends.cpu.codegen.loop import emit
+from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.isa import Isa, host
-from rlx.backends.cpu.jit import Native
-from rlx.backends.cpu.products import make
-from rlx.backends.cpu.task import Machine, Recipe, Step, Task
-from rlx.dim import evaluate
-from rlx.dtype import DType
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.program.gemm_sequence import make
+from rlx.backends.cpu.program.task import Machine, Recipe, Step, Task
+from rlx.core.dim import evaluate
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.form_contract import form_contract
-from rlx.shape import Shape
+from rlx.kernel.lower.contract import form_contract
 
 Array = np.ndarray[Any, Any]
 ROUNDS = 60

@@ -23,10 +23,10 @@ from bench.peers import listed
 from bench.peers.ours import options
 from bench.table import duration
 from bench.workload import Array
-from rlx.draw import Case, Draw
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.op import Kind, Op, table
-from rlx.shape import Shape
+from rlx.ops.draw import Case, Draw
+from rlx.ops.op import Kind, Op, table
 
 SECONDS, LEAST_CALLS = 0.06, 5
 ENOUGH = 0.10

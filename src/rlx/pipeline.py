@@ -12,33 +12,33 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from rlx.core.dim import Dim
+from rlx.core.errors import Error
+from rlx.core.intervals import whole
+from rlx.core.shape import DimBinding, Shape
 from rlx.cost.decision import Decision
 from rlx.cost.target import FusionTarget, Target
-from rlx.dim import Dim
-from rlx.errors import Error
-from rlx.intervals import whole
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph, MirModule
+from rlx.ir.module import GraphModule
 from rlx.ir.outline import Row, outline
 from rlx.ir.verify import verify
-from rlx.module import GraphModule
-from rlx.passes.alike import make_alike
 from rlx.passes.branches import select_branches
 from rlx.passes.context import Context
+from rlx.passes.dedup import make_alike
 from rlx.passes.fuse import fuse
-from rlx.passes.layouts import lay_out
+from rlx.passes.fusion.report import FusionReport
+from rlx.passes.layout import lay_out
 from rlx.passes.legalise import DispatchReport, legalise, lower_control_flow, require_legal
 from rlx.passes.options import FusionOptions
 from rlx.passes.outputs import weigh_outputs
-from rlx.passes.report import FusionReport
 from rlx.passes.simplify import simplify, tidy
-from rlx.plan.check import require_sound
-from rlx.plan.choices import names_plan
+from rlx.plan.alternatives import names_plan
+from rlx.plan.check.checker import require_sound
 from rlx.plan.phases import marked, marked_as
 from rlx.plan.planner import plan_choices, plan_module
 from rlx.rules.engine import Event
-from rlx.shape import DimBinding, Shape
 
 T = TypeVar("T")
 Pass = Callable[[Graph, Context], Graph]

@@ -16,11 +16,11 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.cpu import stored
-from rlx.fuzz.grow import grow
-from rlx.runtime import sections
-from rlx.runtime.cache import Cache
-from rlx.runtime.record import Record, recorded
+from rlx.backends.cpu.runtime import serialize as stored
+from rlx.core import sections
+from rlx.core.disk_cache import Cache
+from rlx.fuzz.generate import grow
+from rlx.runtime.compile_record import Record, recorded
 from rlx.runtime.session import Session, comes_with_rlx, request_key
 
 pytest.importorskip("llvmlite")
@@ -76,7 +76,7 @@ g.set_outputs([g.softmax(g.mm(x, w), axis=-1)])
 exe = rlx.compile(g, "cpu", params={"w": np.eye(4, dtype=np.float32)})
 made = exe(np.ones((3, 4), np.float32))
 assert made.tolist() == np.full((3, 4), 0.25).tolist()
-print([m in sys.modules for m in ("llvmlite", "rlx.pipeline", "rlx.backends.cpu.jit")])
+print([m in sys.modules for m in ("llvmlite", "rlx.pipeline", "rlx.backends.cpu.llvm.compile")])
 if "explain" in sys.argv:
     print(exe.explain())
 """

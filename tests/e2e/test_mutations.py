@@ -11,10 +11,11 @@ import pytest
 import rlx
 from bench.models import transformer
 from rlx import ops, pipeline
-from rlx.fuzz import Grown, grow, judge
+from rlx.fuzz import Grown, judge
+from rlx.fuzz import generate as grow
 from rlx.ir.mir import Graph
-from rlx.passes import groups as groups_module
 from rlx.passes import simplify as simplify_module
+from rlx.passes.fusion import groups as groups_module
 from rlx.plan import planner
 from rlx.plan.arena import Placement
 from rlx.plan.liveness import Lifetime

@@ -52,7 +52,7 @@ def test_a_wheel_installed_elsewhere_works(tmp_path: Path) -> None:
 SOFTCLIP = '''
 import numpy as np, rlx
 from rlx import ops
-from rlx.op import Kind, op
+from rlx.ops.op import Kind, op
 
 
 @op("f[*s] -> f[*s]", kind=Kind.ELEMENTWISE, flops="3*out")
@@ -66,8 +66,8 @@ def _(x):
     return ops.div(x, ops.add(ops.abs(x), 1.0))
 
 
-import rlx.op
-from rlx.draw import Draw
+import rlx.ops.op
+from rlx.ops.draw import Draw
 from rlx.ops.__main__ import page
 from rlx.ir.text import read, show
 
@@ -78,7 +78,7 @@ assert read(show(g)) == g
 assert "x / (1 + \\\\|x\\\\|)" in page()
 for seed in range(20):
     draw = Draw(seed)
-    case = draw.case(rlx.op.lookup("softclip"))
+    case = draw.case(rlx.ops.op.lookup("softclip"))
     ops.softclip(*draw.arrays(case))
 for target in rlx.FusionTarget:
     exe = rlx.compile(g, like=target.value)

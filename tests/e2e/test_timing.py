@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.core.errors import Error, UnsupportedError
 from rlx.cost.decision import Decision
-from rlx.errors import Error, UnsupportedError
-from rlx.explain.measure import Bench, Measured, Measurement, classes, interval, summary
+from rlx.explain.measure_decisions import Bench, Measured, Measurement, classes, interval, summary
 from rlx.ir.lir import Phase
 from rlx.runtime.executable import Executable
 

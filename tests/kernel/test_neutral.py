@@ -18,17 +18,17 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.dim import evaluate as evaluate_dim
-from rlx.dtype import DType
+from rlx.core.dim import evaluate as evaluate_dim
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
 from rlx.kernel import interpret
 from rlx.kernel.expr import Kernel
-from rlx.kernel.form import form
-from rlx.kernel.form_contract import form_contract
+from rlx.kernel.lower.contract import form_contract
+from rlx.kernel.lower.loop import form
 from rlx.kernel.schedule import choose
-from rlx.shape import Shape
 from tests.kernel import triton_run
 from tests.kernel.triton_probe import Source, Tiles, emit, emit_contract, legal, legal_contract
 

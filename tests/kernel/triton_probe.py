@@ -12,11 +12,12 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from rlx.dim import DimLike, is_static, upper_bound
-from rlx.dtype import DType
-from rlx.errors import UnsupportedError
+from rlx.core.dim import DimLike, is_static, upper_bound
+from rlx.core.dtype import DType
+from rlx.core.errors import UnsupportedError
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.contract import Accumulator, Contract, through
+from rlx.kernel.decompose import spelled
 from rlx.kernel.expr import (
     Affine,
     Apply,
@@ -34,7 +35,6 @@ from rlx.kernel.expr import (
     postorder,
 )
 from rlx.kernel.schedule import Machine, Schedule, check, lanes_of, sizes_of
-from rlx.kernel.spell import spelled
 from tests.kernel.triton_words import (
     COMBINE,
     NAMES,

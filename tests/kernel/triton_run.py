@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dim import evaluate
-from rlx.dtype import DType
+from rlx.core.dim import evaluate
+from rlx.core.dtype import DType
 from tests.backend.cpu.guarded import guarded
 from tests.kernel.triton_probe import Source
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlx.dtype import DType
+from rlx.core.dtype import DType
 from rlx.kernel.expr import Apply, Const
 
 NAMES = {

@@ -12,18 +12,18 @@ import zlib
 import numpy as np
 import pytest
 
-from rlx import op as table
-from rlx.attrs import bind
-from rlx.dim import Dim, provably_le
-from rlx.draw import Case, Draw
-from rlx.errors import GraphError
-from rlx.extent import measure
+from rlx.core.attrs import bind
+from rlx.core.dim import Dim, provably_le
+from rlx.core.errors import GraphError
+from rlx.core.extent import measure
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph
 from rlx.ir.text import read, show
-from rlx.operands import computable, python_names
-from rlx.shape import Shape
+from rlx.ops import op as table
+from rlx.ops.draw import Case, Draw
+from rlx.ops.operands import computable, python_names
 
 CASES = 24
 OPS = table.table()

@@ -235,7 +235,7 @@ def drawn(path: Path, seed: int, high: float = 1.0, size: int = 320) -> Given:
 
 
 def told(jobs: list[Job]) -> int:
-    from rlx.fuzz.crew import Lost, each
+    from rlx.fuzz.workers import Lost, each
 
     wrong = 0
     print(f"{'model':22} {'output':26} {'rlx':>9} {'ort':>9} {'ratio':>6}")

@@ -187,7 +187,7 @@ def judged(case: Case) -> Verdict:
     """The verdict on one case."""
     import onnx
 
-    from rlx.errors import UnsupportedError
+    from rlx.core.errors import UnsupportedError
     from rlx.onnx_backend import Backend
 
     warnings.simplefilter("ignore")
@@ -235,8 +235,8 @@ def _foreign(case: Case) -> list[tuple[str, str]]:
     import onnx
 
     from rlx.backends.base import find_backend
-    from rlx.onnx.checking import dispatched
-    from rlx.onnx.model import from_proto
+    from rlx.frontends.onnx.model import from_proto
+    from rlx.frontends.onnx.support_report import dispatched
     from rlx.passes.context import Context
     from rlx.passes.options import FusionOptions
 
@@ -279,7 +279,7 @@ def _line(error: BaseException) -> str:
 
 def run(chosen: Sequence[Case], jobs: int, *, is_verbose: bool = True) -> dict[str, Verdict]:
     """Every case judged; what does not pass is printed as it comes."""
-    from rlx.fuzz.crew import Lost, each
+    from rlx.fuzz.workers import Lost, each
 
     found: dict[str, Verdict] = {}
     for case, got in zip(chosen, each(judged, chosen, jobs, LIMIT_S)):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from rlx.onnx.model import from_proto
+from rlx.frontends.onnx.model import from_proto
 from tests.onnx.nodes import agrees, ours, same, theirs
 
 RNG = np.random.default_rng(10)

@@ -10,8 +10,8 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from rlx.errors import Error, GraphError
-from rlx.onnx.model import Model, from_proto
+from rlx.core.errors import Error, GraphError
+from rlx.frontends.onnx.model import Model, from_proto
 
 HEAD = '<ir_version: 10, opset_import: ["" : {opset}, "own" : 1]>\n'
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rlx
-from rlx.onnx.model import from_proto
+from rlx.frontends.onnx.model import from_proto
 from tests.onnx.nodes import one_node, ours
 
 FLOATS = ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1"]

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from rlx.errors import GraphError, UnsupportedError
-from rlx.onnx.model import from_proto
+from rlx.core.errors import GraphError, UnsupportedError
+from rlx.frontends.onnx.model import from_proto
 from rlx.onnx_backend import Backend
 from tests.onnx.test_control import TRUE, read, same
 

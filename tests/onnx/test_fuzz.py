@@ -33,7 +33,7 @@ def test_findings_fail_the_run(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_error_nobody_thought_of_is_a_finding_where_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from rlx.onnx.reader import guarded
+    from rlx.frontends.onnx.reader import guarded
 
     def trips(data: bytes, job: fuzz.Job) -> str:
         with guarded("it"):

@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rlx
-from rlx.errors import Error, GraphError
-from rlx.onnx.files import open_inside
-from rlx.onnx.model import from_proto
+from rlx.core.errors import Error, GraphError
+from rlx.frontends.onnx.files import open_inside
+from rlx.frontends.onnx.model import from_proto
 
 F = TensorProto.FLOAT
 OPSETS = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
@@ -460,7 +460,7 @@ def test_wide_repeated_fields_are_read_in_time(tmp_path: Path) -> None:
 
 def test_the_messages_that_hold_tensors_are_those_of_onnx() -> None:
     """The table of wire.py against the format's own description."""
-    from rlx.onnx import wire
+    from rlx.frontends.onnx import protobuf_wire as wire
 
     def table(kind: Any, seen: tuple[str, ...] = ()) -> dict[int, Any]:
         found: dict[int, Any] = {}

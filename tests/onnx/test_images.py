@@ -10,9 +10,9 @@ import pytest
 from onnx import parser
 
 import rlx
-from rlx.errors import UnsupportedError
-from rlx.onnx.handlers import images
-from rlx.onnx.model import from_proto
+from rlx.core.errors import UnsupportedError
+from rlx.frontends.onnx.handlers.nn import image_decoder as images
+from rlx.frontends.onnx.model import from_proto
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (uint8[n] file) => (float[h, w, c] y) {

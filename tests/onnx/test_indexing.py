@@ -9,7 +9,7 @@ import pytest
 from onnx import parser
 
 import rlx
-from rlx.onnx.model import Model, from_proto
+from rlx.frontends.onnx.model import Model, from_proto
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

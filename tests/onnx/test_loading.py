@@ -14,14 +14,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rlx
-from rlx.errors import Error
+from rlx.core.disk_cache import Cache
+from rlx.core.errors import Error
 from rlx.explain.html import page_of
 from rlx.explain.report import Report
-from rlx.onnx import model as reading
-from rlx.onnx.files import CHUNK, ModelFile
-from rlx.onnx.kept import recalled
-from rlx.onnx.running import Specialising
-from rlx.runtime.cache import Cache
+from rlx.frontends.onnx import model as reading
+from rlx.frontends.onnx.files import CHUNK, ModelFile
+from rlx.frontends.onnx.import_cache import recalled
+from rlx.frontends.onnx.specialise import Specialising
 
 F, I = TensorProto.FLOAT, TensorProto.INT64
 WEIGHTS = np.linspace(-1, 1, 32 * 16, dtype=np.float32).reshape(32, 16)
@@ -108,7 +108,7 @@ def test_large_files_are_mapped_and_their_weights_read_there(tmp_path: Path) -> 
 
 TWICE = """
 import sys, numpy as np, rlx
-from rlx.onnx import importer
+from rlx.frontends.onnx import importer
 from rlx.passes import simplify
 model = rlx.load(sys.argv[1])
 exe = rlx.compile(model, cache=sys.argv[2])

@@ -9,7 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from rlx.errors import Error
+from rlx.core.errors import Error
 from tests.onnx.test_control import read, same
 
 TARGETS = ("reference", "cpu")

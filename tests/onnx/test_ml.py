@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rlx
-from rlx.errors import GraphError
-from rlx.onnx.handlers.ml_tables import LEAF, LEQ, Nodes, Weights, tables_of
-from rlx.onnx.wire import Bulk
+from rlx.core.errors import GraphError
+from rlx.frontends.onnx.handlers.ml.tree_tables import LEAF, LEQ, Nodes, Weights, tables_of
+from rlx.frontends.onnx.protobuf_wire import Bulk
 from rlx.onnx_backend import Backend
 
 ML = "ai.onnx.ml"

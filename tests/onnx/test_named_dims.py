@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import Error
-from rlx.onnx.model import from_proto
+from rlx.core.errors import Error
+from rlx.frontends.onnx.model import from_proto
 from rlx.onnx_backend import Backend
 from tests.onnx.nodes import one_node
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.errors import UnsupportedError
+from rlx.core.errors import UnsupportedError
 from tests.onnx.nodes import agrees, gives, one_node, ours
 
 RNG = np.random.default_rng(6)

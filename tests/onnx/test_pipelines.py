@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rlx
-from rlx.onnx.model import from_proto
+from rlx.frontends.onnx.model import from_proto
 
 ML, ATOL = "ai.onnx.ml", 1e-6
 STRING, FLOAT = TensorProto.STRING, TensorProto.FLOAT

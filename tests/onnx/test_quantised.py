@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from rlx.errors import UnsupportedError
+from rlx.core.errors import UnsupportedError
 from tests.onnx.nodes import agrees, gives, one_node, ours, theirs
 
 RNG = np.random.default_rng(8)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.errors import UnsupportedError
+from rlx.core.errors import UnsupportedError
 from tests.onnx.nodes import gives, one_node, ours
 
 RNG = np.random.default_rng(9)

@@ -10,8 +10,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from rlx.errors import Error
-from rlx.onnx.model import Model
+from rlx.core.errors import Error
+from rlx.frontends.onnx.model import Model
 from tests.onnx.test_control import read, same
 
 TARGETS = ("reference", "cpu")

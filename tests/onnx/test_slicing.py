@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import rlx
-from rlx.onnx.model import from_proto
+from rlx.frontends.onnx.model import from_proto
 
 LOW, HIGH = -(2**63), 2**63 - 1
 BOUNDS = (LOW, LOW + 1, -(2**31), -100, -5, -4, -3, -1, 0, 1, 3, 4, 100, 2**31 - 1, HIGH)

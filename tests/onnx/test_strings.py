@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import rlx
-from rlx.onnx.model import from_proto
+from rlx.frontends.onnx.model import from_proto
 from tests.onnx.nodes import one_node
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 3, "com.microsoft" : 1]>\n'

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.errors import GraphError
+from rlx.core.errors import GraphError
 from rlx.onnx_backend import Backend
 from tests.onnx.nodes import agrees, gives, one_node, ours, same, theirs
 

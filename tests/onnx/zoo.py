@@ -421,7 +421,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _told(jobs: list[Job]) -> int:
-    from rlx.fuzz.crew import Lost, each
+    from rlx.fuzz.workers import Lost, each
 
     right = 0
     print(f"{'model':18} {'load':>8} {'compile':>8} {'rlx':>8} {'ort':>8} ms  difference")

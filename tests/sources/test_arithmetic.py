@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.dtype import DType
-from rlx.op import lookup
+from rlx.core.dtype import DType
+from rlx.ops.op import lookup
 from tests.sources.onnx_reference import run_onnx
 from tests.sources.scalars import as_python, nearest, one_by_one, same, wrapped
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 import rlx
 from rlx import ops
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.shape import Shape
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {

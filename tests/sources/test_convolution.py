@@ -10,10 +10,10 @@ import pytest
 from scipy import signal
 
 from rlx import ops
-from rlx.errors import Error, GraphError
+from rlx.core.errors import Error, GraphError
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.op import lookup
 from tests.sources.onnx_cases import OnnxCase, cases, padding
 from tests.sources.onnx_reference import run_onnx
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from rlx.op import table
+from rlx.ops.op import table
 
 HERE = Path(__file__).resolve()
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.dim import Dim
-from rlx.errors import Error
-from rlx.extent import ceiling
+from rlx.core.dim import Dim
+from rlx.core.errors import Error
+from rlx.core.extent import ceiling
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
-from rlx.shape import Shape
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {

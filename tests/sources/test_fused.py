@@ -11,9 +11,9 @@ import scipy.signal
 import scipy.special
 
 from rlx import ops
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.op import lookup
 
 SOURCES = {
     "fused_matmul_bias_act": "numpy.dot, and SciPy's or NumPy's activation",

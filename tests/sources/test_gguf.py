@@ -8,8 +8,8 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from rlx import ops
-from rlx.errors import GraphError
-from rlx.ops.gguf_blocks import SCHEMES
+from rlx.core.errors import GraphError
+from rlx.ops.quant.gguf import SCHEMES
 
 SOURCES = {
     "bitcast": "numpy.ndarray.view, and struct",

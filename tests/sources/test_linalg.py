@@ -7,8 +7,8 @@ import pytest
 import scipy.linalg
 
 from rlx import ops
+from rlx.core.errors import GraphError
 from rlx.cost.target import Target
-from rlx.errors import GraphError
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {

@@ -12,12 +12,12 @@ import pytest
 from onnx.numpy_helper import from_array
 
 from rlx import ops
-from rlx.dtype import DType
-from rlx.errors import Error
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.op import lookup
 from tests.sources.onnx_reference import run_onnx
 from tests.sources.scalars import one_by_one, same, wrapped
 

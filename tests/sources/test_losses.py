@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.errors import Error, GraphError
+from rlx.core.errors import Error, GraphError
 from tests.sources.onnx_cases import OnnxCase, cases
 from tests.sources.onnx_reference import run_onnx
 

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from rlx import ops
-from rlx.errors import GraphError
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.core.errors import GraphError
+from rlx.core.shape import Shape
+from rlx.ops.op import lookup
 from tests.sources.onnx_cases import OnnxCase, cases
 from tests.sources.onnx_reference import run_onnx
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.errors import Error, GraphError
+from rlx.core.errors import Error, GraphError
 from tests.sources.onnx_reference import TensorProto, run_onnx
 
 SOURCES = {

@@ -8,8 +8,8 @@ import scipy.stats
 
 import rlx
 from rlx import ops
-from rlx.errors import GraphError
-from rlx.ops.random import MULTIPLIERS, WEYL, block
+from rlx.core.errors import GraphError
+from rlx.ops.math.random import MULTIPLIERS, WEYL, block
 
 SOURCES = {
     "random_bits": "numpy.random.Philox.random_raw",

@@ -13,12 +13,12 @@ import pytest
 import scipy.special
 
 from rlx import ops
-from rlx.dim import Dim
-from rlx.dtype import DType
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.op import lookup
 from tests.sources.onnx_reference import run_onnx
 from tests.sources.scalars import same, wrapped
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import ndimage
 
 from rlx import ops
-from rlx.dim import Dim
-from rlx.errors import GraphError
-from rlx.shape import Shape
+from rlx.core.dim import Dim
+from rlx.core.errors import GraphError
+from rlx.core.shape import Shape
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {

@@ -11,7 +11,7 @@ import scipy.stats
 
 import rlx
 from rlx import ops
-from rlx.errors import GraphError
+from rlx.core.errors import GraphError
 
 SOURCES = {
     "top_k_filter": "hand-checked: numpy.sort says which logits are among the k greatest",

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.errors import Error, GraphError
+from rlx.core.errors import Error, GraphError
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.op import lookup
 from tests.sources.onnx_cases import OnnxCase, cases
 from tests.sources.onnx_reference import run_onnx
 

@@ -14,8 +14,8 @@ import scipy.fft
 import scipy.signal
 
 from rlx import ops
-from rlx.errors import GraphError
-from rlx.op import lookup
+from rlx.core.errors import GraphError
+from rlx.ops.op import lookup
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {

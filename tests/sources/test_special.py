@@ -10,7 +10,7 @@ import pytest
 import scipy.special
 
 from rlx import ops
-from rlx.op import lookup
+from rlx.ops.op import lookup
 from tests.sources.onnx_reference import run_onnx
 
 RNG = np.random.default_rng(5)

@@ -7,8 +7,8 @@ import pytest
 from scipy import ndimage
 
 from rlx import ops
-from rlx.errors import Error, GraphError
-from rlx.shape import Shape
+from rlx.core.errors import Error, GraphError
+from rlx.core.shape import Shape
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx import op as table
-from rlx.dtype import DType
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.ir.verify import verify
-from rlx.shape import Shape
+from rlx.ops import op as table
 
 # Spellings of one formula differ in the order of sums of at most 40 terms of size about 1, a few
 # sums deep: 100 roundings of an f32.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.core.shape import Shape
 from rlx.cost.decision import Decision
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
@@ -18,7 +19,6 @@ from rlx.passes.bodies import nodes_within
 from rlx.passes.context import Context
 from rlx.passes.fuse import fuse
 from rlx.passes.options import FusionOptions
-from rlx.shape import Shape
 
 TARGETS = ("cpu", "cuda", "rocm", "metal", "mlx", "wgpu", "tpu")
 

@@ -9,16 +9,16 @@ import pytest
 
 from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
-from rlx.collector import YOUNG, seldom_collected
+from rlx.core.gc_paused import YOUNG, seldom_collected
+from rlx.core.shape import Shape
 from rlx.cost.target import Target
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
-from rlx.op import Kind
-from rlx.passes.alike import make_alike
+from rlx.ops.op import Kind
 from rlx.passes.context import Context
+from rlx.passes.dedup import make_alike
 from rlx.passes.options import FusionOptions
 from rlx.pipeline import fused
-from rlx.shape import Shape
 
 
 def layers(*numbers: tuple[float, float]) -> Graph:

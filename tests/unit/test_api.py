@@ -249,7 +249,7 @@ def test_an_exception_inside_leaves_nothing_behind() -> None:
 THREADS = """
 import threading
 import rlx
-from rlx import op
+from rlx.ops import op
 seen, start = [], threading.Barrier(8)
 def look():
     start.wait()

@@ -18,7 +18,7 @@ from bench.rooflines import LEFT_OUT, graph_of
 from bench.table import Line, lines, text
 from bench.workload import Workload, errors
 from bench.workloads import chosen, dense, llama, minilm, resnet, spectral
-from rlx.op import table
+from rlx.ops.op import table
 
 ENCODER = minilm.Size(layers=2, width=16, heads=2, hidden=24, words=60, places=12)
 DECODER = llama.Size(

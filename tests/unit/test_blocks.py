@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx import FusionPolicy, block, blocks
+from rlx import FusionPolicy, blocks
+from rlx.ir import block
 from rlx.ir.interpret import evaluate
 from rlx.ir.text import read_module
 from tests.unit import model_cases

@@ -12,7 +12,7 @@ import pytest
 import rlx
 from rlx import FusionPolicy, HirModule, blocks
 from rlx.ir.interpret import evaluate
-from rlx.ops.gguf_blocks import SCHEMES
+from rlx.ops.quant.gguf import SCHEMES
 from rlx.passes.context import Context
 from rlx.passes.legalise import legalise
 from rlx.passes.options import DispatchPolicy, FusionOptions
@@ -348,7 +348,7 @@ def test_names_to_leave_out_are_checked_and_have_one_spelling():
     x, up, down = (module.input(n, rlx.Shape(d)) for n, d in zip("xud", ((2, 8), (8, 6), (6, 8))))
     bias = module.input("b", rlx.Shape([6]))
     with pytest.raises(rlx.GraphError, match="without: 'up' is no operand to be left out"):
-        module.graph.node(rlx.block.find("gelu_ffn"), (x, up, down), {"without": ("up",)})
+        module.graph.node(rlx.ir.block.find("gelu_ffn"), (x, up, down), {"without": ("up",)})
     one = module.gelu_ffn(x, up, down, bias)
     assert one is module.gelu_ffn(x, up, down, bias, without=("down_bias",))
     assert one.attrs["without"] == ()

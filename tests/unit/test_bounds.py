@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.machine_memory import TABLE_SHARE, memory_bytes, require_memory, require_table
-from rlx.operands import within_memory
+from rlx.core.memory_limits import TABLE_SHARE, memory_bytes, require_memory, require_table
+from rlx.ops.operands import within_memory
 
 MEMORY = 32 << 20
 BIG = MEMORY // 2
@@ -22,7 +22,7 @@ BIG = MEMORY // 2
 
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx.machine_memory._of_machine", lambda: MEMORY)
+    monkeypatch.setattr("rlx.core.memory_limits._of_machine", lambda: MEMORY)
 
 
 def built(make: Callable[[rlx.Graph, Any], Any], dtype: str = "f32") -> rlx.Graph:
@@ -116,7 +116,7 @@ def test_scratch_is_for_every_thread() -> None:
 
 def test_limits_are_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < memory_bytes() < 1 << 50
-    monkeypatch.setattr("rlx.machine_memory._of_process", lambda: iter([1000]))
+    monkeypatch.setattr("rlx.core.memory_limits._of_process", lambda: iter([1000]))
     assert memory_bytes() == 1000
     require_memory(1000, "this")
     require_table(1000 // TABLE_SHARE, "this")

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu.native.blob import Blob
-from rlx.backends.cpu.native.cached import cached_blob
-from rlx.runtime import cache as caches
-from rlx.runtime.cache import MAX_BYTES, Cache, key_of
-from rlx.runtime.sections import Sections, packed
+from rlx.backends.cpu.runtime.blob import Blob
+from rlx.backends.cpu.runtime.code_cache import cached_blob
+from rlx.core import disk_cache as caches
+from rlx.core.disk_cache import MAX_BYTES, Cache, key_of
+from rlx.core.sections import Sections, packed
 
 HEAD = {"kind": "test", "list": [1, "é", None]}
 PARTS: dict[str, bytes | memoryview] = {"a": b"x" * 1000, "empty": b"", "b": memoryview(b"yz")}
@@ -100,7 +100,7 @@ def test_a_place_outside_the_file_is_an_error(places: Any) -> None:
 
 @pytest.mark.parametrize("manifest", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"head": 1}'])
 def test_a_manifest_that_is_none(manifest: bytes) -> None:
-    from rlx.runtime import sections
+    from rlx.core import sections
 
     lengths = sections._LENGTHS.pack(40 + len(manifest), len(manifest))
     digest = bytes.fromhex(sections._hash([lengths, manifest]))
@@ -282,7 +282,7 @@ def test_a_blob_is_made_once(cache: Cache) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from rlx.runtime.cache import Cache
+from rlx.core.disk_cache import Cache
 cache, me = Cache(Path(sys.argv[1]), 40_000), int(sys.argv[2])
 for turn in range(120):
     key = f"k{(turn * 7 + me) % 9}"

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlx.backends.cpu.measured import cache_sizes
+from rlx.backends.cpu.calibration import cache_sizes
+from rlx.core.disk_cache import Cache
+from rlx.core.dtype import DType
+from rlx.core.errors import UnsupportedError
+from rlx.core.shape import Shape
 from rlx.cost.calibrate import Calibration, Numbers, calibrate, kept_calibration, machine
 from rlx.cost.target import CacheLevel, Target
-from rlx.dtype import DType
-from rlx.errors import UnsupportedError
 from rlx.ir.mir import Graph
-from rlx.runtime.cache import Cache
 from rlx.runtime.session import Session, request_key
-from rlx.shape import Shape
 
 LEVELS = (CacheLevel(48 << 10, 300.0), CacheLevel(2 << 20, 150.0))
 RATES = {DType.F32: 111.0, DType.F64: 55.0}

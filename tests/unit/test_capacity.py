@@ -10,14 +10,14 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.dim import Dim
-from rlx.dtype import DType
-from rlx.errors import Error, GraphError
-from rlx.extent import FIRST_CAPACITY, capacity_of, grown, measured, outgrown
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, GraphError
+from rlx.core.extent import FIRST_CAPACITY, capacity_of, grown, measured, outgrown
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
-from rlx.plan.check import check
-from rlx.shape import Shape
+from rlx.plan.check.checker import check
 
 TARGETS = ("reference", "cpu")
 

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rlx.plan.check
+import rlx.plan.check.checker
+from rlx.core.dim import Dim, DimLike, evaluate
+from rlx.core.errors import Error, GraphError
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.cost.target import Target
-from rlx.dim import Dim, DimLike, evaluate
-from rlx.errors import Error, GraphError
-from rlx.ir.layout import Layout
 from rlx.ir.lir import LirModule, Phase, Slot, Space, View
 from rlx.ir.mir import Graph, Node
 from rlx.plan import liveness, planner
-from rlx.plan.check import check, require_sound
-from rlx.plan.facts import Fault
+from rlx.plan.check.checker import check, require_sound
+from rlx.plan.check.claims import Fault
 from rlx.plan.planner import plan_module
-from rlx.shape import Shape
 
 CPU = Target.of("cpu")
 
@@ -498,7 +498,7 @@ def test_a_slot_too_small_for_some_sizes_is_found() -> None:
 
 
 def test_the_checker_shares_nothing_with_the_planner() -> None:
-    folder = Path(rlx.plan.check.__file__).parent
+    folder = Path(rlx.plan.check.checker.__file__).parent
     own = {"check", "check_memory", "check_formulas", "facts", "shadow", "proof"}
     for name in sorted(own):
         tree = ast.parse((folder / f"{name}.py").read_text())

@@ -10,18 +10,18 @@ import pytest
 import rlx
 from bench.models import transformer
 from rlx import ops
-from rlx.draw import Draw
-from rlx.dtype import DType
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Accumulator, Contract, materialised
 from rlx.kernel.expr import Load
-from rlx.kernel.form import body_of, form
-from rlx.kernel.form_contract import NotAContraction, form_apart, form_contract
 from rlx.kernel.interpret import run
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.kernel.lower.contract import NotAContraction, form_apart, form_contract
+from rlx.kernel.lower.loop import body_of, form
+from rlx.ops.draw import Draw
+from rlx.ops.op import lookup
 
 CASES = 60
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}

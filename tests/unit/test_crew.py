@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from rlx.fuzz.crew import Lost, each
+from rlx.fuzz.workers import Lost, each
 
 
 def twice(number: int) -> int:

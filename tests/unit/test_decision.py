@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.cost.decision import Candidate, Decision, DecisionLog
 from rlx.cost.gate import FusionBenefit
 from rlx.cost.profile import benefit_of, compute_profile
 from rlx.cost.target import Target
-from rlx.dtype import DType
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.passes.context import Context
 from rlx.passes.options import FusionOptions
-from rlx.shape import Shape
 
 WGPU = Target.of("wgpu")  # asks for 10,000 ns; a launch is 3,000
 
@@ -282,7 +282,7 @@ def test_a_context_prices_a_candidate_end_to_end() -> None:
 
 @pytest.mark.parametrize("verdict", ["yes", 1, None])
 def test_force_takes_booleans_only(verdict: object) -> None:
-    from rlx.errors import Error
+    from rlx.core.errors import Error
 
     with pytest.raises(Error, match="fuse:1"):
         FusionOptions(force={"fuse:1": verdict})  # pyright: ignore[reportArgumentType]

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from rlx.dim import Dim, DimLike, dim_max, dim_min, evaluate, provably_le
-from rlx.errors import GraphError
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, evaluate, provably_le
+from rlx.core.errors import GraphError
 
 
 def some(rng: random.Random, n: Dim) -> DimLike:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from rlx.explain.drawing import GAP, Card, placed
+from rlx.explain.graph_drawing import GAP, Card, placed
 
 
 def test_cards_lie_below_what_they_read_and_apart() -> None:

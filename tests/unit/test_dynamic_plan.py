@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlx.core.dim import Dim, DimLike, dim_max, evaluate
+from rlx.core.errors import GraphError
+from rlx.core.shape import DimBinding, Shape
 from rlx.cost.target import Target
-from rlx.dim import Dim, DimLike, dim_max, evaluate
-from rlx.errors import GraphError
 from rlx.ir.lir import LirModule, Phase, Space
 from rlx.ir.mir import Graph, Node
 from rlx.plan import dynamic
-from rlx.plan.check import check
+from rlx.plan.check.checker import check
 from rlx.plan.dynamic import FormulaSpan, place_formulas
 from rlx.plan.planner import plan_module
-from rlx.plan.proof import greatest, is_multiple, proves_le, round_up
-from rlx.shape import DimBinding, Shape
+from rlx.plan.size_proofs import greatest, is_multiple, proves_le, round_up
 
 CPU = Target.of("cpu")
 N, M = Dim("n", 1, 4096), Dim("m")

@@ -12,7 +12,8 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.errors import Error
+from rlx.core.errors import Error
+from rlx.core.shape import Shape
 from rlx.explain.html import facts_of
 from rlx.explain.report import Report
 from rlx.explain.text import lines_of, report_text, sections
@@ -20,7 +21,6 @@ from rlx.ir.mir import Graph, Origin
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.trace import CALLS, Event, Trace
-from rlx.shape import Shape
 
 
 def by_hand() -> Graph:

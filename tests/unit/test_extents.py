@@ -10,22 +10,22 @@ import pytest
 
 import rlx
 from rlx import ops
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, evaluate, substitute, symbols_of
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, GraphError, UnsupportedError
+from rlx.core.extent import capacity_of, ceiling, is_measured, measure, measured, measured_in
+from rlx.core.shape import Shape
 from rlx.cost.target import FusionTarget, Target
-from rlx.dim import Dim, DimLike, dim_max, dim_min, evaluate, substitute, symbols_of
-from rlx.dtype import DType
-from rlx.errors import Error, GraphError, UnsupportedError
-from rlx.extent import capacity_of, ceiling, is_measured, measure, measured, measured_in
 from rlx.ir import interpret
 from rlx.ir.lir import LirModule, View
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.ir.text import read, show
 from rlx.ir.verify import verify
-from rlx.passes.fold import fold
+from rlx.passes.constant_folding import fold
 from rlx.pipeline import CompilePipeline
-from rlx.plan.check import check
-from rlx.plan.facts import Fault
+from rlx.plan.check.checker import check
+from rlx.plan.check.claims import Fault
 from rlx.plan.planner import plan_module
-from rlx.shape import Shape
 
 SEQ = Dim("seq", 0, 64)
 RNG = np.random.default_rng(7)
@@ -333,7 +333,7 @@ def count_above(x: Node, limit: Node) -> Node:
 @pytest.mark.parametrize("target", FusionTarget, ids=lambda t: t.value)
 def test_bodies_measure_for_themselves(target: FusionTarget) -> None:
     """A body that is written out several times measures as many sizes."""
-    from rlx.loops import scan_loop
+    from rlx.ops.control_flow import scan_loop
 
     g = Graph()
     x = g.input("x", Shape([3, 5, 4]))
@@ -350,7 +350,7 @@ def test_bodies_measure_for_themselves(target: FusionTarget) -> None:
 
 
 def test_what_a_body_measures_stays_inside() -> None:
-    from rlx.loops import cond
+    from rlx.ops.control_flow import cond
 
     g = Graph()
     x, p = g.input("x", Shape([5, 4])), g.input("p", Shape([], DType.BOOL))

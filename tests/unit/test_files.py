@@ -15,7 +15,7 @@ import pytest
 
 import rlx
 from rlx.__main__ import main
-from rlx.files import HeldFile, opened, writing
+from rlx.core.files import HeldFile, opened, writing
 from rlx.runtime.trace import Trace
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_more_than_there_is_memory_for_is_not_read(
 ) -> None:
     path = tmp_path / "f"
     path.write_bytes(bytes(1000))
-    monkeypatch.setattr("rlx.machine_memory.memory_bytes", lambda: 999)
+    monkeypatch.setattr("rlx.core.memory_limits.memory_bytes", lambda: 999)
     with pytest.raises(
         rlx.Error, match="f: what is read of it takes 1,000 bytes, and this machine has 999"
     ):
@@ -290,7 +290,7 @@ def test_what_happens_to_a_file_later_changes_nothing(kind: str, how: str, tmp_p
 
 
 def test_tensors_of_a_safetensors_file_stay_what_they_were(tmp_path: Path) -> None:
-    from rlx.safetensors.reader import read_tensors
+    from rlx.frontends.safetensors.reader import read_tensors
 
     header = b'{"w":{"dtype":"F32","shape":[524288],"data_offsets":[0,2097152]}}'
     path = tmp_path / "model.safetensors"

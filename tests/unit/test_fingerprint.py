@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx.core.shape import Shape
 from rlx.cost.target import Target
 from rlx.ir.mir import Graph
 from rlx.plan.planner import plan_module
-from rlx.shape import Shape
 
 CPU = Target.of("cpu")
 
 SCRIPT = """
 import numpy as np
 from rlx.cost.target import Target
-from rlx.dim import Dim
+from rlx.core.dim import Dim
 from rlx.ir.mir import Graph
 from rlx.plan.planner import plan_module
-from rlx.shape import Shape
+from rlx.core.shape import Shape
 g = Graph("g")
 x, w = g.input("x", Shape([Dim("n", 1, 99), 8])), g.param("w", Shape([8, 8]))
 y = g.matmul(g.add(x, g.constant(np.arange(8, dtype="f4"))), g.concat([w, g.neg(w)], axis=1))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlx import op as table
 from rlx import ops
-from rlx.draw import Draw
-from rlx.dtype import DType
-from rlx.errors import Error
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
+from rlx.core.shape import Dim, Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
-from rlx.op import Kind
-from rlx.passes.fold import fold
+from rlx.ops import op as table
+from rlx.ops.draw import Draw
+from rlx.ops.op import Kind
+from rlx.passes.constant_folding import fold
 from rlx.rules.constants import MAX_BYTES
 from rlx.rules.engine import Fired
-from rlx.shape import Dim, Shape
 
 FOLDED = [
     o for o in table.table().values()

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.dim import Dim
-from rlx.draw import Draw
+from rlx.core.dim import Dim
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
-from rlx.kernel.form_contract import NotAContraction
-from rlx.kernel.form_conv import form_conv
 from rlx.kernel.interpret import run
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.kernel.lower.contract import NotAContraction
+from rlx.kernel.lower.conv import form_conv
+from rlx.ops.draw import Draw
+from rlx.ops.op import lookup
 
 
 def formed(node: Node) -> tuple[Kernel | None, Contract]:

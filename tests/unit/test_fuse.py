@@ -10,10 +10,10 @@ import pytest
 from rlx import ops
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
-from rlx.passes import reasons
 from rlx.passes.context import Context
-from rlx.passes.facts import Facts
 from rlx.passes.fuse import fuse_named
+from rlx.passes.fusion import reasons
+from rlx.passes.fusion.graph_facts import Facts
 from tests.unit.fusing import (
     TARGETS,
     assert_same,

@@ -9,15 +9,15 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.dtype import DType
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.passes.context import Context
-from rlx.passes.facts import Facts
 from rlx.passes.fuse import fuse
+from rlx.passes.fusion.graph_facts import Facts
+from rlx.passes.fusion.report import FusionReport
 from rlx.passes.options import DispatchPolicy, FusionOptions
-from rlx.passes.report import FusionReport
-from rlx.shape import Shape
 from tests.unit.fusing import TARGETS, fused, inputs, ops_in, params, values
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from rlx import ops
 from rlx.ir.mir import Graph
-from rlx.passes import reasons
 from rlx.passes.context import Context
 from rlx.passes.fuse import fuse
+from rlx.passes.fusion import reasons
+from rlx.passes.fusion.report import COUNTED, FusionReport
 from rlx.passes.options import FusionOptions
-from rlx.passes.report import COUNTED, FusionReport
 from tests.unit.fusing import inputs, params
 
 

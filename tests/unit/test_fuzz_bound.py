@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import rlx
-from rlx.fuzz.bound import shadows
+from rlx.fuzz.error_bound import shadows
 
 
 def test_a_transform_that_cancels_to_nothing_is_not_known_better_than_its_terms() -> None:

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import pytest
 
+from rlx.core.errors import Error
 from rlx.cost.gate import (
     FusionBenefit,
     GraphIoProfile,
@@ -13,7 +14,6 @@ from rlx.cost.gate import (
     is_dominating,
 )
 from rlx.cost.target import FusionTarget
-from rlx.errors import Error
 
 SPECTRUM = GraphIoProfile(3, 0, 33_554_432, 184_549_376)
 PEAKS = GraphIoProfile(4, 1, 1_048_576, 219_152_384)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.gate import judged, median_ratio
-from rlx.explain.measure import Measured, Measurement
+from rlx.explain.measure_decisions import Measured, Measurement
 
 
 def one(verdict: bool, predicted: float, measured: float, share: float) -> Measured:

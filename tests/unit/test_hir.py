@@ -9,7 +9,7 @@ import rlx
 from rlx import FusionPolicy, HirModule
 from rlx.ir.hir import wrap_mir_graph
 from rlx.ir.mir import Origin
-from rlx.op import Kind
+from rlx.ops.op import Kind
 
 DIRECT, FUSABLE = FusionPolicy.DIRECT, FusionPolicy.FUSABLE
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.draw import Draw, Spec
+from rlx.core.layout import Layout
 from rlx.ir.interpret import evaluate
-from rlx.ir.layout import Layout
 from rlx.kernel.expr import Kernel, Load, Reduce
-from rlx.kernel.form import NotALoop, form
 from rlx.kernel.interpret import run
-from rlx.op import Kind, Op, table
+from rlx.kernel.lower.loop import NotALoop, form
+from rlx.ops.draw import Draw, Spec
+from rlx.ops.op import Kind, Op, table
 
 CASES = 12
 LOOPS = [

@@ -19,15 +19,15 @@ import pytest
 import rlx
 from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.isa import ISAS
+from rlx.core.dim import Dim
+from rlx.core.shape import Shape
 from rlx.cost.target import FusionLimits, Target
-from rlx.dim import Dim
+from rlx.ir import fingerprint as fingerprints
 from rlx.ir.mir import Graph, Node
 from rlx.passes.options import DispatchPolicy, FusionOptions
-from rlx.plan import fingerprint as fingerprints
 from rlx.plan.planner import plan_module
 from rlx.runtime import session
 from rlx.runtime.session import Session, request_key
-from rlx.shape import Shape
 
 CPU = Target.of("cpu")
 BASE: dict[str, Any] = {
@@ -92,7 +92,7 @@ def test_ranges_inside_bodies_and_attributes_count() -> None:
 
 
 def test_texts_of_attributes_do_not_run_together() -> None:
-    from rlx.attrs import canonical
+    from rlx.core.attrs import canonical
 
     values: list[Any] = [
         None, "None", 1, True, 1.0, "1", "(1,)", (1,), ((1,),), ("a,b",), ("a", "b"), 0.0,
@@ -294,7 +294,7 @@ def test_a_copy_of_a_model_file_has_its_own_name(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     for name in ("one", "two", "one"):
         onnx.save(proto, tmp_path / f"{name}.onnx")
-        from rlx.onnx.model import load
+        from rlx.frontends.onnx.model import load
 
         exe = rlx.compile(load(tmp_path / f"{name}.onnx", cache=cache), "cpu", cache=cache)
         assert exe.name == name

@@ -9,14 +9,14 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
+from rlx.core.dim import Dim
+from rlx.core.shape import Shape
 from rlx.cost.target import Target
-from rlx.dim import Dim
 from rlx.ir.interpret import evaluate
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph, Node
 from rlx.pipeline import CompilePipeline
-from rlx.plan.check import require_sound
-from rlx.shape import Shape
+from rlx.plan.check.checker import require_sound
 
 N = Dim("n", 1, 4)
 

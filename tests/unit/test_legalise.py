@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.dtype import DType
-from rlx.errors import Error, UnsupportedError
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, UnsupportedError
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.ir.verify import verify
@@ -17,7 +18,6 @@ from rlx.passes import legalise as module
 from rlx.passes.context import Context
 from rlx.passes.legalise import DispatchReport, dispatch, legalise, require_legal
 from rlx.passes.options import DispatchPolicy, FusionOptions
-from rlx.shape import Shape
 from tests.unit.fusing import TARGETS, inputs, ops_in, ops_within, params, values
 
 

@@ -10,18 +10,18 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
-from rlx.cost.arithmetic import EXP, work_of
-from rlx.cost.lying import OF_A_PLACE, OF_A_TAP, Added, added, inner_results, is_last, last
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
+from rlx.cost.instruction_counts import EXP, work_of
+from rlx.cost.layout_cost import OF_A_PLACE, OF_A_TAP, Added, added, inner_results, is_last, last
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
-from rlx.dtype import DType
 from rlx.ir.interpret import evaluate
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
-from rlx.passes.layouts import WHAT
+from rlx.passes.layout import WHAT
 from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline, CompileResult
-from rlx.shape import Shape
 
 LANES = 16
 TARGET = replace(CpuBackend().target(), vector_bytes=4 * LANES)

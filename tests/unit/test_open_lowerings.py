@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlx.dim import Dim
-from rlx.dtype import DType
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.op import lookup
 
 B, N, T = Dim("b"), Dim("n", 8, 64), Dim("n")
 IMAGE, SEQUENCE = (8, 9, 11), (0, 1, 5)

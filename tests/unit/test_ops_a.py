@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import rlx.ops as ops
-from rlx.dim import Dim
-from rlx.errors import Error, GraphError
+from rlx.core.dim import Dim
+from rlx.core.errors import Error, GraphError
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
-from rlx.shape import Shape
 
 INF, NAN = math.inf, math.nan
 I8_MIN, I8_MAX = -128, 127

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.dim import Dim
-from rlx.dtype import DType
-from rlx.errors import GraphError
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
-from rlx.shape import Shape
 
 SEQ, PAST = Dim("seq"), Dim("past")
 NAN, INF = np.nan, np.inf

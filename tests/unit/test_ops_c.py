@@ -9,14 +9,14 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.dim import Dim, evaluate
-from rlx.dtype import DType
-from rlx.errors import Error, GraphError, UnsupportedError
+from rlx.core.dim import Dim, evaluate
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, GraphError, UnsupportedError
+from rlx.core.shape import Shape
 from rlx.ir import interpret
 from rlx.ir.mir import Graph
 from rlx.ir.text import read, show
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.op import lookup
 
 F32 = DType.F32
 RNG = np.random.default_rng(7)

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx import op as table
 from rlx import ops
-from rlx.dim import Dim
-from rlx.dtype import DType
-from rlx.errors import GraphError
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.shape import Shape
 from rlx.ir.inline import inline
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Origin
-from rlx.shape import Shape
+from rlx.ops import op as table
 
 SEQ, PAST = Dim("seq"), Dim("past")
 INF = np.inf

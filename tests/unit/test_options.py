@@ -2,8 +2,8 @@
 
 import pytest
 
+from rlx.core.errors import Error
 from rlx.cost.target import FusionLimits
-from rlx.errors import Error
 from rlx.passes.context import Context
 from rlx.passes.options import DispatchPolicy, FusionOptions
 

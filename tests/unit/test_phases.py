@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.cost.target import Target
-from rlx.dim import Dim
-from rlx.dtype import DType
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Graph, Node
-from rlx.plan.check import check
+from rlx.plan.check.checker import check
 from rlx.plan.planner import plan_module
-from rlx.shape import Shape
 
 PROLOGUE, STEADY, EPILOGUE = Phase.PROLOGUE, Phase.STEADY_STATE, Phase.EPILOGUE
 

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlx.core.dim import Dim, evaluate
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.cost.target import Target
-from rlx.dim import Dim, evaluate
-from rlx.dtype import DType
-from rlx.errors import Error
 from rlx.ir.interpret import evaluate as oracle
 from rlx.ir.interpret import evaluate_node
-from rlx.ir.layout import Layout
 from rlx.ir.lir import LirModule, Phase, Space
 from rlx.ir.mir import Graph, Node
 from rlx.plan.arena import (
@@ -32,9 +33,8 @@ from rlx.plan.arena import (
     sweep,
     sweep_back,
 )
-from rlx.plan.check import check
+from rlx.plan.check.checker import check
 from rlx.plan.planner import plan_module
-from rlx.shape import Shape
 
 CPU, TPU = Target.of("cpu"), Target.of("tpu")
 N = Dim("n", 1, 300)

@@ -5,14 +5,14 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.errors import Error
+from rlx.core.errors import Error
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline
-from rlx.plan.choices import TURNABLE
+from rlx.plan.alternatives import TURNABLE
 from rlx.plan.planner import plan_choices
 from rlx.rules.engine import Fired
-from rlx.shape import Shape
 
 
 def graph() -> Graph:

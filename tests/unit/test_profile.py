@@ -5,6 +5,10 @@ from typing import Any
 import pytest
 
 import rlx
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
+from rlx.core.shape import Shape
 from rlx.cost.gate import FusionBenefit, GraphIoProfile, fusion_benefit
 from rlx.cost.profile import (
     GraphIoOptions,
@@ -16,12 +20,8 @@ from rlx.cost.profile import (
 )
 from rlx.cost.target import FusionTarget, Target
 from rlx.cost.terms import Terms
-from rlx.dim import Dim
-from rlx.dtype import DType
-from rlx.errors import Error
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.plan.planner import plan_module
-from rlx.shape import Shape
 
 F32 = 4
 

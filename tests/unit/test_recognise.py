@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.dtype import DType
+from rlx.core.dtype import DType
+from rlx.core.shape import Dim, Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 from rlx.passes.context import Context
 from rlx.passes.simplify import simplify
 from rlx.rules.engine import Missed
-from rlx.shape import Dim, Shape
 
 Build = Callable[..., Node]
 

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from rlx import ops
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.cost.target import FusionLimits
-from rlx.dim import Dim
-from rlx.dtype import DType
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
-from rlx.passes import reasons
 from rlx.passes.context import Context
-from rlx.passes.facts import Facts
 from rlx.passes.fuse import fuse
-from rlx.passes.groups import Groups
+from rlx.passes.fusion import reasons
+from rlx.passes.fusion.graph_facts import Facts
+from rlx.passes.fusion.groups import Groups
+from rlx.passes.fusion.matches import apply
+from rlx.passes.fusion.regions import region_match
 from rlx.passes.options import FusionOptions
-from rlx.passes.regions import region_match
-from rlx.passes.rewrite import apply
-from rlx.shape import Shape
 from tests.unit.fusing import TARGETS, fused, inputs, ops_in, ops_within, params, refusals
 
 

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.dtype import DType
-from rlx.errors import Error
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
+from rlx.core.shape import Dim, Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.passes.context import Context
 from rlx.passes.simplify import simplify as simplify_pass
 from rlx.rules import all_rules, engine
+from rlx.rules.check_by_sampling import prove
 from rlx.rules.common import is_float
 from rlx.rules.engine import Event, Fired, Missed, Rule, no, rewrite, rule, ruleset
 from rlx.rules.match import at, either, is_literal, scalar_of
-from rlx.rules.prove import prove
-from rlx.shape import Dim, Shape
 
 RULES = [r for r in all_rules() if r.name != "fold_constants"]
 """Folding has no pattern to draw from: test_fold.py tests it on every op of the table."""

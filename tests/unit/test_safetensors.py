@@ -15,7 +15,7 @@ import pytest
 import rlx
 from bench.dialects import for_numpy
 from bench.workloads.minilm import NORMS, WEIGHTS, Size, minilm_function
-from rlx.safetensors.reader import read_tensors
+from rlx.frontends.safetensors.reader import read_tensors
 
 SIZE = Size(layers=2, width=32, heads=4, hidden=48, words=50, places=16)
 BERT = {

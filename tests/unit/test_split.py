@@ -10,9 +10,9 @@ import pytest
 import rlx
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import Kernel
-from rlx.kernel.form import form
 from rlx.kernel.interpret import run
-from rlx.kernel.split import FEW, MAX_CHUNKS, MIN_CHUNK, split_fold
+from rlx.kernel.lower.loop import form
+from rlx.kernel.split_reduction import FEW, MAX_CHUNKS, MIN_CHUNK, split_fold
 
 ops = rlx.ops
 

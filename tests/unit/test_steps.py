@@ -12,7 +12,7 @@ import pytest
 
 import rlx
 from rlx import Phase, ops
-from rlx.plan.check import check
+from rlx.plan.check.checker import check
 
 BACKENDS = ("reference", "cpu")
 RNG = np.random.default_rng(7)

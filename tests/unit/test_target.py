@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
+from rlx.core.layout import Layout
+from rlx.core.representative import representative, typical_size
+from rlx.core.shape import Shape
 from rlx.cost.target import CacheLevel, FusionLimits, FusionTarget, Target
-from rlx.dim import Dim
-from rlx.dtype import DType
-from rlx.errors import Error
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
-from rlx.op import table
-from rlx.representative import representative, typical_size
-from rlx.shape import Shape
+from rlx.ops.op import table
 
 ALL = [Target.of(t) for t in FusionTarget]
 FUSED = [

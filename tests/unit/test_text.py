@@ -11,15 +11,15 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.dim import Dim, dim_max, dim_min
-from rlx.draw import Draw
-from rlx.dtype import DType
-from rlx.errors import Error, GraphError, UnsupportedError
+from rlx.core.dim import Dim, dim_max, dim_min
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, GraphError, UnsupportedError
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.ir.parse import MAX_NESTING
 from rlx.ir.text import read, read_module, show
-from rlx.op import table
-from rlx.shape import Shape
+from rlx.ops.draw import Draw
+from rlx.ops.op import table
 
 FILES = sorted((Path(__file__).parents[1] / "ir").glob("*.ir"))
 

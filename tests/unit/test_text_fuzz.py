@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rlx.draw import Draw
-from rlx.dtype import DType
-from rlx.errors import GraphError
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.ir.text import read_module, show
-from rlx.op import Op, table
-from rlx.shape import Shape
+from rlx.ops.draw import Draw
+from rlx.ops.op import Op, table
 
 FILES = sorted((Path(__file__).parents[1] / "ir").glob("*.ir"))
 TEXTS = [f.read_text(encoding="utf-8") for f in FILES]

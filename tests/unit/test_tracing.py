@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx import op as table
 from rlx import ops
-from rlx.draw import Draw
 from rlx.ir.interpret import evaluate
+from rlx.ops import op as table
+from rlx.ops.draw import Draw
 
 F32 = rlx.DType.F32
 ROW = rlx.Shape([3], F32)

@@ -9,7 +9,7 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.ops.spectral import sides_of
+from rlx.ops.signal.fft import sides_of
 
 BATCH, COUNT, N, HOP, K = 6, 4, 32, 16, 5
 BINS = N // 2 + 1

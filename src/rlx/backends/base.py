@@ -11,15 +11,15 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlx._version import __version__
+from rlx.core.errors import Error, UnsupportedError
 from rlx.cost.target import FusionTarget, Target
-from rlx.errors import Error, UnsupportedError
+from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
-from rlx.op import Array
-from rlx.runtime.interface import Interface
+from rlx.ops.op import Array
 
 if TYPE_CHECKING:
-    from rlx.runtime.cache import Cache
-    from rlx.runtime.sections import Bytes, Sections
+    from rlx.core.disk_cache import Cache
+    from rlx.core.sections import Bytes, Sections
 
 GROUP = "rlx.backends"
 BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu"}

@@ -6,14 +6,14 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    from rlx import block
+    from rlx.ir.block import table
 
-    if name.startswith("_") or (found := block.table().get(name)) is None:
+    if name.startswith("_") or (found := table().get(name)) is None:
         raise AttributeError(f"rlx.blocks has no block {name!r}")
     return found
 
 
 def __dir__() -> list[str]:
-    from rlx import block
+    from rlx.ir.block import table
 
-    return sorted(block.table())
+    return sorted(table())

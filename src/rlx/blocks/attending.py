@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx import ops
-from rlx.block import FUSABLE, FusionPolicy
 from rlx.blocks.dense import linear
-from rlx.compose import dims_of
-from rlx.dim import exact_div
-from rlx.errors import GraphError
-from rlx.ops.attention import MaskKind as MaskKind
+from rlx.core.dim import exact_div
+from rlx.core.errors import GraphError
+from rlx.ir.block import FUSABLE, FusionPolicy
+from rlx.ops.compose import dims_of
+from rlx.ops.nn.attention import MaskKind as MaskKind
 
 Pair = tuple[Any, Any]
 

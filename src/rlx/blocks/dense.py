@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from rlx import ops
-from rlx.block import DIRECT, FUSABLE, FusionPolicy, block
+from rlx.ir.block import DIRECT, FUSABLE, FusionPolicy, block
 from rlx.ops.fused import activated
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from rlx import ops
-from rlx.block import FUSABLE, FusionPolicy, block, sharing
 from rlx.blocks.attending import MaskKind, Projections, attended
 from rlx.blocks.dense import gelu_ffn, linear, residual_layer_norm
 from rlx.blocks.vision import convolved
-from rlx.compose import dims_of
-from rlx.dim import product
-from rlx.errors import GraphError
+from rlx.core.dim import product
+from rlx.core.errors import GraphError
+from rlx.ir.block import FUSABLE, FusionPolicy, block, sharing
+from rlx.ops.compose import dims_of
 
 # -- BERT: norms after the sums -------------------------------------------------------------------
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from rlx import ops
-from rlx.block import DIRECT, FUSABLE, FusionPolicy, block
 from rlx.blocks.dense import swiglu_ffn
-from rlx.compose import beside, dims_of
-from rlx.dim import product
-from rlx.errors import GraphError
-from rlx.ops.experts import Scoring
+from rlx.core.dim import product
+from rlx.core.errors import GraphError
+from rlx.ir.block import DIRECT, FUSABLE, FusionPolicy, block
+from rlx.ops.compose import beside, dims_of
 from rlx.ops.fused import activated
+from rlx.ops.nn.mixture_of_experts import Scoring
 
 
 @block(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from rlx import ops
-from rlx.block import DIRECT, FUSABLE, FusionPolicy, block
-from rlx.errors import GraphError
+from rlx.core.errors import GraphError
+from rlx.ir.block import DIRECT, FUSABLE, FusionPolicy, block
 from rlx.ops.fused import activated
-from rlx.ops.gguf_blocks import Scheme
-from rlx.ops.packed import PACKINGS, Packing, times_transposed
+from rlx.ops.quant.block_scaled import PACKINGS, Packing, times_transposed
+from rlx.ops.quant.gguf import Scheme
 
 AnyScheme = Literal[Scheme, Packing]
 

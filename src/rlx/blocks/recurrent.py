@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rlx import ops
-from rlx.block import block
-from rlx.compose import dims_of
-from rlx.dim import exact_div
-from rlx.errors import GraphError
+from rlx.core.dim import exact_div
+from rlx.core.errors import GraphError
+from rlx.ir.block import block
+from rlx.ops.compose import dims_of
 from rlx.ops.fused import activated
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from rlx import ops
-from rlx.block import block
-from rlx.compose import dims_of
-from rlx.errors import GraphError
+from rlx.core.errors import GraphError
+from rlx.ir.block import block
+from rlx.ops.compose import dims_of
 
 
 def _segments(x: Any, n_fft: int, hop: int) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rlx import ops
-from rlx.block import FUSABLE, FusionPolicy, block, sharing
 from rlx.blocks.attending import MaskKind, Pair, Projections, attended
 from rlx.blocks.dense import swiglu_ffn
+from rlx.ir.block import FUSABLE, FusionPolicy, block, sharing
 
 _LAYER = (
     "f[b s d], f[d], f[d e], f[d g], f[d g], f[e d], f[...], f[...], f[d], f[d h], f[d h], f[h d]"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlx import ops
-from rlx.block import DIRECT, FUSABLE, FusionPolicy, block
+from rlx.ir.block import DIRECT, FUSABLE, FusionPolicy, block
 from rlx.ops.fused import activated
 
 

@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from rlx._version import __version__
-from rlx.errors import Error
+from rlx.core.errors import Error
 
 VERBS = (
     "bench", "cache", "calibrate", "check", "compile", "diff", "doctor", "explain", "fuzz", "run",

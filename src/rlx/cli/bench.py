@@ -12,10 +12,10 @@ import typer
 
 from rlx.cli import options
 from rlx.cli.progress import progress
-from rlx.errors import Error
+from rlx.core.errors import Error
 
 if TYPE_CHECKING:
-    from rlx.op import Array
+    from rlx.ops.op import Array
 
 EXAMPLE = "rlx bench model.onnx --against onnxruntime --threads 1"
 ROUND_S = 0.05

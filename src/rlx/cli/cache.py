@@ -12,7 +12,7 @@ from rlx.cli import options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlx.runtime.cache import Cache, Entry
+    from rlx.core.disk_cache import Cache, Entry
 
 EXAMPLE = "rlx cache verify"
 
@@ -40,8 +40,8 @@ def verb(
     """
     import os
 
-    from rlx.errors import Error
-    from rlx.runtime.cache import Cache
+    from rlx.core.disk_cache import Cache
+    from rlx.core.errors import Error
 
     cache = Cache.of(folder, os.environ)
     if cache is None:

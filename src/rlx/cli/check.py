@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlx.cli import options
-from rlx.errors import Error
+from rlx.core.errors import Error
 
 if TYPE_CHECKING:
     from rlx.cli.inputs import Wanted
-    from rlx.onnx.checking import Report
-    from rlx.onnx.model import Model
+    from rlx.frontends.onnx.model import Model
+    from rlx.frontends.onnx.support_report import Report
     from rlx.passes.context import Context
 
 EXAMPLE = "rlx check model.onnx --target cuda"
@@ -43,11 +43,11 @@ def verb(
 def _examined(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | None]:
     if path.lower().endswith(".onnx"):
         return _examined_file(path, target, wanted)
+    from rlx.frontends.files import load
+    from rlx.frontends.onnx.support_report import dispatched_graph
     from rlx.ir.hir import HirModule
     from rlx.ir.lir import LirModule
     from rlx.ir.mir import Graph
-    from rlx.loading import load
-    from rlx.onnx.checking import dispatched_graph
     from rlx.runtime.bundle import Bundle
     from rlx.runtime.executable import Executable
 
@@ -65,9 +65,9 @@ def _examined(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | N
 def _examined_file(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | None]:
     """All unknown operators at once; else the first thing that goes wrong, if any does."""
     from rlx.cli.models import read_of
-    from rlx.onnx.checking import Report, dispatched, failed, unknown
-    from rlx.onnx.files import ModelFile
-    from rlx.onnx.model import model_of, reader_of
+    from rlx.frontends.onnx.files import ModelFile
+    from rlx.frontends.onnx.model import model_of, reader_of
+    from rlx.frontends.onnx.support_report import Report, dispatched, failed, unknown
 
     reader = reader_of(ModelFile.open(path))
     missing = unknown(reader)
@@ -96,7 +96,7 @@ def _compiled(report: Report, graph: Any, target: str) -> Report:
     from rlx.backends.base import BUILT_IN
     from rlx.cli.progress import progress
     from rlx.cost.target import Target
-    from rlx.onnx.checking import Report, failed
+    from rlx.frontends.onnx.support_report import Report, failed
     from rlx.pipeline import CompilePipeline
     from rlx.runtime.session import Session
 
@@ -114,7 +114,7 @@ def _compiled(report: Report, graph: Any, target: str) -> Report:
 
 
 def _facts(path: str, target: str, report: Report, model: Model | None) -> dict[str, Any]:
-    from rlx.onnx.checking import PATHS
+    from rlx.frontends.onnx.support_report import PATHS
 
     is_static = bool(model and model.is_static)
     return {
@@ -130,7 +130,7 @@ def _facts(path: str, target: str, report: Report, model: Model | None) -> dict[
 
 
 def _text(path: str, target: str, report: Report, model: Model | None) -> str:
-    from rlx.onnx.checking import PATHS
+    from rlx.frontends.onnx.support_report import PATHS
 
     counts = ", ".join(f"{report.count(p)} {p}" for p in PATHS if report.count(p))
     verdict = "cannot run" if report.count("missing") else "runs"

@@ -57,7 +57,7 @@ def verb(
     where every value lies, as text. rlx.load reads it and checks it again.
     """
     from rlx.cli import inputs, models
-    from rlx.errors import Error
+    from rlx.core.errors import Error
     from rlx.runtime.executable import Executable
 
     path = Path(output or f"{Path(model).stem}.{'lir' if emit is Emit.LIR else 'rlx'}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlx.cli.inputs import Wanted
     from rlx.explain.report import Report
     from rlx.ir.lir import BufferPlan
-    from rlx.op import Array
+    from rlx.ops.op import Array
     from rlx.runtime.executable import Executable
     from rlx.runtime.trace import Trace
 
@@ -139,7 +139,7 @@ def _write_page(path: str, report: Report, trace: Trace | None, is_json: bool) -
 
 
 def _follow(report: Report, node: str, is_json: bool) -> None:
-    from rlx.explain.levels import follow
+    from rlx.explain.why import follow
 
     found = follow(report, node)
     if is_json:

@@ -9,7 +9,7 @@ import typer
 
 from rlx.cli import options
 from rlx.cli.progress import progress
-from rlx.errors import Error
+from rlx.core.errors import Error
 
 EXAMPLE = "rlx fuzz --graphs 200 --backend cpu"
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from rlx.cli.options import pairs, sizes_of
-from rlx.dim import Dim, evaluate, symbols_of
-from rlx.dtype import DType
-from rlx.errors import Error, OutOfMemoryError
-from rlx.op import Array
-from rlx.representative import TYPICAL, representative
-from rlx.shape import Shape
+from rlx.core.dim import Dim, evaluate, symbols_of
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, OutOfMemoryError
+from rlx.core.representative import TYPICAL, representative
+from rlx.core.shape import Shape
+from rlx.ops.op import Array
 
 MOST = 1 << 27
 """Elements of a random input."""

@@ -18,24 +18,24 @@ from rlx.cli.inputs import (
     sizes_in,
 )
 from rlx.cli.progress import progress
+from rlx.core.disk_cache import CacheLike
+from rlx.core.errors import Error
+from rlx.core.shape import Shape
 from rlx.cost.decision import Decision
 from rlx.cost.target import Target
-from rlx.errors import Error
+from rlx.frontends.files import load
+from rlx.frontends.onnx.model import Model as OnnxModel
+from rlx.frontends.onnx.model import Read
+from rlx.frontends.onnx.specialise import Specialising
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph
-from rlx.loading import load
-from rlx.onnx.model import Model as OnnxModel
-from rlx.onnx.model import Read
-from rlx.onnx.running import Specialising
-from rlx.op import Array
+from rlx.ops.op import Array
 from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline, CompileResult
 from rlx.runtime.bundle import Bundle
-from rlx.runtime.cache import CacheLike
 from rlx.runtime.executable import Executable
 from rlx.runtime.session import Session
-from rlx.shape import Shape
 
 SCALE = 0.1
 """Of random weights: large enough to matter, small enough that layers of them stay finite."""

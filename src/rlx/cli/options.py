@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rlx.errors import Error
-from rlx.files import reason, writing
+from rlx.core.errors import Error
+from rlx.core.files import reason, writing
 
 
 def names_of_targets() -> list[str]:
@@ -31,7 +31,7 @@ def backend_target(name: str | None) -> str | None:
     if name is None:
         return None
     from rlx.backends.base import find_backend
-    from rlx.errors import UnsupportedError
+    from rlx.core.errors import UnsupportedError
 
     try:
         find_backend(name.partition(":")[0])

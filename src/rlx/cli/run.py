@@ -13,7 +13,7 @@ from rlx.cli import options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlx.op import Array
+    from rlx.ops.op import Array
 
 EXAMPLE = "rlx run model.onnx --input x=x.npy --output results"
 
@@ -60,8 +60,8 @@ def _written(folder: Path, made: Mapping[str, Array]) -> dict[str, str]:
     """The file of each output. Their names may be no names of files: those are numbered."""
     import numpy as np
 
-    from rlx.errors import Error
-    from rlx.files import reason, writing
+    from rlx.core.errors import Error
+    from rlx.core.files import reason, writing
 
     found: dict[str, str] = {}
     for number, (name, array) in enumerate(made.items()):

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from rlx._version import __version__
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, UnsupportedError
 from rlx.cost.target import CacheLevel, Target
-from rlx.dtype import DType
-from rlx.errors import Error, UnsupportedError
 
 if TYPE_CHECKING:
-    from rlx.runtime.cache import Cache, CacheLike
+    from rlx.core.disk_cache import Cache, CacheLike
 
 FORMAT = 3
 HANDOUT_NS = 5_000.0
@@ -145,7 +145,7 @@ def calibrate(
     """Measure the prices of `target` on this machine, which takes some seconds, and keep them in
     the cache's folder, where `rlx.compile` finds them."""
     from rlx.backends.base import find_backend
-    from rlx.runtime.cache import Cache
+    from rlx.core.disk_cache import Cache
 
     name, _, variant = target.partition(":")
     backend = find_backend(name).configured(variant, None)

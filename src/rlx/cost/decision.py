@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
+from rlx.core.dtype import DType
 from rlx.cost.gate import FusionBenefit, is_dominating
-from rlx.cost.identity import Identities
-from rlx.cost.lying import NOTHING, Added
+from rlx.cost.layout_cost import NOTHING, Added
+from rlx.cost.stable_id import Identities
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
-from rlx.dtype import DType
 from rlx.ir.mir import Node
 from rlx.ir.outline import place_of
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from rlx.arguments import instance
-from rlx.errors import Error
+from rlx.core.arguments import instance
+from rlx.core.errors import Error
 
 if TYPE_CHECKING:
     from rlx.cost.target import FusionTarget, Target

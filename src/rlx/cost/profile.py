@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rlx.core.errors import Error
+from rlx.core.shape import Shape
 from rlx.cost.gate import FusionBenefit, GraphIoProfile, fusion_benefit
 from rlx.cost.target import FusionTarget, Target, with_bodies
 from rlx.cost.terms import ComputeProfile, Terms
-from rlx.errors import Error
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Graph, Node, topological
-from rlx.op import table
-from rlx.shape import Shape
+from rlx.ops.op import table
 
 METADATA = frozenset({"input", "param", "constant", "reshape", "transpose", "narrow"})
 """What the documented rules take for free, also as an output."""

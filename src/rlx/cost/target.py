@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlx.arguments import TEXT
+from rlx.core.arguments import TEXT
+from rlx.core.dim import DimLike, is_static, upper_bound
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
+from rlx.core.layout import Layout
 from rlx.cost.gate import IoFusionGate
-from rlx.dim import DimLike, is_static, upper_bound
-from rlx.dtype import DType
-from rlx.errors import Error
-from rlx.ir.layout import Layout
-from rlx.op import Kind, Op, lookup
+from rlx.ops.op import Kind, Op, lookup
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Node

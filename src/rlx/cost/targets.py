@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
+from rlx.core.dtype import DType
 from rlx.cost.gate import IoFusionGate
 from rlx.cost.target import LOOPS, REGION_KINDS, CacheLevel, FusionLimits, KernelLimit, Target
-from rlx.dtype import DType
-from rlx.op import Kind
+from rlx.ops.op import Kind
 
 KB, MB = 1 << 10, 1 << 20
 

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlx import attrs as attributes
-from rlx.attrs import is_symbolic
+from rlx.core import attrs as attributes
+from rlx.core.attrs import is_symbolic
+from rlx.core.dim import DimLike
+from rlx.core.layout import Layout
+from rlx.core.representative import typical_size
+from rlx.core.shape import Shape
 from rlx.cost.gate import GraphIoProfile
 from rlx.cost.target import Target, with_bodies
-from rlx.dim import DimLike
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
-from rlx.op import Kind
-from rlx.representative import typical_size
-from rlx.shape import Shape
+from rlx.ops.op import Kind
 
 READS_ROWS = frozenset({"embedding", "gather", "gather_nd", "take_along_axis"})
 """Ops that read of their first operand only as much as they write."""
@@ -49,7 +49,7 @@ class Terms:
         self._terms: dict[Node, GraphIoProfile] = {}
         self._waits: dict[Node, bool] = {}
         self.lying: dict[object, Any] = {}
-        """What convolutions add by how their images lie, for `rlx.cost.lying`."""
+        """What convolutions add by how their images lie, for `rlx.cost.layout_cost`."""
 
     def of(self, node: Node) -> GraphIoProfile:
         """What `node` adds on every call: nothing if it is a view or depends on weights alone."""

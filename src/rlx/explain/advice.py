@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from rlx.core.dtype import DType
 from rlx.cost.decision import Decision
 from rlx.cost.gate import FusionBenefit
 from rlx.cost.terms import READS_ROWS, Terms
-from rlx.dtype import DType
-from rlx.explain.kernels import least_ns
 from rlx.explain.report import Advice
+from rlx.explain.roofline import least_ns
 from rlx.ir.lir import Phase
 from rlx.ir.mir import Node, topological, users_of
 from rlx.passes.bodies import bodies_of
-from rlx.passes.reasons import HINTS
+from rlx.passes.fusion.reasons import HINTS
 
 if TYPE_CHECKING:
     from rlx.pipeline import CompileResult

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
+from rlx.core.dim import evaluate
 from rlx.cost.decision import Decision
 from rlx.cost.profile import profile_graph_io
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
-from rlx.dim import evaluate
 from rlx.explain.advice import advise
-from rlx.explain.lines import line_of, source_of
+from rlx.explain.ir_lines import line_of, source_of
 from rlx.explain.report import (
     NOT_NAMES,
     About,
@@ -34,9 +34,9 @@ from rlx.explain.report import (
 from rlx.ir.lir import Phase, Space
 from rlx.ir.mir import Node, Origin
 from rlx.ir.outline import rows_of
+from rlx.ir.plan_report import lives_of
 from rlx.passes.bodies import bodies_of, nodes_within
 from rlx.plan.planner import plan_choices
-from rlx.plan.report import lives_of
 from rlx.rules import all_rules
 from rlx.rules.engine import Fired, Missed
 
@@ -61,7 +61,7 @@ def report_of(
 ) -> Report:
     """The report of a compile; `more` are decisions taken before it, such as by a front end.
     `threads` may take part in a call, all there are where it is None."""
-    from rlx.explain.steps import steps_of
+    from rlx.explain.kernel_notes import steps_of
 
     lir = result.lir
     terms = Terms(lir.target, sizes=result.options.sizes)

@@ -11,9 +11,9 @@ from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from rlx.explain.drawing import Card, neighbours, placed
+from rlx.explain.graph_drawing import Card, neighbours, placed
 from rlx.explain.text import size_text, time_text
-from rlx.op import Kind, table
+from rlx.ops.op import Kind, table
 from rlx.runtime.trace import CALLS, COMPILE, TIMED_BUILD, thread_name
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rlx.backends.cpu.task import SPLIT_NS, nanoseconds
-from rlx.cost.arithmetic import work_of
+from rlx.backends.cpu.program.task import SPLIT_NS, nanoseconds
+from rlx.core.layout import Layout
 from rlx.cost.calibrate import HANDOUT_NS, Numbers
-from rlx.cost.lying import NOTHING, Added, added, inner_results
+from rlx.cost.instruction_counts import work_of
+from rlx.cost.layout_cost import NOTHING, Added, added, inner_results
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
-from rlx.ir.layout import Layout
 from rlx.ir.lir import BufferPlan, LirModule, Phase
 from rlx.ir.mir import Node
-from rlx.op import Kind
+from rlx.ops.op import Kind
 
 if TYPE_CHECKING:
     from rlx.runtime.executable import Executable

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from rlx.errors import Error
+from rlx.core.errors import Error
 
 SCHEMA = 1
 """Of the JSON form; docs/explain.md describes it."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlx import op as table
-from rlx.fuzz.crew import Lost, each
-from rlx.fuzz.work import Job, Verdict, refused_ops, verdict
+from rlx.fuzz.job import Job, Verdict, refused_ops, verdict
+from rlx.fuzz.workers import Lost, each
+from rlx.ops import op as table
 
 LEAST = 20
 """Times that each op must occur in a large campaign."""

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.reference import backend
+from rlx.core.dtype import DType
+from rlx.core.errors import UnsupportedError
 from rlx.cost.target import FusionTarget
-from rlx.dtype import DType
-from rlx.errors import UnsupportedError
-from rlx.fuzz.bound import Shadow, rounding, shadows
-from rlx.fuzz.grow import Grown
+from rlx.fuzz.error_bound import Shadow, rounding, shadows
+from rlx.fuzz.generate import Grown
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, MirModule
-from rlx.op import Array
+from rlx.ops.op import Array
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.executable import Executable
 from rlx.runtime.session import Session

@@ -22,10 +22,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlx.errors import Error
-from rlx.fuzz.crew import Lost, each
+from rlx.core.errors import Error
+from rlx.frontends.onnx.reader import NEWEST_OPSET, UNCHANGED
 from rlx.fuzz.mutate import mutated
-from rlx.onnx.reader import NEWEST_OPSET, UNCHANGED
+from rlx.fuzz.workers import Lost, each
 
 LIMIT_S = 2.0
 """Of processor time, so that a busy machine finds nothing wrong."""
@@ -94,7 +94,7 @@ def _files(folder: Path) -> list[bytes]:
 
 
 def _stored() -> list[bytes]:
-    from rlx.onnx.reader import onnx_package
+    from rlx.frontends.onnx.reader import onnx_package
 
     return _files(Path(onnx_package().__file__).parent / "backend" / "test" / "data")
 
@@ -172,7 +172,7 @@ def _flops(program: Any) -> int:
 @cache
 def _limit_memory() -> None:
     """1 GiB more than what is there before the first file."""
-    for module in ("rlx.onnx.model", "rlx.runtime.session", "rlx.backends.cpu", "onnx"):
+    for module in ("rlx.frontends.onnx.model", "rlx.runtime.session", "rlx.backends.cpu", "onnx"):
         import_module(module)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + LIMIT_BYTES
@@ -180,7 +180,7 @@ def _limit_memory() -> None:
 
 
 def _surprise(error: Error) -> str:
-    from rlx.onnx.reader import ReadError
+    from rlx.frontends.onnx.reader import ReadError
 
     is_one = isinstance(error, ReadError) and not isinstance(error.__cause__, MemoryError)
     return _told(error.__cause__ or error) if is_one else ""

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlx import attrs as attributes
-from rlx.dim import Dim, Symbol
-from rlx.dtype import DType
-from rlx.errors import GraphError
-from rlx.extent import has_capacity, measured_in
+from rlx.core import attrs as attributes
+from rlx.core.dim import Dim, Symbol
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.extent import has_capacity, measured_in
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Node
-    from rlx.op import Op
+    from rlx.ops.op import Op
 
 
 _PLAIN = frozenset({int, float, str, bool, type(None), DType, attributes.Data})

@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rlx import block
-from rlx.block import FusionPolicy as FusionPolicy
-from rlx.dim import Dim, DimLike
-from rlx.errors import Error, UnknownNameError
+from rlx.core.dim import Dim, DimLike
+from rlx.core.errors import Error, UnknownNameError
+from rlx.core.shape import DimBinding, Shape
+from rlx.ir import block
+from rlx.ir.block import FusionPolicy as FusionPolicy
 from rlx.ir.mir import Graph, MirModule, Node, Origin
-from rlx.op import lookup
-from rlx.shape import DimBinding, Shape
+from rlx.ops.op import lookup
 
 
 class HirModule:
@@ -127,7 +127,7 @@ class HirModule:
 
     def lower(self) -> MirModule:
         """The module in table ops, verified."""
-        from rlx.passes.lower import lower
+        from rlx.ir.lower_blocks import lower
 
         return MirModule(lower(self.graph, self.policy))
 

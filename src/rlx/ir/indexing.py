@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from rlx.dim import Dim, DimLike, provably_le
-from rlx.errors import GraphError
-from rlx.op import lookup
+from rlx.core.dim import Dim, DimLike, provably_le
+from rlx.core.errors import GraphError
+from rlx.ops.op import lookup
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Node
@@ -165,7 +165,7 @@ def _narrowed(node: Node, bounds: dict[int, tuple[DimLike, DimLike, int]]) -> No
 
 def _run(size: DimLike, start: DimLike, stop: DimLike, step: int) -> tuple[DimLike, DimLike] | None:
     """First index and length of a slice, where it is known to lie inside and has no step."""
-    from rlx.ops.movement import span
+    from rlx.ops.indexing.movement import span
 
     if step != 1:
         return None

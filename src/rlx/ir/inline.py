@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlx import attrs as attributes
-from rlx.dim import DimLike, substitute, symbols_of
-from rlx.extent import CAPACITY, capacity_of, measured
+from rlx.core import attrs as attributes
+from rlx.core.dim import DimLike, substitute, symbols_of
+from rlx.core.extent import CAPACITY, capacity_of, measured
 from rlx.ir.extents import measured_by
 from rlx.ir.mir import Graph, Node
 

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlx.attrs import bind
-from rlx.dim import Dim, Symbol, is_static, substitute
-from rlx.dtype import DType
-from rlx.errors import Error, GraphError
-from rlx.extent import measure
+from rlx.core.attrs import bind
+from rlx.core.dim import Dim, Symbol, is_static, substitute
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, GraphError
+from rlx.core.extent import measure
+from rlx.core.shape import DimBinding, OutOfRange, Shape
 from rlx.ir.mir import Graph, Node
-from rlx.shape import DimBinding, OutOfRange, Shape
 
 
 class Leaf(Protocol):

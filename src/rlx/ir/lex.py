@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from rlx.errors import GraphError
+from rlx.core.errors import GraphError
 
 _TOKEN = re.compile(
     r"""(?P<space>(?:[ \t\r\n]+|\#[^\n]*)+)

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rlx.dim import Dim, DimLike, evaluate
-from rlx.errors import Error
-from rlx.extent import is_capacity
-from rlx.ir.layout import Layout
+from rlx.core.dim import Dim, DimLike, evaluate
+from rlx.core.errors import Error
+from rlx.core.extent import is_capacity
+from rlx.core.layout import Layout
 from rlx.ir.mir import Graph, MirModule, Node
 
 if TYPE_CHECKING:
     import os
 
+    from rlx.core.shape import DimBinding
     from rlx.cost.target import FusionTarget, Target
-    from rlx.plan.bind import BoundPlan
-    from rlx.shape import DimBinding
+    from rlx.ir.plan_binding import BoundPlan
 
 
 class Phase(enum.IntEnum):
@@ -180,19 +180,19 @@ class BufferPlan:
 
     def bind(self, sizes: DimBinding | Mapping[str, int]) -> BoundPlan:
         """The plan in plain ints at these sizes of its named dims."""
-        from rlx.plan.bind import bind
+        from rlx.ir.plan_binding import bind
 
         return bind(self, sizes)
 
     def report(self) -> str:
         """The plan as a table: offsets, sizes, lives, and what sharing saves."""
-        from rlx.plan.report import report
+        from rlx.ir.plan_report import report
 
         return report(self)
 
     def report_svg(self) -> str:
         """The plan as a picture: bytes upward, steps to the right, a box per buffer."""
-        from rlx.plan.report import report_svg
+        from rlx.ir.plan_report import report_svg
 
         return report_svg(self)
 
@@ -227,7 +227,7 @@ class LirModule:
     @property
     def fingerprint(self) -> str:
         """A hash of all of the above: a module with another plan has another one."""
-        from rlx.plan.fingerprint import fingerprint
+        from rlx.ir.fingerprint import fingerprint
 
         if "fingerprint" not in self.memo:
             self.memo["fingerprint"] = fingerprint(self)
@@ -242,7 +242,7 @@ class LirModule:
     ) -> LirModule:
         """A plan made by hand, checked. Phases and the manifest follow from the graph where the
         plan has none of its own."""
-        from rlx.plan.by_hand import module_of
+        from rlx.plan.manual import module_of
 
         return module_of(module, plan, target)
 

@@ -16,12 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rlx import attrs as attributes
-from rlx.arguments import FUNCTION, MAPPING, NONE, check_node, instance
-from rlx.attrs import is_text
-from rlx.dim import Dim, DimLike
-from rlx.errors import Error, GraphError, UnknownNameError
-from rlx.extent import CAPACITY, of_symbol
+from rlx.core import attrs as attributes
+from rlx.core.arguments import FUNCTION, MAPPING, NONE, check_node, instance
+from rlx.core.attrs import is_text
+from rlx.core.dim import Dim, DimLike
+from rlx.core.errors import Error, GraphError, UnknownNameError
+from rlx.core.extent import CAPACITY, of_symbol
+from rlx.core.shape import DimBinding, Shape
 from rlx.ir.extents import Extents, measured_by
 from rlx.ir.operators import Operators
 from rlx.ir.origin import LATE as LATE
@@ -29,10 +30,9 @@ from rlx.ir.origin import STEADY as STEADY
 from rlx.ir.origin import Origin as Origin
 from rlx.ir.walk import topological as topological
 from rlx.ir.walk import users_of as users_of
-from rlx.shape import DimBinding, Shape
 
 if TYPE_CHECKING:
-    from rlx.op import Op
+    from rlx.ops.op import Op
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
@@ -146,7 +146,7 @@ class Graph:
 
     def constant(self, value: Any) -> Node:
         """A value known now. A Python scalar is what it is among ops: a float is an f32."""
-        from rlx.operands import is_weak, scalar
+        from rlx.ops.operands import is_weak, scalar
 
         try:
             known = scalar(value) if is_weak(value) else value
@@ -158,7 +158,7 @@ class Graph:
         self, op: str | Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
     ) -> Node:
         """The node of `op` applied to `inputs` exactly as given: no casts, no constants made."""
-        from rlx import op as table
+        from rlx.ops import op as table
 
         check_node(op, inputs, attrs)
         decl = table.lookup(op) if isinstance(op, str) else op
@@ -450,7 +450,7 @@ class Graph:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The builder method of a table op: `g.matmul(x, y)` is `rlx.ops.matmul(x, y)`."""
-        from rlx import op as table
+        from rlx.ops import op as table
 
         if name.startswith("__") or (decl := table.find(name)) is None:
             raise UnknownNameError(f"Graph has no method or op {name!r}.")

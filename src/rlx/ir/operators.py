@@ -13,7 +13,7 @@ from typing import Any
 
 
 def _op(name: str) -> Any:
-    from rlx import op as table
+    from rlx.ops import op as table
 
     return table.lookup(name)
 
@@ -97,7 +97,7 @@ class Operators:
         raise TypeError("a node has no values while a graph is built. Use rlx.ops instead of NumPy")
 
     def __bool__(self) -> bool:
-        from rlx.errors import GraphError
+        from rlx.core.errors import GraphError
 
         raise GraphError(
             "a node has no truth value while a graph is built. Use rlx.ops.where or rlx.ops.if_"
@@ -139,7 +139,7 @@ def tracing(graph: Any) -> Generator[None]:
 def _is_same(node: Operators, other: object) -> bool:
     is_value = isinstance(other, int | float | complex) or hasattr(other, "__array__")
     if is_value and not isinstance(other, Operators):
-        from rlx.errors import GraphError
+        from rlx.core.errors import GraphError
 
         raise GraphError(
             "a node is compared with a value by rlx.ops.equal(node, value): == of nodes is "
@@ -149,7 +149,7 @@ def _is_same(node: Operators, other: object) -> bool:
 
 
 def _true_divide(x: Any, y: Any) -> Any:
-    from rlx.dtype import DType
+    from rlx.core.dtype import DType
 
     def inexact(v: Any) -> Any:
         whole = isinstance(v, Operators) and not (v.dtype.is_float or v.dtype.is_complex)

@@ -15,15 +15,15 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from rlx.attrs import Axes, Body, Data, hints_of
-from rlx.dim import Dim, DimLike, dim_max, dim_min
-from rlx.dtype import DType
-from rlx.errors import GraphError
-from rlx.extent import measured
+from rlx.core.attrs import Axes, Body, Data, hints_of
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.extent import measured
+from rlx.core.shape import Shape
 from rlx.ir.lex import Tokens
 from rlx.ir.mir import Graph, Node, Origin
-from rlx.op import Op
-from rlx.shape import Shape
+from rlx.ops.op import Op
 
 MAX_NESTING = 32
 """How deep graphs may stand inside graphs."""

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.attrs import Data, dims_in
-from rlx.dim import Dim, DimLike, symbols_of
-from rlx.dtype import DType
-from rlx.errors import GraphError
+from rlx.core.attrs import Data, dims_in
+from rlx.core.dim import Dim, DimLike, symbols_of
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.ir.parse import MAX_NESTING, Header, Reader
 from rlx.ir.verify import verify
-from rlx.shape import Shape
 
 if TYPE_CHECKING:
     from rlx.ir.hir import HirModule
@@ -64,7 +64,7 @@ def read_module(text: str, source: str = "text") -> MirModule | HirModule:
 
 
 def _graph(reader: Reader, header: Header) -> Graph:
-    from rlx import op as table
+    from rlx.ops import op as table
 
     if header.kind != "mir" or header.words:
         raise reader.tokens.error(f"expected mir and a name, found {header}")
@@ -74,9 +74,9 @@ def _graph(reader: Reader, header: Header) -> Graph:
 
 
 def _hir(reader: Reader, header: Header) -> HirModule:
-    from rlx import block
-    from rlx import op as table
+    from rlx.ir import block
     from rlx.ir.hir import FusionPolicy, HirModule
+    from rlx.ops import op as table
 
     policies = {p.value: p for p in FusionPolicy}
     if len(header.words) != 1 or header.words[0] not in policies:

@@ -6,8 +6,8 @@ breaks a graph is caught where it did.
 
 from __future__ import annotations
 
-from rlx.errors import GraphError
-from rlx.extent import measured_in
+from rlx.core.errors import GraphError
+from rlx.core.extent import measured_in
 from rlx.ir.extents import measured_by, symbols_used
 from rlx.ir.mir import Graph, Node
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from rlx.kernel.decompose import copied
 from rlx.kernel.expr import (
     Affine,
     Axis,
@@ -21,7 +22,6 @@ from rlx.kernel.expr import (
     Reduce,
     Store,
 )
-from rlx.kernel.spell import copied
 
 Move = Callable[[Affine], Affine]
 

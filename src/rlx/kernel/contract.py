@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rlx.dim import DimLike
-from rlx.dtype import DType
-from rlx.ir.layout import Layout
+from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.kernel.expr import (
     Affine,
     Apply,
@@ -31,8 +32,7 @@ from rlx.kernel.expr import (
     Store,
     postorder,
 )
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.op import lookup
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlx.dim import DimLike
-from rlx.dtype import DType
-from rlx.op import Op, lookup
-from rlx.shape import Shape
+from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
+from rlx.ops.op import Op, lookup
 
 SELECTING = frozenset(
     {"maximum", "minimum", "where", "neg", "abs", "floor", "ceil", "trunc", "round"}

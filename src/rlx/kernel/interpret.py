@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rlx.attrs import bind
-from rlx.dim import DimLike, evaluate
-from rlx.errors import Error
+from rlx.core.attrs import bind
+from rlx.core.dim import DimLike, evaluate
+from rlx.core.errors import Error
+from rlx.core.shape import Shape
 from rlx.kernel.expr import (
     Affine,
     Apply,
@@ -24,8 +25,7 @@ from rlx.kernel.expr import (
     Reduce,
     Size,
 )
-from rlx.op import Array
-from rlx.shape import Shape
+from rlx.ops.op import Array
 
 FOLDS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlx.dim import DimLike, is_static, upper_bound
-from rlx.dtype import DType
-from rlx.errors import Error
+from rlx.core.dim import DimLike, is_static, upper_bound
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
 from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Reduce
 
 GRAIN_BYTES = 256 * 1024

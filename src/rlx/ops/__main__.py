@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlx.op import Op, table
+from rlx.ops.op import Op, table
 
 
 def page() -> str:
@@ -13,7 +13,7 @@ def page() -> str:
         "# Ops",
         "",
         "Made from the op table by `make docs`; do not edit. Arrays are positional, attributes",
-        "keyword-only. The letters and dims of signatures are explained in `src/rlx/sig.py`.",
+        "keyword-only. The letters and dims of signatures are explained in `src/rlx/core/sig.py`.",
         "",
         f"{len(ops)} ops, {len(bare)} of them without a lowering.",
     ]

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from rlx import custom as registry
 from rlx import ops
-from rlx.attrs import Body
-from rlx.compose import graph_flops
-from rlx.dim import Dim, DimLike, dim_max, product, symbols_of
-from rlx.draw import Draw, Spec
-from rlx.dtype import DType
-from rlx.errors import GraphError, UnsupportedError
-from rlx.extent import ceiling, is_capacity, measured, measured_in
+from rlx.core.attrs import Body
+from rlx.core.dim import Dim, DimLike, dim_max, product, symbols_of
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError, UnsupportedError
+from rlx.core.extent import ceiling, is_capacity, measured, measured_in
+from rlx.core.shape import Shape
 from rlx.ir.inline import inline
-from rlx.op import Array, Kind, op
-from rlx.shape import Shape
+from rlx.ops import custom_ops as registry
+from rlx.ops.compose import graph_flops
+from rlx.ops.draw import Draw, Spec
+from rlx.ops.op import Array, Kind, op
 
 MAX_UNROLL = 64
 """Loops of up to this many steps may be written out."""

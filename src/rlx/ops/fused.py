@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlx import op as table
 from rlx import ops
-from rlx.attrs import Axis, Body
-from rlx.compose import check_broadcasts, composed, dims_of, graph_flops
-from rlx.dim import DimLike, exact_div
-from rlx.draw import Draw, Spec
-from rlx.dtype import DType
-from rlx.errors import GraphError
-from rlx.op import Array, Kind, op
-from rlx.ops.attention import MASK_OPERANDS, MaskedRows, MaskKind
-from rlx.ops.reduction import LAST
-from rlx.shape import Shape
-from rlx.windows import spelled_out
+from rlx.core.attrs import Axis, Body
+from rlx.core.dim import DimLike, exact_div
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.shape import Shape
+from rlx.ops import op as table
+from rlx.ops.compose import check_broadcasts, composed, dims_of, graph_flops
+from rlx.ops.draw import Draw, Spec
+from rlx.ops.math.reduction import LAST
+from rlx.ops.nn.attention import MASK_OPERANDS, MaskedRows, MaskKind
+from rlx.ops.nn.window_geometry import spelled_out
+from rlx.ops.op import Array, Kind, op
 
 _ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "abs")
 

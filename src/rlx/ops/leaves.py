@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rlx.attrs import Data
-from rlx.errors import Error, GraphError
-from rlx.op import Array, Kind, op
-from rlx.shape import Shape
+from rlx.core.attrs import Data
+from rlx.core.errors import Error, GraphError
+from rlx.core.shape import Shape
+from rlx.ops.op import Array, Kind, op
 
 _GIVEN = "a leaf is given, not computed"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rlx.ir.mir import Graph, Node
-from rlx.op import Kind
+from rlx.ops.op import Kind
 
 
 def bodies_of(node: Node) -> list[Graph]:

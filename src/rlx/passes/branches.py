@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rlx.core.errors import UnsupportedError
 from rlx.cost.decision import Candidate
 from rlx.cost.gate import GraphIoProfile, fusion_benefit
-from rlx.errors import UnsupportedError
 from rlx.ir.inline import inline
 from rlx.ir.mir import Graph, Node
 from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
-from rlx.passes.facts import per_call_of
+from rlx.passes.fusion.graph_facts import per_call_of
 from rlx.passes.legalise import lowered_once
 
 WHAT = "select_instead_of_branch"

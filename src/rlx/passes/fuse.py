@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlx.ir.mir import Graph
-from rlx.passes import reasons
-from rlx.passes.ask import accepts, loss
 from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
-from rlx.passes.facts import Facts
-from rlx.passes.patterns import PATTERNS
+from rlx.passes.fusion import reasons
+from rlx.passes.fusion.ask_gate import accepts, loss
+from rlx.passes.fusion.graph_facts import Facts
+from rlx.passes.fusion.matches import Match, Miss, apply
+from rlx.passes.fusion.patterns import PATTERNS
+from rlx.passes.fusion.regions import fuse_regions
 from rlx.passes.precision import reduce_precision
-from rlx.passes.regions import fuse_regions
-from rlx.passes.rewrite import Match, Miss, apply
 from rlx.rules import movement
 from rlx.rules.engine import rewrite, ruleset
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlx.errors import Error, UnsupportedError
-from rlx.extent import ceiling
+from rlx.core.errors import Error, UnsupportedError
+from rlx.core.extent import ceiling
 from rlx.ir.extents import growing
 from rlx.ir.mir import Graph, Node, Origin
-from rlx.op import Kind
+from rlx.ops.op import Kind
 from rlx.passes.bodies import nodes_within, with_bodies
 from rlx.passes.context import Context
 

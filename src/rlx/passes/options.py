@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from rlx.arguments import FLAG, MAPPING, NONE, SEVERAL, TEXT, instance
+from rlx.core.arguments import FLAG, MAPPING, NONE, SEVERAL, TEXT, instance
+from rlx.core.errors import Error
 from rlx.cost.target import FusionLimits
-from rlx.errors import Error
 
 DispatchMode = Literal["prefer_native", "force_common", "force_native"]
 Preference = Literal["native", "common", "claim"]

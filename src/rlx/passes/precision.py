@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from rlx import ops
-from rlx.dim import DimLike, is_static, product
-from rlx.dtype import DType
+from rlx.core.dim import DimLike, is_static, product
+from rlx.core.dtype import DType
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.ops.fused import activated
 from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
-from rlx.passes.facts import per_call_of
+from rlx.passes.fusion.graph_facts import per_call_of
 from rlx.passes.legalise import legalise
 from rlx.passes.options import Precision
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlx.dim import Dim, DimLike
-from rlx.formulas import compile_dims
+from rlx.core.dim import Dim, DimLike
+from rlx.core.formulas import compile_dims
 from rlx.plan.arena import Neighbours, Span, peak_bytes
-from rlx.plan.proof import Proofs, greatest
+from rlx.plan.size_proofs import Proofs, greatest
 
 MAX_ENDS = 4
 """Incomparable ends a region may have: its extent stays a formula one can read and evaluate."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlx.dim import evaluate
+from rlx.core.dim import evaluate
 from rlx.ir.lir import BufferPlan
 from rlx.ir.mir import Node
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlx.ir.lir import Phase, View
 from rlx.ir.mir import Node
-from rlx.op import Kind
+from rlx.ops.op import Kind
 from rlx.plan.views import is_whole, location
 
 START = -1

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlx.attrs import is_symbolic
+from rlx.core.attrs import is_symbolic
 from rlx.ir.lir import Phase
 from rlx.ir.mir import LATE, STEADY, Graph, Node, users_of
-from rlx.op import Kind
+from rlx.ops.op import Kind
 
 
 def marked(graph: Graph) -> Graph:

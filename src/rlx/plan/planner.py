@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlx.core.dim import Dim, DimLike, evaluate
+from rlx.core.errors import Error
+from rlx.core.extent import ceiling
+from rlx.core.representative import representative
 from rlx.cost.terms import Terms
-from rlx.dim import Dim, DimLike, evaluate
-from rlx.errors import Error
-from rlx.extent import ceiling
 from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space
 from rlx.ir.mir import Graph, MirModule, Node
+from rlx.ir.plan_nodes import items_of, planned_nodes, planned_symbols, with_all_items
+from rlx.plan.alternatives import Choice, Choices, choices_of, names_plan, turned
 from rlx.plan.arena import Span, place
-from rlx.plan.choices import Choice, Choices, choices_of, names_plan, turned
 from rlx.plan.dynamic import FormulaSpan, place_formulas
 from rlx.plan.liveness import Lifetime, Steps, find_in_place, lifetimes
-from rlx.plan.nodes import items_of, planned_nodes, planned_symbols, with_all_items
 from rlx.plan.phases import derive_phases
-from rlx.plan.proof import round_up
+from rlx.plan.size_proofs import round_up
 from rlx.plan.views import place_in_concats, resolve_views
-from rlx.representative import representative
 
 if TYPE_CHECKING:
     from rlx.cost.target import Target
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def plan_module(
     graph: Graph, target: Target, *, options: Any = None, alignment: int = 64
 ) -> LirModule:
-    """The plan of a final graph for a target. `rlx.plan.check` judges it."""
+    """The plan of a final graph for a target. `rlx.plan.check.checker` judges it."""
     if alignment < 1 or alignment & (alignment - 1):
         raise Error(f"alignment {alignment} is not a power of two.")
     final = with_all_items(graph)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rlx.dim import product
-from rlx.ir.layout import Layout
+from rlx.core.dim import product
+from rlx.core.layout import Layout
 from rlx.ir.lir import Phase, View
 from rlx.ir.mir import Node, users_of
 from rlx.plan.phases import is_view_kind

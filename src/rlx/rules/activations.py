@@ -11,13 +11,13 @@ from typing import Any
 import ml_dtypes
 
 from rlx import ops
-from rlx.draw import Draw
-from rlx.dtype import FLOATS
+from rlx.core.dtype import FLOATS
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
+from rlx.ops.draw import Draw
 from rlx.rules.common import is_float
 from rlx.rules.engine import rule
 from rlx.rules.match import scalar_of
-from rlx.shape import Shape
 
 _ROUNDINGS = "the spelling rounds at every step, the activation once, and halves far more coarsely"
 

@@ -9,15 +9,15 @@ import ml_dtypes
 import numpy as np
 
 from rlx import ops
-from rlx.dim import DimLike, product
-from rlx.draw import Draw
-from rlx.dtype import DType
-from rlx.errors import GraphError
+from rlx.core.dim import DimLike, product
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
+from rlx.ops.draw import Draw
 from rlx.rules.activations import factors, is_near
 from rlx.rules.engine import Uses, no, rule
 from rlx.rules.match import at, scalar_of
-from rlx.shape import Shape
 
 Dims = tuple[DimLike, ...]
 

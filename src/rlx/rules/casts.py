@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from rlx import ops
-from rlx.dtype import DType
+from rlx.core.dtype import DType
 from rlx.ir.mir import Node
 from rlx.rules.engine import rule
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlx.dim import is_static
-from rlx.errors import Error
+from rlx.core.dim import is_static
+from rlx.core.errors import Error
 from rlx.ir.interpret import evaluate_node
 from rlx.ir.mir import Node
-from rlx.op import Kind
+from rlx.ops.op import Kind
 from rlx.rules.engine import rule
 
 MAX_BYTES = 1 << 20

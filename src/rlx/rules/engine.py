@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from rlx.errors import Error
+from rlx.core.errors import Error
 from rlx.ir.mir import STEADY, Graph, Node, Origin
 from rlx.ir.outline import place_of
-from rlx.op import Kind, Op, Pattern, Var
+from rlx.ops.op import Kind, Op, Pattern, Var
 from rlx.rules.match import ANYTHING, Env, Guard, Patterns, guard_of, matches, passes, roots_of
 
 Uses: TypeAlias = Callable[[Node], int]

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlx import attrs as attributes
+from rlx.core import attrs as attributes
 from rlx.ir.mir import Node
-from rlx.op import Op, Pattern, Var
+from rlx.ops.op import Op, Pattern, Var
 
 Env: TypeAlias = dict[str, Any]
 Patterns: TypeAlias = tuple[Pattern | Op | Var, ...]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.dim import Dim, DimLike, provably_le
-from rlx.draw import Draw
-from rlx.dtype import DType
+from rlx.core.dim import Dim, DimLike, provably_le
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape, broadcast
 from rlx.ir.mir import Graph, Node
-from rlx.op import Kind
-from rlx.ops.movement import squeezed
+from rlx.ops.draw import Draw
+from rlx.ops.indexing.movement import squeezed
+from rlx.ops.op import Kind
 from rlx.rules.engine import rule
-from rlx.shape import Shape, broadcast
 
 Dims = tuple[DimLike, ...]
 

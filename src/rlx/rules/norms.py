@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from rlx import ops
-from rlx.dim import DimLike
-from rlx.draw import Draw
-from rlx.dtype import FLOATS, DType
+from rlx.core.dim import DimLike
+from rlx.core.dtype import FLOATS, DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.op import Kind
+from rlx.ops.draw import Draw
+from rlx.ops.op import Kind
 from rlx.rules.common import is_float
 from rlx.rules.engine import Uses, no, rule
 from rlx.rules.match import at, scalar_of
-from rlx.shape import Shape
 
 _ROUNDINGS = "the spelling rounds at every step and sums in another order; values reach 40"
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.draw import Draw
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node, topological
+from rlx.ops.draw import Draw
 from rlx.rules.engine import Uses, rule
-from rlx.shape import Shape
 
 _SUMS = "terms as large as 40² summed in another order; integers must agree exactly"
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.dim import is_static, product
-from rlx.draw import Draw
-from rlx.dtype import DType
+from rlx.core.dim import is_static, product
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
+from rlx.ops.draw import Draw
 from rlx.rules.engine import rule
-from rlx.shape import Shape
 
 BYTES = (DType.U8, DType.I8)
 MOST_INNER = 2**31 // 255**2

@@ -6,15 +6,15 @@ import math
 from typing import Any
 
 from rlx import ops
-from rlx.dim import is_static, product
-from rlx.draw import Draw
-from rlx.dtype import FLOATS
+from rlx.core.dim import is_static, product
+from rlx.core.dtype import FLOATS
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
+from rlx.ops.draw import Draw
 from rlx.rules.activations import is_near
 from rlx.rules.common import is_float, scalar
 from rlx.rules.engine import Uses, rule
 from rlx.rules.match import scalar_of
-from rlx.shape import Shape
 
 FOLDS = ("sum", "prod", "mean", "max", "min")
 

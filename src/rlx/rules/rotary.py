@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.dim import DimLike, exact_div, provably_le
-from rlx.draw import Draw
-from rlx.dtype import FLOATS
+from rlx.core.dim import DimLike, exact_div, provably_le
+from rlx.core.dtype import FLOATS
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.op import Kind
+from rlx.ops.draw import Draw
+from rlx.ops.op import Kind
 from rlx.rules.engine import rule
 from rlx.rules.match import scalar_of
-from rlx.shape import Shape
 
 
 def half_of(table: Node) -> Node | None:

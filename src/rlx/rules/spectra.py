@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.dim import provably_le
-from rlx.draw import Draw
-from rlx.dtype import DType
+from rlx.core.dim import provably_le
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.ops.spectral import log_bands
+from rlx.ops.draw import Draw
+from rlx.ops.signal.fft import log_bands
 from rlx.rules.engine import Uses, no, rule
-from rlx.shape import Shape
 
 ROUNDINGS = "a windowed frame is rounded before it is transformed, or not, and sums differ in order"
 SHARED = "it is needed elsewhere too"

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.draw import Draw
-from rlx.dtype import DType
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.ops.spectral import sides_of, strongest
+from rlx.ops.draw import Draw
+from rlx.ops.signal.fft import sides_of, strongest
 from rlx.rules.engine import Uses, no, rule
 from rlx.rules.spectra import (
     ROUNDINGS,
@@ -28,7 +29,6 @@ from rlx.rules.spectra import (
     real_of_blocks,
     transformed,
 )
-from rlx.shape import Shape
 
 _SQUARES = "squares are added, and numbers transformed, in another order"
 

@@ -14,14 +14,14 @@ import numpy as np
 
 from rlx._version import __version__
 from rlx.backends.base import Backend, Keeper, Program, find_backend
-from rlx.errors import Error, UnsupportedError
-from rlx.files import writing
-from rlx.op import Array
-from rlx.runtime.cache import Cache
+from rlx.core.disk_cache import Cache
+from rlx.core.errors import Error, UnsupportedError
+from rlx.core.files import writing
+from rlx.core.sections import Bytes, Sections, packed
+from rlx.ir.interface import Leaf
+from rlx.ops.op import Array
+from rlx.runtime.compile_record import Record, recorded
 from rlx.runtime.executable import Executable
-from rlx.runtime.interface import Leaf
-from rlx.runtime.record import Record, recorded
-from rlx.runtime.sections import Bytes, Sections, packed
 
 if TYPE_CHECKING:
     from rlx.pipeline import CompileResult

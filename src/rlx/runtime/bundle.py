@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Graph
-    from rlx.op import Array
+    from rlx.ops.op import Array
     from rlx.passes.options import FusionOptions
     from rlx.runtime.session import Session
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from rlx._version import __version__
 from rlx.backends.base import GROUP, find_backend
+from rlx.core.disk_cache import Cache, CacheLike
+from rlx.core.errors import Error
 from rlx.cost.calibrate import Calibration, Measures, kept_calibration, machine
 from rlx.cost.target import FusionTarget
-from rlx.errors import Error
-from rlx.runtime.cache import Cache, CacheLike
 
 PACKAGES = (
     ("numpy", "arrays, and target reference", "rlx"),

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from rlx.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, instance, takes
 from rlx.backends.base import Backend, Program, Stepper
-from rlx.dim import Dim
-from rlx.errors import Error, OutOfMemoryError, UnsupportedError
+from rlx.core.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, instance, takes
+from rlx.core.dim import Dim
+from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
+from rlx.core.shape import OutOfRange, Shape
+from rlx.ir.interface import Leaf
 from rlx.ir.interpret import mismatch
-from rlx.op import Array
+from rlx.ops.op import Array
 from rlx.plan.largest import largest
-from rlx.runtime.interface import Leaf
-from rlx.runtime.record import Record
+from rlx.runtime.compile_record import Record
 from rlx.runtime.weights import Pool, WeightSet
-from rlx.shape import OutOfRange, Shape
 
 if TYPE_CHECKING:
     import os
 
+    from rlx.backends.timing import Making, Timed
     from rlx.cost.calibrate import Numbers, Progress
     from rlx.cost.decision import Decision
     from rlx.cost.gate import GraphIoProfile
-    from rlx.explain.kernels import KernelTimes
-    from rlx.explain.measure import Measurement
+    from rlx.explain.measure_decisions import Measurement
     from rlx.explain.report import Report
+    from rlx.explain.roofline import KernelTimes
     from rlx.ir.lir import LirModule
     from rlx.ir.mir import Node
-    from rlx.passes.report import FusionReport
+    from rlx.passes.fusion.report import FusionReport
     from rlx.pipeline import CompileResult
-    from rlx.runtime.spans import Making, Timed
     from rlx.runtime.trace import Trace
 
 Inputs: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
@@ -165,7 +165,7 @@ class Executable:
         its JSON. With `measure`, kernels are timed on `inputs`, or on made-up ones, and decisions
         are turned around and timed, as `measure` does."""
         if measure:
-            from rlx.explain.measured import measured_report
+            from rlx.explain.with_measurements import measured_report
 
             return measured_report(self, inputs, most=most, seconds=seconds, progress=progress)
         from rlx.explain.build import report_of
@@ -176,7 +176,7 @@ class Executable:
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
         """How long each kernel takes on these inputs, beside what the machine could do. The
         kernels are timed in a build of their own: this one stays as it is."""
-        from rlx.explain.kernels import profile
+        from rlx.explain.roofline import profile
 
         return profile(self, inputs, seconds=seconds)
 
@@ -199,7 +199,7 @@ class Executable:
     ) -> Measurement:
         """Turn decisions around, at most so many, compile each time, and time both builds in
         turns for some seconds: what every verdict gains by the clock, beside what was predicted."""
-        from rlx.explain.measure import measure
+        from rlx.explain.measure_decisions import measure
 
         return measure(self, inputs, most=most, seconds=seconds, progress=progress)
 

@@ -14,7 +14,7 @@
 The first line has the version of rlx and the fingerprint, then comes the plan, then the final graph
 in its own text form. Nodes are numbered as they are planned: in the order of the graph's text, and
 behind each node of several results those of its items that nothing reads. Sizes are whole numbers,
-or formulas as `rlx.runtime.encode` writes them.
+or formulas as `rlx.ir.json_form` writes them.
 
 Nothing in such a file is run, nor believed: what is read is verified and its plan checked as if the
 planner had just made it, and the fingerprint must be that of the first line.
@@ -27,19 +27,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
-from rlx.dim import Dim, DimLike
-from rlx.errors import Error
-from rlx.files import writing
-from rlx.ir.layout import Layout
+from rlx.core.dim import Dim, DimLike
+from rlx.core.errors import Error
+from rlx.core.files import writing
+from rlx.core.layout import Layout
+from rlx.ir.json_form import Decoder, dim_json, symbols_json
 from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
 from rlx.ir.mir import Graph, MirModule, Node
+from rlx.ir.plan_nodes import planned_nodes, with_all_items
 from rlx.ir.text import read, show
 from rlx.passes.context import Context
 from rlx.passes.legalise import require_legal
-from rlx.plan.check import check
-from rlx.plan.nodes import planned_nodes, with_all_items
+from rlx.plan.check.checker import check
 from rlx.plan.phases import marked_as
-from rlx.runtime.encode import Decoder, dim_json, symbols_json
 from rlx.runtime.target_json import read_target, target_json
 
 if TYPE_CHECKING:

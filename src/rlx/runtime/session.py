@@ -11,27 +11,27 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, overload
 
 from rlx._version import __version__
-from rlx.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
 from rlx.backends.base import Keeper, Program, find_backend
-from rlx.collector import seldom_collected
+from rlx.core.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
+from rlx.core.disk_cache import Cache, CacheLike, key_of
+from rlx.core.errors import Error, GraphError, OutOfMemoryError
+from rlx.core.gc_paused import seldom_collected
 from rlx.cost.target import FusionTarget, Target
-from rlx.errors import Error, GraphError, OutOfMemoryError
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph, MirModule, Node
-from rlx.module import GraphModule
+from rlx.ir.module import GraphModule
 from rlx.passes.options import FusionOptions
 from rlx.runtime.artefact_file import KIND, parts
 from rlx.runtime.bundle import Bundle
-from rlx.runtime.cache import Cache, CacheLike, key_of
+from rlx.runtime.compile_record import Record
 from rlx.runtime.executable import Executable
-from rlx.runtime.record import Record
 from rlx.runtime.weights import Pool
 
 if TYPE_CHECKING:
     from rlx.cost.decision import Decision
-    from rlx.onnx.running import Specialising
-    from rlx.op import Array
+    from rlx.frontends.onnx.specialise import Specialising
+    from rlx.ops.op import Array
     from rlx.pipeline import CompileResult
 
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, fields
 from enum import Enum
 from typing import Any
 
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
 from rlx.cost.gate import IoFusionGate
 from rlx.cost.target import CacheLevel, FusionLimits, KernelLimit, Target
-from rlx.dtype import DType
-from rlx.errors import Error
-from rlx.op import Kind
+from rlx.ops.op import Kind
 
 
 def target_json(target: Target) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
-from rlx.files import writing
-from rlx.runtime.spans import Making, Run
+from rlx.backends.timing import Making, Run
+from rlx.core.files import writing
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Node

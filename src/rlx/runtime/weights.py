@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.base import Program
-from rlx.op import Array
+from rlx.ops.op import Array
 
 _CHUNK = 1 << 18
 """Bytes compared at a time, so that a difference is found before all has been read."""

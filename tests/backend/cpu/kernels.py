@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.emit import emit, legal, module
+from rlx.backends.cpu.codegen.loop.emit import emit, legal, module
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.jit import Native
-from rlx.dim import evaluate
+from rlx.backends.cpu.llvm.compile import Native
+from rlx.core.dim import evaluate
 from rlx.kernel.expr import Kernel
 from rlx.kernel.schedule import Schedule, choose, scratch_bytes, sizes_of
 from tests.backend.cpu.guarded import PAGE, guarded

@@ -12,22 +12,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlx import op as table
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.jit import compiled
-from rlx.backends.cpu.main import assembled
-from rlx.backends.cpu.native.blob import Blob
-from rlx.backends.cpu.task import Machine
-from rlx.draw import Case, Draw
-from rlx.errors import UnsupportedError
-from rlx.fuzz.grow import is_bounded
+from rlx.backends.cpu.llvm.compile import compiled
+from rlx.backends.cpu.program.module import assembled
+from rlx.backends.cpu.program.task import Machine
+from rlx.backends.cpu.runtime.blob import Blob
+from rlx.core.errors import UnsupportedError
+from rlx.core.shape import Shape
+from rlx.fuzz.generate import is_bounded
+from rlx.fuzz.job import refused_ops
 from rlx.fuzz.judge import Expected, compare
-from rlx.fuzz.work import refused_ops
 from rlx.ir.mir import Graph, Node
-from rlx.op import Array, Op
+from rlx.ops import op as table
+from rlx.ops.draw import Case, Draw
+from rlx.ops.op import Array, Op
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.session import Session
-from rlx.shape import Shape
 
 DRAWN = [o for o in table.table().values() if not o.why_no_cases]
 REFUSED = refused_ops(["cpu"])

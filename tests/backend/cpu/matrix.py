@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.isa import ISAS, NEON, why_not
-from rlx.fuzz.crew import Lost, each
-from rlx.op import lookup
+from rlx.fuzz.workers import Lost, each
+from rlx.ops.op import lookup
 from tests.backend.cpu.laws import CLAIMED, batch, code_for, wrong
 
 CASES = 24

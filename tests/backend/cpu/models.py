@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from rlx.backends.cpu.context import NUM_WORDS, Mode, Word
 from rlx.backends.cpu.isa import host
-from rlx.backends.cpu.jit import Native, compiled
-from rlx.backends.cpu.native.blob import Blob
-from rlx.backends.cpu.native.support import support
-from rlx.backends.cpu.native.text import Function
+from rlx.backends.cpu.llvm.compile import Native, compiled
+from rlx.backends.cpu.program.call_context import NUM_WORDS, Mode, Word
+from rlx.backends.cpu.runtime.blob import Blob
+from rlx.backends.cpu.runtime.control_code import Function
+from rlx.backends.cpu.runtime.support_code import support
 
 KERNELS = """
 

@@ -12,29 +12,29 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.cpu import emit
-from rlx.backends.cpu.emit import Function
-from rlx.backends.cpu.gemm import emit_gemm, legal
+from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm, legal
+from rlx.backends.cpu.codegen.gemm.microkernel import Source
+from rlx.backends.cpu.codegen.gemm.packing import emit_words, operands_read
+from rlx.backends.cpu.codegen.loop import emit
+from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host, why_not
-from rlx.backends.cpu.jit import Native
-from rlx.backends.cpu.pack import emit_words, operands_read
-from rlx.backends.cpu.tiling import (
+from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.schedule.gemm_tiling import (
     Tiling,
     pack_kernel,
     panels_of,
     reads_in_place,
     tiling_of,
 )
-from rlx.backends.cpu.work import Source
-from rlx.dim import DimLike, evaluate
-from rlx.dtype import DType
+from rlx.core.dim import DimLike, evaluate
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate as evaluate_graph
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
-from rlx.kernel.form_contract import form_contract
+from rlx.kernel.lower.contract import form_contract
 from rlx.kernel.schedule import choose, sizes_of
-from rlx.shape import Shape
 from tests.backend.cpu.guarded import addresses, guarded
 from tests.backend.cpu.kernels import Machine
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.emit import Function
-from rlx.backends.cpu.jit import Native
-from rlx.backends.cpu.task import Buffer, Recipe, Task
-from rlx.dim import evaluate
+from rlx.backends.cpu.codegen.loop.emit import Function
+from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.program.task import Buffer, Recipe, Task
+from rlx.core.dim import evaluate
 from tests.backend.cpu.guarded import guarded
 
 Array = np.ndarray[Any, Any]

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.emit import module
+from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.jit import Native
-from rlx.backends.cpu.specials import makers
-from rlx.backends.cpu.task import Machine, Recipe, Step, Task
-from rlx.dim import Dim, evaluate
-from rlx.draw import Case, Draw
-from rlx.errors import Error, GraphError
-from rlx.extent import measured_in
-from rlx.ir.layout import Layout
+from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.program.task import Machine, Recipe, Step, Task
+from rlx.core.dim import Dim, evaluate
+from rlx.core.errors import Error, GraphError
+from rlx.core.extent import measured_in
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.form import body_of
-from rlx.shape import Shape
+from rlx.kernel.lower.loop import body_of
+from rlx.ops.draw import Case, Draw
 from tests.backend.cpu.guarded import guarded
 
 Array = np.ndarray[Any, Any]

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx import op as table
-from rlx.backends.cpu import attention
-from rlx.backends.cpu.emit import module
+from rlx.backends.cpu.codegen.attention import online_softmax as attention
+from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.jit import Native, assembled
-from rlx.backends.cpu.task import Machine, Recipe, Step
-from rlx.dim import Dim, DimLike, evaluate
-from rlx.draw import Draw
-from rlx.dtype import DType
-from rlx.ir.layout import Layout
+from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.program.task import Machine, Recipe, Step
+from rlx.core.dim import Dim, DimLike, evaluate
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.shape import Shape
+from rlx.ops import op as table
+from rlx.ops.draw import Draw
 from tests.backend.cpu.steps import Run, Trial, trials
 
 Array = np.ndarray[Any, Any]

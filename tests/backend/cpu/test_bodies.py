@@ -8,8 +8,8 @@ import numpy as np
 
 import rlx
 from rlx import ops
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.shape import Shape
 
 RNG = np.random.default_rng(7)
 W = {n: RNG.standard_normal((48, 48)).astype(np.float32) / 16 for n in "abc"}

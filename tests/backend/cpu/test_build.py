@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu import assemble, build, units
-from rlx.backends.cpu.build import built
 from rlx.backends.cpu.isa import NEON, host
-from rlx.backends.cpu.main import assembled
-from rlx.backends.cpu.native.link import undefined
-from rlx.backends.cpu.task import Machine
+from rlx.backends.cpu.llvm import compile_units as units
+from rlx.backends.cpu.program import assemble, build
+from rlx.backends.cpu.program.build import built
+from rlx.backends.cpu.program.module import assembled
+from rlx.backends.cpu.program.task import Machine
+from rlx.backends.cpu.runtime.linker import undefined
+from rlx.core.shape import Shape
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.session import Session
-from rlx.shape import Shape
 
 
 def model(layers: int = 3) -> Graph:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.dtype import DType
-from rlx.kernel.form import form
-from rlx.op import lookup
+from rlx.core.dtype import DType
+from rlx.kernel.lower.loop import form
+from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
 

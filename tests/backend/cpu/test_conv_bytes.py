@@ -11,19 +11,19 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.cpu import emit
 from rlx.backends.cpu.backend import CpuBackend
+from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX2, AVX512, AVX512_BF16, NEON, Isa, host, why_not
-from rlx.backends.cpu.jit import assembled
-from rlx.backends.cpu.recipes import recipe_of
-from rlx.backends.cpu.task import Machine, Recipe, Step
-from rlx.dim import Dim
-from rlx.dtype import DType
+from rlx.backends.cpu.llvm.compile import assembled
+from rlx.backends.cpu.program.kernel_sequence import recipe_of
+from rlx.backends.cpu.program.task import Machine, Recipe, Step
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph, Node
 from rlx.rules.engine import Fired
-from rlx.shape import Shape
 from tests.backend.cpu.products import RUNNABLE, Array
 from tests.backend.cpu.recipes import functions
 from tests.backend.cpu.test_convolutions import compare, compiled, last

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rlx.backends.cpu import emit
+from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import Isa, host
-from rlx.backends.cpu.jit import Native
-from rlx.backends.cpu.products import make_conv
-from rlx.backends.cpu.task import Machine, Recipe, Step
-from rlx.dim import Dim, DimLike
-from rlx.draw import Draw
-from rlx.dtype import DType
+from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.program.gemm_sequence import make_conv
+from rlx.backends.cpu.program.task import Machine, Recipe, Step
+from rlx.core.dim import Dim, DimLike
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
-from rlx.ir.layout import Layout
 from rlx.ir.mir import Graph
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.draw import Draw
+from rlx.ops.op import lookup
 from tests.backend.cpu.guarded import guarded
 from tests.backend.cpu.products import RUNNABLE, Array
 from tests.backend.cpu.recipes import Runner, functions

@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.dtype import DType
+from rlx.core.dtype import DType
 
 pytest.importorskip("llvmlite")
 

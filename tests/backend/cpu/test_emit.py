@@ -7,10 +7,10 @@ import zlib
 import pytest
 
 import rlx
-from rlx.draw import Draw
 from rlx.kernel.expr import Kernel, Reduce
-from rlx.kernel.form import NotALoop, form
-from rlx.op import Kind, Op, table
+from rlx.kernel.lower.loop import NotALoop, form
+from rlx.ops.draw import Draw
+from rlx.ops.op import Kind, Op, table
 
 pytest.importorskip("llvmlite")
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx import op as table
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.jit import assembled
-from rlx.draw import Draw
-from rlx.errors import Error
-from rlx.ir.layout import Layout
+from rlx.backends.cpu.llvm.compile import assembled
+from rlx.core.errors import Error
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.shape import Shape
+from rlx.ops import op as table
+from rlx.ops.draw import Draw
 from tests.backend.cpu.steps import Array, Steps, Trial, trials
 from tests.backend.cpu.test_packed import EPS, bytes_of, run, trial
 

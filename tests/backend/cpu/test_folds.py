@@ -9,10 +9,10 @@ import pytest
 
 import rlx
 from rlx import ops
+from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.form import NotALoop, form
-from rlx.shape import Shape
+from rlx.kernel.lower.loop import NotALoop, form
 from tests.backend.cpu.kernels import Batch, Work
 
 pytest.importorskip("llvmlite")

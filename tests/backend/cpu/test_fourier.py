@@ -13,21 +13,21 @@ import scipy.fft
 import rlx
 from bench.fft_error import errors
 from rlx import ops
-from rlx.dim import Dim, DimLike
-from rlx.draw import Draw
-from rlx.dtype import DType
+from rlx.core.dim import Dim, DimLike
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.draw import Draw
+from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.emit import module
+from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, ISAS, SSE2, Isa, host
-from rlx.backends.cpu.jit import Native, assembled
-from rlx.backends.cpu.specials import makers
-from rlx.backends.cpu.specials.engines import CONSTANT
-from rlx.backends.cpu.task import Machine, Recipe, Step
+from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.library.fft.plans import CONSTANT
+from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.program.task import Machine, Recipe, Step
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.recipes import Runner, functions
 from tests.backend.cpu.steps import Steps, Trial, trials

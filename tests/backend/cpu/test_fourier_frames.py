@@ -12,20 +12,20 @@ import pytest
 import rlx
 from bench.workloads import spectral
 from rlx import ops
-from rlx.dim import Dim, DimLike
-from rlx.dtype import DType
+from rlx.core.dim import Dim, DimLike
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir import interpret
 from rlx.ir.mir import Graph, Node
-from rlx.shape import Shape
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.emit import module
+from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import Isa, host
-from rlx.backends.cpu.jit import Native
-from rlx.backends.cpu.specials import makers
-from rlx.backends.cpu.specials.spectra import CHUNK
-from rlx.backends.cpu.task import Machine, Step
+from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.library.fft.power_spectra import CHUNK
+from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.program.task import Machine, Step
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.recipes import Runner, functions
 from tests.backend.cpu.steps import Steps, side_by_side

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.cpu import emit
-from rlx.backends.cpu.gemm import emit_gemm
+from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm
+from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX512, NEON, Isa, host
-from rlx.backends.cpu.jit import Native, assembled
-from rlx.backends.cpu.tiling import (
+from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.schedule.gemm_tiling import (
     NoGemm,
     Tiling,
     is_worth_packing,
     oriented,
     tiling_of,
 )
-from rlx.dim import DimLike
-from rlx.dtype import DType
+from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
-from rlx.kernel.form_contract import form_contract
-from rlx.shape import Shape
+from rlx.kernel.lower.contract import form_contract
 from tests.backend.cpu.products import (
     F32,
     MATRICES,

@@ -12,9 +12,9 @@ import pytest
 
 import rlx
 from rlx.fuzz.campaign import SIDES
-from rlx.fuzz.crew import Lost, each
-from rlx.fuzz.guard import PAGE, Guarded, Side
-from rlx.fuzz.work import Job, refused_ops, verdict
+from rlx.fuzz.guard_pages import PAGE, Guarded, Side
+from rlx.fuzz.job import Job, refused_ops, verdict
+from rlx.fuzz.workers import Lost, each
 
 GRAPHS = 30
 FIRST = 10_000

@@ -9,7 +9,7 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.dtype import DType
+from rlx.core.dtype import DType
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 
@@ -130,7 +130,7 @@ class Grown:
         }
         if name in made:
             return made[name]()
-        op = rlx.op.lookup(name)
+        op = rlx.ops.op.lookup(name)
         return op(*([x, y][: len(op.signature.operands)] if name not in UNARY else [x]))
 
     def readers(self, y: Node) -> list[Node]:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from rlx.backends.cpu.emit import Function, module
-from rlx.backends.cpu.ir import Vec
+from rlx.backends.cpu.codegen.loop.emit import Function, module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.jit import Native, assembled
-from rlx.backends.cpu.writer import Writer
-from rlx.dtype import DType
+from rlx.backends.cpu.llvm.builder import Vec
+from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.shape import Shape
 from tests.backend.cpu.guarded import guarded
 from tests.backend.cpu.steps import Steps, Trial, side_by_side
 

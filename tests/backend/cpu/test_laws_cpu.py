@@ -11,7 +11,7 @@ import pytest
 
 from rlx.backends.cpu.backend import WHY_DENSE
 from rlx.backends.cpu.isa import ISAS, NEON, why_not
-from rlx.op import Op, lookup
+from rlx.ops.op import Op, lookup
 from tests.backend.cpu.laws import CLAIMED, DRAWN, REFUSED, batch, chunks, code_for, refusal, wrong
 
 CASES = 6

@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu import arith
-from rlx.backends.cpu.emit import Function, module
-from rlx.backends.cpu.ir import ELEMENT, Code, Vec
+from rlx.backends.cpu.codegen.loop.emit import Function, module
+from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host
-from rlx.backends.cpu.jit import Native
-from rlx.dtype import DType
+from rlx.backends.cpu.llvm.builder import ELEMENT, Code, Vec
+from rlx.backends.cpu.llvm.compile import Native
+from rlx.core.dtype import DType
 
 COUNT = 200_000
 ISAS = {"host": host(), "avx2": AVX2, "sse2": SSE2}

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.cpu import emit
+from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX512_BF16, NEON, Isa, host
-from rlx.backends.cpu.jit import Native, assembled
-from rlx.backends.cpu.task import Recipe
-from rlx.dim import evaluate
-from rlx.dtype import DType
+from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.program.task import Recipe
+from rlx.core.dim import evaluate
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Node
-from rlx.shape import Shape
 from tests.backend.cpu.products import RUNNABLE, WORKS, Array, B, Case, K, M, N, Work, of, turned
 from tests.backend.cpu.recipes import functions
 from tests.backend.cpu.test_products import Made, compiled, recipe_of, step_of, wide

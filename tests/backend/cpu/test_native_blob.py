@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from rlx.backends.cpu.isa import ISAS, NEON, host
-from rlx.backends.cpu.jit import compiled
-from rlx.backends.cpu.native.blob import Blob
-from rlx.backends.cpu.native.code import Loaded
-from rlx.backends.cpu.native.relocations import AARCH64, filled
-from rlx.errors import Error
+from rlx.backends.cpu.llvm.compile import compiled
+from rlx.backends.cpu.runtime.blob import Blob
+from rlx.backends.cpu.runtime.executable_memory import Loaded
+from rlx.backends.cpu.runtime.relocations import AARCH64, filled
+from rlx.core.errors import Error
 
 RUNNABLE = [isa for isa in (*ISAS.values(), host()) if isa.triple.startswith(platform.machine())]
 RUNNABLE = [isa for isa in RUNNABLE if isa.vector_bytes <= host().vector_bytes]
@@ -206,7 +206,7 @@ def test_aarch64_words():
 CYCLES = """
 import sys
 from rlx.backends.cpu.isa import host
-from rlx.backends.cpu.jit import Native
+from rlx.backends.cpu.llvm.compile import Native
 
 def resident():
     with open("/proc/self/statm") as f:

@@ -12,13 +12,13 @@ import weakref
 import numpy as np
 import pytest
 
-from rlx.backends.cpu.native import objects
-from rlx.backends.cpu.native.blocks import HUGE, Block, new_block
-from rlx.backends.cpu.native.code import Loaded
-from rlx.backends.cpu.native.entry import Entry, FailedAt
-from rlx.backends.cpu.native.support import compiled_support, support
-from rlx.backends.cpu.native.table import Binding, Input, Output
-from rlx.errors import Error
+from rlx.backends.cpu.runtime import cpython_layout as objects
+from rlx.backends.cpu.runtime.binding_table import Binding, Input, Output
+from rlx.backends.cpu.runtime.buffer_pool import HUGE, Block, new_block
+from rlx.backends.cpu.runtime.call import Entry, FailedAt
+from rlx.backends.cpu.runtime.executable_memory import Loaded
+from rlx.backends.cpu.runtime.support_code import compiled_support, support
+from rlx.core.errors import Error
 from tests.backend.cpu.models import host_step, positives, scaled_sum
 from tests.backend.cpu.test_native_pool import run_alone
 
@@ -337,8 +337,8 @@ def test_measured_outputs():
 
 def test_without_the_probe_slow_serves(monkeypatch):
     model = Model()
-    monkeypatch.setattr("rlx.backends.cpu.native.entry.can_bind", lambda: False)
-    monkeypatch.setattr("rlx.backends.cpu.native.blocks.can_bind", lambda: False)
+    monkeypatch.setattr("rlx.backends.cpu.runtime.call.can_bind", lambda: False)
+    monkeypatch.setattr("rlx.backends.cpu.runtime.buffer_pool.can_bind", lambda: False)
     other = Model()
     assert other.entry.callable(other.slow) == other.slow
     for n in (4, 5000):
@@ -452,11 +452,11 @@ def test_running_needs_no_compiler(tmp_path):
     out = run_alone(f"""
         import sys, numpy as np
         from pathlib import Path
-        from rlx.backends.cpu.native.blob import Blob
-        from rlx.backends.cpu.native.code import Loaded
-        from rlx.backends.cpu.native.entry import Entry
-        from rlx.backends.cpu.native.support import compiled_support, support
-        from rlx.backends.cpu.native.table import Binding, Input, Output
+        from rlx.backends.cpu.runtime.blob import Blob
+        from rlx.backends.cpu.runtime.executable_memory import Loaded
+        from rlx.backends.cpu.runtime.call import Entry
+        from rlx.backends.cpu.runtime.support_code import compiled_support, support
+        from rlx.backends.cpu.runtime.binding_table import Binding, Input, Output
         read = lambda name: Blob.from_bytes((Path({str(tmp_path)!r}) / name).read_bytes())
         f32, one = np.dtype(np.float32), np.ones(1, np.float32)
         binding = Binding((Input(f32, (0,)),) * 2, (Output(f32, 1),), 1, 1, threads=2)

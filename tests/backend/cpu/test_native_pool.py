@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from rlx.backends.cpu.isa import NEON
-from rlx.backends.cpu.jit import compiled
-from rlx.backends.cpu.native.cores import default_threads, physical_cores
-from rlx.backends.cpu.native.pool_places import Place
-from rlx.backends.cpu.native.support import support, support_key, support_text
+from rlx.backends.cpu.llvm.compile import compiled
+from rlx.backends.cpu.runtime.support_code import support, support_key, support_text
+from rlx.backends.cpu.runtime.thread_count import default_threads, physical_cores
+from rlx.backends.cpu.runtime.thread_pool_layout import Place
 from tests.backend.cpu.models import call_marks
 
 
@@ -109,8 +109,8 @@ def run_alone(text: str) -> str:
 def test_a_forked_child_has_its_own_workers():
     out = run_alone("""
         import os, numpy as np
-        from rlx.backends.cpu.native.pool_places import Place
-        from rlx.backends.cpu.native.support import support
+        from rlx.backends.cpu.runtime.thread_pool_layout import Place
+        from rlx.backends.cpu.runtime.support_code import support
         from tests.backend.cpu.models import call_marks
 
         def right():
@@ -145,7 +145,7 @@ def test_ending_while_workers_spin_is_quiet():
 def test_workers_leave_the_callers_processor():
     out = run_alone("""
         import os, time, numpy as np
-        from rlx.backends.cpu.native.support import support
+        from rlx.backends.cpu.runtime.support_code import support
         from tests.backend.cpu.models import call_marks
 
         pool, cpus = support().pool, sorted(os.sched_getaffinity(0))

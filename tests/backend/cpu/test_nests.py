@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import Error
-from rlx.ir.layout import Layout
+from rlx.core.errors import Error
+from rlx.core.layout import Layout
 from rlx.ir.mir import Node
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import Apply, Kernel
-from rlx.kernel.form import NotALoop, form
 from rlx.kernel.interpret import run
-from rlx.kernel.split import MIN_CHUNK, split_fold
-from rlx.op import lookup
+from rlx.kernel.lower.loop import NotALoop, form
+from rlx.kernel.split_reduction import MIN_CHUNK, split_fold
+from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu import cuts
-from rlx.backends.cpu.emit import emit, legal, module
+from rlx.backends.cpu.codegen.loop.emit import emit, legal, module
 from rlx.backends.cpu.isa import AVX2, AVX512, NEON, SSE2, Isa, host
-from rlx.backends.cpu.jit import assembled
+from rlx.backends.cpu.llvm.compile import assembled
+from rlx.backends.cpu.schedule import index_set_splitting as cuts
 from rlx.kernel.schedule import ROW_WIDTH, Schedule, choose, scratch_bytes
 from rlx.kernel.schedule import check as check_schedule
 from tests.backend.cpu.kernels import Batch, Machine, Work, assert_close

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx import op as table
 from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.jit import assembled
-from rlx.dim import Dim
-from rlx.draw import Draw
+from rlx.backends.cpu.llvm.compile import assembled
+from rlx.core.dim import Dim
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.ops.gguf_blocks import SCHEMES
-from rlx.ops.packed import PACKINGS
-from rlx.shape import Shape
+from rlx.ops import op as table
+from rlx.ops.draw import Draw
+from rlx.ops.quant.block_scaled import PACKINGS
+from rlx.ops.quant.gguf import SCHEMES
 from tests.backend.cpu.guarded import PAGE
 from tests.backend.cpu.steps import Array, Steps, Trial, side_by_side, trials
 

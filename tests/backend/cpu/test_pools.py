@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx import op as table
 from rlx import ops
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.jit import assembled
-from rlx.backends.cpu.recipes import recipe_of
-from rlx.backends.cpu.task import Machine, Step
-from rlx.dim import Dim
-from rlx.draw import Draw
-from rlx.ir.layout import Layout
+from rlx.backends.cpu.llvm.compile import assembled
+from rlx.backends.cpu.program.kernel_sequence import recipe_of
+from rlx.backends.cpu.program.task import Machine, Step
+from rlx.core.dim import Dim
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.shape import Shape
+from rlx.ops import op as table
+from rlx.ops.draw import Draw
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 

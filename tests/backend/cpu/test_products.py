@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.cpu import emit
+from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import NEON, Isa, host
-from rlx.backends.cpu.jit import Native, assembled
-from rlx.backends.cpu.products import make
-from rlx.backends.cpu.task import Machine, Recipe, Step
-from rlx.draw import Draw
-from rlx.dtype import DType
+from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.program.gemm_sequence import make
+from rlx.backends.cpu.program.task import Machine, Recipe, Step
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.form_contract import form_contract
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.kernel.lower.contract import form_contract
+from rlx.ops.draw import Draw
+from rlx.ops.op import lookup
 from tests.backend.cpu import products
 from tests.backend.cpu.guarded import guarded
 from tests.backend.cpu.products import (

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx import op as table
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.jit import assembled
-from rlx.draw import Draw
+from rlx.backends.cpu.llvm.compile import assembled
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.shape import Shape
+from rlx.ops import op as table
+from rlx.ops.draw import Draw
 from tests.backend.cpu.steps import Array, Steps, Trial, side_by_side, trials
 
 LAYERS = ("lstm", "gru", "rnn")

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.dim import Dim
-from rlx.draw import Draw
-from rlx.dtype import FLOATS, INTEGERS, DType
-from rlx.ir.layout import Layout
+from rlx.core.dim import Dim
+from rlx.core.dtype import FLOATS, INTEGERS, DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.draw import Draw
+from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.emit import module
+from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, ISAS, SSE2, Isa, host
-from rlx.backends.cpu.jit import assembled
-from rlx.backends.cpu.specials import makers
-from rlx.backends.cpu.specials.words import FEW, NARROW
+from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.library.sort.radix_keys import FEW, NARROW
+from rlx.backends.cpu.llvm.compile import assembled
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 
 Array = np.ndarray[Any, Any]

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx import op as table
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.jit import assembled
-from rlx.dim import Dim
-from rlx.draw import Draw
-from rlx.errors import Error
-from rlx.ir.layout import Layout
+from rlx.backends.cpu.llvm.compile import assembled
+from rlx.core.dim import Dim
+from rlx.core.errors import Error
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.shape import Shape
+from rlx.ops import op as table
+from rlx.ops.draw import Draw
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 

@@ -19,9 +19,9 @@ import pytest
 
 import rlx
 from rlx import Dim, Graph, Shape
-from rlx.backends.cpu.native.support import support
-from rlx.fuzz.grow import Grown, grow
-from rlx.fuzz.work import refused_ops
+from rlx.backends.cpu.runtime.support_code import support
+from rlx.fuzz.generate import Grown, grow
+from rlx.fuzz.job import refused_ops
 
 F32 = np.float32
 COUNTS = (1, 2, 4)

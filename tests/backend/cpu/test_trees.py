@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.dim import Dim
-from rlx.draw import Draw
+from rlx.core.dim import Dim
+from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.op import lookup
-from rlx.shape import Shape
+from rlx.ops.draw import Draw
+from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.emit import module
+from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.jit import assembled
-from rlx.backends.cpu.specials import makers
-from rlx.backends.cpu.specials.tree_tables import WIDE_COLUMNS, Ensemble
-from rlx.backends.cpu.specials.trees import FEW_ROWS, RUN, WALKS
-from rlx.onnx.handlers.ml_tables import LEAF, LEQ, Nodes, Tables, Weights, tables_of
+from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.library.trees.node_records import WIDE_COLUMNS, Ensemble
+from rlx.backends.cpu.library.trees.tree_walk import FEW_ROWS, RUN, WALKS
+from rlx.backends.cpu.llvm.compile import assembled
+from rlx.frontends.onnx.handlers.ml.tree_tables import LEAF, LEQ, Nodes, Tables, Weights, tables_of
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 
 Array = np.ndarray[Any, Any]

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rlx.fuzz.crew import Lost, each
+from rlx.fuzz.workers import Lost, each
 from tests.onnx.differential.building import model_of
 from tests.onnx.differential.drawing import BATCH, Key, Node, drawn
 from tests.onnx.differential.judging import Verdict, judge

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from onnx import defs
 
-from rlx.draw import Draw as BaseDraw
-from rlx.draw import Spec
-from rlx.dtype import DType
-from rlx.onnx.reader import NEWEST_OPSET, UNCHANGED
+from rlx.core.dtype import DType
+from rlx.frontends.onnx.reader import NEWEST_OPSET, UNCHANGED
+from rlx.ops.draw import Draw as BaseDraw
+from rlx.ops.draw import Spec
 
 Array = np.ndarray[Any, Any]
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"

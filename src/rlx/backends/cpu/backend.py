@@ -8,28 +8,28 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cpu.isa import Isa, isa, why_not
-from rlx.backends.cpu.native.blob import Blob
-from rlx.backends.cpu.native.cached import cached_blob
-from rlx.backends.cpu.native.cores import default_threads
-from rlx.backends.cpu.native.support import (
+from rlx.backends.cpu.runtime.blob import Blob
+from rlx.backends.cpu.runtime.code_cache import cached_blob
+from rlx.backends.cpu.runtime.program import CpuProgram
+from rlx.backends.cpu.runtime.support_code import (
     compiled_support,
     support,
     support_key,
     support_under_way,
 )
-from rlx.backends.cpu.program import CpuProgram
+from rlx.backends.cpu.runtime.thread_count import default_threads
+from rlx.core.disk_cache import Cache
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, UnsupportedError
+from rlx.core.sections import Bytes, Sections
 from rlx.cost.calibrate import Numbers, Progress, kept_calibration
 from rlx.cost.target import KernelLimit, Target
-from rlx.dtype import DType
-from rlx.errors import Error, UnsupportedError
+from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
-from rlx.runtime.cache import Cache
-from rlx.runtime.interface import Interface
-from rlx.runtime.sections import Bytes, Sections
 
 if TYPE_CHECKING:
-    from rlx.backends.cpu.timed import TimedProgram
+    from rlx.backends.cpu.program.timed_build import TimedProgram
     from rlx.explain.build import StepFacts
 
 WHY_DENSE = (
@@ -112,7 +112,7 @@ class CpuBackend:
 
     def measured(self, progress: Progress) -> tuple[Numbers, ...]:
         """What launches, bytes and arithmetic cost here: for one thread, and for all."""
-        from rlx.backends.cpu.measured import measure
+        from rlx.backends.cpu.calibration import measure
 
         _require_llvm("measuring what kernels cost")
         return measure(isa(self.variant), (1, self.num_threads), progress)
@@ -132,7 +132,7 @@ class CpuBackend:
                 "target 'cpu' needs llvmlite to make native code: pip install 'rlx[cpu]'. "
                 "Without it the plan runs on NumPy: target='reference'."
             )
-        from rlx.backends.cpu.artefact import compiled
+        from rlx.backends.cpu.program.artefact import compiled
 
         wanted = isa(self.variant)
         _require_runs(wanted, f"target 'cpu:{self.variant}'")
@@ -143,7 +143,7 @@ class CpuBackend:
 
     def timed(self, lir: LirModule) -> TimedProgram:
         """The program of a plan in a build that keeps times."""
-        from rlx.backends.cpu.timed import TimedProgram
+        from rlx.backends.cpu.program.timed_build import TimedProgram
 
         _require_llvm("timing kernels")
 
@@ -151,13 +151,13 @@ class CpuBackend:
 
     def describe(self, lir: LirModule) -> dict[Node, StepFacts]:
         """Step → how it runs, for `explain`."""
-        from rlx.backends.cpu.describe import describe
+        from rlx.backends.cpu.description import describe
 
         return describe(lir, isa(self.variant))
 
     def splits(self, lir: LirModule, sizes: Mapping[str, int]) -> dict[Node, bool]:
         """Step → is its work shared out between workers, at these sizes?"""
-        from rlx.backends.cpu.shares import splits
+        from rlx.backends.cpu.schedule.parallel import splits
 
         return splits(lir, isa(self.variant), sizes)
 
@@ -171,14 +171,14 @@ class CpuBackend:
         return f"{self.name} {isa(self.variant).name}"
 
     def stored(self, program: CpuProgram) -> tuple[dict[str, Any], dict[str, Bytes]]:
-        from rlx.backends.cpu.stored import packed
+        from rlx.backends.cpu.runtime.serialize import packed
 
         head, sections = packed(program.artefact, program.interface)
         head["support"] = support_key()
         return head, {**sections, "support": support(self._support).blob.to_bytes()}
 
     def opened(self, head: dict[str, Any], file: Sections) -> CpuProgram:
-        from rlx.backends.cpu.stored import opened
+        from rlx.backends.cpu.runtime.serialize import opened
 
         artefact, interface = opened(head, file)
         _require_runs(isa(artefact.isa), file.name)

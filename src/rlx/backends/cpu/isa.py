@@ -10,8 +10,8 @@ import platform
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rlx.dtype import DType
-from rlx.errors import Error
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
 
 LINUX_X86 = "x86_64-unknown-linux-gnu"
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from rlx.core.dim import Dim, DimLike, evaluate
+from rlx.core.errors import Error
+from rlx.core.extent import FIRST_CAPACITY, outgrown
+from rlx.core.layout import Layout
+from rlx.core.memory_limits import require_memory
+from rlx.core.shape import Shape
 from rlx.cost.target import Target
-from rlx.dim import Dim, DimLike, evaluate
-from rlx.errors import Error
-from rlx.extent import FIRST_CAPACITY, outgrown
+from rlx.ir.interface import Interface
 from rlx.ir.interpret import evaluate_node, infer_binding
-from rlx.ir.layout import Layout
 from rlx.ir.lir import LirModule, Phase, Space
 from rlx.ir.mir import Node
-from rlx.machine_memory import require_memory
-from rlx.op import Array
-from rlx.runtime.interface import Interface
-from rlx.shape import Shape
+from rlx.ops.op import Array
 
 POISON = 0xFF  # NaN in every float, -1 or the greatest integer, an index out of every range
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.draw import Spec
-from rlx.dtype import DType
+from rlx.core.dtype import DType
+from rlx.ops.draw import Spec
 from tests.onnx.differential.drawing import (
     MICROSOFT,
     Array,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper, numpy_helper
 
-from rlx.draw import Spec
-from rlx.dtype import DType
+from rlx.core.dtype import DType
+from rlx.ops.draw import Spec
 from tests.onnx.differential.drawing import Draw, Node, Operand, Rounding, draws, explain
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.draw import Spec
-from rlx.dtype import DType
+from rlx.core.dtype import DType
+from rlx.ops.draw import Spec
 from tests.onnx.differential.drawing import MICROSOFT, Draw, Node, draws, explain, sums
 
 LARGEST = 30.0 * 30.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtype import DType
+from rlx.core.dtype import DType
 from tests.onnx.differential.drawing import (
     MICROSOFT,
     Draw,

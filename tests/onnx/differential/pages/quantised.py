@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtype import DType
+from rlx.core.dtype import DType
 from tests.onnx.differential.drawing import Draw, Node, Operand, Rounding, draws, explain
 
 INTEGERS = (DType.U8, DType.I8, DType.U16, DType.I16)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtype import DType
+from rlx.core.dtype import DType
 from tests.onnx.differential.drawing import Array, Draw, Node, Operand, Rounding, draws, explain
 
 CELLS = {"RNN": (1, 1), "GRU": (3, 2), "LSTM": (4, 3)}

@@ -1,0 +1,1 @@
+"""LLVM code for the kernel forms: loops, GEMM, convolution, attention, scans, low precision."""

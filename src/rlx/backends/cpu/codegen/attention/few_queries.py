@@ -1,0 +1,410 @@
+"""Attention of a few query rows over many keys, which is reading keys and values once.
+
+    for each chunk of keys of a kv head
+      s[row, key] = Σ q[row, d] · k[key, d]     lanes along the depth, summed at the end
+      the greatest score, p = exp(s - greatest), the sum of p       lanes along the keys
+      o[row, d] = Σ p[row, key] · v[key, d]     lanes along the depth
+    for each kv head: the chunks, each by its greatest score
+
+Chunks are a number of keys, whatever the number of workers, so the bits are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from rlx.backends.cpu.codegen.attention.operands import INF, MASK, Form, K, Q, V, greater
+from rlx.backends.cpu.codegen.gemm.microkernel import below
+from rlx.backends.cpu.codegen.gemm.register_transpose import in_vectors, summed
+from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
+from rlx.backends.cpu.codegen.math import elementary as maths
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
+
+CHUNK = 384
+"""Keys of one unit at most: enough that joining the chunks is little work."""
+AHEAD = 32
+"""How many keys ahead memory is asked for."""
+
+
+def chunks_of(form: Form) -> DimLike:
+    return (form.keys + CHUNK - 1) // CHUNK
+
+
+def record_of(form: Form, isa: Isa) -> DimLike:
+    """Elements of what a chunk makes for a row: sums of values, then the greatest score and the
+    sum of weights."""
+    lanes = isa.lanes(form.dtype)
+    return (form.value_depth + lanes - 1) // lanes * lanes + lanes
+
+
+def scratch_of(form: Form, isa: Isa, rows: int) -> int:
+    """Elements: the queries, in whole vectors, and the scores of a chunk."""
+    return (_line_of(form, isa.lanes(form.dtype)) + CHUNK) * rows
+
+
+def sizes_of(form: Form, isa: Isa) -> tuple[DimLike, ...]:
+    """The numbers that both functions are given."""
+    more = (chunks_of(form), record_of(form, isa))
+    return tuple(dict.fromkeys([*form.sizes, *(d for d in more if not isinstance(d, int))]))
+
+
+def _line_of(form: Form, lanes: int) -> int:
+    return -(-form.depth // lanes) * lanes
+
+
+def _padded(rows: int) -> int:
+    """Up to a power of two."""
+    return 1 << (rows - 1).bit_length()
+
+
+class _Few(Writer):
+    """What both functions have: rows of a kv head, and records of chunks."""
+
+    def __init__(self, form: Form, isa: Isa, rows: int) -> None:
+        super().__init__(isa, isa.lanes(form.dtype))
+        for dim in sizes_of(form, isa):
+            self.size(dim)
+        self.form, self.kind, self.rows = form, form.compute, rows
+        self.chunks = self.size(chunks_of(form))
+        self.record = self.size(record_of(form, isa))
+        self.lines = self.code.i64("sub", self.record, self.code.lanes)
+
+    def row(self, number: Bound, head: Bound) -> tuple[Bound, Bound]:
+        """The head and the query of a row of a kv head."""
+        code, group = self.code, self.form.group
+        if isinstance(number, int):
+            query, member = divmod(number, group)
+            return code.i64("add", code.i64("mul", head, group), member), query
+        query, member = (code.let(f"{w} i64 {number}, {group}") for w in ("udiv", "urem"))
+        return code.i64("add", code.i64("mul", head, group), member), query
+
+    def record_at(self, buffer: int, unit: Bound, row: Bound) -> str:
+        """Where the record of a row of a chunk is."""
+        code = self.code
+        number = code.i64("add", code.i64("mul", unit, self.rows), row)
+        return self.pointer(buffer, code.i64("mul", number, self.record), self.kind)
+
+    def turns(self, turn: Bound) -> tuple[str, str]:
+        """A number as a batch and a kv head."""
+        heads = self.form.kv_heads
+        batch, head = (self.code.let(f"{w} i64 {turn}, {heads}") for w in ("udiv", "urem"))
+        return batch, head
+
+    def across(self, x: Vec, fold: Callable[[Vec, Vec], Vec]) -> Vec:
+        """All lanes folded into one, in each."""
+        step = 1
+        while step < self.code.lanes:
+            x = fold(x, x.shuffled([n ^ step for n in range(self.code.lanes)]))
+            step *= 2
+        return x
+
+    @contextmanager
+    def units(self, per_head: Bound) -> Generator[str]:
+        """A loop over the units; none, where the number of queries is not known and not one."""
+        code, queries = self.code, self.size(self.form.queries)
+        heads = code.i64("mul", self.size(self.form.batch), self.form.kv_heads)
+        stop = code.least("%stop", code.i64("mul", heads, per_head))
+        if isinstance(queries, str):
+            is_one = code.let(f"icmp eq i64 {queries}, 1")
+            stop = code.let(f"select i1 {is_one}, i64 {stop}, i64 0")
+        with code.count("%start", stop, 1) as unit:
+            yield unit
+
+    def kept(self, values: Sequence[Vec]) -> Slots:
+        return Slots(self.code, values)
+
+
+class Slots:
+    """Values that a loop changes."""
+
+    def __init__(self, code: Code, start: Sequence[Vec]) -> None:
+        self.code, self.kind = code, start[0].dtype
+        self.slots = [code.slot(v.type) for v in start]
+        self.set(start)
+
+    def get(self) -> list[Vec]:
+        kind = self.code.vector(ELEMENT[self.kind])
+        return [Vec(self.code, self.code.let(f"load {kind}, ptr {s}"), self.kind)
+                for s in self.slots]  # fmt: skip
+
+    def set(self, values: Sequence[Vec]) -> None:
+        self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for s, v in zip(self.slots, values)))
+
+
+class Chunks(_Few):
+    """Scores, weights and sums of values of the chunks of keys: one record for each row."""
+
+    def __init__(self, form: Form, isa: Isa, rows: int) -> None:
+        super().__init__(form, isa, rows)
+        lanes = self.code.lanes
+        self.padded = min(_padded(rows), lanes)
+        self.line = _line_of(form, lanes)
+        self.q = "%scratch"
+        self.s = advanced(self.code, self.q, self.line * rows, self.kind)
+
+    def write(self) -> None:
+        code, keys = self.code, self.size(self.form.keys)
+        with self.units(self.chunks) as unit:
+            turn, chunk = (code.let(f"{w} i64 {unit}, {self.chunks}") for w in ("udiv", "urem"))
+            self.batch, self.head = self.turns(turn)
+            up = code.i64("add", keys, code.i64("sub", self.chunks, 1))
+            each = code.let(f"udiv i64 {up}, {self.chunks}")
+            self.key = code.i64("mul", chunk, each)
+            self.count = code.least(code.i64("sub", keys, self.key), each)
+            self._load_queries()
+            self._scores()
+            with code.count(0, self.rows, 1) as row:
+                self._weigh(row, self.record_at(self._records, unit, row))
+            self._values(unit)
+
+    @property
+    def _records(self) -> int:
+        return MASK + (self.form.mask is not None)
+
+    def _load_queries(self) -> None:
+        """Rows of whole vectors, scaled, with zeros behind the depth."""
+        code, layout, dtype = self.code, self.form.q, self.form.dtype
+        step = self.size(layout.strides[3])
+        with code.count(0, self.rows, 1) as row:
+            head, query = self.row(row, self.head)
+            place = self.place(layout, (self.batch, head, query, 0))
+            source = self.pointer(Q, place, dtype)
+            line = advanced(code, self.q, code.i64("mul", row, self.line), self.kind)
+
+            def copied(at: str, mask: Vec | None) -> None:
+                where = advanced(code, source, code.i64("mul", at, step), dtype)
+                value = load(code, dtype, where, step, mask) * self.form.scale
+                store(code, value, self.kind, advanced(code, line, at, self.kind))
+
+            in_vectors(code, self.form.depth, copied)
+
+    # -- scores -----------------------------------------------------------------------------------
+
+    def _scores(self) -> None:
+        """As many keys at a time as make one vector of scores of all rows. The last ones begin
+        early enough to be whole, and where there are fewer keys than that, the last is repeated."""
+        code, layout, dtype = self.code, self.form.k, self.form.dtype
+        keys = code.lanes // self.padded
+        row = self.size(layout.strides[2])
+        last = code.i64("sub", self.count, 1)
+        steps = [code.i64("mul", code.least(n, last), row) for n in range(keys)]
+        final = code.most(code.i64("sub", self.count, keys), 0)
+        with code.count(0, self.count, keys) as number:
+            at = code.least(number, final)
+            place = self.place(layout, (self.batch, self.head, code.i64("add", self.key, at), 0))
+            first = self.pointer(K, place, dtype)
+            places = [advanced(code, first, s, dtype) for s in steps]
+            for start in range(0, self.rows, self.padded):
+                rows = range(start, min(start + self.padded, self.rows))
+                self._store_scores(self._dots(places, rows), at, keys, rows)
+
+    def _dots(self, keys: Sequence[str], rows: range) -> Vec:
+        """The products of some keys with some rows, one in each lane, the keys counting fastest;
+        lanes that are left over repeat the last row."""
+        code = self.code
+        slots = self.kept([code.const(0, self.kind)] * (len(rows) * len(keys)))
+
+        def step(at: str, mask: Vec | None) -> None:
+            right = [self._key(k, at, mask) for k in keys]
+            lines = [advanced(code, self.q, r * self.line, self.kind) for r in rows]
+            left = [load(code, self.kind, advanced(code, x, at, self.kind)) for x in lines]
+            pairs = [(x, y) for x in left for y in right]
+            slots.set([_add(x, y, z) for (x, y), z in zip(pairs, slots.get())])
+
+        in_vectors(code, self.form.depth, step)
+        sums = slots.get()
+        while len(sums) < code.lanes:
+            sums += sums[-len(keys) :]
+        return summed(sums)
+
+    def _key(self, key: str, at: str, mask: Vec | None) -> Vec:
+        code, dtype, step = self.code, self.form.dtype, self.size(self.form.k.strides[3])
+        place = advanced(code, key, code.i64("mul", at, step), dtype)
+        self._fetch(place, code.i64("mul", self.size(self.form.k.strides[2]), AHEAD))
+        return load(code, dtype, place, step, mask)
+
+    def _fetch(self, place: str, distance: Bound) -> None:
+        """Ask for a line that is read soon: keys that lie a page apart are not foreseen by the
+        processor. Past the end of memory it does nothing."""
+        where = advanced(self.code, place, distance, self.form.dtype)
+        self.code.intrinsic("prefetch.p0", "void", f"ptr {where}", "i32 0", "i32 2", "i32 1")
+
+    def _store_scores(self, scores: Vec, at: Bound, keys: int, rows: range) -> None:
+        code, element = self.code, ELEMENT[self.kind]
+        for r in rows:
+            order = ", ".join(f"i32 {(r - rows[0]) * keys + n}" for n in range(keys))
+            text = f"shufflevector {scores.type} {scores.text}, {scores.type} poison"
+            part = code.let(f"{text}, <{keys} x i32> <{order}>")
+            to = advanced(code, self.s, code.i64("add", at, r * CHUNK), self.kind)
+            size = self.kind.itemsize
+            code.do(f"store <{keys} x {element}> {part}, ptr {to}, align {size}")
+
+    # -- softmax ----------------------------------------------------------------------------------
+
+    def _weigh(self, row: str, record: str) -> None:
+        """Scores of a row become weights, with zeros up to a whole vector."""
+        code = self.code
+        line = advanced(code, self.s, code.i64("mul", row, CHUNK), self.kind)
+        head, query = self.row(row, self.head)
+        top = self.kept([code.const(-INF, self.kind)])
+
+        def adjusted(at: str, mask: Vec | None) -> None:
+            where = advanced(code, line, at, self.kind)
+            s = self._adjusted(load(code, self.kind, where), (head, query), at, mask)
+            s = s if mask is None else s.where(mask, -INF)
+            store(code, s, self.kind, where)
+            top.set([greater(s, top.get()[0])])
+
+        in_vectors(code, self.count, adjusted)
+        greatest = self.across(top.get()[0], greater)
+        base = greatest.like(0.0).where(greatest.equals(-INF), greatest)
+        total = self.kept([code.const(0, self.kind)])
+        with code.count(0, self.count, code.lanes) as at:
+            where = advanced(code, line, at, self.kind)
+            p = maths.exp(load(code, self.kind, where) - base)
+            store(code, p, self.kind, where)
+            total.set([total.get()[0] + p])
+        found = (greatest, self.across(total.get()[0], lambda a, b: a + b))
+        for n, value in enumerate(found):
+            place = advanced(code, record, code.i64("add", self.lines, n), self.kind)
+            code.do(f"store {ELEMENT[self.kind]} {value.lane()}, ptr {place}")
+
+    def _adjusted(self, s: Vec, row: tuple[Bound, Bound], at: str, mask: Vec | None) -> Vec:
+        """Scores of some keys as the softmax takes them."""
+        code, form = self.code, self.form
+        key, (head, query) = code.i64("add", self.key, at), row
+        if form.softcap is not None:
+            s = maths.tanh(s * (1 / form.softcap)) * form.softcap
+        if form.is_positional:
+            return s.where(self._seen(key, query), -INF)
+        if form.mask is None:
+            return s
+        layout, dtype = form.mask, form.mask_dtype
+        place = self.pointer(MASK, self.place(layout, (self.batch, head, query, key)), dtype)
+        step = self.size(layout.strides[3])
+        return form.masked(s, load(code, dtype, place, step, mask if step != 0 else None))
+
+    def _seen(self, key: Bound, query: Bound) -> Vec:
+        """Which of the keys from one on a query sees."""
+        code, form = self.code, self.form
+        ahead = code.i64("sub", self.size(form.keys), self.size(form.queries))
+        start = code.i64("sub", code.i64("add", query, ahead), key)
+        distance = code.splat(start, DType.I64) - code.iota(DType.I64)
+        shown = distance >= 0
+        return shown if form.window is None else shown & (distance <= form.window)
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def _values(self, unit: str) -> None:
+        """Sums of values by weights, as many columns at a time as registers hold."""
+        code, extent = self.code, self.size(self.form.value_depth)
+        # sums of half the registers leave room for weights and values
+        vectors = max(1, code.isa.registers // 2 // self.rows)
+        if isinstance(extent, int):
+            vectors = min(vectors, max(1, -(-extent // code.lanes)))
+        with code.count(0, extent, vectors * code.lanes) as column:
+            self._columns(unit, column, vectors)
+
+    def _columns(self, unit: str, column: str, vectors: int) -> None:
+        code, layout, dtype = self.code, self.form.v, self.form.dtype
+        extent, (row, step) = self.size(self.form.value_depth), map(self.size, layout.strides[2:])
+        is_whole = isinstance(extent, int) and extent % (vectors * code.lanes) == 0
+        left = code.i64("sub", extent, column)
+        starts = [n * code.lanes for n in range(vectors)]
+        masks = [None if is_whole else below(code, code.i64("sub", left, n)) for n in starts]
+        base = self.pointer(V, self.place(layout, (self.batch, self.head, self.key, column)), dtype)
+        sums = self.kept([code.const(0, self.kind)] * (self.rows * vectors))
+        with code.count(0, self.count, 1) as key:
+            line = advanced(code, base, code.i64("mul", key, row), dtype)
+            places = [advanced(code, line, code.i64("mul", n, step), dtype) for n in starts]
+            for place in places:
+                self._fetch(place, code.i64("mul", row, AHEAD))
+            values = [load(code, dtype, p, step, m) for p, m in zip(places, masks)]
+            weights = [self._weight(r, key) for r in range(self.rows)]
+            pairs = [(w, v) for w in weights for v in values]
+            sums.set([_add(w, v, z) for (w, v), z in zip(pairs, sums.get())])
+        self._store_sums(unit, column, sums.get(), (starts, left))
+
+    def _weight(self, row: int, key: str) -> Vec:
+        place = advanced(self.code, self.s, self.code.i64("add", key, row * CHUNK), self.kind)
+        return load(self.code, self.kind, place, 0)
+
+    def _store_sums(
+        self, unit: str, column: str, sums: Sequence[Vec], ends: tuple[Sequence[int], Bound]
+    ) -> None:
+        """Whole vectors; a record has room for the last, but not for one behind it."""
+        code, (starts, left) = self.code, ends
+        for r in range(self.rows):
+            record = advanced(code, self.record_at(self._records, unit, r), column, self.kind)
+            for n, start in enumerate(starts):
+                with code.when(code.let(f"icmp slt i64 {start}, {left}")):
+                    place = advanced(code, record, start, self.kind)
+                    store(code, sums[r * len(starts) + n], self.kind, place)
+
+
+class Joined(_Few):
+    """The results from the records of all chunks."""
+
+    RECORDS, OUT = 0, 1
+
+    def write(self) -> None:
+        code = self.code
+        with self.units(self.rows) as unit:
+            turn, row = (code.let(f"{w} i64 {unit}, {self.rows}") for w in ("udiv", "urem"))
+            batch, head = self.turns(turn)
+            chunk = code.i64("mul", turn, self.chunks)
+            share = self._share(chunk, row)
+            of_head, query = self.row(row, head)
+            place = self.place(self.form.out, (batch, of_head, query, 0))
+            self._store(chunk, row, share, self.pointer(self.OUT, place, self.form.dtype))
+
+    def _record(self, chunk: Bound, number: Bound, row: Bound) -> str:
+        return self.record_at(self.RECORDS, self.code.i64("add", chunk, number), row)
+
+    def _scalar(self, record: str, number: int) -> tuple[str, Vec]:
+        place = advanced(self.code, record, self.code.i64("add", self.lines, number), self.kind)
+        return place, load(self.code, self.kind, place, 0)
+
+    def _share(self, chunk: Bound, row: str) -> Vec:
+        """One over the sum of weights; the greatest score of each chunk becomes its weight."""
+        code = self.code
+        state = self.kept([code.const(-INF, self.kind), code.const(0, self.kind)])
+        with code.count(0, self.chunks, 1) as n:
+            _, top = self._scalar(self._record(chunk, n, row), 0)
+            state.set([greater(top, state.get()[0])])
+        greatest = state.get()[0]
+        base = greatest.like(0.0).where(greatest.equals(-INF), greatest)
+        with code.count(0, self.chunks, 1) as n:
+            (place, top), (_, total) = (
+                self._scalar(self._record(chunk, n, row), i) for i in (0, 1)
+            )
+            weight = maths.exp(top - base)
+            code.do(f"store {ELEMENT[self.kind]} {weight.lane()}, ptr {place}")
+            now = state.get()
+            state.set([now[0], now[1] + weight * total])
+        total = state.get()[1]
+        return total.like(1.0) / self.form.divisor(total, self.size(self.form.keys))
+
+    def _store(self, chunk: Bound, row: str, share: Vec, out: str) -> None:
+        code, dtype, step = self.code, self.form.dtype, self.size(self.form.out.strides[3])
+
+        def column(at: str, mask: Vec | None) -> None:
+            sums = self.kept([code.const(0, self.kind)])
+            with code.count(0, self.chunks, 1) as n:
+                record = self._record(chunk, n, row)
+                values = load(code, self.kind, advanced(code, record, at, self.kind))
+                sums.set([_add(self._scalar(record, 0)[1], values, sums.get()[0])])
+            where = advanced(code, out, code.i64("mul", at, step), dtype)
+            store(code, sums.get()[0] * share, dtype, where, step, mask)
+
+        in_vectors(code, self.size(self.form.value_depth), column)
+
+
+def _add(x: Vec, y: Vec, z: Vec) -> Vec:
+    """x · y + z, rounded once where that is one instruction."""
+    return x.call("fma", y, z) if x.code.isa.has_fma else x * y + z

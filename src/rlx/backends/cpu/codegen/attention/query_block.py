@@ -1,0 +1,223 @@
+"""Blocks of query rows with a row in each lane: where they lie, and products with what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from rlx.backends.cpu.codegen.attention.operands import MASK, Form
+from rlx.backends.cpu.codegen.gemm.register_tile import tile_function
+from rlx.backends.cpu.codegen.gemm.register_transpose import in_vectors, turn
+from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.schedule.gemm_tiling import Tiling
+from rlx.core.dim import Dim, DimLike, dim_max, is_static
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
+from rlx.ir.mir import Graph
+from rlx.kernel.contract import Contract
+from rlx.kernel.lower.contract import form_contract
+
+BLOCKS_POLLED = 16
+"""Blocks of keys between two polls."""
+KEY_BLOCK = 48
+"""Keys whose scores are made at a time: a multiple of the lanes and of the tiles' rows."""
+
+
+def scratch_places(form: Form, tiling: Tiling) -> dict[str, DimLike]:
+    """Where the parts of what a block keeps begin, in elements, and where it ends."""
+    width, lanes = tiling.columns, tiling.lanes
+    depth, value_depth = ((d + lanes - 1) // lanes * lanes for d in (form.depth, form.value_depth))
+    parts = {"q": depth * width, "s": KEY_BLOCK * width, "o": value_depth * width}
+    if form.mask is not None and not form.has_one_mask:
+        parts["mask"] = KEY_BLOCK * width
+    if form.dtype is not form.compute:
+        parts |= {"k": KEY_BLOCK * depth, "v": KEY_BLOCK * value_depth}
+    parts["rows"] = dim_max(dim_max(depth, KEY_BLOCK), value_depth) * lanes
+    places: list[DimLike] = [0]
+    for extent in parts.values():
+        places.append(places[-1] + extent)
+    return dict(zip((*parts, "end"), places))
+
+
+def product_of(dtype: DType) -> Contract:
+    """What the register tiles of both products compute: left[line, step] · right[step, row], with
+    any strides on the left."""
+    g = Graph("product")
+    m, k, n = (Dim(x) for x in ("lines", "steps", "rows"))
+    left, right = g.input("left", Shape((m, k), dtype)), g.input("right", Shape((k, n), dtype))
+    layouts = Layout.contiguous((k, m)).permuted((1, 0)), Layout.contiguous((k, n))
+    return form_contract(g.matmul(left, right), layouts)
+
+
+def sizes_of(form: Form, tiling: Tiling) -> tuple[DimLike, ...]:
+    """The numbers that the function is given."""
+    places = [p for p in scratch_places(form, tiling).values() if not is_static(p)]
+    return tuple(dict.fromkeys([*form.sizes, *places]))
+
+
+class Block(Writer):
+    """The function for blocks of as many rows as a register tile has columns."""
+
+    def __init__(self, form: Form, tiling: Tiling, isa: Isa, *, has_one: bool) -> None:
+        """Without `has_one`, a single query is no work."""
+        super().__init__(isa, tiling.lanes)
+        for dim in sizes_of(form, tiling):
+            self.size(dim)
+        self.form, self.tiling, self.contract = form, tiling, product_of(form.compute)
+        self.kind, self.width, self.has_one = form.compute, tiling.columns, has_one
+        self.at = {
+            name: advanced(self.code, "%scratch", self.size(place), self.kind)
+            for name, place in scratch_places(form, tiling).items()
+        }
+        kept = f"[{tiling.vectors} x {self.code.vector(ELEMENT[self.kind])}]"
+        self.totals = self.code.slot(kept)
+        self.total = [self._of(self.totals, 0, n * self.code.lanes) for n in range(tiling.vectors)]
+        self.top = [self._slot() for _ in range(tiling.vectors)]
+
+    def _slot(self) -> str:
+        return self.code.slot(self.code.vector(ELEMENT[self.kind]))
+
+    def write(self) -> None:
+        """Units are numbered along the blocks of rows, then the kv heads, then the batch."""
+        code, heads = self.code, self.form.kv_heads
+        rows = code.i64("mul", self.size(self.form.queries), self.form.group)
+        blocks = code.let(f"udiv i64 {code.i64('add', rows, self.width - 1)}, {self.width}")
+        turns = code.i64("mul", self.size(self.form.batch), heads)
+        with code.count("%start", self._stop(code.i64("mul", turns, blocks)), 1) as unit:
+            turn, block = (code.let(f"{w} i64 {unit}, {blocks}") for w in ("udiv", "urem"))
+            self.batch, self.head = (code.let(f"{w} i64 {turn}, {heads}") for w in ("udiv", "urem"))
+            self.first = code.i64("mul", block, self.width)
+            self.count = code.least(code.i64("sub", rows, self.first), self.width)
+            self.last = code.i64("add", self.first, code.i64("sub", self.count, 1))
+            self._unit()
+
+    def _stop(self, units: Bound) -> Bound:
+        stop = self.code.least("%stop", units)
+        if self.has_one:
+            return stop
+        is_one = self.code.let(f"icmp eq i64 {self.size(self.form.queries)}, 1")
+        return self.code.let(f"select i1 {is_one}, i64 0, i64 {stop}")
+
+    def _unit(self) -> None:
+        """The work of one block of rows."""
+        raise NotImplementedError
+
+    # -- rows of operands, turned around ----------------------------------------------------------
+
+    def _row(self, row: Bound, layout: Layout, along: Bound = 0) -> Bound:
+        """Where a row of the kv head lies."""
+        code, group = self.code, self.form.group
+        query, member = (code.let(f"{w} i64 {row}, {group}") for w in ("udiv", "urem"))
+        head = code.i64("add", code.i64("mul", self.head, group), member)
+        return self.place(layout, (self.batch, head, query, along))
+
+    def _load_rows(
+        self, to: str, layout: Layout, number: int, extent: Bound, made: Callable[[Vec], Vec],
+        start: Bound = 0,
+    ) -> None:  # fmt: skip
+        """to[column, row] = made(operand[row, start + column]) for all rows of the block."""
+        code, dtype, step = self.code, self._dtype(number), self.size(layout.strides[3])
+        across = self._padded(extent)
+        with code.count(0, self.width, code.lanes) as lane:
+            with self._rows(lane, layout, number, across, start) as (row, line):
+
+                def copied(at: str, mask: Vec | None) -> None:
+                    where = advanced(code, row, code.i64("mul", at, step), dtype)
+                    value = made(load(code, dtype, where, step, mask))
+                    store(code, value, self.kind, advanced(code, line, at, self.kind))
+
+                in_vectors(code, extent, copied)
+            with code.count(0, extent, code.lanes) as at:
+                given = advanced(code, self.at["rows"], at, self.kind)
+                turn(code, self.kind, (given, across), (self._of(to, at, lane), self.width))
+
+    @contextmanager
+    def _rows(
+        self, lane: str, layout: Layout, number: int, across: Bound, start: Bound = 0
+    ) -> Generator[tuple[str, str]]:
+        """A loop over the rows of some lanes: where each lies in an operand, and its line in
+        scratch. Rows past the last are the last."""
+        code = self.code
+        with code.count(0, code.lanes, 1) as n:
+            row = code.i64("add", self.first, code.i64("add", lane, n))
+            place = self._row(code.least(row, self.last), layout, start)
+            line = advanced(code, self.at["rows"], code.i64("mul", n, across), self.kind)
+            yield self.pointer(number, place, self._dtype(number)), line
+
+    def _padded(self, extent: Bound) -> Bound:
+        """Up to whole vectors."""
+        lanes = self.code.lanes
+        if isinstance(extent, int):
+            return -(-extent // lanes) * lanes
+        return self._whole(self.code.i64("add", extent, lanes - 1))
+
+    def _dtype(self, number: int) -> DType:
+        is_mask = number == MASK and self.form.mask is not None
+        return self.form.mask_dtype if is_mask else self.form.dtype
+
+    def _of(self, base: str, line: Bound, lane: Bound) -> str:
+        """The address of lanes of rows in a part of scratch."""
+        place = self.code.i64("add", self.code.i64("mul", line, self.width), lane)
+        return advanced(self.code, base, place, self.kind)
+
+    # -- products ---------------------------------------------------------------------------------
+
+    def _lines(
+        self, name: str, layout: Layout, number: int, key: str, count: Bound, depth: Bound
+    ) -> tuple[str, Bound, Bound]:
+        """Where keys or values are read, how far the next is, and how far their next element."""
+        start = self.place(layout, (self.batch, self.head, key, 0))
+        pointer = self.pointer(number, start, self.form.dtype)
+        row, step = (self.size(s) for s in layout.strides[2:])
+        if self.form.dtype is self.kind:
+            return pointer, row, step
+        return self._widened(self.at[name], pointer, (row, step), count, depth)
+
+    def _widened(
+        self, to: str, pointer: str, strides: tuple[Bound, Bound], count: Bound, depth: Bound
+    ) -> tuple[str, Bound, Bound]:
+        """Half floats as f32, so that they are turned into it once for many rows."""
+        code, dtype, (row, step) = self.code, self.form.dtype, strides
+        across = self._padded(depth)
+        with code.count(0, count, 1) as line:
+            source = advanced(code, pointer, code.i64("mul", line, row), dtype)
+            target = advanced(code, to, code.i64("mul", line, across), self.kind)
+
+            def copied(at: str, mask: Vec | None) -> None:
+                where = advanced(code, source, code.i64("mul", at, step), dtype)
+                value = load(code, dtype, where, step, mask)
+                store(code, value, self.kind, advanced(code, target, at, self.kind))
+
+            in_vectors(code, depth, copied)
+        return to, across, 1
+
+    def _whole(self, extent: Bound) -> str:
+        return self.code.let(f"and i64 {extent}, {-self.code.lanes}")
+
+    def _product(
+        self, left: tuple[str, Bound, Bound], lines: Bound, right: str, count: Bound, sums: str,
+        *, is_first: bool,
+    ) -> None:  # fmt: skip
+        """sums[line, row] = or += Σ left[line, step] · right[step, row], by the largest tiles."""
+        code, (base, row, step) = self.code, left
+        at: Bound = 0
+        for rows in self.tiling.rows:
+            tile = tile_function(self.contract, self.tiling, code, rows, is_edge=False)
+            until = self._until(at, lines, rows)
+            with code.count(at, until, rows) as line:
+                a = advanced(code, base, code.i64("mul", line, row), self.kind)
+                given = f"ptr {a}, i64 {row}, i64 {step}, ptr {right}, i64 0, i64 {count}, i64 0"
+                to = f"ptr {self._of(sums, line, 0)}, i1 {str(is_first).lower()}"
+                code.do(f"call void @{tile}({given}, {to})")
+            at = until
+
+    def _until(self, at: Bound, end: Bound, size: int) -> Bound:
+        left = self.code.i64("sub", end, at)
+        if isinstance(left, int):
+            return self.code.i64("add", at, left // size * size)
+        count = self.code.let(f"udiv i64 {left}, {size}")
+        return self.code.i64("add", at, self.code.i64("mul", count, size))

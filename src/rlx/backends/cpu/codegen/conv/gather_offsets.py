@@ -1,0 +1,178 @@
+"""The table of a block of places: where each of them finds each tap of its window.
+
+Extents and steps are arguments, so that convolutions of all sizes share one function; only how
+many axes there are, and along which an image has borders, shape it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.core.dtype import DType
+
+ARGS = (
+    "ptr %table, ptr %bases, ptr %positions, ptr %borders, ptr %zeros, i64 %room, ptr %image, "
+    "i64 %first, i64 %count"
+)
+"""Lines of scratch memory, each of `room` words: an address for each tap; where a place's window
+would begin; its position along each axis, and that at each border; what is outside of the image.
+Then the image, and the block's first place and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """Along which axes of places and of taps a position moves that may be outside of the image."""
+
+    places: tuple[bool, ...]
+    taps: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What shapes the function: how many axes places and taps have, the borders, and an element's
+    bytes."""
+
+    places: int
+    taps: int
+    borders: tuple[Border, ...]
+    width: int
+
+    @property
+    def name(self) -> str:
+        bits = (b.places + b.taps for b in self.borders)
+        words = ["".join(str(int(b)) for b in row) for row in bits]
+        return ".".join([f"places{self.width}", str(self.places), str(self.taps), *words])
+
+    @property
+    def args(self) -> list[str]:
+        """The numbers that it takes: of axes the extent and the step in elements; of a border where
+        it begins, the ends of the image, and how far each axis moves."""
+        found = [f"{n}{i}" for i in range(self.places) for n in ("extent", "step")]
+        found += [f"{n}{i}" for i in range(self.taps) for n in ("taps", "along")]
+        for c, border in enumerate(self.borders):
+            found += [f"{n}{c}" for n in ("start", "low", "high")]
+            found += [f"place{c}.{i}" for i, moves in enumerate(border.places) if moves]
+            found += [f"tap{c}.{i}" for i, moves in enumerate(border.taps) if moves]
+        return found
+
+
+def table_function(code: Code, form: Form) -> str:
+    """The name of the function that writes tables of a form, which is shared."""
+    code.shared.update(_written(form, code.isa, code.lanes))
+    return form.name
+
+
+@functools.lru_cache(maxsize=256)
+def _written(form: Form, isa: Isa, lanes: int) -> tuple[tuple[str, str], ...]:
+    code = Code(lanes, isa)
+    _Writing(code, form).write()
+    code.do("ret void")
+    args = ", ".join([ARGS, *(f"i64 %{n}" for n in form.args)])
+    head = f"define internal void @{form.name}({args}) noinline"
+    code.shared[form.name] = code.function(head)
+    return tuple(code.shared.items())
+
+
+class _Writing:
+    def __init__(self, code: Code, form: Form) -> None:
+        self.code, self.form = code, form
+
+    def write(self) -> None:
+        self._places()
+        number = self.code.slot("i64")
+        self.code.do(f"store i64 0, ptr {number}")
+        self._taps([], number)
+
+    def _line(self, base: str, number: int, row: str) -> str:
+        """A place's word in a line of several."""
+        line = self.code.i64("mul", "%room", number)
+        return advanced(self.code, base, self.code.i64("add", line, row), DType.I64)
+
+    def _sum(self, start: Bound, terms: Sequence[tuple[str, str]]) -> Bound:
+        for at, step in terms:
+            start = self.code.i64("add", start, self.code.i64("mul", at, step))
+        return start
+
+    # -- places ---------------------------------------------------------------------------------
+
+    def _places(self) -> None:
+        """Of each place: where its window would begin, and its positions."""
+        code, form = self.code, self.form
+        slots = [code.slot("i64") for _ in range(form.places)]
+        self._split("%first", slots)
+        with code.count(0, "%count", 1) as row:
+            here = [code.let(f"load i64, ptr {s}") for s in slots]
+            steps = [(at, f"%step{i}") for i, at in enumerate(here)]
+            moved = code.i64("mul", self._sum(0, steps), form.width)
+            image = code.let("ptrtoint ptr %image to i64")
+            self._note("%bases", 0, row, code.i64("add", image, moved))
+            for i, at in enumerate(here):
+                self._note("%positions", i, row, at)
+            for c, border in enumerate(form.borders):
+                moving = [(at, f"%place{c}.{i}") for i, at in enumerate(here) if border.places[i]]
+                self._note("%borders", c, row, self._sum(f"%start{c}", moving))
+            self._advance(slots, here)
+
+    def _split(self, number: str, slots: Sequence[str]) -> None:
+        """A place's number as positions, the last axis counting fastest."""
+        code = self.code
+        for i in reversed(range(1, len(slots))):
+            code.do(f"store i64 {code.let(f'urem i64 {number}, %extent{i}')}, ptr {slots[i]}")
+            number = code.let(f"udiv i64 {number}, %extent{i}")
+        code.do(*(f"store i64 {number}, ptr {s}" for s in slots[:1]))
+
+    def _note(self, base: str, number: int, row: str, value: Bound) -> None:
+        self.code.do(f"store i64 {value}, ptr {self._line(base, number, row)}")
+
+    def _advance(self, slots: Sequence[str], here: Sequence[str]) -> None:
+        """The next place: the last axis counts, and carries."""
+        code, carry = self.code, "true"
+        for i in reversed(range(len(slots))):
+            more = code.i64("add", here[i], 1)
+            is_over = code.let(f"icmp eq i64 {more}, %extent{i}")
+            turned = code.let(f"select i1 {is_over}, i64 0, i64 {more}")
+            value = code.let(f"select i1 {carry}, i64 {turned}, i64 {here[i]}")
+            code.do(f"store i64 {value}, ptr {slots[i]}")
+            carry = code.let(f"and i1 {carry}, {is_over}")
+
+    # -- taps -----------------------------------------------------------------------------------
+
+    def _taps(self, at: list[str], number: str) -> None:
+        """Of each tap, its address in the window of every place."""
+        code, form = self.code, self.form
+        if len(at) < form.taps:
+            with code.count(0, f"%taps{len(at)}", 1) as tap:
+                self._taps([*at, tap], number)
+            return
+        steps = [(tap, f"%along{i}") for i, tap in enumerate(at)]
+        moved = code.splat(code.i64("mul", self._sum(0, steps), form.width), DType.U64)
+        parts = [self._part(c, border, at) for c, border in enumerate(form.borders)]
+        done = code.let(f"load i64, ptr {number}")
+        line = code.i64("mul", done, "%room")
+        with code.count(0, "%count", code.lanes) as row:
+            address = load(code, DType.U64, self._line("%bases", 0, row)) + moved
+            for c, (part, size) in enumerate(parts):
+                address = self._bordered(address, c, part, size, row)
+            store(code, address, DType.U64, advanced(
+                code, "%table", code.i64("add", line, row), DType.I64))  # fmt: skip
+        code.do(f"store i64 {code.i64('add', done, 1)}, ptr {number}")
+
+    def _part(self, number: int, border: Border, at: Sequence[str]) -> tuple[Vec, Vec]:
+        """How far a tap moves a position, counted from where the image begins, and its size."""
+        code = self.code
+        moving = [(tap, f"%tap{number}.{i}") for i, tap in enumerate(at) if border.taps[i]]
+        moved = code.i64("sub", self._sum(0, moving), f"%low{number}")
+        size = code.i64("sub", f"%high{number}", f"%low{number}")
+        return code.splat(moved, DType.U64), code.splat(size, DType.U64)
+
+    def _bordered(self, address: Vec, number: int, part: Vec, size: Vec, row: str) -> Vec:
+        """The address, or that of the zeros; a position before the image is a large number."""
+        code = self.code
+        place = load(code, DType.U64, self._line("%borders", number, row))
+        zeros = code.let("ptrtoint ptr %zeros to i64")
+        return address.where((place + part) < size, code.splat(zeros, DType.U64))

@@ -1,0 +1,286 @@
+"""Convolutions whose channels lie side by side, as native code.
+
+    for each unit: a block of places of one panel of output channels
+      a table of where each place's window finds each tap, if the block is not the last one's
+      for each block of inner steps, for each tile of places: multiply-adds in registers
+      for each place: the epilogue on the sums
+
+A place is any point of the image and the batch, so tiles are full whatever its size. Where a tap
+is outside of the image, the table has the address of a line of zeros: no loop tests where it is,
+and no window and no border is ever written. The order of a sum's additions depends on the
+extents of its kernel alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlx.backends.cpu.codegen.conv.gather_offsets import Border, Form, table_function
+from rlx.backends.cpu.codegen.conv.register_tile import line_rows, point_rows
+from rlx.backends.cpu.codegen.gemm.gemm import Results
+from rlx.backends.cpu.codegen.gemm.microkernel import Source
+from rlx.backends.cpu.codegen.gemm.register_tile import Kinds
+from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.schedule.gemm_tiling import (
+    BLOCKS_POLLED,
+    NoGemm,
+    Tiling,
+    packed_batch,
+    parts_of,
+    sums_dtype,
+    tiling_of,
+)
+from rlx.core.dim import DimLike, is_static, product
+from rlx.core.dtype import DType
+from rlx.kernel.contract import Contract, extent_of
+from rlx.kernel.expr import Axis, Load, postorder
+from rlx.kernel.lower.nhwc_conv import conditions_of, is_by_itself, outside_of, points_of
+
+TABLE_BYTES = 1 << 17
+"""Of the table of a block, roughly: it is to stay near."""
+NEAR_BYTES = 1 << 18
+"""A panel of kernels up to this size stays in the second cache."""
+
+
+def points_tiling(contract: Contract, isa: Isa, word: int = 1) -> Tiling:
+    """Tiles as those of a product with as many rows as there are places."""
+    points = points_of(contract)
+    image, _ = conditions_of(contract.left)
+    places = Axis("places", extent_of(points))
+    groups = tuple(b for b in contract.batch if b not in points)
+    flat = replace(contract, batch=groups, rows=places, left=image)
+    made = tiling_of(flat, isa, has_panels=True)
+    room = TABLE_BYTES // (8 * num_taps(contract))
+    rows = made.rows[0]
+    block = max(made.row_block, rows * max(1, _least_places(contract, made) // rows))
+    most = rows * max(1, room // rows)
+    rows = _whole(made.rows, places.extent)
+    return replace(made, row_block=min(block, most), rows=rows, word=word)
+
+
+def _least_places(contract: Contract, tiling: Tiling) -> int:
+    """Of a block: so many that kernels past the second cache are read seldom."""
+    steps = extent_of(contract.inner)
+    assert is_static(steps)
+    return 24 if steps * tiling.columns * contract.right.dtype.itemsize > NEAR_BYTES else 1
+
+
+def _whole(rows: tuple[int, ...], extent: DimLike) -> tuple[int, ...]:
+    """Tiles for any remainder: blocks may be smaller than those the tiling was made for."""
+    return (rows[0], *(s for s in (8, 4, 2, 1) if s < rows[0])) if extent != rows[0] else rows
+
+
+def num_taps(contract: Contract) -> int:
+    taps = product(a.extent for a in contract.inner[:-1])
+    assert is_static(taps)
+    return taps
+
+
+def num_units(contract: Contract, tiling: Tiling) -> DimLike:
+    points = points_of(contract)
+    groups = extent_of(b for b in contract.batch if b not in points)
+    blocks = parts_of(extent_of(points), tiling.row_block)
+    return groups * blocks * parts_of(contract.columns.extent, tiling.columns)
+
+
+def emit_points(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+    """A legal contraction of `form_points`. Its buffers are the operands, the results, and the
+    panels."""
+    kind = _ByItself if is_by_itself(contract) else _Points
+    work = kind(contract, tiling, isa)
+    work.write()
+    return work.source(name, num_units(contract, tiling), work.scratch_bytes)
+
+
+class _Points(Results):
+    def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
+        super().__init__(contract, tiling, isa)
+        image, self.conditions = conditions_of(contract.left)
+        if not isinstance(image, Load) or image.args:
+            raise NoGemm(f"{contract.name}: its image is computed")
+        self.image = image
+        self.outside = tuple(postorder(outside_of(contract.left)))
+        self.open_loads([image, *self.outside, *(s.value for s in contract.stores)])
+        for s in contract.stores:
+            self.open(s, len(contract.operands) + s.result)
+        self.panels = self.buffer(len(contract.operands) + len(contract.results))
+        points = points_of(contract)
+        self.points = self.extents(points)
+        self.groups = self.extents(b for b in contract.batch if b not in points)
+        self.packed = {a: e for a, e in self.groups.items() if a in packed_batch(contract)}
+        self.n = self.size(contract.columns.extent)
+        self.num_places = self.product(self.points.values())
+        self.num_panels = self.parts(self.n, tiling.columns)
+        self.num_blocks = self.parts(self.num_places, tiling.row_block)
+        self._measure()
+        self.kind = sums_dtype(contract)
+        size = tiling.row_block * tiling.columns
+        self.sums = self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
+
+    def _measure(self) -> None:
+        """Where things are in scratch memory: the table, by tap; of each place its address, its
+        position along each axis, and that along each axis with a border; zeros."""
+        lanes, contract = self.tiling.lanes, self.contract
+        self.room = -(-self.tiling.row_block // lanes) * lanes
+        self.num_taps = num_taps(contract)
+        steps = contract.inner[-1].extent
+        assert is_static(steps)
+        self.steps = -(-steps // self.tiling.word) * self.tiling.word
+        line = 8 * self.room
+        self.base_at = self.num_taps * line
+        self.position_at = self.base_at + line
+        self.border_at = self.position_at + line * len(self.points)
+        self.zeros_at = self.border_at + line * len(self.conditions)
+        width = contract.left.dtype.itemsize
+        zeros = -(-self._line_length() * width // 64) * 64 if self.conditions else 0
+        self.scratch_bytes = self.zeros_at + zeros
+
+    def _line_length(self) -> int:
+        """How many elements from a tap's address on are read."""
+        return self.steps
+
+    def _scratch(self, at: int, place: Bound = 0) -> str:
+        line = advanced(self.code, "%scratch", at, DType.U8)
+        return advanced(self.code, line, place, DType.I64)
+
+    # -- units ----------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        code = self.code
+        if self.conditions:
+            zero = self._outside()
+            with code.count(0, self.scratch_bytes - self.zeros_at, code.lanes * 4) as at:
+                place = advanced(code, self._scratch(self.zeros_at), at, DType.U8)
+                store(code, zero, DType.I32, place)
+        self.written = code.slot("i64")
+        code.do(f"store i64 -1, ptr {self.written}")
+        counts = [*self.groups.values(), self.num_blocks, self.num_panels]
+        with code.count("%start", code.least("%stop", self.product(counts)), 1) as unit:
+            self._unit(unit)
+
+    def _outside(self) -> Vec:
+        """What is outside of the image, as words: zeros, or bytes that stand for them."""
+        kind = self.image.dtype
+        if kind.itemsize > 1:
+            return self.code.const(0, DType.I32)
+        self.evaluate(self.outside, None)
+        byte = self.values[self.outside[-1]].bits(DType.U8).to(DType.U32)
+        return (byte * 0x01010101).bits(DType.I32)
+
+    def _unit(self, unit: str) -> None:
+        code, size = self.code, self.tiling.row_block
+        place, panel = self.divided(unit, self.num_panels)
+        turn, block = self.divided(place, self.num_blocks)
+        first = code.let(f"mul i64 {block}, {size}")
+        end = code.least(self.num_places, code.i64("add", first, size))
+        column = code.let(f"mul i64 {panel}, {self.tiling.columns}")
+        with self.placed(self.split(turn, self.groups)):
+            known = code.let(f"load i64, ptr {self.written}")
+            with code.when(code.let(f"icmp ne i64 {known}, {place}")):
+                self._table(first, code.i64("sub", end, first))
+                code.do(f"store i64 {place}, ptr {self.written}")
+            self._sum(first, end, panel)
+            self.epilogue(first, end, column)
+
+    # -- the table ------------------------------------------------------------------------------
+
+    def _table(self, first: str, count: Bound) -> None:
+        """Write the table of a block. An image without borders has no zeros."""
+        code, steps = self.code, self.strides[self.image]
+        taps = self.contract.inner[:-1]
+        axes = [(extent, a) for a, extent in self.points.items()]
+        axes += [(self.size(a.extent), a) for a in taps]
+        numbers: list[Bound] = [n for extent, a in axes for n in (extent, steps.get(a, 0))]
+        for condition in self.conditions:
+            ends = condition.at.offset, condition.low, condition.high
+            moves = [condition.at.coefficient(a) for _, a in axes]
+            numbers += [self._number(d) for d in (*ends, *(m for m in moves if m != 0))]
+        lines = (0, self.base_at, self.position_at, self.border_at, self.zeros_at)
+        places = [f"ptr {self._scratch(at)}" for at in lines]
+        given = f"ptr {self.pointers[self.image]}, i64 {first}, i64 {count}"
+        args = [*places, f"i64 {self.room}", given, *(f"i64 {n}" for n in numbers)]
+        code.do(f"call void @{table_function(code, self._form())}({', '.join(args)})")
+
+    def _form(self) -> Form:
+        taps = self.contract.inner[:-1]
+        borders = [
+            Border(*(tuple(c.at.coefficient(a) != 0 for a in axes) for axes in (self.points, taps)))
+            for c in self.conditions
+        ]
+        width = self.image.dtype.itemsize
+        return Form(len(self.points), len(taps), tuple(borders), width)
+
+    def _number(self, dim: DimLike) -> Bound:
+        return int(dim) if is_static(dim) else self.size(dim)
+
+    def row_at(self, m: str, first: Bound) -> dict[Axis, Bound]:
+        if len(self.points) == 1:
+            return {self.contract.rows: m}
+        row = self.code.i64("sub", m, first)
+        lines = [self.position_at + 8 * self.room * i for i in range(len(self.points))]
+        return {
+            axis: self.code.let(f"load i64, ptr {self._scratch(line, row)}")
+            for axis, line in zip(self.points, lines)
+        }
+
+    # -- sums -----------------------------------------------------------------------------------
+
+    def _line(self, panel: str) -> Bound:
+        """Where a panel of kernels is, in lines."""
+        code = self.code
+        before = code.i64("mul", self.joined(self.packed), self.num_panels)
+        return code.i64("mul", code.i64("add", before, panel), self.num_taps * self.steps)
+
+    def _sum(self, first: str, end: Bound, panel: str) -> None:
+        """All inner blocks: some whole taps, or a part of the channels of one."""
+        code, steps, taps = self.code, self.steps, self.num_taps
+        line, most = self._line(panel), self.tiling.inner_block
+        if steps <= most:
+            some = max(1, most // steps)
+            with code.count(0, taps, some, BLOCKS_POLLED) as tap:
+                count = code.least(some, code.i64("sub", taps, tap))
+                self._block(first, end, line, (tap, count, 0, steps))
+            return
+        blocks = code.count(0, steps, most, BLOCKS_POLLED)
+        with code.count(0, taps, 1, BLOCKS_POLLED) as tap, blocks as start:
+            count = code.least(most, code.i64("sub", steps, start))
+            self._block(first, end, line, (tap, 1, start, count))
+
+    def _block(
+        self, first: str, end: Bound, line: Bound, part: tuple[Bound, Bound, Bound, Bound]
+    ) -> None:
+        code, (tap, taps, start, count) = self.code, part
+        step = code.i64("add", code.i64("mul", tap, self.steps), start)
+        is_first = code.let(f"icmp eq i64 {step}, 0")
+        lines = code.i64("mul", code.i64("add", line, step), self.tiling.columns)
+        right = advanced(code, self.panels, lines, self.contract.right.dtype)
+        across = self.strides[self.image].get(self.contract.inner[-1], 0)
+        given = f"i64 {self.room}, i64 {taps}, i64 {start}, i64 {across}, ptr {right}, i64 {count}"
+        places = self._scratch(0, code.i64("mul", tap, self.room))
+        name = point_rows(replace(Kinds.of(self.contract), is_apart=across != 1), self.tiling, code)
+        rows = code.i64("sub", end, first)
+        code.do(
+            f"call void @{name}(ptr {places}, {given}, ptr {self.sums}, i1 {is_first}, i64 {rows})"
+        )
+
+
+class _ByItself(_Points):
+    """Each channel by itself: columns of the image times columns of the kernels."""
+
+    def _line_length(self) -> int:
+        channels = self.contract.columns.extent
+        assert is_static(channels)
+        return channels
+
+    def _sum(self, first: str, end: Bound, panel: str) -> None:
+        code, columns = self.code, self.tiling.columns
+        lines = code.i64("mul", self._line(panel), columns)
+        right = advanced(code, self.panels, lines, self.contract.right.dtype)
+        start = code.i64("mul", panel, columns)
+        left = code.i64("sub", self.n, start)
+        given = f"i64 {self.room}, i64 {self.num_taps}, i64 {start}, i64 {left}, ptr {right}"
+        name = line_rows(Kinds.of(self.contract), self.tiling, code)
+        args = f"ptr {self._scratch(0)}, {given}, ptr {self.sums}"
+        code.do(f"call void @{name}({args}, i64 {code.i64('sub', end, first)})")

@@ -1,0 +1,1 @@
+"""GEMM: register tiles, packing, epilogues."""

@@ -1,0 +1,111 @@
+"""Register tiles whose sums take several products from one instruction: dots of bf16 or bytes.
+
+Two products of bf16 fill the 32 bits of a sum, and four of bytes. A row's steps are read as words,
+the same for all columns; panels hold the columns' words side by side.
+"""
+
+from __future__ import annotations
+
+from rlx.backends.cpu.codegen.gemm.register_tile import Chains, Tile
+from rlx.backends.cpu.codegen.loop.vector_access import advanced
+from rlx.backends.cpu.codegen.math.storage_types import stored
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.core.dtype import DType
+
+DOTS = {
+    DType.BF16: ("x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>"),
+    DType.U8: ("x86.avx512.vpdpbusd.512", "<64 x i8>"),
+    DType.I8: ("x86.avx512.vpdpbusd.512", "<64 x i8>"),
+}
+"""The instruction that adds the products of a word to each sum, and what it takes for words, by
+the left operand's dtype. It multiplies u8 by i8: 128 is added to each i8 on the left."""
+PAIRS = {16: "x86.sse2.pmadd.wd", 32: "x86.avx2.pmadd.wd", 64: "x86.avx512.pmaddw.d.512"}
+"""The instruction that adds two products of i16, by the size of vectors."""
+UNROLL = 2
+
+
+class Dots(Chains):
+    """The same sums, a word of steps at a time."""
+
+    is_whole = False
+    """Are all runs of steps whole words, on the left, too?"""
+
+    def run(self, count: Bound, unroll: int) -> None:
+        del unroll
+        code, word = self.code, self.tiling.word
+        whole = code.let(f"and i64 {count}, {-word}")
+        even = code.let(f"and i64 {count}, {-UNROLL * word}")
+        for low, high, words in ((0, even, UNROLL), (even, whole, 1)):
+            with code.count(low, high, words * word) as k:
+                self._words(k, words)
+        if self.is_whole:
+            return
+        with code.when(code.let(f"icmp slt i64 {whole}, {count}")):
+            last = [self._part(row, whole, count) for row in self.rows]
+            self.keep(self._added(self.kept(), whole, last))
+
+    def _words(self, k: str, count: int) -> None:
+        sums = self.kept()
+        for u in range(count):
+            at = self.code.i64("add", k, u * self.tiling.word)
+            sums = self._added(sums, at, [self._word(row, at) for row in self.rows])
+        self.keep(sums)
+
+    def _word(self, row: str, at: Bound) -> str:
+        """The steps of a row from one on, as an i32."""
+        kind = self.kinds[0]
+        place = advanced(self.code, row, at, kind)
+        word = self.code.let(f"load i32, ptr {place}, align {kind.itemsize}")
+        return self._unsigned(word)
+
+    def _unsigned(self, word: str) -> str:
+        """Bytes as u8: of an i8 the first bit is turned, which adds 128."""
+        is_signed = self.kinds[0] is DType.I8
+        return self.code.let(f"xor i32 {word}, {0x80808080 - (1 << 32)}") if is_signed else word
+
+    def _part(self, row: str, at: Bound, count: Bound) -> str:
+        """The last steps of a row, with zeros behind them."""
+        code, raw = self.code, stored(self.kinds[0])
+        slot, bits = code.slot("i32"), 8 * raw.itemsize
+        code.do(f"store i32 0, ptr {slot}")
+        with code.count(at, count, 1) as k:
+            one = code.let(f"load {ELEMENT[raw]}, ptr {advanced(code, row, k, raw)}")
+            wide = code.let(f"zext {ELEMENT[raw]} {one} to i32")
+            by = code.i64("mul", code.i64("sub", k, at), bits)
+            moved = code.let(f"shl i32 {wide}, {code.let(f'trunc i64 {by} to i32')}")
+            held = code.let(f"load i32, ptr {slot}")
+            code.do(f"store i32 {code.let(f'or i32 {held}, {moved}')}, ptr {slot}")
+        return self._unsigned(code.let(f"load i32, ptr {slot}"))
+
+    def _added(self, sums: list[list[Vec]], at: Bound, words: list[str]) -> list[list[Vec]]:
+        """The products of one word of each row with those of all columns."""
+        code, word, kind = self.code, self.tiling.word, self.kinds[1]
+        name, taken = self._instruction()
+        line = advanced(code, self.right, code.i64("mul", at, self.tiling.columns), kind)
+        steps = range(0, self.tiling.columns * word, code.lanes * word)
+        places = [advanced(code, line, s, kind) for s in steps]
+        right = [code.let(f"load {taken}, ptr {p}, align {kind.itemsize}") for p in places]
+        made: list[list[Vec]] = []
+        for one, run in zip(words, sums):
+            splat = code.splat(one, DType.I32)
+            left = code.let(f"bitcast {splat.type} {splat.text} to {taken}")
+            words_ = [(f"{taken} {left}", f"{taken} {r}") for r in right]
+            made.append([self._plus(s, name, *pair) for s, pair in zip(run, words_)])
+        return made
+
+    def _instruction(self) -> tuple[str, str]:
+        if self.kinds[0] is DType.I16:
+            taken = f"<{self.code.lanes * self.tiling.word} x i16>"
+            return PAIRS[self.code.isa.vector_bytes], taken
+        return DOTS[self.kinds[0]]
+
+    def _plus(self, total: Vec, name: str, left: str, right: str) -> Vec:
+        """A sum and the products of two words."""
+        code, kind = self.code, total.type
+        if self.kinds[0] is DType.I16:
+            return total + Vec(code, code.intrinsic(name, kind, left, right), self.sums)
+        return Vec(code, code.intrinsic(name, kind, f"{kind} {total.text}", left, right), self.sums)
+
+
+class DotTile(Dots, Tile):
+    """The tile of a product."""

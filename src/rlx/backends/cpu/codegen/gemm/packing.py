@@ -1,0 +1,207 @@
+"""Packing right operands: squares turned, where their inner steps lie side by side, and words of
+several inner steps, for instructions that take those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from rlx.backends.cpu.codegen.gemm.microkernel import Source, Work, below
+from rlx.backends.cpu.codegen.gemm.register_transpose import turn, turn_part
+from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
+from rlx.backends.cpu.codegen.math.storage_types import stored, to_memory
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.schedule.gemm_tiling import Tiling, packed_batch, parts_of
+from rlx.core.dtype import DType
+from rlx.kernel.contract import Contract, extent_of
+from rlx.kernel.expr import Axis, Expr, Load, postorder
+
+CHUNK = 256
+"""Inner steps of a unit."""
+UNSIGNED = {1: DType.U8, 2: DType.U16}
+
+
+def is_turned(contract: Contract) -> bool:
+    """Is the right operand in memory, its inner steps side by side and its columns apart?"""
+    right = contract.right
+    if not isinstance(right, Load) or right.args:
+        return False
+    steps = [right.at.coefficient(a) for a in (contract.inner[-1], contract.columns)]
+    return steps[0] == 1 and steps[1] not in (0, 1)
+
+
+def emit_pack(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+    """The function that packs it. Its buffers are the operand and the panels."""
+    work = _Pack(contract, tiling, isa)
+    work.write()
+    chunks = parts_of(contract.inner[-1].extent, CHUNK)
+    panels = parts_of(contract.columns.extent, tiling.columns)
+    axes = (*packed_batch(contract), *contract.inner[:-1])
+    return work.source(name, extent_of(axes) * panels * chunks)
+
+
+class _Pack(Work):
+    def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
+        super().__init__(contract, tiling, isa)
+        assert isinstance(contract.right, Load)
+        self.right, self.raw = contract.right, stored(contract.right.dtype)
+        self.open(self.right, 0)
+        self.panels = self.buffer(1)
+        self.batch = self.extents(packed_batch(contract))
+        self.n = self.size(contract.columns.extent)
+        *outer, last = contract.inner
+        self.turns, self.last = self.extents(outer), self.size(last.extent)
+        self.num_panels = self.parts(self.n, tiling.columns)
+        self.num_chunks = self.parts(self.last, CHUNK)
+
+    def write(self) -> None:
+        counts = [*self.batch.values(), self.num_panels, *self.turns.values(), self.num_chunks]
+        with self.code.count("%start", self.code.least("%stop", self.product(counts)), 1) as unit:
+            self._unit(unit)
+
+    def _unit(self, unit: str) -> None:
+        code, contract, width = self.code, self.contract, self.tiling.columns
+        turns = self.product(self.turns.values())
+        rest, chunk = self.divided(unit, self.num_chunks)
+        rest, turn = self.divided(rest, turns)
+        batch, panel = self.divided(rest, self.num_panels)
+        step, column = code.i64("mul", chunk, CHUNK), code.i64("mul", panel, width)
+        positions = {
+            **self.split(batch, self.batch), **self.split(turn, self.turns),
+            contract.inner[-1]: step, contract.columns: column,
+        }  # fmt: skip
+        before = code.i64("add", code.i64("mul", rest, turns), turn)
+        line = code.i64("add", code.i64("mul", before, self.last), step)
+        self.to = advanced(code, self.panels, code.i64("mul", line, width), self.raw)
+        count = code.least(CHUNK, code.i64("sub", self.last, step))
+        with self.placed(positions):
+            self._columns(count, code.i64("sub", self.n, column))
+
+    def _columns(self, steps: Bound, columns: Bound) -> None:
+        """Whole squares, and those at the edges through masks."""
+        code, lanes = self.code, self.tiling.lanes
+        with code.count(0, self.tiling.columns, lanes) as column:
+            left = code.i64("sub", columns, column)
+            is_whole = code.let(f"icmp sge i64 {left}, {lanes}")
+            length = code.let(f"and i64 {steps}, {-lanes}")
+            whole = code.let(f"select i1 {is_whole}, i64 {length}, i64 0")
+            with code.count(0, whole, lanes) as step:
+                self._square(step, column, None, left)
+            with code.count(whole, steps, lanes) as step:
+                self._square(step, column, code.i64("sub", steps, step), left)
+
+    def _square(self, step: str, column: str, steps: Bound | None, columns: Bound) -> None:
+        """A square whose steps are all there, or only so many."""
+        code, width = self.code, self.tiling.columns
+        apart = self.strides[self.right][self.contract.columns]
+        start = code.i64("add", step, code.i64("mul", column, apart))
+        given = advanced(code, self.pointers[self.right], start, self.raw), apart
+        place = code.i64("add", code.i64("mul", step, width), column)
+        to = advanced(code, self.to, place, self.raw), width
+        if steps is None:
+            turn(code, self.raw, given, to)
+        else:
+            turn_part(code, self.raw, given, to, (columns, steps))
+
+
+def emit_words(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+    """The function that packs words of any right operand. Its buffers are the operands that it
+    reads, and the panels."""
+    work = _Words(contract, tiling, isa)
+    work.write()
+    chunks = parts_of(contract.inner[-1].extent, CHUNK)
+    panels = parts_of(contract.columns.extent, tiling.columns)
+    axes = (*packed_batch(contract), *contract.inner[:-1])
+    return work.source(name, extent_of(axes) * panels * chunks)
+
+
+def operands_read(x: Expr) -> tuple[int, ...]:
+    """The operands that an expression reads, in order."""
+    return tuple(sorted({n.operand for n in postorder([x]) if isinstance(n, Load)}))
+
+
+class _Words(Work):
+    """[batch · panel][outer inner axes][last one / steps][columns][steps], what is past the last
+    step or column 0."""
+
+    def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
+        super().__init__(contract, tiling, isa)
+        self.right = tuple(postorder([contract.right]))
+        self.raw = stored(contract.right.dtype)
+        read = operands_read(contract.right)
+        for node in self.right:
+            if isinstance(node, Load):
+                self.open(node, read.index(node.operand))
+        self.panels = self.buffer(len(read))
+        self.batch = self.extents(packed_batch(contract))
+        *outer, last = contract.inner
+        self.n, self.steps = self.size(contract.columns.extent), self.size(last.extent)
+        self.turns = self.extents(outer)
+        self.num_panels = self.parts(self.n, tiling.columns)
+        self.num_chunks = self.parts(self.steps, CHUNK)
+        self.depth = self.code.i64("mul", self.parts(self.steps, tiling.word), tiling.word)
+
+    def write(self) -> None:
+        counts = [*self.batch.values(), self.num_panels, *self.turns.values(), self.num_chunks]
+        with self.code.count("%start", self.code.least("%stop", self.product(counts)), 1) as unit:
+            self._unit(unit)
+
+    def _unit(self, unit: str) -> None:
+        code, width = self.code, self.tiling.columns
+        line, chunk = self.divided(unit, self.num_chunks)
+        rest, turn = self.divided(line, self.product(self.turns.values()))
+        batch, panel = self.divided(rest, self.num_panels)
+        first, column = code.i64("mul", chunk, CHUNK), code.i64("mul", panel, width)
+        lines = code.i64("add", code.i64("mul", line, self.depth), first)
+        self.to = advanced(code, self.panels, code.i64("mul", lines, width), self.raw)
+        count = code.least(CHUNK, code.i64("sub", self.steps, first))
+        positions = {
+            **self.split(batch, self.batch), **self.split(turn, self.turns),
+            self.contract.inner[-1]: first, self.contract.columns: column,
+        }  # fmt: skip
+        with self.placed(positions):
+            self._vectors(count, code.i64("sub", self.n, column))
+
+    def _vectors(self, steps: Bound, columns: Bound) -> None:
+        code, lanes, word = self.code, self.tiling.lanes, self.tiling.word
+        whole = code.let(f"and i64 {steps}, {-word}")
+        with code.count(0, self.tiling.columns, lanes) as column:
+            mask = below(code, code.i64("sub", columns, column))
+            with self._on({self.contract.columns: column}):
+                with code.count(0, whole, word) as step:
+                    values = [self._step(code.i64("add", step, i), mask) for i in range(word)]
+                    self._store(values, step, column)
+                with code.when(code.let(f"icmp slt i64 {whole}, {steps}")):
+                    values = [self._last(code.i64("add", whole, i), steps, mask)
+                              for i in range(word)]  # fmt: skip
+                    self._store(values, whole, column)
+
+    def _on(self, by: Mapping[Axis, Bound]) -> AbstractContextManager[None]:
+        """Code some steps further on than here."""
+        at = {a: self.code.i64("add", self.at[a], count) for a, count in by.items()}
+        return self.moved(by, at)
+
+    def _step(self, step: Bound, mask: Vec) -> Vec:
+        """The numbers at an inner step, as the low bits of words."""
+        with self._on({self.contract.inner[-1]: step}):
+            self.evaluate(self.right, mask)
+            value = to_memory(self.values[self.contract.right], self.contract.right.dtype)
+        return value.bits(UNSIGNED[self.raw.itemsize]).to(DType.U32)
+
+    def _last(self, step: Bound, steps: Bound, mask: Vec) -> Vec:
+        """The same of a step that may not be there."""
+        code = self.code
+        is_there = code.let(f"icmp slt i64 {step}, {steps}")
+        near = code.let(f"select i1 {is_there}, i64 {step}, i64 0")
+        chosen = code.splat(code.let(f"sext i1 {is_there} to i32"), DType.U32)
+        return self._step(near, mask) & chosen
+
+    def _store(self, values: list[Vec], step: Bound, column: Bound) -> None:
+        code, bits = self.code, 8 * self.raw.itemsize
+        total, *rest = (v << (i * bits) for i, v in enumerate(values))
+        for value in rest:
+            total = total | value
+        place = code.i64("add", code.i64("mul", step, self.tiling.columns),
+                         code.i64("mul", column, self.tiling.word))  # fmt: skip
+        store(code, total, DType.U32, advanced(code, self.to, place, self.raw))

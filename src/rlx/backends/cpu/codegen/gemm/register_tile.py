@@ -1,0 +1,279 @@
+"""Register tiles: some rows by some vectors of columns of sums, over a run of inner steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+from rlx.backends.cpu.codegen.gemm.microkernel import below
+from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.schedule.gemm_tiling import Tiling, sums_dtype
+from rlx.core.dtype import DType
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Load
+
+UNROLL = 4
+"""Steps at a time from panels. From elsewhere one: LLVM would load for the later steps early, and
+run out of registers."""
+
+
+def edges(tiling: Tiling, isa: Isa) -> tuple[bool, ...]:
+    """Which kinds of tiles there are: panels are always whole; read in place, the last columns
+    are read through a mask, and where that costs nothing, so are all."""
+    if tiling.has_panels:
+        return (False,)
+    return (True,) if isa.has_masks else (False, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """What the tiles of a product depend on beside its tiling: dtypes, and whether a row's steps
+    lie apart."""
+
+    left: DType
+    right: DType
+    sums: DType
+    is_apart: bool = False
+
+    @classmethod
+    def of(cls, contract: Contract) -> Kinds:
+        left = contract.left
+        is_apart = isinstance(left, Load) and left.at.coefficient(contract.inner[-1]) != 1
+        return cls(left.dtype, contract.right.dtype, sums_dtype(contract), is_apart)
+
+    @property
+    def name(self) -> str:
+        return f"{self.left.value}.{self.right.value}.{self.sums.value}"
+
+
+def tile_name(name: str, rows: int, is_edge: bool) -> str:
+    return f"{name}.tile{rows}{'.edge' if is_edge else ''}"
+
+
+def tile_function(
+    contract: Contract,
+    tiling: Tiling,
+    code: Code,
+    rows: int,
+    is_edge: bool,
+    has_factor: bool = False,
+) -> str:
+    """The name of a tile's function, which is shared: products that differ in what surrounds them
+    have the same tiles."""
+    kinds, one = Kinds.of(contract), replace(tiling, rows=(rows,), row_block=0)
+    name = tile_name(_name(kinds, tiling, has_factor), rows, is_edge)
+    code.shared.update(_tile(name, kinds, one, code.isa, is_edge, has_factor))
+    return name
+
+
+def rows_function(contract: Contract, tiling: Tiling, code: Code, has_factor: bool) -> str:
+    """The name of the function that does any number of rows, each by the largest tile that fits.
+    It takes what a tile takes, and how many rows there are."""
+    for rows in tiling.rows:
+        for is_edge in edges(tiling, code.isa):
+            tile_function(contract, tiling, code, rows, is_edge, has_factor)
+    kinds, any_block = Kinds.of(contract), replace(tiling, row_block=0)
+    name = f"{_name(kinds, tiling, has_factor)}.rows{'.'.join(map(str, tiling.rows))}"
+    code.shared.update(_rows(name, kinds, any_block, code.isa, has_factor))
+    return name
+
+
+def _name(kinds: Kinds, tiling: Tiling, has_factor: bool) -> str:
+    words = [kinds.name, str(tiling.columns)]
+    words += ["panels"] * tiling.has_panels + ["table"] * tiling.has_table
+    words += ["apart"] * kinds.is_apart + ["dots"] * (tiling.word > 1) + ["scaled"] * has_factor
+    return ".".join(words)
+
+
+Shared = tuple[tuple[str, str], ...]
+"""Functions and declarations by name, as `Code.shared` has them."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _tile(
+    name: str, kinds: Kinds, tiling: Tiling, isa: Isa, is_edge: bool, has_factor: bool
+) -> Shared:
+    """Written once: most products of a model have the same tiles."""
+    code = Code(tiling.lanes, isa)
+    tile = _kind(tiling)(kinds, tiling, code, tiling.rows[0], is_edge)
+    code.shared[name] = tile.text(name, has_factor)
+    return tuple(code.shared.items())
+
+
+@functools.lru_cache(maxsize=256)
+def _rows(name: str, kinds: Kinds, tiling: Tiling, isa: Isa, has_factor: bool) -> Shared:
+    code, tile = Code(tiling.lanes, isa), _name(kinds, tiling, has_factor)
+    across, factor = Tile.ACROSS[tiling.has_table], Tile.FACTOR[has_factor]
+    for size, m in tiled(code, "%rows", tiling.rows):
+        a = advanced(code, "%a", code.i64("mul", m, "%row"), kinds.left)
+        sums = advanced(code, "%sums", code.i64("mul", m, tiling.columns), kinds.sums)
+        given = f"ptr {a}, i64 %row, i64 %step, ptr %b, {across}, i64 %count, i64 %columns"
+        args = f"({given}, ptr {sums}, i1 %is_first{factor})"
+        call_tile(code, tile_name(tile, size, False), args, tiling, edges(tiling, isa))
+    code.do("ret void")
+    args = f"{Tile.ARGS.format(across, factor)}, i64 %rows"
+    code.shared[name] = code.function(f"define internal void @{name}({args}) noinline")
+    return tuple(code.shared.items())
+
+
+def call_tile(code: Code, tile: str, args: str, tiling: Tiling, kinds: tuple[bool, ...]) -> None:
+    """Call a tile, or the one of its kinds that the columns which are left ask for."""
+    if len(kinds) == 1:
+        code.do(f"call void @{tile}{'.edge' * kinds[0]}{args}")
+        return
+    for is_edge, order in ((False, "sge"), (True, "slt")):
+        with code.when(code.let(f"icmp {order} i64 %columns, {tiling.columns}")):
+            code.do(f"call void @{tile}{'.edge' * is_edge}{args}")
+
+
+def tiled(code: Code, rows: Bound, sizes: Sequence[int]) -> Generator[tuple[int, str]]:
+    """Loops over all rows, by the largest tile that fits."""
+    at: Bound = 0
+    for size in sizes:
+        tiles = code.let(f"udiv i64 {code.i64('sub', rows, at)}, {size}")
+        until = code.i64("add", at, code.i64("mul", tiles, size))
+        with code.count(at, until, size) as row:
+            yield size, row
+        at = until
+
+
+def _kind(tiling: Tiling) -> type[Tile]:
+    from rlx.backends.cpu.codegen.gemm.dot_product_tile import DotTile
+
+    return Tile if tiling.word == 1 else DotTile
+
+
+class Chains:
+    """The sums of a tile in registers, and one inner step after the other added to them."""
+
+    def __init__(self, kinds: Kinds, tiling: Tiling, code: Code, rows: int) -> None:
+        self.code, self.tiling, self.sums = code, tiling, kinds.sums
+        self.kinds = kinds.left, kinds.right
+        self.rows: list[str] = []
+        """Where each row is at the first inner step."""
+        self.right = "%b"
+        self.step: Bound = "%step"
+        self.across: Bound = tiling.columns
+        self.masks: list[Vec | None] = [None] * tiling.vectors
+        self.slots = [
+            [code.slot(code.vector(ELEMENT[self.sums])) for _ in range(tiling.vectors)]
+            for _ in range(rows)
+        ]
+
+    def begin(self) -> None:
+        zero = self.code.const(0, self.sums)
+        self.keep([[zero] * len(run) for run in self.slots])
+
+    def run(self, count: Bound, unroll: int) -> None:
+        """So many inner steps, some at a time."""
+        code = self.code
+        whole: Bound = 0
+        if unroll > 1:
+            whole = code.let(f"and i64 {count}, {-unroll}")
+            with code.count(0, whole, unroll) as k:
+                self._steps(k, unroll)
+        with code.count(whole, count, 1) as k:
+            self._steps(k, 1)
+
+    def _steps(self, k: str, count: int) -> None:
+        code, (kind, _) = self.code, self.kinds
+        sums = self.kept()
+        for u in range(count):
+            at = code.i64("add", k, u)
+            right = self._right(at)
+            along = code.i64("mul", at, self.step)
+            for i, row in enumerate(self.rows):
+                left = load(code, kind, advanced(code, row, along, kind), 0).to(self.sums)
+                sums[i] = [multiply_add(left, r, s) for r, s in zip(right, sums[i])]
+        self.keep(sums)
+
+    def _right(self, at: Bound) -> list[Vec]:
+        """The columns at an inner step."""
+        code, (_, kind) = self.code, self.kinds
+        line = advanced(code, self.right, self._line(at), kind)
+        places = [advanced(code, line, j * code.lanes, kind) for j in range(self.tiling.vectors)]
+        return [load(code, kind, p, 1, m).to(self.sums) for p, m in zip(places, self.masks)]
+
+    def _line(self, at: Bound) -> Bound:
+        return self.code.i64("mul", at, self.across)
+
+    def kept(self) -> list[list[Vec]]:
+        code, kind = self.code, self.code.vector(ELEMENT[self.sums])
+        return [
+            [Vec(code, code.let(f"load {kind}, ptr {s}"), self.sums) for s in run]
+            for run in self.slots
+        ]
+
+    def keep(self, sums: list[list[Vec]]) -> None:
+        for run, slots in zip(sums, self.slots):
+            self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(run, slots)))
+
+    def finish(self, has_factor: bool = False) -> None:
+        """To memory, perhaps times a factor: as they are, or added to what is there."""
+        code, columns = self.code, self.tiling.columns
+        factors = [self._factor(j) for j in range(self.tiling.vectors)] if has_factor else []
+        sums = [
+            (
+                v * factors[j] if has_factor else v,
+                advanced(code, "%sums", i * columns + j * code.lanes, self.sums),
+            )
+            for i, run in enumerate(self.kept())
+            for j, v in enumerate(run)
+        ]
+        with code.when("%is_first"):
+            for value, place in sums:
+                store(code, value, self.sums, place)
+        with code.when(code.let("xor i1 %is_first, true")):
+            for value, place in sums:
+                store(code, load(code, self.sums, place) + value, self.sums, place)
+        code.do("ret void")
+
+    def _factor(self, vector: int) -> Vec:
+        place = advanced(self.code, "%factor", vector * self.code.lanes, self.sums)
+        return load(self.code, self.sums, place)
+
+
+class Tile(Chains):
+    """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k, the sum
+    times factor[column] where there is one."""
+
+    ARGS = (
+        "ptr noalias %a, i64 %row, i64 %step, ptr noalias %b, {0}, i64 %count, "
+        "i64 %columns, ptr noalias %sums, i1 %is_first{1}"
+    )
+    ACROSS = "i64 %across", "ptr noalias %table"
+    """How far the next inner step is on the right, or where each of them is."""
+    FACTOR = "", ", ptr noalias %factor"
+
+    def __init__(self, kinds: Kinds, tiling: Tiling, code: Code, rows: int, is_edge: bool) -> None:
+        super().__init__(kinds, tiling, code, rows)
+        if not kinds.is_apart:
+            self.step = 1
+        if not tiling.has_panels:
+            self.across = "%across"
+        self.rows = [
+            advanced(code, "%a", code.i64("mul", "%row", i), kinds.left) for i in range(rows)
+        ]
+        ends = [code.i64("sub", "%columns", j * tiling.lanes) for j in range(tiling.vectors)]
+        self.masks = [below(code, e) if is_edge else None for e in ends]
+
+    def text(self, name: str, has_factor: bool = False) -> str:
+        self.begin()
+        self.run("%count", UNROLL if self.tiling.has_panels else 1)
+        self.finish(has_factor)
+        args = self.ARGS.format(self.ACROSS[self.tiling.has_table], self.FACTOR[has_factor])
+        return self.code.function(f"define internal void @{name}({args}) noinline")
+
+    def _line(self, at: Bound) -> Bound:
+        if not self.tiling.has_table:
+            return super()._line(at)
+        code = self.code
+        return code.let(f"load i64, ptr {advanced(code, '%table', at, DType.I64)}")
+
+
+def multiply_add(x: Vec, y: Vec, z: Vec) -> Vec:
+    """x · y + z, rounded once where that is one instruction."""
+    return x.call("fma", y, z) if x.is_float and x.code.isa.has_fma else x * y + z

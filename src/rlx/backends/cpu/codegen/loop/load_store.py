@@ -1,0 +1,279 @@
+"""Loads and stores: side by side, one for all lanes, strided, or gathered; masked where they must
+be. A lane that is masked off touches no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlx.backends.cpu.codegen.loop.scope import Places
+from rlx.backends.cpu.codegen.loop.vector_access import store_some
+from rlx.backends.cpu.codegen.math.storage_types import from_memory, stored, to_memory
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.core.dim import DimLike, is_static
+from rlx.core.dtype import DType
+from rlx.kernel.expr import Expr, Kernel, Load, Store
+from rlx.kernel.schedule import ROW_WIDTH, SCRATCH_PAD, Schedule
+
+MAX_PICKED = 4
+"""Steps up to this are read as whole runs of which some elements are picked."""
+
+
+class Memory(Places):
+    """Reads operands and writes results."""
+
+    def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
+        super().__init__(kernel, schedule, isa)
+        self.failures: list[str] = []
+        self.is_streaming = False
+        self.in_scratch = (*schedule.keep, *schedule.rows)
+
+    # -- loads ----------------------------------------------------------------------------------
+
+    def load(self, node: Load, copy: int, value: Callable[..., Vec]) -> Vec:
+        row = value(node.args[0], copy) if node.args else None
+        is_spread = row is not None and self.at.lane in node.args[0].free
+        step = node.at.coefficient(self.at.lane) if self.at.lane else 0
+        offset = self.offset(node.at, copy)
+        if row is not None:
+            row = row.to(DType.I64) if row.dtype.is_signed else row.to(DType.U64).bits(DType.I64)
+            self._check_rows(row, node)
+        if row is not None and not is_spread:
+            moved = self.code.i64("mul", row.lane(), self.dim(node.stride))
+            offset = self.code.i64("add", offset, moved)
+        element = ELEMENT[stored(node.dtype)]
+        where = self._pointer(f"%x{node.operand}", element, offset)
+        if is_spread and row is not None:
+            places = row * self.code.splat(self.dim(node.stride), DType.I64)
+            raw = self._gather(where, element, places if step == 0 else places + self.steps(step))
+        else:
+            raw = self._strided(where, element, step)
+        return from_memory(Vec(self.code, raw, stored(node.dtype)), node.dtype)
+
+    def is_turned(self, node: Load) -> bool:
+        """Is it read along the tile while the lanes run across it?"""
+        tile, lane = self.at.tile, self.at.lane
+        if tile is None or lane is None or self.mask is not None or node.args:
+            return False
+        return node.at.coefficient(tile) == 1 and node.at.coefficient(lane) not in (0, 1)
+
+    def turned(self, node: Load) -> list[Vec]:
+        """A square of memory, read in rows along the tile and turned in registers."""
+        assert self.at.lane is not None
+        dtype = stored(node.dtype)
+        offset, step = self.offset(node.at, 0), self.dim(node.at.coefficient(self.at.lane))
+        rows: list[Vec] = []
+        for _ in range(self.lanes):
+            where = self._pointer(f"%x{node.operand}", ELEMENT[dtype], offset)
+            rows.append(Vec(self.code, self._run(where, ELEMENT[dtype]), dtype))
+            offset = self.code.i64("add", offset, step)
+        return [from_memory(v, node.dtype) for v in transposed(rows)]
+
+    def _pointer(self, base: str, element: str, offset: Bound) -> str:
+        return self.code.let(f"getelementptr {element}, ptr {base}, i64 {offset}")
+
+    def _strided(self, where: str, element: str, step: DimLike) -> str:
+        if step == 0:
+            return self._uniform(where, element)
+        if step == 1:
+            return self._run(where, element)
+        if step == -1 and self.mask is None:
+            return self._backwards(where, element)
+        if isinstance(step, int) and 1 < step <= MAX_PICKED and self.mask is None:
+            return self._picked(where, element, step)
+        return self._gather(where, element, self.steps(step))
+
+    def _uniform(self, where: str, element: str) -> str:
+        """One element for all lanes. Under a guard it is read only if a lane wants it."""
+        code, kind = self.code, self.code.vector(element)
+        if self.at.guard is None:
+            one = code.let(f"load {element}, ptr {where}")
+        else:
+            wanted = self.mask.any() if self.mask else "true"
+            first = code.let(
+                f"insertelement {code.vector('i1')} zeroinitializer, i1 {wanted}, i32 0"
+            )
+            found = self._masked_load(where, element, first)
+            one = code.let(f"extractelement {kind} {found}, i32 0")
+        head = code.let(f"insertelement {kind} poison, {element} {one}, i32 0")
+        order = f"{code.vector('i32')} zeroinitializer"
+        return code.let(f"shufflevector {kind} {head}, {kind} poison, {order}")
+
+    def _run(self, where: str, element: str) -> str:
+        mask = self.mask
+        if mask is None:
+            return self.code.let(
+                f"load {self.code.vector(element)}, ptr {where}, align {_bytes(element)}"
+            )
+        return self._masked_load(where, element, mask.text)
+
+    def _masked_load(self, where: str, element: str, mask: str) -> str:
+        code, kind = self.code, self.code.vector(element)
+        return code.intrinsic(
+            f"masked.load.{code.suffix(element)}.p0",
+            kind,
+            f"ptr align {_bytes(element)} {where}",
+            f"{code.vector('i1')} {mask}",
+            f"{kind} zeroinitializer",
+        )
+
+    def _backwards(self, where: str, element: str) -> str:
+        code, kind, last = self.code, self.code.vector(element), self.lanes - 1
+        first = code.let(f"getelementptr {element}, ptr {where}, i64 {-last}")
+        run = code.let(f"load {kind}, ptr {first}, align {_bytes(element)}")
+        order = ", ".join(f"i32 {last - n}" for n in range(self.lanes))
+        picks = f"{code.vector('i32')} <{order}>"
+        return code.let(f"shufflevector {kind} {run}, {kind} poison, {picks}")
+
+    def _picked(self, where: str, element: str, step: int) -> str:
+        """Every step-th element of as many runs. The last run ends with the last element that is
+        wanted, as nothing behind it may be read."""
+        lanes = self.lanes
+        last = (lanes - 1) * (step - 1)
+        starts = [min(lanes * n, last) for n in range(step)]
+        runs = [self._run(self._pointer(where, element, s), element) for s in starts]
+        made, filled = runs[0], -(-lanes // step)
+        for start, run in zip(starts[1:], runs[1:]):
+            until = (start + lanes - 1) // step + 1
+            fresh = [lanes + n * step - start for n in range(filled, until)]
+            picks = [n * step for n in range(filled)] if made == runs[0] else list(range(filled))
+            made = self._blend(made, run, [*picks, *fresh], element)
+            filled = until
+        return made
+
+    def _blend(self, a: str, b: str, picks: list[int], element: str) -> str:
+        """Lanes of two vectors; the rest is open."""
+        kind, rest = self.code.vector(element), [-1] * (self.lanes - len(picks))
+        order = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in [*picks, *rest])
+        mask = f"{self.code.vector('i32')} <{order}>"
+        return self.code.let(f"shufflevector {kind} {a}, {kind} {b}, {mask}")
+
+    def _gather(self, where: str, element: str, places: Vec) -> str:
+        code, kind = self.code, self.code.vector(element)
+        pointers = code.let(f"getelementptr {element}, ptr {where}, {places.type} {places.text}")
+        return code.intrinsic(
+            f"masked.gather.{code.suffix(element)}.v{self.lanes}p0",
+            kind,
+            f"{code.vector('ptr')} align {_bytes(element)} {pointers}",
+            f"{code.vector('i1')} {self._mask_text()}",
+            f"{kind} zeroinitializer",
+        )
+
+    def _mask_text(self) -> str:
+        return self.mask.text if self.mask else "splat (i1 true)"
+
+    def _check_rows(self, row: Vec, node: Load) -> None:
+        """Leave with an error code where a row is not in the table."""
+        code = self.code
+        bound = code.splat(self.dim(node.bound), DType.U64)
+        is_bad = row.bits(DType.U64) >= bound
+        if self.mask is not None:
+            is_bad = is_bad & self.mask
+        number = [n for n in self.kernel.nodes if isinstance(n, Load) and n.args].index(node) + 1
+        fail, on = f"fail{number}", code.label("on")
+        code.do(f"br i1 {is_bad.any()}, label %{fail}, label %{on}")
+        code.lines.append(f"{on}:")
+        block = f"{fail}:\n  ret i32 {number}"
+        if block not in self.failures:
+            self.failures.append(block)
+
+    # -- scratch --------------------------------------------------------------------------------
+
+    def from_scratch(self, node: Expr, copy: int) -> Vec:
+        number, dtype = self.in_scratch.index(node), node.dtype.compute
+        return self._scratch_value(self._scratch(number, copy, dtype), dtype)
+
+    def to_scratch(self, node: Expr, copy: int, value: Vec) -> None:
+        """All lanes are written: a row of scratch is longer than the row, and what follows a piece
+        of the row is written after it."""
+        where = self._scratch(self.in_scratch.index(node), copy, node.dtype.compute)
+        self.code.do(f"store {value.type} {value.text}, ptr {where}, align {value.dtype.itemsize}")
+
+    def from_wide_scratch(self, node: Expr, copy: int) -> Vec:
+        """The f64 beside a running value; such rows lie behind all others."""
+        return self._scratch_value(self._wide_scratch(node, copy), DType.F64)
+
+    def to_wide_scratch(self, node: Expr, copy: int, value: Vec) -> None:
+        where = self._wide_scratch(node, copy)
+        self.code.do(f"store {value.type} {value.text}, ptr {where}, align 8")
+
+    def _wide_scratch(self, node: Expr, copy: int) -> str:
+        number = len(self.in_scratch) + self.in_scratch.index(node)
+        return self._scratch(number, copy, DType.F64)
+
+    def _scratch_value(self, where: str, dtype: DType) -> Vec:
+        kind, size = self.code.vector(ELEMENT[dtype]), dtype.itemsize
+        return Vec(self.code, self.code.let(f"load {kind}, ptr {where}, align {size}"), dtype)
+
+    def _scratch(self, number: int, copy: int, dtype: DType) -> str:
+        axis, code = self.schedule.vector, self.code
+        assert axis is not None
+        row = code.i64("mul", number, self._scratch_row())
+        start = code.let(f"getelementptr i8, ptr %scratch, i64 {row}")
+        place = code.i64("sub", self.position(axis, copy), self.at.row_start)
+        return self._pointer(start, ELEMENT[dtype], place)
+
+    def _scratch_row(self) -> Bound:
+        assert self.schedule.vector is not None
+        extent = ROW_WIDTH if self.schedule.rows else self.dim(self.schedule.vector.extent)
+        return self.code.i64("mul", self.code.i64("add", extent, SCRATCH_PAD), 8)
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    def store(self, store: Store, copy: int, value: Vec) -> None:
+        """Write a value that is already made: an output may be one of the inputs."""
+        dtype = store.value.dtype
+        element = ELEMENT[stored(dtype)]
+        made = to_memory(value, dtype)
+        step = store.at.coefficient(self.at.lane) if self.at.lane else 0
+        where = self._pointer(f"%y{store.result}", element, self.offset(store.at, copy))
+        if step == 0:
+            self.code.do(f"store {element} {made.lane()}, ptr {where}")
+        elif step != 1:
+            self._scatter(where, element, self.steps(step), made)
+        elif self.mask is not None:
+            store_some(self.code, made, where, self.mask)
+        elif self.is_streaming and self._is_aligned(store):
+            size = self.lanes * _bytes(element)
+            text = f"store {made.type} {made.text}, ptr {where}, align {size}, !nontemporal !0"
+            self.code.do(text)
+        else:
+            self.code.do(f"store {made.type} {made.text}, ptr {where}, align {_bytes(element)}")
+
+    def _is_aligned(self, store: Store) -> bool:
+        """Does every vector start on a vector's boundary, given that the buffer does?"""
+        steps = [c for a, c in store.at.terms if a is not self.at.lane]
+        bounds = [store.at.offset, *steps, self.at.piece_low]
+        return all(is_static(b) and b % self.lanes == 0 for b in bounds)
+
+    def _scatter(self, where: str, element: str, places: Vec, made: Vec) -> None:
+        code = self.code
+        pointers = code.let(f"getelementptr {element}, ptr {where}, {places.type} {places.text}")
+        code.intrinsic(
+            f"masked.scatter.{code.suffix(element)}.v{self.lanes}p0",
+            "void",
+            f"{made.type} {made.text}",
+            f"{code.vector('ptr')} align {_bytes(element)} {pointers}",
+            f"{code.vector('i1')} {self._mask_text()}",
+        )
+
+
+def _bytes(element: str) -> int:
+    return {"float": 4, "double": 8}.get(element) or int(element[1:]) // 8
+
+
+def transposed(rows: list[Vec]) -> list[Vec]:
+    """Lane k of row n to lane n of row k: at each distance, pairs of rows swap halves of their
+    blocks."""
+    lanes = range(len(rows))
+    distance = len(rows) // 2
+    while distance:
+        picks = [n if n & distance == 0 else len(rows) + (n ^ distance) for n in lanes]
+        other = [n ^ distance if n & distance == 0 else len(rows) + n for n in lanes]
+        made = list(rows)
+        for n in lanes:
+            if n & distance == 0:
+                a, b = rows[n], rows[n + distance]
+                made[n], made[n + distance] = a.joined(b, picks), a.joined(b, other)
+        rows, distance = made, distance // 2
+    return rows

@@ -1,0 +1,116 @@
+"""What is known at a place in a loop nest: positions, masks, guards, and values already made."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.core.dim import DimLike, is_static
+from rlx.core.dtype import DType
+from rlx.kernel.expr import Affine, Axis, Expr, Inside, Kernel
+from rlx.kernel.schedule import Schedule, lanes_of, sizes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One place. A value is known by its expression and the copy of the unrolled lanes."""
+
+    index: Mapping[Axis, Bound] = field(default_factory=dict[Axis, Bound])
+    decided: Mapping[Inside, bool] = field(default_factory=dict[Inside, bool])
+    values: dict[tuple[Expr, int], Vec] = field(default_factory=dict[tuple[Expr, int], Vec])
+    offsets: dict[Affine, Bound] = field(default_factory=dict[Affine, Bound])
+    kept: frozenset[Expr] = frozenset()
+    """Row values that are in scratch."""
+    is_first_pass: bool = False
+    """Are row values computed here put in scratch?"""
+    is_folding: bool = False
+    """Is this inside a fold across the lanes?"""
+    lane: Axis | None = None
+    piece_low: DimLike = 0
+    """Where the lanes' piece of their axis begins."""
+    row_start: Bound = 0
+    """Where the columns begin whose running values are in scratch."""
+    tile: Axis | None = None
+    """In a tile the axis that copies run along, one step each; else they run along the lanes."""
+    copies: int = 1
+    tail: Vec | None = None
+    """The lanes below the end of the axis."""
+    guard: Vec | None = None
+    """The lanes whose value is wanted."""
+
+
+class Places:
+    """Positions and sizes as values of the function being written."""
+
+    def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
+        self.kernel, self.schedule = kernel, schedule
+        self.code = Code(lanes_of(kernel, schedule, isa.vector_bytes), isa)
+        self.lanes = self.code.lanes
+        self.at = Scope()
+        self.sizes = {d: f"%s{i}" for i, d in enumerate(sizes_of(kernel))}
+
+    @contextmanager
+    def scope(self, **changes: Any) -> Generator[None]:
+        """A place inside this one: what is made there is not known outside."""
+        outer = self.at
+        fresh = {"values": dict(outer.values), "offsets": dict(outer.offsets)}
+        self.at = replace(outer, **{**fresh, **changes})
+        yield
+        self.at = outer
+
+    def dim(self, dim: DimLike) -> Bound:
+        return dim if is_static(dim) else self.sizes[dim]
+
+    def position(self, axis: Axis, copy: int) -> Bound:
+        step = 1 if self.at.tile else self.lanes
+        moved = copy * step if axis is self.spread else 0
+        return self.code.i64("add", self.at.index[axis], moved)
+
+    @property
+    def spread(self) -> Axis | None:
+        """The axis that copies run along."""
+        return self.at.tile or self.at.lane
+
+    def offset(self, at: Affine, copy: int) -> Bound:
+        """The index at lane 0 of a copy."""
+        total = self.base(at)
+        for axis, step in at.terms:
+            if axis in (self.at.lane, self.at.tile):
+                moved = self.code.i64("mul", self.position(axis, copy), self.dim(step))
+                total = self.code.i64("add", total, moved)
+        return total
+
+    def base(self, at: Affine) -> Bound:
+        """The part of the index that varies neither along the lanes nor along a tile."""
+        inner = (self.at.lane, self.at.tile)
+        rest = Affine(tuple((a, c) for a, c in at.terms if a not in inner), at.offset)
+        if rest not in self.at.offsets:
+            total = self.dim(rest.offset)
+            for axis, step in rest.terms:
+                moved = self.code.i64("mul", self.at.index[axis], self.dim(step))
+                total = self.code.i64("add", total, moved)
+            self.at.offsets[rest] = total
+        return self.at.offsets[rest]
+
+    def along(self, at: Affine, copy: int) -> Vec:
+        """The index in every lane."""
+        first = self.code.splat(self.offset(at, copy), DType.I64)
+        step = at.coefficient(self.at.lane) if self.at.lane else 0
+        if step == 0:
+            return first
+        return first + self.steps(step)
+
+    def steps(self, step: DimLike) -> Vec:
+        """0, step, 2 · step … along the lanes."""
+        return self.code.iota(DType.I64) * self.code.splat(self.dim(step), DType.I64)
+
+    @property
+    def mask(self) -> Vec | None:
+        """The lanes that may be read and written; all of them if None."""
+        if self.at.tail is None or self.at.guard is None:
+            return self.at.tail or self.at.guard
+        return self.at.tail & self.at.guard

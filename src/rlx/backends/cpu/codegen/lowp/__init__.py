@@ -1,0 +1,1 @@
+"""Low precision: zero points, GGUF and block-scaled weights, grouped products."""

@@ -1,0 +1,115 @@
+"""Rows in the order of their experts, in runs that are for one expert each.
+
+One worker puts the rows in order, by counting. How many runs there will be is data, but an expert
+has no more than one run that is not full: so there is a bound, and runs past the last have no rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.backends.cpu.library.counters import Cell, is_first, put
+from rlx.backends.cpu.library.strided_copy import at, index, whole_number
+from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program.task import Buffer, Step, Task
+from rlx.core.dim import DimLike, dim_min
+from rlx.core.dtype import DType
+
+I64 = DType.I64
+EXPERTS = 2
+"""The operand that says which expert a row is for."""
+RUN_WORDS = 3
+"""The expert of a run, its first row and how many it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which rows are for which expert."""
+
+    given: Step
+    rows: int
+    """Of a run, at most."""
+    first: int = 0
+    """The first of two temporaries: the row that each is, and the runs."""
+
+    @property
+    def m(self) -> DimLike:
+        return self.given.operands[EXPERTS].dims[0]
+
+    @property
+    def experts(self) -> DimLike:
+        return self.given.operands[1].dims[0]
+
+    @property
+    def runs(self) -> DimLike:
+        return self.m // self.rows + dim_min(self.experts, self.m)
+
+    @property
+    def temps(self) -> tuple[DimLike, DimLike]:
+        """Bytes of the order, and of the runs."""
+        return 8 * self.m, 8 * RUN_WORDS * self.runs
+
+    @property
+    def buffers(self) -> tuple[Buffer, Buffer]:
+        return Buffer("temp", self.first), Buffer("temp", self.first + 1)
+
+    def task(self, name: str) -> Task:
+        w = Writer(self.given.isa)
+        with w.code.when(is_first(w)):
+            self.counted(w)
+            self.cut(w)
+            self.ordered(w)
+        given, scratch = (Buffer("operand", EXPERTS), *self.buffers), 8 * self.experts
+        return Task(w.function(name), given, w.sizes, scratch=scratch, how="rows by expert")
+
+    def expert(self, w: Writer, row: Bound) -> tuple[Bound, DType]:
+        """Where the expert of a row stands."""
+        layout = self.given.operands[EXPERTS]
+        return w.place(layout, [row]), self.given.node.inputs[EXPERTS].shape.dtype
+
+    def count(self, w: Writer, expert: Bound) -> str:
+        """The address of a number that each expert has: its rows, then where its next row goes."""
+        return w.code.let(f"getelementptr i64, ptr %scratch, i64 {expert}")
+
+    def counted(self, w: Writer) -> None:
+        code, experts = w.code, w.size(self.experts)
+        with code.count(0, experts, 1) as e:
+            code.do(f"store i64 0, ptr {self.count(w, e)}")
+        with code.count(0, w.size(self.m), 1) as row:
+            where = self.count(w, index(w, 0, *self.expert(w, row), experts))
+            more = code.let(f"add i64 {code.let(f'load i64, ptr {where}')}, 1")
+            code.do(f"store i64 {more}, ptr {where}")
+
+    def cut(self, w: Writer) -> None:
+        """The rows of each expert in runs; from then on it has the place of its next row."""
+        code, run, first = w.code, Cell(w.code, 0), Cell(w.code, 0)
+        with code.count(0, w.size(self.experts), 1) as e:
+            where = self.count(w, e)
+            own, begun = code.let(f"load i64, ptr {where}"), first.get()
+            with code.count(0, own, self.rows) as i:
+                rows = code.least(self.rows, code.i64("sub", own, i))
+                self.keep(w, run.get(), (e, at(w, begun, i), rows))
+                run.add(1)
+            code.do(f"store i64 {begun}, ptr {where}")
+            first.add(own)
+        with code.count(run.get(), w.size(self.runs), 1) as rest:
+            self.keep(w, rest, (0, 0, 0))
+
+    def keep(self, w: Writer, run: Bound, words: tuple[Bound, Bound, Bound]) -> None:
+        place = w.code.i64("mul", run, RUN_WORDS)
+        for i, word in enumerate(words):
+            put(w, word, 2, at(w, place, i))
+
+    def ordered(self, w: Writer) -> None:
+        code = w.code
+        with code.count(0, w.size(self.m), 1) as row:
+            where = self.count(w, whole_number(w, 0, *self.expert(w, row)))
+            place = code.let(f"load i64, ptr {where}")
+            put(w, row, 1, place)
+            code.do(f"store i64 {code.i64('add', place, 1)}, ptr {where}")
+
+    def words(self, w: Writer, buffer: int, number: Bound) -> list[str]:
+        """A run's expert, first row and count."""
+        place = w.code.i64("mul", number, RUN_WORDS)
+        return [whole_number(w, buffer, at(w, place, i), I64) for i in range(RUN_WORDS)]

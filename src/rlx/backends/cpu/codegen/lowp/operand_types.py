@@ -1,0 +1,86 @@
+"""Operands that are narrow in memory: what a product reads, apart from what it is multiplied by.
+
+A product of widened numbers reads the narrow ones and widens them in registers; what scales a run
+of inner steps alike is multiplied to their sum, once, and not to each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlx.backends.cpu.isa import Isa
+from rlx.core.dtype import DType
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Apply, Expr, Load
+
+BYTES = (DType.U8, DType.I8)
+_HELD = {
+    DType.F32: (DType.BF16, DType.F16, *BYTES, DType.U16, DType.I16),
+    DType.I32: (*BYTES, DType.U16, DType.I16),
+}
+"""What each dtype holds every value of, among those that tiles widen."""
+
+
+def narrowed(contract: Contract) -> Contract:
+    """The contraction with operands as they are before they are widened."""
+    left, right = (bare(x, contract.sums) for x in (contract.left, contract.right))
+    return replace(contract, left=left, right=right)
+
+
+def bare(x: Expr, sums: DType) -> Expr:
+    """What is widened to the dtype of the sums; the value itself if nothing is."""
+    x = _without_idle_casts(x)
+    if isinstance(x, Apply) and x.op.name == "cast" and x.dtype is sums:
+        given = _as_loaded(_without_idle_casts(x.args[0]))
+        return given if given.dtype in _HELD.get(sums, ()) else x
+    return x
+
+
+def _without_idle_casts(x: Expr) -> Expr:
+    while isinstance(x, Apply) and x.op.name == "cast" and x.args[0].dtype is x.dtype:
+        x = x.args[0]
+    return x
+
+
+def _as_loaded(x: Expr) -> Expr:
+    """A load of other numbers of the same bits is a load."""
+    if isinstance(x, Apply) and x.op.name == "bitcast":
+        given = x.args[0]
+        if isinstance(given, Load) and given.dtype.itemsize == x.dtype.itemsize:
+            return replace(given, dtype=x.dtype)
+    return x
+
+
+def factored(contract: Contract) -> tuple[Contract, Expr | None]:
+    """The contraction of narrow numbers, and what their sums over the last inner axis are
+    multiplied by; none where the right operand is no such product."""
+    right = _without_idle_casts(contract.right)
+    if not isinstance(right, Apply) or right.op.name != "mul" or right.dtype is not contract.sums:
+        return contract, None
+    for x, factor in (right.args, right.args[::-1]):
+        given = bare(x, contract.sums)
+        is_narrow = isinstance(given, Load) and given.dtype is not contract.sums
+        if is_narrow and contract.inner[-1] not in factor.free:
+            return replace(contract, right=given), factor
+    return contract, None
+
+
+def words_of(contract: Contract, isa: Isa) -> int:
+    """How many inner steps one instruction takes of each sum: as many as fill 32 bits, where it
+    has dot products of their dtypes and the left operand's steps lie side by side."""
+    left, right = contract.left, contract.right
+    if not isinstance(left, Load) or len(contract.inner) != 1:
+        return 1
+    if left.at.coefficient(contract.inner[0]) != 1:
+        return 1
+    return dot_steps(left.dtype, right.dtype, contract.sums, isa)
+
+
+def dot_steps(left: DType, right: DType, sums: DType, isa: Isa) -> int:
+    if (left, right, sums) == (DType.BF16, DType.BF16, DType.F32):
+        return 2 if isa.has_bf16_dots else 1
+    if (left, right, sums) == (DType.U8, DType.I8, DType.I32):
+        return 4 if isa.has_byte_dots else 1
+    if (left, right, sums) == (DType.I16, DType.I16, DType.I32):
+        return 2 if isa.has_short_dots else 1
+    return 1

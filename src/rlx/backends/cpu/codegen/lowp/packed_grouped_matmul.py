@@ -1,0 +1,126 @@
+"""Products with the packed weights of experts: rows of x in the order of their experts, and then in
+runs that are multiplied by one expert's weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rlx.backends.cpu.codegen.lowp.expert_rows import EXPERTS, Groups
+from rlx.backends.cpu.codegen.lowp.packed_matmul import (
+    ROWS,
+    Product,
+    Run,
+    gguf_weights,
+    number_weights,
+)
+from rlx.backends.cpu.library.strided_copy import Place, copy_task, step, whole_number
+from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task
+from rlx.core.dim import DimLike, product
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.ir.mir import Graph, Node
+
+I64 = DType.I64
+ORDER, COPIES = 1, 3
+"""Temporaries after x, row by row: the row of x that each is and the runs, then weights that are
+moved together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped(Product):
+    """Each row of x · W[e]ᵀ, where e is its expert. As a product, the rows of W are those of all
+    experts, one after the other."""
+
+    groups: Groups
+
+    @property
+    def runs(self) -> DimLike:
+        return self.groups.runs
+
+    @property
+    def known_rows(self) -> int | None:
+        return 1 if self.m == 1 else None
+
+    @property
+    def more(self) -> tuple[Buffer, ...]:
+        return self.groups.buffers
+
+    def run(self, w: Writer, number: Bound) -> Run:
+        expert, first, count = self.groups.words(w, self.first_of_more + 1, number)
+        return Run(first, count, step(w, expert, self.n))
+
+    @property
+    def first_of_more(self) -> int:
+        return 2 + len(self.weights.buffers)
+
+    def place(self, w: Writer, row: Bound, order: int) -> Bound:
+        return whole_number(w, order, row, I64)
+
+    def grouped(self, name: str, copies: list[tuple[Task, DimLike]]) -> Recipe:
+        made = self.recipe(name)
+        tasks = (self.groups.task(f"{name}.rows"), *(t for t, _ in copies), *made.tasks)
+        return Recipe(tasks, (*made.temps, *self.groups.temps, *(size for _, size in copies)))
+
+
+# -- weights --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Flat:
+    """Operands of experts as those of one product: their first two axes are one."""
+
+    given: Step
+    name: str
+    copies: list[tuple[Task, DimLike]]
+
+    def operand(self, number: int, is_beside: bool) -> tuple[Node, Layout, Buffer]:
+        """As it lies, where that can be; else it is copied, as also if its rows have to lie side
+        by side and do not."""
+        node, layout = self.given.node.inputs[number], self.given.operands[number]
+        buffer, (e, n, size) = Buffer("operand", number), layout.dims
+        follows = layout.strides[0] == layout.strides[1] * n
+        if not follows or (is_beside and layout.strides[2] != 1):
+            beside, buffer = (
+                Layout.contiguous(layout.dims),
+                Buffer("temp", COPIES + len(self.copies)),
+            )
+            dtype = node.shape.dtype
+            places = Place(Buffer("operand", number), layout, dtype), Place(buffer, beside, dtype)
+            task = copy_task(*places, self.given.isa, f"{self.name}.copy{number}")
+            self.copies.append((task, product(layout.dims) * dtype.itemsize))
+            layout = beside
+        flat = Layout((e * n, size), layout.strides[1:], layout.offset)
+        return node, flat, buffer
+
+
+def _flat_step(given: Step, op: str, found: list[tuple[Node, Layout, Buffer]]) -> Step:
+    """The product with all experts' weights, whose result is as wide as one expert's."""
+    graph, x = Graph(op), given.node.inputs[0]
+    graph.traces_lines = False
+    shapes = [x.shape, *(n.shape.with_dims(v.dims) for n, v, _ in found)]
+    inputs = tuple(graph.input(f"v{i}", s) for i, s in enumerate(shapes))
+    node = graph.node(op, inputs, given.node.attrs)
+    operands = (given.operands[0], *(layout for _, layout, _ in found))
+    return replace(given, node=node, operands=operands, constants=frozenset())
+
+
+def gguf_grouped(given: Step, name: str) -> Recipe:
+    flat = _Flat(given, name, [])
+    found = [flat.operand(1, is_beside=True)]
+    own = _flat_step(given, "gguf_matmul", found)
+    weights = gguf_weights(own, own.operands[1], found[0][2])
+    return Grouped(own, weights, Groups(given, ROWS, ORDER)).grouped(name, flat.copies)
+
+
+def numbers_grouped(given: Step, name: str) -> Recipe:
+    flat = _Flat(given, name, [])
+    numbers = (1, *range(EXPERTS + 1, len(given.operands)))
+    found = [flat.operand(i, is_beside=False) for i in numbers]
+    own = _flat_step(given, "dequant_matmul", found)
+    weights = number_weights(own, tuple(b for _, _, b in found))
+    return Grouped(own, weights, Groups(given, ROWS, ORDER)).grouped(name, flat.copies)
+
+
+MAKERS = {"gguf_grouped_matmul": gguf_grouped, "dequant_grouped_matmul": numbers_grouped}

@@ -1,0 +1,461 @@
+"""Products with packed weights: x · Wᵀ where a row of W is bytes.
+
+Weights are read as they are stored. A worker takes a few rows of W at a time, unpacks a piece of
+each next to itself, and multiplies it by the same piece of all rows of x that it has: so what
+comes from memory is what was packed, once for every `ROWS` rows of x. Each sum has an order of its
+own, along K in vectors and at the end over their lanes, whatever is done beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rlx.backends.cpu.codegen.loop.vector_access import load, store
+from rlx.backends.cpu.codegen.lowp.block_reader import Block
+from rlx.backends.cpu.codegen.lowp.block_scaled_decode import Numbers
+from rlx.backends.cpu.codegen.lowp.gguf_decode import DECODERS, unpack
+from rlx.backends.cpu.codegen.math.storage_types import to_memory
+from rlx.backends.cpu.library.strided_copy import Place, at, copy_task, lane_stride, part
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program import gemm_sequence as products
+from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, grain_of
+from rlx.core.dim import DimLike, dim_min, is_static, product
+from rlx.core.dtype import DType
+from rlx.core.errors import UnsupportedError
+from rlx.core.layout import Layout
+from rlx.ir.mir import Node
+from rlx.kernel.lower.contract import form_contract
+from rlx.kernel.lower.loop import body_of
+from rlx.ops.op import Kind
+from rlx.ops.quant.gguf import SCHEMES
+
+COLUMNS = 4
+"""Rows of W that are multiplied at once."""
+PIECE = 256
+"""Weights of each that are unpacked at once: with x's they stay in the first cache."""
+ROWS = 64
+"""Rows of x that share what was unpacked."""
+TILE = 4
+"""Rows of x whose sums are in registers."""
+FEW, FEW_LARGE = 4, 2
+"""Rows of W whose blocks are read side by side, and of large blocks, which need more registers."""
+WEIGHTS_PER_NS = 8
+FLOPS_PER_NS = 48
+GIVEN, PACKED = 0, 1
+"""Buffers of the product: x side by side, W; then what the weights need beside their bytes, and
+the result."""
+F32, F64 = DType.F32, DType.F64
+
+Unpack = Callable[[Writer, Bound, Bound, Bound, str], None]
+"""Writes what unpacks: a row of W, the first weight of a piece, how many, and where they go."""
+
+
+Open = Callable[[Writer, Bound, Bound], Callable[[int], Vec]]
+"""Opens a block, given by its row of W and its number: what gives its weights from any on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks whose weights come as vectors, which then need not be kept."""
+
+    weights: int
+    open: Open
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How W is unpacked: the dtype its numbers come as, and where what it takes lies."""
+
+    dtype: DType
+    buffers: tuple[Buffer, ...]
+    unpack: Unpack
+    blocks: Blocks | None
+    """Where vectors of weights are as wide as those of sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of x that are multiplied by the same rows of W, which are those from the base on."""
+
+    first: Bound
+    count: Bound
+    base: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """x[m, k] · W[n, k]ᵀ."""
+
+    step: Step
+    weights: Weights
+
+    @property
+    def sums(self) -> DType:
+        return F64 if self.step.node.inputs[0].shape.dtype is F64 else F32
+
+    @property
+    def lanes(self) -> int:
+        return self.step.isa.lanes(self.sums)
+
+    @property
+    def lead(self) -> Layout:
+        """The result's axes but the last."""
+        made = self.step.results[0]
+        return Layout(made.dims[:-1], made.strides[:-1], made.offset)
+
+    @property
+    def m(self) -> DimLike:
+        return product(self.lead.dims)
+
+    @property
+    def n(self) -> DimLike:
+        return self.step.results[0].dims[-1]
+
+    @property
+    def k(self) -> DimLike:
+        return self.step.operands[0].dims[-1]
+
+    @property
+    def row(self) -> DimLike:
+        """Numbers from one row of x to the next: whole vectors, filled up with 0."""
+        return (self.k + self.lanes - 1) // self.lanes * self.lanes
+
+    @property
+    def rows(self) -> DimLike:
+        return dim_min(ROWS, self.m)
+
+    @property
+    def runs(self) -> DimLike:
+        """How many runs of rows there are, at most."""
+        return (self.m + ROWS - 1) // ROWS
+
+    @property
+    def known_rows(self) -> int | None:
+        """Rows of a run, of all of them where there are several."""
+        return int(self.m) if is_static(self.m) else None
+
+    @property
+    def more(self) -> tuple[Buffer, ...]:
+        """What says where rows are, if they are not where they were."""
+        return ()
+
+    def run(self, w: Writer, number: Bound) -> Run:
+        first = w.code.i64("mul", number, ROWS)
+        return Run(first, w.code.least(ROWS, w.code.i64("sub", w.size(self.m), first)), 0)
+
+    def place(self, w: Writer, row: Bound, order: int) -> Bound:
+        """Which row of x and of the result a row is; `order` is the first of `more`."""
+        return row
+
+    @property
+    def units(self) -> tuple[DimLike, DimLike]:
+        """Runs of rows of x, and of W."""
+        return self.runs, (self.n + COLUMNS - 1) // COLUMNS
+
+    @property
+    def width(self) -> int:
+        """Numbers from one unpacked row to the next: a vector more than a piece, for what is set
+        to 0 behind the last one."""
+        return PIECE + self.lanes
+
+    @property
+    def pieces_bytes(self) -> int:
+        return COLUMNS * self.width * self.weights.dtype.itemsize
+
+    # -- tasks ----------------------------------------------------------------------------------
+
+    def recipe(self, name: str) -> Recipe:
+        spread_bytes = self.m * self.row * self.sums.itemsize
+        return Recipe((self.spread(f"{name}.x"), self.multiply(name)), (spread_bytes,))
+
+    def spread(self, name: str) -> Task:
+        """x as its sums are, row by row, filled up with 0."""
+        w = Writer(self.step.isa, self.lanes)
+        x, dtype = self.step.operands[0], self.step.node.inputs[0].shape.dtype
+        code, rows = w.code, w.code.least("%stop", w.size(self.m))
+        with code.count("%start", rows, 1) as row:
+            from_ = w.split(self.place(w, row, 2), x.dims[:-1])
+            base = at(w, w.size(x.offset), w.place(part(x, 0, -1), from_))
+            to = code.i64("mul", row, w.size(self.row))
+            with code.count(0, w.size(self.k), self.lanes) as i:
+                left = code.splat(code.i64("sub", w.size(self.k), i), DType.I64)
+                place = at(w, base, code.i64("mul", i, w.size(x.strides[-1])))
+                mask = code.iota(DType.I64) < left
+                value = load(
+                    code, dtype, w.pointer(0, place, dtype), lane_stride(w, x.strides[-1]), mask
+                )
+                w.store(value, 1, at(w, to, i), self.sums)
+        grain = grain_of(self.m, self.m * self.row // 8)
+        given = (Buffer("operand", 0), Buffer("temp", 0), *self.more)
+        return Task(w.function(name), given, w.sizes, self.m, grain)
+
+    def multiply(self, name: str) -> Task:
+        w = Writer(self.step.isa, self.lanes)
+        runs, groups = self.units
+        stop = w.code.least("%stop", w.size(runs * groups))
+        with w.code.count("%start", stop, 1) as unit:
+            run, group = w.split(unit, (runs, groups))
+            self.unit(w, self.run(w, run), w.code.i64("mul", group, COLUMNS))
+        given = (Buffer("temp", 0), *self.weights.buffers, Buffer("result", 0), *self.more)
+        units = runs * groups
+        scratch = self.pieces_bytes + self.rows * COLUMNS * self.step.isa.vector_bytes
+        return Task(
+            w.function(name), given, w.sizes, units,
+            grain_of(units, self.nanoseconds), scratch,
+            how=f"a product with packed weights, {PIECE} of {COLUMNS} columns at a time",
+        )  # fmt: skip
+
+    @property
+    def nanoseconds(self) -> DimLike:
+        weights = self.n * self.k
+        return weights * self.units[0] // WEIGHTS_PER_NS + 2 * self.m * weights // FLOPS_PER_NS
+
+    # -- code -----------------------------------------------------------------------------------
+
+    def unit(self, w: Writer, run: Run, column: Bound) -> None:
+        code, known = w.code, self.known_rows
+        columns = code.least(COLUMNS, code.i64("sub", w.size(self.n), column))
+        sums = code.let(f"getelementptr i8, ptr %scratch, i64 {self.pieces_bytes}")
+        with code.count(0, code.i64("mul", run.count, COLUMNS), 1) as i:
+            self.put(w, code.const(0.0, self.sums), sums, i)
+        if self.weights.blocks is None or (known is not None and known > TILE):
+            self.pieces(w, run, column, columns, sums)
+        elif known is not None:
+            self.few(w, self.weights.blocks, known, run, column, sums)
+        else:
+            one = code.let(f"icmp eq i64 {run.count}, 1")
+            with code.when(one):
+                self.few(w, self.weights.blocks, 1, run, column, sums)
+            with code.when(code.let(f"icmp sgt i64 {run.count}, 1")):
+                self.pieces(w, run, column, columns, sums)
+        self.results(w, run, column, columns, sums)
+
+    # -- few rows: weights are multiplied where they are made --------------------------------------
+
+    def few(self, w: Writer, blocks: Blocks, rows: int, run: Run, column: Bound, sums: str) -> None:
+        """The sums of a few rows; a column that is not there is the last once more."""
+        last = w.code.i64("sub", w.size(self.n), 1)
+        width = FEW if blocks.weights < PIECE else FEW_LARGE
+        for c in range(0, COLUMNS, width):
+            columns = [w.code.least(at(w, column, c + i), last) for i in range(width)]
+            own = [at(w, run.base, c) for c in columns]
+            slots = self.block_sums(w, blocks, rows, run.first, own)
+            for number, slot in enumerate(slots):
+                r, i = divmod(number, width)
+                self.put(w, self.held(w, slot), sums, r * COLUMNS + c + i)
+
+    def block_sums(
+        self, w: Writer, blocks: Blocks, rows: int, row: Bound, columns: list[Bound]
+    ) -> list[str]:
+        code, width, kind = w.code, len(columns), w.code.vector(ELEMENT[self.sums])
+        slots = [code.slot(kind) for _ in range(rows * width)]
+        code.do(*(f"store {kind} zeroinitializer, ptr {s}" for s in slots))
+        with code.count(0, w.size(self.k // blocks.weights), 1) as b:
+            opened = [blocks.open(w, c, b) for c in columns]
+            first = code.i64("mul", b, blocks.weights)
+            for k in range(0, blocks.weights, self.lanes):
+                packed = [weights(k) for weights in opened]
+                for r in range(rows):
+                    x = self.x(w, at(w, row, r), at(w, first, k))
+                    for c, weight in enumerate(packed):
+                        self.hold(
+                            w,
+                            fma(x, weight, self.held(w, slots[r * width + c])),
+                            slots[r * width + c],
+                        )
+        return slots
+
+    # -- many rows: a piece is unpacked, and multiplied by all of them -----------------------------
+
+    def pieces(self, w: Writer, run: Run, column: Bound, columns: Bound, sums: str) -> None:
+        code = w.code
+        with code.count(0, w.size(self.k), PIECE) as first:
+            count = code.least(PIECE, code.i64("sub", w.size(self.k), first))
+            self.unpacked(w, at(w, run.base, column), columns, first, count)
+            self.tiles(w, run.first, run.count, first, count, sums)
+
+    def unpacked(
+        self, w: Writer, column: Bound, columns: Bound, first: Bound, count: Bound
+    ) -> None:
+        """A piece of each row of W. Those that are not there are multiplied like the others, and
+        their sums not stored."""
+        code, kind = w.code, ELEMENT[self.weights.dtype]
+        is_whole = is_static(self.k) and int(self.k) % self.lanes == 0
+        with code.count(0, columns, 1) as c:
+            place = code.i64("mul", c, self.width)
+            to = code.let(f"getelementptr {kind}, ptr %scratch, i64 {place}")
+            if not is_whole:
+                behind = code.let(f"and i64 {count}, {-self.lanes}")
+                end = code.let(f"getelementptr {kind}, ptr {to}, i64 {behind}")
+                store(code, code.const(0.0, self.weights.dtype), self.weights.dtype, end)
+            self.weights.unpack(w, code.i64("add", column, c), first, count, to)
+
+    def tiles(
+        self, w: Writer, row: Bound, rows: Bound, first: Bound, count: Bound, sums: str
+    ) -> None:
+        """The piece times that of every row of x."""
+        whole: Bound = 0
+        if self.known_rows is None or self.known_rows >= TILE:
+            whole = w.code.let(f"and i64 {rows}, {-TILE}")
+            with w.code.count(0, whole, TILE) as i:
+                self.tile(w, TILE, row, i, first, count, sums)
+        with w.code.count(whole, rows, 1) as i:
+            self.tile(w, 1, row, i, first, count, sums)
+
+    def tile(
+        self, w: Writer, height: int, row: Bound, i: Bound, first: Bound, count: Bound, sums: str
+    ) -> None:
+        code, start = w.code, w.code.i64("mul", i, COLUMNS)
+        slots = [code.slot(code.vector(ELEMENT[self.sums])) for _ in range(height * COLUMNS)]
+        for number, slot in enumerate(slots):
+            self.hold(w, self.get(w, sums, at(w, start, number)), slot)
+        with code.count(0, count, self.lanes) as k:
+            packed = [self.weight(w, c, k) for c in range(COLUMNS)]
+            for r in range(height):
+                x = self.x(w, at(w, row, i, r), at(w, first, k))
+                for c, weight in enumerate(packed):
+                    slot = slots[r * COLUMNS + c]
+                    self.hold(w, fma(x, weight, self.held(w, slot)), slot)
+        for number, slot in enumerate(slots):
+            self.put(w, self.held(w, slot), sums, at(w, start, number))
+
+    def x(self, w: Writer, row: Bound, k: Bound) -> Vec:
+        return w.load(GIVEN, at(w, w.code.i64("mul", row, w.size(self.row)), k), self.sums)
+
+    def held(self, w: Writer, slot: str) -> Vec:
+        kind = w.code.vector(ELEMENT[self.sums])
+        return Vec(w.code, w.code.let(f"load {kind}, ptr {slot}"), self.sums)
+
+    def hold(self, w: Writer, value: Vec, slot: str) -> None:
+        w.code.do(f"store {value.type} {value.text}, ptr {slot}")
+
+    def weight(self, w: Writer, column: int, k: Bound) -> Vec:
+        dtype = self.weights.dtype
+        place = at(w, k, column * self.width)
+        where = w.code.let(f"getelementptr {ELEMENT[dtype]}, ptr %scratch, i64 {place}")
+        return load(w.code, dtype, where).to(self.sums)
+
+    def get(self, w: Writer, sums: str, number: Bound) -> Vec:
+        kind = w.code.vector(ELEMENT[self.sums])
+        where = w.code.let(f"getelementptr {kind}, ptr {sums}, i64 {number}")
+        return Vec(w.code, w.code.let(f"load {kind}, ptr {where}, align 4"), self.sums)
+
+    def put(self, w: Writer, value: Vec, sums: str, number: Bound) -> None:
+        where = w.code.let(f"getelementptr {value.type}, ptr {sums}, i64 {number}")
+        w.code.do(f"store {value.type} {value.text}, ptr {where}, align 4")
+
+    def results(self, w: Writer, run: Run, column: Bound, columns: Bound, sums: str) -> None:
+        code, made = w.code, self.step.results[0]
+        dtype, number = self.step.node.shape.dtype, 1 + len(self.weights.buffers)
+        with code.count(0, run.count, 1) as i:
+            row = self.place(w, at(w, run.first, i), number + 1)
+            outer = w.place(self.lead, w.split(row, self.lead.dims))
+            with code.count(0, columns, 1) as c:
+                lanes = self.get(w, sums, at(w, c, code.i64("mul", i, COLUMNS)))
+                total = to_memory(self.total(lanes), dtype)
+                step = code.i64("mul", at(w, column, c), w.size(made.strides[-1]))
+                where = w.pointer(number, at(w, outer, step), dtype)
+                code.do(
+                    f"store {ELEMENT[total.dtype]} {total.lane()}, ptr {where}, "
+                    f"align {dtype.itemsize}"
+                )
+
+    def total(self, value: Vec) -> Vec:
+        """The sum of all lanes, in each: halves to halves."""
+        step = self.lanes // 2
+        while step:
+            value = value + value.shuffled([i ^ step for i in range(self.lanes)])
+            step //= 2
+        return value
+
+
+# -- weights --------------------------------------------------------------------------------------
+
+
+def gguf(step: Step, name: str) -> Recipe:
+    """Blocks of a scheme. Bytes of a row that lie apart are moved together first."""
+    packed, place = step.operands[1], Buffer("operand", 1)
+    if packed.strides[1] == 1:
+        return Product(step, gguf_weights(step, packed, place)).recipe(name)
+    beside, moved = Layout.contiguous(packed.dims), Buffer("temp", 1)
+    given, to = Place(place, packed, DType.U8), Place(moved, beside, DType.U8)
+    first = copy_task(given, to, step.isa, f"{name}.w")
+    rest = Product(step, gguf_weights(step, beside, moved)).recipe(name)
+    return Recipe((first, *rest.tasks), (*rest.temps, product(packed.dims)))
+
+
+def gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
+    scheme, layout = step.node.attrs["scheme"], SCHEMES[step.node.attrs["scheme"]]
+
+    def unpacked(w: Writer, row: Bound, first: Bound, count: Bound, to: str) -> None:
+        blocks, passed = (_blocks(w, n, layout.weights) for n in (count, first))
+        where = w.place(packed, [row, w.code.i64("mul", passed, layout.size)])
+        start, function = w.pointer(PACKED, where, DType.U8), unpack(w.code, scheme)
+        w.code.do(f"call void @{function}(ptr {start}, ptr {to}, i64 {blocks})")
+
+    def opened(w: Writer, row: Bound, number: Bound) -> Callable[[int], Vec]:
+        where = w.place(packed, [row, w.code.i64("mul", number, layout.size)])
+        block = Block(w.code, w.pointer(PACKED, where, DType.U8))
+        return lambda weight: DECODERS[scheme].weights(block, weight)
+
+    fits = scheme in DECODERS and DECODERS[scheme].run >= step.isa.lanes(F32)
+    blocks = Blocks(layout.weights, opened) if fits and _has_wide_sums(step) else None
+    return Weights(F32, (place,), unpacked, blocks)
+
+
+def _has_wide_sums(step: Step) -> bool:
+    """Are sums of f32, and vectors wide enough for blocks to be written out?"""
+    return step.isa.lanes(F32) >= 8 and step.node.inputs[0].shape.dtype is not F64
+
+
+def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
+    if isinstance(weights, int):
+        return weights // size
+    return weights if size == 1 else w.code.let(f"udiv i64 {weights}, {size}")
+
+
+def numbers(step: Step, name: str) -> Recipe:
+    """Small numbers with scales and zero points beside them."""
+    if not streams(step.node):
+        with suppress(UnsupportedError):
+            return products.make(step, form_contract(step.node, step.operands, step.results), name)
+    places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
+    return Product(step, number_weights(step, places)).recipe(name)
+
+
+def number_weights(step: Step, places: tuple[Buffer, ...]) -> Weights:
+    given, lanes = Numbers(step), step.isa.lanes(F32)
+    run = given.run(lanes) if _has_wide_sums(step) and given.wide is F32 else None
+
+    def opened(w: Writer, row: Bound, number: Bound) -> Callable[[int], Vec]:
+        return given.opened(w, row, w.code.i64("mul", number, run or 1))
+
+    blocks = Blocks(run, opened) if run is not None else None
+    return Weights(given.wide, places, given.unpack, blocks)
+
+
+STREAMED = frozenset({
+    "gguf_matmul", "gguf_grouped_matmul", "dequant_grouped_matmul", "grouped_matmul",
+})  # fmt: skip
+"""Products that read weights as they are stored: of one matrix, or of each row's expert."""
+
+
+def streams(node: Node) -> bool:
+    """Is it such a product? Bytes that are only scaled are one whose sums are."""
+    if node.op != "dequant_matmul":
+        return node.op in STREAMED
+    return node.attrs["packing"] not in ("int8", "uint8") or len(node.inputs) > 3
+
+
+def packed_in(node: Node) -> Node | None:
+    """The one such product in a region; None where there is none, or several."""
+    if node.decl.kind is not Kind.REGION:
+        return None
+    found = [n for n in body_of(node).order() if streams(n)]
+    return found[0] if len(found) == 1 else None
+
+
+MAKERS = {"gguf_matmul": gguf, "dequant_matmul": numbers}

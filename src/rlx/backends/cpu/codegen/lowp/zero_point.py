@@ -1,0 +1,258 @@
+"""Products of bytes less their zero points, as products of bytes.
+
+    Σ (x - a)(w - b) = Σ xw - a Σ w - b Σ x + k a b
+
+so that tiles multiply what is in memory. Instructions multiply u8 by i8: other bytes are moved by
+128 with their zero points. Where there are none such, those for i16 multiply bytes less their zero
+points. All is in i32, which wraps alike on both sides. Outside of an image is its zero point, which
+counts as 0 as any other does. Where each channel is convolved by itself, kernels are packed without
+theirs, so that no sums of windows are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlx.backends.cpu.codegen.lowp.operand_types import BYTES, bare, dot_steps
+from rlx.backends.cpu.isa import Isa
+from rlx.core.dim import DimLike, exact_div
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
+from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of
+from rlx.kernel.expr import Affine, Apply, Axis, Const, Expr, Exprs, Inside, Kernel, Load, Store
+from rlx.kernel.lower.nhwc_conv import Reads, conditions_of, is_by_itself
+from rlx.ops.op import lookup
+
+I16, I32, MOVED = DType.I16, DType.I32, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes, and what is taken off each: nothing where it is None."""
+
+    value: Expr
+    zero: Expr | None
+
+    @property
+    def border(self) -> Expr | None:
+        """The byte that stands for 0; None if it is not the same everywhere."""
+        if self.zero is None:
+            return Const(self.value.dtype, value=np.zeros((), self.value.dtype.numpy))
+        byte = bare(self.zero, I32)
+        return byte if byte.dtype is self.value.dtype and not byte.free else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The kernel that adds up the rows of the left operand or the columns of the right one; its
+    result is one more operand."""
+
+    kernel: Kernel
+    of: Expr
+
+
+def reads_of(isa: Isa) -> Reads:
+    """How convolutions read images of narrow numbers: bytes, and bf16 where it has dots of them,
+    as they are in memory."""
+
+    def reads(image: Expr, kernels: Expr, sums: DType, is_over_channels: bool) -> tuple[Expr, int]:
+        found = _bytes(image) if sums is I32 else None
+        if found is not None and found.border is not None:
+            if not is_over_channels or _bytes(kernels) is None:
+                return found.value, 1
+            if _are_shorts(image, kernels, isa):
+                return _short(Exprs(), image), dot_steps(I16, I16, I32, isa)
+            return found.value, dot_steps(DType.U8, DType.I8, I32, isa)
+        x, w = (bare(v, sums) for v in (image, kernels))
+        steps = dot_steps(x.dtype, w.dtype, sums, isa) if is_over_channels else 1
+        return (x, steps) if steps > 1 else (image, 1)
+
+    return reads
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """A convolution of numbers as they are in memory, what it reads beside them, and how many
+    channels one instruction takes."""
+
+    contract: Contract
+    sums: tuple[Sums, ...] = ()
+    word: int = 1
+
+
+def of_windows(contract: Contract, isa: Isa, written: int | None) -> Narrow:
+    """The convolution of narrow numbers, if it is one. An image that was written for it may have
+    room behind the channels of a group."""
+    image, conditions = conditions_of(contract.left)
+    seen = _bytes(image) if contract.sums is I32 else None
+    border = seen and seen.border
+    exprs = Exprs()
+    if seen is not None and border is not None:
+        left = _bordered(exprs, seen.value, conditions, border)
+        return _of_byte_windows(replace(contract, left=left), seen, isa, written)
+    x, w = (bare(v, contract.sums) for v in (image, contract.right))
+    if x.dtype is I16 and _bytes(contract.right) is not None:
+        w = _short(exprs, contract.right)
+    zero = exprs.const(np.zeros((), x.dtype.numpy), x.dtype)
+    made = replace(contract, left=_bordered(exprs, x, conditions, zero), right=w)
+    word = _word(made, dot_steps(x.dtype, w.dtype, contract.sums, isa), written)
+    return Narrow(made, (), word) if word > 1 else Narrow(contract)
+
+
+def _of_byte_windows(contract: Contract, x: Bytes, isa: Isa, written: int | None) -> Narrow:
+    exprs, kernels = Exprs(), _bytes(contract.right)
+    varies = kernels is not None and kernels.zero is not None and (
+        not kernels.zero.free.isdisjoint(contract.inner))  # fmt: skip
+    if kernels is None or varies or (is_by_itself(contract) and kernels.zero is not None):
+        return Narrow(*_corrected(contract, x, None, exprs))
+    word = _word(contract, dot_steps(DType.U8, DType.I8, I32, isa), written)
+    kernels = _as(kernels, DType.I8, exprs) if word > 1 else kernels
+    contract = replace(contract, right=kernels.value)
+    by = MOVED if word > 1 and x.value.dtype is DType.I8 else 0
+    return Narrow(*_corrected(contract, x, kernels.zero, exprs, by), word)
+
+
+def _word(contract: Contract, word: int, written: int | None) -> int:
+    """So many channels are read at once, if all that a tap has are whole words."""
+    (image, _), last = conditions_of(contract.left), contract.inner[-1]
+    if not isinstance(image, Load) or image.at.coefficient(last) != 1 or is_by_itself(contract):
+        return 1
+    is_whole = last.extent % word == 0
+    if written is not None and image.operand == written:
+        is_whole |= _has_room(image, last, contract.operands[written], word)
+    return word if is_whole else 1
+
+
+def _has_room(image: Load, last: Axis, shape: Shape, word: int) -> bool:
+    """Does every line of an image begin with a word, and is there room for whole ones?"""
+    steps = [c for a, c in image.at.terms if a is not last]
+    return all(exact_div(d, word) is not None for d in (*steps, image.at.offset, shape.dims[-1]))
+
+
+def _bordered(exprs: Exprs, x: Expr, conditions: Sequence[Inside], outside: Expr) -> Expr:
+    for condition in reversed(conditions):
+        x = exprs.choose(condition, x, outside)
+    return x
+
+
+def of_bytes(contract: Contract, isa: Isa) -> tuple[Contract, tuple[Sums, ...]]:
+    """The contraction as one of bytes, and what it reads beside them; itself where it is none."""
+    inner = contract.inner
+    if contract.sums is I32 and _are_shorts(contract.left, contract.right, isa):
+        exprs = Exprs()
+        left, right = (_short(exprs, x) for x in (contract.left, contract.right))
+        return replace(contract, left=left, right=right), ()
+    if contract.sums is not I32 or len(inner) != 1:
+        return contract, ()
+    found = [_bytes(x) for x in (contract.left, contract.right)]
+    left, right = found
+    if left is None or right is None or any(b.zero and inner[0] in b.zero.free for b in found if b):
+        return contract, ()
+    exprs = Exprs()
+    left, right = _as(left, DType.U8, exprs), _as(right, DType.I8, exprs)
+    contract = replace(contract, left=left.value, right=right.value)
+    return _corrected(contract, left, right.zero, exprs)
+
+
+def _are_shorts(left: Expr, right: Expr, isa: Isa) -> bool:
+    """Are two operands bytes, of which there are no dots, but of i16, which hold them less their
+    zero points?"""
+    if dot_steps(DType.U8, DType.I8, I32, isa) > 1 or dot_steps(I16, I16, I32, isa) == 1:
+        return False
+    found = [_bytes(x) for x in (left, right)]
+    return all(b and (b.zero is None or bare(b.zero, I32).dtype in BYTES) for b in found)
+
+
+def _short(exprs: Exprs, x: Expr) -> Expr:
+    return exprs.apply(lookup("cast"), [x], {"to": I16}, I16)
+
+
+def _bytes(x: Expr) -> Bytes | None:
+    """A value as bytes less a zero point."""
+    value = bare(x, I32)
+    if value.dtype in BYTES:
+        return Bytes(value, None)
+    if not isinstance(x, Apply) or x.op.name != "sub":
+        return None
+    value, zero = bare(x.args[0], I32), x.args[1]
+    if value.dtype not in BYTES:
+        return None
+    return Bytes(value, None if _is_zero(zero) else zero)
+
+
+def _is_zero(x: Expr) -> bool:
+    while isinstance(x, Apply) and x.op.name == "cast":
+        x = x.args[0]
+    return isinstance(x, Const) and not np.any(x.value)
+
+
+def _as(x: Bytes, dtype: DType, exprs: Exprs) -> Bytes:
+    """The same numbers as bytes of another sign: 128 is added or taken off by turning a bit."""
+    if x.value.dtype is dtype:
+        return x
+    bits = exprs.apply(lookup("bitcast"), [x.value], {"to": dtype}, dtype)
+    turn = exprs.const(np.array(0x80, np.uint8).view(dtype.numpy), dtype)
+    value = exprs.apply(lookup("bit_xor"), [bits, turn], {}, dtype)
+    return Bytes(value, _moved(x.zero, MOVED if dtype is DType.U8 else -MOVED, exprs))
+
+
+def _moved(zero: Expr | None, by: int, exprs: Exprs) -> Expr | None:
+    """A zero point, and what is added to each byte."""
+    more = exprs.const(np.array(by, np.int32), I32)
+    if zero is None:
+        return more
+    if isinstance(known := bare(zero, I32), Const):
+        total = int(known.value) + by
+        return exprs.const(np.array(total, np.int32), I32) if total else None
+    return exprs.apply(lookup("add"), [zero, more], {}, I32)
+
+
+def _corrected(
+    contract: Contract, x: Bytes, b: Expr | None, exprs: Exprs, by: int = 0
+) -> tuple[Contract, tuple[Sums, ...]]:
+    """The contraction whose epilogue takes the zero points' part off the sum. Tiles add `by` to
+    each byte on the left, which the sums of rows do not have."""
+    a = x.zero
+    (total,) = (n for n in contract.epilogue if isinstance(n, Accumulator))
+    made: Expr = total
+    sums: list[Sums] = []
+    moved = _moved(a, by, exprs) if by else a
+    sides = (moved, contract.right, contract.columns), (b, contract.left, contract.rows)
+    for zero, side, axis in sides:
+        if zero is not None:
+            added = _summed(contract, side, axis)
+            at = added.kernel.stores[0].at
+            held = exprs.load(len(contract.operands), at, I32)
+            contract = replace(contract, operands=(*contract.operands, *added.kernel.results))
+            part = exprs.apply(lookup("mul"), [zero, held], {}, I32)
+            made = exprs.apply(lookup("sub"), [made, part], {}, I32)
+            sums.append(added)
+    if a is not None and b is not None:
+        both = exprs.apply(lookup("mul"), [a, b], {}, I32)
+        count = exprs.size(extent_of(contract.inner), I32)
+        both = exprs.apply(lookup("mul"), [both, count], {}, I32)
+        made = exprs.apply(lookup("add"), [made, both], {}, I32)
+    if not sums:
+        return contract, ()
+    move = Mover(exprs, {}, {total: made})
+    stores = tuple(replace(s, value=move(s.value)) for s in contract.stores)
+    return replace(contract, stores=stores), tuple(sums)
+
+
+def _summed(contract: Contract, side: Expr, axis: Axis) -> Sums:
+    """The sum of an operand over the inner axes, for each row or column and what it varies with."""
+    exprs = Exprs()
+    axes = (*(b for b in contract.batch if b in side.free), axis)
+    value = exprs.apply(lookup("cast"), [Mover(exprs, {})(side)], {"to": I32}, I32)
+    for inner in reversed(contract.inner):
+        value = exprs.reduce("sum", inner, value)
+    dims: list[DimLike] = [x.extent for x in axes]
+    strides = Layout.contiguous(dims).strides
+    at = Affine(tuple((x, s) for x, s in zip(axes, strides) if s != 0))
+    store = Store(0, at, value)
+    kernel = Kernel(f"{contract.name}.sums", axes, (store,), contract.operands, (Shape(dims, I32),))
+    return Sums(kernel, side)

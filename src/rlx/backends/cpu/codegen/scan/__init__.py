@@ -1,0 +1,1 @@
+"""Scans: cumulative ops, recurrent layers, state-space layers."""

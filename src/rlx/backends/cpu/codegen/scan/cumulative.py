@@ -1,0 +1,221 @@
+"""Running folds along an axis, each row in its order: a few rows at a time, so that their
+operations overlap; where rows lie side by side, as lanes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu.codegen.math import elementary as maths
+from rlx.backends.cpu.codegen.math import elementwise as arith
+from rlx.backends.cpu.library.strided_copy import (
+    Blocks,
+    Value,
+    at,
+    computed_as,
+    each,
+    filled,
+    load_value,
+    merged,
+    part_but_last,
+    spread,
+    step,
+    store_value,
+    times,
+    vectors,
+    width,
+)
+from rlx.backends.cpu.llvm.builder import Bound, Vec, two_sum
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program.task import Recipe, Step, Task, buffers, grain_of, turns_per_poll
+from rlx.core.dim import DimLike, product
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.ops.math.reduction import carried
+
+TOGETHER = 4
+"""An addition takes as many cycles."""
+NS_PER_ELEMENT, EXP_NS = 1, 10
+
+
+def _log_add_exp(x: Vec, y: Vec) -> Vec:
+    """log(eˣ + eʸ): the greater, and what the lesser adds to it, log(1 + e^-gap)."""
+    small = maths.exp(-(x - y).abs())
+    whole = small + 1.0
+    more = maths.log(whole) + (small - (whole - 1.0)) / whole
+    return arith.maximum(x, y) + more.like(math.log(2.0)).where(x.equals(y), more)
+
+
+FOLDS: dict[str, Callable[[Value, Value], Value]] = {
+    "cumsum": each(lambda x, y: x + y),
+    "cumprod": times,
+    "cummax": each(arith.maximum),
+    "cummin": each(arith.minimum),
+    "cum_log_sum_exp": each(lambda x, y: x.code.outlined("log_add_exp", _log_add_exp, x, y)),
+}
+
+
+COSTLY = ("cum_log_sum_exp",)
+"""Those that take longer than to gather rows that lie apart into lanes."""
+ROUNDED = ("cumsum", "cumprod", "cum_log_sum_exp")
+"""Those that round at every step, which f64 hides from f32."""
+
+
+def _add_exactly(state: Value, x: Value) -> Value:
+    """A sum, and what its roundings have lost; what is not finite loses nothing."""
+    total, lost = two_sum(state[0], x[0])
+    return total, state[1] + lost.where(lost.equals(lost), 0.0)
+
+
+def running(given: Step, name: str) -> Recipe:
+    fold = _Running.of(given)
+    w = fold.written()
+    units = fold.units.count
+    ns = given.node.shape.num_elements * NS_PER_ELEMENT
+    task = Task(w.function(name), buffers(1, 1), w.sizes, units, grain_of(units, ns))
+    return Recipe((task,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A fold along the axis from these places, in some lanes."""
+
+    x: Bound
+    y: Bound
+    mask: Vec | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    given: Step
+    dtype: DType
+    parts: int
+    """Numbers in a value: 2 where complex ones are multiplied."""
+    rows: Sequence[Layout]
+    """x and the result without the axis."""
+    strides: tuple[DimLike, DimLike]
+    lanes: int
+    wide: DType
+    """What is carried from step to step."""
+
+    @classmethod
+    def of(cls, given: Step) -> _Running:
+        node, axis = given.node, given.node.attrs["axis"]
+        dtype, parts = computed_as(node.shape.dtype)
+        apart = 1 if node.op == "cumprod" else parts
+        layouts = [_turned(v, axis) for v in (given.operands[0], given.results[0])]
+        if not node.attrs["reverse"]:
+            layouts = [given.operands[0], given.results[0]]
+        rows = merged([spread(_without(v, axis), apart) for v in layouts])
+        x, y = (v.strides[axis] * apart for v in layouts)
+        wide = carried(dtype) if node.op in ROUNDED else dtype.compute
+        lanes = 1 if apart < parts else width(given.isa, wide, rows)
+        if node.op in COSTLY:
+            lanes = filled(given.isa, wide, rows[0].dims[-1])
+        return cls(given, dtype, parts // apart, rows, (x, y), lanes, wide)
+
+    @property
+    def is_compensated(self) -> bool:
+        """Sums of f64 have no wider number to be carried in."""
+        return self.given.node.op == "cumsum" and self.dtype is DType.F64
+
+    @property
+    def size(self) -> DimLike:
+        return self.given.node.shape.dims[self.given.node.attrs["axis"]]
+
+    @property
+    def units(self) -> Blocks:
+        """With one lane, rows are numbered through."""
+        dims = self.rows[0].dims
+        return Blocks(dims if self.lanes > 1 else (product(dims),), TOGETHER * self.lanes)
+
+    def written(self) -> Writer:
+        w = Writer(self.given.isa, self.lanes)
+        with self.units.each(w) as (outer, low, high), w.code.when(self.has_any(w)):
+            count = w.code.let(f"sub i64 {high}, {low}")
+            is_whole = w.code.let(f"icmp eq i64 {count}, {self.units.block}")
+            with w.code.when(is_whole):
+                starts = [at(w, low, n * self.lanes) for n in range(TOGETHER)]
+                self.run(w, [self.chain(w, outer, i, None) for i in starts])
+            with w.code.when(w.code.let(f"xor i1 {is_whole}, true")):
+                vectors(w, low, high, lambda i, mask: self.run(w, [self.chain(w, outer, i, mask)]))
+        return w
+
+    def has_any(self, w: Writer) -> str:
+        return w.code.let(f"icmp sgt i64 {w.size(self.size)}, 0")
+
+    def chain(self, w: Writer, outer: list[Bound], i: Bound, mask: Vec | None) -> _Chain:
+        """The row, or the lanes of the row of rows, with this number."""
+        if self.lanes == 1:
+            *outer, i = w.split(i, self.rows[0].dims)
+        bases = [w.place(part_but_last(v), outer) for v in self.rows]
+        x, y = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, self.rows))
+        return _Chain(x, y, mask)
+
+    def run(self, w: Writer, chains: Sequence[_Chain]) -> None:
+        """All chains from the first to the last of the axis."""
+        exclusive = self.given.node.attrs.get("exclusive", False)
+        first = 1 if self.given.node.op == "cumprod" else 0
+        fold = _add_exactly if self.is_compensated else FOLDS[self.given.node.op]
+        slots = [self.begun(w, c, first if exclusive else None) for c in chains]
+        cost = EXP_NS if self.given.node.op in COSTLY else NS_PER_ELEMENT
+        polled = int(turns_per_poll(len(chains) * self.lanes * cost))
+        with w.code.count(1, w.size(self.size), 1, polled) as t:
+            for chain, slot in zip(chains, slots):
+                before = self.kept(w, slot)
+                now = fold(before, self.read(w, chain, t))
+                self.write(w, before if exclusive else now, chain, t)
+                self.keep(w, now, slot)
+
+    def begun(self, w: Writer, chain: _Chain, first: int | None) -> list[str]:
+        """The first element is the fold so far."""
+        value = self.read(w, chain, 0)
+        value = (*value, value[0].like(0)) if self.is_compensated else value
+        made = value
+        if first is not None:
+            made = (w.code.const(first, value[0].dtype), *(v.like(0) for v in value[1:]))
+        self.write(w, made, chain, 0)
+        slots = [w.code.slot(v.type) for v in value]
+        self.keep(w, value, slots)
+        return slots
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def read(self, w: Writer, chain: _Chain, t: Bound) -> Value:
+        place = at(w, chain.x, step(w, t, self.strides[0]))
+        read = load_value(w, 0, place, self.dtype, self.parts, chain.mask, self.between(w, 0))
+        return tuple(v.to(self.wide) for v in read)
+
+    def write(self, w: Writer, value: Value, chain: _Chain, t: Bound) -> None:
+        place = at(w, chain.y, step(w, t, self.strides[1]))
+        value = (value[0] + value[1],) if self.is_compensated else value
+        value = tuple(v.to(self.dtype.compute) for v in value)
+        store_value(w, value, 1, place, self.dtype, chain.mask, self.between(w, 1))
+
+    def between(self, w: Writer, side: int) -> Bound:
+        """From lane to lane, in x or in the result."""
+        return w.size(self.rows[side].strides[-1]) if self.lanes > 1 else 1
+
+    def keep(self, w: Writer, value: Value, slots: Sequence[str]) -> None:
+        w.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(value, slots)))
+
+    def kept(self, w: Writer, slots: Sequence[str]) -> Value:
+        like = w.code.const(0, self.wide)
+        return tuple(like.made(f"load {like.type}, ptr {s}") for s in slots)
+
+
+def _without(layout: Layout, axis: int) -> Layout:
+    dims, strides = layout.dims, layout.strides
+    return Layout(
+        dims[:axis] + dims[axis + 1 :], strides[:axis] + strides[axis + 1 :], layout.offset
+    )
+
+
+def _turned(layout: Layout, axis: int) -> Layout:
+    """From the end of the axis to its beginning."""
+    size = layout.dims[axis]
+    return layout.sliced(axis, size - 1, size, -1)
+
+
+MAKERS = dict.fromkeys(FOLDS, running)

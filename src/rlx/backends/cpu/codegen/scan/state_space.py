@@ -1,0 +1,387 @@
+"""Layers that keep a matrix along a sequence: its columns know nothing of each other, so each unit
+walks all steps with some columns of one head, and keeps them beside it.
+
+    S[n] ← decay[n] · S[n] + key[n] · change        for every row n of the matrix
+    o    = scale · Σ_n query[n] · S[n]
+
+A delta rule changes it by (value - Σ_n key[n] · S[n]) · strength, the others by the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlx.backends.cpu.codegen.gemm.microkernel import below
+from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
+from rlx.backends.cpu.codegen.math import elementwise as arith
+from rlx.backends.cpu.library.strided_copy import at
+from rlx.backends.cpu.llvm.builder import Bound, Vec, fma
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program.task import Recipe, Step, Task, buffers, grain_of, turns_per_poll
+from rlx.backends.cpu.schedule.gemm_tiling import parts_of
+from rlx.core.dim import DimLike, dim_max, is_static
+from rlx.core.layout import Layout
+
+ROW_PS = {"none": 150, "head": 200, "row": 600, "each": 3000}
+"""What a row of the matrix takes at a vector of columns, by how it decays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An operand as [batch, length, head, index], whatever it is; an index beside 1 is the same
+    for all, and runs of heads may share one of its heads."""
+
+    number: int
+    layout: Layout
+    runs: DimLike = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a step is in these words."""
+
+    heads: DimLike
+    rows: DimLike
+    columns: DimLike
+    keys: Read
+    values: Read
+    queries: Read
+    num_queries: int
+    """Heads of queries to a head of the matrix; outputs have theirs."""
+    output: Layout
+    """[batch, length, query head, column]."""
+    first: tuple[int, Layout] | None
+    """The matrix before the first step, [batch, head, row, column]."""
+    last: Layout
+    decay: Read | None = None
+    kind: Literal["none", "head", "row", "each"] = "none"
+    """Without an end, the same for a head, one for each row, or for each row and column."""
+    rates: tuple[int, Layout] | None = None
+    """What a time is multiplied by for a decay: [head], or [column, row]."""
+    strength: Read | None = None
+    scale: float | None = None
+
+    @property
+    def has_times(self) -> bool:
+        """Is the value multiplied by the time, too?"""
+        return self.rates is not None
+
+
+def _at_heads(number: int, layout: Layout) -> Read:
+    """[batch, length, head] or [batch, length, head, index]."""
+    if len(layout.dims) == 4:
+        return Read(number, layout)
+    wide = Layout((*layout.dims, 1), (*layout.strides, 0), layout.offset)
+    return Read(number, wide)
+
+
+def _one_head(layout: Layout) -> Layout:
+    """[batch, length, index] of a single head."""
+    (b, s, i), (x, y, z) = layout.dims, layout.strides
+    return Layout((b, s, 1, i), (x, y, 0, z), layout.offset)
+
+
+def _by_head(layout: Layout, heads: int) -> Layout:
+    """[batch, length, heads · index] as heads apart."""
+    (b, s, w), (x, y, z) = layout.dims, layout.strides
+    size = w // heads
+    return Layout((b, s, heads, size), (x, y, size * z, z), layout.offset)
+
+
+def _selective(step: Step) -> Form:
+    x, time, a, b, c, *state = step.operands
+
+    def turned(layout: Layout) -> Layout:
+        (n, w, r), (i, j, k) = layout.dims, layout.strides
+        return Layout((n, 1, r, w), (i, 0, k, j), layout.offset)
+
+    return Form(
+        1, a.dims[1], a.dims[0], Read(3, _one_head(b)), Read(0, _one_head(x)),
+        Read(4, _one_head(c)), 1, _one_head(step.results[0]),
+        (5, turned(state[0])) if state else None, turned(step.results[1]),
+        Read(1, _one_head(time)), "each", (2, a),
+    )  # fmt: skip
+
+
+def _mamba2(step: Step) -> Form:
+    x, time, a, b, c, *state = step.operands
+    runs = dim_max(1, x.dims[2] // b.dims[2])
+    perm = (0, 1, 3, 2)
+    return Form(
+        x.dims[2], b.dims[3], x.dims[3], Read(3, b, runs), Read(0, x),
+        Read(4, c, runs), 1, step.results[0],
+        (5, state[0].permuted(perm)) if state else None, step.results[1].permuted(perm),
+        _at_heads(1, time), "head", (2, a),
+    )  # fmt: skip
+
+
+def _delta(step: Step) -> Form:
+    q, k, v, g, beta, *state = step.operands
+    n, scale = q.dims[3], step.node.attrs["scale"]
+    return Form(
+        q.dims[2], n, v.dims[3], Read(1, k), Read(2, v), Read(0, q), 1, step.results[0],
+        (5, state[0]) if state else None, step.results[1],
+        _at_heads(3, g), "row" if len(g.dims) == 4 else "head", None, _at_heads(4, beta),
+        float(n) ** -0.5 if scale is None else scale,  # pyright: ignore[reportArgumentType]
+    )  # fmt: skip
+
+
+def _linear(step: Step) -> Form:
+    attrs, (q, k, v, *rest) = step.node.attrs, step.operands
+    heads, kv, rule, scale = (attrs[n] for n in ("num_heads", "kv_heads", "rule", "scale"))
+    queries, keys, values = _by_head(q, heads), _by_head(k, kv), _by_head(v, kv)
+    n, number = keys.dims[3], 3
+    decay = strength = None
+    if rule.startswith("gated"):
+        decay, rest, number = Read(number, _by_head(rest[0], kv)), rest[1:], number + 1
+    if rule.endswith("delta"):
+        (b, s, h), (x, y, z) = rest[0].dims, rest[0].strides
+        shared = Layout((b, s, kv, 1), (x, y, 0 if h == 1 else z, 0), rest[0].offset)
+        strength, rest, number = Read(number, shared), rest[1:], number + 1
+    kind = "none" if decay is None else "head" if decay.layout.dims[3] == 1 else "row"
+    return Form(
+        kv, n, values.dims[3], Read(1, keys), Read(2, values), Read(0, queries), heads // kv,
+        _by_head(step.results[0], heads), (number, rest[0]) if rest else None, step.results[1],
+        decay, kind, None, strength, float(n) ** -0.5 if scale is None else scale,
+    )  # fmt: skip
+
+
+FORMS = {
+    "selective_scan": _selective, "mamba2": _mamba2, "gated_delta_net": _delta,
+    "linear_attention": _linear,
+}  # fmt: skip
+
+
+def make(step: Step, name: str) -> Recipe:
+    return Recipe((_Steps(step, FORMS[step.node.op](step)).task(name),))
+
+
+class _Steps:
+    """The function of all steps being written."""
+
+    def __init__(self, step: Step, form: Form) -> None:
+        self.step, self.form = step, form
+        self.dtype = step.node.inputs[0].shape.dtype
+        self.kind = self.dtype.compute
+        self.lanes = step.isa.lanes(self.dtype)
+        self.w = Writer(step.isa, self.lanes)
+        self.code = self.w.code
+        self.vectors = self._vectors()
+        self.width = self.vectors * self.lanes
+        self.rows = self.w.size(form.rows)
+        self.columns = self.w.size(form.columns)
+
+    def _vectors(self) -> int:
+        """Of columns at a time: sums of their own each, as many as hide the time of an addition."""
+        most = max(1, min(4, self.step.isa.registers // 3 // self.form.num_queries))
+        if not is_static(self.form.columns):
+            return min(most, 2)
+        return max(1, min(most, -(-int(self.form.columns) // self.lanes)))
+
+    def task(self, name: str) -> Task:
+        form, w, code = self.form, self.w, self.code
+        batch, length = form.values.layout.dims[:2]
+        dims = (batch, form.heads, parts_of(form.columns, self.width))
+        units = dims[0] * dims[1] * dims[2]
+        with code.count("%start", code.least("%stop", w.size(units)), 1) as unit:
+            self.batch, self.head, block = w.split(unit, dims)
+            self.column = code.i64("mul", block, self.width)
+            ends = [code.i64("sub", self.columns, at(w, self.column, v * self.lanes))
+                    for v in range(self.vectors)]  # fmt: skip
+            self.masks = [below(code, e) for e in ends]
+            self.unit(w.size(length))
+        ns = units * length * self.step_ns
+        size = self.bytes * (2 if form.kind == "each" else 1)
+        given = buffers(len(self.step.operands), 2)
+        return Task(w.function(name), given, w.sizes, units, grain_of(units, ns), size, ())
+
+    @property
+    def step_ns(self) -> DimLike:
+        """What one step of a unit takes."""
+        return dim_max(1, self.form.rows * (self.vectors * ROW_PS[self.form.kind]) // 1000)
+
+    @property
+    def bytes(self) -> DimLike:
+        return self.form.rows * (self.width * self.kind.itemsize)
+
+    # -- memory ---------------------------------------------------------------------------------
+
+    def line(self, row: Bound, vector: int, number: int = 0) -> str:
+        """A vector of a row of the matrix, or of the rates, which lie behind it."""
+        step = self.code.i64("mul", row, self.width)
+        skip = self.w.size(self.form.rows * (number * self.width))
+        place = at(self.w, step, skip, vector * self.lanes)
+        return advanced(self.code, "%scratch", place, self.kind)
+
+    def across(self, number: int, layout: Layout, where: Sequence[Bound], vector: int) -> Vec:
+        """An operand at the columns, along its last axis."""
+        stride = self.w.size(layout.strides[-1])
+        column = at(self.w, self.column, vector * self.lanes)
+        place = self.w.place(layout, [*where, column])
+        if layout.strides[-1] == 0:
+            return self.w.load(number, place, self.dtype, 0)
+        return self.w.load(number, place, self.dtype, stride, self.masks[vector])
+
+    def write(self, value: Vec, number: int, layout: Layout, where: Sequence[Bound], vector: int):
+        column = at(self.w, self.column, vector * self.lanes)
+        place = self.w.place(layout, [*where, column])
+        stride = self.w.size(layout.strides[-1])
+        made = len(self.step.operands) + number
+        self.w.store(value, made, place, self.dtype, stride, self.masks[vector])
+
+    def one(self, read: Read, time: Bound, index: Bound, head: Bound | None = None) -> Vec:
+        """An element of an operand, the same in all lanes."""
+        place = self.w.place(read.layout, [self.batch, time, self.shared(read, head), index])
+        return self.w.load(read.number, place, self.dtype, 0)
+
+    def shared(self, read: Read, head: Bound | None = None) -> Bound:
+        if head is not None or read.runs == 1:
+            return self.head if head is None else head
+        return self.code.let(f"udiv i64 {self.head}, {self.w.size(read.runs)}")
+
+    def every(self) -> range:
+        return range(self.vectors)
+
+    # -- a unit ---------------------------------------------------------------------------------
+
+    def unit(self, length: Bound) -> None:
+        code, form = self.code, self.form
+        with code.count(0, self.rows, 1) as n:
+            for v in self.every():
+                self.begin(n, v)
+        polled = self.w.size(turns_per_poll(self.step_ns))
+        with code.count(0, length, 1, polled) as time:
+            self.advance(time)
+        with code.count(0, self.rows, 1) as n:
+            for v in self.every():
+                value = load(code, self.kind, self.line(n, v))
+                self.write(value, 1, form.last, [self.batch, self.head, n], v)
+
+    def begin(self, n: str, v: int) -> None:
+        code, form = self.code, self.form
+        value = code.const(0, self.kind)
+        if form.first is not None:
+            number, layout = form.first
+            value = self.across(number, layout, [self.batch, self.head, n], v)
+        store(code, value, self.kind, self.line(n, v))
+        if form.kind == "each" and form.rates is not None:
+            number, layout = form.rates
+            rates = self.across(number, layout.permuted((1, 0)), [n], v)
+            store(code, rates, self.kind, self.line(n, v, 1))
+
+    def advance(self, time: str) -> None:
+        """One step of the sequence."""
+        form = self.form
+        change = self.changes(time)
+        whole = self.decay(time, None) if form.kind == "head" else None
+        if form.strength is not None:
+            change = self.corrected(time, change, whole)
+            whole, is_kept = None, True
+        else:
+            is_kept = form.kind == "none"
+        totals = self.summed(time, change, whole, is_kept)
+        for r, sums in enumerate(totals):
+            for v, total in enumerate(sums):
+                made = total if form.scale is None else total * form.scale
+                head = at(self.w, self.code.i64("mul", self.head, form.num_queries), r)
+                self.write(made, 0, form.output, [self.batch, time, head], v)
+
+    def changes(self, time: str) -> list[Vec]:
+        """The values, by their time where they have one."""
+        form, where = self.form, [self.batch, time, self.head]
+        made = [self.across(form.values.number, form.values.layout, where, v)
+                for v in self.every()]  # fmt: skip
+        if not form.has_times or form.decay is None:
+            return made
+        read = form.decay
+        times = [self.across(read.number, read.layout, where, v) for v in self.every()]
+        return [t * x for t, x in zip(times, made)]
+
+    def decay(self, time: str, n: Bound | None, v: int = 0) -> Vec:
+        """What is left of a row."""
+        form, read = self.form, self.form.decay
+        assert read is not None
+        if form.kind == "each":
+            times = self.across(read.number, read.layout, [self.batch, time, self.head], v)
+            power = times * load(self.code, self.kind, self.line(n or 0, v, 1))
+        else:
+            power = self.one(read, time, 0 if n is None else n)
+            if form.rates is not None:
+                number, layout = form.rates
+                power = power * self.w.load(
+                    number, self.w.place(layout, [self.head]), self.dtype, 0
+                )
+        return arith.apply("exp", [power], {}, self.kind)
+
+    def corrected(self, time: str, change: list[Vec], whole: Vec | None) -> list[Vec]:
+        """What the values differ from what the decayed matrix knows, by the strength."""
+        form, read = self.form, self.form.strength
+        assert read is not None
+        sums = _Sums(self, 1)
+        with self.code.count(0, self.rows, 1) as n:
+            key, left = self.one(form.keys, time, n), whole
+            if form.kind == "row":
+                left = self.decay(time, n)
+            for v in self.every():
+                kept = load(self.code, self.kind, self.line(n, v))
+                if left is not None:
+                    kept = kept * left
+                    store(self.code, kept, self.kind, self.line(n, v))
+                sums.add(0, v, kept, key)
+        where = [self.batch, time, self.head]
+        by = [self.across(read.number, read.layout, where, v) for v in self.every()]
+        return [(x - k) * b for x, k, b in zip(change, sums.made()[0], by)]
+
+    def summed(
+        self, time: str, change: list[Vec], whole: Vec | None, is_kept: bool
+    ) -> list[list[Vec]]:
+        """The new matrix, and what each query reads of it."""
+        form, code = self.form, self.code
+        sums = _Sums(self, form.num_queries)
+        first = code.i64("mul", self.head, form.num_queries)
+        heads: list[Bound | None] = [None]
+        if form.num_queries > 1:
+            heads = [at(self.w, first, r) for r in range(form.num_queries)]
+        with code.count(0, self.rows, 1) as n:
+            key, left = self.one(form.keys, time, n), whole
+            queries = [self.one(form.queries, time, n, h) for h in heads]
+            if not is_kept and form.kind == "row":
+                left = self.decay(time, n)
+            for v in self.every():
+                kept = load(code, self.kind, self.line(n, v))
+                if not is_kept and form.kind == "each":
+                    left = self.decay(time, n, v)
+                kept = kept if left is None else kept * left
+                new = fma(key, change[v], kept) if code.isa.has_fma else key * change[v] + kept
+                store(code, new, self.kind, self.line(n, v))
+                for r, query in enumerate(queries):
+                    sums.add(r, v, new, query)
+        return sums.made()
+
+
+class _Sums:
+    """Sums over the rows, in registers."""
+
+    def __init__(self, steps: _Steps, count: int) -> None:
+        self.code, zero = steps.code, steps.code.const(0, steps.kind)
+        self.slots = [[self.code.slot(zero.type) for _ in steps.every()] for _ in range(count)]
+        self.zero = zero
+        for slot in (s for run in self.slots for s in run):
+            self.code.do(f"store {zero.type} {zero.text}, ptr {slot}")
+
+    def _kept(self, slot: str) -> Vec:
+        return self.zero.made(f"load {self.zero.type}, ptr {slot}")
+
+    def add(self, number: int, vector: int, x: Vec, y: Vec) -> None:
+        slot = self.slots[number][vector]
+        total = self._kept(slot)
+        made = fma(x, y, total) if self.code.isa.has_fma else x * y + total
+        self.code.do(f"store {made.type} {made.text}, ptr {slot}")
+
+    def made(self) -> list[list[Vec]]:
+        return [[self._kept(s) for s in run] for run in self.slots]
+
+
+MAKERS = dict.fromkeys(FORMS, make)

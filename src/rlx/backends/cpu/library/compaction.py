@@ -1,0 +1,244 @@
+"""What is found in data: how much of it there is goes to a size, and results lie side by side at
+that size, in memory for the most there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlx.backends.cpu.library.counters import Cell, each_bit, is_first, put
+from rlx.backends.cpu.library.strided_copy import (
+    Blocks,
+    at,
+    computed_as,
+    load_value,
+    merged,
+    part_but_last,
+    step,
+    vectors,
+    whole_number,
+    width,
+)
+from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program.call_context import OUTGROWN
+from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, buffers, grain_of, nanoseconds
+from rlx.core.dtype import DType
+from rlx.core.extent import ceiling, measured_in
+
+I64 = DType.I64
+NS_PER_FOUND = 2
+
+
+def size_of(given: Step) -> Buffer:
+    """Where the size that the node measures is written."""
+    dims = (d for s in given.node.shapes for d in s.dims)
+    names = [s.name for s in measured_in(dims)]
+    return Buffer("size", names.index(given.node.attrs["extent"]))
+
+
+# -- elements that are not zero -------------------------------------------------------------------
+
+
+def nonzero(given: Step, name: str) -> Recipe:
+    """Count in each unit of work, number them through, and put each where it belongs."""
+    found = _Nonzero(given)
+    tasks = (
+        found.counting(f"{name}.count"),
+        found.numbering(f"{name}.sum"),
+        found.putting(name),
+    )
+    return Recipe(tasks, (8 * (ceiling(found.units.count) + 1),))
+
+
+class _Nonzero:
+    """The numbers of units, and behind them how many are found in all, are in a temporary."""
+
+    def __init__(self, given: Step) -> None:
+        self.given, self.shape = given, given.node.inputs[0].shape
+        (self.x,) = merged(given.operands)
+        self.dtype, self.parts = computed_as(self.shape.dtype)
+        self.units = Blocks(self.x.dims)
+        self.lanes = 1 if self.parts > 1 else width(given.isa, self.dtype, (self.x,))
+
+    def counting(self, name: str) -> Task:
+        w = Writer(self.given.isa, self.lanes)
+        with self.units.numbers(w) as unit:
+            total = Cell(w.code, 0)
+            self.found(w, unit, lambda bits, _: total.add(_ones(w.code, bits)))
+            put(w, total.get(), 1, unit)
+        traffic = self.shape.size_bytes
+        grain = grain_of(self.units.count, nanoseconds(0, traffic))
+        given_to = Buffer("operand", 0), Buffer("temp", 0)
+        return Task(w.function(name), given_to, w.sizes, self.units.count, grain)
+
+    def numbering(self, name: str) -> Task:
+        """How many come before each unit."""
+        w = Writer(self.given.isa)
+        total, at_most = Cell(w.code, 0), self.given.node.attrs["at_most"]
+        count = w.size(self.units.count)
+        with w.code.when(is_first(w)):
+            with w.code.count(0, count, 1) as unit:
+                here = whole_number(w, 0, unit, I64)
+                put(w, total.get(), 0, unit)
+                total.add(here)
+            if at_most is not None:
+                w.fail(w.code.let(f"icmp ugt i64 {total.get()}, {w.size(at_most)}"), 1)
+            put(w, total.get(), 0, count)
+            put(w, total.get(), 1, 0)
+        text = "more elements are not 0 than at_most allows"
+        given_to = Buffer("temp", 0), size_of(self.given)
+        return Task(w.function(name), given_to, w.sizes, failures=(text,))
+
+    def putting(self, name: str) -> Task:
+        w = Writer(self.given.isa, self.lanes)
+        total = whole_number(w, 1, w.size(self.units.count), I64)
+        with self.units.numbers(w) as unit:
+            place = Cell(w.code, whole_number(w, 1, unit, I64))
+            row = self.row(w, unit)
+
+            def each(bits: str, i: Bound) -> None:
+                with each_bit(w.code, bits) as bit:
+                    self.put(w, at(w, row, i, bit), place.get(), total)
+                    place.add(1)
+
+            self.found(w, unit, each)
+        grain = grain_of(self.units.count, self.shape.num_elements * NS_PER_FOUND)
+        given_to = Buffer("operand", 0), Buffer("temp", 0), Buffer("result", 0)
+        return Task(w.function(name), given_to, w.sizes, self.units.count, grain)
+
+    def row(self, w: Writer, unit: Bound) -> Bound:
+        """How many elements lie before the row of a unit."""
+        across = w.size(self.units.across)
+        return step(w, w.code.let(f"udiv i64 {unit}, {across}"), self.x.dims[-1])
+
+    def put(self, w: Writer, element: Bound, place: Bound, total: Bound) -> None:
+        """The coordinates of an element, each in the row of its axis."""
+        offset = w.size(self.given.results[0].offset)
+        for axis, position in enumerate(w.split(element, self.shape.dims)):
+            row = w.code.i64("mul", total, axis)
+            put(w, position, 2, at(w, offset, row, place))
+
+    def found(self, w: Writer, unit: Bound, do: Callable[[str, Bound], None]) -> None:
+        """Call with the bits of a vector's elements, 1 where they are not zero."""
+        outer, low, high = self.units.block_of(w, unit)
+        base = w.place(part_but_last(self.x), outer)
+
+        def body(i: Bound, mask: Vec | None) -> None:
+            place = at(w, base, step(w, i, self.x.strides[-1]))
+            value = load_value(w, 0, place, self.dtype, self.parts, mask)
+            is_any = value[0].to(DType.BOOL)
+            for v in value[1:]:
+                is_any = is_any | v.to(DType.BOOL)
+            do(_bits(is_any), i)
+
+        vectors(w, low, high, body)
+
+
+def _bits(mask: Vec) -> str:
+    """Bool lanes as the bits of an i64."""
+    lanes = mask.code.lanes
+    whole = mask.code.let(f"bitcast {mask.type} {mask.text} to i{lanes}")
+    return whole if lanes == 64 else mask.code.let(f"zext i{lanes} {whole} to i64")
+
+
+def _ones(code: Code, bits: str) -> str:
+    return code.intrinsic("ctpop.i64", "i64", f"i64 {bits}")
+
+
+# -- ranges ---------------------------------------------------------------------------------------
+
+
+def arange(given: Step, name: str) -> Recipe:
+    """Every unit finds out for itself how many numbers there are."""
+    dtype, most = given.node.shape.dtype, ceiling(given.node.shape.dims[0])
+    w = Writer(given.isa, given.isa.lanes(dtype))
+    units = Blocks((most,))
+    count = _whole_count(w, given) if dtype.is_integer else _float_count(w, given)
+    put(w, count, 4, 0)  # also of more than fits: so the runtime knows how much to make room for
+    w.fail(w.code.let(f"icmp ugt i64 {count}, {w.size(most)}"), 2)
+    start, delta = (_splat(w, given, n) for n in (0, 2))
+    with units.each(w) as (_, low, high):
+
+        def body(i: Bound, mask: Vec | None) -> None:
+            number = w.code.splat(i, I64) + w.code.iota(I64)
+            value = start + number.to(dtype.compute) * delta
+            w.store(value, 3, at(w, w.size(given.results[0].offset), i), dtype, mask=mask)
+
+        vectors(w, low, w.code.most(low, w.code.least(high, count)), body)
+    failures = (
+        "this is no range: take finite numbers and a step that is not 0",
+        _outgrown(given, "the range has more numbers than at_most allows"),
+    )
+    grain = grain_of(units.count, nanoseconds(0, most * dtype.itemsize))
+    given_to = (*buffers(3, 1), size_of(given))
+    task = Task(w.function(name), given_to, w.sizes, units.count, grain, failures=failures)
+    return Recipe((task,))
+
+
+def _splat(w: Writer, given: Step, number: int) -> Vec:
+    place = w.size(given.operands[number].offset)
+    return w.load(number, place, given.node.shape.dtype, 0)
+
+
+def _float_count(w: Writer, given: Step) -> str:
+    """⌈(limit - start) / delta⌉, in f64."""
+    start, limit, delta = (_splat(w, given, n).to(DType.F64) for n in range(3))
+    count = (limit - start) / delta
+    w.fail((count - count).differs(0.0).lane(), 1)
+    count = -((-count).floor())
+    count = count.where(count > 0.0, 0.0)
+    return count.to(I64).lane()
+
+
+def _whole_count(w: Writer, given: Step) -> str:
+    """The same of whole numbers. Differences of 64-bit numbers are right as unsigned ones."""
+    code, dtype = w.code, given.node.shape.dtype
+    offsets = [w.size(layout.offset) for layout in given.operands]
+    start, limit, delta = (whole_number(w, n, o, dtype) for n, o in enumerate(offsets))
+    w.fail(code.let(f"icmp eq i64 {delta}, 0"), 1)
+    sign = "s" if dtype.is_signed else "u"
+    is_up = code.let(f"icmp {sign}gt i64 {delta}, 0")
+    low = code.let(f"select i1 {is_up}, i64 {start}, i64 {limit}")
+    high = code.let(f"select i1 {is_up}, i64 {limit}, i64 {start}")
+    back = code.let(f"sub i64 0, {delta}")
+    size = code.let(f"select i1 {is_up}, i64 {delta}, i64 {back}")
+    gap = code.let(f"sub i64 {high}, {low}")
+    last = code.let(f"udiv i64 {code.let(f'sub i64 {gap}, 1')}, {size}")
+    is_some = code.let(f"icmp {sign}lt i64 {low}, {high}")
+    return code.let(f"select i1 {is_some}, i64 {code.let(f'add i64 {last}, 1')}, i64 0")
+
+
+def _outgrown(given: Step, text: str) -> str:
+    """What it means that more was found than storage was planned for."""
+    return OUTGROWN if given.node.attrs["at_most"] is None else text
+
+
+def as_size(given: Step, name: str) -> Recipe:
+    """There is nothing to write but the size."""
+    w = Writer(given.isa)
+    most = ceiling(given.node.shape.dims[0])
+    dtype = given.node.inputs[0].shape.dtype
+    value = whole_number(w, 0, w.size(given.operands[0].offset), dtype)
+    w.fail(w.code.let(f"icmp slt i64 {value}, 0"), 1)
+    put(w, value, 1, 0)
+    w.fail(w.code.let(f"icmp ugt i64 {value}, {w.size(most)}"), 2)
+    failures = "a size is negative", _outgrown(given, "a size is larger than at_most allows")
+    given_to = Buffer("operand", 0), size_of(given)
+    return Recipe((Task(w.function(name), given_to, w.sizes, failures=failures),))
+
+
+def same_size(given: Step, name: str) -> Recipe:
+    w = Writer(given.isa)
+    places = [w.size(layout.offset) for layout in (*given.operands, *given.results)]
+    kinds = [i.shape.dtype for i in given.node.inputs]
+    one, other = (whole_number(w, n, places[n], kinds[n]) for n in range(2))
+    w.fail(w.code.let(f"icmp ne i64 {one}, {other}"), 1)
+    put(w, 0, 2, places[2])
+    failures = (
+        "two sizes are to be equal, and differ. A size of 1 that is found at run time is not "
+        "repeated either",
+    )
+    return Recipe((Task(w.function(name), buffers(2, 1), w.sizes, failures=failures),))
+
+
+MAKERS = {"same_size": same_size, "nonzero": nonzero, "arange": arange, "as_size": as_size}

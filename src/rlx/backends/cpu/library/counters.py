@@ -1,0 +1,61 @@
+"""Whole numbers that change while a function runs, and loops that depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from rlx.backends.cpu.llvm.builder import Bound, Code
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.core.dtype import DType
+
+
+class Cell:
+    """A variable, an i64 or of another type."""
+
+    def __init__(self, code: Code, value: Bound, kind: str = "i64") -> None:
+        self._code, self._kind, self._slot = code, kind, code.slot(kind)
+        self.set(value)
+
+    def get(self) -> str:
+        return self._code.let(f"load {self._kind}, ptr {self._slot}")
+
+    def set(self, value: Bound) -> None:
+        self._code.do(f"store {self._kind} {value}, ptr {self._slot}")
+
+    def add(self, value: Bound) -> None:
+        self.set(self._code.i64("add", self.get(), value))
+
+
+@contextmanager
+def loop_while(code: Code, condition: Callable[[], str]) -> Generator[None]:
+    """Lines that run again as long as the i1, made anew each time, holds."""
+    head, body, done = (code.label() for _ in range(3))
+    code.do(f"br label %{head}")
+    code.lines.append(f"{head}:")
+    code.do(f"br i1 {condition()}, label %{body}, label %{done}")
+    code.lines.append(f"{body}:")
+    yield
+    code.do(f"br label %{head}")
+    code.lines.append(f"{done}:")
+
+
+@contextmanager
+def each_bit(code: Code, bits: str) -> Generator[str]:
+    """The numbers of the bits of an i64 that are 1, from the lowest."""
+    left = Cell(code, bits)
+    with loop_while(code, lambda: code.let(f"icmp ne i64 {left.get()}, 0")):
+        now = left.get()
+        yield code.intrinsic("cttz.i64", "i64", f"i64 {now}", "i1 true")
+        less = code.let(f"sub i64 {now}, 1")
+        left.set(code.let(f"and i64 {now}, {less}"))
+
+
+def is_first(w: Writer) -> str:
+    """Is this the part with unit 0, the one that is always handed out?"""
+    return w.code.let("icmp eq i64 %start, 0")
+
+
+def put(w: Writer, value: Bound, number: int, place: Bound) -> None:
+    """A whole number to an array of i64."""
+    w.code.do(f"store i64 {value}, ptr {w.pointer(number, place, DType.I64)}, align 8")

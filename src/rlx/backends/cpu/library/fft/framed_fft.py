@@ -1,0 +1,234 @@
+"""Spectra of frames: a frame is read from its signal, times a window, and transformed.
+
+Frames that reach past an end of the signal are put together in scratch memory; all others are read
+where they lie. Neither frames nor spectra leave the scratch memory of a worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.library.fft.complex_io import Numbers, copy, weighted, weighted_pairs, zero
+from rlx.backends.cpu.library.fft.plans import Chirp, Engine, Smooth, has_halves
+from rlx.backends.cpu.library.fft.real_fft import split
+from rlx.backends.cpu.library.fft.twiddles import radices_of
+from rlx.backends.cpu.library.shared_functions import helper
+from rlx.backends.cpu.llvm.builder import Bound, Code
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program.task import Step
+from rlx.core.dim import DimLike, is_static, product
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+
+
+def _bytes(count: int) -> int:
+    """Rounded up to whole lines."""
+    return -(-count // 64) * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The frames of a signal, operand 0, and their window, if there is one."""
+
+    layout: Layout
+    dtype: DType
+    window: Layout | None
+    window_number: int
+    n: int
+    hop: int
+    is_centred: bool
+    has_mirror: bool
+    """Is the signal mirrored past its ends? Else it is 0 there."""
+    count: DimLike
+    """How many frames a signal has."""
+    isa: Isa
+
+    @classmethod
+    def of(cls, step: Step, count: DimLike, window_number: int = 1) -> Frames:
+        attrs, has_window = step.node.attrs, len(step.operands) > window_number
+        window = step.operands[window_number] if has_window else None
+        return cls(
+            step.operands[0], step.node.inputs[0].shape.dtype, window, window_number,
+            attrs["n_fft"], attrs["hop"], attrs["center"], attrs["pad"] == "reflect", count,
+            step.isa,
+        )  # fmt: skip
+
+    @property
+    def bins(self) -> int:
+        return self.n // 2 + 1
+
+    @property
+    def signals(self) -> tuple[DimLike, ...]:
+        return self.layout.dims[:-1]
+
+    @property
+    def total(self) -> DimLike:
+        """The frames of all signals."""
+        return product(self.signals) * self.count
+
+    @property
+    def has_halves(self) -> bool:
+        return has_halves(self.n, self.isa)
+
+    @property
+    def engine(self) -> Engine:
+        points = self.n // 2 if self.has_halves else self.n
+        radices = radices_of(points, self.isa)
+        if radices is None:
+            return Chirp(points, self.isa)
+        return Smooth(points, radices, self.dtype.compute, self.isa)
+
+    @property
+    def scratch(self) -> int:
+        """Bytes: two places for points, and one for a frame."""
+        return self.points_bytes + _bytes(self.n * self.dtype.itemsize)
+
+    @property
+    def points_bytes(self) -> int:
+        return _bytes(4 * self.engine.dtype.itemsize * int(self.engine.room))
+
+    @property
+    def flops(self) -> DimLike:
+        return 4 * self.n.bit_length() * self.n * self.total
+
+
+class Reader:
+    """Frames to spectra, inside a function that has scratch memory for it."""
+
+    def __init__(self, frames: Frames, w: Writer, tables: str) -> None:
+        self.frames, self.w, self.code, self.tables = frames, w, w.code, tables
+        self.engine = frames.engine
+
+    def spectrum(self, signal: Bound, frame: Bound) -> list[Numbers]:
+        """The bins of a frame: real parts and imaginary parts, side by side in scratch memory."""
+        code, engine = self.code, self.engine
+        x = "%scratch"
+        y = advanced(code, x, 2 * int(engine.room), engine.dtype)
+        self._read(self._frame(signal, frame), self._parts(x))
+        done, other = engine.run(self.w, x, y, self.tables)
+        if not self.frames.has_halves:
+            return self._parts(done)
+        split(code, self._parts(done), self._parts(other), self.frames.n // 2)
+        return self._parts(other)
+
+    def _parts(self, base: str) -> list[Numbers]:
+        engine = self.engine
+        im = advanced(self.code, base, int(engine.room), engine.dtype)
+        return [Numbers(base, engine.dtype), Numbers(im, engine.dtype)]
+
+    # -- points ---------------------------------------------------------------------------------
+
+    def _read(self, frame: Numbers, to: list[Numbers]) -> None:
+        code, n, window = self.code, self.frames.n, self._window()
+        if not self.frames.has_halves:
+            self._put(frame, window, to[0], n)
+            zero(code, to[1], n)
+            return
+        plain = frame.dtype.compute is frame.dtype and frame.stride == 1
+        if plain and (window is None or window.stride == 1):
+            weighted_pairs(code, frame, window, to[0], to[1], n // 2)
+            return
+        for number, part in enumerate(to):
+            both = [v and v.at(code, number).every(code, 2) for v in (frame, window)]
+            self._put(both[0] or frame, both[1], part, n // 2)
+
+    def _put(self, frame: Numbers, window: Numbers | None, to: Numbers, count: int) -> None:
+        if window is None:
+            copy(self.code, frame, to, count)
+        else:
+            weighted(self.code, frame, window, to, count)
+
+    def _window(self) -> Numbers | None:
+        layout, dtype = self.frames.window, self.frames.dtype
+        if layout is None:
+            return None
+        at = self.w.pointer(self.frames.window_number, self.w.size(layout.offset), dtype)
+        return Numbers(at, dtype, self.w.size(layout.strides[-1]))
+
+    # -- frames ---------------------------------------------------------------------------------
+
+    def _frame(self, signal: Bound, frame: Bound) -> Numbers:
+        """Where a frame lies: in its signal, or put together."""
+        frames, code, w = self.frames, self.code, self.w
+        where = Layout(frames.signals, frames.layout.strides[:-1], frames.layout.offset)
+        base = w.place(where, w.split(signal, frames.signals))
+        whole = Numbers(
+            w.pointer(0, base, frames.dtype), frames.dtype, w.size(frames.layout.strides[-1])
+        )
+        start = code.i64("mul", frame, frames.hop)
+        if not frames.is_centred:
+            return whole.at(code, start)
+        start = code.i64("sub", start, frames.n // 2)
+        return self._padded(whole, start)
+
+    def _padded(self, signal: Numbers, start: Bound) -> Numbers:
+        """The frame from `start` on, which may lie before the signal. What lies side by side and
+        inside is not copied."""
+        code, frames = self.code, self.frames
+        room = code.let(f"getelementptr i8, ptr %scratch, i64 {frames.points_bytes}")
+        t, end = self.w.size(frames.layout.dims[-1]), code.i64("add", start, frames.n)
+        ends = code.let(f"icmp slt i64 {start}, 0"), code.let(f"icmp sgt i64 {end}, {t}")
+        is_beside = signal.stride == 1
+        is_out = code.let(f"or i1 {ends[0]}, {ends[1]}") if is_beside else "true"
+        with code.when(is_out):
+            code.do(
+                f"call void @{self._gatherer()}(ptr {signal.pointer}, i64 {signal.stride}, "
+                f"i64 {start}, i64 {t}, ptr {room}, i64 {frames.n})"
+            )
+        inside = signal.at(code, start).pointer
+        chosen = code.let(f"select i1 {is_out}, ptr {room}, ptr {inside}")
+        return Numbers(chosen, frames.dtype)
+
+    def _gatherer(self) -> str:
+        frames = self.frames
+        gather = Gather(
+            frames.dtype, frames.has_mirror, is_static(frames.layout.dims[-1]),
+            frames.layout.strides[-1] == 1,
+        )  # fmt: skip
+        args = "ptr %x, i64 %xs, i64 %start, i64 %t, ptr %y, i64 %n"
+        helper(self.code, gather.name, args, gather.write)
+        return gather.name
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A frame put together: what is inside as it lies, the rest one by one."""
+
+    dtype: DType
+    has_mirror: bool
+    is_near: bool
+    """Is what lies past an end seen in one mirror? A signal known only in a run may be so short
+    that it takes several."""
+    is_beside: bool
+
+    @property
+    def name(self) -> str:
+        return ".".join(["frames.gather", *(str(getattr(self, f)) for f in self.__slots__)])
+
+    def write(self, code: Code) -> None:
+        dtype = self.dtype
+        low = code.least(code.most(code.i64("sub", 0, "%start"), 0), "%n")
+        high = code.most(code.least(code.i64("sub", "%t", "%start"), "%n"), low)
+        signal = Numbers("%x", dtype, 1 if self.is_beside else "%xs")
+        inside = signal.at(code, code.i64("add", "%start", low))
+        count = code.i64("sub", high, low)
+        copy(code, inside, Numbers("%y", dtype).at(code, low), count)
+        for first, last in ((0, low), (high, "%n")):
+            with code.count(first, last, 1) as j:
+                at = advanced(code, "%y", j, dtype)
+                store(code, code.const(0.0, dtype.compute), dtype, at)
+                if self.has_mirror:
+                    self._mirror(code, code.i64("add", "%start", j), at)
+
+    def _mirror(self, code: Code, place: Bound, to: str) -> None:
+        """The number that is seen past an end."""
+        around = code.i64("mul", code.i64("sub", "%t", 1), 2)
+        if not self.is_near:
+            place = code.let(f"srem i64 {place}, {code.most(around, 1)}")
+        place = code.intrinsic("abs.i64", "i64", f"i64 {place}", "i1 false")
+        place = code.least(place, code.i64("sub", around, place))
+        with code.when(code.let(f"icmp ult i64 {place}, %t")):
+            at = advanced(code, "%x", code.i64("mul", place, "%xs"), self.dtype)
+            store(code, load(code, self.dtype, at, 0), self.dtype, to)

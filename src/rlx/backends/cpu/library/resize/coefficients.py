@@ -1,0 +1,193 @@
+"""Taps of images that are resized: which old elements a new one is made of, as tables of the
+module, and the sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.library.fft.twiddles import constant
+from rlx.backends.cpu.library.strided_copy import at, step
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec, fma
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
+from rlx.ops.nn.resize import Line, Rule
+
+Array = np.ndarray[Any, Any]
+WRITTEN_OUT = 16
+"""Taps up to this many are written one by one."""
+Load = Callable[[Bound], list[Vec]]
+Fold = Callable[[int, Load], list[Vec]]
+
+
+def table(code: Code, values: Array) -> str:
+    """The name of an array in the module: that of what it holds."""
+    name = f"taps.{blake2b(values.tobytes(), digest_size=8).hexdigest()}"
+    return constant(code, name, np.ascontiguousarray(values))
+
+
+def number(code: Code, base: str, place: Bound, kind: str = "i32") -> str:
+    """One of a table's whole numbers, as i64."""
+    where = code.let(f"getelementptr {kind}, ptr {base}, i64 {place}")
+    found = code.let(f"load {kind}, ptr {where}")
+    return code.let(f"zext {kind} {found} to i64")
+
+
+# -- one position of an axis ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A position on an axis of results, whose taps lie `stride` apart."""
+
+    line: Line
+    position: Bound
+    stride: DimLike
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The taps of positions on some axes: each tap of one with each of the others."""
+
+    w: Writer
+    spots: Sequence[Spot]
+    rule: Rule
+    dtype: DType
+    """Of weights."""
+    base: Bound
+    """Where the axes' first elements lie."""
+
+    @property
+    def counts(self) -> list[int]:
+        return [s.line.taps(self.rule)[0].shape[1] for s in self.spots]
+
+    def tap(self, spot: Spot, n: Bound) -> tuple[Bound, str | None]:
+        """Where one lies, and its weight; where elements are only moved there is none."""
+        code, (places, weights) = self.w.code, spot.line.taps(self.rule)
+        entry = at(self.w, code.i64("mul", spot.position, places.shape[1]), n)
+        place = number(code, table(code, places.astype(np.int32)), entry)
+        where = step(self.w, place, spot.stride)
+        if self.rule.mode == "nearest":
+            return where, None
+        kind, base = ELEMENT[self.dtype], table(code, weights.astype(self.dtype.numpy))
+        pointer = code.let(f"getelementptr {kind}, ptr {base}, i64 {entry}")
+        return where, code.let(f"load {kind}, ptr {pointer}")
+
+    def joined(self, numbers: Sequence[Bound]) -> tuple[Bound, Vec | None]:
+        """One tap of each axis."""
+        code, kind = self.w.code, ELEMENT[self.dtype]
+        place, weight = self.base, None
+        for spot, n in zip(self.spots, numbers, strict=True):
+            where, own = self.tap(spot, n)
+            place = at(self.w, place, where)
+            both = weight is not None and own is not None
+            weight = code.let(f"fmul {kind} {weight}, {own}") if both else own or weight
+        return place, code.splat(weight, self.dtype) if weight is not None else None
+
+    def folded(self) -> Fold:
+        """What makes sums over the taps: of so many vectors, given what loads them from a place."""
+        if np.prod(self.counts) > WRITTEN_OUT:
+            return self.looped
+        every = [self.joined(n) for n in np.ndindex(*self.counts)]
+
+        def sums(_: int, load: Load) -> list[Vec]:
+            (place, weight), *more = every
+            made = load(place)
+            made = made if weight is None else [x * weight for x in made]
+            for place, weight in more:
+                assert weight is not None
+                made = [fma(x, weight, so_far) for x, so_far in zip(load(place), made)]
+            return made
+
+        return sums
+
+    def looped(self, count: int, load: Load) -> list[Vec]:
+        """The same in loops over the taps."""
+        sums = [Sum(self.w.code, self.dtype) for _ in range(count)]
+        with ExitStack() as stack:
+            each = [stack.enter_context(self.w.code.count(0, n, 1)) for n in self.counts]
+            place, weight = self.joined(each)
+            assert weight is not None
+            for x, total in zip(load(place), sums):
+                total.add(x, weight)
+        return [s.value for s in sums]
+
+
+class Sum:
+    """A sum of products that a loop adds to."""
+
+    def __init__(self, code: Code, dtype: DType) -> None:
+        self.code, self.dtype = code, dtype
+        self.kind = code.vector(ELEMENT[dtype])
+        self.slot = code.slot(self.kind)
+        code.do(f"store {self.kind} zeroinitializer, ptr {self.slot}")
+
+    @property
+    def value(self) -> Vec:
+        return Vec(self.code, self.code.let(f"load {self.kind}, ptr {self.slot}"), self.dtype)
+
+    def add(self, x: Vec, weight: Vec) -> None:
+        made = fma(x, weight, self.value) if self.dtype.is_float else x * weight + self.value
+        self.code.do(f"store {made.type} {made.text}, ptr {self.slot}")
+
+
+# -- vectors along an axis ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows of results in blocks, and blocks in vectors, the last of which begins early enough to
+    be full; of each lane its taps."""
+
+    starts: Array
+    """[blocks, vectors]: the first result of each vector."""
+    places: Array
+    """[blocks, vectors, taps, lanes]"""
+    weights: Array
+    outside: Array
+    """[blocks, vectors, lanes]"""
+
+    @classmethod
+    def of(cls, line: Line, rule: Rule, beside: int, lanes: int, most: int) -> Columns:
+        """Of a row whose elements are `beside` numbers each, in blocks of at most so many."""
+        places, weights = line.taps(rule)
+        outside = line.outside() if line.crop is not None else np.zeros(line.new, bool)
+        apart = places[:, None, :] * beside + np.arange(beside)[:, None]
+        places = apart.reshape(-1, places.shape[1])
+        size = len(places)
+        blocks = -(-size // most)
+        edges = np.arange(blocks + 1) * size // blocks
+        vectors = -(-int(np.diff(edges).max()) // lanes)
+        starts = edges[:-1, None] + np.arange(vectors) * lanes
+        starts = np.minimum(starts, edges[1:, None] - lanes)
+        each = starts[..., None] + np.arange(lanes)
+        order = (0, 1, 3, 2)
+        return cls(
+            starts, places[each].transpose(order), weights[each // beside].transpose(order),
+            outside[each // beside],
+        )  # fmt: skip
+
+    @property
+    def blocks(self) -> int:
+        return len(self.starts)
+
+    @property
+    def seen(self) -> Array:
+        """[blocks, 2]: the first old element that a block sees, and the one after the last."""
+        flat = self.places.reshape(len(self.places), -1)
+        return np.stack([flat.min(1), flat.max(1) + 1], 1)
+
+    def bases(self, last: int | None, width: int) -> Array | None:
+        """[blocks, vectors]: from where on `width` elements, none of them past `last`, hold all
+        that a vector of results is made of; None if that is more."""
+        found = self.places.min((2, 3))
+        if last is not None:
+            found = np.minimum(found, last + 1 - width)
+        span = (self.places - found[..., None, None]).max()
+        return found if found.min() >= 0 and span < width else None

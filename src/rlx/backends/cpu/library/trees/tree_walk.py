@@ -1,0 +1,437 @@
+"""Walks through ensembles of trees, eight at a time: each waits for its next record, so that one
+alone would leave the processor idle.
+
+Of many rows a unit is eight of them, which walk through one tree after the other; a block of rows
+whose keys stay in the first cache takes each tree in turn. Of few rows a unit is a run of trees,
+eight of which one row walks through at once. Both add the trees of a run in order, and then the
+runs, in f64: a row has the same bits in either, for any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rlx.backends.cpu.codegen.gemm.microkernel import below
+from rlx.backends.cpu.codegen.loop.vector_access import load, store
+from rlx.backends.cpu.codegen.math import elementwise as arith
+from rlx.backends.cpu.library.counters import Cell, loop_while
+from rlx.backends.cpu.library.shared_functions import helper
+from rlx.backends.cpu.library.strided_copy import at, filled, lane_stride
+from rlx.backends.cpu.library.trees.node_records import (
+    PAIR_BYTES,
+    TREE_BYTES,
+    WEIGHT,
+    Ensemble,
+    Packing,
+    X,
+    greatest_key,
+    least_key,
+    ordered,
+)
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program.task import Buffer, Panels, Recipe, Step, Task, grain_of
+from rlx.core.dim import DimLike, dim_max, dim_min, is_static, product
+from rlx.core.dtype import DType
+from rlx.ops.ml.trees import IDENTITY
+
+F64, I64 = DType.F64, DType.I64
+WALKS = 8
+"""At once: a step waits about a dozen cycles for what takes about eight instructions."""
+RUN = 64
+"""Trees whose sum is made by itself."""
+FEW_ROWS = 16
+"""Up to this many rows, trees are parallelised, not rows."""
+BLOCK_BYTES = 24 << 10
+"""Of keys: most of a first cache."""
+SURE_STEPS = 6
+"""Steps of a walk before the first look whether all have ended."""
+TREE_NS = 12
+"""What a walk takes, roughly."""
+RECORDS, TREES, LEAVES = 1, 2, 3
+"""Buffers of a task after x."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Walks:
+    """The tasks of a step."""
+
+    of: Ensemble
+
+    # -- sizes ----------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> DimLike:
+        return (self.of.trees + RUN - 1) // RUN
+
+    @property
+    def is_few(self) -> DimLike:
+        """1 where there are few rows, else 0."""
+        return dim_min(1, FEW_ROWS // dim_max(1, self.of.rows))
+
+    @property
+    def block(self) -> int:
+        """Units whose keys are made at once."""
+        if not is_static(self.of.row_bytes):
+            return 1
+        return max(1, min(32, BLOCK_BYTES // (WALKS * int(self.of.row_bytes))))
+
+    @property
+    def identity(self) -> float:
+        return IDENTITY[self.of.step.node.attrs["aggregate"]]
+
+    @property
+    def nanoseconds(self) -> DimLike:
+        return self.of.rows * self.of.trees * TREE_NS
+
+    # -- what is given --------------------------------------------------------------------------
+
+    def recipe(self, name: str) -> Recipe:
+        packing = Packing(self.of).tasks(name)
+        is_fixed = set(range(1, len(self.of.step.operands))) <= self.of.step.constants
+        # a record names its column in either copy of a row, whose length a call may bring along
+        is_fixed = is_fixed and is_static(self.of.columns)
+        kind = "panels" if is_fixed else "temp"
+        tables = tuple(Buffer(kind, i) for i in range(len(packing)))
+        panels = tuple(Panels(t, size) for t, size in packing) if is_fixed else ()
+        temps: list[DimLike] = [] if is_fixed else [size for _, size in packing]
+        before = [] if is_fixed else [_made(t, b) for (t, _), b in zip(packing, tables)]
+        weights = (Buffer("operand", WEIGHT),) if self.of.gives == "row" else ()
+        given = (Buffer("operand", X), *tables[:2], *(weights or tables[2:]))
+        tasks: list[Task] = []
+        if not is_static(self.of.rows) or self.is_few == 1:
+            sums = Buffer("temp", len(temps))
+            few = dim_min(self.of.rows, FEW_ROWS)
+            temps.append(product((few, self.runs, self.of.targets, 8)))
+            tasks += [self.by_trees(f"{name}.few", (*given, sums)), self.summed(name, sums)]
+        if not is_static(self.of.rows) or self.is_few == 0:
+            tasks.append(self.by_rows(f"{name}.many", (*given, Buffer("result", 0))))
+        return Recipe((*before, *tasks), tuple(temps), panels)
+
+    # -- many rows ------------------------------------------------------------------------------
+
+    def by_rows(self, name: str, given: tuple[Buffer, ...]) -> Task:
+        w = Writer(self.of.isa)
+        code, rows = w.code, (1 - self.is_few) * self.of.rows
+        units = (rows + WALKS - 1) // WALKS
+        stop = code.least("%stop", w.size(units))
+        keys_bytes = WALKS * self.block * self.of.row_bytes
+        sums_bytes = WALKS * self.block * self.of.targets * 8
+        parts = code.let(f"getelementptr i8, ptr %scratch, i64 {w.size(keys_bytes)}")
+        totals = code.let(f"getelementptr i8, ptr {parts}, i64 {sums_bytes}")
+        with code.count("%start", stop, self.block) as first:
+            count = code.least(code.i64("sub", stop, first), self.block)
+            self._block(w, name, first, count, parts, totals)
+        grain = dim_max(grain_of(units, self.nanoseconds), dim_min(self.block, (units + 3) // 4))
+        scratch = (keys_bytes + 2 * sums_bytes + 63) // 64 * 64
+        return Task(
+            w.function(name), given, w.sizes, units, grain, scratch,
+            how=f"{WALKS} rows at once through each tree, {WALKS * self.block} rows in the cache",
+        )  # fmt: skip
+
+    def _block(
+        self, w: Writer, name: str, first: Bound, count: Bound, parts: str, totals: str
+    ) -> None:
+        """Some units, through all trees."""
+        code, targets = w.code, self.of.targets
+        row = code.i64("mul", first, WALKS)
+        rows = code.i64("mul", count, WALKS)
+        last = code.i64("sub", w.size(self.of.rows), 1)
+        with code.count(0, rows, 1) as i:
+            self._keys(w, name, code.least(at(w, row, i), last), i)
+        sums = code.i64("mul", rows, targets)
+        self._fill(code, totals, sums)
+        with code.count(0, w.size(self.of.trees), RUN, polled=1) as tree:
+            self._fill(code, parts, sums)
+            end = code.least(code.i64("add", tree, RUN), w.size(self.of.trees))
+            with code.count(tree, end, 1) as t, code.count(0, count, 1) as unit:
+                self._unit(w, name, t, unit, parts)
+            with code.count(0, sums, 1) as i:
+                self._fold(code, totals, i, self._sum(code, parts, i))
+        left = code.i64("sub", w.size(self.of.rows), row)
+        with code.count(0, code.least(rows, left), 1) as i:
+            for k in range(targets):
+                total = self._sum(code, totals, at(w, code.i64("mul", i, targets), k))
+                self._store(w, total, at(w, row, i), k, w.buffer(self._result))
+
+    @property
+    def _result(self) -> int:
+        return LEAVES if self.of.gives == "weight" else LEAVES + 1
+
+    def _unit(self, w: Writer, name: str, tree: Bound, unit: Bound, parts: str) -> None:
+        """Eight rows through a tree, and what they find to their sums."""
+        code = w.code
+        root, height = self._tree(w, tree)
+        row = code.i64("mul", unit, WALKS)
+        base = self._row(w, row)
+        rows = [base, *(self._after(w, base, n) for n in range(1, WALKS))]
+        found = self._walk(w, [root] * WALKS, rows, height)
+        for n, leaf in enumerate(found):
+            place = code.i64("mul", at(w, row, n), self.of.targets)
+            self._give(w, name, leaf, parts, place)
+
+    # -- few rows -------------------------------------------------------------------------------
+
+    def by_trees(self, name: str, given: tuple[Buffer, ...]) -> Task:
+        w = Writer(self.of.isa)
+        code, few = w.code, w.size(dim_min(self.of.rows, FEW_ROWS) * self.is_few)
+        stop = code.least("%stop", w.size(self.runs * self.is_few))
+        keys_bytes = dim_min(self.of.rows, FEW_ROWS) * self.of.row_bytes
+        parts = code.let(f"getelementptr i8, ptr %scratch, i64 {w.size(keys_bytes)}")
+        with code.when(code.let(f"icmp slt i64 %start, {stop}")):
+            with code.count(0, few, 1) as i:
+                self._keys(w, name, i, i)
+            with code.count("%start", stop, 1) as run:
+                self._run(w, name, run, few, parts)
+        units = self.runs * self.is_few
+        scratch = (keys_bytes + FEW_ROWS * self.of.targets * 8 + 63) // 64 * 64
+        return Task(
+            w.function(name), given, w.sizes, units, grain_of(units, self.nanoseconds), scratch,
+            how=f"each row through {WALKS} trees at once",
+        )  # fmt: skip
+
+    def _run(self, w: Writer, name: str, run: Bound, few: Bound, parts: str) -> None:
+        """The sums of a run of trees, for all rows."""
+        code, targets = w.code, self.of.targets
+        sums = code.i64("mul", few, targets)
+        self._fill(code, parts, sums)
+        start = code.i64("mul", run, RUN)
+        end = code.least(code.i64("add", start, RUN), w.size(self.of.trees))
+        rest = code.let(f"srem i64 {code.i64('sub', end, start)}, {WALKS}")
+        whole = code.i64("sub", end, rest)
+        with code.count(start, whole, WALKS) as tree, code.count(0, few, 1) as row:
+            self._row_walks(w, name, tree, row, WALKS, parts)
+        with code.count(whole, end, 1) as tree, code.count(0, few, 1) as row:
+            self._row_walks(w, name, tree, row, 1, parts)
+        with code.count(0, few, 1) as row, code.count(0, targets, 1) as k:
+            one = self._sum(code, parts, at(w, code.i64("mul", row, targets), k))
+            place = at(w, code.i64("mul", row, w.size(self.runs)), run)
+            place = at(w, code.i64("mul", place, targets), k)
+            w.store(one, self._result, place, F64)
+
+    def _row_walks(
+        self, w: Writer, name: str, tree: Bound, row: Bound, count: int, parts: str
+    ) -> None:
+        """One row through several trees; what it finds is added in their order."""
+        code = w.code
+        trees = [self._tree(w, at(w, tree, n)) for n in range(count)]
+        most = trees[0][1]
+        for _, height in trees[1:]:
+            most = str(code.most(most, height))
+        base = self._row(w, row)
+        found = self._walk(w, [root for root, _ in trees], [base] * count, most)
+        for leaf in found:
+            self._give(w, name, leaf, parts, code.i64("mul", row, self.of.targets))
+
+    def summed(self, name: str, sums: Buffer) -> Task:
+        """Each row's runs together."""
+        w = Writer(self.of.isa)
+        code, targets = w.code, self.of.targets
+        rows = self.of.rows * self.is_few
+        with code.count("%start", code.least("%stop", w.size(rows)), 1) as row:
+            base = code.i64("mul", code.i64("mul", row, w.size(self.runs)), targets)
+            for k in range(targets):
+                start = code.const(self.identity, F64)
+                total = Cell(code, start.text, start.type)
+                with code.count(0, w.size(self.runs), 1) as run:
+                    place = at(w, base, code.i64("mul", run, targets), k)
+                    old = Vec(code, total.get(), F64)
+                    total.set(self._folded(old, w.load(0, place, F64)).text)
+                self._store(w, Vec(code, total.get(), F64), row, k, w.buffer(1))
+        given = (sums, Buffer("result", 0))
+        return Task(w.function(name), given, w.sizes, rows, dim_max(1, rows))
+
+    # -- rows as keys ---------------------------------------------------------------------------
+
+    def _row(self, w: Writer, number: Bound) -> str:
+        place = w.code.i64("mul", number, w.size(self.of.row_bytes))
+        return w.code.let(f"getelementptr i8, ptr %scratch, i64 {place}")
+
+    def _after(self, w: Writer, base: str, count: int) -> str:
+        return w.code.let(f"getelementptr i8, ptr {base}, i64 {w.size(count * self.of.row_bytes)}")
+
+    def _keys(self, w: Writer, name: str, row: Bound, number: Bound) -> None:
+        """The keys of a row of x, as the row of this number in scratch memory: with NaN greater
+        than all, with NaN less than all, and what leaves test."""
+        code, x, dtype = w.code, self.of.layout(X), self.of.dtype(X)
+        helper(
+            code, f"{name}.keys", "ptr %from, i64 %step, ptr %to, i64 %n", self._write_keys,
+            self.of.isa.lanes(self.of.number),
+        )  # fmt: skip
+        source = w.pointer(0, w.place(x, [row, 0]), dtype)
+        sizes = lane_stride(w, x.strides[1]), w.size(self.of.columns)
+        args = f"ptr {source}, i64 {sizes[0]}, ptr {self._row(w, number)}, i64 {sizes[1]}"
+        code.do(f"call void @{name}.keys({args})")
+
+    def _write_keys(self, code: Code) -> None:
+        dtype, kind = self.of.dtype(X), self.of.key
+        element, size = ELEMENT[kind], kind.itemsize
+        is_dense = self.of.layout(X).strides[1] == 1
+        second = code.let(f"getelementptr {element}, ptr %to, i64 %n")
+        with code.count(0, "%n", code.lanes) as i:
+            mask = below(code, code.i64("sub", "%n", i))
+            place = i if is_dense else code.i64("mul", i, "%step")
+            start = code.let(f"getelementptr i8, ptr %from, i64 {_times(code, place, dtype)}")
+            value = load(code, dtype, start, 1 if is_dense else "%step", mask).to(self.of.number)
+            key, is_nan = ordered(value)
+            for base, nan in (("%to", greatest_key(kind)), (second, least_key(kind))):
+                to = code.let(f"getelementptr {element}, ptr {base}, i64 {i}")
+                store(code, code.const(nan, kind).where(is_nan, key), kind, to, 1, mask)
+        end = code.let(f"getelementptr {element}, ptr {second}, i64 %n")
+        code.do(f"store {element} {least_key(kind)}, ptr {end}, align {size}")
+
+    # -- walks ----------------------------------------------------------------------------------
+
+    def _tree(self, w: Writer, number: Bound) -> tuple[str, str]:
+        """The root's record of a tree, and its height."""
+        code = w.code
+        where = code.let(f"getelementptr [{TREE_BYTES} x i8], ptr {w.buffer(TREES)}, i64 {number}")
+        root = code.let(f"load i32, ptr {where}, align 4")
+        second = code.let(f"getelementptr i32, ptr {where}, i64 1")
+        height = code.let(f"load i32, ptr {second}, align 4")
+        wide = code.let(f"zext i32 {root} to i64")
+        kind = f"[{self.of.record_bytes} x i8]"
+        record = code.let(f"getelementptr {kind}, ptr {w.buffer(RECORDS)}, i64 {wide}")
+        return record, code.let(f"zext i32 {height} to i64")
+
+    def _walk(
+        self, w: Writer, starts: Sequence[str], rows: Sequence[str], height: Bound
+    ) -> list[str]:
+        """The leaves' records that walks from these records end at. After some steps it is looked
+        after every other one whether a walk still moves."""
+        code = w.code
+        slots = [Cell(code, start, "ptr") for start in starts]
+        with code.count(0, code.least(height, SURE_STEPS), 1):
+            for slot, row in zip(slots, rows):
+                slot.set(self._step(code, slot.get(), row))
+        with code.when(code.let(f"icmp sgt i64 {height}, {SURE_STEPS}")):
+            moves = Cell(code, 1)
+            with loop_while(code, lambda: code.let(f"icmp ne i64 {moves.get()}, 0")):
+                for slot, row in zip(slots, rows):
+                    slot.set(self._step(code, slot.get(), row))
+                moves.set(0)
+                for slot, row in zip(slots, rows):
+                    old = slot.get()
+                    slot.set(self._step(code, old, row))
+                    self._note(code, moves, old, slot.get())
+        return [slot.get() for slot in slots]
+
+    def _note(self, code: Code, moves: Cell, old: str, new: str) -> None:
+        places = [code.let(f"ptrtoint ptr {p} to i64") for p in (old, new)]
+        apart = code.let(f"xor i64 {places[0]}, {places[1]}")
+        moves.set(code.let(f"or i64 {moves.get()}, {apart}"))
+
+    def _step(self, code: Code, record: str, row: str) -> str:
+        """The next record: one of the two children, or the same of a leaf."""
+        of = self.of
+        held = code.let(f"load {ELEMENT[of.key]}, ptr {record}, align {of.record_bytes}")
+        column = self._field(code, record, 0)
+        where = code.let(f"getelementptr {ELEMENT[of.key]}, ptr {row}, i64 {column}")
+        key = code.let(f"load {ELEMENT[of.key]}, ptr {where}, align {of.key.itemsize}")
+        is_second = code.let(f"icmp sgt {ELEMENT[of.key]} {key}, {held}")
+        more = code.let(f"zext i1 {is_second} to i64")
+        distance = code.let(f"add i64 {self._field(code, record, 1)}, {more}")
+        return code.let(f"getelementptr [{of.record_bytes} x i8], ptr {record}, i64 {distance}")
+
+    def _field(self, code: Code, record: str, number: int) -> str:
+        field = self.of.field
+        offset = self.of.key.itemsize + number * field.itemsize
+        where = code.let(f"getelementptr i8, ptr {record}, i64 {offset}")
+        value = code.let(f"load {ELEMENT[field]}, ptr {where}, align {field.itemsize}")
+        return code.let(f"zext {ELEMENT[field]} {value} to i64")
+
+    # -- sums -----------------------------------------------------------------------------------
+
+    def _give(self, w: Writer, name: str, leaf: str, sums: str, place: Bound) -> None:
+        """What a leaf gives to the sums of a row, which begin at a place."""
+        code, of = w.code, self.of
+        kind = ELEMENT[of.key]
+        if of.gives == "weight":
+            number = ELEMENT[of.number]
+            value = code.let(f"load {number}, ptr {leaf}, align {of.record_bytes}")
+            self._fold(code, sums, place, code.splat(value, of.number).to(F64))
+            return
+        raw = code.let(f"load {kind}, ptr {leaf}, align {of.record_bytes}")
+        found = code.let(f"zext i32 {raw} to i64") if of.key is DType.I32 else raw
+        if of.gives == "pair":
+            pair = code.let(
+                f"getelementptr [{PAIR_BYTES} x i8], ptr {w.buffer(LEAVES)}, i64 {found}"
+            )
+            weight = code.splat(code.let(f"load double, ptr {pair}, align 8"), F64)
+            second = code.let(f"getelementptr i64, ptr {pair}, i64 1")
+            target = code.let(f"load i64, ptr {second}, align 8")
+            self._fold(code, sums, at(w, place, target), weight)
+            return
+        self._give_row(w, name, found, sums, place)
+
+    def _give_row(self, w: Writer, name: str, leaf: str, sums: str, place: Bound) -> None:
+        code, layout, dtype = w.code, self.of.layout(WEIGHT), self.of.dtype(WEIGHT)
+        is_dense = layout.strides[1] == 1
+        lanes = filled(self.of.isa, F64, self.of.targets) if is_dense else 1
+        helper(code, f"{name}.row", "ptr %from, i64 %step, ptr %sums", self._write_row, lanes)
+        source = w.pointer(LEAVES, w.place(layout, [leaf, 0]), dtype)
+        to = code.let(f"getelementptr double, ptr {sums}, i64 {place}")
+        code.do(
+            f"call void @{name}.row(ptr {source}, i64 {w.size(layout.strides[1])}, ptr {to})"
+        )  # fmt: skip
+
+    def _write_row(self, code: Code) -> None:
+        """A row of weights to a row of sums."""
+        dtype, targets = self.of.dtype(WEIGHT), self.of.targets
+        is_dense = self.of.layout(WEIGHT).strides[1] == 1
+        for k in range(0, targets, code.lanes):
+            mask = None if k + code.lanes <= targets else below(code, targets - k)
+            offset: Bound = k if is_dense else code.i64("mul", k, "%step")
+            start = code.let(f"getelementptr i8, ptr %from, i64 {_times(code, offset, dtype)}")
+            to = code.let(f"getelementptr double, ptr %sums, i64 {k}")
+            weight = load(code, dtype, start, 1, mask).to(F64)
+            store(code, self._folded(load(code, F64, to, 1, mask), weight), F64, to, 1, mask)
+
+    def _folded(self, total: Vec, value: Vec) -> Vec:
+        match self.of.step.node.attrs["aggregate"]:
+            case "min":
+                return arith.minimum(total, value)
+            case "max":
+                return arith.maximum(total, value)
+            case _:
+                return total + value
+
+    def _sum(self, code: Code, sums: str, place: Bound) -> Vec:
+        return load(code, F64, code.let(f"getelementptr double, ptr {sums}, i64 {place}"))
+
+    def _fold(self, code: Code, sums: str, place: Bound, value: Vec) -> None:
+        where = code.let(f"getelementptr double, ptr {sums}, i64 {place}")
+        store(code, self._folded(load(code, F64, where), value), F64, where)
+
+    def _fill(self, code: Code, sums: str, count: Bound) -> None:
+        with code.count(0, count, 1) as i:
+            where = code.let(f"getelementptr double, ptr {sums}, i64 {i}")
+            store(code, code.const(self.identity, F64), F64, where)
+
+    def _store(self, w: Writer, total: Vec, row: Bound, k: int, result: str) -> None:
+        """A finished sum to its place."""
+        code, dtype = w.code, self.of.step.node.shape.dtype
+        if self.of.step.node.attrs["aggregate"] == "average":
+            count = code.splat(w.size(dim_max(1, self.of.trees)), I64).to(F64)
+            total = total / count
+        place = w.place(self.of.step.results[0], [row, k])
+        start = code.let(f"getelementptr i8, ptr {result}, i64 {_times(code, place, dtype)}")
+        store(code, total.to(dtype.compute), dtype, start)
+
+
+def _times(code: Code, count: Bound, dtype: DType) -> Bound:
+    return code.i64("mul", count, dtype.itemsize)
+
+
+def _made(task: Task, to: Buffer) -> Task:
+    """A task that makes a table, into a temporary."""
+    given = tuple(to if b.kind == "result" else b for b in task.buffers)
+    return replace(task, buffers=given)
+
+
+def make(step: Step, name: str) -> Recipe:
+    return _Walks(Ensemble(step)).recipe(name)
+
+
+MAKERS = {"tree_ensemble": make}

@@ -1,0 +1,95 @@
+"""A program's text in units that are compiled apart.
+
+Functions that a module keeps to itself are, in a program of several modules, defined in the unit
+that meets them first, and declared in the others. Where units begin and end depends on the text
+alone, so that a program is the same however many threads compile it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rlx.backends.cpu.codegen.loop.emit import ATTRIBUTES, STREAMING, Function
+from rlx.backends.cpu.isa import Isa
+
+UNIT_CHARS = 100_000
+"""Text that LLVM takes about a tenth of a second for."""
+_DEFINED = re.compile(r"^define (?:internal |dso_local )?([^@\n]*@([\w.$-]+)\()", re.MULTILINE)
+_DECLARED = re.compile(r"^declare [^@\n]*@([\w.$-]+)\(", re.MULTILINE)
+_NAMED = re.compile(r"@([\w.$-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The text of a module."""
+
+    text: str
+    functions: tuple[str, ...]
+    """Those that a program calls."""
+
+
+class Units:
+    """Takes functions as they are written, and gives texts of modules."""
+
+    def __init__(self, isa: Isa) -> None:
+        self._end = [ATTRIBUTES.format(isa.vector_bytes * 8), STREAMING, ""]
+        self._plain: dict[str, str] = {}
+        """Declarations and constants: every unit has those that it uses."""
+        self._heads: dict[str, str] = {}
+        """How a function is declared, for all that are known."""
+        self._open: list[str] = []
+        self._size = 0
+
+    def add(self, function: Function) -> Iterator[Unit]:
+        """The units that are full with this function. It calls what it shares, and nothing else."""
+        if function.name in self._heads:
+            return
+        yield from self.write([*self.shared(function.shared), function.text])
+
+    def shared(self, items: Iterable[tuple[str, str]]) -> list[str]:
+        """The functions among shared text that are new."""
+        found: list[str] = []
+        for name, text in items:
+            if text.startswith("define "):
+                found += [] if name in self._heads else [text]
+            else:
+                self._plain[name] = text
+        return found
+
+    def write(self, texts: Iterable[str]) -> Iterator[Unit]:
+        """The units that are full with functions that call each other."""
+        new = list(texts)
+        for text in new:
+            self._heads |= _declarations(text)
+        for text in new:
+            self._open.append(text)
+            self._size += len(text)
+            if self._size >= UNIT_CHARS:
+                yield self.last()
+
+    def last(self, *texts: str) -> Unit:
+        """What is left, and more, as a unit."""
+        body = "\n".join([*self._open, *texts]).replace("define internal ", "define hidden ")
+        self._open, self._size = [], 0
+        defined = {m[2]: m[1] for m in _DEFINED.finditer(body)}
+        own = {*defined, *_DECLARED.findall(body)}
+        used = [n for n in dict.fromkeys(_NAMED.findall(body)) if n not in own]
+        outside = [self._plain.get(n) or self._heads[n] for n in used]
+        called = tuple(name for name, head in defined.items() if not head.startswith("hidden "))
+        return Unit("\n".join([*outside, body, *self._end]), called)
+
+
+def _declarations(text: str) -> dict[str, str]:
+    found = _DEFINED.finditer(text)
+    return {m[2]: f"declare hidden {_head(text, m.start(1), m.end(1))}" for m in found}
+
+
+def _head(text: str, start: int, at: int) -> str:
+    """From the type of a function's result to the end of its arguments."""
+    depth = 1
+    while depth:
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        at += 1
+    return text[start:at]

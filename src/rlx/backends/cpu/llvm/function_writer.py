@@ -1,0 +1,113 @@
+"""Writing a function by hand: sizes, buffers and elements, one or many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.backends.cpu.codegen.loop.emit import Function, head_of
+from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.core.dim import DimLike, is_static
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+
+
+class Writer:
+    """A task's function being written. With one lane, vectors are scalars."""
+
+    def __init__(self, isa: Isa, lanes: int = 1, shared: dict[str, str] | None = None) -> None:
+        self.code = Code(lanes, isa, shared)
+        self._sizes: dict[DimLike, str] = {}
+        self._buffers: dict[int, str] = {}
+
+    @property
+    def sizes(self) -> tuple[DimLike, ...]:
+        """The dims whose values the function takes as arguments, in order."""
+        return tuple(self._sizes)
+
+    def size(self, dim: DimLike) -> Bound:
+        """The value of a dim: a number where it is known, else an argument."""
+        return int(dim) if is_static(dim) else self.argument(dim)
+
+    def argument(self, dim: DimLike) -> str:
+        """The value of a dim as an argument, even where it is known."""
+        if dim not in self._sizes:
+            name = f"%n{len(self._sizes)}"
+            at = f"{name}.at"
+            self.code.entry += [
+                f"  {at} = getelementptr i64, ptr %sizes, i64 {len(self._sizes)}",
+                f"  {name} = load i64, ptr {at}",
+            ]
+            self._sizes[dim] = name
+        return self._sizes[dim]
+
+    def buffer(self, number: int) -> str:
+        """The address of a buffer of the task."""
+        if number not in self._buffers:
+            name = f"%b{number}"
+            self.code.entry += [
+                f"  {name}.at = getelementptr ptr, ptr %buffers, i64 {number}",
+                f"  {name} = load ptr, ptr {name}.at",
+            ]
+            self._buffers[number] = name
+        return self._buffers[number]
+
+    # -- positions ------------------------------------------------------------------------------
+
+    def place(self, layout: Layout, positions: Sequence[Bound]) -> Bound:
+        """Where an element lies, in elements from the start of its buffer."""
+        total = self.size(layout.offset)
+        for stride, position in zip(layout.strides, positions, strict=True):
+            step = self.code.i64("mul", position, self.size(stride))
+            total = self.code.i64("add", total, step)
+        return total
+
+    def split(self, number: Bound, dims: Sequence[DimLike]) -> list[Bound]:
+        """A number as positions under dims, the last counting fastest."""
+        found: list[Bound] = []
+        for dim in reversed(dims[1:]):
+            size = self.size(dim)
+            found.append(self.code.let(f"urem i64 {number}, {size}"))
+            number = self.code.let(f"udiv i64 {number}, {size}")
+        return [*([number] if dims else []), *reversed(found)]
+
+    def pointer(self, number: int, place: Bound, dtype: DType) -> str:
+        """The address of an element of a buffer."""
+        return advanced(self.code, self.buffer(number), place, dtype)
+
+    def load(
+        self,
+        number: int,
+        place: Bound,
+        dtype: DType,
+        stride: Bound = 1,
+        mask: Vec | None = None,
+    ) -> Vec:
+        """The lanes from an element on; half floats come as f32."""
+        return load(self.code, dtype, self.pointer(number, place, dtype), stride, mask)
+
+    def store(
+        self,
+        value: Vec,
+        number: int,
+        place: Bound,
+        dtype: DType,
+        stride: Bound = 1,
+        mask: Vec | None = None,
+    ) -> None:
+        store(self.code, value, dtype, self.pointer(number, place, dtype), stride, mask)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def fail(self, condition: str, number: int) -> None:
+        """Leave with the number of a failure if the i1 holds."""
+        with self.code.when(condition):
+            self.code.do(f"ret i32 {number}")
+            self.code.lines.append(f"{self.code.label('never')}:")
+
+    def function(self, name: str, before: Sequence[str] = ()) -> Function:
+        """The finished function, behind those that it calls."""
+        self.code.do("ret i32 0")
+        text = "\n".join([*before, self.code.function(head_of(name))])
+        return Function(name, text, tuple(self.code.shared.items()))

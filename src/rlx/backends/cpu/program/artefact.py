@@ -1,0 +1,91 @@
+"""A compiled program as data: native code, and what the host must know to call it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.runtime.blob import Blob
+from rlx.core.dim import DimLike, Symbol
+from rlx.core.shape import Shape
+from rlx.ir.lir import LirModule
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.program.module import Assembled
+    from rlx.backends.timing import Making
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Bytes that the weights hold from the start."""
+
+    offset: DimLike
+    value: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """A step that only the host can do: an op that the program registered."""
+
+    name: str
+    options: str
+    label: str
+    operands: tuple[Shape, ...]
+    results: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Artefact:
+    """All of a program but its weights."""
+
+    blob: Blob
+    isa: str
+    """The instruction set that the code asks for."""
+    symbols: tuple[Symbol, ...]
+    """The named dims, in the order of their sizes in a call's context."""
+    constants: tuple[Constant, ...]
+    failures: tuple[tuple[str, tuple[str, ...]], ...]
+    """Task by task: the node it belongs to, and what its codes mean."""
+    hosts: dict[int, HostStep]
+    prologue: tuple[frozenset[int], ...]
+    """Of each step of the prologue, the params that it follows from, by number."""
+    num_kernels: int
+    """Native functions; equal ones count once."""
+    panels_at: DimLike
+    """Where in the weights panels begin, which calls read; before them is what panels are made of,
+    mostly."""
+    makings: tuple[Making, ...] = field(default=(), compare=False, repr=False)
+    """What making it took, part by part; nothing where it was kept from before."""
+
+
+def compiled(lir: LirModule, isa: Isa) -> Artefact:
+    """The native program of a plan. To open one that was compiled before takes none of this."""
+    from rlx.backends.cpu.program.build import built
+    from rlx.backends.cpu.program.task import Machine
+
+    return artefact_of(*built(lir, Machine(isa)))
+
+
+def artefact_of(made: Assembled, blob: Blob, makings: tuple[Making, ...]) -> Artefact:
+    """A program's code with what is said beside it."""
+    return Artefact(
+        blob,
+        made.isa.name,
+        made.symbols,
+        tuple(Constant(at, n.attrs["value"].array) for at, n in made.constants),
+        made.failures,
+        {k: _host(n) for k, n in made.hosts.items()},
+        made.prologue,
+        made.num_kernels,
+        made.main.plan.weight_formula,
+        makings,
+    )
+
+
+def _host(node: Any) -> HostStep:
+    operands = tuple(i.shape for i in node.inputs)
+    attrs = node.attrs
+    return HostStep(attrs["name"], attrs["options"], node.label, operands, tuple(node.shapes))

@@ -1,0 +1,444 @@
+"""Routines as LLVM text: a function for each, which calls the steps' tasks one after the other.
+
+    i32 routine(ptr context, ptr arena, ptr externals)
+
+Behind a plan's arena lies the memory of the step that runs: its temporaries, a part of scratch for
+every worker, or the arena of the routines inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rlx.backends.cpu.codegen.loop.emit import Function
+from rlx.backends.cpu.codegen.loop.vector_access import advanced
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.builder import Bound, Code
+from rlx.backends.cpu.program.call_context import Word
+from rlx.backends.cpu.program.dim_formulas import Formulas, rounded
+from rlx.backends.cpu.program.step_tables import (
+    ALWAYS,
+    TABLED_STEPS,
+    Row,
+    called_rows,
+    prepared_rows,
+)
+from rlx.backends.cpu.program.steps import Routine, Value, Work
+from rlx.backends.cpu.program.task import Buffer, Recipe, Task
+from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
+from rlx.core.extent import ceiling
+from rlx.ir.lir import Phase, Space
+from rlx.ir.mir import Node
+
+STEPS_PER_FUNCTION = 24
+"""LLVM takes longer than linear time for long functions."""
+MANY_KNOWN = 4
+"""Words that are copied rather than stored one by one."""
+MAIN = "main"
+ARGS = "ptr %context, ptr %arena, ptr %externals"
+PART_ARGS = f"{ARGS}, ptr %behind"
+"""A part of a routine is told where the arena ends: that may be a long formula."""
+DISPATCH = f"""
+define internal i32 @dispatch(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
+    i64 %grain, ptr %scratch, i64 %bytes, i64 %number) noinline {{
+entry:
+  %small = icmp sle i64 %units, %grain
+  br i1 %small, label %single, label %many
+single:
+  %poll = getelementptr i64, ptr %context, i64 {Word.POLL.value}
+  %a = call i32 %function(ptr %buffers, ptr %sizes, i64 0, i64 %units, ptr %scratch, ptr %poll)
+  br label %done
+many:
+  %region.at = getelementptr i64, ptr %context, i64 {Word.REGION.value}
+  %region = load ptr, ptr %region.at
+  %b = call i32 %region(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
+      i64 %grain, ptr %scratch, i64 %bytes)
+  br label %done
+done:
+  %code = phi i32 [ %a, %single ], [ %b, %many ]
+  %bad = icmp ne i32 %code, 0
+  br i1 %bad, label %failed, label %fine
+failed:
+  %failed.at = getelementptr i64, ptr %context, i64 {Word.FAILED.value}
+  %wide = zext i32 %code to i64
+  %high = shl i64 %number, 32
+  %both = or i64 %high, %wide
+  store i64 %both, ptr %failed.at
+  br label %fine
+fine:
+  ret i32 %code
+}}
+"""
+
+
+class Writing:
+    """A function of a routine being written."""
+
+    def __init__(self, routine: Routine, isa: Isa, numbers: dict[str, int]) -> None:
+        self.routine, self.plan, self.graph = routine, routine.plan, routine.graph
+        self.code = Code(1, isa)
+        self.numbers = numbers
+        self.symbols = self.word(Word.SYMBOLS)
+        self.value = Formulas(self.code, numbers, self.symbols)
+        self._weights = ""
+
+    def word(self, word: Word, kind: str = "ptr") -> str:
+        return self.code.let(f"load {kind}, ptr {self.word_at(word)}")
+
+    def word_at(self, word: Word) -> str:
+        return self.code.let(f"getelementptr i64, ptr %context, i64 {word.value}")
+
+    def offset(self, pointer: str, count: Bound) -> str:
+        """The pointer, some bytes on."""
+        return advanced(self.code, pointer, count, DType.U8)
+
+    def weights(self, at: DimLike) -> str:
+        if not self._weights:
+            self._weights = self.code.name("weights")
+            place = f"{self._weights}.at"
+            self.code.entry += [
+                f"  {place} = getelementptr i64, ptr %context, i64 {Word.WEIGHTS.value}",
+                f"  {self._weights} = load ptr, ptr {place}",
+            ]
+        return self.offset(self._weights, self.value(at))
+
+    def align(self, count: Bound) -> Bound:
+        if isinstance(count, int):
+            return rounded(count)  # pyright: ignore[reportReturnType]
+        return self.code.let(f"and i64 {self.code.i64('add', count, 63)}, -64")
+
+    def function(self, name: str, head: str) -> Function:
+        return Function(name, self.code.function(head), tuple(self.code.shared.items()))
+
+    @contextmanager
+    def apart(self) -> Generator[None]:
+        """Code that may not run: what is computed in it is not known behind it."""
+        known = self.value
+        self.value = known.copy()
+        yield
+        self.value = known
+
+
+class Needs(Writing):
+    """How many bytes a routine takes: its arena, and the most that one of its steps takes. Nothing
+    is measured yet: sizes count as the most they can be."""
+
+    def text(self) -> Function:
+        code, name = self.code, f"{self.routine.name}.need"
+        code.do(f"ret i64 {self.total()}")
+        return self.function(name, f"define internal i64 @{name}(ptr %context)")
+
+    def total(self) -> Bound:
+        routine = self.routine
+        threads = self.word(Word.THREADS, "i64")
+        most: Bound = 0
+        ways = {id(w.way): w for w in (*routine.prologue, *routine.packs, *routine.calls)}
+        for work in ways.values():
+            most = self.code.most(most, self.of_step(work, threads))
+        arena = self.align(self.value(self.plan.arena_formula))
+        return self.code.i64("add", arena, most)
+
+    def of_step(self, work: Work, threads: str) -> Bound:
+        way = work.way
+        if isinstance(way, Recipe):
+            scratch = self.scratch(way.all_tasks, threads)
+            return self.code.i64("add", self.sum(way.temps), scratch)
+        from rlx.backends.cpu.program.control_flow import need_of
+
+        tasks = [t for t in work.copies if t is not None]
+        copied = [v.size for v, t in zip(work.operands, work.copies) if t is not None]
+        own = self.code.most(need_of(self, work), self.scratch(tasks, threads))
+        return self.code.i64("add", self.sum(copied), own)
+
+    def sum(self, sizes: Iterable[DimLike]) -> Bound:
+        total: Bound = 0
+        for size in sizes:
+            total = self.code.i64("add", total, self.align(self.value(ceiling(size))))
+        return total
+
+    def scratch(self, tasks: Iterable[Task], threads: str) -> Bound:
+        most: Bound = 0
+        for task in tasks:
+            most = self.code.most(most, self.align(self.value(ceiling(task.scratch))))
+        return self.code.i64("mul", threads, most)
+
+    def nested(self, routine: Routine) -> str:
+        return self.code.let(f"call i64 @{routine.name}.need(ptr %context)")
+
+
+class Steps(Writing):
+    """Steps run one after the other; the function leaves with the code of the first that fails."""
+
+    def __init__(self, routine: Routine, isa: Isa, numbers: dict[str, int]) -> None:
+        super().__init__(routine, isa, numbers)
+        graph = routine.graph
+        outside = [*graph.inputs, *graph.params]
+        self.outside = {n: i for i, n in enumerate(outside)}
+        self.first_output = len(outside)
+        self.outputs = output_places(routine)
+        self.behind = "%behind"
+        self.buffers, self.sizes = "%buffers", "%sizes"
+        self.most = [1, 1]
+        self.table: list[int] = []
+
+    def end_of_arena(self) -> str:
+        return self.offset("%arena", self.align(self.value(self.plan.arena_formula)))
+
+    def finish(self, name: str, args: str = PART_ARGS) -> Function:
+        self.code.do("ret i32 0")
+        if self.table:
+            table, words = f"{name}.rows", ", ".join(f"i64 {w}" for w in self.table)
+            kind = f"[{len(self.table)} x i64]"
+            self.code.shared[table] = f"@{table} = internal constant {kind} [{words}], align 64"
+            self.code.entry.append(f"  %rows = getelementptr i8, ptr @{table}, i64 0")
+        self.code.entry += [
+            f"  {self.buffers} = alloca [{self.most[0]} x ptr], align 64",
+            f"  {self.sizes} = alloca [{self.most[1]} x i64], align 64",
+        ]
+        return self.function(name, f"define internal i32 @{name}({args}) noinline")
+
+    # -- addresses ------------------------------------------------------------------------------
+
+    def external(self, number: int) -> str:
+        at = self.code.let(f"getelementptr ptr, ptr %externals, i64 {number}")
+        return self.code.let(f"load ptr, ptr {at}")
+
+    def number_outside(self, root: Node) -> int | None:
+        """Which of the caller's arrays a value is, if it is one."""
+        if root in self.outside:
+            return self.outside[root]
+        return self.first_output + self.outputs[root] if root in self.outputs else None
+
+    def slot(self, root: Node) -> str:
+        """Where the bytes of a value begin that has a slot."""
+        number = self.number_outside(root)
+        if number is not None:
+            return self.external(number)
+        slot = self.plan.assignments[root]
+        if slot.space is Space.WEIGHTS:
+            return self.weights(self.routine.weights_at + slot.offset)
+        return self.offset("%arena", self.value(slot.offset))
+
+    def base(self, value: Value) -> str:
+        """The address from which a kernel's layout of a value counts."""
+        return self.offset(self.slot(value.node), value.base_bytes)
+
+    def start(self, value: Value) -> str:
+        """Where the elements of a value begin that lie side by side."""
+        size = value.node.shape.dtype.itemsize
+        return self.offset(self.slot(value.node), self.value(value.layout.offset * size))
+
+    # -- tasks ----------------------------------------------------------------------------------
+
+    def step(self, work: Work) -> None:
+        if not isinstance(work.way, Recipe):
+            from rlx.backends.cpu.program.control_flow import write
+
+            write(self, work)
+            return
+        rows = called_rows(self, work) if len(self.routine.calls) >= TABLED_STEPS else None
+        if rows is not None:
+            self._by_rows("perform", rows)
+            return
+        temps, scratch = self.temps(work.way.temps, self.behind)
+        first = work.number + len(work.way.panels)
+        for i, task in enumerate(work.way.tasks):
+            self.task(
+                task, [self.address(work, b, temps) for b in task.buffers], scratch, first + i
+            )
+
+    def temps(self, sizes: Iterable[DimLike], at: str) -> tuple[list[str], str]:
+        """Addresses of temporaries from an address on, and where they end."""
+        found: list[str] = []
+        for size in sizes:
+            found.append(at)
+            at = self.offset(at, self.align(self.value(size)))
+        return found, at
+
+    def address(self, work: Work, buffer: Buffer, temps: Sequence[str]) -> str:
+        match buffer.kind:
+            case "operand":
+                return self.base(work.operands[buffer.index])
+            case "result":
+                return self.base(work.results[buffer.index])
+            case "temp":
+                return temps[buffer.index]
+            case "panels":
+                return self.weights(work.panels[buffer.index])
+            case "size":
+                return self.value.address(work.sizes[buffer.index])
+
+    def task(self, task: Task, addresses: Sequence[str], scratch: str, number: int) -> None:
+        code = self.code
+        for i, address in enumerate(addresses):
+            self._put("ptr", self.buffers, i, address)
+        sizes = self._sizes([self.value(size) for size in task.sizes])
+        self.most[0] = max(self.most[0], len(addresses))
+        units, grain = (code.most(self.value(d), 1) for d in (task.units, task.grain))
+        given = f"ptr @{task.function.name}, ptr {self.buffers}, ptr {sizes}"
+        bytes_ = self.align(self.value(task.scratch))
+        much = f"i64 {units}, i64 {grain}, ptr {scratch}, i64 {bytes_}, i64 {number}"
+        self.check(code.let(f"call i32 @dispatch(ptr %context, {given}, {much})"))
+
+    def _sizes(self, sizes: Sequence[Bound]) -> str:
+        """Where a task finds its sizes. What is known now is a row of a table: read there, or
+        copied at once, where the rest is filled in."""
+        known = [s if isinstance(s, int) else 0 for s in sizes]
+        open_ = {i: s for i, s in enumerate(sizes) if not isinstance(s, int)}
+        if sizes and not open_:
+            return self._row(known)
+        if len(sizes) - len(open_) >= MANY_KNOWN:
+            self.copy(self.sizes, self._row(known), 8 * len(sizes))
+        else:
+            open_ = dict(enumerate(sizes))
+        for i, size in open_.items():
+            self._put("i64", self.sizes, i, size)
+        self.most[1] = max(self.most[1], len(sizes))
+        return self.sizes
+
+    def _row(self, words: Sequence[int]) -> str:
+        """The address of words in the table of this function."""
+        at, self.table = 8 * len(self.table), [*self.table, *words]
+        return self.offset("%rows", at)
+
+    def _put(self, kind: str, base: str, number: int, value: Bound) -> None:
+        at = self.code.let(f"getelementptr {kind}, ptr {base}, i64 {number}")
+        self.code.do(f"store {kind} {value}, ptr {at}")
+
+    def check(self, result: str) -> None:
+        """Leave with a code that is not 0."""
+        code, bad, on = self.code, self.code.label("bad"), self.code.label("on")
+        code.do(f"br i1 {code.let(f'icmp ne i32 {result}, 0')}, label %{bad}, label %{on}")
+        code.lines.append(f"{bad}:")
+        code.do(f"ret i32 {result}")
+        code.lines.append(f"{on}:")
+
+    def prepare(self, work: Work, number: int) -> None:
+        """A step of the prologue, or the panels of another, if what it reads has changed; which
+        of them have is known for the main routine alone."""
+        is_main = self.routine.name == MAIN
+        rows = prepared_rows(self, work, number if is_main else ALWAYS)
+        if rows is not None:
+            self._by_rows("prepare", rows)
+            return
+        if not is_main:
+            (self.pack if work.panels else self.step)(work)
+            return
+        code, known = self.code, self.value
+        changed = self.word(Word.CHANGED)
+        test, yes, done = (code.label() for _ in range(3))
+        code.do(f"br i1 {code.let(f'icmp eq ptr {changed}, null')}, label %{yes}, label %{test}")
+        code.lines.append(f"{test}:")
+        byte = code.let(f"load i8, ptr {self.offset(changed, number)}")
+        code.do(f"br i1 {code.let(f'icmp eq i8 {byte}, 0')}, label %{done}, label %{yes}")
+        code.lines.append(f"{yes}:")
+        self.value = Formulas(code, self.numbers, self.symbols)
+        (self.pack if work.panels else self.step)(work)
+        self.value = known
+        code.do(f"br label %{done}")
+        code.lines.append(f"{done}:")
+
+    def prepare_bodies(self) -> None:
+        """The prologues of the routines that are given weights from here, one after the other."""
+        found = {r.name: (r, given) for w in self.routine.calls for r, given in w.bodies if r.bound}
+        for routine, values in found.values():
+            count = len(routine.graph.inputs)
+            given = self.code.slot(f"[{count + len(routine.bound)} x ptr]")
+            for i, number in enumerate(routine.bound, count):
+                self._put("ptr", given, i, self.start(values[number]))
+            args = f"ptr %context, ptr %arena, ptr {given}"
+            self.check(self.code.let(f"call i32 @{routine.name}.prologue({args})"))
+
+    def _by_rows(self, function: str, rows: Iterable[Row]) -> None:
+        """Tasks by their rows in the table of this function."""
+        for row in rows:
+            given = f"ptr {self.behind}, ptr @{row.function}, ptr {self._row(row.words)}"
+            self.check(self.code.let(f"call i32 @{function}({ARGS}, {given})"))
+
+    def pack(self, work: Work) -> None:
+        """Make the panels of a step."""
+        assert isinstance(work.way, Recipe)
+        for i, panels in enumerate(work.way.panels):
+            places = [
+                self.weights(work.panels[i]) if b.kind == "result" else self.address(work, b, ())
+                for b in panels.task.buffers
+            ]
+            self.task(panels.task, places, self.behind, work.number + i)
+
+    # -- outputs --------------------------------------------------------------------------------
+
+    def deliver(self, *phases: Phase) -> None:
+        """Copy the outputs of these phases that no step writes: inputs, weights, and values
+        returned twice."""
+        for number, output in enumerate(self.graph.outputs):
+            root = self.plan.root(output)
+            if self.plan.phases[output] in phases and self.outputs.get(root) != number:
+                value = Value(root, self.plan.layout(output))
+                size = self.value(output.shape.size_bytes)
+                self.copy(self.external(self.first_output + number), self.start(value), size)
+
+    def copy(self, to: str, source: str, size: Bound) -> None:
+        self.code.intrinsic(
+            "memcpy.p0.p0.i64", "void", f"ptr {to}", f"ptr {source}", f"i64 {size}", "i1 false"
+        )
+
+
+def output_places(routine: Routine) -> dict[Node, int]:
+    """Value → the output whose memory its kernel writes; the first, where it is several."""
+    found: dict[Node, int] = {}
+    for number, output in enumerate(routine.graph.outputs):
+        root = routine.plan.root(output)
+        if routine.plan.assignments[root].space is Space.ARENA and root.op != "input":
+            found.setdefault(root, number)
+    return found
+
+
+def texts(routine: Routine, isa: Isa, numbers: dict[str, int]) -> Iterator[Function]:
+    """The functions of a routine: what it needs, its prologue, and itself."""
+    yield Needs(routine, isa, numbers).text()
+    yield from _series(routine, isa, numbers, "prologue")
+    yield from _series(routine, isa, numbers, "calls")
+
+
+def _series(routine: Routine, isa: Isa, numbers: dict[str, int], which: str) -> Iterator[Function]:
+    """Functions for runs of steps, and one that calls them."""
+    is_call = which == "calls"
+    works = routine.calls if is_call else (*routine.prologue, *routine.packs)
+    name = routine.name if is_call else f"{routine.name}.prologue"
+    parts: list[str] = []
+    late = _first_late(works, routine) if is_call else len(works)
+    starts = [*range(0, late, STEPS_PER_FUNCTION), *range(late, len(works), STEPS_PER_FUNCTION)]
+    for start, end in zip(starts, [*starts[1:], len(works)]):
+        parts.append(f"{name}.part{len(parts)}")
+        steps = Steps(routine, isa, numbers)
+        for i, work in enumerate(works[start:end], start):
+            steps.step(work) if is_call else steps.prepare(work, i)
+        yield steps.finish(parts[-1])
+    whole = _whole(routine, isa, numbers, parts)
+    whole.deliver(*Phase) if is_call else whole.prepare_bodies()
+    yield whole.finish(name, ARGS)
+    if is_call and routine.name == MAIN:
+        count = sum(start < late for start in starts)
+        step, end = (_whole(routine, isa, numbers, p) for p in (parts[:count], parts[count:]))
+        step.deliver(Phase.PROLOGUE, Phase.STEADY_STATE)
+        end.deliver(Phase.EPILOGUE)
+        yield step.finish(f"{name}.step", ARGS)
+        yield end.finish(f"{name}.finish", ARGS)
+
+
+def _whole(routine: Routine, isa: Isa, numbers: dict[str, int], parts: Sequence[str]) -> Steps:
+    """A function that calls parts one after the other, and may do more behind them."""
+    whole = Steps(routine, isa, numbers)
+    behind = whole.end_of_arena()
+    for part in parts:
+        whole.check(whole.code.let(f"call i32 @{part}({ARGS}, ptr {behind})"))
+    return whole
+
+
+def _first_late(works: Sequence[Work], routine: Routine) -> int:
+    """Where the Epilogue begins."""
+    phases = routine.plan.phases
+    late = (i for i, w in enumerate(works) if phases[w.node] is Phase.EPILOGUE)
+    return next(late, len(works))

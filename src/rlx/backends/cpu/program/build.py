@@ -1,0 +1,97 @@
+"""A plan as native code: kernels are compiled in threads while others are still being written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from threading import get_ident
+
+from rlx.backends.cpu.codegen.loop.emit import Function
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.compile import joined, object_of
+from rlx.backends.cpu.llvm.compile_units import Unit, Units
+from rlx.backends.cpu.program.assemble import DISPATCH
+from rlx.backends.cpu.program.module import Assembled, assembled
+from rlx.backends.cpu.program.task import Machine
+from rlx.backends.cpu.runtime.blob import Blob
+from rlx.backends.cpu.runtime.thread_count import default_threads
+from rlx.backends.timing import Making
+from rlx.ir.lir import LirModule
+
+MAX_THREADS = 8
+"""Beyond, the writing of text takes longer than LLVM does."""
+
+
+def built(
+    lir: LirModule, machine: Machine, dispatch: str = DISPATCH
+) -> tuple[Assembled, Blob, tuple[Making, ...]]:
+    """The program of a plan, as text and as code, and what each part of it took."""
+    with ThreadPoolExecutor(min(MAX_THREADS, default_threads())) as threads:
+        build = _Build(machine.isa, threads)
+        made = assembled(lir, machine, dispatch, build.add)
+        blob = build.finish(made.routines)
+    return made, blob, build.makings()
+
+
+class _Build:
+    """Objects under way."""
+
+    def __init__(self, isa: Isa, threads: ThreadPoolExecutor) -> None:
+        self._isa, self._threads, self._units = isa, threads, Units(isa)
+        self._made: list[Future[bytes]] = []
+        self._told: list[Making] = []
+        self._since = _now()
+
+    def add(self, function: Function) -> None:
+        self._tell("write", (function.name,), self._since, len(function.text))
+        self._compile(self._units.add(function))
+        self._since = _now()
+
+    def finish(self, routines: Iterable[Function]) -> Blob:
+        """The program; the last of these is what is called."""
+        *others, run = routines
+        names = tuple(f.name for f in (*others, run))
+        self._tell("write", names, self._since, sum(len(f.text) for f in (*others, run)))
+        shared = [t for f in (*others, run) for t in self._units.shared(f.shared)]
+        self._compile(self._units.write([*shared, *(f.text for f in others)]))
+        self._compile([self._units.last(run.text)])
+        objects = [future.result() for future in self._made]
+        start = _now()
+        blob = joined([objects[-1], *objects[:-1]], self._isa)
+        self._tell("link", ("run",), start, sum(map(len, objects)))
+        return blob
+
+    def _compile(self, units: Iterable[Unit]) -> None:
+        self._made += [self._submitted(unit) for unit in units]
+
+    def _submitted(self, unit: Unit) -> Future[bytes]:
+        """Where no thread can be started, done here."""
+        try:
+            return self._threads.submit(self._object, unit)
+        except RuntimeError:
+            done: Future[bytes] = Future()
+            done.set_result(self._object(unit))
+            return done
+
+    def _object(self, unit: Unit) -> bytes:
+        start = _now()
+        made = object_of(unit.text, self._isa)
+        self._tell("compile", unit.functions, start, len(made))
+        return made
+
+    def _tell(self, what: str, functions: tuple[str, ...], start: int, size: int) -> None:
+        self._told.append(Making(what, functions, get_ident(), start, _now(), size))
+
+    def makings(self) -> tuple[Making, ...]:
+        """What was done, by when it began; threads numbered, this one first."""
+        told = sorted(self._told, key=lambda m: m.start_ns)
+        numbers = {get_ident(): 0}
+        for making in told:
+            numbers.setdefault(making.thread, len(numbers))
+        return tuple(replace(m, thread=numbers[m.thread]) for m in told)
+
+
+def _now() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -1,0 +1,310 @@
+"""Branches and loops as native code, around the routines of their bodies."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.program.call_context import Word
+from rlx.backends.cpu.program.steps import Branch, Host, Loop, Nested, Routine, Scan, Work
+from rlx.core.dim import Dim, DimLike, dim_max
+from rlx.core.extent import ceiling, of_symbol
+from rlx.core.shape import Shape
+from rlx.ir.extents import measured_by
+from rlx.ir.mir import Node
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.program.assemble import Needs, Steps
+
+FLAG = 64
+"""Bytes for a condition."""
+
+
+def need_of(needs: Needs, work: Work) -> Bound:
+    """The bytes that a step takes behind the arena it is in, apart from copied operands."""
+    code, way = needs.code, work.way
+    match way:
+        case Nested():
+            return needs.nested(way.body)
+        case Branch():
+            inside = code.most(needs.nested(way.then), needs.nested(way.other))
+            return code.i64("add", needs.sum(_open_sizes(work, way)), inside)
+        case Loop():
+            inside = code.most(needs.nested(way.condition), needs.nested(way.body))
+            carries = needs.sum(_carry_sizes(work, way))
+            return code.i64("add", FLAG, code.i64("add", carries, code.i64("add", carries, inside)))
+        case Scan():
+            carries = needs.sum(_sizes(work, way.num_carries))
+            return code.i64("add", needs.nested(way.body), code.i64("add", carries, carries))
+        case _:
+            return 0
+
+
+def _sizes(work: Work, count: int) -> list[DimLike]:
+    return [i.shape.size_bytes for i in work.node.inputs[:count]]
+
+
+def _carry_sizes(work: Work, way: Loop) -> list[DimLike]:
+    """The most that each carry of a loop takes, before a step, after it, or at the end."""
+    made = way.body.graph.outputs
+    each = zip(work.node.inputs[: way.num_carries], work.node.shapes, made)
+    return [_most([a.shape, b, c.shape]) for a, b, c in each]
+
+
+def _open_sizes(work: Work, way: Branch) -> list[DimLike]:
+    """The most that each result of a branch takes whose size follows from the side that ran."""
+    sides = zip(way.then.graph.outputs, way.other.graph.outputs)
+    if not work.node.attrs["extent"]:
+        return []
+    return [_most([a.shape, b.shape]) for a, b in sides]
+
+
+def _most(shapes: Sequence[Shape]) -> DimLike:
+    found = [ceiling(s.size_bytes) for s in shapes]
+    return functools.reduce(dim_max, dict.fromkeys(found))
+
+
+def write(steps: Steps, work: Work) -> None:
+    """The code of a step that runs routines."""
+    operands, memory = _operands(steps, work)
+    results = [steps.start(v) for v in work.results]
+    writer = _Control(steps, work, operands, results, memory)
+    match work.way:
+        case Nested():
+            writer.call(work.way.body, [*operands, *results], memory)
+        case Branch():
+            writer.branch(work.way)
+        case Loop():
+            writer.loop(work.way)
+        case Scan():
+            writer.scan(work.way)
+        case Host():
+            writer.host()
+        case _:
+            raise AssertionError(work.way)
+
+
+def _operands(steps: Steps, work: Work) -> tuple[list[str], str]:
+    """Where the operands lie side by side, copied there if they do not; and the memory behind."""
+    copied = [v.size for v, t in zip(work.operands, work.copies) if t is not None]
+    temps, memory = steps.temps(copied, steps.behind)
+    found: list[str] = []
+    number = work.number
+    for value, task in zip(work.operands, work.copies):
+        if task is None:
+            found.append(steps.start(value))
+            continue
+        place = temps.pop(0)
+        steps.task(task, [steps.base(value), place], memory, number)
+        found.append(place)
+        number += 1
+    return found, memory
+
+
+class _Control:
+    def __init__(
+        self,
+        steps: Steps,
+        work: Work,
+        operands: Sequence[str],
+        results: Sequence[str],
+        memory: str,
+    ) -> None:
+        self.steps, self.code, self.work = steps, steps.code, work
+        self.operands, self.results, self.memory = operands, results, memory
+
+    def call(self, routine: Routine, externals: Sequence[str], memory: str) -> None:
+        """Run a routine on these inputs and outputs, in this memory."""
+        code = self.code
+        given = code.slot(f"[{max(1, len(externals))} x ptr]")
+        for i, address in enumerate(routine.externals(externals)):
+            at = code.let(f"getelementptr ptr, ptr {given}, i64 {i}")
+            code.do(f"store ptr {address}, ptr {at}")
+        args = f"ptr %context, ptr {memory}, ptr {given}"
+        self.steps.check(code.let(f"call i32 @{routine.name}({args})"))
+
+    def branch(self, way: Branch) -> None:
+        """A side writes where the results are; where its own sizes decide how large they are, it
+        writes beside, and what fits is copied."""
+        places, memory = self.steps.temps(_open_sizes(self.work, way), self.memory)
+        externals = [*self.operands[1:], *(places or self.results)]
+        yes = self._flag(self.operands[0])
+        no = self.code.let(f"xor i1 {yes}, true")
+        for taken, side in ((yes, way.then), (no, way.other)):
+            with self.code.when(taken), self.steps.apart():
+                self.call(side, externals, memory)
+                made = [o.shape for o in side.graph.outputs]
+                self.settle(self._news(self.work.node.shapes, made))
+        for result, place, shape in zip(self.results, places, self.work.node.shapes):
+            self.steps.copy(result, place, self.steps.value(shape.size_bytes))
+
+    # -- sizes that a step finds out ------------------------------------------------------------
+
+    def _news(self, named: Sequence[Shape], made: Sequence[Shape]) -> dict[str, DimLike]:
+        """The sizes that the step names among dims, and what they are found to be."""
+        own = {s.name for s in measured_by(self.work.node)}
+        found: dict[str, DimLike] = {}
+        for a, b in zip(named, made):
+            for dim, new in zip(a.dims, b.dims):
+                if isinstance(dim, Dim) and dim.name in own:
+                    found.setdefault(dim.name, new)
+        return found
+
+    def settle(self, news: Mapping[str, DimLike]) -> None:
+        """Write sizes into the table, all at once, for one may follow from another; leave where
+        there is no room for them."""
+        values = {name: self.steps.value(dim) for name, dim in news.items()}
+        for name, value in values.items():
+            self.put_size(name, value)
+
+    def put_size(self, name: str, value: Bound) -> None:
+        code, steps = self.code, self.steps
+        code.do(f"store i64 {value}, ptr {steps.value.address(name)}")
+        symbol = next(s for s in measured_by(self.work.node) if s.name == name)
+        most = steps.value(ceiling(of_symbol(symbol)))
+        with code.when(code.let(f"icmp sgt i64 {value}, {most}")):
+            self.leave()
+
+    def leave(self) -> None:
+        """The call cannot go on: a size has outgrown its capacity."""
+        code = self.code
+        number = self.work.number + max(1, sum(t is not None for t in self.work.copies))
+        code.do(f"store i64 {number << 32 | 1}, ptr {self.steps.word_at(Word.FAILED)}")
+        code.do("ret i32 1")
+        code.lines.append(f"{code.label('never')}:")
+
+    def _flag(self, address: str) -> str:
+        byte = self.code.let(f"load i8, ptr {address}")
+        return self.code.let(f"icmp ne i8 {byte}, 0")
+
+    # -- loops ----------------------------------------------------------------------------------
+
+    def loop(self, way: Loop) -> None:
+        """Carries go to and fro between two places, so that a step never writes what it reads.
+        Sizes that change are in the table of sizes, where the bodies read them."""
+        code, node = self.code, self.work.node
+        inputs = [leaf.shape for leaf in node.attrs["body"].inputs]
+        memory = self.steps.offset(self.memory, FLAG)
+        flag, carries = self.memory, self._carries(_carry_sizes(self.work, way), memory)
+        self.settle(self._news(inputs, [i.shape for i in node.inputs]))
+        rows = self._rows(node)
+        inside = carries.behind
+        head, body, done = (code.label() for _ in range(3))
+        turn = code.slot("i64")
+        code.do(f"store i64 0, ptr {turn}", f"br label %{head}")
+        code.lines.append(f"{head}:")
+        now = code.let(f"load i64, ptr {turn}")
+        if way.limit is not None:
+            more, test = code.let(f"icmp slt i64 {now}, {way.limit}"), code.label()
+            code.do(f"br i1 {more}, label %{test}, label %{done}")
+            code.lines.append(f"{test}:")
+        before, after = carries.places(now)
+        before += self.operands[way.num_carries :]
+        self.call(way.condition, [*before, flag], inside)
+        code.do(f"br i1 {self._flag(flag)}, label %{body}, label %{done}")
+        code.lines.append(f"{body}:")
+        with self.steps.apart():
+            next_ = code.i64("add", now, 1)
+            if rows:
+                self.put_size(f"{node.attrs['extent']}.rows", next_)
+            places = [self.steps.offset(p, code.i64("mul", now, size)) for p, size in rows]
+            self.call(way.body, [*before, *after, *places], inside)
+            self.settle(self._news(inputs, [o.shape for o in way.body.graph.outputs]))
+            self._poll()
+            code.do(f"store i64 {next_}, ptr {turn}", f"br label %{head}")
+        code.lines.append(f"{done}:")
+        turns = code.let(f"load i64, ptr {turn}")
+        if rows:
+            self.put_size(f"{node.attrs['extent']}.rows", turns)
+        carries.deliver(turns)
+
+    def _rows(self, node: Node) -> list[tuple[str, Bound]]:
+        """Where rows are stacked, and the bytes of each."""
+        count = node.attrs["num_rows"]
+        found = zip(self.results, node.shapes)
+        rows = list(found)[len(node.shapes) - count :] if count else []
+        return [(place, self.steps.value(_row(shape))) for place, shape in rows]
+
+    def scan(self, way: Scan) -> None:
+        code, steps, node = self.code, self.steps, self.work.node
+        count, end = way.num_carries, way.num_carries + way.num_bcasts
+        carries = self._carries(_sizes(self.work, count), self.memory)
+        whole, length = self.operands[count:end], steps.value(way.length)
+        sliced = [(p, _row(i.shape)) for p, i in zip(self.operands[end:], node.inputs[end:])]
+        stacked = [(p, _row(s)) for p, s in zip(self.results[count:], node.shapes[count:])]
+        sizes = [steps.value(size) for _, size in (*sliced, *stacked)]
+        with code.count(0, length, 1) as turn:
+            at = code.i64("sub", code.i64("sub", length, 1), turn) if way.is_reversed else turn
+            rows = [
+                steps.offset(place, code.i64("mul", at, size))
+                for (place, _), size in zip((*sliced, *stacked), sizes)
+            ]
+            before, after = carries.places(turn)
+            given = [*before, *whole, *rows[: len(sliced)]]
+            self.call(way.body, [*given, *after, *rows[len(sliced) :]], carries.behind)
+            self._poll()
+        carries.deliver(length)
+
+    def _poll(self) -> None:
+        """A loop may have no end: Ctrl-C is looked for on every turn."""
+        function = self.steps.word(Word.POLL)
+        given = f"ptr {self.steps.word_at(Word.POLL)}"
+        self.steps.check(self.code.let(f"call i32 {function}({given})"))
+
+    def _carries(self, sizes: Sequence[DimLike], memory: str) -> _Carries:
+        return _Carries(self, sizes, memory)
+
+    # -- the host -------------------------------------------------------------------------------
+
+    def host(self) -> None:
+        code, steps = self.code, self.steps
+        given = code.slot(f"[{len(self.operands) + len(self.results)} x ptr]")
+        for i, address in enumerate((*self.operands, *self.results)):
+            at = code.let(f"getelementptr ptr, ptr {given}, i64 {i}")
+            code.do(f"store ptr {address}, ptr {at}")
+        function = steps.word(Word.HOST)
+        args = f"ptr %context, i64 {self.work.number}, ptr {given}"
+        steps.check(code.let(f"call i32 {function}({args})"))
+
+
+class _Carries:
+    """Two places for what goes from step to step, of these sizes."""
+
+    def __init__(self, control: _Control, sizes: Sequence[DimLike], memory: str) -> None:
+        self.control, self.steps, self.code = control, control.steps, control.code
+        self.first, between = self.steps.temps(sizes, memory)
+        self.second, self.behind = self.steps.temps(sizes, between)
+        node = control.work.node
+        each = zip(self.first, control.operands, node.inputs)
+        for place, operand, given in each:
+            self.steps.copy(place, operand, self.steps.value(given.shape.size_bytes))
+
+    def places(self, turn: Bound) -> tuple[list[str], list[str]]:
+        """Where the carries are before a step, and where it puts them."""
+        is_odd = self._is_odd(turn)
+        return self._chosen(is_odd, self.second, self.first), self._chosen(
+            is_odd, self.first, self.second
+        )
+
+    def deliver(self, turns: Bound) -> None:
+        """The carries after so many steps, to the results."""
+        last = self._chosen(self._is_odd(turns), self.second, self.first)
+        shapes = self.control.work.node.shapes
+        for result, place, shape in zip(self.control.results, last, shapes):
+            self.steps.copy(result, place, self.steps.value(shape.size_bytes))
+
+    def _is_odd(self, turn: Bound) -> str:
+        return self.code.let(f"trunc i64 {turn} to i1")
+
+    def _chosen(self, yes: str, some: Sequence[str], others: Sequence[str]) -> list[str]:
+        return [self.code.let(f"select i1 {yes}, ptr {a}, ptr {b}") for a, b in zip(some, others)]
+
+
+def _row(shape: Shape) -> DimLike:
+    """The bytes of one slice along the first axis."""
+    total: DimLike = shape.dtype.itemsize
+    for dim in shape.dims[1:]:
+        total = total * dim
+    return total

@@ -1,0 +1,285 @@
+"""Matrix products as recipes: which operand is packed, what is computed before, in which tiles.
+
+What follows from weights alone is packed into panels once. Any other right operand is read where
+it lies, or packed for each call where it must be or where it is read often. A left operand that is
+computed is written down first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rlx.backends.cpu.codegen.conv.implicit_gemm import emit_points, points_tiling
+from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm, legal
+from rlx.backends.cpu.codegen.gemm.microkernel import Source
+from rlx.backends.cpu.codegen.gemm.packing import emit_pack, emit_words, is_turned, operands_read
+from rlx.backends.cpu.codegen.lowp.operand_types import dot_steps, factored, narrowed
+from rlx.backends.cpu.codegen.lowp.zero_point import Sums, of_bytes, of_windows, reads_of
+from rlx.backends.cpu.program.loop_task import loop_task
+from rlx.backends.cpu.program.task import (
+    Buffer,
+    Panels,
+    Recipe,
+    Step,
+    Task,
+    buffers,
+    grain_of,
+    nanoseconds,
+)
+from rlx.backends.cpu.schedule.gemm_tiling import (
+    Tiling,
+    has_few_windows,
+    is_made_of_dots,
+    is_windowed,
+    is_worth_packing,
+    oriented,
+    pack_kernel,
+    panels_of,
+    reads_only,
+    steps_evenly,
+    tiling_of,
+)
+from rlx.core.dim import DimLike
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
+from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
+from rlx.kernel.expr import Affine, Choose, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.lower.contract import NotAContraction
+from rlx.kernel.lower.conv import form_conv
+from rlx.kernel.lower.nhwc_conv import form_points, has_many_columns, is_by_channel, is_product
+
+
+def make(step: Step, contract: Contract, name: str) -> Recipe:
+    """How the contraction of a step runs."""
+    return _Maker(step, contract, name).recipe()
+
+
+def make_conv(step: Step, name: str) -> Recipe:
+    """How a step with a convolution runs."""
+    writing, contract, is_points = _formed(step)
+    maker = _Maker(step, contract, name)
+    maker.reads_windows = is_points and not is_product(contract)
+    if writing is not None:
+        maker.write_image(writing)
+    return maker.recipe()
+
+
+def _formed(step: Step) -> tuple[Kernel | None, Contract, bool]:
+    """The convolution with lanes along its channels, if its results lie so, else along the last
+    axis of the image."""
+    given = step.node, step.operands, step.results
+    try:
+        writing, contract = form_points(*given, reads_of(step.isa))
+    except NotAContraction:
+        return (*form_conv(*given), False)
+    if is_by_channel(contract) and not contract.sums.is_complex:
+        return writing, contract, True
+    if has_many_columns(contract) and _takes_words(step, writing, contract):
+        return writing, contract, True
+    return (*form_conv(*given), False)
+
+
+def _takes_words(step: Step, writing: Kernel | None, contract: Contract) -> bool:
+    """Does one instruction take several channels of its operands? That is worth more than results
+    side by side."""
+    written = None if writing is None else len(contract.operands) - 1
+    return of_windows(contract, step.isa, written).word > 1
+
+
+class _Maker:
+    """A recipe being made. The contraction's operands are buffers, at first the step's."""
+
+    def __init__(self, step: Step, contract: Contract, name: str) -> None:
+        self.step, self.machine, self.name = step, step.machine, name
+        self.contract = contract
+        self.given = list(buffers(len(step.operands), 0))
+        self.made = list(buffers(0, len(contract.results)))
+        self.tasks: list[Task] = []
+        self.temps: list[DimLike] = []
+        self.panels: list[Panels] = []
+        self.reads_windows = False
+        """Are the rows places of windows?"""
+        self.written: int | None = None
+        """The operand that an image was written to."""
+
+    def recipe(self) -> Recipe:
+        if self.contract.sums.is_complex:
+            self._loop(self.contract.kernel(), self.given, self.made, self.name)
+        elif _is_simple(self.contract):
+            self._product(self.contract, self.made)
+        else:
+            self._in_two()
+        return Recipe(tuple(self.tasks), tuple(self.temps), tuple(self.panels))
+
+    def write_image(self, writing: Kernel) -> None:
+        """What the windows of a convolution look at, as one more operand."""
+        where = self._temp(writing.results[0].size_bytes)
+        self._loop(writing, self.given, [where], f"{self.name}_image")
+        self.written = len(self.given)
+        self.given.append(where)
+
+    def _product(self, contract: Contract, made: Sequence[Buffer]) -> None:
+        constants = self.step.constants
+        if self.reads_windows:
+            self._points(legal(contract), made)
+            return
+        contract = oriented(narrowed(legal(contract)), constants)
+        if is_made_of_dots(contract, constants) or has_few_windows(contract):
+            self._loop(contract.kernel(), self.given, made, self.name)
+            return
+        contract, factor = factored(
+            self._with_left(self._with_sums(*of_bytes(contract, self.machine.isa)))
+        )
+        is_constant = reads_only(contract.right, constants)
+        has_panels = is_worth_packing(contract, is_constant=is_constant)
+        tiling = tiling_of(contract, self.machine.isa, has_panels=has_panels)
+        packed = [self._pack(contract, tiling, is_constant)] if has_panels else []
+        source = emit_gemm(contract, tiling, self.machine.isa, self.name, factor)
+        self._add(source, contract, (*self.given, *made, *packed), tiling)
+
+    def _points(self, contract: Contract, made: Sequence[Buffer]) -> None:
+        narrow = of_windows(contract, self.machine.isa, self.written)
+        contract = self._with_sums(narrow.contract, narrow.sums)
+        tiling = points_tiling(contract, self.machine.isa, narrow.word)
+        packed = self._pack(contract, tiling, reads_only(contract.right, self.step.constants))
+        source = emit_points(contract, tiling, self.machine.isa, self.name)
+        self._add(source, contract, (*self.given, *made, packed), tiling)
+
+    def _add(
+        self, source: Source, contract: Contract, used: tuple[Buffer, ...], tiling: Tiling
+    ) -> None:
+        grain = grain_of(source.num_units, _nanoseconds(contract))
+        task = Task(source.function, used, source.sizes, source.num_units, grain, source.scratch)
+        self.tasks.append(replace(task, how=_how(contract, tiling)))
+
+    def _with_left(self, contract: Contract) -> Contract:
+        """The contraction with its left operand in memory, if one inner axis after the other is
+        one axis on the right, then also on the left."""
+        is_even = not is_windowed(contract) or steps_evenly(contract.left, contract)
+        is_read = isinstance(contract.left, Load) and not contract.left.args and is_even
+        if is_read and not self._wants_words(contract):
+            return contract
+        kernel, contract = materialised(contract)
+        where = self._temp(kernel.results[0].size_bytes)
+        self._loop(kernel, self.given, [where], f"{self.name}_left")
+        self.given.append(where)
+        return contract
+
+    def _with_sums(self, contract: Contract, sums: Sequence[Sums]) -> Contract:
+        """A product of bytes, which reads sums of its operands to take off zero points."""
+        for i, each in enumerate(sums):
+            size, name = each.kernel.results[0].size_bytes, f"{self.name}_sums{i}"
+            if reads_only(each.of, self.step.constants):
+                to = [Buffer("result", 0)]
+                task = loop_task(each.kernel, self.given, to, self.machine, name)
+                self.panels.append(Panels(task, size))
+                self.given.append(Buffer("panels", len(self.panels) - 1))
+                continue
+            where = self._temp(size)
+            self._loop(each.kernel, self.given, [where], name)
+            self.given.append(where)
+        return contract
+
+    def _wants_words(self, contract: Contract) -> bool:
+        """Would several steps be one instruction's, if those on the left lay side by side?"""
+        left, right, *_, last = contract.left, contract.right, *contract.inner
+        assert isinstance(left, Load)
+        steps = dot_steps(left.dtype, right.dtype, contract.sums, self.machine.isa)
+        return steps > 1 and len(contract.inner) == 1 and left.at.coefficient(last) != 1
+
+    def _pack(self, contract: Contract, tiling: Tiling, is_constant: bool) -> Buffer:
+        """The right operand in panels: once, or for every call."""
+        size, name = panels_of(contract, tiling).size_bytes, f"{self.name}_pack"
+        if is_constant:
+            task = self._packing(contract, tiling, Buffer("result", 0), name)
+            self.panels.append(Panels(task, size))
+            return Buffer("panels", len(self.panels) - 1)
+        where = self._temp(size)
+        self.tasks.append(self._packing(contract, tiling, where, name))
+        return where
+
+    def _packing(self, contract: Contract, tiling: Tiling, to: Buffer, name: str) -> Task:
+        right = contract.right
+        if tiling.word > 1:
+            source = emit_words(contract, tiling, self.machine.isa, name)
+            read = tuple(self.given[i] for i in operands_read(right))
+            return self._pack_task(source, contract, tiling, (*read, to))
+        if not is_turned(contract) or not isinstance(right, Load):
+            kernel = pack_kernel(contract, tiling)
+            return loop_task(kernel, self.given, [to], self.machine, name)
+        source = emit_pack(contract, tiling, self.machine.isa, name)
+        return self._pack_task(source, contract, tiling, (self.given[right.operand], to))
+
+    def _pack_task(
+        self, source: Source, contract: Contract, tiling: Tiling, used: tuple[Buffer, ...]
+    ) -> Task:
+        traffic = 2 * panels_of(contract, tiling).size_bytes
+        grain = grain_of(source.num_units, nanoseconds(0, traffic))
+        return Task(source.function, used, source.sizes, source.num_units, grain)
+
+    def _in_two(self) -> None:
+        """The product by itself, and a loop for what follows it."""
+        product, after = _apart(self.contract)
+        where = self._temp(product.results[0].size_bytes)
+        given = [*self.given, where]
+        self._product(product, [where])
+        self._loop(after, given, self.made, f"{self.name}_after")
+
+    def _temp(self, size: DimLike) -> Buffer:
+        self.temps.append(size)
+        return Buffer("temp", len(self.temps) - 1)
+
+    def _loop(
+        self, kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], name: str
+    ) -> None:
+        self.tasks.append(loop_task(kernel, given, made, self.machine, name))
+
+
+def _how(contract: Contract, tiling: Tiling) -> str:
+    """The tiles in words."""
+    rows = max(tiling.rows)
+    outer = "×".join(str(a.extent) for a in contract.outer)
+    inner = "×".join(str(a.extent) for a in contract.inner)
+    right = "the right operand in panels" if tiling.has_panels else "the right operand where it is"
+    steps = len(contract.epilogue) - 1
+    after = f", {steps} steps on the sums before they are stored" if steps > 0 else ""
+    return (
+        f"a product of {outer} sums over {inner}, tiles of {rows}×{tiling.columns}, {right}{after}"
+    )
+
+
+def _is_simple(contract: Contract) -> bool:
+    """Can what follows the sum be done on the accumulators? Not where it gathers, chooses what
+    to read, or makes complex numbers."""
+    return not any(_is_more(n) for n in contract.epilogue)
+
+
+def _is_more(node: Expr) -> bool:
+    gathers = isinstance(node, Load) and bool(node.args)
+    return gathers or isinstance(node, Choose) or node.dtype.is_complex
+
+
+def _apart(contract: Contract) -> tuple[Contract, Kernel]:
+    """The product, side by side, and the kernel that reads it as one more operand."""
+    (total,) = (n for n in contract.epilogue if isinstance(n, Accumulator))
+    layout = Layout.contiguous([a.extent for a in contract.outer])
+    at = Affine(tuple((a, s) for a, s in zip(contract.outer, layout.strides) if s != 0))
+    shape = Shape(layout.dims, total.dtype)
+    product = replace(contract, stores=(Store(0, at, total),), results=(shape,))
+    exprs = Exprs()
+    number = len(contract.operands)
+    move = Mover(exprs, {}, {total: exprs.load(number, at, total.dtype)})
+    stores = tuple(Store(s.result, s.at, move(s.value)) for s in contract.stores)
+    operands = (*contract.operands, shape)
+    return product, Kernel(contract.name, contract.outer, stores, operands, contract.results)
+
+
+def _nanoseconds(contract: Contract) -> DimLike:
+    """Products, and the right operand once: rows and results are little beside it."""
+    points = extent_of((*contract.outer, *contract.inner))
+    read = extent_of(a for a in (*contract.batch, *contract.inner, contract.columns)
+                     if a in contract.right.free)  # fmt: skip
+    steps = len(contract.epilogue)
+    work = 2 * points + steps * extent_of(contract.outer)
+    return nanoseconds(work, read * contract.right.dtype.itemsize)

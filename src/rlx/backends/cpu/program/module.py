@@ -1,0 +1,230 @@
+"""A whole program as LLVM text: kernels, routines, and the one function that is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from rlx.backends.cpu.codegen.loop.emit import Function, module
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.program.assemble import DISPATCH, MAIN, Writing, texts
+from rlx.backends.cpu.program.call_context import Mode, Word
+from rlx.backends.cpu.program.step_tables import PERFORM, PREPARE
+from rlx.backends.cpu.program.steps import Routine
+from rlx.backends.cpu.program.subprogram import Routines
+from rlx.backends.cpu.program.task import Machine, Recipe
+from rlx.core.dim import Dim, DimLike, Symbol, symbols_of
+from rlx.core.extent import ceiling
+from rlx.ir.lir import LirModule
+from rlx.ir.mir import Node
+
+CALL_ARGS = "ptr %context, ptr {arena}, ptr {externals}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """The text of a program, and what is said beside it."""
+
+    kernels: tuple[Function, ...]
+    routines: tuple[Function, ...]
+    """What calls the kernels; the last is the one that is called."""
+    isa: Isa
+    symbols: tuple[Symbol, ...]
+    """The named dims, in the order of their sizes in a call's context."""
+    constants: tuple[tuple[DimLike, Node], ...]
+    """Where in the weights each constant is to lie."""
+    failures: tuple[tuple[str, tuple[str, ...]], ...]
+    hosts: dict[int, Node]
+    prologue: tuple[frozenset[int], ...]
+    """Of each of its steps, the params that it follows from."""
+    num_kernels: int
+    main: Routine
+
+    @property
+    def text(self) -> str:
+        """All of it, as one module."""
+        return module([*self.kernels, *self.routines], self.isa)
+
+
+def assembled(
+    lir: LirModule,
+    machine: Machine,
+    dispatch: str = DISPATCH,
+    written: Callable[[Function], None] | None = None,
+) -> Assembled:
+    """The program of a plan. `dispatch` is the function that every task is called through: a timed
+    build has another one, and differs in nothing else. Kernels are shown to `written` at once, in
+    order, so that they can be compiled while others are written."""
+    routines = Routines(machine, lir.target, written, forced=lir.split)
+    main = routines.routine(lir.mir.graph, lir.plan, MAIN)
+    symbols = _symbols(routines.made.values())
+    numbers = {s.name: i for i, s in enumerate(symbols)}
+    parts = [f for r in routines.made.values() for f in texts(r, machine.isa, numbers)]
+    run = _Main(main, routines, numbers, symbols, machine)
+    recipes = list(routines.recipes.values())
+    return Assembled(
+        tuple(_functions(recipes)),
+        (
+            Function("dispatch", dispatch, ()),
+            Function("perform", PERFORM, ()),
+            Function("prepare", PREPARE, ()),
+            *parts,
+            run.text(),
+        ),
+        machine.isa,
+        symbols,
+        tuple(c for r in routines.made.values() for c in _constants(r)),
+        tuple(routines.failures),
+        routines.hosts,
+        tuple(_followed(main)),
+        len(recipes),
+        main,
+    )
+
+
+def _prepares(routine: Routine) -> bool:
+    """Has it bodies whose weights it gives?"""
+    return any(body.bound for work in routine.calls for body, _ in work.bodies)
+
+
+def _functions(recipes: Iterable[Recipe]) -> list[Function]:
+    """Those that the recipes call, each once."""
+    return list({t.function.name: t.function for r in recipes for t in r.all_tasks}.values())
+
+
+def _symbols(routines: Iterable[Routine]) -> tuple[Symbol, ...]:
+    """Every named dim of the program, by name; those of the main graph and those of bodies."""
+    dims: list[DimLike] = []
+    for routine in routines:
+        for node in routine.graph.nodes:
+            dims += [d for s in node.shapes for d in s.dims]
+            dims += [d for d in node.attrs.values() if isinstance(d, Dim)]
+        dims += routine.plan.dynamic_symbols
+    found = [d.symbol for d in symbols_of([d for d in dims if isinstance(d, Dim)])]
+    return tuple(s for s in found if s is not None)
+
+
+def _followed(main: Routine) -> Iterator[frozenset[int]]:
+    """Which params each step of the prologue follows from, by number."""
+    number = {n: i for i, n in enumerate(main.graph.params)}
+    known: dict[Node, frozenset[int]] = {}
+    for node in main.graph.order():
+        below = frozenset[int]().union(*(known[i] for i in node.inputs))
+        known[node] = below | ({number[node]} if node in number else frozenset())
+    for work in main.prologue:
+        yield known[work.node]
+    for work in main.packs:
+        assert isinstance(work.way, Recipe)
+        read = {b.index for p in work.way.panels for b in p.task.buffers if b.kind == "operand"}
+        yield frozenset[int]().union(*(known[work.node.inputs[i]] for i in read))
+
+
+def _constants(routine: Routine) -> list[tuple[DimLike, Node]]:
+    slots = routine.plan.assignments
+    found = [n for n in routine.graph.nodes if n.op == "constant" and n in slots]
+    return [(routine.weights_at + slots[n].offset, n) for n in found]
+
+
+class _Main(Writing):
+    """`run`: by the mode of the context, what a call needs, the prologue, or the call."""
+
+    def __init__(
+        self,
+        main: Routine,
+        routines: Routines,
+        numbers: dict[str, int],
+        symbols: tuple[Symbol, ...],
+        machine: Machine,
+    ) -> None:
+        super().__init__(main, machine.isa, numbers)
+        self.routines, self.all_symbols = routines, symbols
+        self.needs = ""
+
+    def text(self) -> Function:
+        code = self.code
+        mode = self.word(Word.MODE, "i64")
+        self.needs = self.word(Word.NEEDS)
+        labels = {m: code.label(m.name.lower()) for m in Mode}
+        cases = " ".join(f"i64 {m.value}, label %{labels[m]}" for m in Mode)
+        code.do(f"switch i64 {mode}, label %{labels[Mode.NEED]} [ {cases} ]")
+        writers = (self._need, self._prologue, self._call, self._step, self._finish)
+        for mode_, write in zip(Mode, writers):
+            code.lines.append(f"{labels[mode_]}:")
+            self._fresh()
+            write()
+        return self.function("run", "define dso_local i32 @run(ptr %context)")
+
+    def _fresh(self) -> None:
+        """Values computed in one branch are not known in another."""
+        self.value = type(self.value)(self.code, self.numbers, self.symbols)
+
+    def _put(self, at: int, value: DimLike) -> int:
+        place = self.code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")
+        self.code.do(f"store i64 {self.value(value)}, ptr {place}")
+        return at + 1
+
+    def _need(self) -> None:
+        code, graph = self.code, self.graph
+        total = code.let(f"call i64 @{self.routine.name}.need(ptr %context)")
+        code.do(f"store i64 {total}, ptr {self.needs}")
+        at = self._put(1, self.routines.weights_end)
+        for output in graph.outputs:
+            at = self._put(at, ceiling(output.shape.size_bytes))
+            for dim in output.shape.dims:
+                at = self._put(at, ceiling(dim))
+        for leaf in graph.inputs:
+            for dim in leaf.shape.dims:
+                at = self._put(at, dim)
+        place = code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")
+        code.do(f"store i64 {self._outside()}, ptr {place}", "ret i32 0")
+
+    def _outside(self) -> str:
+        """1 if a named dim that the caller gives is outside its range."""
+        code, bad = self.code, "false"
+        for symbol in (s for s in self.all_symbols if not s.is_measured):
+            size = code.let(f"load i64, ptr {self.value.address(symbol.name)}")
+            ends = [f"icmp slt i64 {size}, {symbol.min}"]
+            ends += [] if symbol.max is None else [f"icmp sgt i64 {size}, {symbol.max}"]
+            for end in ends:
+                bad = code.let(f"or i1 {bad}, {code.let(end)}")
+        return code.let(f"zext i1 {bad} to i64")
+
+    def _prologue(self) -> None:
+        """What bodies without params have is done once, with everything else; those that have
+        some are prepared by their holders."""
+        code = self.code
+        inner = [r for r in self.routines.made.values() if r is not self.routine and not r.bound]
+        is_all = code.let(f"icmp eq ptr {self.word(Word.CHANGED)}, null")
+        with code.when(is_all):
+            for routine in (r for r in inner if r.prologue or r.packs or _prepares(r)):
+                self._run(f"{routine.name}.prologue")
+        self._run(f"{self.routine.name}.prologue")
+        code.do("ret i32 0")
+
+    def _call(self) -> None:
+        self._run_phase(self.routine.name)
+
+    def _step(self) -> None:
+        self._run_phase(f"{self.routine.name}.step")
+
+    def _finish(self) -> None:
+        self._run_phase(f"{self.routine.name}.finish")
+
+    def _run_phase(self, name: str) -> None:
+        self._run(name)
+        at = 2
+        for output in self.graph.outputs:
+            at += 1
+            for dim in output.shape.dims:
+                at = self._put(at, dim)
+        self.code.do("ret i32 0")
+
+    def _run(self, name: str) -> None:
+        code = self.code
+        args = CALL_ARGS.format(arena=self.word(Word.ARENA), externals=self.word(Word.EXTERNALS))
+        result = code.let(f"call i32 @{name}({args})")
+        bad, on = code.label("bad"), code.label("on")
+        code.do(f"br i1 {code.let(f'icmp ne i32 {result}, 0')}, label %{bad}, label %{on}")
+        code.lines.append(f"{bad}:")
+        code.do(f"ret i32 {result}")
+        code.lines.append(f"{on}:")

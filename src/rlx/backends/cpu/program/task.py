@@ -1,0 +1,177 @@
+"""What a step of a plan becomes: native functions, and what each is called with.
+
+A step is given with where its operands and results lie. Its recipe is a list of tasks, done one
+after the other, each in parts: a task is a function over units of work that may be done in any
+order, by any worker. Between its tasks a recipe may keep values in temporaries, and what follows
+from weights alone it packs once, into panels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from rlx.backends.cpu.codegen.loop.emit import Function
+from rlx.backends.cpu.isa import Isa
+from rlx.core.dim import DimLike, dim_max, dim_min
+from rlx.core.layout import Layout
+from rlx.ir.mir import Node
+from rlx.kernel.lower.loop import body_of
+
+SPLIT_NS = 10_000
+"""Work below this is done by one worker: waking others takes about as long."""
+MOST_UNITS = 1 << 40
+"""More than any task has."""
+GRAIN_NS = 4_000
+"""What a worker takes at a time."""
+BYTES_PER_NS = 16
+FLOPS_PER_NS = 64
+POLL_NS = 100_000
+"""Between two polls of a loop inside of a unit, roughly: much more than a poll takes, and much less
+than anybody notices."""
+OUT_OF_RANGE = "an index is out of range"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What choices of a schedule depend on."""
+
+    isa: Isa
+    row_bytes: int = 256 << 10
+    """A row up to this size stays near while it is read again: a part of the second cache."""
+    cache_bytes: int = 32 << 20
+    """The last cache."""
+
+    @property
+    def vector_bytes(self) -> int:
+        return self.isa.vector_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node of a plan, and where its operands and results lie in their buffers, in elements."""
+
+    node: Node
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    machine: Machine
+    constants: frozenset[int] = frozenset()
+    """The operands that follow from weights alone."""
+    is_once: bool = False
+    """Does it run only when weights are set?"""
+
+    @classmethod
+    def alone(cls, node: Node, machine: Machine, constants: frozenset[int] = frozenset()) -> Step:
+        """A step whose values lie side by side."""
+        operands = tuple(Layout.contiguous(i.shape.dims) for i in node.inputs)
+        results = tuple(Layout.contiguous(o.shape.dims) for o in body_of(node).outputs)
+        return cls(node, operands, results, machine, constants)
+
+    @property
+    def isa(self) -> Isa:
+        return self.machine.isa
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """An address that a task is called with: the start of the slot that a layout counts from."""
+
+    kind: Literal["operand", "result", "temp", "panels", "size"]
+    """`size` is where the value of a measured size is written, an i64: the index is that of the
+    symbol among `measured_in` of all dims of the node's results."""
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`i32 function(buffers, sizes, start, stop, scratch, poll)` for parts of the units.
+
+    At least unit 0 is handed out, even where there are none. The function gives 0, or n for the
+    n-th of the failures.
+    """
+
+    function: Function
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[DimLike, ...] = ()
+    """The values of these dims are what `sizes` points to, as i64."""
+    units: DimLike = 1
+    grain: DimLike = 1
+    """How many units a worker takes at a time."""
+    scratch: DimLike = 0
+    """Bytes for each worker alone, aligned to 64; not kept from part to part."""
+    failures: tuple[str, ...] = (OUT_OF_RANGE,)
+    how: str = ""
+    """The schedule in words; nothing that is run depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """Bytes that follow from weights: made once by a task whose `result` 0 they are."""
+
+    task: Task
+    size: DimLike
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a step runs."""
+
+    tasks: tuple[Task, ...]
+    temps: tuple[DimLike, ...] = ()
+    """The bytes of each temporary, aligned to 64."""
+    panels: tuple[Panels, ...] = field(default_factory=tuple)
+
+    def split(self, is_split: bool) -> Recipe:
+        """The same with every task's work shared out, at least between two, or with none."""
+        tasks = [replace(t, grain=(t.units + 1) // 2 if is_split else t.units) for t in self.tasks]
+        return replace(self, tasks=tuple(tasks))
+
+    @property
+    def all_tasks(self) -> tuple[Task, ...]:
+        """Those that make panels, then those of every run."""
+        return (*(p.task for p in self.panels), *self.tasks)
+
+    def mapped(self, change: Callable[[Function], Function]) -> Recipe:
+        """The same with other functions that do the same."""
+        tasks = tuple(replace(t, function=change(t.function)) for t in self.tasks)
+        packs = (replace(p.task, function=change(p.task.function)) for p in self.panels)
+        panels = tuple(replace(p, task=t) for p, t in zip(self.panels, packs))
+        return Recipe(tasks, self.temps, panels)
+
+    def without_panels(self) -> Recipe:
+        """The same with panels made anew in temporaries: for a step that itself runs once."""
+        kept = len(self.temps)
+
+        def moved(task: Task, kind: str, by: int) -> Task:
+            places = (Buffer("temp", by + b.index) if b.kind == kind else b for b in task.buffers)
+            return replace(task, buffers=tuple(places))
+
+        packs = [moved(p.task, "result", kept + i) for i, p in enumerate(self.panels)]
+        tasks = (*packs, *(moved(t, "panels", kept) for t in self.tasks))
+        return Recipe(tasks, (*self.temps, *(p.size for p in self.panels)))
+
+
+def grain_of(units: DimLike, ns: DimLike) -> DimLike:
+    """How many of `units` a worker takes at a time, when all of them take `ns` on one. Where that
+    is little, all of them."""
+    taken = dim_max(1, units * GRAIN_NS // dim_max(1, ns))
+    if isinstance(ns, int):
+        return units if ns < SPLIT_NS else taken
+    return dim_max(taken, dim_min(units, SPLIT_NS // (ns + 1) * MOST_UNITS))
+
+
+def turns_per_poll(ns: DimLike) -> DimLike:
+    """After how many turns a loop polls, where one takes `ns`."""
+    return dim_max(1, POLL_NS // dim_max(1, ns))
+
+
+def nanoseconds(flops: DimLike, traffic: DimLike) -> DimLike:
+    """What work takes on one worker, roughly: the longer of arithmetic and memory."""
+    return dim_max(flops // FLOPS_PER_NS, traffic // BYTES_PER_NS)
+
+
+def buffers(operands: int, results: int) -> tuple[Buffer, ...]:
+    """All operands, then all results: the usual order."""
+    given = [Buffer("operand", i) for i in range(operands)]
+    return (*given, *(Buffer("result", i) for i in range(results)))

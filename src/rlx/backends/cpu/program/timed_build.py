@@ -1,0 +1,254 @@
+"""A build of a program that keeps the time of every task.
+
+It is the same text but for the one function that all tasks are called through, so that the kernels
+are the ones of the program it tells about, and a program that nobody times pays nothing. Each part
+that a worker does is a record: which task, which thread, from when till when.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.program.artefact import artefact_of
+from rlx.backends.cpu.program.assemble import DISPATCH
+from rlx.backends.cpu.program.build import built
+from rlx.backends.cpu.program.call_context import Word
+from rlx.backends.cpu.program.steps import Routine, Work
+from rlx.backends.cpu.program.task import Machine, Recipe
+from rlx.backends.cpu.runtime.call import Entry
+from rlx.backends.cpu.runtime.program import CpuProgram, Weights
+from rlx.backends.cpu.runtime.support_code import Support
+from rlx.backends.timing import Run, Span
+from rlx.ir.interface import Interface
+from rlx.ir.lir import LirModule
+from rlx.ir.mir import Node
+from rlx.ops.op import Array
+
+HEAD, RECORD = 8, 8
+"""Words before the records: how many were written, how many there is room for, the clock and the
+thread's name as functions of the C library; and the words of one record."""
+MOST_RECORDS = 1 << 16
+"""More are counted, not kept: a loop of a million steps does not fill the memory."""
+_MONOTONIC = 1
+
+_PART = f"""
+define internal i64 @now(ptr %log) noinline {{
+  %time = alloca [2 x i64], align 16
+  %clock.at = getelementptr i64, ptr %log, i64 2
+  %clock = load ptr, ptr %clock.at
+  %bad = call i32 %clock(i32 {_MONOTONIC}, ptr %time)
+  %s = load i64, ptr %time
+  %ns.at = getelementptr i64, ptr %time, i64 1
+  %ns = load i64, ptr %ns.at
+  %whole = mul i64 %s, 1000000000
+  %sum = add i64 %whole, %ns
+  ret i64 %sum
+}}
+define internal i32 @timed(ptr %given, ptr %sizes, i64 %start, i64 %stop, ptr %scratch,
+    ptr %poll) noinline {{
+entry:
+  %buffers.at = getelementptr i64, ptr %given, i64 1
+  %number.at = getelementptr i64, ptr %given, i64 2
+  %log.at = getelementptr i64, ptr %given, i64 3
+  %function = load ptr, ptr %given
+  %buffers = load ptr, ptr %buffers.at
+  %number = load i64, ptr %number.at
+  %log = load ptr, ptr %log.at
+  %from = call i64 @now(ptr %log)
+  %code = call i32 %function(ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch,
+      ptr %poll)
+  %till = call i64 @now(ptr %log)
+  %index = atomicrmw add ptr %log, i64 1 monotonic
+  %most.at = getelementptr i64, ptr %log, i64 1
+  %most = load i64, ptr %most.at
+  %fits = icmp ult i64 %index, %most
+  br i1 %fits, label %keep, label %done
+keep:
+  %self.at = getelementptr i64, ptr %log, i64 3
+  %self = load ptr, ptr %self.at
+  %thread = call i64 %self()
+  %apart = mul i64 %index, {RECORD}
+  %place = add i64 %apart, {HEAD}
+  %r0 = getelementptr i64, ptr %log, i64 %place
+  %r1 = getelementptr i64, ptr %r0, i64 1
+  %r2 = getelementptr i64, ptr %r0, i64 2
+  %r3 = getelementptr i64, ptr %r0, i64 3
+  store i64 %number, ptr %r0
+  store i64 %thread, ptr %r1
+  store i64 %from, ptr %r2
+  store i64 %till, ptr %r3
+  br label %done
+done:
+  ret i32 %code
+}}
+"""
+_OUTER = f"""
+define internal i32 @dispatch(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
+    i64 %grain, ptr %scratch, i64 %bytes, i64 %number) noinline {{
+entry:
+  %given = alloca [4 x i64], align 16
+  %log.at = getelementptr i64, ptr %context, i64 {Word.LOG.value}
+  %log = load ptr, ptr %log.at
+  %off = icmp eq ptr %log, null
+  br i1 %off, label %plain, label %timed
+plain:
+  %a = call i32 @untimed(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
+      i64 %grain, ptr %scratch, i64 %bytes, i64 %number)
+  ret i32 %a
+timed:
+  %buffers.at = getelementptr i64, ptr %given, i64 1
+  %number.at = getelementptr i64, ptr %given, i64 2
+  %kept.at = getelementptr i64, ptr %given, i64 3
+  store ptr %function, ptr %given
+  store ptr %buffers, ptr %buffers.at
+  store i64 %number, ptr %number.at
+  store ptr %log, ptr %kept.at
+  %b = call i32 @untimed(ptr %context, ptr @timed, ptr %given, ptr %sizes, i64 %units,
+      i64 %grain, ptr %scratch, i64 %bytes, i64 %number)
+  ret i32 %b
+}}
+"""
+TIMED = "\n".join([_PART, DISPATCH.replace("@dispatch(", "@untimed("), _OUTER])
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A step of the plan, and the tasks that are done for it."""
+
+    node: Node
+    tasks: tuple[str, ...]
+    """The native functions it runs, in order; those of the steps inside it too."""
+
+
+class _TimedEntry(Entry):
+    """A way in that hands the log along; always step by step."""
+
+    log = 0
+
+    def _natively(
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None]
+    ) -> list[Array] | None:
+        return None
+
+    def _context(self, symbols: Array, needs: Array) -> Array:
+        words = super()._context(symbols, needs)
+        words[Word.LOG] = self.log
+        return words
+
+
+class TimedProgram(CpuProgram):
+    """A program whose runs tell when each of its steps was done, by which thread."""
+
+    def __init__(self, lir: LirModule, isa: Isa, threads: int, support: Support) -> None:
+        made, blob, makings = built(lir, Machine(isa), TIMED)
+        artefact = artefact_of(made, blob, makings)
+        super().__init__(artefact, Interface.planned(lir), threads, support)
+        self.owners = tuple(Owner(w.node, tuple(_functions(w))) for w in made.main.calls)
+        self._steps = _steps_of(made.main)
+        works = (*made.main.prologue, *made.main.packs, *made.main.calls)
+        self._functions = {f: w.node for w in reversed(works) for f in _all_functions(w)}
+
+    def _way_in(self) -> Entry:
+        return _TimedEntry(self.binding, self._loaded, self._support)
+
+    @property
+    def steps(self) -> tuple[Node, ...]:
+        """What `Span.step` counts: the nodes that run on a call, in order."""
+        return tuple(o.node for o in self.owners)
+
+    @property
+    def functions(self) -> Mapping[str, Node]:
+        """Native function → the step that runs it, the first of several."""
+        return self._functions
+
+    def run_timed(self, weights: Weights, inputs: Sequence[Array]) -> Run:
+        """One call, and its times."""
+        entry = weights.entry
+        assert isinstance(entry, _TimedEntry)
+        log = _new_log()
+        entry.log = log.ctypes.data
+        try:
+            start = _clock()
+            outputs = self.run(weights, inputs, [None] * len(self.interface.outputs))
+            stop = _clock()
+        finally:
+            entry.log = 0
+        kept = min(int(log[0]), MOST_RECORDS)
+        records = log[HEAD:].reshape(-1, RECORD)[:kept]
+        records = records[np.argsort(records[:, 2], kind="stable")]
+        return Run(start, stop, tuple(self._spans(records)), int(log[0]) - kept, outputs)
+
+    def _spans(self, records: Array) -> Iterator[Span]:
+        """Records as spans of steps. Equal steps may share the tasks inside them: the time says
+        which of them it was."""
+        at, names = 0, dict[int, int]()
+        for number, thread, start, stop in records[:, :4].tolist():
+            owners = self._steps[number]
+            at = next((s for s in owners if s >= at), owners[-1])
+            yield Span(at, names.setdefault(thread, len(names)), start, stop)
+
+
+def _steps_of(main: Routine) -> Mapping[int, list[int]]:
+    """Task number → the steps of the plan that it is done for."""
+    found: dict[int, list[int]] = {}
+    for step, work in enumerate(main.calls):
+        for number in dict.fromkeys(_numbers(work)):
+            found.setdefault(number, []).append(step)
+    return found
+
+
+def _numbers(work: Work) -> Iterator[int]:
+    """The rows of a step's tasks in the table of failures, and of the steps inside it."""
+    for inner in _within(work):
+        tasks = sum(t is not None for t in inner.copies)
+        if isinstance(inner.way, Recipe):
+            tasks += len(inner.way.panels) + len(inner.way.tasks)
+        yield from range(inner.number, inner.number + max(1, tasks))
+
+
+def _functions(work: Work) -> Iterator[str]:
+    for inner in _within(work):
+        yield from (t.function.name for t in inner.copies if t is not None)
+        if isinstance(inner.way, Recipe):
+            yield from (t.function.name for t in inner.way.tasks)
+
+
+def _all_functions(work: Work) -> Iterator[str]:
+    """Those that lay operands out, too."""
+    for inner in _within(work):
+        yield from (t.function.name for t in inner.copies if t is not None)
+        if isinstance(inner.way, Recipe):
+            yield from (t.function.name for t in inner.way.all_tasks)
+
+
+def _within(work: Work) -> Iterator[Work]:
+    """A step, and all steps inside it."""
+    todo = [work]
+    while todo:
+        top = todo.pop()
+        yield top
+        todo += [w for r, _ in top.bodies for w in reversed(r.calls)]
+
+
+def _new_log() -> Array:
+    log = np.zeros(HEAD + RECORD * MOST_RECORDS, np.int64)
+    log[1:4] = MOST_RECORDS, _address("clock_gettime"), _address("pthread_self")
+    return log
+
+
+def _address(name: str) -> int:
+    libc: Any = ctypes.CDLL(None)
+    return ctypes.cast(libc[name], ctypes.c_void_p).value or 0
+
+
+def _clock() -> int:
+    """The clock that native code reads."""
+    import time
+
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -1,0 +1,1 @@
+"""How kernels run on this machine: tiles, parallel tasks, index-set splitting."""

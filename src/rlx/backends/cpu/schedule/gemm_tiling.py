@@ -1,0 +1,307 @@
+"""How a contraction is cut up: register tiles, blocks that stay in a cache, and panels.
+
+A register tile is some rows by some vectors of columns. A panel is the right operand's columns of
+one tile, [inner][columns] side by side, so that a tile reads it in a straight line; the last one
+is filled up with zeros. Where an instruction adds several products to a sum, the inner steps that
+it takes lie side by side in a word, [inner / steps][columns][steps], the last word filled up.
+Weights are packed once. A work unit is a block of rows of one panel.
+Units next to each other are the rows of one panel, which stays near; after as many rows as stay
+near themselves comes the next panel, then the next rows, then the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.backends.cpu.codegen.lowp.operand_types import words_of
+from rlx.backends.cpu.isa import Isa
+from rlx.core.dim import DimLike, dim_max, is_static, provably_le
+from rlx.core.dtype import DType
+from rlx.core.errors import UnsupportedError
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
+from rlx.kernel.contract import Contract, Mover, extent_of
+from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store, postorder
+
+INNER_BLOCK = 128
+"""Steps of one chain of additions of floats; part of the meaning of the bits, so the same
+everywhere. Chains of 512 were twice as far from f64 on positive numbers, and 1 % faster."""
+BLOCKS_POLLED = 16
+"""Inner blocks between two polls: some 100 µs of a row block."""
+WHOLE_BLOCK = 512
+"""Steps of a chain of integers, which are exact."""
+ROW_BLOCK = 192
+"""Rows of a unit, at most."""
+MANY_UNITS = 128
+"""Enough for 64 workers to end at about the same time."""
+UNIT_FLOPS = 1 << 18
+"""Of a unit at least, where there could be more of them."""
+GROUP_BYTES = 1 << 21
+"""Of rows that are read again for each panel."""
+FMA_LATENCY = 4
+FEW_ROWS = 24
+"""Up to here packing reads and writes as much as the product itself."""
+
+
+FEW_DOTS = 4
+
+
+NEAR_BYTES = 1 << 15
+"""A matrix up to this size stays in the first cache whatever its strides."""
+
+
+class NoGemm(UnsupportedError):
+    """The contraction has no native code; it says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A schedule of a contraction. Only `inner_block` and `word` show in the bits of the result."""
+
+    rows: tuple[int, ...]
+    """Of the register tiles, most first: as many as fit are taken, again and again."""
+    vectors: int
+    lanes: int
+    has_panels: bool
+    row_block: int
+    has_table: bool = False
+    """Is the right operand read where it lies, by a table of where each inner step is?"""
+    inner_block: int = INNER_BLOCK
+    word: int = 1
+    """Inner steps that one instruction adds to a sum. It shows in the bits, as the block does."""
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
+    """The tiles that waste least, by the extents that are known. Several inner axes of a right
+    operand that is read where it lies are one by a table, if they are on the left."""
+    check_operands(contract, has_panels=has_panels)
+    lanes = isa.vector_bytes // sums_dtype(contract).itemsize
+    rows, vectors = min(_tiles(isa), key=lambda t: _cost(contract, *t, lanes))
+    taken = _taken(rows, contract.rows.extent)
+    row_block = rows * _tiles_in_unit(contract, rows, vectors * lanes)
+    has_table = not has_panels and len(contract.inner) > 1 and steps_evenly(contract.left, contract)
+    word = words_of(contract, isa) if has_panels else 1
+    block = INNER_BLOCK * word if contract.sums.is_float else WHOLE_BLOCK
+    return Tiling(taken, vectors, lanes, has_panels, row_block, has_table, block, word)
+
+
+def _tiles_in_unit(contract: Contract, rows: int, columns: int) -> int:
+    """As many tiles, one below the other, as leave enough units, each of them enough work."""
+    inner, panels = (
+        _or(extent_of(contract.inner), 512),
+        _or(extent_of(contract.batch) * parts_of(contract.columns.extent, columns), 16),
+    )
+    tiles = -(-_or(contract.rows.extent, 256) // rows)
+    wanted = max(1, tiles * panels // MANY_UNITS)
+    least = UNIT_FLOPS // max(1, 2 * rows * columns * inner)
+    return max(1, min(ROW_BLOCK // rows, max(wanted, least)))
+
+
+def _or(extent: DimLike, usual: int) -> int:
+    return extent if is_static(extent) else usual
+
+
+def group_of(contract: Contract, tiling: Tiling) -> DimLike:
+    """How many row blocks are done with one panel after the other."""
+    size = extent_of(contract.inner) * (tiling.row_block * contract.left.dtype.itemsize)
+    return dim_max(1, GROUP_BYTES // dim_max(1, size))
+
+
+def oriented(contract: Contract, constants: Collection[int] = ()) -> Contract:
+    """The contraction or its swapped one: results are to lie along the columns, then the tiles are
+    to be full, then what is constant is to be packed."""
+    return min((contract, contract.swapped()), key=lambda c: _misfit(c, constants))
+
+
+def reads_only(x: Expr, constants: Collection[int]) -> bool:
+    """Is all that the operand reads constant?"""
+    return all(n.operand in constants for n in postorder([x]) if isinstance(n, Load))
+
+
+def _misfit(contract: Contract, constants: Collection[int]) -> tuple[int, bool, bool]:
+    apart = sum(s.at.coefficient(contract.columns) not in (0, 1) for s in contract.stores)
+    return apart, contract.columns.extent == 1, not reads_only(contract.right, constants)
+
+
+def steps_evenly(x: Expr, contract: Contract) -> bool:
+    """Is every inner step of an operand in memory as far from the one before it?"""
+    if not isinstance(x, Load) or x.args:
+        return False
+    pairs = zip(contract.inner, contract.inner[1:])
+    step = x.at.coefficient
+    return all(step(a) == step(b) * b.extent for a, b in pairs)
+
+
+def check(contract: Contract, tiling: Tiling, isa: Isa) -> None:
+    """Refuse what there is no code for, and a tiling that is not one of this contraction's."""
+    check_operands(contract, has_panels=tiling.has_panels)
+    if tiling.has_table and (tiling.has_panels or not steps_evenly(contract.left, contract)):
+        raise NoGemm(f"{contract.name}: a table of inner steps is not for it")
+    if tiling.word != 1 and (not tiling.has_panels or tiling.word != words_of(contract, isa)):
+        raise NoGemm(f"{contract.name}: {isa.name} takes no {tiling.word} steps of it at once")
+    if tiling.lanes * sums_dtype(contract).itemsize != isa.vector_bytes:
+        raise NoGemm(f"{contract.name}: {tiling.lanes} lanes are not a vector of {isa.name}")
+    extent = contract.rows.extent
+    blocks = _blocks(extent, tiling.row_block) if is_static(extent) else ()
+    if tiling.rows[-1] != 1 and not (blocks and all(_fits(b, tiling.rows) for b in blocks)):
+        raise NoGemm(f"{contract.name}: tiles of {tiling.rows} rows leave some of {extent} out")
+
+
+def _blocks(extent: int, size: int) -> tuple[int, ...]:
+    """The sizes of the blocks of an extent."""
+    return (size, extent % size) if extent >= size else (extent,)
+
+
+def _fits(extent: int, sizes: Sequence[int]) -> bool:
+    return sum(_cut(extent, sizes)) == extent
+
+
+def check_operands(contract: Contract, *, has_panels: bool) -> None:
+    """Refuse operands that tiles cannot read."""
+    if contract.sums.is_complex:
+        raise NoGemm(f"{contract.name}: complex products have no register tiles")
+    if not isinstance(contract.left, Load) or contract.left.args:
+        raise NoGemm(f"{contract.name}: its left operand is computed. Materialise it first")
+    right = contract.right
+    if has_panels:
+        return
+    if not isinstance(right, Load) or right.args:
+        raise NoGemm(f"{contract.name}: its right operand is not in memory. Pack it")
+    if right.at.coefficient(contract.columns) != 1:
+        raise NoGemm(f"{contract.name}: the columns of its right operand lie apart. Pack it")
+
+
+def reads_in_place(contract: Contract) -> bool:
+    """Can the right operand be read without packing it?"""
+    try:
+        check_operands(contract, has_panels=False)
+    except NoGemm:
+        return False
+    return True
+
+
+def is_windowed(contract: Contract) -> bool:
+    """Has the right operand several inner axes, and can be read where it lies?"""
+    right = contract.right
+    if len(contract.inner) == 1 or not isinstance(right, Load) or right.args:
+        return False
+    return right.at.coefficient(contract.columns) == 1
+
+
+def is_worth_packing(contract: Contract, *, is_constant: bool) -> bool:
+    """A constant is packed once. What is made anew for each call is packed where it must be, or
+    where several tiles of rows read a panel again: rows that lie a page apart share a few sets of
+    a cache and drive each other out. Windows overlap: packed they would be many times as much."""
+    if is_constant or not reads_in_place(contract):
+        return True
+    size = extent_of((*contract.inner, contract.columns)) * contract.right.dtype.itemsize
+    if is_windowed(contract) or provably_le(size, NEAR_BYTES):
+        return False
+    rows = contract.rows.extent
+    return not is_static(rows) or rows > FEW_ROWS
+
+
+def is_made_of_dots(contract: Contract, constants: Collection[int]) -> bool:
+    """Are there so few rows that packing the right operand, whose columns lie apart, takes longer
+    than the product? Each sum is then a loop along memory."""
+    rows, right = contract.rows.extent, contract.right
+    if not is_static(rows) or rows > FEW_DOTS or reads_only(right, constants):
+        return False
+    return isinstance(right, Load) and right.at.coefficient(contract.inner[-1]) == 1 and (
+        right.at.coefficient(contract.columns) != 1)  # fmt: skip
+
+
+def has_few_windows(contract: Contract) -> bool:
+    """Are there so few kernels for each window that reading it takes longer than the sums? Lanes
+    along the columns are then enough."""
+    rows = contract.rows.extent
+    return is_windowed(contract) and is_static(rows) and rows < FEW_DOTS
+
+
+def table_bytes(contract: Contract, tiling: Tiling) -> DimLike:
+    return 8 * extent_of(contract.inner) if tiling.has_table else 0
+
+
+def num_units(contract: Contract, tiling: Tiling) -> DimLike:
+    """Into how many parts the work falls; any run of them may be done apart, in any order."""
+    blocks = parts_of(contract.rows.extent, tiling.row_block)
+    return extent_of(contract.batch) * blocks * parts_of(contract.columns.extent, tiling.columns)
+
+
+def panels_of(contract: Contract, tiling: Tiling) -> Shape:
+    """The packed right operand: [batch it varies with · panels, inner, columns]."""
+    count = parts_of(contract.columns.extent, tiling.columns)
+    panels = extent_of(packed_batch(contract)) * count
+    *outer, last = contract.inner
+    steps = extent_of(outer) * parts_of(last.extent, tiling.word) * tiling.word
+    return Shape((panels, steps, tiling.columns), contract.right.dtype)
+
+
+def pack_kernel(contract: Contract, tiling: Tiling) -> Kernel:
+    """The right operand into panels, whatever it is computed from; its one result is the panels."""
+    exprs = Exprs()
+    panel = Axis("panel", parts_of(contract.columns.extent, tiling.columns))
+    column = Axis("column", tiling.columns)
+    place = Affine.of(panel) * tiling.columns + Affine.of(column)
+    right = Mover(exprs, {contract.columns: place})(contract.right)
+    zero = exprs.const(np.zeros((), right.dtype.numpy), right.dtype)
+    is_inside = exprs.inside(place, 0, contract.columns.extent)
+    axes = (*packed_batch(contract), panel, *contract.inner, column)
+    strides = Layout.contiguous([a.extent for a in axes]).strides
+    at = Affine(tuple((a, s) for a, s in zip(axes, strides) if s != 0))
+    store = Store(0, at, exprs.choose(is_inside, right, zero))
+    result = panels_of(contract, tiling)
+    return Kernel(f"{contract.name}.pack", axes, (store,), contract.operands, (result,))
+
+
+def packed_batch(contract: Contract) -> tuple[Axis, ...]:
+    return tuple(b for b in contract.batch if b in contract.right.free)
+
+
+def parts_of(extent: DimLike, size: int) -> DimLike:
+    return (extent + size - 1) // size
+
+
+def _tiles(isa: Isa) -> Sequence[tuple[int, int]]:
+    """Rows and vectors of tiles that fill the registers and leave some for the operands."""
+    if isa.registers >= 32:
+        return ((6, 4), (8, 3), (12, 2), (12, 1))
+    return ((6, 2), (8, 1)) if isa.has_fma else ((4, 2), (8, 1))
+
+
+def _taken(most: int, extent: DimLike) -> tuple[int, ...]:
+    """The row counts in use: all powers of two below the most, unless the extent is known."""
+    sizes = (most, *(s for s in (8, 4, 2, 1) if s < most))
+    if not is_static(extent):
+        return sizes
+    used = list(_cut(extent, sizes))
+    return tuple(s for s in sizes if s in used) or (1,)
+
+
+def _cut(extent: int, sizes: Sequence[int]) -> Iterator[int]:
+    for size in sizes:
+        yield from [size] * (extent // size)
+        extent %= size
+
+
+def _cost(contract: Contract, rows: int, vectors: int, lanes: int) -> int:
+    """Cycles of one inner step over all tiles: multiplications, or their latency in small tiles."""
+    m = contract.rows.extent if is_static(contract.rows.extent) else 24
+    n = contract.columns.extent if is_static(contract.columns.extent) else 24 * lanes
+    panels = -(-n // (vectors * lanes))
+    return panels * sum(max(r * vectors, FMA_LATENCY) for r in _cut(m, _taken(rows, m)))
+
+
+def sums_dtype(contract: Contract) -> DType:
+    """The dtype of the registers: small integers wrap alike in 32 bits."""
+    sums = contract.sums
+    if sums.is_integer and sums.itemsize < 4:
+        return DType.I32
+    return sums

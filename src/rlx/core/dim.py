@@ -1,0 +1,412 @@
+"""Dimensions: plain ints, or expressions over named sizes that are known when a model runs.
+
+A `Dim` is kept as a polynomial in canonical form, so that two ways of computing the same size
+compare equal: `(seq * 4 + 8) // 4 == seq + 2`. Whatever is constant is a plain int again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TypeAlias, TypeGuard
+
+from rlx.core.atoms import Atom, Call, Monomial, Symbol, facts_of, term_text, times, without
+from rlx.core.errors import GraphError
+from rlx.core.intervals import Interval, interval_scale, interval_sum, safe_div, safe_mod, whole
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 8000, 32, 2**127
+"""Bounds no model meets, so that a hostile one cannot make sizes that take forever to compute."""
+
+
+class Dim:
+    """A symbolic dimension. `Dim("seq", 1, 4096)` names one; arithmetic makes others."""
+
+    __slots__ = ("_bounds", "_hash", "_text", "depth", "is_measured", "terms", "weight")
+    terms: Terms
+    weight: int
+    """How many symbols and calls it is written with."""
+    depth: int
+    """How deep calls stand inside calls."""
+    is_measured: bool
+    """Is a size in it that only a running graph finds out?"""
+
+    def __init__(self, name: str, min: int = 0, max: int | None = None) -> None:  # noqa: A002
+        if not isinstance(name, str) or not NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GraphError(f"{name!r} is not a dim name: letters, digits, '_' and '.' only.")
+        low, high = whole(min), None if max is None else whole(max)
+        if low is None or low < 0 or (max is not None and (high is None or high < low)):
+            raise GraphError(f"dim {name}: the range {min}..{max} is empty, negative or not whole.")
+        self._set((((Symbol(name, low, high),), 1),))
+
+    def _set(self, terms: Terms) -> None:
+        known = [facts_of(m) for m, _ in terms]
+        self._give(
+            terms,
+            sum(f.weight for f in known),
+            max((f.depth for f in known), default=0),
+            any(f.is_measured for f in known),
+        )
+
+    def _give(self, terms: Terms, weight: int, depth: int, is_measured: bool) -> None:
+        self.terms, self.weight, self.depth, self.is_measured = terms, weight, depth, is_measured
+        self._hash: int | None = None
+        self._bounds: Interval | None = None
+        self._text: str | None = None
+
+    @property
+    def symbol(self) -> Symbol | None:
+        """The symbol, if this is one by itself."""
+        match self.terms:
+            case (((Symbol() as only,), 1),):
+                return only
+            case _:
+                return None
+
+    @property
+    def name(self) -> str:
+        """The symbol's name; the expression's text where it is more than one symbol."""
+        return self.symbol.name if self.symbol else str(self)
+
+    @property
+    def bounds(self) -> Interval:
+        """Least and greatest value over the symbols' ranges; None where there is none."""
+        if self._bounds is None:
+            low, high = self.interval
+            if (low is None or low < 0) and len(self.terms) > 1 and _is_never_negative(self):
+                low = 0
+            self._bounds = low, high
+        return self._bounds
+
+    @property
+    def interval(self) -> Interval:
+        """The bounds term by term: n - min(n, 5) reaches below 0 here, though not in truth."""
+        return interval_sum(interval_scale(facts_of(m).interval, c) for m, c in self.terms)
+
+    @property
+    def min(self) -> int | None:
+        return self.bounds[0]
+
+    @property
+    def max(self) -> int | None:
+        return self.bounds[1]
+
+    def addends(self) -> list[DimLike]:
+        """The terms, each as a dim."""
+        return [_from_terms({m: c}) for m, c in self.terms]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Dim) and self.terms == other.terms)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.terms)
+        return self._hash
+
+    def __add__(self, other: DimLike) -> DimLike:
+        if isinstance(other, Dim):
+            return _sum([(self, 1), (other, 1)])
+        return _raised(self, int(other))
+
+    def __sub__(self, other: DimLike) -> DimLike:
+        if isinstance(other, Dim):
+            return _sum([(self, 1), (other, -1)])
+        return _raised(self, -int(other))
+
+    def __rsub__(self, other: int) -> DimLike:
+        return _raised(_scaled(self, -1), int(other))
+
+    def __neg__(self) -> DimLike:
+        return _scaled(self, -1)
+
+    def __mul__(self, other: DimLike) -> DimLike:
+        if not isinstance(other, Dim):
+            return _scaled(self, int(other))
+        if len(self.terms) * len(other.terms) > MAX_WEIGHT:
+            raise GraphError("a size is too large an expression to multiply. Use fewer named dims.")
+        product: dict[Monomial, int] = {}
+        for m1, c1 in self.terms:
+            for m2, c2 in other.terms:
+                m = times(m1, m2)
+                product[m] = product.get(m, 0) + c1 * c2
+        return _from_terms(product)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __floordiv__(self, other: DimLike) -> DimLike:
+        return _floordiv(self, other)
+
+    def __rfloordiv__(self, other: int) -> DimLike:
+        return _floordiv(other, self)
+
+    def __mod__(self, other: DimLike) -> DimLike:
+        return _mod(self, other)
+
+    def __rmod__(self, other: int) -> DimLike:
+        return _mod(other, self)
+
+    def __bool__(self) -> bool:
+        raise GraphError(f"the size {self} is not known yet, so it has no truth value.")
+
+    def __index__(self) -> int:
+        raise GraphError(f"the size {self} is not known yet. Bind it, or write it as a Dim.")
+
+    def __str__(self) -> str:
+        if self._text is None:
+            text = " + ".join(term_text(m, c) for m, c in self.terms)
+            self._text = text.replace("+ -", "- ")
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Dim({self})"
+
+
+DimLike: TypeAlias = int | Dim
+Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
+
+
+def is_static(dim: DimLike) -> TypeGuard[int]:
+    return not isinstance(dim, Dim)
+
+
+def symbols_of(dims: Iterable[DimLike]) -> tuple[Dim, ...]:
+    """Every symbol that occurs in `dims`, by name."""
+    found: dict[str, Symbol] = {}
+    todo = [d for d in dims if isinstance(d, Dim)]
+    while todo:
+        for atom in (a for monomial, _ in todo.pop().terms for a in monomial):
+            if isinstance(atom, Symbol):
+                found[atom.name] = atom
+            else:
+                todo += [a for a in atom.args if isinstance(a, Dim)]
+    return tuple(_of_symbol(s) for _, s in sorted(found.items()))
+
+
+def _of_symbol(symbol: Symbol) -> Dim:
+    dim = Dim.__new__(Dim)
+    dim._set((((symbol,), 1),))  # pyright: ignore[reportPrivateUsage]
+    return dim
+
+
+def dim_max(a: DimLike, b: DimLike) -> DimLike:
+    """The greater of two dims."""
+    if provably_le(a, b):
+        return b
+    return a if provably_le(b, a) else _call("max", *sorted((a, b), key=str))
+
+
+def dim_min(a: DimLike, b: DimLike) -> DimLike:
+    """The lesser of two dims."""
+    if provably_le(a, b):
+        return a
+    return b if provably_le(b, a) else _call("min", *sorted((a, b), key=str))
+
+
+def provably_le(a: DimLike, b: DimLike) -> bool:
+    """Is a ≤ b for every size the symbols can take? False also where it is not known, as where a
+    proof would be too large: that is no reason to refuse sizes which are not."""
+    try:
+        return _is_never_negative(b - a)
+    except GraphError:
+        return False
+
+
+def _is_never_negative(dim: DimLike) -> bool:
+    from rlx.core.proofs import is_never_negative
+
+    try:
+        return is_never_negative(dim)
+    except GraphError:
+        return False
+
+
+def lower_bound(dim: DimLike) -> int:
+    """The least value of `dim`, at least 0: sizes are not negative."""
+    return max(0, (dim.min or 0) if isinstance(dim, Dim) else dim)
+
+
+def upper_bound(dim: DimLike) -> int | None:
+    """The greatest value of `dim`, or None where it is not bounded."""
+    return dim.max if isinstance(dim, Dim) else dim
+
+
+def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
+    """a / b where the division is exact term by term, else None."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a // b if b and a % b == 0 else None
+    divisor = _terms(b)
+    if len(divisor) != 1:
+        return 1 if a == b else None
+    (monomial, coefficient), quotient = divisor[0], dict[Monomial, int]()
+    for m, c in _terms(a):
+        rest = without(m, monomial)
+        if rest is None or c % coefficient:
+            return None
+        quotient[rest] = c // coefficient
+    return _from_terms(quotient)
+
+
+def product(dims: Iterable[DimLike]) -> DimLike:
+    """The product of `dims`; 1 of none."""
+    result: DimLike = 1
+    for d in dims:
+        result = result * d
+    return result
+
+
+def evaluate(dim: DimLike, sizes: Mapping[str, int]) -> int:
+    """The value of `dim` where every symbol has a size."""
+    bound = substitute(dim, sizes)
+    if isinstance(bound, Dim):
+        missing = ", ".join(s.name for s in symbols_of([bound]))
+        raise GraphError(f"the size {dim} needs a value for: {missing}.")
+    return bound
+
+
+def substitute(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
+    """`dim` with the named symbols replaced."""
+    if not isinstance(dim, Dim) or not sizes:
+        return dim
+    total: DimLike = 0
+    for monomial, coefficient in dim.terms:
+        total = total + coefficient * product(_replaced(atom, sizes) for atom in monomial)
+    return total
+
+
+_FUNCTIONS: dict[str, Callable[[DimLike, DimLike], DimLike]] = {
+    "//": lambda a, b: _floordiv(a, b),
+    "%": lambda a, b: _mod(a, b),
+    "max": dim_max,
+    "min": dim_min,
+}
+
+
+def _replaced(atom: Atom, sizes: Mapping[str, DimLike]) -> DimLike:
+    if isinstance(atom, Symbol):
+        return sizes[atom.name] if atom.name in sizes else _of_symbol(_with_bound(atom, sizes))
+    return _FUNCTIONS[atom.fn](*(substitute(a, sizes) for a in atom.args))
+
+
+def _with_bound(symbol: Symbol, sizes: Mapping[str, DimLike]) -> Symbol:
+    """The symbol with sizes put into its bound."""
+    if not isinstance(symbol.max, Dim):
+        return symbol
+    return replace(symbol, max=dim_max(0, substitute(symbol.max, sizes)))
+
+
+def _terms(dim: DimLike) -> Terms:
+    return dim.terms if isinstance(dim, Dim) else (((), int(dim)),)
+
+
+def _from_terms(terms: Mapping[Monomial, int]) -> DimLike:
+    """The canonical dim of a sum of monomials; an int if nothing symbolic is left."""
+    kept = [(facts_of(term[0]), term) for term in terms.items() if term[1]]
+    if not kept:
+        return 0
+    if len(kept) > 1:
+        kept.sort(key=lambda known: known[0].key)
+    elif kept[0][1][0] == ():
+        return kept[0][1][1]
+    weight, depth, is_measured = 0, 0, False
+    for facts, _ in kept:
+        weight += facts.weight
+        depth = max(depth, facts.depth)
+        is_measured |= facts.is_measured
+    dim = Dim.__new__(Dim)
+    dim._give(tuple([term for _, term in kept]), weight, depth, is_measured)  # pyright: ignore[reportPrivateUsage]
+    return _bounded(dim)
+
+
+def _scaled(dim: Dim, factor: int) -> DimLike:
+    """The dim times a number: the same monomials in the same order."""
+    if factor == 0:
+        return 0
+    return dim if factor == 1 else _alike(dim, tuple((m, c * factor) for m, c in dim.terms))
+
+
+def _raised(dim: DimLike, by: int) -> DimLike:
+    """The dim and a number: only the last term, which is the number's place, is another."""
+    if by == 0:
+        return dim
+    if not isinstance(dim, Dim):
+        return dim + by
+    head, last = dim.terms, 0
+    if head[-1][0] == ():
+        head, last = head[:-1], head[-1][1]
+    return _alike(dim, (*head, ((), last + by)) if last + by else head)
+
+
+def _alike(dim: Dim, terms: Terms) -> Dim:
+    """A dim of the same monomials, but for a number that is added."""
+    made = Dim.__new__(Dim)
+    weight = dim.weight + len(terms) - len(dim.terms)
+    made._give(terms, weight, dim.depth, dim.is_measured)  # pyright: ignore[reportPrivateUsage]
+    return _bounded(made)
+
+
+def _bounded(dim: Dim) -> Dim:
+    if dim.weight > MAX_WEIGHT or dim.depth > MAX_DEPTH:
+        raise GraphError("a size is too large an expression. Use fewer named dims.")
+    for _, c in dim.terms:
+        if not -MAX_COEFFICIENT <= c <= MAX_COEFFICIENT:
+            raise GraphError("a size is past 2^63 however small its dims are.")
+    return dim
+
+
+def _sum(parts: Iterable[tuple[DimLike, int]]) -> DimLike:
+    total: dict[Monomial, int] = {}
+    for dim, factor in parts:
+        for m, c in _terms(dim):
+            total[m] = total.get(m, 0) + c * factor
+    return _from_terms(total)
+
+
+def _call(fn: str, a: DimLike, b: DimLike) -> DimLike:
+    return _from_terms({(Call(fn, (a, b)),): 1})
+
+
+def _floordiv(a: DimLike, b: DimLike) -> DimLike:
+    """a // b; by zero it is 0, as everywhere in rlx. (k·A + B) // k = A + B // k."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return safe_div(a, b)
+    if isinstance(b, Dim):
+        exact = exact_div(a, b) if lower_bound(b) >= 1 else None
+        return _call("//", a, b) if exact is None else exact
+    if b == 0:
+        return 0
+    left = {m: _residue(m, c, b) for m, c in _terms(a)}
+    whole, rest = {m: (c - left[m]) // b for m, c in _terms(a)}, _from_terms(left)
+    tail = _call("//", rest, b) if isinstance(rest, Dim) else rest // b
+    if isinstance(rest, Dim) and rest.min is not None and rest.max is not None:
+        low, high = rest.min // b, rest.max // b
+        tail = low if low == high else tail
+    return _from_terms(whole) + tail
+
+
+def _residue(monomial: Monomial, c: int, b: int) -> int:
+    """What a whole multiple of b leaves of a coefficient: 0 to b - 1; of a max or a min the one
+    nearest to 0, so that n - min(n, 2) over 3 stays a quotient of what is not negative."""
+    left = c % b
+    is_nearer = 2 * left > abs(b) and any(map(has_cases, monomial))
+    return left - b if is_nearer else left
+
+
+def has_cases(atom: Atom) -> TypeGuard[Call]:
+    return isinstance(atom, Call) and atom.fn in ("max", "min")
+
+
+def _mod(a: DimLike, b: DimLike) -> DimLike:
+    """a % b, by a - (a // b)·b where that is a polynomial."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return safe_mod(a, b)
+    if isinstance(b, Dim):
+        return 0 if exact_div(a, b) is not None and lower_bound(b) >= 1 else _call("%", a, b)
+    if b == 0:
+        return 0
+    rest = _from_terms({m: _residue(m, c, b) for m, c in _terms(a)})
+    if not isinstance(rest, Dim):
+        return rest % b
+    if rest.min is not None and rest.min >= 0 and rest.max is not None and rest.max < b:
+        return rest
+    return _call("%", rest, b)

@@ -1,0 +1,60 @@
+"""What a backend says of the steps of a plan: how each runs, and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rlx.core.errors import Error
+from rlx.plan.alternatives import SPLIT
+
+if TYPE_CHECKING:
+    from rlx.explain.build import StepFacts, Steps
+    from rlx.ir.lir import LirModule
+    from rlx.passes.options import FusionOptions
+
+
+def steps_of(lir: LirModule, options: FusionOptions, threads: int | None = None) -> Steps:
+    """Step → how the target's backend runs it, at the sizes asked for and with so many threads;
+    nothing where none is there to be asked."""
+    from rlx.backends.base import find_backend
+
+    try:
+        backend = find_backend(lir.target.name)
+    except Error:
+        return {}
+    describe = getattr(backend, "describe", None)
+    if describe is None:
+        return {}
+    asked = _at(lir, options.sizes)
+    return _priced(describe(asked), asked, backend, threads)
+
+
+def _at(lir: LirModule, sizes: Mapping[str, int]) -> LirModule:
+    """The same plan, told of at these sizes of named dims."""
+    usual = lir.plan.representative
+    known = {name: sizes.get(name, size) for name, size in usual.items()}
+    return replace(lir, plan=replace(lir.plan, representative=known))
+
+
+def _priced(steps: Steps, lir: LirModule, backend: Any, threads: int | None) -> Steps:
+    """Steps with what sharing their work out gains, where that is possible."""
+    from rlx.core.disk_cache import Cache
+    from rlx.explain.pricing import Prices
+
+    can = [
+        n for n, f in steps.items() if any(d.what == SPLIT and d.is_reversible for d in f.decisions)
+    ]
+    own = backend.configured("", threads, Cache.of(None, os.environ))
+    if not hasattr(own, "numbers"):
+        return steps
+    prices = Prices.at(lir.target, own.num_threads, own.numbers)
+    gains = prices.gains_of_splitting(can, lir.plan.representative)
+    return {n: _with_gain(f, gains.get(n, 0.0)) for n, f in steps.items()}
+
+
+def _with_gain(facts: StepFacts, gain: float) -> StepFacts:
+    told = (replace(d, predicted_ns=gain) if d.what == SPLIT else d for d in facts.decisions)
+    return replace(facts, decisions=tuple(told))

@@ -1,0 +1,373 @@
+"""Decisions by the clock: turn one around, compile again, and time both builds in turns.
+
+What is predicted of a reversal is the difference of two whole plans at the gate's prices, for when
+one fusion is not made others may be: the decision's own figure knows nothing of those. Decisions
+alike, such as those of equal layers, are turned around together and share the difference.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from rlx.core.errors import Error
+from rlx.cost.decision import Decision
+from rlx.explain.pricing import Prices, key_of
+from rlx.ir.mir import Node
+from rlx.ops.op import Array
+from rlx.passes.options import FusionOptions
+from rlx.pipeline import CompilePipeline, CompileResult
+from rlx.plan.alternatives import SPLIT
+from rlx.plan.planner import plan_choices
+from rlx.rules.engine import Fired
+
+if TYPE_CHECKING:
+    from rlx.cost.calibrate import Progress
+    from rlx.runtime.executable import Executable, Inputs
+
+T = TypeVar("T")
+MOST = 40
+"""Classes that are timed, unless more are asked for."""
+LEAST_SHARE = 0.01
+"""Of a call: what a decision is expected to matter at least, to count in the summary."""
+REFUSALS = 0.25
+"""Of the places: for decisions that were refused, if there are as many."""
+ALIKE = 0.05
+"""Of a figure: decisions that differ by less are turned around together, which shows above the
+noise what one of them does not."""
+ROUND_S = 0.02
+"""A turn of one build; turns alternate, so that what slows the machine slows both."""
+FEWEST = 12
+"""Turns of each, however long they take."""
+RESAMPLES = 1000
+IN_QUIET = 0.1
+"""Of the turns: the fastest, which nothing disturbed."""
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the clock says of decisions alike. Gains are what taking one saves, per decision."""
+
+    ids: tuple[str, ...]
+    """All that were turned around together."""
+    what: str
+    where: tuple[str, ...]
+    verdict: bool
+    predicted_ns: float
+    measured_ns: float
+    low_ns: float
+    high_ns: float
+    """The ends of the confidence interval."""
+    share: float
+    """The predicted effect of all of them, of a call."""
+    rounds: int
+
+    @property
+    def is_right(self) -> bool:
+        """Does the verdict have the sign that was measured?"""
+        return (self.measured_ns > 0) == self.verdict
+
+    @property
+    def is_certain(self) -> bool:
+        """Is no change outside of the confidence interval?"""
+        return self.low_ns > 0 or self.high_ns < 0
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted / measured."""
+        return self.predicted_ns / self.measured_ns if self.measured_ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Decisions that could not be turned around, and why."""
+
+    ids: tuple[str, ...]
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The decisions of one model, timed on given inputs."""
+
+    name: str
+    sizes: Mapping[str, int]
+    call_ns: float
+    measured: tuple[Measured, ...]
+    """The largest predicted effect first."""
+    skipped: tuple[Skipped, ...] = ()
+    left: int = 0
+    """Classes that were not timed, as their predicted effect was smaller than that of others."""
+
+    def of(self, decision_id: str) -> Measured | None:
+        return next((m for m in self.measured if decision_id in m.ids), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "summary": summary([self])}
+
+    def __str__(self) -> str:
+        head = f"{self.name}: {self.call_ns / 1e3:,.1f} µs a call"
+        return "\n".join([head, *map(_line, self.measured), summary([self])])
+
+
+def _line(m: Measured) -> str:
+    mark = ("confirmed" if m.is_right else "refuted") if m.is_certain else "undecided"
+    times = f"{len(m.ids)} x " if len(m.ids) > 1 else ""
+    return (
+        f"  {'took' if m.verdict else 'left'} {times}{m.what} at {m.where[0] if m.where else '?'}: "
+        f"predicted {m.predicted_ns / 1e3:+.2f} µs, measured {m.measured_ns / 1e3:+.2f} "
+        f"({m.low_ns / 1e3:+.2f} to {m.high_ns / 1e3:+.2f}) µs, {m.share:.1%} of a call: {mark}"
+    )
+
+
+def summary(measurements: Iterable[Measurement]) -> str:
+    """The gate in one line: how many verdicts the clock confirms, and how far it was off."""
+    every = [m for each in measurements for m in each.measured]
+    large = [m for m in every if m.share >= LEAST_SHARE]
+    certain = [m for m in every if m.is_certain]
+    confirmed = sum(m.is_right for m in certain)
+    text = (
+        f"gate: {len(every)} measured ({sum(not m.verdict for m in every)} refusals), "
+        f"{confirmed} confirmed, {len(certain) - confirmed} refuted, "
+        f"{len(every) - len(certain)} within the noise"
+    )
+    ratios = [m.ratio for m in large if m.ratio is not None]
+    if large:
+        right = sum(m.is_right for m in large)
+        text += f"; over {LEAST_SHARE:.0%}: {right} of {len(large)} of the right sign"
+    if ratios:
+        text += f", median predicted/measured {statistics.median(ratios):.2f}"
+    return text
+
+
+# -- what is measured ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Decisions alike, and what turning all of them around should do to a call."""
+
+    members: tuple[Decision, ...]
+    effect_ns: float
+    """How much longer a call should take."""
+
+
+def classes(decisions: Iterable[Decision]) -> list[tuple[Decision, ...]]:
+    """Decisions that can be turned around, those alike together: the same change to the same ops
+    that saves about the same, such as layers of which each sees a little further; and all uses of
+    one rule."""
+    found: dict[object, list[Decision]] = {}
+    for d in decisions:
+        if d.is_reversible:
+            ops = () if d.kind == "rule" else tuple(w.split(" ")[0] for w in d.where)
+            figures = _about(round(d.predicted_ns)), d.launches_saved
+            found.setdefault((d.what, d.verdict, ops, figures), []).append(d)
+    return [tuple(each) for each in found.values()]
+
+
+def _about(figure: float) -> tuple[bool, int]:
+    """The same for figures within `ALIKE` of each other, but for those at an edge."""
+    return figure < 0, round(math.log(max(abs(figure), 1)) / math.log1p(ALIKE))
+
+
+def decisions_of(
+    result: CompileResult, sizes: Mapping[str, int], gains: Mapping[Node, tuple[bool, float]]
+) -> list[Decision]:
+    """What the passes decided, what the plan chose at these sizes, and every rule that fired.
+    `gains` are of every step whose work can be shared out: is it, and what does that gain?"""
+    told = list(result.decisions)
+    for choice in plan_choices(result.lir, replace(result.options, sizes=sizes)):
+        made, node = choice.decision, choice.node
+        if made.what != SPLIT:
+            told.append(made)
+        elif node in gains:
+            verdict, gain = gains[node]
+            told.append(replace(made, verdict=verdict, predicted_ns=gain))
+    fired = [e for e in result.rewrites if isinstance(e, Fired)]
+    told += [Decision(e.id, e.rule, (e.before,), True, e.identity, kind="rule") for e in fired]
+    return list({d.id: d for d in told}.values())
+
+
+class Bench:
+    """A model and its inputs; builds of it with decisions turned around."""
+
+    def __init__(self, exe: Executable, inputs: Inputs) -> None:
+        if exe.source is None:
+            raise Error(
+                f"{exe.name}: what it was compiled from is not here, so that it cannot be compiled "
+                "otherwise. Compile the model itself: rlx.compile(rlx.load(...))."
+            )
+        self.exe, self._model = exe, getattr(exe.source, "graph", exe.source)
+        self.arrays, self.sizes = exe.arrays(inputs), exe.sizes(inputs)
+        self.target, self.prices = exe.lir.target, Prices.of(exe)
+        self.splits = exe.splits(self.sizes)
+        self.known = {key_of(node): is_split for node, is_split in self.splits.items()}
+        self.base_ns = self.prices.plan_ns(exe.lir, self.sizes, self.known)
+
+    def candidates(
+        self, most: int, progress: Progress
+    ) -> tuple[list[Candidate], list[Skipped], int]:
+        """The classes of largest predicted effect, the largest first; those that cannot be turned;
+        and how many were left out, by what the decisions themselves predict."""
+        every = classes(self.decisions())
+        likely = _likely(every, most)
+        unpriced = [c for c in every if c[0].kind == "rule"]
+        chosen = list(dict.fromkeys([*unpriced, *likely]))
+        found: list[Candidate] = []
+        skipped: list[Skipped] = []
+        for i, members in enumerate(chosen):
+            progress(i, len(chosen), f"planning without {members[0].what}")
+            try:
+                found.append(self._priced(members))
+            except Error as error:
+                skipped.append(Skipped(_ids(members), members[0].what, str(error)))
+        kept = _with_refusals(
+            sorted(found, key=lambda c: -abs(c.effect_ns)), most, lambda c: c.members[0].verdict
+        )
+        return kept, skipped, len(every) - len(skipped) - len(kept)
+
+    def decisions(self) -> list[Decision]:
+        """Every decision, priced at the sizes of the inputs: a compile prices named dims at
+        representative ones."""
+        gains = self.prices.gains_of_splitting(self.splits, self.sizes)
+        shared = {n: (is_split, gains[n]) for n, is_split in self.splits.items()}
+        told = decisions_of(self.exe.result, self.sizes, shared)
+        if not self.sizes:
+            return told
+        asked = replace(self.exe.result.options, sizes=self.sizes)
+        again = {d.id: d for d in self._run(asked).decisions}
+        return [replace(d, predicted_ns=again.get(d.id, d).predicted_ns) for d in told]
+
+    def _priced(self, members: tuple[Decision, ...]) -> Candidate:
+        """All of them turned around, or the first alone where they are in each other's way."""
+        if members[0].what == SPLIT:  # nothing else changes, so that their gains are the effect
+            sign = 1 if members[0].verdict else -1
+            return Candidate(members, sign * sum(d.predicted_ns for d in members))
+        try:
+            lir = self._compiled(members).lir
+        except Error:
+            members = members[:1]
+            lir = self._compiled(members).lir
+        return Candidate(members, self.prices.plan_ns(lir, self.sizes, self.known) - self.base_ns)
+
+    def _compiled(self, members: Sequence[Decision]) -> CompileResult:
+        options = self.exe.result.options
+        turned = {d.id: not d.verdict for d in members}
+        return self._run(replace(options, force={**options.force, **turned}))
+
+    def _run(self, options: FusionOptions) -> CompileResult:
+        alignment = self.exe.lir.plan.alignment
+        pipeline = CompilePipeline(self.target, options=options, alignment=alignment)
+        return pipeline.compile(self._model)
+
+    def turned(self, candidate: Candidate) -> Executable:
+        """The build with these decisions the other way, and the same weights."""
+        return self.exe.rebuilt(self._compiled(candidate.members))
+
+    def time(self, other: Executable, seconds: float) -> tuple[Array, Array]:
+        """Nanoseconds of a call of this build and of another, turn by turn."""
+        calls = [lambda: self.exe(*self.arrays), lambda: other(*self.arrays)]
+        for call in calls:
+            call()
+        turns: list[tuple[float, float]] = []
+        until = time.perf_counter() + seconds
+        while len(turns) < FEWEST or time.perf_counter() < until:
+            order = (0, 1) if len(turns) % 2 else (1, 0)
+            took = {i: _turn(calls[i]) for i in order}
+            turns.append((took[0], took[1]))
+        both = np.array(turns)
+        return both[:, 0], both[:, 1]
+
+
+def _turn(call: Callable[[], Any]) -> float:
+    """The median call of a turn."""
+    times: list[int] = []
+    end = time.perf_counter() + ROUND_S
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - start)
+    return statistics.median(times)
+
+
+def interval(ours: Array, theirs: Array) -> tuple[float, float, float]:
+    """How much longer a turn of theirs takes in quiet, and the ends of the confidence interval by
+    resampling turns. Whatever disturbs a turn only ever adds to it, so the low end of each is
+    compared: it strays half as much as the middle does."""
+    rng = np.random.default_rng(0)
+    picked = rng.integers(0, len(ours), (RESAMPLES, len(ours)))
+    ends = [np.quantile(turns[picked], IN_QUIET, axis=1) for turns in (ours, theirs)]
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(ends[1] - ends[0], [tail, 100 - tail])
+    middle = float(np.quantile(theirs, IN_QUIET) - np.quantile(ours, IN_QUIET))
+    return middle, min(float(low), middle), max(float(high), middle)
+
+
+def measure(
+    exe: Executable,
+    inputs: Inputs,
+    *,
+    most: int = MOST,
+    seconds: float = 1.0,
+    progress: Progress | None = None,
+) -> Measurement:
+    """Time the decisions of largest predicted effect, each class turned around at once."""
+    bench, tell = Bench(exe, inputs), progress or (lambda _done, _total, _what: None)
+    chosen, skipped, left = bench.candidates(most, tell)
+    made: list[Measured] = []
+    calls: list[float] = []
+    for i, candidate in enumerate(chosen):
+        tell(i, len(chosen), f"without {candidate.members[0].what}")
+        try:
+            ours, theirs = bench.time(bench.turned(candidate), seconds)
+        except Error as error:
+            members = candidate.members
+            skipped.append(Skipped(_ids(members), members[0].what, str(error)))
+            continue
+        calls.append(float(np.median(ours)))
+        made.append(_measured(candidate, ours, theirs, calls[-1]))
+    call_ns = statistics.median(calls) if calls else 0.0
+    return Measurement(bench.exe.name, bench.sizes, call_ns, tuple(made), tuple(skipped), left)
+
+
+def _measured(candidate: Candidate, ours: Array, theirs: Array, call_ns: float) -> Measured:
+    """What the turned build takes more is a gain of taking, where it was taken."""
+    first, count = candidate.members[0], len(candidate.members)
+    sign = 1 if first.verdict else -1
+    middle, low, high = (sign * v / count for v in interval(ours, theirs))
+    return Measured(
+        _ids(candidate.members), first.what, first.where, first.verdict,
+        sign * candidate.effect_ns / count, middle, min(low, high), max(low, high),
+        abs(candidate.effect_ns) / call_ns, len(ours),
+    )  # fmt: skip
+
+
+def _likely(every: Iterable[tuple[Decision, ...]], most: int) -> list[tuple[Decision, ...]]:
+    """The classes of largest effect by what the decisions say themselves."""
+    largest = sorted(every, key=lambda c: -_told_ns(c))
+    return _with_refusals(largest, most, lambda c: c[0].verdict)
+
+
+def _with_refusals(largest: Sequence[T], most: int, is_taken: Callable[[T], bool]) -> list[T]:
+    """The first of them, as many as asked for; a part of the places is for what was refused, since
+    a gate is right where it says no, too."""
+    refused = [c for c in largest if not is_taken(c)][: int(most * REFUSALS)]
+    others = [c for c in largest if c not in refused][: most - len(refused)]
+    return [c for c in largest if c in refused or c in others]
+
+
+def _told_ns(members: Sequence[Decision]) -> float:
+    """What decisions say themselves of what they save."""
+    return abs(sum(d.predicted_ns for d in members))
+
+
+def _ids(members: Iterable[Decision]) -> tuple[str, ...]:
+    return tuple(d.id for d in members)

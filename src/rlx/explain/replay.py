@@ -1,0 +1,119 @@
+"""Replay: the optimised graph from the unoptimised one and a report's JSON alone.
+
+The passes run with a log that decides nothing. Every question is answered from the JSON, nothing
+is priced, and a change that the JSON does not tell of is an error. So is a decision of the JSON
+that nothing asked for. What comes out must have the hash that the JSON gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlx.core.errors import Error
+from rlx.cost.decision import Candidate, Decision, DecisionLog
+from rlx.cost.target import FusionLimits, Target
+from rlx.explain.build import claims_of
+from rlx.explain.report import Report
+from rlx.ir.mir import Graph, Node
+from rlx.ir.plan_nodes import with_all_items
+from rlx.ir.verify import verify
+from rlx.passes.context import Context
+from rlx.passes.options import DispatchPolicy, FusionOptions
+from rlx.pipeline import optimised
+
+CHANGES = ("rule", "fusion", "lowering", "precision", "layout")
+"""Kinds of decisions that change the graph where their verdict is yes."""
+
+
+class Told(DecisionLog):
+    """A log that answers from a report."""
+
+    def __init__(self, target: Target, report: Report) -> None:
+        super().__init__(target)
+        self._told = {r.id: True for r in report.rules}
+        self._told |= {d.id: d.verdict for d in report.decisions}
+        self.asked: dict[str, None] = {}
+
+    def decide(self, candidate: Candidate) -> Decision:
+        """As it was decided; nothing is weighed."""
+        what, where = candidate.what, candidate.where
+        return self._record(candidate.nodes, Decision("", what, where, True, "told"))
+
+    def _record(self, nodes: Sequence[Node], proposal: Decision) -> Decision:
+        key = self._identities.id_of(proposal.what, nodes, self._is_refused)
+        if key not in self._told and proposal.verdict:
+            raise Error(
+                f"{proposal.what} at {nodes[0].label} changes the graph, and the report does not "
+                f"tell of it ({key})."
+            )
+        self.asked[key] = None
+        made = replace(proposal, id=key, verdict=self._told.get(key, False))
+        known = self._decisions.get(key)
+        if known is None or not known.verdict:
+            self._decisions[key] = made
+        return self._decisions[key]
+
+
+def replayed(model: Any, report: Report | str) -> Graph:
+    """The final graph of the compile that `report` (or its JSON) tells of, made anew from `model`:
+    a Graph, a module, or what `rlx.load` gives."""
+    told = Report.from_json(report) if isinstance(report, str) else report
+    target, options = _target(told), _options(told)
+    log = Told(target, told)
+    made = with_all_items(optimised(_graph(model), Context(target, options, log)))
+    verify(made)
+    _require_all(told, log)
+    if made.digest() != told.graph:
+        raise Error(f"{told.model.name}: the replay gives another graph than the report tells of.")
+    return made
+
+
+def _require_all(report: Report, log: Told) -> None:
+    """Was everything asked for that the report says was done?"""
+    taken = [r.id for r in report.rules]
+    of_plan = ("alias", "slice_of_concat", "write_into_concat")
+    taken += [d.id for d in report.decisions
+              if d.verdict and d.kind in CHANGES and d.what not in of_plan]  # fmt: skip
+    left = [id_ for id_ in taken if id_ not in log.asked]
+    if left:
+        raise Error(
+            f"{report.model.name}: the report tells of {len(left)} changes that this graph has no "
+            f"place for, such as {left[0]}."
+        )
+
+
+def _graph(model: Any) -> Graph:
+    from rlx.ir.hir import HirModule
+
+    lowered = model.lower() if isinstance(model, HirModule) else model
+    return lowered if isinstance(lowered, Graph) else lowered.graph
+
+
+def _target(report: Report) -> Target:
+    """The target of that name which can do what it could; prices do not matter."""
+    from rlx.backends.base import find_backend
+
+    name = report.target.name
+    found = [Target.of(name)]
+    with contextlib.suppress(Error):
+        found.insert(0, find_backend(name).target())
+    for target in found:
+        if claims_of(target) == report.target.claims:
+            return target
+    raise Error(f"{report.model.name}: target {name!r} has other kernels now than it had.")
+
+
+def _options(report: Report) -> FusionOptions:
+    """As they were, but for forced verdicts: those are told like all others."""
+    held = report.options
+    limits = held["limits"]
+    return FusionOptions(
+        skip_fusion=held["skip_fusion"],
+        limits=limits and FusionLimits(**limits),
+        dispatch=DispatchPolicy(held["dispatch"], held["force_common"], held["force_native"]),
+        precision=held["precision"],
+        sizes=held["sizes"],
+    )

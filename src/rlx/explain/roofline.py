@@ -1,0 +1,114 @@
+"""Kernels by the clock: what each takes on every call, beside what the machine could do."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlx.core.dtype import DType
+from rlx.cost.target import Target
+from rlx.cost.terms import Terms
+from rlx.ir.mir import Node
+
+if TYPE_CHECKING:
+    from rlx.runtime.executable import Executable, Inputs
+
+FEWEST = 5
+"""Calls that are timed however long they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel of the schedule."""
+
+    label: str
+    op: str
+    calls: int
+    """How many times it was timed."""
+    median_ns: float
+    bytes: int
+    """What it reads and writes, each value once, at the sizes it was timed at."""
+    flops: int
+    gb_s: float
+    gflop_s: float
+    roofline_ns: float
+    """The least that its bytes and its arithmetic take, side by side, at the target's rates."""
+    roofline_share: float
+    """Of the time it takes; 1 is as fast as the machine is."""
+    share: float
+    """Of the time of all kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Every kernel of a call, in the order of the schedule."""
+
+    name: str
+    sizes: Mapping[str, int]
+    call_ns: float
+    """The median call, in the build that keeps times."""
+    kernels: tuple[KernelTime, ...]
+
+    @property
+    def roofline_share(self) -> float:
+        """How much of the kernels' time the machine's limits ask for."""
+        took = sum(k.median_ns for k in self.kernels)
+        return sum(k.roofline_ns for k in self.kernels) / took if took else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "roofline_share": self.roofline_share}
+
+    def __str__(self) -> str:
+        """A table, slowest first."""
+        head = (
+            f"{self.name}: {len(self.kernels)} kernels, {self.call_ns / 1e3:,.1f} µs a call, "
+            f"{self.roofline_share:.0%} of the roofline\n"
+            f"{'µs':>10} {'share':>6} {'GB/s':>7} {'GFLOP/s':>8} {'roof':>5}  kernel"
+        )
+        slowest = sorted(self.kernels, key=lambda k: -k.median_ns)
+        return "\n".join([head, *map(_line, slowest)])
+
+
+def _line(k: KernelTime) -> str:
+    return (
+        f"{k.median_ns / 1e3:10,.1f} {k.share:6.1%} {k.gb_s:7.1f} {k.gflop_s:8.1f} "
+        f"{k.roofline_share:5.0%}  {k.label}"
+    )
+
+
+def profile(exe: Executable, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
+    """Time every kernel of `exe` on `inputs`, for about `seconds`."""
+    arrays, sizes = exe.arrays(inputs), exe.sizes(inputs)
+    program, weights = exe.timed()
+    steps = program.steps
+    program.run_timed(weights, arrays)  # the first call touches memory that the others find there
+    taken: list[list[int]] = []
+    calls: list[int] = []
+    until = time.perf_counter() + seconds
+    while len(calls) < FEWEST or time.perf_counter() < until:
+        run = program.run_timed(weights, arrays)
+        taken.append(run.step_ns(len(steps)))
+        calls.append(run.stop_ns - run.start_ns)
+    medians = [float(statistics.median(step)) for step in zip(*taken)]
+    terms = Terms(exe.lir.target, sizes=sizes)
+    total = sum(medians)
+    made = [_kernel(n, ns, len(calls), total, terms) for n, ns in zip(steps, medians)]
+    return KernelTimes(exe.name, sizes, statistics.median(calls), tuple(made))
+
+
+def _kernel(node: Node, ns: float, calls: int, total: float, terms: Terms) -> KernelTime:
+    size, flops = terms.kernel(node).device_traffic_bytes, terms.flops_of(node)
+    least = least_ns(terms.target, size, flops, node.shapes[0].dtype)
+    spent = max(ns, 1.0)
+    return KernelTime(
+        node.label, node.op, calls, ns, size, flops, size / spent, flops / spent,
+        least, least / spent, ns / total if total else 0.0,
+    )  # fmt: skip
+
+
+def least_ns(target: Target, size: int, flops: int, dtype: DType) -> float:
+    """The roofline: arithmetic and memory side by side, the slower of the two."""
+    return max(size / target.memory_gb_s(size), flops / target.gflops(dtype))

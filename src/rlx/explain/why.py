@@ -1,0 +1,193 @@
+"""Why: one node followed through the levels, from the user's name to bytes and time."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rlx.core.errors import Error
+from rlx.explain.report import (
+    NOT_NAMES,
+    From,
+    Report,
+    ReportBuffer,
+    ReportDecision,
+    ReportKernel,
+    ReportNode,
+    RuleFired,
+    SourceNode,
+)
+from rlx.explain.text import aligned, clipped, time_text
+from rlx.ir.outline import names_in
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """All that there is to say about what goes by one name."""
+
+    name: str
+    blocks: tuple[str, ...]
+    """The blocks it is part of, and where it was written."""
+    source: tuple[SourceNode, ...]
+    """Ops before any pass."""
+    rules: tuple[RuleFired, ...]
+    decisions: tuple[ReportDecision, ...]
+    nodes: tuple[ReportNode, ...]
+    """Nodes of the final graph that it is in."""
+    kernels: tuple[ReportKernel, ...]
+    buffers: tuple[ReportBuffer, ...]
+
+    def __str__(self) -> str:
+        return why_text(self)
+
+
+def follow(report: Report, name: str) -> Why:
+    """What became of `name`: a front end's node, a block, a source line, a leaf, an output, a
+    decision's id, or a kernel such as `k12`."""
+    wanted = _tags(report, name)
+    source = [n for n in report.source if wanted & _tags_of(n.origins, n.name)]
+    kernels = [k for k in report.kernels if _is_in(k, name, wanted)]
+    held = {k.node for k in kernels}
+    nodes = [n for n in report.nodes
+             if n.id in held or wanted & _tags_of(n.origins, n.name)]  # fmt: skip
+    if not (source or kernels or nodes):
+        raise _unknown(report, name)
+    used = {n.buffer for n in nodes} | {b for k in kernels for b in (*k.reads, *k.writes)}
+    shown = wanted | {t for k in kernels if _is_named(k, name) for t in k.where}
+    return Why(
+        name,
+        tuple(dict.fromkeys(_said(o) for n in (*source, *nodes) for o in n.origins
+                            if o.kind not in NOT_NAMES)),
+        tuple(source),
+        tuple(r for r in report.rules if _mentions((r.before, r.after), shown)),
+        tuple(d for d in report.decisions if d.id == name or _mentions(d.where, shown)),
+        tuple(nodes),
+        tuple(kernels),
+        tuple(b for b in report.buffers if b.id in used),
+    )  # fmt: skip
+
+
+def _said(origin: From) -> str:
+    return origin.text if origin.kind == "line" else f"{origin.kind} {origin.text}"
+
+
+def _tags_of(origins: Iterable[From], name: str) -> set[str]:
+    return {name, *(_said(o) for o in origins if o.kind not in NOT_NAMES)} - {""}
+
+
+def _tags(report: Report, name: str) -> set[str]:
+    """The origins that a name means: said in full, without its kind, or the blocks below it."""
+    found = {name} if name in dict(_names(report)) else set[str]()
+    for tag, plain in _names(report):
+        if name in (tag, plain) or plain.startswith((f"{name}.", f"{name}/")):
+            found.add(tag)
+    if found:
+        return found
+    for node in (v.node for v in report.model.outputs if v.name == name):
+        found |= _tags_of(report.nodes[node].origins, report.nodes[node].name)
+    labels = [w for d in report.decisions if d.id == name for w in d.where]
+    return found | {tag for tag, _ in _names(report) if _mentions(labels, {tag})}
+
+
+def _names(report: Report) -> Iterator[tuple[str, str]]:
+    """(said in full, without its kind) of every name that the user may know."""
+    seen: dict[tuple[str, str], None] = {}
+    for node in (*report.source, *report.nodes):
+        if node.name:
+            seen[node.name, node.name] = None
+        for origin in node.origins:
+            if origin.kind not in NOT_NAMES:
+                seen[_said(origin), origin.text] = None
+    for kernel in report.kernels:
+        seen |= dict.fromkeys((w, w.partition(" ")[2] or w) for w in kernel.where)
+    yield from seen
+
+
+def _is_named(kernel: ReportKernel, name: str) -> bool:
+    return name in (f"k{kernel.id}", kernel.name)
+
+
+def _is_in(kernel: ReportKernel, name: str, wanted: set[str]) -> bool:
+    return _is_named(kernel, name) or not wanted.isdisjoint(kernel.where)
+
+
+def _mentions(places: Iterable[str], tags: set[str]) -> bool:
+    return any(place in tags or not tags.isdisjoint(names_in(place)) for place in places)
+
+
+def _unknown(report: Report, name: str) -> Error:
+    known = list(dict.fromkeys(plain for _, plain in _names(report)))
+    known += [f"k{k.id}" for k in report.kernels]
+    near = difflib.get_close_matches(name, known, 3, 0.5)
+    near += [k for k in known if name and name in k and k not in near][: 3 - len(near)]
+    hint = f"Did you mean {', '.join(near)}?" if near else f"It has, for example, {known[-1]}."
+    return Error(f"{report.model.name}: there is no node {name!r}. {hint}")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _became(found: Why) -> str:
+    """Ops of the model and the kernels they are in; of a kernel itself, what it computes."""
+    kernels = _counted(len(found.kernels), "kernel")
+    if found.source:
+        return f"{_counted(len(found.source), 'op')} became part of {kernels}"
+    return f"{kernels} of {_counted(sum(len(k.ops) for k in found.kernels), 'op')}"
+
+
+def _rewritten(r: RuleFired) -> tuple[str, ...]:
+    return r.rule, clipped(r.before), "→", clipped(r.after), r.identity
+
+
+def why_text(found: Why) -> str:
+    """The levels one below the other."""
+    parts = [
+        f"{found.name}: {_became(found)}",
+        *_part("part of", [(b,) for b in found.blocks if b != found.name]),
+        *_part("ops", [(f"#{n.id}", n.op, n.shape) for n in found.source]),
+        *_part("rules", [_rewritten(r) for r in found.rules]),
+        *_part("decisions", [_told(d) for d in found.decisions]),
+        *(line for k in found.kernels for line in _kernel(k)),
+        *_part("buffers", [_bytes(b) for b in found.buffers]),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _part(title: str, rows: list[tuple[str, ...]]) -> list[str]:
+    if not rows:
+        return []
+    lines = aligned([("",) * len(rows[0]), *rows])[1:]
+    return [f"{title}:", *(f"  {line}" for line in lines)]
+
+
+def _told(d: ReportDecision) -> tuple[str, ...]:
+    saves = time_text(d.predicted_ns) if d.predicted_ns else ""
+    return ("taken" if d.verdict else "refused", saves, d.what, d.reason, d.id)
+
+
+def _kernel(k: ReportKernel) -> list[str]:
+    took = k.measured.get("median_ns") if k.measured else None
+    clock = f", measured {time_text(took)}" if took is not None else ""
+    how = f", as {k.way}" if k.way else ""
+    return [
+        f"kernel {k.name} ({k.phase}): {k.bytes:,} bytes, {k.flops:,} flops, predicted "
+        f"{time_text(k.predicted_ns)}{clock}{how}",
+        *(f"  {line}" for line in k.source.splitlines()),
+        *(f"  {line}" for line in k.schedule),
+    ]
+
+
+def _bytes(b: ReportBuffer) -> tuple[str, ...]:
+    first = "start" if b.first < 0 else str(b.first)
+    over = f"over buffer {b.over}" if b.over is not None else "external" if b.is_external else ""
+    names = ", ".join(b.names[:3]) + (", …" if len(b.names) > 3 else "")
+    return (
+        f"{b.id}",
+        f"{b.bytes:,}",
+        f"{b.space} +{b.offset:,}",
+        f"steps {first}..{b.last}",
+        over,
+        names,
+    )

@@ -1,0 +1,108 @@
+"""Loading a model from a file, by what its name says it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlx.core.arguments import COUNT, NONE, takes
+from rlx.core.errors import Error, UnsupportedError
+from rlx.core.files import path_of
+
+if TYPE_CHECKING:
+    import os
+
+    from rlx.frontends.onnx.model import Model
+    from rlx.frontends.safetensors.model import FolderModel
+    from rlx.ir.hir import HirModule
+    from rlx.ir.lir import LirModule
+    from rlx.ir.mir import MirModule
+    from rlx.runtime.executable import Executable
+
+_LATER = {".gguf": "GGUF models"}
+_KNOWN = "It loads .onnx models, folders of safetensors, .ir and .lir text, and .rlx programs."
+
+
+@takes(threads=NONE | COUNT)
+def load(
+    path: str | os.PathLike[str], *, threads: int | None = None
+) -> Model | FolderModel | MirModule | HirModule | LirModule | Executable:
+    """The model at `path`: an `.onnx` file gives a Model, which `rlx.compile` takes, and so does a
+    folder with config.json and model.safetensors of the BERT family; `.ir` text gives a MirModule
+    or a HirModule, a `.lir` file the LirModule that was planned, a `.rlx` file that `exe.save`
+    wrote the Executable, with `threads` as `rlx.compile` takes them.
+
+    Nothing in an `.onnx`, `.safetensors`, `.ir` or `.lir` file is run, nor believed. Weights are
+    copied into memory, once: what happens to the file afterwards changes nothing.
+
+    A `.rlx` file holds machine code, and loading it is running it: load only one that you trust.
+    """
+    file = path_of(path)
+    kind = file.suffix.lower()
+    if kind in _LATER:
+        raise UnsupportedError(f"{file}: rlx cannot load {_LATER[kind]} yet. {_KNOWN}")
+    if file.is_dir():
+        return _folder(file)
+    match kind:
+        case ".safetensors":
+            return _folder(_folder_of(file))
+        case ".onnx":
+            return _model(file)
+        case ".ir":
+            return _module(file)
+        case ".lir":
+            return _planned(file)
+        case ".rlx":
+            return _program(file, threads)
+        case _:
+            raise UnsupportedError(f"{file}: rlx does not know {kind or 'this'!r} files. {_KNOWN}")
+
+
+def _model(file: Path) -> Model:
+    from rlx.frontends.onnx.model import load
+
+    return load(file)
+
+
+def _folder(folder: Path) -> FolderModel:
+    from rlx.frontends.safetensors.model import load
+
+    return load(folder)
+
+
+def _folder_of(file: Path) -> Path:
+    """Weights alone are no model: what they mean is said beside them."""
+    from rlx.frontends.safetensors.model import WEIGHTS
+
+    if not file.is_file():
+        raise Error(f"{file} cannot be read: it is no file.")
+    if file.name != WEIGHTS:
+        raise UnsupportedError(f"{file}: rlx loads folders, where weights are in {WEIGHTS}.")
+    return file.parent
+
+
+def _module(file: Path) -> MirModule | HirModule:
+    from rlx.ir.text import read_module
+
+    return read_module(_text(file), file.name)
+
+
+def _planned(file: Path) -> LirModule:
+    from rlx.runtime.lir_file import read_lir
+
+    return read_lir(_text(file), file.name)
+
+
+def _program(file: Path, threads: int | None) -> Executable:
+    from rlx.runtime.artefact_file import read
+
+    return read(file, threads)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise Error(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}.") from None
+    except (OSError, ValueError) as error:
+        raise Error(f"{file} cannot be read: {error}.") from None

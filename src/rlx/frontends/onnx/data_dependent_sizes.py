@@ -1,0 +1,210 @@
+"""Sizes that a model computes from data: numbers that become dims while it runs.
+
+An operand that decides a shape may be computed: the sum of a mask, the largest of some lengths. Its
+elements are then measured sizes, found out by `as_size`, unless the graph says what they are: sizes
+of other values, and how many elements are not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from rlx import ops
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, product
+from rlx.core.dtype import DType
+from rlx.core.extent import is_measured
+from rlx.frontends.onnx.dim_ranges import behind
+from rlx.frontends.onnx.values import Sizes
+from rlx.ir.mir import Node
+
+if TYPE_CHECKING:
+    from rlx.frontends.onnx.node_call import Call
+
+MAX_ELEMENTS = 16
+"""Of an operand that is looked at as sizes."""
+MAX_DEPTH = 64
+MAX_UNIFIED = 8
+"""Times that sizes of one node's operands are taken to be equal."""
+_SAME_ORDER = frozenset({"reshape", "squeeze", "expand_dims"})
+_ARITHMETIC: dict[str, Any] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+    "maximum": dim_max, "minimum": dim_min,
+}  # fmt: skip
+_SAME_COUNT = frozenset({
+    "reshape", "squeeze", "expand_dims", "transpose", "flip", "neg", "abs", "sign",
+})  # fmt: skip
+"""Ops whose results have as many elements that are not 0 as their operands."""
+
+
+def sizes_of_data(node: Node) -> Sizes | None:
+    """The elements of a small integer tensor as sizes; None where it is no such tensor."""
+    shape = node.shape
+    if not shape.is_static or shape.rank > 1 or not shape.dtype.is_integer:
+        return None
+    count = int(product(shape.dims))
+    if count > MAX_ELEMENTS:
+        return None
+    dims = [element(node, i) for i in range(count)]
+    found = [scalar_size(node, i) if d is None else d for i, d in enumerate(dims)]
+    return Sizes(tuple(found), shape.static_dims, shape.dtype)
+
+
+def scalar_size(node: Node, index: int = 0, most: DimLike | None = None) -> Dim:
+    """An element as a size that is found out."""
+    found = ops.as_size(scalar(node, index), at_most=most).shape.dims[0]
+    assert isinstance(found, Dim)
+    return found
+
+
+def scalar(node: Node, index: int = 0) -> Node:
+    """An element by itself, as i64."""
+    flat = ops.reshape(node, dims=(product(node.shape.dims),))
+    one = ops.narrow(flat, axis=0, start=index, length=1)
+    return ops.cast(ops.reshape(one, dims=()), to=DType.I64)
+
+
+def element(node: Node, index: int) -> DimLike | None:
+    """What the graph says of an element: a number or a size; None where only data can tell."""
+    return _Elements().of(node, index, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Elements:
+    """Elements that were looked at: where operands are shared, each is looked at once."""
+
+    known: dict[tuple[Node, int], DimLike | None] = field(
+        default_factory=dict[tuple[Node, int], DimLike | None]
+    )
+
+    def of(self, node: Node, index: int, depth: int) -> DimLike | None:
+        if (node, index) not in self.known:
+            self.known[node, index] = None if depth > MAX_DEPTH else self._of(node, index, depth)
+        return self.known[node, index]
+
+    def _of(self, node: Node, index: int, depth: int) -> DimLike | None:
+        match node.op:
+            case "constant":
+                return int(node.attrs["value"].array.reshape(-1)[index])
+            case "extent":
+                return node.attrs["dim"]
+            case "cast" if node.inputs[0].shape.dtype.is_integer:
+                return self.of(node.inputs[0], index, depth + 1)
+            case op if op in _SAME_ORDER:
+                return self.of(node.inputs[0], index, depth + 1)
+            case "concat" if node.shape.rank == 1:
+                return self._of_concat(node, index, depth)
+            case "narrow" if node.shape.rank == 1:
+                start = node.attrs["start"]
+                is_known = type(start) is int
+                return self.of(node.inputs[0], start + index, depth + 1) if is_known else None
+            case "gather" if node.inputs[0].shape.rank == 1 and node.inputs[1].op == "constant":
+                at = int(node.inputs[1].attrs["value"].array.reshape(-1)[index])
+                return self.of(node.inputs[0], at, depth + 1)
+            case op if op in _ARITHMETIC:
+                parts = [self._of_operand(i, index, depth) for i in node.inputs]
+                return None if None in parts else _ARITHMETIC[op](*parts)
+            case "sum" if index == 0 and node.shape.num_elements == 1:
+                return _count(node.inputs[0])
+            case _:
+                return None
+
+    def _of_operand(self, node: Node, index: int, depth: int) -> DimLike | None:
+        return self.of(node, index if node.shape.num_elements != 1 else 0, depth + 1)
+
+    def _of_concat(self, node: Node, index: int, depth: int) -> DimLike | None:
+        for part in node.inputs:
+            length = part.shape.dims[0]
+            if not isinstance(length, int):
+                return None
+            if index < length:
+                return self.of(part, index, depth + 1)
+            index -= length
+        return None
+
+
+def _count(summed: Node) -> DimLike | None:
+    """The sum of truth values is how many of them hold."""
+    given = summed
+    while given.op == "cast" and given.shape.dtype is not DType.BOOL:
+        given = given.inputs[0]
+    if given.shape.dtype is not DType.BOOL or not summed.shape.dtype.is_integer:
+        return None
+    return count_of(given)
+
+
+def count_of(x: Node) -> DimLike:
+    """How many elements of x are not 0: the same size for all that have as many."""
+    return ops.nonzero(counted(x)).shape.dims[1]
+
+
+def counted(x: Node) -> Node:
+    """What x is made of whose elements are not 0 where those of x are not, in some order."""
+    while True:
+        if (
+            x.op in _SAME_COUNT
+            or (x.op == "cast" and _keeps_zeros(x))
+            or (x.op == "not_equal" and _is_zero(x.inputs[1]))
+        ):
+            x = x.inputs[0]
+        else:
+            return x
+
+
+def _keeps_zeros(cast: Node) -> bool:
+    """Is nothing rounded to 0?"""
+    given, made = cast.inputs[0].shape.dtype, cast.shape.dtype
+    is_wider = given.is_integer and made.is_integer and given.itemsize <= made.itemsize
+    return DType.BOOL in (given, made) or is_wider or (given.is_integer and made.is_float)
+
+
+def _is_zero(node: Node) -> bool:
+    return node.op == "constant" and not node.attrs["value"].array.any()
+
+
+# -- sizes that are equal -------------------------------------------------------------------------
+
+
+def as_long_as(x: Node, axis: int, size: DimLike) -> Node:
+    """x, whose axis has `size` elements though the graph does not say so: an error where it has
+    more or fewer."""
+    if x.shape.dims[axis] == size:
+        return x
+    graph = x.graph
+    found, wanted = (Sizes((d,), ()).node(graph) for d in (x.shape.dims[axis], size))
+    how = {"dims": (size,), "axis": 0, "dtype": DType.I64}
+    rows = ops.add(graph.node("iota", (), how), ops.same_size(found, wanted))
+    return ops.gather(x, rows, axis=axis)
+
+
+def unified(call: Call, error: BaseException) -> Call | None:
+    """The call with operands of equal sizes, where this error says that two sizes, one of them
+    measured, are to be equal; None where it says something else."""
+    found = behind(error)
+    if found is None or not (is_measured(found.left) or is_measured(found.right)):
+        return None
+    for old, new in ((found.right, found.left), (found.left, found.right)):
+        inputs = [_with_size(v, old, new) for v in call.inputs]
+        if any(a is not b for a, b in zip(inputs, call.inputs)):
+            return replace(call, inputs=tuple(inputs))
+    return None
+
+
+def _with_size(value: Any, old: DimLike, new: DimLike) -> Any:
+    if not isinstance(value, Node) or not isinstance(old, Dim):
+        return value
+    for axis, dim in enumerate(value.shape.dims):
+        if dim == old:
+            value = as_long_as(value, axis, new)
+    return value
+
+
+def reshaped(x: Node, dims: Sequence[DimLike]) -> Node:
+    """x in row-major order under dims that are computed: that there are as many elements is known
+    when it runs."""
+    total = product(x.shape.dims)
+    rest = product(d for d in dims if d != -1)
+    wanted = [total // dim_max(1, rest) if d == -1 else d for d in dims]
+    flat = as_long_as(ops.reshape(x, dims=(total,)), 0, product(wanted))
+    return ops.reshape(flat, dims=tuple(wanted))

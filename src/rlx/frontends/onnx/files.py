@@ -1,0 +1,180 @@
+"""The files of a model: its own, and those beside it that hold its tensors.
+
+A file beside a model is opened only inside the model's folder, part by part, and never through a
+link of either kind; what is asked of it is compared with its length. Bytes are copied out of files,
+tensor by tensor where those are beside the model: what happens to a file later changes nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.core.errors import Error, GraphError
+from rlx.core.files import HeldFile, opened
+
+MAX_PATH = 4096
+CHUNK, MAX_THREADS = 4 << 20, 4
+"""What a thread hashes at a time, and how many do."""
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Range = tuple[int, int]
+"""Where bytes begin and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model's own file, all of it."""
+
+    path: Path
+    data: memoryview
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> ModelFile:
+        return cls(Path(path), opened(path)[:])
+
+    def digest(self) -> str:
+        """A hash of the hashes of its chunks, which threads make side by side."""
+        chunks = [self.data[i : i + CHUNK] for i in range(0, len(self.data), CHUNK)]
+        if len(chunks) < 2:
+            return _joined(map(_hashed, chunks))
+        try:
+            with ThreadPoolExecutor(min(len(chunks), os.cpu_count() or 1, MAX_THREADS)) as threads:
+                return _joined(threads.map(_hashed, chunks))
+        except RuntimeError:  # no thread can be started
+            return _joined(map(_hashed, chunks))
+
+
+def _hashed(chunk: memoryview) -> bytes:
+    """Processors have instructions for this one."""
+    return sha256(chunk).digest()
+
+
+def _joined(hashes: Iterable[bytes]) -> str:
+    return sha256(b"".join(hashes)).hexdigest()
+
+
+@dataclass(slots=True)
+class Beside:
+    """The files in a model's folder that hold its tensors, each opened once."""
+
+    folder: Path | None
+    opened: dict[str, Opened] = field(default_factory=dict[str, "Opened"])
+
+    def bytes_of(self, entries: Any, size: int, what: str) -> Bytes:
+        """What a tensor's `external_data` means; keys that ONNX does not define are ignored."""
+        keys: Mapping[str, str] = {e.key: e.value for e in entries}
+        offset = _whole(keys.get("offset", ""), what)
+        length = _whole(keys["length"], what) if "length" in keys else size
+        if length != size:
+            raise GraphError(f"{what}: it has {length} bytes for a shape that takes {size}")
+        return self.range_of(keys.get("location", ""), (offset, offset + length), what)
+
+    def range_of(self, location: str, wanted: Range, what: str) -> Bytes:
+        """Some bytes of a file; parts of others' bytes are no tensor's."""
+        file = self.file(location, what)
+        start, end = wanted
+        if end > len(file.held):
+            raise GraphError(
+                f"{what}: bytes {start} to {end} of {_short(location)}, which has {len(file.held)}"
+            )
+        if start == end:
+            return np.empty(0, np.uint8)
+        file.claim(wanted, what)
+        return file.bytes_of(wanted)
+
+    def file(self, location: str, what: str) -> Opened:
+        if self.folder is None:
+            raise Error(f"{what} is in another file, but the model was not read from one")
+        if location not in self.opened:
+            fd = open_inside(self.folder, location, what)
+            try:
+                self.opened[location] = Opened(HeldFile(location, fd))
+            except (OSError, ValueError) as error:
+                raise Error(f"{what}: {_short(location)} cannot be read: {error}") from None
+            finally:
+                os.close(fd)
+        return self.opened[location]
+
+    def stamps(self) -> dict[str, list[int]]:
+        """By which one can see later that no file has changed."""
+        return {name: file.held.stamp for name, file in self.opened.items()}
+
+
+@dataclass(slots=True)
+class Opened:
+    """A file beside a model, which of its bytes belong to a tensor, and those that were read."""
+
+    held: HeldFile
+    claimed: list[Range] = field(default_factory=list[Range])
+    """In order, and apart."""
+    tensors: dict[Range, Bytes] = field(default_factory=dict[Range, Bytes])
+
+    def bytes_of(self, wanted: Range) -> Bytes:
+        """Those of one tensor; tied weights share them."""
+        if wanted not in self.tensors:
+            self.tensors[wanted] = np.frombuffer(self.held.read(*wanted), np.uint8)
+        return self.tensors[wanted]
+
+    def claim(self, wanted: Range, what: str) -> None:
+        """Tensors may share all of their bytes, as tied weights do, but not some."""
+        at = bisect.bisect_left(self.claimed, wanted)
+        if at < len(self.claimed) and self.claimed[at] == wanted:
+            return
+        after = at < len(self.claimed) and self.claimed[at][0] < wanted[1]
+        before = at > 0 and self.claimed[at - 1][1] > wanted[0]
+        if after or before:
+            raise GraphError(f"{what}: its bytes overlap those of another tensor")
+        self.claimed.insert(at, wanted)
+
+
+def open_inside(folder: Path, path: str, what: str) -> int:
+    """A file of the folder or of one inside it, opened part by part without following a link.
+
+    Names are taken as they are written: percent signs and look-alikes are letters like others.
+    """
+    parts = path.split("/")
+    if len(path) > MAX_PATH or "\\" in path or any(p in ("", ".", "..") for p in parts):
+        raise Error(f"{what}: {_short(path)} is not a file inside the model's folder")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in parts[:-1]:
+            here = _step(here, part, flags | os.O_DIRECTORY)
+        here = _step(here, parts[-1], flags)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Error(f"{what}: {_short(path)} cannot be opened: {reason}") from None
+    info = os.fstat(here)
+    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
+        os.close(here)
+        raise Error(f"{what}: {_short(path)} is not a plain file of its own (a link, or a device)")
+    return here
+
+
+def _step(here: int, part: str, flags: int) -> int:
+    try:
+        return os.open(part, flags, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _short(text: str) -> str:
+    return repr(text[:200])
+
+
+def _whole(text: str, what: str) -> int:
+    if not text:
+        return 0
+    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
+        raise GraphError(f"{what}: {text[:40]!r} is not a number of bytes")
+    return int(text)

@@ -1,0 +1,1 @@
+"""onnxruntime's own operators (com.microsoft)."""

@@ -1,0 +1,146 @@
+"""Scan: a body along an axis of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.shape import DimsDiffer, Shape
+from rlx.frontends.onnx.handlers import handles
+from rlx.frontends.onnx.node_call import Call
+from rlx.frontends.onnx.scope import Scope
+from rlx.frontends.onnx.subgraphs import applied, captures_of, closed, graph_of, is_measured_inside
+from rlx.ir.mir import Graph, Node
+
+STEP = "\0step"
+"""The last input of a body as it is read; no name of a file's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body that was read: `states` go from step to step, and it sees slices of the rest."""
+
+    call: Call
+    scope: Scope
+    captures: list[Node]
+    num_states: int
+
+    def steps(self, graph: Graph, operands: Sequence[Node], given: Sequence[Node]) -> list[Node]:
+        """One step in a graph that has the values of `captures` as `given`."""
+        return applied(graph, self.scope, operands, self.captures, given)
+
+    @property
+    def is_numbered(self) -> bool:
+        """Does a step depend on its number? Random numbers do."""
+        return any(self.scope.step in n.inputs for n in self.scope.graph.nodes)
+
+    def along(self, states: Sequence[Node], xs: Sequence[Node], given: Sequence[Node]) -> Any:
+        """The body along the first axis of `xs`, in their graph."""
+        count, whole = self.num_states, self.num_states + len(given)
+        if self.is_numbered:
+            how = {"dims": (_length(xs),), "axis": 0, "dtype": DType.I64}
+            xs = [*xs, xs[0].graph.node("iota", (), how)]
+
+        def one(graph: Graph, values: list[Node]) -> list[Node]:
+            own = [*values[:count], *values[whole:]]
+            first = [] if self.is_numbered else [graph.constant(np.int64(0))]
+            return self.steps(graph, [*own, *first], values[count:whole])
+
+        shapes = [*(v.shape for v in (*states, *given)), *(_slice(x.shape) for x in xs)]
+        return ops.scan(
+            *states, *given, *xs, body=graph_of(self.call, "body", shapes, one),
+            length=_length(xs), num_carries=count, num_bcasts=len(given),
+        )  # fmt: skip
+
+
+def _slice(shape: Shape) -> Shape:
+    return shape.with_dims(shape.dims[1:])
+
+
+def _length(xs: Sequence[Node]) -> DimLike:
+    lengths = [x.shape.dims[0] for x in xs]
+    other = next((d for d in lengths if d != lengths[0]), None)
+    if other is not None:
+        what = f"its operands are of different lengths: {', '.join(map(str, lengths))}"
+        raise DimsDiffer(what, lengths[0], other)
+    return lengths[0]
+
+
+def _read(call: Call, shapes: Sequence[Shape], num_states: int) -> Body:
+    proto = call.required("body")
+    if len(proto.input) != len(shapes):
+        raise GraphError(f"its body takes {len(proto.input)} values, but gets {len(shapes)}")
+    scope, values = call.importer.body(call, proto, shapes, step=STEP)
+    made = [n.shape for n in closed(scope, values)]
+    if is_measured_inside(scope, made):
+        raise call.unsupported("a size in its body depends on data of one step")
+    return Body(call, scope, captures_of(scope), num_states)
+
+
+@handles("Scan", since=9)
+def scan(call: Call) -> tuple[Node, ...]:
+    count = call.required("num_scan_inputs")
+    nodes = call.nodes()
+    if not 0 < count <= len(nodes):
+        raise GraphError(f"num_scan_inputs is {count} of {len(nodes)} operands")
+    states, xs = nodes[:-count], nodes[-count:]
+    axes = call.attr("scan_input_axes") or (0,) * count
+    turned = [_to_front(x, call.axis(a, x.shape.rank)) for x, a in zip(xs, axes, strict=True)]
+    xs = _turned(turned, call.attr("scan_input_directions"))
+    shapes = [*(s.shape for s in states), *(_slice(x.shape) for x in xs)]
+    body = _read(call, shapes, len(states))
+    made = list(body.along(states, xs, body.captures))
+    ys = _turned(made[len(states) :], call.attr("scan_output_directions"))
+    axes = call.attr("scan_output_axes") or (0,) * len(ys)
+    placed = [_from_front(y, call.axis(a, y.shape.rank)) for y, a in zip(ys, axes, strict=True)]
+    return (*made[: len(states)], *placed)
+
+
+def _to_front(x: Node, axis: int) -> Node:
+    rest = [i for i in range(x.shape.rank) if i != axis]
+    return ops.transpose(x, perm=(axis, *rest)) if axis else x
+
+
+def _from_front(y: Node, axis: int) -> Node:
+    perm = list(range(1, y.shape.rank))
+    perm.insert(axis, 0)
+    return ops.transpose(y, perm=tuple(perm)) if axis else y
+
+
+def _turned(values: Sequence[Node], directions: Sequence[int] | None) -> list[Node]:
+    """Those with direction 1 run from the last to the first."""
+    if not directions:
+        return list(values)
+    pairs = zip(values, directions, strict=True)
+    return [ops.flip(v, axes=(0,)) if d else v for v, d in pairs]
+
+
+@handles("Scan", since=8)
+def scan_of_batches(call: Call) -> tuple[Node, ...]:
+    """As it was in opset 8: operands begin with a batch, and each of it is scanned alone."""
+    if call.has(0):
+        raise call.unsupported("lengths of sequences, which only opset 8 has")
+    count = call.required("num_scan_inputs")
+    nodes = [call.node(i) for i in range(1, call.num_inputs)]
+    split = len(nodes) - count
+    inner = [_slice(n.shape) for n in nodes]
+    slices = [*inner[:split], *(_slice(s) for s in inner[split:])]
+    body = _read(call, slices, split)
+    given = [c.shape for c in body.captures]
+
+    def each(graph: Graph, values: list[Node]) -> list[Node]:
+        own = values[len(given) :]
+        xs = _turned(own[split:], call.attr("directions"))
+        return list(body.along(own[:split], xs, values[: len(given)]))
+
+    return ops.scan(
+        *body.captures, *nodes, body=graph_of(call, "batch", [*given, *inner], each),
+        length=_length(nodes), num_carries=0, num_bcasts=len(given),
+    )  # fmt: skip

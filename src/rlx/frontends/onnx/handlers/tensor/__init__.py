@@ -1,0 +1,1 @@
+"""Arithmetic, shapes, indexing, reductions, signal processing."""

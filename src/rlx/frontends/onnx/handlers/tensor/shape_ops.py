@@ -1,0 +1,364 @@
+"""Operators that speak of shapes or move elements; on sizes they are done while reading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, is_static, product, provably_le
+from rlx.core.dtype import DType
+from rlx.core.errors import GraphError
+from rlx.core.extent import is_measured
+from rlx.frontends.onnx.data_dependent_sizes import element, reshaped, scalar_size
+from rlx.frontends.onnx.dim_ranges import require
+from rlx.frontends.onnx.handlers import handles
+from rlx.frontends.onnx.id_tensors import in_codes
+from rlx.frontends.onnx.node_call import Call, NeedsShape
+from rlx.frontends.onnx.strings import objects
+from rlx.frontends.onnx.values import MAX_SIZES, Coded, Sizes, Value, Weight, sizes_of
+from rlx.ir.mir import Node
+from rlx.ops.compose import beside
+from rlx.ops.indexing.movement import is_one
+
+
+@handles("Shape")
+def shape(call: Call) -> Sizes:
+    dims = tuple(call.shape(0).dims)
+    start, end = call.attr("start", 0), call.attr("end", len(dims))
+    found = dims[slice(start, end)]
+    return Sizes(found, (len(found),))
+
+
+@handles("Size")
+def size(call: Call) -> Sizes:
+    return Sizes((product(call.shape(0).dims),), ())
+
+
+@handles("Constant")
+def constant(call: Call) -> Value:
+    for name, value in call.attrs.items():
+        match name:
+            case "value" | "sparse_value":
+                return Weight(f"{call.outputs[0]}", value)
+            case "value_int" | "value_ints":
+                return Sizes.of(np.array(value, np.int64))
+            case "value_string" | "value_strings":
+                texts = [value] if name == "value_string" else value
+                held = objects(texts).reshape(() if name == "value_string" else -1)
+                return Weight(call.outputs[0], held)
+            case "value_float" | "value_floats":
+                return Weight(call.outputs[0], np.array(value, np.float32))
+            case _:
+                raise call.unsupported(f"a constant given as {name} is no tensor rlx has")
+    raise call.unsupported("it has no value")
+
+
+@handles("ConstantOfShape")
+def constant_of_shape(call: Call) -> Value:
+    dims = call.dims(0)
+    value = call.attr("value")
+    one = np.zeros(1, np.float32) if value is None else value
+    weight = Weight(call.outputs[0], one.reshape(()))
+    if (element := weight.element) is not None:
+        held = call.as_node(in_codes(weight, call.importer.strings))
+        return Coded(ops.expand(held, dims=tuple(dims)), element)
+    if one.dtype == np.int64 and all(map(is_static, dims)):
+        whole = [int(d) for d in dims]
+        if math.prod(whole) <= MAX_SIZES:
+            return Sizes.of(np.full(whole, one.reshape(-1)[0]))
+    return ops.expand(call.graph.constant(one.reshape(())), dims=tuple(dims))
+
+
+@handles("Reshape")
+def reshape(call: Call) -> Value:
+    sizes = call.dims(1)
+    value = call.value(0)
+    given = list(call.shape(0).dims)
+    if not call.attr("allowzero", 0):
+        sizes = [given[i] if d == 0 else d for i, d in enumerate(sizes)]
+    if isinstance(value, Sizes):
+        return Sizes(value.dims, tuple(_resolved(sizes, len(value.dims))), value.dtype)
+    try:
+        return ops.reshape(call.node(0), dims=tuple(sizes))
+    except GraphError:
+        if not any(map(is_measured, (*sizes, *given))):
+            raise
+        return reshaped(call.node(0), sizes)
+
+
+def _resolved(sizes: Sequence[DimLike], count: int) -> list[int]:
+    known = [int(d) for d in sizes]
+    rest = int(np.prod([d for d in known if d != -1], dtype=np.int64))
+    return [count // max(1, rest) if d == -1 else d for d in known]
+
+
+@handles("Flatten")
+def flatten(call: Call) -> Node:
+    dims = call.shape(0).dims
+    axis = call.attr("axis", 1)
+    at = axis + len(dims) if axis < 0 else axis
+    return ops.reshape(call.node(0), dims=(product(dims[:at]), product(dims[at:])))
+
+
+@handles("Transpose")
+def transpose(call: Call) -> Node:
+    rank = call.rank(0)
+    return ops.transpose(call.node(0), perm=call.attr("perm", tuple(reversed(range(rank)))))
+
+
+def _axes(call: Call, number: int, rank: int) -> list[int] | None:
+    """Axes as an attribute or, in later opsets, as an operand."""
+    found = call.attr("axes")
+    if found is None and call.has(number):
+        found = call.ints(number)
+    return None if found is None else [call.axis(int(a), rank) for a in found]
+
+
+@handles("Squeeze")
+def squeeze(call: Call) -> Value:
+    """No axes, left out or empty, are all that are 1."""
+    value, dims = call.value(0), call.shape(0).dims
+    axes = _axes(call, 1, len(dims))
+    gone = axes or [i for i, d in enumerate(dims) if _is_gone(call, d)]
+    if isinstance(value, Sizes):
+        kept = tuple(d for i, d in enumerate(value.shape) if i not in gone)
+        return Sizes(value.dims, kept, value.dtype)
+    return ops.squeeze(call.node(0), axes=tuple(gone)) if gone else call.node(0)
+
+
+def _is_gone(call: Call, dim: DimLike) -> bool:
+    """Is an axis squeezed where no axes are said: is its size 1?"""
+    if is_one(dim) or not isinstance(dim, Dim) or provably_le(2, dim):
+        return is_one(dim)
+    raise NeedsShape(f"{call.label}: an axis of {dim} is squeezed only where it is 1")
+
+
+@handles("Unsqueeze")
+def unsqueeze(call: Call) -> Value:
+    value, rank = call.value(0), call.rank(0)
+    count = len(call.attr("axes") or call.ints(1))
+    axes = _axes(call, 1, rank + count)
+    assert axes is not None
+    if isinstance(value, Sizes):
+        dims = list(value.shape)
+        for axis in sorted(axes):
+            dims.insert(axis, 1)
+        return Sizes(value.dims, tuple(dims), value.dtype)
+    return ops.expand_dims(call.node(0), axes=tuple(axes))
+
+
+@handles("Concat")
+def concat(call: Call) -> Value:
+    axis = call.axis(call.required("axis"), call.rank(0))
+    found = [call.importer.as_sizes(call.value(i)) for i in range(call.num_inputs)]
+    values = [call.value(i) for i in range(call.num_inputs)]
+    if any(isinstance(v, Sizes) for v in values) and None not in found:
+        joined = np.concatenate([s.array for s in found if s is not None], axis)
+        return sizes_of(joined, call.shape(0).dtype)
+    nodes = call.nodes()
+    return nodes[0] if len(nodes) == 1 else ops.concat(nodes, axis=axis)
+
+
+@handles("Gather")
+def gather(call: Call) -> Value:
+    axis = call.axis(call.attr("axis", 0), call.rank(0))
+    value = call.value(0)
+    where = call.importer.as_array(call.value(1))
+    if isinstance(value, Sizes) and where is not None:
+        return sizes_of(np.asarray(np.take(value.array, where, axis), object), value.dtype)
+    length = call.shape(0).dims[axis]
+    if where is not None and is_static(length):
+        inside = np.where(where < 0, where + int(length), where)
+        return ops.gather(call.node(0), call.graph.constant(inside), axis=axis)
+    return ops.gather(call.node(0), wrapped(call, call.node(1), length), axis=axis)
+
+
+def wrapped(call: Call, indices: Node, length: DimLike) -> Node:
+    """Indices with negative ones counted from the end."""
+    dtype = indices.shape.dtype
+    if not dtype.is_signed:
+        return indices
+    zero = call.graph.constant(np.zeros((), dtype.numpy))
+    total = Sizes((length,), (), dtype).node(call.graph)
+    return ops.where(ops.less(indices, zero), ops.add(indices, total), indices)
+
+
+@handles("Slice", since=1)
+def slice_by_attributes(call: Call) -> Value:
+    starts, ends = call.required("starts"), call.required("ends")
+    axes = call.attr("axes", tuple(range(len(starts))))
+    return _sliced(call, starts, ends, axes, [1] * len(starts))
+
+
+@handles("Slice", since=10)
+def slice_by_operands(call: Call) -> Value:
+    starts, ends = call.ends(1), call.ends(2)
+    axes = call.ints(3) if call.has(3) else list(range(len(starts)))
+    steps = call.ints(4) if call.has(4) else [1] * len(starts)
+    known: list[Any] = []
+    computed: list[Any] = []
+    for each in zip(starts, ends, axes, steps, strict=True):
+        (computed if any(isinstance(e, Node) for e in each) else known).append(each)
+    if not computed:
+        return _sliced(call, starts, ends, axes, steps)  # pyright: ignore[reportArgumentType]
+    columns = list(zip(*known)) if known else [(), (), (), ()]
+    x = call.as_node(_sliced(call, *columns) if known else call.value(0))
+    for start, end, axis, step in computed:
+        x = _cut(call, x, (start, end), call.axis(axis, x.shape.rank), step)
+    return x
+
+
+def _cut(call: Call, x: Node, ends: tuple[Any, Any], axis: int, step: int) -> Node:
+    """A slice whose ends are computed: its length is at most the axis's."""
+    length = x.shape.dims[axis]
+    high = length if step > 0 else length - 1
+    last, total = (Sizes((d,), ()).node(call.graph) for d in (high, length))
+    first, end = (_from_front(call, e, total) for e in ends)
+    start = ops.minimum(last, ops.maximum(first, 0))
+    stop = ops.maximum(ops.minimum(end, last), 0 if step > 0 else -1)
+    apart = ops.sub(stop, start) if step > 0 else ops.sub(start, stop)
+    count = ops.floor_div(ops.add(apart, abs(step) - 1), abs(step))
+    size = scalar_size(ops.maximum(count, 0), most=length)
+    is_first = isinstance(ends[0], int) and ends[0] == 0
+    if step == 1 and is_first and provably_le(size, length):
+        return ops.narrow(x, axis=axis, start=0, length=size)
+    line = beside(call.graph, "iota", dims=(size,), axis=0, dtype=DType.I64)
+    return ops.gather(x, ops.add(ops.mul(line, step), start), axis=axis)
+
+
+def _from_front(call: Call, end: Any, total: Node) -> Node:
+    """An end of a slice, counted from the front."""
+    given = end if isinstance(end, Node) else Sizes((end,), ()).node(call.graph)
+    return ops.where(ops.less(given, 0), ops.add(given, total), given)
+
+
+def _sliced(
+    call: Call,
+    starts: Sequence[DimLike],
+    ends: Sequence[DimLike],
+    axes: Sequence[int],
+    steps: Sequence[int],
+) -> Value:
+    value, dims = call.value(0), call.shape(0).dims
+    every: list[tuple[Any, Any, int]] = [(0, d, 1) for d in dims]
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        at = call.axis(axis, len(dims))
+        every[at] = (*bounds_of(start, end, step, dims[at]), step)
+    if isinstance(value, Sizes):
+        picks = tuple(slice(*each) for each in every)
+        return sizes_of(np.asarray(value.array[picks], object), value.dtype)
+    firsts, stops, strides = zip(*every) if every else ((), (), ())
+    return ops.slice(call.node(0), starts=firsts, stops=stops, steps=strides)
+
+
+ENDLESS = (1 << 31) - 1
+"""The bound that the standard recommends for an axis of unknown size, and its negative: past either
+end. Exporters write it, and the ends of int64, for "as far as it goes"."""
+
+
+def bounds_of(start: DimLike, end: DimLike, step: int, length: DimLike) -> tuple[DimLike, DimLike]:
+    """The bounds as NumPy has them. ONNX clamps a start before the front to the first element, also
+    where steps go back: then it is counted from the back, and negative for all sizes."""
+    first, stop = _signed(start, length), _signed(end, length)
+    if step < 0 and provably_le(first, -1):
+        first = dim_min(dim_max(1, first + 1 + length), length) - 1 - length
+    return first, stop
+
+
+def _signed(value: DimLike, length: DimLike) -> DimLike:
+    """A formula must be of one sign for all sizes, which it may say itself."""
+    if isinstance(value, int) and abs(value) >= ENDLESS:
+        return length if value > 0 else -length - 1
+    if provably_le(value, -1):
+        return value
+    require(0, value, "the end of a slice")
+    if not provably_le(0, value):
+        raise NeedsShape(f"the end of a slice is {value}, whose sign depends on sizes")
+    return value
+
+
+@handles("Expand")
+def expand(call: Call) -> Node:
+    """Both ways: a dim of 1 in the shape keeps the operand's."""
+    wanted, given = call.dims(1), list(call.shape(0).dims)
+    rank = max(len(wanted), len(given))
+    wanted = [1] * (rank - len(wanted)) + wanted
+    padded = [1] * (rank - len(given)) + given
+    x = call.node(0)
+    dims = tuple(_expanded(w, g) for w, g in zip(wanted, padded))
+    made = ops.expand(x, dims=dims)
+    for axis, (w, g) in enumerate(zip(wanted, padded)):
+        if is_measured(w) and g not in (1, w):
+            made = _same_or_one(call, made, axis, w)
+    return made
+
+
+def _expanded(wanted: DimLike, given: DimLike) -> DimLike:
+    """A size that is computed is that of the operand, or 1, where the operand's is not 1."""
+    return given if wanted == 1 or (is_measured(wanted) and given != 1) else wanted
+
+
+def _same_or_one(call: Call, x: Node, axis: int, wanted: DimLike) -> Node:
+    """x, if the size that was asked for is 1 or that of the axis."""
+    asked, found = (Sizes((d,), ()).node(call.graph) for d in (wanted, x.shape.dims[axis]))
+    shift = ops.same_size(ops.where(ops.equal(asked, 1), found, asked), found)
+    line = beside(call.graph, "iota", dims=(x.shape.dims[axis],), axis=0, dtype=DType.I64)
+    return ops.gather(x, ops.add(line, shift), axis=axis)
+
+
+@handles("Tile")
+def tile(call: Call) -> Node:
+    return ops.tile(call.node(0), repeats=tuple(call.dims(1)))
+
+
+@handles("Split")
+def split(call: Call) -> tuple[Node, ...]:
+    x = call.node(0)
+    axis = call.axis(call.attr("axis", 0), x.shape.rank)
+    sizes = call.attr("split") or (call.ints(1) if call.has(1) else None)
+    if sizes is None:
+        count = call.attr("num_outputs", len(call.outputs))
+        length = x.shape.dims[axis]
+        each = -(-length // count)
+        sizes = [each] * (count - 1) + [length - each * (count - 1)]
+    return tuple(ops.split(x, sizes=tuple(sizes), axis=axis))
+
+
+@handles("Range")
+def range_(call: Call) -> Value:
+    """Counted by dims where it can be; else every end must be known, as the length follows."""
+    found = [call.importer.as_sizes(call.value(i)) for i in range(3)]
+    dtype = call.shape(0).dtype
+    if None not in found and not all(s.is_known for s in found if s is not None):
+        start, stop, step = (s.dims[0] for s in found if s is not None)
+        if step == 1:
+            line = beside(call.graph, "iota", dims=(dim_max(0, stop - start),), axis=0, dtype=dtype)
+            return (
+                line if start == 0 else ops.add(line, Sizes((start,), (), dtype).node(call.graph))
+            )
+    if not all(call.is_known(i) for i in range(3)) and call.may_measure(0, 1, 2):
+        return _counted_range(call)
+    ends: list[Any] = [call.array(i).reshape(()).item() for i in range(3)]
+    start, stop, step = ends
+    if step == 0:
+        raise GraphError("its step is 0")
+    count = max(0, math.ceil((stop - start) / step))
+    if count <= MAX_SIZES:
+        return Weight(call.outputs[0], np.arange(*ends, dtype=dtype.numpy)[:count])
+    line = beside(call.graph, "iota", dims=(count,), axis=0, dtype=dtype)
+    first, each = (call.graph.constant(np.array(v, dtype.numpy)) for v in (start, step))
+    return ops.add(ops.mul(line, each), first)
+
+
+def _counted_range(call: Call) -> Node:
+    """A range whose ends are computed; where the graph says how long it is, of that size."""
+    start, stop, step = (ops.reshape(call.node(i), dims=()) for i in range(3))
+    if start.shape.dtype.is_integer and call.is_known(0) and call.is_known(2):
+        first, size = int(call.array(0).item()), element(stop, 0)
+        if first == 0 and call.array(2).item() == 1 and size is not None and provably_le(0, size):
+            return beside(call.graph, "iota", dims=(size,), axis=0, dtype=stop.shape.dtype)
+    return ops.arange(start, stop, step)

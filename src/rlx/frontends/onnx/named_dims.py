@@ -1,0 +1,77 @@
+"""Sizes that a model leaves open, as named dims."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlx.core.dim import Dim, DimLike
+from rlx.core.errors import GraphError
+
+
+@dataclass(slots=True)
+class NamedDims:
+    """The dims of a model's inputs, and what became known of them when it was read."""
+
+    _ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict[str, Any])
+    """What the model turned out to allow."""
+    _dims: dict[str, Dim] = field(default_factory=dict[str, Dim])
+    _names: dict[str, str] = field(default_factory=dict[str, str])
+    """What a dim is called in the file, or where it is → the name it has here."""
+    _same: dict[str, str] = field(default_factory=dict[str, str])
+    """Name → another dim's that it is taken to be."""
+    _batches: dict[str, None] = field(default_factory=dict[str, None])
+    """The names of first dims that have none in the file."""
+
+    def dim(self, name: str, number: int, dim: Any, given: str) -> DimLike:
+        """A dim of an input as the file has it; `given` is what it is called there."""
+        if not is_open(dim):
+            return _size(name, dim)
+        # a mark such as "?" is no name: two dims that have it need not be equal
+        called = given if re.search(r"\w", given) else f"{name}.{number}"
+        if called not in self._names:
+            self._names[called] = self._unique(called)
+            if number == 0 and called != given:
+                self._batches[self._names[called]] = None
+        found = self._same.get(self._names[called], self._names[called])
+        if found not in self._dims:
+            self._dims[found] = Dim(found, *self._ranges.get(found, (0, None)))
+        return self._dims[found]
+
+    def unify(self, one: str, other: str) -> None:
+        """Two dims are one from now on. Where both are first dims without a name, as the batch is
+        of inputs that were exported each by itself, all such are."""
+        is_batch = one in self._batches and other in self._batches
+        for name in (*self._batches, other) if is_batch else (other,):
+            self._same |= {k: one for k, v in self._same.items() if v == name}
+            self._same[name] = one
+        self._same.pop(one, None)
+        self._dims.clear()
+
+    def narrow(self, ranges: Mapping[str, tuple[int, int | None]]) -> None:
+        """Named dims have these ranges from now on."""
+        self._ranges.update(ranges)
+        self._dims.clear()
+
+    def _unique(self, text: str) -> str:
+        """A name that a dim can have, and no other has."""
+        plain = re.sub(r"\W+", "_", text, flags=re.ASCII)[:40].strip("_") or "dim"
+        plain = f"d_{plain}" if plain[0].isdigit() else plain
+        taken = set(self._names.values())
+        found, number = plain, 2
+        while found in taken:
+            found, number = f"{plain}_{number}", number + 1
+        return found
+
+
+def is_open(dim: Any) -> bool:
+    """Is a declared dim without a size? Some exporters write it as -1."""
+    return not dim.HasField("dim_value") or dim.dim_value == -1
+
+
+def _size(name: str, dim: Any) -> int:
+    if dim.dim_value < 0:
+        raise GraphError(f"input {name!r}: a dim is {dim.dim_value}")
+    return int(dim.dim_value)

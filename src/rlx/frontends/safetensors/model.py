@@ -1,0 +1,124 @@
+"""A model read from a folder: config.json, model.safetensors and, of sentence-transformers,
+modules.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlx.core.errors import Error, UnsupportedError
+from rlx.frontends.safetensors.encoder import Encoded, encoder, pooled
+from rlx.frontends.safetensors.naming import Sizes, naming_of
+from rlx.frontends.safetensors.pooling import sentence
+from rlx.frontends.safetensors.reader import read_object, read_tensors
+from rlx.ir.hir import HirModule
+from rlx.ir.mir import Graph, Node
+from rlx.ops.op import Array
+from rlx.runtime.bundle import Bundle
+
+if TYPE_CHECKING:
+    from rlx.passes.options import FusionOptions
+    from rlx.runtime.session import Session
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+UNUSED = ("position_ids", "pooler.dense.weight", "pooler.dense.bias")
+"""How tensors end that a model may have and not need."""
+
+
+class FolderModel(Bundle):
+    """Blocks, and weights that stay in their file. `rlx.compile` takes it."""
+
+    def __init__(self, module: HirModule, params: Mapping[str, Array]) -> None:
+        self.name, self.module = module.name, module
+        self._params = params
+        self._graph: Graph | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The blocks as ops."""
+        if self._graph is None:
+            self._graph = self.module.lower().graph
+        return self._graph
+
+    @property
+    def params(self) -> Mapping[str, Array]:
+        return self._params
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(n.attrs["name"] for n in self.module.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.module.graph.output_names)
+
+    @property
+    def digest(self) -> str:
+        return f"{self.graph.name} {self.graph.digest()}"
+
+    @property
+    def is_of_rlx(self) -> bool:
+        return True
+
+    def compiled(
+        self, session: Session, options: FusionOptions | None, params: Mapping[str, Any] | None
+    ) -> Any:
+        return session.executable(self, self.params, options=options, params=params)
+
+    def __repr__(self) -> str:
+        given, made = ", ".join(self.inputs), ", ".join(self.outputs)
+        return f"<FolderModel {self.name!r} ({given}) -> ({made})>"
+
+
+def load(folder: Path) -> FolderModel:
+    """The model in a folder. Its inputs are those of transformers: input_ids, attention_mask and,
+    where the model has kinds of tokens, token_type_ids, each i64[batch, length].
+
+    Outputs are `sentence_embedding` where modules.json describes one, else `last_hidden_state`
+    and, if there are weights for it, `pooler_output`.
+    """
+    config_path, weights_path = folder / CONFIG, folder / WEIGHTS
+    if not config_path.exists():
+        raise Error(f"{folder} is no model: it has no {CONFIG}.")
+    if not weights_path.exists():
+        raise Error(f"{folder} has no {WEIGHTS}{_instead(folder)}.")
+    config = read_object(config_path)
+    naming = naming_of(config, config_path)
+    sizes = Sizes.of(config, naming, config_path)
+    tensors = read_tensors(weights_path)
+    name = folder.resolve().name or config["model_type"]
+    encoded = encoder(name, sizes, naming, tensors, weights_path)
+    encoded.build.module.set_outputs(_outputs(folder, encoded))
+    _check_used(encoded, tensors)
+    return FolderModel(encoded.build.module, {n: tensors[n] for n in encoded.build.taken})
+
+
+def _instead(folder: Path) -> str:
+    """What the folder has that rlx cannot read."""
+    if (folder / f"{WEIGHTS}.index.json").exists():
+        return ": its weights are in several files, which rlx cannot read yet"
+    if (folder / "pytorch_model.bin").exists():
+        return ": pytorch_model.bin is a pickle, which rlx does not read. Save it as safetensors"
+    return ""
+
+
+def _outputs(folder: Path, encoded: Encoded) -> dict[str, Node]:
+    vector = sentence(folder, encoded)
+    if vector is not None:
+        return {"sentence_embedding": vector}
+    summary = pooled(encoded)
+    outputs = {"last_hidden_state": encoded.rows}
+    return outputs if summary is None else {**outputs, "pooler_output": summary}
+
+
+def _check_used(encoded: Encoded, tensors: Mapping[str, Array]) -> None:
+    """A tensor that nothing uses is a part of the model that would be missing."""
+    taken = encoded.build.taken
+    rest = [n for n in tensors if n not in taken and not n.endswith(UNUSED)]
+    if rest:
+        more = f" and {len(rest) - 3} more" if len(rest) > 3 else ""
+        raise UnsupportedError(
+            f"{encoded.build.where}: rlx reads encoders, and does not know what to do with "
+            f"{', '.join(rest[:3])}{more}."
+        )

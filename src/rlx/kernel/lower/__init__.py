@@ -1,0 +1,1 @@
+"""From nodes and regions to kernels: loops, contractions, convolutions."""

@@ -1,0 +1,1 @@
+"""Movement: views, concatenation, gather, scatter, and results whose size depends on data."""

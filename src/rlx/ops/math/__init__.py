@@ -1,0 +1,1 @@
+"""Arithmetic, activations, special functions, reductions, products, sorting, random numbers."""

@@ -1,0 +1,1 @@
+"""Classical models: tree ensembles."""

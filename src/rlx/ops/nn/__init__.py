@@ -1,0 +1,1 @@
+"""Layers: attention, normalization, convolution, pooling, resize, ROI, recurrence, losses."""

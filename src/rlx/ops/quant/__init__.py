@@ -1,0 +1,1 @@
+"""Quantised operands: linear, block-scaled, and GGUF."""

@@ -1,0 +1,1 @@
+"""Fourier transforms, framing, spectra, filters, windows and mel scales."""

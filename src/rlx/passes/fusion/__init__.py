@@ -1,0 +1,1 @@
+"""Fusion: named patterns, regions, and what each is to the I/O cost gate."""

@@ -1,0 +1,274 @@
+"""What a group of nodes is to a kernel: its indices, its row, its anchor, what it reads and gives.
+
+A merge is judged by these alone. `None` says that two groups do not belong together, which is no
+loss; a reason says that they would, but for one condition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.core.dim import DimLike
+from rlx.core.errors import GraphError
+from rlx.core.layout import Layout
+from rlx.core.shape import broadcast
+from rlx.ir.mir import Node
+from rlx.ops.op import Kind
+from rlx.passes.context import Context
+from rlx.passes.fusion import reasons
+from rlx.passes.fusion.graph_facts import Facts
+from rlx.passes.fusion.groups import Groups
+
+ANCHORS = (Kind.CONTRACTION, Kind.CONVOLUTION, Kind.ATTENTION, Kind.SPECIAL)
+ROWS = (Kind.ROW, Kind.REDUCTION)
+BY_INDEX = {"batch_norm": 1, "fused_swiglu": 0, "rope": 0}
+"""Row ops whose result at an index needs no other of the row, and from which operand on they read
+at other indices than they write."""
+MAX_RESULTS = 8
+"""What one kernel writes at most: each result is a stream of stores of its own."""
+
+Dims = tuple[DimLike, ...]
+
+
+@dataclass(slots=True)
+class Member:
+    """A group, as far as merging goes."""
+
+    dims: Dims
+    """The indices its kernel runs over."""
+    row: frozenset[int] | None
+    """The axes of `dims` that are read as a whole; None where every index stands alone."""
+    anchor: int | None
+    steps: int
+    reads: set[int]
+    """Values from outside, small constants apart."""
+    whole: set[int]
+    """Those of them read at other indices than are written: never computed inside."""
+    closed: set[int]
+    """Values inside that lie along other axes, so that nothing inside reads them."""
+    results: set[int]
+    """Values that others read, or the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """Two groups that may be one."""
+
+    first: int
+    second: int
+    dims: Dims
+    hidden: frozenset[int]
+    """The results of the first that nothing else reads any more."""
+    hides_all: bool
+
+
+def is_inlined(node: Node) -> bool:
+    """Is it a constant of one element, which a kernel carries in its code?"""
+    return node.op == "constant" and node.shape.num_elements == 1
+
+
+def row_axes(node: Node) -> frozenset[int] | None:
+    """The axes a node reads as a whole; None where it is no matter of axes."""
+    rank = node.inputs[0].shape.rank
+    if "axes" in node.attrs:
+        return frozenset(node.attrs["axes"])
+    if "axis" not in node.attrs:
+        return None
+    axis = node.attrs["axis"]
+    if "eps" in node.attrs:  # a norm, over all axes from this one on
+        return frozenset(range(axis, rank))
+    return frozenset(range(rank)) if axis is None else frozenset({axis})
+
+
+class Members:
+    """The state of every group; none for a node that can be in no group."""
+
+    def __init__(self, facts: Facts, ctx: Context, groups: Groups) -> None:
+        self.facts, self.groups, self.ctx = facts, groups, ctx
+        self.regions, self.limits = ctx.target.regions, ctx.limits
+        self._state = [self._single(i, n) for i, n in enumerate(facts.order)]
+        self._outside = [len(facts.users[n]) for n in facts.order]
+
+    def has(self, group: int) -> bool:
+        return self._state[group] is not None
+
+    def of(self, group: int) -> Member:
+        found = self._state[group]
+        assert found is not None
+        return found
+
+    # -- single nodes ------------------------------------------------------------------------------
+
+    def _single(self, number: int, node: Node) -> Member | None:
+        if node not in self.facts.per_call or not self._is_groupable(node):
+            return None
+        row = row_axes(node) if node.decl.kind in ROWS else None
+        dims = node.shape.dims if row is None else node.inputs[0].shape.dims
+        anchor = number if node.decl.kind in ANCHORS else None
+        reads = {self.groups.number[i] for i in node.inputs if not is_inlined(i)}
+        whole = {self.groups.number[i] for i in _read_whole(node)} & reads
+        closed = {number} if node.shape.rank != len(dims) else set[int]()
+        return Member(dims, row, anchor, 1, reads, whole, closed, {number})
+
+    def _is_groupable(self, node: Node) -> bool:
+        if node.is_leaf or node.has_items or node.op == "item" or node.decl.is_epilogue:
+            return False
+        if node.decl.measures:
+            return False
+        kind = node.decl.kind
+        if kind is Kind.ELEMENTWISE:
+            return "elementwise" in self.regions
+        if kind in ROWS:
+            return "row" in self.regions and (node.op in BY_INDEX or bool(row_axes(node)))
+        if kind is Kind.MOVEMENT:
+            return "movement" in self.regions and not self._is_in_place(node)
+        return kind in ANCHORS and "epilogue" in self.regions
+
+    def _is_in_place(self, node: Node) -> bool:
+        """A view costs nothing, so there is nothing to gain from taking it in."""
+        if not node.inputs:
+            return False
+        layout = Layout.contiguous(node.inputs[0].shape.dims)
+        return self.ctx.target.view(node, layout) is not None
+
+    # -- pairs of groups ---------------------------------------------------------------------------
+
+    def judge(self, first: int, second: int) -> Union | str | None:
+        """May `second`, which reads `first`, be one group with it? None: they are apart."""
+        a, b = self._state[first], self._state[second]
+        if a is None or b is None or not self._may_follow(first, a, b):
+            return None
+        dims = _common_dims(a, b)
+        if dims is None:
+            return None
+        hidden = frozenset(r for r in a.results if self._is_hidden(r, second))
+        results = (a.results - hidden) | b.results
+        row = a.row if b.row is None else b.row
+        if not all(self._fits(r, dims, row, a.closed | b.closed) for r in results):
+            return None
+        if self._is_late(first) != self._is_late(second):
+            return reasons.OTHER_PHASE
+        union = Union(first, second, dims, hidden, len(hidden) == len(a.results))
+        return self._why_too_large(a, b, len(results), first) or union
+
+    def _is_late(self, group: int) -> bool:
+        """Is it of the Epilogue? All of a group is, or none of it."""
+        return self.facts.order[self.groups.members[group][0]] in self.facts.late
+
+    def _may_follow(self, first: int, a: Member, b: Member) -> bool:
+        """One anchor at most, no row around it, and nothing read before it is complete."""
+        has_anchor = a.anchor is not None or b.anchor is not None
+        if a.anchor is not None and b.anchor is not None:
+            return False
+        if has_anchor and (a.row is not None or b.row is not None):
+            return False
+        if a.row is not None and b.row is not None and a.row != b.row:
+            return False
+        if not a.closed.isdisjoint(b.reads):
+            return False
+        return not any(self.groups.find(i) == first for i in b.whole)
+
+    def _is_hidden(self, number: int, second: int) -> bool:
+        """Does only `second` still read the value, of those outside its own group?"""
+        node = self.facts.order[number]
+        if self.facts.is_output(node):
+            return False
+        return self._outside[number] == self._readers(number, second)
+
+    def _readers(self, number: int, group: int) -> int:
+        """How many nodes of `group` read the value."""
+        node, members = self.facts.order[number], self.groups.members[group]
+        users = self.facts.users[node]
+        if len(members) < len(users):
+            return sum(node in self.facts.order[m].inputs for m in members)
+        return sum(self.groups.group_of(u) == group for u in users)
+
+    def _fits(self, number: int, dims: Dims, row: frozenset[int] | None, closed: set[int]) -> bool:
+        """Can the kernel write the value? Once per index, or once per row."""
+        given = self.facts.order[number].shape.dims
+        if given == dims or number in closed:
+            return True
+        return row is not None and given == tuple(1 if i in row else d for i, d in enumerate(dims))
+
+    def _why_too_large(self, a: Member, b: Member, results: int, first: int) -> str | None:
+        limits = self.limits
+        if results > 1 and "multi_result" not in self.regions:
+            return reasons.SEVERAL_RESULTS
+        if results > MAX_RESULTS:
+            return reasons.TOO_MANY_RESULTS
+        most = limits.max_elementwise_steps
+        if most is not None and a.steps + b.steps > most:
+            return reasons.TOO_MANY_STEPS
+        most = limits.max_elementwise_inputs
+        if most is None:
+            return None
+        outer = a.reads | {i for i in b.reads if self.groups.find(i) != first}
+        return reasons.TOO_MANY_INPUTS if len(outer) > most else None
+
+    # -- merging -----------------------------------------------------------------------------------
+
+    def merged(self, union: Union) -> Member:
+        """What the two become. Asked once, right before the groups themselves are merged."""
+        a, b = self.of(union.first), self.of(union.second)
+        for result in a.results:
+            self._outside[result] -= self._readers(result, union.second)
+        return Member(
+            dims=union.dims,
+            row=a.row if b.row is None else b.row,
+            anchor=a.anchor if b.anchor is None else b.anchor,
+            steps=a.steps + b.steps,
+            reads=self._united_reads(union, a, b),
+            whole=_united(a.whole, b.whole),
+            closed=_united(a.closed, b.closed),
+            results=(a.results - union.hidden) | b.results,
+        )
+
+    def place(self, group: int, merged: Member) -> None:
+        self._state[group] = merged
+
+    def _united_reads(self, union: Union, a: Member, b: Member) -> set[int]:
+        """The reads of both but for what is inside now; the smaller side does the work."""
+        inner = self.groups.members[union.first]
+        if len(inner) <= len(self.groups.members[union.second]):
+            b.reads.difference_update(inner)
+            return _united(a.reads, b.reads)
+        outer = {i for i in b.reads if self.groups.find(i) != union.first}
+        return _united(a.reads, outer)
+
+
+def _united(a: set[int], b: set[int]) -> set[int]:
+    """The smaller set added to the larger."""
+    large, small = (a, b) if len(a) >= len(b) else (b, a)
+    large |= small
+    return large
+
+
+def _read_whole(node: Node) -> tuple[Node, ...]:
+    """What a node reads at other indices than it writes."""
+    kind = node.decl.kind
+    if kind is Kind.MOVEMENT or kind in ANCHORS:
+        return node.inputs
+    if node.op in BY_INDEX:
+        return node.inputs[BY_INDEX[node.op] :]
+    if kind is Kind.ELEMENTWISE:
+        return tuple(i for i in node.inputs if not _widens(i.shape.dims, node.shape.dims))
+    return ()
+
+
+def _common_dims(a: Member, b: Member) -> Dims | None:
+    """The indices of both; None where one kernel cannot run over them."""
+    if a.dims == b.dims:
+        return a.dims
+    if a.row is not None:
+        return a.dims if b.row is None and _widens(b.dims, a.dims) else None
+    return b.dims if a.anchor is None and _widens(a.dims, b.dims) else None
+
+
+def _widens(small: Dims, large: Dims) -> bool:
+    """Is `small` broadcast to exactly `large`?"""
+    if small == large:
+        return True
+    try:
+        return broadcast(small, large) == large
+    except GraphError:
+        return False

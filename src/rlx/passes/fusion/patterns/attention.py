@@ -1,0 +1,140 @@
+"""Attention with its projections, as one block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.core.dim import exact_div
+from rlx.ir.mir import Node
+from rlx.passes.fusion import reasons
+from rlx.passes.fusion.graph_facts import Facts
+from rlx.passes.fusion.matches import Found, Match, Miss
+from rlx.passes.fusion.patterns.common import at_each, is_linear, joined, why_kept
+
+WHAT = "fuse_attention_block"
+
+
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    """x · w, plus a bias where there is one."""
+
+    node: Node
+    x: Node
+    w: Node
+    bias: Node | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Turned:
+    """A projection behind a rotation, or without one."""
+
+    projection: _Projection
+    rope: Node | None
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.projection.node,) + (() if self.rope is None else (self.rope,))
+
+    @property
+    def angles(self) -> tuple[Any, ...]:
+        """What the rotation depends on, its operand apart."""
+        return () if self.rope is None else (*self.rope.inputs[1:], *self.rope.attrs.values())
+
+
+def _projection(node: Node) -> _Projection | None:
+    """A product with a matrix, plain or with a bias along its last axis."""
+    if is_linear(node):
+        return _Projection(node, node.inputs[0], node.inputs[1], None)
+    if node.op != "fused_matmul_bias_act" or node.attrs["activation"] is not None:
+        return None
+    x, w, bias = node.inputs
+    is_row = w.shape.rank == 2 and bias.shape.dims == node.shape.dims[-1:]
+    return _Projection(node, x, w, bias) if is_row else None
+
+
+def _turned(node: Node) -> _Turned | None:
+    rope = node if node.op == "rope" else None
+    found = _projection(node.inputs[0] if rope is not None else node)
+    return None if found is None else _Turned(found, rope)
+
+
+def _block(node: Node, facts: Facts) -> Found:
+    """out(attention(rope(q(x)), rope(k(x)), v(x)))."""
+    parts = [_turned(i) for i in node.inputs[:3]]
+    out = _out_projection(node, facts)
+    if node.shape.rank != 3 or out is None or any(p is None for p in parts):
+        return None
+    q, k, v = (p for p in parts if p is not None)
+    if not _agree(node, q, k, v, out):
+        return None
+    return _match(node, (q, k, v), out, facts)
+
+
+def _out_projection(node: Node, facts: Facts) -> _Projection | None:
+    """The product that reads the attention's result, if one does."""
+    for user in facts.users[node]:
+        found = _projection(user)
+        if found is not None and found.x is node:
+            return found
+    return None
+
+
+def _agree(node: Node, q: _Turned, k: _Turned, v: _Turned, out: _Projection) -> bool:
+    """Self-attention of one value, queries and keys turned alike, biases all there or none."""
+    projections = [p.projection for p in (q, k, v)]
+    biases = {p.bias is None for p in (*projections, out)}
+    same = all(p.x is projections[0].x for p in projections) and projections[0].x.shape.rank == 3
+    depth = _depth(node)
+    turned = q.angles == k.angles and v.rope is None and _turns_heads(q, depth)
+    return same and turned and len(biases) == 1 and depth is not None
+
+
+def _turns_heads(q: _Turned, depth: int | None) -> bool:
+    """Does the rotation take the heads that attention does?"""
+    return q.rope is None or q.rope.attrs["head_dim"] == depth
+
+
+def _depth(node: Node) -> int | None:
+    """The size of a head, if queries, keys and values have the same."""
+    heads = node.attrs["num_heads"]
+    kv = heads if node.attrs["kv_heads"] is None else node.attrs["kv_heads"]
+    q, k, v = (i.shape.dims[-1] for i in node.inputs[:3])
+    depth = exact_div(q, heads)
+    if not isinstance(depth, int) or k != depth * kv or v != depth * kv:
+        return None
+    return depth
+
+
+def _match(node: Node, parts: Sequence[_Turned], out: _Projection, facts: Facts) -> Found:
+    inner = [n for p in parts for n in p.nodes]
+    removed = (*dict.fromkeys(inner), node, out.node)
+    projections = [p.projection for p in parts]
+    if not all(facts.is_weight(w) for p in projections for w in (p.w, p.bias) if w is not None):
+        return Miss(WHAT, node, reasons.NOT_WEIGHTS)
+    if reason := why_kept(removed[:-1], removed, facts):
+        return Miss(WHAT, node, reason)
+    biases = [b for b in (*(p.bias for p in projections), out.bias) if b is not None]
+    rope = parts[0].rope
+    angles = () if rope is None else rope.inputs[1:]
+    externals = (projections[0].x, *(p.w for p in projections), out.w, *biases, *angles,
+                 *node.inputs[3:])  # fmt: skip
+    attrs = _attrs(node, rope, bool(biases))
+    has_bias = bool(biases)
+
+    def make(x: Node, wq: Node, wk: Node, wv: Node, wo: Node, *rest: Node) -> tuple[Node]:
+        more = (joined(rest[:3], 0), *rest[3:]) if has_bias else rest
+        operands = (x, joined((wq, wk, wv), 1), wo, *more)
+        return (x.graph.node("fused_attention_block", operands, attrs),)
+
+    return Match(WHAT, (out.node,), removed, externals, make)
+
+
+def _attrs(node: Node, rope: Node | None, has_bias: bool) -> dict[str, Any]:
+    turn = {} if rope is None else {k: rope.attrs[k] for k in ("n_rot", "interleaved")}
+    facts = {"head_dim": _depth(node), "has_bias": has_bias, "has_rope": rope is not None}
+    return {**node.attrs, **facts, **turn}
+
+
+fuse_attention_block = at_each("attention", _block)

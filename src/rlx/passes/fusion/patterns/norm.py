@@ -1,0 +1,72 @@
+"""Norms: of a sum, and under a reshape that only flattens what stands before the row."""
+
+from __future__ import annotations
+
+from rlx.core.dim import product
+from rlx.ir.mir import Node
+from rlx.ops.op import Kind
+from rlx.passes.fusion import reasons
+from rlx.passes.fusion.graph_facts import Facts
+from rlx.passes.fusion.matches import Found, Match, Miss
+from rlx.passes.fusion.patterns.common import at_each, why_kept
+
+
+def _of_sum(node: Node, facts: Facts, what: str, fused: str) -> Found:
+    """norm(x + residual). Where the sum has other readers, a region keeps both values."""
+    add = node.inputs[0]
+    if add.op != "add" or not facts.is_inner(add, (node,)):
+        return None
+    if add.inputs[0].shape != add.inputs[1].shape:
+        if any(map(facts.is_weight, add.inputs)):
+            return None  # a bias, not a residual
+        return Miss(what, node, reasons.RESIDUAL_SHAPE)
+    attrs = dict(node.attrs)
+    return Match(
+        what,
+        (node,),
+        (add, node),
+        (*add.inputs, *node.inputs[1:]),
+        lambda x, *rest: (x.graph.node(fused, (x, *rest), attrs),),
+    )
+
+
+def _is_of_last_axis(node: Node) -> bool:
+    return node.attrs["axis"] == node.inputs[0].shape.rank - 1
+
+
+def _residual_ln(node: Node, facts: Facts) -> Found:
+    return _of_sum(node, facts, "fuse_residual_ln", "fused_residual_ln")
+
+
+def _residual_rms(node: Node, facts: Facts) -> Found:
+    return _of_sum(node, facts, "fuse_residual_rms_norm", "fused_residual_rms_norm")
+
+
+def _flattened(node: Node, facts: Facts) -> Found:
+    """reshape(rms_norm(x)) to rows: the norm of x as rows, so that its reader reads the norm."""
+    norm = node.inputs[0]
+    if norm.op != "rms_norm" or not _is_of_last_axis(norm) or not _flattens(node):
+        return None
+    source = norm.inputs[0]
+    if source.decl.kind is Kind.ELEMENTWISE:
+        return None  # the norm belongs with what computes its row
+    if why_kept((norm,), (node,), facts) or facts.is_output(node):
+        return None
+    dims, eps = node.attrs["dims"], norm.attrs["eps"]
+
+    def make(x: Node, *weights: Node) -> tuple[Node]:
+        rows = x.graph.node("reshape", (x,), {"dims": dims})
+        return (x.graph.node("rms_norm", (rows, *weights), {"axis": 1, "eps": eps}),)
+
+    return Match("fuse_rms_norm_reshape", (node,), (norm, node), norm.inputs, make, is_free=True)
+
+
+def _flattens(node: Node) -> bool:
+    """Does the reshape only join the dims before the last?"""
+    given, made = node.inputs[0].shape.dims, node.shape.dims
+    return len(given) > 2 and made == (product(given[:-1]), given[-1])
+
+
+fuse_residual_ln = at_each("layer_norm", _residual_ln)
+fuse_residual_rms_norm = at_each("rms_norm", _residual_rms)
+fuse_rms_norm_reshape = at_each("reshape", _flattened)

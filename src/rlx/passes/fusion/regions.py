@@ -1,0 +1,143 @@
+"""Regions: nodes grouped into kernels around what named shapes left.
+
+A region is convex, has at most one anchor (a product, a convolution, attention, an algorithm of
+its own), and holds what runs over the same indices: elementwise ops, reductions and norms of one
+row, and movements that are read in place. Values that others read are further results of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rlx.ir.mir import Graph, Node
+from rlx.ops.op import Kind
+from rlx.passes.context import Context
+from rlx.passes.fusion import reasons
+from rlx.passes.fusion.ask_gate import accepts, loss
+from rlx.passes.fusion.graph_facts import Facts
+from rlx.passes.fusion.groups import Groups
+from rlx.passes.fusion.matches import Match, apply
+from rlx.passes.fusion.members import Members, Union, is_inlined
+
+WHAT = "fuse_region"
+FEW_READERS = 16
+"""A value that more nodes read is hidden last, once they are in one group."""
+
+
+def fuse_regions(graph: Graph, ctx: Context) -> Graph:
+    """The graph with its regions, each put to the gate."""
+    facts = Facts.of(graph)
+    engine = _Engine(facts, ctx)
+    engine.grow()
+    engine.log_refusals()
+    matches = [m for m in engine.matches() if accepts(m, facts, ctx)]
+    return apply(facts, matches)
+
+
+class _Engine:
+    """Groups grown greedily along edges, in topological order."""
+
+    def __init__(self, facts: Facts, ctx: Context) -> None:
+        self.facts, self.ctx = facts, ctx
+        self.groups = Groups(facts.order)
+        self.members = Members(facts, ctx, self.groups)
+        self.refused: dict[tuple[int, int, str], None] = {}
+        self._settled: set[tuple[int, int, int, int]] = set()
+
+    def grow(self) -> None:
+        """Let every node join the groups of what it reads: first where that hides all they gave,
+        then where they keep giving it to others, too."""
+        for only_hiding in (True, False):
+            for number, node in enumerate(self.facts.order):
+                if self.members.has(number):
+                    for operand in self._operands(node, only_hiding):
+                        self._try(self.groups.number[operand], number, only_hiding)
+
+    def _operands(self, node: Node, only_hiding: bool) -> list[Node]:
+        """What `node` reads; of those to be hidden, what few others read."""
+        most = FEW_READERS if only_hiding else len(self.facts.order)
+        return [i for i in dict.fromkeys(node.inputs) if len(self.facts.users[i]) <= most]
+
+    def _try(self, producer: int, consumer: int, only_hiding: bool) -> None:
+        first, second = self.groups.find(producer), self.groups.find(consumer)
+        pair = first, second, len(self.groups.members[first]), len(self.groups.members[second])
+        if first == second or pair in self._settled:
+            return
+        judged = self.members.judge(first, second)
+        if only_hiding and not (isinstance(judged, Union) and judged.hides_all):
+            return
+        reason = None if judged is None else self._why_not(judged, first, second)
+        if isinstance(judged, Union) and reason is None:
+            state = self.members.merged(judged)
+            self.members.place(self.groups.merge(first, second), state)
+            return
+        self._settled.add(pair)
+        if reason is not None and reason != reasons.WAITS_FOR_ITSELF:
+            self.refused[producer, consumer, reason] = None
+
+    def _why_not(self, judged: Union | str, first: int, second: int) -> str | None:
+        """Why there are two kernels. Where a third stands between, nothing is lost: a value
+        passes by, such as a residual."""
+        between = self.groups.why_not(first, second)
+        if between == reasons.WAITS_FOR_ITSELF or isinstance(judged, Union):
+            return between
+        return judged
+
+    def log_refusals(self) -> None:
+        """One refusal per pair of final groups and reason."""
+        told: set[tuple[int, int, str]] = set()
+        for producer, consumer, reason in self.refused:
+            key = self.groups.find(producer), self.groups.find(consumer), reason
+            if key[0] == key[1] or key in told:
+                continue
+            told.add(key)
+            pair = self.facts.order[consumer], self.facts.order[producer]
+            self.ctx.log.note(WHAT, pair, False, reason, **loss(pair[1], self.ctx))
+
+    def matches(self) -> Iterator[Match]:
+        """Every group of two or more, in the order of its last node."""
+        found = [sorted(m) for m in self.groups.members if len(m) > 1]
+        for numbers in sorted(found, key=lambda m: m[-1]):
+            state = self.members.of(self.groups.find(numbers[0]))
+            nodes = [self.facts.order[i] for i in numbers]
+            results = [self.facts.order[i] for i in sorted(state.results)]
+            match = region_match(nodes, results)
+            if match.externals:  # a region has operands: positions alone read nothing
+                yield match
+
+
+def region_match(nodes: Sequence[Node], results: Sequence[Node]) -> Match:
+    """`nodes` as one region that gives `results`."""
+    inside = set(nodes)
+    outer = dict.fromkeys(i for n in nodes for i in n.inputs if i not in inside)
+    externals = tuple(n for n in outer if not is_inlined(n))
+    body = _body(nodes, results, externals)
+    op = "elementwise_region" if _is_elementwise(nodes) else "region"
+
+    def make(*given: Node) -> tuple[Node, ...]:
+        graph = given[0].graph
+        made = graph.node(op, given, {"body": body})
+        if not made.has_items:
+            return (made,)
+        return tuple(graph.node("item", (made,), {"index": i}) for i in range(len(results)))
+
+    return Match(WHAT, tuple(results), tuple(nodes), externals, make)
+
+
+def _is_elementwise(nodes: Sequence[Node]) -> bool:
+    return all(n.decl.kind is Kind.ELEMENTWISE for n in nodes)
+
+
+def _body(nodes: Sequence[Node], results: Sequence[Node], externals: Sequence[Node]) -> Graph:
+    """The nodes as a graph of their own; what they read from outside are its inputs."""
+    body = Graph("region")
+    body.traces_lines = False
+    mapped = {node: body.input(f"v{i}", node.shape) for i, node in enumerate(externals)}
+    for node in nodes:
+        for operand in node.inputs:
+            if operand not in mapped:  # a small constant, carried along
+                mapped[operand] = body.node(operand.decl, (), operand.attrs)
+        mapped[node] = body.node(node.decl, [mapped[i] for i in node.inputs], node.attrs)
+        body.add_origins(mapped[node], node.origins)
+    body.set_outputs([mapped[r] for r in results])
+    return body

@@ -1,0 +1,222 @@
+"""What a planner could have done otherwise, and being asked to.
+
+Each choice of a plan is read off the plan itself: which views stay in place, what is written over
+what, what runs once. Nothing is kept for it while planning. Where a caller forces a verdict, the
+plan is made, its choices are named, and it is made again with those turned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from rlx.core.layout import Layout
+from rlx.cost.decision import Decision
+from rlx.cost.layout_cost import NOTHING, Added, added, inner_results
+from rlx.cost.stable_id import Identities
+from rlx.ir.lir import BufferPlan, Phase
+from rlx.ir.mir import Node, users_of
+from rlx.ir.outline import place_of
+from rlx.ops.op import Kind
+from rlx.plan.phases import is_view_kind
+
+if TYPE_CHECKING:
+    from rlx.cost.target import Target
+    from rlx.cost.terms import Terms
+
+HOIST, COPY, OVERWRITE, INTO_CONCAT, SPLIT = (
+    "hoist", "copy_view", "overwrite", "write_into_concat", "split_work",
+)  # fmt: skip
+TURNABLE = (HOIST, COPY, OVERWRITE, INTO_CONCAT, SPLIT)
+"""What `force` may turn in a plan, as the first part of a decision's id."""
+MOST_FOLLOWERS = 256
+"""Kernels that are counted with one that is no longer hoisted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a plan is to do otherwise than by itself."""
+
+    per_call: frozenset[Node] = frozenset()
+    """What follows from weights alone and yet runs on every call."""
+    copied: frozenset[Node] = frozenset()
+    """Views that are copied."""
+    apart: frozenset[Node] = frozenset()
+    """Kernels that overwrite no operand."""
+    joined: frozenset[Node] = frozenset()
+    """Concats that copy their operands."""
+    split: Mapping[Node, bool] = field(default_factory=dict[Node, bool])
+    """Kernels whose work is shared out between workers, or is not, whatever it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A decision of a plan, and the node that it is about."""
+
+    node: Node
+    decision: Decision
+
+
+def choices_of(
+    plan: BufferPlan, target: Target, terms: Terms, force: Mapping[str, bool], usual: BufferPlan
+) -> list[Choice]:
+    """The choices of `plan`, with ids. `usual` is the plan without `force`: its choices are named
+    first, so that turning one renames none."""
+    names = Identities()
+    found: dict[tuple[str, Node], Choice] = {}
+    for each in (usual, plan):
+        for node, made in _choices(each, target, terms):
+            if (made.what, node) not in found:
+                id_ = names.id_of(made.what, (node,), lambda _: False)
+                named = replace(made, id=id_, where=(place_of(node),))
+                found[made.what, node] = Choice(node, named)
+    return [_forced(c, force) for c in found.values()]
+
+
+def turned(given: Iterable[Choice], force: Mapping[str, bool]) -> Choices:
+    """The choices that are not as they were."""
+    by: dict[str, list[Node]] = {what: [] for what in TURNABLE}
+    split: dict[Node, bool] = {}
+    for choice in given:
+        made = choice.decision
+        if made.id not in force or not made.is_reversible:
+            continue
+        if made.what == SPLIT:
+            split[choice.node] = force[made.id]
+        elif force[made.id] is (made.what == COPY):
+            by[made.what].append(choice.node)
+    per_call, copied, apart, joined = (frozenset(by[what]) for what in TURNABLE[:4])
+    return Choices(per_call, copied, apart, joined, split)
+
+
+def names_plan(id_: str) -> bool:
+    """Is it the id of a choice that a plan makes, and `force` may turn?"""
+    return id_.partition(":")[0] in TURNABLE
+
+
+def _forced(choice: Choice, force: Mapping[str, bool]) -> Choice:
+    made = choice.decision
+    if made.id not in force or not made.is_reversible:
+        return choice
+    return replace(choice, decision=replace(made, verdict=force[made.id], reason="forced"))
+
+
+# -- reading a plan -------------------------------------------------------------------------------
+
+
+def _choices(plan: BufferPlan, target: Target, terms: Terms) -> Iterator[tuple[Node, Decision]]:
+    users = users_of(list(plan.phases))
+    steps = set(plan.schedule)
+    for node, phase in plan.phases.items():
+        if node.is_leaf or node.op == "item":
+            continue
+        if node in plan.views:
+            yield node, _view(node, plan, terms, [u for u in users[node] if u in steps], steps)
+        elif node.op == "concat" and node not in steps:
+            yield node, _assembled(node, terms)
+        elif is_view_kind(node) and phase is not Phase.PROLOGUE:
+            yield node, _copied(node, plan, target)
+        if node in steps and phase is Phase.PROLOGUE:
+            yield node, _hoisted(node, plan, terms, users)
+        if node in plan.in_place:
+            yield node, _overwritten(node, plan, terms)
+        if node in steps and phase is not Phase.PROLOGUE and node.decl.kind is not Kind.CONTROL:
+            yield node, Decision("", SPLIT, (), False, "", kind="schedule")
+
+
+def _view(
+    node: Node, plan: BufferPlan, terms: Terms, readers: Sequence[Node], steps: set[Node]
+) -> Decision:
+    """A value that lies in another's buffer."""
+    if node in steps:
+        reason = "its kernel writes straight into its slice of the concat"
+        return Decision("", "slice_of_concat", (), True, reason, is_reversible=False, kind="layout")
+    size = terms.bytes_of(node.shape)
+    if plan.phases[node] is Phase.PROLOGUE or plan.layout(node).is_contiguous:
+        reason = "the same bytes in the same order: it owns none"
+        if not plan.layout(node).is_contiguous:
+            reason = "read through strides once, when parameters are set"
+        return Decision("", "alias", (), True, reason, is_reversible=False, kind="layout")
+    made = _copy(node, plan, terms)
+    more = sum((_of_reader(r, node, plan, terms) for r in readers), NOTHING)
+    cost_ns = _ns(terms, 1, 2 * size, 2 * size) + made.ns(terms.target, 2 * size, node.shape.dtype)
+    more_ns = more.ns(terms.target, size, node.shape.dtype)
+    reason = f"a copy would cost {cost_ns:,.0f} ns"
+    if abs(more_ns) >= 1:
+        reason += f", and its readers {abs(more_ns):,.0f} ns {'more' if more_ns > 0 else 'less'}"
+    else:
+        reason = f"its readers take strides: {reason} and gain nothing"
+    return Decision("", COPY, (), False, reason, -cost_ns - more_ns, -2 * size, -1, kind="layout")
+
+
+def _copy(node: Node, plan: BufferPlan, terms: Terms) -> Added:
+    """What a copy of a view does beyond reading and writing it, as its base lies."""
+    base = plan.layout(node.inputs[0])
+    return added(node, [base], [Layout.contiguous(node.shape.dims)], terms)
+
+
+def _of_reader(reader: Node, node: Node, plan: BufferPlan, terms: Terms) -> Added:
+    """What a reader does more where the view is copied."""
+    if reader.has_items:
+        return NOTHING
+    results = inner_results(reader, [plan.layout(reader)])
+    now = [plan.layout(i) for i in reader.inputs]
+    plain = Layout.contiguous(node.shape.dims)
+    then = [plain if i is node else layout for i, layout in zip(reader.inputs, now)]
+    return added(reader, then, results, terms) - added(reader, now, results, terms)
+
+
+def _assembled(node: Node, terms: Terms) -> Decision:
+    profile = terms.kernel(node)
+    traffic = profile.device_traffic_bytes
+    reason = "every operand is one run of its bytes, and is written there by its own kernel"
+    gain_ns = _ns(terms, 1, traffic, traffic)
+    return Decision("", INTO_CONCAT, (), True, reason, gain_ns, traffic, 1, kind="layout")
+
+
+def _copied(node: Node, plan: BufferPlan, target: Target) -> Decision:
+    """A movement that is a kernel."""
+    layout = target.view(node, plan.layout(node.inputs[0]))
+    if node.op == "cast":
+        reason = "another dtype is another size or other bits: it is computed"
+    elif layout is None:
+        reason = f"{target.name} cannot read it in place: it is copied"
+    else:
+        reason = "it is an output, which lies side by side in memory of its own"
+    return Decision("", "alias", (), False, reason, is_reversible=False, kind="layout")
+
+
+def _hoisted(
+    node: Node, plan: BufferPlan, terms: Terms, users: Mapping[Node, list[Node]]
+) -> Decision:
+    """Work that weights alone decide, with what follows it in the same phase."""
+    followers = _followers(node, plan, users)
+    profiles = [terms.kernel(n) for n in followers if not is_view_kind(n) or n is node]
+    traffic = sum(p.device_traffic_bytes for p in profiles)
+    near = max(p.device_traffic_bytes for p in profiles)
+    gain_ns = _ns(terms, len(profiles), traffic, near)
+    reason = "it depends on weights alone: it runs when they are set"
+    return Decision("", HOIST, (), True, reason, gain_ns, traffic, len(profiles), kind="phase")
+
+
+def _followers(node: Node, plan: BufferPlan, users: Mapping[Node, list[Node]]) -> list[Node]:
+    """The node and what of its phase reads it, directly or not."""
+    found, stack = {node: None}, [node]
+    while stack and len(found) < MOST_FOLLOWERS:
+        fresh = [u for u in users[stack.pop()] if plan.phases[u] is Phase.PROLOGUE]
+        stack += [u for u in fresh if u not in found]
+        found |= dict.fromkeys(fresh)
+    return list(found)
+
+
+def _overwritten(node: Node, plan: BufferPlan, terms: Terms) -> Decision:
+    over, size = plan.in_place[node], terms.bytes_of(node.shape)
+    reason = f"{over.label} is read here for the last time, element by element"
+    return Decision("", OVERWRITE, (), True, reason, 0.0, size, 0, kind="in_place")
+
+
+def _ns(terms: Terms, launches: int, traffic: int, near: int) -> float:
+    """What kernels that only move bytes take, at the bandwidth of the cache they are in."""
+    gate = terms.target.gate
+    return launches * gate.dispatch_ns + traffic / terms.target.memory_gb_s(near)

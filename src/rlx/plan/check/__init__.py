@@ -1,0 +1,1 @@
+"""The plan checker, which shares no code with the planner."""

@@ -1,0 +1,124 @@
+"""Buffers that live together are apart for every size: shown on formulas, not on samples."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rlx.core.dim import DimLike, evaluate
+from rlx.core.extent import ceiling
+from rlx.ir.extents import measured_by
+from rlx.ir.lir import Space
+from rlx.ir.mir import Node
+from rlx.plan.check.claims import Facts, Fault, Finding, finding
+from rlx.plan.size_proofs import Proofs, is_multiple
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Box:
+    """A buffer of the arena, ordered by where it lies at the representative sizes."""
+
+    low: int
+    high: int
+    number: int
+
+    @property
+    def is_empty(self) -> bool:
+        return self.low == self.high
+
+
+def check_formulas(facts: Facts) -> Iterator[Finding]:
+    """What is not shown of a plan with named dims; a static plan has nothing to show."""
+    if facts.plan.dynamic_symbols or any(measured_by(n) for n in facts.nodes):
+        proofs = Proofs()
+        yield from _check_bounds(facts, proofs)
+        yield from _Sweep(facts, proofs).findings()
+
+
+def _check_bounds(facts: Facts, proofs: Proofs) -> Iterator[Finding]:
+    plan = facts.plan
+    for node, slot in plan.assignments.items():
+        if not proofs.le(ceiling(node.shape.size_bytes), slot.size):
+            message = f"{node.shape} may need more than its slot's {slot.size} bytes"
+            yield finding(Fault.UNPROVEN, node, message)
+        if not is_multiple(slot.offset, plan.alignment):
+            yield finding(Fault.UNPROVEN, node, f"offset {slot.offset} may not be aligned")
+        if slot.space is Space.ARENA and not proofs.le(slot.offset + slot.size, plan.arena_formula):
+            yield finding(Fault.UNPROVEN, node, "may lie past the arena's end")
+
+
+class _Sweep:
+    """Steps in order, with the living buffers by offset.
+
+    Being below another is transitive, so a newborn needs a proof against its two neighbours only.
+    What is empty at the representative sizes has no neighbours there, and is held against all.
+    """
+
+    def __init__(self, facts: Facts, proofs: Proofs) -> None:
+        self.facts, self.plan, self.proofs = facts, facts.plan, proofs
+        self.values: dict[DimLike, int] = {}
+        arena = (n for n, s in self.plan.assignments.items() if s.space is Space.ARENA)
+        self.nodes: Sequence[Node] = list(arena)
+        self.box = {node: self._boxed(i, node) for i, node in enumerate(self.nodes)}
+        self.living: list[_Box] = []
+        self.empty: set[_Box] = set()
+
+    def _boxed(self, number: int, node: Node) -> _Box:
+        slot = self.plan.assignments[node]
+        low = self._value(slot.offset)
+        return _Box(low, low + self._value(slot.size), number)
+
+    def _value(self, dim: DimLike) -> int:
+        if dim not in self.values:
+            self.values[dim] = evaluate(dim, self.plan.representative)
+        return self.values[dim]
+
+    def findings(self) -> Iterator[Finding]:
+        leaving: dict[int, list[_Box]] = {}
+        inputs = [node for _, node in self.plan.io.inputs]
+        born = set(inputs)
+        for node in inputs:
+            yield from self._enter(node)
+        for step, kernel in enumerate(self.plan.schedule):
+            over = self.plan.in_place.get(kernel)
+            if over is not None:
+                self._leave(self.box.get(self.plan.root(over)))
+            for root in map(self.plan.root, self.facts.written(kernel)):
+                if root in born or root not in self.box:
+                    continue
+                born.add(root)
+                yield from self._enter(root)
+                leaving.setdefault(self.facts.last_use[root], []).append(self.box[root])
+            for box in leaving.pop(step, ()):
+                self._leave(box)
+
+    def _leave(self, box: _Box | None) -> None:
+        if box is None:
+            return
+        at = bisect_left(self.living, box)
+        if at < len(self.living) and self.living[at] == box:
+            del self.living[at]
+            self.empty.discard(box)
+
+    def _enter(self, node: Node) -> Iterator[Finding]:
+        box = self.box[node]
+        at = bisect_left(self.living, box)
+        near = self.living if box.is_empty else self.living[max(0, at - 1) : at + 1]
+        for other in dict.fromkeys([*near, *sorted(self.empty)]):
+            if not self._is_apart(box, other):
+                message = f"may overlap {self.nodes[other.number].label} at some size"
+                yield finding(Fault.UNPROVEN, node, message)
+        insort(self.living, box)
+        if box.is_empty:
+            self.empty.add(box)
+
+    def _is_apart(self, a: _Box, b: _Box) -> bool:
+        (a_low, a_high), (b_low, b_high) = self._formulas(a), self._formulas(b)
+        if a.low > b.low:
+            (a_low, a_high), (b_low, b_high) = (b_low, b_high), (a_low, a_high)
+        return self.proofs.le(a_high, b_low) or self.proofs.le(b_high, a_low)
+
+    def _formulas(self, box: _Box) -> tuple[DimLike, DimLike]:
+        slot = self.plan.assignments[self.nodes[box.number]]
+        return slot.offset, slot.offset + slot.size

@@ -1,0 +1,207 @@
+"""The account of a compile as bytes: the final graph, every decision, every rule that fired.
+
+It is kept beside the code and not read until somebody asks. The plan is made anew from the graph,
+as planning the same graph gives the same plan; the fingerprint shows that it did.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rlx.core.errors import Error
+
+if TYPE_CHECKING:
+    from rlx.cost.target import Target
+    from rlx.ir.lir import LirModule
+    from rlx.ir.mir import Graph, Origin
+    from rlx.ir.outline import Row
+    from rlx.passes.options import FusionOptions
+    from rlx.pipeline import CompileResult
+    from rlx.rules.engine import Event
+
+_MOST_BYTES = 1 << 30
+"""An account that claims to be larger when unpacked is none."""
+
+
+def recorded(result: CompileResult) -> bytes:
+    """All of a result, without the code made of it."""
+    from rlx.passes.bodies import nodes_within
+
+    lir, graph = result.lir, result.lir.mir.graph
+    account = {
+        "graph": str(graph),
+        "origins": [_origins(n.origins) for n in nodes_within(graph)],
+        "source": [
+            [r.op, r.shape, r.inputs, _origins(r.origins), r.name] for r in result.source_rows
+        ],
+        "decisions": [asdict(d) for d in result.decisions],
+        "fusion": asdict(result.fusion),
+        "rewrites": [[type(e).__name__, asdict(e)] for e in result.rewrites],
+        "options": _options(result.options),
+        "alignment": lir.plan.alignment,
+        "target": [lir.target.name, lir.target.digest()],
+        "prices": _prices(lir.target),
+        "fingerprint": lir.fingerprint,
+    }
+    return zlib.compress(json.dumps(account).encode(), 1)
+
+
+def _origins(origins: Iterable[Origin]) -> list[list[str]]:
+    return [[o.kind, o.text] for o in origins]
+
+
+def _options(options: FusionOptions) -> dict[str, Any]:
+    policy, limits = options.dispatch, options.limits
+    return {
+        "skip_fusion": options.skip_fusion,
+        "limits": limits and asdict(limits),
+        "dispatch": policy
+        and [policy.mode, sorted(policy.force_common), sorted(policy.force_native)],
+        "force": dict(options.force),
+        "precision": options.precision,
+        "sizes": dict(options.sizes),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An account that has not been read."""
+
+    data: bytes
+    target: Target
+    """That of the one who asks: the account holds the hash of its own."""
+    name: str
+
+    def result(self) -> CompileResult:
+        """What the compile gave."""
+        try:
+            return _restored(self._account(), self.target)
+        except Error as error:
+            raise Error(f"{self.name}: how it was compiled cannot be told: {error}") from None
+        except Exception as error:
+            raise Error(f"{self.name}: the account of its compile is damaged: {error}") from None
+
+    def _account(self) -> dict[str, Any]:
+        unpack = zlib.decompressobj()
+        text = unpack.decompress(self.data, _MOST_BYTES)
+        if unpack.unconsumed_tail:
+            raise Error(f"the account has more than {_MOST_BYTES:,} bytes.")
+        return json.loads(text)
+
+
+def _restored(account: dict[str, Any], target: Target) -> CompileResult:
+    from rlx.cost.decision import Decision
+    from rlx.passes.fusion.report import FusionReport, Missed
+    from rlx.pipeline import CompileResult
+
+    options = _restored_options(account["options"])
+    fusion: dict[str, Any] = account["fusion"]
+    missed = tuple(Missed(**m) for m in fusion.pop("missed"))
+    decisions = [Decision(**d) for d in account["decisions"]]
+    return CompileResult(
+        _restored_lir(account, target, options),
+        FusionReport(**fusion, missed=missed),
+        tuple(replace(d, where=tuple(d.where)) for d in decisions),
+        tuple(_event(*e) for e in account["rewrites"]),
+        options,
+        source=tuple(_row(*row) for row in account["source"]),
+    )
+
+
+def _row(op: str, shape: str, inputs: list[int], origins: list[list[str]], name: str) -> Row:
+    from rlx.ir.outline import Row
+
+    return Row(op, shape, tuple(inputs), _read_origins(origins), name)
+
+
+def _read_origins(held: Iterable[Sequence[str]]) -> tuple[Origin, ...]:
+    from rlx.ir.mir import Origin
+
+    return tuple(Origin(kind, text) for kind, text in held)
+
+
+def _event(kind: str, fields: dict[str, Any]) -> Event:
+    from rlx.rules.engine import Fired, Missed
+
+    return {"Fired": Fired, "Missed": Missed}[kind](**fields)
+
+
+def _restored_options(held: dict[str, Any]) -> FusionOptions:
+    from rlx.cost.target import FusionLimits
+    from rlx.passes.options import DispatchPolicy, FusionOptions
+
+    limits, dispatch = held["limits"], held["dispatch"]
+    return FusionOptions(
+        held["skip_fusion"],
+        limits and FusionLimits(**limits),
+        dispatch and DispatchPolicy(*dispatch),
+        held["force"],
+        held["precision"],
+        held["sizes"],
+    )
+
+
+def _restored_lir(account: dict[str, Any], target: Target, options: FusionOptions) -> LirModule:
+    from rlx.ir.text import read
+    from rlx.plan.planner import plan_module
+
+    graph = read(account["graph"])
+    _restore_origins(graph, account["origins"])
+    lir = plan_module(
+        graph, _meant(target, account), options=options, alignment=account["alignment"]
+    )
+    if lir.fingerprint != account["fingerprint"]:
+        raise Error("planning its graph gives another plan now. Compile the model again.")
+    return lir
+
+
+def _meant(target: Target, account: dict[str, Any]) -> Target:
+    """The target that was compiled for: the given one or the documented one of its name, at the
+    prices that were weighed with."""
+    from rlx.cost.target import Target
+
+    name, digest = account["target"]
+    for known in (target, Target.of(name)):
+        if known.digest() == digest:
+            return known
+        priced = _priced(known, account["prices"])
+        if priced.digest() == digest:
+            return priced
+    raise Error(f"it was compiled for another target {name!r} than this. Compile the model again.")
+
+
+def _prices(target: Target) -> dict[str, Any]:
+    """What a calibration may have changed, or another instruction set."""
+    rates = {d.value: v for d, v in target.peak_gflops.items()}
+    caches = [[c.bytes, c.gb_s] for c in target.caches]
+    lying = [target.vector_bytes, target.turned_gb_s]
+    return {"gate": asdict(target.gate), "caches": caches, "gflops": rates, "lying": lying}
+
+
+def _priced(target: Target, held: dict[str, Any]) -> Target:
+    from rlx.core.dtype import DType
+    from rlx.cost.gate import IoFusionGate
+    from rlx.cost.target import CacheLevel
+
+    return replace(
+        target,
+        gate=IoFusionGate(**held["gate"]),
+        caches=tuple(CacheLevel(*c) for c in held["caches"]),
+        peak_gflops={DType(d): v for d, v in held["gflops"].items()},
+        vector_bytes=held["lying"][0],
+        turned_gb_s=held["lying"][1],
+    )
+
+
+def _restore_origins(graph: Graph, origins: Sequence[Any]) -> None:
+    from rlx.passes.bodies import nodes_within
+
+    nodes = list(nodes_within(graph))
+    for node in nodes:
+        node.graph.origins.clear()
+    for node, its in zip(nodes, origins, strict=True):
+        node.graph.add_origins(node, _read_origins(its))
