@@ -24,8 +24,9 @@ from bench import cache, prepare, results_file
 from bench.machine import description
 from bench.workloads import WORKLOADS
 from rlx.core.disk_cache import Cache
-from rlx.cost.calibrate import calibrate, kept_calibration
+from rlx.cost.calibrate import kept_calibration
 from rlx.explain.measure_decisions import LEAST_SHARE, Measured, Measurement, summary
+from rlx.runtime.calibrate import calibrate
 from rlx.runtime.session import Session
 from tests.onnx.zoo import FOLDER, ZOO, fetched
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlx.cost.gate import FusionBenefit, GraphIoProfile, IoFusionGate, fusion_benefit
     from rlx.cost.profile import GraphIoOptions, host_sync_op_kinds, profile_graph_io
     from rlx.cost.target import FusionLimits, FusionTarget, Target
-    from rlx.frontends.files import load
+    from rlx.frontends.files import load, save
     from rlx.frontends.tracing import jit, trace
     from rlx.ir.hir import FusionPolicy, HirModule
     from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
@@ -49,7 +49,7 @@ _HOME = {
     "rlx.core.layout": ("Layout",),
     "rlx.ir.lir": ("BufferPlan", "IoManifest", "LirModule", "Phase", "Slot", "Space", "View"),
     "rlx.ir.mir": ("Graph", "MirModule", "Node"),
-    "rlx.frontends.files": ("load",),
+    "rlx.frontends.files": ("load", "save"),
     "rlx.ops.control_flow": ("cond", "scan_loop", "while_loop"),
     "rlx.ir.module": ("GraphModule", "GraphStage"),
     "rlx.passes.legalise": ("DispatchReport",),
@@ -113,6 +113,7 @@ __all__ = [
     "load",
     "ops",
     "profile_graph_io",
+    "save",
     "scan_loop",
     "sym",
     "trace",

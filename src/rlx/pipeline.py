@@ -19,7 +19,7 @@ from rlx.core.shape import DimBinding, Shape
 from rlx.cost.decision import Decision
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.hir import HirModule
-from rlx.ir.lir import LirModule
+from rlx.ir.lir import BufferPlan, LirModule
 from rlx.ir.mir import Graph, MirModule
 from rlx.ir.module import GraphModule
 from rlx.ir.outline import Row, outline
@@ -36,6 +36,7 @@ from rlx.passes.outputs import weigh_outputs
 from rlx.passes.simplify import simplify, tidy
 from rlx.plan.alternatives import names_plan
 from rlx.plan.check.checker import require_sound
+from rlx.plan.manual import with_plan
 from rlx.plan.phases import marked, marked_as
 from rlx.plan.planner import plan_choices, plan_module
 from rlx.rules.engine import Event
@@ -184,6 +185,11 @@ class CompilePipeline:
         chosen = self.options if options is None else _given(options, FusionOptions)
         graph = require_legal(_module(module).graph, Context.of(self.target, chosen))
         return _planned(graph, self.target, chosen, self.alignment)
+
+    def adopt_plan(self, module: MirModule | Graph, plan: BufferPlan) -> LirModule:
+        """A module with a plan that was written by hand, checked. Phases and the manifest follow
+        from the graph where the plan has none of its own."""
+        return with_plan(module, plan, self.target)
 
     def dispatch(self, model: HirModule | MirModule | Graph) -> DispatchReport:
         """Which ops of a model run as the target's own kernels, which as their lowering, and which

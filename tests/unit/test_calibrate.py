@@ -15,9 +15,10 @@ from rlx.core.disk_cache import Cache
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.core.shape import Shape
-from rlx.cost.calibrate import Calibration, Numbers, calibrate, kept_calibration, machine
+from rlx.cost.calibrate import Calibration, Numbers, kept_calibration, machine
 from rlx.cost.target import CacheLevel, Target
 from rlx.ir.mir import Graph
+from rlx.runtime.calibrate import calibrate
 from rlx.runtime.session import Session, request_key
 
 LEVELS = (CacheLevel(48 << 10, 300.0), CacheLevel(2 << 20, 150.0))

@@ -17,10 +17,10 @@ from rlx.core.shape import Shape
 from rlx.explain.html import facts_of
 from rlx.explain.report import Report
 from rlx.explain.text import lines_of, report_text, sections
+from rlx.explain.trace import CALLS, Event, Trace
 from rlx.ir.mir import Graph, Origin
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.pipeline import CompilePipeline
-from rlx.runtime.trace import CALLS, Event, Trace
 
 
 def by_hand() -> Graph:

@@ -16,7 +16,7 @@ import pytest
 import rlx
 from rlx.__main__ import main
 from rlx.core.files import HeldFile, opened, writing
-from rlx.runtime.trace import Trace
+from rlx.explain.trace import Trace
 
 # -- writing ---------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ def planned(target: str = "cuda", rows: Any = 4) -> rlx.LirModule:
 @pytest.mark.parametrize("rows", [4, rlx.Dim("rows", 1, 64)], ids=str)
 def test_there_and_back_is_exact(target: str, rows: Any, tmp_path: Path) -> None:
     lir = planned(target, rows)
-    lir.save(tmp_path / "m.lir")
+    rlx.save(lir, tmp_path / "m.lir")
     back = rlx.load(tmp_path / "m.lir")
     assert isinstance(back, rlx.LirModule)
     assert back.fingerprint == lir.fingerprint
@@ -69,7 +69,7 @@ def test_a_target_that_nobody_knows_comes_back() -> None:
 def test_a_plan_that_was_read_runs(target: str, tmp_path: Path) -> None:
     """Phases are the plan's own, though the file says nothing of where nodes come from."""
     lir = rlx.CompilePipeline(target).compile(decoder(rlx.Dim("batch", 1, 8))).lir
-    lir.save(tmp_path / "m.lir")
+    rlx.save(lir, tmp_path / "m.lir")
     back = rlx.load(tmp_path / "m.lir")
     x = np.ones((3, 8), np.float32)
     given = x, x, np.int64(2)

@@ -157,7 +157,7 @@ def by_hand() -> tuple[rlx.Graph, rlx.BufferPlan]:
 
 def test_a_plan_by_hand_runs() -> None:
     g, plan = by_hand()
-    lir = rlx.LirModule.of(g, plan)
+    lir = rlx.CompilePipeline().adopt_plan(g, plan)
     assert lir.plan.io == rlx.IoManifest.collect(g)
     assert lir.plan.phase_of(g.outputs[0]) is rlx.Phase.STEADY_STATE
     x = np.arange(16, dtype=np.float32)
@@ -169,13 +169,13 @@ def test_a_plan_by_hand_is_checked() -> None:
     x, y, z = g.nodes
     over = {**plan.assignments, y: rlx.Slot(128, 64)}
     with pytest.raises(rlx.Error, match="still needed"):
-        rlx.LirModule.of(g, replace(plan, assignments=over))
+        rlx.CompilePipeline().adopt_plan(g, replace(plan, assignments=over))
     with pytest.raises(rlx.Error, match="not inside the 128 of arena"):
-        rlx.LirModule.of(g, replace(plan, arena_bytes=128, arena_formula=128))
+        rlx.CompilePipeline().adopt_plan(g, replace(plan, arena_bytes=128, arena_formula=128))
     with pytest.raises(rlx.Error, match="is made at step 1"):
-        rlx.LirModule.of(g, replace(plan, schedule=(z, y)))
+        rlx.CompilePipeline().adopt_plan(g, replace(plan, schedule=(z, y)))
     with pytest.raises(rlx.Error, match="must have a slot or be a view"):
-        rlx.LirModule.of(g, replace(plan, assignments={x: plan.assignments[x]}))
+        rlx.CompilePipeline().adopt_plan(g, replace(plan, assignments={x: plan.assignments[x]}))
 
 
 def test_a_manifest_is_collected_from_a_graph() -> None:

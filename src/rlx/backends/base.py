@@ -7,14 +7,17 @@ the entry point group `rlx.backends`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlx._version import __version__
 from rlx.core.errors import Error, UnsupportedError
+from rlx.cost.decision import Decision
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
+from rlx.ir.mir import Node
 from rlx.ops.op import Array
 
 if TYPE_CHECKING:
@@ -58,6 +61,19 @@ class Stepper(Protocol):
     def finish(self, state: Any) -> list[Array | None]:
         """The Epilogue on a state, which it leaves as it is: its outputs, None for the others."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What a backend says of a step: how it runs, and why."""
+
+    way: str
+    tasks: tuple[str, ...]
+    decisions: tuple[Decision, ...] = ()
+
+
+Steps = Mapping[Node, StepFacts]
+"""By step of a plan."""
 
 
 class Backend(Protocol):

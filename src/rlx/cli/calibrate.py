@@ -31,7 +31,7 @@ def verb(
     Compiles use the numbers from then on; without them they use documented ones. It takes some
     seconds: leave the machine alone meanwhile.
     """
-    from rlx.cost.calibrate import calibrate
+    from rlx.runtime.calibrate import calibrate
 
     with progress("measuring") as tell:
         made = calibrate(target, progress=tell)

@@ -45,10 +45,10 @@ def _examined(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | N
         return _examined_file(path, target, wanted)
     from rlx.frontends.files import load
     from rlx.frontends.onnx.support_report import dispatched_graph
+    from rlx.ir.bundle import Bundle
     from rlx.ir.hir import HirModule
     from rlx.ir.lir import LirModule
     from rlx.ir.mir import Graph
-    from rlx.runtime.bundle import Bundle
     from rlx.runtime.executable import Executable
 
     found = load(path)

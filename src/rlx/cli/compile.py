@@ -58,6 +58,7 @@ def verb(
     """
     from rlx.cli import inputs, models
     from rlx.core.errors import Error
+    from rlx.frontends.files import save
     from rlx.runtime.executable import Executable
 
     path = Path(output or f"{Path(model).stem}.{'lir' if emit is Emit.LIR else 'rlx'}")
@@ -66,7 +67,7 @@ def verb(
     wanted = inputs.Wanted.of(files, None, dims, seed)
     if emit is Emit.LIR:
         result, _ = models.planned(model, target or "cpu", wanted)
-        result.lir.save(path)
+        save(result.lir, path)
         _tell_plan(model, path, result.lir, is_json)
         return 0
     found = models.program(model, target, None)

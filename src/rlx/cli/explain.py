@@ -14,10 +14,10 @@ from rlx.cli.progress import progress
 if TYPE_CHECKING:
     from rlx.cli.inputs import Wanted
     from rlx.explain.report import Report
+    from rlx.explain.trace import Trace
     from rlx.ir.lir import BufferPlan
     from rlx.ops.op import Array
     from rlx.runtime.executable import Executable
-    from rlx.runtime.trace import Trace
 
 EXAMPLE = "rlx explain model.onnx --measure --html report.html"
 

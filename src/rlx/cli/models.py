@@ -11,7 +11,6 @@ from rlx.backends.base import BUILT_IN
 from rlx.cli.inputs import (
     Wanted,
     arrays_for,
-    dims_for,
     inputs_of,
     loaded,
     sizes_asked,
@@ -27,14 +26,15 @@ from rlx.frontends.files import load
 from rlx.frontends.onnx.model import Model as OnnxModel
 from rlx.frontends.onnx.model import Read
 from rlx.frontends.onnx.specialise import Specialising
+from rlx.ir.bundle import Bundle
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph
 from rlx.ops.op import Array
 from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline, CompileResult
-from rlx.runtime.bundle import Bundle
 from rlx.runtime.executable import Executable
+from rlx.runtime.random_inputs import dims_for
 from rlx.runtime.session import Session
 
 SCALE = 0.1

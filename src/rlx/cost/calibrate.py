@@ -15,15 +15,15 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlx._version import __version__
 from rlx.core.dtype import DType
-from rlx.core.errors import Error, UnsupportedError
+from rlx.core.errors import Error
 from rlx.cost.target import CacheLevel, Target
 
 if TYPE_CHECKING:
-    from rlx.core.disk_cache import Cache, CacheLike
+    from rlx.core.disk_cache import Cache
 
 FORMAT = 3
 HANDOUT_NS = 5_000.0
@@ -127,41 +127,9 @@ class Calibration:
         return "\n".join([f"{self.target}: {head}", *map(_numbers_text, self.numbers)])
 
 
-@runtime_checkable
-class Measures(Protocol):
-    """A backend that can measure its own prices."""
-
-    def measured(self, progress: Progress) -> tuple[Numbers, ...]: ...
-
-    @property
-    def measured_as(self) -> str:
-        """What beside the machine the numbers depend on, such as the instruction set."""
-        ...
-
-
-def calibrate(
-    target: str = "cpu", *, cache: CacheLike = None, progress: Progress | None = None
-) -> Calibration:
-    """Measure the prices of `target` on this machine, which takes some seconds, and keep them in
-    the cache's folder, where `rlx.compile` finds them."""
-    from rlx.backends.base import find_backend
-    from rlx.core.disk_cache import Cache
-
-    name, _, variant = target.partition(":")
-    backend = find_backend(name).configured(variant, None)
-    if not isinstance(backend, Measures):
-        raise UnsupportedError(f"target {name!r} cannot be calibrated: it has no clock of its own.")
-    kept = Cache.of(cache, os.environ)
-    numbers = backend.measured(progress or _silent)
-    made = Calibration(name, machine(backend.measured_as), numbers)
-    if kept is not None and not kept.write_note(_file(name), made.text()):
-        raise Error(f"the calibration cannot be kept in {kept.folder}: it is not writable.")
-    return made
-
-
 def kept_calibration(target: str, detail: str, cache: Cache | None) -> Calibration | None:
     """What was measured for `target` before, if it is of this machine and release."""
-    text = cache.note(_file(target)) if cache is not None else None
+    text = cache.note(note_name(target)) if cache is not None else None
     return None if text is None else Calibration.parsed(text, target, machine(detail))
 
 
@@ -185,7 +153,8 @@ def _processor() -> str:
     return " ".join(found[k] for k in wanted if k in found) or platform.machine()
 
 
-def _file(target: str) -> str:
+def note_name(target: str) -> str:
+    """What the numbers of a target are kept as."""
     return f"calibration-{target}.json"
 
 
@@ -200,10 +169,6 @@ def _rate(value: Any) -> float:
     if not 0 < rate < float("inf"):
         raise ValueError(f"{value!r} is no rate")
     return rate
-
-
-def _silent(_done: int, _total: int, _what: str) -> None:
-    pass
 
 
 def _numbers_text(n: Numbers) -> str:

@@ -33,8 +33,8 @@ def explain(
     """The report of compiling `model` for `target`; no code is made. An executable, or a result of
     a compile, is told of as it is."""
     from rlx.explain.build import report_of
+    from rlx.ir.bundle import Bundle
     from rlx.pipeline import CompilePipeline, CompileResult
-    from rlx.runtime.bundle import Bundle
 
     if hasattr(model, "explain"):  # a program, or one for each sort of inputs
         return model.explain()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
+from rlx.backends.base import Steps
 from rlx.core.dim import evaluate
 from rlx.cost.decision import Decision
 from rlx.cost.profile import profile_graph_io
@@ -42,18 +43,6 @@ from rlx.rules.engine import Fired, Missed
 
 if TYPE_CHECKING:
     from rlx.pipeline import CompileResult, Timing
-
-
-@dataclass(frozen=True, slots=True)
-class StepFacts:
-    """What a backend says of a step: how it runs, and why."""
-
-    way: str
-    tasks: tuple[str, ...]
-    decisions: tuple[Decision, ...] = ()
-
-
-Steps = Mapping[Node, StepFacts]
 
 
 def report_of(

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from rlx.explain.graph_drawing import Card, neighbours, placed
 from rlx.explain.text import size_text, time_text
+from rlx.explain.trace import CALLS, COMPILE, TIMED_BUILD, thread_name
 from rlx.ops.op import Kind, table
-from rlx.runtime.trace import CALLS, COMPILE, TIMED_BUILD, thread_name
 
 if TYPE_CHECKING:
     from rlx.explain.report import Report, ReportBuffer, ReportDecision, ReportKernel
-    from rlx.runtime.trace import Event, Trace
+    from rlx.explain.trace import Event, Trace
 
 SCRIPTS = (
     "base", "overview", "graph", "arena", "decisions", "roofline", "trace", "start",

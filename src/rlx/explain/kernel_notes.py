@@ -11,7 +11,7 @@ from rlx.core.errors import Error
 from rlx.plan.alternatives import SPLIT
 
 if TYPE_CHECKING:
-    from rlx.explain.build import StepFacts, Steps
+    from rlx.backends.base import StepFacts, Steps
     from rlx.ir.lir import LirModule
     from rlx.passes.options import FusionOptions
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlx.core.arguments import COUNT, NONE, takes
 from rlx.core.errors import Error, UnsupportedError
-from rlx.core.files import path_of
+from rlx.core.files import path_of, writing
 
 if TYPE_CHECKING:
     import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlx.frontends.safetensors.model import FolderModel
     from rlx.ir.hir import HirModule
     from rlx.ir.lir import LirModule
-    from rlx.ir.mir import MirModule
+    from rlx.ir.mir import Graph, MirModule
     from rlx.runtime.executable import Executable
 
 _LATER = {".gguf": "GGUF models"}
@@ -56,6 +56,37 @@ def load(
             return _program(file, threads)
         case _:
             raise UnsupportedError(f"{file}: rlx does not know {kind or 'this'!r} files. {_KNOWN}")
+
+
+def save(
+    model: Graph | MirModule | HirModule | LirModule | Executable, path: str | os.PathLike[str]
+) -> None:
+    """Write what `load` reads: the text of a graph or module to `.ir`, a planned module to `.lir`,
+    a compiled program with its weights to `.rlx`. The file is written whole, or not at all."""
+    from rlx.ir.hir import HirModule
+    from rlx.ir.lir import LirModule
+    from rlx.ir.mir import Graph, MirModule
+    from rlx.runtime.executable import Executable
+
+    match model:
+        case Executable():
+            model.save(path)
+        case LirModule():
+            from rlx.runtime.lir_file import lir_text
+
+            _write(path, lir_text(model))
+        case Graph() | MirModule() | HirModule():
+            _write(path, str(model))
+        case _:  # pyright: ignore[reportUnnecessaryComparison]
+            raise Error(
+                f"cannot save a {type(model).__name__}. Give a Graph, a MirModule, a HirModule, a "
+                "LirModule or an Executable."
+            )
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    with writing(path) as file:
+        file.write(text.encode())
 
 
 def _model(file: Path) -> Model:

@@ -19,7 +19,6 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, MirModule, Node
-from rlx.ir.operators import tracing
 
 Function = Callable[..., Any]
 
@@ -55,7 +54,7 @@ def _traced(
     graph = Graph(name)
     labels = _input_names(function, len(shapes), attrs, name)
     inputs = [graph.input(n, _shape_of(s, n, name)) for n, s in zip(labels, shapes)]
-    with tracing(graph):
+    with graph.tracing():
         made = function(*inputs, **attrs)
     results = [_node(graph, r, name) for r in _results(made, name)]
     keys = tuple(made) if isinstance(made, Mapping) else None
@@ -131,7 +130,7 @@ class Jit:
         """Run on arrays. On nodes the function is inlined into the graph being built."""
         node = next((a for a in arrays if isinstance(a, Node)), None)
         if node is not None:
-            with tracing(node.graph):
+            with node.graph.tracing():
                 return self.function(*arrays, **attrs)
         given = [a if _is_array(a) else _array(a, self.__name__) for a in arrays]
         traced, executable = self._executable(given, attrs)

@@ -135,13 +135,13 @@ def outcome(job: Job) -> Outcome:
 
 
 def _tried(data: bytes, job: Job) -> str:
-    import rlx
+    from rlx.frontends.files import load
     from rlx.ir.verify import verify
 
     with tempfile.TemporaryDirectory(prefix="rlx-fuzz-") as folder:
         path = Path(folder, "m.onnx")
         path.write_bytes(data)
-        model: Any = rlx.load(path)
+        model: Any = load(path)
         if not model.is_static:
             verify(model.graph)
         return _run(model) if job.is_run else "read"
@@ -149,7 +149,7 @@ def _tried(data: bytes, job: Job) -> str:
 
 def _run(model: Any) -> str:
     """Compiled, and run unless it asks for more arithmetic than there is time for."""
-    from rlx.cli.inputs import random_inputs
+    from rlx.runtime.random_inputs import random_inputs
     from rlx.runtime.session import Session
 
     exe = Session("cpu", threads=1, cache=False).compile(model)

@@ -18,10 +18,8 @@ from rlx.core.layout import Layout
 from rlx.ir.mir import Graph, MirModule, Node
 
 if TYPE_CHECKING:
-    import os
-
     from rlx.core.shape import DimBinding
-    from rlx.cost.target import FusionTarget, Target
+    from rlx.cost.target import Target
     from rlx.ir.plan_binding import BoundPlan
 
 
@@ -232,25 +230,6 @@ class LirModule:
         if "fingerprint" not in self.memo:
             self.memo["fingerprint"] = fingerprint(self)
         return self.memo["fingerprint"]
-
-    @classmethod
-    def of(
-        cls,
-        module: MirModule | Graph,
-        plan: BufferPlan,
-        target: FusionTarget | Target | str = "cpu",
-    ) -> LirModule:
-        """A plan made by hand, checked. Phases and the manifest follow from the graph where the
-        plan has none of its own."""
-        from rlx.plan.manual import module_of
-
-        return module_of(module, plan, target)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.lir` file, which `rlx.load` reads and checks."""
-        from rlx.runtime.lir_file import write
-
-        write(path, self)
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from rlx.core.dim import Dim, DimLike
 from rlx.core.errors import Error, GraphError, UnknownNameError
 from rlx.core.extent import CAPACITY, of_symbol
 from rlx.core.shape import DimBinding, Shape
+from rlx.ir.bodies import Bodies
 from rlx.ir.extents import Extents, measured_by
 from rlx.ir.operators import Operators
 from rlx.ir.origin import LATE as LATE
@@ -30,6 +31,8 @@ from rlx.ir.origin import STEADY as STEADY
 from rlx.ir.origin import Origin as Origin
 from rlx.ir.walk import topological as topological
 from rlx.ir.walk import users_of as users_of
+from rlx.ops import op as table
+from rlx.ops.graphs import NodeBase, provide
 
 if TYPE_CHECKING:
     from rlx.ops.op import Op
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
-class Node(Operators):
+class Node(Operators, NodeBase):
     """One operation. Equal nodes of a graph are the same object."""
 
     __slots__ = (
@@ -106,7 +109,7 @@ class Node(Operators):
         return f"<{self.op} #{self.index} {self.shape}>"
 
 
-class Graph:
+class Graph(Bodies):
     """A MIR graph, and the builder that makes it: every op of the table is a method."""
 
     def __init__(self, name: str = "graph") -> None:
@@ -158,8 +161,6 @@ class Graph:
         self, op: str | Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
     ) -> Node:
         """The node of `op` applied to `inputs` exactly as given: no casts, no constants made."""
-        from rlx.ops import op as table
-
         check_node(op, inputs, attrs)
         decl = table.lookup(op) if isinstance(op, str) else op
         try:
@@ -450,11 +451,12 @@ class Graph:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The builder method of a table op: `g.matmul(x, y)` is `rlx.ops.matmul(x, y)`."""
-        from rlx.ops import op as table
-
         if name.startswith("__") or (decl := table.find(name)) is None:
             raise UnknownNameError(f"Graph has no method or op {name!r}.")
         return lambda *args, **attrs: decl.build(self, args, attrs)
+
+
+provide(Graph)
 
 
 def _default_names(count: int) -> tuple[str, ...]:

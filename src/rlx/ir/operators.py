@@ -7,15 +7,13 @@ silent False, and is an error.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
+
+from rlx.ops.op import lookup
 
 
 def _op(name: str) -> Any:
-    from rlx.ops import op as table
-
-    return table.lookup(name)
+    return lookup(name)
 
 
 def _forward(name: str) -> Any:
@@ -124,16 +122,6 @@ class Operators:
     def reshape(self, *dims: Any) -> Any:
         given = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
         return _op("reshape")(self, dims=given)
-
-
-@contextmanager
-def tracing(graph: Any) -> Generator[None]:
-    """A function of the user runs on nodes of `graph` inside."""
-    before, graph.is_traced = graph.is_traced, True
-    try:
-        yield
-    finally:
-        graph.is_traced = before
 
 
 def _is_same(node: Operators, other: object) -> bool:

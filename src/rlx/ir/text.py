@@ -32,6 +32,7 @@ from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.ir.parse import MAX_NESTING, Header, Reader
 from rlx.ir.verify import verify
+from rlx.ops import op as table
 
 if TYPE_CHECKING:
     from rlx.ir.hir import HirModule
@@ -64,7 +65,6 @@ def read_module(text: str, source: str = "text") -> MirModule | HirModule:
 
 
 def _graph(reader: Reader, header: Header) -> Graph:
-    from rlx.ops import op as table
 
     if header.kind != "mir" or header.words:
         raise reader.tokens.error(f"expected mir and a name, found {header}")
@@ -76,7 +76,6 @@ def _graph(reader: Reader, header: Header) -> Graph:
 def _hir(reader: Reader, header: Header) -> HirModule:
     from rlx.ir import block
     from rlx.ir.hir import FusionPolicy, HirModule
-    from rlx.ops import op as table
 
     policies = {p.value: p for p in FusionPolicy}
     if len(header.words) != 1 or header.words[0] not in policies:

@@ -12,6 +12,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import DimsDiffer, Shape
 from rlx.ops import op as table
+from rlx.ops.graphs import body_graph
 from rlx.ops.op import Kind, Op
 
 
@@ -95,11 +96,8 @@ def _flops_of(meaning: Callable[..., Any]) -> Callable[..., DimLike]:
     def flops(
         shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
     ) -> DimLike:
-        from rlx.ir.mir import Graph
-
-        graph = Graph("spelling")
-        graph.traces_lines = False
-        meaning(*(graph.input(f"x{i}", s) for i, s in enumerate(shapes)), **attrs)
+        graph, inputs = body_graph("decomposed", shapes)
+        meaning(*inputs, **attrs)
         return graph_flops(graph)
 
     return flops

@@ -19,10 +19,10 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError, UnsupportedError
 from rlx.core.extent import ceiling, is_capacity, measured, measured_in
 from rlx.core.shape import Shape
-from rlx.ir.inline import inline
 from rlx.ops import custom_ops as registry
 from rlx.ops.compose import graph_flops
 from rlx.ops.draw import Draw, Spec
+from rlx.ops.graphs import body_graph
 from rlx.ops.op import Array, Kind, op
 
 MAX_UNROLL = 64
@@ -73,16 +73,14 @@ def _check_kept(name: str, given: Sequence[Shape], made: Sequence[Shape]) -> Non
 
 def run(body: Any, arrays: Sequence[Any]) -> list[Any]:
     """The outputs of a body for arrays, by the references."""
-    from rlx.ir.interpret import evaluate
-
     names = [leaf.attrs["name"] for leaf in body.inputs]
-    return evaluate(body, dict(zip(names, arrays, strict=True)))
+    return body.evaluate(dict(zip(names, arrays, strict=True)))
 
 
 def apply(body: Any, operands: Sequence[Any]) -> list[Any]:
     """The outputs of a body for nodes, in their graph, or for arrays."""
     graphs = [o.graph for o in operands if hasattr(o, "graph")]
-    return inline(graphs[0], body, operands) if graphs else run(body, operands)
+    return graphs[0].inline(body, operands) if graphs else run(body, operands)
 
 
 def _check_small(bodies: Sequence[Any], times: int, *, runs_unasked: bool) -> None:
@@ -284,10 +282,8 @@ def _stack(body: Any, values: Sequence[Array], rows: Sequence[Array], row: Shape
     """Rows of one shape; where there are none, the shape is what the body's sizes say."""
     if rows:
         return np.stack(rows)
-    from rlx.ir.interpret import infer_binding
-
     names = [leaf.attrs["name"] for leaf in body.inputs]
-    sizes = infer_binding(body.inputs, dict(zip(names, values)))
+    sizes = body.infer_binding(dict(zip(names, values)))
     return np.empty((0, *row.bind(sizes).static_dims), row.dtype.numpy)
 
 
@@ -432,11 +428,7 @@ def custom(*operands: Array, name: str, options: str = "{}") -> tuple[Array, ...
 
 
 def _graph(name: str, specs: Sequence[Spec]) -> tuple[Any, list[Any]]:
-    from rlx.ir.mir import Graph
-
-    graph = Graph(name)
-    graph.traces_lines = False
-    return graph, [graph.input(f"x{i}", Shape(s.dims, s.dtype)) for i, s in enumerate(specs)]
+    return body_graph(name, [Shape(s.dims, s.dtype) for s in specs])
 
 
 @if_.sample

@@ -17,9 +17,8 @@ from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
-from rlx.ir.mir import Graph, Node
-from rlx.ir.operators import tracing
 from rlx.ops import op as table
+from rlx.ops.graphs import NodeBase, empty_graph
 from rlx.ops.operands import is_weak, scalar
 
 Function = Callable[..., Any]
@@ -91,20 +90,20 @@ def scan_loop(
     return _like(init, made[: len(carries)]), _like(kinds[0], made[len(carries) :])
 
 
-def _traced(function: Function, shapes: Sequence[Shape], name: str) -> tuple[Graph, bool]:
+def _traced(function: Function, shapes: Sequence[Shape], name: str) -> tuple[Any, bool]:
     """The graph of a function of values of `shapes`, and whether it gave one value by itself."""
-    graph = Graph(name)
+    graph = empty_graph(name)
     FUNCTION.check(f"the function of {name}", function, GraphError)
     inputs = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
-    with tracing(graph):
+    with graph.tracing():
         made = function(*inputs)
     is_single = not isinstance(made, tuple | list)
     graph.set_outputs([_result(graph, r, name) for r in ([made] if is_single else made)])
     return graph, is_single
 
 
-def _result(graph: Graph, value: Any, name: str) -> Node:
-    if not isinstance(value, Node):
+def _result(graph: Any, value: Any, name: str) -> Any:
+    if not isinstance(value, NodeBase):
         return graph.constant(value)
     if value.graph is not graph:
         raise GraphError(
@@ -116,7 +115,7 @@ def _result(graph: Graph, value: Any, name: str) -> Node:
 
 def _value(value: Any) -> Any:
     """A node, or an array; Python scalars have their default dtypes."""
-    if isinstance(value, Node | np.ndarray | np.generic):
+    if isinstance(value, NodeBase | np.ndarray | np.generic):
         return value
     if is_weak(value):
         return scalar(value)
@@ -124,7 +123,7 @@ def _value(value: Any) -> Any:
 
 
 def _shape_of(value: Any) -> Shape:
-    return value.shape if isinstance(value, Node) else Shape(value.shape, DType.of(value.dtype))
+    return value.shape if isinstance(value, NodeBase) else Shape(value.shape, DType.of(value.dtype))
 
 
 def _without_first(shape: Shape) -> Shape:

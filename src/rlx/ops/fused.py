@@ -19,6 +19,7 @@ from rlx.core.shape import Shape
 from rlx.ops import op as table
 from rlx.ops.compose import check_broadcasts, composed, dims_of, graph_flops
 from rlx.ops.draw import Draw, Spec
+from rlx.ops.graphs import NodeBase, empty_graph
 from rlx.ops.math.reduction import LAST
 from rlx.ops.nn.attention import MASK_OPERANDS, MaskedRows, MaskKind
 from rlx.ops.nn.window_geometry import spelled_out
@@ -229,19 +230,14 @@ def _region_flops(
 
 def _evaluated(externals: Sequence[Array], body: Any) -> Any:
     """The body, node by node, so that it rounds as it would outside of a region."""
-    from rlx.ir.interpret import evaluate
-
-    made = evaluate(body, {n.attrs["name"]: x for n, x in zip(body.inputs, externals)})
+    made = body.evaluate({n.attrs["name"]: x for n, x in zip(body.inputs, externals)})
     return tuple(made) if len(made) > 1 else made[0]
 
 
 def _inlined(*externals: Any, body: Any) -> Any:
-    from rlx.ir.inline import inline
-    from rlx.ir.mir import Node
-
-    if not isinstance(externals[0], Node):
+    if not isinstance(externals[0], NodeBase):
         return _evaluated(externals, body)
-    made = inline(externals[0].graph, body, externals)
+    made = externals[0].graph.inline(body, externals)
     return tuple(made) if len(made) > 1 else made[0]
 
 
@@ -336,12 +332,10 @@ def _draw_region(finish: Callable[[Draw, Any], Any]) -> Callable[[Draw], Drawn]:
     """A body of a few random elementwise steps, and what `finish` makes of the last."""
 
     def sample(draw: Draw) -> Drawn:
-        from rlx.ir.mir import Graph
-
         run, dtype = draw.dims(0, 4), draw.dtype("f")
         cut = [draw.integer(0, len(run)) for _ in range(draw.integer(0, 2))]
         dims = [run, *(tuple(1 if draw.coin(0.3) else d for d in run[c:]) for c in cut)]
-        body = Graph("region")
+        body = empty_graph("region")
         nodes = [body.input(f"x{i}", Shape(d, dtype)) for i, d in enumerate(dims)]
         for _ in range(draw.integer(1, 5)):
             nodes.append(_step(draw, nodes))

@@ -26,6 +26,7 @@ from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.shape import Shape
+from rlx.ops.graphs import NodeBase
 from rlx.ops.operands import (
     Array,
     alike,
@@ -347,13 +348,11 @@ class Op:
     # -- the meanings of a call -------------------------------------------------------------------
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
-        from rlx.ir.mir import Node
-
         flat = self._flattened(args)
         if any(isinstance(a, Var | Pattern) for a in flat):
             return Pattern(self, flat, attrs)
         for a in flat:
-            if isinstance(a, Node):
+            if isinstance(a, NodeBase):
                 return self.build(a.graph, flat, attrs)
         if any(isinstance(a, Shape) for a in flat):
             return self.shaped(flat, attrs)
@@ -433,11 +432,10 @@ class Op:
 
     def _operands(self, graph: Graph, args: Sequence[Any]) -> list[Node]:
         """Nodes of equal dtypes where the signature asks for equal dtypes."""
-        from rlx.ir.mir import Node
-
         try:
-            nodes = [
-                a if isinstance(a, Node) else graph.constant(a) for a in alike(self.signature, args)
+            nodes: list[Any] = [
+                a if isinstance(a, NodeBase) else graph.constant(a)
+                for a in alike(self.signature, args)
             ]
             wanted = dtypes_of(
                 self.signature, [n.shape if not n.has_items else None for n in nodes]
@@ -492,6 +490,7 @@ def load() -> None:
             return
         _LOADED.append("some")
         pages = importlib.import_module("rlx.ops")
+        importlib.import_module("rlx.ir.mir")  # provides the graphs that bodies are
         try:
             for page in PAGES:
                 importlib.import_module(f"rlx.ops.{page}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rlx.core.errors import Error
 from rlx.core.representative import representative
-from rlx.cost.target import FusionTarget, Target
+from rlx.cost.target import Target
 from rlx.ir.lir import BufferPlan, IoManifest, LirModule
 from rlx.ir.mir import Graph, MirModule
 from rlx.ir.plan_nodes import planned_nodes, planned_symbols
@@ -14,12 +14,10 @@ from rlx.plan.check.checker import check
 from rlx.plan.phases import derive_phases
 
 
-def module_of(
-    module: MirModule | Graph, plan: BufferPlan, target: FusionTarget | Target | str
-) -> LirModule:
+def with_plan(module: MirModule | Graph, plan: BufferPlan, target: Target) -> LirModule:
     """A module with this plan, of which the checker found nothing wrong."""
     held = MirModule(module) if isinstance(module, Graph) else module
-    graph, chosen = held.graph, Target.of(target)
+    graph = held.graph
     whole = replace(
         plan,
         phases=plan.phases or derive_phases(planned_nodes(graph)),
@@ -27,7 +25,7 @@ def module_of(
         dynamic_symbols=planned_symbols(graph),
         representative=plan.representative or representative(planned_symbols(graph)),
     )
-    made = LirModule(held, whole, chosen)
+    made = LirModule(held, whole, target)
     if found := check(made):
         listed = "\n  ".join(map(str, found[:10]))
         raise Error(f"{held.name}: the plan is not sound.\n  {listed}")

@@ -16,8 +16,9 @@ from rlx._version import __version__
 from rlx.backends.base import GROUP, find_backend
 from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error
-from rlx.cost.calibrate import Calibration, Measures, kept_calibration, machine
+from rlx.cost.calibrate import Calibration, kept_calibration, machine
 from rlx.cost.target import FusionTarget
+from rlx.runtime.calibrate import Measures
 
 PACKAGES = (
     ("numpy", "arrays, and target reference", "rlx"),

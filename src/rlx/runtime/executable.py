@@ -12,6 +12,7 @@ import numpy as np
 
 from rlx.backends.base import Backend, Program, Stepper
 from rlx.core.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, instance, takes
+from rlx.core.arrays import as_array
 from rlx.core.dim import Dim
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.core.shape import OutOfRange, Shape
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from rlx.explain.measure_decisions import Measurement
     from rlx.explain.report import Report
     from rlx.explain.roofline import KernelTimes
+    from rlx.explain.trace import Trace
     from rlx.ir.lir import LirModule
     from rlx.ir.mir import Node
     from rlx.passes.fusion.report import FusionReport
     from rlx.pipeline import CompileResult
-    from rlx.runtime.trace import Trace
 
 Inputs: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
 """Arrays by name, or in order."""
@@ -184,7 +185,7 @@ class Executable:
     def trace(self, inputs: Inputs, *, calls: int = 3) -> Trace:
         """Compile passes and code, and some calls kernel by kernel and thread by thread, as a file
         that Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
-        from rlx.runtime.trace import trace
+        from rlx.explain.trace import trace
 
         return trace(self, inputs, calls=calls)
 
@@ -457,16 +458,6 @@ def _sequence(out: Any) -> tuple[Any, ...]:
     if isinstance(out, np.ndarray):
         return (out,)
     return tuple(out) if isinstance(out, list | tuple) else ()
-
-
-def as_array(value: Any, what: str) -> Array:
-    """`value` as a NumPy array, without a copy where it offers DLPack."""
-    try:
-        if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
-            return np.asarray(value)
-        return np.from_dlpack(value)
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise Error(f"{what} cannot be read as an array: {error}") from None
 
 
 def _listed(names: Collection[str], most: int = 8) -> str:

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 from rlx._version import __version__
 from rlx.core.dim import Dim, DimLike
 from rlx.core.errors import Error
-from rlx.core.files import writing
 from rlx.core.layout import Layout
 from rlx.ir.json_form import Decoder, dim_json, symbols_json
 from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
@@ -43,17 +42,11 @@ from rlx.plan.phases import marked_as
 from rlx.runtime.target_json import read_target, target_json
 
 if TYPE_CHECKING:
-    import os
+    pass
 
 _MAKE_AGAIN = "Compile the model again."
 
 # -- to text --------------------------------------------------------------------------------------
-
-
-def write(path: str | os.PathLike[str], lir: LirModule) -> None:
-    """Write a module to a file, all of it or nothing."""
-    with writing(path) as file:
-        file.write(lir_text(lir).encode())
 
 
 def lir_text(lir: LirModule) -> str:

@@ -17,13 +17,13 @@ from rlx.core.disk_cache import Cache, CacheLike, key_of
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
 from rlx.core.gc_paused import seldom_collected
 from rlx.cost.target import FusionTarget, Target
+from rlx.ir.bundle import Bundle
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.ir.module import GraphModule
 from rlx.passes.options import FusionOptions
 from rlx.runtime.artefact_file import KIND, parts
-from rlx.runtime.bundle import Bundle
 from rlx.runtime.compile_record import Record
 from rlx.runtime.executable import Executable
 from rlx.runtime.weights import Pool

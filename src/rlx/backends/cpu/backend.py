@@ -29,8 +29,8 @@ from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
 
 if TYPE_CHECKING:
+    from rlx.backends.base import StepFacts
     from rlx.backends.cpu.program.timed_build import TimedProgram
-    from rlx.explain.build import StepFacts
 
 WHY_DENSE = (
     "the CPU backend has no factorisation kernels yet, and a lowering would not be one: "

@@ -26,7 +26,7 @@ from rlx.cost.calibrate import Numbers, Progress
 from rlx.cost.target import CacheLevel
 from rlx.ir.mir import Graph
 from rlx.passes.options import FusionOptions
-from rlx.runtime.session import Session
+from rlx.pipeline import CompilePipeline
 
 SECONDS = 0.25
 """How long each thing is tried; the least time counts, as what disturbs only ever adds."""
@@ -154,8 +154,8 @@ def _turned(threads: int) -> float:
     x = graph.input("x", Shape([rows, columns]))
     graph.set_outputs([graph.transpose(x, perm=(1, 0))])
     x = np.ones((rows, columns), np.float32)
-    exe = Session("cpu", threads=threads, cache=False).compile(graph)
-    return 8 * rows * columns / _least(lambda: exe(x))
+    call = _loaded(graph, threads)
+    return 8 * rows * columns / _least(lambda: call(x))
 
 
 def _call(kernels: int, elements: int, threads: int) -> Callable[[], Any]:
@@ -165,12 +165,22 @@ def _call(kernels: int, elements: int, threads: int) -> Callable[[], Any]:
     for number in range(kernels):
         y = a - y if number % 2 else y * b
     graph.set_outputs([y])
-    session = Session("cpu", threads=threads, cache=False)
-    exe = session.compile(graph, options=FusionOptions(skip_fusion=True))
-    if len(exe.lir.plan.schedule) != kernels:
-        raise Error("calibrating: a chain of kernels is not what it should be. Report this.")
+    call = _loaded(graph, threads, kernels)
     arrays = [np.full(elements, 1.0, np.float32) for _ in range(3)]
-    return lambda: exe(*arrays)
+    return lambda: call(*arrays)
+
+
+def _loaded(graph: Graph, threads: int, kernels: int | None = None) -> Callable[..., Any]:
+    """The graph's program without fusion, as the function that a call goes through."""
+    from rlx.backends.cpu.backend import CpuBackend
+
+    backend = CpuBackend(threads=threads)
+    options = FusionOptions(skip_fusion=True)
+    lir = CompilePipeline(backend.target(), options=options).compile(graph).lir
+    if kernels is not None and len(lir.plan.schedule) != kernels:
+        raise Error("calibrating: a chain of kernels is not what it should be. Report this.")
+    program = backend.load(lir)
+    return program.quick(program.prepare({}, None))
 
 
 def _least(call: Callable[[], Any]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rlx.backends.base import StepFacts
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.kernel_registry import makers
 from rlx.backends.cpu.program.kernel_sequence import alone
@@ -13,7 +14,6 @@ from rlx.backends.cpu.program.task import SPLIT_NS, Machine, Recipe, Task
 from rlx.core.dim import evaluate
 from rlx.core.extent import ceiling
 from rlx.cost.decision import Decision
-from rlx.explain.build import StepFacts
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Node
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.core.arrays import as_array
 from rlx.core.dim import Dim
 from rlx.core.errors import Error
 from rlx.core.shape import Shape
@@ -29,7 +30,6 @@ from rlx.frontends.onnx.values import (
     Value,
 )
 from rlx.ir.mir import Graph
-from rlx.runtime.executable import as_array
 
 Array = np.ndarray[Any, Any]
 

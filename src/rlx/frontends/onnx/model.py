@@ -36,8 +36,8 @@ from rlx.frontends.onnx.values import (
     is_plain,
     key_of,
 )
+from rlx.ir.bundle import Bundle
 from rlx.ir.mir import Graph
-from rlx.runtime.bundle import Bundle
 
 if TYPE_CHECKING:
     from rlx.passes.options import FusionOptions

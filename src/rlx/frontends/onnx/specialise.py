@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from rlx.explain.measure_decisions import Measurement
     from rlx.explain.report import Report
     from rlx.explain.roofline import KernelTimes
+    from rlx.explain.trace import Trace
     from rlx.runtime.executable import Inputs
     from rlx.runtime.session import Session
-    from rlx.runtime.trace import Trace
 
 
 def compiled(

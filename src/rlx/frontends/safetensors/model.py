@@ -12,10 +12,10 @@ from rlx.frontends.safetensors.encoder import Encoded, encoder, pooled
 from rlx.frontends.safetensors.naming import Sizes, naming_of
 from rlx.frontends.safetensors.pooling import sentence
 from rlx.frontends.safetensors.reader import read_object, read_tensors
+from rlx.ir.bundle import Bundle
 from rlx.ir.hir import HirModule
 from rlx.ir.mir import Graph, Node
 from rlx.ops.op import Array
-from rlx.runtime.bundle import Bundle
 
 if TYPE_CHECKING:
     from rlx.passes.options import FusionOptions

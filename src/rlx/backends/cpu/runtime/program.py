@@ -17,6 +17,7 @@ from rlx.backends.cpu.runtime.buffer_pool import Block, new_block
 from rlx.backends.cpu.runtime.call import Entry, FailedAt, Held
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.backends.cpu.runtime.support_code import Support
+from rlx.core.arrays import as_array
 from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, OutOfMemoryError
 from rlx.core.extent import FIRST_CAPACITY, is_capacity, outgrown
@@ -264,8 +265,6 @@ def _again(
 
 def _slow(program: CpuProgram, weights: Weights, *arrays: Any) -> Any:
     """A call that the native way in does not take: checked, mended, or refused with a reason."""
-    from rlx.runtime.executable import as_array
-
     names = [n.name for n in program.interface.inputs]
     given = [as_array(a, f"input {n!r}") for n, a in zip(names, arrays)]
     outs = list(arrays[len(names) :]) or [None] * len(program.interface.outputs)

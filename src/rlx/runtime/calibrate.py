@@ -1,0 +1,44 @@
+"""Calibration: the prices of a target, measured by its backend and kept in the cache."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol, runtime_checkable
+
+from rlx.backends.base import find_backend
+from rlx.core.disk_cache import Cache, CacheLike
+from rlx.core.errors import Error, UnsupportedError
+from rlx.cost.calibrate import Calibration, Numbers, Progress, machine, note_name
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """A backend that can measure its own prices."""
+
+    def measured(self, progress: Progress) -> tuple[Numbers, ...]: ...
+
+    @property
+    def measured_as(self) -> str:
+        """What beside the machine the numbers depend on, such as the instruction set."""
+        ...
+
+
+def calibrate(
+    target: str = "cpu", *, cache: CacheLike = None, progress: Progress | None = None
+) -> Calibration:
+    """Measure the prices of `target` on this machine, which takes some seconds, and keep them in
+    the cache's folder, where `rlx.compile` finds them."""
+    name, _, variant = target.partition(":")
+    backend = find_backend(name).configured(variant, None)
+    if not isinstance(backend, Measures):
+        raise UnsupportedError(f"target {name!r} cannot be calibrated: it has no clock of its own.")
+    kept = Cache.of(cache, os.environ)
+    numbers = backend.measured(progress or _silent)
+    made = Calibration(name, machine(backend.measured_as), numbers)
+    if kept is not None and not kept.write_note(note_name(name), made.text()):
+        raise Error(f"the calibration cannot be kept in {kept.folder}: it is not writable.")
+    return made
+
+
+def _silent(_done: int, _total: int, _what: str) -> None:
+    pass

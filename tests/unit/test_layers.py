@@ -1,0 +1,113 @@
+"""Imports go down the layers only, those inside functions included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import rlx
+
+LAYERS = (
+    "core", "ops", "ir", "blocks", "rules", "cost", "plan", "passes", "kernel", "pipeline",
+    "backends", "explain", "runtime", "frontends", "fuzz", "cli",
+)  # fmt: skip
+"""From the lowest: a module imports from its own layer and from those before it."""
+ABOVE_ALL = frozenset(("__init__", "__main__", "onnx_backend"))
+"""The public names, the command, and the interface for other people's test suites."""
+BELOW_ALL = frozenset(("_version",))
+FOR_ANNOTATIONS = {
+    ("ops", "ir"): "what an op's build and lowering are given",
+    ("ir", "cost"): "the target that a plan is for",
+    ("ir", "passes"): "the options that a bundle is compiled with",
+    ("ir", "runtime"): "the session that a bundle is compiled by",
+    ("explain", "runtime"): "the executable that is measured",
+    ("runtime", "frontends"): "the model that is specialised for each call",
+}
+"""Imports that only type checkers read may name what is above, for these reasons."""
+ROOT = Path(rlx.__file__).parent
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module that another imports, and where."""
+
+    layer: str
+    wanted: str
+    place: str
+    is_typing: bool
+
+
+def layer_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imports() -> Iterator[Import]:
+    for path in sorted(ROOT.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        typing = {id(n) for branch in ast.walk(tree) if is_typing(branch) for n in ast.walk(branch)}
+        parts = ("rlx", *path.relative_to(ROOT).with_suffix("").parts)
+        if parts[-1] == "__main__":
+            continue  # a command: `python -m rlx.fuzz` is `rlx fuzz`
+        for node in ast.walk(tree):
+            for wanted in names(node):
+                place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+                yield Import(parts[1], layer_of(wanted), place, id(node) in typing)
+
+
+def is_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def names(node: ast.AST) -> list[str]:
+    """The modules of rlx that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [a.name for a in node.names if a.name.split(".")[0] == "rlx"]
+    if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rlx":
+        return [f"rlx.{a.name}" if node.module == "rlx" else str(node.module) for a in node.names]
+    return []
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Import]:
+    made = list(imports())
+    assert len(made) > 1000  # they are read at all
+    return made
+
+
+def test_every_package_is_a_layer() -> None:
+    here = {p.stem for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file()}
+    assert here - ABOVE_ALL - BELOW_ALL == set(LAYERS)
+
+
+def test_imports_go_down(found: list[Import]) -> None:
+    rank = {name: i for i, name in enumerate(LAYERS)}
+    up = [
+        f"{i.place}: {i.layer} imports {i.wanted}"
+        for i in found
+        if i.layer in rank
+        and i.wanted not in BELOW_ALL
+        and rank.get(i.wanted, len(rank)) > rank[i.layer]
+        and not (i.is_typing and (i.layer, i.wanted) in FOR_ANNOTATIONS)
+    ]
+    assert not up, "\n".join(up)
+
+
+def test_no_relative_imports() -> None:
+    """They would not be read above."""
+    relative = [
+        str(path)
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not relative
+
+
+def test_every_exception_is_used(found: list[Import]) -> None:
+    used = {(i.layer, i.wanted) for i in found if i.is_typing}
+    assert set(FOR_ANNOTATIONS) <= used
