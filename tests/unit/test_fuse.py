@@ -351,14 +351,14 @@ def attention(
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kv", [1, 2])
 def test_attention_with_its_projections(rope: bool, bias: bool, kv: int) -> None:
-    made = named(attention(rope, bias, kv))
+    made = named(attention(rope, bias, kv), "wgpu")
     assert [op for op in ops_in(made) if op != "concat"] == ["fused_attention_block"]
     assert all(Facts.of(made).is_weight(n) for n in made.order() if n.op == "concat")
 
 
 def test_attention_is_not_fused_where_it_may_not_be() -> None:
     assert "fused_attention_block" not in ops_within(fused(attention(True, False), "cuda")[0])
-    made, decisions = fused(attention(True, False, leak=True))
+    made, decisions = fused(attention(True, False, leak=True), "wgpu")
     assert "fused_attention_block" not in ops_within(made)
     assert refusals(decisions, "fuse_attention_block") == [reasons.HAS_OTHER_READERS]
 

@@ -72,6 +72,15 @@ def test_a_transformer_layer_on_cpu_in_full() -> None:
     made = fuse(layer(), Context.of("cpu"))
     per_call = Facts.of(made).per_call
     assert [n.op for n in made.order() if n in per_call] == [
+        "input", "rms_norm", "matmul", "narrow", "rope", "narrow", "rope", "narrow", "attention",
+        "region", "rms_norm", "matmul", "fused_swiglu", "region",
+    ]  # fmt: skip
+
+
+def test_a_transformer_layer_in_full_where_attention_has_its_projections() -> None:
+    made = fuse(layer(), Context.of("wgpu"))
+    per_call = Facts.of(made).per_call
+    assert [n.op for n in made.order() if n in per_call] == [
         "input", "rms_norm", "region", "rms_norm", "matmul", "fused_swiglu", "region",
     ]  # fmt: skip
     anchors = [n.attrs["body"].order()[-2].op for n in made.order() if n.op == "region"]

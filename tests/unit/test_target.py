@@ -20,7 +20,7 @@ FUSED = [
     "fused_residual_rms_norm", "fused_attention_block",
 ]  # fmt: skip
 CLAIMS = {
-    "cpu": {*FUSED},
+    "cpu": {*FUSED} - {"fused_attention_block"},  # several kernels there
     "metal": {*FUSED} - {"fused_attention_block"},
     "mlx": {*FUSED} - {"fused_attention_block"},
     "wgpu": {*FUSED} - {"dot_general"},
@@ -44,7 +44,8 @@ def test_a_target_names_only_ops_of_the_table(target: Target) -> None:
     for op in target.native:
         assert table()[op].lower is not None, f"{op} has no lowering: it is native anyway"
     for op in target.kernel_limits:
-        assert op in target.native, f"{op}: what exceeds a kernel's limit must have a lowering"
+        has_lowering = op in target.native or table()[op].lower is not None
+        assert has_lowering, f"{op}: what exceeds a kernel's limit must have a lowering"
 
 
 @pytest.mark.parametrize("target", ALL, ids=repr)
@@ -123,7 +124,7 @@ def test_welch_peaks_is_native_on_gpus_within_the_kernels_bounds(name: str) -> N
 
 
 def test_welch_peaks_elsewhere() -> None:
-    assert Target.of("cpu").claim(_welch(4096, 100)).is_native
+    assert Target.of("cpu").claim(_welch(4096, 100)).kind == "lowered"  # to three kernels
     assert Target.of("tpu").claim(_welch(256, 16)).kind == "lowered"
     assert Target.of("mlx").claim(_welch(256, 16)).kind == "lowered"
 

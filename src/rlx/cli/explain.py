@@ -139,7 +139,7 @@ def _write_page(path: str, report: Report, trace: Trace | None, is_json: bool) -
 
 
 def _follow(report: Report, node: str, is_json: bool) -> None:
-    from rlx.explain.why import follow
+    from rlx.explain.node_history import follow
 
     found = follow(report, node)
     if is_json:

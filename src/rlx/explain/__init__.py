@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlx.cost.target import FusionTarget, Target
     from rlx.explain.compare import Difference
+    from rlx.explain.node_history import Why
     from rlx.explain.report import Report
-    from rlx.explain.why import Why
     from rlx.ir.mir import Graph
     from rlx.passes.options import FusionOptions
 
@@ -47,7 +47,7 @@ def explain(
 
 def why(report: Report, name: str) -> Why:
     """What became of a node, from the block it was part of to the buffer it lies in."""
-    from rlx.explain.why import follow
+    from rlx.explain.node_history import follow
 
     return follow(report, name)
 
@@ -61,7 +61,7 @@ def diff(before: Report, after: Report) -> Difference:
 
 def replay(model: Any, report: Report | str) -> Graph:
     """The optimised graph, made anew from the model and a report (or its JSON) alone."""
-    from rlx.explain.replay import replayed
+    from rlx.explain.replay_report import replayed
 
     return replayed(model, report)
 

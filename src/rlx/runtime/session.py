@@ -118,8 +118,10 @@ class Session:
         name, _, variant = (text or _default(has_like=like is not None)).partition(":")
         self.cache = Cache.of(cache, os.environ)
         self.backend = find_backend(name).configured(variant, threads, self.cache)
-        is_reference = name == "reference"
-        self.target = Target.of(like or "cpu") if is_reference else self.backend.target()
+        if name == "reference" and like is not None:
+            self.target = Target.of(like)
+        else:
+            self.target = self.backend.target()
         self._made: dict[str, _Made] = {}
         self._pool = Pool()
 

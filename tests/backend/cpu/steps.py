@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.program.task import Machine, Recipe, Step, Task
 from rlx.core.dim import Dim, evaluate
@@ -110,7 +110,7 @@ class Steps:
     def __init__(self, given: Sequence[Trial], isa: Isa, is_run: bool = True) -> None:
         self.trials = given
         self.recipes: list[Recipe] = [
-            makers()[t.node.op](t.step(isa), f"step{i}") for i, t in enumerate(given)
+            dedicated(t.node.op)(t.step(isa), f"step{i}") for i, t in enumerate(given)
         ]
         functions = [t.function for r in self.recipes for t in r.tasks]
         self.text = module(functions, isa)

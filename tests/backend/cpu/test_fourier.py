@@ -24,7 +24,7 @@ pytest.importorskip("llvmlite")
 
 from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, ISAS, SSE2, Isa, host
-from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.fft.plans import CONSTANT
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.program.task import Machine, Recipe, Step
@@ -73,7 +73,7 @@ class Batch:
     def __init__(self, nodes: list[Node], isa: Isa) -> None:
         self.nodes = nodes
         self.recipes: list[Recipe] = [
-            makers()[n.op](Step.alone(n, Machine(isa)), f"f{i}") for i, n in enumerate(nodes)
+            dedicated(n.op)(Step.alone(n, Machine(isa)), f"f{i}") for i, n in enumerate(nodes)
         ]
         self.text = module([f for r in self.recipes for f in functions(r)], isa)
         self.native = Native(self.text, isa)
@@ -234,7 +234,7 @@ def test_tables_are_shared_and_code_stays_small() -> None:
 def test_other_machines_have_code_for_it(isa: Isa) -> None:
     nodes = [applied("fft", (9, n), DType.C64) for n in (9, 17, 60)]
     nodes += [applied("rfft", (9, 60), DType.F16), applied("irfft", (9, 31), DType.C128)]
-    recipes = [makers()[n.op](Step.alone(n, Machine(isa)), f"f{i}") for i, n in enumerate(nodes)]
+    recipes = [dedicated(n.op)(Step.alone(n, Machine(isa)), f"f{i}") for i, n in enumerate(nodes)]
     made = [f for r in recipes for f in functions(r)]
     text = assembled(module(made, isa), isa)
     assert all(f"{f.name}:" in text for f in made)

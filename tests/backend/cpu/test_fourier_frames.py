@@ -22,7 +22,7 @@ pytest.importorskip("llvmlite")
 
 from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import Isa, host
-from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.fft.power_spectra import CHUNK
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.program.task import Machine, Step
@@ -83,7 +83,7 @@ def test_frames_of_a_prime_length(op: str) -> None:
     """Their tables are filled once, as those of filters that are weights."""
     node = applied(op, 700, 67)
     step = Step.alone(node, Machine(host()), frozenset({1}))
-    recipe = makers()[op](step, "prime")
+    recipe = dedicated(op)(step, "prime")
     assert len(recipe.panels) == (2 if op == "mel_frames" else 1)
     native = Native(module(functions(recipe), host()), host())
     given = filled(node, 700)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlx.backends.cpu.backend import WHY_DENSE
 from rlx.backends.cpu.isa import ISAS, NEON, why_not
+from rlx.cost.targets import WHY_NO_LAPACK
 from rlx.ops.op import Op, lookup
 from tests.backend.cpu.laws import CLAIMED, DRAWN, REFUSED, batch, chunks, code_for, refusal, wrong
 
@@ -54,4 +54,4 @@ def test_only_factorisations_are_refused() -> None:
 
 @pytest.mark.parametrize("name", sorted(DENSE))
 def test_a_refusal_says_why(name: str) -> None:
-    assert WHY_DENSE in (refusal(lookup(name)) or "")
+    assert WHY_NO_LAPACK in (refusal(lookup(name)) or "")

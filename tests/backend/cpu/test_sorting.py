@@ -21,7 +21,7 @@ pytest.importorskip("llvmlite")
 
 from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, ISAS, SSE2, Isa, host
-from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.sort.radix_keys import FEW, NARROW
 from rlx.backends.cpu.llvm.compile import assembled
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
@@ -160,7 +160,7 @@ def test_a_row_too_long_for_its_words_is_refused() -> None:
 )
 def test_other_machines_have_code_for_it(isa: Isa) -> None:
     given = [*long_rows(DType.F16, 0), *long_rows(DType.F64, 1)]
-    recipes = [makers()[t.node.op](t.step(isa), f"f{i}") for i, t in enumerate(given)]
+    recipes = [dedicated(t.node.op)(t.step(isa), f"f{i}") for i, t in enumerate(given)]
     functions = [t.function for r in recipes for t in r.tasks]
     text = assembled(module(functions, isa), isa)
     assert all(f"{f.name}:" in text for f in functions)

@@ -20,7 +20,7 @@ pytest.importorskip("llvmlite")
 
 from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.trees.node_records import WIDE_COLUMNS, Ensemble
 from rlx.backends.cpu.library.trees.tree_walk import FEW_ROWS, RUN, WALKS
 from rlx.backends.cpu.llvm.compile import assembled
@@ -57,7 +57,9 @@ def test_any_tables(isa: Isa) -> None:
 
 def test_code_for_another_processor_assembles() -> None:
     functions = [
-        t.function for trial in drawn(2) for t in makers()[OP.name](trial.step(NEON), "f").all_tasks
+        t.function
+        for trial in drawn(2)
+        for t in dedicated(OP.name)(trial.step(NEON), "f").all_tasks
     ]
     assert assembled(module(functions[:4], NEON), NEON)
 
@@ -195,6 +197,6 @@ def test_code_does_not_grow_with_the_trees() -> None:
         tables = grown(rng, trees, 3, 4, np.float32)
         node = graph_of(tables, 100, 4, n_targets=1).outputs[0]
         step = side_by_side(node, []).step(host())
-        return sum(len(t.function.text) for t in makers()[OP.name](step, "f").all_tasks)
+        return sum(len(t.function.text) for t in dedicated(OP.name)(step, "f").all_tasks)
 
     assert text(1000) < text(100) + 100  # numbers have more digits; few trees need no poll

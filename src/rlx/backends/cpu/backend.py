@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cpu.isa import Isa, isa, why_not
+from rlx.backends.cpu.kernels import GENERATED, claims, limits
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.code_cache import cached_blob
 from rlx.backends.cpu.runtime.program import CpuProgram
@@ -19,11 +20,10 @@ from rlx.backends.cpu.runtime.support_code import (
 )
 from rlx.backends.cpu.runtime.thread_count import default_threads
 from rlx.core.disk_cache import Cache
-from rlx.core.dtype import DType
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.sections import Bytes, Sections
 from rlx.cost.calibrate import Numbers, Progress, kept_calibration
-from rlx.cost.target import KernelLimit, Target
+from rlx.cost.target import Target
 from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
@@ -31,34 +31,6 @@ from rlx.ir.mir import Node
 if TYPE_CHECKING:
     from rlx.backends.base import StepFacts
     from rlx.backends.cpu.program.timed_build import TimedProgram
-
-WHY_DENSE = (
-    "the CPU backend has no factorisation kernels yet, and a lowering would not be one: "
-    "use target='reference', which has LAPACK's"
-)
-REFUSED = ("qr", "svd", "eigh", "solve", "slogdet")
-COMPOSED = frozenset({
-    "fused_attention_block", "log_mel", "welch_peaks", "lfilter", "sosfilt",
-})  # fmt: skip
-"""Ops that the documented target claims and that are several kernels here: written out before
-fusion, their parts take part in it."""
-
-NARROW = frozenset({
-    "wide_matmul", "dequant_matmul", "gguf_matmul", "block_quantize",
-    "matmul_integer", "qlinear_matmul", "quantized_matmul", "conv_integer", "wide_conv",
-    "dequant_grouped_matmul", "gguf_grouped_matmul",
-})  # fmt: skip
-"""Products whose operands stay narrow in memory: written out before fusion, weights would be
-widened when parameters are set."""
-
-OWN = frozenset({
-    "lp_pool", "max_pool_with_indices", "max_roi_pool", "roi_align", "non_max_suppression",
-    "resize", "grouped_matmul", "tree_ensemble",
-})  # fmt: skip
-"""Ops that have a kernel here, and none that the documented target claims."""
-
-REAL = frozenset(d for d in DType if not d.is_complex)
-"""A loop folds numbers: those of a complex product are not the products of its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +53,17 @@ class CpuBackend:
         return CpuBackend(self.name, variant or "host", threads, cache)
 
     def target(self) -> Target:
-        """The documented target without the kernels it has not, at the prices that were measured
-        on this machine, if they were. Results are written where the caller reads them: they cost
-        what memory costs."""
+        """What the registered kernels can do, for the vectors of the instruction set, at the prices
+        that were measured on this machine, if they were."""
         documented = Target.of("cpu")
         gate = documented.gate
-        refused = dict.fromkeys(REFUSED, WHY_DENSE)
         made = replace(
             documented,
-            native=documented.native - COMPOSED | NARROW | OWN,
-            kernel_limits={
-                **documented.kernel_limits,
-                "prod": KernelLimit(REAL),
-                **dict.fromkeys(("resize", "grouped_matmul"), KernelLimit(REAL)),
-            },
-            refusals={**documented.refusals, **refused},
-            wants_channels_last=True,
-            makes_code=True,
+            native_kinds=GENERATED,
+            native=claims(),
+            kernel_limits=limits(),
             vector_bytes=isa(self.variant).vector_bytes,
+            # Results are written where the caller reads them.
             gate=replace(gate, unified_readback_gb_s=gate.memory_gb_s),
         )
         numbers = self.numbers(self.num_threads)

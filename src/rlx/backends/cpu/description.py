@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlx.backends.base import StepFacts
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.kernels import has_dedicated
 from rlx.backends.cpu.program.kernel_sequence import alone
 from rlx.backends.cpu.program.steps import Branch, Host, Loop, Nested, Scan, Way, Work
 from rlx.backends.cpu.program.subprogram import Routines
@@ -58,7 +58,7 @@ def _choice(name: str, text: str, way: Way) -> tuple[Decision, ...]:
 
 
 def _kind(node: Node, way: Recipe) -> str:
-    if alone(node).op in makers():
+    if has_dedicated(alone(node).op):
         return "algorithm"
     products = sum(t.how.startswith("a product") for t in way.tasks)
     if not products:

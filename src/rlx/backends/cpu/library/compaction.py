@@ -39,7 +39,7 @@ def size_of(given: Step) -> Buffer:
 # -- elements that are not zero -------------------------------------------------------------------
 
 
-def nonzero(given: Step, name: str) -> Recipe:
+def make_nonzero(given: Step, name: str) -> Recipe:
     """Count in each unit of work, number them through, and put each where it belongs."""
     found = _Nonzero(given)
     tasks = (
@@ -148,7 +148,7 @@ def _ones(code: Code, bits: str) -> str:
 # -- ranges ---------------------------------------------------------------------------------------
 
 
-def arange(given: Step, name: str) -> Recipe:
+def make_arange(given: Step, name: str) -> Recipe:
     """Every unit finds out for itself how many numbers there are."""
     dtype, most = given.node.shape.dtype, ceiling(given.node.shape.dims[0])
     w = Writer(given.isa, given.isa.lanes(dtype))
@@ -213,7 +213,7 @@ def _outgrown(given: Step, text: str) -> str:
     return OUTGROWN if given.node.attrs["at_most"] is None else text
 
 
-def as_size(given: Step, name: str) -> Recipe:
+def make_as_size(given: Step, name: str) -> Recipe:
     """There is nothing to write but the size."""
     w = Writer(given.isa)
     most = ceiling(given.node.shape.dims[0])
@@ -227,7 +227,7 @@ def as_size(given: Step, name: str) -> Recipe:
     return Recipe((Task(w.function(name), given_to, w.sizes, failures=failures),))
 
 
-def same_size(given: Step, name: str) -> Recipe:
+def make_same_size(given: Step, name: str) -> Recipe:
     w = Writer(given.isa)
     places = [w.size(layout.offset) for layout in (*given.operands, *given.results)]
     kinds = [i.shape.dtype for i in given.node.inputs]
@@ -239,6 +239,3 @@ def same_size(given: Step, name: str) -> Recipe:
         "repeated either",
     )
     return Recipe((Task(w.function(name), buffers(2, 1), w.sizes, failures=failures),))
-
-
-MAKERS = {"same_size": same_size, "nonzero": nonzero, "arange": arange, "as_size": as_size}

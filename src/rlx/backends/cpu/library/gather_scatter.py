@@ -50,7 +50,7 @@ FOLDS = {
 }
 
 
-def along_axis(given: Step, name: str) -> Recipe:
+def make_take_along_axis(given: Step, name: str) -> Recipe:
     """take_along_axis: what is read is where the index says on the axis, else in the same place."""
     axis, indices = given.node.attrs["axis"], given.operands[1]
     dtype, parts = moved_as(given.node.shape.dtype)
@@ -114,7 +114,7 @@ class _Reading:
 # -- writing --------------------------------------------------------------------------------------
 
 
-def scattered(given: Step, name: str) -> Recipe:
+def make_scatter(given: Step, name: str) -> Recipe:
     """scatter and scatter_add: x copied, then rows put into it or combined with it.
 
     Half floats that are added or multiplied are f32 until all updates have come, and then rounded
@@ -213,6 +213,3 @@ class _Writing:
 
 def _joined(front: Layout, back: Layout, offset: DimLike) -> Layout:
     return Layout(front.dims + back.dims, front.strides + back.strides, offset)
-
-
-MAKERS = {"take_along_axis": along_axis, "scatter": scattered, "scatter_add": scattered}

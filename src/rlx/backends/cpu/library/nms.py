@@ -202,9 +202,6 @@ def _temps(count: int) -> tuple[Buffer, ...]:
     return tuple(Buffer("temp", i) for i in range(count))
 
 
-def stay(given: Step, name: str) -> Recipe:
+def make_nms(given: Step, name: str) -> Recipe:
     boxes = _Boxes(given)
     return Recipe((boxes.chosen(f"{name}.class"), boxes.listed(name)), boxes.temps)
-
-
-MAKERS = {"non_max_suppression": stay}

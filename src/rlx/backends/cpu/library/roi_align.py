@@ -165,7 +165,7 @@ Corners = tuple[tuple[Vec, Vec], tuple[Vec, Vec]]
 """Two pixels, as whole numbers, and their weights."""
 
 
-class _Aligned(_Regions):
+class RoiAlign(_Regions):
     """`roi_align`."""
 
     __slots__ = ()
@@ -330,7 +330,7 @@ class _Aligned(_Regions):
 # -- the greatest pixel ---------------------------------------------------------------------------
 
 
-class _Greatest(_Regions):
+class MaxRoiPool(_Regions):
     """`max_roi_pool`."""
 
     __slots__ = ()
@@ -396,6 +396,3 @@ class _Greatest(_Regions):
 def _rounded(x: Vec) -> Vec:
     """To the nearest whole number, halves away from 0."""
     return (x.abs() + 0.5).floor().copysign(x)
-
-
-MAKERS = {"roi_align": _Aligned.recipe, "max_roi_pool": _Greatest.recipe}

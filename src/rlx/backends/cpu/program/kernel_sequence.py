@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rlx.backends.cpu.codegen.loop.emit import legal
 from rlx.backends.cpu.codegen.lowp.packed_matmul import packed_in
-from rlx.backends.cpu.kernel_registry import makers
+from rlx.backends.cpu.kernels import dedicated, has_dedicated
 from rlx.backends.cpu.library import strided_copy as walk
 from rlx.backends.cpu.program import gemm_sequence as products
 from rlx.backends.cpu.program.loop_task import legal_task, loop_task, moving
@@ -36,17 +36,16 @@ class NoKernel(UnsupportedError):
 def recipe_of(step: Step, name: str) -> Recipe:
     """How the step runs, as native tasks whose functions begin with `name`."""
     step = _alone(step)
-    maker = makers().get(step.node.op)
-    if maker is not None:
-        return maker(step, name)
+    if (make := dedicated(step.node.op)) is not None:
+        return make(step, name)
     if _is_wide_join(step.node):
         return _join_recipe(step, name)
     if has_conv(step.node):
-        ways = (_conv_recipe, _loop_recipe)
+        ways = (conv_sequence, loop_sequence)
     elif packed_in(step.node) is not None:
-        ways = (_special_recipe, _loop_recipe)
+        ways = (_special_recipe, loop_sequence)
     else:
-        ways = (_loop_recipe, _product_recipe, _apart_recipe, _special_recipe)
+        ways = (loop_sequence, gemm_sequence, _apart_recipe, _special_recipe)
     reasons: list[str] = []
     for way in ways:
         try:
@@ -64,7 +63,7 @@ def alone(node: Node) -> Node:
     found = body.outputs[0]
     while found.op == "transpose":
         (found,) = found.inputs
-    is_it = found.op in makers() and not found.has_items
+    is_it = has_dedicated(found.op) and not found.has_items
     return found if is_it and found.inputs == tuple(body.inputs) else node
 
 
@@ -80,7 +79,7 @@ def _alone(step: Step) -> Step:
     return replace(step, node=own, results=(layout,))
 
 
-def _loop_recipe(step: Step, name: str) -> Recipe:
+def loop_sequence(step: Step, name: str) -> Recipe:
     """The step as one loop nest, or as several where folds are long and few."""
     kernel = legal(form(step.node, step.operands, step.results))
     every = buffers(len(kernel.operands), len(kernel.results))
@@ -126,11 +125,11 @@ def _join_recipe(step: Step, name: str) -> Recipe:
     return Recipe(tuple(tasks))
 
 
-def _conv_recipe(step: Step, name: str) -> Recipe:
+def conv_sequence(step: Step, name: str) -> Recipe:
     return products.make_conv(step, name)
 
 
-def _product_recipe(step: Step, name: str) -> Recipe:
+def gemm_sequence(step: Step, name: str) -> Recipe:
     """The step as a product with what is done before and after it."""
     contract = form_contract(step.node, step.operands, step.results)
     return products.make(step, contract, name)
@@ -157,7 +156,9 @@ def _special_recipe(step: Step, name: str) -> Recipe:
         step, node=anchor, operands=tuple(step.operands[i] for i in places), results=(between,),
         constants=frozenset(i for i, p in enumerate(places) if p in step.constants),
     )  # fmt: skip
-    made = makers()[anchor.op](own, f"{name}.own")
+    make = dedicated(anchor.op)
+    assert make is not None
+    made = make(own, f"{name}.own")
     return _followed(step, name, _with_operands(made, places), anchor.shape.size_bytes, after)
 
 
@@ -166,7 +167,8 @@ def _special_in(node: Node) -> Node | None:
     if node.decl.kind is not Kind.REGION:
         return None
     packed = packed_in(node)
-    found = [n for n in body_of(node).order() if n.op in makers()] if packed is None else [packed]
+    own = [n for n in body_of(node).order() if has_dedicated(n.op)]
+    found = own if packed is None else [packed]
     return found[0] if len(found) == 1 and not found[0].has_items else None
 
 

@@ -31,7 +31,7 @@ FEW = 8
 RECORDS, RESULT = Buffer("temp", 0), Buffer("result", 0)
 
 
-def make(step: Step, name: str) -> Recipe:
+def make_attention(step: Step, name: str) -> Recipe:
     """How an attention runs. Where one query is as likely as many, there is code for both, and
     the other's tasks have no units."""
     form = Form.of(step)
@@ -126,6 +126,3 @@ def _cut(extent: int, sizes: Sequence[int]) -> Iterator[int]:
     for size in sizes:
         yield from [size] * (extent // size)
         extent %= size
-
-
-MAKERS = {"attention": make}

@@ -122,9 +122,6 @@ class _Product:
         return made
 
 
-def grouped(given: Step, name: str) -> Recipe:
+def make_grouped_matmul(given: Step, name: str) -> Recipe:
     made = _Product.of(given)
     return Recipe((made.groups.task(f"{name}.rows"), made.task(name)), made.groups.temps)
-
-
-MAKERS = {"grouped_matmul": grouped}

@@ -106,7 +106,7 @@ def _flat_step(given: Step, op: str, found: list[tuple[Node, Layout, Buffer]]) -
     return replace(given, node=node, operands=operands, constants=frozenset())
 
 
-def gguf_grouped(given: Step, name: str) -> Recipe:
+def make_gguf_grouped_matmul(given: Step, name: str) -> Recipe:
     flat = _Flat(given, name, [])
     found = [flat.operand(1, is_beside=True)]
     own = _flat_step(given, "gguf_matmul", found)
@@ -114,13 +114,10 @@ def gguf_grouped(given: Step, name: str) -> Recipe:
     return Grouped(own, weights, Groups(given, ROWS, ORDER)).grouped(name, flat.copies)
 
 
-def numbers_grouped(given: Step, name: str) -> Recipe:
+def make_dequant_grouped_matmul(given: Step, name: str) -> Recipe:
     flat = _Flat(given, name, [])
     numbers = (1, *range(EXPERTS + 1, len(given.operands)))
     found = [flat.operand(i, is_beside=False) for i in numbers]
     own = _flat_step(given, "dequant_matmul", found)
     weights = number_weights(own, tuple(b for _, _, b in found))
     return Grouped(own, weights, Groups(given, ROWS, ORDER)).grouped(name, flat.copies)
-
-
-MAKERS = {"gguf_grouped_matmul": gguf_grouped, "dequant_grouped_matmul": numbers_grouped}

@@ -375,7 +375,7 @@ class Product:
 # -- weights --------------------------------------------------------------------------------------
 
 
-def gguf(step: Step, name: str) -> Recipe:
+def make_gguf_matmul(step: Step, name: str) -> Recipe:
     """Blocks of a scheme. Bytes of a row that lie apart are moved together first."""
     packed, place = step.operands[1], Buffer("operand", 1)
     if packed.strides[1] == 1:
@@ -417,7 +417,7 @@ def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
     return weights if size == 1 else w.code.let(f"udiv i64 {weights}, {size}")
 
 
-def numbers(step: Step, name: str) -> Recipe:
+def make_dequant_matmul(step: Step, name: str) -> Recipe:
     """Small numbers with scales and zero points beside them."""
     if not streams(step.node):
         with suppress(UnsupportedError):
@@ -456,6 +456,3 @@ def packed_in(node: Node) -> Node | None:
         return None
     found = [n for n in body_of(node).order() if streams(n)]
     return found[0] if len(found) == 1 else None
-
-
-MAKERS = {"gguf_matmul": gguf, "dequant_matmul": numbers}

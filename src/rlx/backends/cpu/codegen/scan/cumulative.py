@@ -68,7 +68,7 @@ def _add_exactly(state: Value, x: Value) -> Value:
     return total, state[1] + lost.where(lost.equals(lost), 0.0)
 
 
-def running(given: Step, name: str) -> Recipe:
+def make_cumulative(given: Step, name: str) -> Recipe:
     fold = _Running.of(given)
     w = fold.written()
     units = fold.units.count
@@ -216,6 +216,3 @@ def _turned(layout: Layout, axis: int) -> Layout:
     """From the end of the axis to its beginning."""
     size = layout.dims[axis]
     return layout.sliced(axis, size - 1, size, -1)
-
-
-MAKERS = dict.fromkeys(FOLDS, running)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from rlx.backends.cpu.codegen.gemm.register_tile import tile_function
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.scan.recurrent_cells import Arithmetic, arithmetic
-from rlx.backends.cpu.codegen.scan.recurrent_layer import LAYERS, Form, Pass, inputs_product, panels
+from rlx.backends.cpu.codegen.scan.recurrent_layer import Form, Pass, inputs_product, panels
 from rlx.backends.cpu.library.strided_copy import at, vectors, whole_number
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -44,7 +44,7 @@ NS_PER_COLUMN = 2
 """What a cell does at a hidden column, beside its sums."""
 
 
-def make(step: Step, name: str) -> Recipe:
+def make_recurrent(step: Step, name: str) -> Recipe:
     form = Form.of(step)
     made = products.make(step, inputs_product(form), f"{name}.x")
     seen = Buffer("temp", len(made.temps))
@@ -383,6 +383,3 @@ def _tiles(kind: DType) -> Contract:
     exprs, rows, columns, k = Exprs(), Axis("m", 1), Axis("n", 1), Axis("k", 1)
     left, right = (exprs.load(i, Affine.of(k), kind) for i in range(2))
     return Contract("steps", (), rows, columns, (k,), left, right, kind, (), (), ())
-
-
-MAKERS = dict.fromkeys(LAYERS, make)

@@ -154,7 +154,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def make(step: Step, name: str) -> Recipe:
+def make_state_space(step: Step, name: str) -> Recipe:
     return Recipe((_Steps(step, FORMS[step.node.op](step)).task(name),))
 
 
@@ -382,6 +382,3 @@ class _Sums:
 
     def made(self) -> list[list[Vec]]:
         return [[self._kept(s) for s in run] for run in self.slots]
-
-
-MAKERS = dict.fromkeys(FORMS, make)

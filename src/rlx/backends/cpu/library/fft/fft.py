@@ -335,6 +335,3 @@ def make_irfft(step: Step, name: str) -> Recipe:
     if has_halves(n, step.isa):
         return ToPairs(Job(step, n, n // 2, True, norm, given, made)).recipe(name)
     return ToReal(Job(step, n, n, True, norm, given, made)).recipe(name)
-
-
-MAKERS = {"fft": make_fft, "ifft": make_ifft, "rfft": make_rfft, "irfft": make_irfft}

@@ -293,11 +293,3 @@ class Mel(Spectra):
 def make_mel(step: Step, name: str) -> Recipe:
     """The power of each frame in every band."""
     return Mel(step, name).made()
-
-
-MAKERS = {
-    "stft": make_stft,
-    "power_frames": make_power,
-    "mean_power": make_mean,
-    "mel_frames": make_mel,
-}

@@ -241,8 +241,5 @@ class _Best:
             self.code.do(f"store {kind} {value.text}, ptr {slot}")
 
 
-def indexed(given: Step, name: str) -> Recipe:
+def make_max_pool_with_indices(given: Step, name: str) -> Recipe:
     return pooled(Indexed.of(given), name)
-
-
-MAKERS = {"max_pool_with_indices": indexed}

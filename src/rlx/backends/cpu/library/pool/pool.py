@@ -449,7 +449,7 @@ def spaced(w: Writer, start: str, place: Bound, stride: int, dtype: DType) -> Ve
     return halves[0].joined(halves[1], range(0, 2 * lanes, 2))
 
 
-def pool(given: Step, name: str) -> Recipe:
+def make_pool(given: Step, name: str) -> Recipe:
     return pooled(Pool.of(given), name)
 
 
@@ -471,6 +471,3 @@ def _how(made: Pool, windows: Windows) -> str:
     taps = f"{area} taps" if is_static(area) else "taps"
     order = "at once" if made.is_once else "in columns and then along a row"
     return f"windows of {taps}, folded {order}; lanes along {lanes}"
-
-
-MAKERS = dict.fromkeys(("max_pool", "avg_pool", "lp_pool"), pool)

@@ -21,7 +21,7 @@ STEPS = 4
 """Instructions of a tap."""
 
 
-def resize(given: Step, name: str) -> Recipe:
+def make_resize(given: Step, name: str) -> Recipe:
     where, rule = parts_of(given.node.attrs)
     lines = lines_of(given.node.inputs[0].shape.dims, *where)
     if not lines or 0 in given.node.shape.dims:
@@ -63,6 +63,3 @@ def _how(made: Form) -> str:
     lanes = "channels" if made.lane is not None else "a row"
     order = "at once" if made.is_once else "down, then across"
     return f"taps of a table, {down} down and {along_it} across, {order}; lanes along {lanes}"
-
-
-MAKERS = {"resize": resize}

@@ -289,6 +289,3 @@ def make_top_k(step: Step, name: str) -> Recipe:
     if attrs["k"] == 0:
         return plan.recipe(Writer(step.isa), name, 0, 0)
     return Best(plan, int(attrs["k"])).recipe(name)
-
-
-MAKERS = {"argsort": make_argsort, "sort": make_sort, "top_k": make_top_k}

@@ -45,7 +45,7 @@ group is first; the group of each row; and words to sort, with as much room."""
 FIRST, INVERSE, COUNTS, FOUND = range(6, 10)
 
 
-def unique(given: Step, name: str) -> Recipe:
+def make_unique(given: Step, name: str) -> Recipe:
     groups = _Groups.of(given)
     count = ceiling(groups.rows)
     keys = ceiling(groups.rows * groups.columns) * groups.key.itemsize
@@ -246,6 +246,3 @@ def _set(code: Code, value: Bound, array: str, number: Bound) -> None:
 
 def _pointer(code: Code, array: str, number: Bound) -> str:
     return code.let(f"getelementptr i64, ptr {array}, i64 {number}")
-
-
-MAKERS = {"unique": unique}

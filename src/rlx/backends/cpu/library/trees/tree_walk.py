@@ -430,8 +430,5 @@ def _made(task: Task, to: Buffer) -> Task:
     return replace(task, buffers=given)
 
 
-def make(step: Step, name: str) -> Recipe:
+def make_tree_ensemble(step: Step, name: str) -> Recipe:
     return _Walks(Ensemble(step)).recipe(name)
-
-
-MAKERS = {"tree_ensemble": make}
