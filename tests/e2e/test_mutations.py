@@ -11,8 +11,7 @@ import pytest
 import rlx
 from bench.models import transformer
 from rlx import ops, pipeline
-from rlx.fuzz import Grown, judge
-from rlx.fuzz import generate as grow
+from rlx.fuzz import Grown, grow, judge
 from rlx.ir.mir import Graph
 from rlx.passes import simplify as simplify_module
 from rlx.passes.fusion import groups as groups_module

@@ -177,3 +177,20 @@ def test_the_verbs_take_planned_modules(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main(["run", str(plan)]) != 0
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["graph", "mir", "hir"])
+def test_modules_of_every_level_are_saved_and_loaded(kind: str, tmp_path: Path) -> None:
+    graph = rlx.Graph("g")
+    graph.set_outputs([graph.exp(graph.input("x", rlx.Shape([2])))])
+    module = rlx.HirModule("m")
+    module.set_outputs([module.exp(module.input("x", rlx.Shape([2])))])
+    model = {"graph": graph, "mir": rlx.MirModule(graph), "hir": module}[kind]
+    rlx.save(model, tmp_path / "m.ir")
+    assert str(rlx.load(tmp_path / "m.ir")) == str(model)
+
+
+def test_what_is_no_model_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(rlx.Error, match="cannot save a int"):
+        rlx.save(3, tmp_path / "m.ir")  # pyright: ignore[reportArgumentType]
+    assert not (tmp_path / "m.ir").exists()

@@ -65,6 +65,7 @@ CALLS: dict[str, Call] = {
     ),
     "load": (rlx.load, {"path": "m.rlx", "threads": 1}),
     "load of text": (rlx.load, {"path": "m.ir", "threads": 1}),
+    "save": (rlx.save, {"model": graph(), "path": "a.ir"}),
     "Executable.save": (EXE.save, {"path": "a.rlx", "weights": True}),
     "Executable.set_params": (EXE.set_params, {"params": PARAMS}),
     "Executable.run": (EXE.run, {"inputs": {"x": X}}),
