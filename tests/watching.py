@@ -12,7 +12,8 @@ WAY_IN = {"executable.py:__call__", "len", "rlx_model"}
 """All that a call of plain arrays may enter: the method, and the native function it calls."""
 CHECKS = {
     "arguments.py", "executable.py", "program.py", "interface.py", "shape.py", "atoms.py", "dim.py",
-    "intervals.py", "dtype.py", "entry.py", "table.py", "blocks.py", "pool.py", "_asarray.py",
+    "intervals.py", "dtype.py", "arrays.py", "call.py", "binding_table.py", "buffer_pool.py", "thread_pool.py",
+    "_asarray.py",
     "_internal.py", "dataclasses.py", "enum.py", "<frozen abc>", "<string>",
 }  # fmt: skip
 """Where the functions are that check a call and mend it: dtypes, sizes, how arrays lie."""
@@ -25,8 +26,9 @@ PLAIN = {
 }  # fmt: skip
 """C functions that look, lead in, or make arrays for results; none computes on them."""
 MODEL = {
-    "onnx_backend.py", "running.py", "model.py", "values.py", "reader.py", "mir.py:outputs",
-    "mir.py:inputs", "boundary.py", "strings.py", "small.py", "stages.py", "contextlib.py",
+    "onnx_backend.py", "specialise.py", "model.py", "values.py", "reader.py", "mir.py:outputs",
+    "mir.py:inputs", "call_values.py", "strings.py", "small_dtypes.py", "host_steps.py",
+    "contextlib.py",
     "_dtype.py", "<frozen importlib._bootstrap>",
 }  # fmt: skip
 """Where a model of ONNX has its inputs checked and encoded, and its outputs decoded and named."""

@@ -6,6 +6,7 @@ whatever it decides goes to the context's log as a value.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from rlx.core.dim import Dim
 from rlx.core.errors import Error
+from rlx.core.files import path_of
 from rlx.core.intervals import whole
 from rlx.core.shape import DimBinding, Shape
 from rlx.cost.decision import Decision
@@ -26,18 +28,20 @@ from rlx.ir.outline import Row, outline
 from rlx.ir.verify import verify
 from rlx.passes.branches import select_branches
 from rlx.passes.context import Context
-from rlx.passes.dedup import make_alike
-from rlx.passes.fuse import fuse
+from rlx.passes.dedup import dedup_kernels
+from rlx.passes.fuse import fuse_patterns, fuse_regions
 from rlx.passes.fusion.report import FusionReport
-from rlx.passes.layout import lay_out
+from rlx.passes.layout import choose_layouts
 from rlx.passes.legalise import DispatchReport, legalise, lower_control_flow, require_legal
 from rlx.passes.options import FusionOptions
 from rlx.passes.outputs import weigh_outputs
+from rlx.passes.precision import reduce_precision
 from rlx.passes.simplify import simplify, tidy
 from rlx.plan.alternatives import names_plan
 from rlx.plan.check.checker import require_sound
+from rlx.plan.dump import Dump
 from rlx.plan.manual import with_plan
-from rlx.plan.phases import marked, marked_as
+from rlx.plan.phases import mark_phases, marked_as
 from rlx.plan.planner import plan_choices, plan_module
 from rlx.rules.engine import Event
 
@@ -45,13 +49,20 @@ T = TypeVar("T")
 Pass = Callable[[Graph, Context], Graph]
 
 PASSES: tuple[Pass, ...] = (
+    weigh_outputs,  # of two outputs, which one to read back: logged
+    mark_phases,  # Prologue, SteadyState, Epilogue: an origin of every node
     simplify,  # rules, constant folding, shared subexpressions, dead nodes, block recognition
     legalise,  # lower what the target has no kernel for
     tidy,  # what the lowerings left
     select_branches,  # where a branch waits for the host: put to the gate
-    fuse,  # named shapes, then regions: each one put to the gate
+    fuse_patterns,  # named fused ops: each one put to the gate
+    reduce_precision,  # products in bf16 or int8, where the options ask for it
+    fuse_regions,  # regions around what is left: each one put to the gate
     require_legal,  # every node is one the target runs, or an error that names it
+    choose_layouts,  # NCHW or NHWC, image by image: put to the gate
+    dedup_kernels,  # regions that differ in constants alone become equal
 )
+"""All of them, in order; the plan and its checker follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +114,9 @@ class CompileResult:
 
 
 class CompilePipeline:
-    """Compiles for one target. The same input gives the same bytes, on any machine."""
+    """Compiles for one target. The same input gives the same bytes, on any machine.
+
+    With `dump`, the graph after each pass and the plan are written to a folder, as text."""
 
     def __init__(
         self,
@@ -112,6 +125,7 @@ class CompilePipeline:
         options: FusionOptions | None = None,
         alignment: int = 64,
         assert_fusion_clean: bool = False,
+        dump: str | os.PathLike[str] | None = None,
     ) -> None:
         bytes_ = whole(alignment)
         if bytes_ is None or bytes_ < 1 or bytes_ & (bytes_ - 1):
@@ -120,6 +134,7 @@ class CompilePipeline:
         self.options = _given(FusionOptions() if options is None else options, FusionOptions)
         self.alignment = bytes_
         self.assert_fusion_clean = assert_fusion_clean
+        self.dump = None if dump is None else path_of(dump)
 
     def compile(self, model: Any) -> CompileResult:
         """Compile whatever stage `model` is at."""
@@ -204,6 +219,7 @@ class CompilePipeline:
         made = self._optimised(_given(module, MirModule))
         lir = _planned(made.graph, self.target, self.options, self.alignment)
         made.clock.lap("plan", len(made.graph.nodes))
+        made.dump.plan(lir)
         if named := made.unused:
             found = [c.decision for c in plan_choices(lir, self.options)]
             reversible = {d.id for d in found if d.is_reversible}
@@ -214,17 +230,19 @@ class CompilePipeline:
 
     def _optimised(self, module: MirModule) -> _Optimised:
         context, clock = Context.of(self.target, self.options), _Clock()
-        weigh_outputs(module.graph, context)
-        graph = fused(marked(module.graph), context, clock)
-        final = make_alike(lay_out(graph, context), context)
+        dump = Dump.of(self.dump, module.name)
+        dump.graph("source", module.graph)
+        stages = _stages(module.graph, context, clock, dump)
         unused = context.log.unused_force
         _require_known(module.name, [k for k in unused if not names_plan(k)])
-        report = FusionReport.analyze(module.graph, graph, context.log.decisions)
+        fused = stages[require_legal.__name__]
+        report = FusionReport.analyze(module.graph, fused, context.log.decisions)
         if self.assert_fusion_clean and not report.is_clean:
             raise Error(f"{module.name}: fusion is not clean.\n{report}")
-        clock.lap("report", len(graph.nodes))
+        clock.lap("report", len(fused.nodes))
         plan_force = [k for k in unused if names_plan(k)]
-        return _Optimised(module.name, final, report, context, clock, plan_force)
+        final = stages[PASSES[-1].__name__]
+        return _Optimised(module.name, final, report, context, clock, dump, plan_force)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,27 +254,32 @@ class _Optimised:
     report: FusionReport
     context: Context
     clock: _Clock
+    dump: Dump
     unused: Sequence[str]
     """What `force` says of the plan."""
 
 
-def fused(graph: Graph, context: Context, clock: _Clock | None = None) -> Graph:
-    """The graph after all passes; each one's work is verified."""
-    given = graph
+def optimised(graph: Graph, context: Context) -> Graph:
+    """The graph that is planned."""
+    return _stages(graph, context)[PASSES[-1].__name__]
+
+
+def _stages(
+    graph: Graph, context: Context, clock: _Clock | None = None, dump: Dump | None = None
+) -> dict[str, Graph]:
+    """The graph after each pass, by the pass's name; each one's work is verified."""
+    given, stages = graph, dict[str, Graph]()
     for run in PASSES:
         made = run(graph, context)
         if made is not graph:
             verify(made)
             _require_same_interface(run, given, made)
-        graph = made
+        stages[run.__name__] = graph = made
         if clock is not None:
             clock.lap(run.__name__, len(graph.nodes))
-    return graph
-
-
-def optimised(graph: Graph, context: Context) -> Graph:
-    """The graph that is planned."""
-    return make_alike(lay_out(fused(marked(graph), context), context), context)
+        if dump is not None:
+            dump.graph(run.__name__, graph)
+    return stages
 
 
 class _Clock:

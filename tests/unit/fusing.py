@@ -17,8 +17,9 @@ from rlx.ir.mir import Graph
 from rlx.ir.verify import verify
 from rlx.passes.bodies import nodes_within
 from rlx.passes.context import Context
-from rlx.passes.fuse import fuse
+from rlx.passes.fuse import fuse_patterns, fuse_regions
 from rlx.passes.options import FusionOptions
+from rlx.passes.precision import reduce_precision
 
 TARGETS = ("cpu", "cuda", "rocm", "metal", "mlx", "wgpu", "tpu")
 
@@ -39,6 +40,13 @@ def values(graph: Graph, seed: int = 0) -> dict[str, Any]:
         )
         for leaf in graph.leaves
     }
+
+
+def fuse(graph: Graph, ctx: Context) -> Graph:
+    """The passes of fusion, with what lies between them."""
+    for run in (fuse_patterns, reduce_precision, fuse_regions):
+        graph = run(graph, ctx)
+    return graph
 
 
 def fused(

@@ -14,11 +14,10 @@ from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.passes.context import Context
-from rlx.passes.fuse import fuse
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.report import FusionReport
 from rlx.passes.options import DispatchPolicy, FusionOptions
-from tests.unit.fusing import TARGETS, fused, inputs, ops_in, params, values
+from tests.unit.fusing import TARGETS, fuse, fused, inputs, ops_in, params, values
 
 
 def graph(*outputs: Any) -> Graph:

@@ -9,11 +9,10 @@ import pytest
 from rlx import ops
 from rlx.ir.mir import Graph
 from rlx.passes.context import Context
-from rlx.passes.fuse import fuse
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.report import COUNTED, FusionReport
 from rlx.passes.options import FusionOptions
-from tests.unit.fusing import inputs, params
+from tests.unit.fusing import fuse, inputs, params
 
 
 def report(g: Graph, target: str = "cpu", options: FusionOptions | None = None) -> FusionReport:

@@ -13,7 +13,8 @@ import pytest
 
 import rlx
 from rlx.__main__ import main
-from rlx.runtime.lir_file import lir_text, read_lir
+from rlx.plan.lir_text import lir_text
+from rlx.runtime.lir_file import read_lir
 from tests.unit.test_steps import WEIGHTS, decoder
 
 TARGETS = [t.value for t in rlx.FusionTarget]

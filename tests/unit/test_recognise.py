@@ -534,3 +534,21 @@ def test_parts_of_halves_as_complex_numbers_are_left(part: str, half: DType) -> 
         return ops.cast(getattr(ops, part)(ops.cast(x, to=DType.C64)), to=half)
 
     assert part in ops_of(simplified(graph_of(build, x=Shape((3, 4), half))))
+
+
+@pytest.mark.parametrize("half", [DType.F16, DType.BF16])
+def test_attention_of_halves_is_found_where_nothing_else_reads_its_scores(half: DType) -> None:
+    def build(q: Node, k: Node, v: Node) -> Node:
+        scores = ops.matmul(q, ops.transpose(k, perm=(0, 1, 3, 2))) * 0.25
+        return ops.matmul(ops.softmax(scores), v)
+
+    shape = Shape((1, 2, 5, 4), half)
+    assert only(graph_of(build, q=shape, k=shape, v=shape)).op == "attention"
+
+    def leaking(q: Node, k: Node, v: Node) -> tuple[Node, Node]:
+        scores = ops.matmul(q, ops.transpose(k, perm=(0, 1, 3, 2))) * 0.25
+        probabilities = ops.softmax(scores)
+        return ops.matmul(probabilities, v), probabilities
+
+    made = simplified(graph_of(leaking, q=shape, k=shape, v=shape))  # pyright: ignore[reportArgumentType]
+    assert "attention" not in ops_of(made)

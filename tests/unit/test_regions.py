@@ -15,14 +15,13 @@ from rlx.cost.target import FusionLimits
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.passes.context import Context
-from rlx.passes.fuse import fuse
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.groups import Groups
 from rlx.passes.fusion.matches import apply
 from rlx.passes.fusion.regions import region_match
 from rlx.passes.options import FusionOptions
-from tests.unit.fusing import TARGETS, fused, inputs, ops_in, ops_within, params, refusals
+from tests.unit.fusing import TARGETS, fuse, fused, inputs, ops_in, ops_within, params, refusals
 
 
 def graph(*outputs: Any) -> Graph:

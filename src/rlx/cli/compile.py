@@ -41,6 +41,10 @@ def verb(
     has_weights: Annotated[
         bool, typer.Option("--weights/--no-weights", help="Put the weights into the file.")
     ] = True,
+    dump: Annotated[
+        str | None,
+        typer.Option("--dump", metavar="FOLDER", help="Write the IR after each pass there."),
+    ] = None,
     files: options.InputFiles = None,
     dims: options.Sizes = None,
     seed: options.Seed = 0,
@@ -66,11 +70,11 @@ def verb(
         raise Error(f"{path} cannot be written: there is no folder {path.parent}")
     wanted = inputs.Wanted.of(files, None, dims, seed)
     if emit is Emit.LIR:
-        result, _ = models.planned(model, target or "cpu", wanted)
+        result, _ = models.planned(model, target or "cpu", wanted, dump)
         save(result.lir, path)
         _tell_plan(model, path, result.lir, is_json)
         return 0
-    found = models.program(model, target, None)
+    found = models.program(model, target, None, dump=dump)
     exe = found if isinstance(found, Executable) else _settled(found, wanted)
     is_whole = has_weights and not exe.missing_params
     exe.save(path, weights=is_whole)

@@ -70,6 +70,7 @@ def program(
     threads: int | None,
     cache: CacheLike = None,
     weighed: Wanted | None = None,
+    dump: str | None = None,
 ) -> Any:
     """The program of a file, with the weights that the file has."""
     found = load(model, threads=threads)
@@ -79,7 +80,8 @@ def program(
         return Session(target or _runs(found), threads=threads, cache=cache).compile(found)
     with progress(f"compiling {model}"):
         options = FusionOptions(sizes=_run_sizes(found, weighed)) if weighed else None
-        return Session(target, threads=threads, cache=cache).compile(found, options=options)
+        session = Session(target, threads=threads, cache=cache, dump=dump)
+        return session.compile(found, options=options)
 
 
 def _runs(planned: LirModule) -> str | None:
@@ -94,7 +96,9 @@ def settled(
     return (exe, exe.arrays(given)) if isinstance(exe, Executable) else exe.settled(given)
 
 
-def planned(model: str, target: str, wanted: Wanted) -> tuple[CompileResult, tuple[Decision, ...]]:
+def planned(
+    model: str, target: str, wanted: Wanted, dump: str | None = None
+) -> tuple[CompileResult, tuple[Decision, ...]]:
     """What compiling gives, or gave, and what was decided before it by a front end; where a
     backend is there, for what it claims."""
     found = load(model)
@@ -106,7 +110,8 @@ def planned(model: str, target: str, wanted: Wanted) -> tuple[CompileResult, tup
     with progress(f"compiling {model}"):
         graph = graph_of(found, wanted)
         options = FusionOptions(sizes=sizes_asked(_inputs(graph), wanted))
-        return CompilePipeline(target_of(target), options=options).compile(graph), before
+        pipeline = CompilePipeline(target_of(target), options=options, dump=dump)
+        return pipeline.compile(graph), before
 
 
 def _run_sizes(model: Any, wanted: Wanted) -> dict[str, int]:

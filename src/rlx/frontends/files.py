@@ -72,7 +72,7 @@ def save(
         case Executable():
             model.save(path)
         case LirModule():
-            from rlx.runtime.lir_file import lir_text
+            from rlx.plan.lir_text import lir_text
 
             _write(path, lir_text(model))
         case Graph() | MirModule() | HirModule():

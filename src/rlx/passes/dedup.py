@@ -18,7 +18,7 @@ ARITHMETIC = frozenset({"add", "sub", "mul"})
 """Ops to which a number is as good from memory: others are done otherwise for some numbers."""
 
 
-def make_alike(graph: Graph, ctx: Context) -> Graph:
+def dedup_kernels(graph: Graph, ctx: Context) -> Graph:
     """The graph with the numbers as operands in which its regions differ."""
     if not ctx.target.makes_code:
         return graph

@@ -15,8 +15,7 @@ from rlx.passes.fusion.ask_gate import accepts, loss
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.matches import Match, Miss, apply
 from rlx.passes.fusion.patterns import PATTERNS
-from rlx.passes.fusion.regions import fuse_regions
-from rlx.passes.precision import reduce_precision
+from rlx.passes.fusion.regions import grow_regions
 from rlx.rules import movement
 from rlx.rules.engine import rewrite, ruleset
 
@@ -28,15 +27,18 @@ JOINS = (
 SHARED_NODE = "a fusion that was taken before it holds one of its nodes"
 
 
-def fuse(graph: Graph, ctx: Context) -> Graph:
-    """The graph with fused ops and regions, in its branches and loop bodies too.
-
-    What products are carried out in is settled between the two: products that share an operand
-    are one by then, and regions take in what rounds their operands."""
+def fuse_patterns(graph: Graph, ctx: Context) -> Graph:
+    """The graph with named fused ops, in its branches and loop bodies too."""
     if ctx.options.skip_fusion:
-        return reduce_precision(graph, ctx)
-    named = with_bodies(graph, lambda each: fuse_named(each, ctx))
-    return with_bodies(reduce_precision(named, ctx), lambda each: fuse_regions(each, ctx))
+        return graph
+    return with_bodies(graph, lambda each: fuse_named(each, ctx))
+
+
+def fuse_regions(graph: Graph, ctx: Context) -> Graph:
+    """The graph with regions around what is left."""
+    if ctx.options.skip_fusion:
+        return graph
+    return with_bodies(graph, lambda each: grow_regions(each, ctx))
 
 
 def fuse_named(graph: Graph, ctx: Context) -> Graph:

@@ -51,7 +51,7 @@ MOST_READERS = 64
 """Kernels that are looked at behind one that may be laid out."""
 
 
-def lay_out(graph: Graph, ctx: Context) -> Graph:
+def choose_layouts(graph: Graph, ctx: Context) -> Graph:
     """The graph with its images laid out as the target's kernels want them."""
     if not ctx.target.wants_channels_last:
         return graph

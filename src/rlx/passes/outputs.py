@@ -18,7 +18,7 @@ from rlx.passes.context import Context
 WHAT = "fuse_or_read_back"
 
 
-def weigh_outputs(graph: Graph, ctx: Context) -> None:
+def weigh_outputs(graph: Graph, ctx: Context) -> Graph:
     """Log the trade for every pair of outputs that is one, by the documented counts."""
     names = dict(zip(graph.outputs, graph.output_names))
     for source, fused in _pairs(graph):
@@ -38,6 +38,7 @@ def weigh_outputs(graph: Graph, ctx: Context) -> None:
             bytes_saved=benefit.host_readback_bytes_saved + benefit.device_traffic_bytes_saved,
             launches_saved=benefit.launches_saved,
         )  # fmt: skip
+    return graph
 
 
 def _pairs(graph: Graph) -> Iterator[tuple[Node, Node]]:

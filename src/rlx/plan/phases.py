@@ -15,7 +15,7 @@ from rlx.ir.mir import LATE, STEADY, Graph, Node, users_of
 from rlx.ops.op import Kind
 
 
-def marked(graph: Graph) -> Graph:
+def mark_phases(graph: Graph, _ctx: object = None) -> Graph:
     """The graph with the phase of every node among its origins, where any is in the Epilogue."""
     phases = derive_phases(graph.order())
     if Phase.EPILOGUE not in phases.values():

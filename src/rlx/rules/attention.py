@@ -243,6 +243,7 @@ def _spell_mask(draw: Draw, s: Node) -> Node:
     domain="plain",
     slack=2048.0,
     refines=True,
+    in_halves=True,
     why="scores as large as 3 · 40² are rounded in another order, and a softmax makes a factor of "
     "the difference: 5000 roundings of 1 are 0.0006 in f32, and nothing in f64",
 )

@@ -59,8 +59,8 @@ class Rule:
     """The replacement is finite where the spelling overflows on the way."""
     in_halves: bool = False
     """The slack is the order of sums, or an error of the reference: both sides round to half
-    floats alike. Any other rule with a slack drops a rounding that the graph asks for, so it is
-    not for f16 and bf16."""
+    floats alike; or the values whose rounding is dropped are read by nothing else. Any other rule
+    with a slack drops a rounding that a reader could tell, so it is not for f16 and bf16."""
     domain: str = "any"
     """Which values a proof draws: `any`, or `plain` where infinities follow no law."""
     why: str = ""

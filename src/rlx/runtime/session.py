@@ -15,6 +15,7 @@ from rlx.backends.base import Keeper, Program, find_backend
 from rlx.core.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
 from rlx.core.disk_cache import Cache, CacheLike, key_of
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
+from rlx.core.files import path_of
 from rlx.core.gc_paused import seldom_collected
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.bundle import Bundle
@@ -46,6 +47,7 @@ def compile(
     precision: str | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
+    dump: str | os.PathLike[str] | None = None,
 ) -> Executable | Specialising: ...
 
 
@@ -60,6 +62,7 @@ def compile(
     precision: str | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
+    dump: str | os.PathLike[str] | None = None,
 ) -> Executable: ...
 
 
@@ -73,6 +76,7 @@ def compile(
     precision: str | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
+    dump: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Compile a model and load it for `target`.
 
@@ -83,9 +87,10 @@ def compile(
     is how many cores a call may use, None all. `cache` is a folder for what was compiled, or False
     for none; None is the user's own. `precision` "bf16" carries f32 products out in bf16, their
     sums in f32; "int8" keeps their weights as bytes, with a scale for each output, "int8:block=32"
-    with one for each 32 weights of an output.
+    with one for each 32 weights of an output. `dump` is a folder to which the graph after each pass
+    and the plan are written as text; nothing is taken from the cache then.
     """
-    session = Session(target, like=like, threads=threads, cache=cache)
+    session = Session(target, like=like, threads=threads, cache=cache, dump=dump)
     return session.compile(model, precision=precision, options=options, params=params)
 
 
@@ -113,10 +118,12 @@ class Session:
         like: str | FusionTarget | Target | None = None,
         threads: int | None = None,
         cache: CacheLike = None,
+        dump: str | os.PathLike[str] | None = None,
     ) -> None:
         text = target.value if isinstance(target, FusionTarget) else target
         name, _, variant = (text or _default(has_like=like is not None)).partition(":")
-        self.cache = Cache.of(cache, os.environ)
+        self.dump = None if dump is None else path_of(dump)
+        self.cache = None if dump is not None else Cache.of(cache, os.environ)
         self.backend = find_backend(name).configured(variant, threads, self.cache)
         if name == "reference" and like is not None:
             self.target = Target.of(like)
@@ -157,7 +164,7 @@ class Session:
         if not isinstance(wanted, FusionOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Error(f"expected a FusionOptions, got {type(wanted).__name__}.")
         key = request_key(model, self.target, wanted, self._identity)
-        made = self._made.get(key)
+        made = None if self.dump is not None else self._made.get(key)
         if made is None:
             with seldom_collected():
                 made = self._made[key] = self._obtained(key, model, wanted)
@@ -198,7 +205,8 @@ class Session:
 
         held = model.graph if isinstance(model, Bundle) else model
         try:
-            result = CompilePipeline(self.target, options=options).compile(held)
+            pipeline = CompilePipeline(self.target, options=options, dump=self.dump)
+            result = pipeline.compile(held)
             self._require_own(result.lir)
             return _Made(result, self.backend.load(result.lir))
         except MemoryError as error:

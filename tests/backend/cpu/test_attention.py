@@ -154,7 +154,7 @@ def names(isa: Isa) -> Sequence[str]:
 
 def recipe_of(work: Work, isa: Isa, name: str) -> Recipe:
     node = work.node()
-    return attention.make(Step(node, *work.layouts(node), Machine(isa)), name)
+    return attention.make_attention(Step(node, *work.layouts(node), Machine(isa)), name)
 
 
 def text_of(recipes: Any, isa: Isa) -> str:
@@ -232,7 +232,7 @@ def test_bits_do_not_depend_on_the_tile() -> None:
     work = STATIC["known causal"]
     trial, node = work.trial((1, 37, 70), 3), work.node()
     step = Step(node, *work.layouts(node), Machine(host(), cache_bytes=64))
-    recipe = attention.make(step, "far")
+    recipe = attention.make_attention(step, "far")
     assert recipe.tasks[0].units != compiled(host())[1]["known causal"].tasks[0].units
     (got,) = Run(trial, recipe, Native(text_of([recipe], host()), host())).run("one by one")
     assert got.tobytes() == ran("known causal", trial, host()).tobytes()
@@ -249,7 +249,7 @@ def test_one_query_and_many_are_one_recipe() -> None:
     trial = work.trial((2, 1, 700), 3)
     known = replace(work, dims=(B, 1, K))
     node = known.node()
-    recipe = attention.make(Step(node, *known.layouts(node), Machine(host())), "one")
+    recipe = attention.make_attention(Step(node, *known.layouts(node), Machine(host())), "one")
     native = Native(text_of([recipe], host()), host())
     same = Trial(node, *known.layouts(node), trial.arrays, trial.sizes)
     assert Run(same, recipe, native).run("once")[0].tobytes() == (
@@ -314,7 +314,7 @@ def test_drawn_cases(seed: int) -> None:
     for i in range(2):
         draw = Draw([seed, i])
         given += trials(draw, draw.case(op))
-    recipes = [attention.make(t.step(host()), f"step{i}") for i, t in enumerate(given)]
+    recipes = [attention.make_attention(t.step(host()), f"step{i}") for i, t in enumerate(given)]
     native = Native(text_of(recipes, host()), host())
     for trial, recipe in zip(given, recipes):
         (got,) = Run(trial, recipe, native).run("one by one")

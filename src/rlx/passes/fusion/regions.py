@@ -24,7 +24,7 @@ FEW_READERS = 16
 """A value that more nodes read is hidden last, once they are in one group."""
 
 
-def fuse_regions(graph: Graph, ctx: Context) -> Graph:
+def grow_regions(graph: Graph, ctx: Context) -> Graph:
     """The graph with its regions, each put to the gate."""
     facts = Facts.of(graph)
     engine = _Engine(facts, ctx)
