@@ -12,7 +12,8 @@ WAY_IN = {"executable.py:__call__", "len", "rlx_model"}
 """All that a call of plain arrays may enter: the method, and the native function it calls."""
 CHECKS = {
     "arguments.py", "executable.py", "program.py", "interface.py", "shape.py", "atoms.py", "dim.py",
-    "intervals.py", "dtype.py", "arrays.py", "call.py", "binding_table.py", "buffer_pool.py", "thread_pool.py",
+    "intervals.py", "dtype.py", "arrays.py", "call.py", "binding_table.py", "buffer_pool.py",
+    "thread_pool.py",
     "_asarray.py",
     "_internal.py", "dataclasses.py", "enum.py", "<frozen abc>", "<string>",
 }  # fmt: skip
