@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+
+from rlx.pipeline import PASSES
+from tests.unit.test_layers import LAYERS
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
@@ -32,3 +36,66 @@ def test_the_op_page_is_up_to_date() -> None:
     from rlx.ops.__main__ import page
 
     assert (ROOT / "docs" / "ops.md").read_text() == page(), "run `make docs`"
+
+
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGE = ROOT / "src" / "rlx"
+
+
+def files_named(text: str) -> list[str]:
+    """Files of Python in backticks."""
+    return re.findall(r"`([\w./]+\.py)`", text)
+
+
+def is_there(name: str) -> bool:
+    return (ROOT / name).is_file() or (PACKAGE / name).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_that_pages_name_are_there(page: Path) -> None:
+    missing = [name for name in files_named(page.read_text()) if not is_there(name)]
+    assert not missing, f"{page.name} names files that are not below src/rlx: {missing}"
+
+
+def test_files_that_the_source_names_are_there() -> None:
+    """Beside a file, below src/rlx, or below the root."""
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.md")]
+        for name in files_named(path.read_text())
+        if not is_there(name) and not (path.parent / name).is_file()
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_modules_that_pages_name_are_there() -> None:
+    """`rlx.module.name` resolves: modules first, attributes of the last one then."""
+    for page in PAGES:
+        for name in set(re.findall(r"`(rlx(?:\.\w+)+)", page.read_text())):
+            if not name.endswith((".backends", ".rlx")):  # the group of entry points
+                assert pkgutil.resolve_name(name) is not None, name
+
+
+def test_every_concept_has_its_file() -> None:
+    """The last table of the design names one file for each concept of the field."""
+    page = (ROOT / "docs" / "design" / "README.md").read_text()
+    table = page.partition("## Where is …?")[2]
+    rows = re.findall(r"^\| (.+) \| `([\w./]+\.py)` \|$", table, re.M)
+    concepts = [concept for concept, _ in rows]
+    assert len(concepts) == len(set(concepts)) >= 40
+    assert not [name for _, name in rows if not (PACKAGE / name).is_file()]
+    asked = "softmax", "depthwise", "NHWC", "im2col", "twiddles", "NMS", "zero-point", "thread pool"
+    assert not [word for word in asked if not any(word in concept for concept in concepts)]
+
+
+def test_every_pass_is_in_the_design() -> None:
+    page = (ROOT / "docs" / "design" / "README.md").read_text()
+    table = page.partition("## The pipeline")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `(\w+)` \| `[\w./]+\.py`", table, re.M)
+    assert named == [run.__name__ for run in PASSES]
+
+
+def test_every_layer_is_in_the_design() -> None:
+    page = (ROOT / "docs" / "design" / "README.md").read_text()
+    table = page.partition("## The layers")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.M)) == LAYERS

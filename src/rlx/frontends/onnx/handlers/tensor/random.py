@@ -1,6 +1,6 @@
 """Random numbers: seeded, and the same in every call.
 
-They are Philox numbers of rlx's own (`ops/random.py`), not those that onnxruntime's engine or
+They are Philox numbers of rlx's own (`ops/math/random.py`), not those that onnxruntime's engine or
 NumPy's Mersenne Twister would draw: the distribution is the operator's, the numbers are others (but
 for a Dropout with a seed, whose mask ONNX's own cases fix). The
 key is the node's `seed`; a node without one has a stream of its own, so that two of them do not
