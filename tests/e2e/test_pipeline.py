@@ -165,7 +165,7 @@ def test_dispatch_is_reported_without_compiling() -> None:
     paths = {row.op: row.path for row in report.rows}
     assert paths["rms_norm"] == paths["attention"] == "lowered"
     assert paths["matmul"] == "native"
-    assert "tpu has no kernel of its own for rms_norm" in str(report)
+    assert "tpu has no dedicated kernel for rms_norm" in str(report)
     policy = rlx.DispatchPolicy(force_common={"rms_norm"})
     options = rlx.FusionOptions(dispatch=policy)
     listed = rlx.CompilePipeline("cpu", options=options).dispatch(module)

@@ -15,7 +15,7 @@ from rlx.core.disk_cache import Cache
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.core.shape import Shape
-from rlx.cost.calibrate import Calibration, Numbers, kept_calibration, machine
+from rlx.cost.calibrate import Calibration, Numbers, cached_calibration, machine
 from rlx.cost.target import CacheLevel, Target
 from rlx.ir.mir import Graph
 from rlx.runtime.calibrate import calibrate
@@ -44,7 +44,7 @@ def kept(folder: Path, **changes: object) -> Cache:
 
 
 def found(cache: Cache) -> Calibration | None:
-    return kept_calibration("cpu", isa_name(), cache)
+    return cached_calibration("cpu", isa_name(), cache)
 
 
 def test_what_was_kept_is_found_and_is_another_target(tmp_path: Path) -> None:

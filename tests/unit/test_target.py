@@ -142,7 +142,7 @@ def test_a_claim_of_no_kernel_names_target_and_op() -> None:
     node = g.fused_swiglu(g.input("x", Shape([2, 8])))
     claim = Target.of("cuda").claim(node)
     assert (claim.kind, claim.reason) == (
-        "lowered", "cuda has no kernel of its own for fused_swiglu",
+        "lowered", "cuda has no dedicated kernel for fused_swiglu",
     )  # fmt: skip
 
 

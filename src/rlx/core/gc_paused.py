@@ -1,7 +1,7 @@
-"""Python's collector of cycles, told to look seldom while a compiler works.
+"""Pausing the cyclic garbage collector while a compile runs.
 
-Passes make objects by the hundred thousand, nearly all of which live until the compile ends. With
-Python's own threshold the collector walks them hundreds of times, for a tenth of the whole time.
+Passes allocate objects by the hundred thousand, nearly all of which live until the compile ends. At
+Python's default threshold the collector traverses them hundreds of times, for 10 % of compile time.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
-YOUNG = 200_000
-"""New objects before it looks at them: about what a model of a thousand nodes takes, so that what
-larger ones leave behind is still given back."""
+GEN0_THRESHOLD = 200_000
+"""Allocations between collections of generation 0: about those of a model of a thousand nodes, so
+that garbage of larger ones is still reclaimed."""
 
 
 @dataclass(slots=True)
-class _Patience:
-    """How many compiles are under way, and the threshold that was set before the first."""
+class _ActiveCompiles:
+    """The number of active compiles, and the threshold before the first of them."""
 
     lock: Lock = field(default_factory=Lock)
     count: int = 0
     before: int = 0
 
 
-_PATIENCE = _Patience()
+_ACTIVE = _ActiveCompiles()
 
 
 @contextmanager
-def seldom_collected() -> Generator[None]:
-    """Code that makes much and drops little. The threshold is the process's, so the last of several
-    threads to leave sets it back; one that was higher, or 0 for never, stays."""
-    patience = _PATIENCE
-    with patience.lock:
-        if patience.count == 0:
-            patience.before = gc.get_threshold()[0]
-            if 0 < patience.before < YOUNG:
-                _set(YOUNG)
-        patience.count += 1
+def gc_paused() -> Generator[None]:
+    """Raise the generation-0 threshold for allocation-heavy code. The threshold is per process, so
+    the last of several threads to leave restores it; a higher one, or 0 for never, stays."""
+    active = _ACTIVE
+    with active.lock:
+        if active.count == 0:
+            active.before = gc.get_threshold()[0]
+            if 0 < active.before < GEN0_THRESHOLD:
+                _set(GEN0_THRESHOLD)
+        active.count += 1
     try:
         yield
     finally:
-        with patience.lock:
-            patience.count -= 1
-            if patience.count == 0 and gc.get_threshold()[0] == YOUNG:
-                _set(patience.before)
+        with active.lock:
+            active.count -= 1
+            if active.count == 0 and gc.get_threshold()[0] == GEN0_THRESHOLD:
+                _set(active.before)
 
 
 def _set(young: int) -> None:

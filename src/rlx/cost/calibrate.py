@@ -1,8 +1,8 @@
-"""Calibration: what the gate's prices are on this machine, measured once and kept.
+"""Calibration: the cost model's parameters, measured once on this machine and cached.
 
-The documented numbers of a target serve everywhere and are nobody's in particular. Measured ones
-make another value of the target, so that what was compiled with other numbers is not met again.
-They belong to a machine and a release: a file from elsewhere, an older or a torn one is none.
+The documented numbers of a target are generic. Measured ones make another `Target` value, with
+another cache key, so that programs compiled at other prices are not reused. They belong to a
+machine and a release: a file of another machine or release, or a truncated one, is ignored.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from rlx.cost.target import CacheLevel, Target
 if TYPE_CHECKING:
     from rlx.core.disk_cache import Cache
 
-FORMAT = 3
-HANDOUT_NS = 5_000.0
-"""Where it was not measured: waking workers takes about as long."""
+FORMAT = 4
+FORK_JOIN_NS = 5_000.0
+"""Default where it was not measured: about what waking the workers takes."""
 Progress: TypeAlias = Callable[[int, int, str], None]
-"""Told how many steps are done, of how many, and what comes next."""
+"""Called with the steps done, their total, and the next step's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a number of threads reaches together. GB/s are bytes per nanosecond."""
+    """What was measured with one number of threads. GB/s are bytes per nanosecond."""
 
     threads: int
     dispatch_ns: float
-    """What one more kernel costs, whatever it computes."""
+    """The fixed cost of one more kernel."""
     roundtrip_ns: float
-    """What a call costs that does next to nothing."""
-    handout_ns: float
-    """What sharing a kernel's work out between the threads costs; next to nothing for one."""
+    """A call of an almost empty program."""
+    fork_join_ns: float
+    """Fork-join cost of a kernel that is split into tasks; next to nothing for one thread."""
     caches: tuple[CacheLevel, ...]
     """Nearest first."""
     memory_gb_s: float
     readback_gb_s: float
-    """At which results reach memory that a caller gets."""
-    turned_gb_s: float
-    """At which a matrix is copied with its axes exchanged, read and written."""
+    """Results copied to the caller's memory."""
+    transpose_gb_s: float
+    """A transposing copy of a matrix, read and written."""
     gflops: Mapping[DType, float]
 
     def applied(self, target: Target) -> Target:
@@ -64,7 +64,11 @@ class Numbers:
         )
         rates = {**target.peak_gflops, **self.gflops}
         return replace(
-            target, gate=gate, caches=self.caches, peak_gflops=rates, turned_gb_s=self.turned_gb_s
+            target,
+            gate=gate,
+            caches=self.caches,
+            peak_gflops=rates,
+            transpose_gb_s=self.transpose_gb_s,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -79,11 +83,11 @@ class Numbers:
             threads=int(held["threads"]),
             dispatch_ns=_rate(held["dispatch_ns"]),
             roundtrip_ns=_rate(held["roundtrip_ns"]),
-            handout_ns=_rate(held["handout_ns"]),
+            fork_join_ns=_rate(held["fork_join_ns"]),
             caches=caches,
             memory_gb_s=_rate(held["memory_gb_s"]),
             readback_gb_s=_rate(held["readback_gb_s"]),
-            turned_gb_s=_rate(held["turned_gb_s"]),
+            transpose_gb_s=_rate(held["transpose_gb_s"]),
             gflops=gflops,
         )
 
@@ -95,14 +99,14 @@ class Calibration:
     target: str
     machine: Mapping[str, str]
     numbers: tuple[Numbers, ...]
-    """One for each number of threads that was measured."""
+    """One per measured number of threads."""
     version: str = __version__
 
     def for_threads(self, threads: int) -> Numbers | None:
         return next((n for n in self.numbers if n.threads == threads), None)
 
     def text(self) -> str:
-        """The file: JSON, and a hash of it that a torn one does not have."""
+        """The file: JSON with a checksum, which a truncated one fails."""
         held = {
             "format": FORMAT, "rlx": self.version, "target": self.target,
             "machine": dict(self.machine), "numbers": [n.as_dict() for n in self.numbers],
@@ -127,14 +131,15 @@ class Calibration:
         return "\n".join([f"{self.target}: {head}", *map(_numbers_text, self.numbers)])
 
 
-def kept_calibration(target: str, detail: str, cache: Cache | None) -> Calibration | None:
-    """What was measured for `target` before, if it is of this machine and release."""
+def cached_calibration(target: str, detail: str, cache: Cache | None) -> Calibration | None:
+    """The cached calibration of `target`, if it is of this machine and release."""
     text = cache.note(note_name(target)) if cache is not None else None
     return None if text is None else Calibration.parsed(text, target, machine(detail))
 
 
 def machine(detail: str = "") -> dict[str, str]:
-    """What numbers belong to: the processor, how many there are, and what code is made for it."""
+    """What a calibration is valid for: processor, cores, architecture and code generation
+    target."""
     return {
         "processor": _processor(), "cores": str(os.cpu_count() or 1),
         "architecture": platform.machine(), "code": detail,
@@ -143,7 +148,7 @@ def machine(detail: str = "") -> dict[str, str]:
 
 @functools.cache
 def _processor() -> str:
-    """Its name, and what tells it from others of that name."""
+    """Its model name, family, model and stepping."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -154,7 +159,7 @@ def _processor() -> str:
 
 
 def note_name(target: str) -> str:
-    """What the numbers of a target are kept as."""
+    """The cache's file name of a target's calibration."""
     return f"calibration-{target}.json"
 
 
@@ -176,7 +181,7 @@ def _numbers_text(n: Numbers) -> str:
     rates = ", ".join(f"{d.value} {v:,.0f}" for d, v in n.gflops.items())
     return (
         f"  {n.threads} thread{'s' * (n.threads > 1)}: a kernel {n.dispatch_ns:.0f} ns, "
-        f"sharing it out {n.handout_ns:,.0f} ns, a call {n.roundtrip_ns:,.0f} ns; {caches}, "
-        f"memory {n.memory_gb_s:.0f} GB/s, results {n.readback_gb_s:.0f}, "
-        f"axes exchanged {n.turned_gb_s:.0f}; GFLOP/s: {rates}"
+        f"fork-join {n.fork_join_ns:,.0f} ns, a call {n.roundtrip_ns:,.0f} ns; {caches}, "
+        f"memory {n.memory_gb_s:.0f} GB/s, readback {n.readback_gb_s:.0f}, "
+        f"transposing copies {n.transpose_gb_s:.0f}; GFLOP/s: {rates}"
     )

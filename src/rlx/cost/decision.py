@@ -1,6 +1,7 @@
-"""Decisions: every choice a compile makes, kept as a value with its reason and its price.
+"""The decision log: every choice a compile makes, as a value with its reason and predicted gain.
 
-A pass asks the log; the log asks the gate, or the caller's `force`, and remembers the answer.
+A pass proposes a candidate; the gate, or the caller's `force`, gives the verdict, which is
+recorded.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import astuple, dataclass, replace
 
 from rlx.core.dtype import DType
 from rlx.cost.gate import FusionBenefit, is_dominating
-from rlx.cost.layout_cost import NOTHING, Added
+from rlx.cost.layout_cost import NO_COST, LayoutCost
 from rlx.cost.stable_id import Identities
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
@@ -19,19 +20,19 @@ from rlx.ir.outline import place_of
 
 KINDS = {
     "rule": "an identity that rewrote the graph",
-    "lowering": "an op spelled in simpler ones, as the target has no kernel for it",
+    "lowering": "an op decomposed into simpler ones, as the target has no kernel for it",
     "fusion": "several nodes as one kernel",
     "kernel": "which kernel runs a step, or why a kernel is not there",
-    "layout": "where the elements of a value lie, and whether they are copied",
-    "in_place": "a result written over an operand that nobody reads any more",
+    "layout": "the memory layout of a value, and whether it is copied",
+    "in_place": "a result written over an operand at its last use",
     "phase": "work done when parameters are set, instead of on every call",
     "precision": "the dtype that arithmetic is done in",
-    "schedule": "how the work of a kernel is shared out",
-    "capacity": "storage for a size that nothing bounds, grown while the program runs",
+    "schedule": "how a kernel is parallelised",
+    "capacity": "storage for an unbounded size, grown at run time",
     "cut": "where a call leaves native code",
-    "import": "what reading the model settled",
+    "import": "what the front end decided while importing the model",
 }
-"""Every sort of decision."""
+"""Every kind of decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,14 @@ class Decision:
     bytes_saved: int = 0
     launches_saved: int = 0
     is_reversible: bool = True
-    """Can `force` turn it around? Not where the other way would be wrong or impossible."""
+    """Can `force` reverse it? Not where the opposite would be wrong or impossible."""
     kind: str = "fusion"
-    """What sort of choice it is, of `KINDS`."""
+    """One of `KINDS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change put to the gate: what would go, and what that saves."""
+    """A rewrite put to the gate: the nodes it replaces, and what that saves."""
 
     what: str
     nodes: tuple[Node, ...]
@@ -66,18 +67,18 @@ class Candidate:
     flops_delta: int = 0
     """Arithmetic added; negative where it is saved."""
     working_set_bytes: int = 0
-    """What the change keeps near: it says which cache's bandwidth the traffic is priced at."""
+    """Selects the cache level at whose bandwidth the traffic is priced."""
     where: tuple[str, ...] = ()
     """Names to show instead of the nodes' own."""
-    spared: Added = NOTHING
-    """What kernels need not do because of how values lie."""
+    layout_savings: LayoutCost = NO_COST
+    """What the change of layouts saves in the kernels that read and write them."""
     kind: str = "fusion"
     why: str = ""
-    """What the change is good for, said before what it saves."""
+    """What the change is good for, stated before what it saves."""
 
 
 class DecisionLog:
-    """The decisions of one compile, in order. Asking twice about the same nodes is asking once."""
+    """The decisions of one compile, in order. A proposal about the same nodes is recorded once."""
 
     def __init__(
         self,
@@ -93,12 +94,12 @@ class DecisionLog:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """What was decided, the rules that fired apart: those are in a compile's `rewrites`."""
+        """All but the rules that fired: those are in a compile's `rewrites`."""
         return tuple(d for d in self._decisions.values() if d.kind != "rule")
 
     @property
     def unused_force(self) -> tuple[str, ...]:
-        """Ids in `force` that turned nothing: no such decision, or one that cannot be reversed."""
+        """Ids in `force` without effect: no such decision, or one that cannot be reversed."""
         held = self._decisions
         return tuple(k for k in self._force if k not in held or not held[k].is_reversible)
 
@@ -111,19 +112,19 @@ class DecisionLog:
             gain_ns,
             benefit.device_traffic_bytes_saved
             + benefit.host_readback_bytes_saved
-            + candidate.spared.straight_bytes
-            + candidate.spared.turned_bytes,
+            + candidate.layout_savings.sequential_bytes
+            + candidate.layout_savings.transposed_bytes,
             benefit.launches_saved, kind=candidate.kind,
         ))  # fmt: skip
 
     def choose(
         self, what: str, nodes: Sequence[Node], verdict: bool, reason: str, *, kind: str = "fusion"
     ) -> Decision:
-        """A choice that is not the gate's but could go either way: `force` may turn it."""
+        """A choice that is not the gate's but could go either way: `force` may reverse it."""
         return self._record(nodes, Decision("", what, (), verdict, reason, kind=kind))
 
     def rewrites(self, rule: str, identity: str, node: Node) -> Decision:
-        """A rule that applies at `node`: taken, unless `force` says otherwise."""
+        """A rule that applies at `node`: taken, unless `force` reverses it."""
         return self._record((node,), Decision("", rule, (), True, identity, kind="rule"))
 
     def note(
@@ -138,7 +139,7 @@ class DecisionLog:
         launches_saved: int = 0,
         kind: str = "fusion",
     ) -> Decision:
-        """Something settled by necessity: recorded, not reversible."""
+        """A decision without an alternative: recorded, not reversible."""
         given = (nodes,) if isinstance(nodes, Node) else nodes
         return self._record(given, Decision(
             "", what, (), verdict, reason, predicted_ns, bytes_saved, launches_saved, False, kind
@@ -147,7 +148,7 @@ class DecisionLog:
     def refuse(
         self, what: str, nodes: Node | Sequence[Node], reason: str, *, kind: str = "fusion"
     ) -> Decision:
-        """A change that was in sight and is not possible."""
+        """A rewrite that was considered and is not possible."""
         return self.note(what, nodes, False, reason, kind=kind)
 
     def gain_ns(self, candidate: Candidate) -> float:
@@ -157,12 +158,14 @@ class DecisionLog:
         gate = replace(self.target.gate, memory_gb_s=memory_gb_s)
         dtype = _dtype(candidate.nodes)
         compute_ns = candidate.flops_delta / self.target.gflops(dtype)
-        spared_ns = candidate.spared.ns(self.target, candidate.working_set_bytes, dtype)
-        return gate.score_ns(candidate.benefit) + spared_ns - compute_ns
+        layout_ns = candidate.layout_savings.ns(self.target, candidate.working_set_bytes, dtype)
+        return gate.score_ns(candidate.benefit) + layout_ns - compute_ns
 
     def _weigh(self, candidate: Candidate) -> tuple[bool, str, float]:
         gain_ns, least_ns = self.gain_ns(candidate), self.target.gate.min_gain_ns
-        if is_dominating(candidate.benefit, -candidate.flops_delta, *astuple(candidate.spared)):
+        if is_dominating(
+            candidate.benefit, -candidate.flops_delta, *astuple(candidate.layout_savings)
+        ):
             return True, f"no worse in anything; saves {_savings(candidate)}", gain_ns
         if gain_ns >= least_ns:
             return True, f"gains {gain_ns:,.0f} ns, at least the {least_ns:,.0f} ns asked", gain_ns
@@ -171,7 +174,7 @@ class DecisionLog:
     def _record(self, nodes: Sequence[Node], proposal: Decision) -> Decision:
         """Give `proposal` its id and place, and the forced verdict if there is one.
 
-        What was taken stays taken; what was refused is weighed anew when it is proposed again.
+        An accepted decision stays; a refused one is priced again when it is proposed again.
         """
         key = self._identities.id_of(proposal.what, nodes, self._is_refused)
         known = self._decisions.get(key)
@@ -194,15 +197,15 @@ def _dtype(nodes: Iterable[Node]) -> DType:
 
 
 def _savings(candidate: Candidate) -> str:
-    benefit, spared = candidate.benefit, candidate.spared
+    benefit, layout_savings = candidate.benefit, candidate.layout_savings
     parts = [
         (benefit.launches_saved, "launch", "launches"),
         (benefit.sync_points_saved, "sync", "syncs"),
         (benefit.device_traffic_bytes_saved, "byte of traffic", "bytes of traffic"),
         (benefit.host_readback_bytes_saved, "byte of readback", "bytes of readback"),
-        (spared.straight_bytes, "byte copied", "bytes copied"),
-        (spared.turned_bytes, "byte turned round", "bytes turned round"),
-        (spared.again_bytes, "byte read again", "bytes read again"),
-        (spared.flops - candidate.flops_delta, "flop", "flops"),
+        (layout_savings.sequential_bytes, "byte copied", "bytes copied"),
+        (layout_savings.transposed_bytes, "byte transposed", "bytes transposed"),
+        (layout_savings.reload_bytes, "byte reloaded", "bytes reloaded"),
+        (layout_savings.flops - candidate.flops_delta, "flop", "flops"),
     ]
     return ", ".join(f"{n:,} {one if n == 1 else many}" for n, one, many in parts if n)

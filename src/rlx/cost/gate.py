@@ -1,4 +1,5 @@
-"""The gate: what a change of the I/O profile is worth in nanoseconds, and whether to make it."""
+"""The fusion gate: an I/O cost model that prices a rewrite in nanoseconds and accepts or rejects
+it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GraphIoProfile:
-    """What running a graph once costs in traffic: four counts, compared by value."""
+    """The I/O of one execution of a graph: four counts, compared by value."""
 
     kernel_launches: int = 0
     sync_points: int = 0
@@ -57,11 +58,11 @@ class FusionBenefit:
         unified_readback_gb_s: float = 1.0,
     ) -> float:
         """What it is worth at these prices, without the penalty that a gate has for added syncs."""
-        prices = IoFusionGate(
-            dispatch_ns, roundtrip_ns, memory_gb_s, readback_gb_s, unified_memory, 0, 0,
-            unified_readback_gb_s,
+        gate = IoFusionGate(
+            dispatch_ns, roundtrip_ns, memory_gb_s, readback_gb_s, unified_memory,
+            host_thunk_penalty_ns=0, min_gain_ns=0, unified_readback_gb_s=unified_readback_gb_s,
         )  # fmt: skip
-        return prices.score_ns(self)
+        return gate.score_ns(self)
 
     def should_fuse(
         self,
@@ -75,11 +76,12 @@ class FusionBenefit:
         unified_readback_gb_s: float = 1.0,
     ) -> bool:
         """Is it worth at least `min_gain_ns` at these prices?"""
-        prices = IoFusionGate(
-            dispatch_ns, roundtrip_ns, memory_gb_s, readback_gb_s, unified_memory, 0, min_gain_ns,
-            unified_readback_gb_s,
+        _check_number("min_gain_ns", min_gain_ns, "not negative", lambda v: v >= 0)
+        gain_ns = self.score_ns(
+            dispatch_ns, roundtrip_ns, memory_gb_s, readback_gb_s, unified_memory,
+            unified_readback_gb_s=unified_readback_gb_s,
         )  # fmt: skip
-        return prices.score_ns(self) >= prices.min_gain_ns
+        return gain_ns >= min_gain_ns
 
 
 def fusion_benefit(before: GraphIoProfile, after: GraphIoProfile) -> FusionBenefit:
@@ -95,8 +97,8 @@ def fusion_benefit(before: GraphIoProfile, after: GraphIoProfile) -> FusionBenef
 
 
 def is_dominating(benefit: FusionBenefit, *more: int) -> bool:
-    """Is it no worse in anything and better in something? Then there is nothing to weigh. `more`
-    is saved beside the benefit, such as flops."""
+    """Pareto dominance: no term is worse and one is better, so no prices are needed. `more` are
+    further savings, such as flops."""
     savings = [*(getattr(benefit, f.name) for f in fields(benefit)), *more]
     return min(savings) >= 0 and max(savings) > 0
 

@@ -1,21 +1,19 @@
-"""What it costs that values lie one way or another: vectors that are not full, and copies.
+"""Layout cost model: what NCHW or NHWC operands and results add to a kernel's time.
 
-    results with their channels side by side    lanes along the output channels; windows are read
-                                                where they lie, if the image's channels are beside
-                                                each other, too, else the image is turned first
-    results with their channels apart           lanes along the last axis of the image, which is
-                                                written down first if it has a border, if windows
-                                                take steps, or if its channels are side by side
+    NHWC results    vectorised over output channels; an NHWC image is read in place through gather
+                    offsets, an NCHW one is transposed first
+    NCHW results    vectorised over the image's last axis; the image is first copied with its
+                    padding if it has any, if the stride along that axis is not 1, or if it is NHWC
 
-A vector that is not full takes as long as one that is: sums over e lanes of v cost ⌈e/v⌉·v/e of
-their arithmetic. What is turned is read and written once, at the rate of a copy with its axes
-exchanged. Other kernels turn what does not lie along their results.
+A partly filled vector takes as long as a full one: e elements in vectors of v lanes cost ⌈e/v⌉·v/e
+of their arithmetic. A transposed operand is read and written once, at a transposing copy's
+bandwidth. Other kernels transpose operands whose unit-stride axis is not that of their results.
 
-A register tile of r sums by some vectors reads those vectors at every step: flops / 2r numbers in
-all. Kernels in panels lie in one line, which is there before it is asked for. Rows of an image do
-not: the next step of a sum is another channel, somewhere else, and costs what a near cache takes.
-Along channels, on the other hand, each place of a window and each of its taps is an address to be
-found, which few channels do not outweigh.
+A register tile of r accumulator rows reads its vectors at every step of the sum: flops / 2r numbers
+in all. Packed weights are contiguous, so hardware prefetch hides their loads. Rows of an NCHW image
+are not: the next step of the sum is another channel, a plane away, and costs the bandwidth of the
+second-level cache. NHWC, in turn, computes an address per window and per tap of it, which few
+channels do not amortise.
 """
 
 from __future__ import annotations
@@ -34,75 +32,78 @@ from rlx.ops.nn.window_geometry import Windows
 from rlx.ops.op import Kind
 
 CONVOLUTIONS = frozenset({"conv", "wide_conv", "conv_integer", "fused_conv_bias_act"})
-TILES = {4: 6, 3: 8, 2: 12, 1: 12}
-"""Vectors of a register tile, and sums one below the other: as many as the registers hold. The
-widest that leaves no vector over is taken."""
-OF_A_PLACE, OF_A_TAP = 40, 4
-"""Instructions to find where a window lies, to keep that and to write its sums; and where a tap of
-it is, in the image or outside."""
-TILES_BYTES = 1 << 17
-"""What a row of tiles reads, roughly: the vectors of some hundred steps, past the first cache."""
-ALONG = frozenset({"max_pool", "avg_pool", "lp_pool", "resize", "batch_norm"})
-"""Ops, beside elementwise ones and movements, whose lanes go along their results."""
+REGISTER_TILES = {4: 6, 3: 8, 2: 12, 1: 12}
+"""Vectors of a register tile → its accumulator rows: as many as the register file holds. The widest
+that divides the row's vectors is taken."""
+INSTRUCTIONS_PER_WINDOW, INSTRUCTIONS_PER_TAP = 40, 4
+"""Scalar instructions of the NHWC kernel: a window's base offset, its storing and the write-back of
+its sums; and a tap's offset with its bounds check."""
+TILE_ROW_BYTES = 1 << 17
+"""What a row of tiles reads, roughly: the vectors of some hundred steps, which exceeds L1."""
+VECTORISED_OVER_RESULT = frozenset({"max_pool", "avg_pool", "lp_pool", "resize", "batch_norm"})
+"""Ops, beside elementwise ones and movements, vectorised over their results' unit-stride axis."""
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """Work that lying so adds to what a kernel does anyway."""
+class LayoutCost:
+    """What layouts add to a kernel's own arithmetic and traffic."""
 
     flops: int = 0
-    straight_bytes: int = 0
-    """Read and written in order."""
-    turned_bytes: int = 0
-    """Read and written with axes exchanged."""
-    again_bytes: int = 0
-    """Read again for every tile of registers, out of a cache near by and not in order, so that
-    nothing can fetch it ahead."""
+    sequential_bytes: int = 0
+    """Read and written in memory order."""
+    transposed_bytes: int = 0
+    """Read and written by a transposing copy."""
+    reload_bytes: int = 0
+    """Reloaded for every register tile from a near cache, strided: prefetch does not help."""
 
-    def __add__(self, other: Added) -> Added:
-        return Added(
+    def __add__(self, other: LayoutCost) -> LayoutCost:
+        return LayoutCost(
             self.flops + other.flops,
-            self.straight_bytes + other.straight_bytes,
-            self.turned_bytes + other.turned_bytes,
-            self.again_bytes + other.again_bytes,
+            self.sequential_bytes + other.sequential_bytes,
+            self.transposed_bytes + other.transposed_bytes,
+            self.reload_bytes + other.reload_bytes,
         )
 
-    def __sub__(self, other: Added) -> Added:
-        return self + Added(
-            -other.flops, -other.straight_bytes, -other.turned_bytes, -other.again_bytes
+    def __sub__(self, other: LayoutCost) -> LayoutCost:
+        return self + LayoutCost(
+            -other.flops, -other.sequential_bytes, -other.transposed_bytes, -other.reload_bytes
         )
 
     def ns(self, target: Target, near_bytes: int, dtype: DType) -> float:
-        """What it takes in a kernel that touches so much."""
+        """Its time in a kernel whose working set is `near_bytes`."""
         return (
             self.flops / target.gflops(dtype)
-            + self.straight_bytes / target.memory_gb_s(near_bytes)
-            + self.turned_bytes / target.turning_gb_s(near_bytes)
-            + self.again_bytes / target.memory_gb_s(TILES_BYTES)
+            + self.sequential_bytes / target.memory_gb_s(near_bytes)
+            + self.transposed_bytes / target.transpose_gb_s_for(near_bytes)
+            + self.reload_bytes / target.memory_gb_s(TILE_ROW_BYTES)
         )
 
 
-NOTHING = Added()
+NO_COST = LayoutCost()
 
 
-def within(node: Node) -> list[Node]:
+def _sequential(bytes_: int) -> LayoutCost:
+    return LayoutCost(sequential_bytes=bytes_)
+
+
+def body_nodes(node: Node) -> list[Node]:
     """The nodes of a region's body, or the node."""
     return list(_body(node).order()) if node.decl.kind is Kind.REGION else [node]
 
 
 def convolution_in(node: Node) -> Node | None:
     """The one convolution of a kernel, if it has one."""
-    found = [n for n in within(node) if n.op in CONVOLUTIONS]
+    found = [n for n in body_nodes(node) if n.op in CONVOLUTIONS]
     return found[0] if len(found) == 1 else None
 
 
-def is_by_itself(conv: Node) -> bool:
-    """Has every channel a kernel of its own?"""
+def is_depthwise(conv: Node) -> bool:
+    """Is it depthwise: one group, and one filter, per channel?"""
     return conv.attrs["groups"] == conv.inputs[0].shape.dims[1] == conv.shape.dims[1]
 
 
-def image_of(node: Node, conv: Node) -> int | None:
-    """Which operand the windows of the kernel's convolution look at; None if it is computed."""
+def image_operand(node: Node, conv: Node) -> int | None:
+    """Which operand is the convolution's image; None if the region computes the image itself."""
     if conv is node:
         return 0
     seen = conv.inputs[0]
@@ -112,39 +113,42 @@ def image_of(node: Node, conv: Node) -> int | None:
     return inputs.index(seen) if seen in inputs else None
 
 
-def last(shape: Shape) -> Layout:
-    """Channels side by side, one pixel after the other."""
+def nhwc_layout(shape: Shape) -> Layout:
+    """The NHWC layout of an NCHW shape: channels have unit stride."""
     rank = shape.rank
     plain = Layout.contiguous([shape.dims[i] for i in (0, *range(2, rank), 1)])
     return plain.permuted((0, rank - 1, *range(1, rank - 1)))
 
 
-def is_last(layout: Layout) -> bool:
-    """Are the channels side by side, and are there several, of more than a point?"""
+def is_nhwc(layout: Layout) -> bool:
+    """Have the channels unit stride, with several channels and more than one pixel?"""
     dims, rank = layout.dims, len(layout.dims)
     return rank > 2 and layout.strides[1] == 1 and dims[1] != 1 and product(dims[2:]) != 1
 
 
-def added(node: Node, operands: Sequence[Layout], results: Sequence[Layout], terms: Terms) -> Added:
-    """What it adds to a kernel that its values lie so. Results are those of the work inside, before
-    a region turns them round."""
+def layout_cost(
+    node: Node, operands: Sequence[Layout], results: Sequence[Layout], terms: Terms
+) -> LayoutCost:
+    """What these layouts add to a kernel. `results` are those of the computation inside a region,
+    before its final transposes: see `inner_results`."""
     conv = convolution_in(node)
     if conv is None:
-        return _of_others(node, operands, results, terms)
-    number, along = image_of(node, conv), is_last(results[0])
+        return _strided_operands(node, operands, results, terms)
+    number, writes_nhwc = image_operand(node, conv), is_nhwc(results[0])
     seen = operands[number] if number is not None else None
-    more = _of_others(node, operands, results, terms)
-    if product(conv.shape.dims[2:]) == 1:  # a plain product, whose channels are all there is
+    more = _strided_operands(node, operands, results, terms)
+    if product(conv.shape.dims[2:]) == 1:  # a matrix product over channels, with no spatial axes
         return more
-    key = conv, along, seen and is_last(seen)
-    if key not in terms.lying:
-        terms.lying[key] = (_by_channel if along else _by_image)(conv, key[2], terms)
-    return more + terms.lying[key]
+    key = conv, writes_nhwc, seen and is_nhwc(seen)
+    if key not in terms.conv_layout_costs:
+        price = _vectorised_over_channels if writes_nhwc else _vectorised_over_width
+        terms.conv_layout_costs[key] = price(conv, key[2], terms)
+    return more + terms.conv_layout_costs[key]
 
 
 def inner_results(node: Node, layouts: Sequence[Layout]) -> list[Layout]:
-    """Where the work inside a region writes, if its results lie like `layouts`: what is turned
-    round at the end is not turned by anything but writing it so."""
+    """The layouts in which the computation inside a region stores, if its results have `layouts`:
+    a transpose at the end of a body only permutes the strides of the store."""
     if node.decl.kind is not Kind.REGION:
         return list(layouts)
     found: list[Layout] = []
@@ -160,100 +164,104 @@ def inner_results(node: Node, layouts: Sequence[Layout]) -> list[Layout]:
 # -- convolutions ----------------------------------------------------------------------------------
 
 
-def _by_channel(conv: Node, is_beside: bool | None, terms: Terms) -> Added:
-    """Lanes along output channels: those of a group, or of all that have a kernel of their own. Are
-    the channels of the image side by side? None: it is computed."""
+def _vectorised_over_channels(conv: Node, is_image_nhwc: bool | None, terms: Terms) -> LayoutCost:
+    """Vectorised over output channels: those of a group, or all of a depthwise one. `is_image_nhwc`
+    is None where the region computes the image itself."""
     channels, groups = conv.shape.dims[1], conv.attrs["groups"]
-    waste = _waste(conv, channels if is_by_itself(conv) else channels // groups, terms)
+    waste = _idle_lane_flops(conv, channels if is_depthwise(conv) else channels // groups, terms)
     image, windows = conv.inputs[0].shape, _windows(conv)
-    more = Added(waste + (0 if _is_flat(windows) else _finding(conv, windows, terms)))
-    if is_beside is not False or image.dims[1] == 1:
+    more = LayoutCost(
+        waste + (0 if _is_pointwise(windows) else _address_flops(conv, windows, terms))
+    )
+    if is_image_nhwc is not False or image.dims[1] == 1:
         return more
-    return more + Added(turned_bytes=2 * terms.bytes_of(image))
+    return more + LayoutCost(transposed_bytes=2 * terms.bytes_of(image))
 
 
-def _finding(conv: Node, windows: Windows, terms: Terms) -> int:
-    """The arithmetic that could be done while windows are found: instructions on addresses, each in
-    the time of a vector's multiply-adds."""
-    places = terms.size_of(conv.shape.dims[0] * product(conv.shape.dims[2:]))
-    steps = OF_A_PLACE + OF_A_TAP * terms.size_of(windows.area)
-    return places * steps * 2 * _lanes(conv.shape.dtype, terms)
+def _address_flops(conv: Node, windows: Windows, terms: Terms) -> int:
+    """Address computation as flops: each scalar instruction takes the time of one vector FMA."""
+    pixels = terms.size_of(conv.shape.dims[0] * product(conv.shape.dims[2:]))
+    steps = INSTRUCTIONS_PER_WINDOW + INSTRUCTIONS_PER_TAP * terms.size_of(windows.area)
+    return pixels * steps * 2 * _lanes(conv.shape.dtype, terms)
 
 
-def _by_image(conv: Node, is_beside: bool | None, terms: Terms) -> Added:
-    """Lanes along the last axis of the image; or along all of it, where no window leaves its pixel:
-    a plain product, whose right operand is packed."""
+def _vectorised_over_width(conv: Node, is_image_nhwc: bool | None, terms: Terms) -> LayoutCost:
+    """Vectorised over the image's last axis; or over all pixels of a pointwise convolution, a GEMM
+    whose packed right operand is the image."""
     image, windows = conv.inputs[0].shape, _windows(conv)
     counts = [c for c in conv.shape.dims[2:] if c != 1]
-    if _is_flat(windows):
-        work, moved = Added(_waste(conv, product(counts), terms)), 2 * terms.bytes_of(image)
-        return work + (Added(turned_bytes=moved) if is_beside else Added(straight_bytes=moved))
-    tiles = _tiles(conv, (counts or [1])[-1], terms) + _one_by_one(conv, terms)
-    has_border = any(r != 0 for r in windows.reach(image.dims[2:]))
-    if not has_border and windows.stride[-1] == 1 and not is_beside:
+    if _is_pointwise(windows):
+        moved = 2 * terms.bytes_of(image)
+        pack = LayoutCost(transposed_bytes=moved) if is_image_nhwc else _sequential(moved)
+        return LayoutCost(_idle_lane_flops(conv, product(counts), terms)) + pack
+    tiles = _register_tiles(conv, (counts or [1])[-1], terms) + _widened_products(conv, terms)
+    is_padded = any(r != 0 for r in windows.reach(image.dims[2:]))
+    if not is_padded and windows.stride[-1] == 1 and not is_image_nhwc:
         return tiles
-    moved = terms.bytes_of(image) + terms.bytes_of(_written(conv, windows))
-    is_turned = is_beside or windows.stride[-1] > 1  # a run of every s-th number
-    return tiles + (Added(turned_bytes=moved) if is_turned else Added(straight_bytes=moved))
+    moved = terms.bytes_of(image) + terms.bytes_of(_padded_image(conv, windows))
+    is_strided = is_image_nhwc or windows.stride[-1] > 1
+    return tiles + (LayoutCost(transposed_bytes=moved) if is_strided else _sequential(moved))
 
 
-def _one_by_one(conv: Node, terms: Terms) -> Added:
-    """Instructions take several products of bytes where they are summed over channels side by side.
-    Elsewhere each is multiplied, and then added, in 32 bits."""
-    is_of_bytes = conv.op == "conv_integer" and not is_by_itself(conv)
-    return Added(2 * terms.flops_of(conv)) if is_of_bytes else NOTHING
+def _widened_products(conv: Node, terms: Terms) -> LayoutCost:
+    """int8 products of NCHW images: dot-product instructions (VNNI) sum over unit-stride channels
+    only. Elsewhere each product is widened, multiplied and added in 32 bits."""
+    is_int8 = conv.op == "conv_integer" and not is_depthwise(conv)
+    return LayoutCost(2 * terms.flops_of(conv)) if is_int8 else NO_COST
 
 
-def _tiles(conv: Node, extent: DimLike, terms: Terms) -> Added:
-    """What register tiles of rows of an image take beyond their arithmetic. A step of one vector by
-    12 sums is 12 multiply-adds, for which 12 numbers are loaded, and two lines that it lies across.
-    Tiles of a length that only a call knows are wide, and half of one is empty on average."""
+def _register_tiles(conv: Node, extent: DimLike, terms: Terms) -> LayoutCost:
+    """What register tiles over image rows take beyond their arithmetic. A step of 1 vector by 12
+    accumulators is 12 multiply-adds with 12 broadcast loads, and a vector load that crosses a cache
+    line counts twice. Tiles over a symbolic extent are wide, and half of one is idle on average."""
     lanes, size = _lanes(conv.shape.dtype, terms), max(1, terms.size_of(extent))
-    width, rows = _tile(conv, extent, -(-size // lanes))
-    waste = _waste(conv, extent, terms)
+    width, rows = _register_tile(conv, extent, -(-size // lanes))
+    waste = _idle_lane_flops(conv, extent, terms)
     if isinstance(extent, Dim):
         waste = terms.flops_of(conv) * width * lanes // (2 * size)
     flops = terms.flops_of(conv) + waste
     loads = max(0, rows + 2 * width - rows * width)
-    again = flops // (2 * rows) * conv.inputs[0].shape.dtype.itemsize
-    return Added(waste + flops * loads // (rows * width), again_bytes=again)
+    reload = flops // (2 * rows) * conv.inputs[0].shape.dtype.itemsize
+    return LayoutCost(waste + flops * loads // (rows * width), reload_bytes=reload)
 
 
-def _tile(conv: Node, extent: DimLike, vectors: int) -> tuple[int, int]:
-    """Vectors and sums of a tile. A channel by itself has one kernel, and so one sum."""
-    if is_by_itself(conv):
+def _register_tile(conv: Node, extent: DimLike, vectors: int) -> tuple[int, int]:
+    """(vectors, accumulator rows) of a tile. A depthwise channel has one filter: one row."""
+    if is_depthwise(conv):
         return 1, 1
-    return next((v, r) for v, r in TILES.items() if isinstance(extent, Dim) or vectors % v == 0)
+    return next(
+        (v, r) for v, r in REGISTER_TILES.items() if isinstance(extent, Dim) or vectors % v == 0
+    )
 
 
-def _is_flat(windows: Windows) -> bool:
-    """Does no window leave its pixel?"""
+def _is_pointwise(windows: Windows) -> bool:
+    """Is every window one pixel, at stride 1?"""
     return all(k == 1 for k in windows.kernel) and all(s == 1 for s in windows.stride)
 
 
 def _windows(conv: Node) -> Windows:
-    """Attributes that are left out of an op that is composed are the convolution's own."""
+    """Attributes absent from a fused op have `conv`'s defaults."""
     axes, attrs = conv.shape.rank - 2, conv.attrs
     ones, zeros = (1,) * axes, (0,) * 2 * axes
     stride, dilation = attrs["stride"] or ones, attrs["dilation"] or ones
     return Windows(conv.inputs[1].shape.dims[2:], stride, attrs["padding"] or zeros, dilation)
 
 
-def _written(conv: Node, windows: Windows) -> Shape:
-    """The image with its border; windows that take steps along the last axis have each tap as a
-    run of its own."""
+def _padded_image(conv: Node, windows: Windows) -> Shape:
+    """The copy of the image with its padding; where the stride along the last axis is above 1, each
+    tap of that axis has a contiguous row of its own."""
     image = conv.inputs[0].shape
     counts = conv.shape.dims[2:]
-    rooms: list[DimLike] = [
+    extents: list[DimLike] = [
         (c - 1) * s + span for c, s, span in zip(counts, windows.stride, windows.spans)
     ]
     if windows.stride[-1] > 1:
-        rooms[-1] = counts[-1] * windows.kernel[-1]
-    return Shape([*image.dims[:2], *rooms], image.dtype)
+        extents[-1] = counts[-1] * windows.kernel[-1]
+    return Shape([*image.dims[:2], *extents], image.dtype)
 
 
-def _waste(conv: Node, extent: DimLike, terms: Terms) -> int:
-    """The arithmetic of lanes that are not there."""
+def _idle_lane_flops(conv: Node, extent: DimLike, terms: Terms) -> int:
+    """The arithmetic of idle lanes in the last, partly filled vector."""
     lanes = _lanes(conv.shape.dtype, terms)
     used = max(1, terms.size_of(extent))
     return terms.flops_of(conv) * (-used % lanes) // used
@@ -266,74 +274,74 @@ def _lanes(dtype: DType, terms: Terms) -> int:
 # -- other kernels ---------------------------------------------------------------------------------
 
 
-def _of_others(
+def _strided_operands(
     node: Node, operands: Sequence[Layout], results: Sequence[Layout], terms: Terms
-) -> Added:
-    """Operands, those of a convolution apart, that do not lie along the results. They are read in
-    any case, and something is written: what is added is that both go across each other."""
-    if not _runs_along(node):
-        return NOTHING
-    lanes, along = _lanes(node.shapes[0].dtype, terms), _fastest(results[0])
-    turned = {
+) -> LayoutCost:
+    """Operands, a convolution's excepted, whose unit-stride axis is not the results'. They are read
+    and the results written in any case: the cost is that this goes at a transposing copy's rate."""
+    if not _is_vectorised_over_result(node):
+        return NO_COST
+    lanes, axis = _lanes(node.shapes[0].dtype, terms), _unit_stride_axis(results[0])
+    transposed = {
         i: None
-        for i, seen in _seen(node, operands)
-        if _is_turned(seen, results[0], along) or _is_in_pieces(seen, lanes)
+        for i, seen in _operand_layouts(node, operands)
+        if _is_transposed(seen, results[0], axis) or _is_fragmented(seen, lanes)
     }
-    size = 2 * sum(terms.bytes_of(node.inputs[i].shape) for i in turned)
-    return Added(straight_bytes=-size, turned_bytes=size)
+    size = 2 * sum(terms.bytes_of(node.inputs[i].shape) for i in transposed)
+    return LayoutCost(sequential_bytes=-size, transposed_bytes=size)
 
 
-def _seen(node: Node, operands: Sequence[Layout]) -> Iterator[tuple[int, Layout]]:
-    """Where operands lie for the work that reads them, behind movements that only rename axes."""
+def _operand_layouts(node: Node, operands: Sequence[Layout]) -> Iterator[tuple[int, Layout]]:
+    """(operand, layout) of every read, seen through the views in front of it."""
     if node.op in CONVOLUTIONS:
         return
     if node.decl.kind is not Kind.REGION:
-        yield from ((i, _moved(node, layout) or layout) for i, layout in enumerate(operands))
+        yield from ((i, _view_layout(node, layout) or layout) for i, layout in enumerate(operands))
         return
     body = _body(node)
-    places = {n: (i, layout) for i, (n, layout) in enumerate(zip(body.inputs, operands))}
+    layouts = {n: (i, layout) for i, (n, layout) in enumerate(zip(body.inputs, operands))}
     for inner in body.order():
-        place = places.get(inner.inputs[0]) if inner.inputs else None
-        moved = _moved(inner, place[1]) if place else None
-        if place and moved:
-            places[inner] = place[0], moved
+        read = layouts.get(inner.inputs[0]) if inner.inputs else None
+        moved = _view_layout(inner, read[1]) if read else None
+        if read and moved:
+            layouts[inner] = read[0], moved
         elif inner.op not in CONVOLUTIONS:
-            yield from (places[i] for i in inner.inputs if i in places)
-    yield from (places[o] for o in map(_unturned, body.outputs) if o in places)
+            yield from (layouts[i] for i in inner.inputs if i in layouts)
+    yield from (layouts[o] for o in map(_before_transposes, body.outputs) if o in layouts)
 
 
-def _moved(node: Node, layout: Layout) -> Layout | None:
+def _view_layout(node: Node, layout: Layout) -> Layout | None:
     rule = node.decl.view_rule
     return rule(layout, **node.attrs) if rule and node.op != "item" else None
 
 
-def _unturned(output: Node) -> Node:
+def _before_transposes(output: Node) -> Node:
     while output.op == "transpose":
         (output,) = output.inputs
     return output
 
 
-def _runs_along(node: Node) -> bool:
+def _is_vectorised_over_result(node: Node) -> bool:
     return all(
         n.decl.kind in (Kind.ELEMENTWISE, Kind.LEAF, Kind.MOVEMENT)
-        or n.op in ALONG
+        or n.op in VECTORISED_OVER_RESULT
         or n.op in CONVOLUTIONS
-        for n in within(node)
+        for n in body_nodes(node)
     )
 
 
-def _is_turned(layout: Layout, result: Layout, along: int | None) -> bool:
-    """Is it read across the direction in which the results are written?"""
-    fastest = _fastest(layout)
-    if fastest is None or along is None:
+def _is_transposed(layout: Layout, result: Layout, axis: int | None) -> bool:
+    """Is its unit-stride axis another than the results'?"""
+    fastest = _unit_stride_axis(layout)
+    if fastest is None or axis is None:
         return False
     if len(layout.dims) == len(result.dims):
-        return layout.dims[along] != 1 and fastest != along and layout.strides[along] != 0
+        return layout.dims[axis] != 1 and fastest != axis and layout.strides[axis] != 0
     return len(layout.dims) > 1 and fastest != _last_axis(layout)
 
 
-def _is_in_pieces(layout: Layout, lanes: int) -> bool:
-    """Are there fewer elements side by side than a vector has lanes, and gaps between them?"""
+def _is_fragmented(layout: Layout, lanes: int) -> bool:
+    """Are its contiguous runs shorter than a vector, with gaps between them?"""
     left = {i for i, d in enumerate(layout.dims) if d != 1}
     if any(layout.strides[i] == 0 for i in left):
         return False
@@ -344,8 +352,8 @@ def _is_in_pieces(layout: Layout, lanes: int) -> bool:
     return bool(left) and not isinstance(size, Dim) and size < lanes
 
 
-def _fastest(layout: Layout) -> int | None:
-    """The axis whose elements are side by side."""
+def _unit_stride_axis(layout: Layout) -> int | None:
+    """The axis whose stride is 1."""
     return next(
         (i for i, (d, s) in reversed(list(enumerate(zip(layout.dims, layout.strides))))
          if d != 1 and s == 1), None,

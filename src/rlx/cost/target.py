@@ -1,4 +1,4 @@
-"""Targets as data: what each one can run, what its kernels can read, and what its work costs.
+"""Target descriptions as data: supported ops, kernel limits, and the machine's cost parameters.
 
 Nothing here measures. `Target.of("cuda")` is the documented value, the same on every machine; a
 backend that registers, or a calibration, makes another value of it with `dataclasses.replace`.
@@ -53,7 +53,7 @@ class FusionLimits:
 
 @dataclass(frozen=True, slots=True)
 class CacheLevel:
-    """A memory nearer than the main one: what it holds and how fast it is read."""
+    """A cache: its capacity and bandwidth."""
 
     bytes: int
     gb_s: float
@@ -61,7 +61,7 @@ class CacheLevel:
 
 @dataclass(frozen=True, slots=True)
 class KernelLimit:
-    """What a target's own kernel for an op can take; beyond it the op is lowered."""
+    """What a target's kernel for an op accepts; beyond it the op is lowered."""
 
     dtypes: frozenset[DType] | None = None
     """Of every operand; None is any."""
@@ -100,21 +100,22 @@ class Claim:
 REGION_KINDS = ("elementwise", "row", "movement", "epilogue", "multi_result")
 LOOPS = ("if", "while", "scan")
 IN_PLACE = frozenset({"reshape", "squeeze", "expand_dims", "item"})
-"""Movements that keep the order of elements, so that any kernel reads their result in place."""
+"""Movements that keep the element order: a contiguous view, which any kernel reads in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Everything the compiler knows about a target. Two equal values compile alike."""
+    """Everything the compiler knows about a target. Two equal values compile to the same
+    program."""
 
     name: str
     gate: IoFusionGate
     limits: FusionLimits
     native_kinds: frozenset[Kind]
-    """Kinds of ops that all have a kernel of the target's own; fused ones are claimed by name."""
+    """Kinds of ops that all have a generated kernel; fused ops are claimed by name."""
     native: frozenset[str]
-    """Ops of other kinds that have one although they have a lowering. Ops without a lowering are
-    primitives, which every target has."""
+    """Ops of other kinds with a dedicated kernel although they have a lowering. Ops without a
+    lowering are primitives, which every target has."""
     kernel_limits: Mapping[str, KernelLimit]
     refusals: Mapping[str, str]
     """Op → why it cannot run at all."""
@@ -127,19 +128,19 @@ class Target:
     regions: frozenset[str]
     """What a region kernel can hold, of `REGION_KINDS`."""
     loops: frozenset[str]
-    """Control flow that runs as such, of `LOOPS`; the rest is unrolled or turned into selects."""
+    """Control flow that runs as such, of `LOOPS`; the rest is unrolled or becomes selects."""
     peak_gflops: Mapping[DType, float]
     caches: tuple[CacheLevel, ...]
     """Nearest first."""
-    wants_channels_last: bool = False
-    """May images have their channels side by side, where that costs less?"""
-    makes_code: bool = False
-    """Is code made for each kernel, so that those that are equal are better made once?"""
+    supports_nhwc: bool = False
+    """May images be NHWC where that is cheaper?"""
+    jit_compiles: bool = False
+    """Is each kernel compiled just in time, so that deduplicated kernels compile once?"""
     vector_bytes: int = 16
-    """What one instruction works on: lanes lie along memory, so that it matters how values lie."""
-    turned_gb_s: float = 25.0
-    """At which values are copied with axes exchanged, read and written: a vector's numbers come
-    from as many lines, half of which are met again too late."""
+    """The width of a SIMD register; vectors are loaded at unit stride, so layouts matter."""
+    transpose_gb_s: float = 25.0
+    """Bandwidth of a transposing copy, read and written: a vector's numbers come from as many cache
+    lines, half of which are evicted before they are used again."""
 
     claimed: frozenset[str] | None = None
     """Exactly the ops that have a kernel, where a backend lists them; None leaves it to the kinds
@@ -189,7 +190,7 @@ class Target:
         if node.op in LOOPS:
             return self._claim_loop(node)
         if not self._runs(node.decl):
-            return Claim("lowered", f"{self.name} has no kernel of its own for {node.op}")
+            return Claim("lowered", f"{self.name} has no dedicated kernel for {node.op}")
         limit = self.kernel_limits.get(node.op)
         why = limit.why_not(node) if limit else None
         return Claim("lowered", why) if why else Claim("native")
@@ -213,12 +214,12 @@ class Target:
             return Claim("no", f"{self.name} unrolls loops, and this one has no max_iterations")
         if node.op == "scan" and not is_static(node.attrs["length"]):
             return Claim("no", f"{self.name} unrolls scans, and this one's length is not fixed")
-        return Claim("lowered", f"{self.name} has no {node.op} of its own: it is unrolled")
+        return Claim("lowered", f"{self.name} has no {node.op}: it is unrolled")
 
     # -- views -------------------------------------------------------------------------------------
 
     def view(self, node: Node, layout: Layout) -> Layout | None:
-        """Where `node`'s elements lie in its first operand's buffer; None if it takes a copy."""
+        """`node` as a strided view of its first operand's buffer; None if it needs a copy."""
         if node.op == "item":
             return Layout.contiguous(node.shape.dims)
         if node.op == "cast":
@@ -239,9 +240,9 @@ class Target:
                 return level.gb_s
         return self.gate.memory_gb_s
 
-    def turning_gb_s(self, working_set_bytes: int) -> float:
-        """The same of a copy with axes exchanged, which is never faster than a plain one."""
-        return min(self.turned_gb_s, self.memory_gb_s(working_set_bytes))
+    def transpose_gb_s_for(self, working_set_bytes: int) -> float:
+        """The same of a transposing copy, which is never faster than a sequential one."""
+        return min(self.transpose_gb_s, self.memory_gb_s(working_set_bytes))
 
     def gflops(self, dtype: DType) -> float:
         """The peak rate in `dtype`: GFLOP/s, which is operations per nanosecond."""

@@ -164,7 +164,7 @@ def _cpu() -> Target:
         views=_STRIDED, syncs=frozenset(), regions=_ALL_REGIONS, loops=_ALL_LOOPS,
         peak_gflops=_rates(200, 100, 200),
         caches=(CacheLevel(32 * KB, 400), CacheLevel(MB, 200), CacheLevel(32 * MB, 100)),
-        wants_channels_last=True, makes_code=True,
+        supports_nhwc=True, jit_compiles=True,
     )  # fmt: skip
 
 

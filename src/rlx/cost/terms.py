@@ -48,8 +48,8 @@ class Terms:
         self._flops: dict[tuple[object, ...], int] = {}
         self._terms: dict[Node, GraphIoProfile] = {}
         self._waits: dict[Node, bool] = {}
-        self.lying: dict[object, Any] = {}
-        """What convolutions add by how their images lie, for `rlx.cost.layout_cost`."""
+        self.conv_layout_costs: dict[object, Any] = {}
+        """Memo of `rlx.cost.layout_cost`: convolution and layouts → their cost."""
 
     def of(self, node: Node) -> GraphIoProfile:
         """What `node` adds on every call: nothing if it is a view or depends on weights alone."""

@@ -167,7 +167,7 @@ def claims_of(target: Target) -> str:
     known = Target.of("cpu")
     plain = replace(
         target, gate=known.gate, caches=(), peak_gflops={},
-        vector_bytes=known.vector_bytes, turned_gb_s=known.turned_gb_s,
+        vector_bytes=known.vector_bytes, transpose_gb_s=known.transpose_gb_s,
     )  # fmt: skip
     return plain.digest()
 
@@ -181,7 +181,7 @@ def _target(target: Target) -> TargetFacts:
         tuple({"bytes": c.bytes, "gb_s": c.gb_s} for c in target.caches),
         {str(k): v for k, v in sorted(target.peak_gflops.items(), key=lambda p: p[0].value)},
         target.vector_bytes,
-        target.turned_gb_s,
+        target.transpose_gb_s,
     )
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.program.task import SPLIT_NS, nanoseconds
 from rlx.core.layout import Layout
-from rlx.cost.calibrate import HANDOUT_NS, Numbers
+from rlx.cost.calibrate import FORK_JOIN_NS, Numbers
 from rlx.cost.instruction_counts import work_of
-from rlx.cost.layout_cost import NOTHING, Added, added, inner_results
+from rlx.cost.layout_cost import NO_COST, LayoutCost, inner_results, layout_cost
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.ir.lir import BufferPlan, LirModule, Phase
@@ -38,7 +38,7 @@ class Prices:
     one: Target
     all: Target
     threads: int
-    handout_ns: float
+    fork_join_ns: float
     """What sharing a kernel's work out costs, on top of a launch."""
 
     @classmethod
@@ -52,7 +52,7 @@ class Prices:
         """Those of a target, which are of so many workers; `measured` are those of any number."""
         numbers, alone = measured(threads), measured(1)
         one = alone.applied(target) if alone else _shared_evenly(target, threads)
-        handout = numbers.handout_ns if numbers else HANDOUT_NS
+        handout = numbers.fork_join_ns if numbers else FORK_JOIN_NS
         return cls(one, target, threads, handout)
 
     def plan_ns(
@@ -67,7 +67,7 @@ class Prices:
         )
 
     def kernel_ns(
-        self, node: Node, terms: Terms, is_split: bool | None = None, more: Added = NOTHING
+        self, node: Node, terms: Terms, is_split: bool | None = None, more: LayoutCost = NO_COST
     ) -> float:
         """What one kernel should take; by itself it is split where it is long enough. `more` is
         what it does beside computing its results and reading and writing each value once."""
@@ -78,7 +78,7 @@ class Prices:
         rates = self.all if is_shared else self.one
         return (
             rates.gate.dispatch_ns
-            + self.handout_ns * is_shared
+            + self.fork_join_ns * is_shared
             + traffic / rates.memory_gb_s(traffic)
             + work_of(node, terms) / rates.gflops(node.shapes[0].dtype)
             + more.ns(rates, traffic, node.shapes[0].dtype)
@@ -95,21 +95,21 @@ class Prices:
         }
 
 
-def more_of(node: Node, plan: BufferPlan, terms: Terms) -> Added:
+def more_of(node: Node, plan: BufferPlan, terms: Terms) -> LayoutCost:
     """What a step of a plan does on top, as its values lie."""
     operands = [plan.layout(i) for i in node.inputs]
     plain = [Layout.contiguous(s.dims) for s in node.shapes]
     results = inner_results(node, plain if node.has_items else [plan.layout(node)])
-    return added(node, operands, results, terms) + packed(node, plan, terms)
+    return layout_cost(node, operands, results, terms) + packed(node, plan, terms)
 
 
-def packed(node: Node, plan: BufferPlan, terms: Terms) -> Added:
+def packed(node: Node, plan: BufferPlan, terms: Terms) -> LayoutCost:
     """What a product reads and writes to lay its right operand out in panels. Those of weights are
     made when they are set; an operand of the call is laid out on every call, and turned where its
     columns lie apart."""
     body = node.attrs.get("body")
     inside = {n: node.inputs[i] for i, n in enumerate(body.inputs)} if body else {}
-    total = NOTHING
+    total = NO_COST
     for product in body.order() if body else (node,):
         if product.op in PRODUCTS:
             right = product.inputs[1]
@@ -119,7 +119,11 @@ def packed(node: Node, plan: BufferPlan, terms: Terms) -> Added:
             if given.op == "input" or plan.phases.get(given, Phase.STEADY_STATE) > Phase.PROLOGUE:
                 size = 2 * terms.bytes_of(product.inputs[1].shape)
                 is_apart = given.shapes[0].rank > 0 and plan.layout(given).strides[-1] != 1
-                total += Added(turned_bytes=size) if is_apart else Added(straight_bytes=size)
+                total += (
+                    LayoutCost(transposed_bytes=size)
+                    if is_apart
+                    else LayoutCost(sequential_bytes=size)
+                )
     return total
 
 

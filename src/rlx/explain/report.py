@@ -64,7 +64,7 @@ class TargetFacts:
     """Nearest first: bytes, and GB/s."""
     peak_gflops: dict[str, float]
     vector_bytes: int = 0
-    turned_gb_s: float = 0.0
+    transpose_gb_s: float = 0.0
     """At which values are copied with axes exchanged."""
 
 

@@ -20,7 +20,7 @@ ARITHMETIC = frozenset({"add", "sub", "mul"})
 
 def dedup_kernels(graph: Graph, ctx: Context) -> Graph:
     """The graph with the numbers as operands in which its regions differ."""
-    if not ctx.target.makes_code:
+    if not ctx.target.jit_compiles:
         return graph
     forms: dict[object, list[tuple[Node, list[Node]]]] = {}
     for node in graph.order():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rlx.core.layout import Layout
 from rlx.cost.decision import Decision
-from rlx.cost.layout_cost import NOTHING, Added, added, inner_results
+from rlx.cost.layout_cost import NO_COST, LayoutCost, inner_results, layout_cost
 from rlx.cost.stable_id import Identities
 from rlx.ir.lir import BufferPlan, Phase
 from rlx.ir.mir import Node, users_of
@@ -139,7 +139,7 @@ def _view(
             reason = "read through strides once, when parameters are set"
         return Decision("", "alias", (), True, reason, is_reversible=False, kind="layout")
     made = _copy(node, plan, terms)
-    more = sum((_of_reader(r, node, plan, terms) for r in readers), NOTHING)
+    more = sum((_of_reader(r, node, plan, terms) for r in readers), NO_COST)
     cost_ns = _ns(terms, 1, 2 * size, 2 * size) + made.ns(terms.target, 2 * size, node.shape.dtype)
     more_ns = more.ns(terms.target, size, node.shape.dtype)
     reason = f"a copy would cost {cost_ns:,.0f} ns"
@@ -150,21 +150,21 @@ def _view(
     return Decision("", COPY, (), False, reason, -cost_ns - more_ns, -2 * size, -1, kind="layout")
 
 
-def _copy(node: Node, plan: BufferPlan, terms: Terms) -> Added:
+def _copy(node: Node, plan: BufferPlan, terms: Terms) -> LayoutCost:
     """What a copy of a view does beyond reading and writing it, as its base lies."""
     base = plan.layout(node.inputs[0])
-    return added(node, [base], [Layout.contiguous(node.shape.dims)], terms)
+    return layout_cost(node, [base], [Layout.contiguous(node.shape.dims)], terms)
 
 
-def _of_reader(reader: Node, node: Node, plan: BufferPlan, terms: Terms) -> Added:
+def _of_reader(reader: Node, node: Node, plan: BufferPlan, terms: Terms) -> LayoutCost:
     """What a reader does more where the view is copied."""
     if reader.has_items:
-        return NOTHING
+        return NO_COST
     results = inner_results(reader, [plan.layout(reader)])
     now = [plan.layout(i) for i in reader.inputs]
     plain = Layout.contiguous(node.shape.dims)
     then = [plain if i is node else layout for i, layout in zip(reader.inputs, now)]
-    return added(reader, then, results, terms) - added(reader, now, results, terms)
+    return layout_cost(reader, then, results, terms) - layout_cost(reader, now, results, terms)
 
 
 def _assembled(node: Node, terms: Terms) -> Decision:

@@ -178,8 +178,8 @@ def _prices(target: Target) -> dict[str, Any]:
     """What a calibration may have changed, or another instruction set."""
     rates = {d.value: v for d, v in target.peak_gflops.items()}
     caches = [[c.bytes, c.gb_s] for c in target.caches]
-    lying = [target.vector_bytes, target.turned_gb_s]
-    return {"gate": asdict(target.gate), "caches": caches, "gflops": rates, "lying": lying}
+    simd = [target.vector_bytes, target.transpose_gb_s]
+    return {"gate": asdict(target.gate), "caches": caches, "gflops": rates, "simd": simd}
 
 
 def _priced(target: Target, held: dict[str, Any]) -> Target:
@@ -192,8 +192,8 @@ def _priced(target: Target, held: dict[str, Any]) -> Target:
         gate=IoFusionGate(**held["gate"]),
         caches=tuple(CacheLevel(*c) for c in held["caches"]),
         peak_gflops={DType(d): v for d, v in held["gflops"].items()},
-        vector_bytes=held["lying"][0],
-        turned_gb_s=held["lying"][1],
+        vector_bytes=held["simd"][0],
+        transpose_gb_s=held["simd"][1],
     )
 
 

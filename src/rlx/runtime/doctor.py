@@ -16,7 +16,7 @@ from rlx._version import __version__
 from rlx.backends.base import GROUP, find_backend
 from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error
-from rlx.cost.calibrate import Calibration, kept_calibration, machine
+from rlx.cost.calibrate import Calibration, cached_calibration, machine
 from rlx.cost.target import FusionTarget
 from rlx.runtime.calibrate import Measures
 
@@ -120,7 +120,7 @@ def examine(cache: CacheLike = None) -> Doctor:
         tuple(map(_target, ["reference", *(t.value for t in FusionTarget)])),
         tuple(_package(*p) for p in PACKAGES),
         tuple(_devices()),
-        kept_calibration("cpu", detail, kept),
+        cached_calibration("cpu", detail, kept),
         _cache_state(kept, problem),
     )
 

@@ -16,7 +16,7 @@ from rlx.core.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
 from rlx.core.disk_cache import Cache, CacheLike, key_of
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
 from rlx.core.files import path_of
-from rlx.core.gc_paused import seldom_collected
+from rlx.core.gc_paused import gc_paused
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.bundle import Bundle
 from rlx.ir.hir import HirModule
@@ -166,7 +166,7 @@ class Session:
         key = request_key(model, self.target, wanted, self._identity)
         made = None if self.dump is not None else self._made.get(key)
         if made is None:
-            with seldom_collected():
+            with gc_paused():
                 made = self._made[key] = self._obtained(key, model, wanted)
         given = params or {}
         first = given if own is None else None

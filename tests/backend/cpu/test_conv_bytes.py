@@ -231,7 +231,7 @@ def test_channels_of_bytes_are_laid_side_by_side() -> None:
     y = ops.cast(ops.conv_integer(x, w, stride=(2, 2), padding=(3, 3, 3, 3)), to=U8)
     g.set_outputs([ops.conv_integer(y, v)])
     decisions = rlx.CompilePipeline(CpuBackend().target()).compile(g).decisions
-    (first,) = (d for d in decisions if d.what == "channels_last")
+    (first,) = (d for d in decisions if d.what == "nhwc_layout")
     assert first.verdict
 
 

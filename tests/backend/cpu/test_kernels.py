@@ -12,7 +12,7 @@ from rlx.cost.target import FusionTarget, Target
 from rlx.ops.op import lookup, table
 
 ROWS = (*DEDICATED, *PRIMITIVES, *FORMS)
-MEASURED = frozenset(("gate", "peak_gflops", "caches", "turned_gb_s", "vector_bytes"))
+MEASURED = frozenset(("gate", "peak_gflops", "caches", "transpose_gb_s", "vector_bytes"))
 """Prices, and the width of this machine's vectors."""
 
 

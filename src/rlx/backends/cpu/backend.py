@@ -22,7 +22,7 @@ from rlx.backends.cpu.runtime.thread_count import default_threads
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.sections import Bytes, Sections
-from rlx.cost.calibrate import Numbers, Progress, kept_calibration
+from rlx.cost.calibrate import Numbers, Progress, cached_calibration
 from rlx.cost.target import Target
 from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
@@ -86,7 +86,7 @@ class CpuBackend:
         """What was measured on this machine for so many threads, if it was."""
         if self.cache is None:
             return None
-        found = kept_calibration(self.name, self.measured_as, self.cache)
+        found = cached_calibration(self.name, self.measured_as, self.cache)
         return found and found.for_threads(threads)
 
     # -- programs ------------------------------------------------------------------------------

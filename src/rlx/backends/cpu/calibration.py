@@ -131,14 +131,14 @@ def _handout(threads: int) -> float:
 
 
 def _bandwidth(
-    working_set: int, threads: int, around_ns: float, dispatch_ns: float, handout_ns: float
+    working_set: int, threads: int, around_ns: float, dispatch_ns: float, fork_join_ns: float
 ) -> float:
     """Bytes per nanosecond that go through kernels whose values take so much memory together.
     Each reads two of them and writes a third, in place of the one that is not needed again."""
     elements = max(16, working_set // 12)
     count = LONG if working_set <= 32 << 20 else 8
     each = (_least(_call(count, elements, threads)) - around_ns) / count - dispatch_ns
-    each -= handout_ns if 12 * elements >= SPLIT_NS * BYTES_PER_NS else 0
+    each -= fork_join_ns if 12 * elements >= SPLIT_NS * BYTES_PER_NS else 0
     return 12 * elements / max(each, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What it costs that values lie one way or another, and that images are laid out by it."""
+"""The layout cost model, and the NHWC layouts that the pass chooses by it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.cost.instruction_counts import EXP, work_of
-from rlx.cost.layout_cost import OF_A_PLACE, OF_A_TAP, Added, added, inner_results, is_last, last
+from rlx.cost.layout_cost import (
+    INSTRUCTIONS_PER_TAP,
+    INSTRUCTIONS_PER_WINDOW,
+    LayoutCost,
+    inner_results,
+    is_nhwc,
+    layout_cost,
+    nhwc_layout,
+)
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
-from rlx.passes.layout import WHAT
+from rlx.passes.layout import NHWC_LAYOUT
 from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline, CompileResult
 
@@ -29,7 +37,7 @@ TERMS = Terms(TARGET)
 
 
 def conv(out: int, channels: int, size: int, taps: int = 3, **attrs: int) -> Node:
-    """A convolution whose result is as large as its image, if its windows take no steps."""
+    """A convolution whose result is as large as its image, at stride 1."""
     g = Graph("conv")
     x, w = (
         g.input("x", Shape([1, channels, size, size])),
@@ -39,65 +47,70 @@ def conv(out: int, channels: int, size: int, taps: int = 3, **attrs: int) -> Nod
     return ops.conv(x, w, stride=(stride, stride), padding=(pad,) * 4)
 
 
-def lying(node: Node, image: bool, result: bool) -> Added:
-    """What it adds, with channels side by side or apart."""
+def cost_of(node: Node, image: bool, result: bool) -> LayoutCost:
+    """The cost of an NHWC or NCHW image and result."""
     plain = [Layout.contiguous(i.shape.dims) for i in node.inputs]
-    seen = last(node.inputs[0].shape) if image else plain[0]
-    made = last(node.shape) if result else Layout.contiguous(node.shape.dims)
-    return added(node, [seen, *plain[1:]], [made], TERMS)
+    seen = nhwc_layout(node.inputs[0].shape) if image else plain[0]
+    made = nhwc_layout(node.shape) if result else Layout.contiguous(node.shape.dims)
+    return layout_cost(node, [seen, *plain[1:]], [made], TERMS)
 
 
-def test_lanes_that_are_empty_take_their_time() -> None:
-    """7 of 16 along the image; none of 512 channels."""
+def test_idle_lanes_cost_as_much_as_full_ones() -> None:
+    """7 of 16 lanes over the image's width; all of them over 512 channels."""
     node = conv(512, 512, 7)
-    flops, found = TERMS.flops_of(node), 49 * (OF_A_PLACE + 9 * OF_A_TAP) * 2 * LANES
-    assert lying(node, True, True) == Added(flops=found)
-    assert lying(node, False, False).flops >= flops * 9 // 7
+    flops, found = (
+        TERMS.flops_of(node),
+        49 * (INSTRUCTIONS_PER_WINDOW + 9 * INSTRUCTIONS_PER_TAP) * 2 * LANES,
+    )
+    assert cost_of(node, True, True) == LayoutCost(flops=found)
+    assert cost_of(node, False, False).flops >= flops * 9 // 7
     narrow = conv(17, 16, 64, 1)
-    assert lying(narrow, True, True).flops == TERMS.flops_of(narrow) * 15 // 17
+    assert cost_of(narrow, True, True).flops == TERMS.flops_of(narrow) * 15 // 17
 
 
-def test_an_image_that_lies_otherwise_is_turned_once() -> None:
+def test_an_image_in_the_other_layout_is_transposed_once() -> None:
     node = conv(64, 32, 64)
     size = TERMS.bytes_of(node.inputs[0].shape)
-    assert lying(node, False, True) - lying(node, True, True) == Added(turned_bytes=2 * size)
+    assert cost_of(node, False, True) - cost_of(node, True, True) == LayoutCost(
+        transposed_bytes=2 * size
+    )
     bordered = 32 * 66 * 66 * 4
-    assert lying(node, False, False).straight_bytes == size + bordered
-    assert lying(node, True, False).turned_bytes == size + bordered
+    assert cost_of(node, False, False).sequential_bytes == size + bordered
+    assert cost_of(node, True, False).transposed_bytes == size + bordered
     one = conv(64, 32, 64, 1)
-    assert lying(one, False, False) == Added(straight_bytes=2 * size)
-    assert lying(one, True, False) == Added(turned_bytes=2 * size)
+    assert cost_of(one, False, False) == LayoutCost(sequential_bytes=2 * size)
+    assert cost_of(one, True, False) == LayoutCost(transposed_bytes=2 * size)
 
 
-def test_windows_along_the_image_are_read_again_for_each_tile() -> None:
-    """Four vectors by six sums: a sixth of the products' numbers."""
+def test_nchw_images_are_reloaded_for_each_register_tile() -> None:
+    """Tiles of four vectors by six accumulator rows: one number for six products."""
     node = conv(64, 32, 64)
-    assert lying(node, False, False).again_bytes == TERMS.flops_of(node) // 12 * 4
-    assert lying(node, False, True).again_bytes == 0
+    assert cost_of(node, False, False).reload_bytes == TERMS.flops_of(node) // 12 * 4
+    assert cost_of(node, False, True).reload_bytes == 0
 
 
-def test_what_is_read_across_the_results_is_turned() -> None:
+def test_an_operand_with_another_unit_stride_axis_is_transposed() -> None:
     g = Graph("sum")
     x, y = (g.input(n, Shape([1, 32, 8, 8])) for n in "xy")
     node, size = ops.add(x, y), 4 * 32 * 64
-    plain, turned = Layout.contiguous(x.shape.dims), last(x.shape)
-    assert added(node, [plain, plain], [plain], TERMS) == Added()
-    assert added(node, [turned, turned], [turned], TERMS) == Added()
-    across = added(node, [plain, turned], [plain], TERMS)
-    assert across == Added(straight_bytes=-2 * size, turned_bytes=2 * size)
+    plain, nhwc = Layout.contiguous(x.shape.dims), nhwc_layout(x.shape)
+    assert layout_cost(node, [plain, plain], [plain], TERMS) == LayoutCost()
+    assert layout_cost(node, [nhwc, nhwc], [nhwc], TERMS) == LayoutCost()
+    across = layout_cost(node, [plain, nhwc], [plain], TERMS)
+    assert across == LayoutCost(sequential_bytes=-2 * size, transposed_bytes=2 * size)
 
 
-def test_a_copy_with_axes_exchanged_is_turned_and_one_without_is_not() -> None:
+def test_a_transposing_copy_is_priced_as_one_and_a_slice_is_not() -> None:
     g = Graph("copies")
     x = g.input("x", Shape([64, 32]))
     plain = Layout.contiguous(x.shape.dims)
-    turned, kept = ops.transpose(x, perm=(1, 0)), ops.narrow(x, axis=0, start=0, length=8)
-    for node, bytes_ in ((turned, 2 * 4 * 64 * 32), (kept, 0)):
+    nhwc, kept = ops.transpose(x, perm=(1, 0)), ops.narrow(x, axis=0, start=0, length=8)
+    for node, bytes_ in ((nhwc, 2 * 4 * 64 * 32), (kept, 0)):
         made = [Layout.contiguous(node.shape.dims)]
-        assert added(node, [plain], made, TERMS).turned_bytes == bytes_
+        assert layout_cost(node, [plain], made, TERMS).transposed_bytes == bytes_
 
 
-def test_what_a_region_turns_round_at_its_end_is_written_so() -> None:
+def test_a_transpose_at_the_end_of_a_region_permutes_its_stores() -> None:
     g = Graph("region")
     body = Graph("body")
     x = body.input("v0", Shape([1, 8, 4, 4]))
@@ -105,10 +118,10 @@ def test_what_a_region_turns_round_at_its_end_is_written_so() -> None:
     node = g.node("region", (g.input("x", x.shape),), {"body": body})
     (inner,) = inner_results(node, [Layout.contiguous(node.shape.dims)])
     assert inner.dims == x.shape.dims
-    assert is_last(inner)
+    assert is_nhwc(inner)
 
 
-def test_products_run_at_the_full_rate_and_functions_by_the_instruction() -> None:
+def test_products_run_at_the_peak_rate_and_functions_by_instruction_count() -> None:
     g = Graph("work")
     x, w = g.input("x", Shape([8, 16])), g.param("w", Shape([16, 4]))
     product = ops.matmul(x, w)
@@ -117,13 +130,13 @@ def test_products_run_at_the_full_rate_and_functions_by_the_instruction() -> Non
     assert work_of(ops.add(x, x), TERMS) == 2 * 8 * 16
 
 
-def test_added_work_has_its_price() -> None:
-    work = Added(flops=1000, straight_bytes=2000, turned_bytes=3000, again_bytes=4000)
+def test_layout_cost_is_priced_at_the_targets_rates() -> None:
+    work = LayoutCost(flops=1000, sequential_bytes=2000, transposed_bytes=3000, reload_bytes=4000)
     far = 1 << 40
     want = (
         1000 / TARGET.gflops(DType.F32)
         + 2000 / TARGET.gate.memory_gb_s
-        + 3000 / min(TARGET.turned_gb_s, TARGET.gate.memory_gb_s)
+        + 3000 / min(TARGET.transpose_gb_s, TARGET.gate.memory_gb_s)
         + 4000 / TARGET.memory_gb_s(1 << 17)
     )
     assert work.ns(TARGET, far, DType.F32) == pytest.approx(want, rel=1e-12)
@@ -145,24 +158,27 @@ def compiled(graph: Graph, target: Target = TARGET, **options: object) -> Compil
     return CompilePipeline(target, options=given).compile_graph(graph)
 
 
-def test_wide_kernels_have_their_channels_side_by_side_and_narrow_ones_apart() -> None:
+def test_wide_convolutions_become_nhwc_and_narrow_ones_stay_nchw() -> None:
     wide, narrow = (
-        [d for d in compiled(network(*n)).decisions if d.what == WHAT] for n in ((256, 7), (17, 96))
+        [d for d in compiled(network(*n)).decisions if d.what == NHWC_LAYOUT]
+        for n in ((256, 7), (17, 96))
     )
     assert wide
     assert all(d.verdict and d.predicted_ns > 0 and d.kind == "layout" for d in wide)
     assert narrow
     assert not any(d.verdict for d in narrow)
     assert all(d.predicted_ns < 0 and d.is_reversible for d in narrow)
-    assert all("lanes" in d.reason and "gains" in d.reason for d in narrow)
+    assert all("vectorises" in d.reason and "gains" in d.reason for d in narrow)
 
 
 def test_a_refused_layout_can_be_forced_and_computes_the_same() -> None:
     """Sums of some hundred products of about ⅛, twice, in another order: each rounding is at most
     2⁻²⁴ of a sum of about 10, and hundreds of them stay below 1e-4."""
     graph = network(17, 12)
-    target = replace(TARGET, turned_gb_s=1e-3)
-    ids = [d.id for d in compiled(graph, target).decisions if d.what == WHAT and not d.verdict]
+    target = replace(TARGET, transpose_gb_s=1e-3)
+    ids = [
+        d.id for d in compiled(graph, target).decisions if d.what == NHWC_LAYOUT and not d.verdict
+    ]
     assert ids
     made = compiled(graph, target, force={ids[0]: True})
     assert any(n.op == "transpose" for n in made.lir.mir.graph.order())
@@ -178,17 +194,18 @@ def test_a_refused_layout_can_be_forced_and_computes_the_same() -> None:
 
 
 def test_prices_decide() -> None:
-    """The same network, where turning an image costs next to nothing, and where it costs a lot."""
+    """The same network, where a transposing copy costs next to nothing, and where it costs a
+    lot."""
     g = Graph("net")
     x, w = g.input("x", Shape([1, 64, 24, 24])), g.param("w", Shape([64, 64, 3, 3]))
     g.set_outputs([ops.mean(ops.relu(ops.conv(x, w)), axes=(2, 3))])
     for rate, verdict in ((1e3, True), (1e-3, False)):
-        told = compiled(g, replace(TARGET, turned_gb_s=rate)).decisions
-        assert [d.verdict for d in told if d.what == WHAT] == [verdict]
+        report = compiled(g, replace(TARGET, transpose_gb_s=rate)).decisions
+        assert [d.verdict for d in report if d.what == NHWC_LAYOUT] == [verdict]
 
 
 def test_layouts_taken_and_refused_are_replayed() -> None:
     for size in ((256, 7), (17, 96)):
-        told = rlx.explain(network(*size), "cpu")
-        assert any(d.what == WHAT for d in told.decisions)
-        assert rlx.explain.replay(network(*size), told.to_json()).digest() == told.graph
+        report = rlx.explain(network(*size), "cpu")
+        assert any(d.what == NHWC_LAYOUT for d in report.decisions)
+        assert rlx.explain.replay(network(*size), report.to_json()).digest() == report.graph

@@ -9,16 +9,16 @@ import pytest
 
 from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
-from rlx.core.gc_paused import YOUNG, seldom_collected
+from rlx.core.gc_paused import GEN0_THRESHOLD, gc_paused
 from rlx.core.shape import Shape
 from rlx.cost.target import Target
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 from rlx.ops.op import Kind
 from rlx.passes.context import Context
-from rlx.passes.dedup import make_alike
+from rlx.passes.dedup import dedup_kernels
 from rlx.passes.options import FusionOptions
-from rlx.pipeline import fused
+from rlx.pipeline import PASSES
 
 
 def layers(*numbers: tuple[float, float]) -> Graph:
@@ -35,8 +35,10 @@ def layers(*numbers: tuple[float, float]) -> Graph:
 def after(graph: Graph, target: Target | str = "") -> tuple[Graph, Graph]:
     """The graph before the pass and behind it."""
     context = Context.of(Target.of(target or CpuBackend().target()), FusionOptions())
-    before = fused(graph, context)
-    return before, make_alike(before, context)
+    before = graph
+    for run in PASSES[: PASSES.index(dedup_kernels)]:
+        before = run(before, context)
+    return before, dedup_kernels(before, context)
 
 
 def regions(graph: Graph) -> list[Node]:
@@ -86,11 +88,11 @@ def test_divisors_stay_in_the_code() -> None:
 
 def test_the_collector_looks_as_often_as_before() -> None:
     young = gc.get_threshold()[0]
-    with seldom_collected():
-        assert gc.get_threshold()[0] == YOUNG
-        with seldom_collected():
+    with gc_paused():
+        assert gc.get_threshold()[0] == GEN0_THRESHOLD
+        with gc_paused():
             pass
-        assert gc.get_threshold()[0] == YOUNG
+        assert gc.get_threshold()[0] == GEN0_THRESHOLD
     assert gc.get_threshold()[0] == young
 
 
@@ -98,7 +100,7 @@ def test_a_collector_that_is_off_stays_off() -> None:
     before = gc.get_threshold()
     gc.set_threshold(0)
     try:
-        with seldom_collected():
+        with gc_paused():
             assert gc.get_threshold()[0] == 0
     finally:
         gc.set_threshold(*before)
