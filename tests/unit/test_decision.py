@@ -221,7 +221,7 @@ def test_a_refused_candidate_keeps_its_id_when_the_next_graph_proposes_it_again(
 
 _PRINT_ID = """
 from rlx.cost.decision import *; from rlx.cost.gate import FusionBenefit
-from rlx.cost.target import Target; from rlx.ir.mir import Graph; from rlx.shape import Shape
+from rlx.cost.target import Target; from rlx.ir.mir import Graph; from rlx.core.shape import Shape
 g = Graph('g'); g.traces_lines = False
 n = g.relu(g.add(g.input('x', Shape([2])), g.param('w', Shape([2]))))
 print(DecisionLog(Target.of('cuda')).decide(Candidate('f', (n,), FusionBenefit(1))).id)
