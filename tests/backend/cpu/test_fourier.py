@@ -25,7 +25,7 @@ pytest.importorskip("llvmlite")
 from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, ISAS, SSE2, Isa, host
 from rlx.backends.cpu.kernels import dedicated
-from rlx.backends.cpu.library.fft.plans import CONSTANT
+from rlx.backends.cpu.library.fft.plans import MAX_CONSTANT_TABLE_POINTS
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.program.task import Machine, Recipe, Step
 from tests.backend.cpu.kernels import assert_close
@@ -174,7 +174,11 @@ def test_the_command_that_compares_errors() -> None:
 
 
 def test_tables_of_long_transforms_are_filled_once() -> None:
-    lengths = [CONSTANT + 1, 2 * CONSTANT, 2 * 3 * 5 * 7 * 11 * 13]
+    lengths = [
+        MAX_CONSTANT_TABLE_POINTS + 1,
+        2 * MAX_CONSTANT_TABLE_POINTS,
+        2 * 3 * 5 * 7 * 11 * 13,
+    ]
     cases = [(n, dtype) for n in lengths for dtype in (DType.C64, DType.C128)]
     batch = Batch([applied("fft", (2, n), dtype) for n, dtype in cases], host())
     assert all(r.panels for r in batch.recipes)

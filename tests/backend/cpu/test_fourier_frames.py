@@ -23,7 +23,7 @@ pytest.importorskip("llvmlite")
 from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.kernels import dedicated
-from rlx.backends.cpu.library.fft.power_spectra import CHUNK
+from rlx.backends.cpu.library.fft.power_spectra import FRAMES_PER_CHUNK
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.program.task import Machine, Step
 from tests.backend.cpu.kernels import assert_close
@@ -66,7 +66,7 @@ def test_long_frames(op: str) -> None:
     """By halves and by all points; more than one chunk of frames."""
     given = [
         side_by_side(node, filled(node, t))
-        for t in (700, 40 * 2 * CHUNK + 300)
+        for t in (700, 40 * 2 * FRAMES_PER_CHUNK + 300)
         for node in (applied(op, t, n, pad=p) for n in (64, 75) for p in ("reflect", "zeros"))
     ]
     opened = applied(op, Dim("t", 40), 64)

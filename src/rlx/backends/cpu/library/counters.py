@@ -1,4 +1,4 @@
-"""Whole numbers that change while a function runs, and loops that depend on them."""
+"""Mutable integers in a function, and while loops on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cell:
 
 @contextmanager
 def loop_while(code: Code, condition: Callable[[], str]) -> Generator[None]:
-    """Lines that run again as long as the i1, made anew each time, holds."""
+    """A while loop; the condition is emitted in its header."""
     head, body, done = (code.label() for _ in range(3))
     code.do(f"br label %{head}")
     code.lines.append(f"{head}:")
@@ -42,7 +42,7 @@ def loop_while(code: Code, condition: Callable[[], str]) -> Generator[None]:
 
 @contextmanager
 def each_bit(code: Code, bits: str) -> Generator[str]:
-    """The numbers of the bits of an i64 that are 1, from the lowest."""
+    """The indices of the set bits of an i64, from the lowest."""
     left = Cell(code, bits)
     with loop_while(code, lambda: code.let(f"icmp ne i64 {left.get()}, 0")):
         now = left.get()
@@ -52,10 +52,10 @@ def each_bit(code: Code, bits: str) -> Generator[str]:
 
 
 def is_first(w: Writer) -> str:
-    """Is this the part with unit 0, the one that is always handed out?"""
+    """Is this the task with unit 0, which always runs?"""
     return w.code.let("icmp eq i64 %start, 0")
 
 
 def put(w: Writer, value: Bound, number: int, place: Bound) -> None:
-    """A whole number to an array of i64."""
+    """An integer to an array of i64."""
     w.code.do(f"store i64 {value}, ptr {w.pointer(number, place, DType.I64)}, align 8")

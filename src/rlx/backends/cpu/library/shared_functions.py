@@ -1,4 +1,4 @@
-"""Functions that a module has once, called by those that need them."""
+"""Internal functions that a module has once, called by the kernels that need them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def helper(
     code: Code, name: str, args: str, build: Callable[[Code], None], lanes: int = 1,
     result: str = "void",
 ) -> None:  # fmt: skip
-    """Write the function, unless the module has it; `build` writes its lines, and only for a
-    result also its end. One that polls is called by `polled_call`."""
+    """Define the function, unless the module has it; `build` emits its body, and only for a result
+    also its return. One that polls is called by `polled_call`."""
     if name in code.shared:
         return
     code.shared[name] = ""
@@ -25,8 +25,8 @@ def helper(
 
 
 def polled_call(code: Code, name: str, given: str) -> str:
-    """The pointer that a function gives whose last argument is `poll`: null means that it left, as
-    the one that calls it does then."""
+    """The pointer that a function returns whose last argument is `poll`: null means that it was
+    interrupted, and its caller returns too."""
     made = code.let(f"call ptr @{name}({given}, ptr %poll)")
     with code.when(code.let(f"icmp eq ptr {made}, null")):
         code.poll()
@@ -37,8 +37,8 @@ def subprogram(
     code: Code, name: str, args: str, given: str, build: Callable[[Code], None], lanes: int,
     *, is_long: bool,
 ) -> None:  # fmt: skip
-    """Call a function that a module has once; one that may take long polls, and the one that calls
-    it leaves with it."""
+    """Call a function that a module has once; one that may take long polls, and its caller returns
+    with it when interrupted."""
     if not is_long:
         helper(code, name, args, build, lanes)
         code.do(f"call void @{name}({given})")

@@ -1,7 +1,8 @@
-"""Fourier transforms. A unit is a row, or as many short rows as there are lanes.
+"""FFT kernels: complex, real-to-complex, complex-to-real. A unit is a row, or a batch of short
+rows.
 
-A row is read into scratch memory, transformed there, and written. The inverse transform is the
-transform with real and imaginary parts exchanged, before and after.
+A row is read into scratch memory, transformed there, and written. The inverse FFT is the forward
+FFT with real and imaginary parts exchanged, before and after.
 """
 
 from __future__ import annotations
@@ -10,9 +11,21 @@ import math
 from dataclasses import dataclass, replace
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced
-from rlx.backends.cpu.library.fft.complex_io import Numbers, copy, from_pairs, to_pairs, zero
-from rlx.backends.cpu.library.fft.plans import SHORT, Chirp, Engine, Smooth, has_halves
-from rlx.backends.cpu.library.fft.real_fft import join, split
+from rlx.backends.cpu.library.fft.complex_io import (
+    StridedReals,
+    copy,
+    deinterleave,
+    interleave,
+    zero,
+)
+from rlx.backends.cpu.library.fft.plans import (
+    MAX_BATCHED_POINTS,
+    BluesteinPlan,
+    FftPlan,
+    StockhamPlan,
+    has_half_length_fft,
+)
+from rlx.backends.cpu.library.fft.real_fft import tangle, untangle
 from rlx.backends.cpu.library.fft.twiddles import radices_of
 from rlx.backends.cpu.llvm.builder import Bound, literal
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -23,25 +36,25 @@ from rlx.core.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """An array whose last axis is transformed, and how its points are held."""
+class FftArray:
+    """An array whose last axis is transformed, and how its complex numbers are stored."""
 
     number: int
     layout: Layout
     dtype: DType
     has_blocks: bool = False
-    """Do all imaginary parts come after all real ones?"""
+    """Split-complex: do all imaginary parts come after all real ones?"""
 
-    def parts(self, w: Writer, start: Bound) -> list[Numbers]:
+    def parts(self, w: Writer, start: Bound) -> list[StridedReals]:
         """The real parts of a row, and the imaginary ones if it has them."""
         stride, kind = w.size(self.layout.strides[-1]), self.dtype.real
         if self.dtype.is_complex:
-            both = Numbers(w.pointer(self.number, w.code.i64("mul", start, 2), kind), kind)
+            both = StridedReals(w.pointer(self.number, w.code.i64("mul", start, 2), kind), kind)
             return [
-                Numbers(both.at(w.code, part).pointer, kind, w.code.i64("mul", stride, 2))
+                StridedReals(both.at(w.code, part).pointer, kind, w.code.i64("mul", stride, 2))
                 for part in (0, 1)
             ]
-        re = Numbers(w.pointer(self.number, start, kind), kind, stride)
+        re = StridedReals(w.pointer(self.number, start, kind), kind, stride)
         return [re, re.at(w.code, w.size(self.layout.dims[-1] // 2))] if self.has_blocks else [re]
 
     @property
@@ -50,27 +63,29 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Transforms of `n` points, made of transforms of `points`."""
+class TransformSpec:
+    """Transforms of `n` points, computed by transforms of `points`."""
 
     step: Step
     n: DimLike
     points: DimLike
     is_inverse: bool
     norm: str
-    given: Side
-    made: Side
+    given: FftArray
+    made: FftArray
 
     @property
     def count(self) -> DimLike:
         return product(self.given.starts.dims)
 
-    def engine(self) -> Engine:
+    def fft_plan(self) -> FftPlan:
         isa, dtype, n = self.step.isa, self.made.dtype.real.compute, self.points
         radices = radices_of(n, isa) if is_static(n) else None
         if radices is None or not is_static(n):
-            return Chirp(n, isa)
-        return Smooth(n, radices, dtype, isa, isa.lanes(dtype) if n <= SHORT else 1)
+            return BluesteinPlan(n, isa)
+        return StockhamPlan(
+            n, radices, dtype, isa, isa.lanes(dtype) if n <= MAX_BATCHED_POINTS else 1
+        )
 
     @property
     def made_points(self) -> DimLike:
@@ -79,7 +94,7 @@ class Job:
         return last // 2 if self.made.has_blocks else last
 
     def scale(self, w: Writer) -> str | float:
-        """What the results are multiplied by."""
+        """The normalisation factor of the results."""
         if self.norm == ("forward" if self.is_inverse else "backward"):
             return 1.0
         if is_static(self.n):
@@ -91,105 +106,111 @@ class Job:
         return w.code.let(f"fdiv double {literal(1.0, DType.F64)}, {n}")
 
 
-class Rows:
-    """The function that transforms rows: of points, real ones among them, to points."""
+class ComplexFft:
+    """Complex to complex: the function that transforms rows."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.engine = job.engine()
-        self.w = Writer(job.step.isa)
+    def __init__(self, spec: TransformSpec) -> None:
+        self.spec = spec
+        self.fft_plan = spec.fft_plan()
+        self.w = Writer(spec.step.isa)
         self.code = self.w.code
 
     def recipe(self, name: str) -> Recipe:
-        job, side, engine = self.job, self.engine.side, self.engine
-        has_tables = engine.tables != 0
-        if job.n != 0:
+        spec, batch, fft_plan = self.spec, self.fft_plan.batch, self.fft_plan
+        has_tables = fft_plan.table_bytes != 0
+        if spec.n != 0:
             self.units("null" if not has_tables else self.w.buffer(2))
-        units = (job.count + side - 1) // side
+        units = (spec.count + batch - 1) // batch
         ends = (Buffer("operand", 0), Buffer("result", 0))
-        kind = "panels" if is_static(job.n) else "temp"
+        kind = "panels" if is_static(spec.n) else "temp"
         main = Task(
             self.w.function(name),
             (*ends, Buffer(kind, 0)) if has_tables else ends,
             self.w.sizes,
             units,
             grain_of(units, self.nanoseconds()),
-            4 * engine.dtype.itemsize * engine.room,
+            4 * fft_plan.dtype.itemsize * fft_plan.part_elements,
         )
         if not has_tables:
             return Recipe((main,))
         first = self.fill(f"{name}.tables", Buffer("result" if kind == "panels" else "temp", 0))
         if kind == "panels":
-            return Recipe((main,), (), (Panels(first, engine.tables),))
-        return Recipe((first, main), (engine.tables,))
+            return Recipe((main,), (), (Panels(first, fft_plan.table_bytes),))
+        return Recipe((first, main), (fft_plan.table_bytes,))
 
     def nanoseconds(self) -> DimLike:
-        n = self.job.n
+        n = self.spec.n
         rounds = n.bit_length() if is_static(n) else 64
-        return nanoseconds(8 * rounds * n * self.job.count, 16 * n * self.job.count)
+        return nanoseconds(8 * rounds * n * self.spec.count, 16 * n * self.spec.count)
 
     def fill(self, name: str, tables: Buffer) -> Task:
-        w = Writer(self.job.step.isa, 1, self.code.shared)
-        self.engine.fill(w, w.buffer(0))
-        return Task(w.function(name), (tables,), w.sizes, scratch=self.engine.fill_scratch)
+        w = Writer(self.spec.step.isa, 1, self.code.shared)
+        self.fft_plan.fill(w, w.buffer(0))
+        return Task(w.function(name), (tables,), w.sizes, scratch=self.fft_plan.fill_scratch_bytes)
 
     # -- rows -----------------------------------------------------------------------------------
 
     def units(self, tables: str) -> None:
-        code, engine = self.code, self.engine
+        code, fft_plan = self.code, self.fft_plan
         x = "%scratch"
-        y = advanced(code, x, code.i64("mul", self.w.size(engine.room), 2), engine.dtype)
-        scale = self.job.scale(self.w)
-        side, count = engine.side, self.w.size(self.job.count)
-        stop = code.least("%stop", code.let(f"udiv i64 {code.i64('add', count, side - 1)}, {side}"))
+        y = advanced(
+            code, x, code.i64("mul", self.w.size(fft_plan.part_elements), 2), fft_plan.dtype
+        )
+        scale = self.spec.scale(self.w)
+        batch, count = fft_plan.batch, self.w.size(self.spec.count)
+        stop = code.least(
+            "%stop", code.let(f"udiv i64 {code.i64('add', count, batch - 1)}, {batch}")
+        )
         with code.count("%start", stop, 1) as unit:
-            first = code.i64("mul", unit, side)
-            last = code.least(code.i64("add", first, side), count)
+            first = code.i64("mul", unit, batch)
+            last = code.least(code.i64("add", first, batch), count)
             with code.count(first, last, 1) as row:
-                lane = code.i64("sub", row, first) if side > 1 else 0
-                self.read(self.outer(self.job.given, row), x, y, lane)
+                lane = code.i64("sub", row, first) if batch > 1 else 0
+                self.read(self.outer(self.spec.given, row), x, y, lane)
             self.prepare(x, y)
-            done = self.finish(*engine.run(self.w, x, y, tables))
+            done = self.finish(*fft_plan.run(self.w, x, y, tables))
             with code.count(first, last, 1) as row:
-                lane = code.i64("sub", row, first) if side > 1 else 0
-                self.write(done, lane, self.outer(self.job.made, row), scale)
+                lane = code.i64("sub", row, first) if batch > 1 else 0
+                self.write(done, lane, self.outer(self.spec.made, row), scale)
 
-    def outer(self, side: Side, row: Bound) -> list[Numbers]:
+    def outer(self, array: FftArray, row: Bound) -> list[StridedReals]:
         """A row in its array."""
-        at = self.w.split(row, side.starts.dims)
-        return side.parts(self.w, self.w.place(side.starts, at))
+        at = self.w.split(row, array.starts.dims)
+        return array.parts(self.w, self.w.place(array.starts, at))
 
-    def inner(self, base: str, lane: Bound = 0) -> list[Numbers]:
+    def inner(self, base: str, lane: Bound = 0) -> list[StridedReals]:
         """A row in scratch memory: the parts that are transformed as real and as imaginary."""
-        engine, code = self.engine, self.code
-        re = Numbers(advanced(code, base, lane, engine.dtype), engine.dtype, engine.side)
-        im = advanced(code, re.pointer, self.w.size(engine.room), engine.dtype)
-        return [re, Numbers(im, engine.dtype, engine.side)]
+        fft_plan, code = self.fft_plan, self.code
+        re = StridedReals(
+            advanced(code, base, lane, fft_plan.dtype), fft_plan.dtype, fft_plan.batch
+        )
+        im = advanced(code, re.pointer, self.w.size(fft_plan.part_elements), fft_plan.dtype)
+        return [re, StridedReals(im, fft_plan.dtype, fft_plan.batch)]
 
-    def oriented(self, parts: list[Numbers]) -> list[Numbers]:
+    def oriented(self, parts: list[StridedReals]) -> list[StridedReals]:
         """Real parts and imaginary ones, exchanged for the inverse."""
-        return parts[::-1] if self.job.is_inverse else parts
+        return parts[::-1] if self.spec.is_inverse else parts
 
-    # -- what rows hold -------------------------------------------------------------------------
+    # -- prologue and epilogue of a row ---------------------------------------------------------
 
-    def read(self, given: list[Numbers], x: str, y: str, lane: Bound) -> None:
-        """All points to x; where there are no imaginary parts they are 0."""
-        self.read_points(given, self.oriented(self.inner(x, lane)), self.w.size(self.job.n))
+    def read(self, given: list[StridedReals], x: str, y: str, lane: Bound) -> None:
+        """All points to x; missing imaginary parts are 0."""
+        self.read_points(given, self.oriented(self.inner(x, lane)), self.w.size(self.spec.n))
 
     def prepare(self, x: str, y: str) -> None:
-        """What is done to points that were read, all rows at once."""
+        """Prologue over the whole batch, between reading and transforming."""
 
     def finish(self, done: str, other: str) -> str:
-        """What is done to transforms, all rows at once; where they are then."""
+        """Epilogue over the whole batch; the buffer with its result."""
         return done
 
-    def write(self, done: str, lane: Bound, to: list[Numbers], scale: str | float) -> None:
+    def write(self, done: str, lane: Bound, to: list[StridedReals], scale: str | float) -> None:
         parts = self.oriented(self.inner(done, lane))
-        self.write_points(parts, to, self.w.size(self.job.made_points), scale)
+        self.write_points(parts, to, self.w.size(self.spec.made_points), scale)
 
-    def read_points(self, given: list[Numbers], to: list[Numbers], count: Bound) -> None:
-        if len(given) == 2 and _are_pairs(to, given) and self.job.given.dtype.is_complex:
-            from_pairs(self.code, given[0], to[0], to[1], count)
+    def read_points(self, given: list[StridedReals], to: list[StridedReals], count: Bound) -> None:
+        if len(given) == 2 and _is_interleaving(to, given) and self.spec.given.dtype.is_complex:
+            deinterleave(self.code, given[0], to[0], to[1], count)
             return
         for a, b in zip(given, to):
             copy(self.code, a, b, count)
@@ -197,56 +218,56 @@ class Rows:
             zero(self.code, to[1], count)
 
     def write_points(
-        self, done: list[Numbers], to: list[Numbers], count: Bound, scale: str | float
+        self, done: list[StridedReals], to: list[StridedReals], count: Bound, scale: str | float
     ) -> None:
-        if len(to) == 2 and _are_pairs(done, to) and self.job.made.dtype.is_complex:
-            to_pairs(self.code, done[0], done[1], to[0], count, scale)
+        if len(to) == 2 and _is_interleaving(done, to) and self.spec.made.dtype.is_complex:
+            interleave(self.code, done[0], done[1], to[0], count, scale)
             return
         for a, b in zip(done, to):
             copy(self.code, a, b, count, scale)
 
-    def clear(self, parts: list[Numbers], low: DimLike, high: DimLike) -> None:
+    def clear(self, parts: list[StridedReals], low: DimLike, high: DimLike) -> None:
         """Zeros from `low` up to `high`."""
         if low != high:
             for part in parts:
                 zero(self.code, part.at(self.code, self.w.size(low)), self.w.size(high - low))
 
 
-def _are_pairs(apart: list[Numbers], pairs: list[Numbers]) -> bool:
-    """Are the one parts side by side, and the others pairs that are?"""
-    return apart[0].stride == 1 and pairs[0].stride == pairs[1].stride == 2
+def _is_interleaving(im_offset: list[StridedReals], pairs: list[StridedReals]) -> bool:
+    """Is the one split and contiguous, and the other interleaved?"""
+    return im_offset[0].stride == 1 and pairs[0].stride == pairs[1].stride == 2
 
 
-# -- rows of real numbers -------------------------------------------------------------------------
+# -- real transforms ------------------------------------------------------------------------------
 
 
-class FromReal(Rows):
-    """Real numbers, cut or zero-padded, to the first bins."""
+class RealToComplex(ComplexFft):
+    """Real numbers, cut or zero-padded, to the first n/2 + 1 bins."""
 
-    def read(self, given: list[Numbers], x: str, y: str, lane: Bound) -> None:
-        kept = dim_min(self.job.given.layout.dims[-1], self.job.n)
+    def read(self, given: list[StridedReals], x: str, y: str, lane: Bound) -> None:
+        kept = dim_min(self.spec.given.layout.dims[-1], self.spec.n)
         parts = self.inner(x, lane)
         self.read_points(given, parts, self.w.size(kept))
-        self.clear(parts, kept, self.job.n)
+        self.clear(parts, kept, self.spec.n)
 
 
-class ToReal(Rows):
+class ComplexToReal(ComplexFft):
     """Bins, cut or zero-padded, to real numbers."""
 
-    def read(self, given: list[Numbers], x: str, y: str, lane: Bound) -> None:
-        """The bins, and their mirror images after them."""
-        code, n = self.code, self.job.n
+    def read(self, given: list[StridedReals], x: str, y: str, lane: Bound) -> None:
+        """The bins, and their conjugates after them (Hermitian symmetry)."""
+        code, n = self.code, self.spec.n
         parts = self.oriented(self.inner(x, lane))
         self.read_bins(given, parts)
         last, count = self.w.size(n - 1), self.w.size((n - 1) // 2)
         for part, sign in zip(parts, (1.0, -1.0)):
-            back = Numbers(part.at(code, last).pointer, part.dtype, -self.engine.side)
+            back = StridedReals(part.at(code, last).pointer, part.dtype, -self.fft_plan.batch)
             copy(code, part.at(code, 1), back, count, sign)
 
-    def read_bins(self, given: list[Numbers], parts: list[Numbers]) -> None:
-        """As many as count; the first and the middle one are real."""
-        n = self.job.n
-        kept = dim_min(self.job.given.layout.dims[-1], n // 2 + 1)
+    def read_bins(self, given: list[StridedReals], parts: list[StridedReals]) -> None:
+        """At most n/2 + 1 of them; DC and Nyquist are real."""
+        n = self.spec.n
+        kept = dim_min(self.spec.given.layout.dims[-1], n // 2 + 1)
         self.read_points(given, parts, self.w.size(kept))
         self.clear(parts, kept, n // 2 + 1)
         zero(self.code, parts[1], 1)
@@ -254,84 +275,90 @@ class ToReal(Rows):
             zero(self.code, parts[1].at(self.code, self.w.size(n // 2)), 1)
 
 
-class FromPairs(FromReal):
-    """An even number of real numbers, as half as many points."""
+class HalfLengthRealToComplex(RealToComplex):
+    """An even number of real numbers, by a complex FFT of half the length and untangling."""
 
-    def read(self, given: list[Numbers], x: str, y: str, lane: Bound) -> None:
-        job, parts = self.job, self.inner(x, lane)
-        kept = min(int(job.given.layout.dims[-1]), int(job.n))
+    def read(self, given: list[StridedReals], x: str, y: str, lane: Bound) -> None:
+        spec, parts = self.spec, self.inner(x, lane)
+        kept = min(int(spec.given.layout.dims[-1]), int(spec.n))
         if kept % 2 == 0 and given[0].stride == parts[0].stride == 1:
-            from_pairs(self.code, given[0], parts[0], parts[1], kept // 2)
-            self.clear(parts, kept // 2, job.points)
+            deinterleave(self.code, given[0], parts[0], parts[1], kept // 2)
+            self.clear(parts, kept // 2, spec.points)
             return
         for number, part in enumerate(parts):
             have = (kept + 1 - number) // 2
             if have:
                 one = given[0].at(self.code, number)
-                copy(self.code, one.every(self.code, 2), part, have)
-            self.clear([part], have, job.points)
+                copy(self.code, one.strided(self.code, 2), part, have)
+            self.clear([part], have, spec.points)
 
     def finish(self, done: str, other: str) -> str:
-        split(self.code, self.inner(done), self.inner(other), int(self.job.points))
+        untangle(self.code, self.inner(done), self.inner(other), int(self.spec.points))
         return other
 
 
-class ToPairs(ToReal):
-    """Bins to an even number of real numbers, by half as many points."""
+class HalfLengthComplexToReal(ComplexToReal):
+    """Bins to an even number of real numbers, by a complex FFT of half the length."""
 
-    def read(self, given: list[Numbers], x: str, y: str, lane: Bound) -> None:
+    def read(self, given: list[StridedReals], x: str, y: str, lane: Bound) -> None:
         self.read_bins(given, self.inner(y, lane))
 
     def prepare(self, x: str, y: str) -> None:
-        join(self.code, self.inner(y), self.oriented(self.inner(x)), int(self.job.points))
+        tangle(self.code, self.inner(y), self.oriented(self.inner(x)), int(self.spec.points))
 
-    def write(self, done: str, lane: Bound, to: list[Numbers], scale: str | float) -> None:
-        parts, count = self.oriented(self.inner(done, lane)), int(self.job.points)
-        dtype = self.job.made.dtype
+    def write(self, done: str, lane: Bound, to: list[StridedReals], scale: str | float) -> None:
+        parts, count = self.oriented(self.inner(done, lane)), int(self.spec.points)
+        dtype = self.spec.made.dtype
         if parts[0].stride == to[0].stride == 1 and dtype.compute is dtype:
-            to_pairs(self.code, parts[0], parts[1], to[0], count, scale)
+            interleave(self.code, parts[0], parts[1], to[0], count, scale)
             return
         for number, part in enumerate(parts):
             one = to[0].at(self.code, number)
-            copy(self.code, part, one.every(self.code, 2), count, scale)
+            copy(self.code, part, one.strided(self.code, 2), count, scale)
 
 
 # -- ops ------------------------------------------------------------------------------------------
 
 
-def _sides(step: Step) -> tuple[Side, Side]:
+def _arrays(step: Step) -> tuple[FftArray, FftArray]:
     dtypes = step.node.inputs[0].shape.dtype, step.node.shape.dtype
-    return Side(0, step.operands[0], dtypes[0]), Side(1, step.results[0], dtypes[1])
+    return FftArray(0, step.operands[0], dtypes[0]), FftArray(1, step.results[0], dtypes[1])
 
 
 def make_fft(step: Step, name: str) -> Recipe:
-    given, made = _sides(step)
+    given, made = _arrays(step)
     n, attrs = given.layout.dims[-1], step.node.attrs
     if not given.dtype.is_complex:
         n = n // 2
         given, made = (replace(s, has_blocks=True) for s in (given, made))
-    job = Job(step, n, n, bool(attrs["inverse"]), attrs["norm"], given, made)
-    return Rows(job).recipe(name)
+    spec = TransformSpec(step, n, n, bool(attrs["inverse"]), attrs["norm"], given, made)
+    return ComplexFft(spec).recipe(name)
 
 
 def make_ifft(step: Step, name: str) -> Recipe:
-    given, made = _sides(step)
+    given, made = _arrays(step)
     n = given.layout.dims[-1]
-    return Rows(Job(step, n, n, True, step.node.attrs["norm"], given, made)).recipe(name)
+    return ComplexFft(TransformSpec(step, n, n, True, step.node.attrs["norm"], given, made)).recipe(
+        name
+    )
 
 
 def make_rfft(step: Step, name: str) -> Recipe:
-    given, made = _sides(step)
+    given, made = _arrays(step)
     wanted, norm = step.node.attrs["n"], step.node.attrs["norm"]
     n = given.layout.dims[-1] if wanted is None else int(wanted)
-    if has_halves(n, step.isa) and is_static(given.layout.dims[-1]):
-        return FromPairs(Job(step, n, n // 2, False, norm, given, made)).recipe(name)
-    return FromReal(Job(step, n, n, False, norm, given, made)).recipe(name)
+    if has_half_length_fft(n, step.isa) and is_static(given.layout.dims[-1]):
+        return HalfLengthRealToComplex(
+            TransformSpec(step, n, n // 2, False, norm, given, made)
+        ).recipe(name)
+    return RealToComplex(TransformSpec(step, n, n, False, norm, given, made)).recipe(name)
 
 
 def make_irfft(step: Step, name: str) -> Recipe:
-    given, made = _sides(step)
+    given, made = _arrays(step)
     n, norm = made.layout.dims[-1], step.node.attrs["norm"]
-    if has_halves(n, step.isa):
-        return ToPairs(Job(step, n, n // 2, True, norm, given, made)).recipe(name)
-    return ToReal(Job(step, n, n, True, norm, given, made)).recipe(name)
+    if has_half_length_fft(n, step.isa):
+        return HalfLengthComplexToReal(
+            TransformSpec(step, n, n // 2, True, norm, given, made)
+        ).recipe(name)
+    return ComplexToReal(TransformSpec(step, n, n, True, norm, given, made)).recipe(name)

@@ -1,7 +1,7 @@
-"""Spectra of frames: a frame is read from its signal, times a window, and transformed.
+"""Short-time Fourier transforms: frames of a signal, windowed and transformed.
 
-Frames that reach past an end of the signal are put together in scratch memory; all others are read
-where they lie. Neither frames nor spectra leave the scratch memory of a worker.
+Frames that reach past an end of the signal are padded in scratch memory; all others are read in
+place. Neither frames nor spectra leave the scratch memory of a worker.
 """
 
 from __future__ import annotations
@@ -10,9 +10,20 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.library.fft.complex_io import Numbers, copy, weighted, weighted_pairs, zero
-from rlx.backends.cpu.library.fft.plans import Chirp, Engine, Smooth, has_halves
-from rlx.backends.cpu.library.fft.real_fft import split
+from rlx.backends.cpu.library.fft.complex_io import (
+    StridedReals,
+    apply_window,
+    apply_window_deinterleaving,
+    copy,
+    zero,
+)
+from rlx.backends.cpu.library.fft.plans import (
+    BluesteinPlan,
+    FftPlan,
+    StockhamPlan,
+    has_half_length_fft,
+)
+from rlx.backends.cpu.library.fft.real_fft import untangle
 from rlx.backends.cpu.library.fft.twiddles import radices_of
 from rlx.backends.cpu.library.shared_functions import helper
 from rlx.backends.cpu.llvm.builder import Bound, Code
@@ -24,7 +35,7 @@ from rlx.core.layout import Layout
 
 
 def _bytes(count: int) -> int:
-    """Rounded up to whole lines."""
+    """Rounded up to whole cache lines."""
     return -(-count // 64) * 64
 
 
@@ -39,10 +50,10 @@ class Frames:
     n: int
     hop: int
     is_centred: bool
-    has_mirror: bool
-    """Is the signal mirrored past its ends? Else it is 0 there."""
+    is_reflected: bool
+    """Reflect padding; else zero padding."""
     count: DimLike
-    """How many frames a signal has."""
+    """Frames per signal."""
     isa: Isa
 
     @classmethod
@@ -69,92 +80,94 @@ class Frames:
         return product(self.signals) * self.count
 
     @property
-    def has_halves(self) -> bool:
-        return has_halves(self.n, self.isa)
+    def has_half_length_fft(self) -> bool:
+        return has_half_length_fft(self.n, self.isa)
 
     @property
-    def engine(self) -> Engine:
-        points = self.n // 2 if self.has_halves else self.n
+    def fft_plan(self) -> FftPlan:
+        points = self.n // 2 if self.has_half_length_fft else self.n
         radices = radices_of(points, self.isa)
         if radices is None:
-            return Chirp(points, self.isa)
-        return Smooth(points, radices, self.dtype.compute, self.isa)
+            return BluesteinPlan(points, self.isa)
+        return StockhamPlan(points, radices, self.dtype.compute, self.isa)
 
     @property
     def scratch(self) -> int:
-        """Bytes: two places for points, and one for a frame."""
+        """Bytes: two buffers of points, and one of a frame."""
         return self.points_bytes + _bytes(self.n * self.dtype.itemsize)
 
     @property
     def points_bytes(self) -> int:
-        return _bytes(4 * self.engine.dtype.itemsize * int(self.engine.room))
+        return _bytes(4 * self.fft_plan.dtype.itemsize * int(self.fft_plan.part_elements))
 
     @property
     def flops(self) -> DimLike:
         return 4 * self.n.bit_length() * self.n * self.total
 
 
-class Reader:
+class FrameTransform:
     """Frames to spectra, inside a function that has scratch memory for it."""
 
     def __init__(self, frames: Frames, w: Writer, tables: str) -> None:
         self.frames, self.w, self.code, self.tables = frames, w, w.code, tables
-        self.engine = frames.engine
+        self.fft_plan = frames.fft_plan
 
-    def spectrum(self, signal: Bound, frame: Bound) -> list[Numbers]:
-        """The bins of a frame: real parts and imaginary parts, side by side in scratch memory."""
-        code, engine = self.code, self.engine
+    def spectrum(self, signal: Bound, frame: Bound) -> list[StridedReals]:
+        """The bins of a frame: contiguous real parts and imaginary parts in scratch memory."""
+        code, fft_plan = self.code, self.fft_plan
         x = "%scratch"
-        y = advanced(code, x, 2 * int(engine.room), engine.dtype)
+        y = advanced(code, x, 2 * int(fft_plan.part_elements), fft_plan.dtype)
         self._read(self._frame(signal, frame), self._parts(x))
-        done, other = engine.run(self.w, x, y, self.tables)
-        if not self.frames.has_halves:
+        done, other = fft_plan.run(self.w, x, y, self.tables)
+        if not self.frames.has_half_length_fft:
             return self._parts(done)
-        split(code, self._parts(done), self._parts(other), self.frames.n // 2)
+        untangle(code, self._parts(done), self._parts(other), self.frames.n // 2)
         return self._parts(other)
 
-    def _parts(self, base: str) -> list[Numbers]:
-        engine = self.engine
-        im = advanced(self.code, base, int(engine.room), engine.dtype)
-        return [Numbers(base, engine.dtype), Numbers(im, engine.dtype)]
+    def _parts(self, base: str) -> list[StridedReals]:
+        fft_plan = self.fft_plan
+        im = advanced(self.code, base, int(fft_plan.part_elements), fft_plan.dtype)
+        return [StridedReals(base, fft_plan.dtype), StridedReals(im, fft_plan.dtype)]
 
-    # -- points ---------------------------------------------------------------------------------
+    # -- windowed points ------------------------------------------------------------------------
 
-    def _read(self, frame: Numbers, to: list[Numbers]) -> None:
+    def _read(self, frame: StridedReals, to: list[StridedReals]) -> None:
         code, n, window = self.code, self.frames.n, self._window()
-        if not self.frames.has_halves:
+        if not self.frames.has_half_length_fft:
             self._put(frame, window, to[0], n)
             zero(code, to[1], n)
             return
         plain = frame.dtype.compute is frame.dtype and frame.stride == 1
         if plain and (window is None or window.stride == 1):
-            weighted_pairs(code, frame, window, to[0], to[1], n // 2)
+            apply_window_deinterleaving(code, frame, window, to[0], to[1], n // 2)
             return
         for number, part in enumerate(to):
-            both = [v and v.at(code, number).every(code, 2) for v in (frame, window)]
+            both = [v and v.at(code, number).strided(code, 2) for v in (frame, window)]
             self._put(both[0] or frame, both[1], part, n // 2)
 
-    def _put(self, frame: Numbers, window: Numbers | None, to: Numbers, count: int) -> None:
+    def _put(
+        self, frame: StridedReals, window: StridedReals | None, to: StridedReals, count: int
+    ) -> None:
         if window is None:
             copy(self.code, frame, to, count)
         else:
-            weighted(self.code, frame, window, to, count)
+            apply_window(self.code, frame, window, to, count)
 
-    def _window(self) -> Numbers | None:
+    def _window(self) -> StridedReals | None:
         layout, dtype = self.frames.window, self.frames.dtype
         if layout is None:
             return None
         at = self.w.pointer(self.frames.window_number, self.w.size(layout.offset), dtype)
-        return Numbers(at, dtype, self.w.size(layout.strides[-1]))
+        return StridedReals(at, dtype, self.w.size(layout.strides[-1]))
 
     # -- frames ---------------------------------------------------------------------------------
 
-    def _frame(self, signal: Bound, frame: Bound) -> Numbers:
-        """Where a frame lies: in its signal, or put together."""
+    def _frame(self, signal: Bound, frame: Bound) -> StridedReals:
+        """A frame: in place in its signal, or padded in scratch."""
         frames, code, w = self.frames, self.code, self.w
         where = Layout(frames.signals, frames.layout.strides[:-1], frames.layout.offset)
         base = w.place(where, w.split(signal, frames.signals))
-        whole = Numbers(
+        whole = StridedReals(
             w.pointer(0, base, frames.dtype), frames.dtype, w.size(frames.layout.strides[-1])
         )
         start = code.i64("mul", frame, frames.hop)
@@ -163,28 +176,29 @@ class Reader:
         start = code.i64("sub", start, frames.n // 2)
         return self._padded(whole, start)
 
-    def _padded(self, signal: Numbers, start: Bound) -> Numbers:
-        """The frame from `start` on, which may lie before the signal. What lies side by side and
-        inside is not copied."""
+    def _padded(self, signal: StridedReals, start: Bound) -> StridedReals:
+        """The frame from `start` on, which may begin before the signal. A contiguous frame inside
+        the signal is not copied."""
         code, frames = self.code, self.frames
-        room = code.let(f"getelementptr i8, ptr %scratch, i64 {frames.points_bytes}")
+        padded = code.let(f"getelementptr i8, ptr %scratch, i64 {frames.points_bytes}")
         t, end = self.w.size(frames.layout.dims[-1]), code.i64("add", start, frames.n)
         ends = code.let(f"icmp slt i64 {start}, 0"), code.let(f"icmp sgt i64 {end}, {t}")
-        is_beside = signal.stride == 1
-        is_out = code.let(f"or i1 {ends[0]}, {ends[1]}") if is_beside else "true"
+        is_contiguous = signal.stride == 1
+        is_out = code.let(f"or i1 {ends[0]}, {ends[1]}") if is_contiguous else "true"
         with code.when(is_out):
             code.do(
-                f"call void @{self._gatherer()}(ptr {signal.pointer}, i64 {signal.stride}, "
-                f"i64 {start}, i64 {t}, ptr {room}, i64 {frames.n})"
+                f"call void @{self._padded_frame_function()}("
+                f"ptr {signal.pointer}, i64 {signal.stride}, "
+                f"i64 {start}, i64 {t}, ptr {padded}, i64 {frames.n})"
             )
         inside = signal.at(code, start).pointer
-        chosen = code.let(f"select i1 {is_out}, ptr {room}, ptr {inside}")
-        return Numbers(chosen, frames.dtype)
+        chosen = code.let(f"select i1 {is_out}, ptr {padded}, ptr {inside}")
+        return StridedReals(chosen, frames.dtype)
 
-    def _gatherer(self) -> str:
+    def _padded_frame_function(self) -> str:
         frames = self.frames
-        gather = Gather(
-            frames.dtype, frames.has_mirror, is_static(frames.layout.dims[-1]),
+        gather = PaddedFrame(
+            frames.dtype, frames.is_reflected, is_static(frames.layout.dims[-1]),
             frames.layout.strides[-1] == 1,
         )  # fmt: skip
         args = "ptr %x, i64 %xs, i64 %start, i64 %t, ptr %y, i64 %n"
@@ -193,39 +207,39 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
-    """A frame put together: what is inside as it lies, the rest one by one."""
+class PaddedFrame:
+    """A padded frame: what is inside the signal is copied, the rest computed element by element."""
 
     dtype: DType
-    has_mirror: bool
-    is_near: bool
-    """Is what lies past an end seen in one mirror? A signal known only in a run may be so short
-    that it takes several."""
-    is_beside: bool
+    is_reflected: bool
+    reflects_once: bool
+    """Does padding reflect at most once? A signal of dynamic length may be so short that indices
+    reflect several times."""
+    is_contiguous: bool
 
     @property
     def name(self) -> str:
-        return ".".join(["frames.gather", *(str(getattr(self, f)) for f in self.__slots__)])
+        return ".".join(["fft.padded_frame", *(str(getattr(self, f)) for f in self.__slots__)])
 
     def write(self, code: Code) -> None:
         dtype = self.dtype
         low = code.least(code.most(code.i64("sub", 0, "%start"), 0), "%n")
         high = code.most(code.least(code.i64("sub", "%t", "%start"), "%n"), low)
-        signal = Numbers("%x", dtype, 1 if self.is_beside else "%xs")
+        signal = StridedReals("%x", dtype, 1 if self.is_contiguous else "%xs")
         inside = signal.at(code, code.i64("add", "%start", low))
         count = code.i64("sub", high, low)
-        copy(code, inside, Numbers("%y", dtype).at(code, low), count)
+        copy(code, inside, StridedReals("%y", dtype).at(code, low), count)
         for first, last in ((0, low), (high, "%n")):
             with code.count(first, last, 1) as j:
                 at = advanced(code, "%y", j, dtype)
                 store(code, code.const(0.0, dtype.compute), dtype, at)
-                if self.has_mirror:
-                    self._mirror(code, code.i64("add", "%start", j), at)
+                if self.is_reflected:
+                    self._reflect(code, code.i64("add", "%start", j), at)
 
-    def _mirror(self, code: Code, place: Bound, to: str) -> None:
-        """The number that is seen past an end."""
+    def _reflect(self, code: Code, place: Bound, to: str) -> None:
+        """The element at a reflected index."""
         around = code.i64("mul", code.i64("sub", "%t", 1), 2)
-        if not self.is_near:
+        if not self.reflects_once:
             place = code.let(f"srem i64 {place}, {code.most(around, 1)}")
         place = code.intrinsic("abs.i64", "i64", f"i64 {place}", "i1 false")
         place = code.least(place, code.i64("sub", around, place))

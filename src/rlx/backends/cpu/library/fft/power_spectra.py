@@ -1,13 +1,19 @@
-"""What is made of the spectra of frames: the spectra themselves, their power, its mean over the
-frames of a signal, or its product with filters. A unit is a frame, or some frames of a signal.
-"""
+"""Kernels on short-time spectra: STFT, power spectra, Welch's mean, mel filter banks. A unit is a
+frame, or a chunk of a signal's frames."""
 
 from __future__ import annotations
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced
-from rlx.backends.cpu.library.fft.banded_matmul import ROWS, Bands
-from rlx.backends.cpu.library.fft.complex_io import Numbers, add, copy, power, to_pairs, zero
-from rlx.backends.cpu.library.fft.framed_fft import Frames, Reader
+from rlx.backends.cpu.library.fft.banded_matmul import ROWS_PER_BLOCK, BandedMatmul
+from rlx.backends.cpu.library.fft.complex_io import (
+    StridedReals,
+    accumulate,
+    copy,
+    interleave,
+    power_spectrum,
+    zero,
+)
+from rlx.backends.cpu.library.fft.framed_fft import Frames, FrameTransform
 from rlx.backends.cpu.llvm.builder import Bound, literal
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Buffer, Panels, Recipe, Step, Task, grain_of, nanoseconds
@@ -16,19 +22,19 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.ops.signal.fft import num_frames
 
-CHUNK = 32
-"""Frames of a signal that are added up together."""
+FRAMES_PER_CHUNK = 32
+"""Frames of a signal per partial sum."""
 
 
-def row_of(w: Writer, layout: Layout, row: Bound, number: int, dtype: DType) -> Numbers:
+def row_of(w: Writer, layout: Layout, row: Bound, number: int, dtype: DType) -> StridedReals:
     """The row of an array along its last axis."""
     starts = Layout(layout.dims[:-1], layout.strides[:-1], layout.offset)
     place = w.place(starts, w.split(row, starts.dims))
-    return Numbers(w.pointer(number, place, dtype), dtype, w.size(layout.strides[-1]))
+    return StridedReals(w.pointer(number, place, dtype), dtype, w.size(layout.strides[-1]))
 
 
-class Spectra:
-    """A recipe being made: its tables, and the function over units."""
+class SpectraKernel:
+    """A kernel under construction: its tables, and the function over units."""
 
     def __init__(self, step: Step, name: str, count: DimLike, window_number: int = 1) -> None:
         self.step, self.name = step, name
@@ -40,10 +46,10 @@ class Spectra:
         self.panels: list[Panels] = []
         self.before: list[Task] = []
         self.result = self.add(Buffer("result", 0))
-        self.reader = Reader(self.frames, self.w, self._tables())
+        self.frame_transform = FrameTransform(self.frames, self.w, self._tables())
 
     def add(self, buffer: Buffer) -> int:
-        """The number of a buffer of the function."""
+        """The index of a buffer of the function."""
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
@@ -52,20 +58,20 @@ class Spectra:
         return Buffer("temp", len(self.temps) - 1)
 
     def _tables(self) -> str:
-        """The tables of the transform, which are filled once."""
-        engine = self.frames.engine
-        if engine.tables == 0:
+        """The tables of the FFT plan, filled once."""
+        fft_plan = self.frames.fft_plan
+        if fft_plan.table_bytes == 0:
             return "null"
         number = self.add(Buffer("panels", len(self.panels)))
         w = Writer(self.step.isa, 1, self.code.shared)
-        engine.fill(w, w.buffer(0))
-        fill = w.function(f"{self.name}.tables")
-        task = Task(fill, (Buffer("result", 0),), w.sizes, scratch=engine.fill_scratch)
-        self.panels.append(Panels(task, engine.tables))
+        fft_plan.fill(w, w.buffer(0))
+        function = w.function(f"{self.name}.table_bytes")
+        task = Task(function, (Buffer("result", 0),), w.sizes, scratch=fft_plan.fill_scratch_bytes)
+        self.panels.append(Panels(task, fft_plan.table_bytes))
         return self.w.buffer(number)
 
     def frame(self, row: Bound) -> tuple[Bound, Bound]:
-        """The signal of a frame, and its number there."""
+        """The signal of a frame, and its index there."""
         at = self.w.split(row, (product(self.frames.signals), self.frames.count))
         return at[0], at[1]
 
@@ -74,30 +80,30 @@ class Spectra:
         traffic = 4 * frames.n * frames.total
         grain = grain_of(units, nanoseconds(frames.flops + flops, traffic))
         function = self.w.function(self.name)
-        room = frames.scratch + scratch
-        return Task(function, tuple(self.buffers), self.w.sizes, units, grain, room)
+        scratch_bytes = frames.scratch + scratch
+        return Task(function, tuple(self.buffers), self.w.sizes, units, grain, scratch_bytes)
 
     def recipe(self, *tasks: Task) -> Recipe:
         return Recipe((*self.before, *tasks), tuple(self.temps), tuple(self.panels))
 
 
-# -- one by one -----------------------------------------------------------------------------------
+# -- per frame ------------------------------------------------------------------------------------
 
 
 def make_stft(step: Step, name: str) -> Recipe:
-    """Spectra, as pairs of numbers."""
-    made = Spectra(step, name, step.results[0].dims[-2])
+    """Complex spectra, interleaved."""
+    made = SpectraKernel(step, name, step.results[0].dims[-2])
     dtype, code = step.node.shape.dtype.real, made.code
     layout = _doubled(step.results[0])
     with code.count("%start", code.least("%stop", made.w.size(made.frames.total)), 1) as row:
-        parts = made.reader.spectrum(*made.frame(row))
+        parts = made.frame_transform.spectrum(*made.frame(row))
         to = row_of(made.w, layout, row, made.result, dtype)
         if to.stride == 2:
-            to_pairs(code, parts[0], parts[1], to, made.frames.bins, 1.0)
+            interleave(code, parts[0], parts[1], to, made.frames.bins, 1.0)
         else:
             for number, part in enumerate(parts):
                 at = advanced(code, to.pointer, number, dtype)
-                copy(code, part, Numbers(at, dtype, to.stride), made.frames.bins)
+                copy(code, part, StridedReals(at, dtype, to.stride), made.frames.bins)
     return made.recipe(made.task(made.frames.total))
 
 
@@ -109,21 +115,21 @@ def _doubled(layout: Layout) -> Layout:
 
 def make_power(step: Step, name: str) -> Recipe:
     """The power of each frame."""
-    made = Spectra(step, name, step.results[0].dims[-2])
+    made = SpectraKernel(step, name, step.results[0].dims[-2])
     dtype, code = step.node.shape.dtype, made.code
     with code.count("%start", code.least("%stop", made.w.size(made.frames.total)), 1) as row:
-        parts = made.reader.spectrum(*made.frame(row))
+        parts = made.frame_transform.spectrum(*made.frame(row))
         to = row_of(made.w, step.results[0], row, made.result, dtype)
-        power(code, parts, to, made.frames.bins, adds=False)
+        power_spectrum(code, parts, to, made.frames.bins, adds=False)
     return made.recipe(made.task(made.frames.total))
 
 
-# -- the mean of a signal's frames ----------------------------------------------------------------
+# -- Welch's mean over frames ---------------------------------------------------------------------
 
 
-class Mean(Spectra):
-    """Frames are added up in chunks of a fixed size, and then chunks, so that the sum does not
-    depend on who adds; where one chunk is enough it is the sum."""
+class WelchMean(SpectraKernel):
+    """Frames are summed in chunks of a fixed size, and then chunks, so that the sum does not depend
+    on the thread count; one chunk is its own sum."""
 
     def __init__(self, step: Step, name: str) -> None:
         attrs = step.node.attrs
@@ -132,7 +138,7 @@ class Mean(Spectra):
             center=attrs["center"],
         )  # fmt: skip
         super().__init__(step, name, count)
-        self.sum_bytes = 64 * (-(-self.frames.bins * self.frames.engine.dtype.itemsize // 64))
+        self.sum_bytes = 64 * (-(-self.frames.bins * self.frames.fft_plan.dtype.itemsize // 64))
 
     @property
     def signals(self) -> DimLike:
@@ -140,14 +146,14 @@ class Mean(Spectra):
 
     def made(self) -> Recipe:
         count = self.frames.count
-        if is_static(count) and count <= 2 * CHUNK:
-            return self.recipe(self.whole(int(count)))
-        chunks = (count + CHUNK - 1) // CHUNK
+        if is_static(count) and count <= 2 * FRAMES_PER_CHUNK:
+            return self.recipe(self.one_chunk(int(count)))
+        chunks = (count + FRAMES_PER_CHUNK - 1) // FRAMES_PER_CHUNK
         between = self.temp(self.signals * chunks * self.sum_bytes)
         self.buffers[self.result] = between
-        return self.recipe(self.parts(chunks), self.together(chunks, between))
+        return self.recipe(self.parts(chunks), self.sum_chunks(chunks, between))
 
-    def whole(self, count: int) -> Task:
+    def one_chunk(self, count: int) -> Task:
         """A unit is a signal."""
         code = self.code
         with code.count("%start", code.least("%stop", self.w.size(self.signals)), 1) as signal:
@@ -161,15 +167,15 @@ class Mean(Spectra):
         units = self.signals * chunks
         with code.count("%start", code.least("%stop", w.size(units)), 1) as unit:
             signal, chunk = w.split(unit, (self.signals, chunks))
-            first = code.i64("mul", chunk, CHUNK)
-            last = code.least(code.i64("add", first, CHUNK), w.size(self.frames.count))
+            first = code.i64("mul", chunk, FRAMES_PER_CHUNK)
+            last = code.least(code.i64("add", first, FRAMES_PER_CHUNK), w.size(self.frames.count))
             self.sum(signal, first, last)
             at = self.partial(w, self.result, unit)
-            copy(code, self.total(w), Numbers(at, self.dtype), self.frames.bins)
+            copy(code, self.total(w), StridedReals(at, self.dtype), self.frames.bins)
         return self.task(units, self.sum_bytes)
 
-    def together(self, chunks: DimLike, between: Buffer) -> Task:
-        """The chunks of a signal, added up."""
+    def sum_chunks(self, chunks: DimLike, between: Buffer) -> Task:
+        """The sum of a signal's chunks."""
         w = Writer(self.step.isa, 1, self.code.shared)
         code, many = w.code, w.size(chunks)
         with code.count("%start", code.least("%stop", w.size(self.signals)), 1) as signal:
@@ -177,21 +183,21 @@ class Mean(Spectra):
             first = code.i64("mul", signal, many)
             with code.count(0, many, 1) as chunk:
                 at = self.partial(w, 0, code.i64("add", first, chunk))
-                add(code, Numbers(at, self.dtype), self.total(w), self.frames.bins)
+                accumulate(code, StridedReals(at, self.dtype), self.total(w), self.frames.bins)
             self.write(w, 1, signal)
-        function = w.function(f"{self.name}.together")
-        room = self.frames.scratch + self.sum_bytes
+        function = w.function(f"{self.name}.sum_chunks")
+        scratch_bytes = self.frames.scratch + self.sum_bytes
         ends = (between, Buffer("result", 0))
-        return Task(function, ends, w.sizes, self.signals, scratch=room)
+        return Task(function, ends, w.sizes, self.signals, scratch=scratch_bytes)
 
     @property
     def dtype(self) -> DType:
-        return self.frames.engine.dtype
+        return self.frames.fft_plan.dtype
 
-    def total(self, w: Writer) -> Numbers:
-        """Where sums are made."""
+    def total(self, w: Writer) -> StridedReals:
+        """The accumulator."""
         at = w.code.let(f"getelementptr i8, ptr %scratch, i64 {self.frames.scratch}")
-        return Numbers(at, self.dtype)
+        return StridedReals(at, self.dtype)
 
     def partial(self, w: Writer, number: int, unit: Bound) -> str:
         start = w.code.i64("mul", unit, self.sum_bytes)
@@ -201,17 +207,18 @@ class Mean(Spectra):
         total = self.total(self.w)
         zero(self.code, total, self.frames.bins)
         with self.code.count(first, last, 1) as frame:
-            parts = self.reader.spectrum(signal, frame)
-            power(self.code, parts, total, self.frames.bins, adds=True)
+            parts = self.frame_transform.spectrum(signal, frame)
+            power_spectrum(self.code, parts, total, self.frames.bins, adds=True)
 
     def write(self, w: Writer, number: int, signal: Bound) -> None:
-        """The sum over the number of frames, or twice that for bins with a mirror image."""
+        """The sum over the number of frames, or twice that for the bins with a negative
+        frequency."""
         count = self.frames.count
         if is_static(count):
             scale: str | float = 1.0 / int(count)
         else:
-            whole = w.code.let(f"sitofp i64 {w.size(count)} to double")
-            scale = w.code.let(f"fdiv double {literal(1.0, DType.F64)}, {whole}")
+            frames = w.code.let(f"sitofp i64 {w.size(count)} to double")
+            scale = w.code.let(f"fdiv double {literal(1.0, DType.F64)}, {frames}")
         to = row_of(w, self.step.results[0], signal, number, self.step.node.shape.dtype)
         if not self.step.node.attrs["one_sided"]:
             copy(w.code, self.total(w), to, self.frames.bins, scale)
@@ -220,16 +227,18 @@ class Mean(Spectra):
         single = {0, bins - 1} if last else {0}
         inner = max(0, bins - len(single))
         double = _doubled_text(w, scale) if isinstance(scale, str) else 2.0 * scale
-        copy(w.code, *self._from(w, to, 1), inner, double)
+        copy(w.code, *self._from_bin(w, to, 1), inner, double)
         for bin_ in sorted(single):
-            copy(w.code, *self._from(w, to, bin_), 1, scale)
+            copy(w.code, *self._from_bin(w, to, bin_), 1, scale)
 
-    def _from(self, w: Writer, to: Numbers, bin_: int) -> tuple[Numbers, Numbers]:
+    def _from_bin(
+        self, w: Writer, to: StridedReals, bin_: int
+    ) -> tuple[StridedReals, StridedReals]:
         """The sum and the result, from a bin on."""
         code, total = w.code, self.total(w)
         behind = code.i64("mul", to.stride, bin_)
-        result = Numbers(advanced(code, to.pointer, behind, to.dtype), to.dtype, to.stride)
-        return Numbers(advanced(code, total.pointer, bin_, self.dtype), self.dtype), result
+        result = StridedReals(advanced(code, to.pointer, behind, to.dtype), to.dtype, to.stride)
+        return StridedReals(advanced(code, total.pointer, bin_, self.dtype), self.dtype), result
 
 
 def _doubled_text(w: Writer, scale: str) -> str:
@@ -238,51 +247,53 @@ def _doubled_text(w: Writer, scale: str) -> str:
 
 def make_mean(step: Step, name: str) -> Recipe:
     """The mean power of each signal's frames."""
-    return Mean(step, name).made()
+    return WelchMean(step, name).made()
 
 
-# -- bands ----------------------------------------------------------------------------------------
+# -- mel filter banks -----------------------------------------------------------------------------
 
 
-class Mel(Spectra):
-    """A unit is some frames: their power, and its product with filters."""
+class MelSpectra(SpectraKernel):
+    """A unit is a block of frames: their power, and its product with the filters."""
 
     def __init__(self, step: Step, name: str) -> None:
         super().__init__(step, name, step.results[0].dims[-2], 2)
-        self.bands = Bands(
-            self.frames.bins, step.results[0].dims[-1], self.frames.engine.dtype, step.isa
+        self.filters = BandedMatmul(
+            self.frames.bins, step.results[0].dims[-1], self.frames.fft_plan.dtype, step.isa
         )
 
     def made(self) -> Recipe:
-        code, w, bands = self.code, self.w, self.bands
+        code, w, filters = self.code, self.w, self.filters
         packed, total = w.buffer(self.packed()), w.size(self.frames.total)
-        units = (self.frames.total + ROWS - 1) // ROWS
+        units = (self.frames.total + ROWS_PER_BLOCK - 1) // ROWS_PER_BLOCK
         with code.count("%start", code.least("%stop", w.size(units)), 1) as unit:
-            first = code.i64("mul", unit, ROWS)
-            count = code.least(code.i64("sub", total, first), ROWS)
+            first = code.i64("mul", unit, ROWS_PER_BLOCK)
+            count = code.least(code.i64("sub", total, first), ROWS_PER_BLOCK)
             block = code.let(f"getelementptr i8, ptr %scratch, i64 {self.frames.scratch}")
             with code.count(0, count, 1) as row:
-                parts = self.reader.spectrum(*self.frame(code.i64("add", first, row)))
-                power(code, parts, bands.row(code, block, row), self.frames.bins, adds=False)
-            bands.multiply(w, block, packed)
+                parts = self.frame_transform.spectrum(*self.frame(code.i64("add", first, row)))
+                power_spectrum(
+                    code, parts, filters.row(code, block, row), self.frames.bins, adds=False
+                )
+            filters.multiply(w, block, packed)
             with code.count(0, count, 1) as row:
                 to = self.row(code.i64("add", first, row))
-                copy(code, bands.made(w, block, row), to, w.size(bands.count))
-        flops = 2 * self.frames.total * self.frames.bins * bands.count
-        return self.recipe(self.task(units, bands.scratch, flops))
+                copy(code, filters.made(w, block, row), to, w.size(filters.count))
+        flops = 2 * self.frames.total * self.frames.bins * filters.count
+        return self.recipe(self.task(units, filters.scratch, flops))
 
-    def row(self, row: Bound) -> Numbers:
+    def row(self, row: Bound) -> StridedReals:
         layout, dtype = self.step.results[0], self.step.node.shape.dtype
         return row_of(self.w, layout, row, self.result, dtype)
 
     def packed(self) -> int:
-        """The filters as bands read them: made once if they are weights."""
-        w = Writer(self.step.isa, self.bands.lanes, self.code.shared)
-        self.bands.pack(w, self.step.operands[1], self.step.node.inputs[1].shape.dtype)
-        size, function = self.bands.packed_bytes, w.function(f"{self.name}.filters")
+        """The filters packed by band: once if they are weights."""
+        w = Writer(self.step.isa, self.filters.lanes, self.code.shared)
+        self.filters.pack(w, self.step.operands[1], self.step.node.inputs[1].shape.dtype)
+        size, function = self.filters.packed_bytes, w.function(f"{self.name}.filters")
         is_weight = 1 in self.step.constants and is_static(size)
         where = Buffer("result", 0) if is_weight else self.temp(size)
-        task = Task(function, (Buffer("operand", 1), where), w.sizes, self.bands.blocks)
+        task = Task(function, (Buffer("operand", 1), where), w.sizes, self.filters.blocks)
         if not is_weight:
             self.before.append(task)
             return self.add(where)
@@ -292,4 +303,4 @@ class Mel(Spectra):
 
 def make_mel(step: Step, name: str) -> Recipe:
     """The power of each frame in every band."""
-    return Mel(step, name).made()
+    return MelSpectra(step, name).made()

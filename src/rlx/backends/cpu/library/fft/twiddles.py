@@ -1,8 +1,9 @@
-"""Which stages a length has, and the roots of unity they turn by.
+"""Radices of a length and the twiddle factors of its stages.
 
-A stage of radix r with m points left has the table w(rm)^(pj), p < m, for j from 1: of each j all
+A stage of radix r with m points left has the table w(rm)^(pj), p < m, for j from 1: for each j all
 real parts, then all imaginary parts, each row padded. Small tables are constants of the module;
-larger ones, and those of lengths that only a run knows, are filled natively. All are made in f64.
+larger ones, and those of dynamic lengths, are filled at run time by native code. All are computed
+in f64.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ import numpy as np
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
 from rlx.backends.cpu.codegen.math import elementary as maths
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.library.fft.butterflies import POLLED, PRIMES, TURNS_PAD, Complex
+from rlx.backends.cpu.library.fft.butterflies import (
+    ODD_RADICES,
+    TWIDDLE_PAD,
+    VECTORS_PER_POLL,
+    Complex,
+)
 from rlx.backends.cpu.library.shared_functions import subprogram
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec, fma
 from rlx.core.dtype import DType
@@ -27,19 +33,19 @@ BYTES = tuple(f"\\{b:02X}" for b in range(256))
 
 
 def radices_of(n: int, isa: Isa) -> tuple[int, ...] | None:
-    """The radices of a length's stages, powers of two first and large primes last, where more
-    transforms lie side by side; None if a prime is too large."""
+    """The radices of a length's stages, powers of two first and large primes last, where the batch
+    of interleaved transforms is larger; None if a prime factor is too large."""
     twos = (n & -n).bit_length() - 1 if n else 0
     rest, odd = n >> twos, list[int]()
-    for p in PRIMES:
+    for p in ODD_RADICES:
         while rest and rest % p == 0:
             odd.append(p)
             rest //= p
-    return (*_powers(twos, isa), *odd) if rest <= 1 else None
+    return (*_power_of_two_radices(twos, isa), *odd) if rest <= 1 else None
 
 
-def _powers(twos: int, isa: Isa) -> list[int]:
-    """8 points take 16 registers and a few more; otherwise 4 at a time."""
+def _power_of_two_radices(twos: int, isa: Isa) -> list[int]:
+    """A radix-8 butterfly takes 16 registers and a few more; with fewer than 32, radix 4."""
     if isa.registers < 32:
         return [4] * (twos // 2) + [2] * (twos % 2)
     fours = 0 if twos < 2 else -twos % 3
@@ -47,36 +53,36 @@ def _powers(twos: int, isa: Isa) -> list[int]:
 
 
 def table_size(radix: Bound, points: Bound, code: Code) -> Bound:
-    """How many numbers a stage's table has."""
+    """Elements of a stage's twiddle table."""
     rows = code.i64("mul", code.i64("sub", radix, 1), 2)
-    return code.i64("mul", rows, code.i64("add", points, TURNS_PAD))
+    return code.i64("mul", rows, code.i64("add", points, TWIDDLE_PAD))
 
 
 # -- constants ------------------------------------------------------------------------------------
 
 
-def table(radix: int, points: int) -> Array:
-    """A stage's table, in f64."""
+def twiddle_table(radix: int, points: int) -> Array:
+    """A stage's twiddle table, in f64."""
     n = radix * points
-    made = np.zeros((radix - 1, 2, points + TURNS_PAD))
+    made = np.zeros((radix - 1, 2, points + TWIDDLE_PAD))
     number = np.arange(1, radix)[:, None] * np.arange(points)
     quarter = np.rint(4 * number / n).astype(np.int64)
     angle = (4 * number - quarter * n) / n * (math.pi / 2)
-    root: Array = np.exp(-1j * angle) * np.array([1, -1j, -1, 1j])[quarter % 4]
-    made[:, 0, :points], made[:, 1, :points] = np.real(root), np.imag(root)
+    root_of_unity: Array = np.exp(-1j * angle) * np.array([1, -1j, -1, 1j])[quarter % 4]
+    made[:, 0, :points], made[:, 1, :points] = np.real(root_of_unity), np.imag(root_of_unity)
     return made
 
 
-def constant_table(code: Code, radix: int, points: int, dtype: DType) -> str:
-    """The name of the stage's table in the module."""
-    name = f"turns.{radix}.{points}.{dtype}"
+def constant_twiddles(code: Code, radix: int, points: int, dtype: DType) -> str:
+    """The name of the stage's twiddle table in the module."""
+    name = f"twiddles.{radix}.{points}.{dtype}"
     if name in code.shared:
         return f"@{name}"
-    return constant(code, name, table(radix, points).astype(dtype.numpy))
+    return constant(code, name, twiddle_table(radix, points).astype(dtype.numpy))
 
 
 def constant(code: Code, name: str, values: Array) -> str:
-    """The name of an array in the module."""
+    """The name of a constant array in the module."""
     if name not in code.shared:
         data = values.tobytes()
         text = "".join(map(BYTES.__getitem__, data))
@@ -84,11 +90,11 @@ def constant(code: Code, name: str, values: Array) -> str:
     return f"@{name}"
 
 
-# -- tables filled in a run -----------------------------------------------------------------------
+# -- tables filled at run time --------------------------------------------------------------------
 
 
-def root(number: Vec, count: str) -> Complex:
-    """w(count)^number of i64 lanes below the count: whole quarter turns are taken off exactly."""
+def root_of_unity(number: Vec, count: str) -> Complex:
+    """w(count)^number of i64 lanes below the count: whole quadrants are subtracted exactly."""
     code = number.code
     whole = code.splat(count, I64)
     quarter = (number.to(F64) * 4.0 / whole.to(F64)).round().to(I64)
@@ -109,20 +115,20 @@ def _small_angle(x: Vec) -> Complex:
     return flat + fma(z * z, maths.polynomial(z, maths.COS[F64]), lost), -sine
 
 
-def fill(code: Code, to: str, radix: Bound, points: Bound, dtype: DType) -> None:
-    """Fill a stage's table."""
-    name = f"turns.fill.{dtype}"
+def fill_twiddles(code: Code, to: str, radix: Bound, points: Bound, dtype: DType) -> None:
+    """Fill a stage's twiddle table."""
+    name = f"twiddles.fill.{dtype}"
     args, given = "ptr %to, i64 %radix, i64 %m", f"ptr {to}, i64 {radix}, i64 {points}"
     build = lambda inner: _fill(inner, dtype)
     subprogram(code, name, args, given, build, code.isa.lanes(F64), is_long=True)
 
 
 def _fill(code: Code, dtype: DType) -> None:
-    row = code.i64("add", "%m", TURNS_PAD)
+    row = code.i64("add", "%m", TWIDDLE_PAD)
     n = code.let("mul i64 %m, %radix")
-    with code.count(1, "%radix", 1) as j, code.count(0, "%m", code.lanes, POLLED) as p:
+    with code.count(1, "%radix", 1) as j, code.count(0, "%m", code.lanes, VECTORS_PER_POLL) as p:
         lanes = code.iota(I64) + code.splat(p, I64)
-        parts = root(lanes * code.splat(j, I64), n)
+        parts = root_of_unity(lanes * code.splat(j, I64), n)
         start = code.i64("mul", code.i64("mul", code.i64("sub", j, 1), row), 2)
         at = advanced(code, "%to", code.i64("add", start, p), dtype)
         store(code, parts[0].to(dtype), dtype, at)
