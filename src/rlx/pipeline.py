@@ -41,7 +41,7 @@ from rlx.plan.alternatives import names_plan
 from rlx.plan.check.checker import require_sound
 from rlx.plan.dump import Dump
 from rlx.plan.manual import with_plan
-from rlx.plan.phases import mark_phases, marked_as
+from rlx.plan.phases import mark_phases, mark_planned
 from rlx.plan.planner import plan_choices, plan_module
 from rlx.rules.engine import Event
 
@@ -107,7 +107,7 @@ class CompileResult:
     def specialize(self, binding: DimBinding | Mapping[str, int]) -> CompileResult:
         """The tight static plan for these sizes; bindings of other names are ignored."""
         sizes = DimBinding.of(binding).checked(self.lir.mir.graph.dynamic_symbols)
-        marked_as(self.lir.mir.graph, self.lir.plan.phases)
+        mark_planned(self.lir.mir.graph, self.lir.plan.phases)
         graph = self.lir.mir.graph.bind(sizes)
         lir = _planned(graph, self.lir.target, self.options, self.lir.plan.alignment)
         return replace(self, lir=lir)

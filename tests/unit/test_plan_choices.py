@@ -10,7 +10,7 @@ from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline
-from rlx.plan.alternatives import TURNABLE
+from rlx.plan.alternatives import REVERSIBLE
 from rlx.plan.planner import plan_choices
 from rlx.rules.engine import Fired
 
@@ -44,7 +44,7 @@ def choices(exe: rlx.Executable) -> dict[str, rlx.Decision]:
 
 def test_a_plan_names_what_it_chose() -> None:
     made = choices(compiled())
-    assert {d.what for d in made.values()} >= set(TURNABLE)
+    assert {d.what for d in made.values()} >= set(REVERSIBLE)
     assert all(d.where and d.kind in ("layout", "phase", "in_place", "schedule")
                for d in made.values())  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""What a planner could have done otherwise, and being asked to.
+"""The choices of a buffer plan as reversible decisions: views, in-place reuse, hoisting, splitting.
 
-Each choice of a plan is read off the plan itself: which views stay in place, what is written over
-what, what runs once. Nothing is kept for it while planning. Where a caller forces a verdict, the
-plan is made, its choices are named, and it is made again with those turned.
+Each choice is read off the finished plan: which views stay in place, what is written over what,
+what is hoisted into the prologue. The planner records nothing for it. Where a caller forces a
+verdict, the plan is made, its choices are named, and it is made again with those reversed.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 HOIST, COPY, OVERWRITE, INTO_CONCAT, SPLIT = (
     "hoist", "copy_view", "overwrite", "write_into_concat", "split_work",
 )  # fmt: skip
-TURNABLE = (HOIST, COPY, OVERWRITE, INTO_CONCAT, SPLIT)
-"""What `force` may turn in a plan, as the first part of a decision's id."""
-MOST_FOLLOWERS = 256
-"""Kernels that are counted with one that is no longer hoisted."""
+REVERSIBLE = (HOIST, COPY, OVERWRITE, INTO_CONCAT, SPLIT)
+"""What `force` may reverse in a plan: the first part of a decision's id."""
+MAX_FOLLOWERS = 256
+"""Dependent kernels that are counted with one that is no longer hoisted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a plan is to do otherwise than by itself."""
+    """The choices of a plan that `force` reverses."""
 
     per_call: frozenset[Node] = frozenset()
-    """What follows from weights alone and yet runs on every call."""
+    """Kernels that depend on weights alone and yet run on every call."""
     copied: frozenset[Node] = frozenset()
-    """Views that are copied."""
-    apart: frozenset[Node] = frozenset()
+    """Views that are materialised."""
+    not_in_place: frozenset[Node] = frozenset()
     """Kernels that overwrite no operand."""
-    joined: frozenset[Node] = frozenset()
+    copied_concats: frozenset[Node] = frozenset()
     """Concats that copy their operands."""
     split: Mapping[Node, bool] = field(default_factory=dict[Node, bool])
-    """Kernels whose work is shared out between workers, or is not, whatever it takes."""
+    """Kernels that are parallelised (True) or run on one worker (False), whatever their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def choices_of(
     plan: BufferPlan, target: Target, terms: Terms, force: Mapping[str, bool], usual: BufferPlan
 ) -> list[Choice]:
     """The choices of `plan`, with ids. `usual` is the plan without `force`: its choices are named
-    first, so that turning one renames none."""
+    first, so that reversing one renames none."""
     names = Identities()
     found: dict[tuple[str, Node], Choice] = {}
     for each in (usual, plan):
@@ -74,9 +74,9 @@ def choices_of(
     return [_forced(c, force) for c in found.values()]
 
 
-def turned(given: Iterable[Choice], force: Mapping[str, bool]) -> Choices:
-    """The choices that are not as they were."""
-    by: dict[str, list[Node]] = {what: [] for what in TURNABLE}
+def reversed_choices(given: Iterable[Choice], force: Mapping[str, bool]) -> Choices:
+    """The choices that `force` reverses."""
+    by: dict[str, list[Node]] = {what: [] for what in REVERSIBLE}
     split: dict[Node, bool] = {}
     for choice in given:
         made = choice.decision
@@ -86,13 +86,15 @@ def turned(given: Iterable[Choice], force: Mapping[str, bool]) -> Choices:
             split[choice.node] = force[made.id]
         elif force[made.id] is (made.what == COPY):
             by[made.what].append(choice.node)
-    per_call, copied, apart, joined = (frozenset(by[what]) for what in TURNABLE[:4])
-    return Choices(per_call, copied, apart, joined, split)
+    per_call, copied, not_in_place, copied_concats = (
+        frozenset(by[what]) for what in REVERSIBLE[:4]
+    )
+    return Choices(per_call, copied, not_in_place, copied_concats, split)
 
 
 def names_plan(id_: str) -> bool:
-    """Is it the id of a choice that a plan makes, and `force` may turn?"""
-    return id_.partition(":")[0] in TURNABLE
+    """Is it the id of a reversible choice of a plan?"""
+    return id_.partition(":")[0] in REVERSIBLE
 
 
 def _forced(choice: Choice, force: Mapping[str, bool]) -> Choice:
@@ -128,13 +130,13 @@ def _choices(plan: BufferPlan, target: Target, terms: Terms) -> Iterator[tuple[N
 def _view(
     node: Node, plan: BufferPlan, terms: Terms, readers: Sequence[Node], steps: set[Node]
 ) -> Decision:
-    """A value that lies in another's buffer."""
+    """A value stored in another's buffer."""
     if node in steps:
-        reason = "its kernel writes straight into its slice of the concat"
+        reason = "its kernel writes directly into its slice of the concat"
         return Decision("", "slice_of_concat", (), True, reason, is_reversible=False, kind="layout")
     size = terms.bytes_of(node.shape)
     if plan.phases[node] is Phase.PROLOGUE or plan.layout(node).is_contiguous:
-        reason = "the same bytes in the same order: it owns none"
+        reason = "the same bytes in the same order: no buffer of its own"
         if not plan.layout(node).is_contiguous:
             reason = "read through strides once, when parameters are set"
         return Decision("", "alias", (), True, reason, is_reversible=False, kind="layout")
@@ -151,13 +153,13 @@ def _view(
 
 
 def _copy(node: Node, plan: BufferPlan, terms: Terms) -> LayoutCost:
-    """What a copy of a view does beyond reading and writing it, as its base lies."""
+    """What materialising a view costs beyond its bytes, given its base's layout."""
     base = plan.layout(node.inputs[0])
     return layout_cost(node, [base], [Layout.contiguous(node.shape.dims)], terms)
 
 
 def _of_reader(reader: Node, node: Node, plan: BufferPlan, terms: Terms) -> LayoutCost:
-    """What a reader does more where the view is copied."""
+    """What a reader's cost changes by where the view is materialised."""
     if reader.has_items:
         return NO_COST
     results = inner_results(reader, [plan.layout(reader)])
@@ -170,27 +172,27 @@ def _of_reader(reader: Node, node: Node, plan: BufferPlan, terms: Terms) -> Layo
 def _assembled(node: Node, terms: Terms) -> Decision:
     profile = terms.kernel(node)
     traffic = profile.device_traffic_bytes
-    reason = "every operand is one run of its bytes, and is written there by its own kernel"
+    reason = "every operand is a contiguous slice, written there by its producer"
     gain_ns = _ns(terms, 1, traffic, traffic)
     return Decision("", INTO_CONCAT, (), True, reason, gain_ns, traffic, 1, kind="layout")
 
 
 def _copied(node: Node, plan: BufferPlan, target: Target) -> Decision:
-    """A movement that is a kernel."""
+    """A movement that runs as a copy kernel."""
     layout = target.view(node, plan.layout(node.inputs[0]))
     if node.op == "cast":
         reason = "another dtype is another size or other bits: it is computed"
     elif layout is None:
         reason = f"{target.name} cannot read it in place: it is copied"
     else:
-        reason = "it is an output, which lies side by side in memory of its own"
+        reason = "it is an output, which is contiguous in a buffer of its own"
     return Decision("", "alias", (), False, reason, is_reversible=False, kind="layout")
 
 
 def _hoisted(
     node: Node, plan: BufferPlan, terms: Terms, users: Mapping[Node, list[Node]]
 ) -> Decision:
-    """Work that weights alone decide, with what follows it in the same phase."""
+    """A kernel of the prologue, with its dependents there."""
     followers = _followers(node, plan, users)
     profiles = [terms.kernel(n) for n in followers if not is_view_kind(n) or n is node]
     traffic = sum(p.device_traffic_bytes for p in profiles)
@@ -201,9 +203,9 @@ def _hoisted(
 
 
 def _followers(node: Node, plan: BufferPlan, users: Mapping[Node, list[Node]]) -> list[Node]:
-    """The node and what of its phase reads it, directly or not."""
+    """The node and its transitive users in the prologue."""
     found, stack = {node: None}, [node]
-    while stack and len(found) < MOST_FOLLOWERS:
+    while stack and len(found) < MAX_FOLLOWERS:
         fresh = [u for u in users[stack.pop()] if plan.phases[u] is Phase.PROLOGUE]
         stack += [u for u in fresh if u not in found]
         found |= dict.fromkeys(fresh)
@@ -217,6 +219,6 @@ def _overwritten(node: Node, plan: BufferPlan, terms: Terms) -> Decision:
 
 
 def _ns(terms: Terms, launches: int, traffic: int, near: int) -> float:
-    """What kernels that only move bytes take, at the bandwidth of the cache they are in."""
+    """The time of memory-bound kernels, at the bandwidth of the cache that holds their bytes."""
     gate = terms.target.gate
     return launches * gate.dispatch_ns + traffic / terms.target.memory_gb_s(near)

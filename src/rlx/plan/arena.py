@@ -1,7 +1,8 @@
-"""Placement: offsets for buffers that live from one step to another, in as few bytes as we can.
+"""Static memory planning: arena offsets for buffers with known live ranges.
 
-Each method is near-linear and deterministic; the smallest result is kept. None of them beats the
-peak of live bytes, so the first to reach it ends the search.
+Linear sweeps with best fit, and first fit by decreasing size or area; each is near-linear and
+deterministic, and the smallest result is taken. The peak of live bytes is a lower bound, so the
+first to reach it ends the search.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ MAX_FIT_WORK = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A buffer to place: its bytes, and the steps it lives from and to, both included."""
+    """A buffer to place: its bytes and its live range, both steps included."""
 
     size: int
     birth: int
@@ -104,7 +105,7 @@ class FreeList:
 
 
 def sweep(spans: Sequence[Span]) -> Placement:
-    """Walk through time; a newborn takes the smallest hole it fits."""
+    """Best fit in order of birth."""
     order = sorted(range(len(spans)), key=lambda i: (spans[i].birth, -spans[i].size, i))
     offsets, free = [0] * len(spans), FreeList()
     living: list[tuple[int, int]] = []
@@ -119,12 +120,12 @@ def sweep(spans: Sequence[Span]) -> Placement:
 
 
 def sweep_back(spans: Sequence[Span]) -> Placement:
-    """The same from the end of time."""
+    """Best fit in reverse order of death."""
     return sweep([Span(s.size, -s.death, -s.birth) for s in spans])
 
 
 def fit_by_size(spans: Sequence[Span]) -> Placement | None:
-    """Largest first, each at the lowest offset free over its life."""
+    """Largest first, each at the lowest offset free over its live range."""
     return _fit(spans, lambda s: (-s.size, s.birth - s.death))
 
 
@@ -134,12 +135,12 @@ def fit_by_area(spans: Sequence[Span]) -> Placement | None:
 
 
 def _fit(spans: Sequence[Span], key: Callable[[Span], tuple[int, int]]) -> Placement | None:
-    index = Neighbours(spans)
+    index = Interference(spans)
     if index.work > MAX_FIT_WORK:
         return None
     offsets = [0] * len(spans)
     for i in sorted(range(len(spans)), key=lambda i: (*key(spans[i]), i)):
-        taken = sorted((offsets[j], offsets[j] + spans[j].size) for j in index.meeting(i))
+        taken = sorted((offsets[j], offsets[j] + spans[j].size) for j in index.overlapping(i))
         offsets[i] = _lowest_gap(taken, spans[i].size)
         index.add(i)
     total = max((o + s.size for o, s in zip(offsets, spans)), default=0)
@@ -156,12 +157,12 @@ def _lowest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
 
 
 @dataclass(slots=True)
-class Neighbours:
-    """Which of the spans added so far share a step with a given one."""
+class Interference:
+    """Interference of live ranges: which spans added so far are live together with a given one."""
 
     spans: Sequence[Span]
     work: int = field(init=False)
-    """Steps that asking once for every span walks."""
+    """Steps that one query per span walks."""
     _first: int = field(init=False)
     _leaves: int = field(init=False)
     _born: dict[int, list[int]] = field(init=False)
@@ -175,7 +176,7 @@ class Neighbours:
         self._born = {}
         self._over = [[] for _ in range(2 * self._leaves)]
 
-    def meeting(self, i: int) -> Iterator[int]:
+    def overlapping(self, i: int) -> Iterator[int]:
         """Those alive when span i is born, then those born during its life."""
         span = self.spans[i]
         node = span.birth - self._first + self._leaves
@@ -186,7 +187,8 @@ class Neighbours:
             yield from self._born.get(step, ())
 
     def add(self, i: int) -> None:
-        """Enter a span at the O(log n) nodes of a tree over time that cover its life."""
+        """Insert a span at the O(log n) nodes of a segment tree over steps that cover its live
+        range."""
         span = self.spans[i]
         self._born.setdefault(span.birth, []).append(i)
         low = span.birth - self._first + self._leaves

@@ -1,4 +1,4 @@
-"""The IR of a compile as files: one for each pass, numbered, and the plan."""
+"""IR dumps: the graph after each pass and the plan, as numbered text files."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Placement where sizes are formulas: right for every binding, tight at the representative one.
+"""Symbolic memory planning: offset formulas, valid for all sizes, tight at representative ones.
 
-Buffers go into regions that lie one behind the other. Inside a region two buffers that live at
-the same step are apart by proof, not by numbers; where no proof is found, a buffer starts a
-region of its own. A region's extent is the greatest of its buffers' ends. Where it cannot be shown
-that all of them end before the arena does, no two buffers share memory.
+Buffers go into consecutive segments. Inside a segment two buffers with overlapping live ranges are
+proved disjoint for all sizes; where no proof is found, a buffer starts a new segment. A segment's
+extent is the maximum of its buffers' ends. Where it cannot be proved that all of them end before
+the arena does, no two buffers share memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from rlx.core.dim import Dim, DimLike
 from rlx.core.formulas import compile_dims
-from rlx.plan.arena import Neighbours, Span, peak_bytes
+from rlx.plan.arena import Interference, Span, peak_bytes
 from rlx.plan.size_proofs import Proofs, greatest
 
 MAX_ENDS = 4
-"""Incomparable ends a region may have: its extent stays a formula one can read and evaluate."""
+"""Incomparable ends a segment may have, so that its extent stays a short formula."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FormulaPlacement:
 
 
 class Sizes:
-    """Formulas with their value at the representative sizes, and what is proved of them."""
+    """Formulas with their value at the representative sizes, and a memo of proofs about them."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._names, self._sizes = tuple(sizes), tuple(sizes.values())
@@ -58,7 +58,7 @@ class Sizes:
 
 
 @dataclass(slots=True)
-class _Region:
+class _Segment:
     """Buffers whose offsets count from a common start."""
 
     ends: list[DimLike] = field(default_factory=list[DimLike])
@@ -66,10 +66,10 @@ class _Region:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seat:
-    """Where a buffer would go, and that in numbers at the representative sizes."""
+class _Position:
+    """A candidate byte range of a buffer, and its value at the representative sizes."""
 
-    region: int
+    segment: int
     start: DimLike
     end: DimLike
     low: int
@@ -95,7 +95,7 @@ def place_formulas(spans: Sequence[FormulaSpan], sizes: Mapping[str, int]) -> Fo
         if known.value(best.total) == floor:
             break
     assert best is not None
-    return best if _ends_inside(best, spans, known) else _unshared(spans)
+    return best if _ends_inside(best, spans, known) else _without_reuse(spans)
 
 
 def _ends_inside(placed: FormulaPlacement, spans: Sequence[FormulaSpan], known: Sizes) -> bool:
@@ -104,8 +104,8 @@ def _ends_inside(placed: FormulaPlacement, spans: Sequence[FormulaSpan], known: 
     return all(known.le(end, placed.total) for end in ends)
 
 
-def _unshared(spans: Sequence[FormulaSpan]) -> FormulaPlacement:
-    """One behind the other: what comes later is farther by sizes, which are not negative."""
+def _without_reuse(spans: Sequence[FormulaSpan]) -> FormulaPlacement:
+    """Prefix sums: disjoint, as sizes are not negative."""
     *offsets, total = _prefix_sums([s.size for s in spans])
     return FormulaPlacement(tuple(offsets), total)
 
@@ -114,54 +114,55 @@ def _placed(
     spans: Sequence[FormulaSpan], numbers: Sequence[Span], order: Sequence[int], known: Sizes
 ) -> FormulaPlacement:
     """Each in turn where it makes the arena grow least at the representative sizes."""
-    near, regions, seats = Neighbours(numbers), list[_Region](), dict[int, _Seat]()
+    near, segments, positions = Interference(numbers), list[_Segment](), dict[int, _Position]()
     for i in order:
-        met: dict[int, list[_Seat]] = {}
-        for j in near.meeting(i):
-            met.setdefault(seats[j].region, []).append(seats[j])
-        seats[i] = _best_seat(spans[i].size, regions, met, known)
-        _occupy(regions, seats[i], known)
+        met: dict[int, list[_Position]] = {}
+        for j in near.overlapping(i):
+            met.setdefault(positions[j].segment, []).append(positions[j])
+        positions[i] = _best_position(spans[i].size, segments, met, known)
+        _occupy(segments, positions[i], known)
         near.add(i)
-    starts = _prefix_sums([greatest(r.ends) for r in regions])
-    offsets = tuple(starts[seats[i].region] + seats[i].start for i in range(len(spans)))
+    starts = _prefix_sums([greatest(r.ends) for r in segments])
+    offsets = tuple(starts[positions[i].segment] + positions[i].start for i in range(len(spans)))
     return FormulaPlacement(offsets, starts[-1])
 
 
-def _best_seat(
-    size: DimLike, regions: Sequence[_Region], met: Mapping[int, list[_Seat]], known: Sizes
-) -> _Seat:
+def _best_position(
+    size: DimLike, segments: Sequence[_Segment], met: Mapping[int, list[_Position]], known: Sizes
+) -> _Position:
     least = known.value(size)
-    best = _Seat(len(regions), 0, size, 0, least)
-    for r, region in enumerate(regions):
-        seat = _lowest_seat(r, region, size, met.get(r, ()), known)
-        if seat is None or len(_ends_with(region.ends, seat.end, known)) > MAX_ENDS:
+    best = _Position(len(segments), 0, size, 0, least)
+    for r, segment in enumerate(segments):
+        position = _lowest_position(r, segment, size, met.get(r, ()), known)
+        if position is None or len(_ends_with(segment.ends, position.end, known)) > MAX_ENDS:
             continue
-        growth = max(0, seat.high - max(map(known.value, region.ends)))
-        if growth < least or (growth == least and best.region == len(regions)):
-            best, least = seat, growth
+        growth = max(0, position.high - max(map(known.value, segment.ends)))
+        if growth < least or (growth == least and best.segment == len(segments)):
+            best, least = position, growth
     return best
 
 
-def _lowest_seat(
-    number: int, region: _Region, size: DimLike, met: Sequence[_Seat], known: Sizes
-) -> _Seat | None:
-    """The lowest start, 0 or the end of another, that is provably apart from all it meets.
+def _lowest_position(
+    number: int, segment: _Segment, size: DimLike, met: Sequence[_Position], known: Sizes
+) -> _Position | None:
+    """The lowest start, 0 or the end of another, that is provably disjoint from all it overlaps in
+    time.
 
-    An end that all others of the region are proved to stay under needs no proof of its own.
+    An end that all others of the segment are proved to stay under needs no proof of its own.
     """
     bytes_ = known.value(size)
     gaps = _gaps(sorted((m.low, m.high) for m in met), bytes_)
     starts = [(0, 0), *((m.high, m.end) for m in met if m.high in gaps)]
     for low, start in sorted(dict.fromkeys(starts), key=lambda pair: pair[0]):
         end = start + size
-        is_top = region.ends == [start]
-        if low in gaps and (is_top or _is_apart(start, end, met, known)):
-            return _Seat(number, start, end, low, low + bytes_)
+        is_top = segment.ends == [start]
+        if low in gaps and (is_top or _is_disjoint(start, end, met, known)):
+            return _Position(number, start, end, low, low + bytes_)
     return None
 
 
 def _gaps(taken: Sequence[tuple[int, int]], size: int) -> set[int]:
-    """Where `size` bytes are free in numbers: only there is a proof worth looking for."""
+    """Where `size` bytes are free at the representative sizes: only there a proof is attempted."""
     found, at = set[int](), 0
     for start, end in taken:
         if start - at >= size:
@@ -170,15 +171,15 @@ def _gaps(taken: Sequence[tuple[int, int]], size: int) -> set[int]:
     return found | {at}
 
 
-def _is_apart(start: DimLike, end: DimLike, met: Sequence[_Seat], known: Sizes) -> bool:
+def _is_disjoint(start: DimLike, end: DimLike, met: Sequence[_Position], known: Sizes) -> bool:
     return all(known.le(m.end, start) or known.le(end, m.start) for m in met)
 
 
-def _occupy(regions: list[_Region], seat: _Seat, known: Sizes) -> None:
-    if seat.region == len(regions):
-        regions.append(_Region())
-    region = regions[seat.region]
-    region.ends = _ends_with(region.ends, seat.end, known)
+def _occupy(segments: list[_Segment], position: _Position, known: Sizes) -> None:
+    if position.segment == len(segments):
+        segments.append(_Segment())
+    segment = segments[position.segment]
+    segment.ends = _ends_with(segment.ends, position.end, known)
 
 
 def _ends_with(ends: Sequence[DimLike], end: DimLike, known: Sizes) -> list[DimLike]:

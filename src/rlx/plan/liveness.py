@@ -1,4 +1,4 @@
-"""Liveness over the schedule, and which kernel may write over an operand that dies in it."""
+"""Liveness over the schedule, and in-place reuse of an operand at its last use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START = -1
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """First and last step at which a buffer's bytes matter, both included."""
+    """The live range of a buffer: first and last step, both included."""
 
     birth: int
     death: int
@@ -24,7 +24,7 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What runs in which order, and where each kernel's results are."""
+    """The schedule, the results of its kernels, and the views."""
 
     schedule: Sequence[Node]
     results: Mapping[Node, Sequence[Node]]

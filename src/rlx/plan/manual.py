@@ -1,4 +1,4 @@
-"""Plans that the planner did not make: written by hand, or read from a file. They are checked."""
+"""Plans written by hand or read from a file, verified like the planner's own."""
 
 from __future__ import annotations
 

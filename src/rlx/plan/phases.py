@@ -1,4 +1,4 @@
-"""Phases: what runs when parameters are set, on every call, and after all else.
+"""Phase analysis: prologue (once per weights), steady state (every call) and epilogue.
 
 The source says which of its work is the Epilogue: sampling, top-k, peaks, and what only moves or
 casts their results. Nodes carry that along as an origin, so that whatever passes make of an op is
@@ -30,7 +30,7 @@ def mark_phases(graph: Graph, _ctx: object = None) -> Graph:
     return graph.rebuild(copied)
 
 
-def marked_as(graph: Graph, phases: Mapping[Node, Phase]) -> None:
+def mark_planned(graph: Graph, phases: Mapping[Node, Phase]) -> None:
     """Mark the nodes of a planned graph with the phases of its plan."""
     for node, phase in phases.items():
         if not node.is_leaf and phase is not Phase.PROLOGUE:
@@ -79,19 +79,19 @@ def _tail(nodes: Sequence[Node]) -> set[Node]:
     users = users_of(nodes)
     tail: set[Node] = set()
     for node in reversed(nodes):
-        may_end = not node.is_steady and (_is_origin(node) or _only_hands_on(node))
+        may_end = not node.is_steady and (_is_origin(node) or _only_moves(node))
         if may_end and all(u in tail for u in users[node]):
             tail.add(node)
     return tail
 
 
-def _only_hands_on(node: Node) -> bool:
-    """Does it compute nothing: the same values elsewhere, or of another dtype?"""
+def _only_moves(node: Node) -> bool:
+    """Does it only move or cast values?"""
     return is_view_kind(node) or node.op == "cast" or node.decl.kind is Kind.MOVEMENT
 
 
 def is_view_kind(node: Node) -> bool:
-    """Does the op only say where values are, whether or not a plan can do without a copy?"""
+    """Does the op only change the layout, whether or not the plan needs a copy for it?"""
     return node.op == "item" or node.decl.view_rule is not None or is_same_cast(node)
 
 

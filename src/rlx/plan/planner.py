@@ -1,4 +1,4 @@
-"""The planner: from a final graph to where every value lies and when every kernel runs."""
+"""The planner: schedule, live ranges, buffer reuse and offsets of a final graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlx.cost.terms import Terms
 from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.ir.plan_nodes import items_of, planned_nodes, planned_symbols, with_all_items
-from rlx.plan.alternatives import Choice, Choices, choices_of, names_plan, turned
+from rlx.plan.alternatives import Choice, Choices, choices_of, names_plan, reversed_choices
 from rlx.plan.arena import Span, place
 from rlx.plan.dynamic import FormulaSpan, place_formulas
 from rlx.plan.liveness import Lifetime, Steps, find_in_place, lifetimes
@@ -37,7 +37,7 @@ def plan_module(
     force: Mapping[str, bool] = getattr(options, "force", {})
     split: Mapping[Node, bool] = {}
     if any(map(names_plan, force)):
-        chosen = turned(choices_of(plan, target, Terms(target), {}, plan), force)
+        chosen = reversed_choices(choices_of(plan, target, Terms(target), {}, plan), force)
         plan, split = plan_buffers(final, target, alignment, chosen), chosen.split
     asked = "" if options is None else options.text()
     return LirModule(MirModule(final), plan, target, asked, split)
@@ -60,12 +60,12 @@ def plan_buffers(
     nodes = planned_nodes(graph)
     phases = derive_phases(nodes, chosen.per_call)
     aliases = resolve_views(nodes, graph.outputs, phases, target, chosen.copied)
-    free = [n for n in nodes if n not in chosen.joined]
+    free = [n for n in nodes if n not in chosen.copied_concats]
     views, assembled = place_in_concats(nodes, free, graph.outputs, phases, aliases, alignment)
     kernels = [n for n in nodes if not (n.is_leaf or n.op == "item" or n in aliases)]
     schedule = tuple(sorted((k for k in kernels if k not in assembled), key=phases.__getitem__))
     steps = Steps(schedule, items_of(nodes), views)
-    draft = _Draft(graph, nodes, phases, steps, alignment, chosen.apart)
+    draft = _Draft(graph, nodes, phases, steps, alignment, chosen.not_in_place)
     return draft.plan()
 
 
@@ -78,14 +78,14 @@ class _Draft:
     phases: Mapping[Node, Phase]
     steps: Steps
     alignment: int
-    apart: frozenset[Node] = frozenset()
+    not_in_place: frozenset[Node] = frozenset()
 
     def plan(self) -> BufferPlan:
         graph, steps = self.graph, self.steps
         in_arena = {n: n.op == "input" or self.phases[n] is not Phase.PROLOGUE for n in self.nodes}
         lives = lifetimes(steps, graph.inputs, graph.outputs, self.phases)
         found = find_in_place(steps, lives, in_arena)
-        in_place = {k: operand for k, operand in found.items() if k not in self.apart}
+        in_place = {k: operand for k, operand in found.items() if k not in self.not_in_place}
         symbols = planned_symbols(graph)
         sizes = representative(symbols)
         weights, weight_bytes = self._weights(in_arena)
@@ -113,7 +113,7 @@ class _Draft:
         return [n for n in self.nodes if n not in self.steps.views and not n.has_items]
 
     def _weights(self, in_arena: Mapping[Node, bool]) -> tuple[dict[Node, Slot], DimLike]:
-        """One behind the other; those of a known size first, so that their offsets are known."""
+        """Consecutive; static sizes first, so that their offsets are static."""
         owners = [n for n in self._owners() if not in_arena[n]]
         slots: dict[Node, Slot] = {}
         end: DimLike = 0

@@ -1,4 +1,4 @@
-"""Proofs about sizes: what holds for every value that named dims can take.
+"""Inequality proofs over symbolic sizes: what holds for every value that named dims can take.
 
 Interval arithmetic alone takes `64·((n+63)//64)` and `n` for unrelated, and `max(a, b)` for
 unrelated to `a`. Byte counts are rounded up and slots are maxima, so both matter here.
@@ -30,7 +30,7 @@ def round_up(size: DimLike, alignment: int) -> DimLike:
 
 
 def greatest(dims: Sequence[DimLike]) -> DimLike:
-    """The maximum of dims, with calls nested as little as can be."""
+    """The maximum of dims, as a balanced tree of calls."""
     row = list(dims)
     while len(row) > 1:
         pairs = [dim_max(a, b) for a, b in zip(row[::2], row[1::2])]
@@ -42,7 +42,7 @@ def proves_le(a: DimLike, b: DimLike) -> bool:
     """Is a ≤ b for every size the symbols can take? False also where no proof was found."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return a <= b
-    return provably_le(a, b) or any(provably_le(0, low) for low in _never_above(b - a))
+    return provably_le(a, b) or any(provably_le(0, low) for low in _lower_bounds(b - a))
 
 
 def is_multiple(dim: DimLike, factor: int) -> bool:
@@ -62,7 +62,7 @@ def _is_multiple(monomial: Monomial, factor: int) -> bool:
 
 
 class Proofs:
-    """Proofs that are looked for once."""
+    """Memoised proofs."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[DimLike, DimLike], bool] = {}
@@ -74,17 +74,17 @@ class Proofs:
         return found
 
 
-def _never_above(dim: DimLike) -> Iterator[DimLike]:
+def _lower_bounds(dim: DimLike) -> Iterator[DimLike]:
     """Expressions that are at most `dim`: without maxima, without floors, or both."""
     for form in _without_maxima(dim):
         yield form
         yield _without_floors(form)
         yield _without_floors(form, in_products=True)
         yield _without_floors(_without_pairs(form))
-        yield from _ground_down(form)
+        yield from _without_nested_floors(form)
 
 
-def _ground_down(dim: DimLike) -> Iterator[DimLike]:
+def _without_nested_floors(dim: DimLike) -> Iterator[DimLike]:
     """`dim` without the quotients that are added, then without those that these were of, until what
     is left meets what is subtracted: halving thrice takes three of these."""
     for _ in range(MAX_DEPTH):

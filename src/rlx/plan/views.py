@@ -1,4 +1,4 @@
-"""Views: values that own no bytes because they are another's, read through a layout."""
+"""View analysis: values that alias another's buffer through a strided layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def location(views: Mapping[Node, View], node: Node) -> View:
-    """Where a value lies: in its own buffer, side by side, unless it is a view."""
+    """The buffer and layout of a value: contiguous in its own buffer, unless it is a view."""
     return views.get(node) or View(node, Layout.contiguous(node.shape.dims))
 
 
@@ -36,8 +36,8 @@ def resolve_views(
 ) -> dict[Node, View]:
     """Every node that can stay in place, with its root and layout; those `copied` do not.
 
-    What lies side by side is a view on every target; other strides only for ops whose strided
-    result the target's kernels read in place. The rest are copies.
+    A contiguous result is a view on every target; a strided one only for ops whose strided result
+    the target's kernels read in place. The rest are copies.
     """
     views: dict[Node, View] = {}
     taken = set(outputs)
@@ -79,7 +79,7 @@ def place_in_concats(
     views: Mapping[Node, View],
     alignment: int,
 ) -> tuple[dict[Node, View], set[Node]]:
-    """Let producers write straight into their slice of a concat that is `free` for it.
+    """Let producers write directly into their slice of a concat that is `free` for it.
 
     Gives the views with those of the operands added, and the concats that are done once their
     operands are. Outer concats come first, so that an inner one's operands reach the outer buffer.
@@ -106,9 +106,10 @@ def place_in_concats(
 
 
 def _slices(concat: Node, place: View, alignment: int) -> dict[Node, View] | None:
-    """Operand → its slice, where each is one aligned run of bytes.
+    """Operand → its slice, where each is contiguous and aligned.
 
-    Where a slice starts must be known before its kernel runs, so nothing measured may lie before.
+    Where a slice starts must be known before its kernel runs, so no operand before it may have a
+    measured size.
     """
     if concat.shape.is_measured:
         return None

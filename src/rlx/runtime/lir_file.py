@@ -39,7 +39,7 @@ from rlx.ir.text import read
 from rlx.passes.context import Context
 from rlx.passes.legalise import require_legal
 from rlx.plan.check.checker import check
-from rlx.plan.phases import marked_as
+from rlx.plan.phases import mark_planned
 
 if TYPE_CHECKING:
     pass
@@ -111,7 +111,7 @@ def _restored(head: Mapping[str, Any], graph: Graph) -> LirModule:
         arena_formula=decode.dim(head["arena"]),
         representative={str(k): _natural(v) for k, v in head["representative"].items()},
     )
-    marked_as(graph, plan.phases)
+    mark_planned(graph, plan.phases)
     split = {held.node(n): bool(is_split) for n, is_split in head["split"]}
     options = head["options"]
     if not isinstance(options, str):

@@ -1,8 +1,8 @@
-"""The plan checker: proves a plan from its schedule, by code that shares nothing with the planner.
+"""The plan verifier: checks a buffer plan by code that shares nothing with the planner.
 
-It derives anew what is read and written at each step, keeps an owner for every byte, and says
-which value would be lost where. A plan with named dims is run through at several sizes, and its
-buffers are shown to be apart for all sizes.
+It derives reads and writes of each step again, tracks the owner of every byte in shadow memory, and
+reports which value would be clobbered where. A plan with symbolic dims is executed at several
+sizes, and its buffers are proved disjoint for all sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlx.plan.check.claims import Facts, Fault, Finding, finding
 from rlx.plan.check.shadow_run import check_memory
 from rlx.plan.check.symbolic import check_formulas
 
-_MOST_TRIED = 1024
+_MAX_SIZES_TRIED = 1024
 
 
 def check(lir: LirModule) -> list[Finding]:
@@ -69,21 +69,21 @@ def _require_sizes(graph: Graph) -> None:
                 names = ", ".join(s.name for s in symbols_of([dim]))
                 raise GraphError(
                     f"{node.label}: its size {dim} is negative for some values of {names}, so "
-                    f"that no memory can be planned. {_bounds_to_say(dim)}"
+                    f"that no memory can be planned. {_bounds_hint(dim)}"
                 )
 
 
-def _bounds_to_say(dim: Dim) -> str:
+def _bounds_hint(dim: Dim) -> str:
     symbols = symbols_of([dim])
     least = _least(dim, symbols[0].name) if len(symbols) == 1 else None
     if least is None:
         return "Give the dims a range in which it is not: Dim(name, min, max)."
-    return f"Say from where on it is not: Dim({symbols[0].name!r}, min={least})."
+    return f"State from where on it is not: Dim({symbols[0].name!r}, min={least})."
 
 
 def _least(dim: Dim, name: str) -> int | None:
     """From which value of its symbol on `dim` is a size, as far as is worth looking."""
-    return next((n for n in range(_MOST_TRIED) if evaluate(dim, {name: n}) >= 0), None)
+    return next((n for n in range(_MAX_SIZES_TRIED) if evaluate(dim, {name: n}) >= 0), None)
 
 
 # -- the schedule ---------------------------------------------------------------------------------
@@ -182,8 +182,8 @@ def _check_outputs(facts: Facts) -> Iterator[Finding]:
 
 
 def _check_capacities(facts: Facts) -> Iterator[Finding]:
-    """A capacity is what bounds a size that a step measures, and says where values lie, not what
-    they are: growing it changes no result."""
+    """A capacity is what bounds a size that a step measures, and determines offsets, not
+    values: growing it changes no result."""
     for node in facts.nodes:
         dims = [d for shape in node.shapes for d in shape.dims]
         for name in (d.name for d in symbols_of(dims) if is_capacity(d.name)):
@@ -210,7 +210,7 @@ def _check_space(plan: BufferPlan, node: Node, slot: Slot) -> Iterator[Finding]:
 
 
 def _check_views(facts: Facts) -> Iterator[Finding]:
-    """A view is what its op says of its operand, or a kernel's slice of a concat."""
+    """A view has the layout that its op derives from its operand, or is a slice of a concat."""
     misshapen = [*_check_roots(facts)]
     yield from misshapen
     if misshapen:
@@ -291,15 +291,15 @@ def _why_not_in_place(facts: Facts, kernel: Node, operand: Node) -> str:
     if facts.last_use.get(root) != facts.step[kernel]:
         return "it is used at another time"
     if plan.assignments[root].offset != plan.assignments[kernel].offset:
-        return "it lies elsewhere"
+        return "it is at another offset"
     if root.shape.dtype.itemsize != kernel.shape.dtype.itemsize:
         return "its elements are of another size"
-    alike = all(
+    is_same_index = all(
         i.shape.dims == kernel.shape.dims and _is_all_of_root(plan, i)
         for i in kernel.inputs
         if plan.root(i) is root
     )
-    return "" if alike else "it is read at other indices"
+    return "" if is_same_index else "it is read at other indices"
 
 
 def _computes_by_index(kernel: Node) -> bool:

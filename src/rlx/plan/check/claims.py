@@ -1,4 +1,4 @@
-"""What the checker knows: the plan's claims, and what follows from the graph and schedule alone."""
+"""The verifier's input: the plan's claims, and liveness derived from graph and schedule alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def finding(kind: Fault, node: Node, message: str) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the plan claims, and what the graph alone says about it."""
+    """What the plan claims, and what follows from the graph alone."""
 
     plan: BufferPlan
     nodes: Sequence[Node]

@@ -1,4 +1,4 @@
-"""Running a plan on shadow memory: every byte has an owner, every read must find its own."""
+"""Shadow execution of a plan: every byte has an owner, and a read must find its operand there."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rlx.plan.check.shadow_memory import Shadow
 Value = Callable[[DimLike], int]
 Range = tuple[int, int]
 
-FAR = 64
-"""How many times the representative size a dim without a maximum is tried at."""
+UNBOUNDED_SAMPLE_FACTOR = 64
+"""The multiple of its representative size at which an unbounded dim is sampled."""
 
 
 def check_memory(facts: Facts) -> list[Finding]:
@@ -46,7 +46,7 @@ def sample_sizes(plan: BufferPlan) -> list[dict[str, int]]:
 
 def _ends(dim: Dim, typical: int) -> Range:
     low, high = dim.bounds
-    return low or 0, FAR * max(1, typical) + 1 if high is None else high
+    return low or 0, UNBOUNDED_SAMPLE_FACTOR * max(1, typical) + 1 if high is None else high
 
 
 def _evaluators(facts: Facts) -> Iterator[tuple[dict[str, int], Value]]:
@@ -138,7 +138,7 @@ class _Run:
         return finding(kind, node, message + self.where)
 
     def _slots(self) -> Iterator[Finding]:
-        """Slots are aligned, inside their space, and hold what lies in them."""
+        """Slots are aligned, inside their space, and hold the elements assigned to them."""
         plan = self.plan
         arena = self.value(plan.arena_formula)
         limits = {Space.ARENA: min(arena, plan.arena_bytes) if self.is_representative else arena}
@@ -178,18 +178,18 @@ class _Run:
 
     def _write(self, step: int, kernel: Node, result: Node) -> Iterator[Finding]:
         over = self.plan.in_place.get(kernel)
-        spared = () if over is None else (self.plan.root(over),)
+        exempt = () if over is None else (self.plan.root(over),)
         own = result not in self.plan.views
         where = self.slots[result] if own else self.extents[result]
-        yield from self._claim(step, result, where, spared)
+        yield from self._claim(step, result, where, exempt)
 
     def _claim(
-        self, step: int, node: Node, where: Range, spared: Sequence[Node]
+        self, step: int, node: Node, where: Range, exempt: Sequence[Node]
     ) -> Iterator[Finding]:
         """Make the bytes the node's; whoever had them must be dead, or given up in place."""
         shadow, root = self._shadow(node), self.plan.root(node)
         for victim in shadow.owners(*where):
-            if victim is not root and victim not in spared and self._lives(victim, step):
+            if victim is not root and victim not in exempt and self._lives(victim, step):
                 message = f"is written at step {step} over {victim.label}, which is still needed"
                 yield self._fault(Fault.LIVE_OVERLAP, node, message)
         shadow.write(*where, root)

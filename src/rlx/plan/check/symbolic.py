@@ -1,4 +1,4 @@
-"""Buffers that live together are apart for every size: shown on formulas, not on samples."""
+"""Symbolic check: buffers that are live together are proved disjoint for all sizes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlx.plan.size_proofs import Proofs, is_multiple
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Box:
-    """A buffer of the arena, ordered by where it lies at the representative sizes."""
+class _ByteRange:
+    """A buffer of the arena, ordered by its offset at the representative sizes."""
 
     low: int
     high: int
@@ -29,7 +29,7 @@ class _Box:
 
 
 def check_formulas(facts: Facts) -> Iterator[Finding]:
-    """What is not shown of a plan with named dims; a static plan has nothing to show."""
+    """What is unproved of a plan with symbolic dims; a static plan needs no proof."""
     if facts.plan.dynamic_symbols or any(measured_by(n) for n in facts.nodes):
         proofs = Proofs()
         yield from _check_bounds(facts, proofs)
@@ -45,14 +45,15 @@ def _check_bounds(facts: Facts, proofs: Proofs) -> Iterator[Finding]:
         if not is_multiple(slot.offset, plan.alignment):
             yield finding(Fault.UNPROVEN, node, f"offset {slot.offset} may not be aligned")
         if slot.space is Space.ARENA and not proofs.le(slot.offset + slot.size, plan.arena_formula):
-            yield finding(Fault.UNPROVEN, node, "may lie past the arena's end")
+            yield finding(Fault.UNPROVEN, node, "may end past the arena's end")
 
 
 class _Sweep:
-    """Steps in order, with the living buffers by offset.
+    """Sweep over the steps, with the live buffers sorted by offset.
 
-    Being below another is transitive, so a newborn needs a proof against its two neighbours only.
-    What is empty at the representative sizes has no neighbours there, and is held against all.
+    Being below another is transitive, so a newborn needs a proof against its two neighbours only. A
+    buffer that is empty at the representative sizes has no neighbours there: it is compared with
+    all.
     """
 
     def __init__(self, facts: Facts, proofs: Proofs) -> None:
@@ -60,14 +61,14 @@ class _Sweep:
         self.values: dict[DimLike, int] = {}
         arena = (n for n, s in self.plan.assignments.items() if s.space is Space.ARENA)
         self.nodes: Sequence[Node] = list(arena)
-        self.box = {node: self._boxed(i, node) for i, node in enumerate(self.nodes)}
-        self.living: list[_Box] = []
-        self.empty: set[_Box] = set()
+        self.range_ = {node: self._range_of(i, node) for i, node in enumerate(self.nodes)}
+        self.living: list[_ByteRange] = []
+        self.empty: set[_ByteRange] = set()
 
-    def _boxed(self, number: int, node: Node) -> _Box:
+    def _range_of(self, number: int, node: Node) -> _ByteRange:
         slot = self.plan.assignments[node]
         low = self._value(slot.offset)
-        return _Box(low, low + self._value(slot.size), number)
+        return _ByteRange(low, low + self._value(slot.size), number)
 
     def _value(self, dim: DimLike) -> int:
         if dim not in self.values:
@@ -75,7 +76,7 @@ class _Sweep:
         return self.values[dim]
 
     def findings(self) -> Iterator[Finding]:
-        leaving: dict[int, list[_Box]] = {}
+        leaving: dict[int, list[_ByteRange]] = {}
         inputs = [node for _, node in self.plan.io.inputs]
         born = set(inputs)
         for node in inputs:
@@ -83,42 +84,42 @@ class _Sweep:
         for step, kernel in enumerate(self.plan.schedule):
             over = self.plan.in_place.get(kernel)
             if over is not None:
-                self._leave(self.box.get(self.plan.root(over)))
+                self._leave(self.range_.get(self.plan.root(over)))
             for root in map(self.plan.root, self.facts.written(kernel)):
-                if root in born or root not in self.box:
+                if root in born or root not in self.range_:
                     continue
                 born.add(root)
                 yield from self._enter(root)
-                leaving.setdefault(self.facts.last_use[root], []).append(self.box[root])
-            for box in leaving.pop(step, ()):
-                self._leave(box)
+                leaving.setdefault(self.facts.last_use[root], []).append(self.range_[root])
+            for range_ in leaving.pop(step, ()):
+                self._leave(range_)
 
-    def _leave(self, box: _Box | None) -> None:
-        if box is None:
+    def _leave(self, range_: _ByteRange | None) -> None:
+        if range_ is None:
             return
-        at = bisect_left(self.living, box)
-        if at < len(self.living) and self.living[at] == box:
+        at = bisect_left(self.living, range_)
+        if at < len(self.living) and self.living[at] == range_:
             del self.living[at]
-            self.empty.discard(box)
+            self.empty.discard(range_)
 
     def _enter(self, node: Node) -> Iterator[Finding]:
-        box = self.box[node]
-        at = bisect_left(self.living, box)
-        near = self.living if box.is_empty else self.living[max(0, at - 1) : at + 1]
+        range_ = self.range_[node]
+        at = bisect_left(self.living, range_)
+        near = self.living if range_.is_empty else self.living[max(0, at - 1) : at + 1]
         for other in dict.fromkeys([*near, *sorted(self.empty)]):
-            if not self._is_apart(box, other):
+            if not self._is_disjoint(range_, other):
                 message = f"may overlap {self.nodes[other.number].label} at some size"
                 yield finding(Fault.UNPROVEN, node, message)
-        insort(self.living, box)
-        if box.is_empty:
-            self.empty.add(box)
+        insort(self.living, range_)
+        if range_.is_empty:
+            self.empty.add(range_)
 
-    def _is_apart(self, a: _Box, b: _Box) -> bool:
+    def _is_disjoint(self, a: _ByteRange, b: _ByteRange) -> bool:
         (a_low, a_high), (b_low, b_high) = self._formulas(a), self._formulas(b)
         if a.low > b.low:
             (a_low, a_high), (b_low, b_high) = (b_low, b_high), (a_low, a_high)
         return self.proofs.le(a_high, b_low) or self.proofs.le(b_high, a_low)
 
-    def _formulas(self, box: _Box) -> tuple[DimLike, DimLike]:
-        slot = self.plan.assignments[self.nodes[box.number]]
+    def _formulas(self, range_: _ByteRange) -> tuple[DimLike, DimLike]:
+        slot = self.plan.assignments[self.nodes[range_.number]]
         return slot.offset, slot.offset + slot.size
