@@ -21,11 +21,12 @@ from rlx.ir.lir import LirModule, View
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.ir.text import read, show
 from rlx.ir.verify import verify
-from rlx.passes.constant_folding import fold
 from rlx.pipeline import CompilePipeline
 from rlx.plan.check.checker import check
 from rlx.plan.check.claims import Fault
 from rlx.plan.planner import plan_module
+from rlx.rules.constants import fold_constants
+from rlx.rules.engine import rewrite, ruleset
 
 SEQ = Dim("seq", 0, 64)
 RNG = np.random.default_rng(7)
@@ -316,7 +317,7 @@ def test_users_wait_for_what_measures_their_size(target: FusionTarget) -> None:
 def test_what_is_found_in_constants_is_not_folded() -> None:
     g = Graph()
     g.set_outputs([ops.neg(ops.nonzero(g.constant(np.arange(4))))])
-    assert fold(g) == g
+    assert rewrite(g, ruleset([fold_constants])) == g
     exe = rlx.compile(g, target="reference")
     np.testing.assert_array_equal(exe(), [[-1, -2, -3]])
     assert all(exe.lir.plan.phases[n].name != "PROLOGUE" for n in exe.lir.plan.schedule)

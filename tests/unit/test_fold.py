@@ -14,15 +14,18 @@ from rlx.ir.mir import Graph, Node
 from rlx.ops import op as table
 from rlx.ops.draw import Draw
 from rlx.ops.op import Kind
-from rlx.passes.constant_folding import fold
-from rlx.rules.constants import MAX_BYTES
-from rlx.rules.engine import Fired
+from rlx.rules.constants import MAX_BYTES, fold_constants
+from rlx.rules.engine import Event, Fired, rewrite, ruleset
 
 FOLDED = [
     o for o in table.table().values()
     if o.kind not in (Kind.LEAF, Kind.CONTROL) and o.signature.operands
     and not o.syncs_host and o.name != "item" and not o.measures
 ]  # fmt: skip
+
+
+def fold(graph: Graph, log: list[Event] | None = None) -> Graph:
+    return rewrite(graph, ruleset([fold_constants]), log)
 
 
 def ops_of(graph: Graph) -> list[str]:
@@ -168,8 +171,8 @@ def test_folding_is_recorded_and_keeps_its_origin() -> None:
     g = Graph("log")
     one = g.constant(np.float32(1.0))
     g.set_outputs([ops.neg(one)])
-    log: list[object] = []
-    after = fold(g, log)  # type: ignore[arg-type]
+    log: list[Event] = []
+    after = fold(g, log)
     (fired,) = log
     assert isinstance(fired, Fired)
     assert fired.rule == "fold_constants"

@@ -218,7 +218,7 @@ def test_halves_that_do_not_cover_the_axis(
 ) -> None:
     made, decisions = fused(halves(first, second, length, width, False))
     assert "fused_swiglu" not in ops_within(made)
-    assert refusals(decisions, "fuse_swiglu") == [reasons.HALVES]
+    assert refusals(decisions, "fuse_swiglu") == [reasons.UNEQUAL_HALVES]
 
 
 def test_halves_by_split() -> None:

@@ -110,7 +110,7 @@ def test_a_convolution_is_as_near_as_its_operands(target: str) -> None:
     assert off.max() > 1e-3  # which f32 would not be
     taken, refused = sorted(products(exe, "bf16_product"), key=lambda d: not d.verdict)
     assert taken.verdict
-    assert refused.reason.startswith("its sums are of 9 products")
+    assert refused.reason.startswith("its reduction has length 9")
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int8:block=32"])
@@ -144,7 +144,7 @@ def test_what_cannot_be_packed_says_why() -> None:
     assert [r.split(":")[0] for r in reasons] == [
         "it has 200 weights, fewer than 4096",
         "its right operand is no weight",
-        "its sums are of 100 products, which are not blocks of 32",
+        "its reduction of length 100 is no multiple of the block 32",
     ]
 
 
@@ -155,7 +155,7 @@ def test_short_sums_stay_in_f32() -> None:
     g.set_outputs([ops.matmul(at, rates)])
     exe = rlx.compile(g, "cpu", precision="bf16", cache=False)
     (one,) = products(exe, "bf16_product")
-    assert (one.verdict, one.reason) == (False, "its sums are of 1 products, fewer than 16")
+    assert (one.verdict, one.reason) == (False, "its reduction has length 1, below 16")
 
 
 def test_products_inside_branches_are_rounded_too() -> None:

@@ -1,4 +1,4 @@
-"""The graphs inside a graph: branches and loop bodies get the same passes as what holds them."""
+"""Nested graphs: passes run on branch and loop bodies as on the graph around them."""
 
 from __future__ import annotations
 

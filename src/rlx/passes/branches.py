@@ -1,4 +1,4 @@
-"""Branches that wait for the host, or selects that compute both sides: put to the gate.
+"""If-conversion: a branch that syncs with the host, or selects over both sides, by the gate.
 
 Where a target's branch is taken by the host, the device stands still until the host has seen the
 condition. Computing both sides and selecting costs their arithmetic and traffic instead.

@@ -1,4 +1,4 @@
-"""What every pass is given beside the graph: the target, the options, and the log of decisions."""
+"""The pass context: target, options, and the decision log of one compile."""
 
 from __future__ import annotations
 

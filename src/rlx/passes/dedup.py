@@ -1,8 +1,8 @@
-"""Kernels that differ in learned numbers alone become one.
+"""Kernel deduplication: regions that differ only in scalar constants become equal.
 
-A region carries constants of one element in its body, and so in its code. Where regions are equal
-but for such numbers, as the layers of a model are whose scale was learned for each, those that
-differ become operands: the bodies are then equal, and a backend writes their code once.
+A region inlines constants of one element into its code. Where regions are equal but for such
+scalars, as the layers of a model with a learned scale each, the scalars that differ become
+operands: the bodies are then equal, and a backend compiles them once.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from rlx.ops.op import Kind
 from rlx.passes.context import Context
 
 ARITHMETIC = frozenset({"add", "sub", "mul"})
-"""Ops to which a number is as good from memory: others are done otherwise for some numbers."""
+"""Ops that a loaded scalar does not make slower: others are strength-reduced for some constants, as
+a division by a power of two is."""
 
 
 def dedup_kernels(graph: Graph, ctx: Context) -> Graph:
-    """The graph with the numbers as operands in which its regions differ."""
+    """The graph with the scalars that differ between equal regions lifted to operands."""
     if not ctx.target.jit_compiles:
         return graph
-    forms: dict[object, list[tuple[Node, list[Node]]]] = {}
+    groups: dict[object, list[tuple[Node, list[Node]]]] = {}
     for node in graph.order():
         if node.decl.kind is Kind.REGION:
-            numbers = _numbers(node.attrs["body"])
-            if numbers:
-                forms.setdefault(_form(node.attrs["body"]), []).append((node, numbers))
-    lifted = {node: found for group in forms.values() for node, found in _different(group)}
+            scalars = _scalars(node.attrs["body"])
+            if scalars:
+                groups.setdefault(_structure(node.attrs["body"]), []).append((node, scalars))
+    lifted = {node: found for group in groups.values() for node, found in _different(group)}
     if not lifted:
         return graph
     return graph.rebuild(
@@ -36,8 +37,8 @@ def dedup_kernels(graph: Graph, ctx: Context) -> Graph:
     )
 
 
-def _numbers(body: Graph) -> list[Node]:
-    """The constants of a body that may as well be operands, in order."""
+def _scalars(body: Graph) -> list[Node]:
+    """The scalar constants of a body that may become operands, in order."""
     users = users_of(body.order())
     return [
         n
@@ -48,31 +49,31 @@ def _numbers(body: Graph) -> list[Node]:
     ]  # fmt: skip
 
 
-def _form(body: Graph) -> object:
-    """What a body is but for extents and other numbers: kernels of other sizes often have the same
-    code, too."""
-    places: dict[Node, int] = {}
+def _structure(body: Graph) -> object:
+    """A key of the body's structure without extents and constants: kernels of other sizes often
+    share their code as well."""
+    number: dict[Node, int] = {}
     rows: list[object] = []
     for node in body.order():
-        places[node] = len(places)
+        number[node] = len(number)
         kinds = tuple((s.dtype, len(s.dims)) for s in node.shapes)
-        rows.append((node.op, tuple(places[i] for i in node.inputs), kinds))
-    return tuple(rows), tuple(places[o] for o in body.outputs)
+        rows.append((node.op, tuple(number[i] for i in node.inputs), kinds))
+    return tuple(rows), tuple(number[o] for o in body.outputs)
 
 
 def _different(group: Sequence[tuple[Node, list[Node]]]) -> list[tuple[Node, list[Node]]]:
-    """Each region with those of its numbers that are not the same in all of them."""
-    values = [[key(n.attrs["value"]) for n in numbers] for _, numbers in group]
+    """Each region with those of its scalars that differ within the group."""
+    values = [[key(n.attrs["value"]) for n in scalars] for _, scalars in group]
     chosen = [i for i, same in enumerate(zip(*values)) if len(set(same)) > 1]
-    return [(node, [numbers[i] for i in chosen]) for node, numbers in group] if chosen else []
+    return [(node, [scalars[i] for i in chosen]) for node, scalars in group] if chosen else []
 
 
 def _with_operands(
-    new: Graph, node: Node, inputs: tuple[Node, ...], numbers: Sequence[Node]
+    new: Graph, node: Node, inputs: tuple[Node, ...], scalars: Sequence[Node]
 ) -> Node:
-    names = {n: f"v{len(inputs) + i}" for i, n in enumerate(numbers)}
+    names = {n: f"v{len(inputs) + i}" for i, n in enumerate(scalars)}
     body = node.attrs["body"].rebuild(
         lambda made, n, _: made.input(names[n], n.shape) if n in names else None
     )
-    given = [new.node(n.decl, (), n.attrs) for n in numbers]
+    given = [new.node(n.decl, (), n.attrs) for n in scalars]
     return new.node(node.decl, (*inputs, *given), {**node.attrs, "body": body})

@@ -1,4 +1,4 @@
-"""Fusion: named shapes first, then regions around what is left. Each one is put to the gate.
+"""Kernel fusion: named patterns first, then regions of what is left. Each one is put to the gate.
 
 Nothing here changes what the graph returns: a value the caller or another kernel reads stays.
 """
@@ -19,7 +19,7 @@ from rlx.passes.fusion.regions import grow_regions
 from rlx.rules import movement
 from rlx.rules.engine import rewrite, ruleset
 
-JOINS = (
+CONCAT_RULES = (
     movement.concat_of_one,
     movement.concat_of_neighbours,
     movement.narrow_to_all,
@@ -42,19 +42,19 @@ def fuse_regions(graph: Graph, ctx: Context) -> Graph:
 
 
 def fuse_named(graph: Graph, ctx: Context) -> Graph:
-    """The graph with every accepted named shape, pattern by pattern."""
+    """The graph with every accepted named pattern, pattern by pattern."""
     facts = Facts.of(graph)
     for pattern in PATTERNS:
         made = apply(facts, list(_accepted(pattern(facts), facts, ctx)))
         facts = facts if made is facts.graph else Facts.of(made)
-    return graph if facts.graph is graph else _rejoined(facts.graph, ctx)
+    return graph if facts.graph is graph else _without_concats(facts.graph, ctx)
 
 
-def _rejoined(graph: Graph, ctx: Context) -> Graph:
+def _without_concats(graph: Graph, ctx: Context) -> Graph:
     """Concats of parts that a fusion made contiguous are no copies any more."""
     if not any(node.op == "concat" for node in graph.order()):
         return graph
-    return rewrite(graph, ruleset(JOINS), ctx.rewrites, ask=ctx.log.rewrites)
+    return rewrite(graph, ruleset(CONCAT_RULES), ctx.rewrites, ask=ctx.log.rewrites)
 
 
 def _accepted(found: Iterable[Match | Miss], facts: Facts, ctx: Context) -> Iterable[Match]:

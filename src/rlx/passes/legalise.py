@@ -1,6 +1,6 @@
 """Legalise: every node becomes one that the target runs, or an error that names it.
 
-An op without a kernel of the target's own is spelled in simpler ops, which every target has.
+An op that the target has no kernel for is decomposed into simpler ops, which every target has.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DispatchRow:
 
 @dataclass(frozen=True, slots=True)
 class DispatchReport:
-    """Which ops of a graph run as kernels of the target's own, and which as their lowering."""
+    """Which ops of a graph run as native kernels, and which as their lowering."""
 
     target: str
     rows: tuple[DispatchRow, ...]
@@ -80,7 +80,7 @@ def dispatch(node: Node, ctx: Context) -> Dispatch:
     has_lowering = node.decl.lower is not None
     if claim.kind == "no":
         return Dispatch("unsupported", claim.reason)
-    if asked == "common" and has_lowering and not _is_own_loop(node, ctx):
+    if asked == "common" and has_lowering and not _is_native_loop(node, ctx):
         return Dispatch("lowered", why)
     if claim.is_native:
         return Dispatch("native", "" if asked == "claim" else why)
@@ -91,14 +91,14 @@ def dispatch(node: Node, ctx: Context) -> Dispatch:
     return Dispatch("lowered", claim.reason)
 
 
-def _is_own_loop(node: Node, ctx: Context) -> bool:
+def _is_native_loop(node: Node, ctx: Context) -> bool:
     """A loop the target runs is lowered only by name: unrolling is no matter of kernels."""
     is_listed = node.op in ctx.dispatch.force_common
     return node.decl.kind is Kind.CONTROL and ctx.target.claim(node).is_native and not is_listed
 
 
 def legalise(graph: Graph, ctx: Context) -> Graph:
-    """The graph with every node that the target does not run spelled in ops that it does."""
+    """The graph with every node that the target does not run decomposed into ops that it does."""
     _require_bounds(graph)
     made = _lowered_throughout(graph, ctx, lambda _: True)
     _require_supported(made, ctx)
@@ -106,7 +106,7 @@ def legalise(graph: Graph, ctx: Context) -> Graph:
 
 
 def lower_control_flow(graph: Graph, ctx: Context) -> Graph:
-    """The graph with branches and loops that the target does not run turned into selects and
+    """The graph with branches and loops that the target does not run replaced by selects and
     unrolled; all other ops stay as they are."""
     return _lowered_throughout(graph, ctx, lambda node: node.decl.kind is Kind.CONTROL)
 
@@ -151,8 +151,8 @@ def require_legal(graph: Graph, ctx: Context) -> Graph:
 def _require_supported(graph: Graph, ctx: Context) -> None:
     """An error that lists every node, given or of a lowering, that can neither run nor be
     lowered."""
-    ways = ((node, dispatch(node, ctx)) for node in nodes_within(graph))
-    _refuse([(node, how.reason) for node, how in ways if how.path == "unsupported"], ctx)
+    dispatches = ((node, dispatch(node, ctx)) for node in nodes_within(graph))
+    _refuse([(node, how.reason) for node, how in dispatches if how.path == "unsupported"], ctx)
 
 
 def _legalised(graph: Graph, ctx: Context, wanted: Filter) -> Graph:
@@ -168,15 +168,15 @@ def _legalised(graph: Graph, ctx: Context, wanted: Filter) -> Graph:
 
 def _to_lower(nodes: Iterable[Node], ctx: Context, wanted: Filter) -> dict[Node, str]:
     """The nodes to be lowered, each with its reason."""
-    ways = ((node, dispatch(node, ctx)) for node in nodes if wanted(node))
-    return {node: how.reason for node, how in ways if how.path == "lowered"}
+    dispatches = ((node, dispatch(node, ctx)) for node in nodes if wanted(node))
+    return {node: how.reason for node, how in dispatches if how.path == "lowered"}
 
 
 def _refuse(found: Sequence[tuple[Node, str]], ctx: Context) -> None:
     """Raise an error that names every one of these nodes, and why it cannot run."""
     if not found:
         return
-    name, what_next = ctx.target.name, "Compile for another target, or spell it in other ops."
+    name, what_next = ctx.target.name, "Compile for another target, or express it in other ops."
     if len(found) == 1:
         [(node, reason)] = found
         raise UnsupportedError(f"{node.label}: target {name} cannot run it: {reason}. {what_next}")
@@ -194,7 +194,7 @@ def _round(graph: Graph, chosen: Mapping[Node, str], ctx: Context) -> Graph:
 
 
 def lowered_once(graph: Graph, chosen: Collection[Node]) -> Graph:
-    """The graph with the chosen nodes spelled in simpler ops."""
+    """The graph with the chosen nodes decomposed into simpler ops."""
     new = graph.successor()
     made: dict[Node, tuple[Node, ...]] = {}
     for node in graph.order():

@@ -1,4 +1,4 @@
-"""What a caller may ask of the passes. Options are values: nothing reads the environment."""
+"""Compile options of the passes. Options are values: nothing reads the environment."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which of two outputs to read back, where one is computed from the other by an op for which the
-device waits for the host: the whole spectrum, or its peaks.
+"""Readback advice for two outputs of which one is computed from the other by an op that syncs with
+the host: the whole spectrum, or its peaks.
 
 Outputs are the user's, and no pass drops one. But what reading the larger one costs against fusing
 into the smaller is a trade, so that it is weighed, with the target's prices, and the decision says

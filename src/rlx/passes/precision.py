@@ -1,4 +1,4 @@
-"""Precision: f32 products in bf16, or with weights of eight bits, where the caller asks for it.
+"""Reduced precision: f32 products in bf16, or with int8 weights, where the caller asks for it.
 
 Only operands of products are rounded. Sums, what follows them, norms, softmax and attention stay
 in f32, and so does all that inputs and outputs are made of: a model's interface does not change.
@@ -22,11 +22,11 @@ from rlx.passes.options import Precision
 
 CONVOLUTIONS = ("conv", "fused_conv_bias_act")
 PRODUCTS = ("matmul", "fused_matmul_bias_act", *CONVOLUTIONS)
-LEAST_INNER = 16
-"""Sums of fewer products are no matter of arithmetic, and are often made of positions or counts,
-which eight bits do not hold."""
-LEAST_WEIGHTS = 4096
-"""Fewer stay in the first cache whatever their dtype."""
+MIN_REDUCTION_LENGTH = 16
+"""Shorter reductions are not bound by arithmetic, and are often of positions or counts, which eight
+bits do not represent."""
+MIN_WEIGHTS = 4096
+"""Fewer stay in L1 whatever their dtype."""
 
 
 def reduce_precision(graph: Graph, ctx: Context) -> Graph:
@@ -50,7 +50,7 @@ def _reduced(graph: Graph, ctx: Context, asked: Precision) -> Graph:
         if node not in chosen:
             return None
         with new.scope(*node.origins, Origin("pass", f"precision {asked.dtype}")):
-            return _spelled(node, inputs, asked)
+            return _reduced_product(node, inputs, asked)
 
     return graph.rebuild(make)
 
@@ -66,28 +66,28 @@ def _is_taken(node: Node, is_made: bool, ctx: Context, asked: Precision) -> bool
 
 
 def _why_not(node: Node, is_made: bool, asked: Precision) -> str | None:
-    """What keeps a product as it is."""
+    """Why a product stays in its dtype."""
     x, w = (i.shape for i in node.inputs[:2])
     is_conv = node.op in CONVOLUTIONS
     inner = product(w.dims[1:]) if is_conv else x.dims[-1]
     if x.dtype is not DType.F32:
         return f"its operands are {x.dtype}, not f32"
-    if is_static(inner) and inner < LEAST_INNER:
-        return f"its sums are of {inner} products, fewer than {LEAST_INNER}"
+    if is_static(inner) and inner < MIN_REDUCTION_LENGTH:
+        return f"its reduction has length {inner}, below {MIN_REDUCTION_LENGTH}"
     if is_conv and w.dims[1] == 1:
-        return "its sums are over no channels, of which two would be multiplied at once"
+        return "it is depthwise: it has no pairs of channels for bf16 dot products"
     if asked.dtype == "bf16":
         return None
     if is_conv:
-        return "it reads its weights once for many places: bytes would save little"
+        return "a convolution reuses its weights for many pixels: int8 weights would save little"
     if is_made:
-        return "its right operand is no weight: it is made in each call"
+        return "its right operand is no weight: it is computed in each call"
     if w.rank != 2 or not w.is_static:
         return f"its right operand is {w}, no matrix of known size"
-    if w.num_elements < LEAST_WEIGHTS:
-        return f"it has {w.num_elements} weights, fewer than {LEAST_WEIGHTS}"
+    if w.num_elements < MIN_WEIGHTS:
+        return f"it has {w.num_elements} weights, fewer than {MIN_WEIGHTS}"
     if asked.block is not None and inner % asked.block != 0:
-        return f"its sums are of {inner} products, which are not blocks of {asked.block}"
+        return f"its reduction of length {inner} is no multiple of the block {asked.block}"
     return None
 
 
@@ -95,12 +95,12 @@ def _why(node: Node, asked: Precision) -> str:
     if asked.dtype == "bf16":
         return "asked for: operands rounded to bf16, sums in f32"
     each = "output" if asked.block is None else f"{asked.block} weights of an output"
-    return f"asked for: weights as bytes, a scale for each {each}, sums in f32"
+    return f"asked for: int8 weights, a scale for each {each}, sums in f32"
 
 
-def _spelled(node: Node, inputs: tuple[Node, ...], asked: Precision) -> Any:
+def _reduced_product(node: Node, inputs: tuple[Node, ...], asked: Precision) -> Any:
     x, w, *more = inputs
-    made = _in_bf16(node, x, w) if asked.dtype == "bf16" else _of_bytes(x, w, asked.block)
+    made = _in_bf16(node, x, w) if asked.dtype == "bf16" else _with_int8_weights(x, w, asked.block)
     if not more:
         return made
     bias, rank = more[0], made.shape.rank
@@ -110,14 +110,14 @@ def _spelled(node: Node, inputs: tuple[Node, ...], asked: Precision) -> Any:
 
 
 def _in_bf16(node: Node, x: Node, w: Node) -> Any:
-    narrow = (ops.cast(v, to=DType.BF16) for v in (x, w))
+    rounded = (ops.cast(v, to=DType.BF16) for v in (x, w))
     if node.op in CONVOLUTIONS:
         attrs = {k: v for k, v in node.attrs.items() if k != "activation"}
-        return ops.wide_conv(*narrow, to=DType.F32, **attrs)
-    return ops.wide_matmul(*narrow, to=DType.F32)
+        return ops.wide_conv(*rounded, to=DType.F32, **attrs)
+    return ops.wide_matmul(*rounded, to=DType.F32)
 
 
-def _of_bytes(x: Node, w: Node, block: int | None) -> Any:
+def _with_int8_weights(x: Node, w: Node, block: int | None) -> Any:
     size: DimLike = w.shape.dims[0]
     run = int(size) if block is None else block
     packed, scale = ops.block_quantize(ops.transpose(w, perm=(1, 0)), packing="int8", block=run)

@@ -1,4 +1,4 @@
-"""Simplify: rules to a fixpoint, constants folded, equal nodes shared, unneeded ones gone.
+"""Simplification: rewrite rules to a fixpoint, constant folding, CSE and dead code elimination.
 
 Equal nodes are one node by construction, and a rewritten graph holds only what its outputs need;
 inputs and params keep their slot whether they are read or not.
@@ -12,15 +12,15 @@ from rlx.passes.legalise import dispatch
 from rlx.rules import all_rules, plain_rules
 from rlx.rules.engine import rewrite, ruleset
 
-OWN_KERNELS = frozenset({
+DEDICATED_KERNELS = frozenset({
     "stft", "power_frames", "mean_power", "mel_frames", "conv_integer", "matmul_integer",
 })  # fmt: skip
-"""What rules name for the sake of a kernel: worse than what was written, where there is none."""
+"""Ops that rules introduce only for their dedicated kernel: without one the original is faster."""
 
 
 def simplify(graph: Graph, context: Context) -> Graph:
-    """`graph` with every rule applied that applies; the context keeps each firing and miss."""
-    has_kernel = lambda node: node.op not in OWN_KERNELS or _is_native(node, context)
+    """`graph` with every rule applied that applies; the context logs each firing and near miss."""
+    has_kernel = lambda node: node.op not in DEDICATED_KERNELS or _is_native(node, context)
     rules = ruleset(all_rules())
     return rewrite(graph, rules, context.rewrites, has_kernel, context.log.rewrites)
 

@@ -1,4 +1,4 @@
-"""Putting a match to the gate: what it saves is the terms that go less the terms that come."""
+"""Pricing a match: the cost terms of the nodes it removes minus those of the nodes it adds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Loss(TypedDict):
 
 
 def loss(node: Node, ctx: Context) -> Loss:
-    """Of a fusion into or out of `node` that failed: a launch, and a value written and read."""
+    """Of a missed fusion into or out of `node`: a launch, and a value written and read."""
     size = 2 * sum(map(ctx.terms.bytes_of, node.shapes))
     ns = ctx.gate.dispatch_ns + size / ctx.target.memory_gb_s(size)
     return {"predicted_ns": ns, "bytes_saved": size, "launches_saved": 1}
@@ -61,7 +61,7 @@ def _total(terms: Terms, nodes: Sequence[Node], outputs: Sequence[Node]) -> Grap
 
 
 def _why_missing(drawn: Graph, ctx: Context) -> str | None:
-    """Why a node of it is no kernel of the target's own, or is ruled out; None if all are."""
+    """Why a node of it has no kernel on the target, or is ruled out; None if all have one."""
     for node in drawn.order():
         if node.is_leaf or node.op == "item":
             continue

@@ -1,4 +1,4 @@
-"""What fusion asks of a graph, computed once: order, users, outputs, and what runs per call."""
+"""Graph analyses that fusion shares: order, users, outputs, and what runs per call."""
 
 from __future__ import annotations
 

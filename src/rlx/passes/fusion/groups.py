@@ -1,8 +1,8 @@
-"""Groups of nodes that stay free of cycles while they grow.
+"""Acyclic partition of the graph into fusion groups, with incremental topological order.
 
-A region is one kernel, so it may not wait for itself: no value may leave a group, pass through
-another kernel and come back. The groups are held in a topological order that is repaired locally
-when two merge (Pearce and Kelly, 2006), so that a merge looks only at the groups that lie between.
+A region is one kernel, so it must be convex: no value may leave a group, pass through another
+kernel and come back. The groups are held in a topological order that is repaired locally when two
+merge (Pearce and Kelly, 2006), so that a merge visits only the groups between the two.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rlx.ir.mir import Node
-from rlx.passes.fusion.reasons import TOO_FAR, WAITS_FOR_ITSELF
+from rlx.passes.fusion.reasons import TOO_FAR, WOULD_CYCLE
 
 SEARCH_LIMIT = 2000
 """Groups a merge may look at: past it a merge is refused, which keeps fusion near-linear."""
@@ -55,7 +55,7 @@ class Groups:
 
     def why_not(self, first: int, second: int) -> str | None:
         """Why the groups, of which `second` reads `first`, may not become one; None if they may."""
-        if self._plain_place(first, second) is not None:
+        if self._free_position(first, second) is not None:
             return None
         if len(self._after[first]) > SEARCH_LIMIT:
             return TOO_FAR
@@ -64,38 +64,38 @@ class Groups:
 
     def merge(self, first: int, second: int) -> int:
         """Make `second`, which reads `first`, one group with it; `why_not` was asked before."""
-        place = self._plain_place(first, second)
-        if place is not None:
-            return self._join(first, second, place)
+        position = self._free_position(first, second)
+        if position is not None:
+            return self._join(first, second, position)
         low, high = self.position[first], self.position[second]
         window = self._window(first, second)
         assert not isinstance(window, str), window
         behind, ahead = window
-        places = sorted([low, high, *(self.position[g] for g in (*behind, *ahead))])
-        for group, place in zip(behind, places):
-            self.position[group] = place
-        for group, place in zip(reversed(ahead), reversed(places)):
-            self.position[group] = place
-        return self._join(first, second, places[len(behind)])
+        positions = sorted([low, high, *(self.position[g] for g in (*behind, *ahead))])
+        for group, position in zip(behind, positions):
+            self.position[group] = position
+        for group, position in zip(reversed(ahead), reversed(positions)):
+            self.position[group] = position
+        return self._join(first, second, positions[len(behind)])
 
-    def _plain_place(self, first: int, second: int) -> int | None:
-        """Where the two can stand with nothing else moved; the side with fewer edges is asked
-        first, which mostly answers."""
-        checks = [self._place_of_first, self._place_of_second]
+    def _free_position(self, first: int, second: int) -> int | None:
+        """A position for both with no other group moved; the side with fewer edges is checked
+        first, which mostly suffices."""
+        checks = [self._position_of_first, self._position_of_second]
         if len(self._after[first]) < len(self._before[second]):
             checks.reverse()
         for check in checks:
-            place = check(first, second)
-            if place is not None:
-                return place
+            position = check(first, second)
+            if position is not None:
+                return position
         return None
 
-    def _place_of_first(self, first: int, second: int) -> int | None:
+    def _position_of_first(self, first: int, second: int) -> int | None:
         low = self.position[first]
         is_free = all(self.position[g] < low for g in self.before(second) if g != first)
         return low if is_free else None
 
-    def _place_of_second(self, first: int, second: int) -> int | None:
+    def _position_of_second(self, first: int, second: int) -> int | None:
         if len(self._after[first]) > SEARCH_LIMIT:
             return None
         high = self.position[second]
@@ -109,7 +109,7 @@ class Groups:
         if ahead is None:
             return TOO_FAR
         if second in ahead:
-            return WAITS_FOR_ITSELF
+            return WOULD_CYCLE
         behind = self._reach(second, first, self.before, lambda p: p >= low)
         if behind is None:
             return TOO_FAR
@@ -125,7 +125,7 @@ class Groups:
         step: Callable[[int], set[int]],
         is_between: Callable[[int], bool],
     ) -> set[int] | None:
-        """The groups between that a path from `start` meets, its direct edge to `other` apart."""
+        """The groups between that a path from `start` visits, except its direct edge to `other`."""
         stack = [g for g in step(start) if g != other and is_between(self.position[g])]
         seen = set(stack)
         while stack and len(seen) <= SEARCH_LIMIT:
@@ -142,14 +142,14 @@ class Groups:
         self._parent[second] = first
         self.members[first] += self.members[second]
         self.members[second] = []
-        self._before[first] = _united(self._before[first], self._before[second])
-        self._after[first] = _united(self._after[first], self._after[second])
+        self._before[first] = united(self._before[first], self._before[second])
+        self._after[first] = united(self._after[first], self._after[second])
         self.position[first] = position
         return first
 
 
-def _united(a: set[int], b: set[int]) -> set[int]:
-    """The smaller set added to the larger."""
+def united(a: set[int], b: set[int]) -> set[int]:
+    """The smaller set merged into the larger, in place."""
     large, small = (a, b) if len(a) >= len(b) else (b, a)
     large |= small
     return large

@@ -1,4 +1,4 @@
-"""Matches of fusion patterns, their price, and the graph that follows from the accepted ones."""
+"""Matches of fusion patterns, and the rewrite of the graph by the accepted ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Match:
     make: Callable[..., Sequence[Node]]
     """Nodes that stand for `externals` → nodes that stand for `roots`."""
     is_free: bool = False
-    """Does it only move views about, so that there is nothing to weigh?"""
+    """Does it only reorder views, at no cost?"""
 
     @property
     def label(self) -> str:
@@ -90,10 +90,10 @@ def _needs(match: Match) -> tuple[Node, ...]:
 
 
 def _open(opened: set[object], match: Match | None, node: Node) -> None:
-    """What is met again before it is made waits for itself."""
+    """A node that is visited again before it is rewritten is on a cycle."""
     unit = node if match is None else id(match)
     if unit in opened:
-        raise Error(f"{node.label}: a fusion around it waits for itself. Please report this.")
+        raise Error(f"{node.label}: a fusion around it forms a cycle. Please report this.")
     opened.add(unit)
 
 

@@ -1,7 +1,7 @@
-"""What a group of nodes is to a kernel: its indices, its row, its anchor, what it reads and gives.
+"""Fusion legality: the iteration space, row axes, anchor, reads and results of a growing region.
 
-A merge is judged by these alone. `None` says that two groups do not belong together, which is no
-loss; a reason says that they would, but for one condition.
+A merge is judged by these alone. `None`: the two groups have nothing to fuse, which is no loss; a
+reason: they would fuse but for one condition.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rlx.ops.op import Kind
 from rlx.passes.context import Context
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
-from rlx.passes.fusion.groups import Groups
+from rlx.passes.fusion.groups import Groups, united
 
 ANCHORS = (Kind.CONTRACTION, Kind.CONVOLUTION, Kind.ATTENTION, Kind.SPECIAL)
 ROWS = (Kind.ROW, Kind.REDUCTION)
-BY_INDEX = {"batch_norm": 1, "fused_swiglu": 0, "rope": 0}
-"""Row ops whose result at an index needs no other of the row, and from which operand on they read
-at other indices than they write."""
+POINTWISE_ROW_OPS = {"batch_norm": 1, "fused_swiglu": 0, "rope": 0}
+"""Row ops whose result at an index needs no other element of the row, and the first operand that
+they read at other indices than they write."""
 MAX_RESULTS = 8
-"""What one kernel writes at most: each result is a stream of stores of its own."""
+"""Results of one kernel at most: each one is another store stream."""
 
 Dims = tuple[DimLike, ...]
 
@@ -35,17 +35,17 @@ class Member:
     """A group, as far as merging goes."""
 
     dims: Dims
-    """The indices its kernel runs over."""
+    """The iteration space of its kernel."""
     row: frozenset[int] | None
-    """The axes of `dims` that are read as a whole; None where every index stands alone."""
+    """The axes of `dims` that are reduced over; None where it is pointwise."""
     anchor: int | None
     steps: int
     reads: set[int]
-    """Values from outside, small constants apart."""
-    whole: set[int]
+    """Values from outside, except inlined constants."""
+    gathered: set[int]
     """Those of them read at other indices than are written: never computed inside."""
     closed: set[int]
-    """Values inside that lie along other axes, so that nothing inside reads them."""
+    """Values inside of another rank than `dims`: nothing inside reads them."""
     results: set[int]
     """Values that others read, or the caller."""
 
@@ -68,7 +68,7 @@ def is_inlined(node: Node) -> bool:
 
 
 def row_axes(node: Node) -> frozenset[int] | None:
-    """The axes a node reads as a whole; None where it is no matter of axes."""
+    """The axes a node reduces over; None where it has none."""
     rank = node.inputs[0].shape.rank
     if "axes" in node.attrs:
         return frozenset(node.attrs["axes"])
@@ -106,9 +106,9 @@ class Members:
         dims = node.shape.dims if row is None else node.inputs[0].shape.dims
         anchor = number if node.decl.kind in ANCHORS else None
         reads = {self.groups.number[i] for i in node.inputs if not is_inlined(i)}
-        whole = {self.groups.number[i] for i in _read_whole(node)} & reads
+        gathered = {self.groups.number[i] for i in _gathered_operands(node)} & reads
         closed = {number} if node.shape.rank != len(dims) else set[int]()
-        return Member(dims, row, anchor, 1, reads, whole, closed, {number})
+        return Member(dims, row, anchor, 1, reads, gathered, closed, {number})
 
     def _is_groupable(self, node: Node) -> bool:
         if node.is_leaf or node.has_items or node.op == "item" or node.decl.is_epilogue:
@@ -119,13 +119,13 @@ class Members:
         if kind is Kind.ELEMENTWISE:
             return "elementwise" in self.regions
         if kind in ROWS:
-            return "row" in self.regions and (node.op in BY_INDEX or bool(row_axes(node)))
+            return "row" in self.regions and (node.op in POINTWISE_ROW_OPS or bool(row_axes(node)))
         if kind is Kind.MOVEMENT:
             return "movement" in self.regions and not self._is_in_place(node)
         return kind in ANCHORS and "epilogue" in self.regions
 
     def _is_in_place(self, node: Node) -> bool:
-        """A view costs nothing, so there is nothing to gain from taking it in."""
+        """A view costs nothing, so fusing it gains nothing."""
         if not node.inputs:
             return False
         layout = Layout.contiguous(node.inputs[0].shape.dims)
@@ -134,7 +134,7 @@ class Members:
     # -- pairs of groups ---------------------------------------------------------------------------
 
     def judge(self, first: int, second: int) -> Union | str | None:
-        """May `second`, which reads `first`, be one group with it? None: they are apart."""
+        """May `second`, which reads `first`, be one group with it? None: nothing to fuse."""
         a, b = self._state[first], self._state[second]
         if a is None or b is None or not self._may_follow(first, a, b):
             return None
@@ -166,7 +166,7 @@ class Members:
             return False
         if not a.closed.isdisjoint(b.reads):
             return False
-        return not any(self.groups.find(i) == first for i in b.whole)
+        return not any(self.groups.find(i) == first for i in b.gathered)
 
     def _is_hidden(self, number: int, second: int) -> bool:
         """Does only `second` still read the value, of those outside its own group?"""
@@ -218,8 +218,8 @@ class Members:
             anchor=a.anchor if b.anchor is None else b.anchor,
             steps=a.steps + b.steps,
             reads=self._united_reads(union, a, b),
-            whole=_united(a.whole, b.whole),
-            closed=_united(a.closed, b.closed),
+            gathered=united(a.gathered, b.gathered),
+            closed=united(a.closed, b.closed),
             results=(a.results - union.hidden) | b.results,
         )
 
@@ -227,44 +227,38 @@ class Members:
         self._state[group] = merged
 
     def _united_reads(self, union: Union, a: Member, b: Member) -> set[int]:
-        """The reads of both but for what is inside now; the smaller side does the work."""
+        """The reads of both but for what is inside now; the smaller set is merged into the
+        larger."""
         inner = self.groups.members[union.first]
         if len(inner) <= len(self.groups.members[union.second]):
             b.reads.difference_update(inner)
-            return _united(a.reads, b.reads)
+            return united(a.reads, b.reads)
         outer = {i for i in b.reads if self.groups.find(i) != union.first}
-        return _united(a.reads, outer)
+        return united(a.reads, outer)
 
 
-def _united(a: set[int], b: set[int]) -> set[int]:
-    """The smaller set added to the larger."""
-    large, small = (a, b) if len(a) >= len(b) else (b, a)
-    large |= small
-    return large
-
-
-def _read_whole(node: Node) -> tuple[Node, ...]:
-    """What a node reads at other indices than it writes."""
+def _gathered_operands(node: Node) -> tuple[Node, ...]:
+    """Operands that a node reads at other indices than it writes."""
     kind = node.decl.kind
     if kind is Kind.MOVEMENT or kind in ANCHORS:
         return node.inputs
-    if node.op in BY_INDEX:
-        return node.inputs[BY_INDEX[node.op] :]
+    if node.op in POINTWISE_ROW_OPS:
+        return node.inputs[POINTWISE_ROW_OPS[node.op] :]
     if kind is Kind.ELEMENTWISE:
-        return tuple(i for i in node.inputs if not _widens(i.shape.dims, node.shape.dims))
+        return tuple(i for i in node.inputs if not _broadcasts_to(i.shape.dims, node.shape.dims))
     return ()
 
 
 def _common_dims(a: Member, b: Member) -> Dims | None:
-    """The indices of both; None where one kernel cannot run over them."""
+    """The common iteration space; None where there is none."""
     if a.dims == b.dims:
         return a.dims
     if a.row is not None:
-        return a.dims if b.row is None and _widens(b.dims, a.dims) else None
-    return b.dims if a.anchor is None and _widens(a.dims, b.dims) else None
+        return a.dims if b.row is None and _broadcasts_to(b.dims, a.dims) else None
+    return b.dims if a.anchor is None and _broadcasts_to(a.dims, b.dims) else None
 
 
-def _widens(small: Dims, large: Dims) -> bool:
+def _broadcasts_to(small: Dims, large: Dims) -> bool:
     """Is `small` broadcast to exactly `large`?"""
     if small == large:
         return True

@@ -1,8 +1,9 @@
-"""Regions: nodes grouped into kernels around what named shapes left.
+"""Greedy region fusion of what the named patterns left.
 
-A region is convex, has at most one anchor (a product, a convolution, attention, an algorithm of
-its own), and holds what runs over the same indices: elementwise ops, reductions and norms of one
-row, and movements that are read in place. Values that others read are further results of it.
+A region is convex, has at most one anchor (a product, a convolution, attention, or an op with a
+dedicated kernel), and holds what has the same iteration space: elementwise ops, reductions and
+norms of one row, and movements that become index arithmetic. Values that others read are further
+results of it.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from rlx.passes.fusion.matches import Match, apply
 from rlx.passes.fusion.members import Members, Union, is_inlined
 
 WHAT = "fuse_region"
-FEW_READERS = 16
-"""A value that more nodes read is hidden last, once they are in one group."""
+MAX_HIDDEN_FANOUT = 16
+"""Readers of a value that is hidden in the first sweep; one with more is hidden in the second, once
+its readers are in one group."""
 
 
 def grow_regions(graph: Graph, ctx: Context) -> Graph:
     """The graph with its regions, each put to the gate."""
     facts = Facts.of(graph)
-    engine = _Engine(facts, ctx)
-    engine.grow()
-    engine.log_refusals()
-    matches = [m for m in engine.matches() if accepts(m, facts, ctx)]
+    grower = _Grower(facts, ctx)
+    grower.grow()
+    grower.log_refusals()
+    matches = [m for m in grower.matches() if accepts(m, facts, ctx)]
     return apply(facts, matches)
 
 
-class _Engine:
+class _Grower:
     """Groups grown greedily along edges, in topological order."""
 
     def __init__(self, facts: Facts, ctx: Context) -> None:
@@ -45,8 +47,8 @@ class _Engine:
         self._settled: set[tuple[int, int, int, int]] = set()
 
     def grow(self) -> None:
-        """Let every node join the groups of what it reads: first where that hides all they gave,
-        then where they keep giving it to others, too."""
+        """Merge every node into the groups of its operands: first where that makes all their
+        results internal, then where they stay results as well."""
         for only_hiding in (True, False):
             for number, node in enumerate(self.facts.order):
                 if self.members.has(number):
@@ -54,8 +56,8 @@ class _Engine:
                         self._try(self.groups.number[operand], number, only_hiding)
 
     def _operands(self, node: Node, only_hiding: bool) -> list[Node]:
-        """What `node` reads; of those to be hidden, what few others read."""
-        most = FEW_READERS if only_hiding else len(self.facts.order)
+        """The operands of `node`; in the first sweep those of small fan-out."""
+        most = MAX_HIDDEN_FANOUT if only_hiding else len(self.facts.order)
         return [i for i in dict.fromkeys(node.inputs) if len(self.facts.users[i]) <= most]
 
     def _try(self, producer: int, consumer: int, only_hiding: bool) -> None:
@@ -72,25 +74,25 @@ class _Engine:
             self.members.place(self.groups.merge(first, second), state)
             return
         self._settled.add(pair)
-        if reason is not None and reason != reasons.WAITS_FOR_ITSELF:
+        if reason is not None and reason != reasons.WOULD_CYCLE:
             self.refused[producer, consumer, reason] = None
 
     def _why_not(self, judged: Union | str, first: int, second: int) -> str | None:
-        """Why there are two kernels. Where a third stands between, nothing is lost: a value
-        passes by, such as a residual."""
+        """Why there are two kernels. A third kernel between them is no missed fusion: the value
+        bypasses it, such as a residual."""
         between = self.groups.why_not(first, second)
-        if between == reasons.WAITS_FOR_ITSELF or isinstance(judged, Union):
+        if between == reasons.WOULD_CYCLE or isinstance(judged, Union):
             return between
         return judged
 
     def log_refusals(self) -> None:
         """One refusal per pair of final groups and reason."""
-        told: set[tuple[int, int, str]] = set()
+        logged: set[tuple[int, int, str]] = set()
         for producer, consumer, reason in self.refused:
             key = self.groups.find(producer), self.groups.find(consumer), reason
-            if key[0] == key[1] or key in told:
+            if key[0] == key[1] or key in logged:
                 continue
-            told.add(key)
+            logged.add(key)
             pair = self.facts.order[consumer], self.facts.order[producer]
             self.ctx.log.note(WHAT, pair, False, reason, **loss(pair[1], self.ctx))
 

@@ -1,4 +1,4 @@
-"""The named shapes, in the order they are looked for."""
+"""The fusion patterns, in the order they are matched."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from rlx.ir.mir import Node
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.matches import Found, Match, Miss
-from rlx.passes.fusion.patterns.common import at_each, is_linear, joined, why_kept
+from rlx.passes.fusion.patterns.common import at_each, concatenated, is_linear, why_escapes
 
 WHAT = "fuse_attention_block"
 
@@ -27,8 +27,8 @@ class _Projection:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turned:
-    """A projection behind a rotation, or without one."""
+class _Rotated:
+    """A projection, followed by a rotary embedding or not."""
 
     projection: _Projection
     rope: Node | None
@@ -39,7 +39,7 @@ class _Turned:
 
     @property
     def angles(self) -> tuple[Any, ...]:
-        """What the rotation depends on, its operand apart."""
+        """Angles and attributes of the rotary embedding."""
         return () if self.rope is None else (*self.rope.inputs[1:], *self.rope.attrs.values())
 
 
@@ -54,15 +54,15 @@ def _projection(node: Node) -> _Projection | None:
     return _Projection(node, x, w, bias) if is_row else None
 
 
-def _turned(node: Node) -> _Turned | None:
+def _rotated(node: Node) -> _Rotated | None:
     rope = node if node.op == "rope" else None
     found = _projection(node.inputs[0] if rope is not None else node)
-    return None if found is None else _Turned(found, rope)
+    return None if found is None else _Rotated(found, rope)
 
 
 def _block(node: Node, facts: Facts) -> Found:
     """out(attention(rope(q(x)), rope(k(x)), v(x)))."""
-    parts = [_turned(i) for i in node.inputs[:3]]
+    parts = [_rotated(i) for i in node.inputs[:3]]
     out = _out_projection(node, facts)
     if node.shape.rank != 3 or out is None or any(p is None for p in parts):
         return None
@@ -81,18 +81,19 @@ def _out_projection(node: Node, facts: Facts) -> _Projection | None:
     return None
 
 
-def _agree(node: Node, q: _Turned, k: _Turned, v: _Turned, out: _Projection) -> bool:
-    """Self-attention of one value, queries and keys turned alike, biases all there or none."""
+def _agree(node: Node, q: _Rotated, k: _Rotated, v: _Rotated, out: _Projection) -> bool:
+    """Self-attention of one value, queries and keys rotated by the same angles, all biases or
+    none."""
     projections = [p.projection for p in (q, k, v)]
     biases = {p.bias is None for p in (*projections, out)}
     same = all(p.x is projections[0].x for p in projections) and projections[0].x.shape.rank == 3
     depth = _depth(node)
-    turned = q.angles == k.angles and v.rope is None and _turns_heads(q, depth)
-    return same and turned and len(biases) == 1 and depth is not None
+    is_rotated = q.angles == k.angles and v.rope is None and _rotates_heads(q, depth)
+    return same and is_rotated and len(biases) == 1 and depth is not None
 
 
-def _turns_heads(q: _Turned, depth: int | None) -> bool:
-    """Does the rotation take the heads that attention does?"""
+def _rotates_heads(q: _Rotated, depth: int | None) -> bool:
+    """Has the rotary embedding the head size of the attention?"""
     return q.rope is None or q.rope.attrs["head_dim"] == depth
 
 
@@ -107,13 +108,13 @@ def _depth(node: Node) -> int | None:
     return depth
 
 
-def _match(node: Node, parts: Sequence[_Turned], out: _Projection, facts: Facts) -> Found:
+def _match(node: Node, parts: Sequence[_Rotated], out: _Projection, facts: Facts) -> Found:
     inner = [n for p in parts for n in p.nodes]
     removed = (*dict.fromkeys(inner), node, out.node)
     projections = [p.projection for p in parts]
     if not all(facts.is_weight(w) for p in projections for w in (p.w, p.bias) if w is not None):
         return Miss(WHAT, node, reasons.NOT_WEIGHTS)
-    if reason := why_kept(removed[:-1], removed, facts):
+    if reason := why_escapes(removed[:-1], removed, facts):
         return Miss(WHAT, node, reason)
     biases = [b for b in (*(p.bias for p in projections), out.bias) if b is not None]
     rope = parts[0].rope
@@ -124,17 +125,17 @@ def _match(node: Node, parts: Sequence[_Turned], out: _Projection, facts: Facts)
     has_bias = bool(biases)
 
     def make(x: Node, wq: Node, wk: Node, wv: Node, wo: Node, *rest: Node) -> tuple[Node]:
-        more = (joined(rest[:3], 0), *rest[3:]) if has_bias else rest
-        operands = (x, joined((wq, wk, wv), 1), wo, *more)
+        more = (concatenated(rest[:3], 0), *rest[3:]) if has_bias else rest
+        operands = (x, concatenated((wq, wk, wv), 1), wo, *more)
         return (x.graph.node("fused_attention_block", operands, attrs),)
 
     return Match(WHAT, (out.node,), removed, externals, make)
 
 
 def _attrs(node: Node, rope: Node | None, has_bias: bool) -> dict[str, Any]:
-    turn = {} if rope is None else {k: rope.attrs[k] for k in ("n_rot", "interleaved")}
+    rotation = {} if rope is None else {k: rope.attrs[k] for k in ("n_rot", "interleaved")}
     facts = {"head_dim": _depth(node), "has_bias": has_bias, "has_rope": rope is not None}
-    return {**node.attrs, **facts, **turn}
+    return {**node.attrs, **facts, **rotation}
 
 
 fuse_attention_block = at_each("attention", _block)

@@ -1,4 +1,4 @@
-"""What the patterns share: how operands are read, and when values may vanish."""
+"""Helpers of the patterns: operands, and when a value may become internal."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def other_operand(node: Node, one: Node) -> Node | None:
     return b if a is one else a
 
 
-def why_kept(inner: Iterable[Node], inside: Iterable[Node], facts: Facts) -> str | None:
-    """Why one of `inner` may not vanish into the nodes `inside`; None if all may."""
+def why_escapes(inner: Iterable[Node], inside: Iterable[Node], facts: Facts) -> str | None:
+    """Why one of `inner` is read outside of the nodes `inside`; None if none is."""
     held = tuple(inside)
     for node in inner:
         if facts.is_output(node):
@@ -66,7 +66,7 @@ def flat(node: Node) -> Node:
     return node.graph.node("reshape", (node,), {"dims": (node.shape.num_elements,)})
 
 
-def joined(nodes: Iterable[Node], axis: int) -> Node:
-    """`nodes` side by side; weights joined so are joined once, when parameters are set."""
+def concatenated(nodes: Iterable[Node], axis: int) -> Node:
+    """`nodes` concatenated; for weights this runs in the prologue, once per parameters."""
     given = tuple(nodes)
     return given[0].graph.node("concat", given, {"axis": axis})

@@ -1,4 +1,4 @@
-"""Convolutions with what follows them: a norm of fixed statistics, a bias, an activation."""
+"""Convolutions with their epilogue: batch norm folded into the weights, a bias, an activation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rlx.ir.mir import Node
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.matches import Found, Match, Miss
-from rlx.passes.fusion.patterns.common import at_each, flat, other_operand, why_kept
+from rlx.passes.fusion.patterns.common import at_each, flat, other_operand, why_escapes
 from rlx.passes.fusion.patterns.product import activation_after
 
 WHAT = "fuse_conv_bias_act"
 _FOLDED = (DType.F32, DType.F64)
-"""Dtypes whose weights are scaled ahead of time; halves would be rounded once more."""
+"""Dtypes whose weights are scaled ahead of time; f16 and bf16 would be rounded once more."""
 
 
 def _conv(node: Node, facts: Facts) -> Found:
@@ -43,7 +43,7 @@ def _channel_bias(add: Node, conv: Node) -> Node | None:
 def _with_bias(node: Node, add: Node, facts: Facts) -> Found:
     bias = _channel_bias(add, node)
     assert bias is not None
-    if reason := why_kept((node,), (add,), facts):
+    if reason := why_escapes((node,), (add,), facts):
         return Miss(WHAT, node, reason)
     externals = (*node.inputs, bias)
     last = activation_after(add, facts)
@@ -57,7 +57,7 @@ def _with_norm(node: Node, norm: Node, facts: Facts) -> Found:
     fixed = (*node.inputs[1:], *norm.inputs[1:])
     if not all(map(facts.is_weight, fixed)):
         return Miss(WHAT, node, reasons.NOT_WEIGHTS)
-    if reason := why_kept((node,), (norm,), facts):
+    if reason := why_escapes((node,), (norm,), facts):
         return Miss(WHAT, node, reason)
     eps, has_bias = norm.attrs["eps"], len(node.inputs) > 2
 

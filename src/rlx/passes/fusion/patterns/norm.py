@@ -1,4 +1,4 @@
-"""Norms: of a sum, and under a reshape that only flattens what stands before the row."""
+"""Norms of a residual sum, and norms followed by a reshape that only flattens the leading dims."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlx.ops.op import Kind
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.matches import Found, Match, Miss
-from rlx.passes.fusion.patterns.common import at_each, why_kept
+from rlx.passes.fusion.patterns.common import at_each, why_escapes
 
 
 def _of_sum(node: Node, facts: Facts, what: str, fused: str) -> Found:
@@ -50,7 +50,7 @@ def _flattened(node: Node, facts: Facts) -> Found:
     source = norm.inputs[0]
     if source.decl.kind is Kind.ELEMENTWISE:
         return None  # the norm belongs with what computes its row
-    if why_kept((norm,), (node,), facts) or facts.is_output(node):
+    if why_escapes((norm,), (node,), facts) or facts.is_output(node):
         return None
     dims, eps = node.attrs["dims"], norm.attrs["eps"]
 

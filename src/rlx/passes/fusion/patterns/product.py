@@ -1,4 +1,4 @@
-"""Products: with a bias and an activation behind them, or several of one value joined."""
+"""Matrix products with bias and activation; horizontal fusion of products with one operand."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.matches import Found, Match, Miss
 from rlx.passes.fusion.patterns.common import (
     at_each,
+    concatenated,
     flat,
     is_linear,
-    joined,
     only_last_differs,
     other_operand,
-    why_kept,
+    why_escapes,
 )
 
 BIAS_ACT = "fuse_matmul_bias_act"
@@ -59,7 +59,7 @@ def _bias_act(node: Node, facts: Facts) -> Found:
     biased = [u for u in adds if _bias_of(u, node) is not None]
     if not biased:
         return _with_wide_bias(node, adds, facts)
-    if reason := why_kept((node,), biased[:1], facts):
+    if reason := why_escapes((node,), biased[:1], facts):
         return Miss(BIAS_ACT, node, reason)
     return _bias_match(node, biased[0], facts)
 
@@ -89,18 +89,18 @@ def _bias_match(node: Node, add: Node, facts: Facts) -> Match:
 
 
 def fuse_shared_input_matmul(facts: Facts) -> Iterator[Match | Miss]:
-    """Several products of one value with weights: one product with the weights side by side."""
-    alike: dict[tuple[object, ...], list[Node]] = {}
+    """Several products of one value with weights: one product with the weights concatenated."""
+    groups: dict[tuple[object, ...], list[Node]] = {}
     for node in facts.order:
-        if node in facts.per_call and _is_joinable(node, facts):
+        if node in facts.per_call and _has_static_weights(node, facts):
             key = (node.op, node.inputs[0], node.attrs.get("activation"))
-            alike.setdefault(key, []).append(node)
-    for products in alike.values():
+            groups.setdefault(key, []).append(node)
+    for products in groups.values():
         if len(products) > 1:
             yield _shared_match(products, facts)
 
 
-def _is_joinable(node: Node, facts: Facts) -> bool:
+def _has_static_weights(node: Node, facts: Facts) -> bool:
     """A product with weights of known width."""
     if node.op == "fused_matmul_bias_act":
         fits = len(node.inputs) == 3 and node.inputs[1].shape.rank == 2
@@ -112,31 +112,39 @@ def _is_joinable(node: Node, facts: Facts) -> bool:
 
 def _shared_match(products: Sequence[Node], facts: Facts) -> Match:
     """One product for all; a concat of some of them is then a part of it."""
-    joint = next((j for p in products for j in _joints(p, products, facts)), None)
-    first = () if joint is None else joint.products
+    product_concat = next((j for p in products for j in _product_concats(p, products, facts)), None)
+    first = () if product_concat is None else product_concat.products
     ordered = tuple(dict.fromkeys((*first, *products)))
     arity = len(ordered[0].inputs) - 1
     widths = [p.shape.dims[-1] for p in ordered]
     weights = [w for p in ordered for w in p.inputs[1:]]
     decl, attrs = ordered[0].decl, ordered[0].attrs
-    hides = joint is not None and joint.hides_all
+    hides = product_concat is not None and product_concat.hides_all
 
     def make(x: Node, *given: Node) -> list[Node]:
-        sides = [joined(given[i::arity], axis=1 - i) for i in range(arity)]
+        sides = [concatenated(given[i::arity], axis=1 - i) for i in range(arity)]
         whole = x.graph.node(decl, (x, *sides), attrs)
-        if joint is None or not hides:
-            return _cut(whole, widths)
-        count = len(joint.products)
-        front, *rest = _cut(whole, [sum(widths[:count]), *widths[count:]])
-        return [joint.applied(front if rest else whole), *rest]
+        if product_concat is None or not hides:
+            return _slices(whole, widths)
+        count = len(product_concat.products)
+        front, *rest = _slices(whole, [sum(widths[:count]), *widths[count:]])
+        return [product_concat.applied(front if rest else whole), *rest]
 
-    roots = (joint.concat, *ordered[len(joint.products) :]) if joint and hides else ordered
-    removed = (*ordered, *joint.between, joint.concat) if joint and hides else ordered
+    roots = (
+        (product_concat.concat, *ordered[len(product_concat.products) :])
+        if product_concat and hides
+        else ordered
+    )
+    removed = (
+        (*ordered, *product_concat.between, product_concat.concat)
+        if product_concat and hides
+        else ordered
+    )
     return Match(SHARED, roots, removed, (ordered[0].inputs[0], *weights), make)
 
 
 @dataclass(frozen=True, slots=True)
-class _Joint:
+class _ProductConcat:
     """A concat along the last axis of products, or of one function of each."""
 
     concat: Node
@@ -152,21 +160,25 @@ class _Joint:
         return value.graph.node(self.between[0].decl, (value,), self.between[0].attrs)
 
 
-def _joints(product: Node, products: Sequence[Node], facts: Facts) -> Iterator[_Joint]:
+def _product_concats(
+    product: Node, products: Sequence[Node], facts: Facts
+) -> Iterator[_ProductConcat]:
     """The concats that read `product` with others of `products`, itself or through one op."""
     last = product.shape.rank - 1
     through = [u for u in facts.users[product] if u.decl.kind is Kind.ELEMENTWISE]
     for value in (product, *through):
         for concat in facts.users[value]:
             if concat.op == "concat" and concat.attrs["axis"] == last:
-                found = _joint(concat, value if value is not product else None, products, facts)
+                found = _product_concat(
+                    concat, value if value is not product else None, products, facts
+                )
                 if found is not None:
                     yield found
 
 
-def _joint(
+def _product_concat(
     concat: Node, step: Node | None, products: Sequence[Node], facts: Facts
-) -> _Joint | None:
+) -> _ProductConcat | None:
     """The concat, where each of its operands is a product, or what `step` is of one."""
     read = concat.inputs
     if step is not None:
@@ -178,7 +190,7 @@ def _joint(
     between = concat.inputs if step is not None else ()
     inner = (*read, *between)
     hides = all(facts.is_inner(n, (*between, concat)) and not facts.is_output(n) for n in inner)
-    return _Joint(concat, read, between, hides) if hides or step is None else None
+    return _ProductConcat(concat, read, between, hides) if hides or step is None else None
 
 
 def _is_same(one: Node, other: Node) -> bool:
@@ -186,14 +198,14 @@ def _is_same(one: Node, other: Node) -> bool:
     return other.op == one.op and len(other.inputs) == 1 and other.attr_key == one.attr_key
 
 
-def _cut(whole: Node, widths: list[int]) -> list[Node]:
-    """Runs of `widths` along the last axis."""
-    axis, start, cuts = whole.shape.rank - 1, 0, list[Node]()
+def _slices(whole: Node, widths: list[int]) -> list[Node]:
+    """Slices of `widths` along the last axis."""
+    axis, start, slices = whole.shape.rank - 1, 0, list[Node]()
     for width in widths:
         attrs = {"axis": axis, "start": start, "length": width}
-        cuts.append(whole.graph.node("narrow", (whole,), attrs))
+        slices.append(whole.graph.node("narrow", (whole,), attrs))
         start += width
-    return cuts
+    return slices
 
 
 fuse_matmul_bias_act = at_each("matmul", _bias_act)

@@ -1,4 +1,4 @@
-"""The gated unit: up · silu(gate)."""
+"""SwiGLU, the gated linear unit: up · silu(gate)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlx.ir.mir import Node
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.matches import Found, Match, Miss
-from rlx.passes.fusion.patterns.common import at_each, is_linear, joined, why_kept
+from rlx.passes.fusion.patterns.common import at_each, concatenated, is_linear, why_escapes
 
 
 def _sides(node: Node) -> Iterator[tuple[Node, Node]]:
@@ -61,9 +61,9 @@ def _halves_match(node: Node, silu: Node, gate: _Half, up: _Half, facts: Facts) 
     width = gate.whole.shape.dims[-1]
     starts = {gate.start, up.start}
     if gate.length != up.length or starts != {0, gate.length} or width != gate.length * 2:  # pyright: ignore[reportOperatorIssue]
-        return Miss(what, node, reasons.HALVES)
+        return Miss(what, node, reasons.UNEQUAL_HALVES)
     removed = tuple(dict.fromkeys((*gate.via, *up.via, silu, node)))
-    if reason := why_kept(removed[:-1], removed, facts):
+    if reason := why_escapes(removed[:-1], removed, facts):
         return Miss(what, node, reason)
     attrs = {"gate_first": gate.start == 0}
     return Match(
@@ -94,14 +94,14 @@ def _products_match(node: Node, silu: Node, gate: Node, up: Node, facts: Facts) 
     if not (facts.is_weight(w_gate) and facts.is_weight(w_up)):
         return Miss(what, node, reasons.NOT_WEIGHTS)
     removed = (gate, up, silu, node)
-    if reason := why_kept(removed[:-1], removed, facts):
+    if reason := why_escapes(removed[:-1], removed, facts):
         return Miss(what, node, reason)
     return Match(what, (node,), removed, (x, w_up, w_gate), _one_product)
 
 
 def _one_product(x: Node, w_up: Node, w_gate: Node) -> tuple[Node]:
-    """[up | gate] as one product; the weights are joined when parameters are set."""
-    both = x.graph.node("matmul", (x, joined((w_up, w_gate), 1)))
+    """[up | gate] as one product; the weights are concatenated in the prologue."""
+    both = x.graph.node("matmul", (x, concatenated((w_up, w_gate), 1)))
     return (x.graph.node("fused_swiglu", (both,), {"gate_first": False}),)
 
 
