@@ -301,7 +301,7 @@ def sized_by(x: Node) -> list[Node]:
     k = where.shape.dims[1]
     line = x.graph.node("iota", [], {"dims": (k,), "axis": 0, "dtype": DType.F32})
     half = ops.mul(ops.exp(x), 0.5)
-    back = ops.add(half, ops.sum(line))  # one kernel with exp(x) would wait for itself
+    back = ops.add(half, ops.sum(line))  # one kernel with exp(x) would form a cycle
     return [ops.mul(line, 2.0), back, ops.sum(ops.expand(ops.sum(half), dims=(k,))), half]
 
 

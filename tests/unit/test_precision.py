@@ -143,8 +143,8 @@ def test_what_cannot_be_packed_says_why() -> None:
     reasons = sorted(d.reason for d in products(exe, "int8_product"))
     assert [r.split(":")[0] for r in reasons] == [
         "it has 200 weights, fewer than 4096",
-        "its right operand is no weight",
         "its reduction of length 100 is no multiple of the block 32",
+        "its right operand is no weight",
     ]
 
 

@@ -220,7 +220,7 @@ def test_a_group_that_is_not_convex_is_caught_when_it_is_made() -> None:
     out = z * y
     g.set_outputs([out])
     match = region_match([y, out], [y, out])
-    with pytest.raises(Exception, match="waits for itself"):
+    with pytest.raises(Exception, match="forms a cycle"):
         apply(Facts.of(g), [match])
 
 
