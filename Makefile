@@ -26,7 +26,7 @@ help:
 	@echo "make bench-setup    install the peers, in a virtual environment of their own"
 	@echo "make zoo-verbs      every verb of the command line on 18 published models (RLX_ZOO: a folder)"
 	@echo "make bench-zoo      18 published models in turns with onnxruntime"
-	@echo "make bench-gate     the gate's verdicts turned around, and what the clock says"
+	@echo "make bench-gate     the gate's verdicts reversed and measured"
 	@echo "make bench-compile  the compile-time limits; exit 1 where one is passed"
 	@echo "make bench-leaks    11,000 programs compiled, called and dropped: does memory grow?"
 

@@ -1,6 +1,6 @@
-"""Is the gate right? Its verdicts on real models, turned around and timed: `python -m bench.gate`.
+"""Is the gate right? Its verdicts on real models, reversed and timed: `python -m bench.gate`.
 
-Prices are measured first, unless they are kept. Every decision that can be turned around is, those
+Prices are measured first, unless they are cached. Every reversible decision is reversed, those
 alike at once, and both builds are timed in turns. Numbers go to bench/results/gate.json.
 """
 
@@ -51,7 +51,7 @@ def model_of(name: str, folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
 
 
 def measured(name: str, asked: argparse.Namespace, kept: Cache) -> Measurement:
-    """The decisions of one model by the clock."""
+    """The measured decisions of one model."""
     path, inputs = model_of(name, asked.folder)
     exe = Session("cpu", threads=asked.threads, cache=kept).compile(rlx.load(path))
     if inputs is None:

@@ -1,4 +1,4 @@
-"""Profiles, traces and measured decisions: what they hold, whatever the clock says."""
+"""Profiles, traces and measured decisions: what they hold, whatever the times are."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ def test_a_trace_is_what_perfetto_reads(exe: Executable, tmp_path: Path) -> None
     names = {e["args"]["name"] for e in events if e["ph"] == "M"}
     assert {"compiler", "LLVM 1", "calls", "thread 1"} <= names
     whole = [e for e in events if e["ph"] == "X"]
-    assert {"simplify", "fuse", "plan"} <= {e["name"] for e in whole if e["cat"] == "pass"}
+    assert {"simplify", "fuse_patterns", "fuse_regions", "plan"} <= {
+        e["name"] for e in whole if e["cat"] == "pass"
+    }
     calls = [e for e in whole if e["cat"] == "call"]
     assert len(calls) == 2
     kernels = [e for e in whole if e["cat"] == "kernel"]
@@ -189,7 +191,7 @@ def test_a_turned_build_computes_the_same(exe: Executable) -> None:
     bench = Bench(exe, [data(64)])
     found, _, _ = bench.candidates(40, lambda *_: None)
     for candidate in found[:3]:
-        other = bench.turned(candidate)
+        other = bench.reversed_build(candidate)
         assert np.allclose(other(bench.arrays[0]), exe(bench.arrays[0]), rtol=1e-5, atol=1e-6)
 
 
@@ -221,7 +223,7 @@ def test_the_interval_holds_the_difference_and_shrinks_with_rounds() -> None:
     assert interval(np.full(9, 3.0), np.full(9, 5.0)) == (2.0, 2.0, 2.0)
 
 
-def test_the_summary_counts_what_the_clock_confirms() -> None:
+def test_the_summary_counts_confirmed_verdicts() -> None:
     def one(verdict: bool, predicted: float, measured: float, share: float) -> Measured:
         around = measured - 1, measured + 1
         return Measured(("a",), "fuse", ("x",), verdict, predicted, measured, *around, share, 9)

@@ -274,7 +274,7 @@ def test_explain_counts_at_the_sizes_of_what_is_given(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save("x.npy", np.zeros((3, 80), np.float32))
-    assert "which are usual sizes" in called(capsys, "explain", model)
+    assert "the representative sizes" in called(capsys, "explain", model)
     for given in (["--dim", "n=3"], ["--input", "x=x.npy"]):
         told = called(capsys, "explain", model, *given)
         assert "at n=3\n" in told
@@ -304,7 +304,7 @@ def test_explain_measures(
     quick = ("--measure", "--most", "1", "--seconds", "0.01", "--threads", "1")
     out = called(capsys, "explain", path, *quick, "--html", "report.html")
     assert "gate: " in out
-    assert "kernels by the clock:" in out
+    assert "measured kernels:" in out
     assert "</html>" in Path("report.html").read_text()
     assert "cuda" in called(capsys, "explain", path, *quick, "--target", "cuda", code=1)
     called(capsys, "explain", path, "--most", "0", code=2)

@@ -78,7 +78,7 @@ def _rlx(
 
 
 def _deferred(verb: Callable[..., int]) -> Callable[..., Verb]:
-    """The verb's options, bound and not yet run: its errors are told here, not by typer."""
+    """The verb's options, bound and not yet run: its errors are reported here, not by typer."""
 
     @functools.wraps(verb)
     def bound(**options: Any) -> Verb:
@@ -116,9 +116,9 @@ def _failed(error: Exception, arguments: list[str]) -> int:
         traceback.print_exception(error)
         return 1
     known = isinstance(error, Error | OSError)
-    told = str(error) if known else f"{type(error).__name__}: {error}"
+    text = str(error) if known else f"{type(error).__name__}: {error}"
     bug = "" if known else " (a bug of rlx: rlx --traceback … shows where)"
-    print(f"{_who(arguments)}: {_line(told)}{bug}", file=sys.stderr)
+    print(f"{_who(arguments)}: {_line(text)}{bug}", file=sys.stderr)
     return 1
 
 

@@ -1,4 +1,4 @@
-"""`rlx bench MODEL`: how long a call takes, beside onnxruntime if asked."""
+"""`rlx bench MODEL`: the time of a call, also against onnxruntime."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 EXAMPLE = "rlx bench model.onnx --against onnxruntime --threads 1"
 ROUND_S = 0.05
-"""One turn of a contender; turns alternate, so that what slows the machine slows both."""
+"""One round of a runtime; rounds alternate, so that what slows the machine slows both."""
 Call = Callable[[], Any]
 
 
 class Rival(enum.Enum):
-    """A runtime to take turns with."""
+    """A runtime to compare with, in interleaved rounds."""
 
     ONNXRUNTIME = "onnxruntime"
 
@@ -32,18 +32,18 @@ class Rival(enum.Enum):
 def verb(
     model: options.ModelFile,
     against: Annotated[
-        Rival | None, typer.Option("--against", help="Another runtime, in turns; for .onnx files.")
+        Rival | None, typer.Option("--against", help="Another runtime, for .onnx files.")
     ] = None,
     target: options.RunOn = None,
     threads: options.Threads = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each.")] = 20,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each.")] = 20,
     files: options.InputFiles = None,
     params: options.ParamFiles = None,
     dims: options.Sizes = None,
     seed: options.Seed = 0,
     is_json: options.Json = False,
 ) -> int:
-    """Time calls of a model, in turns with another runtime if one is named.
+    """Time calls of a model, in rounds interleaved with another runtime if one is named.
 
     Each round is the median of calls in 50 ms. Alternating, whatever slows the machine slows both.
     """
@@ -101,9 +101,9 @@ def _difference(ours: Mapping[str, Array], theirs: list[Array]) -> float:
 def _timed(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of a call, the median of each round."""
     found: dict[str, list[float]] = {name: [] for name in calls}
-    with progress("timing") as tell:
+    with progress("timing") as report:
         for number in range(rounds + 1):
-            tell(number, rounds + 1, "")
+            report(number, rounds + 1, "")
             for name, call in calls.items():
                 took = _round(call)
                 if number:  # the first is for warming up
@@ -124,13 +124,13 @@ def _round(call: Call) -> float:
 def _facts(found: Mapping[str, list[float]]) -> dict[str, Any]:
     """Milliseconds of a call: the quartiles of the rounds, and the median ratio of two."""
     ends = {"low_ms": 0.25, "median_ms": 0.5, "high_ms": 0.75}
-    told: dict[str, Any] = {
+    quartiles: dict[str, Any] = {
         name: {end: _quantile(times, q) for end, q in ends.items()} for name, times in found.items()
     }
     if len(found) < 2:
-        return {"times": told}
+        return {"times": quartiles}
     ours, theirs = found.values()
-    return {"times": told, "ratio": statistics.median(a / b for a, b in zip(ours, theirs))}
+    return {"times": quartiles, "ratio": statistics.median(a / b for a, b in zip(ours, theirs))}
 
 
 def _quantile(times: list[float], q: float) -> float:

@@ -1,4 +1,4 @@
-"""`rlx cache`: what was compiled and is kept."""
+"""`rlx cache`: the cache of compiled programs."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def _verify(cache: Cache, is_json: bool) -> int:
 
     entries = cache.entries()
     damaged: dict[str, str] = {}
-    with progress("reading") as tell:
+    with progress("reading") as report:
         for number, entry in enumerate(entries):
-            tell(number, len(entries), entry.name)
+            report(number, len(entries), entry.name)
             fault = cache.fault_of(entry.key)
             if fault is not None:
                 damaged[entry.key] = fault

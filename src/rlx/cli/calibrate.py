@@ -33,8 +33,8 @@ def verb(
     """
     from rlx.runtime.calibrate import calibrate
 
-    with progress("measuring") as tell:
-        made = calibrate(target, progress=tell)
+    with progress("measuring") as report:
+        made = calibrate(target, progress=report)
     if is_json:
         options.print_json({k: v for k, v in json.loads(made.text()).items() if k != "hash"})
     else:

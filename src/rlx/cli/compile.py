@@ -58,7 +58,7 @@ def verb(
     is a program for inputs like those given, or made up.
 
     With --emit lir it is the plan of any target, also of one that is not here: the final graph and
-    where every value lies, as text. rlx.load reads it and checks it again.
+    the offset of every buffer, as text. rlx.load reads it and checks it again.
     """
     from rlx.cli import inputs, models
     from rlx.core.errors import Error

@@ -1,4 +1,4 @@
-"""`rlx diff A B`: two compiles side by side."""
+"""`rlx diff A B`: the differences of two compiles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def verb(
 ) -> int:
     """Compare two compiles: kernels, bytes, arena, time, decisions.
 
-    Of two models, of one for two targets, or of what was written down earlier. Exit 1 if they
+    Of two models, of one for two targets, or of reports written earlier. Exit 1 if they
     differ.
     """
     from rlx.cli.inputs import Wanted

@@ -35,19 +35,17 @@ def verb(
     ] = None,
     is_measured: Annotated[
         bool,
-        typer.Option(
-            "--measure", help="Time the kernels; turn decisions around, and time that, too."
-        ),
+        typer.Option("--measure", help="Time the kernels; reverse decisions, and time that, too."),
     ] = False,
     most: Annotated[
-        int, typer.Option("--most", min=1, help="Decisions that are turned around at most.")
+        int, typer.Option("--most", min=1, help="Decisions that are reversed at most.")
     ] = 40,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.01, help="How long each of them is timed.")
     ] = 1.0,
     html: Annotated[
         str | None,
-        typer.Option("--html", metavar="FILE", help="Write a page to look at it all."),
+        typer.Option("--html", metavar="FILE", help="Write the report as one HTML page."),
     ] = None,
     svg: Annotated[
         str | None,
@@ -66,10 +64,10 @@ def verb(
 ) -> int:
     """Compile a model and say what was decided, why, and what it should save.
 
-    With --measure, on a target that is here, what the clock says beside it. A .rlx program has its
-    own target. Inputs count where the model is run, and where shapes follow from their values.
-    Sizes given by --dim, or by inputs, are what decisions are weighed at, and everything is counted
-    at; else usual ones are, as in any compile.
+    With --measure, on a target that is installed, measured times are reported beside predicted
+    ones. A .rlx program has its own target. Inputs matter where the model is run, and where shapes
+    depend on their values. Decisions are priced at the sizes given by --dim or by inputs; else at
+    representative ones, as in any compile.
     What --json prints is described in docs/explain.md.
     """
     from rlx.cli.inputs import Wanted
@@ -122,8 +120,8 @@ class _Run:
         if not is_measured:
             return self.program.explain()
         how: dict[str, Any] = {"most": most, "seconds": seconds}
-        with progress("measuring") as tell:
-            return self.program.explain(self.given, measure=True, **how, progress=tell)
+        with progress("measuring") as report:
+            return self.program.explain(self.given, measure=True, **how, progress=report)
 
     def trace(self) -> Trace:
         return self.program.trace(self.given, calls=1)

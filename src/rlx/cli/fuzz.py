@@ -53,14 +53,14 @@ def verb(
     if is_guarded and {b.partition(":")[0] for b in backends} != {"cpu"}:
         raise typer.BadParameter("it is for native code: give --backend cpu", param_hint="--guard")
     campaign = Campaign(graphs, first, steps, pipelines, backends, is_guarded, is_large)
-    with progress("graphs") as tell:
+    with progress("graphs") as report:
 
-        def told(tally: Tally, lines: list[str]) -> None:
+        def advance(tally: Tally, lines: list[str]) -> None:
             for line in lines:
                 print(line, file=sys.stderr if is_json else sys.stdout, flush=True)
-            tell(tally.graphs, graphs, f"{tally.graphs}/{graphs}, {tally.wrong} wrong")
+            report(tally.graphs, graphs, f"{tally.graphs}/{graphs}, {tally.wrong} wrong")
 
-        tally = campaign.run(jobs, told)
+        tally = campaign.run(jobs, advance)
     if is_json:
         options.print_json(tally.facts())
     else:
@@ -73,8 +73,8 @@ def _targets(text: str | None) -> tuple[str, ...]:
     names = tuple(text.split(",")) if text else tuple(known)
     for name in names:
         if name not in known:
-            told = f"{name!r} is not one of: {', '.join(known)}"
-            raise typer.BadParameter(told, param_hint="--targets")
+            unknown = f"{name!r} is not one of: {', '.join(known)}"
+            raise typer.BadParameter(unknown, param_hint="--targets")
     return names
 
 

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[int, int, str], None]
-"""Told how many steps are done, of how many, and what comes next."""
+"""Called with how many steps are done, of how many, and what comes next."""
 
 
 @contextmanager
 def progress(title: str) -> Generator[Progress]:
-    """A bar on stderr that is gone when the work is done; it only moves until it is told how many
+    """A bar on stderr that is removed at the end; it only pulses until it is given how many
     steps there are."""
     if not sys.stderr.isatty():
         yield lambda done, total, what: None
@@ -26,8 +26,8 @@ def progress(title: str) -> Generator[Progress]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(escape(title), total=None)
 
-        def tell(done: int, total: int, what: str) -> None:
-            told = f"{title}: {what}" if what else title
-            bar.update(task, completed=done, total=total, description=escape(told[:100]))
+        def report(done: int, total: int, what: str) -> None:
+            text = f"{title}: {what}" if what else title
+            bar.update(task, completed=done, total=total, description=escape(text[:100]))
 
-        yield tell
+        yield report

@@ -45,8 +45,8 @@ def verb(
     written = _written(Path(output), made) if output else {}
     if is_json:
         kinds = {"inputs": given, "outputs": made}
-        told = {k: {n: inputs.facts_of(a) for n, a in v.items()} for k, v in kinds.items()}
-        options.print_json({"model": model, **told, "files": written})
+        facts = {k: {n: inputs.facts_of(a) for n, a in v.items()} for k, v in kinds.items()}
+        options.print_json({"model": model, **facts, "files": written})
         return 0
     for kind, arrays in (("in ", given), ("out", made)):
         for name, array in arrays.items():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SHARES = {"where": 2, "why": 3, "kernel": 2, "what to do": 1, "identity": 1}
 """Columns that share what room the others leave."""
-STYLES = {"taken": "green", "refused": "yellow", "confirms": "green", "refutes": "red"}
+STYLES = {"taken": "green", "refused": "yellow", "confirmed": "green", "refuted": "red"}
 
 
 def show(report: Report, most: int | None) -> None:

@@ -1,4 +1,4 @@
-"""`rlx trace MODEL -o FILE`: where the time goes, pass by pass and kernel by kernel."""
+"""`rlx trace MODEL -o FILE`: a trace of passes, code generation and kernels."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def verb(
 ) -> int:
     """Write a trace of the compile and of some calls, for Perfetto or Chrome.
 
-    Shows every compile pass, every kernel's code as it is written and compiled, and every kernel
-    on the thread that ran it. Open the file in ui.perfetto.dev or chrome://tracing.
+    Shows every compile pass, code generation kernel by kernel, and every kernel on the thread that
+    ran it. Open the file in ui.perfetto.dev or chrome://tracing.
     """
     from rlx.cli import inputs, models
 
@@ -47,7 +47,7 @@ def verb(
         options.print_json(facts)
     else:
         print(
-            "wrote {file}: {passes} passes, {units} units of code, {calls} calls on {threads} "
+            "wrote {file}: {passes} passes, {units} compile units, {calls} calls on {threads} "
             "threads, {events} events".format(**facts)
         )
     return 0

@@ -31,7 +31,7 @@ def explain(
     options: FusionOptions | None = None,
 ) -> Report:
     """The report of compiling `model` for `target`; no code is made. An executable, or a result of
-    a compile, is told of as it is."""
+    a compile, is reported as it is."""
     from rlx.explain.build import report_of
     from rlx.ir.bundle import Bundle
     from rlx.pipeline import CompilePipeline, CompileResult
@@ -46,7 +46,7 @@ def explain(
 
 
 def why(report: Report, name: str) -> Why:
-    """What became of a node, from the block it was part of to the buffer it lies in."""
+    """What became of a node, from the block it was part of to its buffer."""
     from rlx.explain.node_history import follow
 
     return follow(report, name)

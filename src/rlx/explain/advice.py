@@ -99,7 +99,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _dtypes(result: CompileResult, terms: Terms) -> Iterator[Advice]:
-    """Half as many bytes of weights, where a kernel waits for them more than for arithmetic."""
+    """Half as many bytes of weights, where a kernel is memory-bound."""
     if result.options.precision is not None:
         return
     plan = result.lir.plan
@@ -126,8 +126,8 @@ def _doubles(result: CompileResult, terms: Terms) -> Iterator[Advice]:
     if found:
         size = sum(terms.bytes_of(n.shape) for n in found)
         names = tuple(n.attrs["name"] for n in found[:4])
-        told = f"{', '.join(names)}{', …' if len(found) > 4 else ''}"
-        text = f"{told} {'are' if len(found) > 1 else 'is'} f64: in f32 it is half as large"
+        listed = f"{', '.join(names)}{', …' if len(found) > 4 else ''}"
+        text = f"{listed} {'are' if len(found) > 1 else 'is'} f64: in f32 it is half as large"
         ns = size / 2 / terms.target.memory_gb_s(size)
         yield Advice("narrower_dtype", names, text, ns, size // 2, 0)
 
@@ -173,16 +173,16 @@ def _dims(result: CompileResult) -> Iterator[Advice]:
 
 
 def _misses(result: CompileResult) -> Iterator[Advice]:
-    """Fusions that failed on something in the model, with what would mend it; alike ones once.
-    Those are none whose nodes became one kernel in another way."""
-    told: dict[tuple[str, str], list[Decision]] = {}
+    """Fusions that failed on something in the model, with what would fix it; equal ones once.
+    Nodes that another fusion put into one kernel are no misses."""
+    missed: dict[tuple[str, str], list[Decision]] = {}
     fused = _fused_anyway(result)
     for d in result.decisions:
         hint = HINTS.get(d.reason, NOTHING)
         is_miss = d.kind == "fusion" and not d.verdict and not hint.startswith(NOTHING)
         if is_miss and not fused.issuperset(d.where[:1]):
-            told.setdefault((d.what, d.reason), []).append(d)
-    for (what, reason), held in told.items():
+            missed.setdefault((d.what, d.reason), []).append(d)
+    for (what, reason), held in missed.items():
         first, *rest = dict.fromkeys(d.where[0] for d in held)
         more = f" and {len(rest)} more" if rest else ""
         text = f"{HINTS[reason]}: {what} fails at {first}{more}, as {reason}"

@@ -1,4 +1,4 @@
-"""From what a compile keeps to its report."""
+"""The report of a compile, built from its result."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def decisions_of(
     result: CompileResult, steps: Steps | None = None, more: Sequence[Decision] = ()
 ) -> tuple[ReportDecision, ...]:
     """Every decision but rules: of the passes, of the plan, and of the backend, in that order."""
-    told = [*more, *result.decisions]
+    every = [*more, *result.decisions]
     for choice in plan_choices(result.lir, result.options):
         if choice.decision.what != "split_work":
-            told.append(choice.decision)
+            every.append(choice.decision)
         elif steps is not None and choice.node in steps:
-            told += [_split(choice.decision, d) for d in steps[choice.node].decisions]
-    return tuple(_decision(d) for d in told)
+            every += [_split(choice.decision, d) for d in steps[choice.node].decisions]
+    return tuple(_decision(d) for d in every)
 
 
 def _split(named: Decision, found: Decision) -> Decision:
@@ -111,8 +111,8 @@ def _split(named: Decision, found: Decision) -> Decision:
         return replace(
             found, id=f"{found.what}{named.id.removeprefix(named.what)}", where=named.where
         )
-    is_turned = named.reason == "forced" and found.is_reversible
-    verdict, reason = (named.verdict, "forced") if is_turned else (found.verdict, found.reason)
+    is_forced = named.reason == "forced" and found.is_reversible
+    verdict, reason = (named.verdict, "forced") if is_forced else (found.verdict, found.reason)
     return replace(found, id=named.id, where=named.where, verdict=verdict, reason=reason)
 
 
@@ -124,7 +124,7 @@ def _decision(d: Decision) -> ReportDecision:
 
 
 def group_of(d: Decision) -> str:
-    """The same for decisions alike: names that differ in numbers only, at the same price."""
+    """The class of equivalent decisions: names that differ in numbers only, at the same price."""
     where = re.sub(r"\d+", "#", d.where[0] if d.where else "")
     sign = "+" if d.verdict else "-"
     return f"{sign}{d.what} {where} {d.predicted_ns:.0f} {d.bytes_saved} {d.launches_saved}"

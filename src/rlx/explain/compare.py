@@ -1,4 +1,4 @@
-"""Diff: two compiles side by side, such as for two targets, options or versions."""
+"""Diff of two compiles, such as for two targets, options or versions."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Difference:
     """Kernels, launches, bytes, arena, predicted time, and the time measured where both were."""
     kernels: tuple[Change, ...]
     """Kernels by what they compute: how many there are."""
-    turned: tuple[Change, ...]
-    """Decisions that both took, each the other way: id, and the two reasons."""
-    gone: tuple[ReportDecision, ...]
+    reversed: tuple[Change, ...]
+    """Decisions of both, with opposite verdicts: id, and the two reasons."""
+    removed: tuple[ReportDecision, ...]
     """Decisions of the first alone."""
-    come: tuple[ReportDecision, ...]
+    added: tuple[ReportDecision, ...]
     rules: tuple[Change, ...]
     """Rules by name: how often each fired."""
 
     @property
     def is_same(self) -> bool:
-        """Is there nothing to tell?"""
-        found = (self.asked, self.totals, self.kernels, self.turned, self.gone, self.come)
+        """Are the two reports equal?"""
+        found = (self.asked, self.totals, self.kernels, self.reversed, self.removed, self.added)
         return not any(found) and not self.rules
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,9 +99,9 @@ def _asked(report: Report) -> dict[str, Any]:
 
 
 def _totals(report: Report) -> dict[str, Any]:
-    told = asdict(report.totals)
+    totals = asdict(report.totals)
     took = [k.measured["median_ns"] for k in report.kernels if k.measured]
-    return {**told, "measured_ns": sum(took)} if took else told
+    return {**totals, "measured_ns": sum(took)} if took else totals
 
 
 def _kernels(report: Report) -> Counter[str]:
@@ -120,16 +120,16 @@ def diff_text(found: Difference) -> str:
     parts += _part("asked", ("", "before", "after"), asked)
     parts += _part("kernels", ("before", "after", "computes"), [_row(c) for c in found.kernels])
     parts += _part("rules", ("before", "after", "rule"), [_row(c) for c in found.rules])
-    parts += _part("turned", ("times", "decision", "before", "after"), _turned(found))
-    for title, held in (("gone", found.gone), ("new", found.come)):
+    parts += _part("reversed", ("count", "decision", "before", "after"), _reversed(found))
+    for title, held in (("removed", found.removed), ("added", found.added)):
         parts += table_lines(decision_section(f"decisions {title}", held)) if held else []
     return "\n".join(parts) + "\n"
 
 
-def _turned(found: Difference) -> list[tuple[str, ...]]:
-    """One line for those turned for the same reasons."""
-    alike = Counter((c.what.partition(":")[0], c.before, c.after) for c in found.turned)
-    return [(f"×{n}" if n > 1 else "", *what) for what, n in alike.items()]
+def _reversed(found: Difference) -> list[tuple[str, ...]]:
+    """One line for those reversed for the same reasons."""
+    same = Counter((c.what.partition(":")[0], c.before, c.after) for c in found.reversed)
+    return [(f"×{n}" if n > 1 else "", *what) for what, n in same.items()]
 
 
 def _part(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where the cards of a graph lie: in layers, each below all that it reads."""
+"""Layered drawing of a graph: each card is below all that it reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Card:
     title: str
     lines: tuple[str, ...]
     is_early: bool = False
-    """Does it run before calls? It lies just above what reads it, not above everything."""
+    """Does it run before calls? It is placed just above its readers, not above everything."""
 
     @property
     def height(self) -> float:

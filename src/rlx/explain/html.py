@@ -24,15 +24,15 @@ SCRIPTS = (
     "base", "overview", "graph", "arena", "decisions", "roofline", "trace", "start",
 )  # fmt: skip
 KINDS = (
-    "products", "elementwise", "convolutions", "attention", "rows and reductions", "movement",
-    "transforms, sorts, recurrences", "control flow and others",
+    "matmuls", "elementwise", "convolutions", "attention", "norms and reductions", "data movement",
+    "FFT, sort, recurrence", "control flow and others",
 )  # fmt: skip
 _KIND_OF = {
     Kind.CONTRACTION: 0, Kind.ELEMENTWISE: 1, Kind.CONVOLUTION: 2, Kind.ATTENTION: 3, Kind.ROW: 4,
     Kind.REDUCTION: 4, Kind.MOVEMENT: 5, Kind.SPECIAL: 6,
 }  # fmt: skip
 _ANCHORS = (0, 2, 3, 6, 4, 1, 5)
-"""Which of a region's ops says what sort it is: the first of these that it has."""
+"""A region is of the kind of its first op in this order."""
 MOST_OPS_SHOWN = 4
 
 
@@ -115,7 +115,7 @@ def _figures(report: Report) -> list[tuple[str, str]]:
         ("predicted, a call", time_text(totals.predicted_ns)),
         ("memory traffic a call", size_text(totals.traffic_bytes)),
         ("arena", size_text(totals.arena_bytes)),
-        ("buffers, were none shared", size_text(totals.unshared_bytes)),
+        ("buffers without aliasing", size_text(totals.unshared_bytes)),
         ("weights", size_text(totals.weight_bytes)),
         ("decisions taken", f"{taken:,} of {len(report.decisions):,}"),
         ("rewrites", f"{len(report.rules):,}"),
@@ -184,7 +184,7 @@ def _joined(anchors: Sequence[str]) -> str:
 
 
 def _lines(kernel: ReportKernel) -> tuple[str, ...]:
-    """The ops inside, those that follow each other alike counted."""
+    """The ops inside, runs of the same one counted."""
     runs: list[tuple[str, int]] = []
     for op in kernel.ops if len(kernel.ops) > 1 else ():
         again = runs and runs[-1][0] == op
@@ -222,7 +222,7 @@ def _kernel(
         "bytes": kernel.bytes, "flops": kernel.flops, "predicted_ns": kernel.predicted_ns,
         "measured_ns": took["median_ns"] if took else None,
         "roofline_share": took.get("roofline_share") if took else None,
-        "more": [["way", kernel.way], *(["schedule", s] for s in kernel.schedule)],
+        "more": [["strategy", kernel.strategy], *(["schedule", s] for s in kernel.schedule)],
         "decisions": list(own)[:40],
         "source": sources.setdefault(kernel.source, len(sources)) if kernel.source else None,
         "find": " ".join((kernel.name, kernel.op, *kernel.ops, *kernel.where)).lower(),
@@ -235,7 +235,7 @@ def _kernel(
 
 def _buffer(buffer: ReportBuffer, makers: Mapping[int, int]) -> dict[str, Any]:
     notes = ["the caller's memory"] if buffer.is_external else []
-    notes += ["written over what it is made from"] if buffer.over is not None else []
+    notes += ["in place, over an operand"] if buffer.over is not None else []
     return {
         "name": ", ".join(buffer.names[:4]), "offset": buffer.offset, "bytes": buffer.bytes,
         "from": max(0, buffer.first), "to": max(0, buffer.last), "note": "; ".join(notes),
@@ -265,8 +265,8 @@ def _decision(index: int, d: ReportDecision) -> dict[str, Any]:
 
 
 def _tracks(trace: Trace, report: Report) -> list[dict[str, Any]]:
-    """Compiling and calls, each a picture of its own with a track for each thread. The build that
-    keeps times is none of the program: it may have been made much later."""
+    """Compile and calls, each a plot with a track for each thread. The instrumented build is not
+    part of the program: it may have been compiled much later."""
     titles = {COMPILE: "Compiling", CALLS: "Calls"}
     groups: dict[int, list[Event]] = {}
     for event in trace.events:

@@ -1,8 +1,8 @@
-"""Decisions by the clock: turn one around, compile again, and time both builds in turns.
+"""Measured decisions: reverse one, compile again, and time both builds in interleaved rounds.
 
 What is predicted of a reversal is the difference of two whole plans at the gate's prices, for when
-one fusion is not made others may be: the decision's own figure knows nothing of those. Decisions
-alike, such as those of equal layers, are turned around together and share the difference.
+one fusion is not made others may be: the decision's own figure knows nothing of those. Equivalent
+decisions, such as those of equal layers, are reversed together and share the difference.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ LEAST_SHARE = 0.01
 """Of a call: what a decision is expected to matter at least, to count in the summary."""
 REFUSALS = 0.25
 """Of the places: for decisions that were refused, if there are as many."""
-ALIKE = 0.05
-"""Of a figure: decisions that differ by less are turned around together, which shows above the
-noise what one of them does not."""
+CLASS_TOLERANCE = 0.05
+"""Of a figure: decisions that differ by less are reversed together, which is above the noise where
+one of them is not."""
 ROUND_S = 0.02
-"""A turn of one build; turns alternate, so that what slows the machine slows both."""
-FEWEST = 12
-"""Turns of each, however long they take."""
+"""A round of one build; rounds alternate, so that what slows the machine slows both."""
+MIN_ROUNDS = 12
+"""Of each build, however long they take."""
 RESAMPLES = 1000
-IN_QUIET = 0.1
-"""Of the turns: the fastest, which nothing disturbed."""
+QUIET_QUANTILE = 0.1
+"""The quantile of the rounds that is compared: the fastest, which nothing disturbed."""
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the clock says of decisions alike. Gains are what taking one saves, per decision."""
+    """What was measured of a class of equivalent decisions. Gains are what taking one saves."""
 
     ids: tuple[str, ...]
-    """All that were turned around together."""
+    """All that were reversed together."""
     what: str
     where: tuple[str, ...]
     verdict: bool
@@ -87,7 +87,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Decisions that could not be turned around, and why."""
+    """Decisions that could not be reversed, and why."""
 
     ids: tuple[str, ...]
     what: str
@@ -129,7 +129,7 @@ def _line(m: Measured) -> str:
 
 
 def summary(measurements: Iterable[Measurement]) -> str:
-    """The gate in one line: how many verdicts the clock confirms, and how far it was off."""
+    """The gate in one line: how many verdicts are confirmed, and predicted over measured gain."""
     every = [m for each in measurements for m in each.measured]
     large = [m for m in every if m.share >= LEAST_SHARE]
     certain = [m for m in every if m.is_certain]
@@ -153,7 +153,7 @@ def summary(measurements: Iterable[Measurement]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Decisions alike, and what turning all of them around should do to a call."""
+    """Equivalent decisions, and what reversing all of them should do to a call."""
 
     members: tuple[Decision, ...]
     effect_ns: float
@@ -161,9 +161,8 @@ class Candidate:
 
 
 def classes(decisions: Iterable[Decision]) -> list[tuple[Decision, ...]]:
-    """Decisions that can be turned around, those alike together: the same change to the same ops
-    that saves about the same, such as layers of which each sees a little further; and all uses of
-    one rule."""
+    """Reversible decisions in equivalence classes: the same change to the same ops that saves about
+    the same, such as layers of which each sees a little further; and all uses of one rule."""
     found: dict[object, list[Decision]] = {}
     for d in decisions:
         if d.is_reversible:
@@ -174,30 +173,30 @@ def classes(decisions: Iterable[Decision]) -> list[tuple[Decision, ...]]:
 
 
 def _about(figure: float) -> tuple[bool, int]:
-    """The same for figures within `ALIKE` of each other, but for those at an edge."""
-    return figure < 0, round(math.log(max(abs(figure), 1)) / math.log1p(ALIKE))
+    """The same for figures within `CLASS_TOLERANCE` of each other, but for those at an edge."""
+    return figure < 0, round(math.log(max(abs(figure), 1)) / math.log1p(CLASS_TOLERANCE))
 
 
 def decisions_of(
     result: CompileResult, sizes: Mapping[str, int], gains: Mapping[Node, tuple[bool, float]]
 ) -> list[Decision]:
     """What the passes decided, what the plan chose at these sizes, and every rule that fired.
-    `gains` are of every step whose work can be shared out: is it, and what does that gain?"""
-    told = list(result.decisions)
+    `gains` are of every step that can be split into tasks: is it, and what does that gain?"""
+    found = list(result.decisions)
     for choice in plan_choices(result.lir, replace(result.options, sizes=sizes)):
         made, node = choice.decision, choice.node
         if made.what != SPLIT:
-            told.append(made)
+            found.append(made)
         elif node in gains:
             verdict, gain = gains[node]
-            told.append(replace(made, verdict=verdict, predicted_ns=gain))
+            found.append(replace(made, verdict=verdict, predicted_ns=gain))
     fired = [e for e in result.rewrites if isinstance(e, Fired)]
-    told += [Decision(e.id, e.rule, (e.before,), True, e.identity, kind="rule") for e in fired]
-    return list({d.id: d for d in told}.values())
+    found += [Decision(e.id, e.rule, (e.before,), True, e.identity, kind="rule") for e in fired]
+    return list({d.id: d for d in found}.values())
 
 
 class Bench:
-    """A model and its inputs; builds of it with decisions turned around."""
+    """A model and its inputs; builds of it with decisions reversed."""
 
     def __init__(self, exe: Executable, inputs: Inputs) -> None:
         if exe.source is None:
@@ -215,8 +214,8 @@ class Bench:
     def candidates(
         self, most: int, progress: Progress
     ) -> tuple[list[Candidate], list[Skipped], int]:
-        """The classes of largest predicted effect, the largest first; those that cannot be turned;
-        and how many were left out, by what the decisions themselves predict."""
+        """The classes of largest predicted effect, the largest first; those that cannot be
+        reversed; and how many were left out, by what the decisions themselves predict."""
         every = classes(self.decisions())
         likely = _likely(every, most)
         unpriced = [c for c in every if c[0].kind == "rule"]
@@ -239,15 +238,15 @@ class Bench:
         representative ones."""
         gains = self.prices.gains_of_splitting(self.splits, self.sizes)
         shared = {n: (is_split, gains[n]) for n, is_split in self.splits.items()}
-        told = decisions_of(self.exe.result, self.sizes, shared)
+        found = decisions_of(self.exe.result, self.sizes, shared)
         if not self.sizes:
-            return told
+            return found
         asked = replace(self.exe.result.options, sizes=self.sizes)
         again = {d.id: d for d in self._run(asked).decisions}
-        return [replace(d, predicted_ns=again.get(d.id, d).predicted_ns) for d in told]
+        return [replace(d, predicted_ns=again.get(d.id, d).predicted_ns) for d in found]
 
     def _priced(self, members: tuple[Decision, ...]) -> Candidate:
-        """All of them turned around, or the first alone where they are in each other's way."""
+        """All of them reversed, or the first alone where they conflict."""
         if members[0].what == SPLIT:  # nothing else changes, so that their gains are the effect
             sign = 1 if members[0].verdict else -1
             return Candidate(members, sign * sum(d.predicted_ns for d in members))
@@ -260,35 +259,35 @@ class Bench:
 
     def _compiled(self, members: Sequence[Decision]) -> CompileResult:
         options = self.exe.result.options
-        turned = {d.id: not d.verdict for d in members}
-        return self._run(replace(options, force={**options.force, **turned}))
+        flipped = {d.id: not d.verdict for d in members}
+        return self._run(replace(options, force={**options.force, **flipped}))
 
     def _run(self, options: FusionOptions) -> CompileResult:
         alignment = self.exe.lir.plan.alignment
         pipeline = CompilePipeline(self.target, options=options, alignment=alignment)
         return pipeline.compile(self._model)
 
-    def turned(self, candidate: Candidate) -> Executable:
-        """The build with these decisions the other way, and the same weights."""
+    def reversed_build(self, candidate: Candidate) -> Executable:
+        """The build with these decisions reversed, and the same weights."""
         return self.exe.rebuilt(self._compiled(candidate.members))
 
     def time(self, other: Executable, seconds: float) -> tuple[Array, Array]:
-        """Nanoseconds of a call of this build and of another, turn by turn."""
+        """Nanoseconds of a call of this build and of another, round by round."""
         calls = [lambda: self.exe(*self.arrays), lambda: other(*self.arrays)]
         for call in calls:
             call()
-        turns: list[tuple[float, float]] = []
+        rounds: list[tuple[float, float]] = []
         until = time.perf_counter() + seconds
-        while len(turns) < FEWEST or time.perf_counter() < until:
-            order = (0, 1) if len(turns) % 2 else (1, 0)
-            took = {i: _turn(calls[i]) for i in order}
-            turns.append((took[0], took[1]))
-        both = np.array(turns)
+        while len(rounds) < MIN_ROUNDS or time.perf_counter() < until:
+            order = (0, 1) if len(rounds) % 2 else (1, 0)
+            took = {i: _round(calls[i]) for i in order}
+            rounds.append((took[0], took[1]))
+        both = np.array(rounds)
         return both[:, 0], both[:, 1]
 
 
-def _turn(call: Callable[[], Any]) -> float:
-    """The median call of a turn."""
+def _round(call: Callable[[], Any]) -> float:
+    """The median call of a round."""
     times: list[int] = []
     end = time.perf_counter() + ROUND_S
     while not times or time.perf_counter() < end:
@@ -299,15 +298,15 @@ def _turn(call: Callable[[], Any]) -> float:
 
 
 def interval(ours: Array, theirs: Array) -> tuple[float, float, float]:
-    """How much longer a turn of theirs takes in quiet, and the ends of the confidence interval by
-    resampling turns. Whatever disturbs a turn only ever adds to it, so the low end of each is
-    compared: it strays half as much as the middle does."""
+    """The difference of a low quantile of both, and its confidence interval by bootstrap over
+    rounds. Whatever disturbs a round only ever adds to it, so the low end of each is compared: its
+    variance is half of the median's."""
     rng = np.random.default_rng(0)
     picked = rng.integers(0, len(ours), (RESAMPLES, len(ours)))
-    ends = [np.quantile(turns[picked], IN_QUIET, axis=1) for turns in (ours, theirs)]
+    ends = [np.quantile(times[picked], QUIET_QUANTILE, axis=1) for times in (ours, theirs)]
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(ends[1] - ends[0], [tail, 100 - tail])
-    middle = float(np.quantile(theirs, IN_QUIET) - np.quantile(ours, IN_QUIET))
+    middle = float(np.quantile(theirs, QUIET_QUANTILE) - np.quantile(ours, QUIET_QUANTILE))
     return middle, min(float(low), middle), max(float(high), middle)
 
 
@@ -319,15 +318,15 @@ def measure(
     seconds: float = 1.0,
     progress: Progress | None = None,
 ) -> Measurement:
-    """Time the decisions of largest predicted effect, each class turned around at once."""
-    bench, tell = Bench(exe, inputs), progress or (lambda _done, _total, _what: None)
-    chosen, skipped, left = bench.candidates(most, tell)
+    """Time the decisions of largest predicted effect, each class reversed at once."""
+    bench, report = Bench(exe, inputs), progress or (lambda _done, _total, _what: None)
+    chosen, skipped, left = bench.candidates(most, report)
     made: list[Measured] = []
     calls: list[float] = []
     for i, candidate in enumerate(chosen):
-        tell(i, len(chosen), f"without {candidate.members[0].what}")
+        report(i, len(chosen), f"without {candidate.members[0].what}")
         try:
-            ours, theirs = bench.time(bench.turned(candidate), seconds)
+            ours, theirs = bench.time(bench.reversed_build(candidate), seconds)
         except Error as error:
             members = candidate.members
             skipped.append(Skipped(_ids(members), members[0].what, str(error)))
@@ -339,7 +338,7 @@ def measure(
 
 
 def _measured(candidate: Candidate, ours: Array, theirs: Array, call_ns: float) -> Measured:
-    """What the turned build takes more is a gain of taking, where it was taken."""
+    """What the reversed build takes more is a gain of taking, where it was taken."""
     first, count = candidate.members[0], len(candidate.members)
     sign = 1 if first.verdict else -1
     middle, low, high = (sign * v / count for v in interval(ours, theirs))
@@ -352,7 +351,7 @@ def _measured(candidate: Candidate, ours: Array, theirs: Array, call_ns: float) 
 
 def _likely(every: Iterable[tuple[Decision, ...]], most: int) -> list[tuple[Decision, ...]]:
     """The classes of largest effect by what the decisions say themselves."""
-    largest = sorted(every, key=lambda c: -_told_ns(c))
+    largest = sorted(every, key=lambda c: -_stated_ns(c))
     return _with_refusals(largest, most, lambda c: c[0].verdict)
 
 
@@ -364,7 +363,7 @@ def _with_refusals(largest: Sequence[T], most: int, is_taken: Callable[[T], bool
     return [c for c in largest if c in refused or c in others]
 
 
-def _told_ns(members: Sequence[Decision]) -> float:
+def _stated_ns(members: Sequence[Decision]) -> float:
     """What decisions say themselves of what they save."""
     return abs(sum(d.predicted_ns for d in members))
 

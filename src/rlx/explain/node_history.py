@@ -57,7 +57,7 @@ def follow(report: Report, name: str) -> Why:
     shown = wanted | {t for k in kernels if _is_named(k, name) for t in k.where}
     return Why(
         name,
-        tuple(dict.fromkeys(_said(o) for n in (*source, *nodes) for o in n.origins
+        tuple(dict.fromkeys(_full_name(o) for n in (*source, *nodes) for o in n.origins
                             if o.kind not in NOT_NAMES)),
         tuple(source),
         tuple(r for r in report.rules if _mentions((r.before, r.after), shown)),
@@ -68,16 +68,16 @@ def follow(report: Report, name: str) -> Why:
     )  # fmt: skip
 
 
-def _said(origin: From) -> str:
+def _full_name(origin: From) -> str:
     return origin.text if origin.kind == "line" else f"{origin.kind} {origin.text}"
 
 
 def _tags_of(origins: Iterable[From], name: str) -> set[str]:
-    return {name, *(_said(o) for o in origins if o.kind not in NOT_NAMES)} - {""}
+    return {name, *(_full_name(o) for o in origins if o.kind not in NOT_NAMES)} - {""}
 
 
 def _tags(report: Report, name: str) -> set[str]:
-    """The origins that a name means: said in full, without its kind, or the blocks below it."""
+    """The origins that a name means: in full, without its kind, or the blocks below it."""
     found = {name} if name in dict(_names(report)) else set[str]()
     for tag, plain in _names(report):
         if name in (tag, plain) or plain.startswith((f"{name}.", f"{name}/")):
@@ -91,14 +91,14 @@ def _tags(report: Report, name: str) -> set[str]:
 
 
 def _names(report: Report) -> Iterator[tuple[str, str]]:
-    """(said in full, without its kind) of every name that the user may know."""
+    """(in full, without its kind) of every name that the user may know."""
     seen: dict[tuple[str, str], None] = {}
     for node in (*report.source, *report.nodes):
         if node.name:
             seen[node.name, node.name] = None
         for origin in node.origins:
             if origin.kind not in NOT_NAMES:
-                seen[_said(origin), origin.text] = None
+                seen[_full_name(origin), origin.text] = None
     for kernel in report.kernels:
         seen |= dict.fromkeys((w, w.partition(" ")[2] or w) for w in kernel.where)
     yield from seen
@@ -148,7 +148,7 @@ def why_text(found: Why) -> str:
         *_part("part of", [(b,) for b in found.blocks if b != found.name]),
         *_part("ops", [(f"#{n.id}", n.op, n.shape) for n in found.source]),
         *_part("rules", [_rewritten(r) for r in found.rules]),
-        *_part("decisions", [_told(d) for d in found.decisions]),
+        *_part("decisions", [_decision_row(d) for d in found.decisions]),
         *(line for k in found.kernels for line in _kernel(k)),
         *_part("buffers", [_bytes(b) for b in found.buffers]),
     ]
@@ -162,18 +162,18 @@ def _part(title: str, rows: list[tuple[str, ...]]) -> list[str]:
     return [f"{title}:", *(f"  {line}" for line in lines)]
 
 
-def _told(d: ReportDecision) -> tuple[str, ...]:
+def _decision_row(d: ReportDecision) -> tuple[str, ...]:
     saves = time_text(d.predicted_ns) if d.predicted_ns else ""
     return ("taken" if d.verdict else "refused", saves, d.what, d.reason, d.id)
 
 
 def _kernel(k: ReportKernel) -> list[str]:
     took = k.measured.get("median_ns") if k.measured else None
-    clock = f", measured {time_text(took)}" if took is not None else ""
-    how = f", as {k.way}" if k.way else ""
+    measured = f", measured {time_text(took)}" if took is not None else ""
+    how = f", as {k.strategy}" if k.strategy else ""
     return [
         f"kernel {k.name} ({k.phase}): {k.bytes:,} bytes, {k.flops:,} flops, predicted "
-        f"{time_text(k.predicted_ns)}{clock}{how}",
+        f"{time_text(k.predicted_ns)}{measured}{how}",
         *(f"  {line}" for line in k.source.splitlines()),
         *(f"  {line}" for line in k.schedule),
     ]

@@ -1,7 +1,7 @@
 """Replay: the optimised graph from the unoptimised one and a report's JSON alone.
 
 The passes run with a log that decides nothing. Every question is answered from the JSON, nothing
-is priced, and a change that the JSON does not tell of is an error. So is a decision of the JSON
+is priced, and a change that the JSON does not list is an error. So is a decision of the JSON
 that nothing asked for. What comes out must have the hash that the JSON gives.
 """
 
@@ -28,29 +28,29 @@ CHANGES = ("rule", "fusion", "lowering", "precision", "layout")
 """Kinds of decisions that change the graph where their verdict is yes."""
 
 
-class Told(DecisionLog):
+class RecordedLog(DecisionLog):
     """A log that answers from a report."""
 
     def __init__(self, target: Target, report: Report) -> None:
         super().__init__(target)
-        self._told = {r.id: True for r in report.rules}
-        self._told |= {d.id: d.verdict for d in report.decisions}
+        self._verdicts = {r.id: True for r in report.rules}
+        self._verdicts |= {d.id: d.verdict for d in report.decisions}
         self.asked: dict[str, None] = {}
 
     def decide(self, candidate: Candidate) -> Decision:
         """As it was decided; nothing is weighed."""
         what, where = candidate.what, candidate.where
-        return self._record(candidate.nodes, Decision("", what, where, True, "told"))
+        return self._record(candidate.nodes, Decision("", what, where, True, "recorded"))
 
     def _record(self, nodes: Sequence[Node], proposal: Decision) -> Decision:
         key = self._identities.id_of(proposal.what, nodes, self._is_refused)
-        if key not in self._told and proposal.verdict:
+        if key not in self._verdicts and proposal.verdict:
             raise Error(
                 f"{proposal.what} at {nodes[0].label} changes the graph, and the report does not "
-                f"tell of it ({key})."
+                f"list it ({key})."
             )
         self.asked[key] = None
-        made = replace(proposal, id=key, verdict=self._told.get(key, False))
+        made = replace(proposal, id=key, verdict=self._verdicts.get(key, False))
         known = self._decisions.get(key)
         if known is None or not known.verdict:
             self._decisions[key] = made
@@ -58,20 +58,20 @@ class Told(DecisionLog):
 
 
 def replayed(model: Any, report: Report | str) -> Graph:
-    """The final graph of the compile that `report` (or its JSON) tells of, made anew from `model`:
+    """The final graph of the compile that `report` (or its JSON) is of, made anew from `model`:
     a Graph, a module, or what `rlx.load` gives."""
-    told = Report.from_json(report) if isinstance(report, str) else report
-    target, options = _target(told), _options(told)
-    log = Told(target, told)
+    recorded = Report.from_json(report) if isinstance(report, str) else report
+    target, options = _target(recorded), _options(recorded)
+    log = RecordedLog(target, recorded)
     made = with_all_items(optimised(_graph(model), Context(target, options, log)))
     verify(made)
-    _require_all(told, log)
-    if made.digest() != told.graph:
-        raise Error(f"{told.model.name}: the replay gives another graph than the report tells of.")
+    _require_all(recorded, log)
+    if made.digest() != recorded.graph:
+        raise Error(f"{recorded.model.name}: the replayed graph is not the one of the report.")
     return made
 
 
-def _require_all(report: Report, log: Told) -> None:
+def _require_all(report: Report, log: RecordedLog) -> None:
     """Was everything asked for that the report says was done?"""
     taken = [r.id for r in report.rules]
     of_plan = ("alias", "slice_of_concat", "write_into_concat")
@@ -80,8 +80,8 @@ def _require_all(report: Report, log: Told) -> None:
     left = [id_ for id_ in taken if id_ not in log.asked]
     if left:
         raise Error(
-            f"{report.model.name}: the report tells of {len(left)} changes that this graph has no "
-            f"place for, such as {left[0]}."
+            f"{report.model.name}: the report lists {len(left)} changes that do not apply "
+            f"to this graph, such as {left[0]}."
         )
 
 
@@ -103,11 +103,13 @@ def _target(report: Report) -> Target:
     for target in found:
         if claims_of(target) == report.target.claims:
             return target
-    raise Error(f"{report.model.name}: target {name!r} has other kernels now than it had.")
+    raise Error(
+        f"{report.model.name}: target {name!r} has other kernels now than when the report was made."
+    )
 
 
 def _options(report: Report) -> FusionOptions:
-    """As they were, but for forced verdicts: those are told like all others."""
+    """As they were, but for forced verdicts: those are recorded like all others."""
     held = report.options
     limits = held["limits"]
     return FusionOptions(

@@ -58,7 +58,7 @@ class TargetFacts:
     name: str
     digest: str
     claims: str
-    """A hash of what the target can do, its prices apart: what a replay must find again."""
+    """A hash of what the target can run, without its prices: what a replay must find again."""
     gate: dict[str, Any]
     caches: tuple[dict[str, float], ...]
     """Nearest first: bytes, and GB/s."""
@@ -110,7 +110,7 @@ class ReportNode:
     kernel: int | None
     """The kernel that computes it; none for leaves, views and items."""
     buffer: int | None
-    """The buffer that it lies in; none for what has several results, which lie in its items'."""
+    """Its buffer; none for a node of several results, whose items have one each."""
     text: str
     """The node as a line of IR."""
 
@@ -124,7 +124,7 @@ class ReportKernel:
     name: str
     op: str
     ops: tuple[str, ...]
-    """The ops it computes, those inside a region spelled out."""
+    """The ops it computes, those inside a region listed."""
     node: int
     where: tuple[str, ...]
     """The user's names for what is in it."""
@@ -139,8 +139,8 @@ class ReportKernel:
     predicted_ns: float
     source: str
     """What it computes, as IR."""
-    way: str = ""
-    """How the target runs it, in one word; nothing where no backend is there to say."""
+    strategy: str = ""
+    """The lowering strategy, in a word; empty where no backend is installed."""
     schedule: tuple[str, ...] = ()
     """How, in sentences, task by task."""
     measured: dict[str, Any] | None = None
@@ -166,7 +166,7 @@ class ReportBuffer:
 
 @dataclass(frozen=True, slots=True)
 class ReportDecision:
-    """A decision, and the class of decisions alike that it belongs to."""
+    """A decision, and the class of equivalent decisions that it belongs to."""
 
     id: str
     kind: str
@@ -179,7 +179,7 @@ class ReportDecision:
     launches_saved: int
     is_reversible: bool
     group: str
-    """Decisions alike, such as those of equal layers, have the same."""
+    """Equivalent decisions, such as those of equal layers, have the same."""
     measured: dict[str, Any] | None = None
 
 
@@ -244,8 +244,8 @@ class Report:
     cuts: tuple[str, ...]
     """Ids of the decisions where a call leaves native code."""
     timings: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
-    """What the clock said, such as of the passes of a compile that was not kept from before. All
-    else is the same from run to run."""
+    """What was measured, such as of the passes of a compile that was not cached. All else is the
+    same from run to run."""
     schema: int = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
@@ -253,8 +253,8 @@ class Report:
         return {"schema": self.schema, **asdict(self)}
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The documented JSON form. Its bytes are the same from run to run, `timings` and
-        `measured` apart."""
+        """The documented JSON form. Its bytes are the same from run to run, except `timings`
+        and `measured`."""
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Kernels by the clock: what each takes on every call, beside what the machine could do."""
+"""Measured kernels and the roofline: what each takes, and the least that the machine allows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KernelTime:
     gb_s: float
     gflop_s: float
     roofline_ns: float
-    """The least that its bytes and its arithmetic take, side by side, at the target's rates."""
+    """The roofline: the longer of its bytes and its arithmetic at the target's rates."""
     roofline_share: float
     """Of the time it takes; 1 is as fast as the machine is."""
     share: float
@@ -49,12 +49,12 @@ class KernelTimes:
     name: str
     sizes: Mapping[str, int]
     call_ns: float
-    """The median call, in the build that keeps times."""
+    """The median call, in the instrumented build."""
     kernels: tuple[KernelTime, ...]
 
     @property
     def roofline_share(self) -> float:
-        """How much of the kernels' time the machine's limits ask for."""
+        """Roofline time over measured time, of all kernels."""
         took = sum(k.median_ns for k in self.kernels)
         return sum(k.roofline_ns for k in self.kernels) / took if took else 0.0
 
@@ -84,7 +84,7 @@ def profile(exe: Executable, inputs: Inputs, *, seconds: float = 1.0) -> KernelT
     arrays, sizes = exe.arrays(inputs), exe.sizes(inputs)
     program, weights = exe.timed()
     steps = program.steps
-    program.run_timed(weights, arrays)  # the first call touches memory that the others find there
+    program.run_timed(weights, arrays)  # warm-up: the first call faults pages in
     taken: list[list[int]] = []
     calls: list[int] = []
     until = time.perf_counter() + seconds
@@ -110,5 +110,5 @@ def _kernel(node: Node, ns: float, calls: int, total: float, terms: Terms) -> Ke
 
 
 def least_ns(target: Target, size: int, flops: int, dtype: DType) -> float:
-    """The roofline: arithmetic and memory side by side, the slower of the two."""
+    """The roofline: memory and arithmetic overlap, so the slower of the two."""
     return max(size / target.memory_gb_s(size), flops / target.gflops(dtype))

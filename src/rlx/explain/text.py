@@ -1,4 +1,4 @@
-"""Reports as text: the decisions that matter most first, those alike in one line.
+"""Reports as text: the decisions that matter most first, equivalent ones in one line.
 
 What matters least is counted, not listed: the text is for reading, and JSON has it all.
 """
@@ -15,7 +15,7 @@ from rlx.explain.report import Advice, Report, ReportDecision, ReportKernel, Val
 MOST = 40
 """Rows of a table, unless all are asked for."""
 MOST_PLAIN = 5
-"""Refusals of what would cost more: enough to see what was thought of."""
+"""Refusals of what would cost more: enough to see what was considered."""
 FIRST = ("import", "capacity", "cut", "precision")
 """Kinds of decisions that change what a call is, whatever they cost."""
 PER_CALL = ("compile_per_shapes", "compile_per_values")
@@ -26,7 +26,7 @@ WIDEST = 56
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Decisions alike, such as those of layers; figures are those of all together."""
+    """Equivalent decisions, such as those of layers; figures are sums over all of them."""
 
     decision: ReportDecision
     """The one that matters most."""
@@ -68,8 +68,8 @@ def lines_of(decisions: Iterable[ReportDecision]) -> list[Line]:
 
 
 def _outermost(decisions: Sequence[ReportDecision]) -> list[ReportDecision]:
-    """Without what is part of another's saving: a node whose work moves to another phase takes
-    along all that is made of it there, and the first of one place stands for the rest."""
+    """Without what is part of another's saving: a node that moves to another phase moves all that
+    it was lowered to, and the first of one place stands for the rest."""
     first: dict[tuple[bool, str], ReportDecision] = {}
     for d in decisions:
         if d.kind == "phase" and d.where:
@@ -81,8 +81,8 @@ def _outermost(decisions: Sequence[ReportDecision]) -> list[ReportDecision]:
 
 
 def _rank(line: Line) -> tuple[bool, float, float, str, str]:
-    """What the whole program hangs on; what saves, or would have; what nobody would do; what has no
-    price."""
+    """First what decides how a call runs; then what saves, or would have; then what costs more;
+    then what has no price."""
     size = abs(line.predicted_ns)
     is_first = line.decision.kind in FIRST
     return not is_first, 0.0 if line.is_plain else -size, -size, line.decision.what, line.where
@@ -104,10 +104,10 @@ def sections(report: Report, most: int | None = MOST) -> list[Section]:
     every = [
         Section("advice", ("saves", "bytes", "what to do"), [_advice(a) for a in report.advice]),
         decision_section("decisions", report.decisions, most),
-        Section("decisions by the clock", CLOCK_COLUMNS, _clock_cells(report)),
-        Section("rules", ("times", "rule", "identity"), _rule_cells(report)),
+        Section("measured decisions", MEASURED_COLUMNS, _measured_cells(report)),
+        Section("rules", ("count", "rule", "identity"), _rule_cells(report)),
         _kernels(report, most),
-        Section("kernels by the clock", TIMED_COLUMNS, _timed_cells(report)[:most]),
+        Section("measured kernels", TIMED_COLUMNS, _timed_cells(report)[:most]),
     ]
     return [s for s in every if s.rows]
 
@@ -123,20 +123,20 @@ def decision_section(
     count = Counter[str]()
     for line in rest:
         count[f"{line.decision.what} {line.verdict}"] += line.count
-    told = ", ".join(f"{what} ×{n}" for what, n in count.most_common())
-    note = f"and {sum(count.values()):,} more: {told}" if rest else ""
+    kinds = ", ".join(f"{what} ×{n}" for what, n in count.most_common())
+    note = f"and {sum(count.values()):,} more: {kinds}" if rest else ""
     return Section(title, COLUMNS, [_cells(x) for x in shown], note)
 
 
 def _chosen(lines: Sequence[Line], most: int) -> list[Line]:
-    """The first of those that matter, few of them such as nobody would take."""
+    """The first of those that matter, few of them refusals of what costs more."""
     worth = [x for x in lines if _matters(x)]
     plain = [x for x in worth if x.is_plain][:MOST_PLAIN]
     return [x for x in worth if not x.is_plain or x in plain][:most]
 
 
 def _matters(line: Line) -> bool:
-    """Has it a price, or does it say what no other table does? How kernels run, theirs does."""
+    """Has it a price, or is it in no other table? How kernels run is in theirs."""
     has_price = line.predicted_ns or line.bytes_saved or line.launches_saved
     return bool(has_price) or line.decision.kind not in ("kernel", "layout", "schedule")
 
@@ -181,19 +181,19 @@ def head(report: Report) -> str:
         f"{flops_text(t.flops)}",
         f"{len(report.source)} nodes became {len(report.nodes)}; {len(report.rules)} rewrites, "
         f"{taken} decisions taken, {len(report.decisions) - taken} refused",
-        *_clock_head(report),
+        *_measured_head(report),
     ])  # fmt: skip
 
 
 def _at(report: Report) -> str:
-    """The sizes that everything is counted at, and how to say others."""
+    """The sizes that everything is counted at, and how to set others."""
     sizes, asked = report.model.sizes, report.options.get("sizes", {})
-    told = ", ".join(f"{k}={v}" for k, v in sizes.items())
+    bound = ", ".join(f"{k}={v}" for k, v in sizes.items())
     if any(d.what in PER_CALL for d in report.decisions):
-        return " for inputs like these (--dim NAME=SIZE and --input NAME=FILE say yours)"
-    if not told or all(k in asked for k in sizes):
-        return f" at {told}" if told else ""
-    return f" at {told}, which are usual sizes (--dim NAME=SIZE says yours)"
+        return " for inputs of these sizes (set others by --dim NAME=SIZE or --input NAME=FILE)"
+    if not bound or all(k in asked for k in sizes):
+        return f" at {bound}" if bound else ""
+    return f" at {bound}, the representative sizes (set others by --dim NAME=SIZE)"
 
 
 def _values(values: Sequence[Value], most: int = 4) -> str:
@@ -201,9 +201,9 @@ def _values(values: Sequence[Value], most: int = 4) -> str:
     return f"{shown} and {len(values) - most} more" if len(values) > most else shown
 
 
-COLUMNS = ("verdict", "saves if taken", "bytes", "launches", "times", "decision", "where", "why")
-CLOCK_COLUMNS = (
-    "verdict", "clock", "of a call", "predicted", "measured", "from", "to", "times", "decision",
+COLUMNS = ("verdict", "saves if taken", "bytes", "launches", "count", "decision", "where", "why")
+MEASURED_COLUMNS = (
+    "verdict", "outcome", "of a call", "predicted", "measured", "low", "high", "count", "decision",
     "where",
 )  # fmt: skip
 TIMED_COLUMNS = (
@@ -216,7 +216,7 @@ TIMED_COLUMNS = (
     "kernel",
     "where",
 )
-KERNEL_COLUMNS = ("step", "phase", "predicted", "bytes", "flops", "how", "kernel", "where")
+KERNEL_COLUMNS = ("step", "phase", "predicted", "bytes", "flops", "strategy", "kernel", "where")
 
 
 def _cells(line: Line) -> tuple[str, ...]:
@@ -243,32 +243,32 @@ def _rule_cells(report: Report) -> list[tuple[str, ...]]:
 def _kernel_cell(k: ReportKernel) -> tuple[str, ...]:
     return (
         f"{k.id}", k.phase, time_text(k.predicted_ns), size_text(k.bytes),
-        flops_text(k.flops) if k.flops else "", k.way,
+        flops_text(k.flops) if k.flops else "", k.strategy,
         clipped(k.name.partition(" ")[2]), clipped(", ".join(k.where[:2])),
     )  # fmt: skip
 
 
-def _clock_cells(report: Report) -> list[tuple[str, ...]]:
-    """What turning a decision around did, one line for those turned together; gains of taking."""
+def _measured_cells(report: Report) -> list[tuple[str, ...]]:
+    """What reversing a decision changed, one line for those reversed together; gains of taking."""
     held: dict[tuple[Any, ...], ReportDecision] = {}
     for d in report.decisions:
         if d.measured:
             held.setdefault((d.what, *sorted(d.measured.items())), d)
     found = sorted(held.values(), key=lambda d: -(d.measured or {})["share"])
-    return [_clock_cell(d, d.measured or {}) for d in found]
+    return [_measured_cell(d, d.measured or {}) for d in found]
 
 
-def _clock_cell(d: ReportDecision, m: Mapping[str, Any]) -> tuple[str, ...]:
-    clock = ("confirms" if m["is_right"] else "refutes") if m["is_certain"] else "cannot tell"
+def _measured_cell(d: ReportDecision, m: Mapping[str, Any]) -> tuple[str, ...]:
+    outcome = ("confirmed" if m["is_right"] else "refuted") if m["is_certain"] else "within noise"
     times = [time_text(m[k]) for k in ("predicted_ns", "measured_ns", "low_ns", "high_ns")]
-    alike = f"×{m['alike']}" if m["alike"] > 1 else ""
+    count = f"×{m['class_size']}" if m["class_size"] > 1 else ""
     verdict = "taken" if d.verdict else "refused"
     return (
         verdict,
-        clock,
+        outcome,
         f"{m['share']:.1%}",
         *times,
-        alike,
+        count,
         d.what,
         clipped(", ".join(d.where[:1])),
     )
@@ -287,8 +287,8 @@ def _timed_cells(report: Report) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def _clock_head(report: Report) -> list[str]:
-    """What the clock says of a call, and of the gate."""
+def _measured_head(report: Report) -> list[str]:
+    """The measured call, and the gate's predictions against measurements."""
     t = report.timings
     if "gate" not in t:
         return []
@@ -306,7 +306,7 @@ def _advice(a: Advice) -> tuple[str, ...]:
 
 
 def aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns side by side; those of numbers to the right."""
+    """Aligned columns; those of numbers to the right."""
     columns = range(len(table[0]))
     widths = [max(len(row[i]) for row in table) for i in columns]
     right = [all(row[i][:1] in "-+×0123456789" for row in table[1:]) for i in columns]

@@ -1,8 +1,7 @@
-"""Where the time goes, as a trace: compile passes and code, and calls kernel by kernel, thread by
-thread.
+"""Traces: compile passes, code generation, and calls, kernel by kernel and thread by thread.
 
-The form is that of Chrome's trace events, which Perfetto (ui.perfetto.dev) reads as well. Times
-are of one monotonic clock.
+The format is Chrome's trace events, which Perfetto (ui.perfetto.dev) reads as well. Times are of
+one monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 COMPILE, CALLS = 1, 2
 """The two processes that a trace shows."""
 TIMED_BUILD = "timed build"
-"""The category of what is made for the sake of the trace."""
+"""The category of the instrumented build, which exists for the trace alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,8 @@ class Trace:
 def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
     """What `exe` did to be compiled, and what it does in some calls on `inputs`.
 
-    The kernels are those of a build that keeps times; making it is part of the trace. The code of
-    the program itself is told of where it was made here; else that of the build.
+    The kernels are those of an instrumented build, whose compilation is part of the trace. Code
+    generation is that of the program itself where it was compiled here; else that of the build.
     """
     arrays = exe.arrays(inputs)
     result = exe.result
@@ -88,8 +87,8 @@ def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
     runs = [program.run_timed(weights, arrays) for _ in range(calls)]
     events = [
         *_passes(result),
-        Event("native code that keeps times", TIMED_BUILD, COMPILE, 0, begun, ready),
-        *_makings(exe.makings or program.makings, program.functions),
+        Event("instrumented build", TIMED_BUILD, COMPILE, 0, begun, ready),
+        *_codegen(exe.makings or program.makings, program.functions),
         *(e for i, run in enumerate(runs) for e in _call(i, run, program.steps)),
     ]
     return Trace(exe.name, exe.lir.target.name, tuple(events))
@@ -100,18 +99,18 @@ def _passes(result: CompileResult) -> Iterator[Event]:
         yield Event(t.name, "pass", COMPILE, 0, t.start_ns, t.stop_ns, (("nodes", t.nodes),))
 
 
-def _makings(told: Iterable[Making], steps: Mapping[str, Node]) -> Iterator[Event]:
-    """Text written and compiled, by the user's names of what it is for."""
-    for m in told:
+def _codegen(makings: Iterable[Making], steps: Mapping[str, Node]) -> Iterator[Event]:
+    """LLVM IR emitted and compiled, by the user's names of its kernels."""
+    for m in makings:
         names = [steps[f].label if f in steps else f for f in m.functions]
-        name = f"{m.what} {names[0] if names else 'what others call'}"
+        name = f"{m.what} {names[0] if names else 'shared functions'}"
         rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
         args = ("for", names), ("functions", list(m.functions)), ("bytes", m.bytes)
         yield Event(name + rest, "codegen", COMPILE, m.thread, m.start_ns, m.stop_ns, args)
 
 
 def _call(number: int, run: Run, steps: tuple[Node, ...]) -> Iterator[Event]:
-    lost = (("parts without a place in the log", run.lost),) if run.lost else ()
+    lost = (("dropped spans", run.lost),) if run.lost else ()
     yield Event(f"call {number + 1}", "call", CALLS, 0, run.start_ns, run.stop_ns, lost)
     for span in run.spans:
         node = steps[span.step]

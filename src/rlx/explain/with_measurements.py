@@ -1,4 +1,4 @@
-"""A report with what the clock says of its kernels and decisions."""
+"""A report with measured times of its kernels and decisions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def measured_report(
     seconds: float = 1.0,
     progress: Progress | None = None,
 ) -> Report:
-    """The report of `exe`, its kernels timed and its decisions turned around and timed, on given
-    inputs or on made-up ones of representative sizes."""
+    """The report of `exe`, its kernels timed and its decisions reversed and timed, on given inputs
+    or on random ones of representative sizes."""
     given = sample_inputs(exe) if inputs is None else inputs
     times = exe.profile(given, seconds=seconds)
     found = measure(exe, given, most=most, seconds=seconds, progress=progress)
@@ -63,10 +63,10 @@ def with_times(report: Report, exe: Executable, times: KernelTimes, found: Measu
 
 
 def decision_times(m: Measured) -> dict[str, Any]:
-    """What is kept of a decision: gains of taking it, and how many were turned with it."""
+    """The row of a decision: gains of taking it, and how many were reversed with it."""
     return {
         "predicted_ns": m.predicted_ns, "measured_ns": m.measured_ns,
-        "low_ns": m.low_ns, "high_ns": m.high_ns, "share": m.share, "alike": len(m.ids),
+        "low_ns": m.low_ns, "high_ns": m.high_ns, "share": m.share, "class_size": len(m.ids),
         "rounds": m.rounds, "is_right": m.is_right, "is_certain": m.is_certain,
     }  # fmt: skip
 

@@ -1,5 +1,5 @@
 "use strict";
-// What every view uses: elements, numbers as people read them, the tip, and the choice of a kernel.
+// What every view uses: elements, number formats, the tooltip, and the selected kernel.
 const SVG = "http://www.w3.org/2000/svg";
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const views = [];
@@ -47,7 +47,7 @@ function say(text, x, y) {
 function hush() { tip.hidden = true; }
 
 /** Text that shows while the pointer or the focus is on an element. */
-function told(element, text) {
+function tooltip(element, text) {
   element.addEventListener("pointermove", (e) => say(text(), e.clientX, e.clientY));
   element.addEventListener("pointerleave", hush);
   element.addEventListener("focus", () => {
@@ -74,5 +74,5 @@ function choose(kernel) {
 
 function view(name, build, isWhole = false) { views.push({ name, build, isWhole, section: null, isBuilt: false }); }
 
-/** The time of a kernel by the clock, else what it should take. */
+/** The measured time of a kernel, else the predicted one. */
 const kernelTime = (k) => (k.measured_ns ?? k.predicted_ns);

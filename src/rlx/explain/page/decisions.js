@@ -6,12 +6,12 @@ view("Decisions", (root) => {
   const text = make("input", { type: "search", placeholder: "text", "aria-label": "Decisions with this text", oninput: change("text") });
   const verdict = make("select", { "aria-label": "Verdict", onchange: change("verdict") }, ...[["", "taken and refused"], ["yes", "taken"], ["no", "refused"]].map(([v, t]) => make("option", { value: v }, t)));
   const what = make("select", { "aria-label": "Kind", onchange: change("what") }, make("option", { value: "" }, "every kind"), ...kinds.map((k) => make("option", { value: k }, k)));
-  const said = make("span", { class: "dim", role: "status" });
+  const status = make("span", { class: "dim", role: "status" });
   const body = make("tbody");
   const columns = [["verdict", "verdict"], ["what", "decision"], ["where", "where"], ["reason", "why"], ["ns", "predicted"], ["measured", "measured"], ["bytes", "bytes"], ["launches", "launches"]];
   const heads = columns.map(([key, name]) => make("th", { scope: "col", "aria-sort": "none" }, make("button", { type: "button", onclick: () => sort(key) }, name)));
   const more = make("button", { type: "button", onclick: () => { state.shown += 600; show(); } }, "Show more");
-  root.append(make("div", { class: "filters" }, text, verdict, what, said), make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body), more);
+  root.append(make("div", { class: "filters" }, text, verdict, what, status), make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body), more);
   root.filterText = (t) => { text.value = t; state.text = t; show(); };
 
   function sort(key) {
@@ -23,12 +23,12 @@ view("Decisions", (root) => {
   function found() {
     const wanted = state.text.toLowerCase();
     const fits = DATA.decisions.filter((d) => (!state.verdict || (state.verdict === "yes") === d.verdict) && (!state.what || d.what === state.what) && (!wanted || d.find.includes(wanted)));
-    const way = state.isUp ? 1 : -1;
-    return fits.sort((a, b) => { const p = value(a), q = value(b); return p < q ? -way : p > q ? way : a.i - b.i; });
+    const sign = state.isUp ? 1 : -1;
+    return fits.sort((a, b) => { const p = value(a), q = value(b); return p < q ? -sign : p > q ? sign : a.i - b.i; });
   }
   function show() {
     const all = found();
-    said.textContent = `${count(all.length)} of ${count(DATA.decisions.length)}`;
+    status.textContent = `${count(all.length)} of ${count(DATA.decisions.length)}`;
     more.hidden = all.length <= state.shown;
     columns.forEach(([key], i) => heads[i].setAttribute("aria-sort", key !== state.order ? "none" : state.isUp ? "ascending" : "descending"));
     body.replaceChildren(...all.slice(0, state.shown).map(line));

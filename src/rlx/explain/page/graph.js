@@ -8,11 +8,11 @@ function buildGraph(root) {
   world.append(edges, cards);
   svg.append(world);
   const side = make("aside", { class: "side", "aria-live": "polite" });
-  const said = make("output", {});
+  const status = make("output", {});
   const tools = make("div", { class: "tools" },
     make("button", { type: "button", onclick: () => zoom(1.3), "aria-label": "Zoom in" }, "+"),
     make("button", { type: "button", onclick: () => zoom(1 / 1.3), "aria-label": "Zoom out" }, "−"),
-    make("button", { type: "button", onclick: fit }, "Fit"), said);
+    make("button", { type: "button", onclick: fit }, "Fit"), status);
   const frame = make("div", { class: "view" }, tools, svg);
   root.append(frame, side);
   const place = { x: 0, y: 0, scale: 1 };
@@ -38,7 +38,7 @@ function buildGraph(root) {
 
   function show() {
     world.setAttribute("transform", `translate(${place.x} ${place.y}) scale(${place.scale})`);
-    said.textContent = `${Math.round(100 * place.scale)} %`;
+    status.textContent = `${Math.round(100 * place.scale)} %`;
   }
   function zoom(factor, x = frame.clientWidth / 2, y = frame.clientHeight / 2) {
     const scale = Math.min(3, Math.max(0.02, place.scale * factor)), by = scale / place.scale;

@@ -3,11 +3,11 @@ view("Overview", (root) => {
   root.append(make("h2", {}, "What was made"));
   root.append(make("div", { class: "facts" }, ...DATA.facts.map(([name, value]) =>
     make("div", { class: "fact" }, make("b", {}, value), make("span", {}, name)))));
-  if (DATA.gate) root.append(make("h2", {}, "The gate against the clock"), make("p", { class: "note" }, DATA.gate));
-  const taken = alike(DATA.decisions.filter((d) => d.verdict && d.ns > 0)).sort((a, b) => b.ns - a.ns).slice(0, 5);
+  if (DATA.gate) root.append(make("h2", {}, "Predicted against measured"), make("p", { class: "note" }, DATA.gate));
+  const taken = grouped(DATA.decisions.filter((d) => d.verdict && d.ns > 0)).sort((a, b) => b.ns - a.ns).slice(0, 5);
   if (taken.length) {
     root.append(make("h2", {}, "The decisions that save most"));
-    root.append(table(["decision", "where", "why", "times", "saves"], taken.map((d) =>
+    root.append(table(["decision", "where", "why", "count", "saves"], taken.map((d) =>
       [d.what, short(d.where), d.reason, count(d.times), time(d.ns)]), [3, 4]));
   }
   if (DATA.advice.length) {
@@ -28,8 +28,8 @@ view("Overview", (root) => {
   }
 });
 
-/** Decisions alike, such as those of equal layers, as one with what they save together. */
-function alike(decisions) {
+/** Equivalent decisions, such as those of equal layers, as one with their total. */
+function grouped(decisions) {
   const groups = new Map();
   for (const d of decisions) {
     const known = groups.get(d.group);

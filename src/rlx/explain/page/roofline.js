@@ -27,7 +27,7 @@ view("Roofline", (root) => {
   for (const k of points) {
     const dot = draw("circle", { class: "box", cx: x(dense(k)), cy: y(rate(k)), r: 3 + 26 * Math.sqrt(kernelTime(k) / all), fill: `var(--c${k.kind})`, "fill-opacity": 0.85, tabindex: "0", role: "button", "aria-label": k.title });
     dot.style.stroke = "var(--dim)";
-    told(dot, () => `${k.title}\n${short(k.where)}\n${time(kernelTime(k))}, ${rate(k).toFixed(1)} GFLOP/s, ${(k.bytes / kernelTime(k)).toFixed(1)} GB/s`);
+    tooltip(dot, () => `${k.title}\n${short(k.where)}\n${time(kernelTime(k))}, ${rate(k).toFixed(1)} GFLOP/s, ${(k.bytes / kernelTime(k)).toFixed(1)} GB/s`);
     svg.append(pressed(dot, () => { open("Graph"); choose(k.i); }));
   }
   root.append(svg);

@@ -1,4 +1,4 @@
-// One call, and what compiling took: spans on tracks.
+// One call, and the compile: spans on tracks.
 view("Trace", (root) => {
   if (!DATA.trace.length) {
     root.append(make("h2", {}, "Trace"), make("p", {}, "Nothing was timed for this report. Ask for it with --measure, or write one with rlx trace."));
@@ -15,7 +15,7 @@ view("Trace", (root) => {
       track.spans.forEach((s, i) => {
         const kind = s.kernel === null ? i % 8 : DATA.kernels[s.kernel].kind;
         const box = draw("rect", { class: "box", x: x(s.start), y: 8 + t * row, width: Math.max(1, x(s.start + s.ns) - x(s.start)), height: row - 6, fill: `var(--c${kind})`, tabindex: "0", role: "button", "aria-label": s.name });
-        told(box, () => `${s.name}\n${time(s.ns)} from ${time(s.start)}${s.parts > 1 ? `, in ${count(s.parts)} parts` : ""}`);
+        tooltip(box, () => `${s.name}\n${time(s.ns)} from ${time(s.start)}${s.parts > 1 ? `, in ${count(s.parts)} tasks` : ""}`);
         svg.append(pressed(box, () => { if (s.kernel !== null) { open("Graph"); choose(s.kernel); } }));
       });
     });
