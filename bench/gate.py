@@ -1,7 +1,8 @@
 """Is the gate right? Its verdicts on real models, reversed and timed: `python -m bench.gate`.
 
-Prices are measured first, unless they are cached. Every reversible decision is reversed, those
-alike at once, and both builds are timed in turns. Numbers go to bench/results/gate.json.
+Prices are measured first, unless they are cached. Every reversible decision is reversed,
+equivalent ones at once, and both builds are timed in interleaved rounds. Numbers go to
+bench/results/gate.json.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bench import cache, prepare, results_file
 from bench.machine import description
 from bench.workloads import WORKLOADS
 from rlx.core.disk_cache import Cache
-from rlx.cost.calibrate import kept_calibration
+from rlx.cost.calibrate import cached_calibration
 from rlx.explain.measure_decisions import LEAST_SHARE, Measured, Measurement, summary
 from rlx.runtime.calibrate import calibrate
 from rlx.runtime.session import Session
@@ -113,7 +114,7 @@ def main() -> int:
     asked = parser.parse_args()
     kept = Cache(cache.ROOT / "gate")
     backend = Session("cpu", threads=asked.threads, cache=kept).backend
-    if kept_calibration("cpu", backend.measured_as, kept) is None:  # pyright: ignore
+    if cached_calibration("cpu", backend.measured_as, kept) is None:  # pyright: ignore
         print(calibrate("cpu", cache=kept, progress=_tell("calibrating")))
     found: list[Measurement] = []
     for name in (m for m in MODELS if re.search(asked.only, m)):
