@@ -15,6 +15,7 @@ THEMES = (
     "logic",
     "reductions",
     "products",
+    "control_flow",
 )
 """What removes work, in the order of trying: constants first."""
 RECOGNITION = ("quantised", "activations", "norms", "attention", "rotary", "spectra", "welch")
