@@ -21,8 +21,8 @@ from rlx.rules.engine import rewrite, ruleset
 
 CONCAT_RULES = (
     movement.concat_of_one,
-    movement.concat_of_neighbours,
-    movement.narrow_to_all,
+    movement.concat_of_adjacent_slices,
+    movement.narrow_of_whole_axis,
 )
 SHARED_NODE = "a fusion that was taken before it holds one of its nodes"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rlx.ir.mir import Graph, Node
 from rlx.passes.context import Context
 from rlx.passes.legalise import dispatch
-from rlx.rules import all_rules, plain_rules
+from rlx.rules import all_rules, simplification_rules
 from rlx.rules.engine import rewrite, ruleset
 
 DEDICATED_KERNELS = frozenset({
@@ -28,7 +28,7 @@ def simplify(graph: Graph, context: Context) -> Graph:
 def tidy(graph: Graph, context: Context) -> Graph:
     """Simplify after lowering: what the target has no kernel for does not come back."""
     is_native = lambda node: _is_native(node, context)
-    rules = ruleset(plain_rules())
+    rules = ruleset(simplification_rules())
     return rewrite(graph, rules, context.rewrites, is_native, context.log.rewrites)
 
 

@@ -1,4 +1,4 @@
-"""Rewrites by theme. README.md here has the rules about rules."""
+"""Rewrite rules by theme. README.md here states what a rule must satisfy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ THEMES = (
     "products",
     "control_flow",
 )
-"""What removes work, in the order of trying: constants first."""
+"""Simplifications, in the order they are tried: constants first."""
 RECOGNITION = ("quantised", "activations", "norms", "attention", "rotary", "spectra", "welch")
-"""What names a block by its primitive spelling."""
+"""Recognition of blocks from their decomposition."""
 
 
 def rules_of(theme: ModuleType) -> list[Rule]:
@@ -32,8 +32,8 @@ def all_rules() -> list[Rule]:
     return _of(THEMES + RECOGNITION)
 
 
-def plain_rules() -> list[Rule]:
-    """The rules that name no blocks: what a target has lowered stays lowered."""
+def simplification_rules() -> list[Rule]:
+    """The rules that recognise no blocks: what was lowered stays lowered."""
     return _of(THEMES)
 
 

@@ -1,6 +1,7 @@
-"""Activations from their formulas, in whatever order the factors were written.
+"""Recognition of activations from their formulas, with factors in any order.
 
-A recognised activation rounds once where its spelling rounds at every step; nothing else differs.
+A recognised activation rounds once where its decomposition rounds at every step; nothing else
+differs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rlx.rules.common import is_float
 from rlx.rules.engine import rule
 from rlx.rules.match import scalar_of
 
-_ROUNDINGS = "the spelling rounds at every step, the activation once, and halves far more coarsely"
+_ROUNDINGS = "the decomposition rounds at every step, the activation once; f16 and bf16 coarsely"
 
 
 def factors(node: Node, stop: Node | None = None) -> tuple[float, list[Node]]:
@@ -83,9 +84,9 @@ def _gated(node: Node, gate: Node, x: Node) -> bool:
     )
 
 
-def _spell(draw: Draw, parts: Any) -> Node:
-    """A spelling over a drawn input: `parts(x, draw)` are its factors, in any order."""
-    graph = Graph("spelled")
+def _sample(draw: Draw, parts: Any) -> Node:
+    """A product over a sampled input: `parts(x, draw)` are its factors, in any order."""
+    graph = Graph("sample")
     x = graph.input("x", Shape(draw.dims(), draw.choice(sorted(FLOATS, key=str))))
     made = parts(x, draw)
     order = [made[int(i)] for i in draw.rng.permutation(len(made))]
@@ -95,14 +96,14 @@ def _spell(draw: Draw, parts: Any) -> Node:
     return order[0]
 
 
-def _spell_gelu(draw: Draw) -> Node:
+def _sample_gelu(draw: Draw) -> Node:
     def parts(x: Node, draw: Draw) -> list[Node]:
         inner = x * math.sqrt(0.5) if draw.coin() else ops.div(x, math.sqrt(2.0))
         gate = ops.add(ops.erf(inner), 1.0)
         halves = [ops.mul(x, 0.5), gate] if draw.coin() else [x, gate * 0.5]
         return halves if draw.coin() else [x, gate, x.graph.constant(_like(0.5, x))]
 
-    return _spell(draw, parts)
+    return _sample(draw, parts)
 
 
 def _like(value: float, x: Node) -> Any:
@@ -122,7 +123,7 @@ def _has_gate(node: Node) -> bool:
 @rule(
     lambda: ops.mul,
     lambda: ops.div,
-    sample=_spell_gelu,
+    sample=_sample_gelu,
     slack=8.0,
     refines=True,
     why=_ROUNDINGS,
@@ -146,12 +147,12 @@ def _candidates(inner: Node) -> list[Node]:
     return [n for n in dict.fromkeys([*around, inner]) if scalar_of(n) is None]
 
 
-def _spell_gelu_tanh(draw: Draw) -> Node:
+def _sample_gelu_tanh(draw: Draw) -> Node:
     def parts(x: Node, draw: Draw) -> list[Node]:
         gate = ops.add(ops.tanh(_cubic(x, draw)), 1.0)
         return [ops.mul(x, 0.5), gate] if draw.coin() else [x, ops.mul(gate, 0.5)]
 
-    return _spell(draw, parts)
+    return _sample(draw, parts)
 
 
 def _cubic(x: Node, draw: Draw) -> Node:
@@ -165,7 +166,7 @@ def _cubic(x: Node, draw: Draw) -> Node:
 @rule(
     lambda: ops.mul,
     lambda: ops.div,
-    sample=_spell_gelu_tanh,
+    sample=_sample_gelu_tanh,
     slack=16.0,
     refines=True,
     why=_ROUNDINGS,
@@ -223,7 +224,7 @@ def sigmoid_formula(x: Node, node: Node) -> Any:
 @rule(
     lambda x: ops.mul(x, ops.sigmoid(x)),
     slack=2.0,
-    why="in halves the spelling rounds the sigmoid first",
+    why="in half precision the decomposition rounds the sigmoid first",
 )
 def silu_formula(x: Node) -> Any:
     """x · sigmoid(x) is silu."""
@@ -231,7 +232,7 @@ def silu_formula(x: Node) -> Any:
 
 
 @rule(lambda x: ops.div(x, ops.add(ops.exp(ops.neg(x)), 1)), slack=4.0, why=_ROUNDINGS)
-def silu_quotient(x: Node, node: Node) -> Any:
+def silu_from_quotient(x: Node, node: Node) -> Any:
     """x / (1 + e⁻ˣ) is silu."""
     return ops.silu(x) if x.shape == node.shape else None
 
@@ -239,7 +240,7 @@ def silu_quotient(x: Node, node: Node) -> Any:
 @rule(
     lambda x: ops.mul(x, ops.tanh(ops.softplus(x))),
     slack=4.0,
-    why="in halves the spelling rounds softplus and tanh first",
+    why="in half precision the decomposition rounds softplus and tanh first",
 )
 def mish_formula(x: Node) -> Any:
     """x · tanh(softplus(x)) is mish."""
@@ -249,15 +250,15 @@ def mish_formula(x: Node) -> Any:
 @rule(
     lambda x: ops.add(ops.relu(x), ops.log1p(ops.exp(ops.neg(ops.abs(x))))),
     slack=2.0,
-    why="in halves the spelling rounds each step",
+    why="in half precision the decomposition rounds each step",
 )
 def softplus_formula(x: Node) -> Any:
     """max(x, 0) + log(1 + e^-|x|) is softplus."""
     return ops.softplus(x)
 
 
-def _spell_hard_sigmoid(draw: Draw) -> Node:
-    graph = Graph("spelled")
+def _sample_hard_sigmoid(draw: Draw) -> Node:
+    graph = Graph("sample")
     x = graph.input("x", Shape(draw.dims(), draw.choice(sorted(FLOATS, key=str))))
     if draw.coin():
         return ops.clamp(ops.add(ops.mul(x, 0.25), 0.5), min=0.0, max=1.0)
@@ -267,9 +268,9 @@ def _spell_hard_sigmoid(draw: Draw) -> Node:
 
 @rule(
     lambda x, a, b: ops.clamp(ops.add(ops.mul(x, a), b), min=0.0, max=1.0),
-    sample=_spell_hard_sigmoid,
+    sample=_sample_hard_sigmoid,
     slack=2.0,
-    why="in halves the spelling rounds each step",
+    why="in half precision the decomposition rounds each step",
 )
 def hard_sigmoid_formula(x: Node, a: Node, b: Node, node: Node) -> Any:
     """a · x + b between 0 and 1 is the hard sigmoid."""
@@ -282,11 +283,11 @@ def hard_sigmoid_formula(x: Node, a: Node, b: Node, node: Node) -> Any:
 @rule(
     lambda x, c: ops.mul(ops.clamp(ops.add(x, 3), min=0.0, max=6.0), c),
     lambda x, c: ops.div(ops.clamp(ops.add(x, 3), min=0.0, max=6.0), c),
-    sample=_spell_hard_sigmoid,
+    sample=_sample_hard_sigmoid,
     slack=4.0,
     why="the quotient by 6 is taken before the bounds, not after",
 )
-def hard_sigmoid_of_six(x: Node, c: Node, node: Node) -> Any:
+def hard_sigmoid_from_relu6(x: Node, c: Node, node: Node) -> Any:
     """(x + 3 between 0 and 6) / 6 is the hard sigmoid."""
     value = scalar_of(c)
     if value is None or not is_float(x) or x.shape != node.shape:
@@ -298,15 +299,15 @@ def hard_sigmoid_of_six(x: Node, c: Node, node: Node) -> Any:
 @rule(
     lambda x, a, b: ops.mul(x, ops.hard_sigmoid(x, alpha=1 / 6, beta=0.5)),
     slack=2.0,
-    why="in halves the spelling rounds the gate first",
+    why="in half precision the decomposition rounds the gate first",
 )
 def hard_swish_formula(x: Node) -> Any:
     """x · hard_sigmoid(x) is the hard swish."""
     return ops.hard_swish(x)
 
 
-def _spell_leaky(draw: Draw) -> Node:
-    graph = Graph("spelled")
+def _sample_leaky(draw: Draw) -> Node:
+    graph = Graph("sample")
     x = graph.input("x", Shape(draw.dims(), draw.choice(sorted(FLOATS, key=str))))
     scaled = ops.mul(x, draw.choice((0.25, 0.01, 0.0)))
     test = draw.choice((ops.greater, ops.greater_equal))
@@ -317,7 +318,7 @@ def _spell_leaky(draw: Draw) -> Node:
     lambda x, a: ops.where(ops.less(x, 0), ops.mul(x, a), x),
     lambda x, a: ops.where(ops.greater(x, 0), x, ops.mul(x, a)),
     lambda x, a: ops.where(ops.greater_equal(x, 0), x, ops.mul(x, a)),
-    sample=_spell_leaky,
+    sample=_sample_leaky,
     slack=1.0,
     why="in halves the slope was rounded when it became a constant, and the product after it",
 )
@@ -329,17 +330,17 @@ def leaky_relu_formula(x: Node, a: Node, node: Node) -> Any:
     return ops.leaky_relu(x, alpha=float(alpha))
 
 
-def _spell_elu(draw: Draw) -> Node:
-    graph = Graph("spelled")
+def _sample_elu(draw: Draw) -> Node:
+    graph = Graph("sample")
     x = graph.input("x", Shape(draw.dims(), draw.choice(sorted(FLOATS, key=str))))
     return ops.where(ops.greater(x, 0.0), x, ops.mul(ops.expm1(x), draw.choice((1.5, 0.5))))
 
 
 @rule(
     lambda x, a: ops.where(ops.greater(x, 0), x, ops.mul(ops.expm1(x), a)),
-    sample=_spell_elu,
+    sample=_sample_elu,
     slack=2.0,
-    why="in halves the spelling rounds each step",
+    why="in half precision the decomposition rounds each step",
 )
 def elu_formula(x: Node, a: Node, node: Node) -> Any:
     """x above 0, else a · (eˣ - 1), is elu."""

@@ -51,7 +51,7 @@ def multiply_by_one(x: Node, node: Node) -> Any:
 
 
 @rule(lambda x: ops.shift_left(x, 0), lambda x: ops.shift_right(x, 0))
-def shift_by_nothing(x: Node, node: Node) -> Any:
+def shift_by_zero(x: Node, node: Node) -> Any:
     """x << 0 = x >> 0 = x."""
     return fit(x, node)
 
@@ -87,7 +87,7 @@ def subtract_itself(x: Node, node: Node) -> Any:
     lambda x: ops.logical_and(x, x),
     lambda x: ops.logical_or(x, x),
 )
-def same_twice(x: Node) -> Any:
+def idempotent_binary(x: Node) -> Any:
     """max(x, x) = x, and the same for min, and, or."""
     return x
 
@@ -101,7 +101,7 @@ def same_twice(x: Node) -> Any:
     lambda x: ops.trunc(ops.trunc(x)),
     lambda x: ops.sign(ops.sign(x)),
 )
-def done_already(node: Node) -> Any:
+def idempotent_unary(node: Node) -> Any:
     """f(f(x)) = f(x) for |·|, relu, floor, ceil, round, trunc and sign."""
     return node.inputs[0]
 
@@ -117,7 +117,7 @@ def done_already(node: Node) -> Any:
     lambda x: ops.abs(ops.sigmoid(x)),
     lambda x: ops.abs(ops.relu(x)),
 )
-def never_negative(x: Node, node: Node) -> Any:
+def relu_of_nonnegative(x: Node, node: Node) -> Any:
     """relu(y) = |y| = y where y is an exponential, a square, a sigmoid or an absolute value."""
     return node.inputs[0] if is_float(x) else None
 
@@ -131,7 +131,7 @@ def never_negative(x: Node, node: Node) -> Any:
     lambda x: ops.logical_not(ops.logical_not(x)),
     lambda x: ops.conj(ops.conj(x)),
 )
-def undone(x: Node) -> Any:
+def involution(x: Node) -> Any:
     """-(-x) = x, and the same for not and the complex conjugate."""
     return x
 
@@ -163,7 +163,7 @@ def multiply_by_minus_one(x: Node, node: Node) -> Any:
 
 
 @rule(lambda x, y: ops.mul(ops.neg(x), ops.neg(y)), lambda x, y: ops.div(ops.neg(x), ops.neg(y)))
-def two_negatives(x: Node, y: Node, node: Node) -> Any:
+def product_of_negatives(x: Node, y: Node, node: Node) -> Any:
     """(-x)(-y) = xy and (-x)/(-y) = x/y for reals; integers wrap, so only their product."""
     if not is_real(x) or (node.op == "div" and is_integer(x)):
         return None
@@ -188,7 +188,7 @@ def even_function(x: Node, node: Node) -> Any:
 
 
 @rule(lambda x: ops.mul(x, x))
-def times_itself(x: Node) -> Any:
+def multiply_as_square(x: Node) -> Any:
     """x · x = x²."""
     return ops.square(x) if is_real(x) else None
 
@@ -196,10 +196,10 @@ def times_itself(x: Node) -> Any:
 @rule(
     lambda x: ops.pow(x, 2),
     slack=1.0,
-    in_halves=True,
+    valid_in_half_precision=True,
     why="the reference's pow may be one rounding off, the product is not",
 )
-def second_power(x: Node, node: Node) -> Any:
+def pow_two_as_square(x: Node, node: Node) -> Any:
     """x to the power 2 = x²."""
     return fit(ops.square(x), node) if is_real(x) else None
 
@@ -207,16 +207,16 @@ def second_power(x: Node, node: Node) -> Any:
 @rule(
     lambda x: ops.pow(x, -1.0),
     slack=1.0,
-    in_halves=True,
+    valid_in_half_precision=True,
     why="the reference's pow may be one rounding off, the quotient is not",
 )
-def inverse_power(x: Node, node: Node) -> Any:
+def pow_minus_one_as_reciprocal(x: Node, node: Node) -> Any:
     """x to the power -1 = 1/x."""
     return fit(ops.reciprocal(x), node) if is_float(x) else None
 
 
 @rule(lambda x: ops.div(1, x))
-def one_over(x: Node, node: Node) -> Any:
+def divide_as_reciprocal(x: Node, node: Node) -> Any:
     """1 / x = reciprocal of x."""
     return fit(ops.reciprocal(x), node) if is_float(x) else None
 
@@ -226,7 +226,7 @@ def one_over(x: Node, node: Node) -> Any:
     slack=2.0,
     why="one rounding where there were two; halves round once more on the way",
 )
-def reciprocal_root(x: Node) -> Any:
+def reciprocal_of_sqrt_as_rsqrt(x: Node) -> Any:
     """1 / √x = rsqrt(x)."""
     return ops.rsqrt(x)
 
@@ -254,7 +254,7 @@ def divide_by_power_of_two(x: Node, k: Node, node: Node) -> Any:
     lambda x, k, m: ops.maximum(ops.maximum(x, k), m),
     lambda x, k, m: ops.minimum(ops.minimum(x, k), m),
 )
-def constants_together(x: Node, k: Node, m: Node, node: Node) -> Any:
+def reassociate_constants(x: Node, k: Node, m: Node, node: Node) -> Any:
     """(x ∘ k) ∘ m = x ∘ (k ∘ m) for integers, which wrap and so do not round."""
     if not is_integer(x) or scalar_of(x) is not None:
         return None
@@ -266,7 +266,7 @@ def constants_together(x: Node, k: Node, m: Node, node: Node) -> Any:
 
 
 @rule(lambda x, k: ops.mul(ops.neg(x), k), lambda x, k: ops.div(ops.neg(x), k))
-def sign_into_constant(x: Node, k: Node, node: Node) -> Any:
+def fold_sign_into_constant(x: Node, k: Node, node: Node) -> Any:
     """(-x) · k = x · (-k)."""
     value = scalar_of(k)
     if value is None or not is_float(x):
@@ -278,7 +278,7 @@ def sign_into_constant(x: Node, k: Node, node: Node) -> Any:
 
 
 @rule(lambda x: ops.maximum(x, 0))
-def maximum_with_zero(x: Node, node: Node) -> Any:
+def maximum_as_relu(x: Node, node: Node) -> Any:
     """max(x, 0) = relu(x). Which zero max(0, -0) gives goes by the order, so that must be this."""
     return fit(ops.relu(x), node) if node.inputs[0] is x else None
 
@@ -287,7 +287,7 @@ def maximum_with_zero(x: Node, node: Node) -> Any:
     lambda x, y: ops.maximum(ops.maximum(x, y), y),
     lambda x, y: ops.minimum(ops.minimum(x, y), y),
 )
-def bound_again(node: Node, y: Node) -> Any:
+def repeated_bound(node: Node, y: Node) -> Any:
     """max(max(x, y), y) = max(x, y), and the same for min, for integers."""
     inner = next(i for i in node.inputs if i is not y)
     return fit(inner, node) if is_integer(y) else None

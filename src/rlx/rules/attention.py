@@ -1,4 +1,4 @@
-"""Attention from its two products and the softmax between them."""
+"""Recognition of scaled dot-product attention from two matmuls and a softmax."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Scores:
 
 
 def _scores_of(s: Node) -> Scores | None:
-    """Take a softmax's operand apart: mask, cap, scale, product."""
+    """Take a softmax's operand ungrouped: mask, cap, scale, product."""
     mask, inner, nodes = _unmasked(s)
     scale, found = factors(inner)
     if len(found) != 1:
@@ -60,14 +60,14 @@ def _scores_of(s: Node) -> Scores | None:
         scale *= softcap
     if len(found) != 1 or found[0].op != "matmul":
         return None
-    q, turned = found[0].inputs
-    turned_scale, turned = _unscaled(turned)
-    k = _untransposed(turned)
+    q, transposed = found[0].inputs
+    transposed_scale, transposed = _unscaled(transposed)
+    k = _untransposed(transposed)
     if k is None:
         return None
     q_scale, q = _unscaled(q)
     k_scale, k = _unscaled(k)
-    scale *= q_scale * k_scale * turned_scale
+    scale *= q_scale * k_scale * transposed_scale
     return Scores(q, k, scale, softcap, mask, (*nodes, inner, found[0]))
 
 
@@ -77,14 +77,14 @@ def _unscaled(x: Node) -> tuple[float, Node]:
     return (scale, found[0]) if len(found) == 1 and found[0].shape == x.shape else (1.0, x)
 
 
-def _untransposed(turned: Node) -> Node | None:
-    """k of kᵀ: the last two axes the other way round."""
-    if turned.op != "transpose" or turned.rank < 2:
+def _untransposed(transposed: Node) -> Node | None:
+    """k of kᵀ: the last two axes swapped back."""
+    if transposed.op != "transpose" or transposed.rank < 2:
         return None
-    order = (*range(turned.rank - 2), turned.rank - 1, turned.rank - 2)
-    if turned.attrs["perm"] == order:
-        return turned.inputs[0]
-    return ops.transpose(turned, perm=order)
+    order = (*range(transposed.rank - 2), transposed.rank - 1, transposed.rank - 2)
+    if transposed.attrs["perm"] == order:
+        return transposed.inputs[0]
+    return ops.transpose(transposed, perm=order)
 
 
 def _unmasked(s: Node) -> tuple[Mask, Node, tuple[Node, ...]]:
@@ -92,12 +92,12 @@ def _unmasked(s: Node) -> tuple[Mask, Node, tuple[Node, ...]]:
     if s.op == "add":
         for inner, mask in (s.inputs, s.inputs[::-1]):
             if inner.shape == s.shape and scalar_of(mask) is None and _leads_to_product(inner):
-                return _additive(mask, s), inner, (s,)
+                return _additive_mask(mask, s), inner, (s,)
     if s.op == "where":
         condition, x, y = s.inputs
         for inner, fill, shown in ((x, y, True), (y, x, False)):
             if inner.shape == s.shape and _leads_to_product(inner):
-                mask = _chosen(condition, fill, s, shown)
+                mask = _selected_mask(condition, fill, s, shown)
                 return (mask, inner, (s,)) if mask is not None else (Mask(), s, ())
     return Mask(), s, ()
 
@@ -107,7 +107,7 @@ def _leads_to_product(x: Node) -> bool:
     return len(found) == 1 and found[0].op in ("matmul", "tanh")
 
 
-def _additive(mask: Node, s: Node) -> Mask:
+def _additive_mask(mask: Node, s: Node) -> Mask:
     """An added mask; a constant that hides exactly the keys to come is a causal one."""
     value = mask.attrs["value"].array if mask.op == "constant" else None
     if value is not None and _is_causal(value == 0, value <= _lowest(s), s):
@@ -115,8 +115,8 @@ def _additive(mask: Node, s: Node) -> Mask:
     return Mask("bias", mask)
 
 
-def _chosen(condition: Node, fill: Node, s: Node, shown: bool) -> Mask | None:
-    """A choice between a score and a fill that no softmax sees.
+def _selected_mask(condition: Node, fill: Node, s: Node, shown: bool) -> Mask | None:
+    """A select between a score and a fill value that vanishes in the softmax.
 
     A finite fill is seen where a query has no key at all: only a constant mask can tell.
     """
@@ -152,29 +152,29 @@ def _is_causal(visible: Any, hidden: Any, s: Node) -> bool:
 # -- heads ----------------------------------------------------------------------------------------
 
 
-def _four(x: Node, rank: int) -> Node:
-    """[batch, heads, length, depth], with axes of 1 for what is not there."""
+def _as_rank_4(x: Node, rank: int) -> Node:
+    """[batch, heads, length, depth], with axes of 1 for those absent."""
     dims = x.shape.dims
     if rank == 4:
         return x
     return ops.reshape(x, dims=(1, 1, *dims) if rank == 2 else (dims[0], 1, *dims[1:]))
 
 
-def _four_mask(mask: Node, rank: int) -> Node:
+def _mask_as_rank_4(mask: Node, rank: int) -> Node:
     """A mask that broadcasts against scores of `rank`, set against four axes."""
     dims = (*[1] * (rank - mask.rank), *mask.shape.dims)
     wide = {4: dims, 3: (dims[0], 1, *dims[1:]), 2: (1, 1, *dims)}[rank]
     return mask if wide == mask.shape.dims else ops.reshape(mask, dims=wide)
 
 
-def _unrepeated(x: Node) -> Node | None:
-    """The kv heads that were repeated in runs: [b, h, 1, …] expanded to [b, h, g, …], joined."""
+def _without_repeat_kv(x: Node) -> Node | None:
+    """The kv heads before repeat_kv: [b, h, 1, …] expanded to [b, h, g, …] and reshaped."""
     wide = x.inputs[0] if x.op == "reshape" else x
     if wide.op != "expand" or wide.rank != 5 or wide.inputs[0].op != "reshape":
         return None
-    apart, heads = wide.inputs[0], wide.inputs[0].inputs[0]
+    ungrouped, heads = wide.inputs[0], wide.inputs[0].inputs[0]
     b, h, n, d = heads.shape.dims if heads.rank == 4 else (0, 0, 0, 0)
-    is_run = apart.shape.dims == (b, h, 1, n, d) and wide.shape.dims[:2] == (b, h)
+    is_run = ungrouped.shape.dims == (b, h, 1, n, d) and wide.shape.dims[:2] == (b, h)
     is_same = wide.shape.dims[3:] == (n, d)
     joined = (b, product(wide.shape.dims[1:3]), n, d)
     return heads if is_run and is_same and x.shape.dims == joined else None
@@ -182,7 +182,7 @@ def _unrepeated(x: Node) -> Node | None:
 
 def _shared_heads(k: Node, v: Node) -> tuple[Node, Node]:
     """k and v before their heads were repeated, if both were."""
-    before = _unrepeated(k), _unrepeated(v)
+    before = _without_repeat_kv(k), _without_repeat_kv(v)
     if before[0] is None or before[1] is None:
         return k, v
     return (before[0], before[1]) if before[0].shape.dims[1] == before[1].shape.dims[1] else (k, v)
@@ -191,9 +191,9 @@ def _shared_heads(k: Node, v: Node) -> tuple[Node, Node]:
 # -- the rule -------------------------------------------------------------------------------------
 
 
-def _spell_attention(draw: Draw) -> Node:
-    """Attention as front ends write it. Halves would drown the comparison in their rounding."""
-    graph, dtype = Graph("spelled"), draw.choice((DType.F32, DType.F64))
+def _sample_attention(draw: Draw) -> Node:
+    """Attention as front ends decompose it. f16 and bf16 would drown the comparison in rounding."""
+    graph, dtype = Graph("sample"), draw.choice((DType.F32, DType.F64))
     b, kv, each, n, m, d, e = (draw.integer(1, 3) for _ in range(7))
     m, heads = n + m, kv * each
     q, k, v = (
@@ -202,14 +202,14 @@ def _spell_attention(draw: Draw) -> Node:
     )
     k, v = (_repeated(x, each) for x in (k, v))
     scale = draw.choice((0.5, d**-0.5))
-    turned = ops.mul(_turned(k), scale) if draw.coin() else _turned(k)
-    s = ops.matmul(ops.mul(q, scale) if draw.coin() else q, turned)
+    transposed = ops.mul(_transposed(k), scale) if draw.coin() else _transposed(k)
+    s = ops.matmul(ops.mul(q, scale) if draw.coin() else q, transposed)
     s = ops.mul(s, 0.5) if draw.coin() else ops.div(s, 1.5)
     s = ops.mul(ops.tanh(ops.div(s, 5.0)), 5.0) if draw.coin(0.3) else s
-    return ops.matmul(ops.softmax(_spell_mask(draw, s), axis=3), v)
+    return ops.matmul(ops.softmax(_sample_mask(draw, s), axis=3), v)
 
 
-def _turned(k: Node) -> Node:
+def _transposed(k: Node) -> Node:
     return ops.transpose(k, perm=(0, 1, 3, 2))
 
 
@@ -221,7 +221,7 @@ def _repeated(x: Node, each: int) -> Node:
     return ops.reshape(wide, dims=(b, h * each, n, d))
 
 
-def _spell_mask(draw: Draw, s: Node) -> Node:
+def _sample_mask(draw: Draw, s: Node) -> Node:
     b, _, n, m = s.shape.static_dims
     past = np.tri(n, m, m - n, dtype=bool)
     lowest = -np.inf if draw.coin() else float(2 * _lowest(s))
@@ -239,11 +239,11 @@ def _spell_mask(draw: Draw, s: Node) -> Node:
 
 @rule(
     lambda s, v, a: ops.matmul(at("p", ops.softmax(s, axis=a)), v),
-    sample=_spell_attention,
+    sample=_sample_attention,
     domain="plain",
     slack=2048.0,
     refines=True,
-    in_halves=True,
+    valid_in_half_precision=True,
     why="scores as large as 3 · 40² are rounded in another order, and a softmax makes a factor of "
     "the difference: 5000 roundings of 1 are 0.0006 in f32, and nothing in f64",
 )
@@ -263,12 +263,12 @@ def attention_formula(p: Node, s: Node, v: Node, a: int, node: Node, uses: Uses)
 
 def _built(scores: Scores, v: Node, node: Node) -> Any:
     rank = node.rank
-    q, k, values = (_four(x, rank) for x in (scores.q, scores.k, v))
+    q, k, values = (_as_rank_4(x, rank) for x in (scores.q, scores.k, v))
     k, values = _shared_heads(k, values)
     heads, kv_heads = q.shape.dims[1], k.shape.dims[1]
     default = max(int(q.shape.dims[3]), 1) ** -0.5 if q.shape.is_static else None
     is_default = default is not None and is_near(scores.scale, default, q)
-    mask = [] if scores.mask.operand is None else [_four_mask(scores.mask.operand, rank)]
+    mask = [] if scores.mask.operand is None else [_mask_as_rank_4(scores.mask.operand, rank)]
     made = ops.attention(
         q, k, values, *mask,
         num_heads=heads, kv_heads=None if kv_heads == heads else kv_heads,
@@ -283,8 +283,8 @@ def _built(scores: Scores, v: Node, node: Node) -> Any:
 _SWAPPED = (0, 2, 1, 3)
 
 
-def _spell_packed(draw: Draw) -> Node:
-    graph, dtype = Graph("spelled"), draw.choice((DType.F32, DType.F64))
+def _sample_packed(draw: Draw) -> Node:
+    graph, dtype = Graph("sample"), draw.choice((DType.F32, DType.F64))
     b, kv, each, n, m, d, e = (draw.integer(1, 3) for _ in range(7))
     heads = kv * each
     q, k, v = (
@@ -299,8 +299,8 @@ def _spell_packed(draw: Draw) -> Node:
     return ops.reshape(ops.transpose(made, perm=_SWAPPED), dims=(b, n, heads * e))
 
 
-@rule(lambda x, d: ops.reshape(ops.transpose(x, perm=_SWAPPED), dims=d), sample=_spell_packed)
-def heads_stay_packed(x: Node, d: Dims, uses: Uses) -> Any:
+@rule(lambda x, d: ops.reshape(ops.transpose(x, perm=_SWAPPED), dims=d), sample=_sample_packed)
+def drop_head_transposes(x: Node, d: Dims, uses: Uses) -> Any:
     """Attention reads and writes [batch, length, heads·depth] by itself, without transposes."""
     if x.op != "attention" or x.rank != 4:
         return None

@@ -1,4 +1,4 @@
-"""Casts that do nothing, or nothing that a single one does not do."""
+"""Redundant casts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_lossless(given: DType, to: DType) -> bool:
 
 
 def _digits(dtype: DType) -> int:
-    """Binary digits that are kept."""
+    """Significant binary digits."""
     if dtype.is_integer:
         info = np.iinfo(dtype.numpy)
         return info.bits - (info.min < 0)
@@ -48,30 +48,30 @@ def cast_to_same(x: Node, to: DType) -> Any:
     return x if x.dtype is to else None
 
 
-@rule(lambda x, to, way: ops.cast(ops.cast(x, to=way), to=to))
-def cast_there_and_back(x: Node, to: DType, way: DType) -> Any:
-    """Through a dtype that holds every value and back is nothing."""
-    return x if x.dtype is to and is_lossless(to, way) else None
+@rule(lambda x, to, via: ops.cast(ops.cast(x, to=via), to=to))
+def cast_round_trip(x: Node, to: DType, via: DType) -> Any:
+    """A round trip through a dtype that holds every value is the identity."""
+    return x if x.dtype is to and is_lossless(to, via) else None
 
 
-@rule(lambda x, to, way: ops.cast(ops.cast(x, to=way), to=to))
-def cast_through_wider(x: Node, to: DType, way: DType) -> Any:
-    """Through a wider dtype of the same kind is the direct way."""
-    kinds = [(d.is_integer, d.is_float, d.is_complex) for d in (x.dtype, way)]
-    if kinds[0] != kinds[1] or not is_lossless(x.dtype, way):
+@rule(lambda x, to, via: ops.cast(ops.cast(x, to=via), to=to))
+def cast_through_wider(x: Node, to: DType, via: DType) -> Any:
+    """A cast through a wider dtype of the same kind is the direct cast."""
+    kinds = [(d.is_integer, d.is_float, d.is_complex) for d in (x.dtype, via)]
+    if kinds[0] != kinds[1] or not is_lossless(x.dtype, via):
         return None
     return ops.cast(x, to=to)
 
 
-@rule(lambda x, to, way: ops.cast(ops.cast(x, to=way), to=to))
-def truth_through_number(x: Node, to: DType) -> Any:
-    """A truth value is 0 or 1 in every dtype, so the way does not matter."""
+@rule(lambda x, to, via: ops.cast(ops.cast(x, to=via), to=to))
+def cast_of_bool_cast(x: Node, to: DType) -> Any:
+    """A bool is 0 or 1 in every dtype, so the cast in between is redundant."""
     return ops.cast(x, to=to) if x.dtype is DType.BOOL else None
 
 
-@rule(lambda x, to, way: ops.cast(ops.cast(x, to=way), to=to))
-def cast_narrower_twice(x: Node, to: DType, way: DType) -> Any:
-    """Cutting an integer's high bits twice is cutting them once."""
-    if not (x.dtype.is_integer and way.is_integer and to.is_integer):
+@rule(lambda x, to, via: ops.cast(ops.cast(x, to=via), to=to))
+def cast_truncated_twice(x: Node, to: DType, via: DType) -> Any:
+    """Truncating an integer twice is truncating it once."""
+    if not (x.dtype.is_integer and via.is_integer and to.is_integer):
         return None
-    return ops.cast(x, to=to) if to.itemsize <= way.itemsize <= x.dtype.itemsize else None
+    return ops.cast(x, to=to) if to.itemsize <= via.itemsize <= x.dtype.itemsize else None

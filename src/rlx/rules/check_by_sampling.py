@@ -1,4 +1,4 @@
-"""Proof by trying: a rule's two sides are drawn, evaluated by the references and compared.
+"""Property-based testing of rewrite rules: both sides are sampled, evaluated and compared.
 
 Shapes, dtypes, attributes and values are random, with corner values (±0, ±inf, NaN, denormals,
 integer extremes) among them. A rule without slack must agree bit for bit, NaN with NaN.
@@ -85,7 +85,7 @@ def _difference(rule: Rule, sides: tuple[Node, Node], draw: Draw) -> str:
 
 
 def _may_draw_corners(rule: Rule, before: Node) -> bool:
-    """Where a spelling overflows on the way it says nothing; halves do so at the corners."""
+    """A decomposition that overflows midway proves nothing; f16 and bf16 do so at corner values."""
     return not rule.refines or before.shape.dtype.compute is before.shape.dtype
 
 
@@ -135,8 +135,8 @@ def _differs(a: Array, b: Array, rule: Rule) -> Array:
     largest = np.abs(exact[finite]).max(initial=0.0)
     with np.errstate(invalid="ignore"):
         near = np.abs(exact - other) <= rule.slack * eps * max(largest, 1.0)
-    infinite_alike = same if not rule.refines else np.ones_like(finite)
-    return ~np.where(finite, near, infinite_alike)
+    is_same_infinite = same if not rule.refines else np.ones_like(finite)
+    return ~np.where(finite, near, is_same_infinite)
 
 
 def _eps(a: Array) -> float:
@@ -147,7 +147,8 @@ def _eps(a: Array) -> float:
 
 
 class _Drawn:
-    """A graph that a pattern matches: one dtype and one run of dims, varied where it may be."""
+    """A sampled graph that a pattern matches: one dtype and one tuple of dims, varied where
+    allowed."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw, self.graph = draw, Graph("drawn")

@@ -1,7 +1,7 @@
-"""The rewriting engine: rules are data, and every firing is a value that can be shown.
+"""The rewrite engine: rules are data, applied bottom-up to a fixpoint, and every firing is logged.
 
     @rule(lambda x, y: ops.transpose(ops.matmul(x, y), perm=p))
-    def transpose_of_product(x, y, p): ...
+    def transpose_of_matmul(x, y, p): ...
 
 A rule's pattern is made by calling table ops with variables. Its function gets the variables it
 names, and on request `node` (the matched node) and `uses` (how often a node is read).
@@ -25,9 +25,9 @@ Allows: TypeAlias = Callable[[Node], bool]
 Ask: TypeAlias = Callable[[str, str, Node], Any]
 """Rule, identity and node → the decision: something with an `id` and a `verdict`."""
 MAX_CHAIN = 1000
-"""Firings one after the other from one node; rules that need more do not end."""
+"""Firings in a chain from one node; rules that need more do not terminate."""
 MAX_SWEEPS = 16
-"""Sweeps for the sake of rules that ask about uses; each one only frees more nodes."""
+"""Sweeps for rules that depend on use counts; each one only lowers them."""
 MAX_ORIGINS = 16
 """Origins carried onto a replacement: enough to find the source, and merging stays linear."""
 
@@ -54,20 +54,20 @@ class Rule:
     make: Callable[..., Any]
     sample: Callable[..., Any] | None = None
     slack: float = 0.0
-    """How far the two sides may differ: this many roundings of the result's largest element."""
+    """Tolerance between the two sides, in units of eps of the result's largest element."""
     refines: bool = False
-    """The replacement is finite where the spelling overflows on the way."""
-    in_halves: bool = False
-    """The slack is the order of sums, or an error of the reference: both sides round to half
-    floats alike; or the values whose rounding is dropped are read by nothing else. Any other rule
-    with a slack drops a rounding that a reader could tell, so it is not for f16 and bf16."""
+    """The replacement is finite where the decomposition overflows midway."""
+    valid_in_half_precision: bool = False
+    """The slack is the order of sums, or an error of the reference, so that both sides round to the
+    same f16 or bf16; or the values whose rounding is dropped have no other reader. Any other rule
+    with a slack drops a visible rounding, so it does not apply to f16 and bf16."""
     domain: str = "any"
     """Which values a proof draws: `any`, or `plain` where infinities follow no law."""
     why: str = ""
     """Where the slack comes from."""
 
     when: Callable[[Node], bool] | None = None
-    """A cheap test before anything else, for rules that are asked often."""
+    """A cheap guard before matching, for rules without a pattern."""
     parameters: tuple[str, ...] = ()
     guards: tuple[Guard, ...] = ()
     """For each pattern, the ops that its operands must have."""
@@ -108,7 +108,7 @@ def rule(
     sample: Callable[..., Any] | None = None,
     slack: float = 0.0,
     refines: bool = False,
-    in_halves: bool = False,
+    valid_in_half_precision: bool = False,
     domain: str = "any",
     why: str = "",
     when: Callable[[Node], bool] | None = None,
@@ -125,8 +125,9 @@ def rule(
         made = tuple(p(*map(Var, inspect.signature(p).parameters)) for p in patterns)
         made = made or (ANYTHING,)
         return Rule(
-            make.__name__, identity, made, make, sample, slack, refines, in_halves, domain, why,
-            when, tuple(inspect.signature(make).parameters), tuple(map(guard_of, made)),
+            make.__name__, identity, made, make, sample, slack, refines, valid_in_half_precision,
+            domain, why, when, tuple(inspect.signature(make).parameters),
+            tuple(map(guard_of, made)),
         )  # fmt: skip
 
     return declare
@@ -153,7 +154,7 @@ def _step(
 ) -> Node | None:
     if candidate.when is not None and not candidate.when(node):
         return None
-    if candidate.slack and not candidate.in_halves and _is_half(node):
+    if candidate.slack and not candidate.valid_in_half_precision and _is_half(node):
         return None
     for pattern in patterns:
         for env in matches(pattern, node, {}):
@@ -229,9 +230,8 @@ def rewrite(
     """`graph` with `rules` applied bottom-up until none applies; nothing else is kept.
 
     A replacement that holds a node which is not allowed is not taken, nor one that `ask` has a
-    verdict against. Rules that ask how often a
-    node is read are told the truth of the graph they are given, so the sweep is repeated while
-    such a rule met a shared node and something has changed since.
+    verdict against. Use counts are those of the graph before the sweep, so the sweep is repeated
+    while a rule that reads them met a shared node and another one has fired.
     """
     for _ in range(MAX_SWEEPS):
         sweep = _Sweep(graph, rules, allows, ask)
@@ -339,7 +339,7 @@ class _Sweep:
         return None
 
     def _candidates(self, node: Node) -> list[tuple[Rule, Patterns]]:
-        """The rules that could match, found once for all nodes alike in their operands' ops."""
+        """The rules that could match, cached by the ops of a node and its operands."""
         key = (node.op, *(i.op for i in node.inputs))
         found = self._by_ops.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""Truth values, comparisons and choices. NaN is unequal to all, neither less nor greater."""
+"""Boolean algebra, comparisons and selects. NaN is unequal to all, neither less nor greater."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.rules.engine import rule
     lambda x: ops.logical_or(x, False),
     lambda x: ops.logical_xor(x, False),
 )
-def neutral_truth(x: Node, node: Node) -> Any:
+def logical_identity(x: Node, node: Node) -> Any:
     """x and true = x or false = x xor false = x."""
     return fit(x, node)
 
@@ -41,7 +41,7 @@ def xor_true(x: Node, node: Node) -> Any:
 @rule(
     lambda x, y: ops.logical_not(ops.equal(x, y)), lambda x, y: ops.logical_not(ops.not_equal(x, y))
 )
-def not_equal_is_unequal(x: Node, y: Node, node: Node) -> Any:
+def not_of_equal(x: Node, y: Node, node: Node) -> Any:
     """not (x = y) is x ≠ y, for NaN too."""
     return (ops.not_equal if node.inputs[0].op == "equal" else ops.equal)(x, y)
 
@@ -60,7 +60,7 @@ _OPPOSITE = {
     lambda x, y: ops.logical_not(ops.greater(x, y)),
     lambda x, y: ops.logical_not(ops.greater_equal(x, y)),
 )
-def not_less_is_at_least(x: Node, y: Node, node: Node) -> Any:
+def not_of_less(x: Node, y: Node, node: Node) -> Any:
     """not (x < y) is x ≥ y where all values are ordered: not for floats, which may be NaN."""
     if is_float(x):
         return None
@@ -86,36 +86,36 @@ def less_than_itself(x: Node, node: Node) -> Any:
 
 
 @rule(lambda c, x: ops.where(c, x, x))
-def either_way(x: Node, node: Node) -> Any:
+def where_same_branches(x: Node, node: Node) -> Any:
     """where(c, x, x) = x."""
     return fit(x, node)
 
 
 @rule(lambda x, y: ops.where(True, x, y))
-def chosen(x: Node, node: Node) -> Any:
+def where_true(x: Node, node: Node) -> Any:
     """where(true, x, y) = x."""
     return fit(x, node)
 
 
 @rule(lambda x, y: ops.where(False, x, y))
-def not_chosen(y: Node, node: Node) -> Any:
+def where_false(y: Node, node: Node) -> Any:
     """where(false, x, y) = y."""
     return fit(y, node)
 
 
 @rule(lambda c, x, y: ops.where(ops.logical_not(c), x, y))
-def choice_turned(c: Node, x: Node, y: Node) -> Any:
+def where_of_not(c: Node, x: Node, y: Node) -> Any:
     """where(not c, x, y) = where(c, y, x)."""
     return ops.where(c, y, x)
 
 
 @rule(lambda c, x, y, z: ops.where(c, ops.where(c, x, y), z))
-def chosen_twice(c: Node, x: Node, z: Node, node: Node) -> Any:
+def where_nested_in_true(c: Node, x: Node, z: Node, node: Node) -> Any:
     """where(c, where(c, x, y), z) = where(c, x, z)."""
     return fit(ops.where(c, x, z), node)
 
 
 @rule(lambda c, x, y, z: ops.where(c, x, ops.where(c, y, z)))
-def rejected_twice(c: Node, x: Node, z: Node, node: Node) -> Any:
+def where_nested_in_false(c: Node, x: Node, z: Node, node: Node) -> Any:
     """where(c, x, where(c, y, z)) = where(c, x, z)."""
     return fit(ops.where(c, x, z), node)

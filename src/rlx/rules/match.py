@@ -1,4 +1,4 @@
-"""Matching: does a node look like a pattern, and what do the pattern's variables stand for?"""
+"""Pattern matching on the graph, with commutativity and bound variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class At(Pattern):
 
 
 class Either(Pattern):
-    """Several spellings of one thing."""
+    """Alternatives."""
 
     __slots__ = ()
 

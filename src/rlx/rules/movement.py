@@ -1,7 +1,7 @@
-"""Movements that go nowhere, that join, or that a consumer does by itself.
+"""Redundant, composed and absorbed data movement.
 
-Squeezing and adding axes are reshapes here, and a result of a split is a narrow: so there is one
-spelling for later rules and passes to look for.
+Squeezing and adding axes are reshapes here, and a result of a split is a narrow: one canonical form
+for later rules and passes to match.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Dims = tuple[DimLike, ...]
 
 
 @rule(lambda x: ops.squeeze(x), lambda x: ops.expand_dims(x))
-def axes_of_one(x: Node, node: Node) -> Any:
-    """Taking away or adding axes of size 1 is a reshape."""
+def unit_axes_as_reshape(x: Node, node: Node) -> Any:
+    """Removing or adding axes of size 1 is a reshape."""
     if node.op == "squeeze":
         return squeezed(x, axes=node.attrs["axes"])
     return ops.reshape(x, dims=node.shape.dims)
 
 
 @rule(lambda x, d: ops.reshape(x, dims=d), lambda x, d: ops.expand(x, dims=d))
-def same_dims(x: Node, d: Dims) -> Any:
+def identity_reshape(x: Node, d: Dims) -> Any:
     """A reshape or an expansion to the dims it has does nothing."""
     return x if x.shape.dims == d else None
 
@@ -46,8 +46,8 @@ def reshape_of_reshape(x: Node, d: Dims) -> Any:
 
 
 @rule(lambda x, p: ops.transpose(x, perm=p))
-def transpose_in_order(x: Node, p: tuple[int, ...]) -> Any:
-    """A transpose that leaves every axis in its place does nothing."""
+def identity_transpose(x: Node, p: tuple[int, ...]) -> Any:
+    """A transpose by the identity permutation is the identity."""
     return x if p == tuple(range(len(p))) else None
 
 
@@ -58,7 +58,7 @@ def transpose_of_transpose(x: Node, p: tuple[int, ...], q: tuple[int, ...]) -> A
 
 
 @rule(lambda x, p: ops.transpose(x, perm=p))
-def transpose_of_ones(x: Node, p: tuple[int, ...], node: Node) -> Any:
+def transpose_of_unit_axes(x: Node, p: tuple[int, ...], node: Node) -> Any:
     """A transpose that only moves axes of size 1 is a reshape."""
     kept = [a for a in p if x.shape.dims[a] != 1]
     return ops.reshape(x, dims=node.shape.dims) if kept == sorted(kept) else None
@@ -74,17 +74,17 @@ def expand_of_expand(x: Node, d: Dims) -> Any:
 
 
 @rule(lambda x, d: ops.expand(ops.reshape(x), dims=d))
-def expand_adds_axes(x: Node, d: Dims, node: Node) -> Any:
-    """An expansion adds leading axes by itself."""
+def expand_of_unit_axes(x: Node, d: Dims, node: Node) -> Any:
+    """An expand after a reshape that adds leading unit axes is the expand alone."""
     dims = node.inputs[0].shape.dims
     lead = len(dims) - x.rank
     is_lead = lead >= 0 and dims[lead:] == x.shape.dims and all(n == 1 for n in dims[:lead])
     return ops.expand(x, dims=d) if is_lead else None
 
 
-def _spell_expanded(draw: Draw) -> Node:
+def _sample_expanded(draw: Draw) -> Node:
     """An elementwise op of something expanded."""
-    graph, dims = Graph("spelled"), draw.dims(1, 3)
+    graph, dims = Graph("sample"), draw.dims(1, 3)
     dtype = draw.choice((DType.F32, DType.I32, DType.F16))
     small = tuple(1 if draw.coin() else d for d in dims)
     wide = ops.expand(graph.input("x", Shape(small, dtype)), dims=dims)
@@ -102,9 +102,10 @@ def _reads_expanded(node: Node) -> bool:
     return node.decl.kind is Kind.ELEMENTWISE and any(i.op == "expand" for i in node.inputs)
 
 
-@rule(sample=_spell_expanded, when=_reads_expanded)
-def elementwise_broadcasts(node: Node) -> Any:
-    """An elementwise op repeats its operands by itself, and need not repeat its work."""
+@rule(sample=_sample_expanded, when=_reads_expanded)
+def expand_into_elementwise(node: Node) -> Any:
+    """An elementwise op broadcasts its operands: an expand before it is redundant, or moves behind
+    it."""
     if len(node.inputs) == 1:
         inner = node.graph.node(node.decl, node.inputs[0].inputs, node.attrs)
         return ops.expand(inner, dims=node.shape.dims)
@@ -117,40 +118,40 @@ def elementwise_broadcasts(node: Node) -> Any:
     return node.graph.node(node.decl, operands, node.attrs)
 
 
-# -- parts ----------------------------------------------------------------------------------------
+# -- slices ---------------------------------------------------------------------------------------
 
 
 @rule(lambda x, a, n: ops.narrow(x, axis=a, start=0, length=n))
-def narrow_to_all(x: Node, a: int, n: DimLike) -> Any:
-    """All of an axis is the axis."""
+def narrow_of_whole_axis(x: Node, a: int, n: DimLike) -> Any:
+    """A slice of a whole axis is the identity."""
     return x if x.shape.dims[a] == n else None
 
 
 @rule(lambda x, a, s, t, n: ops.narrow(ops.narrow(x, axis=a, start=s), axis=a, start=t, length=n))
 def narrow_of_narrow(x: Node, a: int, s: DimLike, t: DimLike, n: DimLike) -> Any:
-    """A part of a part is a part."""
+    """A slice of a slice is a slice."""
     return ops.narrow(x, axis=a, start=s + t, length=n)
 
 
-def _spell_part_of_concat(draw: Draw) -> Node:
-    joined, axis, sizes = _spell_concat(draw)
+def _sample_part_of_concat(draw: Draw) -> Node:
+    joined, axis, sizes = _sample_concat(draw)
     spot = draw.integer(0, len(sizes) - 1)
     start = draw.integer(0, sizes[spot])
     length = draw.integer(0, sizes[spot] - start)
     return ops.narrow(joined, axis=axis, start=sum(sizes[:spot]) + start, length=length)
 
 
-def _spell_concat(draw: Draw) -> tuple[Node, int, list[int]]:
-    graph, dims, dtype = Graph("spelled"), list(draw.dims(1, 3)), draw.dtype("a")
+def _sample_concat(draw: Draw) -> tuple[Node, int, list[int]]:
+    graph, dims, dtype = Graph("sample"), list(draw.dims(1, 3)), draw.dtype("a")
     axis, sizes = draw.integer(0, len(dims) - 1), [draw.size() for _ in range(draw.integer(1, 3))]
     shapes = [Shape([*dims[:axis], n, *dims[axis + 1 :]], dtype) for n in sizes]
     inputs = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
     return ops.concat(inputs, axis=axis), axis, sizes
 
 
-@rule(lambda: ops.narrow, sample=_spell_part_of_concat)
+@rule(lambda: ops.narrow, sample=_sample_part_of_concat)
 def narrow_of_concat(node: Node) -> Any:
-    """A part that lies in one operand of a concat is a part of that operand."""
+    """A slice inside one operand of a concat is a slice of that operand."""
     joined, axis, start = node.inputs[0], node.attrs["axis"], node.attrs["start"]
     if joined.op != "concat" or joined.attrs["axis"] != axis:
         return None
@@ -162,16 +163,16 @@ def narrow_of_concat(node: Node) -> Any:
     return None
 
 
-def _spell_part_of_split(draw: Draw) -> Node:
-    graph, dims = Graph("spelled"), list(draw.dims(1, 3))
+def _sample_part_of_split(draw: Draw) -> Node:
+    graph, dims = Graph("sample"), list(draw.dims(1, 3))
     axis, sizes = draw.integer(0, len(dims) - 1), [draw.size() for _ in range(draw.integer(1, 3))]
     dims[axis] = sum(sizes)
     x = graph.input("x", Shape(dims, draw.dtype("a")))
     return draw.choice(ops.split(x, sizes=tuple(sizes), axis=axis))
 
 
-@rule(lambda x, i: ops.item(ops.split(x), index=i), sample=_spell_part_of_split)
-def part_of_split(x: Node, i: int, node: Node) -> Any:
+@rule(lambda x, i: ops.item(ops.split(x), index=i), sample=_sample_part_of_split)
+def split_as_narrow(x: Node, i: int, node: Node) -> Any:
     """A result of a split is a narrow."""
     axis, sizes = node.inputs[0].attrs["axis"], node.inputs[0].attrs["sizes"]
     before: DimLike = 0
@@ -181,7 +182,7 @@ def part_of_split(x: Node, i: int, node: Node) -> Any:
 
 
 @rule(lambda x: ops.slice(x))
-def slice_of_one_axis(x: Node, node: Node) -> Any:
+def slice_as_narrow(x: Node, node: Node) -> Any:
     """A slice that takes a run of one axis is a narrow; one that takes all is nothing."""
     spans = _spans(node)
     if spans is None:
@@ -234,9 +235,9 @@ def _bounds(span: Span, size: int) -> Span:
 # -- concat ---------------------------------------------------------------------------------------
 
 
-def _spell_joined_parts(draw: Draw) -> Node:
+def _sample_joined_parts(draw: Draw) -> Node:
     """A concat of parts of one input, of nothing, of concats, or of one operand."""
-    graph, dims, dtype = Graph("spelled"), list(draw.dims(1, 3)), draw.dtype("a")
+    graph, dims, dtype = Graph("sample"), list(draw.dims(1, 3)), draw.dtype("a")
     axis, sizes = draw.integer(0, len(dims) - 1), [draw.size() for _ in range(3)]
     dims[axis] = sum(sizes) + 1
     x = graph.input("x", Shape(dims, dtype))
@@ -247,7 +248,7 @@ def _spell_joined_parts(draw: Draw) -> Node:
     return ops.concat(parts[: draw.integer(1, 3)], axis=axis)
 
 
-@rule(lambda: ops.concat, sample=_spell_joined_parts)
+@rule(lambda: ops.concat, sample=_sample_joined_parts)
 def concat_of_one(node: Node) -> Any:
     """A concat of one operand is that operand; operands without elements are left out."""
     axis = node.attrs["axis"]
@@ -257,7 +258,7 @@ def concat_of_one(node: Node) -> Any:
     return ops.concat(kept, axis=axis) if len(kept) < len(node.inputs) else None
 
 
-@rule(lambda: ops.concat, sample=_spell_joined_parts)
+@rule(lambda: ops.concat, sample=_sample_joined_parts)
 def concat_of_concat(node: Node) -> Any:
     """A concat of concats along one axis is one concat."""
     axis = node.attrs["axis"]
@@ -267,9 +268,9 @@ def concat_of_concat(node: Node) -> Any:
     return ops.concat(flat, axis=axis) if len(flat) > len(node.inputs) else None
 
 
-@rule(lambda: ops.concat, sample=_spell_joined_parts)
-def concat_of_neighbours(node: Node) -> Any:
-    """Parts that lie side by side in one value are a part of it."""
+@rule(lambda: ops.concat, sample=_sample_joined_parts)
+def concat_of_adjacent_slices(node: Node) -> Any:
+    """Adjacent slices of one value, concatenated, are one slice of it."""
     axis = node.attrs["axis"]
     joined: list[Node] = []
     for part in node.inputs:
@@ -290,19 +291,19 @@ def _adjacent(first: Node, second: Node, axis: int) -> Node | None:
     return ops.narrow(first.inputs[0], axis=axis, start=a["start"], length=length)
 
 
-def _spell_run(draw: Draw) -> Node:
+def _sample_run(draw: Draw) -> Node:
     dims = draw.dims(1, 3)
     axis = draw.integer(0, len(dims) - 1)
     dims = tuple(max(1, d) if i == axis else d for i, d in enumerate(dims))
-    x = Graph("spelled").input("x", Shape(dims, draw.dtype("a")))
+    x = Graph("sample").input("x", Shape(dims, draw.dtype("a")))
     first = draw.integer(0, dims[axis] - 1)
     run = np.arange(first, draw.integer(first, dims[axis] - 1) + 1)
     return ops.gather(x, x.graph.constant(run[0] if draw.coin() else run), axis=axis)
 
 
-@rule(lambda x, i, a: ops.gather(x, i, axis=a), sample=_spell_run)
-def gather_of_run(x: Node, i: Node, a: int, node: Node) -> Any:
-    """Gathering neighbours in their order, or one, is a narrow."""
+@rule(lambda x, i, a: ops.gather(x, i, axis=a), sample=_sample_run)
+def contiguous_gather_as_narrow(x: Node, i: Node, a: int, node: Node) -> Any:
+    """A gather of consecutive indices, or of one, is a narrow."""
     if i.op != "constant" or isinstance(x.shape.dims[a], Dim):
         return None
     run = i.attrs["value"].array.reshape(-1).astype(np.int64)
@@ -317,8 +318,8 @@ def gather_of_run(x: Node, i: Node, a: int, node: Node) -> Any:
 
 
 @rule(lambda x, a: ops.flip(x, axes=a))
-def flip_of_one(x: Node, a: tuple[int, ...]) -> Any:
-    """An axis of size 1 is the same either way round."""
+def flip_of_unit_axes(x: Node, a: tuple[int, ...]) -> Any:
+    """Flipping an axis of size 1 is the identity."""
     kept = tuple(i for i in a if x.shape.dims[i] != 1)
     if not kept:
         return x
@@ -327,18 +328,18 @@ def flip_of_one(x: Node, a: tuple[int, ...]) -> Any:
 
 @rule(lambda x, a, b: ops.flip(ops.flip(x, axes=a), axes=b))
 def flip_of_flip(x: Node, a: tuple[int, ...], b: tuple[int, ...]) -> Any:
-    """An axis that is turned twice is not turned."""
+    """Flipping an axis twice is the identity."""
     return ops.flip(x, axes=tuple(i for i in range(x.rank) if (i in a) != (i in b)))
 
 
-def _spell_tile(draw: Draw) -> Node:
+def _sample_tile(draw: Draw) -> Node:
     dims = tuple(1 if draw.coin() else d for d in draw.dims(0, 4))
-    x = Graph("spelled").input("x", Shape(dims, draw.dtype("a")))
+    x = Graph("sample").input("x", Shape(dims, draw.dtype("a")))
     return ops.tile(x, repeats=tuple(draw.size() if d == 1 else 1 for d in dims))
 
 
-@rule(lambda x, r: ops.tile(x, repeats=r), sample=_spell_tile)
-def tile_of_one(x: Node, node: Node) -> Any:
+@rule(lambda x, r: ops.tile(x, repeats=r), sample=_sample_tile)
+def tile_as_expand(x: Node, node: Node) -> Any:
     """Repeating axes of size 1 is an expansion, and repeating nothing is nothing."""
     dims = node.shape.dims
     if len(dims) != x.rank or any(a not in (1, b) for a, b in zip(x.shape.dims, dims)):
@@ -347,6 +348,6 @@ def tile_of_one(x: Node, node: Node) -> Any:
 
 
 @rule(lambda x: ops.pad(x))
-def pad_by_nothing(x: Node, node: Node) -> Any:
+def identity_pad(x: Node, node: Node) -> Any:
     """Padding by nothing does nothing."""
     return x if all(n == 0 for n in (*node.attrs["low"], *node.attrs["high"])) else None

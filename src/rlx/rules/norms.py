@@ -1,4 +1,4 @@
-"""Softmax and norms from their spellings.
+"""Recognition of softmax, RMS norm and layer norm from their decompositions.
 
 A norm is found from the inside out: first x / rms(x), then what is centred before it, then the
 scale and the bias after it. So the order in which a front end writes them does not matter.
@@ -19,7 +19,7 @@ from rlx.rules.common import is_float
 from rlx.rules.engine import Uses, no, rule
 from rlx.rules.match import at, scalar_of
 
-_ROUNDINGS = "the spelling rounds at every step and sums in another order; values reach 40"
+_ROUNDINGS = "the decomposition rounds at every step and sums in another order; values reach 40"
 
 
 def trailing(axes: tuple[int, ...], rank: int) -> int | None:
@@ -29,13 +29,13 @@ def trailing(axes: tuple[int, ...], rank: int) -> int | None:
 
 def _drawn(draw: Draw, least: int = 1) -> Node:
     dims, dtype = draw.dims(least, 4, 1), draw.choice(sorted(FLOATS, key=str))
-    return Graph("spelled").input("x", Shape(dims, dtype))
+    return Graph("sample").input("x", Shape(dims, dtype))
 
 
 # -- softmax --------------------------------------------------------------------------------------
 
 
-def _spell_softmax(draw: Draw) -> Node:
+def _sample_softmax(draw: Draw) -> Node:
     x = _drawn(draw)
     axis = draw.integer(0, x.rank - 1)
     e = ops.exp(ops.sub(x, ops.max(x, axes=(axis,), keepdims=True)))
@@ -52,9 +52,9 @@ def _spell_softmax(draw: Draw) -> Node:
         at("e", ops.exp(ops.sub(x, ops.max(x, axes=a, keepdims=True)))),
         ops.reciprocal(ops.sum(e, axes=a, keepdims=True)),
     ),
-    sample=_spell_softmax,
+    sample=_sample_softmax,
     slack=4.0,
-    why="a quotient where there may have been a reciprocal; halves round at every step",
+    why="a quotient where there may have been a reciprocal; f16 and bf16 round at every step",
 )
 def softmax_formula(x: Node, e: Node, a: tuple[int, ...], uses: Uses) -> Any:
     """exp(x - max) divided by its sum is the softmax."""
@@ -65,7 +65,7 @@ def softmax_formula(x: Node, e: Node, a: tuple[int, ...], uses: Uses) -> Any:
     return ops.softmax(x, axis=a[0])
 
 
-def _spell_log_softmax(draw: Draw) -> Node:
+def _sample_log_softmax(draw: Draw) -> Node:
     x = _drawn(draw)
     axis = draw.integer(0, x.rank - 1)
     below = ops.sub(x, ops.max(x, axes=(axis,), keepdims=True))
@@ -77,9 +77,9 @@ def _spell_log_softmax(draw: Draw) -> Node:
         at("d", ops.sub(x, ops.max(x, axes=a, keepdims=True))),
         ops.log(ops.sum(ops.exp(d), axes=a, keepdims=True)),
     ),
-    sample=_spell_log_softmax,
+    sample=_sample_log_softmax,
     slack=64.0,
-    why="in halves the spelling rounds differences of up to 80 before it takes the logarithm",
+    why="in half precision the decomposition rounds differences of up to 80 before the logarithm",
 )
 def log_softmax_formula(x: Node, a: tuple[int, ...]) -> Any:
     """(x - max) - log of the sum of its exponentials is the log-softmax."""
@@ -89,7 +89,7 @@ def log_softmax_formula(x: Node, a: tuple[int, ...]) -> Any:
 # -- x / rms(x) -----------------------------------------------------------------------------------
 
 
-def _spell_rms(draw: Draw) -> Node:
+def _sample_rms(draw: Draw) -> Node:
     x = _drawn(draw)
     axes = tuple(range(draw.integer(0, x.rank - 1), x.rank))
     eps = draw.choice((1e-5, 1e-3))
@@ -109,7 +109,7 @@ def _spell_rms(draw: Draw) -> Node:
     lambda x, v: ops.mul(x, at("r", ops.rsqrt(v))),
     lambda x, v, s: ops.mul(x, ops.mul(at("r", ops.rsqrt(v)), s)),
     lambda x, v, s: ops.mul(ops.mul(x, s), at("r", ops.rsqrt(v))),
-    sample=_spell_rms,
+    sample=_sample_rms,
     slack=32.0,
     refines=True,
     why=_ROUNDINGS,
@@ -156,8 +156,8 @@ def _other_factor(node: Node, x: Node, r: Node) -> Node | None:
 # -- around it ------------------------------------------------------------------------------------
 
 
-def _spell_centred(draw: Draw) -> Node:
-    """In f32 and f64: halves lose all digits of what is centred when a row's values are near."""
+def _sample_centred(draw: Draw) -> Node:
+    """In f32 and f64: centring cancels all digits of f16 and bf16 when a row's values are close."""
     x = _drawn(draw)
     while x.dtype.compute is not x.dtype:
         x = _drawn(draw)
@@ -175,7 +175,7 @@ def _affine(x: Node, axis: int, count: int) -> list[Node]:
 
 @rule(
     lambda: ops.rms_norm,
-    sample=_spell_centred,
+    sample=_sample_centred,
     slack=64.0,
     refines=True,
     why=_ROUNDINGS,
@@ -193,7 +193,7 @@ def layer_norm_formula(node: Node) -> Any:
     return ops.layer_norm(x, *affine, **node.attrs)
 
 
-def _spell_scaled(draw: Draw) -> Node:
+def _sample_scaled(draw: Draw) -> Node:
     x = _drawn(draw)
     axis = draw.integer(0, x.rank - 1)
     norm = draw.choice((ops.rms_norm, ops.layer_norm))
@@ -203,18 +203,18 @@ def _spell_scaled(draw: Draw) -> Node:
     return ops.mul(norm(x, axis=axis), scale)
 
 
-_IN_HALVES = "in halves the spelling rounds before the scale or bias"
+_HALF_PRECISION = "in half precision the decomposition rounds before the scale or bias"
 
 
 @rule(
     lambda x, s: ops.mul(at("norm", ops.rms_norm(x)), s),
     lambda x, s: ops.mul(at("norm", ops.layer_norm(x)), s),
-    sample=_spell_scaled,
+    sample=_sample_scaled,
     slack=4.0,
     refines=True,
-    why=_IN_HALVES,
+    why=_HALF_PRECISION,
 )
-def scale_into_norm(x: Node, s: Node, norm: Node, uses: Uses) -> Any:
+def fold_scale_into_norm(x: Node, s: Node, norm: Node, uses: Uses) -> Any:
     """A norm times a vector over its axes is the norm with that scale."""
     scale = _over_axes(s, x.shape.dims[norm.attrs["axis"] :])
     if scale is None:
@@ -224,7 +224,7 @@ def scale_into_norm(x: Node, s: Node, norm: Node, uses: Uses) -> Any:
     return norm.graph.node(norm.decl, (x, scale), norm.attrs)
 
 
-def _spell_biased(draw: Draw) -> Node:
+def _sample_biased(draw: Draw) -> Node:
     x = _drawn(draw)
     axis = draw.integer(0, x.rank - 1)
     scale, bias = _affine(x, axis, 2)
@@ -234,12 +234,12 @@ def _spell_biased(draw: Draw) -> Node:
 @rule(
     lambda x, s, b: ops.add(at("norm", ops.rms_norm(x, s)), b),
     lambda x, s, b: ops.add(at("norm", ops.layer_norm(x, s)), b),
-    sample=_spell_biased,
+    sample=_sample_biased,
     slack=4.0,
     refines=True,
-    why=_IN_HALVES,
+    why=_HALF_PRECISION,
 )
-def bias_into_norm(x: Node, s: Node, b: Node, norm: Node, uses: Uses) -> Any:
+def fold_bias_into_norm(x: Node, s: Node, b: Node, norm: Node, uses: Uses) -> Any:
     """A scaled norm plus a vector over its axes is the norm with that bias."""
     bias = _over_axes(b, x.shape.dims[norm.attrs["axis"] :])
     if bias is None:
@@ -257,12 +257,12 @@ def _over_axes(v: Node, dims: tuple[DimLike, ...]) -> Node | None:
     return ops.reshape(v, dims=dims) if lead else v
 
 
-# -- halves ---------------------------------------------------------------------------------------
+# -- half precision -------------------------------------------------------------------------------
 
 
-def _spell_in_f32(draw: Draw) -> Node:
+def _sample_casts(draw: Draw) -> Node:
     dtype = draw.choice((DType.F16, DType.BF16))
-    graph, dims = Graph("spelled"), draw.dims(1, 4, 1)
+    graph, dims = Graph("sample"), draw.dims(1, 4, 1)
     wide = [
         ops.cast(graph.input(n, Shape(d, dtype)), to=DType.F32)
         for n, d in (("x", dims), ("s", dims[-1:]))
@@ -277,13 +277,13 @@ def _spell_in_f32(draw: Draw) -> Node:
 
 
 def _is_widened(x: Node, half: DType) -> bool:
-    """Halves as f32; as complex numbers they are another op's."""
+    """Is it a cast of `half` to f32?"""
     return x.op == "cast" and x.dtype is DType.F32 and x.inputs[0].dtype is half
 
 
-@rule(lambda x, to: ops.cast(x, to=to), sample=_spell_in_f32)
-def halves_compute_in_f32(x: Node, to: DType, uses: Uses) -> Any:
-    """Widening halves to f32, computing and rounding once is what an op on halves does."""
+@rule(lambda x, to: ops.cast(x, to=to), sample=_sample_casts)
+def drop_half_precision_casts(x: Node, to: DType, uses: Uses) -> Any:
+    """Casting f16 or bf16 to f32, computing and rounding once is what the op does in that dtype."""
     if to not in (DType.F16, DType.BF16) or x.dtype is not DType.F32 or not x.inputs:
         return None
     if x.decl.kind not in (Kind.ROW, Kind.ELEMENTWISE) or x.decl.is_exact or x.has_items:

@@ -1,4 +1,4 @@
-"""Contractions by other names."""
+"""Contractions in canonical form: einsum and dot_general as matmul, zero points dropped."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SUMS = "terms as large as 40² summed in another order; integers must agree exa
     lambda: ops.dot_general,
     domain="plain",
     slack=256.0,
-    in_halves=True,
+    valid_in_half_precision=True,
     why=_SUMS,
 )
-def contraction_as_product(node: Node) -> Any:
+def einsum_as_matmul(node: Node) -> Any:
     """A contraction of two operands is a matrix product of their axes in order."""
     if len(node.inputs) != 2 or node.decl.lower is None:
         return None
@@ -33,8 +33,8 @@ def contraction_as_product(node: Node) -> Any:
     return made if all(n.op in allowed or n in node.inputs for n in inside) else None
 
 
-def _spell_transposed(draw: Draw) -> Node:
-    graph, batch, dtype = Graph("spelled"), draw.dims(0, 2), draw.dtype("t")
+def _sample_transposed(draw: Draw) -> Node:
+    graph, batch, dtype = Graph("sample"), draw.dims(0, 2), draw.dtype("t")
     m, k, n = (draw.size() for _ in range(3))
     perm = (*range(len(batch)), len(batch) + 1, len(batch))
     x, y = (
@@ -48,13 +48,13 @@ def _spell_transposed(draw: Draw) -> Node:
     lambda x, y, p: ops.transpose(
         ops.matmul(ops.transpose(x, perm=p), ops.transpose(y, perm=p)), perm=p
     ),
-    sample=_spell_transposed,
+    sample=_sample_transposed,
     domain="plain",
     slack=256.0,
-    in_halves=True,
+    valid_in_half_precision=True,
     why=_SUMS,
 )
-def transpose_of_product(x: Node, y: Node, p: tuple[int, ...], node: Node, uses: Uses) -> Any:
+def transpose_of_matmul(x: Node, y: Node, p: tuple[int, ...], node: Node, uses: Uses) -> Any:
     """(XᵀYᵀ)ᵀ = YX."""
     swapped = (*range(len(p) - 2), len(p) - 1, len(p) - 2)
     if p != swapped or x.rank != len(p) or y.rank != len(p) or uses(node.inputs[0]) > 1:
@@ -62,8 +62,8 @@ def transpose_of_product(x: Node, y: Node, p: tuple[int, ...], node: Node, uses:
     return ops.matmul(y, x)
 
 
-def _spell_zero_points(draw: Draw) -> Node:
-    op, graph = draw.choice((ops.conv_integer, ops.matmul_integer)), Graph("spelled")
+def _sample_zero_points(draw: Draw) -> Node:
+    op, graph = draw.choice((ops.conv_integer, ops.matmul_integer)), Graph("sample")
     case = draw.case(op)
     x, w = (graph.input(name, Shape(s.dims, s.dtype)) for name, s in zip("xw", case.specs))
     zeros = [graph.constant(np.zeros((), x.dtype.numpy))] if draw.coin() else []
@@ -73,9 +73,9 @@ def _spell_zero_points(draw: Draw) -> Node:
     return graph.node(op, (x, w, *zeros), case.attrs)
 
 
-@rule(lambda: ops.conv_integer, lambda: ops.matmul_integer, sample=_spell_zero_points)
+@rule(lambda: ops.conv_integer, lambda: ops.matmul_integer, sample=_sample_zero_points)
 def drop_zero_points(node: Node) -> Any:
-    """x - 0 = x: bytes whose zero points are 0 have none."""
+    """x - 0 = x: a zero point of 0 is dropped."""
     *kept, last = node.inputs
     if len(kept) < 2 or last.op != "constant" or bool(np.any(last.attrs["value"].array)):
         return None

@@ -1,4 +1,4 @@
-"""Reductions that fold nothing, twice, or under another name."""
+"""Redundant, nested and renamed reductions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FOLDS = ("sum", "prod", "mean", "max", "min")
     lambda x: ops.sum(x), lambda x: ops.prod(x), lambda x: ops.mean(x),
     lambda x: ops.max(x), lambda x: ops.min(x),
 )  # fmt: skip
-def fold_of_one(x: Node, node: Node) -> Any:
-    """Folding axes of size 1 moves the element only; a sum starts at 0, which turns -0 into 0."""
+def reduce_unit_axes(x: Node, node: Node) -> Any:
+    """Reducing axes of size 1 only reshapes; a sum starts at +0, which changes -0 to 0."""
     if x.dtype.is_complex and node.op != "sum":
         return None
     axes = node.attrs["axes"]
@@ -40,8 +40,8 @@ def fold_of_one(x: Node, node: Node) -> Any:
     lambda x, d: ops.reshape(ops.mean(x), dims=d), lambda x, d: ops.reshape(ops.max(x), dims=d),
     lambda x, d: ops.reshape(ops.min(x), dims=d),
 )  # fmt: skip
-def folded_axes_kept(x: Node, node: Node, uses: Uses) -> Any:
-    """A reduction that is reshaped to keep its axes, or to drop them, could do so itself."""
+def reshape_as_keepdims(x: Node, node: Node, uses: Uses) -> Any:
+    """A reshape that keeps or drops reduced axes is the reduction's keepdims."""
     inner = node.inputs[0]
     keepdims = not inner.attrs["keepdims"]
     made = inner.graph.node(inner.decl, (x,), {**inner.attrs, "keepdims": keepdims})
@@ -52,8 +52,8 @@ def folded_axes_kept(x: Node, node: Node, uses: Uses) -> Any:
     lambda x, a, b: ops.max(ops.max(x, axes=a), axes=b),
     lambda x, a, b: ops.min(ops.min(x, axes=a), axes=b),
 )
-def extreme_of_extremes(x: Node, node: Node, uses: Uses) -> Any:
-    """The greatest of the greatest is the greatest."""
+def max_of_max(x: Node, node: Node, uses: Uses) -> Any:
+    """A maximum of maxima is the maximum; and the same for minima."""
     return _joined(x, node, uses)
 
 
@@ -63,7 +63,7 @@ def extreme_of_extremes(x: Node, node: Node, uses: Uses) -> Any:
     refines=True,
     why="sums of a few dozen terms as large as 40 or so, in another order",
 )
-def sum_of_sums(x: Node, node: Node, uses: Uses) -> Any:
+def sum_of_sum(x: Node, node: Node, uses: Uses) -> Any:
     """The sum of sums is the sum."""
     return _joined(x, node, uses)
 
@@ -79,9 +79,9 @@ def _joined(x: Node, node: Node, uses: Uses) -> Any:
     return node.graph.node(node.decl, (x,), {**attrs, "axes": tuple(sorted(axes))})
 
 
-def _spell_mean(draw: Draw) -> Node:
+def _sample_mean(draw: Draw) -> Node:
     dims, dtype = draw.dims(1, 4, 1), draw.choice(sorted(FLOATS, key=str))
-    x = Graph("spelled").input("x", Shape(dims, dtype))
+    x = Graph("sample").input("x", Shape(dims, dtype))
     axes = (draw.integer(0, len(dims) - 1), len(dims) - 1)[: draw.integer(1, 2)]
     total = ops.sum(x, axes=tuple(set(axes)), keepdims=draw.coin())
     count = float(math.prod(dims[a] for a in set(axes)))
@@ -91,12 +91,12 @@ def _spell_mean(draw: Draw) -> Node:
 @rule(
     lambda x, c: ops.div(ops.sum(x), c),
     lambda x, c: ops.mul(ops.sum(x), c),
-    sample=_spell_mean,
+    sample=_sample_mean,
     slack=2.0,
     refines=True,
     why="a quotient where there was a product with its reciprocal",
 )
-def sum_over_count(x: Node, c: Node, node: Node, uses: Uses) -> Any:
+def sum_over_count_as_mean(x: Node, c: Node, node: Node, uses: Uses) -> Any:
     """The sum divided by the count is the mean."""
     total = next(i for i in node.inputs if i is not c and i.op == "sum")
     count, value = product(x.shape.dims[a] for a in total.attrs["axes"]), scalar_of(c)

@@ -1,4 +1,4 @@
-"""Rotary positions from the spelling with halves."""
+"""Recognition of rotary position embeddings in rotate-half form."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rlx.rules.match import scalar_of
 def half_of(table: Node) -> Node | None:
     """The first half of a table whose last axis holds everything twice; None if that is not seen.
 
-    Seen through what treats both halves alike: elementwise functions, factors, axes of size 1,
-    repetition, and looking rows up.
+    Seen through ops that act on both halves the same way: elementwise functions, scalar factors,
+    axes of size 1, broadcasting, and row lookups.
     """
     path: list[Node] = []
     node, half = table, None
     while half is None:
         half = _halved(node)
         if half is None:
-            if not _treats_alike(node):
+            if not _preserves_halves(node):
                 return None
             path.append(node)
             node = node.inputs[0] if scalar_of(node.inputs[0]) is None else node.inputs[1]
@@ -47,7 +47,7 @@ def _halved(node: Node) -> Node | None:
     return node.graph.constant(first) if first.tobytes() == second.tobytes() else None
 
 
-def _treats_alike(node: Node) -> bool:
+def _preserves_halves(node: Node) -> bool:
     if node.decl.kind is Kind.ELEMENTWISE:
         numbers = sum(scalar_of(i) is not None for i in node.inputs)
         return len(node.inputs) - numbers == 1 and any(
@@ -77,22 +77,22 @@ def _halved_dims(node: Node) -> tuple[DimLike, ...]:
 
 
 def _is_part(part: Node, x: Node, start: DimLike, length: DimLike) -> bool:
-    """Is `part` that run of x's last axis? A part of a part is spelled as one of the whole."""
+    """Is `part` that run of x's last axis? A slice of a slice is canonically one of the whole."""
     if x.op == "narrow" and x.attrs["axis"] == x.rank - 1:
         x, start = x.inputs[0], x.attrs["start"] + start
     wanted = {"axis": x.rank - 1, "start": start, "length": length}
     return part.op == "narrow" and part.inputs[0] is x and dict(part.attrs) == wanted
 
 
-def _is_turned(turned: Node, x: Node) -> bool:
-    """Is `turned` the second half of x, negated, before its first half?"""
-    if turned.op != "concat" or len(turned.inputs) != 2 or turned.attrs["axis"] != x.rank - 1:
+def _is_rotate_half(rotated: Node, x: Node) -> bool:
+    """Is `rotated` the second half of x, negated, before its first half?"""
+    if rotated.op != "concat" or len(rotated.inputs) != 2 or rotated.attrs["axis"] != x.rank - 1:
         return False
     half = exact_div(x.shape.dims[-1], 2)
-    if half is None or turned.inputs[0].op != "neg":
+    if half is None or rotated.inputs[0].op != "neg":
         return False
-    return _is_part(turned.inputs[0].inputs[0], x, half, half) and _is_part(
-        turned.inputs[1], x, 0, half
+    return _is_part(rotated.inputs[0].inputs[0], x, half, half) and _is_part(
+        rotated.inputs[1], x, 0, half
     )
 
 
@@ -100,7 +100,7 @@ def _is_turned(turned: Node, x: Node) -> bool:
 
 
 def _drawn(draw: Draw) -> tuple[Node, Node, Node, int]:
-    graph, dtype = Graph("spelled"), draw.choice(sorted(FLOATS, key=str))
+    graph, dtype = Graph("sample"), draw.choice(sorted(FLOATS, key=str))
     lead, length, half = draw.dims(0, 2, 1), draw.integer(1, 3), draw.integer(1, 3)
     x = graph.input("x", Shape((*lead, length, 2 * half), dtype))
     cos, sin = (graph.input(n, Shape((length, half), dtype)) for n in ("c", "s"))
@@ -113,31 +113,31 @@ def _parts(x: Node, half: int) -> tuple[Node, Node]:
     return a, b
 
 
-def _spell_rotate_half(draw: Draw) -> Node:
+def _sample_rotate_half(draw: Draw) -> Node:
     x, cos, sin, half = _drawn(draw)
     a, b = _parts(x, half)
-    turned = ops.concat([ops.neg(b), a], axis=x.rank - 1)
+    rotated = ops.concat([ops.neg(b), a], axis=x.rank - 1)
     twice = [ops.concat([t, t], axis=1) for t in (cos, sin)]
     if draw.coin():
         both = ops.concat([cos, cos], axis=1)
         twice = [ops.reshape(ops.cos(both), dims=(*[1] * (x.rank - 2), *both.shape.dims)),
                  ops.mul(ops.sin(both), 0.5)]  # fmt: skip
-    return ops.add(ops.mul(x, twice[0]), ops.mul(turned, twice[1]))
+    return ops.add(ops.mul(x, twice[0]), ops.mul(rotated, twice[1]))
 
 
-_HALVES = "in halves the spelling rounds each product"
+_HALF_PRECISION = "in half precision the decomposition rounds each product"
 
 
 @rule(
     lambda x, c, t, s: ops.add(ops.mul(x, c), ops.mul(t, s)),
-    sample=_spell_rotate_half,
+    sample=_sample_rotate_half,
     slack=4.0,
     domain="plain",
-    why=_HALVES,
+    why=_HALF_PRECISION,
 )
-def rope_by_halves(x: Node, c: Node, t: Node, s: Node, node: Node) -> Any:
+def rope_from_rotate_half(x: Node, c: Node, t: Node, s: Node, node: Node) -> Any:
     """x · cos + (-second half, first half) · sin is rope, where cos and sin repeat themselves."""
-    if x.rank < 2 or x.shape != node.shape or not _is_turned(t, x):
+    if x.rank < 2 or x.shape != node.shape or not _is_rotate_half(t, x):
         return None
     cos, sin = half_of(c), half_of(s)
     if cos is None or sin is None or min(cos.rank, sin.rank) < 2:
@@ -145,7 +145,7 @@ def rope_by_halves(x: Node, c: Node, t: Node, s: Node, node: Node) -> Any:
     return ops.rope(x, cos, sin)
 
 
-def _spell_turn(draw: Draw) -> Node:
+def _sample_halves(draw: Draw) -> Node:
     x, cos, sin, half = _drawn(draw)
     a, b = _parts(x, half)
     first = ops.sub(ops.mul(a, cos), ops.mul(b, sin))
@@ -157,12 +157,12 @@ def _spell_turn(draw: Draw) -> Node:
     lambda a, b, c, s: ops.concat(
         ops.sub(ops.mul(a, c), ops.mul(b, s)), ops.add(ops.mul(b, c), ops.mul(a, s))
     ),
-    sample=_spell_turn,
+    sample=_sample_halves,
     slack=4.0,
     domain="plain",
-    why=_HALVES,
+    why=_HALF_PRECISION,
 )
-def rope_by_parts(a: Node, b: Node, c: Node, s: Node, node: Node) -> Any:
+def rope_from_halves(a: Node, b: Node, c: Node, s: Node, node: Node) -> Any:
     """(a·cos - b·sin, b·cos + a·sin) of the two halves of x is rope."""
     if a.op != "narrow" or a.rank < 2 or node.attrs["axis"] != a.rank - 1:
         return None
@@ -185,7 +185,7 @@ def _both(a: Node, half: DimLike) -> Node | None:
     return ops.narrow(whole, axis=a.rank - 1, start=start, length=half * 2)
 
 
-def _spell_partial(draw: Draw) -> Node:
+def _sample_partial(draw: Draw) -> Node:
     x, cos, sin, half = _drawn(draw)
     wide = x.graph.input("w", x.shape.with_dim(-1, 2 * half + draw.integer(1, 2)))
     axis, size = wide.rank - 1, wide.shape.dims[-1]
@@ -198,15 +198,15 @@ def _spell_partial(draw: Draw) -> Node:
     lambda x, c, s, r: ops.concat(
         ops.rope(x, c, s, head_dim=None, n_rot=None), r
     ),
-    sample=_spell_partial,
+    sample=_sample_partial,
 )  # fmt: skip
-def rope_of_front(x: Node, c: Node, s: Node, r: Node, node: Node) -> Any:
-    """The front of x turned and its rest beside it is x with its front turned."""
+def partial_rope(x: Node, c: Node, s: Node, r: Node, node: Node) -> Any:
+    """Rope of the leading part of x, concatenated with the rest, is partial rope of x."""
     if x.op != "narrow" or r.op != "narrow" or x.inputs[0].shape != node.shape:
         return None
-    whole, turned = x.inputs[0], x.shape.dims[-1]
-    rest = whole.shape.dims[-1] - turned
-    if not (_is_part(x, whole, 0, turned) and _is_part(r, whole, turned, rest)):
+    whole, rotated = x.inputs[0], x.shape.dims[-1]
+    rest = whole.shape.dims[-1] - rotated
+    if not (_is_part(x, whole, 0, rotated) and _is_part(r, whole, rotated, rest)):
         return None
     interleaved = node.inputs[0].attrs["interleaved"]
-    return ops.rope(whole, c, s, n_rot=turned, interleaved=interleaved)
+    return ops.rope(whole, c, s, n_rot=rotated, interleaved=interleaved)

@@ -1,7 +1,7 @@
-"""Frames, their spectra and what is added up from them, named from the inside out: each step that
-joins the one before it saves an array of frames or of spectra.
+"""Recognition of STFT, power spectra and mel filterbanks, from the inside out: each fused step
+saves an array of frames or spectra.
 
-Only targets that have such kernels of their own are given them.
+Only for targets with dedicated kernels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Framed:
 
 
 def framed(node: Node) -> Framed | None:
-    """What frames are of; halves, which are rounded at every step, are not asked for."""
+    """The signal and window of frames in f32 or f64; f16 and bf16 round at every step."""
     if node.dtype not in (DType.F32, DType.F64):
         return None
     if node.op == "frame":
@@ -51,8 +51,9 @@ def framed(node: Node) -> Framed | None:
     return None
 
 
-def real_of_blocks(node: Node) -> Node | None:
-    """The real parts of blocks whose imaginary parts are 0, as finite numbers make them."""
+def real_of_split_complex(node: Node) -> Node | None:
+    """The real half of a split-complex value whose imaginary half is 0, as finite numbers make
+    it."""
     if node.op == "pad":
         return _padded(node)
     if node.op != "concat" or node.attrs["axis"] != node.rank - 1 or len(node.inputs) != 2:
@@ -97,7 +98,7 @@ def draw_framed(draw: Draw, rank: int | None = None) -> Node:
     n, hop = draw.integer(1, 9), draw.integer(1, 4)
     dtype = draw.choice((DType.F32, DType.F64))
     outer = draw.dims(0, 2, 1) if rank is None else tuple(draw.size(1) for _ in range(rank - 1))
-    g = Graph("spelled")
+    g = Graph("sample")
     x = ops.frame(g.input("x", Shape((*outer, n + draw.integer(0, 8)), dtype)), length=n, hop=hop)
     if draw.coin(0.3):
         return x
@@ -112,7 +113,7 @@ def draw_framed(draw: Draw, rank: int | None = None) -> Node:
     domain="plain",
     why=ROUNDINGS,
 )
-def transformed_frames(y: Node, node: Node) -> Any:
+def rfft_of_frames_as_stft(y: Node, node: Node) -> Any:
     """The real transforms of a signal's frames are its short-time transform."""
     found = framed(y)
     if found is None or node.attrs["n"] is not None or not is_plain(node):
@@ -122,7 +123,7 @@ def transformed_frames(y: Node, node: Node) -> Any:
 
 def draw_stft(draw: Draw) -> Node:
     n, hop, dtype = draw.integer(1, 9), draw.integer(1, 4), draw.choice((DType.F32, DType.F64))
-    g = Graph("spelled")
+    g = Graph("sample")
     operands = [g.input("x", Shape((*draw.dims(0, 2, 1), n + draw.integer(0, 8)), dtype))]
     operands += [g.input("w", Shape((n,), dtype))] if draw.coin() else []
     pad = draw.choice(("reflect", "zeros"))
@@ -140,33 +141,33 @@ def power_of_frames(z: Node, uses: Uses) -> Any:
     return no(SHARED) if uses(z) > 1 else ops.power_frames(*z.inputs, **z.attrs)
 
 
-def _spell_parts(draw: Draw) -> Node:
+def _sample_parts(draw: Draw) -> Node:
     z = draw_stft(draw)
     parts = ops.view_as_real(z)
-    cut = _drawn_cut(draw, parts, z.rank - 2, z.rank - 1) if draw.coin() else parts
+    cut = _sample_slice(draw, parts, z.rank - 2, z.rank - 1) if draw.coin() else parts
     return ops.sum(ops.square(cut), axes=(z.rank,))
 
 
 @rule(
     lambda y, a: ops.sum(ops.square(y), axes=a),
-    sample=_spell_parts,
+    sample=_sample_parts,
     slack=2.0,
     domain="plain",
     why="a sum of two squares may be rounded once more",
 )
-def squares_of_parts(y: Node, a: tuple[int, ...], node: Node) -> Any:
+def sum_of_squared_parts(y: Node, a: tuple[int, ...], node: Node) -> Any:
     """The sum of the squares of both parts is the squared magnitude."""
-    parts = y.inputs[0] if _is_cut(y) else y
+    parts = y.inputs[0] if _is_slice(y) else y
     if parts.op != "view_as_real" or a != (parts.rank - 1,) or node.attrs["keepdims"]:
         return None
     z = parts.inputs[0]
-    return ops.complex_norm_sq(z if y is parts else _cut_alike(y, z))
+    return ops.complex_norm_sq(z if y is parts else _same_slice(y, z))
 
 
 # -- some of the frames ---------------------------------------------------------------------------
 
 
-def _is_cut(node: Node) -> bool:
+def _is_slice(node: Node) -> bool:
     """Is it a part of its operand with the last axis whole?"""
     if node.op not in ("narrow", "slice"):
         return False
@@ -174,7 +175,7 @@ def _is_cut(node: Node) -> bool:
     return is_whole and (node.op == "narrow" or node.attrs["steps"][-1] == 1)
 
 
-def _cut_alike(cut: Node, x: Node) -> Node:
+def _same_slice(cut: Node, x: Node) -> Node:
     """The same part of what differs in its last axis alone, which is whole, or has it not."""
     if cut.op == "narrow":
         return ops.narrow(x, **cut.attrs)
@@ -183,8 +184,8 @@ def _cut_alike(cut: Node, x: Node) -> Node:
     return ops.slice(x, **{k: (*v, *whole[k])[: x.rank] for k, v in kept.items()})
 
 
-def _drawn_cut(draw: Draw, x: Node, *axes: int) -> Node:
-    """Some of the places along an axis, spelled either way."""
+def _sample_slice(draw: Draw, x: Node, *axes: int) -> Node:
+    """A slice along an axis, as narrow or slice."""
     axis = draw.choice(axes)
     size, start = int(x.shape.dims[axis]), draw.integer(0, 1)
     if draw.coin():
@@ -196,42 +197,42 @@ def _drawn_cut(draw: Draw, x: Node, *axes: int) -> Node:
 
 @rule(
     lambda y: ops.complex_norm_sq(y),
-    sample=lambda draw: ops.complex_norm_sq(_drawn_cut(draw, z := draw_stft(draw), z.rank - 2)),
+    sample=lambda draw: ops.complex_norm_sq(_sample_slice(draw, z := draw_stft(draw), z.rank - 2)),
 )
-def power_of_some_frames(y: Node, uses: Uses) -> Any:
+def power_of_sliced_stft(y: Node, uses: Uses) -> Any:
     """The power of some of the frames is some of the power of all, where all are transformed."""
-    if not _is_cut(y) or y.inputs[0].op != "stft":
+    if not _is_slice(y) or y.inputs[0].op != "stft":
         return None
     if uses(y) > 1 or uses(y.inputs[0]) > 1:
         return no(SHARED)
-    return _cut_alike(y, ops.complex_norm_sq(y.inputs[0]))
+    return _same_slice(y, ops.complex_norm_sq(y.inputs[0]))
 
 
-def _spell_some_bands(draw: Draw) -> Node:
+def _sample_some_bands(draw: Draw) -> Node:
     power = _power(draw)
-    p = _drawn_cut(draw, power, power.rank - 2)
+    p = _sample_slice(draw, power, power.rank - 2)
     dims = (p.shape.dims[-1], draw.size(1))
     return ops.matmul(p, p.graph.input("f", Shape(dims, p.dtype)))
 
 
 @rule(
     lambda y, f: ops.matmul(y, f),
-    sample=_spell_some_bands,
+    sample=_sample_some_bands,
     slack=4.0,
     domain="plain",
     why="products of other sizes may be summed in another order",
 )
-def bands_of_some_frames(y: Node, f: Node, uses: Uses) -> Any:
+def mel_of_sliced_frames(y: Node, f: Node, uses: Uses) -> Any:
     """Bands of nearly all frames are nearly all bands: what is left out is less than what writing
     the power of all frames would take."""
-    if not _is_cut(y) or y.inputs[0].op != "power_frames" or f.rank != 2:
+    if not _is_slice(y) or y.inputs[0].op != "power_frames" or f.rank != 2:
         return None
     kept, whole = y.shape.num_elements, y.inputs[0].shape.num_elements
     if not provably_le(whole * 7, kept * 8):
         return no("it would multiply frames that are left out")
     if uses(y) > 1 or uses(y.inputs[0]) > 1:
         return no(SHARED)
-    return _cut_alike(y, ops.matmul(y.inputs[0], f))
+    return _same_slice(y, ops.matmul(y.inputs[0], f))
 
 
 # -- sums of power --------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ def _power(draw: Draw) -> Node:
     lambda p, a: ops.mean(p, axes=a),
     sample=lambda draw: ops.mean(p := _power(draw), axes=(p.rank - 2,), keepdims=draw.coin()),
 )
-def mean_of_frames(p: Node, a: tuple[int, ...], node: Node, uses: Uses) -> Any:
+def mean_over_frames(p: Node, a: tuple[int, ...], node: Node, uses: Uses) -> Any:
     """The mean over frames of their power is the signal's mean power."""
     if p.op != "power_frames" or a != (p.rank - 2,):
         return None
@@ -256,14 +257,14 @@ def mean_of_frames(p: Node, a: tuple[int, ...], node: Node, uses: Uses) -> Any:
     return made if made.shape == node.shape else ops.expand_dims(made, axes=a)
 
 
-def _spell_bands(draw: Draw) -> Node:
+def _sample_bands(draw: Draw) -> Node:
     p = _power(draw)
     dims = (p.shape.dims[-1], draw.size(1))
     return ops.matmul(p, p.graph.input("f", Shape(dims, p.dtype)))
 
 
-@rule(lambda p, f: ops.matmul(p, f), sample=_spell_bands)
-def bands_of_frames(p: Node, f: Node, uses: Uses) -> Any:
+@rule(lambda p, f: ops.matmul(p, f), sample=_sample_bands)
+def mel_of_power_frames(p: Node, f: Node, uses: Uses) -> Any:
     """The product of the power of frames with filters is their power in bands."""
     if p.op != "power_frames" or f.rank != 2:
         return None
@@ -272,17 +273,17 @@ def bands_of_frames(p: Node, f: Node, uses: Uses) -> Any:
     return ops.mel_frames(p.inputs[0], f, *p.inputs[1:], **p.attrs)
 
 
-# -- what is read off blocks ----------------------------------------------------------------------
+# -- split-complex spectra ------------------------------------------------------------------------
 
 
 def transformed(frames: Node) -> Node:
-    """Real numbers as blocks, transformed."""
+    """The FFT of real frames in split-complex layout: real half, then imaginary half."""
     none = (0,) * (frames.rank - 1)
     n = frames.shape.dims[-1]
     return ops.fft(ops.pad(frames, low=(*none, 0), high=(*none, n), value=0.0))
 
 
-def _spell_log_mel(draw: Draw) -> Node:
+def _sample_log_mel(draw: Draw) -> Node:
     frames = draw_framed(draw)
     dims = (draw.size(1), int(frames.shape.dims[-1]) // 2 + 1)
     filters = ops.abs(frames.graph.input("f", Shape(dims, frames.dtype)))
@@ -291,14 +292,14 @@ def _spell_log_mel(draw: Draw) -> Node:
 
 @rule(
     lambda y, f: ops.log_mel(ops.fft(y), f),
-    sample=_spell_log_mel,
+    sample=_sample_log_mel,
     slack=16.0,
     domain="plain",
     why=ROUNDINGS,
 )
 def log_mel_of_frames(y: Node, f: Node, node: Node) -> Any:
     """Log-mel frames are logarithms of the power of a signal's frames in bands."""
-    real = real_of_blocks(y)
+    real = real_of_split_complex(y)
     found = None if real is None else framed(real)
     if found is None or not is_plain(node.inputs[0]):
         return None

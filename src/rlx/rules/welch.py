@@ -1,9 +1,9 @@
-"""Welch estimates, however they are spelled: the power of rows or of a signal's frames, its mean
-over the segments of each signal, one-sided, and its peaks.
+"""Recognition of Welch's method: power spectra of frames, their mean over segments, one-sided
+scaling, and peaks.
 
-Spectra of real numbers are written as transforms of complex numbers, of real parts and zeros one
-behind the other, or as half of them; power as a squared magnitude or as squares added. All of it is
-one kernel that writes no spectrum. Rows that are not finite have results that are not finite.
+Spectra of real signals appear as complex FFTs, as FFTs in split-complex layout (real half, then
+imaginary half), or as their first half; power as a squared magnitude or a sum of squares. All of it
+is one kernel that stores no spectrum. Rows that are not finite have results that are not finite.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlx.rules.spectra import (
     draw_framed,
     framed,
     is_plain,
-    real_of_blocks,
+    real_of_split_complex,
     transformed,
 )
 
@@ -93,14 +93,14 @@ def _draw_rows(draw: Draw) -> Node:
         dims = frames.shape.dims
         flat = (int(np.prod(dims[:-1], dtype=int)), dims[-1])
         return ops.reshape(frames, dims=flat) if draw.coin() else frames
-    g, dtype = Graph("spelled"), draw.choice((DType.F32, DType.F64))
+    g, dtype = Graph("sample"), draw.choice((DType.F32, DType.F64))
     n = draw.integer(1, 9)
     x = g.input("x", Shape((*draw.dims(0, 2, 1), n), dtype))
     return ops.mul(x, g.input("w", Shape((n,), dtype))) if draw.coin() else x
 
 
 def _draw_half(draw: Draw) -> Node:
-    """The bins of rows, spelled either way."""
+    """The one-sided spectrum of rows, as rfft or half of a complex FFT."""
     x = _draw_rows(draw)
     if draw.coin():
         return ops.rfft(x)
@@ -114,48 +114,35 @@ def _draw_half(draw: Draw) -> Node:
 # -- power ----------------------------------------------------------------------------------------
 
 
+def _sample_power(draw: Draw) -> Node:
+    z = _draw_half(draw)
+    forms = (
+        lambda: ops.complex_norm_sq(z),
+        lambda: ops.square(ops.abs(z)),
+        lambda: ops.add(ops.square(ops.real(z)), ops.square(ops.imag(z))),
+    )
+    return draw.choice(forms)()
+
+
 @rule(
     lambda z: ops.complex_norm_sq(z),
     lambda z: ops.square(ops.abs(z)),
-    sample=lambda draw: (
-        ops.complex_norm_sq(_draw_half(draw))
-        if draw.coin()
-        else ops.square(ops.abs(_draw_half(draw)))
-    ),
-    slack=64.0,
-    domain="plain",
-    why=_SQUARES,
-)
-def power_of_rows(z: Node, node: Node, uses: Uses) -> Any:
-    """The squared magnitude of the bins of real rows is the power of frames."""
-    x = _real_of(z, uses)
-    if x is None:
-        return None
-    return no(SHARED) if uses(z) > 1 else _power_of(x, node)
-
-
-def _spell_parts(draw: Draw) -> Node:
-    z = _draw_half(draw)
-    return ops.add(ops.square(ops.real(z)), ops.square(ops.imag(z)))
-
-
-@rule(
     lambda z: ops.add(ops.square(ops.real(z)), ops.square(ops.imag(z))),
-    lambda z: ops.add(ops.square(ops.imag(z)), ops.square(ops.real(z))),
-    sample=_spell_parts,
+    sample=_sample_power,
     slack=64.0,
     domain="plain",
     why=_SQUARES,
 )
-def power_of_parts(z: Node, node: Node, uses: Uses) -> Any:
-    """re² + im² of the bins of real rows is the power of frames."""
+def power_of_spectrum(z: Node, node: Node, uses: Uses) -> Any:
+    """|z|² = re² + im² of the spectrum of real rows is the power of frames."""
     x = _real_of(z, uses)
     if x is None:
         return None
-    return no(SHARED) if uses(z) > 2 else _power_of(x, node)
+    readers = 2 if node.op == "add" else 1
+    return no(SHARED) if uses(z) > readers else _power_of(x, node)
 
 
-def _spell_blocks(draw: Draw) -> Node:
+def _sample_blocks(draw: Draw) -> Node:
     x = _draw_rows(draw)
     n = int(x.shape.dims[-1])
     spectrum = _draw_transformed(draw, x)
@@ -164,7 +151,7 @@ def _spell_blocks(draw: Draw) -> Node:
 
 
 def _draw_transformed(draw: Draw, x: Node) -> Node:
-    """The transform of rows as blocks, zeros spelled in any way."""
+    """The FFT of rows in split-complex layout, with zeros in any form."""
     kind = draw.integer(0, 3)
     if kind == 0:
         return transformed(x)
@@ -178,19 +165,19 @@ def _draw_transformed(draw: Draw, x: Node) -> Node:
 
 @rule(
     lambda a, b: ops.add(ops.square(a), ops.square(b)),
-    sample=_spell_blocks,
+    sample=_sample_blocks,
     slack=64.0,
     domain="plain",
     why=_SQUARES,
 )
-def power_of_blocks(a: Node, b: Node, node: Node, uses: Uses) -> Any:
-    """re² + im² of the first bins of blocks is the power of frames, where im was 0 before."""
+def power_of_split_complex(a: Node, b: Node, node: Node, uses: Uses) -> Any:
+    """re² + im² of a split-complex spectrum of real rows is the power of frames."""
     if a.op != "narrow" or b.op != "narrow" or a.inputs[0] is not b.inputs[0]:
         return None
     spectrum = a.inputs[0]
     if spectrum.op != "fft" or spectrum.dtype.is_complex or not is_plain(spectrum):
         return None
-    x = real_of_blocks(spectrum.inputs[0])
+    x = real_of_split_complex(spectrum.inputs[0])
     if x is None or x.dtype not in (DType.F32, DType.F64):
         return None
     n = x.shape.dims[-1]
@@ -201,10 +188,10 @@ def power_of_blocks(a: Node, b: Node, node: Node, uses: Uses) -> Any:
     return no(SHARED) if uses(spectrum) > 2 else _power_of(x, node)
 
 
-# -- blocks ---------------------------------------------------------------------------------------
+# -- split complex ---------------------------------------------------------------------------------
 
 
-def _spell_joined(draw: Draw) -> Node:
+def _sample_joined(draw: Draw) -> Node:
     x = _draw_rows(draw)
     y = ops.neg(x) if draw.coin() else x.graph.constant(np.zeros(x.shape.dims, x.dtype.numpy))
     z = ops.fft(ops.make_complex(x, y) if draw.coin() else ops.cast(x, to=x.dtype.complex))
@@ -213,13 +200,13 @@ def _spell_joined(draw: Draw) -> Node:
 
 @rule(
     lambda: ops.concat,
-    sample=_spell_joined,
+    sample=_sample_joined,
     slack=16.0,
     domain="plain",
     why="transforms of blocks may be summed in another order",
 )
-def blocks_of_complex(node: Node, uses: Uses) -> Any:
-    """Real and then imaginary parts of a transform are the transform of such blocks."""
+def fft_in_split_complex(node: Node, uses: Uses) -> Any:
+    """Real and imaginary parts of an FFT, concatenated, are the FFT in split-complex layout."""
     if len(node.inputs) != 2 or node.attrs["axis"] != node.rank - 1:
         return None
     real, imaginary = node.inputs
@@ -240,9 +227,9 @@ def blocks_of_complex(node: Node, uses: Uses) -> Any:
 # -- means and peaks ------------------------------------------------------------------------------
 
 
-def _spell_mean(draw: Draw) -> Node:
+def _sample_mean(draw: Draw) -> Node:
     batch, count, n = draw.size(1), draw.integer(1, 4), draw.integer(1, 9)
-    g, dtype = Graph("spelled"), draw.choice((DType.F32, DType.F64))
+    g, dtype = Graph("sample"), draw.choice((DType.F32, DType.F64))
     x = g.input("x", Shape((batch * count, n), dtype))
     power = ops.power_frames(x, n_fft=n, hop=n)
     return ops.mean(ops.reshape(power, dims=(batch, count, n // 2 + 1)), axes=(1,))
@@ -250,13 +237,13 @@ def _spell_mean(draw: Draw) -> Node:
 
 @rule(
     lambda p, a: ops.mean(ops.reshape(p), axes=a),
-    sample=_spell_mean,
+    sample=_sample_mean,
     slack=16.0,
     domain="plain",
     why="sums differ in order",
 )
-def mean_of_rows(p: Node, a: tuple[int, ...], node: Node, uses: Uses) -> Any:
-    """The mean of the power of rows, some at a time, is that of a signal that they are cut from."""
+def mean_power_of_segments(p: Node, a: tuple[int, ...], node: Node, uses: Uses) -> Any:
+    """The mean power of groups of rows is the mean power of the signal of those segments."""
     rows = node.inputs[0]
     if p.op != "power_frames" or p.shape.dims[-2:-1] != (1,) or node.attrs["keepdims"]:
         return None
@@ -271,7 +258,7 @@ def mean_of_rows(p: Node, a: tuple[int, ...], node: Node, uses: Uses) -> Any:
     return ops.mean_power(signal, *p.inputs[1:], **p.attrs)
 
 
-def _spell_sides(draw: Draw) -> Node:
+def _sample_sides(draw: Draw) -> Node:
     frames = draw_framed(draw)
     found = framed(frames)
     assert found is not None
@@ -280,9 +267,9 @@ def _spell_sides(draw: Draw) -> Node:
     return ops.mul(mean, sides) if draw.coin() else ops.mul(sides, mean)
 
 
-@rule(lambda p, s: ops.mul(p, s), lambda p, s: ops.mul(s, p), sample=_spell_sides,
+@rule(lambda p, s: ops.mul(p, s), lambda p, s: ops.mul(s, p), sample=_sample_sides,
       slack=2.0, domain="plain", why="doubling is exact, unless it is rounded before")  # fmt: skip
-def one_sided_mean(p: Node, s: Node, uses: Uses) -> Any:
+def fold_one_sided_scale(p: Node, s: Node, uses: Uses) -> Any:
     """Mean power times how often each bin occurs is one-sided."""
     if p.op != "mean_power" or p.attrs["one_sided"] or s.op != "constant":
         return None
@@ -295,7 +282,7 @@ def one_sided_mean(p: Node, s: Node, uses: Uses) -> Any:
     return p.graph.node(p.decl, p.inputs, {**p.attrs, "one_sided": True})
 
 
-def _spell_peaks(draw: Draw) -> Node:
+def _sample_peaks(draw: Draw) -> Node:
     if draw.coin():
         frames = draw_framed(draw, 2)
         batch, count, n = frames.shape.dims
@@ -303,7 +290,7 @@ def _spell_peaks(draw: Draw) -> Node:
     else:
         count, n = draw.integer(1, 3), draw.integer(1, 9)
         dtype = draw.choice((DType.F32, DType.F64))
-        rows = Graph("spelled").input("x", Shape((count * draw.size(1), n), dtype))
+        rows = Graph("sample").input("x", Shape((count * draw.size(1), n), dtype))
         rows = ops.mul(rows, rows.graph.input("w", Shape((n,), dtype))) if draw.coin() else rows
     spectrum = _draw_transformed(draw, rows)
     return ops.welch_peaks(spectrum, k=draw.integer(1, 4), n_segments=int(count))
@@ -311,14 +298,14 @@ def _spell_peaks(draw: Draw) -> Node:
 
 @rule(
     lambda y: ops.welch_peaks(ops.fft(y)),
-    sample=_spell_peaks,
+    sample=_sample_peaks,
     slack=16.0,
     domain="plain",
     why=ROUNDINGS,
 )
-def peaks_of_frames(y: Node, node: Node, uses: Uses) -> Any:
+def welch_peaks_from_frames(y: Node, node: Node, uses: Uses) -> Any:
     """The peaks of a Welch estimate are the strongest bins of one-sided mean power."""
-    spectrum, rows = node.inputs[0], real_of_blocks(y)
+    spectrum, rows = node.inputs[0], real_of_split_complex(y)
     if rows is None or not is_plain(spectrum) or rows.dtype not in (DType.F32, DType.F64):
         return None
     found = _segments(rows, node.attrs["n_segments"])
@@ -330,8 +317,7 @@ def peaks_of_frames(y: Node, node: Node, uses: Uses) -> Any:
 
 
 def _segments(rows: Node, count: int) -> Framed | None:
-    """The signals whose frames are so many rows each: the one that they were cut from, or rows
-    one behind the other."""
+    """The signals whose segments are `count` rows each: the framed signal, or rows concatenated."""
     total, n = rows.shape.dims
     frames = rows.inputs[0] if rows.op == "reshape" else rows
     found = framed(frames)
