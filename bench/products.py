@@ -26,12 +26,12 @@ from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.program.gemm_sequence import make
-from rlx.backends.cpu.program.task import Machine, Recipe, Step, Task
+from rlx.backends.cpu.program.task import KernelSequence, Machine, Step, Task
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.lower.contract import form_contract
+from rlx.kernel.lower.contract import lower_contract
 
 Array = np.ndarray[Any, Any]
 ROUNDS = 60
@@ -164,9 +164,9 @@ class Timed:
     def __init__(self, product: Product, isa: Isa) -> None:
         node = product.node()
         step = Step.alone(node, Machine(isa), product.constants)
-        contract = form_contract(node, step.operands, step.results)
-        self.recipe: Recipe = make(step, contract, "p")
-        tasks = [*(p.task for p in self.recipe.panels), *self.recipe.tasks]
+        contract = lower_contract(node, step.operands, step.results)
+        self.recipe: KernelSequence = make(step, contract, "p")
+        tasks = [*(p.task for p in self.recipe.packed), *self.recipe.tasks]
         text = emit.module([*(t.function for t in tasks), peak_function(isa)], isa)
         self.native = Native(text + MANY, isa)
         rng = np.random.default_rng(0)
@@ -174,11 +174,11 @@ class Timed:
             "operand": [self._drawn(rng, s) for s in product.shapes],
             "result": [memory(o.size_bytes + 64) for o in node.shapes],
             "temp": [memory(evaluate(t, {}) + 64) for t in self.recipe.temps],
-            "panels": [memory(evaluate(p.size, {}) + 64) for p in self.recipe.panels],
+            "packed": [memory(evaluate(p.size, {}) + 64) for p in self.recipe.packed],
         }
         self.scratch = [memory(1 << 22) for _ in range(2)]
         results = self.memory["result"]
-        for panels, made in zip(self.recipe.panels, self.memory["panels"]):
+        for panels, made in zip(self.recipe.packed, self.memory["packed"]):
             self.memory["result"] = [made]
             self.call(panels.task)(0, evaluate(panels.task.units, {}), 1)
         self.memory["result"] = results

@@ -17,7 +17,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.contract import Accumulator, Contract, through
-from rlx.kernel.decompose import spelled
+from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import (
     Affine,
     Apply,
@@ -76,11 +76,11 @@ class Tiles:
 
 def legal(kernel: Kernel) -> Kernel:
     """The kernel in ops that Triton has; schedules are chosen for this one."""
-    return spelled(collapsed(kernel), is_native)
+    return decomposed(collapsed(kernel), is_native)
 
 
 def legal_contract(contract: Contract) -> Contract:
-    return through(contract, lambda kernel: spelled(kernel, is_native))
+    return through(contract, lambda kernel: decomposed(kernel, is_native))
 
 
 def emit(kernel: Kernel, schedule: Schedule, machine: Machine, name: str) -> Source:
@@ -360,7 +360,7 @@ class _Loops(_Writer):
         self.row = vector if vector in kernel.reduced and _fits(vector, machine) else None
         if self.row is not None:
             self.widths[self.row] = _power_above(upper_bound(self.row.extent) or 1)
-        if schedule.keep and self.row is None:
+        if schedule.staged and self.row is None:
             raise UnsupportedError(f"kernel {kernel.name} keeps a row that is longer than a block")
 
     def write(self) -> None:

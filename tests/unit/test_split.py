@@ -11,8 +11,8 @@ import rlx
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import Kernel
 from rlx.kernel.interpret import run
-from rlx.kernel.lower.loop import form
-from rlx.kernel.split_reduction import FEW, MAX_CHUNKS, MIN_CHUNK, split_fold
+from rlx.kernel.lower.loop import lower_loop
+from rlx.kernel.split_reduction import FEW, MAX_CHUNKS, MIN_CHUNK, split_reduction
 
 ops = rlx.ops
 
@@ -21,7 +21,7 @@ def kernel_of(build: Any, dims: list[int], dtype: str = "f64") -> Kernel:
     body, g = rlx.Graph("body"), rlx.Graph("g")
     shape = rlx.Shape(dims, dtype)
     body.set_outputs([build(body.input("v", shape))])
-    return collapsed(form(g.node("region", [g.input("x", shape)], {"body": body})))
+    return collapsed(lower_loop(g.node("region", [g.input("x", shape)], {"body": body})))
 
 
 CASES: dict[str, tuple[Any, list[int], int]] = {
@@ -43,17 +43,17 @@ def test_the_parts_mean_the_whole(name: str) -> None:
     given = [np.random.default_rng(0).normal(size=dims)]
     (want,) = run(kernel, given, {})
     for _ in range(splits):
-        found = split_fold(kernel)
+        found = split_reduction(kernel)
         assert found is not None
         partial, kernel = found
         assert partial.axes[0].extent <= MAX_CHUNKS
         given += run(partial, given, {})
-    assert split_fold(kernel) is None
+    assert split_reduction(kernel) is None
     np.testing.assert_allclose(run(kernel, given, {})[0], want, rtol=1e-12, atol=1e-12)
 
 
 def test_short_folds_and_many_results_stay_whole() -> None:
-    assert split_fold(kernel_of(lambda x: ops.sum(x), [MIN_CHUNK])) is None
+    assert split_reduction(kernel_of(lambda x: ops.sum(x), [MIN_CHUNK])) is None
     many = kernel_of(lambda x: ops.sum(x, axes=1), [FEW + 1, 4 * MIN_CHUNK])
-    assert split_fold(many) is None
-    assert split_fold(kernel_of(lambda x: x * 2.0, [4 * MIN_CHUNK])) is None
+    assert split_reduction(many) is None
+    assert split_reduction(kernel_of(lambda x: x * 2.0, [4 * MIN_CHUNK])) is None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rlx.backends.cpu.program.task import SPLIT_NS, nanoseconds
+from rlx.backends.cpu.program.task import SPLIT_NS, estimated_ns
 from rlx.core.layout import Layout
 from rlx.cost.calibrate import FORK_JOIN_NS, Numbers
 from rlx.cost.instruction_counts import work_of
@@ -73,7 +73,7 @@ class Prices:
         what it does beside computing its results and reading and writing each value once."""
         traffic, flops = terms.kernel(node).device_traffic_bytes, terms.flops_of(node)
         if is_split is None:
-            is_split = nanoseconds(flops, traffic) >= SPLIT_NS  # pyright: ignore[reportOperatorIssue]
+            is_split = estimated_ns(flops, traffic) >= SPLIT_NS  # pyright: ignore[reportOperatorIssue]
         is_shared = is_split and self.threads > 1
         rates = self.all if is_shared else self.one
         return (

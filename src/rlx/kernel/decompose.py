@@ -29,7 +29,7 @@ from rlx.ops.op import Kind
 IsNative = Callable[[Apply], bool]
 
 
-def spelled(kernel: Kernel, is_native: IsNative) -> Kernel:
+def decomposed(kernel: Kernel, is_native: IsNative) -> Kernel:
     """The same kernel in native ops only."""
     return rebuilt(kernel, lambda node, args, exprs: _spelled(node, args, exprs, is_native))
 

@@ -15,15 +15,11 @@ from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Reduce
 
-GRAIN_BYTES = 256 * 1024
-"""What a worker takes at a time: less costs in handing out, more in waiting at the end."""
 ROW_WIDTH = 4096
 """Columns that are folded at a time: their running values stay in the first cache."""
 ROW_STEP = 4
 SHORT_ROW = 8
 """Lines of a row that is not kept in scratch: a value stored there is not there at once."""
-ROW_GRAIN = 1024
-"""Columns that a worker takes at least: a line of few columns is read in short bits."""
 MAX_TILE = 16
 """Rows and columns of a square that registers hold."""
 SCRATCH_PAD = 64
@@ -33,7 +29,7 @@ HEAVY = frozenset({"pow", "rem", "sin", "cos", "atan2", "erfc"})
 
 
 COSTS = {**dict.fromkeys(HEAVY, 40), "exp": 12, "expm1": 12, "log": 12, "tanh": 20, "erf": 20}
-WORTH_KEEPING = 4
+MIN_STAGING_COST = 4
 
 
 class Machine(Protocol):
@@ -64,19 +60,17 @@ class Schedule:
     """Vectors in one step of a pass that stores."""
     parallel: Axis | None = None
     """Its range may be split between workers; the outermost loop."""
-    keep: tuple[Expr, ...] = ()
-    """Values of a row that are stored between passes instead of being computed again."""
+    staged: tuple[Expr, ...] = ()
+    """Row values stored in scratch between passes instead of being recomputed."""
     tile: Axis | None = None
     """Loads run along it while stores run along the vector axis, the next one: squares of both
     are turned in registers."""
-    rows: tuple[Expr, ...] = ()
-    """Folds down the rows whose running values are a row in scratch."""
+    row_accumulators: tuple[Expr, ...] = ()
+    """Column reductions whose accumulators are a row in scratch."""
     row_step: int = 1
-    """Such rows that are added up before the running values are read and written."""
+    """Rows that are combined in registers before those accumulators are read and written."""
     streaming: bool = False
     """Stores go past the caches."""
-    grain: int = 1
-    """Steps of the parallel axis that a worker takes at a time."""
     accumulators: int = 4
     """Vectors in one step of a fold across a row: each is added to by itself."""
 
@@ -91,22 +85,21 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
         "it does not unroll": min(schedule.unroll, schedule.accumulators) < 1,
         "its parallel axis is not the outermost": schedule.parallel
         is not next(iter(schedule.order), None),
-        "it keeps what is not computed": not set(schedule.keep) <= set(kernel.nodes),
+        "it keeps what is not computed": not set(schedule.staged) <= set(kernel.nodes),
         "its tiles are not of its two innermost loops": schedule.tile is not None
         and schedule.order[-2:] != (schedule.tile, schedule.vector),
         "its tiles have folds or partial stores": schedule.tile is not None
         and not _can_tile(kernel),
         "it adds no rows": schedule.row_step < 1,
-        "its grain is not positive": schedule.grain < 1,
-        "it folds rows that are no fold down the vector axis": not set(schedule.rows)
+        "it folds rows that are no fold down the vector axis": not set(schedule.row_accumulators)
         <= set(_row_folds(kernel, schedule.vector)),
-        "it keeps values that only some pieces have": bool(schedule.keep)
+        "it keeps values that only some pieces have": bool(schedule.staged)
         and any(isinstance(n, Choose) for n in kernel.nodes),
         "it keeps values that are the same along the row": any(
-            schedule.vector not in n.free for n in schedule.keep
+            schedule.vector not in n.free for n in schedule.staged
         ),
         "it keeps values of several rows": any(
-            n.free & (set(kernel.reduced) - {schedule.vector}) for n in schedule.keep
+            n.free & (set(kernel.reduced) - {schedule.vector}) for n in schedule.staged
         ),
     }
     wrong = [what for what, is_wrong in faults.items() if is_wrong]
@@ -127,12 +120,11 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
         unroll=_copies(_work(kernel, vector, None)),
         accumulators=max(2, _copies(_fold_work(kernel, vector))),
         parallel=order[0] if order else None,
-        keep=_kept(kernel, vector, machine.row_bytes),
+        staged=_staged(kernel, vector, machine.row_bytes),
         tile=tile,
-        rows=rows,
+        row_accumulators=rows,
         row_step=1 if vector is None or _is_short(vector) else ROW_STEP,
         streaming=traffic is not None and traffic >= 2 * machine.cache_bytes,
-        grain=_grain(order, traffic, ROW_GRAIN if rows and order[0] is vector else 1),
     )
 
 
@@ -234,7 +226,7 @@ def _work(kernel: Kernel, vector: Axis | None, where: Expr | None) -> int:
     return sum(_cost_of(n) for n in made if where in passes[n])
 
 
-def _kept(kernel: Kernel, vector: Axis | None, row_bytes: int) -> tuple[Expr, ...]:
+def _staged(kernel: Kernel, vector: Axis | None, row_bytes: int) -> tuple[Expr, ...]:
     """Values that two passes over a row need, and that cost more to make than to read again."""
     if vector not in kernel.reduced or any(isinstance(n, Choose) for n in kernel.nodes):
         return ()
@@ -256,7 +248,7 @@ def _kept(kernel: Kernel, vector: Axis | None, row_bytes: int) -> tuple[Expr, ..
         and n.dtype is not DType.BOOL
         and not any(passes[u] == passes[n] for u in users[n])
     ]
-    return tuple(n for n in frontier if _cost(n, vector) >= WORTH_KEEPING)
+    return tuple(n for n in frontier if _cost(n, vector) >= MIN_STAGING_COST)
 
 
 def _passes(kernel: Kernel, vector: Axis | None) -> dict[Expr, frozenset[Expr | None]]:
@@ -294,24 +286,16 @@ def _cost_of(node: Apply) -> int:
 def scratch_bytes(schedule: Schedule) -> DimLike:
     """The memory that one call needs to keep its row values in; running values have an f64 beside
     them, to which long sums are added in parts."""
-    if schedule.rows:
-        return (ROW_WIDTH + SCRATCH_PAD) * (16 * len(schedule.rows))
-    if not schedule.keep or schedule.vector is None:
+    if schedule.row_accumulators:
+        return (ROW_WIDTH + SCRATCH_PAD) * (16 * len(schedule.row_accumulators))
+    if not schedule.staged or schedule.vector is None:
         return 0
-    return (schedule.vector.extent + SCRATCH_PAD) * (8 * len(schedule.keep))
+    return (schedule.vector.extent + SCRATCH_PAD) * (8 * len(schedule.staged))
 
 
 def _traffic_bytes(kernel: Kernel) -> int | None:
     sizes = [s.size_bytes for s in (*kernel.operands, *kernel.results)]
     return sum(s for s in sizes if is_static(s)) if all(map(is_static, sizes)) else None
-
-
-def _grain(order: tuple[Axis, ...], traffic: int | None, least: int) -> int:
-    if not order or traffic is None or not is_static(order[0].extent):
-        return least
-    steps = max(1, order[0].extent)
-    grain = max(least, GRAIN_BYTES * steps // max(1, traffic))
-    return grain if grain < 64 else grain // 64 * 64
 
 
 def lanes_of(kernel: Kernel, schedule: Schedule, vector_bytes: int) -> int:

@@ -23,7 +23,7 @@ FEW = 16
 COMBINES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
-def split_fold(kernel: Kernel) -> tuple[Kernel, Kernel] | None:
+def split_reduction(kernel: Kernel) -> tuple[Kernel, Kernel] | None:
     """The folds of chunks, and the kernel that reads them as further operands; None where no fold
     is long and alone. What follows may have a long fold again: split it once more.
 

@@ -33,7 +33,7 @@ from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate as evaluate_graph
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
-from rlx.kernel.lower.contract import form_contract
+from rlx.kernel.lower.contract import lower_contract
 from rlx.kernel.schedule import choose, sizes_of
 from tests.backend.cpu.guarded import addresses, guarded
 from tests.backend.cpu.kernels import Machine
@@ -229,7 +229,7 @@ def compiled(contracts: Mapping[str, Contract], isa: Isa) -> dict[str, Compiled]
             tiling = tiling_of(contract, isa, has_panels=has_panels)
             if name != "f32":  # whose tiles have every number of rows
                 tiling = replace(tiling, rows=tuple(dict.fromkeys((tiling.rows[0], 1))))
-            kind = "panels" if has_panels else "in_place"
+            kind = "packed" if has_panels else "in_place"
             parts[f"{name}, {kind}"] = emitted(contract, tiling, isa, f"k{number}_{kind}")
     native = Native(emit.module(functions(parts.values()), isa), isa)
     return {name: Compiled(*part, native) for name, part in parts.items()}
@@ -259,7 +259,7 @@ def functions(parts: Iterable[Part]) -> list[Function]:
 
 def contract_of(name: str) -> Contract:
     node = WORKS[name].node()
-    return legal(form_contract(node, *WORKS[name].layouts(node)))
+    return legal(lower_contract(node, *WORKS[name].layouts(node)))
 
 
 @functools.cache

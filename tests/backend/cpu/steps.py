@@ -12,7 +12,7 @@ from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.llvm.compile import Native
-from rlx.backends.cpu.program.task import Machine, Recipe, Step, Task
+from rlx.backends.cpu.program.task import KernelSequence, Machine, Step, Task
 from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, GraphError
 from rlx.core.extent import measured_in
@@ -109,7 +109,7 @@ class Steps:
 
     def __init__(self, given: Sequence[Trial], isa: Isa, is_run: bool = True) -> None:
         self.trials = given
-        self.recipes: list[Recipe] = [
+        self.recipes: list[KernelSequence] = [
             dedicated(t.node.op)(t.step(isa), f"step{i}") for i, t in enumerate(given)
         ]
         functions = [t.function for r in self.recipes for t in r.tasks]
@@ -124,7 +124,7 @@ class Steps:
 class Run:
     """One trial; every buffer ends at a fence, and what is not a result's stays as it was."""
 
-    def __init__(self, trial: Trial, recipe: Recipe, native: Native) -> None:
+    def __init__(self, trial: Trial, recipe: KernelSequence, native: Native) -> None:
         self.trial, self.recipe, self.native = trial, recipe, native
         self.sizes = dict(trial.sizes)
         most = {s.name: s.max for n in (trial.node,) for s in _extents_of(n)}

@@ -14,7 +14,7 @@ from rlx.backends.cpu.codegen.attention import online_softmax as attention
 from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
-from rlx.backends.cpu.program.task import Machine, Recipe, Step
+from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -141,10 +141,10 @@ ELSEWHERE = ("two kv heads", "causal", "window", "padding", "halves", "mask for 
 
 
 @functools.cache
-def compiled(isa: Isa) -> tuple[Native, dict[str, Recipe]]:
+def compiled(isa: Isa) -> tuple[Native, dict[str, KernelSequence]]:
     """All works in one module."""
     works = {n: (WORKS | STATIC)[n] for n in names(isa)}
-    made = {n: recipe_of(w, isa, f"work{i}") for i, (n, w) in enumerate(works.items())}
+    made = {n: kernel_sequence_of(w, isa, f"work{i}") for i, (n, w) in enumerate(works.items())}
     return Native(text_of(made.values(), isa), isa), made
 
 
@@ -152,7 +152,7 @@ def names(isa: Isa) -> Sequence[str]:
     return [*WORKS, *STATIC] if isa.name == host().name else ELSEWHERE
 
 
-def recipe_of(work: Work, isa: Isa, name: str) -> Recipe:
+def kernel_sequence_of(work: Work, isa: Isa, name: str) -> KernelSequence:
     node = work.node()
     return attention.make_attention(Step(node, *work.layouts(node), Machine(isa)), name)
 
@@ -323,5 +323,5 @@ def test_drawn_cases(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["causal", "halves"])
 def test_other_processors_get_code_that_assembles(name: str) -> None:
-    text = text_of([recipe_of(WORKS[name], NEON, "work")], NEON)
+    text = text_of([kernel_sequence_of(WORKS[name], NEON, "work")], NEON)
     assert "fmla" in assembled(text, NEON)

@@ -106,7 +106,7 @@ def test_what_runs_once_shares_its_code() -> None:
 
     def once(count: int) -> int:
         made = assembled(planned(model(count)), Machine(host()))
-        tasks = itertools.chain(*(w.way.tasks for w in made.main.prologue))  # pyright: ignore
+        tasks = itertools.chain(*(w.lowering.tasks for w in made.main.prologue))  # pyright: ignore
         return len({t.function.name for t in tasks})
 
     assert once(3) == once(1)
@@ -147,5 +147,5 @@ def test_long_programs_run_from_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _parts(graph: Graph) -> list[Any]:
-    made = assembled(planned(graph), Machine(host())).routines
+    made = assembled(planned(graph), Machine(host())).subprograms
     return [f for f in made if f.name not in ("perform", "prepare")]

@@ -15,8 +15,8 @@ from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX2, AVX512, AVX512_BF16, NEON, Isa, host, why_not
 from rlx.backends.cpu.llvm.compile import assembled
-from rlx.backends.cpu.program.kernel_sequence import recipe_of
-from rlx.backends.cpu.program.task import Machine, Recipe, Step
+from rlx.backends.cpu.program.kernel_sequence import kernel_sequence_of
+from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -25,7 +25,7 @@ from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 from rlx.rules.engine import Fired
 from tests.backend.cpu.products import RUNNABLE, Array
-from tests.backend.cpu.recipes import functions
+from tests.backend.cpu.sequences import functions
 from tests.backend.cpu.test_convolutions import compare, compiled, last
 
 U8, I8 = DType.U8, DType.I8
@@ -66,7 +66,9 @@ class Case:
         given = seen(image.shape.dims), *(Layout.contiguous(m.shape.dims) for m in more)
         return Step(self.node, given, (made(self.node.shape.dims),), Machine(isa), constants)
 
-    def check(self, native: Any, recipe: Recipe, rng: np.random.Generator, h: int = 9) -> None:
+    def check(
+        self, native: Any, recipe: KernelSequence, rng: np.random.Generator, h: int = 9
+    ) -> None:
         sizes = {"h": h}
         bound = self.node.graph.bind(sizes)
         arrays = [numbers(rng, n.shape.bind(sizes)) for n in self.node.graph.inputs]
@@ -122,10 +124,10 @@ def drawn(seed: int) -> Case:
 @on_every
 def test_drawn_convolutions_of_bytes(isa: Isa) -> None:
     drawn_ = [drawn(seed) for seed in range(36 if isa.name == host().name else 14)]
-    made: list[tuple[Case, Recipe]] = []
+    made: list[tuple[Case, KernelSequence]] = []
     for i, case in enumerate(drawn_):
         kernels = case.weights if i % 3 else frozenset[int]()
-        made.append((case, recipe_of(case.step(isa, kernels), f"c{i}")))
+        made.append((case, kernel_sequence_of(case.step(isa, kernels), f"c{i}")))
     native = compiled([r for _, r in made], isa)
     for i, (case, recipe) in enumerate(made):
         case.check(native, recipe, np.random.default_rng(i))
@@ -153,15 +155,18 @@ LARGE: dict[str, Case] = {
 
 @on_every
 def test_images_of_any_size(isa: Isa) -> None:
-    made = [(c, recipe_of(c.step(isa, c.weights), f"c{i}")) for i, c in enumerate(LARGE.values())]
+    made = [
+        (c, kernel_sequence_of(c.step(isa, c.weights), f"c{i}"))
+        for i, c in enumerate(LARGE.values())
+    ]
     native = compiled([r for _, r in made], isa)
     for case, recipe in made:
         for size in (5, 24):
             case.check(native, recipe, np.random.default_rng(size), size)
 
 
-def recipe(name: str, isa: Isa = AVX512_BF16) -> Recipe:
-    return recipe_of(LARGE[name].step(isa, LARGE[name].weights), "c")
+def recipe(name: str, isa: Isa = AVX512_BF16) -> KernelSequence:
+    return kernel_sequence_of(LARGE[name].step(isa, LARGE[name].weights), "c")
 
 
 @pytest.mark.parametrize("name", ["words", "deep", "signed", "odd", "colours", "few of groups"])
@@ -180,7 +185,7 @@ def test_windows_of_bytes_are_read_where_they_lie() -> None:
     made = recipe("words")
     assert len(made.tasks) == 1
     assert made.temps == ()
-    sums, kernels = sorted(p.size for p in made.panels)
+    sums, kernels = sorted(p.size for p in made.packed)
     assert sums == 4 * 70
     assert kernels <= 9 * 24 * 128
 

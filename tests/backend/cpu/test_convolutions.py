@@ -11,7 +11,7 @@ from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.program.gemm_sequence import make_conv
-from rlx.backends.cpu.program.task import Machine, Recipe, Step
+from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -22,16 +22,16 @@ from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
 from tests.backend.cpu.guarded import guarded
 from tests.backend.cpu.products import RUNNABLE, Array
-from tests.backend.cpu.recipes import Runner, functions
+from tests.backend.cpu.sequences import Runner, functions
 
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}
 
 
-def compiled(recipes: list[Recipe], isa: Isa) -> Native:
+def compiled(recipes: list[KernelSequence], isa: Isa) -> Native:
     return Native(emit.module([f for r in recipes for f in functions(r)], isa), isa)
 
 
-def check(graph: Graph, native: Native, recipe: Recipe, arrays: list[Array],
+def check(graph: Graph, native: Native, recipe: KernelSequence, arrays: list[Array],
           sizes: dict[str, int]) -> None:  # fmt: skip
     """The same bits however the work is cut, and near what the reference makes of it."""
     bound = graph.bind(sizes) if sizes else graph
@@ -39,7 +39,7 @@ def check(graph: Graph, native: Native, recipe: Recipe, arrays: list[Array],
     compare(native, recipe, arrays, want, sizes)
 
 
-def compare(native: Native, recipe: Recipe, arrays: Sequence[Array], want: Array,
+def compare(native: Native, recipe: KernelSequence, arrays: Sequence[Array], want: Array,
             sizes: dict[str, int]) -> None:  # fmt: skip
     """Within 64 roundings of the largest result: sums of at most a few hundred numbers of size 1,
     taken in another order; what is not finite is so in both."""
@@ -63,7 +63,7 @@ def compare(native: Native, recipe: Recipe, arrays: Sequence[Array], want: Array
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
 def test_drawn_convolutions(isa: Isa) -> None:
-    drawn: list[tuple[Graph, list[Array], Recipe]] = []
+    drawn: list[tuple[Graph, list[Array], KernelSequence]] = []
     for seed in range(24 if isa.name == host().name else 8):
         draw = Draw([seed, 11])
         case = draw.case(lookup("conv" if seed % 4 else "fused_conv_bias_act"))
@@ -88,7 +88,7 @@ def last(dims: Sequence[DimLike]) -> Layout:
     return plain.permuted([order.index(i) for i in range(rank)])
 
 
-def check_last(graph: Graph, native: Native, recipe: Recipe, arrays: list[Array],
+def check_last(graph: Graph, native: Native, recipe: KernelSequence, arrays: list[Array],
                sizes: dict[str, int]) -> None:  # fmt: skip
     """As `check`, images with their channels last."""
     bound = graph.bind(sizes) if sizes else graph
@@ -142,8 +142,8 @@ TURNED: dict[str, tuple[tuple[Shape, Shape], dict[str, object]]] = {
 
 
 def stepped(given: Sequence[tuple[str, tuple[Shape, Shape], dict[str, object]]],
-            isa: Isa, is_turned: bool) -> list[tuple[Graph, Recipe]]:  # fmt: skip
-    made: list[tuple[Graph, Recipe]] = []
+            isa: Isa, is_turned: bool) -> list[tuple[Graph, KernelSequence]]:  # fmt: skip
+    made: list[tuple[Graph, KernelSequence]] = []
     for name, shapes, attrs in given:
         g = Graph(name)
         image, kernels = (g.input(f"x{i}", s) for i, s in enumerate(shapes))
@@ -184,7 +184,7 @@ def test_images_with_channels_last(isa: Isa) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
 def test_images_of_any_size(isa: Isa) -> None:
-    made: list[tuple[Graph, Recipe]] = []
+    made: list[tuple[Graph, KernelSequence]] = []
     for name, (shapes, attrs) in LARGE.items():
         g = Graph(name)
         inputs = [g.input(f"x{i}", s) for i, s in enumerate(shapes)]

@@ -8,7 +8,7 @@ import pytest
 
 import rlx
 from rlx.kernel.expr import Kernel, Reduce
-from rlx.kernel.lower.loop import NotALoop, form
+from rlx.kernel.lower.loop import NotALoop, lower_loop
 from rlx.ops.draw import Draw
 from rlx.ops.op import Kind, Op, table
 
@@ -37,7 +37,7 @@ def works_of(op: Op, seeds: range) -> tuple[list[Work], list[object]]:
         inputs = [g.input(f"x{i}", rlx.Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
         try:
             node = g.node(op, inputs, case.attrs)
-            kernel = form(node)
+            kernel = lower_loop(node)
         except NotALoop:
             continue
         if is_refused(kernel):

@@ -27,9 +27,9 @@ from rlx.backends.cpu.isa import AVX2, ISAS, SSE2, Isa, host
 from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.fft.plans import MAX_CONSTANT_TABLE_POINTS
 from rlx.backends.cpu.llvm.compile import Native, assembled
-from rlx.backends.cpu.program.task import Machine, Recipe, Step
+from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from tests.backend.cpu.kernels import assert_close
-from tests.backend.cpu.recipes import Runner, functions
+from tests.backend.cpu.sequences import Runner, functions
 from tests.backend.cpu.steps import Steps, Trial, trials
 
 Array = np.ndarray[Any, Any]
@@ -72,7 +72,7 @@ class Batch:
 
     def __init__(self, nodes: list[Node], isa: Isa) -> None:
         self.nodes = nodes
-        self.recipes: list[Recipe] = [
+        self.recipes: list[KernelSequence] = [
             dedicated(n.op)(Step.alone(n, Machine(isa)), f"f{i}") for i, n in enumerate(nodes)
         ]
         self.text = module([f for r in self.recipes for f in functions(r)], isa)
@@ -181,7 +181,7 @@ def test_tables_of_long_transforms_are_filled_once() -> None:
     ]
     cases = [(n, dtype) for n in lengths for dtype in (DType.C64, DType.C128)]
     batch = Batch([applied("fft", (2, n), dtype) for n, dtype in cases], host())
-    assert all(r.panels for r in batch.recipes)
+    assert all(r.packed for r in batch.recipes)
     for i, (n, dtype) in enumerate(cases):
         x = points(n, rows=2)
         want = np.fft.fft(x.astype(np.complex128))

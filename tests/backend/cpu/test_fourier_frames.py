@@ -27,7 +27,7 @@ from rlx.backends.cpu.library.fft.power_spectra import FRAMES_PER_CHUNK
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.program.task import Machine, Step
 from tests.backend.cpu.kernels import assert_close
-from tests.backend.cpu.recipes import Runner, functions
+from tests.backend.cpu.sequences import Runner, functions
 from tests.backend.cpu.steps import Steps, side_by_side
 from tests.backend.cpu.test_fourier import RUNNABLE, drawn
 
@@ -84,7 +84,7 @@ def test_frames_of_a_prime_length(op: str) -> None:
     node = applied(op, 700, 67)
     step = Step.alone(node, Machine(host()), frozenset({1}))
     recipe = dedicated(op)(step, "prime")
-    assert len(recipe.panels) == (2 if op == "mel_frames" else 1)
+    assert len(recipe.packed) == (2 if op == "mel_frames" else 1)
     native = Native(module(functions(recipe), host()), host())
     given = filled(node, 700)
     made = np.zeros(node.shape.static_dims, node.shape.dtype.numpy)

@@ -12,14 +12,14 @@ from rlx import ops
 from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX512_BF16, NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
-from rlx.backends.cpu.program.task import Recipe
+from rlx.backends.cpu.program.task import KernelSequence
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Node
 from tests.backend.cpu.products import RUNNABLE, WORKS, Array, B, Case, K, M, N, Work, of, turned
-from tests.backend.cpu.recipes import functions
-from tests.backend.cpu.test_products import Made, compiled, recipe_of, step_of, wide
+from tests.backend.cpu.sequences import functions
+from tests.backend.cpu.test_products import Made, compiled, kernel_sequence_of, step_of, wide
 
 BF16, U8, I8, F32 = DType.BF16, DType.U8, DType.I8, DType.F32
 EPS = 2.0**-23
@@ -86,7 +86,10 @@ CONSTANTS = frozenset({1, 2, 3})
 def made(isa: Isa, constants: frozenset[int]) -> Mapping[str, Made]:
     """Every work of this page, in one module."""
     works = {**FLOATS, **WHOLE, "rounded": ROUNDED}
-    recipes = [recipe_of(step_of(w, isa, constants), f"w{i}") for i, w in enumerate(works.values())]
+    recipes = [
+        kernel_sequence_of(step_of(w, isa, constants), f"w{i}")
+        for i, w in enumerate(works.values())
+    ]
     native: Native = compiled(recipes, isa)
     return {name: Made(native, r) for name, r in zip(works, recipes)}
 
@@ -164,8 +167,9 @@ def test_infinities_and_nans_come_through(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def text_of(works: Mapping[str, Work], isa: Isa) -> str:
-    recipes: list[Recipe] = [
-        recipe_of(step_of(w, isa, CONSTANTS), f"w{i}") for i, w in enumerate(works.values())
+    recipes: list[KernelSequence] = [
+        kernel_sequence_of(step_of(w, isa, CONSTANTS), f"w{i}")
+        for i, w in enumerate(works.values())
     ]
     return emit.module([f for r in recipes for f in functions(r)], isa)
 
@@ -180,8 +184,8 @@ def test_dots_are_single_instructions() -> None:
 def test_bytes_are_widened_in_registers() -> None:
     """Weights are kept as bytes: their panels are as large as they are, up to a whole panel."""
     for name in ("channels", "blocks"):
-        recipe = recipe_of(step_of(FLOATS[name], host(), CONSTANTS), "w")
-        (panels,) = recipe.panels
+        recipe = kernel_sequence_of(step_of(FLOATS[name], host(), CONSTANTS), "w")
+        (panels,) = recipe.packed
         assert evaluate(panels.size, {"n": 640}) <= 640 * 96 + 128 * 96
 
 

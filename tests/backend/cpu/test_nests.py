@@ -16,8 +16,8 @@ from rlx.ir.mir import Node
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import Apply, Kernel
 from rlx.kernel.interpret import run
-from rlx.kernel.lower.loop import NotALoop, form
-from rlx.kernel.split_reduction import MIN_CHUNK, split_fold
+from rlx.kernel.lower.loop import NotALoop, lower_loop
+from rlx.kernel.split_reduction import MIN_CHUNK, split_reduction
 from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
@@ -46,7 +46,7 @@ def region(build: Build, *shapes: rlx.Shape) -> tuple[Node, Build]:
 
 
 def kernel_of(build: Build, *shapes: rlx.Shape) -> Kernel:
-    return form(region(build, *shapes)[0])
+    return lower_loop(region(build, *shapes)[0])
 
 
 def data(*shapes: rlx.Shape, seed: int = 0) -> list[np.ndarray]:
@@ -169,7 +169,7 @@ def test_rows_wider_than_their_running_values() -> None:
     works = [Work(kernel_of(b, *s), data(*s), {}) for b, s in zip(builds, shapes)]
     batch = Batch(works, host())
     for i, work in enumerate(works):
-        assert bool(batch.schedules[i].rows) == (i != 1)
+        assert bool(batch.schedules[i].row_accumulators) == (i != 1)
         check_run(batch, i, builds[i], work)
         for a, b in zip(batch.run(i)[1], batch.run(i, 5)[1], strict=True):
             assert a.tobytes() == b.tobytes()
@@ -295,7 +295,7 @@ def test_schedules_do_not_change_what_is_computed() -> None:
 def test_what_two_passes_need_is_kept() -> None:
     soft = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 400])))
     schedule = choose(soft, Machine(64))
-    assert [n.op.name for n in schedule.keep if isinstance(n, Apply)] == ["exp"]
+    assert [n.op.name for n in schedule.staged if isinstance(n, Apply)] == ["exp"]
     assert schedule.vector is soft.axes[1]
     assert scratch_bytes(schedule) >= 400 * 4
     huge = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 10**6])))
@@ -350,7 +350,7 @@ def test_operands_and_results_of_any_layout() -> None:
     turned = Layout((6, 20), (1, 6))
     back = Layout((6, 20), (-20, -1), 119)
     padded = Layout((6, 20), (32, 1), 4)
-    kernel = form(node, [turned, back], [padded])
+    kernel = lower_loop(node, [turned, back], [padded])
     kernel = replace(kernel, results=(rlx.Shape([6 * 32]),))
     for isa in (host(), AVX2, SSE2):
         batch = Batch([Work(kernel, [x, y], {})], isa)
@@ -409,7 +409,7 @@ def test_no_code_calls_a_library() -> None:
             decl = lookup(name)
             count = len(decl.signature.operands)
             inputs = [g.input(f"x{i}", rlx.Shape([40], "f64")) for i in range(count)]
-            kernel = legal(form(g.node(decl, inputs, attrs)))
+            kernel = legal(lower_loop(g.node(decl, inputs, attrs)))
             schedule = choose(kernel, Machine(isa.vector_bytes))
             functions.append(emit(kernel, schedule, isa, f"k_{name}"))
         text = assembled(module(functions, isa), isa)
@@ -443,7 +443,7 @@ def test_a_long_fold_in_chunks() -> None:
     for build in (lambda x: ops.mean(x), lambda x: ops.max(x, axes=0) + 1.0):
         shape = rlx.Shape([length])
         (x,) = data(shape)
-        found = split_fold(legal(kernel_of(build, shape)))
+        found = split_reduction(legal(kernel_of(build, shape)))
         assert found is not None
         first = Batch([Work(found[0], [x], {})], host())
         chunks = [first.run(0, parts)[1][0] for parts in (1, 3)]

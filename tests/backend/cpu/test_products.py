@@ -13,11 +13,11 @@ from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.program.gemm_sequence import make
-from rlx.backends.cpu.program.task import Machine, Recipe, Step
+from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.lower.contract import form_contract
+from rlx.kernel.lower.contract import lower_contract
 from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
 from tests.backend.cpu import products
@@ -36,7 +36,7 @@ from tests.backend.cpu.products import (
     turned,
     view,
 )
-from tests.backend.cpu.recipes import Runner, functions
+from tests.backend.cpu.sequences import Runner, functions
 
 EPS = {
     DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23, DType.F64: 2.0**-52,
@@ -45,8 +45,8 @@ EPS = {
 CASES = 32
 
 
-def recipe_of(step: Step, name: str) -> Recipe:
-    return make(step, form_contract(step.node, step.operands, step.results), name)
+def kernel_sequence_of(step: Step, name: str) -> KernelSequence:
+    return make(step, lower_contract(step.node, step.operands, step.results), name)
 
 
 def step_of(work: Work, isa: Isa, constants: frozenset[int]) -> Step:
@@ -55,7 +55,7 @@ def step_of(work: Work, isa: Isa, constants: frozenset[int]) -> Step:
     return Step(node, tuple(given), tuple(made), Machine(isa), constants)
 
 
-def compiled(recipes: list[Recipe], isa: Isa) -> Native:
+def compiled(recipes: list[KernelSequence], isa: Isa) -> Native:
     return Native(emit.module([f for r in recipes for f in functions(r)], isa), isa)
 
 
@@ -89,7 +89,7 @@ def test_drawn_products(isa: Isa) -> None:
             continue
         constants = [frozenset[int](), frozenset({1}), frozenset({0})][seed % 3]
         step = Step.alone(node, Machine(isa), constants)
-        drawn.append((node, draw.arrays(case), recipe_of(step, f"p{seed}")))
+        drawn.append((node, draw.arrays(case), kernel_sequence_of(step, f"p{seed}")))
     native = compiled([r for *_, r in drawn], isa)
     for node, arrays, recipe in drawn:
         given = [guarded(np.ascontiguousarray(a)) for a in arrays]
@@ -162,7 +162,7 @@ class Made:
     """A recipe that a case can run."""
 
     native: Native
-    recipe: Recipe
+    recipe: KernelSequence
 
     def run(
         self, given: Sequence[Array], made: Sequence[Array], sizes: Mapping[str, int], cuts: str
@@ -175,7 +175,7 @@ def made_of(
 ) -> dict[str, Made]:
     """Recipes of works, in one module."""
     steps = [step_of(w, isa, constants) for w in works.values()]
-    recipes = [recipe_of(s, f"w{i}") for i, s in enumerate(steps)]
+    recipes = [kernel_sequence_of(s, f"w{i}") for i, s in enumerate(steps)]
     native = compiled(recipes, isa)
     for name, work in works.items():
         patch.setitem(WORKS, name, work)
@@ -219,7 +219,7 @@ def few_rows(rng: np.random.Generator, size: int, dtype: DType) -> Array:
 def test_other_processors_get_code_that_assembles() -> None:
     """Squares turned while packing, and a table of inner steps."""
     works = {**TURNED, "heads apart": SURROUNDED["heads apart"]}
-    recipes = [recipe_of(step_of(w, NEON, frozenset()), f"w{i}") for i, w in
+    recipes = [kernel_sequence_of(step_of(w, NEON, frozenset()), f"w{i}") for i, w in
                enumerate(works.values())]  # fmt: skip
     text = emit.module([f for r in recipes for f in functions(r)], NEON)
     assert "fmla" in assembled(text, NEON)

@@ -14,7 +14,7 @@ from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import assembled
-from rlx.backends.cpu.program.kernel_sequence import recipe_of
+from rlx.backends.cpu.program.kernel_sequence import kernel_sequence_of
 from rlx.backends.cpu.program.task import Machine, Step
 from rlx.core.dim import Dim
 from rlx.core.layout import Layout
@@ -158,8 +158,8 @@ def test_a_result_turned_round_is_written_so() -> None:
     body.set_outputs([ops.transpose(made, perm=(0, 2, 3, 1))])
     g = Graph("turned")
     region = g.node("region", [g.input("x", x.shape)], {"body": body})
-    recipe = recipe_of(Step.alone(region, Machine(host())), "k")
-    assert [t.how.startswith("taps of a table") for t in recipe.tasks] == [True]
+    recipe = kernel_sequence_of(Step.alone(region, Machine(host())), "k")
+    assert [t.summary.startswith("taps of a table") for t in recipe.tasks] == [True]
     g.set_outputs([region])
     given = values((1, 16, 9, 9), "f32", has_corners=False)
     want: Any = made.decl.evaluate([given], made.attrs, [made.shape])
@@ -192,8 +192,8 @@ def test_complex_images_are_resized_as_well() -> None:
 
 
 def test_how_it_runs() -> None:
-    made = recipe_of(Step.alone(node((1, 3, 8, 8), "f32", sizes=(16, 16), mode="cubic"),
+    made = kernel_sequence_of(Step.alone(node((1, 3, 8, 8), "f32", sizes=(16, 16), mode="cubic"),
                                 Machine(host())), "k")  # fmt: skip
-    assert [t.how for t in made.tasks] == [
+    assert [t.summary for t in made.tasks] == [
         "taps of a table, 4 down and 4 across, down, then across; lanes along a row"
     ]

@@ -8,9 +8,9 @@ from rlx.backends.base import StepFacts
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.kernels import has_dedicated
 from rlx.backends.cpu.program.kernel_sequence import alone
-from rlx.backends.cpu.program.steps import Branch, Host, Loop, Nested, Scan, Way, Work
-from rlx.backends.cpu.program.subprogram import Routines
-from rlx.backends.cpu.program.task import SPLIT_NS, Machine, Recipe, Task
+from rlx.backends.cpu.program.steps import Branch, Host, Loop, Lowering, Nested, ProgramStep, Scan
+from rlx.backends.cpu.program.subprogram import SubprogramBuilder
+from rlx.backends.cpu.program.task import SPLIT_NS, KernelSequence, Machine, Task
 from rlx.core.dim import evaluate
 from rlx.core.extent import ceiling
 from rlx.cost.decision import Decision
@@ -28,45 +28,45 @@ WAYS = {
 
 def describe(lir: LirModule, isa: Isa) -> dict[Node, StepFacts]:
     """Every step of the schedule → how it runs."""
-    routines = Routines(Machine(isa), lir.target, forced=lir.split)
-    main = routines.routine(lir.mir.graph, lir.plan, "main")
+    subprograms = SubprogramBuilder(Machine(isa), lir.target, forced=lir.split)
+    main = subprograms.subprogram(lir.mir.graph, lir.plan, "main")
     sizes = lir.plan.representative
     return {w.node: _facts(w, lir, sizes) for w in (*main.prologue, *main.calls)}
 
 
-def _facts(work: Work, lir: LirModule, sizes: Mapping[str, int]) -> StepFacts:
-    way = work.way
-    if not isinstance(way, Recipe):
+def _facts(step: ProgramStep, lir: LirModule, sizes: Mapping[str, int]) -> StepFacts:
+    way = step.lowering
+    if not isinstance(way, KernelSequence):
         name, text = WAYS[type(way)]
         return StepFacts(name, (text.format(count=_count(way)),), _choice(name, text, way))
     tasks = tuple(_told(t, sizes) for t in way.tasks)
-    packed = tuple(f"packed when parameters are set: {_told(p.task, sizes)}" for p in way.panels)
-    kind = _kind(work.node, way)
-    decisions = (_kernel(kind, work.node, way),)
-    if lir.plan.phases[work.node] is not Phase.PROLOGUE:
+    packed = tuple(f"packed when parameters are set: {_told(p.task, sizes)}" for p in way.packed)
+    kind = _kind(step.node, way)
+    decisions = (_kernel(kind, step.node, way),)
+    if lir.plan.phases[step.node] is not Phase.PROLOGUE:
         decisions += (_split(way, sizes),)
     return StepFacts(kind, (*packed, *tasks), decisions)
 
 
-def _count(way: Way) -> int:
+def _count(way: Lowering) -> int:
     return len(way.body.calls) if isinstance(way, Nested) else 0
 
 
-def _choice(name: str, text: str, way: Way) -> tuple[Decision, ...]:
+def _choice(name: str, text: str, way: Lowering) -> tuple[Decision, ...]:
     reason = text.format(count=_count(way))
     return (Decision("", f"run_as_{name}", (), True, reason, is_reversible=False, kind="kernel"),)
 
 
-def _kind(node: Node, way: Recipe) -> str:
+def _kind(node: Node, way: KernelSequence) -> str:
     if has_dedicated(alone(node).op):
         return "algorithm"
-    products = sum(t.how.startswith("a product") for t in way.tasks)
+    products = sum(t.summary.startswith("a product") for t in way.tasks)
     if not products:
         return "loops"
     return "product" if len(way.tasks) == products else "product and loops"
 
 
-def _kernel(kind: str, node: Node, way: Recipe) -> Decision:
+def _kernel(kind: str, node: Node, way: KernelSequence) -> Decision:
     """Which sort of kernel, and what speaks for it."""
     why = {
         "algorithm": f"{alone(node).op} has an algorithm of its own",
@@ -74,12 +74,12 @@ def _kernel(kind: str, node: Node, way: Recipe) -> Decision:
         "product": "it is a product with what comes before and after it",
         "product and loops": "a product, and loops for what cannot be done on its sums",
     }[kind]
-    once = "; weights are packed once" if way.panels else ""
+    once = "; weights are packed once" if way.packed else ""
     what = f"run_as_{kind.replace(' ', '_')}"
     return Decision("", what, (), True, why + once, is_reversible=False, kind="kernel")
 
 
-def _split(way: Recipe, sizes: Mapping[str, int]) -> Decision:
+def _split(way: KernelSequence, sizes: Mapping[str, int]) -> Decision:
     """Is the work shared out? What it takes is known only as a number of grains."""
     counts = [(_at(t.units, sizes), _at(t.grain, sizes)) for t in way.tasks]
     is_split = any(grain < units for units, grain in counts)
@@ -96,7 +96,7 @@ def _split(way: Recipe, sizes: Mapping[str, int]) -> Decision:
 
 def _told(task: Task, sizes: Mapping[str, int]) -> str:
     units, grain = _at(task.units, sizes), _at(task.grain, sizes)
-    how = task.how or "native code of its own"
+    how = task.summary or "native code of its own"
     shared = f"{units:,} units, {grain:,} at a time" if grain < units else "one worker"
     return f"{task.function.name}: {how}; {shared}"
 

@@ -17,9 +17,9 @@ from rlx.cost.target import KernelLimit
 from rlx.ops.op import Kind
 
 if TYPE_CHECKING:
-    from rlx.backends.cpu.program.task import Recipe, Step
+    from rlx.backends.cpu.program.task import KernelSequence, Step
 
-    Maker = Callable[[Step, str], Recipe]
+    Maker = Callable[[Step, str], KernelSequence]
 
 REAL = frozenset(d for d in DType if not d.is_complex)
 GENERATED = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION})

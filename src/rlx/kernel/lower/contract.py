@@ -18,7 +18,7 @@ from rlx.core.layout import Layout
 from rlx.ir.mir import Graph, Node, topological
 from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed, moved_map
 from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Load, Reduce, Store
-from rlx.kernel.lower.loop import NotALoop, body_of, form, spelled_out
+from rlx.kernel.lower.loop import NotALoop, body_of, in_primitives, lower_loop
 
 ANCHOR = "matmul"
 
@@ -27,7 +27,7 @@ class NotAContraction(UnsupportedError):
     """The work is not one product with elementwise work around it; it says why."""
 
 
-def form_contract(
+def lower_contract(
     node: Node,
     operands: Sequence[Layout] | None = None,
     results: Sequence[Layout] | None = None,
@@ -38,7 +38,7 @@ def form_contract(
     side by side.
     """
     try:
-        body = spelled_out(body_of(node), (ANCHOR,))
+        body = in_primitives(body_of(node), (ANCHOR,))
         given = operands or [Layout.contiguous(i.shape.dims) for i in body.inputs]
         made = results or [Layout.contiguous(o.shape.dims) for o in body.outputs]
         return collapsed(_Parts.of(body, given, made).contract(node.op))
@@ -46,7 +46,7 @@ def form_contract(
         raise NotAContraction(str(error)) from error
 
 
-def form_apart(
+def lower_contract_and_loop(
     node: Node,
     operands: Sequence[Layout] | None = None,
     results: Sequence[Layout] | None = None,
@@ -55,12 +55,12 @@ def form_apart(
     product that is not elementwise, such as a norm. The kernel reads the product, side by side,
     as one more operand, behind the others."""
     try:
-        body = spelled_out(body_of(node), (ANCHOR,))
+        body = in_primitives(body_of(node), (ANCHOR,))
         anchor = _anchor_of(body)
         given = operands or [Layout.contiguous(i.shape.dims) for i in body.inputs]
         between = Layout.contiguous(anchor.shape.dims)
-        after = form(region_of(body, body.outputs, anchor), [*given, between], results)
-        return form_contract(region_of(body, [anchor]), given), after
+        after = lower_loop(region_of(body, body.outputs, anchor), [*given, between], results)
+        return lower_contract(region_of(body, [anchor]), given), after
     except NotALoop as error:
         raise NotAContraction(str(error)) from error
 
@@ -107,7 +107,7 @@ class _Parts:
         left, right = (operand_of(body, x, given) for x in anchor.inputs)
         dims = anchor.shape.dims
         unknown = Layout(dims, tuple(stride_of(i) for i in range(len(dims))))
-        after = form(region_of(body, body.outputs, anchor), [*given, unknown], made)
+        after = lower_loop(region_of(body, body.outputs, anchor), [*given, unknown], made)
         for kernel in (left, right, after):
             refuse_folds(kernel, anchor)
         return cls(body, anchor, left, right, after, load_of(after, anchor))
@@ -224,7 +224,7 @@ def region_of(body: Graph, outputs: Sequence[Node], cut: Node | None = None) -> 
 def operand_of(body: Graph, x: Node, given: Sequence[Layout]) -> Kernel:
     """The loop kernel of an operand. One without elements is zero wherever nobody looks."""
     if x.shape.num_elements != 0:
-        return form(region_of(body, [x]), given)
+        return lower_loop(region_of(body, [x]), given)
     axes = tuple(Axis(f"d{i}", d) for i, d in enumerate(x.shape.dims))
     dtype = x.shape.dtype
     store = Store(0, Affine(), Exprs().const(np.zeros((), dtype.numpy), dtype))

@@ -33,7 +33,7 @@ from rlx.kernel.lower.contract import (
     region_of,
     stride_of,
 )
-from rlx.kernel.lower.loop import NotALoop, body_of, form, spelled_out
+from rlx.kernel.lower.loop import NotALoop, body_of, in_primitives, lower_loop
 from rlx.ops.nn.window_geometry import Windows
 
 ANCHOR = "conv"
@@ -42,12 +42,12 @@ ANCHOR = "conv"
 def has_conv(node: Node) -> bool:
     """Is there a convolution to form? Composite ops are spelled out."""
     try:
-        return any(n.op == ANCHOR for n in spelled_out(body_of(node), (ANCHOR, "matmul")).order())
+        return any(n.op == ANCHOR for n in in_primitives(body_of(node), (ANCHOR, "matmul")).order())
     except NotALoop:
         return False
 
 
-def form_conv(
+def lower_conv(
     node: Node, operands: Sequence[Layout], results: Sequence[Layout]
 ) -> tuple[Kernel | None, Contract]:
     """The contraction of a step with one convolution, and the kernel that writes its image down if
@@ -62,7 +62,7 @@ def prepared(node: Node) -> Graph:
     """A bias is added after the convolution, and the last axis has windows to go along. Sums of
     half floats are rounded once, behind the bias: it is added to their cast to f32, which
     `Conv.totals` takes for the sums themselves."""
-    graph = spelled_out(body_of(node), (ANCHOR,))
+    graph = in_primitives(body_of(node), (ANCHOR,))
     new = graph.successor()
     mapped: dict[Node, Node] = {}
     for node in graph.order():
@@ -88,7 +88,7 @@ def _plus(made: Node, bias: Node) -> Node:
 
 
 def _has_bias(node: Node) -> bool:
-    anchors = (n for n in spelled_out(body_of(node), (ANCHOR,)).order() if n.op == ANCHOR)
+    anchors = (n for n in in_primitives(body_of(node), (ANCHOR,)).order() if n.op == ANCHOR)
     return any(len(n.inputs) > 2 for n in anchors)
 
 
@@ -139,7 +139,7 @@ class Conv:
         image, kernels = (operand_of(body, x, given) for x in anchor.inputs)
         dims = anchor.shape.dims
         unknown = Layout(dims, tuple(stride_of(i) for i in range(len(dims))))
-        after = form(region_of(body, body.outputs, anchor), [*given, unknown], made)
+        after = lower_loop(region_of(body, body.outputs, anchor), [*given, unknown], made)
         for kernel in (image, kernels, after):
             refuse_folds(kernel, anchor)
         load = load_of(after, anchor)

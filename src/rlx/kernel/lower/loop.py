@@ -52,7 +52,7 @@ class Cut(Exception):
     inner: DimLike
 
 
-def form(
+def lower_loop(
     node: Node,
     operands: Sequence[Layout] | None = None,
     results: Sequence[Layout] | None = None,
@@ -68,7 +68,7 @@ def form(
     simple = _nothing(node, body) or _reshaping(node, body, given, made)
     if simple is not None:
         return simple
-    body = spelled_out(body)
+    body = in_primitives(body)
     cuts: dict[str, list[DimLike]] = {}
     for _ in range(MAX_ROUNDS):
         try:
@@ -133,7 +133,7 @@ def is_primitive(node: Node) -> bool:
     )
 
 
-def spelled_out(graph: Graph, kept: Collection[str] = ()) -> Graph:
+def in_primitives(graph: Graph, kept: Collection[str] = ()) -> Graph:
     """The graph in primitives and `kept` ops only, by lowerings."""
     left = {"item", *kept}
     for _ in range(MAX_ROUNDS):

@@ -38,7 +38,7 @@ from rlx.kernel.lower.conv import Conv, flat, one_axis_each, position, with_oper
 from rlx.kernel.lower.loop import NotALoop
 from rlx.ops.op import lookup
 
-FEW_CHANNELS = 4
+MAX_STRIDED_CHANNELS = 4
 """Up to here it does not matter where the channels of an image lie."""
 
 Reads = Callable[[Expr, Expr, DType, bool], tuple[Expr, int]]
@@ -47,16 +47,18 @@ part of the image's value that is to lie in memory, what is left being done to w
 of it in a narrow dtype; and how many channels are read at once."""
 
 
-def as_it_is(image: Expr, kernels: Expr, sums: DType, is_over_channels: bool) -> tuple[Expr, int]:
+def read_unchanged(
+    image: Expr, kernels: Expr, sums: DType, is_over_channels: bool
+) -> tuple[Expr, int]:
     del kernels, sums, is_over_channels
     return image, 1
 
 
-def form_points(
+def lower_nhwc_conv(
     node: Node,
     operands: Sequence[Layout],
     results: Sequence[Layout],
-    reads: Reads = as_it_is,
+    reads: Reads = read_unchanged,
 ) -> tuple[Kernel | None, Contract]:
     """The contraction of a step with one convolution, and the kernel that writes its image down if
     one must: it is then one more operand, behind the others."""
@@ -67,7 +69,7 @@ def form_points(
     return _formed(conv, node.op, reads)
 
 
-def conditions_of(left: Expr) -> tuple[Expr, tuple[Inside, ...]]:
+def bounds_checks_of(left: Expr) -> tuple[Expr, tuple[Inside, ...]]:
     """What a bordered operand reads, and where that is inside of the image."""
     found: list[Inside] = []
     while isinstance(left, Choose) and isinstance(left.args[0], Inside):
@@ -76,7 +78,7 @@ def conditions_of(left: Expr) -> tuple[Expr, tuple[Inside, ...]]:
     return left, tuple(found)
 
 
-def outside_of(left: Expr) -> tuple[Expr, ...]:
+def padding_value_of(left: Expr) -> tuple[Expr, ...]:
     """What a bordered operand is elsewhere: the same on all sides."""
     is_bordered = isinstance(left, Choose) and isinstance(left.args[0], Inside)
     return (left.args[2],) if is_bordered else ()
@@ -101,7 +103,7 @@ def _formed(conv: Conv, name: str, reads: Reads) -> tuple[Kernel | None, Contrac
     where = dict(zip(of_kernels, (made, channel, *taps)))
     right = Mover(exprs, where)(conv.kernels.stores[0].value)
     inner = tuple(a for t in (*taps, channel) for a in t.axes)
-    inner = (*inner, Axis("one", 1)) if _is_by_itself(conv) else _with_last(inner, left)
+    inner = (*inner, Axis("one", 1)) if _is_depthwise(conv) else _with_last(inner, left)
     contract = _contract(conv, name, axes, inner, left, right)
     if image.held is not None:
         contract = with_operand(contract, image.held)
@@ -113,7 +115,7 @@ def _contract(
 ) -> Contract:
     shape, moves = conv.anchor.shape, conv.moves(axes)
     *outer, rows = (a for r in (axes[0], *axes[2:]) for a in r.axes)
-    *more, columns = axes[1].axes if _is_by_itself(conv) else conv.channels(axes[1])
+    *more, columns = axes[1].axes if _is_depthwise(conv) else conv.channels(axes[1])
     move = Mover(Exprs(), moves, conv.totals((*outer, *more, rows, columns)))
     stores = tuple(
         Store(s.result, moved_map(s.at, moves), move(s.value)) for s in conv.after.stores
@@ -124,12 +126,12 @@ def _contract(
     )  # fmt: skip
 
 
-def _is_by_itself(conv: Conv) -> bool:
+def _is_depthwise(conv: Conv) -> bool:
     """Has every channel a kernel of its own? The lanes then go along the groups."""
     return conv.groups == conv.anchor.shape.dims[1] == conv.anchor.inputs[0].shape.dims[1]
 
 
-def is_by_itself(contract: Contract) -> bool:
+def is_depthwise(contract: Contract) -> bool:
     """Is each column a sum of its own column of the image?"""
     return contract.columns in contract.left.free
 
@@ -147,7 +149,7 @@ def _inner(dims: Sequence[DimLike]) -> tuple[Affine, list[Affine]]:
 def _with_last(inner: tuple[Axis, ...], left: Expr) -> tuple[Axis, ...]:
     """Inner axes of which no condition depends on the last; where there are conditions, its steps
     lie side by side, as the zeros do that are read outside of the image."""
-    image, conditions = conditions_of(left)
+    image, conditions = bounds_checks_of(left)
     is_free = inner and not any(inner[-1] in c.free for c in conditions)
     if is_free and (not conditions or _is_beside(image, inner[-1])):
         return inner
@@ -253,34 +255,34 @@ def _is_near(conv: Conv, image: Expr, along: Axis, run: int) -> bool:
     dims = conv.anchor.inputs[0].shape.dims
     has_border = any(r != 0 for r in conv.windows.reach(dims[2:]))
     channels = conv.anchor.inputs[1].shape.dims[1]
-    is_alone = _is_by_itself(conv)
+    is_alone = _is_depthwise(conv)
     is_one = channels == 1 and not is_alone
-    is_few = is_static(channels) and channels <= FEW_CHANNELS and not is_alone
+    is_few = is_static(channels) and channels <= MAX_STRIDED_CHANNELS and not is_alone
     is_beside = image.at.coefficient(along) == 1 or is_one
     return is_beside or (is_few and not has_border)
 
 
-def is_by_channel(contract: Contract) -> bool:
+def stores_nhwc(contract: Contract) -> bool:
     """Do the results lie along the columns, enough of them for the lanes?"""
     columns = contract.columns
-    return has_many_columns(contract) and all(
+    return has_vector_columns(contract) and all(
         s.at.coefficient(columns) == 1 for s in contract.stores
     )
 
 
-def has_many_columns(contract: Contract) -> bool:
+def has_vector_columns(contract: Contract) -> bool:
     columns = contract.columns.extent
-    return not is_static(columns) or columns > FEW_CHANNELS
+    return not is_static(columns) or columns > MAX_STRIDED_CHANNELS
 
 
-def points_of(contract: Contract) -> tuple[Axis, ...]:
+def window_axes(contract: Contract) -> tuple[Axis, ...]:
     """The axes of the places of windows: all that the kernels do not vary with."""
     free = contract.right.free
     return (*(b for b in contract.batch if b not in free), contract.rows)
 
 
-def is_product(contract: Contract) -> bool:
+def is_plain_gemm(contract: Contract) -> bool:
     """Is it a plain product after all: one tap, even steps, and rows the same for all columns?"""
-    _, conditions = conditions_of(contract.left)
-    is_flat = len(contract.inner) == 1 and len(points_of(contract)) == 1
-    return is_flat and not conditions and not is_by_itself(contract)
+    _, conditions = bounds_checks_of(contract.left)
+    is_flat = len(contract.inner) == 1 and len(window_axes(contract)) == 1
+    return is_flat and not conditions and not is_depthwise(contract)

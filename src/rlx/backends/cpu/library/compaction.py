@@ -20,8 +20,16 @@ from rlx.backends.cpu.library.strided_copy import (
 )
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.call_context import OUTGROWN
-from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, buffers, grain_of, nanoseconds
+from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED
+from rlx.backends.cpu.program.task import (
+    Buffer,
+    KernelSequence,
+    Step,
+    Task,
+    buffers,
+    estimated_ns,
+    grain_of,
+)
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling, measured_in
 
@@ -39,7 +47,7 @@ def size_of(given: Step) -> Buffer:
 # -- elements that are not zero -------------------------------------------------------------------
 
 
-def make_nonzero(given: Step, name: str) -> Recipe:
+def make_nonzero(given: Step, name: str) -> KernelSequence:
     """Count in each unit of work, number them through, and put each where it belongs."""
     found = _Nonzero(given)
     tasks = (
@@ -47,7 +55,7 @@ def make_nonzero(given: Step, name: str) -> Recipe:
         found.numbering(f"{name}.sum"),
         found.putting(name),
     )
-    return Recipe(tasks, (8 * (ceiling(found.units.count) + 1),))
+    return KernelSequence(tasks, (8 * (ceiling(found.units.count) + 1),))
 
 
 class _Nonzero:
@@ -67,7 +75,7 @@ class _Nonzero:
             self.found(w, unit, lambda bits, _: total.add(_ones(w.code, bits)))
             put(w, total.get(), 1, unit)
         traffic = self.shape.size_bytes
-        grain = grain_of(self.units.count, nanoseconds(0, traffic))
+        grain = grain_of(self.units.count, estimated_ns(0, traffic))
         given_to = Buffer("operand", 0), Buffer("temp", 0)
         return Task(w.function(name), given_to, w.sizes, self.units.count, grain)
 
@@ -148,7 +156,7 @@ def _ones(code: Code, bits: str) -> str:
 # -- ranges ---------------------------------------------------------------------------------------
 
 
-def make_arange(given: Step, name: str) -> Recipe:
+def make_arange(given: Step, name: str) -> KernelSequence:
     """Every unit finds out for itself how many numbers there are."""
     dtype, most = given.node.shape.dtype, ceiling(given.node.shape.dims[0])
     w = Writer(given.isa, given.isa.lanes(dtype))
@@ -169,10 +177,10 @@ def make_arange(given: Step, name: str) -> Recipe:
         "this is no range: take finite numbers and a step that is not 0",
         _outgrown(given, "the range has more numbers than at_most allows"),
     )
-    grain = grain_of(units.count, nanoseconds(0, most * dtype.itemsize))
+    grain = grain_of(units.count, estimated_ns(0, most * dtype.itemsize))
     given_to = (*buffers(3, 1), size_of(given))
     task = Task(w.function(name), given_to, w.sizes, units.count, grain, failures=failures)
-    return Recipe((task,))
+    return KernelSequence((task,))
 
 
 def _splat(w: Writer, given: Step, number: int) -> Vec:
@@ -210,10 +218,10 @@ def _whole_count(w: Writer, given: Step) -> str:
 
 def _outgrown(given: Step, text: str) -> str:
     """What it means that more was found than storage was planned for."""
-    return OUTGROWN if given.node.attrs["at_most"] is None else text
+    return CAPACITY_EXCEEDED if given.node.attrs["at_most"] is None else text
 
 
-def make_as_size(given: Step, name: str) -> Recipe:
+def make_as_size(given: Step, name: str) -> KernelSequence:
     """There is nothing to write but the size."""
     w = Writer(given.isa)
     most = ceiling(given.node.shape.dims[0])
@@ -224,10 +232,10 @@ def make_as_size(given: Step, name: str) -> Recipe:
     w.fail(w.code.let(f"icmp ugt i64 {value}, {w.size(most)}"), 2)
     failures = "a size is negative", _outgrown(given, "a size is larger than at_most allows")
     given_to = Buffer("operand", 0), size_of(given)
-    return Recipe((Task(w.function(name), given_to, w.sizes, failures=failures),))
+    return KernelSequence((Task(w.function(name), given_to, w.sizes, failures=failures),))
 
 
-def make_same_size(given: Step, name: str) -> Recipe:
+def make_same_size(given: Step, name: str) -> KernelSequence:
     w = Writer(given.isa)
     places = [w.size(layout.offset) for layout in (*given.operands, *given.results)]
     kinds = [i.shape.dtype for i in given.node.inputs]
@@ -238,4 +246,4 @@ def make_same_size(given: Step, name: str) -> Recipe:
         "two sizes are to be equal, and differ. A size of 1 that is found at run time is not "
         "repeated either",
     )
-    return Recipe((Task(w.function(name), buffers(2, 1), w.sizes, failures=failures),))
+    return KernelSequence((Task(w.function(name), buffers(2, 1), w.sizes, failures=failures),))

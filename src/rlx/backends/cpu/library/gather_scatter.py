@@ -33,7 +33,15 @@ from rlx.backends.cpu.library.strided_copy import (
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, buffers, grain_of, nanoseconds
+from rlx.backends.cpu.program.task import (
+    Buffer,
+    KernelSequence,
+    Step,
+    Task,
+    buffers,
+    estimated_ns,
+    grain_of,
+)
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
@@ -50,7 +58,7 @@ FOLDS = {
 }
 
 
-def make_take_along_axis(given: Step, name: str) -> Recipe:
+def make_take_along_axis(given: Step, name: str) -> KernelSequence:
     """take_along_axis: what is read is where the index says on the axis, else in the same place."""
     axis, indices = given.node.attrs["axis"], given.operands[1]
     dtype, parts = moved_as(given.node.shape.dtype)
@@ -62,7 +70,7 @@ def make_take_along_axis(given: Step, name: str) -> Recipe:
     w = reading.row_by_row() if row[1].strides[-1] == 0 else reading.one_by_one()
     units = reading.units.count
     grain = grain_of(units, product(row[0].dims) * NS_PER_INDEX)
-    return Recipe((Task(w.function(name), buffers(2, 1), w.sizes, units, grain),))
+    return KernelSequence((Task(w.function(name), buffers(2, 1), w.sizes, units, grain),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ class _Reading:
 # -- writing --------------------------------------------------------------------------------------
 
 
-def make_scatter(given: Step, name: str) -> Recipe:
+def make_scatter(given: Step, name: str) -> KernelSequence:
     """scatter and scatter_add: x copied, then rows put into it or combined with it.
 
     Half floats that are added or multiplied are f32 until all updates have come, and then rounded
@@ -127,14 +135,14 @@ def make_scatter(given: Step, name: str) -> Recipe:
     y = Place(result, given.results[0], dtype)
     if dtype.compute is dtype or reduction not in ("add", "mul"):
         copy = copy_task(x, y, given.isa, f"{name}.copy")
-        return Recipe((copy, _updates(given, y, reduction, name)))
+        return KernelSequence((copy, _updates(given, y, reduction, name)))
     wide = Place(Buffer("temp", 0), Layout.contiguous(y.layout.dims), dtype.compute)
     tasks = (
         copy_task(x, wide, given.isa, f"{name}.copy"),
         _updates(given, wide, reduction, name),
         copy_task(wide, y, given.isa, f"{name}.round"),
     )
-    return Recipe(tasks, (ceiling(product(y.layout.dims)) * dtype.compute.itemsize,))
+    return KernelSequence(tasks, (ceiling(product(y.layout.dims)) * dtype.compute.itemsize,))
 
 
 def _updates(given: Step, to: Place, reduction: str, name: str) -> Task:
@@ -143,7 +151,7 @@ def _updates(given: Step, to: Place, reduction: str, name: str) -> Task:
     units, node = writing.units.count, given.node
     traffic = 3 * node.inputs[2].shape.size_bytes
     count = node.inputs[1].shape.num_elements
-    ns = nanoseconds(0, traffic) + units * count * NS_PER_INDEX
+    ns = estimated_ns(0, traffic) + units * count * NS_PER_INDEX
     given_to = (Buffer("operand", 1), Buffer("operand", 2), to.buffer)
     return Task(w.function(name), given_to, w.sizes, units, grain_of(units, ns))
 

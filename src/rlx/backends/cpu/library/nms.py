@@ -17,7 +17,7 @@ from rlx.backends.cpu.library.sort.radix_keys import COUNTS_BYTES, POLLED, Order
 from rlx.backends.cpu.library.strided_copy import at, whole_number
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, grain_of
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, grain_of
 from rlx.core.dim import DimLike, dim_min
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
@@ -83,7 +83,7 @@ class _Boxes:
             w.function(name), (*_given(2), *_temps(2)), w.sizes, self.units,
             grain_of(self.units, ceiling(self.units * row_ns)),
             ceiling((COUNTS_BYTES + words + kept + 63) // 64 * 64),
-            how="from the best score on, each box against those that stay",
+            summary="from the best score on, each box against those that stay",
         )  # fmt: skip
 
     def unit(self, w: Writer, unit: Bound) -> None:
@@ -202,6 +202,6 @@ def _temps(count: int) -> tuple[Buffer, ...]:
     return tuple(Buffer("temp", i) for i in range(count))
 
 
-def make_nms(given: Step, name: str) -> Recipe:
+def make_nms(given: Step, name: str) -> KernelSequence:
     boxes = _Boxes(given)
-    return Recipe((boxes.chosen(f"{name}.class"), boxes.listed(name)), boxes.temps)
+    return KernelSequence((boxes.chosen(f"{name}.class"), boxes.listed(name)), boxes.temps)

@@ -28,8 +28,16 @@ from rlx.backends.cpu.library.strided_copy import (
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.loop_task import loop_task, moving
-from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, buffers, grain_of, nanoseconds
+from rlx.backends.cpu.program.loop_task import copy_kernel, loop_task
+from rlx.backends.cpu.program.task import (
+    Buffer,
+    KernelSequence,
+    Step,
+    Task,
+    buffers,
+    estimated_ns,
+    grain_of,
+)
 from rlx.core.dim import DimLike, lower_bound
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -52,29 +60,29 @@ class _Regions(ABC):
     """Images with their channels side by side."""
 
     @classmethod
-    def recipe(cls, given: Step, name: str) -> Recipe:
+    def recipe(cls, given: Step, name: str) -> KernelSequence:
         """The task, and before it one that turns images round if their channels lie apart."""
         x, dtype = given.operands[X], given.node.shape.dtype
         lanes = filled(given.isa, dtype, x.dims[1])
         if x.strides[1] == 1:
-            return Recipe((cls(given, lanes, x).task(name, Buffer("operand", X)),))
+            return KernelSequence((cls(given, lanes, x).task(name, Buffer("operand", X)),))
         dims = (x.dims[0], *x.dims[2:], x.dims[1])
         turned, temp = Layout.contiguous(dims).permuted((0, 3, 1, 2)), Buffer("temp", 0)
-        moved = moving(given.node.inputs[X].shape, x, turned)
+        moved = copy_kernel(given.node.inputs[X].shape, x, turned)
         first = loop_task(moved, [Buffer("operand", X)], [temp], given.machine, f"{name}.image")
         made = cls(given, lanes, turned).task(name, temp)
-        return Recipe((first, made), (given.node.inputs[X].shape.size_bytes,))
+        return KernelSequence((first, made), (given.node.inputs[X].shape.size_bytes,))
 
     def task(self, name: str, image: Buffer) -> Task:
         w = Writer(self.given.isa, self.lanes)
         with self.units.each(w) as ((region,), low, high):
             self.unit(w, region, low, high)
         shape, units = self.given.node.shape, self.units.count
-        ns = nanoseconds(shape.num_elements * self.pixels * STEPS, shape.size_bytes)
+        ns = estimated_ns(shape.num_elements * self.pixels * STEPS, shape.size_bytes)
         given = (image, *buffers(3, 1)[1:])
         return Task(
             w.function(name), given, w.sizes, units, grain_of(units, ns), self.scratch,
-            how=f"{self.how}, lanes along channels",
+            summary=f"{self.how}, lanes along channels",
         )  # fmt: skip
 
     @property

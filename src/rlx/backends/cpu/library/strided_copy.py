@@ -11,7 +11,7 @@ from rlx.backends.cpu.codegen.math.storage_types import stored
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Task, grain_of, nanoseconds
+from rlx.backends.cpu.program.task import Buffer, Task, estimated_ns, grain_of
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -285,7 +285,7 @@ def map_task(given: Place, to: Place, change: Callable[[Vec], Vec], isa: Isa, na
 
         vectors(w, low, high, body)
     traffic = product(x.dims) * (given.dtype.itemsize + to.dtype.itemsize)
-    grain = grain_of(units.count, nanoseconds(0, traffic))
+    grain = grain_of(units.count, estimated_ns(0, traffic))
     return Task(w.function(name), (given.buffer, to.buffer), w.sizes, units.count, grain)
 
 

@@ -54,7 +54,7 @@ class Artefact:
     """Of each step of the prologue, the params that it follows from, by number."""
     num_kernels: int
     """Native functions; equal ones count once."""
-    panels_at: DimLike
+    packed_at: DimLike
     """Where in the weights panels begin, which calls read; before them is what panels are made of,
     mostly."""
     makings: tuple[Making, ...] = field(default=(), compare=False, repr=False)

@@ -24,8 +24,8 @@ from rlx.backends.cpu.program.step_tables import (
     called_rows,
     prepared_rows,
 )
-from rlx.backends.cpu.program.steps import Routine, Value, Work
-from rlx.backends.cpu.program.task import Buffer, Recipe, Task
+from rlx.backends.cpu.program.steps import ProgramStep, Subprogram, Value
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Task
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
@@ -34,7 +34,7 @@ from rlx.ir.mir import Node
 
 STEPS_PER_FUNCTION = 24
 """LLVM takes longer than linear time for long functions."""
-MANY_KNOWN = 4
+MIN_COPIED_WORDS = 4
 """Words that are copied rather than stored one by one."""
 MAIN = "main"
 ARGS = "ptr %context, ptr %arena, ptr %externals"
@@ -73,11 +73,11 @@ fine:
 """
 
 
-class Writing:
+class FunctionWriter:
     """A function of a routine being written."""
 
-    def __init__(self, routine: Routine, isa: Isa, numbers: dict[str, int]) -> None:
-        self.routine, self.plan, self.graph = routine, routine.plan, routine.graph
+    def __init__(self, subprogram: Subprogram, isa: Isa, numbers: dict[str, int]) -> None:
+        self.subprogram, self.plan, self.graph = subprogram, subprogram.plan, subprogram.graph
         self.code = Code(1, isa)
         self.numbers = numbers
         self.symbols = self.word(Word.SYMBOLS)
@@ -121,35 +121,38 @@ class Writing:
         self.value = known
 
 
-class Needs(Writing):
+class MemoryNeeds(FunctionWriter):
     """How many bytes a routine takes: its arena, and the most that one of its steps takes. Nothing
     is measured yet: sizes count as the most they can be."""
 
     def text(self) -> Function:
-        code, name = self.code, f"{self.routine.name}.need"
+        code, name = self.code, f"{self.subprogram.name}.need"
         code.do(f"ret i64 {self.total()}")
         return self.function(name, f"define internal i64 @{name}(ptr %context)")
 
     def total(self) -> Bound:
-        routine = self.routine
+        subprogram = self.subprogram
         threads = self.word(Word.THREADS, "i64")
         most: Bound = 0
-        ways = {id(w.way): w for w in (*routine.prologue, *routine.packs, *routine.calls)}
-        for work in ways.values():
-            most = self.code.most(most, self.of_step(work, threads))
+        ways = {
+            id(w.lowering): w
+            for w in (*subprogram.prologue, *subprogram.packing, *subprogram.calls)
+        }
+        for step in ways.values():
+            most = self.code.most(most, self.of_step(step, threads))
         arena = self.align(self.value(self.plan.arena_formula))
         return self.code.i64("add", arena, most)
 
-    def of_step(self, work: Work, threads: str) -> Bound:
-        way = work.way
-        if isinstance(way, Recipe):
+    def of_step(self, step: ProgramStep, threads: str) -> Bound:
+        way = step.lowering
+        if isinstance(way, KernelSequence):
             scratch = self.scratch(way.all_tasks, threads)
             return self.code.i64("add", self.sum(way.temps), scratch)
         from rlx.backends.cpu.program.control_flow import need_of
 
-        tasks = [t for t in work.copies if t is not None]
-        copied = [v.size for v, t in zip(work.operands, work.copies) if t is not None]
-        own = self.code.most(need_of(self, work), self.scratch(tasks, threads))
+        tasks = [t for t in step.copies if t is not None]
+        copied = [v.size for v, t in zip(step.operands, step.copies) if t is not None]
+        own = self.code.most(need_of(self, step), self.scratch(tasks, threads))
         return self.code.i64("add", self.sum(copied), own)
 
     def sum(self, sizes: Iterable[DimLike]) -> Bound:
@@ -164,20 +167,20 @@ class Needs(Writing):
             most = self.code.most(most, self.align(self.value(ceiling(task.scratch))))
         return self.code.i64("mul", threads, most)
 
-    def nested(self, routine: Routine) -> str:
-        return self.code.let(f"call i64 @{routine.name}.need(ptr %context)")
+    def nested(self, subprogram: Subprogram) -> str:
+        return self.code.let(f"call i64 @{subprogram.name}.need(ptr %context)")
 
 
-class Steps(Writing):
+class StepWriter(FunctionWriter):
     """Steps run one after the other; the function leaves with the code of the first that fails."""
 
-    def __init__(self, routine: Routine, isa: Isa, numbers: dict[str, int]) -> None:
-        super().__init__(routine, isa, numbers)
-        graph = routine.graph
+    def __init__(self, subprogram: Subprogram, isa: Isa, numbers: dict[str, int]) -> None:
+        super().__init__(subprogram, isa, numbers)
+        graph = subprogram.graph
         outside = [*graph.inputs, *graph.params]
         self.outside = {n: i for i, n in enumerate(outside)}
         self.first_output = len(outside)
-        self.outputs = output_places(routine)
+        self.outputs = output_indices(subprogram)
         self.behind = "%behind"
         self.buffers, self.sizes = "%buffers", "%sizes"
         self.most = [1, 1]
@@ -218,7 +221,7 @@ class Steps(Writing):
             return self.external(number)
         slot = self.plan.assignments[root]
         if slot.space is Space.WEIGHTS:
-            return self.weights(self.routine.weights_at + slot.offset)
+            return self.weights(self.subprogram.weights_at + slot.offset)
         return self.offset("%arena", self.value(slot.offset))
 
     def base(self, value: Value) -> str:
@@ -232,21 +235,21 @@ class Steps(Writing):
 
     # -- tasks ----------------------------------------------------------------------------------
 
-    def step(self, work: Work) -> None:
-        if not isinstance(work.way, Recipe):
+    def step(self, step: ProgramStep) -> None:
+        if not isinstance(step.lowering, KernelSequence):
             from rlx.backends.cpu.program.control_flow import write
 
-            write(self, work)
+            write(self, step)
             return
-        rows = called_rows(self, work) if len(self.routine.calls) >= TABLED_STEPS else None
+        rows = called_rows(self, step) if len(self.subprogram.calls) >= TABLED_STEPS else None
         if rows is not None:
             self._by_rows("perform", rows)
             return
-        temps, scratch = self.temps(work.way.temps, self.behind)
-        first = work.number + len(work.way.panels)
-        for i, task in enumerate(work.way.tasks):
+        temps, scratch = self.temps(step.lowering.temps, self.behind)
+        first = step.number + len(step.lowering.packed)
+        for i, task in enumerate(step.lowering.tasks):
             self.task(
-                task, [self.address(work, b, temps) for b in task.buffers], scratch, first + i
+                task, [self.address(step, b, temps) for b in task.buffers], scratch, first + i
             )
 
     def temps(self, sizes: Iterable[DimLike], at: str) -> tuple[list[str], str]:
@@ -257,18 +260,18 @@ class Steps(Writing):
             at = self.offset(at, self.align(self.value(size)))
         return found, at
 
-    def address(self, work: Work, buffer: Buffer, temps: Sequence[str]) -> str:
+    def address(self, step: ProgramStep, buffer: Buffer, temps: Sequence[str]) -> str:
         match buffer.kind:
             case "operand":
-                return self.base(work.operands[buffer.index])
+                return self.base(step.operands[buffer.index])
             case "result":
-                return self.base(work.results[buffer.index])
+                return self.base(step.results[buffer.index])
             case "temp":
                 return temps[buffer.index]
-            case "panels":
-                return self.weights(work.panels[buffer.index])
+            case "packed":
+                return self.weights(step.packed_offsets[buffer.index])
             case "size":
-                return self.value.address(work.sizes[buffer.index])
+                return self.value.address(step.sizes[buffer.index])
 
     def task(self, task: Task, addresses: Sequence[str], scratch: str, number: int) -> None:
         code = self.code
@@ -289,7 +292,7 @@ class Steps(Writing):
         open_ = {i: s for i, s in enumerate(sizes) if not isinstance(s, int)}
         if sizes and not open_:
             return self._row(known)
-        if len(sizes) - len(open_) >= MANY_KNOWN:
+        if len(sizes) - len(open_) >= MIN_COPIED_WORDS:
             self.copy(self.sizes, self._row(known), 8 * len(sizes))
         else:
             open_ = dict(enumerate(sizes))
@@ -315,16 +318,16 @@ class Steps(Writing):
         code.do(f"ret i32 {result}")
         code.lines.append(f"{on}:")
 
-    def prepare(self, work: Work, number: int) -> None:
+    def prepare(self, step: ProgramStep, number: int) -> None:
         """A step of the prologue, or the panels of another, if what it reads has changed; which
         of them have is known for the main routine alone."""
-        is_main = self.routine.name == MAIN
-        rows = prepared_rows(self, work, number if is_main else ALWAYS)
+        is_main = self.subprogram.name == MAIN
+        rows = prepared_rows(self, step, number if is_main else ALWAYS)
         if rows is not None:
             self._by_rows("prepare", rows)
             return
         if not is_main:
-            (self.pack if work.panels else self.step)(work)
+            (self.pack if step.packed_offsets else self.step)(step)
             return
         code, known = self.code, self.value
         changed = self.word(Word.CHANGED)
@@ -335,21 +338,23 @@ class Steps(Writing):
         code.do(f"br i1 {code.let(f'icmp eq i8 {byte}, 0')}, label %{done}, label %{yes}")
         code.lines.append(f"{yes}:")
         self.value = Formulas(code, self.numbers, self.symbols)
-        (self.pack if work.panels else self.step)(work)
+        (self.pack if step.packed_offsets else self.step)(step)
         self.value = known
         code.do(f"br label %{done}")
         code.lines.append(f"{done}:")
 
     def prepare_bodies(self) -> None:
         """The prologues of the routines that are given weights from here, one after the other."""
-        found = {r.name: (r, given) for w in self.routine.calls for r, given in w.bodies if r.bound}
-        for routine, values in found.values():
-            count = len(routine.graph.inputs)
-            given = self.code.slot(f"[{count + len(routine.bound)} x ptr]")
-            for i, number in enumerate(routine.bound, count):
+        found = {
+            r.name: (r, given) for w in self.subprogram.calls for r, given in w.bodies if r.bound
+        }
+        for subprogram, values in found.values():
+            count = len(subprogram.graph.inputs)
+            given = self.code.slot(f"[{count + len(subprogram.bound)} x ptr]")
+            for i, number in enumerate(subprogram.bound, count):
                 self._put("ptr", given, i, self.start(values[number]))
             args = f"ptr %context, ptr %arena, ptr {given}"
-            self.check(self.code.let(f"call i32 @{routine.name}.prologue({args})"))
+            self.check(self.code.let(f"call i32 @{subprogram.name}.prologue({args})"))
 
     def _by_rows(self, function: str, rows: Iterable[Row]) -> None:
         """Tasks by their rows in the table of this function."""
@@ -357,15 +362,17 @@ class Steps(Writing):
             given = f"ptr {self.behind}, ptr @{row.function}, ptr {self._row(row.words)}"
             self.check(self.code.let(f"call i32 @{function}({ARGS}, {given})"))
 
-    def pack(self, work: Work) -> None:
+    def pack(self, step: ProgramStep) -> None:
         """Make the panels of a step."""
-        assert isinstance(work.way, Recipe)
-        for i, panels in enumerate(work.way.panels):
+        assert isinstance(step.lowering, KernelSequence)
+        for i, packed in enumerate(step.lowering.packed):
             places = [
-                self.weights(work.panels[i]) if b.kind == "result" else self.address(work, b, ())
-                for b in panels.task.buffers
+                self.weights(step.packed_offsets[i])
+                if b.kind == "result"
+                else self.address(step, b, ())
+                for b in packed.task.buffers
             ]
-            self.task(panels.task, places, self.behind, work.number + i)
+            self.task(packed.task, places, self.behind, step.number + i)
 
     # -- outputs --------------------------------------------------------------------------------
 
@@ -385,60 +392,66 @@ class Steps(Writing):
         )
 
 
-def output_places(routine: Routine) -> dict[Node, int]:
+def output_indices(subprogram: Subprogram) -> dict[Node, int]:
     """Value → the output whose memory its kernel writes; the first, where it is several."""
     found: dict[Node, int] = {}
-    for number, output in enumerate(routine.graph.outputs):
-        root = routine.plan.root(output)
-        if routine.plan.assignments[root].space is Space.ARENA and root.op != "input":
+    for number, output in enumerate(subprogram.graph.outputs):
+        root = subprogram.plan.root(output)
+        if subprogram.plan.assignments[root].space is Space.ARENA and root.op != "input":
             found.setdefault(root, number)
     return found
 
 
-def texts(routine: Routine, isa: Isa, numbers: dict[str, int]) -> Iterator[Function]:
+def functions_of(subprogram: Subprogram, isa: Isa, numbers: dict[str, int]) -> Iterator[Function]:
     """The functions of a routine: what it needs, its prologue, and itself."""
-    yield Needs(routine, isa, numbers).text()
-    yield from _series(routine, isa, numbers, "prologue")
-    yield from _series(routine, isa, numbers, "calls")
+    yield MemoryNeeds(subprogram, isa, numbers).text()
+    yield from _series(subprogram, isa, numbers, "prologue")
+    yield from _series(subprogram, isa, numbers, "calls")
 
 
-def _series(routine: Routine, isa: Isa, numbers: dict[str, int], which: str) -> Iterator[Function]:
+def _series(
+    subprogram: Subprogram, isa: Isa, numbers: dict[str, int], which: str
+) -> Iterator[Function]:
     """Functions for runs of steps, and one that calls them."""
     is_call = which == "calls"
-    works = routine.calls if is_call else (*routine.prologue, *routine.packs)
-    name = routine.name if is_call else f"{routine.name}.prologue"
+    todo = subprogram.calls if is_call else (*subprogram.prologue, *subprogram.packing)
+    name = subprogram.name if is_call else f"{subprogram.name}.prologue"
     parts: list[str] = []
-    late = _first_late(works, routine) if is_call else len(works)
-    starts = [*range(0, late, STEPS_PER_FUNCTION), *range(late, len(works), STEPS_PER_FUNCTION)]
-    for start, end in zip(starts, [*starts[1:], len(works)]):
+    late = _first_late(todo, subprogram) if is_call else len(todo)
+    starts = [*range(0, late, STEPS_PER_FUNCTION), *range(late, len(todo), STEPS_PER_FUNCTION)]
+    for start, end in zip(starts, [*starts[1:], len(todo)]):
         parts.append(f"{name}.part{len(parts)}")
-        steps = Steps(routine, isa, numbers)
-        for i, work in enumerate(works[start:end], start):
-            steps.step(work) if is_call else steps.prepare(work, i)
-        yield steps.finish(parts[-1])
-    whole = _whole(routine, isa, numbers, parts)
+        writer = StepWriter(subprogram, isa, numbers)
+        for i, step in enumerate(todo[start:end], start):
+            writer.step(step) if is_call else writer.prepare(step, i)
+        yield writer.finish(parts[-1])
+    whole = _whole(subprogram, isa, numbers, parts)
     whole.deliver(*Phase) if is_call else whole.prepare_bodies()
     yield whole.finish(name, ARGS)
-    if is_call and routine.name == MAIN:
+    if is_call and subprogram.name == MAIN:
         count = sum(start < late for start in starts)
-        step, end = (_whole(routine, isa, numbers, p) for p in (parts[:count], parts[count:]))
-        step.deliver(Phase.PROLOGUE, Phase.STEADY_STATE)
-        end.deliver(Phase.EPILOGUE)
-        yield step.finish(f"{name}.step", ARGS)
-        yield end.finish(f"{name}.finish", ARGS)
+        steady, epilogue = (
+            _whole(subprogram, isa, numbers, p) for p in (parts[:count], parts[count:])
+        )
+        steady.deliver(Phase.PROLOGUE, Phase.STEADY_STATE)
+        epilogue.deliver(Phase.EPILOGUE)
+        yield steady.finish(f"{name}.step", ARGS)
+        yield epilogue.finish(f"{name}.finish", ARGS)
 
 
-def _whole(routine: Routine, isa: Isa, numbers: dict[str, int], parts: Sequence[str]) -> Steps:
+def _whole(
+    subprogram: Subprogram, isa: Isa, numbers: dict[str, int], parts: Sequence[str]
+) -> StepWriter:
     """A function that calls parts one after the other, and may do more behind them."""
-    whole = Steps(routine, isa, numbers)
+    whole = StepWriter(subprogram, isa, numbers)
     behind = whole.end_of_arena()
     for part in parts:
         whole.check(whole.code.let(f"call i32 @{part}({ARGS}, ptr {behind})"))
     return whole
 
 
-def _first_late(works: Sequence[Work], routine: Routine) -> int:
+def _first_late(steps: Sequence[ProgramStep], subprogram: Subprogram) -> int:
     """Where the Epilogue begins."""
-    phases = routine.plan.phases
-    late = (i for i, w in enumerate(works) if phases[w.node] is Phase.EPILOGUE)
-    return next(late, len(works))
+    phases = subprogram.plan.phases
+    late = (i for i, w in enumerate(steps) if phases[w.node] is Phase.EPILOGUE)
+    return next(late, len(steps))

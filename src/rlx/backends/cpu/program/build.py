@@ -31,7 +31,7 @@ def built(
     with ThreadPoolExecutor(min(MAX_THREADS, default_threads())) as threads:
         build = _Build(machine.isa, threads)
         made = assembled(lir, machine, dispatch, build.add)
-        blob = build.finish(made.routines)
+        blob = build.finish(made.subprograms)
     return made, blob, build.makings()
 
 
@@ -49,9 +49,9 @@ class _Build:
         self._compile(self._units.add(function))
         self._since = _now()
 
-    def finish(self, routines: Iterable[Function]) -> Blob:
+    def finish(self, subprograms: Iterable[Function]) -> Blob:
         """The program; the last of these is what is called."""
-        *others, run = routines
+        *others, run = subprograms
         names = tuple(f.name for f in (*others, run))
         self._tell("write", names, self._since, sum(len(f.text) for f in (*others, run)))
         shared = [t for f in (*others, run) for t in self._units.shared(f.shared)]

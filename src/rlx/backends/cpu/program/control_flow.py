@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.program.call_context import Word
-from rlx.backends.cpu.program.steps import Branch, Host, Loop, Nested, Routine, Scan, Work
+from rlx.backends.cpu.program.steps import (
+    Branch,
+    Host,
+    Loop,
+    Nested,
+    ProgramStep,
+    Scan,
+    Subprogram,
+)
 from rlx.core.dim import Dim, DimLike, dim_max
 from rlx.core.extent import ceiling, of_symbol
 from rlx.core.shape import Shape
@@ -16,47 +24,47 @@ from rlx.ir.extents import measured_by
 from rlx.ir.mir import Node
 
 if TYPE_CHECKING:
-    from rlx.backends.cpu.program.assemble import Needs, Steps
+    from rlx.backends.cpu.program.assemble import MemoryNeeds, StepWriter
 
 FLAG = 64
 """Bytes for a condition."""
 
 
-def need_of(needs: Needs, work: Work) -> Bound:
+def need_of(needs: MemoryNeeds, step: ProgramStep) -> Bound:
     """The bytes that a step takes behind the arena it is in, apart from copied operands."""
-    code, way = needs.code, work.way
+    code, way = needs.code, step.lowering
     match way:
         case Nested():
             return needs.nested(way.body)
         case Branch():
             inside = code.most(needs.nested(way.then), needs.nested(way.other))
-            return code.i64("add", needs.sum(_open_sizes(work, way)), inside)
+            return code.i64("add", needs.sum(_open_sizes(step, way)), inside)
         case Loop():
             inside = code.most(needs.nested(way.condition), needs.nested(way.body))
-            carries = needs.sum(_carry_sizes(work, way))
+            carries = needs.sum(_carry_sizes(step, way))
             return code.i64("add", FLAG, code.i64("add", carries, code.i64("add", carries, inside)))
         case Scan():
-            carries = needs.sum(_sizes(work, way.num_carries))
+            carries = needs.sum(_sizes(step, way.num_carries))
             return code.i64("add", needs.nested(way.body), code.i64("add", carries, carries))
         case _:
             return 0
 
 
-def _sizes(work: Work, count: int) -> list[DimLike]:
-    return [i.shape.size_bytes for i in work.node.inputs[:count]]
+def _sizes(step: ProgramStep, count: int) -> list[DimLike]:
+    return [i.shape.size_bytes for i in step.node.inputs[:count]]
 
 
-def _carry_sizes(work: Work, way: Loop) -> list[DimLike]:
+def _carry_sizes(step: ProgramStep, way: Loop) -> list[DimLike]:
     """The most that each carry of a loop takes, before a step, after it, or at the end."""
     made = way.body.graph.outputs
-    each = zip(work.node.inputs[: way.num_carries], work.node.shapes, made)
+    each = zip(step.node.inputs[: way.num_carries], step.node.shapes, made)
     return [_most([a.shape, b, c.shape]) for a, b, c in each]
 
 
-def _open_sizes(work: Work, way: Branch) -> list[DimLike]:
+def _open_sizes(step: ProgramStep, way: Branch) -> list[DimLike]:
     """The most that each result of a branch takes whose size follows from the side that ran."""
     sides = zip(way.then.graph.outputs, way.other.graph.outputs)
-    if not work.node.attrs["extent"]:
+    if not step.node.attrs["extent"]:
         return []
     return [_most([a.shape, b.shape]) for a, b in sides]
 
@@ -66,38 +74,38 @@ def _most(shapes: Sequence[Shape]) -> DimLike:
     return functools.reduce(dim_max, dict.fromkeys(found))
 
 
-def write(steps: Steps, work: Work) -> None:
+def write(writer: StepWriter, step: ProgramStep) -> None:
     """The code of a step that runs routines."""
-    operands, memory = _operands(steps, work)
-    results = [steps.start(v) for v in work.results]
-    writer = _Control(steps, work, operands, results, memory)
-    match work.way:
+    operands, memory = _operands(writer, step)
+    results = [writer.start(v) for v in step.results]
+    control = _Control(writer, step, operands, results, memory)
+    match step.lowering:
         case Nested():
-            writer.call(work.way.body, [*operands, *results], memory)
+            control.call(step.lowering.body, [*operands, *results], memory)
         case Branch():
-            writer.branch(work.way)
+            control.branch(step.lowering)
         case Loop():
-            writer.loop(work.way)
+            control.loop(step.lowering)
         case Scan():
-            writer.scan(work.way)
+            control.scan(step.lowering)
         case Host():
-            writer.host()
+            control.host()
         case _:
-            raise AssertionError(work.way)
+            raise AssertionError(step.lowering)
 
 
-def _operands(steps: Steps, work: Work) -> tuple[list[str], str]:
+def _operands(writer: StepWriter, step: ProgramStep) -> tuple[list[str], str]:
     """Where the operands lie side by side, copied there if they do not; and the memory behind."""
-    copied = [v.size for v, t in zip(work.operands, work.copies) if t is not None]
-    temps, memory = steps.temps(copied, steps.behind)
+    copied = [v.size for v, t in zip(step.operands, step.copies) if t is not None]
+    temps, memory = writer.temps(copied, writer.behind)
     found: list[str] = []
-    number = work.number
-    for value, task in zip(work.operands, work.copies):
+    number = step.number
+    for value, task in zip(step.operands, step.copies):
         if task is None:
-            found.append(steps.start(value))
+            found.append(writer.start(value))
             continue
         place = temps.pop(0)
-        steps.task(task, [steps.base(value), place], memory, number)
+        writer.task(task, [writer.base(value), place], memory, number)
         found.append(place)
         number += 1
     return found, memory
@@ -106,45 +114,45 @@ def _operands(steps: Steps, work: Work) -> tuple[list[str], str]:
 class _Control:
     def __init__(
         self,
-        steps: Steps,
-        work: Work,
+        writer: StepWriter,
+        step: ProgramStep,
         operands: Sequence[str],
         results: Sequence[str],
         memory: str,
     ) -> None:
-        self.steps, self.code, self.work = steps, steps.code, work
+        self.writer, self.code, self.step = writer, writer.code, step
         self.operands, self.results, self.memory = operands, results, memory
 
-    def call(self, routine: Routine, externals: Sequence[str], memory: str) -> None:
+    def call(self, subprogram: Subprogram, externals: Sequence[str], memory: str) -> None:
         """Run a routine on these inputs and outputs, in this memory."""
         code = self.code
         given = code.slot(f"[{max(1, len(externals))} x ptr]")
-        for i, address in enumerate(routine.externals(externals)):
+        for i, address in enumerate(subprogram.externals(externals)):
             at = code.let(f"getelementptr ptr, ptr {given}, i64 {i}")
             code.do(f"store ptr {address}, ptr {at}")
         args = f"ptr %context, ptr {memory}, ptr {given}"
-        self.steps.check(code.let(f"call i32 @{routine.name}({args})"))
+        self.writer.check(code.let(f"call i32 @{subprogram.name}({args})"))
 
     def branch(self, way: Branch) -> None:
         """A side writes where the results are; where its own sizes decide how large they are, it
         writes beside, and what fits is copied."""
-        places, memory = self.steps.temps(_open_sizes(self.work, way), self.memory)
+        places, memory = self.writer.temps(_open_sizes(self.step, way), self.memory)
         externals = [*self.operands[1:], *(places or self.results)]
         yes = self._flag(self.operands[0])
         no = self.code.let(f"xor i1 {yes}, true")
         for taken, side in ((yes, way.then), (no, way.other)):
-            with self.code.when(taken), self.steps.apart():
+            with self.code.when(taken), self.writer.apart():
                 self.call(side, externals, memory)
                 made = [o.shape for o in side.graph.outputs]
-                self.settle(self._news(self.work.node.shapes, made))
-        for result, place, shape in zip(self.results, places, self.work.node.shapes):
-            self.steps.copy(result, place, self.steps.value(shape.size_bytes))
+                self.settle(self._news(self.step.node.shapes, made))
+        for result, place, shape in zip(self.results, places, self.step.node.shapes):
+            self.writer.copy(result, place, self.writer.value(shape.size_bytes))
 
     # -- sizes that a step finds out ------------------------------------------------------------
 
     def _news(self, named: Sequence[Shape], made: Sequence[Shape]) -> dict[str, DimLike]:
         """The sizes that the step names among dims, and what they are found to be."""
-        own = {s.name for s in measured_by(self.work.node)}
+        own = {s.name for s in measured_by(self.step.node)}
         found: dict[str, DimLike] = {}
         for a, b in zip(named, made):
             for dim, new in zip(a.dims, b.dims):
@@ -155,23 +163,23 @@ class _Control:
     def settle(self, news: Mapping[str, DimLike]) -> None:
         """Write sizes into the table, all at once, for one may follow from another; leave where
         there is no room for them."""
-        values = {name: self.steps.value(dim) for name, dim in news.items()}
+        values = {name: self.writer.value(dim) for name, dim in news.items()}
         for name, value in values.items():
             self.put_size(name, value)
 
     def put_size(self, name: str, value: Bound) -> None:
-        code, steps = self.code, self.steps
-        code.do(f"store i64 {value}, ptr {steps.value.address(name)}")
-        symbol = next(s for s in measured_by(self.work.node) if s.name == name)
-        most = steps.value(ceiling(of_symbol(symbol)))
+        code, writer = self.code, self.writer
+        code.do(f"store i64 {value}, ptr {writer.value.address(name)}")
+        symbol = next(s for s in measured_by(self.step.node) if s.name == name)
+        most = writer.value(ceiling(of_symbol(symbol)))
         with code.when(code.let(f"icmp sgt i64 {value}, {most}")):
             self.leave()
 
     def leave(self) -> None:
         """The call cannot go on: a size has outgrown its capacity."""
         code = self.code
-        number = self.work.number + max(1, sum(t is not None for t in self.work.copies))
-        code.do(f"store i64 {number << 32 | 1}, ptr {self.steps.word_at(Word.FAILED)}")
+        number = self.step.number + max(1, sum(t is not None for t in self.step.copies))
+        code.do(f"store i64 {number << 32 | 1}, ptr {self.writer.word_at(Word.FAILED)}")
         code.do("ret i32 1")
         code.lines.append(f"{code.label('never')}:")
 
@@ -184,10 +192,10 @@ class _Control:
     def loop(self, way: Loop) -> None:
         """Carries go to and fro between two places, so that a step never writes what it reads.
         Sizes that change are in the table of sizes, where the bodies read them."""
-        code, node = self.code, self.work.node
+        code, node = self.code, self.step.node
         inputs = [leaf.shape for leaf in node.attrs["body"].inputs]
-        memory = self.steps.offset(self.memory, FLAG)
-        flag, carries = self.memory, self._carries(_carry_sizes(self.work, way), memory)
+        memory = self.writer.offset(self.memory, FLAG)
+        flag, carries = self.memory, self._carries(_carry_sizes(self.step, way), memory)
         self.settle(self._news(inputs, [i.shape for i in node.inputs]))
         rows = self._rows(node)
         inside = carries.behind
@@ -205,11 +213,11 @@ class _Control:
         self.call(way.condition, [*before, flag], inside)
         code.do(f"br i1 {self._flag(flag)}, label %{body}, label %{done}")
         code.lines.append(f"{body}:")
-        with self.steps.apart():
+        with self.writer.apart():
             next_ = code.i64("add", now, 1)
             if rows:
                 self.put_size(f"{node.attrs['extent']}.rows", next_)
-            places = [self.steps.offset(p, code.i64("mul", now, size)) for p, size in rows]
+            places = [self.writer.offset(p, code.i64("mul", now, size)) for p, size in rows]
             self.call(way.body, [*before, *after, *places], inside)
             self.settle(self._news(inputs, [o.shape for o in way.body.graph.outputs]))
             self._poll()
@@ -225,20 +233,20 @@ class _Control:
         count = node.attrs["num_rows"]
         found = zip(self.results, node.shapes)
         rows = list(found)[len(node.shapes) - count :] if count else []
-        return [(place, self.steps.value(_row(shape))) for place, shape in rows]
+        return [(place, self.writer.value(_row(shape))) for place, shape in rows]
 
     def scan(self, way: Scan) -> None:
-        code, steps, node = self.code, self.steps, self.work.node
+        code, writer, node = self.code, self.writer, self.step.node
         count, end = way.num_carries, way.num_carries + way.num_bcasts
-        carries = self._carries(_sizes(self.work, count), self.memory)
-        whole, length = self.operands[count:end], steps.value(way.length)
+        carries = self._carries(_sizes(self.step, count), self.memory)
+        whole, length = self.operands[count:end], writer.value(way.length)
         sliced = [(p, _row(i.shape)) for p, i in zip(self.operands[end:], node.inputs[end:])]
         stacked = [(p, _row(s)) for p, s in zip(self.results[count:], node.shapes[count:])]
-        sizes = [steps.value(size) for _, size in (*sliced, *stacked)]
+        sizes = [writer.value(size) for _, size in (*sliced, *stacked)]
         with code.count(0, length, 1) as turn:
             at = code.i64("sub", code.i64("sub", length, 1), turn) if way.is_reversed else turn
             rows = [
-                steps.offset(place, code.i64("mul", at, size))
+                writer.offset(place, code.i64("mul", at, size))
                 for (place, _), size in zip((*sliced, *stacked), sizes)
             ]
             before, after = carries.places(turn)
@@ -249,9 +257,9 @@ class _Control:
 
     def _poll(self) -> None:
         """A loop may have no end: Ctrl-C is looked for on every turn."""
-        function = self.steps.word(Word.POLL)
-        given = f"ptr {self.steps.word_at(Word.POLL)}"
-        self.steps.check(self.code.let(f"call i32 {function}({given})"))
+        function = self.writer.word(Word.POLL)
+        given = f"ptr {self.writer.word_at(Word.POLL)}"
+        self.writer.check(self.code.let(f"call i32 {function}({given})"))
 
     def _carries(self, sizes: Sequence[DimLike], memory: str) -> _Carries:
         return _Carries(self, sizes, memory)
@@ -259,27 +267,27 @@ class _Control:
     # -- the host -------------------------------------------------------------------------------
 
     def host(self) -> None:
-        code, steps = self.code, self.steps
+        code, writer = self.code, self.writer
         given = code.slot(f"[{len(self.operands) + len(self.results)} x ptr]")
         for i, address in enumerate((*self.operands, *self.results)):
             at = code.let(f"getelementptr ptr, ptr {given}, i64 {i}")
             code.do(f"store ptr {address}, ptr {at}")
-        function = steps.word(Word.HOST)
-        args = f"ptr %context, i64 {self.work.number}, ptr {given}"
-        steps.check(code.let(f"call i32 {function}({args})"))
+        function = writer.word(Word.HOST)
+        args = f"ptr %context, i64 {self.step.number}, ptr {given}"
+        writer.check(code.let(f"call i32 {function}({args})"))
 
 
 class _Carries:
     """Two places for what goes from step to step, of these sizes."""
 
     def __init__(self, control: _Control, sizes: Sequence[DimLike], memory: str) -> None:
-        self.control, self.steps, self.code = control, control.steps, control.code
-        self.first, between = self.steps.temps(sizes, memory)
-        self.second, self.behind = self.steps.temps(sizes, between)
-        node = control.work.node
+        self.control, self.writer, self.code = control, control.writer, control.code
+        self.first, between = self.writer.temps(sizes, memory)
+        self.second, self.behind = self.writer.temps(sizes, between)
+        node = control.step.node
         each = zip(self.first, control.operands, node.inputs)
         for place, operand, given in each:
-            self.steps.copy(place, operand, self.steps.value(given.shape.size_bytes))
+            self.writer.copy(place, operand, self.writer.value(given.shape.size_bytes))
 
     def places(self, turn: Bound) -> tuple[list[str], list[str]]:
         """Where the carries are before a step, and where it puts them."""
@@ -289,11 +297,11 @@ class _Carries:
         )
 
     def deliver(self, turns: Bound) -> None:
-        """The carries after so many steps, to the results."""
+        """The carries after so many iterations, to the results."""
         last = self._chosen(self._is_odd(turns), self.second, self.first)
-        shapes = self.control.work.node.shapes
+        shapes = self.control.step.node.shapes
         for result, place, shape in zip(self.control.results, last, shapes):
-            self.steps.copy(result, place, self.steps.value(shape.size_bytes))
+            self.writer.copy(result, place, self.writer.value(shape.size_bytes))
 
     def _is_odd(self, turn: Bound) -> str:
         return self.code.let(f"trunc i64 {turn} to i1")

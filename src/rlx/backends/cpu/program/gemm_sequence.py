@@ -19,13 +19,13 @@ from rlx.backends.cpu.codegen.lowp.zero_point import Sums, of_bytes, of_windows,
 from rlx.backends.cpu.program.loop_task import loop_task
 from rlx.backends.cpu.program.task import (
     Buffer,
-    Panels,
-    Recipe,
+    KernelSequence,
+    PackedWeights,
     Step,
     Task,
     buffers,
+    estimated_ns,
     grain_of,
-    nanoseconds,
 )
 from rlx.backends.cpu.schedule.gemm_tiling import (
     Tiling,
@@ -46,20 +46,25 @@ from rlx.core.shape import Shape
 from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
 from rlx.kernel.expr import Affine, Choose, Expr, Exprs, Kernel, Load, Store
 from rlx.kernel.lower.contract import NotAContraction
-from rlx.kernel.lower.conv import form_conv
-from rlx.kernel.lower.nhwc_conv import form_points, has_many_columns, is_by_channel, is_product
+from rlx.kernel.lower.conv import lower_conv
+from rlx.kernel.lower.nhwc_conv import (
+    has_vector_columns,
+    is_plain_gemm,
+    lower_nhwc_conv,
+    stores_nhwc,
+)
 
 
-def make(step: Step, contract: Contract, name: str) -> Recipe:
+def make(step: Step, contract: Contract, name: str) -> KernelSequence:
     """How the contraction of a step runs."""
     return _Maker(step, contract, name).recipe()
 
 
-def make_conv(step: Step, name: str) -> Recipe:
+def make_conv(step: Step, name: str) -> KernelSequence:
     """How a step with a convolution runs."""
     writing, contract, is_points = _formed(step)
     maker = _Maker(step, contract, name)
-    maker.reads_windows = is_points and not is_product(contract)
+    maker.reads_windows = is_points and not is_plain_gemm(contract)
     if writing is not None:
         maker.write_image(writing)
     return maker.recipe()
@@ -70,14 +75,14 @@ def _formed(step: Step) -> tuple[Kernel | None, Contract, bool]:
     axis of the image."""
     given = step.node, step.operands, step.results
     try:
-        writing, contract = form_points(*given, reads_of(step.isa))
+        writing, contract = lower_nhwc_conv(*given, reads_of(step.isa))
     except NotAContraction:
-        return (*form_conv(*given), False)
-    if is_by_channel(contract) and not contract.sums.is_complex:
+        return (*lower_conv(*given), False)
+    if stores_nhwc(contract) and not contract.sums.is_complex:
         return writing, contract, True
-    if has_many_columns(contract) and _takes_words(step, writing, contract):
+    if has_vector_columns(contract) and _takes_words(step, writing, contract):
         return writing, contract, True
-    return (*form_conv(*given), False)
+    return (*lower_conv(*given), False)
 
 
 def _takes_words(step: Step, writing: Kernel | None, contract: Contract) -> bool:
@@ -97,20 +102,20 @@ class _Maker:
         self.made = list(buffers(0, len(contract.results)))
         self.tasks: list[Task] = []
         self.temps: list[DimLike] = []
-        self.panels: list[Panels] = []
+        self.packed: list[PackedWeights] = []
         self.reads_windows = False
         """Are the rows places of windows?"""
         self.written: int | None = None
         """The operand that an image was written to."""
 
-    def recipe(self) -> Recipe:
+    def recipe(self) -> KernelSequence:
         if self.contract.sums.is_complex:
             self._loop(self.contract.kernel(), self.given, self.made, self.name)
         elif _is_simple(self.contract):
             self._product(self.contract, self.made)
         else:
             self._in_two()
-        return Recipe(tuple(self.tasks), tuple(self.temps), tuple(self.panels))
+        return KernelSequence(tuple(self.tasks), tuple(self.temps), tuple(self.packed))
 
     def write_image(self, writing: Kernel) -> None:
         """What the windows of a convolution look at, as one more operand."""
@@ -151,7 +156,7 @@ class _Maker:
     ) -> None:
         grain = grain_of(source.num_units, _nanoseconds(contract))
         task = Task(source.function, used, source.sizes, source.num_units, grain, source.scratch)
-        self.tasks.append(replace(task, how=_how(contract, tiling)))
+        self.tasks.append(replace(task, summary=_how(contract, tiling)))
 
     def _with_left(self, contract: Contract) -> Contract:
         """The contraction with its left operand in memory, if one inner axis after the other is
@@ -173,8 +178,8 @@ class _Maker:
             if reads_only(each.of, self.step.constants):
                 to = [Buffer("result", 0)]
                 task = loop_task(each.kernel, self.given, to, self.machine, name)
-                self.panels.append(Panels(task, size))
-                self.given.append(Buffer("panels", len(self.panels) - 1))
+                self.packed.append(PackedWeights(task, size))
+                self.given.append(Buffer("packed", len(self.packed) - 1))
                 continue
             where = self._temp(size)
             self._loop(each.kernel, self.given, [where], name)
@@ -193,8 +198,8 @@ class _Maker:
         size, name = panels_of(contract, tiling).size_bytes, f"{self.name}_pack"
         if is_constant:
             task = self._packing(contract, tiling, Buffer("result", 0), name)
-            self.panels.append(Panels(task, size))
-            return Buffer("panels", len(self.panels) - 1)
+            self.packed.append(PackedWeights(task, size))
+            return Buffer("packed", len(self.packed) - 1)
         where = self._temp(size)
         self.tasks.append(self._packing(contract, tiling, where, name))
         return where
@@ -215,7 +220,7 @@ class _Maker:
         self, source: Source, contract: Contract, tiling: Tiling, used: tuple[Buffer, ...]
     ) -> Task:
         traffic = 2 * panels_of(contract, tiling).size_bytes
-        grain = grain_of(source.num_units, nanoseconds(0, traffic))
+        grain = grain_of(source.num_units, estimated_ns(0, traffic))
         return Task(source.function, used, source.sizes, source.num_units, grain)
 
     def _in_two(self) -> None:
@@ -281,5 +286,5 @@ def _nanoseconds(contract: Contract) -> DimLike:
     read = extent_of(a for a in (*contract.batch, *contract.inner, contract.columns)
                      if a in contract.right.free)  # fmt: skip
     steps = len(contract.epilogue)
-    work = 2 * points + steps * extent_of(contract.outer)
-    return nanoseconds(work, read * contract.right.dtype.itemsize)
+    flops = 2 * points + steps * extent_of(contract.outer)
+    return estimated_ns(flops, read * contract.right.dtype.itemsize)

@@ -10,8 +10,8 @@ from rlx.backends.cpu.codegen.lowp.packed_matmul import packed_in
 from rlx.backends.cpu.kernels import dedicated, has_dedicated
 from rlx.backends.cpu.library import strided_copy as walk
 from rlx.backends.cpu.program import gemm_sequence as products
-from rlx.backends.cpu.program.loop_task import legal_task, loop_task, moving
-from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, buffers
+from rlx.backends.cpu.program.loop_task import copy_kernel, legal_loop_task, loop_task
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, buffers
 from rlx.core.dim import DimLike, is_static
 from rlx.core.errors import UnsupportedError
 from rlx.core.layout import Layout
@@ -19,10 +19,10 @@ from rlx.core.shape import Shape
 from rlx.ir.mir import Node
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
-from rlx.kernel.lower.contract import form_apart, form_contract, region_of
+from rlx.kernel.lower.contract import lower_contract, lower_contract_and_loop, region_of
 from rlx.kernel.lower.conv import has_conv
-from rlx.kernel.lower.loop import body_of, form
-from rlx.kernel.split_reduction import split_fold
+from rlx.kernel.lower.loop import body_of, lower_loop
+from rlx.kernel.split_reduction import split_reduction
 from rlx.ops.op import Kind
 
 MAX_JOINED = 16
@@ -33,7 +33,7 @@ class NoKernel(UnsupportedError):
     """The step is no kernel as a whole; it says why."""
 
 
-def recipe_of(step: Step, name: str) -> Recipe:
+def kernel_sequence_of(step: Step, name: str) -> KernelSequence:
     """How the step runs, as native tasks whose functions begin with `name`."""
     step = _alone(step)
     if (make := dedicated(step.node.op)) is not None:
@@ -79,23 +79,27 @@ def _alone(step: Step) -> Step:
     return replace(step, node=own, results=(layout,))
 
 
-def loop_sequence(step: Step, name: str) -> Recipe:
+def loop_sequence(step: Step, name: str) -> KernelSequence:
     """The step as one loop nest, or as several where folds are long and few."""
-    kernel = legal(form(step.node, step.operands, step.results))
+    kernel = legal(lower_loop(step.node, step.operands, step.results))
     every = buffers(len(kernel.operands), len(kernel.results))
     given, made = list(every[: len(kernel.operands)]), every[len(kernel.operands) :]
     tasks: list[Task] = []
     temps: list[DimLike] = []
-    while (parts := split_fold(kernel)) is not None:
+    while (parts := split_reduction(kernel)) is not None:
         partial, kernel = parts
         between = [Buffer("temp", len(temps) + i) for i in range(len(partial.results))]
         part = f"{name}.part{len(tasks)}"
-        task = legal_task(partial, given, between, step.machine, part, is_once=step.is_once)
+        task = legal_loop_task(
+            partial, given, between, step.machine, part, prologue_only=step.prologue_only
+        )
         tasks.append(task)
         temps += [r.size_bytes for r in partial.results]
         given += between
-    tasks.append(legal_task(kernel, given, made, step.machine, name, is_once=step.is_once))
-    return Recipe(tuple(tasks), tuple(temps))
+    tasks.append(
+        legal_loop_task(kernel, given, made, step.machine, name, prologue_only=step.prologue_only)
+    )
+    return KernelSequence(tuple(tasks), tuple(temps))
 
 
 def _is_wide_join(node: Node) -> bool:
@@ -112,7 +116,7 @@ def _is_known(node: Node) -> bool:
     return all(map(is_static, node.shape.dims))
 
 
-def _join_recipe(step: Step, name: str) -> Recipe:
+def _join_recipe(step: Step, name: str) -> KernelSequence:
     """Each operand copied to its slice of the result, by code that they share."""
     axis, dtype, start = step.node.attrs["axis"], step.node.shape.dtype, 0
     *given, made = buffers(len(step.operands), 1)
@@ -122,26 +126,26 @@ def _join_recipe(step: Step, name: str) -> Recipe:
         places = walk.Place(buffer, layout, dtype), walk.Place(made, part, dtype)
         tasks.append(walk.copy_task(*places, step.isa, f"{name}.{buffer.index}"))
         start = start + layout.dims[axis]
-    return Recipe(tuple(tasks))
+    return KernelSequence(tuple(tasks))
 
 
-def conv_sequence(step: Step, name: str) -> Recipe:
+def conv_sequence(step: Step, name: str) -> KernelSequence:
     return products.make_conv(step, name)
 
 
-def gemm_sequence(step: Step, name: str) -> Recipe:
+def gemm_sequence(step: Step, name: str) -> KernelSequence:
     """The step as a product with what is done before and after it."""
-    contract = form_contract(step.node, step.operands, step.results)
+    contract = lower_contract(step.node, step.operands, step.results)
     return products.make(step, contract, name)
 
 
-def _apart_recipe(step: Step, name: str) -> Recipe:
+def _apart_recipe(step: Step, name: str) -> KernelSequence:
     """A product, and the loop nest of what follows it."""
-    contract, after = form_apart(step.node, step.operands, step.results)
+    contract, after = lower_contract_and_loop(step.node, step.operands, step.results)
     return _apart(step, name, contract, after)
 
 
-def _special_recipe(step: Step, name: str) -> Recipe:
+def _special_recipe(step: Step, name: str) -> KernelSequence:
     """An op with a kernel of its own, of operands, and the loop nest of what follows it."""
     body, anchor = body_of(step.node), _special_in(step.node)
     if anchor is None:
@@ -151,7 +155,7 @@ def _special_recipe(step: Step, name: str) -> Recipe:
         raise NoKernel(f"{anchor.label}: what comes before it is no part of its kernel")
     between = _between(step, anchor)
     rest = region_of(body, body.outputs, anchor)
-    after = form(rest, [*step.operands, between], step.results)
+    after = lower_loop(rest, [*step.operands, between], step.results)
     own = replace(
         step, node=anchor, operands=tuple(step.operands[i] for i in places), results=(between,),
         constants=frozenset(i for i, p in enumerate(places) if p in step.constants),
@@ -189,7 +193,7 @@ def _inverse(perm: Sequence[int]) -> list[int]:
     return [perm.index(axis) for axis in range(len(perm))]
 
 
-def _with_operands(made: Recipe, places: list[int]) -> Recipe:
+def _with_operands(made: KernelSequence, places: list[int]) -> KernelSequence:
     """The recipe of a node of a region, whose operands are the region's at these places."""
 
     def moved(task: Task) -> Task:
@@ -198,23 +202,25 @@ def _with_operands(made: Recipe, places: list[int]) -> Recipe:
         )
         return replace(task, buffers=tuple(given))
 
-    panels = tuple(replace(p, task=moved(p.task)) for p in made.panels)
-    return replace(made, tasks=tuple(map(moved, made.tasks)), panels=panels)
+    packed = tuple(replace(p, task=moved(p.task)) for p in made.packed)
+    return replace(made, tasks=tuple(map(moved, made.tasks)), packed=packed)
 
 
-def _apart(step: Step, name: str, contract: Contract, after: Kernel) -> Recipe:
+def _apart(step: Step, name: str, contract: Contract, after: Kernel) -> KernelSequence:
     made = products.make(step, contract, f"{name}.product")
     return _followed(step, name, made, contract.results[0].size_bytes, after)
 
 
-def _followed(step: Step, name: str, made: Recipe, size: DimLike, after: Kernel) -> Recipe:
+def _followed(
+    step: Step, name: str, made: KernelSequence, size: DimLike, after: Kernel
+) -> KernelSequence:
     """The product into a temporary, and the loop nest that reads it there."""
     between = len(made.temps)
     tasks = tuple(replace(t, buffers=_moved(t.buffers, between)) for t in made.tasks)
     operands = (*buffers(len(after.operands) - 1, 0), Buffer("temp", between))
     results = tuple(Buffer("result", i) for i in range(len(after.results)))
     last = loop_task(after, operands, results, step.machine, name)
-    return Recipe((*tasks, last), (*made.temps, size), made.panels)
+    return KernelSequence((*tasks, last), (*made.temps, size), made.packed)
 
 
 def _moved(given: tuple[Buffer, ...], to: int) -> tuple[Buffer, ...]:
@@ -223,5 +229,5 @@ def _moved(given: tuple[Buffer, ...], to: int) -> tuple[Buffer, ...]:
 
 def copy_task(shape: Shape, layout: Layout, step: Step, name: str) -> Task:
     """What lies apart, side by side: operand 0 into result 0."""
-    kernel = moving(shape, layout, Layout.contiguous(shape.dims))
+    kernel = copy_kernel(shape, layout, Layout.contiguous(shape.dims))
     return loop_task(kernel, [Buffer("operand", 0)], [Buffer("result", 0)], step.machine, name)

@@ -12,8 +12,8 @@ from rlx.backends.cpu.program.task import (
     Buffer,
     Machine,
     Task,
+    estimated_ns,
     grain_of,
-    nanoseconds,
 )
 from rlx.core.dim import DimLike, dim_max, dim_min, substitute
 from rlx.core.layout import Layout
@@ -23,7 +23,7 @@ from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Reduce, Sto
 from rlx.kernel.schedule import COSTS, Schedule, choose, scratch_bytes, sizes_of
 from rlx.kernel.size_generic import generic
 
-FIRST_SHARE = 8
+PREAMBLE_FACTOR = 8
 """How much more than what every part has to find out first a part does."""
 
 
@@ -31,10 +31,10 @@ def loop_task(
     kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], machine: Machine, name: str
 ) -> Task:
     """The task of a loop kernel; its operands and results are these buffers."""
-    return legal_task(emit.legal(kernel), given, made, machine, name)
+    return legal_loop_task(emit.legal(kernel), given, made, machine, name)
 
 
-def moving(shape: Shape, given: Layout, to: Layout) -> Kernel:
+def copy_kernel(shape: Shape, given: Layout, to: Layout) -> Kernel:
     """Values from where they lie to where they shall."""
     exprs = Exprs()
     axes = tuple(Axis(f"d{i}", d) for i, d in enumerate(shape.dims))
@@ -47,20 +47,20 @@ def _affine(layout: Layout, axes: tuple[Axis, ...]) -> Affine:
     return Affine(terms, layout.offset)
 
 
-def legal_task(
+def legal_loop_task(
     kernel: Kernel,
     given: Sequence[Buffer],
     made: Sequence[Buffer],
     machine: Machine,
     name: str,
     *,
-    is_once: bool = False,
+    prologue_only: bool = False,
 ) -> Task:
     """The same of a kernel that is legal. It is called with what it reads only. The code of one
     that runs once is for any sizes, so that others can share it."""
     kernel, read = _read_only(kernel)
     given_kernel, sizes = kernel, dict[str, int]()
-    if is_once:
+    if prologue_only:
         kernel, sizes = generic(kernel)
     schedule = choose(kernel, machine)
     function = emit.emit(kernel, schedule, machine.isa, name)
@@ -88,9 +88,9 @@ def _how(kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> str:
         parts.append(f"lanes along the axis of {_extents([schedule.vector], sizes)}")
     if schedule.tile is not None:
         parts.append("squares turned in registers")
-    if schedule.keep:
-        parts.append(f"{len(schedule.keep)} row values kept between passes")
-    if schedule.rows:
+    if schedule.staged:
+        parts.append(f"{len(schedule.staged)} row values kept between passes")
+    if schedule.row_accumulators:
         parts.append("running values of folds kept as rows")
     if schedule.streaming:
         parts.append("stores go past the caches")
@@ -105,7 +105,7 @@ def _grain(kernel: Kernel, units: DimLike) -> DimLike:
     """How many units a worker takes at a time: what each part has to find out first, because it
     is the same for all units, shall be little of its work."""
     ns, first = _nanoseconds(kernel)
-    more = dim_max(1, FIRST_SHARE * first // GRAIN_NS)
+    more = dim_max(1, PREAMBLE_FACTOR * first // GRAIN_NS)
     return dim_min(units, grain_of(units, ns) * more)
 
 
@@ -115,14 +115,14 @@ def _nanoseconds(kernel: Kernel) -> tuple[DimLike, DimLike]:
     traffic: DimLike = 0
     for shape in (*kernel.operands, *kernel.results):
         traffic = traffic + shape.size_bytes
-    work: DimLike = 0
+    flops: DimLike = 0
     first: DimLike = 0
     for node in kernel.nodes:
         own = _operations(node)
-        work = work + own
+        flops = flops + own
         if not any(node.free & {a} for a in kernel.axes):
             first = first + own
-    return nanoseconds(work, traffic), nanoseconds(first, 0)
+    return estimated_ns(flops, traffic), estimated_ns(first, 0)
 
 
 def _operations(node: Expr) -> DimLike:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.loop.emit import Function, module
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.program.assemble import DISPATCH, MAIN, Writing, texts
+from rlx.backends.cpu.program.assemble import DISPATCH, MAIN, FunctionWriter, functions_of
 from rlx.backends.cpu.program.call_context import Mode, Word
 from rlx.backends.cpu.program.step_tables import PERFORM, PREPARE
-from rlx.backends.cpu.program.steps import Routine
-from rlx.backends.cpu.program.subprogram import Routines
-from rlx.backends.cpu.program.task import Machine, Recipe
+from rlx.backends.cpu.program.steps import Subprogram
+from rlx.backends.cpu.program.subprogram import SubprogramBuilder
+from rlx.backends.cpu.program.task import KernelSequence, Machine
 from rlx.core.dim import Dim, DimLike, Symbol, symbols_of
 from rlx.core.extent import ceiling
 from rlx.ir.lir import LirModule
@@ -26,7 +26,7 @@ class Assembled:
     """The text of a program, and what is said beside it."""
 
     kernels: tuple[Function, ...]
-    routines: tuple[Function, ...]
+    subprograms: tuple[Function, ...]
     """What calls the kernels; the last is the one that is called."""
     isa: Isa
     symbols: tuple[Symbol, ...]
@@ -38,12 +38,12 @@ class Assembled:
     prologue: tuple[frozenset[int], ...]
     """Of each of its steps, the params that it follows from."""
     num_kernels: int
-    main: Routine
+    main: Subprogram
 
     @property
     def text(self) -> str:
         """All of it, as one module."""
-        return module([*self.kernels, *self.routines], self.isa)
+        return module([*self.kernels, *self.subprograms], self.isa)
 
 
 def assembled(
@@ -55,13 +55,13 @@ def assembled(
     """The program of a plan. `dispatch` is the function that every task is called through: a timed
     build has another one, and differs in nothing else. Kernels are shown to `written` at once, in
     order, so that they can be compiled while others are written."""
-    routines = Routines(machine, lir.target, written, forced=lir.split)
-    main = routines.routine(lir.mir.graph, lir.plan, MAIN)
-    symbols = _symbols(routines.made.values())
+    subprograms = SubprogramBuilder(machine, lir.target, written, forced=lir.split)
+    main = subprograms.subprogram(lir.mir.graph, lir.plan, MAIN)
+    symbols = _symbols(subprograms.made.values())
     numbers = {s.name: i for i, s in enumerate(symbols)}
-    parts = [f for r in routines.made.values() for f in texts(r, machine.isa, numbers)]
-    run = _Main(main, routines, numbers, symbols, machine)
-    recipes = list(routines.recipes.values())
+    parts = [f for r in subprograms.made.values() for f in functions_of(r, machine.isa, numbers)]
+    run = _Main(main, subprograms, numbers, symbols, machine)
+    recipes = list(subprograms.recipes.values())
     return Assembled(
         tuple(_functions(recipes)),
         (
@@ -73,71 +73,73 @@ def assembled(
         ),
         machine.isa,
         symbols,
-        tuple(c for r in routines.made.values() for c in _constants(r)),
-        tuple(routines.failures),
-        routines.hosts,
+        tuple(c for r in subprograms.made.values() for c in _constants(r)),
+        tuple(subprograms.failures),
+        subprograms.hosts,
         tuple(_followed(main)),
         len(recipes),
         main,
     )
 
 
-def _prepares(routine: Routine) -> bool:
+def _prepares(subprogram: Subprogram) -> bool:
     """Has it bodies whose weights it gives?"""
-    return any(body.bound for work in routine.calls for body, _ in work.bodies)
+    return any(body.bound for step in subprogram.calls for body, _ in step.bodies)
 
 
-def _functions(recipes: Iterable[Recipe]) -> list[Function]:
+def _functions(recipes: Iterable[KernelSequence]) -> list[Function]:
     """Those that the recipes call, each once."""
     return list({t.function.name: t.function for r in recipes for t in r.all_tasks}.values())
 
 
-def _symbols(routines: Iterable[Routine]) -> tuple[Symbol, ...]:
+def _symbols(subprograms: Iterable[Subprogram]) -> tuple[Symbol, ...]:
     """Every named dim of the program, by name; those of the main graph and those of bodies."""
     dims: list[DimLike] = []
-    for routine in routines:
-        for node in routine.graph.nodes:
+    for subprogram in subprograms:
+        for node in subprogram.graph.nodes:
             dims += [d for s in node.shapes for d in s.dims]
             dims += [d for d in node.attrs.values() if isinstance(d, Dim)]
-        dims += routine.plan.dynamic_symbols
+        dims += subprogram.plan.dynamic_symbols
     found = [d.symbol for d in symbols_of([d for d in dims if isinstance(d, Dim)])]
     return tuple(s for s in found if s is not None)
 
 
-def _followed(main: Routine) -> Iterator[frozenset[int]]:
+def _followed(main: Subprogram) -> Iterator[frozenset[int]]:
     """Which params each step of the prologue follows from, by number."""
     number = {n: i for i, n in enumerate(main.graph.params)}
     known: dict[Node, frozenset[int]] = {}
     for node in main.graph.order():
         below = frozenset[int]().union(*(known[i] for i in node.inputs))
         known[node] = below | ({number[node]} if node in number else frozenset())
-    for work in main.prologue:
-        yield known[work.node]
-    for work in main.packs:
-        assert isinstance(work.way, Recipe)
-        read = {b.index for p in work.way.panels for b in p.task.buffers if b.kind == "operand"}
-        yield frozenset[int]().union(*(known[work.node.inputs[i]] for i in read))
+    for step in main.prologue:
+        yield known[step.node]
+    for step in main.packing:
+        assert isinstance(step.lowering, KernelSequence)
+        read = {
+            b.index for p in step.lowering.packed for b in p.task.buffers if b.kind == "operand"
+        }
+        yield frozenset[int]().union(*(known[step.node.inputs[i]] for i in read))
 
 
-def _constants(routine: Routine) -> list[tuple[DimLike, Node]]:
-    slots = routine.plan.assignments
-    found = [n for n in routine.graph.nodes if n.op == "constant" and n in slots]
-    return [(routine.weights_at + slots[n].offset, n) for n in found]
+def _constants(subprogram: Subprogram) -> list[tuple[DimLike, Node]]:
+    slots = subprogram.plan.assignments
+    found = [n for n in subprogram.graph.nodes if n.op == "constant" and n in slots]
+    return [(subprogram.weights_at + slots[n].offset, n) for n in found]
 
 
-class _Main(Writing):
+class _Main(FunctionWriter):
     """`run`: by the mode of the context, what a call needs, the prologue, or the call."""
 
     def __init__(
         self,
-        main: Routine,
-        routines: Routines,
+        main: Subprogram,
+        subprograms: SubprogramBuilder,
         numbers: dict[str, int],
         symbols: tuple[Symbol, ...],
         machine: Machine,
     ) -> None:
         super().__init__(main, machine.isa, numbers)
-        self.routines, self.all_symbols = routines, symbols
+        self.subprograms, self.all_symbols = subprograms, symbols
         self.needs = ""
 
     def text(self) -> Function:
@@ -165,9 +167,9 @@ class _Main(Writing):
 
     def _need(self) -> None:
         code, graph = self.code, self.graph
-        total = code.let(f"call i64 @{self.routine.name}.need(ptr %context)")
+        total = code.let(f"call i64 @{self.subprogram.name}.need(ptr %context)")
         code.do(f"store i64 {total}, ptr {self.needs}")
-        at = self._put(1, self.routines.weights_end)
+        at = self._put(1, self.subprograms.weights_end)
         for output in graph.outputs:
             at = self._put(at, ceiling(output.shape.size_bytes))
             for dim in output.shape.dims:
@@ -193,22 +195,24 @@ class _Main(Writing):
         """What bodies without params have is done once, with everything else; those that have
         some are prepared by their holders."""
         code = self.code
-        inner = [r for r in self.routines.made.values() if r is not self.routine and not r.bound]
+        inner = [
+            r for r in self.subprograms.made.values() if r is not self.subprogram and not r.bound
+        ]
         is_all = code.let(f"icmp eq ptr {self.word(Word.CHANGED)}, null")
         with code.when(is_all):
-            for routine in (r for r in inner if r.prologue or r.packs or _prepares(r)):
-                self._run(f"{routine.name}.prologue")
-        self._run(f"{self.routine.name}.prologue")
+            for subprogram in (r for r in inner if r.prologue or r.packing or _prepares(r)):
+                self._run(f"{subprogram.name}.prologue")
+        self._run(f"{self.subprogram.name}.prologue")
         code.do("ret i32 0")
 
     def _call(self) -> None:
-        self._run_phase(self.routine.name)
+        self._run_phase(self.subprogram.name)
 
     def _step(self) -> None:
-        self._run_phase(f"{self.routine.name}.step")
+        self._run_phase(f"{self.subprogram.name}.step")
 
     def _finish(self) -> None:
-        self._run_phase(f"{self.routine.name}.finish")
+        self._run_phase(f"{self.subprogram.name}.finish")
 
     def _run_phase(self, name: str) -> None:
         self._run(name)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.program.call_context import Word
 from rlx.backends.cpu.program.dim_formulas import rounded
-from rlx.backends.cpu.program.steps import Value, Work
-from rlx.backends.cpu.program.task import Buffer, Recipe, Task
+from rlx.backends.cpu.program.steps import ProgramStep, Value
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Task
 from rlx.core.dim import Dim, DimLike
 from rlx.ir.lir import Space
 
 if TYPE_CHECKING:
-    from rlx.backends.cpu.program.assemble import Steps
+    from rlx.backends.cpu.program.assemble import StepWriter
 
 ALWAYS = -1
 TABLED_STEPS = 256
@@ -121,29 +121,29 @@ class Row:
     words: tuple[int, ...]
 
 
-def prepared_rows(steps: Steps, work: Work, flag: int) -> list[Row] | None:
+def prepared_rows(writer: StepWriter, step: ProgramStep, flag: int) -> list[Row] | None:
     """The tasks of a step, or those of its panels; None where it must be written out. `flag` is
     where it is said whether anything that they read has changed, or ALWAYS."""
-    if not isinstance(work.way, Recipe):
+    if not isinstance(step.lowering, KernelSequence):
         return None
-    if not work.panels:
-        return called_rows(steps, work, flag)
+    if not step.packed_offsets:
+        return called_rows(writer, step, flag)
     found: list[Row | None] = []
-    for i, panels in enumerate(work.way.panels):
-        places = [_place(steps, work, b, (), packing=i) for b in panels.task.buffers]
-        found.append(_row(panels.task, places, 0, flag, work.number + i))
+    for i, packed in enumerate(step.lowering.packed):
+        places = [_place(writer, step, b, (), packing=i) for b in packed.task.buffers]
+        found.append(_row(packed.task, places, 0, flag, step.number + i))
     return _all(found)
 
 
-def called_rows(steps: Steps, work: Work, flag: int = ALWAYS) -> list[Row] | None:
+def called_rows(writer: StepWriter, step: ProgramStep, flag: int = ALWAYS) -> list[Row] | None:
     """The tasks of a step; None where it must be written out."""
-    if not isinstance(work.way, Recipe):
+    if not isinstance(step.lowering, KernelSequence):
         return None
-    temps = _offsets(work.way.temps)
-    first = work.number + len(work.way.panels)
+    temps = _offsets(step.lowering.temps)
+    first = step.number + len(step.lowering.packed)
     found: list[Row | None] = []
-    for i, task in enumerate(work.way.tasks):
-        places = [_place(steps, work, b, temps) for b in task.buffers]
+    for i, task in enumerate(step.lowering.tasks):
+        places = [_place(writer, step, b, temps) for b in task.buffers]
         found.append(_row(task, places, temps[-1], flag, first + i))
     return _all(found)
 
@@ -165,33 +165,37 @@ def _offsets(sizes: Sequence[DimLike]) -> list[DimLike]:
 
 
 def _place(
-    steps: Steps, work: Work, buffer: Buffer, temps: Sequence[DimLike], packing: int | None = None
+    writer: StepWriter,
+    step: ProgramStep,
+    buffer: Buffer,
+    temps: Sequence[DimLike],
+    packing: int | None = None,
 ) -> _Place:
     index = buffer.index
     match buffer.kind:
         case "operand":
-            return _slot(steps, work.operands[index])
+            return _slot(writer, step.operands[index])
         case "result" if packing is not None:
-            return _WEIGHTS, work.panels[packing]
+            return _WEIGHTS, step.packed_offsets[packing]
         case "result":
-            return _slot(steps, work.results[index])
+            return _slot(writer, step.results[index])
         case "temp":
             return _BEHIND, temps[index]
-        case "panels":
-            return _WEIGHTS, work.panels[index]
+        case "packed":
+            return _WEIGHTS, step.packed_offsets[index]
         case "size":
             return None
 
 
-def _slot(steps: Steps, value: Value) -> _Place:
+def _slot(writer: StepWriter, value: Value) -> _Place:
     """None where a row cannot say it: inside of an external array."""
     root, base = value.node, value.base_bytes
-    number = steps.number_outside(root)
+    number = writer.number_outside(root)
     if number is not None:
         return None if base else (_EXTERNAL, number)
-    slot = steps.plan.assignments[root]
+    slot = writer.plan.assignments[root]
     if slot.space is Space.WEIGHTS:
-        return _WEIGHTS, steps.routine.weights_at + slot.offset + base
+        return _WEIGHTS, writer.subprogram.weights_at + slot.offset + base
     return _ARENA, slot.offset + base
 
 

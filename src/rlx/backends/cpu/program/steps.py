@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rlx.backends.cpu.program.task import Recipe, Task
+from rlx.backends.cpu.program.task import KernelSequence, Task
 from rlx.core.dim import DimLike, is_static
 from rlx.core.layout import Layout
 from rlx.ir.lir import BufferPlan
@@ -58,23 +58,23 @@ class Value:
 class Nested:
     """The step as smaller ones."""
 
-    body: Routine
+    body: Subprogram
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
     """One of two routines, by the first operand."""
 
-    then: Routine
-    other: Routine
+    then: Subprogram
+    other: Subprogram
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
     """The body for as long as the condition holds, and at most `limit` times."""
 
-    condition: Routine
-    body: Routine
+    condition: Subprogram
+    body: Subprogram
     limit: int | None
     num_carries: int = 0
     """The other operands are what every step sees."""
@@ -86,7 +86,7 @@ class Loop:
 class Scan:
     """The body once for every slice of the last operands."""
 
-    body: Routine
+    body: Subprogram
     length: DimLike
     num_carries: int
     num_bcasts: int
@@ -99,30 +99,30 @@ class Host:
 
 
 Control = Nested | Branch | Loop | Scan | Host
-Way = Recipe | Control
+Lowering = KernelSequence | Control
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ProgramStep:
     """A step with all that is needed to run it."""
 
     node: Node
-    way: Way
+    lowering: Lowering
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
     number: int
     """Of its first task in the table of failures."""
     copies: tuple[Task | None, ...] = ()
     """How operands that lie apart come to lie side by side, for ways that need it."""
-    panels: tuple[DimLike, ...] = ()
-    """Where its panels are in the weights."""
+    packed_offsets: tuple[DimLike, ...] = ()
+    """Byte offsets of its packed weights in the weight block."""
     sizes: tuple[str, ...] = ()
     """The named dims that it measures."""
 
     @property
-    def bodies(self) -> tuple[tuple[Routine, tuple[Value, ...]], ...]:
+    def bodies(self) -> tuple[tuple[Subprogram, tuple[Value, ...]], ...]:
         """The routines that it runs, and the operands that each is given."""
-        match self.way:
+        match self.lowering:
             case Nested(body) | Scan(body=body):
                 return ((body, self.operands),)
             case Branch(then, other):
@@ -134,7 +134,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Routine:
+class Subprogram:
     """A planned graph."""
 
     name: str
@@ -142,9 +142,9 @@ class Routine:
     plan: BufferPlan
     weights_at: DimLike
     """Where the plan's own part of the weights begins."""
-    prologue: tuple[Work, ...]
-    calls: tuple[Work, ...]
-    packs: tuple[Work, ...] = field(default_factory=tuple)
+    prologue: tuple[ProgramStep, ...]
+    calls: tuple[ProgramStep, ...]
+    packing: tuple[ProgramStep, ...] = field(default_factory=tuple)
     """The steps whose panels are made in the prologue; equal panels are made once."""
     bound: tuple[int, ...] = ()
     """Which of its holder's operands are its params: weights that are the same for every call. All

@@ -6,21 +6,21 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from rlx.backends.cpu.codegen.loop.emit import Function
-from rlx.backends.cpu.program.call_context import OUTGROWN
+from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED
 from rlx.backends.cpu.program.dim_formulas import rounded
-from rlx.backends.cpu.program.kernel_sequence import NoKernel, copy_task, recipe_of
+from rlx.backends.cpu.program.kernel_sequence import NoKernel, copy_task, kernel_sequence_of
 from rlx.backends.cpu.program.steps import (
     Branch,
     Host,
     Loop,
+    Lowering,
     Nested,
-    Routine,
+    ProgramStep,
     Scan,
+    Subprogram,
     Value,
-    Way,
-    Work,
 )
-from rlx.backends.cpu.program.task import Machine, Recipe, Step, Task
+from rlx.backends.cpu.program.task import KernelSequence, Machine, Step, Task
 from rlx.core.dim import DimLike
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.core.extent import measured_in
@@ -44,24 +44,24 @@ MAX_DEPTH = 40
 
 
 @dataclass(slots=True)
-class Routines:
+class SubprogramBuilder:
     """Makes routines, and keeps what they share."""
 
     machine: Machine
     target: Target
     written: Callable[[Function], None] | None = None
     """Is shown each kernel."""
-    recipes: dict[object, Recipe] = field(default_factory=dict[object, Recipe])
+    recipes: dict[object, KernelSequence] = field(default_factory=dict[object, KernelSequence])
     functions: dict[str, Function] = field(default_factory=dict[str, Function])
     refused: dict[object, NoKernel] = field(default_factory=dict[object, NoKernel])
-    made: dict[str, Routine] = field(default_factory=dict[str, Routine])
+    made: dict[str, Subprogram] = field(default_factory=dict[str, Subprogram])
     """All of them by name, those that others call first."""
-    bodies: dict[object, Routine] = field(default_factory=dict[object, Routine])
+    bodies: dict[object, Subprogram] = field(default_factory=dict[object, Subprogram])
     failures: list[tuple[str, tuple[str, ...]]] = field(
         default_factory=list[tuple[str, tuple[str, ...]]]
     )
     """Task by task: the node it belongs to, and what its codes mean."""
-    panels: dict[object, DimLike] = field(default_factory=dict[object, DimLike])
+    packed: dict[object, DimLike] = field(default_factory=dict[object, DimLike])
     hosts: dict[int, Node] = field(default_factory=dict[int, Node])
     """The steps that the host does, by number."""
     weights_end: DimLike = 0
@@ -69,9 +69,9 @@ class Routines:
     forced: Mapping[Node, bool] = field(default_factory=dict[Node, bool])
     """Steps whose work is to be shared out, or not, whatever it takes."""
 
-    def routine(
+    def subprogram(
         self, graph: Graph, plan: BufferPlan, name: str, bound: tuple[int, ...] = ()
-    ) -> Routine:
+    ) -> Subprogram:
         """The routine of a planned graph."""
         weights_at = self.weights_end
         self.weights_end = rounded(self.weights_end + plan.weight_formula)
@@ -79,13 +79,13 @@ class Routines:
         steps = [(n, self._work(n, plan, items)) for n in plan.schedule]
         prologue = tuple(w for n, w in steps if plan.phases[n] is Phase.PROLOGUE)
         calls = tuple(w for n, w in steps if plan.phases[n] > Phase.PROLOGUE)
-        calls, packs = self._packed(calls)
-        self.made[name] = Routine(name, graph, plan, weights_at, prologue, calls, packs, bound)
+        calls, packing = self._packed(calls)
+        self.made[name] = Subprogram(name, graph, plan, weights_at, prologue, calls, packing, bound)
         return self.made[name]
 
     # -- steps ----------------------------------------------------------------------------------
 
-    def _work(self, node: Node, plan: BufferPlan, items: Mapping[Node, list[Node]]) -> Work:
+    def _work(self, node: Node, plan: BufferPlan, items: Mapping[Node, list[Node]]) -> ProgramStep:
         operands = tuple(Value(plan.root(i), plan.layout(i)) for i in node.inputs)
         made = items[node] if node.has_items else [node]
         results = tuple(Value(plan.root(r), plan.layout(r)) for r in made)
@@ -99,32 +99,32 @@ class Routines:
             tuple(v.within for v in results),
             self.machine,
             frozenset(fixed),
-            is_once=plan.phases[node] is Phase.PROLOGUE,
+            prologue_only=plan.phases[node] is Phase.PROLOGUE,
         )
         way = self._way(step, operands)
-        if isinstance(way, Recipe) and way.panels and plan.phases[node] is Phase.PROLOGUE:
-            way = way.without_panels()
-        if isinstance(way, Recipe) and node in self.forced:
+        if isinstance(way, KernelSequence) and way.packed and plan.phases[node] is Phase.PROLOGUE:
+            way = way.packed_every_run()
+        if isinstance(way, KernelSequence) and node in self.forced:
             way = way.split(self.forced[node])
         number = len(self.failures)
         if isinstance(way, Host):
             self.hosts[number] = node
-        is_whole = isinstance(way, Recipe)
+        is_whole = isinstance(way, KernelSequence)
         copies = () if is_whole else tuple(self._copy(step, i) for i in range(len(operands)))
         self._number(node, way, copies)
         sizes = tuple(s.name for s in measured_in(d for s in node.shapes for d in s.dims))
-        return Work(node, way, operands, results, number, copies, (), sizes)
+        return ProgramStep(node, way, operands, results, number, copies, (), sizes)
 
-    def _number(self, node: Node, way: Way, copies: tuple[Task | None, ...]) -> None:
+    def _number(self, node: Node, way: Lowering, copies: tuple[Task | None, ...]) -> None:
         """Give every task a row in the table of failures."""
         tasks = [t for t in copies if t is not None]
-        if isinstance(way, Recipe):
-            tasks += [*(p.task for p in way.panels), *way.tasks]
+        if isinstance(way, KernelSequence):
+            tasks += [*(p.task for p in way.packed), *way.tasks]
         self.failures += [(node.label, t.failures) for t in tasks] or [(node.label, ())]
         if isinstance(way, Branch | Loop):
-            self.failures.append((node.label, (OUTGROWN,)))
+            self.failures.append((node.label, (CAPACITY_EXCEEDED,)))
 
-    def _way(self, step: Step, operands: tuple[Value, ...]) -> Way:
+    def _way(self, step: Step, operands: tuple[Value, ...]) -> Lowering:
         node = step.node
         fixed = {i: operands[i] for i in sorted(step.constants) if step.operands[i].is_contiguous}
         match node.op:
@@ -150,16 +150,16 @@ class Routines:
             case _:
                 return self._kernel(step)
 
-    def _kernel(self, step: Step) -> Way:
+    def _kernel(self, step: Step) -> Lowering:
         """A recipe, the same for equal steps; or the step in smaller ones."""
         node = step.node
         what = (node.op, node.attr_key, tuple(i.shape for i in node.inputs))
-        key = (what, step.operands, step.results, step.constants, step.is_once)
+        key = (what, step.operands, step.results, step.constants, step.prologue_only)
         if key in self.refused:
             return self._nested(node, self.refused[key])
         if key not in self.recipes:
             try:
-                self._keep(key, recipe_of(step, f"k{len(self.recipes)}"))
+                self._keep(key, kernel_sequence_of(step, f"k{len(self.recipes)}"))
             except NoKernel as why:
                 self.refused[key] = why
                 return self._nested(node, why)
@@ -171,7 +171,7 @@ class Routines:
     def _nested(self, node: Node, why: NoKernel) -> Nested:
         return Nested(self._body(_smaller(node, body_of(node), self.target, why)))
 
-    def _keep(self, key: object, recipe: Recipe) -> None:
+    def _keep(self, key: object, recipe: KernelSequence) -> None:
         self.recipes[key] = recipe.mapped(self._function)
 
     def _function(self, function: Function) -> Function:
@@ -190,10 +190,10 @@ class Routines:
         key = ("copy", layout, node.shape)
         if key not in self.recipes:
             name = f"k{len(self.recipes)}"
-            self._keep(key, Recipe((copy_task(node.shape, layout, step, name),)))
+            self._keep(key, KernelSequence((copy_task(node.shape, layout, step, name),)))
         return self.recipes[key].tasks[0]
 
-    def _body(self, graph: Graph, fixed: Mapping[int, Value] = NOTHING) -> Routine:
+    def _body(self, graph: Graph, fixed: Mapping[int, Value] = NOTHING) -> Subprogram:
         """The routine of a graph inside a step. Equal graphs share one, if the same weights are
         given to them: what follows from those is prepared with all else that does."""
         key = graph.digest(), tuple(fixed.items())
@@ -203,36 +203,40 @@ class Routines:
             self.depth += 1
             name = f"r{len(self.bodies)}.{self.depth}"
             given = _with_params(with_extents_named(graph, name), fixed)
-            self.bodies[key] = self.routine(*_planned(given, self.target), name, tuple(fixed))
+            self.bodies[key] = self.subprogram(*_planned(given, self.target), name, tuple(fixed))
             self.depth -= 1
         return self.bodies[key]
 
     # -- panels ---------------------------------------------------------------------------------
 
-    def _packed(self, calls: tuple[Work, ...]) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
+    def _packed(
+        self, calls: tuple[ProgramStep, ...]
+    ) -> tuple[tuple[ProgramStep, ...], tuple[ProgramStep, ...]]:
         """The steps with places for their panels, and those that have panels to make."""
-        placed: list[Work] = []
-        packs: list[Work] = []
-        for work in calls:
-            if not isinstance(work.way, Recipe) or not work.way.panels:
-                placed.append(work)
+        placed: list[ProgramStep] = []
+        packing: list[ProgramStep] = []
+        for step in calls:
+            if not isinstance(step.lowering, KernelSequence) or not step.lowering.packed:
+                placed.append(step)
                 continue
-            size = len(self.panels)
-            done = replace(work, panels=tuple(self._place(work, i) for i in _range(work.way)))
+            size = len(self.packed)
+            done = replace(
+                step, packed_offsets=tuple(self._place(step, i) for i in _range(step.lowering))
+            )
             placed.append(done)
-            packs += [done] if len(self.panels) > size else []
-        return tuple(placed), tuple(packs)
+            packing += [done] if len(self.packed) > size else []
+        return tuple(placed), tuple(packing)
 
-    def _place(self, work: Work, number: int) -> DimLike:
-        assert isinstance(work.way, Recipe)
-        made = work.way.panels[number]
+    def _place(self, step: ProgramStep, number: int) -> DimLike:
+        assert isinstance(step.lowering, KernelSequence)
+        made = step.lowering.packed[number]
         read = [b.index for b in made.task.buffers if b.kind == "operand"]
-        task, operands = made.task, tuple(work.operands[i] for i in read)
+        task, operands = made.task, tuple(step.operands[i] for i in read)
         key = (task.function.text, task.sizes, task.units, made.size, operands)
-        if key not in self.panels:
-            self.panels[key] = self.weights_end
+        if key not in self.packed:
+            self.packed[key] = self.weights_end
             self.weights_end = rounded(self.weights_end + made.size)
-        return self.panels[key]
+        return self.packed[key]
 
 
 def _with_params(graph: Graph, numbers: Collection[int]) -> Graph:
@@ -253,8 +257,8 @@ def _planned(graph: Graph, target: Target) -> tuple[Graph, BufferPlan]:
     return final, plan
 
 
-def _range(recipe: Recipe) -> range:
-    return range(len(recipe.panels))
+def _range(recipe: KernelSequence) -> range:
+    return range(len(recipe.packed))
 
 
 def _items_of(graph: Graph) -> dict[Node, list[Node]]:
@@ -276,7 +280,7 @@ def _smaller(node: Node, body: Graph, target: Target, why: NoKernel) -> Graph:
     return legalise(body, Context.of(without, FusionOptions()))
 
 
-def _check_room(node: Node, recipe: Recipe) -> None:
+def _check_room(node: Node, recipe: KernelSequence) -> None:
     """What is known of the memory that a kernel takes; the rest is known when it is called."""
     temps = sum(size for size in recipe.temps if isinstance(size, int))
     scratch = [t.scratch for t in recipe.all_tasks if isinstance(t.scratch, int)]

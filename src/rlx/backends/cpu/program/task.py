@@ -21,7 +21,7 @@ from rlx.kernel.lower.loop import body_of
 
 SPLIT_NS = 10_000
 """Work below this is done by one worker: waking others takes about as long."""
-MOST_UNITS = 1 << 40
+MAX_UNITS = 1 << 40
 """More than any task has."""
 GRAIN_NS = 4_000
 """What a worker takes at a time."""
@@ -58,7 +58,7 @@ class Step:
     machine: Machine
     constants: frozenset[int] = frozenset()
     """The operands that follow from weights alone."""
-    is_once: bool = False
+    prologue_only: bool = False
     """Does it run only when weights are set?"""
 
     @classmethod
@@ -77,7 +77,7 @@ class Step:
 class Buffer:
     """An address that a task is called with: the start of the slot that a layout counts from."""
 
-    kind: Literal["operand", "result", "temp", "panels", "size"]
+    kind: Literal["operand", "result", "temp", "packed", "size"]
     """`size` is where the value of a measured size is written, an i64: the index is that of the
     symbol among `measured_in` of all dims of the node's results."""
     index: int
@@ -101,12 +101,12 @@ class Task:
     scratch: DimLike = 0
     """Bytes for each worker alone, aligned to 64; not kept from part to part."""
     failures: tuple[str, ...] = (OUT_OF_RANGE,)
-    how: str = ""
+    summary: str = ""
     """The schedule in words; nothing that is run depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Panels:
+class PackedWeights:
     """Bytes that follow from weights: made once by a task whose `result` 0 they are."""
 
     task: Task
@@ -114,15 +114,15 @@ class Panels:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class KernelSequence:
     """How a step runs."""
 
     tasks: tuple[Task, ...]
     temps: tuple[DimLike, ...] = ()
     """The bytes of each temporary, aligned to 64."""
-    panels: tuple[Panels, ...] = field(default_factory=tuple)
+    packed: tuple[PackedWeights, ...] = field(default_factory=tuple)
 
-    def split(self, is_split: bool) -> Recipe:
+    def split(self, is_split: bool) -> KernelSequence:
         """The same with every task's work shared out, at least between two, or with none."""
         tasks = [replace(t, grain=(t.units + 1) // 2 if is_split else t.units) for t in self.tasks]
         return replace(self, tasks=tuple(tasks))
@@ -130,16 +130,16 @@ class Recipe:
     @property
     def all_tasks(self) -> tuple[Task, ...]:
         """Those that make panels, then those of every run."""
-        return (*(p.task for p in self.panels), *self.tasks)
+        return (*(p.task for p in self.packed), *self.tasks)
 
-    def mapped(self, change: Callable[[Function], Function]) -> Recipe:
+    def mapped(self, change: Callable[[Function], Function]) -> KernelSequence:
         """The same with other functions that do the same."""
         tasks = tuple(replace(t, function=change(t.function)) for t in self.tasks)
-        packs = (replace(p.task, function=change(p.task.function)) for p in self.panels)
-        panels = tuple(replace(p, task=t) for p, t in zip(self.panels, packs))
-        return Recipe(tasks, self.temps, panels)
+        packing = (replace(p.task, function=change(p.task.function)) for p in self.packed)
+        packed = tuple(replace(p, task=t) for p, t in zip(self.packed, packing))
+        return KernelSequence(tasks, self.temps, packed)
 
-    def without_panels(self) -> Recipe:
+    def packed_every_run(self) -> KernelSequence:
         """The same with panels made anew in temporaries: for a step that itself runs once."""
         kept = len(self.temps)
 
@@ -147,9 +147,9 @@ class Recipe:
             places = (Buffer("temp", by + b.index) if b.kind == kind else b for b in task.buffers)
             return replace(task, buffers=tuple(places))
 
-        packs = [moved(p.task, "result", kept + i) for i, p in enumerate(self.panels)]
-        tasks = (*packs, *(moved(t, "panels", kept) for t in self.tasks))
-        return Recipe(tasks, (*self.temps, *(p.size for p in self.panels)))
+        packing = [moved(p.task, "result", kept + i) for i, p in enumerate(self.packed)]
+        tasks = (*packing, *(moved(t, "packed", kept) for t in self.tasks))
+        return KernelSequence(tasks, (*self.temps, *(p.size for p in self.packed)))
 
 
 def grain_of(units: DimLike, ns: DimLike) -> DimLike:
@@ -158,15 +158,15 @@ def grain_of(units: DimLike, ns: DimLike) -> DimLike:
     taken = dim_max(1, units * GRAIN_NS // dim_max(1, ns))
     if isinstance(ns, int):
         return units if ns < SPLIT_NS else taken
-    return dim_max(taken, dim_min(units, SPLIT_NS // (ns + 1) * MOST_UNITS))
+    return dim_max(taken, dim_min(units, SPLIT_NS // (ns + 1) * MAX_UNITS))
 
 
-def turns_per_poll(ns: DimLike) -> DimLike:
+def iterations_per_poll(ns: DimLike) -> DimLike:
     """After how many turns a loop polls, where one takes `ns`."""
     return dim_max(1, POLL_NS // dim_max(1, ns))
 
 
-def nanoseconds(flops: DimLike, traffic: DimLike) -> DimLike:
+def estimated_ns(flops: DimLike, traffic: DimLike) -> DimLike:
     """What work takes on one worker, roughly: the longer of arithmetic and memory."""
     return dim_max(flops // FLOPS_PER_NS, traffic // BYTES_PER_NS)
 

@@ -19,8 +19,8 @@ from rlx.backends.cpu.program.artefact import artefact_of
 from rlx.backends.cpu.program.assemble import DISPATCH
 from rlx.backends.cpu.program.build import built
 from rlx.backends.cpu.program.call_context import Word
-from rlx.backends.cpu.program.steps import Routine, Work
-from rlx.backends.cpu.program.task import Machine, Recipe
+from rlx.backends.cpu.program.steps import ProgramStep, Subprogram
+from rlx.backends.cpu.program.task import KernelSequence, Machine
 from rlx.backends.cpu.runtime.call import Entry
 from rlx.backends.cpu.runtime.program import CpuProgram, Weights
 from rlx.backends.cpu.runtime.support_code import Support
@@ -151,8 +151,8 @@ class TimedProgram(CpuProgram):
         super().__init__(artefact, Interface.planned(lir), threads, support)
         self.owners = tuple(Owner(w.node, tuple(_functions(w))) for w in made.main.calls)
         self._steps = _steps_of(made.main)
-        works = (*made.main.prologue, *made.main.packs, *made.main.calls)
-        self._functions = {f: w.node for w in reversed(works) for f in _all_functions(w)}
+        steps = (*made.main.prologue, *made.main.packing, *made.main.calls)
+        self._functions = {f: w.node for w in reversed(steps) for f in _all_functions(w)}
 
     def _way_in(self) -> Entry:
         return _TimedEntry(self.binding, self._loaded, self._support)
@@ -194,42 +194,42 @@ class TimedProgram(CpuProgram):
             yield Span(at, names.setdefault(thread, len(names)), start, stop)
 
 
-def _steps_of(main: Routine) -> Mapping[int, list[int]]:
+def _steps_of(main: Subprogram) -> Mapping[int, list[int]]:
     """Task number → the steps of the plan that it is done for."""
     found: dict[int, list[int]] = {}
-    for step, work in enumerate(main.calls):
-        for number in dict.fromkeys(_numbers(work)):
-            found.setdefault(number, []).append(step)
+    for number_of_step, step in enumerate(main.calls):
+        for number in dict.fromkeys(_numbers(step)):
+            found.setdefault(number, []).append(number_of_step)
     return found
 
 
-def _numbers(work: Work) -> Iterator[int]:
+def _numbers(step: ProgramStep) -> Iterator[int]:
     """The rows of a step's tasks in the table of failures, and of the steps inside it."""
-    for inner in _within(work):
+    for inner in _within(step):
         tasks = sum(t is not None for t in inner.copies)
-        if isinstance(inner.way, Recipe):
-            tasks += len(inner.way.panels) + len(inner.way.tasks)
+        if isinstance(inner.lowering, KernelSequence):
+            tasks += len(inner.lowering.packed) + len(inner.lowering.tasks)
         yield from range(inner.number, inner.number + max(1, tasks))
 
 
-def _functions(work: Work) -> Iterator[str]:
-    for inner in _within(work):
+def _functions(step: ProgramStep) -> Iterator[str]:
+    for inner in _within(step):
         yield from (t.function.name for t in inner.copies if t is not None)
-        if isinstance(inner.way, Recipe):
-            yield from (t.function.name for t in inner.way.tasks)
+        if isinstance(inner.lowering, KernelSequence):
+            yield from (t.function.name for t in inner.lowering.tasks)
 
 
-def _all_functions(work: Work) -> Iterator[str]:
+def _all_functions(step: ProgramStep) -> Iterator[str]:
     """Those that lay operands out, too."""
-    for inner in _within(work):
+    for inner in _within(step):
         yield from (t.function.name for t in inner.copies if t is not None)
-        if isinstance(inner.way, Recipe):
-            yield from (t.function.name for t in inner.way.all_tasks)
+        if isinstance(inner.lowering, KernelSequence):
+            yield from (t.function.name for t in inner.lowering.all_tasks)
 
 
-def _within(work: Work) -> Iterator[Work]:
+def _within(step: ProgramStep) -> Iterator[ProgramStep]:
     """A step, and all steps inside it."""
-    todo = [work]
+    todo = [step]
     while todo:
         top = todo.pop()
         yield top

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from rlx.backends.cpu.program.artefact import Artefact, HostStep
-from rlx.backends.cpu.program.call_context import NUM_WORDS, OUTGROWN, Mode, Word
+from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED, NUM_WORDS, Mode, Word
 from rlx.backends.cpu.runtime.binding_table import Binding, Input, Output
 from rlx.backends.cpu.runtime.buffer_pool import Block, new_block
 from rlx.backends.cpu.runtime.call import Entry, FailedAt, Held
@@ -103,8 +103,8 @@ class CpuProgram:
         self._support.pool.grow(self.threads)
         call = _Prologue(self, sizes, arrays)
         arena_bytes, weight_bytes = call.needs()
-        panels_at = evaluate(self.artefact.panels_at, sizes)
-        weights = Weights(new_block(weight_bytes, panels_at), dict(params), sizes)
+        packed_at = evaluate(self.artefact.packed_at, sizes)
+        weights = Weights(new_block(weight_bytes, packed_at), dict(params), sizes)
         weights.capacities = call.capacities if old is None else dict(old.capacities)
         if old is not None and old.sizes == sizes:
             weights.memory[:] = old.memory
@@ -177,7 +177,7 @@ class CpuProgram:
         host = _Host(self.artefact)
         made = entry.finish(state.held, host.address)
         if isinstance(made, FailedAt):
-            if host.error is not None or self._text(made) != OUTGROWN:
+            if host.error is not None or self._text(made) != CAPACITY_EXCEEDED:
                 raise host.error or self.failure(made)
             made = self._ran(
                 state.weights, state.sizes, functools.partial(_again, entry, state.inputs)
@@ -199,7 +199,7 @@ class CpuProgram:
             symbols = np.array([*self._symbols({**capacities, **sizes}), 0], np.int64)
             made = attempt(host.address, symbols, not capacities)
             if isinstance(made, FailedAt):
-                if host.error is not None or self._text(made) != OUTGROWN:
+                if host.error is not None or self._text(made) != CAPACITY_EXCEEDED:
                     raise host.error or self.failure(made)
                 capacities = self._grown(entry, capacities, symbols)
                 continue

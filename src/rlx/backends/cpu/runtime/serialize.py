@@ -41,7 +41,7 @@ def packed(artefact: Artefact, interface: Interface) -> tuple[dict[str, Any], di
         "hosts": [[number, *_host_json(step)] for number, step in artefact.hosts.items()],
         "prologue": [sorted(p) for p in artefact.prologue],
         "num_kernels": artefact.num_kernels,
-        "panels_at": dim_json(artefact.panels_at),
+        "panels_at": dim_json(artefact.packed_at),
     }
     raw = b"".join(np.ascontiguousarray(c.value).tobytes() for c in artefact.constants)
     return head, {"code": artefact.blob.to_bytes(), "constants": raw}
@@ -49,7 +49,7 @@ def packed(artefact: Artefact, interface: Interface) -> tuple[dict[str, Any], di
 
 def _dims(artefact: Artefact) -> list[DimLike]:
     hosts = [s for h in artefact.hosts.values() for s in (*h.operands, *h.results)]
-    offsets = [artefact.panels_at, *(c.offset for c in artefact.constants)]
+    offsets = [artefact.packed_at, *(c.offset for c in artefact.constants)]
     return [*offsets, *(d for s in hosts for d in s.dims)]
 
 
@@ -81,7 +81,7 @@ def _opened(head: dict[str, Any], file: Sections) -> tuple[Artefact, Interface]:
         hosts={int(number): _host(decode, *step) for number, *step in head["hosts"]},
         prologue=tuple(frozenset(map(int, p)) for p in head["prologue"]),
         num_kernels=int(head["num_kernels"]),
-        panels_at=decode.dim(head["panels_at"]),
+        packed_at=decode.dim(head["panels_at"]),
     )
     return artefact, decode.interface(head["interface"])
 

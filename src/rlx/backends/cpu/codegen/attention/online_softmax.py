@@ -15,13 +15,13 @@ from rlx.backends.cpu.codegen.attention.vectorised_rows import Rows
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.program.task import (
     Buffer,
+    KernelSequence,
     Machine,
-    Recipe,
     Step,
     Task,
     buffers,
+    estimated_ns,
     grain_of,
-    nanoseconds,
 )
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, lower_bound
@@ -31,17 +31,17 @@ FEW = 8
 RECORDS, RESULT = Buffer("temp", 0), Buffer("result", 0)
 
 
-def make_attention(step: Step, name: str) -> Recipe:
+def make_attention(step: Step, name: str) -> KernelSequence:
     """How an attention runs. Where one query is as likely as many, there is code for both, and
     the other's tasks have no units."""
     form = Form.of(step)
     if is_static(form.rows) and 0 < form.rows <= FEW:
         return _of_few(form, step.isa, name, form.rows)
     if not _may_be_one(form):
-        return Recipe((_of_many(form, step.machine, name),))
+        return KernelSequence((_of_many(form, step.machine, name),))
     is_one = dim_min(1, form.queries) * dim_max(0, 2 - form.queries)
     made = _of_few(form, step.isa, f"{name}.few", form.group, is_one)
-    return Recipe((_of_many(form, step.machine, name, 1 - is_one), *made.tasks), made.temps)
+    return KernelSequence((_of_many(form, step.machine, name, 1 - is_one), *made.tasks), made.temps)
 
 
 def _may_be_one(form: Form) -> bool:
@@ -57,13 +57,13 @@ def _of_many(form: Form, machine: Machine, name: str, times: DimLike = 1) -> Tas
     rows.write()
     blocks = (form.rows + tiling.columns - 1) // tiling.columns
     units = form.batch * form.kv_heads * blocks * times
-    grain = grain_of(units, nanoseconds(form.flops, form.traffic))
+    grain = grain_of(units, estimated_ns(form.flops, form.traffic))
     scratch = scratch_places(form, tiling)["end"] * form.compute.itemsize
     sizes = sizes_of(form, tiling)
     return Task(rows.function(name), _given(form, RESULT), sizes, units, grain, scratch)
 
 
-def _of_few(form: Form, isa: Isa, name: str, rows: int, times: DimLike = 1) -> Recipe:
+def _of_few(form: Form, isa: Isa, name: str, rows: int, times: DimLike = 1) -> KernelSequence:
     """All rows over chunks of keys, and then the chunks together."""
     chunks, joined = few.Chunks(form, isa, rows), few.Joined(form, isa, rows)
     chunks.write()
@@ -72,13 +72,13 @@ def _of_few(form: Form, isa: Isa, name: str, rows: int, times: DimLike = 1) -> R
     heads = form.batch * form.kv_heads * times
     units = heads * few.chunks_of(form)
     records = units * rows * few.record_of(form, isa) * size
-    grain = grain_of(units, nanoseconds(form.flops, form.traffic))
+    grain = grain_of(units, estimated_ns(form.flops, form.traffic))
     scratch = few.scratch_of(form, isa, rows) * size
     first = Task(chunks.function(name), _given(form, RECORDS), sizes, units, grain, scratch)
-    grain = grain_of(heads * rows, nanoseconds(0, records))
+    grain = grain_of(heads * rows, estimated_ns(0, records))
     given = (RECORDS, RESULT)
     second = Task(joined.function(f"{name}.joined"), given, sizes, heads * rows, grain)
-    return Recipe((first, second), (records,))
+    return KernelSequence((first, second), (records,))
 
 
 def _given(form: Form, made: Buffer) -> tuple[Buffer, ...]:

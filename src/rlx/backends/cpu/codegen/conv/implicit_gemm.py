@@ -36,7 +36,7 @@ from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract, extent_of
 from rlx.kernel.expr import Axis, Load, postorder
-from rlx.kernel.lower.nhwc_conv import conditions_of, is_by_itself, outside_of, points_of
+from rlx.kernel.lower.nhwc_conv import bounds_checks_of, is_depthwise, padding_value_of, window_axes
 
 TABLE_BYTES = 1 << 17
 """Of the table of a block, roughly: it is to stay near."""
@@ -46,8 +46,8 @@ NEAR_BYTES = 1 << 18
 
 def points_tiling(contract: Contract, isa: Isa, word: int = 1) -> Tiling:
     """Tiles as those of a product with as many rows as there are places."""
-    points = points_of(contract)
-    image, _ = conditions_of(contract.left)
+    points = window_axes(contract)
+    image, _ = bounds_checks_of(contract.left)
     places = Axis("places", extent_of(points))
     groups = tuple(b for b in contract.batch if b not in points)
     flat = replace(contract, batch=groups, rows=places, left=image)
@@ -79,7 +79,7 @@ def num_taps(contract: Contract) -> int:
 
 
 def num_units(contract: Contract, tiling: Tiling) -> DimLike:
-    points = points_of(contract)
+    points = window_axes(contract)
     groups = extent_of(b for b in contract.batch if b not in points)
     blocks = parts_of(extent_of(points), tiling.row_block)
     return groups * blocks * parts_of(contract.columns.extent, tiling.columns)
@@ -88,7 +88,7 @@ def num_units(contract: Contract, tiling: Tiling) -> DimLike:
 def emit_points(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
     """A legal contraction of `form_points`. Its buffers are the operands, the results, and the
     panels."""
-    kind = _ByItself if is_by_itself(contract) else _Points
+    kind = _ByItself if is_depthwise(contract) else _Points
     work = kind(contract, tiling, isa)
     work.write()
     return work.source(name, num_units(contract, tiling), work.scratch_bytes)
@@ -97,16 +97,16 @@ def emit_points(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Sour
 class _Points(Results):
     def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
         super().__init__(contract, tiling, isa)
-        image, self.conditions = conditions_of(contract.left)
+        image, self.conditions = bounds_checks_of(contract.left)
         if not isinstance(image, Load) or image.args:
             raise NoGemm(f"{contract.name}: its image is computed")
         self.image = image
-        self.outside = tuple(postorder(outside_of(contract.left)))
+        self.outside = tuple(postorder(padding_value_of(contract.left)))
         self.open_loads([image, *self.outside, *(s.value for s in contract.stores)])
         for s in contract.stores:
             self.open(s, len(contract.operands) + s.result)
         self.panels = self.buffer(len(contract.operands) + len(contract.results))
-        points = points_of(contract)
+        points = window_axes(contract)
         self.points = self.extents(points)
         self.groups = self.extents(b for b in contract.batch if b not in points)
         self.packed = {a: e for a, e in self.groups.items() if a in packed_batch(contract)}

@@ -30,13 +30,13 @@ from rlx.backends.cpu.schedule.gemm_tiling import (
 )
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Accumulator, Contract, through
-from rlx.kernel.decompose import spelled
+from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Axis, Expr, Load, postorder
 
 
 def legal(contract: Contract) -> Contract:
     """The contraction in ops that the CPU has; tilings are chosen for this one."""
-    return through(contract, lambda kernel: spelled(kernel, lambda n: is_native(n.op.name)))
+    return through(contract, lambda kernel: decomposed(kernel, lambda n: is_native(n.op.name)))
 
 
 def emit_gemm(

@@ -39,7 +39,7 @@ class Rows(Reductions):
     def fold_down(self, lane: Axis, low: Bound, high: Bound, roots: Sequence[Expr]) -> None:
         """Make all running values, those over the same axis together."""
         while True:
-            todo = set(self.schedule.rows) - self.at.kept
+            todo = set(self.schedule.row_accumulators) - self.at.kept
             left = [r for r in self.live(roots) if r in todo]
             waiting = {r for r in left if any(n in left for n in self.live(r.args))}
             ready = [r for r in left if isinstance(r, Reduce) and r not in waiting]

@@ -29,7 +29,7 @@ from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.schedule.index_set_splitting import Piece
 from rlx.core.dtype import DType
 from rlx.kernel.collapse import collapsed
-from rlx.kernel.decompose import spelled
+from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import (
     Apply,
     Axis,
@@ -78,8 +78,8 @@ def legal(kernel: Kernel) -> Kernel:
     """The kernel in ops and dtypes that the CPU has; schedules are chosen for this one."""
     kernel = collapsed(kernel)
     if has_complex(kernel):
-        kernel = split(spelled(kernel, _is_native_or_split))
-    return by_reciprocals(spelled(kernel, lambda node: arith.is_native(node.op.name)))
+        kernel = split(decomposed(kernel, _is_native_or_split))
+    return by_reciprocals(decomposed(kernel, lambda node: arith.is_native(node.op.name)))
 
 
 def _is_native_or_split(node: Apply) -> bool:
@@ -177,7 +177,7 @@ class Emitter(Rows):
             self.tiles(axes[0], axes[1], deeper, is_shared)
             return
         is_lane = axes[0] is self.schedule.vector
-        if is_lane and self.schedule.rows:
+        if is_lane and self.schedule.row_accumulators:
             self.row_sweep(axes[0], deeper, lambda: self.level((), deeper), is_shared)
             return
         self.sweep(axes[0], lambda: self.level(axes[1:], deeper), is_lane, is_shared)

@@ -26,7 +26,7 @@ class Memory(Places):
         super().__init__(kernel, schedule, isa)
         self.failures: list[str] = []
         self.is_streaming = False
-        self.in_scratch = (*schedule.keep, *schedule.rows)
+        self.in_scratch = (*schedule.staged, *schedule.row_accumulators)
 
     # -- loads ----------------------------------------------------------------------------------
 
@@ -215,7 +215,9 @@ class Memory(Places):
 
     def _scratch_row(self) -> Bound:
         assert self.schedule.vector is not None
-        extent = ROW_WIDTH if self.schedule.rows else self.dim(self.schedule.vector.extent)
+        extent = (
+            ROW_WIDTH if self.schedule.row_accumulators else self.dim(self.schedule.vector.extent)
+        )
         return self.code.i64("mul", self.code.i64("add", extent, SCRATCH_PAD), 8)
 
     # -- stores ---------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ class Reductions(Loops):
 
     def kept_by(self, bodies: Iterable[Expr]) -> frozenset[Expr]:
         """The row values that a pass over these bodies makes."""
-        return frozenset(self.schedule.keep).intersection(self.live_outside(bodies))
+        return frozenset(self.schedule.staged).intersection(self.live_outside(bodies))
 
     def fold_over(
         self,

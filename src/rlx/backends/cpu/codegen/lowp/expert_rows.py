@@ -61,7 +61,7 @@ class Groups:
             self.cut(w)
             self.ordered(w)
         given, scratch = (Buffer("operand", EXPERTS), *self.buffers), 8 * self.experts
-        return Task(w.function(name), given, w.sizes, scratch=scratch, how="rows by expert")
+        return Task(w.function(name), given, w.sizes, scratch=scratch, summary="rows by expert")
 
     def expert(self, w: Writer, row: Bound) -> tuple[Bound, DType]:
         """Where the expert of a row stands."""

@@ -21,7 +21,7 @@ from rlx.backends.cpu.library.strided_copy import (
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, grain_of, nanoseconds
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, estimated_ns, grain_of
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 
@@ -65,12 +65,12 @@ class _Product:
             self.unit(w, expert, first, count, (low, high))
         m, n = self.given.results[0].dims
         weights = self.groups.runs * n * self.k
-        ns = nanoseconds(2 * m * n * self.k, weights * self.dtype.itemsize)
+        ns = estimated_ns(2 * m * n * self.k, weights * self.dtype.itemsize)
         units = self.units.count
         buffers = (Buffer("operand", 0), Buffer("operand", 1), Buffer("result", 0))
         return Task(
             w.function(name), (*buffers, *self.groups.buffers), w.sizes, units,
-            grain_of(units, ns), how="a product with each row's expert, lanes along columns",
+            grain_of(units, ns), summary="a product with each row's expert, lanes along columns",
         )  # fmt: skip
 
     def unit(
@@ -122,6 +122,6 @@ class _Product:
         return made
 
 
-def make_grouped_matmul(given: Step, name: str) -> Recipe:
+def make_grouped_matmul(given: Step, name: str) -> KernelSequence:
     made = _Product.of(given)
-    return Recipe((made.groups.task(f"{name}.rows"), made.task(name)), made.groups.temps)
+    return KernelSequence((made.groups.task(f"{name}.rows"), made.task(name)), made.groups.temps)

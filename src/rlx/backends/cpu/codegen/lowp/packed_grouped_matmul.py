@@ -16,7 +16,7 @@ from rlx.backends.cpu.codegen.lowp.packed_matmul import (
 from rlx.backends.cpu.library.strided_copy import Place, copy_task, step, whole_number
 from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -58,10 +58,12 @@ class Grouped(Product):
     def place(self, w: Writer, row: Bound, order: int) -> Bound:
         return whole_number(w, order, row, I64)
 
-    def grouped(self, name: str, copies: list[tuple[Task, DimLike]]) -> Recipe:
+    def grouped(self, name: str, copies: list[tuple[Task, DimLike]]) -> KernelSequence:
         made = self.recipe(name)
         tasks = (self.groups.task(f"{name}.rows"), *(t for t, _ in copies), *made.tasks)
-        return Recipe(tasks, (*made.temps, *self.groups.temps, *(size for _, size in copies)))
+        return KernelSequence(
+            tasks, (*made.temps, *self.groups.temps, *(size for _, size in copies))
+        )
 
 
 # -- weights --------------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ def _flat_step(given: Step, op: str, found: list[tuple[Node, Layout, Buffer]]) -
     return replace(given, node=node, operands=operands, constants=frozenset())
 
 
-def make_gguf_grouped_matmul(given: Step, name: str) -> Recipe:
+def make_gguf_grouped_matmul(given: Step, name: str) -> KernelSequence:
     flat = _Flat(given, name, [])
     found = [flat.operand(1, is_beside=True)]
     own = _flat_step(given, "gguf_matmul", found)
@@ -114,7 +116,7 @@ def make_gguf_grouped_matmul(given: Step, name: str) -> Recipe:
     return Grouped(own, weights, Groups(given, ROWS, ORDER)).grouped(name, flat.copies)
 
 
-def make_dequant_grouped_matmul(given: Step, name: str) -> Recipe:
+def make_dequant_grouped_matmul(given: Step, name: str) -> KernelSequence:
     flat = _Flat(given, name, [])
     numbers = (1, *range(EXPERTS + 1, len(given.operands)))
     found = [flat.operand(i, is_beside=False) for i in numbers]

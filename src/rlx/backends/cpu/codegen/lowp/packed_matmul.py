@@ -21,13 +21,13 @@ from rlx.backends.cpu.library.strided_copy import Place, at, copy_task, lane_str
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program import gemm_sequence as products
-from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, grain_of
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, grain_of
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.core.layout import Layout
 from rlx.ir.mir import Node
-from rlx.kernel.lower.contract import form_contract
+from rlx.kernel.lower.contract import lower_contract
 from rlx.kernel.lower.loop import body_of
 from rlx.ops.op import Kind
 from rlx.ops.quant.gguf import SCHEMES
@@ -167,9 +167,9 @@ class Product:
 
     # -- tasks ----------------------------------------------------------------------------------
 
-    def recipe(self, name: str) -> Recipe:
+    def recipe(self, name: str) -> KernelSequence:
         spread_bytes = self.m * self.row * self.sums.itemsize
-        return Recipe((self.spread(f"{name}.x"), self.multiply(name)), (spread_bytes,))
+        return KernelSequence((self.spread(f"{name}.x"), self.multiply(name)), (spread_bytes,))
 
     def spread(self, name: str) -> Task:
         """x as its sums are, row by row, filled up with 0."""
@@ -205,7 +205,7 @@ class Product:
         return Task(
             w.function(name), given, w.sizes, units,
             grain_of(units, self.nanoseconds), scratch,
-            how=f"a product with packed weights, {PIECE} of {COLUMNS} columns at a time",
+            summary=f"a product with packed weights, {PIECE} of {COLUMNS} columns at a time",
         )  # fmt: skip
 
     @property
@@ -375,7 +375,7 @@ class Product:
 # -- weights --------------------------------------------------------------------------------------
 
 
-def make_gguf_matmul(step: Step, name: str) -> Recipe:
+def make_gguf_matmul(step: Step, name: str) -> KernelSequence:
     """Blocks of a scheme. Bytes of a row that lie apart are moved together first."""
     packed, place = step.operands[1], Buffer("operand", 1)
     if packed.strides[1] == 1:
@@ -384,7 +384,7 @@ def make_gguf_matmul(step: Step, name: str) -> Recipe:
     given, to = Place(place, packed, DType.U8), Place(moved, beside, DType.U8)
     first = copy_task(given, to, step.isa, f"{name}.w")
     rest = Product(step, gguf_weights(step, beside, moved)).recipe(name)
-    return Recipe((first, *rest.tasks), (*rest.temps, product(packed.dims)))
+    return KernelSequence((first, *rest.tasks), (*rest.temps, product(packed.dims)))
 
 
 def gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
@@ -417,11 +417,11 @@ def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
     return weights if size == 1 else w.code.let(f"udiv i64 {weights}, {size}")
 
 
-def make_dequant_matmul(step: Step, name: str) -> Recipe:
+def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
     """Small numbers with scales and zero points beside them."""
     if not streams(step.node):
         with suppress(UnsupportedError):
-            return products.make(step, form_contract(step.node, step.operands, step.results), name)
+            return products.make(step, lower_contract(step.node, step.operands, step.results), name)
     places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
     return Product(step, number_weights(step, places)).recipe(name)
 

@@ -24,7 +24,7 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of
 from rlx.kernel.expr import Affine, Apply, Axis, Const, Expr, Exprs, Inside, Kernel, Load, Store
-from rlx.kernel.lower.nhwc_conv import Reads, conditions_of, is_by_itself
+from rlx.kernel.lower.nhwc_conv import Reads, bounds_checks_of, is_depthwise
 from rlx.ops.op import lookup
 
 I16, I32, MOVED = DType.I16, DType.I32, 128
@@ -87,7 +87,7 @@ class Narrow:
 def of_windows(contract: Contract, isa: Isa, written: int | None) -> Narrow:
     """The convolution of narrow numbers, if it is one. An image that was written for it may have
     room behind the channels of a group."""
-    image, conditions = conditions_of(contract.left)
+    image, conditions = bounds_checks_of(contract.left)
     seen = _bytes(image) if contract.sums is I32 else None
     border = seen and seen.border
     exprs = Exprs()
@@ -107,7 +107,7 @@ def _of_byte_windows(contract: Contract, x: Bytes, isa: Isa, written: int | None
     exprs, kernels = Exprs(), _bytes(contract.right)
     varies = kernels is not None and kernels.zero is not None and (
         not kernels.zero.free.isdisjoint(contract.inner))  # fmt: skip
-    if kernels is None or varies or (is_by_itself(contract) and kernels.zero is not None):
+    if kernels is None or varies or (is_depthwise(contract) and kernels.zero is not None):
         return Narrow(*_corrected(contract, x, None, exprs))
     word = _word(contract, dot_steps(DType.U8, DType.I8, I32, isa), written)
     kernels = _as(kernels, DType.I8, exprs) if word > 1 else kernels
@@ -118,8 +118,8 @@ def _of_byte_windows(contract: Contract, x: Bytes, isa: Isa, written: int | None
 
 def _word(contract: Contract, word: int, written: int | None) -> int:
     """So many channels are read at once, if all that a tap has are whole words."""
-    (image, _), last = conditions_of(contract.left), contract.inner[-1]
-    if not isinstance(image, Load) or image.at.coefficient(last) != 1 or is_by_itself(contract):
+    (image, _), last = bounds_checks_of(contract.left), contract.inner[-1]
+    if not isinstance(image, Load) or image.at.coefficient(last) != 1 or is_depthwise(contract):
         return 1
     is_whole = last.extent % word == 0
     if written is not None and image.operand == written:

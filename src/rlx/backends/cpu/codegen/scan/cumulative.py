@@ -28,7 +28,14 @@ from rlx.backends.cpu.library.strided_copy import (
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec, two_sum
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Recipe, Step, Task, buffers, grain_of, turns_per_poll
+from rlx.backends.cpu.program.task import (
+    KernelSequence,
+    Step,
+    Task,
+    buffers,
+    grain_of,
+    iterations_per_poll,
+)
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -68,13 +75,13 @@ def _add_exactly(state: Value, x: Value) -> Value:
     return total, state[1] + lost.where(lost.equals(lost), 0.0)
 
 
-def make_cumulative(given: Step, name: str) -> Recipe:
+def make_cumulative(given: Step, name: str) -> KernelSequence:
     fold = _Running.of(given)
     w = fold.written()
     units = fold.units.count
     ns = given.node.shape.num_elements * NS_PER_ELEMENT
     task = Task(w.function(name), buffers(1, 1), w.sizes, units, grain_of(units, ns))
-    return Recipe((task,))
+    return KernelSequence((task,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,7 @@ class _Running:
         fold = _add_exactly if self.is_compensated else FOLDS[self.given.node.op]
         slots = [self.begun(w, c, first if exclusive else None) for c in chains]
         cost = EXP_NS if self.given.node.op in COSTLY else NS_PER_ELEMENT
-        polled = int(turns_per_poll(len(chains) * self.lanes * cost))
+        polled = int(iterations_per_poll(len(chains) * self.lanes * cost))
         with w.code.count(1, w.size(self.size), 1, polled) as t:
             for chain, slot in zip(chains, slots):
                 before = self.kept(w, slot)

@@ -21,13 +21,13 @@ from rlx.backends.cpu.program import gemm_sequence as products
 from rlx.backends.cpu.program.loop_task import loop_task
 from rlx.backends.cpu.program.task import (
     Buffer,
-    Panels,
-    Recipe,
+    KernelSequence,
+    PackedWeights,
     Step,
     Task,
     buffers,
     grain_of,
-    turns_per_poll,
+    iterations_per_poll,
 )
 from rlx.backends.cpu.schedule.gemm_tiling import INNER_BLOCK, Tiling, parts_of
 from rlx.core.dim import DimLike, dim_max
@@ -44,27 +44,27 @@ NS_PER_COLUMN = 2
 """What a cell does at a hidden column, beside its sums."""
 
 
-def make_recurrent(step: Step, name: str) -> Recipe:
+def make_recurrent(step: Step, name: str) -> KernelSequence:
     form = Form.of(step)
     made = products.make(step, inputs_product(form), f"{name}.x")
     seen = Buffer("temp", len(made.temps))
     first = tuple(replace(t, buffers=_moved(t.buffers, seen)) for t in made.tasks)
-    temps, tasks, packed = [*made.temps, form.seen_bytes], list(first), list(made.panels)
+    temps, tasks, packed = [*made.temps, form.seen_bytes], list(first), list(made.packed)
     where: list[Buffer] = []
     for i, one in enumerate(form.passes):
         kernel, called = panels(form, one), f"{name}.pack{i}"
         given, size = buffers(len(step.operands), 0), kernel.results[0].size_bytes
         if 2 in step.constants:
             task = loop_task(kernel, given, [Buffer("result", 0)], step.machine, called)
-            where.append(Buffer("panels", len(packed)))
-            packed.append(Panels(task, size))
+            where.append(Buffer("packed", len(packed)))
+            packed.append(PackedWeights(task, size))
         else:
             where.append(Buffer("temp", len(temps)))
             tasks.append(loop_task(kernel, given, [where[-1]], step.machine, called))
             temps.append(size)
     own = (*buffers(len(step.operands), len(step.results)), seen, *where)
     tasks.append(_Steps(form).task(name, own))
-    return Recipe(tuple(tasks), tuple(temps), tuple(packed))
+    return KernelSequence(tuple(tasks), tuple(temps), tuple(packed))
 
 
 def _moved(given: tuple[Buffer, ...], to: Buffer) -> tuple[Buffer, ...]:
@@ -154,7 +154,7 @@ class _Steps:
 
     def run(self, unit: _Unit, cell: Cell) -> None:
         code, form = self.code, self.form
-        polled = self.w.size(turns_per_poll(self.step_ns(1, form.row_block)))
+        polled = self.w.size(iterations_per_poll(self.step_ns(1, form.row_block)))
         self.begin(unit)
         length = self.w.size(form.length)
         cells = [arithmetic(lambda v, p=p: p.build(cell, v), self.names(p), self.kind)

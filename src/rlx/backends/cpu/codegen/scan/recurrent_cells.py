@@ -11,9 +11,9 @@ from rlx.backends.cpu.llvm.builder import Code, Vec
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.kernel.decompose import spelled
+from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Apply, Const, Kernel, Load
-from rlx.kernel.lower.loop import form
+from rlx.kernel.lower.loop import lower_loop
 
 Values = Mapping[str, Any]
 
@@ -63,5 +63,5 @@ def arithmetic(
     outside.traces_lines = False
     operands = [outside.input(n, Shape((), kind)) for n in names]
     node = outside.node("elementwise_region", operands, {"body": body})
-    kernel = spelled(form(node), lambda n: arith.is_native(n.op.name))
+    kernel = decomposed(lower_loop(node), lambda n: arith.is_native(n.op.name))
     return Arithmetic(kernel, tuple(names), tuple(made))

@@ -19,7 +19,14 @@ from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.library.strided_copy import at
 from rlx.backends.cpu.llvm.builder import Bound, Vec, fma
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Recipe, Step, Task, buffers, grain_of, turns_per_poll
+from rlx.backends.cpu.program.task import (
+    KernelSequence,
+    Step,
+    Task,
+    buffers,
+    grain_of,
+    iterations_per_poll,
+)
 from rlx.backends.cpu.schedule.gemm_tiling import parts_of
 from rlx.core.dim import DimLike, dim_max, is_static
 from rlx.core.layout import Layout
@@ -154,8 +161,8 @@ FORMS = {
 }  # fmt: skip
 
 
-def make_state_space(step: Step, name: str) -> Recipe:
-    return Recipe((_Steps(step, FORMS[step.node.op](step)).task(name),))
+def make_state_space(step: Step, name: str) -> KernelSequence:
+    return KernelSequence((_Steps(step, FORMS[step.node.op](step)).task(name),))
 
 
 class _Steps:
@@ -251,7 +258,7 @@ class _Steps:
         with code.count(0, self.rows, 1) as n:
             for v in self.every():
                 self.begin(n, v)
-        polled = self.w.size(turns_per_poll(self.step_ns))
+        polled = self.w.size(iterations_per_poll(self.step_ns))
         with code.count(0, length, 1, polled) as time:
             self.advance(time)
         with code.count(0, self.rows, 1) as n:

@@ -29,7 +29,15 @@ from rlx.backends.cpu.library.fft.real_fft import tangle, untangle
 from rlx.backends.cpu.library.fft.twiddles import radices_of
 from rlx.backends.cpu.llvm.builder import Bound, literal
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Panels, Recipe, Step, Task, grain_of, nanoseconds
+from rlx.backends.cpu.program.task import (
+    Buffer,
+    KernelSequence,
+    PackedWeights,
+    Step,
+    Task,
+    estimated_ns,
+    grain_of,
+)
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -115,14 +123,14 @@ class ComplexFft:
         self.w = Writer(spec.step.isa)
         self.code = self.w.code
 
-    def recipe(self, name: str) -> Recipe:
+    def recipe(self, name: str) -> KernelSequence:
         spec, batch, fft_plan = self.spec, self.fft_plan.batch, self.fft_plan
         has_tables = fft_plan.table_bytes != 0
         if spec.n != 0:
             self.units("null" if not has_tables else self.w.buffer(2))
         units = (spec.count + batch - 1) // batch
         ends = (Buffer("operand", 0), Buffer("result", 0))
-        kind = "panels" if is_static(spec.n) else "temp"
+        kind = "packed" if is_static(spec.n) else "temp"
         main = Task(
             self.w.function(name),
             (*ends, Buffer(kind, 0)) if has_tables else ends,
@@ -132,16 +140,16 @@ class ComplexFft:
             4 * fft_plan.dtype.itemsize * fft_plan.part_elements,
         )
         if not has_tables:
-            return Recipe((main,))
-        first = self.fill(f"{name}.tables", Buffer("result" if kind == "panels" else "temp", 0))
-        if kind == "panels":
-            return Recipe((main,), (), (Panels(first, fft_plan.table_bytes),))
-        return Recipe((first, main), (fft_plan.table_bytes,))
+            return KernelSequence((main,))
+        first = self.fill(f"{name}.tables", Buffer("result" if kind == "packed" else "temp", 0))
+        if kind == "packed":
+            return KernelSequence((main,), (), (PackedWeights(first, fft_plan.table_bytes),))
+        return KernelSequence((first, main), (fft_plan.table_bytes,))
 
     def nanoseconds(self) -> DimLike:
         n = self.spec.n
         rounds = n.bit_length() if is_static(n) else 64
-        return nanoseconds(8 * rounds * n * self.spec.count, 16 * n * self.spec.count)
+        return estimated_ns(8 * rounds * n * self.spec.count, 16 * n * self.spec.count)
 
     def fill(self, name: str, tables: Buffer) -> Task:
         w = Writer(self.spec.step.isa, 1, self.code.shared)
@@ -325,7 +333,7 @@ def _arrays(step: Step) -> tuple[FftArray, FftArray]:
     return FftArray(0, step.operands[0], dtypes[0]), FftArray(1, step.results[0], dtypes[1])
 
 
-def make_fft(step: Step, name: str) -> Recipe:
+def make_fft(step: Step, name: str) -> KernelSequence:
     given, made = _arrays(step)
     n, attrs = given.layout.dims[-1], step.node.attrs
     if not given.dtype.is_complex:
@@ -335,7 +343,7 @@ def make_fft(step: Step, name: str) -> Recipe:
     return ComplexFft(spec).recipe(name)
 
 
-def make_ifft(step: Step, name: str) -> Recipe:
+def make_ifft(step: Step, name: str) -> KernelSequence:
     given, made = _arrays(step)
     n = given.layout.dims[-1]
     return ComplexFft(TransformSpec(step, n, n, True, step.node.attrs["norm"], given, made)).recipe(
@@ -343,7 +351,7 @@ def make_ifft(step: Step, name: str) -> Recipe:
     )
 
 
-def make_rfft(step: Step, name: str) -> Recipe:
+def make_rfft(step: Step, name: str) -> KernelSequence:
     given, made = _arrays(step)
     wanted, norm = step.node.attrs["n"], step.node.attrs["norm"]
     n = given.layout.dims[-1] if wanted is None else int(wanted)
@@ -354,7 +362,7 @@ def make_rfft(step: Step, name: str) -> Recipe:
     return RealToComplex(TransformSpec(step, n, n, False, norm, given, made)).recipe(name)
 
 
-def make_irfft(step: Step, name: str) -> Recipe:
+def make_irfft(step: Step, name: str) -> KernelSequence:
     given, made = _arrays(step)
     n, norm = made.layout.dims[-1], step.node.attrs["norm"]
     if has_half_length_fft(n, step.isa):

@@ -16,7 +16,15 @@ from rlx.backends.cpu.library.fft.complex_io import (
 from rlx.backends.cpu.library.fft.framed_fft import Frames, FrameTransform
 from rlx.backends.cpu.llvm.builder import Bound, literal
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Panels, Recipe, Step, Task, grain_of, nanoseconds
+from rlx.backends.cpu.program.task import (
+    Buffer,
+    KernelSequence,
+    PackedWeights,
+    Step,
+    Task,
+    estimated_ns,
+    grain_of,
+)
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -43,7 +51,7 @@ class SpectraKernel:
         self.code = self.w.code
         self.buffers = [Buffer("operand", i) for i in range(len(step.operands))]
         self.temps: list[DimLike] = []
-        self.panels: list[Panels] = []
+        self.panels: list[PackedWeights] = []
         self.before: list[Task] = []
         self.result = self.add(Buffer("result", 0))
         self.frame_transform = FrameTransform(self.frames, self.w, self._tables())
@@ -62,12 +70,12 @@ class SpectraKernel:
         fft_plan = self.frames.fft_plan
         if fft_plan.table_bytes == 0:
             return "null"
-        number = self.add(Buffer("panels", len(self.panels)))
+        number = self.add(Buffer("packed", len(self.panels)))
         w = Writer(self.step.isa, 1, self.code.shared)
         fft_plan.fill(w, w.buffer(0))
         function = w.function(f"{self.name}.table_bytes")
         task = Task(function, (Buffer("result", 0),), w.sizes, scratch=fft_plan.fill_scratch_bytes)
-        self.panels.append(Panels(task, fft_plan.table_bytes))
+        self.panels.append(PackedWeights(task, fft_plan.table_bytes))
         return self.w.buffer(number)
 
     def frame(self, row: Bound) -> tuple[Bound, Bound]:
@@ -78,19 +86,19 @@ class SpectraKernel:
     def task(self, units: DimLike, scratch: DimLike = 0, flops: DimLike = 0) -> Task:
         frames = self.frames
         traffic = 4 * frames.n * frames.total
-        grain = grain_of(units, nanoseconds(frames.flops + flops, traffic))
+        grain = grain_of(units, estimated_ns(frames.flops + flops, traffic))
         function = self.w.function(self.name)
         scratch_bytes = frames.scratch + scratch
         return Task(function, tuple(self.buffers), self.w.sizes, units, grain, scratch_bytes)
 
-    def recipe(self, *tasks: Task) -> Recipe:
-        return Recipe((*self.before, *tasks), tuple(self.temps), tuple(self.panels))
+    def recipe(self, *tasks: Task) -> KernelSequence:
+        return KernelSequence((*self.before, *tasks), tuple(self.temps), tuple(self.panels))
 
 
 # -- per frame ------------------------------------------------------------------------------------
 
 
-def make_stft(step: Step, name: str) -> Recipe:
+def make_stft(step: Step, name: str) -> KernelSequence:
     """Complex spectra, interleaved."""
     made = SpectraKernel(step, name, step.results[0].dims[-2])
     dtype, code = step.node.shape.dtype.real, made.code
@@ -113,7 +121,7 @@ def _doubled(layout: Layout) -> Layout:
     return Layout(layout.dims, strides, 2 * layout.offset)
 
 
-def make_power(step: Step, name: str) -> Recipe:
+def make_power(step: Step, name: str) -> KernelSequence:
     """The power of each frame."""
     made = SpectraKernel(step, name, step.results[0].dims[-2])
     dtype, code = step.node.shape.dtype, made.code
@@ -144,7 +152,7 @@ class WelchMean(SpectraKernel):
     def signals(self) -> DimLike:
         return product(self.frames.signals)
 
-    def made(self) -> Recipe:
+    def made(self) -> KernelSequence:
         count = self.frames.count
         if is_static(count) and count <= 2 * FRAMES_PER_CHUNK:
             return self.recipe(self.one_chunk(int(count)))
@@ -245,7 +253,7 @@ def _doubled_text(w: Writer, scale: str) -> str:
     return w.code.let(f"fadd double {scale}, {scale}")
 
 
-def make_mean(step: Step, name: str) -> Recipe:
+def make_mean(step: Step, name: str) -> KernelSequence:
     """The mean power of each signal's frames."""
     return WelchMean(step, name).made()
 
@@ -262,7 +270,7 @@ class MelSpectra(SpectraKernel):
             self.frames.bins, step.results[0].dims[-1], self.frames.fft_plan.dtype, step.isa
         )
 
-    def made(self) -> Recipe:
+    def made(self) -> KernelSequence:
         code, w, filters = self.code, self.w, self.filters
         packed, total = w.buffer(self.packed()), w.size(self.frames.total)
         units = (self.frames.total + ROWS_PER_BLOCK - 1) // ROWS_PER_BLOCK
@@ -297,10 +305,10 @@ class MelSpectra(SpectraKernel):
         if not is_weight:
             self.before.append(task)
             return self.add(where)
-        self.panels.append(Panels(task, size))
-        return self.add(Buffer("panels", len(self.panels) - 1))
+        self.panels.append(PackedWeights(task, size))
+        return self.add(Buffer("packed", len(self.panels) - 1))
 
 
-def make_mel(step: Step, name: str) -> Recipe:
+def make_mel(step: Step, name: str) -> KernelSequence:
     """The power of each frame in every band."""
     return MelSpectra(step, name).made()

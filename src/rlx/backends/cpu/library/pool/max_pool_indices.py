@@ -16,7 +16,7 @@ from rlx.backends.cpu.library.pool.pool import TAPS_POLLED, WRITTEN_OUT, Pool, U
 from rlx.backends.cpu.library.strided_copy import at, filled, runs, step
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Recipe, Step
+from rlx.backends.cpu.program.task import KernelSequence, Step
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -241,5 +241,5 @@ class _Best:
             self.code.do(f"store {kind} {value.text}, ptr {slot}")
 
 
-def make_max_pool_with_indices(given: Step, name: str) -> Recipe:
+def make_max_pool_with_indices(given: Step, name: str) -> KernelSequence:
     return pooled(Indexed.of(given), name)

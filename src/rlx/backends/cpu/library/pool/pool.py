@@ -22,7 +22,14 @@ from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.library.strided_copy import Blocks, at, filled, runs, step
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Recipe, Step, Task, buffers, grain_of, nanoseconds
+from rlx.backends.cpu.program.task import (
+    KernelSequence,
+    Step,
+    Task,
+    buffers,
+    estimated_ns,
+    grain_of,
+)
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -449,20 +456,21 @@ def spaced(w: Writer, start: str, place: Bound, stride: int, dtype: DType) -> Ve
     return halves[0].joined(halves[1], range(0, 2 * lanes, 2))
 
 
-def make_pool(given: Step, name: str) -> Recipe:
+def make_pool(given: Step, name: str) -> KernelSequence:
     return pooled(Pool.of(given), name)
 
 
-def pooled(made: Pool, name: str) -> Recipe:
+def pooled(made: Pool, name: str) -> KernelSequence:
     w, node = made.written(), made.given.node
     folds = made.shape.num_elements * sum(made.taps) * STEPS
     traffic = sum((s.size_bytes for s in node.shapes), node.inputs[0].shape.size_bytes)
     units = made.units.count
     task = Task(
         w.function(name), buffers(1, len(made.given.results)), w.sizes, units,
-        grain_of(units, nanoseconds(folds, traffic)), made.scratch, how=_how(made, made.windows),
+        grain_of(units, estimated_ns(folds, traffic)), made.scratch,
+        summary=_how(made, made.windows),
     )  # fmt: skip
-    return Recipe((task,))
+    return KernelSequence((task,))
 
 
 def _how(made: Pool, windows: Windows) -> str:

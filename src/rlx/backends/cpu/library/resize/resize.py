@@ -14,14 +14,21 @@ from rlx.backends.cpu.library.resize.nhwc import across
 from rlx.backends.cpu.library.resize.resize_plan import Form
 from rlx.backends.cpu.library.strided_copy import Place, copy_task
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Recipe, Step, Task, buffers, grain_of, nanoseconds
+from rlx.backends.cpu.program.task import (
+    KernelSequence,
+    Step,
+    Task,
+    buffers,
+    estimated_ns,
+    grain_of,
+)
 from rlx.ops.nn.resize import lines_of, parts_of
 
 STEPS = 4
 """Instructions of a tap."""
 
 
-def make_resize(given: Step, name: str) -> Recipe:
+def make_resize(given: Step, name: str) -> KernelSequence:
     where, rule = parts_of(given.node.attrs)
     lines = lines_of(given.node.inputs[0].shape.dims, *where)
     if not lines or 0 in given.node.shape.dims:
@@ -31,12 +38,12 @@ def make_resize(given: Step, name: str) -> Recipe:
     node, units = given.node, made.units.count
     taps = sum(made.taps)
     traffic = node.inputs[0].shape.size_bytes + node.shape.size_bytes
-    ns = nanoseconds(node.shape.num_elements * taps * STEPS, traffic)
+    ns = estimated_ns(node.shape.num_elements * taps * STEPS, traffic)
     task = Task(
         w.function(name), buffers(1, 1), w.sizes, units, grain_of(units, ns), made.scratch,
-        how=_how(made),
+        summary=_how(made),
     )  # fmt: skip
-    return Recipe((task,))
+    return KernelSequence((task,))
 
 
 def _written(made: Form) -> Writer:
@@ -50,12 +57,12 @@ def _written(made: Form) -> Writer:
     return w
 
 
-def _copied(given: Step, name: str) -> Recipe:
+def _copied(given: Step, name: str) -> KernelSequence:
     """Where no axis changes, or there are no results."""
     dtype, to = given.node.shape.dtype, given.results[0]
     x = given.operands[0] if 0 not in given.node.shape.dims else to
     first, last = (Place(b, v, dtype) for b, v in zip(buffers(1, 1), (x, to)))
-    return Recipe((copy_task(first, last, given.isa, name),))
+    return KernelSequence((copy_task(first, last, given.isa, name),))
 
 
 def _how(made: Form) -> str:

@@ -19,7 +19,7 @@ from rlx.backends.cpu.library.sort.radix_keys import (
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Recipe, Step, Task, buffers, grain_of
+from rlx.backends.cpu.program.task import KernelSequence, Step, Task, buffers, grain_of
 from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -123,17 +123,17 @@ class Plan:
         pointer = self.given.element(w, 0, start, position, self.order.bits)
         return w.code.let(f"load {ELEMENT[self.order.bits]}, ptr {pointer}")
 
-    def recipe(self, w: Writer, name: str, scratch: DimLike, row_ns: DimLike) -> Recipe:
+    def recipe(self, w: Writer, name: str, scratch: DimLike, row_ns: DimLike) -> KernelSequence:
         """One task, of rows that take so long each."""
         lines = (scratch + 63) // 64 * 64
         grain = grain_of(self.count, self.count * row_ns)
         given = buffers(1, len(self.made))
-        return Recipe(
+        return KernelSequence(
             (Task(w.function(name), given, w.sizes, self.count, grain, lines, (TOO_LONG,)),)
         )
 
 
-def _all(plan: Plan, name: str) -> Recipe:
+def _all(plan: Plan, name: str) -> KernelSequence:
     """Rows sorted whole."""
     w, length = Writer(plan.step.isa), plan.given.length
     word_bytes = plan.order.word_bytes
@@ -179,7 +179,7 @@ class Best:
         self.code.entry.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {start}")
         return name
 
-    def recipe(self, name: str) -> Recipe:
+    def recipe(self, name: str) -> KernelSequence:
         with self.plan.each(self.w) as starts:
             self.row(starts)
         scratch = COUNTS_BYTES + 2 * self.capacity * self.order.word_bytes
@@ -273,17 +273,17 @@ class Best:
 # -- ops ------------------------------------------------------------------------------------------
 
 
-def make_argsort(step: Step, name: str) -> Recipe:
+def make_argsort(step: Step, name: str) -> KernelSequence:
     descending = bool(step.node.attrs["descending"])
     return _all(Plan.of(step, "position", descending=descending), name)
 
 
-def make_sort(step: Step, name: str) -> Recipe:
+def make_sort(step: Step, name: str) -> KernelSequence:
     descending = bool(step.node.attrs["descending"])
     return _all(Plan.of(step, "value", descending=descending), name)
 
 
-def make_top_k(step: Step, name: str) -> Recipe:
+def make_top_k(step: Step, name: str) -> KernelSequence:
     attrs = step.node.attrs
     plan = Plan.of(step, "value", "position", descending=bool(attrs["largest"]))
     if attrs["k"] == 0:

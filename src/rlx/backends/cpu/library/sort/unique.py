@@ -27,7 +27,7 @@ from rlx.backends.cpu.library.strided_copy import (
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Recipe, Step, Task, grain_of
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, grain_of
 from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
@@ -45,7 +45,7 @@ group is first; the group of each row; and words to sort, with as much room."""
 FIRST, INVERSE, COUNTS, FOUND = range(6, 10)
 
 
-def make_unique(given: Step, name: str) -> Recipe:
+def make_unique(given: Step, name: str) -> KernelSequence:
     groups = _Groups.of(given)
     count = ceiling(groups.rows)
     keys = ceiling(groups.rows * groups.columns) * groups.key.itemsize
@@ -55,7 +55,7 @@ def make_unique(given: Step, name: str) -> Recipe:
         groups.values_task(name),
     )
     words = count * groups.order.word_bytes
-    return Recipe(tasks, (keys, *(8 * count,) * 3, words, words))
+    return KernelSequence(tasks, (keys, *(8 * count,) * 3, words, words))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,14 @@ from rlx.backends.cpu.library.trees.node_records import (
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Panels, Recipe, Step, Task, grain_of
+from rlx.backends.cpu.program.task import (
+    Buffer,
+    KernelSequence,
+    PackedWeights,
+    Step,
+    Task,
+    grain_of,
+)
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, product
 from rlx.core.dtype import DType
 from rlx.ops.ml.trees import IDENTITY
@@ -87,14 +94,14 @@ class _Walks:
 
     # -- what is given --------------------------------------------------------------------------
 
-    def recipe(self, name: str) -> Recipe:
+    def recipe(self, name: str) -> KernelSequence:
         packing = Packing(self.of).tasks(name)
         is_fixed = set(range(1, len(self.of.step.operands))) <= self.of.step.constants
         # a record names its column in either copy of a row, whose length a call may bring along
         is_fixed = is_fixed and is_static(self.of.columns)
-        kind = "panels" if is_fixed else "temp"
+        kind = "packed" if is_fixed else "temp"
         tables = tuple(Buffer(kind, i) for i in range(len(packing)))
-        panels = tuple(Panels(t, size) for t, size in packing) if is_fixed else ()
+        panels = tuple(PackedWeights(t, size) for t, size in packing) if is_fixed else ()
         temps: list[DimLike] = [] if is_fixed else [size for _, size in packing]
         before = [] if is_fixed else [_made(t, b) for (t, _), b in zip(packing, tables)]
         weights = (Buffer("operand", WEIGHT),) if self.of.gives == "row" else ()
@@ -107,7 +114,7 @@ class _Walks:
             tasks += [self.by_trees(f"{name}.few", (*given, sums)), self.summed(name, sums)]
         if not is_static(self.of.rows) or self.is_few == 0:
             tasks.append(self.by_rows(f"{name}.many", (*given, Buffer("result", 0))))
-        return Recipe((*before, *tasks), tuple(temps), panels)
+        return KernelSequence((*before, *tasks), tuple(temps), panels)
 
     # -- many rows ------------------------------------------------------------------------------
 
@@ -127,7 +134,7 @@ class _Walks:
         scratch = (keys_bytes + 2 * sums_bytes + 63) // 64 * 64
         return Task(
             w.function(name), given, w.sizes, units, grain, scratch,
-            how=f"{WALKS} rows at once through each tree, {WALKS * self.block} rows in the cache",
+            summary=f"{WALKS} rows at once through each tree, blocks of {WALKS * self.block} rows",
         )  # fmt: skip
 
     def _block(
@@ -188,7 +195,7 @@ class _Walks:
         scratch = (keys_bytes + FEW_ROWS * self.of.targets * 8 + 63) // 64 * 64
         return Task(
             w.function(name), given, w.sizes, units, grain_of(units, self.nanoseconds), scratch,
-            how=f"each row through {WALKS} trees at once",
+            summary=f"each row through {WALKS} trees at once",
         )  # fmt: skip
 
     def _run(self, w: Writer, name: str, run: Bound, few: Bound, parts: str) -> None:
@@ -430,5 +437,5 @@ def _made(task: Task, to: Buffer) -> Task:
     return replace(task, buffers=given)
 
 
-def make_tree_ensemble(step: Step, name: str) -> Recipe:
+def make_tree_ensemble(step: Step, name: str) -> KernelSequence:
     return _Walks(Ensemble(step)).recipe(name)

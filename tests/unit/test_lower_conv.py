@@ -15,13 +15,13 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
 from rlx.kernel.interpret import run
 from rlx.kernel.lower.contract import NotAContraction
-from rlx.kernel.lower.conv import form_conv
+from rlx.kernel.lower.conv import lower_conv
 from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
 
 
 def formed(node: Node) -> tuple[Kernel | None, Contract]:
-    return form_conv(
+    return lower_conv(
         node,
         [Layout.contiguous(i.shape.dims) for i in node.inputs],
         [Layout.contiguous(s.dims) for s in node.shapes],

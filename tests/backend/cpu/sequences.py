@@ -9,30 +9,30 @@ import numpy as np
 
 from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.llvm.compile import Native
-from rlx.backends.cpu.program.task import Buffer, Recipe, Task
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Task
 from rlx.core.dim import evaluate
 from tests.backend.cpu.guarded import guarded
 
 Array = np.ndarray[Any, Any]
 
 
-def functions(recipe: Recipe) -> list[Function]:
-    return [t.function for t in (*(p.task for p in recipe.panels), *recipe.tasks)]
+def functions(recipe: KernelSequence) -> list[Function]:
+    return [t.function for t in (*(p.task for p in recipe.packed), *recipe.tasks)]
 
 
 class Runner:
     """A recipe at some sizes; its panels, temporaries and scratch end at a fence."""
 
-    def __init__(self, native: Native, recipe: Recipe, sizes: Mapping[str, int]) -> None:
+    def __init__(self, native: Native, recipe: KernelSequence, sizes: Mapping[str, int]) -> None:
         self.native, self.recipe, self.sizes = native, recipe, sizes
         self.temps = [self._memory(t) for t in recipe.temps]
-        self.panels = [self._memory(p.size) for p in recipe.panels]
+        self.packed = [self._memory(p.size) for p in recipe.packed]
 
     def _memory(self, size: Any) -> Array:
         return guarded(np.full(evaluate(size, self.sizes), 0xA5, np.uint8))
 
     def run(self, operands: Sequence[Array], results: Sequence[Array], cuts: str = "once") -> None:
-        for panels, memory in zip(self.recipe.panels, self.panels):
+        for panels, memory in zip(self.recipe.packed, self.packed):
             self._do(panels.task, operands, [memory], cuts)
         for task in self.recipe.tasks:
             self._do(task, operands, results, cuts)
@@ -41,7 +41,7 @@ class Runner:
         self, task: Task, operands: Sequence[Array], results: Sequence[Array], cuts: str
     ) -> None:
         kinds = {
-            "operand": operands, "result": results, "temp": self.temps, "panels": self.panels,
+            "operand": operands, "result": results, "temp": self.temps, "packed": self.packed,
         }  # fmt: skip
 
         def address(buffer: Buffer) -> int:
