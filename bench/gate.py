@@ -114,7 +114,7 @@ def main() -> int:
     asked = parser.parse_args()
     kept = Cache(cache.ROOT / "gate")
     backend = Session("cpu", threads=asked.threads, cache=kept).backend
-    if cached_calibration("cpu", backend.measured_as, kept) is None:  # pyright: ignore
+    if cached_calibration("cpu", backend.architecture, kept) is None:
         print(calibrate("cpu", cache=kept, progress=_tell("calibrating")))
     found: list[Measurement] = []
     for name in (m for m in MODELS if re.search(asked.only, m)):

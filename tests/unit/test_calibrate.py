@@ -27,7 +27,7 @@ NUMBERS = tuple(Numbers(n, 9.0, 500.0, 700.0, LEVELS, 33.0, 12.0, 5.0, RATES) fo
 
 
 def isa_name() -> str:
-    return Session("cpu", cache=False).backend.measured_as  # pyright: ignore
+    return Session("cpu", cache=False).backend.architecture
 
 
 def documented() -> Target:

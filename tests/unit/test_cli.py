@@ -222,7 +222,9 @@ def test_compile_writes_a_program(
     assert found["file"] == "net.rlx"
     assert not found["has_weights"]
     assert "compiled already" in called(capsys, "check", "net.rlx", code=1)
-    assert "only native" in called(capsys, "compile", model, "-t", "reference", code=1)
+    assert "does not write its programs" in called(
+        capsys, "compile", model, "-t", "reference", code=1
+    )
 
 
 def test_compile_for_inputs_that_decide_shapes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,7 +369,7 @@ def test_calibrate(
         **{f.name: 9.0 for f in fields(Numbers)}, "threads": 1, "gflops": {"f32": 7.0},
         "caches": [{"bytes": 1 << 15, "gb_s": 99.0}],
     })  # fmt: skip
-    monkeypatch.setattr(CpuBackend, "measured", lambda self, progress: (numbers,))
+    monkeypatch.setattr(CpuBackend, "measure", lambda self, progress: (numbers,))
     monkeypatch.setenv("RLX_CACHE", "on")
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "kept"))
     assert "99 GB/s" in called(capsys, "calibrate")

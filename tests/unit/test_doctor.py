@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from rlx.backends.cpu.backend import CpuBackend
 from rlx.cost.target import FusionTarget
 from rlx.runtime import doctor
 from rlx.runtime.doctor import examine
@@ -28,7 +30,8 @@ def test_every_target_and_package_is_told_of(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    for module in (doctor, sys.modules[CpuBackend.__module__]):
+        monkeypatch.setattr(module, "find_spec", lambda _: None)
     found = examine(False)
     assert "native code: target cpu: pip install 'rlx[cpu]'" in found.to_do
     assert not next(t for t in found.targets if t.name == "cpu").is_here

@@ -1,15 +1,42 @@
-"""What a backend is, and how one is found.
+"""The backend protocol: what a target provides to run plans, and how its backend is found.
 
-A backend turns a plan into a program. Built-in ones and third parties' are found alike, through
-the entry point group `rlx.backends`.
+A backend is one object in one folder. It derives from `Backend`, and the programs that it loads
+from `Program`; every method exists on both, so that callers ask and never look for a name. What
+must be provided is abstract. What a target need not have has a default that says so: an empty
+answer where there is nothing to tell, an UnsupportedError with the reason where something was asked
+to be done.
+
+    class Backend                            class Program
+      name, summary                            interface
+      target()           required              prepare(params, old)           required
+      configured(...)    required              run(weights, inputs, outputs)  required
+      load(lir)          required              quick(weights)       None: there is only `run`
+      missing()          None: it runs here    step, finish         refused: no phases apart
+      runs_any_plan      False                 scratch_bytes(...)   0
+      num_threads        1                     threads              1
+      identity           its name              makings              ()
+      description(lir)   {}
+      splits(lir, ...)   {}
+      timed(lir)         refused: no clock for kernels
+      architecture       ""
+      measure(progress)  refused: no prices of its own
+      calibrated(n)      None
+      serializer()       None: its programs are not written to files
+
+`target()` is data: what the compiler may leave to the backend, and what that costs. Passes and the
+planner read nothing else of a backend, so a plan does not depend on code that runs it.
+
+Built-in backends and third parties' are found alike, by name: an installed distribution lists a
+`Backend` object under its name in the entry point group `rlx.backends`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rlx._version import __version__
 from rlx.core.errors import Error, UnsupportedError
@@ -21,46 +48,83 @@ from rlx.ir.mir import Node
 from rlx.ops.op import Array
 
 if TYPE_CHECKING:
+    from rlx.backends.timing import Making, Timed
     from rlx.core.disk_cache import Cache
     from rlx.core.sections import Bytes, Sections
+    from rlx.cost.calibrate import Numbers, Progress
 
 GROUP = "rlx.backends"
 BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu"}
 
 
-class Program(Protocol):
-    """A loaded plan. It holds no state of a call: calls may run side by side."""
+class Program(ABC):
+    """A loaded plan. It holds no state of a call: calls may run concurrently.
+
+    Weights and the state of a step are the program's own values, opaque to callers.
+    """
 
     interface: Interface
+    """What it takes and gives."""
 
+    @abstractmethod
     def prepare(self, params: Mapping[str, Array], old: Any | None) -> Any:
         """A weight set of these params; what does not depend on changed ones comes from `old`."""
-        ...
 
+    @abstractmethod
     def run(
         self, weights: Any, inputs: Sequence[Array], outputs: Sequence[Array | None]
     ) -> list[Array]:
         """One call: the outputs, written into the given arrays where there are any."""
-        ...
 
     def quick(self, weights: Any) -> Callable[..., Any] | None:
         """A function of the inputs in order that gives what `run` gives, the output or a tuple of
-        them, at less cost; None where there is none."""
-        ...
-
-
-@runtime_checkable
-class Stepper(Protocol):
-    """A program whose phases can be run apart."""
+        them, with less overhead; None where there is none."""
+        return None
 
     def step(self, weights: Any, inputs: Sequence[Array]) -> tuple[list[Array | None], Any]:
-        """SteadyState: the outputs that it makes, None for those of the Epilogue, and the state
+        """SteadyState: the outputs that it computes, None for those of the Epilogue, and the state
         that the Epilogue begins with."""
-        ...
+        raise self._no_phases()
 
     def finish(self, state: Any) -> list[Array | None]:
         """The Epilogue on a state, which it leaves as it is: its outputs, None for the others."""
-        ...
+        raise self._no_phases()
+
+    def _no_phases(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.interface.name}: {type(self).__name__} does not run SteadyState and Epilogue "
+            "separately. Call the executable as a whole."
+        )
+
+    def scratch_bytes(self, sizes: Mapping[str, int], arena_bytes: int) -> int:
+        """What a call takes beside an arena of so many bytes, at these sizes of named dims."""
+        return 0
+
+    @property
+    def threads(self) -> int:
+        """How many cores a call may use."""
+        return 1
+
+    @property
+    def makings(self) -> tuple[Making, ...]:
+        """What generating its code took, part by part; nothing where it was cached, or there is
+        none."""
+        return ()
+
+
+P = TypeVar("P", bound=Program)
+
+
+class Serializer(ABC, Generic[P]):
+    """How a backend's programs are written to files, and read without compiling."""
+
+    @abstractmethod
+    def stored(self, program: P) -> tuple[dict[str, Any], dict[str, Bytes]]:
+        """A program as what JSON can hold, and sections of bytes."""
+
+    @abstractmethod
+    def opened(self, head: dict[str, Any], file: Sections) -> P:
+        """The program that was stored; an Error where it cannot run here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +140,96 @@ Steps = Mapping[Node, StepFacts]
 """By step of a plan."""
 
 
-class Backend(Protocol):
-    """What a target must provide to run plans."""
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a backend cannot run here, and the command that helps, if one does."""
 
-    name: str
+    reason: str
+    command: str = ""
 
+
+class Backend(ABC):
+    """What a target provides to run plans."""
+
+    name: ClassVar[str]
+    """As it is asked for, and as its target is called unless it runs any plan."""
+    summary: ClassVar[str] = ""
+    """What runs the kernels, in a few words, for `rlx doctor`."""
+    runs_any_plan: ClassVar[bool] = False
+    """Does it run plans that were made for other targets?"""
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @abstractmethod
     def target(self) -> Target:
-        """What the target runs natively, and what its work costs."""
-        ...
+        """What it runs natively, and what that costs."""
 
+    @abstractmethod
     def configured(self, variant: str, threads: int | None, cache: Cache | None = None) -> Backend:
         """The backend for a variant of its target, such as an instruction set, and for a number
-        of threads; "" and None are its own choice. It may keep what it makes in `cache`."""
-        ...
+        of threads; "" and None are its own choice. It may put generated code into `cache`."""
 
-    def load(self, lir: LirModule) -> Program:
-        """One object that runs the whole plan."""
-        ...
+    def missing(self) -> Missing | None:
+        """The package or device without which it cannot run; None where all is here."""
+        return None
 
-
-@runtime_checkable
-class Keeper(Protocol):
-    """A backend whose programs can be kept in files, and opened without compiling."""
+    @property
+    def num_threads(self) -> int:
+        """How many cores a call may use."""
+        return 1
 
     @property
     def identity(self) -> str:
-        """All that the code depends on beside the plan: the instruction set, options."""
-        ...
+        """All that programs depend on beside the plan, such as the instruction set: part of the
+        key under which they are cached."""
+        return self.name
 
-    def stored(self, program: Any) -> tuple[dict[str, Any], dict[str, Bytes]]:
-        """A program as what JSON can hold, and sections of bytes."""
-        ...
+    # -- programs --------------------------------------------------------------------------------
 
-    def opened(self, head: dict[str, Any], file: Sections) -> Program:
-        """The program that was stored; an Error where it cannot run here."""
-        ...
+    @abstractmethod
+    def load(self, lir: LirModule) -> Program:
+        """One object that runs the whole plan."""
+
+    def serializer(self) -> Serializer[Any] | None:
+        """What writes its programs to files and reads them; None where they stay in memory."""
+        return None
+
+    # -- what is known of a plan -----------------------------------------------------------------
+
+    def description(self, lir: LirModule) -> Steps:
+        """How each step of a plan runs, and why, for `explain`; nothing where it does not say."""
+        return {}
+
+    def splits(self, lir: LirModule, sizes: Mapping[str, int]) -> Mapping[Node, bool]:
+        """Is a step's work parallelised, at these sizes of named dims? Only steps that may be."""
+        return {}
+
+    # -- measuring -------------------------------------------------------------------------------
+
+    def timed(self, lir: LirModule) -> Timed:
+        """The program of a plan in a build that records the times of its kernels."""
+        raise UnsupportedError(
+            f"target {self.name!r} does not time its kernels. Those of target='cpu' can be timed."
+        )
+
+    @property
+    def architecture(self) -> str:
+        """What code is generated for, such as an instruction set: prices measured for one do not
+        hold for another. "" where no code is generated."""
+        return ""
+
+    def measure(self, progress: Progress) -> tuple[Numbers, ...]:
+        """What launches, bytes and arithmetic cost here, for each number of threads that counts."""
+        raise UnsupportedError(
+            f"target {self.name!r} cannot be calibrated: it does not measure what its kernels cost."
+        )
+
+    def calibrated(self, threads: int) -> Numbers | None:
+        """What was measured on this machine for so many threads; None where nothing was."""
+        return None
+
+
+# -- finding one ----------------------------------------------------------------------------------
 
 
 def find_backend(name: str) -> Backend:
@@ -118,13 +237,63 @@ def find_backend(name: str) -> Backend:
     if name in BUILT_IN:
         return import_module(BUILT_IN[name]).backend
     for entry in metadata.entry_points(group=GROUP, name=name):
-        return entry.load()
-    if name in {t.value for t in FusionTarget}:
+        return _loaded(entry)
+    if name in _documented():
         raise UnsupportedError(
             f"target {name!r}: no backend of that name is installed; rlx {__version__} brings "
             f"{' and '.join(BUILT_IN)}. With a release that has it: pip install 'rlx[{name}]'. "
             "Its plan runs on NumPy meanwhile: "
             f"rlx.compile(model, target='reference', like='{name}')."
         )
-    known = ", ".join(["reference", *(t.value for t in FusionTarget)])
-    raise Error(f"there is no target {name!r}. Use one of: {known}.")
+    raise Error(f"there is no target {name!r}. Use one of: {', '.join(backend_names())}.")
+
+
+def has_backend(name: str) -> bool:
+    """Is a backend of that name installed?"""
+    return name in BUILT_IN or bool(metadata.entry_points(group=GROUP, name=name))
+
+
+def backend_names() -> tuple[str, ...]:
+    """Targets that come with rlx, documented ones, and those that other distributions bring."""
+    brought = sorted(e.name for e in metadata.entry_points(group=GROUP))
+    return tuple(dict.fromkeys(["reference", *_documented(), *brought]))
+
+
+def distribution_of(name: str) -> str:
+    """The distribution that brings a backend; "" for those of rlx."""
+    entries = [] if name in BUILT_IN else metadata.entry_points(group=GROUP, name=name)
+    return next((_distribution(e) for e in entries), "")
+
+
+def target_of(name: str) -> Target:
+    """The target of that name as its backend has it here; the documented one where no backend is
+    installed."""
+    try:
+        backend = find_backend(name)
+    except UnsupportedError:
+        return Target.of(name)
+    return Target.of(name) if backend.runs_any_plan else backend.target()
+
+
+def _documented() -> tuple[str, ...]:
+    return tuple(t.value for t in FusionTarget)
+
+
+def _loaded(entry: metadata.EntryPoint) -> Backend:
+    """What an entry point names; a broken distribution is named in the error."""
+    brought = f"target {entry.name!r} is brought by {_distribution(entry)}"
+    try:
+        found = entry.load()
+    except Exception as error:  # whatever a foreign module raises when it is imported
+        raise Error(
+            f"{brought}, which cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(found, Backend):
+        raise Error(f"{brought}, but {entry.value} is no rlx.backends.base.Backend.")
+    if found.name != entry.name:
+        raise Error(f"{brought}, but {entry.value} is called {found.name!r}.")
+    return found
+
+
+def _distribution(entry: metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.value

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from rlx.backends.base import Program
 from rlx.ir.mir import Node
 from rlx.ops.op import Array
 
@@ -58,24 +60,19 @@ class Making:
     """Of what was made."""
 
 
-class Timed(Protocol):
-    """A program that keeps the times of its steps."""
+class Timed(Program):
+    """A program that records when each of its steps ran."""
 
     @property
+    @abstractmethod
     def steps(self) -> tuple[Node, ...]:
         """What `Span.step` counts."""
-        ...
 
     @property
-    def makings(self) -> tuple[Making, ...]:
-        """What its native code took; nothing where that was kept from before."""
-        ...
-
-    @property
+    @abstractmethod
     def functions(self) -> Mapping[str, Node]:
         """Native function → the step that runs it, the first of several."""
-        ...
 
-    def prepare(self, params: Any, old: Any | None) -> Any: ...
-
-    def run_timed(self, weights: Any, inputs: Sequence[Array]) -> Run: ...
+    @abstractmethod
+    def run_timed(self, weights: Any, inputs: Sequence[Array]) -> Run:
+        """One call, and its times."""

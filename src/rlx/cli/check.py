@@ -93,7 +93,7 @@ def _context(target: str) -> Context:
 
 def _compiled(report: Report, graph: Any, target: str) -> Report:
     """Whatever only a compile finds out; for targets that are not here, as far as their plan."""
-    from rlx.backends.base import BUILT_IN
+    from rlx.backends.base import has_backend
     from rlx.cli.progress import progress
     from rlx.cost.target import Target
     from rlx.frontends.onnx.support_report import Report, failed
@@ -104,7 +104,7 @@ def _compiled(report: Report, graph: Any, target: str) -> Report:
         return report
     try:
         with progress("compiling"):
-            if target in BUILT_IN:
+            if has_backend(target):
                 Session(target).executable(graph, {})
             else:
                 CompilePipeline(Target.of(target)).compile(graph)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import BUILT_IN
+from rlx.backends.base import find_backend, has_backend
 from rlx.cli.inputs import (
     Wanted,
     arrays_for,
@@ -84,9 +84,11 @@ def program(
         return session.compile(found, options=options)
 
 
-def _runs(planned: LirModule) -> str | None:
-    """What runs a plan: its own backend where it is there, else NumPy."""
-    return None if planned.target.name in BUILT_IN else "reference"
+def _runs(planned: LirModule) -> str:
+    """What runs a plan: its own backend where that can run here, else NumPy."""
+    name = planned.target.name
+    is_here = has_backend(name) and find_backend(name).missing() is None
+    return name if is_here else "reference"
 
 
 def settled(
@@ -131,7 +133,7 @@ def _inputs(model: Any) -> dict[str, Shape]:
 
 def target_of(name: str) -> Target:
     """The target as it is on this machine, where its backend is there; else as documented."""
-    return Session(name).target if name in BUILT_IN else Target.of(name)
+    return Session(name).target if has_backend(name) else Target.of(name)
 
 
 def graph_of(model: Any, wanted: Wanted) -> Any:

@@ -20,9 +20,12 @@ def names_of_targets() -> list[str]:
 
 
 def known_target(name: str | None) -> str | None:
-    """A target that plans are made for."""
-    if name is not None and name not in names_of_targets():
-        raise typer.BadParameter(f"{name!r} is not one of: {', '.join(names_of_targets())}")
+    """A target that plans are made for: one of the seven, or another that has a backend."""
+    from rlx.backends.base import backend_names
+
+    known = [n for n in backend_names() if n != "reference"]
+    if name is not None and name not in known:
+        raise typer.BadParameter(f"{name!r} is not one of: {', '.join(known)}")
     return name
 
 
@@ -43,7 +46,9 @@ def backend_target(name: str | None) -> str | None:
 
 
 def _targets(incomplete: str) -> Iterable[str]:
-    return [n for n in ["reference", *names_of_targets()] if n.startswith(incomplete)]
+    from rlx.backends.base import backend_names
+
+    return [n for n in backend_names() if n.startswith(incomplete)]
 
 
 ModelFile = Annotated[

@@ -68,14 +68,12 @@ def replay(model: Any, report: Report | str) -> Graph:
 
 def _target(given: str | FusionTarget | Target) -> Target:
     """What the backend of that name claims; the documented target where there is none."""
-    from rlx.backends.base import BUILT_IN, find_backend
+    from rlx.backends.base import target_of
     from rlx.cost.target import FusionTarget, Target
 
-    name = given.value if isinstance(given, FusionTarget) else given
-    if isinstance(name, Target):
-        return name
-    known = name in BUILT_IN and name != "reference"
-    return find_backend(name).target() if known else Target.of(name)
+    if isinstance(given, Target):
+        return given
+    return target_of(given.value if isinstance(given, FusionTarget) else given)
 
 
 class _Callable(ModuleType):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlx.core.errors import Error
 from rlx.plan.alternatives import SPLIT
 
 if TYPE_CHECKING:
-    from rlx.backends.base import StepFacts, Steps
+    from rlx.backends.base import Backend, StepFacts, Steps
     from rlx.ir.lir import LirModule
     from rlx.passes.options import FusionOptions
 
@@ -25,11 +25,8 @@ def steps_of(lir: LirModule, options: FusionOptions, threads: int | None = None)
         backend = find_backend(lir.target.name)
     except Error:
         return {}
-    describe = getattr(backend, "describe", None)
-    if describe is None:
-        return {}
     asked = _at(lir, options.sizes)
-    return _priced(describe(asked), asked, backend, threads)
+    return _priced(backend.description(asked), asked, backend, threads)
 
 
 def _at(lir: LirModule, sizes: Mapping[str, int]) -> LirModule:
@@ -39,8 +36,8 @@ def _at(lir: LirModule, sizes: Mapping[str, int]) -> LirModule:
     return replace(lir, plan=replace(lir.plan, representative=known))
 
 
-def _priced(steps: Steps, lir: LirModule, backend: Any, threads: int | None) -> Steps:
-    """Steps with what sharing their work out gains, where that is possible."""
+def _priced(steps: Steps, lir: LirModule, backend: Backend, threads: int | None) -> Steps:
+    """Steps with what parallelising them gains, where that is possible."""
     from rlx.core.disk_cache import Cache
     from rlx.explain.pricing import Prices
 
@@ -48,9 +45,7 @@ def _priced(steps: Steps, lir: LirModule, backend: Any, threads: int | None) -> 
         n for n, f in steps.items() if any(d.what == SPLIT and d.is_reversible for d in f.decisions)
     ]
     own = backend.configured("", threads, Cache.of(None, os.environ))
-    if not hasattr(own, "numbers"):
-        return steps
-    prices = Prices.at(lir.target, own.num_threads, own.numbers)
+    prices = Prices.at(lir.target, own.num_threads, own.calibrated)
     gains = prices.gains_of_splitting(can, lir.plan.representative)
     return {n: _with_gain(f, gains.get(n, 0.0)) for n, f in steps.items()}
 

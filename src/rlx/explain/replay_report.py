@@ -7,14 +7,13 @@ that nothing asked for. What comes out must have the hash that the JSON gives.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from rlx.core.errors import Error
 from rlx.cost.decision import Candidate, Decision, DecisionLog
-from rlx.cost.target import FusionLimits, Target
+from rlx.cost.target import FusionLimits, FusionTarget, Target
 from rlx.explain.build import claims_of
 from rlx.explain.report import Report
 from rlx.ir.mir import Graph, Node
@@ -94,13 +93,11 @@ def _graph(model: Any) -> Graph:
 
 def _target(report: Report) -> Target:
     """The target of that name which can do what it could; prices do not matter."""
-    from rlx.backends.base import find_backend
+    from rlx.backends.base import target_of
 
     name = report.target.name
-    found = [Target.of(name)]
-    with contextlib.suppress(Error):
-        found.insert(0, find_backend(name).target())
-    for target in found:
+    documented = [Target.of(t) for t in FusionTarget if t.value == name]
+    for target in (target_of(name), *documented):
         if claims_of(target) == report.target.claims:
             return target
     raise Error(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx._version import __version__
-from rlx.backends.base import Backend, Keeper, Program, find_backend
+from rlx.backends.base import Backend, Program, Serializer, find_backend
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.files import writing
@@ -31,10 +31,10 @@ _PARAM = "param "
 
 
 def parts(
-    keeper: Keeper, name: str, program: Program, account: CompileResult | Record
+    files: Serializer[Any], name: str, program: Program, account: CompileResult | Record
 ) -> tuple[dict[str, Any], dict[str, Bytes]]:
     """The head and the sections of a program's file."""
-    head, sections = keeper.stored(program)
+    head, sections = files.stored(program)
     told = account.data if isinstance(account, Record) else recorded(account)
     whole = {
         "kind": KIND, "name": program.interface.name, "version": __version__, "backend": name,
@@ -45,18 +45,19 @@ def parts(
 
 def write(
     path: str | os.PathLike[str],
-    backend: Backend | None,
+    backend: Backend,
     program: Program,
     account: CompileResult | Record,
     params: Mapping[str, Array] | None,
 ) -> None:
     """Write a program to a file, all of it or nothing."""
-    if backend is None or not isinstance(backend, Keeper):
+    files = backend.serializer()
+    if files is None:
         raise UnsupportedError(
-            f"{program.interface.name}: only native programs are saved, and this one runs on "
-            f"{backend.name if backend else 'NumPy'}. Compile it with target='cpu'."
+            f"{program.interface.name}: target {backend.name!r} does not write its programs to "
+            "files. Compile it with target='cpu', or write its plan: rlx.save(exe.lir, path)."
         )
-    head, sections = parts(backend, backend.name, program, account)
+    head, sections = parts(files, backend.name, program, account)
     if params is not None:
         head["params"] = {k: list(v.shape) for k, v in params.items()}
         sections |= {_PARAM + k: _raw(v) for k, v in params.items()}
@@ -75,9 +76,10 @@ def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable
     found = find_backend(str(file.head.get("backend")))
     backend = found.configured("", threads, Cache.of(None, os.environ))
     head = file.head.get("program")
-    if not isinstance(backend, Keeper) or not isinstance(head, dict):
+    files = backend.serializer()
+    if files is None or not isinstance(head, dict):
         raise Error(f"{file.name} holds no program that can be read. Make it again.")
-    program = backend.opened(head, file)
+    program = files.opened(head, file)
     account = Record(bytes(file.section("account")), backend.target(), file.name)
     exe = Executable(account, program, backend=backend)
     if "params" in file.head:

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol, runtime_checkable
 
 from rlx.backends.base import find_backend
 from rlx.core.disk_cache import Cache, CacheLike
-from rlx.core.errors import Error, UnsupportedError
-from rlx.cost.calibrate import Calibration, Numbers, Progress, machine, note_name
-
-
-@runtime_checkable
-class Measures(Protocol):
-    """A backend that can measure its own prices."""
-
-    def measured(self, progress: Progress) -> tuple[Numbers, ...]: ...
-
-    @property
-    def measured_as(self) -> str:
-        """What beside the machine the numbers depend on, such as the instruction set."""
-        ...
+from rlx.core.errors import Error
+from rlx.cost.calibrate import Calibration, Progress, machine, note_name
 
 
 def calibrate(
@@ -30,11 +17,9 @@ def calibrate(
     the cache's folder, where `rlx.compile` finds them."""
     name, _, variant = target.partition(":")
     backend = find_backend(name).configured(variant, None)
-    if not isinstance(backend, Measures):
-        raise UnsupportedError(f"target {name!r} cannot be calibrated: it has no clock of its own.")
     kept = Cache.of(cache, os.environ)
-    numbers = backend.measured(progress or _silent)
-    made = Calibration(name, machine(backend.measured_as), numbers)
+    numbers = backend.measure(progress or _silent)
+    made = Calibration(name, machine(backend.architecture), numbers)
     if kept is not None and not kept.write_note(note_name(name), made.text()):
         raise Error(f"the calibration cannot be kept in {kept.folder}: it is not writable.")
     return made

@@ -162,10 +162,11 @@ def _restored_lir(account: dict[str, Any], target: Target, options: FusionOption
 def _meant(target: Target, account: dict[str, Any]) -> Target:
     """The target that was compiled for: the given one or the documented one of its name, at the
     prices that were weighed with."""
-    from rlx.cost.target import Target
+    from rlx.cost.target import FusionTarget, Target
 
     name, digest = account["target"]
-    for known in (target, Target.of(name)):
+    documented = [Target.of(t) for t in FusionTarget if t.value == name]
+    for known in (target, *documented):
         if known.digest() == digest:
             return known
         priced = _priced(known, account["prices"])

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rlx._version import __version__
-from rlx.backends.base import GROUP, find_backend
+from rlx.backends.base import backend_names, distribution_of, find_backend
 from rlx.core.disk_cache import Cache, CacheLike
-from rlx.core.errors import Error
+from rlx.core.errors import Error, UnsupportedError
 from rlx.cost.calibrate import Calibration, cached_calibration, machine
-from rlx.cost.target import FusionTarget
-from rlx.runtime.calibrate import Measures
 
 PACKAGES = (
     ("numpy", "arrays, and target reference", "rlx"),
@@ -29,7 +27,6 @@ PACKAGES = (
     ("rich", "tables and progress on a terminal", "rlx[cli]"),
 )
 """Package, what it is for, and what brings it."""
-_USES = {"reference": "NumPy, any target's plan", "cpu": "native code for this machine"}
 NVIDIA, AMD = "/dev/nvidia0", "/dev/kfd"
 
 
@@ -117,7 +114,7 @@ def examine(cache: CacheLike = None) -> Doctor:
         platform.python_version(),
         f"{platform.system()} {platform.release()} {platform.machine()}",
         machine(detail),
-        tuple(map(_target, ["reference", *(t.value for t in FusionTarget)])),
+        tuple(map(_target, backend_names())),
         tuple(_package(*p) for p in PACKAGES),
         tuple(_devices()),
         cached_calibration("cpu", detail, kept),
@@ -127,21 +124,18 @@ def examine(cache: CacheLike = None) -> Doctor:
 
 def _target(name: str) -> TargetState:
     try:
-        find_backend(name)
-    except Error:
+        backend = find_backend(name)
+    except UnsupportedError:
         detail = f"rlx {__version__} has no backend for it; NumPy runs its plans: like={name!r}"
         return TargetState(name, False, detail)
-    if name == "cpu" and find_spec("llvmlite") is None:
-        return TargetState(name, False, "llvmlite is not installed", "pip install 'rlx[cpu]'")
-    if name == "cpu" and sys.platform != "linux":
-        return TargetState(name, False, f"native code runs on Linux so far, not {sys.platform}")
-    return TargetState(name, True, _USES.get(name) or _brought_by(name))
-
-
-def _brought_by(name: str) -> str:
-    for entry in metadata.entry_points(group=GROUP, name=name):
-        return f"from {entry.dist.name if entry.dist else entry.value}"
-    return ""
+    except Error as error:  # a distribution that is broken
+        return TargetState(name, False, str(error))
+    missing = backend.missing()
+    if missing is not None:
+        return TargetState(name, False, missing.reason, missing.command)
+    brought = distribution_of(name)
+    origin = f"from {brought}" if brought else ""
+    return TargetState(name, True, ", ".join(t for t in (backend.summary, origin) if t))
 
 
 def _package(name: str, use: str, brings: str) -> PackageState:
@@ -168,9 +162,8 @@ def _devices() -> list[str]:
 
 def _code_name() -> str:
     """The instruction set that native code is made for here."""
-    backend = find_backend("cpu")
     try:
-        return backend.measured_as if isinstance(backend, Measures) else ""
+        return find_backend("cpu").architecture
     except Error:
         return ""
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from rlx.backends.base import Backend, Program, Stepper
+from rlx.backends.base import Backend, Program
 from rlx.core.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, instance, takes
 from rlx.core.arrays import as_array
 from rlx.core.dim import Dim
-from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
+from rlx.core.errors import Error, OutOfMemoryError
 from rlx.core.shape import OutOfRange, Shape
 from rlx.ir.interface import Leaf
 from rlx.ir.interpret import mismatch
@@ -66,7 +66,7 @@ class Executable:
         program: Program,
         params: Mapping[str, Any] | None = None,
         *,
-        backend: Backend | None = None,
+        backend: Backend,
         pool: Pool | None = None,
         source: Any = None,
         before: tuple[Decision, ...] = (),
@@ -146,8 +146,7 @@ class Executable:
     def memory(self, **sizes: int) -> MemoryNeed:
         """The bytes needed, known before running. Named dims need their sizes."""
         bound = self.lir.plan.bind(sizes)
-        ask = getattr(self._program, "scratch_bytes", None)
-        scratch = 0 if ask is None else ask(bound.sizes, bound.arena_bytes)
+        scratch = self._program.scratch_bytes(bound.sizes, bound.arena_bytes)
         return MemoryNeed(bound.arena_bytes, bound.weight_bytes, scratch)
 
     @takes(
@@ -209,8 +208,6 @@ class Executable:
         from rlx.pipeline import CompileResult
 
         instance(CompileResult).check("result", result)
-        if self._backend is None:
-            raise self._error("it has no backend to build it with.")
         made = Executable(result, self._backend.load(result.lir), backend=self._backend)
         made.adopt(self._given)
         return made
@@ -218,31 +215,25 @@ class Executable:
     @property
     def makings(self) -> tuple[Making, ...]:
         """What its native code took, part by part; nothing where that was kept from before."""
-        return getattr(self._program, "makings", ())
+        return self._program.makings
 
     @property
     def threads(self) -> int:
         """How many cores a call may use."""
-        return getattr(self._program, "threads", 1)
+        return self._program.threads
 
     def numbers(self, threads: int) -> Numbers | None:
         """What its target was measured to cost on this machine, with so many threads."""
-        ask = getattr(self._backend, "numbers", None)
-        return None if ask is None else ask(threads)
+        return self._backend.calibrated(threads)
 
     def splits(self, sizes: Mapping[str, int]) -> Mapping[Node, bool]:
         """Step → is its work shared out between workers, at these sizes of named dims?"""
-        ask = getattr(self._backend, "splits", None)
-        return {} if ask is None else ask(self.lir, sizes)
+        return self._backend.splits(self.lir, sizes)
 
     def timed(self) -> tuple[Timed, Any]:
         """The program in a build that keeps times, and its weights."""
-        make = getattr(self._backend, "timed", None)
-        if make is None:
-            name = self._backend.name if self._backend else "this target"
-            raise UnsupportedError(f"{name} does not time its kernels. Use target='cpu'.")
         self._ready()
-        program: Timed = make(self.lir)
+        program = self._backend.timed(self.lir)
         return program, program.prepare(self._given, None)
 
     @takes(inputs=INPUTS)
@@ -357,9 +348,8 @@ class Executable:
         """
         named = len(inputs) == 1 and isinstance(inputs[0], Mapping)
         arrays = self.arrays(inputs[0] if named else inputs)
-        program = self._stepper()
         try:
-            made, state = program.step(self._ready().memory, arrays)
+            made, state = self._program.step(self._ready().memory, arrays)
         except MemoryError as error:
             raise self._out_of_memory(error) from None
         self._steps.state = state
@@ -372,7 +362,7 @@ class Executable:
         if state is None:
             raise self._error("there is nothing to finish in this thread yet. Call step first.")
         try:
-            return _given_of(self._stepper().finish(state))
+            return _given_of(self._program.finish(state))
         except MemoryError as error:
             raise self._out_of_memory(error) from None
 
@@ -389,14 +379,6 @@ class Executable:
     def _names(self, *, is_late: bool) -> tuple[str, ...]:
         named, late = enumerate(self._interface.outputs), self._interface.late
         return tuple(name for i, (name, _) in named if (i in late) is is_late)
-
-    def _stepper(self) -> Stepper:
-        if isinstance(self._program, Stepper):
-            return self._program
-        name = self._backend.name if self._backend else "this target"
-        raise UnsupportedError(
-            f"{self.name}: {name} does not run phases apart. Call it as a whole."
-        )
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run on inputs by name: outputs by name."""

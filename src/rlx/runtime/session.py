@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, overload
 
 from rlx._version import __version__
-from rlx.backends.base import Keeper, Program, find_backend
+from rlx.backends.base import Program, Serializer, find_backend
 from rlx.core.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
 from rlx.core.disk_cache import Cache, CacheLike, key_of
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
@@ -125,7 +125,7 @@ class Session:
         self.dump = None if dump is None else path_of(dump)
         self.cache = None if dump is not None else Cache.of(cache, os.environ)
         self.backend = find_backend(name).configured(variant, threads, self.cache)
-        if name == "reference" and like is not None:
+        if self.backend.runs_any_plan and like is not None:
             self.target = Target.of(like)
         else:
             self.target = self.backend.target()
@@ -163,7 +163,7 @@ class Session:
         wanted = FusionOptions() if options is None else options
         if not isinstance(wanted, FusionOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Error(f"expected a FusionOptions, got {type(wanted).__name__}.")
-        key = request_key(model, self.target, wanted, self._identity)
+        key = request_key(model, self.target, wanted, self.backend.identity)
         made = None if self.dump is not None else self._made.get(key)
         if made is None:
             with gc_paused():
@@ -185,19 +185,15 @@ class Session:
         """How many compiles are kept in memory."""
         return len(self._made)
 
-    @property
-    def _identity(self) -> str:
-        return self.backend.identity if isinstance(self.backend, Keeper) else self.backend.name
-
     def _obtained(self, key: str, model: Any, options: FusionOptions) -> _Made:
-        keeper, cache = self.backend, self.cache
-        if not isinstance(keeper, Keeper) or cache is None or not comes_with_rlx(model):
+        files, cache = self.backend.serializer(), self.cache
+        if files is None or cache is None or not comes_with_rlx(model):
             return self._compiled(model, options)
         kept = key_of(KIND, key)
-        found = self._opened(keeper, cache, kept)
+        found = self._opened(files, cache, kept)
         if found is None:
             found = self._compiled(model, options)
-            self._keep(keeper, cache, kept, found)
+            self._keep(files, cache, kept, found)
         return found
 
     def _compiled(self, model: Any, options: FusionOptions) -> _Made:
@@ -213,30 +209,30 @@ class Session:
             raise _too_large(held, error) from None
 
     def _require_own(self, lir: LirModule) -> None:
-        """Backends run plans that were made for them; NumPy runs any."""
+        """Backends run plans that were made for them, unless they run any."""
         name = lir.target.name
-        if self.backend.name != "reference" and name != self.target.name:
+        if not self.backend.runs_any_plan and name != self.target.name:
             raise Error(
                 f"{lir.name} was planned for {name}, not for {self.backend.name}. Compile the "
                 "model for this target, or run the plan on NumPy: target='reference'."
             )
 
-    def _opened(self, keeper: Keeper, cache: Cache, key: str) -> _Made | None:
+    def _opened(self, files: Serializer[Any], cache: Cache, key: str) -> _Made | None:
         """What another process left; an entry that cannot be used is dropped."""
         file = cache.get(key)
         if file is None:
             return None
         try:
-            program = keeper.opened(file.head["program"], file)
+            program = files.opened(file.head["program"], file)
             data = bytes(file.section("account"))
         except (Error, KeyError):
             cache.drop(key)
             return None
         return _Made(Record(data, self.target, program.interface.name), program)
 
-    def _keep(self, keeper: Keeper, cache: Cache, key: str, made: _Made) -> None:
+    def _keep(self, files: Serializer[Any], cache: Cache, key: str, made: _Made) -> None:
         try:
-            head, sections = parts(keeper, self.backend.name, made.program, made.account)
+            head, sections = parts(files, self.backend.name, made.program, made.account)
         except GraphError:  # graphs nested too deeply to be written
             return
         cache.put(key, head, sections)

@@ -126,7 +126,7 @@ def test_what_follows_is_a_loop_of_the_same_step(ratio: int) -> None:
     aligned = ops.roi_align(x, rois, images, output_size=(3, 4), sampling_ratio=ratio)
     g.set_outputs([ops.relu(ops.sub(aligned, bias))])
     exe: Any = rlx.compile(g, "cpu", cache=False)
-    (told,) = (facts.tasks for facts in CpuBackend().describe(exe.lir).values())
+    (told,) = (facts.tasks for facts in CpuBackend().description(exe.lir).values())
     assert sum("points between pixels" in t for t in told) == 1
     rng = np.random.default_rng(5)
     given = [rng.normal(size=(1, 8, 9, 9)).astype("f"), np.array([[0, 0, 5, 5], [1, 2, 8, 9]], "f"),

@@ -175,7 +175,7 @@ def test_what_follows_is_a_loop_of_the_same_step() -> None:
     up = ops.resize(x, scales=(2.0, 2.0), mode="linear")
     g.set_outputs([ops.relu(ops.add(up, other))])
     exe: Any = rlx.compile(g, "cpu", cache=False)
-    (told,) = (facts.tasks for facts in CpuBackend().describe(exe.lir).values())
+    (told,) = (facts.tasks for facts in CpuBackend().description(exe.lir).values())
     assert ["taps of a table" in t for t in told] == [True, False]
     given = [values((2, 16, *n), "f32", has_corners=False) for n in ((5, 6), (10, 12))]
     want: Any = rlx.compile(g, "reference")(*given)

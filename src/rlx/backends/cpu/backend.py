@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from rlx.backends.base import Backend, Missing, Serializer, Steps
 from rlx.backends.cpu.isa import Isa, isa, why_not
 from rlx.backends.cpu.kernels import GENERATED, claims, limits
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.code_cache import cached_blob
 from rlx.backends.cpu.runtime.program import CpuProgram
 from rlx.backends.cpu.runtime.support_code import (
+    Support,
     compiled_support,
     support,
     support_key,
@@ -29,15 +32,16 @@ from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
 
 if TYPE_CHECKING:
-    from rlx.backends.base import StepFacts
     from rlx.backends.cpu.program.timed_build import TimedProgram
 
 
 @dataclass(frozen=True, slots=True)
-class CpuBackend:
+class CpuBackend(Backend):
     """Native code for one instruction set, run by some threads."""
 
-    name: str = "cpu"
+    name: ClassVar[str] = "cpu"
+    summary: ClassVar[str] = "native code for this machine"
+
     variant: str = "host"
     threads: int | None = None
     """As many as there are cores, where it is None."""
@@ -50,7 +54,7 @@ class CpuBackend:
         """This backend for another instruction set (`host` is this machine's), or other threads."""
         if threads is not None and threads < 1:
             raise Error(f"threads is {threads}. Give a positive number, or None for all cores.")
-        return CpuBackend(self.name, variant or "host", threads, cache)
+        return CpuBackend(variant or "host", threads, cache)
 
     def target(self) -> Target:
         """What the registered kernels can do, for the vectors of the instruction set, at the prices
@@ -66,27 +70,26 @@ class CpuBackend:
             # Results are written where the caller reads them.
             gate=replace(gate, unified_readback_gb_s=gate.memory_gb_s),
         )
-        numbers = self.numbers(self.num_threads)
+        numbers = self.calibrated(self.num_threads)
         return made if numbers is None else numbers.applied(made)
 
     # -- prices --------------------------------------------------------------------------------
 
     @property
-    def measured_as(self) -> str:
+    def architecture(self) -> str:
         return isa(self.variant).name
 
-    def measured(self, progress: Progress) -> tuple[Numbers, ...]:
-        """What launches, bytes and arithmetic cost here: for one thread, and for all."""
-        from rlx.backends.cpu.calibration import measure
+    def measure(self, progress: Progress) -> tuple[Numbers, ...]:
+        """For one thread, and for all."""
+        from rlx.backends.cpu import calibration
 
         _require_llvm("measuring what kernels cost")
-        return measure(isa(self.variant), (1, self.num_threads), progress)
+        return calibration.measure(isa(self.variant), (1, self.num_threads), progress)
 
-    def numbers(self, threads: int) -> Numbers | None:
-        """What was measured on this machine for so many threads, if it was."""
+    def calibrated(self, threads: int) -> Numbers | None:
         if self.cache is None:
             return None
-        found = cached_calibration(self.name, self.measured_as, self.cache)
+        found = cached_calibration(self.name, self.architecture, self.cache)
         return found and found.for_threads(threads)
 
     # -- programs ------------------------------------------------------------------------------
@@ -103,25 +106,21 @@ class CpuBackend:
         _require_runs(wanted, f"target 'cpu:{self.variant}'")
         with support_under_way(self._support):
             artefact = compiled(lir, wanted)
-        shared = support(self._support)
+        shared = self.support_code()
         return CpuProgram(artefact, Interface.planned(lir), self.num_threads, shared)
 
     def timed(self, lir: LirModule) -> TimedProgram:
-        """The program of a plan in a build that keeps times."""
         from rlx.backends.cpu.program.timed_build import TimedProgram
 
         _require_llvm("timing kernels")
+        return TimedProgram(lir, isa(self.variant), self.num_threads, self.support_code())
 
-        return TimedProgram(lir, isa(self.variant), self.num_threads, support(self._support))
-
-    def describe(self, lir: LirModule) -> dict[Node, StepFacts]:
-        """Step → how it runs, for `explain`."""
+    def description(self, lir: LirModule) -> Steps:
         from rlx.backends.cpu.description import describe
 
         return describe(lir, isa(self.variant))
 
     def splits(self, lir: LirModule, sizes: Mapping[str, int]) -> dict[Node, bool]:
-        """Step → is its work shared out between workers, at these sizes?"""
         from rlx.backends.cpu.schedule.parallel import splits
 
         return splits(lir, isa(self.variant), sizes)
@@ -129,18 +128,41 @@ class CpuBackend:
     def _support(self) -> Blob:
         return cached_blob(support_key(), compiled_support, self.cache)
 
-    # -- programs that are kept --------------------------------------------------------------------
+    def serializer(self) -> Serializer[CpuProgram]:
+        return _Files(self)
+
+    def support_code(self) -> Support:
+        """What all programs share, loaded."""
+        return support(self._support)
 
     @property
     def identity(self) -> str:
         return f"{self.name} {isa(self.variant).name}"
+
+    @property
+    def num_threads(self) -> int:
+        return self.threads or default_threads()
+
+    def missing(self) -> Missing | None:
+        if find_spec("llvmlite") is None:
+            return Missing("llvmlite is not installed", "pip install 'rlx[cpu]'")
+        if sys.platform != "linux":
+            return Missing(f"native code runs on Linux so far, not {sys.platform}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Files(Serializer[CpuProgram]):
+    """Programs in files: the code of the plan, and the code that all programs share."""
+
+    backend: CpuBackend
 
     def stored(self, program: CpuProgram) -> tuple[dict[str, Any], dict[str, Bytes]]:
         from rlx.backends.cpu.runtime.serialize import packed
 
         head, sections = packed(program.artefact, program.interface)
         head["support"] = support_key()
-        return head, {**sections, "support": support(self._support).blob.to_bytes()}
+        return head, {**sections, "support": self.backend.support_code().blob.to_bytes()}
 
     def opened(self, head: dict[str, Any], file: Sections) -> CpuProgram:
         from rlx.backends.cpu.runtime.serialize import opened
@@ -149,12 +171,8 @@ class CpuBackend:
         _require_runs(isa(artefact.isa), file.name)
         held = Blob.from_bytes(bytes(file.section("support")))
         is_same = head.get("support") == support_key()
-        shared = support((lambda: held) if is_same else self._support)
-        return CpuProgram(artefact, interface, self.num_threads, shared)
-
-    @property
-    def num_threads(self) -> int:
-        return self.threads or default_threads()
+        shared = support(lambda: held) if is_same else self.backend.support_code()
+        return CpuProgram(artefact, interface, self.backend.num_threads, shared)
 
 
 def _require_llvm(what: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from rlx.backends.base import Backend, Program
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.errors import Error
 from rlx.core.extent import FIRST_CAPACITY, outgrown
@@ -34,10 +35,12 @@ class Weights:
     """Of the named dims of params."""
 
 
-class ReferenceBackend:
+class ReferenceBackend(Backend):
     """Runs the plan of any target on NumPy."""
 
-    name = "reference"
+    name: ClassVar[str] = "reference"
+    summary: ClassVar[str] = "NumPy, any target's plan"
+    runs_any_plan: ClassVar[bool] = True
 
     def target(self) -> Target:
         """The documented cpu; NumPy has LAPACK, so that nothing is refused."""
@@ -52,7 +55,7 @@ class ReferenceBackend:
         return ReferenceProgram(lir)
 
 
-class ReferenceProgram:
+class ReferenceProgram(Program):
     """The plan with what a call needs looked up once."""
 
     def __init__(self, lir: LirModule) -> None:
@@ -177,9 +180,6 @@ class ReferenceProgram:
             _delivered(place.read(node), None) if is_wanted else None
             for node, is_wanted in zip(self.graph.outputs, wanted)
         ]
-
-    def quick(self, weights: Weights) -> None:
-        """Every call is as slow as the others."""
 
     def _step(self, place: Place, node: Node) -> None:
         self._put(place, node, self._made(place, node))

@@ -24,7 +24,7 @@ from rlx.backends.cpu.program.task import KernelSequence, Machine
 from rlx.backends.cpu.runtime.call import Entry
 from rlx.backends.cpu.runtime.program import CpuProgram, Weights
 from rlx.backends.cpu.runtime.support_code import Support
-from rlx.backends.timing import Run, Span
+from rlx.backends.timing import Run, Span, Timed
 from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
@@ -142,7 +142,7 @@ class _TimedEntry(Entry):
         return words
 
 
-class TimedProgram(CpuProgram):
+class TimedProgram(CpuProgram, Timed):
     """A program whose runs tell when each of its steps was done, by which thread."""
 
     def __init__(self, lir: LirModule, isa: Isa, threads: int, support: Support) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from rlx.backends.base import Program
 from rlx.backends.cpu.program.artefact import Artefact, HostStep
 from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED, NUM_WORDS, Mode, Word
 from rlx.backends.cpu.runtime.binding_table import Binding, Input, Output
@@ -62,13 +63,13 @@ class State:
     held: Held
 
 
-class CpuProgram:
+class CpuProgram(Program):
     """A loaded artefact."""
 
     def __init__(
         self, artefact: Artefact, interface: Interface, threads: int, support: Support
     ) -> None:
-        self.artefact, self.interface, self.threads = artefact, interface, threads
+        self.artefact, self.interface, self._threads = artefact, interface, threads
         self._support, self._loaded = support, Loaded(artefact.blob)
         self._binding = self._bound()
 
@@ -87,6 +88,10 @@ class CpuProgram:
             self.threads,
             bool(self.artefact.hosts),
         )
+
+    @property
+    def threads(self) -> int:
+        return self._threads
 
     @property
     def makings(self) -> tuple[Making, ...]:
