@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, overload
 
 from rlx._version import __version__
-from rlx.backends.base import Program, Serializer, find_backend
+from rlx.backends.base import Program, Serializer, find_backend, target_of
 from rlx.core.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
 from rlx.core.disk_cache import Cache, CacheLike, key_of
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
@@ -126,7 +126,7 @@ class Session:
         self.cache = None if dump is not None else Cache.of(cache, os.environ)
         self.backend = find_backend(name).configured(variant, threads, self.cache)
         if self.backend.runs_any_plan and like is not None:
-            self.target = Target.of(like)
+            self.target = _planned_for(like)
         else:
             self.target = self.backend.target()
         self._made: dict[str, _Made] = {}
@@ -243,6 +243,13 @@ def _too_large(model: Any, error: MemoryError) -> Error:
         return error
     name = getattr(model, "name", "the model")
     return OutOfMemoryError(f"{name}: compiling it takes more memory than there is: {error}.")
+
+
+def _planned_for(like: str | FusionTarget | Target) -> Target:
+    """The documented target; of one that rlx does not document, what its backend has."""
+    if isinstance(like, str) and like not in {t.value for t in FusionTarget}:
+        return target_of(like)
+    return Target.of(like)
 
 
 def _default(*, has_like: bool) -> str:
