@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from rlx.cost.calibrate import Numbers, Progress
 
 GROUP = "rlx.backends"
-BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu"}
+BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu.backend"}
 
 
 class Program(ABC):

@@ -50,34 +50,6 @@ _GPU = (
 _FFTS = _ops("ifft rfft irfft")
 """What an FFT library has beside the complex transform, which is a primitive."""
 
-_LAYERS = _ops("lstm gru rnn")
-"""Recurrent layers whose hidden columns all know each other: one kernel where a core keeps their
-weights near."""
-
-_NARROW = _ops(
-    "wide_matmul dequant_matmul gguf_matmul block_quantize matmul_integer qlinear_matmul "
-    "quantized_matmul conv_integer wide_conv dequant_grouped_matmul gguf_grouped_matmul"
-)
-"""Products whose operands stay narrow in memory."""
-
-_COMPOSED = _ops("lfilter sosfilt")
-"""What is several kernels on the CPU: written out before fusion, its parts take part in it."""
-
-_CPU = (
-    (_GPU - _COMPOSED)
-    | _FFTS
-    | _LAYERS
-    | _NARROW
-    | _ops(
-        "dot_general einsum stft power_frames mean_power mel_frames fused_swiglu "
-        "fused_conv_bias_act sort lp_pool max_pool_with_indices max_roi_pool roi_align "
-        "non_max_suppression resize grouped_matmul tree_ensemble"
-    )
-)
-_REAL = frozenset(d for d in DType if not d.is_complex)
-_CPU_LIMITS: Mapping[str, KernelLimit] = dict.fromkeys(
-    ("prod", "resize", "grouped_matmul"), KernelLimit(_REAL)
-)
 WHY_NO_LAPACK = (
     "the CPU backend has no factorisation kernels yet, and a lowering would not be one: "
     "use target='reference', which has LAPACK's"
@@ -151,16 +123,20 @@ def _rates(f32: float, f64: float, half: float) -> Mapping[DType, float]:
 @functools.cache
 def documented(name: str) -> Target:
     """The documented value of one of the seven."""
-    return {t.name: t for t in _seven()}[name]
-
-
-def _seven() -> tuple[Target, ...]:
-    return (_cpu(), _cuda(), _rocm(), _metal(), _mlx(), _wgpu(), _tpu())
+    made = {
+        "cpu": _cpu, "cuda": _cuda, "rocm": _rocm, "metal": _metal, "mlx": _mlx, "wgpu": _wgpu,
+        "tpu": _tpu,
+    }  # fmt: skip
+    return made[name]()
 
 
 def _cpu() -> Target:
+    """Claims are those of the kernels that its backend registers, and written nowhere else."""
+    from rlx.backends.cpu import kernels
+
     return Target(
-        "cpu", _CPU_GATE, FusionLimits(), _GENERATED, _CPU, _CPU_LIMITS, _CPU_FACTORS, {},
+        "cpu", _CPU_GATE, FusionLimits(), kernels.GENERATED, kernels.claims(), kernels.limits(),
+        _CPU_FACTORS, {},
         views=_STRIDED, syncs=frozenset(), regions=_ALL_REGIONS, loops=_ALL_LOOPS,
         peak_gflops=_rates(200, 100, 200),
         caches=(CacheLevel(32 * KB, 400), CacheLevel(MB, 200), CacheLevel(32 * MB, 100)),

@@ -172,7 +172,12 @@ def _flops(program: Any) -> int:
 @cache
 def _limit_memory() -> None:
     """1 GiB more than what is there before the first file."""
-    for module in ("rlx.frontends.onnx.model", "rlx.runtime.session", "rlx.backends.cpu", "onnx"):
+    for module in (
+        "rlx.frontends.onnx.model",
+        "rlx.runtime.session",
+        "rlx.backends.cpu.backend",
+        "onnx",
+    ):
         import_module(module)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + LIMIT_BYTES

@@ -36,58 +36,13 @@ from rlx.ops.operands import (
     python_names,
     within_memory,
 )
+from rlx.ops.pages import all_pages
 from rlx.ops.pattern import Pattern as Pattern
 from rlx.ops.pattern import Var as Var
 
 if TYPE_CHECKING:
     from rlx.core.layout import Layout
     from rlx.ir.mir import Graph, Node
-
-PAGES = (
-    "leaves",
-    "math.elementwise",
-    "math.logic",
-    "math.activation",
-    "math.special_functions",
-    "indexing.movement",
-    "indexing.concat_and_split",
-    "indexing.gather",
-    "indexing.scatter",
-    "math.reduction",
-    "math.sort_and_scan",
-    "indexing.data_dependent",
-    "math.contraction",
-    "nn.normalization",
-    "nn.adaptive_norm",
-    "nn.attention",
-    "nn.convolution",
-    "nn.im2col",
-    "nn.pooling",
-    "nn.resize",
-    "nn.grid_sample",
-    "nn.roi",
-    "signal.fft",
-    "nn.recurrent",
-    "nn.state_space",
-    "signal.windows_and_mel",
-    "signal.nd_transforms",
-    "signal.framing",
-    "signal.power_spectra",
-    "signal.filters",
-    "math.random",
-    "nn.sampling",
-    "control",
-    "nn.losses",
-    "fused",
-    "nn.mixture_of_experts",
-    "quant.block_scaled",
-    "quant.gguf",
-    "quant.linear",
-    "linalg.factorization",
-    "linalg.dense",
-    "linalg.spd",
-    "ml.trees",
-)
 
 
 class Kind(enum.Enum):
@@ -492,7 +447,7 @@ def load() -> None:
         pages = importlib.import_module("rlx.ops")
         importlib.import_module("rlx.ir.mir")  # provides the graphs that bodies are
         try:
-            for page in PAGES:
+            for page in all_pages():
                 importlib.import_module(f"rlx.ops.{page}")
                 if page in _TABLE:
                     setattr(pages, page, _TABLE[page])
@@ -505,7 +460,7 @@ def load() -> None:
 def table() -> dict[str, Op]:
     """Every op by name, in the order of the pages, whichever of them was imported first."""
     load()
-    place = {page: i for i, page in enumerate(PAGES)}
+    place = {page: i for i, page in enumerate(all_pages())}
     ordered = sorted(_TABLE.items(), key=lambda item: place.get(item[1].page, len(place)))
     return dict(ordered)
 

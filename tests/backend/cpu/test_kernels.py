@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from rlx.backends.cpu import backend
+from rlx.backends.cpu.backend import backend
 from rlx.backends.cpu.kernels import DEDICATED, FORMS, PRIMITIVES, Registered, claims
 from rlx.cost.target import FusionTarget, Target
 from rlx.ops.op import lookup, table

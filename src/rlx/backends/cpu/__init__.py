@@ -2,9 +2,3 @@
 
 Loading code that was made before needs no LLVM.
 """
-
-from __future__ import annotations
-
-from rlx.backends.cpu.backend import CpuBackend
-
-backend = CpuBackend()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlx.backends.base import Backend, Missing, Serializer, Steps
 from rlx.backends.cpu.isa import Isa, isa, why_not
-from rlx.backends.cpu.kernels import GENERATED, claims, limits
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.code_cache import cached_blob
 from rlx.backends.cpu.runtime.program import CpuProgram
@@ -57,15 +56,12 @@ class CpuBackend(Backend):
         return CpuBackend(variant or "host", threads, cache)
 
     def target(self) -> Target:
-        """What the registered kernels can do, for the vectors of the instruction set, at the prices
-        that were measured on this machine, if they were."""
+        """The documented one, for the vectors of the instruction set, at the prices that were
+        measured on this machine, if they were."""
         documented = Target.of("cpu")
         gate = documented.gate
         made = replace(
             documented,
-            native_kinds=GENERATED,
-            native=claims(),
-            kernel_limits=limits(),
             vector_bytes=isa(self.variant).vector_bytes,
             # Results are written where the caller reads them.
             gate=replace(gate, unified_readback_gb_s=gate.memory_gb_s),
@@ -186,3 +182,6 @@ def _require_runs(wanted: Isa, what: str) -> None:
     why = why_not(wanted)
     if why:
         raise UnsupportedError(f"{what} cannot run here: {why}. Compile for this machine.")
+
+
+backend = CpuBackend()

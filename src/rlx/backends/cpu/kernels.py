@@ -1,7 +1,8 @@
 """The kernels of this backend, registered: which ops each serves, and what it can take.
 
-What the target claims is derived from these rows: an op without one is lowered into ops that have
-some, and a row names the code that serves it. Code is imported when a step first needs it.
+What the target claims, documented and installed alike, is derived from these rows: an op without
+one is lowered into ops that have some, and a row names the code that serves it. Code is imported
+when a step first needs it.
 """
 
 from __future__ import annotations

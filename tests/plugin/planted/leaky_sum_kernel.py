@@ -1,0 +1,40 @@
+"""The leaky sum's kernel on the CPU: rows in parallel, each from its first element to its last."""
+
+from __future__ import annotations
+
+from rlx.backends.cpu.library.strided_copy import Blocks, at, merged, step
+from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program.task import KernelSequence, Step, Task, buffers, grain_of
+from rlx.core.dim import product
+from rlx.core.layout import Layout
+
+POLLED_STEPS = 4096
+
+
+def make_leaky_sum(given: Step, name: str) -> KernelSequence:
+    axis, shape = given.node.attrs["axis"], given.node.shape
+    layouts = given.operands[0], given.results[0]
+    strides = [v.strides[axis] for v in layouts]
+    rows = merged([_without(v, axis) for v in layouts])
+    units = Blocks((product(rows[0].dims),), 1)
+    w = Writer(given.isa)
+    with units.numbers(w) as row:
+        positions = w.split(row, rows[0].dims)
+        starts = [w.place(v, positions) for v in rows]
+        zero = w.code.const(0, shape.dtype.compute)
+        slot = w.code.slot(zero.type)
+        w.code.do(f"store {zero.type} {zero.text}, ptr {slot}")
+        with w.code.count(0, w.size(shape.dims[axis]), 1, POLLED_STEPS) as t:
+            x, y = (at(w, start, step(w, t, stride)) for start, stride in zip(starts, strides))
+            before = zero.made(f"load {zero.type}, ptr {slot}")
+            now = before * given.node.attrs["decay"] + w.load(0, x, shape.dtype)
+            w.code.do(f"store {now.type} {now.text}, ptr {slot}")
+            w.store(now, 1, y, shape.dtype)
+    grain = grain_of(units.count, shape.num_elements)
+    return KernelSequence((Task(w.function(name), buffers(1, 1), w.sizes, units.count, grain),))
+
+
+def _without(layout: Layout, axis: int) -> Layout:
+    dims, strides = list(layout.dims), list(layout.strides)
+    del dims[axis], strides[axis]
+    return Layout(tuple(dims), tuple(strides), layout.offset)
