@@ -127,7 +127,7 @@ def test_what_follows_is_a_loop_of_the_same_step(ratio: int) -> None:
     g.set_outputs([ops.relu(ops.sub(aligned, bias))])
     exe: Any = rlx.compile(g, "cpu", cache=False)
     (told,) = (facts.tasks for facts in CpuBackend().description(exe.lir).values())
-    assert sum("points between pixels" in t for t in told) == 1
+    assert sum("bilinear sampling" in t for t in told) == 1
     rng = np.random.default_rng(5)
     given = [rng.normal(size=(1, 8, 9, 9)).astype("f"), np.array([[0, 0, 5, 5], [1, 2, 8, 9]], "f"),
              np.zeros(2, "i8"), rng.normal(size=(8, 1, 1)).astype("f")]  # fmt: skip

@@ -159,7 +159,7 @@ def test_a_result_turned_round_is_written_so() -> None:
     g = Graph("turned")
     region = g.node("region", [g.input("x", x.shape)], {"body": body})
     recipe = kernel_sequence_of(Step.alone(region, Machine(host())), "k")
-    assert [t.summary.startswith("taps of a table") for t in recipe.tasks] == [True]
+    assert ["horizontal taps" in t.summary for t in recipe.tasks] == [True]
     g.set_outputs([region])
     given = values((1, 16, 9, 9), "f32", has_corners=False)
     want: Any = made.decl.evaluate([given], made.attrs, [made.shape])
@@ -176,7 +176,7 @@ def test_what_follows_is_a_loop_of_the_same_step() -> None:
     g.set_outputs([ops.relu(ops.add(up, other))])
     exe: Any = rlx.compile(g, "cpu", cache=False)
     (told,) = (facts.tasks for facts in CpuBackend().description(exe.lir).values())
-    assert ["taps of a table" in t for t in told] == [True, False]
+    assert ["horizontal taps" in t for t in told] == [True, False]
     given = [values((2, 16, *n), "f32", has_corners=False) for n in ((5, 6), (10, 12))]
     want: Any = rlx.compile(g, "reference")(*given)
     assert_close(np.asarray(exe(*given)), want)
@@ -195,5 +195,5 @@ def test_how_it_runs() -> None:
     made = kernel_sequence_of(Step.alone(node((1, 3, 8, 8), "f32", sizes=(16, 16), mode="cubic"),
                                 Machine(host())), "k")  # fmt: skip
     assert [t.summary for t in made.tasks] == [
-        "taps of a table, 4 down and 4 across, down, then across; lanes along a row"
+        "4 vertical and 4 horizontal taps, vertical, then horizontal pass; vectorised over the row"
     ]

@@ -22,7 +22,7 @@ pytest.importorskip("llvmlite")
 from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, ISAS, SSE2, Isa, host
 from rlx.backends.cpu.kernels import dedicated
-from rlx.backends.cpu.library.sort.radix_keys import FEW, NARROW
+from rlx.backends.cpu.library.sort.radix_keys import INSERTION_SORT_MAX_KEYS, MAX_32BIT_POSITIONS
 from rlx.backends.cpu.llvm.compile import assembled
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 
@@ -86,7 +86,12 @@ def applied(op: str, x: Array, dims: tuple[Any, ...], attrs: dict[str, Any]) -> 
 
 def long_rows(dtype: DType, seed: int) -> Iterator[Trial]:
     """Rows past where the way of sorting changes, k on both sides of where it does."""
-    for length, k in ((FEW, 1), (FEW + 1, FEW + 1), (307, 5), (1500, FEW + 1)):
+    for length, k in (
+        (INSERTION_SORT_MAX_KEYS, 1),
+        (INSERTION_SORT_MAX_KEYS + 1, INSERTION_SORT_MAX_KEYS + 1),
+        (307, 5),
+        (1500, INSERTION_SORT_MAX_KEYS + 1),
+    ):
         x = row_of(dtype, 2 * length, seed + length).reshape(2, length)
         for flag in (False, True):
             attrs = {"axis": 1, "descending": flag}
@@ -120,7 +125,7 @@ def runs(length: int) -> dict[str, Array]:
     }
 
 
-@pytest.mark.parametrize("k", [1, 7, FEW, FEW + 1, 500])
+@pytest.mark.parametrize("k", [1, 7, INSERTION_SORT_MAX_KEYS, INSERTION_SORT_MAX_KEYS + 1, 500])
 def test_rows_with_a_run_in_them(k: int) -> None:
     given: list[Trial] = []
     n = Dim("n", 2000)
@@ -151,7 +156,7 @@ def test_a_row_too_long_for_its_words_is_refused() -> None:
     steps = Steps([trial], host())
     task = steps.recipes[0].tasks[0]
     assert task.sizes == (n,)
-    assert steps.native.call_part(task.function.name, [0, 0], [NARROW + 1], 0, 1) == 1
+    assert steps.native.call_part(task.function.name, [0, 0], [MAX_32BIT_POSITIONS + 1], 0, 1) == 1
     assert "too long" in task.failures[0]
 
 

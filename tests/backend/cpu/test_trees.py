@@ -22,7 +22,11 @@ from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.trees.node_records import WIDE_COLUMNS, Ensemble
-from rlx.backends.cpu.library.trees.tree_walk import FEW_ROWS, RUN, WALKS
+from rlx.backends.cpu.library.trees.tree_walk import (
+    INTERLEAVED_WALKS,
+    TREE_PARALLEL_MAX_ROWS,
+    TREES_PER_CHUNK,
+)
 from rlx.backends.cpu.llvm.compile import assembled
 from rlx.frontends.onnx.handlers.ml.tree_tables import LEAF, LEQ, Nodes, Tables, Weights, tables_of
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
@@ -106,15 +110,15 @@ def rows_of(rng: np.random.Generator, count: int, columns: int, dtype: Any) -> A
 def test_a_row_has_the_same_bits_among_few_and_many_rows(dtype: Any, targets: int) -> None:
     """Trees of several runs, of depths that are looked at and not; also for two threads."""
     rng = np.random.default_rng(5)
-    columns, count = 7, 3 * FEW_ROWS + 3
+    columns, count = 7, 3 * TREE_PARALLEL_MAX_ROWS + 3
     for depth in (3, 9):
-        tables = grown(rng, RUN + WALKS + 3, depth, columns, dtype, targets)
+        tables = grown(rng, TREES_PER_CHUNK + INTERLEAVED_WALKS + 3, depth, columns, dtype, targets)
         x = rows_of(rng, count, columns, dtype)
         graph = graph_of(tables, Dim("n", 0), columns, n_targets=targets)
         one, two = (rlx.compile(graph, "cpu", threads=t, cache=False) for t in (1, 2))
         many = one(x)
         np.testing.assert_array_equal(two(x), many)
-        for size in (1, FEW_ROWS, FEW_ROWS + 1):
+        for size in (1, TREE_PARALLEL_MAX_ROWS, TREE_PARALLEL_MAX_ROWS + 1):
             np.testing.assert_array_equal(one(x[:size]), many[:size])
             np.testing.assert_array_equal(two(x[:size]), many[:size])
         want = rlx.compile(graph, "reference", cache=False)(x)

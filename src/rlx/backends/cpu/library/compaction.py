@@ -1,22 +1,22 @@
-"""What is found in data: how much of it there is goes to a size, and results lie side by side at
-that size, in memory for the most there can be."""
+"""Stream compaction and data-dependent sizes: nonzero, arange. The count goes to a size, and
+results are contiguous at that size, in memory for the upper bound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlx.backends.cpu.library.counters import Cell, each_bit, is_first, put
+from rlx.backends.cpu.library.counters import Variable, each_bit, is_first_task, store_i64
 from rlx.backends.cpu.library.strided_copy import (
     Blocks,
     at,
-    computed_as,
+    load_integer,
     load_value,
     merged,
-    part_but_last,
+    outer_axes,
+    real_dtype,
+    row_lanes,
     step,
-    vectors,
-    whole_number,
-    width,
+    vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -34,74 +34,74 @@ from rlx.core.dtype import DType
 from rlx.core.extent import ceiling, measured_in
 
 I64 = DType.I64
-NS_PER_FOUND = 2
+NS_PER_ELEMENT = 2
 
 
 def size_of(given: Step) -> Buffer:
-    """Where the size that the node measures is written."""
+    """The buffer of the size that the node measures."""
     dims = (d for s in given.node.shapes for d in s.dims)
     names = [s.name for s in measured_in(dims)]
     return Buffer("size", names.index(given.node.attrs["extent"]))
 
 
-# -- elements that are not zero -------------------------------------------------------------------
+# -- nonzero --------------------------------------------------------------------------------------
 
 
 def make_nonzero(given: Step, name: str) -> KernelSequence:
-    """Count in each unit of work, number them through, and put each where it belongs."""
-    found = _Nonzero(given)
+    """Count per unit, prefix-sum the counts, scatter each element to its rank."""
+    nonzero_bits = _Nonzero(given)
     tasks = (
-        found.counting(f"{name}.count"),
-        found.numbering(f"{name}.sum"),
-        found.putting(name),
+        nonzero_bits.count_task(f"{name}.count"),
+        nonzero_bits.prefix_sum_task(f"{name}.sum"),
+        nonzero_bits.scatter_task(name),
     )
-    return KernelSequence(tasks, (8 * (ceiling(found.units.count) + 1),))
+    return KernelSequence(tasks, (8 * (ceiling(nonzero_bits.units.count) + 1),))
 
 
 class _Nonzero:
-    """The numbers of units, and behind them how many are found in all, are in a temporary."""
+    """A temporary holds the counts of units, and after them the total."""
 
     def __init__(self, given: Step) -> None:
         self.given, self.shape = given, given.node.inputs[0].shape
         (self.x,) = merged(given.operands)
-        self.dtype, self.parts = computed_as(self.shape.dtype)
+        self.dtype, self.parts = real_dtype(self.shape.dtype)
         self.units = Blocks(self.x.dims)
-        self.lanes = 1 if self.parts > 1 else width(given.isa, self.dtype, (self.x,))
+        self.lanes = 1 if self.parts > 1 else row_lanes(given.isa, self.dtype, (self.x,))
 
-    def counting(self, name: str) -> Task:
+    def count_task(self, name: str) -> Task:
         w = Writer(self.given.isa, self.lanes)
-        with self.units.numbers(w) as unit:
-            total = Cell(w.code, 0)
-            self.found(w, unit, lambda bits, _: total.add(_ones(w.code, bits)))
-            put(w, total.get(), 1, unit)
+        with self.units.unit_range(w) as unit:
+            total = Variable(w.code, 0)
+            self.nonzero_bits(w, unit, lambda bits, _: total.add(_popcount(w.code, bits)))
+            store_i64(w, total.get(), 1, unit)
         traffic = self.shape.size_bytes
         grain = grain_of(self.units.count, estimated_ns(0, traffic))
         given_to = Buffer("operand", 0), Buffer("temp", 0)
         return Task(w.function(name), given_to, w.sizes, self.units.count, grain)
 
-    def numbering(self, name: str) -> Task:
-        """How many come before each unit."""
+    def prefix_sum_task(self, name: str) -> Task:
+        """Exclusive prefix sum of the units' counts."""
         w = Writer(self.given.isa)
-        total, at_most = Cell(w.code, 0), self.given.node.attrs["at_most"]
+        total, at_most = Variable(w.code, 0), self.given.node.attrs["at_most"]
         count = w.size(self.units.count)
-        with w.code.when(is_first(w)):
+        with w.code.when(is_first_task(w)):
             with w.code.count(0, count, 1) as unit:
-                here = whole_number(w, 0, unit, I64)
-                put(w, total.get(), 0, unit)
+                here = load_integer(w, 0, unit, I64)
+                store_i64(w, total.get(), 0, unit)
                 total.add(here)
             if at_most is not None:
                 w.fail(w.code.let(f"icmp ugt i64 {total.get()}, {w.size(at_most)}"), 1)
-            put(w, total.get(), 0, count)
-            put(w, total.get(), 1, 0)
+            store_i64(w, total.get(), 0, count)
+            store_i64(w, total.get(), 1, 0)
         text = "more elements are not 0 than at_most allows"
         given_to = Buffer("temp", 0), size_of(self.given)
         return Task(w.function(name), given_to, w.sizes, failures=(text,))
 
-    def putting(self, name: str) -> Task:
+    def scatter_task(self, name: str) -> Task:
         w = Writer(self.given.isa, self.lanes)
-        total = whole_number(w, 1, w.size(self.units.count), I64)
-        with self.units.numbers(w) as unit:
-            place = Cell(w.code, whole_number(w, 1, unit, I64))
+        total = load_integer(w, 1, w.size(self.units.count), I64)
+        with self.units.unit_range(w) as unit:
+            place = Variable(w.code, load_integer(w, 1, unit, I64))
             row = self.row(w, unit)
 
             def each(bits: str, i: Bound) -> None:
@@ -109,27 +109,27 @@ class _Nonzero:
                     self.put(w, at(w, row, i, bit), place.get(), total)
                     place.add(1)
 
-            self.found(w, unit, each)
-        grain = grain_of(self.units.count, self.shape.num_elements * NS_PER_FOUND)
+            self.nonzero_bits(w, unit, each)
+        grain = grain_of(self.units.count, self.shape.num_elements * NS_PER_ELEMENT)
         given_to = Buffer("operand", 0), Buffer("temp", 0), Buffer("result", 0)
         return Task(w.function(name), given_to, w.sizes, self.units.count, grain)
 
     def row(self, w: Writer, unit: Bound) -> Bound:
-        """How many elements lie before the row of a unit."""
-        across = w.size(self.units.across)
+        """The flat index of a unit's first element."""
+        across = w.size(self.units.blocks_per_row)
         return step(w, w.code.let(f"udiv i64 {unit}, {across}"), self.x.dims[-1])
 
     def put(self, w: Writer, element: Bound, place: Bound, total: Bound) -> None:
-        """The coordinates of an element, each in the row of its axis."""
+        """Store the coordinates of an element, one row per axis."""
         offset = w.size(self.given.results[0].offset)
         for axis, position in enumerate(w.split(element, self.shape.dims)):
             row = w.code.i64("mul", total, axis)
-            put(w, position, 2, at(w, offset, row, place))
+            store_i64(w, position, 2, at(w, offset, row, place))
 
-    def found(self, w: Writer, unit: Bound, do: Callable[[str, Bound], None]) -> None:
-        """Call with the bits of a vector's elements, 1 where they are not zero."""
+    def nonzero_bits(self, w: Writer, unit: Bound, do: Callable[[str, Bound], None]) -> None:
+        """Call `do` with a vector's bit mask of nonzero elements."""
         outer, low, high = self.units.block_of(w, unit)
-        base = w.place(part_but_last(self.x), outer)
+        base = w.place(outer_axes(self.x), outer)
 
         def body(i: Bound, mask: Vec | None) -> None:
             place = at(w, base, step(w, i, self.x.strides[-1]))
@@ -139,7 +139,7 @@ class _Nonzero:
                 is_any = is_any | v.to(DType.BOOL)
             do(_bits(is_any), i)
 
-        vectors(w, low, high, body)
+        vector_loop(w, low, high, body)
 
 
 def _bits(mask: Vec) -> str:
@@ -149,20 +149,22 @@ def _bits(mask: Vec) -> str:
     return whole if lanes == 64 else mask.code.let(f"zext i{lanes} {whole} to i64")
 
 
-def _ones(code: Code, bits: str) -> str:
+def _popcount(code: Code, bits: str) -> str:
     return code.intrinsic("ctpop.i64", "i64", f"i64 {bits}")
 
 
-# -- ranges ---------------------------------------------------------------------------------------
+# -- arange ---------------------------------------------------------------------------------------
 
 
 def make_arange(given: Step, name: str) -> KernelSequence:
-    """Every unit finds out for itself how many numbers there are."""
+    """Every unit computes the count for itself."""
     dtype, most = given.node.shape.dtype, ceiling(given.node.shape.dims[0])
     w = Writer(given.isa, given.isa.lanes(dtype))
     units = Blocks((most,))
-    count = _whole_count(w, given) if dtype.is_integer else _float_count(w, given)
-    put(w, count, 4, 0)  # also of more than fits: so the runtime knows how much to make room for
+    count = _integer_count(w, given) if dtype.is_integer else _float_count(w, given)
+    store_i64(
+        w, count, 4, 0
+    )  # reported even where it exceeds the bound, so that the runtime knows how much to allocate
     w.fail(w.code.let(f"icmp ugt i64 {count}, {w.size(most)}"), 2)
     start, delta = (_splat(w, given, n) for n in (0, 2))
     with units.each(w) as (_, low, high):
@@ -172,10 +174,10 @@ def make_arange(given: Step, name: str) -> KernelSequence:
             value = start + number.to(dtype.compute) * delta
             w.store(value, 3, at(w, w.size(given.results[0].offset), i), dtype, mask=mask)
 
-        vectors(w, low, w.code.most(low, w.code.least(high, count)), body)
+        vector_loop(w, low, w.code.most(low, w.code.least(high, count)), body)
     failures = (
         "this is no range: take finite numbers and a step that is not 0",
-        _outgrown(given, "the range has more numbers than at_most allows"),
+        _bound_exceeded(given, "the range has more numbers than at_most allows"),
     )
     grain = grain_of(units.count, estimated_ns(0, most * dtype.itemsize))
     given_to = (*buffers(3, 1), size_of(given))
@@ -198,11 +200,11 @@ def _float_count(w: Writer, given: Step) -> str:
     return count.to(I64).lane()
 
 
-def _whole_count(w: Writer, given: Step) -> str:
-    """The same of whole numbers. Differences of 64-bit numbers are right as unsigned ones."""
+def _integer_count(w: Writer, given: Step) -> str:
+    """The same of integers. Differences of 64-bit integers are right as unsigned ones."""
     code, dtype = w.code, given.node.shape.dtype
     offsets = [w.size(layout.offset) for layout in given.operands]
-    start, limit, delta = (whole_number(w, n, o, dtype) for n, o in enumerate(offsets))
+    start, limit, delta = (load_integer(w, n, o, dtype) for n, o in enumerate(offsets))
     w.fail(code.let(f"icmp eq i64 {delta}, 0"), 1)
     sign = "s" if dtype.is_signed else "u"
     is_up = code.let(f"icmp {sign}gt i64 {delta}, 0")
@@ -216,21 +218,21 @@ def _whole_count(w: Writer, given: Step) -> str:
     return code.let(f"select i1 {is_some}, i64 {code.let(f'add i64 {last}, 1')}, i64 0")
 
 
-def _outgrown(given: Step, text: str) -> str:
-    """What it means that more was found than storage was planned for."""
+def _bound_exceeded(given: Step, text: str) -> str:
+    """The failure that more elements were found than the bound allows."""
     return CAPACITY_EXCEEDED if given.node.attrs["at_most"] is None else text
 
 
 def make_as_size(given: Step, name: str) -> KernelSequence:
-    """There is nothing to write but the size."""
+    """Only the size is written."""
     w = Writer(given.isa)
     most = ceiling(given.node.shape.dims[0])
     dtype = given.node.inputs[0].shape.dtype
-    value = whole_number(w, 0, w.size(given.operands[0].offset), dtype)
+    value = load_integer(w, 0, w.size(given.operands[0].offset), dtype)
     w.fail(w.code.let(f"icmp slt i64 {value}, 0"), 1)
-    put(w, value, 1, 0)
+    store_i64(w, value, 1, 0)
     w.fail(w.code.let(f"icmp ugt i64 {value}, {w.size(most)}"), 2)
-    failures = "a size is negative", _outgrown(given, "a size is larger than at_most allows")
+    failures = "a size is negative", _bound_exceeded(given, "a size is larger than at_most allows")
     given_to = Buffer("operand", 0), size_of(given)
     return KernelSequence((Task(w.function(name), given_to, w.sizes, failures=failures),))
 
@@ -239,9 +241,9 @@ def make_same_size(given: Step, name: str) -> KernelSequence:
     w = Writer(given.isa)
     places = [w.size(layout.offset) for layout in (*given.operands, *given.results)]
     kinds = [i.shape.dtype for i in given.node.inputs]
-    one, other = (whole_number(w, n, places[n], kinds[n]) for n in range(2))
+    one, other = (load_integer(w, n, places[n], kinds[n]) for n in range(2))
     w.fail(w.code.let(f"icmp ne i64 {one}, {other}"), 1)
-    put(w, 0, 2, places[2])
+    store_i64(w, 0, 2, places[2])
     failures = (
         "two sizes are to be equal, and differ. A size of 1 that is found at run time is not "
         "repeated either",

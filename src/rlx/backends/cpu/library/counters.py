@@ -10,7 +10,7 @@ from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.core.dtype import DType
 
 
-class Cell:
+class Variable:
     """A variable, an i64 or of another type."""
 
     def __init__(self, code: Code, value: Bound, kind: str = "i64") -> None:
@@ -43,7 +43,7 @@ def loop_while(code: Code, condition: Callable[[], str]) -> Generator[None]:
 @contextmanager
 def each_bit(code: Code, bits: str) -> Generator[str]:
     """The indices of the set bits of an i64, from the lowest."""
-    left = Cell(code, bits)
+    left = Variable(code, bits)
     with loop_while(code, lambda: code.let(f"icmp ne i64 {left.get()}, 0")):
         now = left.get()
         yield code.intrinsic("cttz.i64", "i64", f"i64 {now}", "i1 true")
@@ -51,11 +51,11 @@ def each_bit(code: Code, bits: str) -> Generator[str]:
         left.set(code.let(f"and i64 {now}, {less}"))
 
 
-def is_first(w: Writer) -> str:
+def is_first_task(w: Writer) -> str:
     """Is this the task with unit 0, which always runs?"""
     return w.code.let("icmp eq i64 %start, 0")
 
 
-def put(w: Writer, value: Bound, number: int, place: Bound) -> None:
+def store_i64(w: Writer, value: Bound, number: int, place: Bound) -> None:
     """An integer to an array of i64."""
     w.code.do(f"store i64 {value}, ptr {w.pointer(number, place, DType.I64)}, align 8")

@@ -1,5 +1,4 @@
-"""Walking over elements that lie anywhere: axes joined, rows cut into blocks, blocks into
-vectors."""
+"""Strided copies and iteration: axes merged, rows split into blocks, blocks into vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from rlx.backends.cpu.codegen.math.storage_types import stored
+from rlx.backends.cpu.codegen.math.storage_types import UNSIGNED, stored
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -17,14 +16,13 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 
 BLOCK = 1024
-"""Elements of a row that are one unit of work."""
-BITS = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
+"""Elements of a row in one unit."""
 
 # -- layouts --------------------------------------------------------------------------------------
 
 
 def merged(layouts: Sequence[Layout]) -> list[Layout]:
-    """The same walk over fewer axes: those that follow one another in all layouts are one. At
+    """The same iteration space with fewer axes: those contiguous in all layouts are merged. At
     least one axis is left."""
     dims: list[DimLike] = []
     strides: list[list[DimLike]] = []
@@ -43,14 +41,14 @@ def merged(layouts: Sequence[Layout]) -> list[Layout]:
     return [Layout(tuple(dims), s, layout.offset) for s, layout in zip(columns, layouts)]
 
 
-def part(layout: Layout, low: int, high: int) -> Layout:
-    """Some axes alone, counted from the first element."""
+def axis_slice(layout: Layout, low: int, high: int) -> Layout:
+    """Some of the axes, from offset 0."""
     return Layout(layout.dims[low:high], layout.strides[low:high])
 
 
-def spread(layout: Layout, parts: int, step: int = 1) -> Layout:
-    """Elements of several parts side by side as elements of their own; with step 0, each element
-    as often as there are parts."""
+def as_parts(layout: Layout, parts: int, step: int = 1) -> Layout:
+    """Elements of several contiguous parts as elements of their own; with step 0, each element
+    repeated per part."""
     if parts == 1:
         return layout
     wide = parts if step else 1
@@ -58,26 +56,26 @@ def spread(layout: Layout, parts: int, step: int = 1) -> Layout:
     return Layout((*layout.dims, parts), strides, layout.offset * wide)
 
 
-def moved_as(dtype: DType) -> tuple[DType, int]:
-    """The numbers that elements are moved as, and how many of them one is."""
+def copy_dtype(dtype: DType) -> tuple[DType, int]:
+    """The unsigned dtype that elements are copied as, and how many of it one takes."""
     parts = 2 if dtype is DType.C128 else 1
-    return BITS[dtype.itemsize // parts], parts
+    return UNSIGNED[dtype.itemsize // parts], parts
 
 
-def computed_as(dtype: DType) -> tuple[DType, int]:
-    """The numbers that elements consist of."""
+def real_dtype(dtype: DType) -> tuple[DType, int]:
+    """The real dtype that elements consist of."""
     return dtype.real, 2 if dtype.is_complex else 1
 
 
-def width(isa: Isa, dtype: DType, row: Sequence[Layout]) -> int:
-    """How many lanes the last axis fills: one where elements lie apart."""
+def row_lanes(isa: Isa, dtype: DType, row: Sequence[Layout]) -> int:
+    """Lanes that the last axis fills: one where it is strided."""
     if any(layout.strides[-1] != 1 for layout in row):
         return 1
-    return filled(isa, dtype, row[0].dims[-1])
+    return dim_lanes(isa, dtype, row[0].dims[-1])
 
 
-def filled(isa: Isa, dtype: DType, dim: DimLike) -> int:
-    """How many lanes a dim fills."""
+def dim_lanes(isa: Isa, dtype: DType, dim: DimLike) -> int:
+    """Lanes that a dim fills."""
     most = isa.lanes(dtype)
     while is_static(dim) and most > dim > 0:
         most //= 2
@@ -95,44 +93,45 @@ class Blocks:
     block: int = BLOCK
 
     @property
-    def across(self) -> DimLike:
-        """Blocks in a row."""
+    def blocks_per_row(self) -> DimLike:
+        """Blocks of a row."""
         return (self.dims[-1] + self.block - 1) // self.block
 
     @property
     def count(self) -> DimLike:
-        return product((*self.dims[:-1], self.across))
+        return product((*self.dims[:-1], self.blocks_per_row))
 
     @contextmanager
     def each(self, w: Writer) -> Generator[tuple[list[Bound], Bound, Bound]]:
-        """Of each unit: the position on the outer axes, and where its piece of the row begins
-        and ends."""
-        with self.numbers(w) as unit:
+        """For each unit: the position on the outer axes, and the range of its block in the row."""
+        with self.unit_range(w) as unit:
             yield self.block_of(w, unit)
 
     @contextmanager
-    def numbers(self, w: Writer) -> Generator[str]:
-        """The units that are asked for, as far as there are any."""
+    def unit_range(self, w: Writer) -> Generator[str]:
+        """The units of this task that exist."""
         stop = w.code.least("%stop", w.size(self.count))
         with w.code.count("%start", stop, 1) as unit:
             yield unit
 
     def block_of(self, w: Writer, unit: Bound) -> tuple[list[Bound], Bound, Bound]:
-        *outer, number = w.split(unit, (*self.dims[:-1], self.across))
+        *outer, number = w.split(unit, (*self.dims[:-1], self.blocks_per_row))
         low = w.code.i64("mul", number, self.block)
         end = w.code.i64("add", low, self.block)
         return outer, low, w.code.least(end, w.size(self.dims[-1]))
 
 
 @contextmanager
-def loops(w: Writer, dims: Sequence[DimLike], polled: int = 0) -> Generator[list[Bound]]:
-    """Loops over all of `dims`, the last innermost; each polls after so many turns."""
+def loop_nest(w: Writer, dims: Sequence[DimLike], polled: int = 0) -> Generator[list[Bound]]:
+    """A loop nest over `dims`, the last innermost; each loop polls after so many iterations."""
     with ExitStack() as stack:
         yield [stack.enter_context(w.code.count(0, w.size(d), 1, polled)) for d in dims]
 
 
-def vectors(w: Writer, low: Bound, high: Bound, body: Callable[[Bound, Vec | None], None]) -> None:
-    """The body on whole vectors, and on the lanes that are left."""
+def vector_loop(
+    w: Writer, low: Bound, high: Bound, body: Callable[[Bound, Vec | None], None]
+) -> None:
+    """The body on whole vectors, and masked on the remainder."""
     code = w.code
     if code.lanes == 1:
         with code.count(low, high, 1) as i:
@@ -147,11 +146,11 @@ def vectors(w: Writer, low: Bound, high: Bound, body: Callable[[Bound, Vec | Non
         body(end, code.iota(DType.I64) < code.splat(rest, DType.I64))
 
 
-def runs(
+def unrolled_vector_loop(
     w: Writer, low: Bound, high: Bound, together: int,
     body: Callable[[Bound, int, Vec | None], None],
 ) -> None:  # fmt: skip
-    """The body on several vectors at a time, then on one, then on the lanes that are left."""
+    """The body on several vectors at a time, then on one, then masked on the remainder."""
     code, whole = w.code, together * w.code.lanes
     left = code.i64("sub", high, low)
     if left == whole:
@@ -161,14 +160,14 @@ def runs(
     end = code.i64("sub", high, rest)
     with code.count(low, end, whole) as i:
         body(i, together, None)
-    vectors(w, end, high, lambda i, mask: body(i, 1, mask))
+    vector_loop(w, end, high, lambda i, mask: body(i, 1, mask))
 
 
 # -- elements -------------------------------------------------------------------------------------
 
 
 def at(w: Writer, *parts: Bound) -> Bound:
-    """The sum of places."""
+    """The sum of offsets."""
     total: Bound = 0
     for p in parts:
         total = w.code.i64("add", total, p)
@@ -179,13 +178,13 @@ def step(w: Writer, position: Bound, stride: DimLike) -> Bound:
     return w.code.i64("mul", position, w.size(stride))
 
 
-def lane_stride(w: Writer, stride: DimLike) -> Bound:
-    """A stride of lanes that may be masked; one of 0 has no masked form."""
+def masked_lane_stride(w: Writer, stride: DimLike) -> Bound:
+    """A lane stride that may be masked; one of 0 has no masked form."""
     return w.argument(stride) if stride == 0 else w.size(stride)
 
 
 Value = tuple[Vec, ...]
-"""One number; two of them are complex."""
+"""A real number; two of them are complex."""
 
 
 def load_value(
@@ -197,7 +196,7 @@ def load_value(
     mask: Vec | None = None,
     stride: Bound = 1,
 ) -> Value:
-    """An element of `parts` numbers, which lie side by side."""
+    """An element of `parts` contiguous real numbers."""
     first = w.code.i64("mul", place, parts)
     return tuple(w.load(number, at(w, first, n), dtype, stride, mask) for n in range(parts))
 
@@ -216,20 +215,20 @@ def store_value(
         w.store(v, number, at(w, first, n), dtype, stride, mask)
 
 
-def times(x: Value, y: Value) -> Value:
-    """The product of numbers, complex or not."""
+def multiply(x: Value, y: Value) -> Value:
+    """The product of numbers, real or complex."""
     if len(x) == 1:
         return (x[0] * y[0],)
     (a, b), (c, d) = x, y
     return a * c - b * d, a * d + b * c
 
 
-def each(op: Callable[[Vec, Vec], Vec]) -> Callable[[Value, Value], Value]:
-    """What is done to each part."""
+def per_part(op: Callable[[Vec, Vec], Vec]) -> Callable[[Value, Value], Value]:
+    """Apply to the real and to the imaginary part."""
     return lambda x, y: tuple(op(a, b) for a, b in zip(x, y))
 
 
-def whole_number(w: Writer, number: int, place: Bound, dtype: DType) -> str:
+def load_integer(w: Writer, number: int, place: Bound, dtype: DType) -> str:
     """One integer, as i64; a u64 past its range is negative."""
     pointer = w.pointer(number, place, dtype)
     element = ELEMENT[stored(dtype)]
@@ -240,9 +239,9 @@ def whole_number(w: Writer, number: int, place: Bound, dtype: DType) -> str:
     return w.code.let(f"{word} {element} {value} to i64")
 
 
-def index(w: Writer, number: int, place: Bound, dtype: DType, size: Bound) -> str:
-    """An index that is below the size; one that is not is failure 1."""
-    value = whole_number(w, number, place, dtype)
+def load_index(w: Writer, number: int, place: Bound, dtype: DType, size: Bound) -> str:
+    """An index that is in range; one that is not is failure 1."""
+    value = load_integer(w, number, place, dtype)
     w.fail(w.code.let(f"icmp uge i64 {value}, {size}"), 1)
     return value
 
@@ -251,44 +250,48 @@ def index(w: Writer, number: int, place: Bound, dtype: DType, size: Bound) -> st
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Values in a buffer."""
+class BufferView:
+    """A buffer with a layout."""
 
     buffer: Buffer
     layout: Layout
     dtype: DType
 
 
-def copy_task(given: Place, to: Place, isa: Isa, name: str) -> Task:
-    """Values from one place to another; between half floats and f32 as numbers, else as bits."""
+def copy_task(given: BufferView, to: BufferView, isa: Isa, name: str) -> Task:
+    """Copy a layout to another; between half precision and f32 as numbers, else bitwise."""
     is_moved = given.dtype is to.dtype
-    parts = moved_as(given.dtype)[1]
+    parts = copy_dtype(given.dtype)[1]
     places = [
-        Place(p.buffer, spread(p.layout, parts), moved_as(p.dtype)[0] if is_moved else p.dtype)
+        BufferView(
+            p.buffer, as_parts(p.layout, parts), copy_dtype(p.dtype)[0] if is_moved else p.dtype
+        )
         for p in (given, to)
     ]
     return map_task(places[0], places[1], lambda x: x, isa, name)
 
 
-def map_task(given: Place, to: Place, change: Callable[[Vec], Vec], isa: Isa, name: str) -> Task:
-    """Each number changed, from one place to another."""
+def map_task(
+    given: BufferView, to: BufferView, change: Callable[[Vec], Vec], isa: Isa, name: str
+) -> Task:
+    """Map each number, from one layout to another."""
     x, y = merged([given.layout, to.layout])
-    w = Writer(isa, width(isa, given.dtype, (x, y)))
+    w = Writer(isa, row_lanes(isa, given.dtype, (x, y)))
     units = Blocks(x.dims)
     with units.each(w) as (outer, low, high):
-        bases = [w.place(part_but_last(v), outer) for v in (x, y)]
+        bases = [w.place(outer_axes(v), outer) for v in (x, y)]
 
         def body(i: Bound, mask: Vec | None) -> None:
             froms, tos = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, (x, y)))
             value = change(w.load(0, froms, given.dtype, mask=mask))
             w.store(value, 1, tos, to.dtype, mask=mask)
 
-        vectors(w, low, high, body)
+        vector_loop(w, low, high, body)
     traffic = product(x.dims) * (given.dtype.itemsize + to.dtype.itemsize)
     grain = grain_of(units.count, estimated_ns(0, traffic))
     return Task(w.function(name), (given.buffer, to.buffer), w.sizes, units.count, grain)
 
 
-def part_but_last(layout: Layout) -> Layout:
-    """The outer axes, and where the first element lies."""
+def outer_axes(layout: Layout) -> Layout:
+    """The outer axes, with the offset."""
     return Layout(layout.dims[:-1], layout.strides[:-1], layout.offset)

@@ -123,7 +123,7 @@ def _join_recipe(step: Step, name: str) -> KernelSequence:
     tasks: list[Task] = []
     for buffer, layout in zip(given, step.operands):
         part = step.results[0].sliced(axis, start, layout.dims[axis])
-        places = walk.Place(buffer, layout, dtype), walk.Place(made, part, dtype)
+        places = walk.BufferView(buffer, layout, dtype), walk.BufferView(made, part, dtype)
         tasks.append(walk.copy_task(*places, step.isa, f"{name}.{buffer.index}"))
         start = start + layout.dims[axis]
     return KernelSequence(tuple(tasks))

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from rlx.backends.cpu.codegen.gemm.microkernel import Source, Work, below
 from rlx.backends.cpu.codegen.gemm.register_transpose import turn, turn_part
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
-from rlx.backends.cpu.codegen.math.storage_types import stored, to_memory
+from rlx.backends.cpu.codegen.math.storage_types import UNSIGNED, stored, to_memory
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling, packed_batch, parts_of
@@ -19,7 +19,6 @@ from rlx.kernel.expr import Axis, Expr, Load, postorder
 
 CHUNK = 256
 """Inner steps of a unit."""
-UNSIGNED = {1: DType.U8, 2: DType.U16}
 
 
 def is_turned(contract: Contract) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.backends.cpu.library.counters import Cell, is_first, put
-from rlx.backends.cpu.library.strided_copy import at, index, whole_number
+from rlx.backends.cpu.library.counters import Variable, is_first_task, store_i64
+from rlx.backends.cpu.library.strided_copy import at, load_index, load_integer
 from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Buffer, Step, Task
@@ -56,7 +56,7 @@ class Groups:
 
     def task(self, name: str) -> Task:
         w = Writer(self.given.isa)
-        with w.code.when(is_first(w)):
+        with w.code.when(is_first_task(w)):
             self.counted(w)
             self.cut(w)
             self.ordered(w)
@@ -77,13 +77,13 @@ class Groups:
         with code.count(0, experts, 1) as e:
             code.do(f"store i64 0, ptr {self.count(w, e)}")
         with code.count(0, w.size(self.m), 1) as row:
-            where = self.count(w, index(w, 0, *self.expert(w, row), experts))
+            where = self.count(w, load_index(w, 0, *self.expert(w, row), experts))
             more = code.let(f"add i64 {code.let(f'load i64, ptr {where}')}, 1")
             code.do(f"store i64 {more}, ptr {where}")
 
     def cut(self, w: Writer) -> None:
         """The rows of each expert in runs; from then on it has the place of its next row."""
-        code, run, first = w.code, Cell(w.code, 0), Cell(w.code, 0)
+        code, run, first = w.code, Variable(w.code, 0), Variable(w.code, 0)
         with code.count(0, w.size(self.experts), 1) as e:
             where = self.count(w, e)
             own, begun = code.let(f"load i64, ptr {where}"), first.get()
@@ -99,17 +99,17 @@ class Groups:
     def keep(self, w: Writer, run: Bound, words: tuple[Bound, Bound, Bound]) -> None:
         place = w.code.i64("mul", run, RUN_WORDS)
         for i, word in enumerate(words):
-            put(w, word, 2, at(w, place, i))
+            store_i64(w, word, 2, at(w, place, i))
 
     def ordered(self, w: Writer) -> None:
         code = w.code
         with code.count(0, w.size(self.m), 1) as row:
-            where = self.count(w, whole_number(w, 0, *self.expert(w, row)))
+            where = self.count(w, load_integer(w, 0, *self.expert(w, row)))
             place = code.let(f"load i64, ptr {where}")
-            put(w, row, 1, place)
+            store_i64(w, row, 1, place)
             code.do(f"store i64 {code.i64('add', place, 1)}, ptr {where}")
 
     def words(self, w: Writer, buffer: int, number: Bound) -> list[str]:
         """A run's expert, first row and count."""
         place = w.code.i64("mul", number, RUN_WORDS)
-        return [whole_number(w, buffer, at(w, place, i), I64) for i in range(RUN_WORDS)]
+        return [load_integer(w, buffer, at(w, place, i), I64) for i in range(RUN_WORDS)]

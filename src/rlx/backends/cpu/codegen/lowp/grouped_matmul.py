@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.lowp.expert_rows import Groups
-from rlx.backends.cpu.library.resize.coefficients import Sum
+from rlx.backends.cpu.library.resize.coefficients import Accumulator
 from rlx.backends.cpu.library.strided_copy import (
     Blocks,
     at,
-    filled,
-    lane_stride,
-    runs,
+    dim_lanes,
+    load_integer,
+    masked_lane_stride,
     step,
-    whole_number,
+    unrolled_vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -43,7 +43,7 @@ class _Product:
     @classmethod
     def of(cls, given: Step) -> _Product:
         dtype, n = given.node.shape.dtype, given.results[0].dims[1]
-        return cls(given, Groups(given, ROWS), filled(given.isa, dtype, n))
+        return cls(given, Groups(given, ROWS), dim_lanes(given.isa, dtype, n))
 
     @property
     def dtype(self) -> DType:
@@ -90,7 +90,7 @@ class _Product:
         self, w: Writer, expert: Bound, rows: list[Bound], columns: tuple[Bound, Bound]
     ) -> None:
         x, y = self.given.operands[0], self.given.results[0]
-        own = [whole_number(w, ORDER, row, DType.I64) for row in rows]
+        own = [load_integer(w, ORDER, row, DType.I64) for row in rows]
         froms, tos = ([w.place(v, [row, 0]) for row in own] for v in (x, y))
 
         def body(c: Bound, count: int, mask: Vec | None) -> None:
@@ -100,20 +100,20 @@ class _Product:
                     place = at(w, to, step(w, at(w, c, v * self.lanes), y.strides[1]))
                     w.store(total.value, Y, place, self.dtype, w.size(y.strides[1]), mask)
 
-        runs(w, *columns, TOGETHER, body)
+        unrolled_vector_loop(w, *columns, TOGETHER, body)
 
     def sums(
         self, w: Writer, expert: Bound, froms: list[Bound], c: Bound, count: int, mask: Vec | None
-    ) -> list[list[Sum]]:
+    ) -> list[list[Accumulator]]:
         """Of each row those of some vectors of columns."""
         code, wide, weights = w.code, self.dtype.compute, self.given.operands[1]
-        made = [[Sum(code, wide) for _ in range(count)] for _ in froms]
+        made = [[Accumulator(code, wide) for _ in range(count)] for _ in froms]
         stride, across = self.given.operands[0].strides[1], weights.strides[2]
         base = w.place(weights, [expert, 0, c])
         with code.count(0, w.size(self.k), 1) as k:
             start = at(w, base, step(w, k, weights.strides[1]))
             places = [at(w, start, step(w, v * self.lanes, across)) for v in range(count)]
-            by = lane_stride(w, across)
+            by = masked_lane_stride(w, across)
             line = [w.load(W, p, self.dtype, by, mask) for p in places]
             for row, place in zip(made, froms):
                 value = w.load(X, at(w, place, step(w, k, stride)), self.dtype, 0)

@@ -13,7 +13,7 @@ from rlx.backends.cpu.codegen.lowp.packed_matmul import (
     gguf_weights,
     number_weights,
 )
-from rlx.backends.cpu.library.strided_copy import Place, copy_task, step, whole_number
+from rlx.backends.cpu.library.strided_copy import BufferView, copy_task, load_integer, step
 from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
@@ -56,7 +56,7 @@ class Grouped(Product):
         return 2 + len(self.weights.buffers)
 
     def place(self, w: Writer, row: Bound, order: int) -> Bound:
-        return whole_number(w, order, row, I64)
+        return load_integer(w, order, row, I64)
 
     def grouped(self, name: str, copies: list[tuple[Task, DimLike]]) -> KernelSequence:
         made = self.recipe(name)
@@ -89,7 +89,10 @@ class _Flat:
                 Buffer("temp", COPIES + len(self.copies)),
             )
             dtype = node.shape.dtype
-            places = Place(Buffer("operand", number), layout, dtype), Place(buffer, beside, dtype)
+            places = (
+                BufferView(Buffer("operand", number), layout, dtype),
+                BufferView(buffer, beside, dtype),
+            )
             task = copy_task(*places, self.given.isa, f"{self.name}.copy{number}")
             self.copies.append((task, product(layout.dims) * dtype.itemsize))
             layout = beside

@@ -17,7 +17,13 @@ from rlx.backends.cpu.codegen.lowp.block_reader import Block
 from rlx.backends.cpu.codegen.lowp.block_scaled_decode import Numbers
 from rlx.backends.cpu.codegen.lowp.gguf_decode import DECODERS, unpack
 from rlx.backends.cpu.codegen.math.storage_types import to_memory
-from rlx.backends.cpu.library.strided_copy import Place, at, copy_task, lane_stride, part
+from rlx.backends.cpu.library.strided_copy import (
+    BufferView,
+    at,
+    axis_slice,
+    copy_task,
+    masked_lane_stride,
+)
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program import gemm_sequence as products
@@ -178,14 +184,18 @@ class Product:
         code, rows = w.code, w.code.least("%stop", w.size(self.m))
         with code.count("%start", rows, 1) as row:
             from_ = w.split(self.place(w, row, 2), x.dims[:-1])
-            base = at(w, w.size(x.offset), w.place(part(x, 0, -1), from_))
+            base = at(w, w.size(x.offset), w.place(axis_slice(x, 0, -1), from_))
             to = code.i64("mul", row, w.size(self.row))
             with code.count(0, w.size(self.k), self.lanes) as i:
                 left = code.splat(code.i64("sub", w.size(self.k), i), DType.I64)
                 place = at(w, base, code.i64("mul", i, w.size(x.strides[-1])))
                 mask = code.iota(DType.I64) < left
                 value = load(
-                    code, dtype, w.pointer(0, place, dtype), lane_stride(w, x.strides[-1]), mask
+                    code,
+                    dtype,
+                    w.pointer(0, place, dtype),
+                    masked_lane_stride(w, x.strides[-1]),
+                    mask,
                 )
                 w.store(value, 1, at(w, to, i), self.sums)
         grain = grain_of(self.m, self.m * self.row // 8)
@@ -381,7 +391,7 @@ def make_gguf_matmul(step: Step, name: str) -> KernelSequence:
     if packed.strides[1] == 1:
         return Product(step, gguf_weights(step, packed, place)).recipe(name)
     beside, moved = Layout.contiguous(packed.dims), Buffer("temp", 1)
-    given, to = Place(place, packed, DType.U8), Place(moved, beside, DType.U8)
+    given, to = BufferView(place, packed, DType.U8), BufferView(moved, beside, DType.U8)
     first = copy_task(given, to, step.isa, f"{name}.w")
     rest = Product(step, gguf_weights(step, beside, moved)).recipe(name)
     return KernelSequence((first, *rest.tasks), (*rest.temps, product(packed.dims)))

@@ -11,7 +11,12 @@ from typing import Any
 
 from rlx.backends.cpu.codegen.math import elementary as maths
 from rlx.backends.cpu.codegen.math import fast_math as fast
-from rlx.backends.cpu.codegen.math.storage_types import from_memory, rounded_to_half, to_memory
+from rlx.backends.cpu.codegen.math.storage_types import (
+    UNSIGNED,
+    from_memory,
+    rounded_to_half,
+    to_memory,
+)
 from rlx.backends.cpu.llvm.builder import Vec, fma
 from rlx.core.dtype import DType
 
@@ -117,9 +122,6 @@ def _whole_power(x: Vec, y: Vec) -> Vec:
     if y.dtype.is_signed:
         left = left.where(y > 0, 0)
     return x.code.repeat([x.like(1), x, left], more, step)[0]
-
-
-UNSIGNED = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
 
 
 def maximum(x: Vec, y: Vec) -> Vec:

@@ -10,6 +10,8 @@ F16, BF16, F32, F64, U16, U32 = (
     DType.F16, DType.BF16, DType.F32, DType.F64, DType.U16, DType.U32,
 )  # fmt: skip
 HALVES = (F16, BF16)
+UNSIGNED = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
+"""The unsigned dtype of a width in bytes."""
 TWO_112 = 2.0**112
 """From the exponents of f16 to those of f32: the difference of their biases."""
 

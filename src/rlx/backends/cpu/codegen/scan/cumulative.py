@@ -12,19 +12,19 @@ from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.library.strided_copy import (
     Blocks,
     Value,
+    as_parts,
     at,
-    computed_as,
-    each,
-    filled,
+    dim_lanes,
     load_value,
     merged,
-    part_but_last,
-    spread,
+    multiply,
+    outer_axes,
+    per_part,
+    real_dtype,
+    row_lanes,
     step,
     store_value,
-    times,
-    vectors,
-    width,
+    vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec, two_sum
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -55,11 +55,11 @@ def _log_add_exp(x: Vec, y: Vec) -> Vec:
 
 
 FOLDS: dict[str, Callable[[Value, Value], Value]] = {
-    "cumsum": each(lambda x, y: x + y),
-    "cumprod": times,
-    "cummax": each(arith.maximum),
-    "cummin": each(arith.minimum),
-    "cum_log_sum_exp": each(lambda x, y: x.code.outlined("log_add_exp", _log_add_exp, x, y)),
+    "cumsum": per_part(lambda x, y: x + y),
+    "cumprod": multiply,
+    "cummax": per_part(arith.maximum),
+    "cummin": per_part(arith.minimum),
+    "cum_log_sum_exp": per_part(lambda x, y: x.code.outlined("log_add_exp", _log_add_exp, x, y)),
 }
 
 
@@ -109,17 +109,17 @@ class _Running:
     @classmethod
     def of(cls, given: Step) -> _Running:
         node, axis = given.node, given.node.attrs["axis"]
-        dtype, parts = computed_as(node.shape.dtype)
+        dtype, parts = real_dtype(node.shape.dtype)
         apart = 1 if node.op == "cumprod" else parts
         layouts = [_turned(v, axis) for v in (given.operands[0], given.results[0])]
         if not node.attrs["reverse"]:
             layouts = [given.operands[0], given.results[0]]
-        rows = merged([spread(_without(v, axis), apart) for v in layouts])
+        rows = merged([as_parts(_without(v, axis), apart) for v in layouts])
         x, y = (v.strides[axis] * apart for v in layouts)
         wide = carried(dtype) if node.op in ROUNDED else dtype.compute
-        lanes = 1 if apart < parts else width(given.isa, wide, rows)
+        lanes = 1 if apart < parts else row_lanes(given.isa, wide, rows)
         if node.op in COSTLY:
-            lanes = filled(given.isa, wide, rows[0].dims[-1])
+            lanes = dim_lanes(given.isa, wide, rows[0].dims[-1])
         return cls(given, dtype, parts // apart, rows, (x, y), lanes, wide)
 
     @property
@@ -146,7 +146,9 @@ class _Running:
                 starts = [at(w, low, n * self.lanes) for n in range(TOGETHER)]
                 self.run(w, [self.chain(w, outer, i, None) for i in starts])
             with w.code.when(w.code.let(f"xor i1 {is_whole}, true")):
-                vectors(w, low, high, lambda i, mask: self.run(w, [self.chain(w, outer, i, mask)]))
+                vector_loop(
+                    w, low, high, lambda i, mask: self.run(w, [self.chain(w, outer, i, mask)])
+                )
         return w
 
     def has_any(self, w: Writer) -> str:
@@ -156,7 +158,7 @@ class _Running:
         """The row, or the lanes of the row of rows, with this number."""
         if self.lanes == 1:
             *outer, i = w.split(i, self.rows[0].dims)
-        bases = [w.place(part_but_last(v), outer) for v in self.rows]
+        bases = [w.place(outer_axes(v), outer) for v in self.rows]
         x, y = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, self.rows))
         return _Chain(x, y, mask)
 

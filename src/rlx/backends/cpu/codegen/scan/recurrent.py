@@ -14,7 +14,7 @@ from rlx.backends.cpu.codegen.gemm.register_tile import tile_function
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.scan.recurrent_cells import Arithmetic, arithmetic
 from rlx.backends.cpu.codegen.scan.recurrent_layer import Form, Pass, inputs_product, panels
-from rlx.backends.cpu.library.strided_copy import at, vectors, whole_number
+from rlx.backends.cpu.library.strided_copy import at, load_integer, vector_loop
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program import gemm_sequence as products
@@ -237,7 +237,7 @@ class _Steps:
                 value = w.load(number, place, form.dtype, stride, mask)
             store(code, value, self.kind, advanced(code, to, n, self.kind))
 
-        vectors(w, 0, w.size(form.hidden), one)
+        vector_loop(w, 0, w.size(form.hidden), one)
 
     def take(
         self, source: str, number: int, layout: Layout, where: list[Bound], inside: Vec | None
@@ -252,7 +252,7 @@ class _Steps:
             place = at(w, begin, code.i64("mul", n, stride))
             w.store(value, self.results + number, place, form.dtype, stride, mask)
 
-        vectors(w, 0, w.size(form.hidden), one)
+        vector_loop(w, 0, w.size(form.hidden), one)
 
     def deliver(self, unit: _Unit, time: Bound, new: str) -> None:
         with self.code.count(0, unit.rows, 1) as m:
@@ -276,7 +276,7 @@ class _Steps:
         if number is None:
             return None
         layout, dtype = form.step.operands[number], form.step.node.inputs[number].shape.dtype
-        end = whole_number(self.w, number, self.w.place(layout, [row]), dtype)
+        end = load_integer(self.w, number, self.w.place(layout, [row]), dtype)
         return self.code.splat(self.code.let(f"icmp slt i64 {time}, {end}"), DType.BOOL)
 
     # -- a step ---------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Pools that also say where the greatest element of a window is.
+"""Max pooling that also returns the index of each maximum.
 
-As other pools, windows are folded in columns and then along a row; beside each value goes where in
-its image it lies. Of equals the one that lies first wins, whichever is met first: so the two steps
-find what one walk through the window would. What lies outside of the image is the least there is,
-and last.
+As other pools, windows are reduced over columns and then along a row, with the index of each value
+in its image carried along. Of equal values the lowest index wins, whatever the order of comparison:
+so the separable reduction finds what one walk through the window would. Padding is the least value
+with the greatest index.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
-from rlx.backends.cpu.library.pool.pool import TAPS_POLLED, WRITTEN_OUT, Pool, Unit, pooled, spaced
-from rlx.backends.cpu.library.strided_copy import at, filled, runs, step
+from rlx.backends.cpu.library.pool.pool import (
+    MAX_UNROLLED_TAPS,
+    TAPS_PER_POLL,
+    Pool,
+    Unit,
+    pool_sequence,
+    strided_load,
+)
+from rlx.backends.cpu.library.strided_copy import at, dim_lanes, step, unrolled_vector_loop
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import KernelSequence, Step
@@ -23,48 +30,48 @@ from rlx.core.shape import Shape
 
 F32, I32, I64 = DType.F32, DType.I32, DType.I64
 Best = tuple[Vec, Vec]
-"""A value, and where it is in its image."""
+"""A value, and its index in the image."""
 
 
-class Indexed(Pool):
+class MaxPoolWithIndices(Pool):
     """A pool with two results."""
 
     __slots__ = ()
 
     @staticmethod
     def width(given: Step, shape: Shape, axis: int) -> int:
-        """Lanes hold a place as well."""
+        """Lanes must fit an index as well."""
         dtype = shape.dtype if shape.dtype.compute.itemsize >= 4 else F32
-        return filled(given.isa, dtype, shape.dims[axis])
+        return dim_lanes(given.isa, dtype, shape.dims[axis])
 
     @property
-    def is_once(self) -> bool:
+    def is_direct(self) -> bool:
         return False
 
     @property
-    def counter(self) -> DType:
-        """What places in an image are counted in."""
+    def index_dtype(self) -> DType:
+        """The dtype of indices in an image."""
         size = product(self.image)
-        return I32 if is_static(size) and size < self.last(I32) else I64
+        return I32 if is_static(size) and size < self.padding_index(I32) else I64
 
-    def last(self, dtype: DType) -> int:
-        """The place of what is nowhere."""
+    def padding_index(self, dtype: DType) -> int:
+        """The index of padding."""
         return (1 << 8 * dtype.itemsize - 1) - 1
 
     @property
     def scratch(self) -> int:
-        return self.room * (self.dtype.compute.itemsize + self.counter.itemsize)
+        return self.scratch_elements * (self.dtype.compute.itemsize + self.index_dtype.itemsize)
 
-    def places(self, w: Writer) -> str:
-        """Where places are kept, behind the values."""
-        size = self.room * self.dtype.compute.itemsize
+    def index_scratch(self, w: Writer) -> str:
+        """The scratch of indices, after the values."""
+        size = self.scratch_elements * self.dtype.compute.itemsize
         return w.code.let(f"getelementptr i8, ptr %scratch, i64 {size}")
 
     # -- the better of two ------------------------------------------------------------------------
 
     def start(self, w: Writer) -> Best:
-        none = w.code.const(self.nothing, self.dtype.compute)
-        return none, w.code.const(self.last(self.counter), self.counter)
+        none = w.code.const(self.identity, self.dtype.compute)
+        return none, w.code.const(self.padding_index(self.index_dtype), self.index_dtype)
 
     def better(self, a: Best, b: Best) -> Best:
         (x, p), (y, q) = a, b
@@ -76,55 +83,57 @@ class Indexed(Pool):
         wins = is_more | (is_same & (q < p))
         return y.where(wins, x), q.where(wins, p)
 
-    def keep_best(self, w: Writer, best: Best, place: Bound) -> None:
-        self.keep(w, best[0], place)
-        where = advanced(w.code, self.places(w), place, self.counter)
-        store(w.code, best[1], self.counter, where)
+    def best_to_scratch(self, w: Writer, best: Best, place: Bound) -> None:
+        self.to_scratch(w, best[0], place)
+        where = advanced(w.code, self.index_scratch(w), place, self.index_dtype)
+        store(w.code, best[1], self.index_dtype, where)
 
-    def best_kept(self, w: Writer, place: Bound, stride: int) -> Best:
-        where = spaced(w, self.places(w), place, stride, self.counter)
-        return self.kept(w, place, stride), where
+    def best_from_scratch(self, w: Writer, place: Bound, stride: int) -> Best:
+        where = strided_load(w, self.index_scratch(w), place, stride, self.index_dtype)
+        return self.from_scratch(w, place, stride), where
 
     # -- columns ----------------------------------------------------------------------------------
 
-    def filled(self, w: Writer, low: Bound, high: Bound) -> None:
-        low, high = (w.code.i64("mul", p, self.beside) for p in (low, high))
+    def fill_padding(self, w: Writer, low: Bound, high: Bound) -> None:
+        low, high = (w.code.i64("mul", p, self.channel_block) for p in (low, high))
         best = self.start(w)
         with w.code.count(low, high, self.lanes) as i:
-            self.keep_best(w, best, i)
+            self.best_to_scratch(w, best, i)
 
-    def columns(self, w: Writer, unit: Unit, first: Bound, part: tuple[Bound, Bound]) -> None:
+    def reduce_columns(
+        self, w: Writer, unit: Unit, first: Bound, part: tuple[Bound, Bound]
+    ) -> None:
         code, stride = w.code, self.given.operands[0].strides[-1]
         base = self.corner(w, unit, first)
 
-        def along(i: Bound, count: int, mask: Vec | None) -> None:
+        def over_row(i: Bound, count: int, mask: Vec | None) -> None:
             place = at(w, base, step(w, i, stride))
-            lanes = code.iota(self.counter)
+            lanes = code.iota(self.index_dtype)
             begun = [self.splat(w, at(w, first, i, n * self.lanes)) + lanes for n in range(count)]
-            for n, best in enumerate(self.folded(w, unit, place, begun, stride, mask)):
-                self.keep_best(w, best, at(w, i, n * self.lanes))
+            for n, best in enumerate(self.reduced(w, unit, place, begun, stride, mask)):
+                self.best_to_scratch(w, best, at(w, i, n * self.lanes))
 
-        if not self.is_across:
-            runs(w, *part, self.together, along)
+        if not self.is_nhwc:
+            unrolled_vector_loop(w, *part, self.unroll, over_row)
             return
         with code.count(*part, 1) as i:
             pixel = at(w, base, step(w, i, stride))
-            kept, column = code.i64("mul", i, self.beside), self.splat(w, at(w, first, i))
+            start, column = code.i64("mul", i, self.channel_block), self.splat(w, at(w, first, i))
 
-            def across(c: Bound, count: int, mask: Vec | None) -> None:
-                found = self.folded(w, unit, at(w, pixel, c), [column] * count, 1, mask)
+            def over_channels(c: Bound, count: int, mask: Vec | None) -> None:
+                found = self.reduced(w, unit, at(w, pixel, c), [column] * count, 1, mask)
                 for n, best in enumerate(found):
-                    self.keep_best(w, best, at(w, kept, c, n * self.lanes))
+                    self.best_to_scratch(w, best, at(w, start, c, n * self.lanes))
 
-            runs(w, 0, unit.channels, self.together, across)
+            unrolled_vector_loop(w, 0, unit.channels, self.unroll, over_channels)
 
-    def folded(
+    def reduced(
         self, w: Writer, unit: Unit, place: Bound, columns: Sequence[Vec], stride: DimLike,
         mask: Vec | None,
     ) -> list[Best]:  # fmt: skip
-        """The best of the rows that are seen, at some vectors of a row."""
+        """The best over the rows inside the image, for some vectors of a row."""
         code, x, windows = w.code, self.given.operands[0], self.windows
-        best = [_Best(w, self.start(w)) for _ in columns]
+        best = [_BestVariable(w, self.start(w)) for _ in columns]
         row: Bound = 0
         with ExitStack() as stack:
             for axis in range(self.rows):
@@ -141,7 +150,7 @@ class Indexed(Pool):
         return [one.get() for one in best]
 
     def splat(self, w: Writer, number: Bound) -> Vec:
-        return w.code.splat(number, I64).to(self.counter)
+        return w.code.splat(number, I64).to(self.index_dtype)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -159,20 +168,20 @@ class Indexed(Pool):
                 by = w.size(self.given.results[n].strides[axis])
                 w.store(value, 1 + n, at(w, bases[n], steps[n]), dtype, by, mask)
 
-        def along(i: Bound, count: int, mask: Vec | None) -> None:
+        def over_row(i: Bound, count: int, mask: Vec | None) -> None:
             for n in range(count):
                 j = at(w, i, n * self.lanes)
                 best = self.best_of_row(w, code.i64("mul", j, stride), stride)
                 steps = [step(w, j, v.strides[-1]) for v in (values, indices)]
                 put(best, steps, -1, code.splat(channel, I64), mask)
 
-        if not self.is_across:
-            runs(w, 0, many, self.together, along)
+        if not self.is_nhwc:
+            unrolled_vector_loop(w, 0, many, self.unroll, over_row)
             return
         with code.count(0, many, 1) as j:
-            begun = code.i64("mul", j, stride * self.beside)
+            begun = code.i64("mul", j, stride * self.channel_block)
 
-            def across(c: Bound, count: int, mask: Vec | None) -> None:
+            def over_channels(c: Bound, count: int, mask: Vec | None) -> None:
                 for n in range(count):
                     place = at(w, c, n * self.lanes)
                     best = self.best_of_row(w, at(w, begun, place), 1)
@@ -183,34 +192,34 @@ class Indexed(Pool):
                     image = code.splat(at(w, channel, place), I64) + code.iota(I64)
                     put(best, steps, 1, image, mask)
 
-            runs(w, 0, unit.channels, self.together, across)
+            unrolled_vector_loop(w, 0, unit.channels, self.unroll, over_channels)
 
     def best_of_row(self, w: Writer, place: Bound, stride: int) -> Best:
-        """The best tap of a row's windows."""
+        """The best over the taps of a row's windows."""
         code, many = w.code, self.taps[-1]
-        apart = self.windows.dilation[-1] * self.beside
-        best = _Best(w, self.best_kept(w, place, stride))
+        offsets = self.windows.dilation[-1] * self.channel_block
+        best = _BestVariable(w, self.best_from_scratch(w, place, stride))
 
         def add(tap: Bound) -> None:
-            found = self.best_kept(w, at(w, place, code.i64("mul", tap, apart)), stride)
+            found = self.best_from_scratch(w, at(w, place, code.i64("mul", tap, offsets)), stride)
             best.set(self.better(best.get(), found))
 
-        if many <= WRITTEN_OUT:
+        if many <= MAX_UNROLLED_TAPS:
             for tap in range(1, many):
                 add(tap)
         else:
-            with code.count(1, many, 1, TAPS_POLLED) as tap:
+            with code.count(1, many, 1, TAPS_PER_POLL) as tap:
                 add(tap)
         return best.get()
 
     def index(self, w: Writer, place: Vec, image: Vec) -> Vec:
-        """Where in flattened x; nowhere is -1."""
+        """The index in flattened x; that of padding is -1."""
         size = w.code.splat(w.size(product(self.image)), I64)
-        found = self.turned(w, place).to(I64) + image * size
-        return found.where(place.differs(self.last(self.counter)), -1)
+        found = self.in_storage_order(w, place).to(I64) + image * size
+        return found.where(place.differs(self.padding_index(self.index_dtype)), -1)
 
-    def turned(self, w: Writer, place: Vec) -> Vec:
-        """A place by rows, as it is or by columns."""
+    def in_storage_order(self, w: Writer, place: Vec) -> Vec:
+        """A row-major index, as it is or column-major."""
         if not self.given.node.attrs["column_major"]:
             return place
         made, image = place.like(0), self.image
@@ -221,8 +230,8 @@ class Indexed(Pool):
         return made
 
 
-class _Best:
-    """The best so far, where it changes in loops."""
+class _BestVariable:
+    """The best so far, carried through loops."""
 
     def __init__(self, w: Writer, best: Best) -> None:
         self.code, self.dtypes = w.code, [v.dtype for v in best]
@@ -242,4 +251,4 @@ class _Best:
 
 
 def make_max_pool_with_indices(given: Step, name: str) -> KernelSequence:
-    return pooled(Indexed.of(given), name)
+    return pool_sequence(MaxPoolWithIndices.of(given), name)

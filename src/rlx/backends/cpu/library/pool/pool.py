@@ -1,11 +1,11 @@
-"""Pools: windows folded in two steps, so that no lane ever asks where an image ends.
+"""Pooling as a separable reduction, without boundary tests in the lanes.
 
-Of each row of results, the rows of the image that its windows see are folded into one row of
-scratch memory; rows outside of the image are not among them. What lies beside that row holds what
-changes no fold, so windows along it are folded whole, without a test. A window of k · k taps costs
-about 2 · k folds where windows overlap.
+For each row of results, the image rows that its windows cover are reduced into one row of scratch
+memory; rows outside of the image are skipped. That row is padded with the identity of the
+reduction, so windows along it are reduced whole. A window of k · k taps costs about 2 · k
+operations where windows overlap.
 
-Lanes go along the row, or along the channels where those lie side by side.
+Vectorised over the row (NCHW), or over the channels (NHWC).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.library.strided_copy import Blocks, at, filled, runs, step
+from rlx.backends.cpu.library.strided_copy import Blocks, at, dim_lanes, step, unrolled_vector_loop
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
@@ -35,24 +35,24 @@ from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ops.nn.window_geometry import Windows
 
-TOGETHER = 4
-"""Vectors that are folded at a time, so that their operations overlap."""
-ROW, PIXELS = 512, 32
-"""Results of a row that are one unit of work: of one channel, or of some channels together. The
-rows that they are folded from stay in the first cache."""
-WRITTEN_OUT = 8
-"""Taps along a row up to this many are written one by one."""
-TAPS_POLLED = 1 << 12
+UNROLL = 4
+"""Vectors that are reduced at a time, so that their latencies overlap."""
+ROW_BLOCK, PIXEL_BLOCK = 512, 32
+"""Results of a row in one unit: of one channel, or of some channels together. The rows that they
+are reduced from stay in the L1 cache."""
+MAX_UNROLLED_TAPS = 8
+"""Taps along a row up to this many are unrolled."""
+TAPS_PER_POLL = 1 << 12
 """Taps of a large window between two polls."""
-FAR = 1 << 30
+UNBOUNDED = 1 << 30
 """Past any window, and in the range of i32."""
-STEPS = 4
-"""Instructions of a fold."""
+OPS_PER_TAP = 4
+"""Instructions per tap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Where some results of a row are: from the first to the end, of channels from the first."""
+    """A range of a row's results, and of channels."""
 
     outer: list[Bound]
     """Batch and channel, then the row."""
@@ -66,8 +66,8 @@ class Unit:
 class Pool:
     given: Step
     windows: Windows
-    is_across: bool
-    """Are lanes channels?"""
+    is_nhwc: bool
+    """NHWC: vectorised over channels?"""
     lanes: int
 
     @classmethod
@@ -75,14 +75,14 @@ class Pool:
         node, (x,), y = given.node, given.operands, given.results[0]
         names = ("kernel", "stride", "padding", "dilation", "ceil")
         windows = Windows(**{k: node.attrs[k] for k in names})
-        is_across = x.strides[1] == y.strides[1] == 1 and x.strides[-1] != 1
+        is_nhwc = x.strides[1] == y.strides[1] == 1 and x.strides[-1] != 1
         shape = node.shapes[0]
-        return cls(given, windows, is_across, cls.width(given, shape, 1 if is_across else -1))
+        return cls(given, windows, is_nhwc, cls.width(given, shape, 1 if is_nhwc else -1))
 
     @staticmethod
     def width(given: Step, shape: Shape, axis: int) -> int:
-        """How many lanes there are along an axis of the results."""
-        return filled(given.isa, shape.dtype, shape.dims[axis])
+        """Lanes along an axis of the results."""
+        return dim_lanes(given.isa, shape.dtype, shape.dims[axis])
 
     # -- sizes ----------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Pool:
 
     @property
     def rows(self) -> int:
-        """Axes of a window that are not along the row."""
+        """Axes of a window other than the row's."""
         return len(self.image) - 1
 
     @property
@@ -112,45 +112,45 @@ class Pool:
         return tuple(int(k) for k in self.windows.kernel)
 
     @property
-    def together(self) -> int:
-        """Vectors that are folded at a time: no more than the channels fill."""
+    def unroll(self) -> int:
+        """Vectors that are reduced at a time: no more than the channels fill."""
         channels = self.shape.dims[1]
-        if not self.is_across or not is_static(channels):
-            return TOGETHER
-        return max(1, min(TOGETHER, channels // self.lanes))
+        if not self.is_nhwc or not is_static(channels):
+            return UNROLL
+        return max(1, min(UNROLL, channels // self.lanes))
 
     @property
-    def beside(self) -> int:
-        """Channels that are folded together."""
-        return self.together * self.lanes if self.is_across else 1
+    def channel_block(self) -> int:
+        """Channels that are reduced together."""
+        return self.unroll * self.lanes if self.is_nhwc else 1
 
     @property
     def units(self) -> Blocks:
         batch, channels = self.shape.dims[:2]
-        across = 1 if self.is_once else (channels + self.beside - 1) // self.beside
-        block = PIXELS if self.is_across else ROW
-        return Blocks((batch, across, *self.counts), block)
+        blocks = 1 if self.is_direct else (channels + self.channel_block - 1) // self.channel_block
+        block = PIXEL_BLOCK if self.is_nhwc else ROW_BLOCK
+        return Blocks((batch, blocks, *self.counts), block)
 
     @property
-    def room(self) -> int:
-        """Elements of a row; loads and stores of whole vectors may go past its end."""
+    def scratch_elements(self) -> int:
+        """Elements of the scratch row; loads and stores of whole vectors may go past its end."""
         stride, span = self.windows.stride[-1], int(self.windows.spans[-1])
         count, block = self.counts[-1], self.units.block
         windows = min(block, max(1, count)) if is_static(count) else block
         width = (windows - 1) * stride + span
-        slack = (self.together + 2) * self.lanes * max(1, stride)
-        return width * self.beside + slack
+        slack = (self.unroll + 2) * self.lanes * max(1, stride)
+        return width * self.channel_block + slack
 
     @property
     def scratch(self) -> int:
         """Bytes of that row, where there is one."""
-        return 0 if self.is_once else self.room * self.dtype.compute.itemsize
+        return 0 if self.is_direct else self.scratch_elements * self.dtype.compute.itemsize
 
-    # -- what is folded -------------------------------------------------------------------------
+    # -- the reduction --------------------------------------------------------------------------
 
     @property
-    def nothing(self) -> float:
-        """What changes no fold."""
+    def identity(self) -> float:
+        """The identity of the reduction."""
         if not self.given.node.op.startswith("max_pool"):
             return 0
         return int(np.iinfo(self.dtype.numpy).min) if self.dtype.is_integer else -np.inf
@@ -158,49 +158,49 @@ class Pool:
     def fold(self, x: Vec, y: Vec) -> Vec:
         return arith.maximum(x, y) if self.given.node.op == "max_pool" else x + y
 
-    def seen(self, x: Vec) -> Vec:
-        """What is folded of an element."""
+    def tap_value(self, x: Vec) -> Vec:
+        """What is reduced of an element."""
         if self.given.node.op != "lp_pool":
             return x
         return _power(x.abs(), self.given.node.attrs["p"])
 
-    def finished(self, w: Writer, folded: Vec, count: Vec | None) -> Vec:
+    def finish(self, w: Writer, reduced: Vec, count: Vec | None) -> Vec:
         match self.given.node.op:
             case "avg_pool":
-                return folded / (float(np.prod(self.taps)) if count is None else count)
+                return reduced / (float(np.prod(self.taps)) if count is None else count)
             case "lp_pool":
-                return _power(folded, 1 / self.given.node.attrs["p"])
+                return _power(reduced, 1 / self.given.node.attrs["p"])
             case _:
-                return folded
+                return reduced
 
     # -- the function ---------------------------------------------------------------------------
 
-    def written(self) -> Writer:
+    def emit(self) -> Writer:
         w = Writer(self.given.isa, self.lanes)
         with self.units.each(w) as (outer, low, high):
-            outer[1] = w.code.i64("mul", outer[1], self.beside)
+            outer[1] = w.code.i64("mul", outer[1], self.channel_block)
             self.unit(w, Unit(outer, low, high, self.channels(w, outer[1])))
         return w
 
     def channels(self, w: Writer, first: Bound) -> Bound:
-        """How many of those from the first on are folded together."""
+        """How many of those from the first on are reduced together."""
         every = self.shape.dims[1]
-        if self.is_once:
+        if self.is_direct:
             return w.size(every)
-        if is_static(every) and every % self.beside == 0:
-            return self.beside
-        return w.code.least(w.code.i64("sub", w.size(every), first), self.beside)
+        if is_static(every) and every % self.channel_block == 0:
+            return self.channel_block
+        return w.code.least(w.code.i64("sub", w.size(every), first), self.channel_block)
 
     @property
-    def is_once(self) -> bool:
-        """Are windows folded whole, from memory? Where none overlap along a row there is nothing
-        to share."""
-        return self.is_across and self.windows.stride[-1] >= int(self.windows.spans[-1])
+    def is_direct(self) -> bool:
+        """Are windows reduced from memory directly? Where none overlap along a row, no column is
+        used twice."""
+        return self.is_nhwc and self.windows.stride[-1] >= int(self.windows.spans[-1])
 
     def unit(self, w: Writer, unit: Unit) -> None:
-        """The row of scratch memory, from its left margin to its right one, and its windows."""
-        if self.is_once:
-            self.whole(w, unit)
+        """The row of scratch memory, from its left padding to its right one, and its windows."""
+        if self.is_direct:
+            self.direct_windows(w, unit)
             return
         code, stride = w.code, self.windows.stride[-1]
         first = code.i64("sub", code.i64("mul", unit.low, stride), self.windows.before[-1])
@@ -209,45 +209,47 @@ class Pool:
         low = code.most(0, code.i64("sub", 0, first))
         end = code.least(width, code.i64("sub", w.size(self.image[-1]), first))
         high = code.most(end, low)
-        self.filled(w, 0, low)
-        self.columns(w, unit, first, (low, high))
-        self.filled(w, high, width)
+        self.fill_padding(w, 0, low)
+        self.reduce_columns(w, unit, first, (low, high))
+        self.fill_padding(w, high, width)
         self.results(w, unit)
 
-    def filled(self, w: Writer, low: Bound, high: Bound) -> None:
-        """A margin; what is written past it is written again later, or not used."""
-        low, high = (w.code.i64("mul", p, self.beside) for p in (low, high))
-        value = w.code.const(self.nothing, self.dtype.compute)
+    def fill_padding(self, w: Writer, low: Bound, high: Bound) -> None:
+        """Padding; what is written past it is overwritten later, or not used."""
+        low, high = (w.code.i64("mul", p, self.channel_block) for p in (low, high))
+        value = w.code.const(self.identity, self.dtype.compute)
         with w.code.count(low, high, self.lanes) as i:
-            self.keep(w, value, i)
+            self.to_scratch(w, value, i)
 
-    def columns(self, w: Writer, unit: Unit, first: Bound, part: tuple[Bound, Bound]) -> None:
-        """Each column of the rows that are seen, folded into scratch memory."""
+    def reduce_columns(
+        self, w: Writer, unit: Unit, first: Bound, part: tuple[Bound, Bound]
+    ) -> None:
+        """Each column of the rows inside the image, reduced into scratch memory."""
         x = self.given.operands[0]
         ends = [self.bounds(w, a, unit.outer[2 + a]) for a in range(self.rows)]
         base = self.corner(w, unit, first)
 
-        def along(i: Bound, count: int, mask: Vec | None) -> None:
+        def over_row(i: Bound, count: int, mask: Vec | None) -> None:
             place = at(w, base, step(w, i, x.strides[-1]))
-            made = self.column(w, place, ends, count, mask, x.strides[-1])
+            made = self.reduce_column(w, place, ends, count, mask, x.strides[-1])
             for n, value in enumerate(made):
-                self.keep(w, value, at(w, i, n * self.lanes))
+                self.to_scratch(w, value, at(w, i, n * self.lanes))
 
-        if not self.is_across:
-            runs(w, part[0], part[1], self.together, along)
+        if not self.is_nhwc:
+            unrolled_vector_loop(w, part[0], part[1], self.unroll, over_row)
             return
         with w.code.count(part[0], part[1], 1) as i:
             pixel = at(w, base, step(w, i, x.strides[-1]))
-            kept = w.code.i64("mul", i, self.beside)
+            start = w.code.i64("mul", i, self.channel_block)
 
-            def across(c: Bound, count: int, mask: Vec | None) -> None:
-                made = self.column(w, at(w, pixel, c), ends, count, mask, 1)
+            def over_channels(c: Bound, count: int, mask: Vec | None) -> None:
+                made = self.reduce_column(w, at(w, pixel, c), ends, count, mask, 1)
                 for n, value in enumerate(made):
-                    self.keep(w, value, at(w, kept, c, n * self.lanes))
+                    self.to_scratch(w, value, at(w, start, c, n * self.lanes))
 
-            runs(w, 0, unit.channels, self.together, across)
+            unrolled_vector_loop(w, 0, unit.channels, self.unroll, over_channels)
 
-    def whole(self, w: Writer, unit: Unit) -> None:
+    def direct_windows(self, w: Writer, unit: Unit) -> None:
         """Windows without a row of scratch memory."""
         code, stride = w.code, self.given.operands[0].strides[-1]
         rows = [self.bounds(w, a, unit.outer[2 + a]) for a in range(self.rows)]
@@ -259,16 +261,16 @@ class Pool:
             area = self.area(w, unit, height, j, 0)
             to = w.place(self.given.results[0], [*unit.outer, position])
 
-            def across(c: Bound, count: int, mask: Vec | None) -> None:
-                made = self.column(w, at(w, corner, begun, c), ends, count, mask, 1)
+            def over_channels(c: Bound, count: int, mask: Vec | None) -> None:
+                made = self.reduce_column(w, at(w, corner, begun, c), ends, count, mask, 1)
                 for n, value in enumerate(made):
                     place = at(w, to, c, n * self.lanes)
-                    w.store(self.finished(w, value, area), 1, place, self.dtype, 1, mask)
+                    w.store(self.finish(w, value, area), 1, place, self.dtype, 1, mask)
 
-            runs(w, 0, unit.channels, self.together, across)
+            unrolled_vector_loop(w, 0, unit.channels, self.unroll, over_channels)
 
     def corner(self, w: Writer, unit: Unit, first: Bound) -> Bound:
-        """Where tap 0 of every axis of the rows and the first column lie, in the image or not."""
+        """The offset of tap 0 of every row axis and the first column, inside the image or not."""
         x = self.given.operands[0]
         place = at(w, w.size(x.offset), step(w, first, x.strides[-1]))
         for axis, position in enumerate(unit.outer[:2]):
@@ -279,13 +281,13 @@ class Pool:
             place = at(w, place, step(w, begun, x.strides[2 + axis]))
         return place
 
-    def column(
+    def reduce_column(
         self, w: Writer, place: Bound, ends: list[tuple[Bound, Bound]], count: int,
         mask: Vec | None, stride: DimLike,
     ) -> list[Vec]:  # fmt: skip
-        """The rows that are seen at some vectors of a row."""
+        """The rows inside the image, for some vectors of a row."""
         x, code = self.given.operands[0], w.code
-        start = [code.const(self.nothing, self.dtype.compute)] * count
+        start = [code.const(self.identity, self.dtype.compute)] * count
         if not ends:
             found = self.read(w, place, count, mask, stride)
             return [self.fold(a, b) for a, b in zip(start, found)]
@@ -305,16 +307,16 @@ class Pool:
 
     def polled(self, axis: int) -> int:
         """Taps along an axis between two polls; windows that are small as a whole have none."""
-        if axis > 0 or math.prod(self.taps) <= TAPS_POLLED:
+        if axis > 0 or math.prod(self.taps) <= TAPS_PER_POLL:
             return 0
-        return max(1, TAPS_POLLED // math.prod(self.taps[1:]))
+        return max(1, TAPS_PER_POLL // math.prod(self.taps[1:]))
 
     def read(
         self, w: Writer, place: Bound, count: int, mask: Vec | None, stride: DimLike
     ) -> list[Vec]:
-        apart = [step(w, n * self.lanes, stride) for n in range(count)]
+        offsets = [step(w, n * self.lanes, stride) for n in range(count)]
         by = w.size(stride)
-        return [self.seen(w.load(0, at(w, place, a), self.dtype, by, mask)) for a in apart]
+        return [self.tap_value(w.load(0, at(w, place, a), self.dtype, by, mask)) for a in offsets]
 
     def results(self, w: Writer, unit: Unit) -> None:
         """The windows along the row."""
@@ -323,60 +325,62 @@ class Pool:
         height = self.height(w, unit)
         many = w.code.i64("sub", unit.high, unit.low)
 
-        def along(i: Bound, count: int, mask: Vec | None) -> None:
+        def over_row(i: Bound, count: int, mask: Vec | None) -> None:
             for n in range(count):
                 j = at(w, i, n * self.lanes)
-                folded = self.window(w, code.i64("mul", j, stride), stride)
-                made = self.finished(w, folded, self.area(w, unit, height, j, 1))
+                reduced = self.window(w, code.i64("mul", j, stride), stride)
+                made = self.finish(w, reduced, self.area(w, unit, height, j, 1))
                 place = at(w, base, step(w, j, y.strides[-1]))
                 w.store(made, 1, place, self.dtype, w.size(y.strides[-1]), mask)
 
-        if not self.is_across:
-            runs(w, 0, many, self.together, along)
+        if not self.is_nhwc:
+            unrolled_vector_loop(w, 0, many, self.unroll, over_row)
             return
         with w.code.count(0, many, 1) as j:
             pixel = at(w, base, step(w, j, y.strides[-1]))
-            begun = code.i64("mul", j, stride * self.beside)
+            begun = code.i64("mul", j, stride * self.channel_block)
             area = self.area(w, unit, height, j, 0)
 
-            def across(c: Bound, count: int, mask: Vec | None) -> None:
+            def over_channels(c: Bound, count: int, mask: Vec | None) -> None:
                 for n in range(count):
                     place = at(w, c, n * self.lanes)
-                    made = self.finished(w, self.window(w, at(w, begun, place), 1), area)
+                    made = self.finish(w, self.window(w, at(w, begun, place), 1), area)
                     w.store(made, 1, at(w, pixel, place), self.dtype, 1, mask)
 
-            runs(w, 0, unit.channels, self.together, across)
+            unrolled_vector_loop(w, 0, unit.channels, self.unroll, over_channels)
 
     def window(self, w: Writer, place: Bound, stride: int) -> Vec:
         """The taps of a row's windows."""
         code, many = w.code, self.taps[-1]
-        apart = self.windows.dilation[-1] * self.beside
-        total = self.kept(w, place, stride)
-        if many <= WRITTEN_OUT:
+        tap_stride = self.windows.dilation[-1] * self.channel_block
+        total = self.from_scratch(w, place, stride)
+        if many <= MAX_UNROLLED_TAPS:
             for tap in range(1, many):
-                total = self.fold(total, self.kept(w, at(w, place, tap * apart), stride))
+                total = self.fold(
+                    total, self.from_scratch(w, at(w, place, tap * tap_stride), stride)
+                )
             return total
         slot = code.slot(total.type)
         code.do(f"store {total.type} {total.text}, ptr {slot}")
-        with code.count(1, many, 1, TAPS_POLLED) as tap:
-            value = self.kept(w, at(w, place, code.i64("mul", tap, apart)), stride)
+        with code.count(1, many, 1, TAPS_PER_POLL) as tap:
+            value = self.from_scratch(w, at(w, place, code.i64("mul", tap, tap_stride)), stride)
             made = self.fold(value.made(f"load {value.type}, ptr {slot}"), value)
             code.do(f"store {made.type} {made.text}, ptr {slot}")
         return total.made(f"load {total.type}, ptr {slot}")
 
     # -- scratch memory -------------------------------------------------------------------------
 
-    def keep(self, w: Writer, value: Vec, place: Bound) -> None:
+    def to_scratch(self, w: Writer, value: Vec, place: Bound) -> None:
         dtype = self.dtype.compute
         store(w.code, value, dtype, advanced(w.code, "%scratch", place, dtype))
 
-    def kept(self, w: Writer, place: Bound, stride: int) -> Vec:
-        return spaced(w, "%scratch", place, stride, self.dtype.compute)
+    def from_scratch(self, w: Writer, place: Bound, stride: int) -> Vec:
+        return strided_load(w, "%scratch", place, stride, self.dtype.compute)
 
-    # -- how much of a window there is ----------------------------------------------------------
+    # -- the extent of a window inside the image ------------------------------------------------
 
     def bounds(self, w: Writer, axis: int, position: Bound) -> tuple[Bound, Bound]:
-        """The taps of a window that lie in the image."""
+        """The taps of a window that are inside the image."""
         if not self.windows.ceil and self.windows.before[axis] == self.windows.after[axis] == 0:
             return 0, self.taps[axis]
         return self.within(w, axis, position, 0, self.image[axis])
@@ -384,20 +388,22 @@ class Pool:
     def within(
         self, w: Writer, axis: int, position: Bound, low: DimLike, high: DimLike
     ) -> tuple[Bound, Bound]:
-        """The taps of a window that lie in a part of an axis."""
-        code, apart = w.code, self.windows.dilation[axis]
+        """The taps of a window that are inside a part of an axis."""
+        code, offsets = w.code, self.windows.dilation[axis]
         begun = code.i64("mul", position, self.windows.stride[axis])
         found: list[Bound] = []
         for end in (low, high):
             gap = code.i64("sub", w.size(end + self.windows.before[axis]), begun)
             gap = code.most(0, gap)
-            number = code.let(f"udiv i64 {at(w, gap, apart - 1)}, {apart}") if apart > 1 else gap
+            number = (
+                code.let(f"udiv i64 {at(w, gap, offsets - 1)}, {offsets}") if offsets > 1 else gap
+            )
             found.append(code.least(number, self.taps[axis]))
         return found[0], found[1]
 
     @property
     def is_counted(self) -> bool:
-        """Do windows differ in how many elements they are the mean of?"""
+        """Do windows differ in how many elements they average?"""
         attrs, windows = self.given.node.attrs, self.windows
         if self.given.node.op != "avg_pool":
             return False
@@ -423,22 +429,22 @@ class Pool:
         """How many elements of windows count, from the j-th of the unit on; at least 1."""
         if height is None:
             return None
-        code, stride, apart = w.code, self.windows.stride[-1], self.windows.dilation[-1]
+        code, stride, offsets = w.code, self.windows.stride[-1], self.windows.dilation[-1]
         begun = code.i64("mul", at(w, unit.low, j), stride)
         number: list[Vec] = []
         for end in self.counted(self.rows):
             gap = code.i64("sub", w.size(end + self.windows.before[-1]), begun)
-            near = code.most(-FAR, code.least(gap, FAR))
+            near = code.most(-UNBOUNDED, code.least(gap, UNBOUNDED))
             first = code.let(f"trunc i64 {near} to i32")
             gaps = code.splat(first, DType.I32) - code.iota(DType.I32) * (stride * by)
-            taps = (arith.maximum(gaps, gaps.like(0)) + (apart - 1)) / apart
+            taps = (arith.maximum(gaps, gaps.like(0)) + (offsets - 1)) / offsets
             number.append(arith.minimum(taps, taps.like(self.taps[-1])))
         count = (number[1] - number[0]).to(self.dtype.compute) * height
         return arith.maximum(count, count.like(1))
 
 
 def _power(x: Vec, exponent: float) -> Vec:
-    """A number from 0 on to a power."""
+    """A non-negative number to a power."""
     if exponent == 1:
         return x
     if exponent in (2, 0.5):
@@ -446,8 +452,8 @@ def _power(x: Vec, exponent: float) -> Vec:
     return arith.apply("pow", [x, x.like(exponent)], {}, x.dtype)
 
 
-def spaced(w: Writer, start: str, place: Bound, stride: int, dtype: DType) -> Vec:
-    """Elements of scratch memory, some apart; every second is taken out of two vectors."""
+def strided_load(w: Writer, start: str, place: Bound, stride: int, dtype: DType) -> Vec:
+    """Strided elements of scratch memory; stride 2 is deinterleaved from two vectors."""
     where = advanced(w.code, start, place, dtype)
     if stride != 2 or w.code.lanes == 1:
         return load(w.code, dtype, where, stride)
@@ -457,25 +463,25 @@ def spaced(w: Writer, start: str, place: Bound, stride: int, dtype: DType) -> Ve
 
 
 def make_pool(given: Step, name: str) -> KernelSequence:
-    return pooled(Pool.of(given), name)
+    return pool_sequence(Pool.of(given), name)
 
 
-def pooled(made: Pool, name: str) -> KernelSequence:
-    w, node = made.written(), made.given.node
-    folds = made.shape.num_elements * sum(made.taps) * STEPS
+def pool_sequence(made: Pool, name: str) -> KernelSequence:
+    w, node = made.emit(), made.given.node
+    folds = made.shape.num_elements * sum(made.taps) * OPS_PER_TAP
     traffic = sum((s.size_bytes for s in node.shapes), node.inputs[0].shape.size_bytes)
     units = made.units.count
     task = Task(
         w.function(name), buffers(1, len(made.given.results)), w.sizes, units,
         grain_of(units, estimated_ns(folds, traffic)), made.scratch,
-        summary=_how(made, made.windows),
+        summary=_strategy(made, made.windows),
     )  # fmt: skip
     return KernelSequence((task,))
 
 
-def _how(made: Pool, windows: Windows) -> str:
-    lanes = "channels" if made.is_across else "a row"
+def _strategy(made: Pool, windows: Windows) -> str:
+    lanes = "channels" if made.is_nhwc else "the row"
     area: Any = product(windows.kernel)
     taps = f"{area} taps" if is_static(area) else "taps"
-    order = "at once" if made.is_once else "in columns and then along a row"
-    return f"windows of {taps}, folded {order}; lanes along {lanes}"
+    order = "at once" if made.is_direct else "over columns, then along the row"
+    return f"windows of {taps}, reduced {order}; vectorised over {lanes}"

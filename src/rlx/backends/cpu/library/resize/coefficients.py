@@ -1,5 +1,5 @@
-"""Taps of images that are resized: which old elements a new one is made of, as tables of the
-module, and the sums over them."""
+"""Resampling coefficients: source indices and weights of each result, as constant tables, and the
+weighted sums over taps."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from rlx.core.dtype import DType
 from rlx.ops.nn.resize import Line, Rule
 
 Array = np.ndarray[Any, Any]
-WRITTEN_OUT = 16
-"""Taps up to this many are written one by one."""
+MAX_UNROLLED_TAPS = 16
+"""Taps up to this many are unrolled."""
 Load = Callable[[Bound], list[Vec]]
-Fold = Callable[[int, Load], list[Vec]]
+TapSum = Callable[[int, Load], list[Vec]]
 
 
-def table(code: Code, values: Array) -> str:
-    """The name of an array in the module: that of what it holds."""
+def constant_table(code: Code, values: Array) -> str:
+    """The name of a constant array in the module, named by its contents."""
     name = f"taps.{blake2b(values.tobytes(), digest_size=8).hexdigest()}"
     return constant(code, name, np.ascontiguousarray(values))
 
 
-def number(code: Code, base: str, place: Bound, kind: str = "i32") -> str:
-    """One of a table's whole numbers, as i64."""
+def table_entry(code: Code, base: str, place: Bound, kind: str = "i32") -> str:
+    """An integer of a table, as i64."""
     where = code.let(f"getelementptr {kind}, ptr {base}, i64 {place}")
     found = code.let(f"load {kind}, ptr {where}")
     return code.let(f"zext {kind} {found} to i64")
 
 
-# -- one position of an axis ----------------------------------------------------------------------
+# -- scalar positions -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """A position on an axis of results, whose taps lie `stride` apart."""
+class AxisPosition:
+    """A position on a resized axis, whose taps are `stride` apart in the source."""
 
     line: Line
     position: Bound
@@ -53,29 +53,29 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """The taps of positions on some axes: each tap of one with each of the others."""
+    """The taps of positions on several axes: their outer product."""
 
     w: Writer
-    spots: Sequence[Spot]
+    positions: Sequence[AxisPosition]
     rule: Rule
     dtype: DType
     """Of weights."""
     base: Bound
-    """Where the axes' first elements lie."""
+    """The offset of the axes' first elements."""
 
     @property
     def counts(self) -> list[int]:
-        return [s.line.taps(self.rule)[0].shape[1] for s in self.spots]
+        return [s.line.taps(self.rule)[0].shape[1] for s in self.positions]
 
-    def tap(self, spot: Spot, n: Bound) -> tuple[Bound, str | None]:
-        """Where one lies, and its weight; where elements are only moved there is none."""
-        code, (places, weights) = self.w.code, spot.line.taps(self.rule)
-        entry = at(self.w, code.i64("mul", spot.position, places.shape[1]), n)
-        place = number(code, table(code, places.astype(np.int32)), entry)
-        where = step(self.w, place, spot.stride)
+    def tap(self, position: AxisPosition, n: Bound) -> tuple[Bound, str | None]:
+        """The source offset of one, and its weight; where elements are only moved there is none."""
+        code, (places, weights) = self.w.code, position.line.taps(self.rule)
+        entry = at(self.w, code.i64("mul", position.position, places.shape[1]), n)
+        place = table_entry(code, constant_table(code, places.astype(np.int32)), entry)
+        where = step(self.w, place, position.stride)
         if self.rule.mode == "nearest":
             return where, None
-        kind, base = ELEMENT[self.dtype], table(code, weights.astype(self.dtype.numpy))
+        kind, base = ELEMENT[self.dtype], constant_table(code, weights.astype(self.dtype.numpy))
         pointer = code.let(f"getelementptr {kind}, ptr {base}, i64 {entry}")
         return where, code.let(f"load {kind}, ptr {pointer}")
 
@@ -83,17 +83,18 @@ class Taps:
         """One tap of each axis."""
         code, kind = self.w.code, ELEMENT[self.dtype]
         place, weight = self.base, None
-        for spot, n in zip(self.spots, numbers, strict=True):
-            where, own = self.tap(spot, n)
+        for position, n in zip(self.positions, numbers, strict=True):
+            where, own = self.tap(position, n)
             place = at(self.w, place, where)
             both = weight is not None and own is not None
             weight = code.let(f"fmul {kind} {weight}, {own}") if both else own or weight
         return place, code.splat(weight, self.dtype) if weight is not None else None
 
-    def folded(self) -> Fold:
-        """What makes sums over the taps: of so many vectors, given what loads them from a place."""
-        if np.prod(self.counts) > WRITTEN_OUT:
-            return self.looped
+    def tap_sum(self) -> TapSum:
+        """The weighted sum over the taps: of so many vectors, given what loads them from an
+        offset."""
+        if np.prod(self.counts) > MAX_UNROLLED_TAPS:
+            return self.loop_sum
         every = [self.joined(n) for n in np.ndindex(*self.counts)]
 
         def sums(_: int, load: Load) -> list[Vec]:
@@ -107,9 +108,9 @@ class Taps:
 
         return sums
 
-    def looped(self, count: int, load: Load) -> list[Vec]:
+    def loop_sum(self, count: int, load: Load) -> list[Vec]:
         """The same in loops over the taps."""
-        sums = [Sum(self.w.code, self.dtype) for _ in range(count)]
+        sums = [Accumulator(self.w.code, self.dtype) for _ in range(count)]
         with ExitStack() as stack:
             each = [stack.enter_context(self.w.code.count(0, n, 1)) for n in self.counts]
             place, weight = self.joined(each)
@@ -119,8 +120,8 @@ class Taps:
         return [s.value for s in sums]
 
 
-class Sum:
-    """A sum of products that a loop adds to."""
+class Accumulator:
+    """An accumulator of products in a loop."""
 
     def __init__(self, code: Code, dtype: DType) -> None:
         self.code, self.dtype = code, dtype
@@ -141,9 +142,9 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Rows of results in blocks, and blocks in vectors, the last of which begins early enough to
-    be full; of each lane its taps."""
+class RowTaps:
+    """Rows of results in blocks, and blocks in vectors, the last of which begins early enough to be
+    full; for each lane its taps."""
 
     starts: Array
     """[blocks, vectors]: the first result of each vector."""
@@ -154,12 +155,12 @@ class Columns:
     """[blocks, vectors, lanes]"""
 
     @classmethod
-    def of(cls, line: Line, rule: Rule, beside: int, lanes: int, most: int) -> Columns:
-        """Of a row whose elements are `beside` numbers each, in blocks of at most so many."""
+    def of(cls, line: Line, rule: Rule, row_channels: int, lanes: int, most: int) -> RowTaps:
+        """Of a row of elements of `row_channels` numbers each, in blocks of at most so many."""
         places, weights = line.taps(rule)
         outside = line.outside() if line.crop is not None else np.zeros(line.new, bool)
-        apart = places[:, None, :] * beside + np.arange(beside)[:, None]
-        places = apart.reshape(-1, places.shape[1])
+        expanded = places[:, None, :] * row_channels + np.arange(row_channels)[:, None]
+        places = expanded.reshape(-1, places.shape[1])
         size = len(places)
         blocks = -(-size // most)
         edges = np.arange(blocks + 1) * size // blocks
@@ -169,8 +170,8 @@ class Columns:
         each = starts[..., None] + np.arange(lanes)
         order = (0, 1, 3, 2)
         return cls(
-            starts, places[each].transpose(order), weights[each // beside].transpose(order),
-            outside[each // beside],
+            starts, places[each].transpose(order), weights[each // row_channels].transpose(order),
+            outside[each // row_channels],
         )  # fmt: skip
 
     @property
@@ -178,14 +179,14 @@ class Columns:
         return len(self.starts)
 
     @property
-    def seen(self) -> Array:
-        """[blocks, 2]: the first old element that a block sees, and the one after the last."""
+    def source_range(self) -> Array:
+        """[blocks, 2]: the range of source elements that a block reads."""
         flat = self.places.reshape(len(self.places), -1)
         return np.stack([flat.min(1), flat.max(1) + 1], 1)
 
     def bases(self, last: int | None, width: int) -> Array | None:
-        """[blocks, vectors]: from where on `width` elements, none of them past `last`, hold all
-        that a vector of results is made of; None if that is more."""
+        """[blocks, vectors]: the first of `width` source elements, none of them past `last`, that
+        hold all taps of a vector of results; None if that is more."""
         found = self.places.min((2, 3))
         if last is not None:
             found = np.minimum(found, last + 1 - width)

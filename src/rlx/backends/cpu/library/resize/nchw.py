@@ -1,4 +1,4 @@
-"""Resized images whose rows lie side by side: lanes go along the row."""
+"""NCHW resize: vectorised over the row."""
 
 from __future__ import annotations
 
@@ -8,110 +8,119 @@ import numpy as np
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, load_at
 from rlx.backends.cpu.codegen.lowp.block_reader import permuted
-from rlx.backends.cpu.library.resize.coefficients import Columns, Fold, Sum, number, table
-from rlx.backends.cpu.library.resize.resize_plan import Form, Unit
-from rlx.backends.cpu.library.strided_copy import at, lane_stride, step, vectors
+from rlx.backends.cpu.library.resize.coefficients import (
+    Accumulator,
+    RowTaps,
+    TapSum,
+    constant_table,
+    table_entry,
+)
+from rlx.backends.cpu.library.resize.resize_plan import ResizePlan, Unit
+from rlx.backends.cpu.library.strided_copy import at, masked_lane_stride, step, vector_loop
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.core.dtype import DType
 
 I64 = DType.I64
-TAPS = 8
-"""Taps along a row up to this many are written one by one."""
+MAX_UNROLLED_ROW_TAPS = 8
+"""Taps along a row up to this many are unrolled."""
 
 
-def along(form: Form, w: Writer, unit: Unit, columns: Columns) -> None:
-    code, stride = w.code, form.apart[1]
-    fold = form.folded(w, unit.rows, unit.given) if form.is_once else None
-    low = summed(form, w, unit) if fold is None else 0
-    many = columns.starts.shape[1]
+def resize_rows(plan: ResizePlan, w: Writer, unit: Unit, row_taps: RowTaps) -> None:
+    code, stride = w.code, plan.row_strides[1]
+    fold = plan.tap_sum(w, unit.rows, unit.given) if plan.is_single_pass else None
+    low = vertical_pass(plan, w, unit) if fold is None else 0
+    many = row_taps.starts.shape[1]
     with code.count(0, many, 1) as v:
         n = at(w, code.i64("mul", unit.block, many), v)
-        made = vector(form, w, columns, n, picker(form, w, columns, n, fold, low))
-        if form.has_outside:
-            made = form.nothing(w).where(hidden_lanes(form, w, unit, columns, n), made)
-        start = number(code, table(code, columns.starts.astype(np.int32)), n)
+        made = vector(plan, w, row_taps, n, tap_gather(plan, w, row_taps, n, fold, low))
+        if plan.has_outside:
+            made = plan.extrapolation(w).where(outside_lanes(plan, w, unit, row_taps, n), made)
+        start = table_entry(code, constant_table(code, row_taps.starts.astype(np.int32)), n)
         place = at(w, unit.made, step(w, start, stride))
-        w.store(made, 1, place, form.dtype, w.size(stride))
+        w.store(made, 1, place, plan.dtype, w.size(stride))
 
 
-def summed(form: Form, w: Writer, unit: Unit) -> Bound:
-    """The columns that a block sees, into scratch memory; the first of them."""
-    code, stride = w.code, form.apart[0]
-    low, high = form.edges(w, unit)
-    fold = form.folded(w, unit.rows, at(w, unit.given, step(w, low, stride)))
+def vertical_pass(plan: ResizePlan, w: Writer, unit: Unit) -> Bound:
+    """The vertical pass: the columns that a block reads, summed into scratch memory; the first of
+    them."""
+    code, stride = w.code, plan.row_strides[0]
+    low, high = plan.source_edges(w, unit)
+    fold = plan.tap_sum(w, unit.rows, at(w, unit.given, step(w, low, stride)))
 
     def body(i: Bound, mask: Vec | None) -> None:
         def loaded(place: Bound) -> list[Vec]:
             where = at(w, place, step(w, i, stride))
-            return [w.load(0, where, form.dtype, lane_stride(w, stride), mask)]
+            return [w.load(0, where, plan.dtype, masked_lane_stride(w, stride), mask)]
 
-        form.keep(w, fold(1, loaded)[0], i)
+        plan.to_scratch(w, fold(1, loaded)[0], i)
 
-    vectors(w, 0, code.i64("sub", high, low), body)
+    vector_loop(w, 0, code.i64("sub", high, low), body)
     return low
 
 
-def vector(form: Form, w: Writer, columns: Columns, n: Bound, pick: Callable[[Bound], Vec]) -> Vec:
+def vector(
+    plan: ResizePlan, w: Writer, row_taps: RowTaps, n: Bound, gather_tap: Callable[[Bound], Vec]
+) -> Vec:
     """A vector of results."""
-    if form.is_moved:
-        return pick(0)
-    across, total = form.taps[1], Sum(w.code, form.sums)
-    weights = table(w.code, columns.weights.astype(form.sums.numpy))
+    if plan.is_nearest:
+        return gather_tap(0)
+    num_taps, total = plan.taps[1], Accumulator(w.code, plan.sums)
+    weights = constant_table(w.code, row_taps.weights.astype(plan.sums.numpy))
 
     def add(tap: Bound) -> None:
-        entry = at(w, w.code.i64("mul", n, across), tap)
-        where = advanced(w.code, weights, w.code.i64("mul", entry, form.lanes), form.sums)
-        total.add(pick(tap), load(w.code, form.sums, where))
+        entry = at(w, w.code.i64("mul", n, num_taps), tap)
+        where = advanced(w.code, weights, w.code.i64("mul", entry, plan.lanes), plan.sums)
+        total.add(gather_tap(tap), load(w.code, plan.sums, where))
 
-    if across <= TAPS:
-        for tap in range(across):
+    if num_taps <= MAX_UNROLLED_ROW_TAPS:
+        for tap in range(num_taps):
             add(tap)
     else:
-        with w.code.count(0, across, 1) as tap:
+        with w.code.count(0, num_taps, 1) as tap:
             add(tap)
     return total.value
 
 
-def picker(
-    form: Form, w: Writer, columns: Columns, n: Bound, fold: Fold | None, low: Bound
+def tap_gather(
+    plan: ResizePlan, w: Writer, row_taps: RowTaps, n: Bound, fold: TapSum | None, low: Bound
 ) -> Callable[[Bound], Vec]:
-    """What gives the old elements that are a tap of each lane, from memory or what was summed
-    from the column `low` on."""
-    code, picks, places = w.code, form.picks, columns.places
+    """What permutes the source elements of a tap to the lanes, from memory or from the vertical
+    sums that begin at the column `low`."""
+    code, permutation, places = w.code, plan.permutation, row_taps.places
     base: Bound = 0
-    if picks is not None:
-        places = places - picks.bases[..., None, None]
-        base = number(code, table(code, picks.bases.astype(np.int32)), n)
-    indices = table(code, places.astype(np.int32))
-    registers = 0 if picks is None else picks.registers
+    if permutation is not None:
+        places = places - permutation.bases[..., None, None]
+        base = table_entry(code, constant_table(code, permutation.bases.astype(np.int32)), n)
+    indices = constant_table(code, places.astype(np.int32))
+    registers = 0 if permutation is None else permutation.registers
 
-    def pick(tap: Bound) -> Vec:
+    def gather_tap(tap: Bound) -> Vec:
         entry = at(w, code.i64("mul", n, places.shape[2]), tap)
-        where = advanced(code, indices, code.i64("mul", entry, form.lanes), DType.I32)
+        where = advanced(code, indices, code.i64("mul", entry, plan.lanes), DType.I32)
         which = load(code, DType.I32, where)
         if fold is None:
-            start = advanced(code, "%scratch", code.i64("sub", base, low), form.sums)
-            return picked(start, which, form.sums, 1, registers)
+            start = advanced(code, "%scratch", code.i64("sub", base, low), plan.sums)
+            return permute_or_gather(start, which, plan.sums, 1, registers)
 
         def loaded(place: Bound) -> list[Vec]:
-            start, stride = w.pointer(0, at(w, place, base), form.dtype), form.apart[0]
-            return [picked(start, which, form.dtype, w.size(stride), registers)]
+            start, stride = w.pointer(0, at(w, place, base), plan.dtype), plan.row_strides[0]
+            return [permute_or_gather(start, which, plan.dtype, w.size(stride), registers)]
 
         return fold(1, loaded)[0]
 
-    return pick
+    return gather_tap
 
 
-def hidden_lanes(form: Form, w: Writer, unit: Unit, columns: Columns, n: Bound) -> Vec:
-    flags = table(w.code, columns.outside.astype(np.uint8))
-    where = advanced(w.code, flags, w.code.i64("mul", n, form.lanes), DType.U8)
+def outside_lanes(plan: ResizePlan, w: Writer, unit: Unit, row_taps: RowTaps, n: Bound) -> Vec:
+    flags = constant_table(w.code, row_taps.outside.astype(np.uint8))
+    where = advanced(w.code, flags, w.code.i64("mul", n, plan.lanes), DType.U8)
     found = load(w.code, DType.BOOL, where)
-    return found if unit.hidden is None else found | w.code.splat(unit.hidden, DType.BOOL)
+    return found if unit.is_outside is None else found | w.code.splat(unit.is_outside, DType.BOOL)
 
 
-def picked(start: str, which: Vec, dtype: DType, stride: Bound, registers: int) -> Vec:
-    """Some of the elements from a place on, one by one or from so many registers."""
+def permute_or_gather(start: str, which: Vec, dtype: DType, stride: Bound, registers: int) -> Vec:
+    """A gather from an offset on, element by element or as a permutation of so many registers."""
     code = which.code
     if not registers:
         places = which if stride == 1 else which.to(I64) * code.splat(stride, I64)

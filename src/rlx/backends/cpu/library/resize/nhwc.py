@@ -1,79 +1,81 @@
-"""Resized images whose channels lie side by side: lanes are channels."""
+"""NHWC resize: vectorised over channels."""
 
 from __future__ import annotations
 
-from rlx.backends.cpu.library.resize.coefficients import Fold, Spot
-from rlx.backends.cpu.library.resize.resize_plan import PIXELS, TOGETHER, Form, Unit
-from rlx.backends.cpu.library.strided_copy import at, runs, step
+from rlx.backends.cpu.library.resize.coefficients import AxisPosition, TapSum
+from rlx.backends.cpu.library.resize.resize_plan import PIXEL_BLOCK, UNROLL, ResizePlan, Unit
+from rlx.backends.cpu.library.strided_copy import at, step, unrolled_vector_loop
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.core.dtype import DType
 
 
-def across(form: Form, w: Writer, unit: Unit) -> None:
-    code, many = w.code, w.size(form.y.dims[form.lane or 0])
-    low = code.i64("mul", unit.block, PIXELS)
-    high = code.least(at(w, low, PIXELS), form.column.new)
-    if form.is_once:
+def resize_channels(plan: ResizePlan, w: Writer, unit: Unit) -> None:
+    code, many = w.code, w.size(plan.y.dims[plan.vector_axis or 0])
+    low = code.i64("mul", unit.block, PIXEL_BLOCK)
+    high = code.least(at(w, low, PIXEL_BLOCK), plan.column.new)
+    if plan.is_single_pass:
         with code.count(low, high, 1) as j:
-            spot = Spot(form.column, j, form.x.strides[form.column.axis])
-            fold = form.folded(w, [*unit.rows, spot], unit.given)
-            pixel(form, w, unit, j, fold, (0, many), 0, is_kept=False)
+            position = AxisPosition(plan.column, j, plan.x.strides[plan.column.axis])
+            fold = plan.tap_sum(w, [*unit.rows, position], unit.given)
+            pixel(plan, w, unit, j, fold, (0, many), 0, is_staged=False)
         return
-    piece = TOGETHER * form.lanes
+    piece = UNROLL * plan.lanes
     with code.count(0, many, piece) as first:
         end = code.least(at(w, first, piece), many)
-        base = summed_pixels(form, w, unit, (first, end))
+        base = vertical_pass(plan, w, unit, (first, end))
         with code.count(low, high, 1) as j:
-            fold = form.folded(w, [Spot(form.column, j, piece)], base)
-            pixel(form, w, unit, j, fold, (first, end), first, is_kept=True)
+            fold = plan.tap_sum(w, [AxisPosition(plan.column, j, piece)], base)
+            pixel(plan, w, unit, j, fold, (first, end), first, is_staged=True)
 
 
-def summed_pixels(form: Form, w: Writer, unit: Unit, channels: tuple[Bound, Bound]) -> Bound:
-    """The pixels that some results see, each summed over its column, into scratch memory;
-    where the first of the row would be."""
-    code, stride, piece = w.code, form.x.strides[form.column.axis], TOGETHER * form.lanes
-    low, high = form.edges(w, unit)
-    fold = form.folded(w, unit.rows, unit.given)
+def vertical_pass(plan: ResizePlan, w: Writer, unit: Unit, channels: tuple[Bound, Bound]) -> Bound:
+    """The vertical pass: the pixels that some results read, each summed over its column, into
+    scratch memory; the address of the row's first pixel."""
+    code, stride, piece = w.code, plan.x.strides[plan.column.axis], UNROLL * plan.lanes
+    low, high = plan.source_edges(w, unit)
+    fold = plan.tap_sum(w, unit.rows, unit.given)
     base = code.i64("mul", low, -piece)
     with code.count(low, high, 1) as i:
         pixel = step(w, i, stride)
         to = at(w, base, code.i64("mul", i, piece), code.i64("sub", 0, channels[0]))
 
         def body(c: Bound, count: int, mask: Vec | None) -> None:
-            made = fold(count, lambda p: from_memory(form, w, at(w, p, pixel, c), count, mask))
+            made = fold(count, lambda p: from_memory(plan, w, at(w, p, pixel, c), count, mask))
             for n, value in enumerate(made):
-                form.keep(w, value, at(w, to, c, n * form.lanes))
+                plan.to_scratch(w, value, at(w, to, c, n * plan.lanes))
 
-        runs(w, *channels, TOGETHER, body)
+        unrolled_vector_loop(w, *channels, UNROLL, body)
     return base
 
 
 def pixel(
-    form: Form, w: Writer, unit: Unit, j: Bound, fold: Fold, channels: tuple[Bound, Bound],
-    first: Bound, is_kept: bool,
+    plan: ResizePlan, w: Writer, unit: Unit, j: Bound, fold: TapSum, channels: tuple[Bound, Bound],
+    first: Bound, is_staged: bool,
 ) -> None:  # fmt: skip
     """Some channels of a result."""
-    code, column = w.code, form.column
-    to = at(w, unit.made, step(w, j, form.y.strides[column.axis]))
-    hidden = form.hidden(w, [Spot(column, j, 0)]) if form.has_outside else None
-    flags = [f for f in (hidden, unit.hidden) if f is not None]
+    code, column = w.code, plan.column
+    to = at(w, unit.made, step(w, j, plan.y.strides[column.axis]))
+    is_outside = plan.is_outside(w, [AxisPosition(column, j, 0)]) if plan.has_outside else None
+    flags = [f for f in (is_outside, unit.is_outside) if f is not None]
 
     def body(c: Bound, count: int, mask: Vec | None) -> None:
         def loaded(place: Bound) -> list[Vec]:
-            if not is_kept:
-                return from_memory(form, w, at(w, place, c), count, mask)
+            if not is_staged:
+                return from_memory(plan, w, at(w, place, c), count, mask)
             start = at(w, place, code.i64("sub", c, first))
-            return [form.kept(w, at(w, start, n * form.lanes)) for n in range(count)]
+            return [plan.from_scratch(w, at(w, start, n * plan.lanes)) for n in range(count)]
 
         for n, value in enumerate(fold(count, loaded)):
             made = value
             for flag in flags:
-                made = form.nothing(w).where(code.splat(flag, DType.BOOL), made)
-            w.store(made, 1, at(w, to, c, n * form.lanes), form.dtype, 1, mask)
+                made = plan.extrapolation(w).where(code.splat(flag, DType.BOOL), made)
+            w.store(made, 1, at(w, to, c, n * plan.lanes), plan.dtype, 1, mask)
 
-    runs(w, *channels, TOGETHER, body)
+    unrolled_vector_loop(w, *channels, UNROLL, body)
 
 
-def from_memory(form: Form, w: Writer, place: Bound, count: int, mask: Vec | None) -> list[Vec]:
-    return [w.load(0, at(w, place, n * form.lanes), form.dtype, 1, mask) for n in range(count)]
+def from_memory(
+    plan: ResizePlan, w: Writer, place: Bound, count: int, mask: Vec | None
+) -> list[Vec]:
+    return [w.load(0, at(w, place, n * plan.lanes), plan.dtype, 1, mask) for n in range(count)]

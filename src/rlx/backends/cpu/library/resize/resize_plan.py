@@ -1,5 +1,4 @@
-"""What a resize is to its kernels: which axes are resized, where lanes go, and in which order sums
-are taken."""
+"""The plan of a resize: which axes are resized, what is vectorised, and the order of the passes."""
 
 from __future__ import annotations
 
@@ -10,8 +9,15 @@ import numpy as np
 
 from rlx import ops
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
-from rlx.backends.cpu.library.resize.coefficients import Columns, Fold, Spot, Taps, number, table
-from rlx.backends.cpu.library.strided_copy import Blocks, at, filled, moved_as, step
+from rlx.backends.cpu.library.resize.coefficients import (
+    AxisPosition,
+    RowTaps,
+    Taps,
+    TapSum,
+    constant_table,
+    table_entry,
+)
+from rlx.backends.cpu.library.strided_copy import Blocks, at, copy_dtype, dim_lanes, step
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step
@@ -21,66 +27,72 @@ from rlx.core.layout import Layout
 from rlx.ops.nn.resize import Line, Rule
 
 Array = np.ndarray[Any, Any]
-ROW, PIXELS = 512, 32
-"""Results of a row that are one unit of work: of one channel, or of all of them."""
-TOGETHER = 4
+ROW_BLOCK, PIXEL_BLOCK = 512, 32
+"""Results of a row in one unit: of one channel, or of all of them."""
+UNROLL = 4
 """Vectors of channels that are summed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Some results of a row."""
+    """A range of a row's results."""
 
-    rows: list[Spot]
-    """Where it is on the other axes that are resized."""
+    rows: list[AxisPosition]
+    """The positions on the other resized axes."""
     given: Bound
-    """Where their first old elements lie."""
+    """The offset of their first source elements."""
     made: Bound
-    """Where the row's first result lies."""
+    """The offset of the row's first result."""
     block: Bound
-    hidden: str | None
+    is_outside: str | None
     """Is the row outside of the image? An i1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Picks:
-    """How vectors of a row are picked from registers."""
+class Permutation:
+    """How vectors of a row are permuted from registers."""
 
     registers: int
     bases: Array
-    """[blocks, vectors]: where the elements in them begin."""
+    """[blocks, vectors]: the first element in them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ResizePlan:
     step: Step
     rule: Rule
     lines: tuple[Line, ...]
-    """The axes that are resized; along the last one lie columns."""
-    lane: int | None
-    """The axis, of channels, that lanes go along."""
-    part: int | None
-    """The axis of channels that is part of a row."""
+    """The resized axes; columns are along the last one."""
+    vector_axis: int | None
+    """The axis of channels that is vectorised."""
+    merged_axis: int | None
+    """The axis of channels that is merged into the row."""
     lanes: int
-    columns: Columns | None
-    """Where lanes go along a row."""
+    row_taps: RowTaps | None
+    """Where the row is vectorised."""
 
     @classmethod
-    def of(cls, given: Step, rule: Rule, lines: list[Line]) -> Form:
-        lines = sorted(lines, key=lambda line: _is_beside(given, line.axis))
-        lane, part = _lane(given, {line.axis for line in lines}), None
-        if lane is not None and _is_part(given, lines[-1].axis, lane):
-            lane, part = None, lane
-        dims, dtype = given.node.shape.dims, _computed(given.node.shape.dtype, rule)
-        if lane is not None:
+    def of(cls, given: Step, rule: Rule, lines: list[Line]) -> ResizePlan:
+        lines = sorted(lines, key=lambda line: _is_contiguous(given, line.axis))
+        vector_axis, merged_axis = _contiguous_axis(given, {line.axis for line in lines}), None
+        if vector_axis is not None and _merges_into_row(given, lines[-1].axis, vector_axis):
+            vector_axis, merged_axis = None, vector_axis
+        dims, dtype = given.node.shape.dims, _compute_dtype(given.node.shape.dtype, rule)
+        if vector_axis is not None:
             return cls(
-                given, rule, tuple(lines), lane, part, filled(given.isa, dtype, dims[lane]), None
+                given,
+                rule,
+                tuple(lines),
+                vector_axis,
+                merged_axis,
+                dim_lanes(given.isa, dtype, dims[vector_axis]),
+                None,
             )
-        beside = 1 if part is None else int(dims[part])
+        row_channels = 1 if merged_axis is None else int(dims[merged_axis])
         wide = dtype if dtype.itemsize >= 4 else DType.F32
-        lanes = filled(given.isa, wide, lines[-1].new * beside)
-        columns = Columns.of(lines[-1], rule, beside, lanes, ROW)
-        return cls(given, rule, tuple(lines), lane, part, lanes, columns)
+        lanes = dim_lanes(given.isa, wide, lines[-1].new * row_channels)
+        row_taps = RowTaps.of(lines[-1], rule, row_channels, lanes, ROW_BLOCK)
+        return cls(given, rule, tuple(lines), vector_axis, merged_axis, lanes, row_taps)
 
     # -- facts ----------------------------------------------------------------------------------
 
@@ -93,14 +105,14 @@ class Form:
         return self.step.results[0]
 
     @property
-    def is_moved(self) -> bool:
+    def is_nearest(self) -> bool:
         return self.rule.mode == "nearest"
 
     @property
     def dtype(self) -> DType:
-        """As elements are loaded and stored: what is only moved is bits."""
+        """The dtype of loads and stores: what is only moved is bits."""
         given = self.step.node.shape.dtype
-        return moved_as(given)[0] if self.is_moved else given
+        return copy_dtype(given)[0] if self.is_nearest else given
 
     @property
     def sums(self) -> DType:
@@ -111,24 +123,26 @@ class Form:
         return self.lines[-1]
 
     @property
-    def beside(self) -> int:
-        return 1 if self.part is None else int(self.y.dims[self.part])
+    def row_channels(self) -> int:
+        return 1 if self.merged_axis is None else int(self.y.dims[self.merged_axis])
 
     @property
     def outer(self) -> tuple[int, ...]:
-        """The axes that units go over and that stay as they are."""
-        done = {self.lane, self.part, *(line.axis for line in self.lines)}
+        """The axes that units iterate over and that are not resized."""
+        done = {self.vector_axis, self.merged_axis, *(line.axis for line in self.lines)}
         return tuple(a for a in range(len(self.x.dims)) if a not in done)
 
     @property
-    def apart(self) -> tuple[DimLike, DimLike]:
-        """Strides along a row, of what is given and made."""
-        axis = self.column.axis if self.part is None else self.part
+    def row_strides(self) -> tuple[DimLike, DimLike]:
+        """Strides along a row, of the source and of the result."""
+        axis = self.column.axis if self.merged_axis is None else self.merged_axis
         return self.x.strides[axis], self.y.strides[axis]
 
     @property
     def units(self) -> Blocks:
-        blocks = -(-self.column.new // PIXELS) if self.columns is None else self.columns.blocks
+        blocks = (
+            -(-self.column.new // PIXEL_BLOCK) if self.row_taps is None else self.row_taps.blocks
+        )
         outer = (self.y.dims[a] for a in self.outer)
         return Blocks((*outer, *(line.new for line in self.lines[:-1]), blocks), 1)
 
@@ -139,35 +153,35 @@ class Form:
         return int(np.prod(every[:-1], dtype=int)), every[-1]
 
     @property
-    def is_once(self) -> bool:
-        """Are sums over both at once less work? Work counts vectors, and where lanes are picked
-        one by one each of them."""
+    def is_single_pass(self) -> bool:
+        """Are both passes in one sum fewer operations? Counted in vectors, and where lanes are
+        gathered element by element each of them."""
         down, across = self.taps
-        if self.is_moved or down == 1:
+        if self.is_nearest or down == 1:
             return True
-        single = 1 if self.lane is not None else self.lanes
-        each = 1 if self.columns is None or self.in_registers(None) is not None else single
+        single = 1 if self.vector_axis is not None else self.lanes
+        each = 1 if self.row_taps is None or self.in_registers(None) is not None else single
         made = across * self.column.new
         return down * made * single <= (down + 1) * self.column.old + made * each
 
     @property
-    def picks(self) -> Picks | None:
-        """How a row's results are picked from registers, if they are."""
-        if not self.is_once:
+    def permutation(self) -> Permutation | None:
+        """How a row's results are permuted from registers, if they are."""
+        if not self.is_single_pass:
             return self.in_registers(None)
-        is_beside = self.apart[0] == 1
-        return self.in_registers(self.column.old * self.beside - 1) if is_beside else None
+        is_contiguous = self.row_strides[0] == 1
+        return self.in_registers(self.column.old * self.row_channels - 1) if is_contiguous else None
 
-    def in_registers(self, last: int | None) -> Picks | None:
+    def in_registers(self, last: int | None) -> Permutation | None:
         """The same from elements none of which are past `last`."""
         isa, lanes = self.step.isa, self.lanes
         is_x86 = isa.arch == "x86_64" and isa.vector_bytes >= 32
-        if self.columns is None or not is_x86 or self.sums.itemsize != 4 or lanes < 8:
+        if self.row_taps is None or not is_x86 or self.sums.itemsize != 4 or lanes < 8:
             return None
         for many in (1, 2) if lanes == 16 else (1,):
-            bases = self.columns.bases(last, many * lanes)
+            bases = self.row_taps.bases(last, many * lanes)
             if bases is not None:
-                return Picks(many, bases)
+                return Permutation(many, bases)
         return None
 
     @property
@@ -176,19 +190,19 @@ class Form:
 
     @property
     def scratch(self) -> int:
-        """Bytes of the row that is summed first; vectors may go past its end."""
-        if self.is_once:
+        """Bytes of the vertical sums; vectors may go past their end."""
+        if self.is_single_pass:
             return 0
-        size = np.diff(self.seen).max() * (1 if self.columns else TOGETHER * self.lanes)
+        size = np.diff(self.source_range).max() * (1 if self.row_taps else UNROLL * self.lanes)
         return (int(size) + 3 * self.lanes) * self.sums.itemsize
 
     @property
-    def seen(self) -> Array:
-        """[blocks, 2]: the first old elements of a row that a block sees, and where they end."""
-        if self.columns is not None:
-            return self.columns.seen
+    def source_range(self) -> Array:
+        """[blocks, 2]: the range of a row's source elements that a block reads."""
+        if self.row_taps is not None:
+            return self.row_taps.source_range
         places = self.column.taps(self.rule)[0]
-        pieces = [places[i : i + PIXELS] for i in range(0, len(places), PIXELS)]
+        pieces = [places[i : i + PIXEL_BLOCK] for i in range(0, len(places), PIXEL_BLOCK)]
         return np.array([(p.min(), p.max() + 1) for p in pieces])
 
     # -- code -----------------------------------------------------------------------------------
@@ -198,44 +212,44 @@ class Form:
         for axis, p in zip(self.outer, position):
             given = at(w, given, step(w, p, self.x.strides[axis]))
             made = at(w, made, step(w, p, self.y.strides[axis]))
-        rows: list[Spot] = []
+        rows: list[AxisPosition] = []
         for line, p in zip(self.lines[:-1], position[len(self.outer) :], strict=True):
-            rows.append(Spot(line, p, self.x.strides[line.axis]))
+            rows.append(AxisPosition(line, p, self.x.strides[line.axis]))
             made = at(w, made, step(w, p, self.y.strides[line.axis]))
-        return Unit(rows, given, made, block, self.hidden(w, rows))
+        return Unit(rows, given, made, block, self.is_outside(w, rows))
 
-    def hidden(self, w: Writer, spots: list[Spot]) -> str | None:
+    def is_outside(self, w: Writer, positions: list[AxisPosition]) -> str | None:
         """Is one of the positions outside of the image?"""
         code, found = w.code, None
-        for spot in spots:
-            if spot.line.crop is None:
+        for position in positions:
+            if position.line.crop is None:
                 continue
-            flags = table(code, spot.line.outside().astype(np.uint8))
-            flag = number(code, flags, spot.position, "i8")
+            flags = constant_table(code, position.line.outside().astype(np.uint8))
+            flag = table_entry(code, flags, position.position, "i8")
             own = code.let(f"icmp ne i64 {flag}, 0")
             found = own if found is None else code.let(f"or i1 {found}, {own}")
         return found
 
-    def edges(self, w: Writer, unit: Unit) -> tuple[Bound, Bound]:
-        """Which old elements of a row the unit sees."""
-        found = table(w.code, self.seen.astype(np.int32))
+    def source_edges(self, w: Writer, unit: Unit) -> tuple[Bound, Bound]:
+        """The range of a row's source elements that the unit reads."""
+        found = constant_table(w.code, self.source_range.astype(np.int32))
         entry = w.code.i64("mul", unit.block, 2)
-        return number(w.code, found, entry), number(w.code, found, at(w, entry, 1))
+        return table_entry(w.code, found, entry), table_entry(w.code, found, at(w, entry, 1))
 
-    def folded(self, w: Writer, spots: list[Spot], base: Bound) -> Fold:
-        return Taps(w, spots, self.rule, self.sums, base).folded()
+    def tap_sum(self, w: Writer, positions: list[AxisPosition], base: Bound) -> TapSum:
+        return Taps(w, positions, self.rule, self.sums, base).tap_sum()
 
-    def keep(self, w: Writer, value: Vec, place: Bound) -> None:
+    def to_scratch(self, w: Writer, value: Vec, place: Bound) -> None:
         store(w.code, value, self.sums, advanced(w.code, "%scratch", place, self.sums))
 
-    def kept(self, w: Writer, place: Bound) -> Vec:
+    def from_scratch(self, w: Writer, place: Bound) -> Vec:
         return load(w.code, self.sums, advanced(w.code, "%scratch", place, self.sums))
 
-    def nothing(self, w: Writer) -> Vec:
-        """What stands outside of the image."""
+    def extrapolation(self, w: Writer) -> Vec:
+        """The value outside of the image."""
         value = np.float64(self.step.node.attrs["extrapolation_value"])
         found = np.asarray(ops.cast(value, to=self.step.node.shape.dtype))
-        if self.is_moved:
+        if self.is_nearest:
             return w.code.const(int(found.view(self.dtype.numpy)), self.dtype)
         return w.code.const(float(found), self.sums)
 
@@ -243,25 +257,25 @@ class Form:
 # -- which axes -----------------------------------------------------------------------------------
 
 
-def _is_beside(given: Step, axis: int) -> bool:
+def _is_contiguous(given: Step, axis: int) -> bool:
     return given.operands[0].strides[axis] == given.results[0].strides[axis] == 1
 
 
-def _lane(given: Step, resized: set[int]) -> int | None:
-    """An axis of several elements that stay side by side."""
+def _contiguous_axis(given: Step, resized: set[int]) -> int | None:
+    """An axis of several elements that stays contiguous."""
     for axis, dim in enumerate(given.node.shape.dims):
-        if axis not in resized and dim != 1 and _is_beside(given, axis):
+        if axis not in resized and dim != 1 and _is_contiguous(given, axis):
             return axis
     return None
 
 
-def _is_part(given: Step, column: int, lane: int) -> bool:
-    """Are channels so few that they are better part of a row, and is it whole?"""
+def _merges_into_row(given: Step, column: int, lane: int) -> bool:
+    """Are channels so few that they are better merged into the row, and is it contiguous?"""
     dim = given.node.shape.dims[lane]
     if not is_static(dim) or dim >= given.isa.lanes(DType.F32):
         return False
     return given.operands[0].strides[column] == given.results[0].strides[column] == dim
 
 
-def _computed(dtype: DType, rule: Rule) -> DType:
-    return moved_as(dtype)[0] if rule.mode == "nearest" else dtype.compute
+def _compute_dtype(dtype: DType, rule: Rule) -> DType:
+    return copy_dtype(dtype)[0] if rule.mode == "nearest" else dtype.compute

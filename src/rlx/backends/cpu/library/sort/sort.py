@@ -1,4 +1,4 @@
-"""Rows in order, and the first of a row in order. A unit is a row."""
+"""Sort, argsort and top-k along an axis. A unit is a row."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Literal
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.loop.vector_access import load
 from rlx.backends.cpu.library.sort.radix_keys import (
-    COUNTS_BYTES,
-    FEW,
-    NARROW,
-    POLLED,
-    Order,
+    HISTOGRAM_BYTES,
+    INSERTION_SORT_MAX_KEYS,
+    KEYS_PER_POLL,
+    MAX_32BIT_POSITIONS,
+    RadixKeys,
     key_lanes,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
@@ -24,19 +24,19 @@ from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 
-TOO_LONG = f"an axis of more than {NARROW} elements is too long to sort"
+TOO_LONG = f"an axis of more than {MAX_32BIT_POSITIONS} elements is too long to sort"
 SORT_NS, SCAN_PER_NS = 8, 8
-"""What a word takes to sort, and how many numbers are compared with the least kept."""
-TOGETHER = 4
-"""Vectors that are looked at before anything is decided."""
-ROOM = 256
-"""At least so many words are taken in, where many are kept, before they are sorted."""
+"""Nanoseconds to sort a key, and elements per nanosecond that are compared with the threshold."""
+UNROLL = 4
+"""Vectors that are compared before a branch."""
+MIN_CANDIDATES = 256
+"""Candidates, where k is large, that are collected at least before they are sorted."""
 
-Gift = Literal["value", "position"]
+Output = Literal["value", "position"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class AxisRows:
     """Elements along one axis of an array."""
 
     layout: Layout
@@ -52,7 +52,7 @@ class Rows:
 
     @property
     def starts(self) -> Layout:
-        """Where the rows begin."""
+        """The layout of the rows' first elements."""
         a, old = self.axis, self.layout
         return Layout(
             old.dims[:a] + old.dims[a + 1 :], old.strides[:a] + old.strides[a + 1 :], old.offset
@@ -65,23 +65,23 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The rows of a step, and their order."""
+class SortSpec:
+    """The rows of a step, and their radix keys."""
 
     step: Step
-    given: Rows
-    made: tuple[Rows, ...]
-    gives: tuple[Gift, ...]
-    """What each result gets of an element."""
-    order: Order
+    given: AxisRows
+    made: tuple[AxisRows, ...]
+    outputs: tuple[Output, ...]
+    """What each result receives: the element or its position."""
+    radix_keys: RadixKeys
 
     @classmethod
-    def of(cls, step: Step, *gives: Gift, descending: bool) -> Plan:
+    def of(cls, step: Step, *outputs: Output, descending: bool) -> SortSpec:
         node = step.node
         axis = int(node.attrs["axis"]) % len(step.operands[0].dims)
-        given, *made = (Rows(layout, axis) for layout in (*step.operands, *step.results))
-        order = Order.of(node.inputs[0].shape.dtype, given.length, descending=descending)
-        return cls(step, given, tuple(made), gives, order)
+        given, *made = (AxisRows(layout, axis) for layout in (*step.operands, *step.results))
+        radix_keys = RadixKeys.of(node.inputs[0].shape.dtype, given.length, descending=descending)
+        return cls(step, given, tuple(made), outputs, radix_keys)
 
     @property
     def count(self) -> DimLike:
@@ -89,42 +89,44 @@ class Plan:
 
     @contextmanager
     def each(self, w: Writer) -> Generator[list[Bound]]:
-        """Where each row begins: the operand's, then the results'."""
-        if not self.order.is_wide and not provably_le(self.given.length, NARROW):
-            w.fail(w.code.let(f"icmp sgt i64 {w.size(self.given.length)}, {NARROW}"), 1)
+        """The offset of each row: in the operand, then in the results."""
+        if not self.radix_keys.is_wide and not provably_le(self.given.length, MAX_32BIT_POSITIONS):
+            w.fail(
+                w.code.let(f"icmp sgt i64 {w.size(self.given.length)}, {MAX_32BIT_POSITIONS}"), 1
+            )
         stop = w.code.least("%stop", w.size(self.count))
         with w.code.count("%start", stop, 1) as unit:
             at = w.split(unit, self.given.starts.dims)
             yield [w.place(rows.starts, at) for rows in (self.given, *self.made)]
 
     def key(self, w: Writer, start: Bound, at: Bound, mask: Vec | None = None) -> Vec:
-        """The keys of the lanes from an element of the row on."""
-        bits, stride = self.order.bits, 0 if w.code.lanes == 1 else 1
+        """The ordered bits of a vector of elements."""
+        bits, stride = self.radix_keys.unsigned, 0 if w.code.lanes == 1 else 1
         pointer = self.given.element(w, 0, start, at, bits)
-        return self.order.key(load(w.code, bits, pointer, stride, mask))
+        return self.radix_keys.ordered_bits(load(w.code, bits, pointer, stride, mask))
 
-    def take(self, w: Writer, start: Bound, at: Bound, words: str) -> None:
-        """Make the word of an element, where it stands in the row."""
-        pointer = self.given.element(w, 0, start, at, self.order.bits)
-        raw = load(w.code, self.order.bits, pointer, 0)
-        word = self.order.made(w.code, self.order.key(raw).lane(), at)
-        self.order.store(w.code, word, words, at)
+    def store_key(self, w: Writer, start: Bound, at: Bound, keys: str) -> None:
+        """Build the key of the element at a position."""
+        pointer = self.given.element(w, 0, start, at, self.radix_keys.unsigned)
+        raw = load(w.code, self.radix_keys.unsigned, pointer, 0)
+        radix_key = self.radix_keys.pack(w.code, self.radix_keys.ordered_bits(raw).lane(), at)
+        self.radix_keys.store(w.code, radix_key, keys, at)
 
-    def put(self, w: Writer, starts: list[Bound], at: Bound, words: str) -> None:
-        """Write what the word at `at` says."""
-        position = self.order.position_in(w.code, words, at)
-        for i, (rows, gift) in enumerate(zip(self.made, self.gives, strict=True), 1):
-            kind = DType.I64 if gift == "position" else self.order.bits
+    def store_result(self, w: Writer, starts: list[Bound], at: Bound, keys: str) -> None:
+        """Write the element of the key at `at`, its position or both."""
+        position = self.radix_keys.load_position(w.code, keys, at)
+        for i, (rows, output) in enumerate(zip(self.made, self.outputs, strict=True), 1):
+            kind = DType.I64 if output == "position" else self.radix_keys.unsigned
             to = rows.element(w, i, starts[i], at, kind)
-            value = position if gift == "position" else self._value(w, starts[0], position)
+            value = position if output == "position" else self._value(w, starts[0], position)
             w.code.do(f"store {ELEMENT[kind]} {value}, ptr {to}")
 
     def _value(self, w: Writer, start: Bound, position: str) -> str:
-        pointer = self.given.element(w, 0, start, position, self.order.bits)
-        return w.code.let(f"load {ELEMENT[self.order.bits]}, ptr {pointer}")
+        pointer = self.given.element(w, 0, start, position, self.radix_keys.unsigned)
+        return w.code.let(f"load {ELEMENT[self.radix_keys.unsigned]}, ptr {pointer}")
 
     def recipe(self, w: Writer, name: str, scratch: DimLike, row_ns: DimLike) -> KernelSequence:
-        """One task, of rows that take so long each."""
+        """One task over rows, each of which takes so long."""
         lines = (scratch + 63) // 64 * 64
         grain = grain_of(self.count, self.count * row_ns)
         given = buffers(1, len(self.made))
@@ -133,46 +135,47 @@ class Plan:
         )
 
 
-def _all(plan: Plan, name: str) -> KernelSequence:
+def _full_sort(spec: SortSpec, name: str) -> KernelSequence:
     """Rows sorted whole."""
-    w, length = Writer(plan.step.isa), plan.given.length
-    word_bytes = plan.order.word_bytes
-    with plan.each(w) as starts:
+    w, length = Writer(spec.step.isa), spec.given.length
+    key_bytes = spec.radix_keys.key_bytes
+    with spec.each(w) as starts:
         n = w.size(length)
-        words = w.code.let(f"getelementptr i8, ptr %scratch, i64 {COUNTS_BYTES}")
-        room = plan.order.pointer(w.code, words, n)
-        with w.code.count(0, n, 1, POLLED) as i:
-            plan.take(w, starts[0], i, words)
-        ordered = plan.order.sort(w.code, words, room, "%scratch", n)
-        with w.code.count(0, n, 1, POLLED) as i:
-            plan.put(w, starts, i, ordered)
-    return plan.recipe(w, name, COUNTS_BYTES + 2 * word_bytes * length, SORT_NS * length)
+        keys = w.code.let(f"getelementptr i8, ptr %scratch, i64 {HISTOGRAM_BYTES}")
+        spare = spec.radix_keys.pointer(w.code, keys, n)
+        with w.code.count(0, n, 1, KEYS_PER_POLL) as i:
+            spec.store_key(w, starts[0], i, keys)
+        ordered = spec.radix_keys.sort(w.code, keys, spare, "%scratch", n)
+        with w.code.count(0, n, 1, KEYS_PER_POLL) as i:
+            spec.store_result(w, starts, i, ordered)
+    return spec.recipe(w, name, HISTOGRAM_BYTES + 2 * key_bytes * length, SORT_NS * length)
 
 
-# -- the first few --------------------------------------------------------------------------------
+# -- top-k ----------------------------------------------------------------------------------------
 
 
-class Best:
-    """Rows of which the first `k` in order are kept, as words that are in order themselves.
+class TopK:
+    """Top-k by a running threshold: the k least keys so far, sorted.
 
-    A key that is not less than the last one kept cannot come in, as equals go by position. Few
-    words are kept in order one by one; many are taken in until the room is full, and then sorted.
+    A key that is not less than the k-th cannot enter, as equal elements go by position. Small k is
+    kept by insertion; for large k, candidates are collected until the buffer is full, and then
+    sorted.
     """
 
-    def __init__(self, plan: Plan, k: int) -> None:
-        self.plan, self.order, self.k = plan, plan.order, k
-        self.is_few = k <= FEW
-        self.capacity = k + 1 if self.is_few else k + max(k, ROOM)
-        is_beside = plan.given.stride == 1
-        lanes = key_lanes(plan.step.isa, plan.order.dtype) if is_beside else 1
-        self.w = Writer(plan.step.isa, lanes)
-        self.code, self.n = self.w.code, self.w.size(plan.given.length)
-        self.limit = self.code.slot(ELEMENT[plan.order.bits])
-        """The key that others must be less than."""
-        self.near = self.code.slot(self.code.vector(ELEMENT[plan.order.bits]))
+    def __init__(self, spec: SortSpec, k: int) -> None:
+        self.spec, self.radix_keys, self.k = spec, spec.radix_keys, k
+        self.is_insertion = k <= INSERTION_SORT_MAX_KEYS
+        self.capacity = k + 1 if self.is_insertion else k + max(k, MIN_CANDIDATES)
+        is_contiguous = spec.given.stride == 1
+        lanes = key_lanes(spec.step.isa, spec.radix_keys.dtype) if is_contiguous else 1
+        self.w = Writer(spec.step.isa, lanes)
+        self.code, self.n = self.w.code, self.w.size(spec.given.length)
+        self.threshold = self.code.slot(ELEMENT[spec.radix_keys.unsigned])
+        """The ordered bits that a candidate must be less than."""
+        self.candidates = self.code.slot(self.code.vector(ELEMENT[spec.radix_keys.unsigned]))
         self.count = self.code.slot("i64")
-        self.words = self._scratch(COUNTS_BYTES)
-        self.room = self._scratch(COUNTS_BYTES + self.capacity * plan.order.word_bytes)
+        self.keys = self._scratch(HISTOGRAM_BYTES)
+        self.spare = self._scratch(HISTOGRAM_BYTES + self.capacity * spec.radix_keys.key_bytes)
 
     def _scratch(self, start: int) -> str:
         name = self.code.name("scratch")
@@ -180,94 +183,94 @@ class Best:
         return name
 
     def recipe(self, name: str) -> KernelSequence:
-        with self.plan.each(self.w) as starts:
+        with self.spec.each(self.w) as starts:
             self.row(starts)
-        scratch = COUNTS_BYTES + 2 * self.capacity * self.order.word_bytes
-        row_ns = self.plan.given.length // SCAN_PER_NS + SORT_NS * self.k
-        return self.plan.recipe(self.w, name, scratch, row_ns)
+        scratch = HISTOGRAM_BYTES + 2 * self.capacity * self.radix_keys.key_bytes
+        row_ns = self.spec.given.length // SCAN_PER_NS + SORT_NS * self.k
+        return self.spec.recipe(self.w, name, scratch, row_ns)
 
     def row(self, starts: list[Bound]) -> None:
         code = self.code
-        first = self.k if self.is_few else code.least(self.n, self.capacity)
-        with code.count(0, first, 1, POLLED) as i:
-            self.plan.take(self.w, starts[0], i, self.words)
-        self.settle(first)
+        first = self.k if self.is_insertion else code.least(self.n, self.capacity)
+        with code.count(0, first, 1, KEYS_PER_POLL) as i:
+            self.spec.store_key(self.w, starts[0], i, self.keys)
+        self.sort_and_truncate(first)
         self.scan(starts[0], first)
-        if not self.is_few:
-            self.settle(code.let(f"load i64, ptr {self.count}"))
-        with code.count(0, self.k, 1, POLLED) as i:
-            self.plan.put(self.w, starts, i, self.words)
+        if not self.is_insertion:
+            self.sort_and_truncate(code.let(f"load i64, ptr {self.count}"))
+        with code.count(0, self.k, 1, KEYS_PER_POLL) as i:
+            self.spec.store_result(self.w, starts, i, self.keys)
 
-    def settle(self, count: Bound) -> None:
-        """Keep the first `k` of the words, in order."""
-        code, order = self.code, self.order
-        made = order.sort(code, self.words, self.room, "%scratch", count)
+    def sort_and_truncate(self, count: Bound) -> None:
+        """Sort the keys and truncate them to the first `k`."""
+        code, radix_keys = self.code, self.radix_keys
+        made = radix_keys.sort(code, self.keys, self.spare, "%scratch", count)
         with (
-            code.when(code.let(f"icmp ne ptr {made}, {self.words}")),
+            code.when(code.let(f"icmp ne ptr {made}, {self.keys}")),
             code.count(0, self.k, 1) as i,
         ):
-            order.store(code, order.load(code, made, i), self.words, i)
+            radix_keys.store(code, radix_keys.load(code, made, i), self.keys, i)
         code.do(f"store i64 {self.k}, ptr {self.count}")
-        self.keep_limit()
+        self.update_threshold()
 
-    def keep_limit(self) -> None:
-        key = self.order.key_in(self.code, self.words, self.k - 1)
-        self.code.do(f"store {ELEMENT[self.order.bits]} {key}, ptr {self.limit}")
+    def update_threshold(self) -> None:
+        key = self.radix_keys.load_ordered_bits(self.code, self.keys, self.k - 1)
+        self.code.do(f"store {ELEMENT[self.radix_keys.unsigned]} {key}, ptr {self.threshold}")
 
-    # -- looking for more -----------------------------------------------------------------------
+    # -- candidates -----------------------------------------------------------------------------
 
     def scan(self, start: Bound, first: Bound) -> None:
-        """Offer all elements from `first` on that may come in."""
-        code, together = self.code, TOGETHER * self.code.lanes
-        rest = code.let(f"urem i64 {code.i64('sub', self.n, first)}, {together}")
+        """Try all elements from `first` on that pass the threshold."""
+        code, block = self.code, UNROLL * self.code.lanes
+        rest = code.let(f"urem i64 {code.i64('sub', self.n, first)}, {block}")
         end = code.i64("sub", self.n, rest)
-        with code.count(first, end, together, POLLED // together) as i:
-            places = [code.i64("add", i, t * code.lanes) for t in range(TOGETHER)]
-            hits = self.hits(self.plan.key(self.w, start, places[0]))
+        with code.count(first, end, block, KEYS_PER_POLL // block) as i:
+            places = [code.i64("add", i, t * code.lanes) for t in range(UNROLL)]
+            passes = self.passes(self.spec.key(self.w, start, places[0]))
             for place in places[1:]:
-                hits = hits | self.hits(self.plan.key(self.w, start, place))
-            after = code.i64("add", i, together)
-            with code.when(hits.any()), code.count(i, after, code.lanes) as j:
-                self.offer_lanes(start, j, None)
+                passes = passes | self.passes(self.spec.key(self.w, start, place))
+            after = code.i64("add", i, block)
+            with code.when(passes.any()), code.count(i, after, code.lanes) as j:
+                self.try_lanes(start, j, None)
         with code.count(end, self.n, code.lanes) as j:
             is_one = code.lanes == 1
-            self.offer_lanes(start, j, None if is_one else below(code, code.i64("sub", self.n, j)))
+            self.try_lanes(start, j, None if is_one else below(code, code.i64("sub", self.n, j)))
 
-    def hits(self, key: Vec) -> Vec:
-        limit = self.code.let(f"load {ELEMENT[self.order.bits]}, ptr {self.limit}")
-        return key < self.code.splat(limit, self.order.bits)
+    def passes(self, key: Vec) -> Vec:
+        threshold = self.code.let(f"load {ELEMENT[self.radix_keys.unsigned]}, ptr {self.threshold}")
+        return key < self.code.splat(threshold, self.radix_keys.unsigned)
 
-    def offer_lanes(self, start: Bound, at: Bound, mask: Vec | None) -> None:
-        """Offer the lanes of a vector, if one of them may come in."""
-        code, kind = self.code, ELEMENT[self.order.bits]
-        key = self.plan.key(self.w, start, at, mask)
-        hits = self.hits(key) if mask is None else self.hits(key) & mask
-        with code.when(hits.any()):
-            code.do(f"store {key.type} {key.text}, ptr {self.near}")
+    def try_lanes(self, start: Bound, at: Bound, mask: Vec | None) -> None:
+        """Try the lanes of a vector, if any passes the threshold."""
+        code, kind = self.code, ELEMENT[self.radix_keys.unsigned]
+        key = self.spec.key(self.w, start, at, mask)
+        passes = self.passes(key) if mask is None else self.passes(key) & mask
+        with code.when(passes.any()):
+            code.do(f"store {key.type} {key.text}, ptr {self.candidates}")
             end = code.least(code.i64("add", at, code.lanes), self.n)
             with code.count(at, end, 1) as i:
                 lane = code.i64("sub", i, at)
-                one = code.let(f"getelementptr {kind}, ptr {self.near}, i64 {lane}")
-                self.offer(code.let(f"load {kind}, ptr {one}"), i)
+                one = code.let(f"getelementptr {kind}, ptr {self.candidates}, i64 {lane}")
+                self.try_insert(code.let(f"load {kind}, ptr {one}"), i)
 
-    def offer(self, key: str, position: str) -> None:
-        code, kind = self.code, ELEMENT[self.order.bits]
-        limit = code.let(f"load {kind}, ptr {self.limit}")
-        with code.when(code.let(f"icmp ult {kind} {key}, {limit}")):
+    def try_insert(self, key: str, position: str) -> None:
+        code, kind = self.code, ELEMENT[self.radix_keys.unsigned]
+        threshold = code.let(f"load {kind}, ptr {self.threshold}")
+        with code.when(code.let(f"icmp ult {kind} {key}, {threshold}")):
             count = code.let(f"load i64, ptr {self.count}")
-            self.order.store(code, self.order.made(code, key, position), self.words, count)
-            self.insert() if self.is_few else self.append(count)
+            self.radix_keys.store(code, self.radix_keys.pack(code, key, position), self.keys, count)
+            self.insert() if self.is_insertion else self.append(count)
 
     def insert(self) -> None:
-        self.order.insert(self.code, self.words, self.k)
-        self.keep_limit()
+        self.radix_keys.insert(self.code, self.keys, self.k)
+        self.update_threshold()
 
     def append(self, count: str) -> None:
         code = self.code
         more = code.i64("add", count, 1)
         code.do(f"store i64 {more}, ptr {self.count}")
         with code.when(code.let(f"icmp eq i64 {more}, {self.capacity}")):
-            self.settle(more)
+            self.sort_and_truncate(more)
 
 
 # -- ops ------------------------------------------------------------------------------------------
@@ -275,17 +278,17 @@ class Best:
 
 def make_argsort(step: Step, name: str) -> KernelSequence:
     descending = bool(step.node.attrs["descending"])
-    return _all(Plan.of(step, "position", descending=descending), name)
+    return _full_sort(SortSpec.of(step, "position", descending=descending), name)
 
 
 def make_sort(step: Step, name: str) -> KernelSequence:
     descending = bool(step.node.attrs["descending"])
-    return _all(Plan.of(step, "value", descending=descending), name)
+    return _full_sort(SortSpec.of(step, "value", descending=descending), name)
 
 
 def make_top_k(step: Step, name: str) -> KernelSequence:
     attrs = step.node.attrs
-    plan = Plan.of(step, "value", "position", descending=bool(attrs["largest"]))
+    spec = SortSpec.of(step, "value", "position", descending=bool(attrs["largest"]))
     if attrs["k"] == 0:
-        return plan.recipe(Writer(step.isa), name, 0, 0)
-    return Best(plan, int(attrs["k"])).recipe(name)
+        return spec.recipe(Writer(step.isa), name, 0, 0)
+    return TopK(spec, int(attrs["k"])).recipe(name)

@@ -1,7 +1,7 @@
-"""unique: rows sorted by their keys, equal ones made a group, and groups put in order.
+"""unique: rows sorted by their keys, equal ones grouped, and groups put in order.
 
-Keys are unsigned integers in the order of the numbers, side by side, so that comparing rows is
-comparing integers. Equal rows keep their order.
+Keys are contiguous unsigned integers in the order of the elements, so that comparing rows is
+comparing integers. The sort is stable.
 """
 
 from __future__ import annotations
@@ -9,21 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.cpu.library.compaction import size_of
-from rlx.backends.cpu.library.counters import Cell, is_first, loop_while, put
-from rlx.backends.cpu.library.sort.radix_keys import COUNTS_BYTES, NARROW, POLLED, Order
+from rlx.backends.cpu.library.counters import Variable, is_first_task, loop_while, store_i64
+from rlx.backends.cpu.library.sort.radix_keys import (
+    HISTOGRAM_BYTES,
+    KEYS_PER_POLL,
+    MAX_32BIT_POSITIONS,
+    RadixKeys,
+)
 from rlx.backends.cpu.library.sort.sort import TOO_LONG
 from rlx.backends.cpu.library.strided_copy import (
     Blocks,
-    Place,
+    BufferView,
+    as_parts,
     at,
-    computed_as,
-    loops,
+    copy_dtype,
+    load_integer,
+    loop_nest,
     map_task,
     merged,
-    moved_as,
-    spread,
+    real_dtype,
     step,
-    whole_number,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -35,27 +40,27 @@ from rlx.core.layout import Layout
 
 I64 = DType.I64
 NS_PER_VALUE = 2
-COLUMNS_POLLED = 64
+COLUMNS_PER_POLL = 64
 """Columns that rows are sorted by between two polls, where there are few rows."""
-GROUPS = 64
-"""Groups in a unit of work."""
-KEYS, ORDER, ROOM, GROUP, WORDS, SPARE = range(6)
-"""Temporaries: keys; rows in order, later the places of groups; room to sort, later where each
-group is first; the group of each row; and words to sort, with as much room."""
+GROUPS_PER_UNIT = 64
+"""Groups of one unit."""
+KEYS, ORDER, SPARE_ROWS, GROUP, RADIX_KEYS, SPARE_KEYS = range(6)
+"""Temporaries: keys; sorted rows, later the ranks of groups; spare buffer, later the first row of
+each group; the group of each row; and radix keys, with as much spare."""
 FIRST, INVERSE, COUNTS, FOUND = range(6, 10)
 
 
 def make_unique(given: Step, name: str) -> KernelSequence:
     groups = _Groups.of(given)
     count = ceiling(groups.rows)
-    keys = ceiling(groups.rows * groups.columns) * groups.key.itemsize
+    key_bytes = ceiling(groups.rows * groups.columns) * groups.key.itemsize
     tasks = (
         groups.keys_task(f"{name}.keys"),
         groups.sort_task(f"{name}.sort"),
         groups.values_task(name),
     )
-    words = count * groups.order.word_bytes
-    return KernelSequence(tasks, (keys, *(8 * count,) * 3, words, words))
+    radix_bytes = count * groups.radix_keys.key_bytes
+    return KernelSequence(tasks, (key_bytes, *(8 * count,) * 3, radix_bytes, radix_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,35 +70,35 @@ class _Groups:
     """x with the axis of the rows first."""
     rows: DimLike
     columns: DimLike
-    """Numbers in a row."""
-    numbers: DType
+    """Elements of a row."""
+    dtype: DType
     parts: int
 
     @classmethod
     def of(cls, given: Step) -> _Groups:
         x, axis = given.operands[0], given.node.attrs["axis"]
-        numbers, parts = computed_as(given.node.inputs[0].shape.dtype)
+        dtype, parts = real_dtype(given.node.inputs[0].shape.dtype)
         if axis is None:
-            return cls(given, x, product(x.dims), parts, numbers, parts)
+            return cls(given, x, product(x.dims), parts, dtype, parts)
         table = x.permuted((axis, *(a for a in range(len(x.dims)) if a != axis)))
         columns = product(table.dims[1:]) * parts
-        return cls(given, table, table.dims[0], columns, numbers, parts)
+        return cls(given, table, table.dims[0], columns, dtype, parts)
 
     @property
-    def order(self) -> Order:
-        return Order.of(self.numbers, self.rows, descending=False)
+    def radix_keys(self) -> RadixKeys:
+        return RadixKeys.of(self.dtype, self.rows, descending=False)
 
     @property
     def key(self) -> DType:
-        return self.order.bits
+        return self.radix_keys.unsigned
 
     # -- keys -----------------------------------------------------------------------------------
 
     def keys_task(self, name: str) -> Task:
-        layout = spread(self.table, self.parts)
-        x = Place(Buffer("operand", 0), layout, self.key)
-        to = Place(Buffer("temp", KEYS), Layout.contiguous(layout.dims), self.key)
-        return map_task(x, to, self.order.key, self.given.isa, name)
+        layout = as_parts(self.table, self.parts)
+        x = BufferView(Buffer("operand", 0), layout, self.key)
+        to = BufferView(Buffer("temp", KEYS), Layout.contiguous(layout.dims), self.key)
+        return map_task(x, to, self.radix_keys.ordered_bits, self.given.isa, name)
 
     def key_of(self, w: Writer, row: Bound, column: Bound) -> str:
         place = at(w, step(w, row, self.columns), column)
@@ -101,9 +106,9 @@ class _Groups:
         return w.code.let(f"load {ELEMENT[self.key]}, ptr {pointer}, align {self.key.itemsize}")
 
     def is_equal(self, w: Writer, a: Bound, b: Bound) -> str:
-        """Are two rows? NaN, whose key is the greatest, equals NaN only if that is asked for."""
+        """Are two rows equal? NaN, whose key is the greatest, equals NaN only with `equal_nan`."""
         code, kind = w.code, ELEMENT[self.key]
-        column, same = Cell(code, 0), Cell(code, "true", "i1")
+        column, same = Variable(code, 0), Variable(code, "true", "i1")
 
         def more() -> str:
             is_inside = code.let(f"icmp slt i64 {column.get()}, {w.size(self.columns)}")
@@ -112,7 +117,7 @@ class _Groups:
         with loop_while(code, more):
             x, y = (self.key_of(w, row, column.get()) for row in (a, b))
             same.set(code.let(f"icmp eq {kind} {x}, {y}"))
-            if self.numbers.is_float and not self.given.node.attrs["equal_nan"]:
+            if self.dtype.is_float and not self.given.node.attrs["equal_nan"]:
                 is_number = code.let(f"icmp ne {kind} {x}, -1")
                 same.set(code.let(f"and i1 {same.get()}, {is_number}"))
             column.add(1)
@@ -123,83 +128,92 @@ class _Groups:
     def sort_task(self, name: str) -> Task:
         w = Writer(self.given.isa)
         count = w.size(self.rows)
-        if not self.order.is_wide and not provably_le(self.rows, NARROW):
-            w.fail(w.code.let(f"icmp sgt i64 {count}, {NARROW}"), 1)
-        with w.code.when(is_first(w)):
-            with w.code.count(0, count, 1, POLLED) as i:
-                put(w, i, ORDER, i)
-            order, room = self.sorted(w, count)
-            self.group(w, count, order, room)
-            self.results(w, count, order, room)
-        temps = [Buffer("temp", n) for n in (KEYS, ORDER, ROOM, GROUP, WORDS, SPARE)]
+        if not self.radix_keys.is_wide and not provably_le(self.rows, MAX_32BIT_POSITIONS):
+            w.fail(w.code.let(f"icmp sgt i64 {count}, {MAX_32BIT_POSITIONS}"), 1)
+        with w.code.when(is_first_task(w)):
+            with w.code.count(0, count, 1, KEYS_PER_POLL) as i:
+                store_i64(w, i, ORDER, i)
+            order, spare = self.sorted(w, count)
+            self.group(w, count, order, spare)
+            self.results(w, count, order, spare)
+        temps = [
+            Buffer("temp", n) for n in (KEYS, ORDER, SPARE_ROWS, GROUP, RADIX_KEYS, SPARE_KEYS)
+        ]
         results = [Buffer("result", n) for n in (1, 2, 3)]
         given_to = (*temps, *results, size_of(self.given))
-        return Task(w.function(name), given_to, w.sizes, scratch=COUNTS_BYTES, failures=(TOO_LONG,))
+        return Task(
+            w.function(name), given_to, w.sizes, scratch=HISTOGRAM_BYTES, failures=(TOO_LONG,)
+        )
 
     def sorted(self, w: Writer, count: Bound) -> tuple[str, str]:
-        """Where the rows are in order, and the room that is left. From the last column to the
-        first, rows are sorted by one: those that it leaves equal stay in the order of the rest."""
+        """The sorted rows, and the spare buffer. Least significant column first, each pass
+        stable."""
         code, columns = w.code, w.size(self.columns)
-        order, room = (Cell(code, w.buffer(n), "ptr") for n in (ORDER, ROOM))
-        with code.count(0, columns, 1, COLUMNS_POLLED) as done:
+        order, spare = (Variable(code, w.buffer(n), "ptr") for n in (ORDER, SPARE_ROWS))
+        with code.count(0, columns, 1, COLUMNS_PER_POLL) as done:
             column = code.i64("sub", code.i64("sub", columns, 1), done)
-            given, to = order.get(), room.get()
-            with code.count(0, count, 1, POLLED) as i:
+            given, to = order.get(), spare.get()
+            with code.count(0, count, 1, KEYS_PER_POLL) as i:
                 key = self.key_of(w, _get(code, given, i), column)
-                self.order.store(code, self.order.made(code, key, i), w.buffer(WORDS), i)
-            words = self.order.sort(code, w.buffer(WORDS), w.buffer(SPARE), "%scratch", count)
-            with code.count(0, count, 1, POLLED) as i:
-                row = _get(code, given, self.order.position_in(code, words, i))
+                self.radix_keys.store(
+                    code, self.radix_keys.pack(code, key, i), w.buffer(RADIX_KEYS), i
+                )
+            keys = self.radix_keys.sort(
+                code, w.buffer(RADIX_KEYS), w.buffer(SPARE_KEYS), "%scratch", count
+            )
+            with code.count(0, count, 1, KEYS_PER_POLL) as i:
+                row = _get(code, given, self.radix_keys.load_position(code, keys, i))
                 _set(code, row, to, i)
             order.set(to)
-            room.set(given)
-        return order.get(), room.get()
+            spare.set(given)
+        return order.get(), spare.get()
 
     def group(self, w: Writer, count: Bound, order: str, first: str) -> None:
         """The group of each row, and the first row of each group."""
         code = w.code
-        found, before = Cell(code, 0), Cell(code, 0)
-        with code.count(0, count, 1, POLLED) as i:
-            row, is_new = _get(code, order, i), Cell(code, "true", "i1")
+        found, before = Variable(code, 0), Variable(code, 0)
+        with code.count(0, count, 1, KEYS_PER_POLL) as i:
+            row, is_new = _get(code, order, i), Variable(code, "true", "i1")
             with code.when(code.let(f"icmp sgt i64 {i}, 0")):
                 same = self.is_equal(w, before.get(), row)
                 is_new.set(code.let(f"xor i1 {same}, true"))
             with code.when(is_new.get()):
                 _set(code, row, first, found.get())
                 found.add(1)
-            put(w, code.i64("sub", found.get(), 1), GROUP, row)
+            store_i64(w, code.i64("sub", found.get(), 1), GROUP, row)
             before.set(row)
-        put(w, found.get(), FOUND, 0)
+        store_i64(w, found.get(), FOUND, 0)
 
     def results(self, w: Writer, count: Bound, rank: str, first: str) -> None:
-        """Where groups are first, which one each row is in, and how many rows each has."""
+        """The first row of each group, the group of each row (inverse), and the size of each group
+        (counts)."""
         code, sorts = w.code, self.given.node.attrs["is_sorted"]
         (inverse,) = merged([self.given.results[2]])
         firsts, counts = (w.size(self.given.results[n].offset) for n in (1, 3))
-        found = Cell(code, 0)
-        with code.count(0, count, 1, POLLED) as row:
-            group = whole_number(w, GROUP, row, I64)
+        found = Variable(code, 0)
+        with code.count(0, count, 1, KEYS_PER_POLL) as row:
+            group = load_integer(w, GROUP, row, I64)
             leader = _get(code, first, group)
             with code.when(code.let(f"icmp eq i64 {leader}, {row}")):
                 place = group if sorts else found.get()
                 _set(code, place, rank, group)
-                put(w, row, FIRST, at(w, firsts, place))
-                put(w, 0, COUNTS, at(w, counts, place))
+                store_i64(w, row, FIRST, at(w, firsts, place))
+                store_i64(w, 0, COUNTS, at(w, counts, place))
                 found.add(1)
             place = _get(code, rank, group)
-            put(w, place, INVERSE, w.place(inverse, w.split(row, inverse.dims)))
+            store_i64(w, place, INVERSE, w.place(inverse, w.split(row, inverse.dims)))
             where = at(w, counts, place)
-            put(w, code.i64("add", whole_number(w, COUNTS, where, I64), 1), COUNTS, where)
+            store_i64(w, code.i64("add", load_integer(w, COUNTS, where, I64), 1), COUNTS, where)
 
     # -- values ---------------------------------------------------------------------------------
 
     def values_task(self, name: str) -> Task:
-        """Each group's first row. Buffers: x, where groups are first, the size, values."""
-        parts = moved_as(self.given.node.inputs[0].shape.dtype)[1]
-        x = spread(self.given.operands[0], parts)
+        """Each group's first row. Buffers: x, first rows, the size, values."""
+        parts = copy_dtype(self.given.node.inputs[0].shape.dtype)[1]
+        x = as_parts(self.given.operands[0], parts)
         w = Writer(self.given.isa)
-        units = Blocks((self.rows,), GROUPS)
-        found = whole_number(w, 2, 0, I64)
+        units = Blocks((self.rows,), GROUPS_PER_UNIT)
+        found = load_integer(w, 2, 0, I64)
         with units.each(w) as (_, low, high):
             last = w.code.most(low, w.code.least(high, found))
             with w.code.count(low, last, 1) as group:
@@ -209,23 +223,24 @@ class _Groups:
         return Task(w.function(name), (*buffers, Buffer("result", 0)), w.sizes, units.count, grain)
 
     def copy(self, w: Writer, x: Layout, group: Bound, found: Bound) -> None:
-        """The first row of a group; values lie as [outer axes, groups, inner axes]."""
-        kind, parts = moved_as(self.given.node.inputs[0].shape.dtype)
-        outer, own, inner = self.cut(x, parts)
+        """Copy the first row of a group; the layout of values is [outer axes, groups, inner
+        axes]."""
+        kind, parts = copy_dtype(self.given.node.inputs[0].shape.dtype)
+        outer, own, inner = self.split_axes(x, parts)
         firsts = w.size(self.given.results[1].offset)
-        row = whole_number(w, 1, at(w, firsts, group), I64)
+        row = load_integer(w, 1, at(w, firsts, group), I64)
         base = at(w, w.size(x.offset), w.place(own, w.split(row, own.dims)))
         start = w.code.i64("mul", w.size(self.given.results[0].offset), parts)
         length = product(inner.dims)
-        with loops(w, (product(outer.dims), length)) as (o, i):
+        with loop_nest(w, (product(outer.dims), length)) as (o, i):
             places = [w.place(v, w.split(n, v.dims)) for v, n in ((outer, o), (inner, i))]
             value = w.load(0, at(w, base, *places), kind)
             to = step(w, at(w, w.code.i64("mul", o, found), group), length)
             w.store(value, 3, at(w, start, to, i), kind)
 
-    def cut(self, x: Layout, parts: int) -> list[Layout]:
-        """The axes before that of the rows, that one, and those behind it; without an axis, all
-        are that of the rows."""
+    def split_axes(self, x: Layout, parts: int) -> list[Layout]:
+        """The axes before that of the rows, that one, and those after it; without an axis, x is
+        flattened."""
         axis, rank = self.given.node.attrs["axis"], len(x.dims)
         low, high = (0, rank - (parts > 1)) if axis is None else (axis, axis + 1)
         return [_axes(x, *ends) for ends in ((0, low), (low, high), (high, rank))]

@@ -1,10 +1,10 @@
-"""Ensembles of trees as packed records: what a walk needs of a node is in one cache line.
+"""Decision-tree ensembles as packed node records: what a walk needs of a node is in one cache line.
 
-A record is the key of the threshold, the column to test, and the distance to the children: 8 bytes
-where rows are f32 and distances fit 16 bits, else 16. Keys are whole numbers in the order of the
-floats, so that one comparison serves: NaN of a row is greater than all in one copy of the row's
-keys and less than all in a second one, and the column says which of them a node reads. A leaf tests
-a column that is less than all, and leads to itself; its threshold's place holds what it gives.
+A record is the key of the threshold, the column to test, and the offset of the children: 8 bytes
+where rows are f32 and offsets fit 16 bits, else 16. Keys are integers in the order of the floats,
+so that one comparison serves: NaN of a row is greater than all in one copy of the row's keys and
+less than all in a second one, and the column says which of them a node reads. A leaf tests a column
+that is less than all, and is its own child; its threshold field holds its output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 from rlx.backends.cpu.codegen.loop.vector_access import load
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.library.strided_copy import at, whole_number
+from rlx.backends.cpu.library.strided_copy import at, load_integer
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Buffer, Step, Task, grain_of
@@ -26,18 +26,18 @@ from rlx.core.layout import Layout
 F32, F64, I32, I64 = DType.F32, DType.F64, DType.I32, DType.I64
 X, THRESHOLD, FEATURE, CHILD, MISSING, ROOT, WEIGHT, TARGET = range(8)
 """Operands."""
-Gives = Literal["weight", "pair", "row"]
-"""What a leaf's record holds: its one weight; or the number of a pair of target and weight, or of a
-row of weights."""
-RECORDS_AT_ONCE, NS_PER_RECORD = 1024, 4
+LeafOutput = Literal["weight", "pair", "row"]
+"""What a leaf's record holds: its one weight; or the index of a (target, weight) pair, or of a row
+of weights."""
+RECORDS_PER_UNIT, NS_PER_RECORD = 1024, 4
 WIDE_SPAN, WIDE_COLUMNS = 1 << 16, (1 << 15) - 1
-"""Distances and columns from which on records are wide."""
-POLLED = 1 << 15
+"""Offsets and columns from which on records are wide."""
+NODES_PER_POLL = 1 << 15
 """Nodes or trees between two polls."""
-LINE = 16
+ROW_PADDING_KEYS = 16
 """Keys that rows are padded by: a stride of a whole page would put them all into one cache set."""
 PAIR_BYTES, TREE_BYTES = 16, 8
-TABLES = "a table of the trees leads out of range"
+BAD_TABLE = "a table of the trees leads out of range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class Ensemble:
 
     @property
     def number(self) -> DType:
-        """The floats that keys are made of."""
+        """The float dtype that keys are made of."""
         return F64 if self.is_wide else F32
 
     @property
     def field(self) -> DType:
-        """Of columns and distances in a record."""
+        """The dtype of columns and offsets in a record."""
         return DType.U32 if self.is_wide else DType.U16
 
     @property
@@ -114,7 +114,7 @@ class Ensemble:
         return self.key.itemsize + 2 * self.field.itemsize
 
     @property
-    def gives(self) -> Gives:
+    def leaf_output(self) -> LeafOutput:
         if self.has_targets:
             return "pair"
         is_held = self.is_wide or self.dtype(WEIGHT).compute is F32
@@ -125,18 +125,18 @@ class Ensemble:
     @property
     def stride(self) -> DimLike:
         """Keys from one row to the next: two copies of the row, and the column of the leaves."""
-        whole = (2 * self.columns + LINE) // LINE * LINE
-        is_odd = is_static(whole) and (int(whole) // LINE) % 2
-        return whole if is_odd else whole + LINE
+        integer = (2 * self.columns + ROW_PADDING_KEYS) // ROW_PADDING_KEYS * ROW_PADDING_KEYS
+        is_odd = is_static(integer) and (int(integer) // ROW_PADDING_KEYS) % 2
+        return integer if is_odd else integer + ROW_PADDING_KEYS
 
     @property
     def row_bytes(self) -> DimLike:
         return self.stride * self.key.itemsize
 
 
-def ordered(value: Vec) -> tuple[Vec, Vec]:
+def ordered_key(value: Vec) -> tuple[Vec, Vec]:
     """Keys of floats, and which of them are NaN: the order of their bits, those of negative numbers
-    the other way round; 0 and -0 are one number."""
+    inverted; 0 and -0 are equal."""
     kind = I32 if value.dtype is F32 else I64
     bits = (value + 0.0).bits(kind)
     low = (1 << (8 * kind.itemsize - 1)) - 1
@@ -156,29 +156,29 @@ def greatest_key(kind: DType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Tasks that make the tables of an ensemble, each as its result 0."""
+    """Tasks that pack the tables of an ensemble, each as its result 0."""
 
     of: Ensemble
 
     def tasks(self, name: str) -> list[tuple[Task, DimLike]]:
-        """Each with the bytes that it makes: records, trees, and pairs where there are any."""
+        """Each with the bytes that it writes: records, trees, and pairs where there are any."""
         made = [self.records(f"{name}.nodes"), self.roots(f"{name}.trees")]
-        return [*made, self.pairs(f"{name}.leaves")] if self.of.gives == "pair" else made
+        return [*made, self.pairs(f"{name}.leaves")] if self.of.leaf_output == "pair" else made
 
     def _each(self, w: Writer, count: DimLike, body: Callable[[Bound], None]) -> DimLike:
-        """The body for each of so many, in units."""
-        units = (count + RECORDS_AT_ONCE - 1) // RECORDS_AT_ONCE
+        """A loop over so many, in units."""
+        units = (count + RECORDS_PER_UNIT - 1) // RECORDS_PER_UNIT
         stop = w.code.least("%stop", w.size(units))
         with w.code.count("%start", stop, 1) as unit:
-            first = w.code.i64("mul", unit, RECORDS_AT_ONCE)
-            end = w.code.i64("add", first, RECORDS_AT_ONCE)
+            first = w.code.i64("mul", unit, RECORDS_PER_UNIT)
+            end = w.code.i64("add", first, RECORDS_PER_UNIT)
             with w.code.count(first, w.code.least(end, w.size(count)), 1) as i:
                 body(i)
         return units
 
-    def whole(self, w: Writer, operand: int, number: int, i: Bound) -> str:
-        """An element of a table of whole numbers, which is buffer `number`."""
-        return whole_number(
+    def integer(self, w: Writer, operand: int, number: int, i: Bound) -> str:
+        """An element of an integer table, which is buffer `number`."""
+        return load_integer(
             w, number, w.place(self.of.layout(operand), [i]), self.of.dtype(operand)
         )
 
@@ -189,9 +189,9 @@ class Packing:
         self, w: Writer, name: str, operands: tuple[int, ...], units: DimLike, scratch: DimLike = 0
     ) -> Task:
         given = (*(Buffer("operand", o) for o in operands), Buffer("result", 0))
-        grain = grain_of(units, units * RECORDS_AT_ONCE * NS_PER_RECORD)
+        grain = grain_of(units, units * RECORDS_PER_UNIT * NS_PER_RECORD)
         return Task(
-            w.function(name), given, w.sizes, units, grain, scratch, failures=(TABLES,)
+            w.function(name), given, w.sizes, units, grain, scratch, failures=(BAD_TABLE,)
         )  # fmt: skip
 
     # -- nodes ----------------------------------------------------------------------------------
@@ -204,18 +204,18 @@ class Packing:
 
     def _record(self, w: Writer, i: Bound, result: int) -> None:
         code, of = w.code, self.of
-        child, feature = self.whole(w, CHILD, 2, i), self.whole(w, FEATURE, 1, i)
+        child, feature = self.integer(w, CHILD, 2, i), self.integer(w, FEATURE, 1, i)
         is_leaf = code.let(f"icmp eq i64 {child}, 0")
         self.check_child(w, i, child)
         limits = w.size(of.leaves), w.size(of.columns)
         limit = code.let(f"select i1 {is_leaf}, i64 {limits[0]}, i64 {limits[1]}")
         self.checked(w, feature, limit)
-        missing = whole_number(w, 3, w.place(of.layout(MISSING), [i]), DType.BOOL)
+        missing = load_integer(w, 3, w.place(of.layout(MISSING), [i]), DType.BOOL)
         copy = code.i64("mul", missing, w.size(of.columns))
         own = code.i64("add", feature, copy)
         last = w.size(2 * of.columns)
         column = code.let(f"select i1 {is_leaf}, i64 {last}, i64 {own}")
-        held = self._held(w, i, feature, is_leaf)
+        held = self._threshold_or_output(w, i, feature, is_leaf)
         record = code.let(
             f"getelementptr [{of.record_bytes} x i8], ptr {w.buffer(result)}, i64 {i}"
         )
@@ -224,7 +224,7 @@ class Packing:
             self._field(code, record, number, value)
 
     def check_child(self, w: Writer, i: Bound, child: str) -> None:
-        """0, or not further than the span and with its neighbour in the table."""
+        """0, or within the span and with its sibling in the table."""
         code = w.code
         self.checked(w, child, self.of.span + 1)
         last = code.i64("add", code.i64("add", i, child), 1)
@@ -239,14 +239,14 @@ class Packing:
         cut = code.let(f"trunc i64 {value} to {ELEMENT[field]}")
         code.do(f"store {ELEMENT[field]} {cut}, ptr {where}, align {field.itemsize}")
 
-    def _held(self, w: Writer, i: Bound, feature: str, is_leaf: str) -> str:
-        """The key of the threshold, or what the leaf gives. No number is ≤ NaN."""
+    def _threshold_or_output(self, w: Writer, i: Bound, feature: str, is_leaf: str) -> str:
+        """The key of the threshold, or the leaf's output. No number is ≤ NaN."""
         code, of = w.code, self.of
         place = w.place(of.layout(THRESHOLD), [i])
         value = w.load(0, place, of.dtype(THRESHOLD), 0).to(of.number)
-        key, is_nan = ordered(value)
+        key, is_nan = ordered_key(value)
         key = code.const(least_key(of.key) + 1, of.key).where(is_nan, key)
-        if of.gives == "weight":
+        if of.leaf_output == "weight":
             leaf = code.let(f"select i1 {is_leaf}, i64 {feature}, i64 0")
             given = self._weight(w, leaf).lane()
         else:
@@ -270,13 +270,13 @@ class Packing:
     # -- trees ----------------------------------------------------------------------------------
 
     def roots(self, name: str) -> tuple[Task, DimLike]:
-        """The root of each tree, and how many steps a walk takes from there at most."""
+        """The root of each tree, and its height: the most steps of a walk."""
         w = Writer(self.of.isa)
         code = w.code
         with code.when(code.let("icmp eq i64 %start, 0")):
             self._heights(w)
-            with code.count(0, w.size(self.of.trees), 1, POLLED) as i:
-                root = self.whole(w, ROOT, 1, i)
+            with code.count(0, w.size(self.of.trees), 1, NODES_PER_POLL) as i:
+                root = self.integer(w, ROOT, 1, i)
                 self.checked(w, root, w.size(self.of.nodes))
                 height = self._height(code, root)
                 where = code.let(f"getelementptr [2 x i32], ptr {w.buffer(2)}, i64 {i}")
@@ -290,13 +290,13 @@ class Packing:
     def _heights(self, w: Writer) -> None:
         """From the last node to the first: one more than the greater of the children's."""
         code, nodes = w.code, w.size(self.of.nodes)
-        with code.count(0, nodes, 1, POLLED) as back:
+        with code.count(0, nodes, 1, NODES_PER_POLL) as back:
             i = code.i64("sub", code.i64("sub", nodes, 1), back)
-            child = self.whole(w, CHILD, 0, i)
+            child = self.integer(w, CHILD, 0, i)
             self.check_child(w, i, child)
             first = code.i64("add", i, child)
             is_leaf = code.let(f"icmp eq i64 {child}, 0")
-            # a leaf reads its own place, and then not what it read
+            # a leaf reads its own entry, and then ignores it
             second = code.let(f"select i1 {is_leaf}, i64 {first}, i64 {at(w, first, 1)}")
             both = [f"i32 {self._height(code, p)}" for p in (first, second)]
             taller = code.intrinsic("smax.i32", "i32", *both)
@@ -312,14 +312,14 @@ class Packing:
     # -- leaves ---------------------------------------------------------------------------------
 
     def pairs(self, name: str) -> tuple[Task, DimLike]:
-        """Weight and target of each leaf, next to each other."""
+        """(weight, target) pairs of leaves, interleaved."""
         w = Writer(self.of.isa)
         units = self._each(w, self.of.leaves, lambda i: self._pair(w, i))
         return self._task(w, name, (WEIGHT, TARGET), units), self.of.leaves * PAIR_BYTES
 
     def _pair(self, w: Writer, i: Bound) -> None:
         code, of = w.code, self.of
-        target = self.whole(w, TARGET, 1, i)
+        target = self.integer(w, TARGET, 1, i)
         self.checked(w, target, of.targets)
         place = w.place(of.layout(WEIGHT), [i, 0])
         weight = w.load(0, place, of.dtype(WEIGHT), 0).to(F64)

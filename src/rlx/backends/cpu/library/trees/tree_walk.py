@@ -1,10 +1,10 @@
-"""Walks through ensembles of trees, eight at a time: each waits for its next record, so that one
-alone would leave the processor idle.
+"""Walks through decision-tree ensembles, eight interleaved: each waits for its next record, so that
+one alone would leave the processor idle.
 
 Of many rows a unit is eight of them, which walk through one tree after the other; a block of rows
-whose keys stay in the first cache takes each tree in turn. Of few rows a unit is a run of trees,
-eight of which one row walks through at once. Both add the trees of a run in order, and then the
-runs, in f64: a row has the same bits in either, for any number of threads.
+whose keys stay in the L1 cache takes each tree in turn. Of few rows a unit is a chunk of trees,
+eight of which one row walks through at once. Both add the trees of a chunk in order, and then the
+chunks, in f64: a row has the same bits in either, for any number of threads.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.loop.vector_access import load, store
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.library.counters import Cell, loop_while
+from rlx.backends.cpu.library.counters import Variable, loop_while
 from rlx.backends.cpu.library.shared_functions import helper
-from rlx.backends.cpu.library.strided_copy import at, filled, lane_stride
+from rlx.backends.cpu.library.strided_copy import at, dim_lanes, masked_lane_stride
 from rlx.backends.cpu.library.trees.node_records import (
     PAIR_BYTES,
     TREE_BYTES,
@@ -27,7 +27,7 @@ from rlx.backends.cpu.library.trees.node_records import (
     X,
     greatest_key,
     least_key,
-    ordered,
+    ordered_key,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -44,18 +44,18 @@ from rlx.core.dtype import DType
 from rlx.ops.ml.trees import IDENTITY
 
 F64, I64 = DType.F64, DType.I64
-WALKS = 8
-"""At once: a step waits about a dozen cycles for what takes about eight instructions."""
-RUN = 64
-"""Trees whose sum is made by itself."""
-FEW_ROWS = 16
+INTERLEAVED_WALKS = 8
+"""Interleaved walks: a step waits about a dozen cycles for what takes about eight instructions."""
+TREES_PER_CHUNK = 64
+"""Trees per partial sum."""
+TREE_PARALLEL_MAX_ROWS = 16
 """Up to this many rows, trees are parallelised, not rows."""
 BLOCK_BYTES = 24 << 10
-"""Of keys: most of a first cache."""
-SURE_STEPS = 6
-"""Steps of a walk before the first look whether all have ended."""
+"""Bytes of keys: most of an L1 cache."""
+UNTESTED_STEPS = 6
+"""Steps of a walk before the first test whether all have ended."""
 TREE_NS = 12
-"""What a walk takes, roughly."""
+"""Nanoseconds of a walk, roughly."""
 RECORDS, TREES, LEAVES = 1, 2, 3
 """Buffers of a task after x."""
 
@@ -69,20 +69,20 @@ class _Walks:
     # -- sizes ----------------------------------------------------------------------------------
 
     @property
-    def runs(self) -> DimLike:
-        return (self.of.trees + RUN - 1) // RUN
+    def chunks(self) -> DimLike:
+        return (self.of.trees + TREES_PER_CHUNK - 1) // TREES_PER_CHUNK
 
     @property
-    def is_few(self) -> DimLike:
+    def is_by_trees(self) -> DimLike:
         """1 where there are few rows, else 0."""
-        return dim_min(1, FEW_ROWS // dim_max(1, self.of.rows))
+        return dim_min(1, TREE_PARALLEL_MAX_ROWS // dim_max(1, self.of.rows))
 
     @property
     def block(self) -> int:
-        """Units whose keys are made at once."""
+        """Units whose keys are computed at once."""
         if not is_static(self.of.row_bytes):
             return 1
-        return max(1, min(32, BLOCK_BYTES // (WALKS * int(self.of.row_bytes))))
+        return max(1, min(32, BLOCK_BYTES // (INTERLEAVED_WALKS * int(self.of.row_bytes))))
 
     @property
     def identity(self) -> float:
@@ -92,27 +92,27 @@ class _Walks:
     def nanoseconds(self) -> DimLike:
         return self.of.rows * self.of.trees * TREE_NS
 
-    # -- what is given --------------------------------------------------------------------------
+    # -- operands -------------------------------------------------------------------------------
 
     def recipe(self, name: str) -> KernelSequence:
         packing = Packing(self.of).tasks(name)
         is_fixed = set(range(1, len(self.of.step.operands))) <= self.of.step.constants
-        # a record names its column in either copy of a row, whose length a call may bring along
+        # a record names its column in either copy of a row, whose length may be dynamic
         is_fixed = is_fixed and is_static(self.of.columns)
         kind = "packed" if is_fixed else "temp"
         tables = tuple(Buffer(kind, i) for i in range(len(packing)))
         panels = tuple(PackedWeights(t, size) for t, size in packing) if is_fixed else ()
         temps: list[DimLike] = [] if is_fixed else [size for _, size in packing]
-        before = [] if is_fixed else [_made(t, b) for (t, _), b in zip(packing, tables)]
-        weights = (Buffer("operand", WEIGHT),) if self.of.gives == "row" else ()
+        before = [] if is_fixed else [_into_temporary(t, b) for (t, _), b in zip(packing, tables)]
+        weights = (Buffer("operand", WEIGHT),) if self.of.leaf_output == "row" else ()
         given = (Buffer("operand", X), *tables[:2], *(weights or tables[2:]))
         tasks: list[Task] = []
-        if not is_static(self.of.rows) or self.is_few == 1:
+        if not is_static(self.of.rows) or self.is_by_trees == 1:
             sums = Buffer("temp", len(temps))
-            few = dim_min(self.of.rows, FEW_ROWS)
-            temps.append(product((few, self.runs, self.of.targets, 8)))
-            tasks += [self.by_trees(f"{name}.few", (*given, sums)), self.summed(name, sums)]
-        if not is_static(self.of.rows) or self.is_few == 0:
+            num_rows = dim_min(self.of.rows, TREE_PARALLEL_MAX_ROWS)
+            temps.append(product((num_rows, self.chunks, self.of.targets, 8)))
+            tasks += [self.by_trees(f"{name}.few", (*given, sums)), self.sum_chunks(name, sums)]
+        if not is_static(self.of.rows) or self.is_by_trees == 0:
             tasks.append(self.by_rows(f"{name}.many", (*given, Buffer("result", 0))))
         return KernelSequence((*before, *tasks), tuple(temps), panels)
 
@@ -120,11 +120,11 @@ class _Walks:
 
     def by_rows(self, name: str, given: tuple[Buffer, ...]) -> Task:
         w = Writer(self.of.isa)
-        code, rows = w.code, (1 - self.is_few) * self.of.rows
-        units = (rows + WALKS - 1) // WALKS
+        code, rows = w.code, (1 - self.is_by_trees) * self.of.rows
+        units = (rows + INTERLEAVED_WALKS - 1) // INTERLEAVED_WALKS
         stop = code.least("%stop", w.size(units))
-        keys_bytes = WALKS * self.block * self.of.row_bytes
-        sums_bytes = WALKS * self.block * self.of.targets * 8
+        keys_bytes = INTERLEAVED_WALKS * self.block * self.of.row_bytes
+        sums_bytes = INTERLEAVED_WALKS * self.block * self.of.targets * 8
         parts = code.let(f"getelementptr i8, ptr %scratch, i64 {w.size(keys_bytes)}")
         totals = code.let(f"getelementptr i8, ptr {parts}, i64 {sums_bytes}")
         with code.count("%start", stop, self.block) as first:
@@ -134,7 +134,8 @@ class _Walks:
         scratch = (keys_bytes + 2 * sums_bytes + 63) // 64 * 64
         return Task(
             w.function(name), given, w.sizes, units, grain, scratch,
-            summary=f"{WALKS} rows at once through each tree, blocks of {WALKS * self.block} rows",
+            summary=f"{INTERLEAVED_WALKS} interleaved rows per tree, "
+            f"{INTERLEAVED_WALKS * self.block} rows per cache block",
         )  # fmt: skip
 
     def _block(
@@ -142,16 +143,16 @@ class _Walks:
     ) -> None:
         """Some units, through all trees."""
         code, targets = w.code, self.of.targets
-        row = code.i64("mul", first, WALKS)
-        rows = code.i64("mul", count, WALKS)
+        row = code.i64("mul", first, INTERLEAVED_WALKS)
+        rows = code.i64("mul", count, INTERLEAVED_WALKS)
         last = code.i64("sub", w.size(self.of.rows), 1)
         with code.count(0, rows, 1) as i:
             self._keys(w, name, code.least(at(w, row, i), last), i)
         sums = code.i64("mul", rows, targets)
         self._fill(code, totals, sums)
-        with code.count(0, w.size(self.of.trees), RUN, polled=1) as tree:
+        with code.count(0, w.size(self.of.trees), TREES_PER_CHUNK, polled=1) as tree:
             self._fill(code, parts, sums)
-            end = code.least(code.i64("add", tree, RUN), w.size(self.of.trees))
+            end = code.least(code.i64("add", tree, TREES_PER_CHUNK), w.size(self.of.trees))
             with code.count(tree, end, 1) as t, code.count(0, count, 1) as unit:
                 self._unit(w, name, t, unit, parts)
             with code.count(0, sums, 1) as i:
@@ -164,63 +165,69 @@ class _Walks:
 
     @property
     def _result(self) -> int:
-        return LEAVES if self.of.gives == "weight" else LEAVES + 1
+        return LEAVES if self.of.leaf_output == "weight" else LEAVES + 1
 
     def _unit(self, w: Writer, name: str, tree: Bound, unit: Bound, parts: str) -> None:
-        """Eight rows through a tree, and what they find to their sums."""
+        """Eight rows through a tree, and their leaves' outputs to the sums."""
         code = w.code
         root, height = self._tree(w, tree)
-        row = code.i64("mul", unit, WALKS)
+        row = code.i64("mul", unit, INTERLEAVED_WALKS)
         base = self._row(w, row)
-        rows = [base, *(self._after(w, base, n) for n in range(1, WALKS))]
-        found = self._walk(w, [root] * WALKS, rows, height)
+        rows = [base, *(self._after(w, base, n) for n in range(1, INTERLEAVED_WALKS))]
+        found = self._walk(w, [root] * INTERLEAVED_WALKS, rows, height)
         for n, leaf in enumerate(found):
             place = code.i64("mul", at(w, row, n), self.of.targets)
-            self._give(w, name, leaf, parts, place)
+            self._add_leaf(w, name, leaf, parts, place)
 
     # -- few rows -------------------------------------------------------------------------------
 
     def by_trees(self, name: str, given: tuple[Buffer, ...]) -> Task:
         w = Writer(self.of.isa)
-        code, few = w.code, w.size(dim_min(self.of.rows, FEW_ROWS) * self.is_few)
-        stop = code.least("%stop", w.size(self.runs * self.is_few))
-        keys_bytes = dim_min(self.of.rows, FEW_ROWS) * self.of.row_bytes
+        code, num_rows = (
+            w.code,
+            w.size(dim_min(self.of.rows, TREE_PARALLEL_MAX_ROWS) * self.is_by_trees),
+        )
+        stop = code.least("%stop", w.size(self.chunks * self.is_by_trees))
+        keys_bytes = dim_min(self.of.rows, TREE_PARALLEL_MAX_ROWS) * self.of.row_bytes
         parts = code.let(f"getelementptr i8, ptr %scratch, i64 {w.size(keys_bytes)}")
         with code.when(code.let(f"icmp slt i64 %start, {stop}")):
-            with code.count(0, few, 1) as i:
+            with code.count(0, num_rows, 1) as i:
                 self._keys(w, name, i, i)
-            with code.count("%start", stop, 1) as run:
-                self._run(w, name, run, few, parts)
-        units = self.runs * self.is_few
-        scratch = (keys_bytes + FEW_ROWS * self.of.targets * 8 + 63) // 64 * 64
+            with code.count("%start", stop, 1) as chunk:
+                self._chunk(w, name, chunk, num_rows, parts)
+        units = self.chunks * self.is_by_trees
+        scratch = (keys_bytes + TREE_PARALLEL_MAX_ROWS * self.of.targets * 8 + 63) // 64 * 64
         return Task(
             w.function(name), given, w.sizes, units, grain_of(units, self.nanoseconds), scratch,
-            summary=f"each row through {WALKS} trees at once",
+            summary=f"{INTERLEAVED_WALKS} interleaved trees per row",
         )  # fmt: skip
 
-    def _run(self, w: Writer, name: str, run: Bound, few: Bound, parts: str) -> None:
-        """The sums of a run of trees, for all rows."""
+    def _chunk(self, w: Writer, name: str, chunk: Bound, num_rows: Bound, parts: str) -> None:
+        """The sums of a chunk of trees, for all rows."""
         code, targets = w.code, self.of.targets
-        sums = code.i64("mul", few, targets)
+        sums = code.i64("mul", num_rows, targets)
         self._fill(code, parts, sums)
-        start = code.i64("mul", run, RUN)
-        end = code.least(code.i64("add", start, RUN), w.size(self.of.trees))
-        rest = code.let(f"srem i64 {code.i64('sub', end, start)}, {WALKS}")
+        start = code.i64("mul", chunk, TREES_PER_CHUNK)
+        end = code.least(code.i64("add", start, TREES_PER_CHUNK), w.size(self.of.trees))
+        rest = code.let(f"srem i64 {code.i64('sub', end, start)}, {INTERLEAVED_WALKS}")
         whole = code.i64("sub", end, rest)
-        with code.count(start, whole, WALKS) as tree, code.count(0, few, 1) as row:
-            self._row_walks(w, name, tree, row, WALKS, parts)
-        with code.count(whole, end, 1) as tree, code.count(0, few, 1) as row:
+        with (
+            code.count(start, whole, INTERLEAVED_WALKS) as tree,
+            code.count(0, num_rows, 1) as row,
+        ):
+            self._row_walks(w, name, tree, row, INTERLEAVED_WALKS, parts)
+        with code.count(whole, end, 1) as tree, code.count(0, num_rows, 1) as row:
             self._row_walks(w, name, tree, row, 1, parts)
-        with code.count(0, few, 1) as row, code.count(0, targets, 1) as k:
+        with code.count(0, num_rows, 1) as row, code.count(0, targets, 1) as k:
             one = self._sum(code, parts, at(w, code.i64("mul", row, targets), k))
-            place = at(w, code.i64("mul", row, w.size(self.runs)), run)
+            place = at(w, code.i64("mul", row, w.size(self.chunks)), chunk)
             place = at(w, code.i64("mul", place, targets), k)
             w.store(one, self._result, place, F64)
 
     def _row_walks(
         self, w: Writer, name: str, tree: Bound, row: Bound, count: int, parts: str
     ) -> None:
-        """One row through several trees; what it finds is added in their order."""
+        """One row through several trees; its leaves' outputs are added in their order."""
         code = w.code
         trees = [self._tree(w, at(w, tree, n)) for n in range(count)]
         most = trees[0][1]
@@ -229,20 +236,20 @@ class _Walks:
         base = self._row(w, row)
         found = self._walk(w, [root for root, _ in trees], [base] * count, most)
         for leaf in found:
-            self._give(w, name, leaf, parts, code.i64("mul", row, self.of.targets))
+            self._add_leaf(w, name, leaf, parts, code.i64("mul", row, self.of.targets))
 
-    def summed(self, name: str, sums: Buffer) -> Task:
-        """Each row's runs together."""
+    def sum_chunks(self, name: str, sums: Buffer) -> Task:
+        """Add the chunks of each row."""
         w = Writer(self.of.isa)
         code, targets = w.code, self.of.targets
-        rows = self.of.rows * self.is_few
+        rows = self.of.rows * self.is_by_trees
         with code.count("%start", code.least("%stop", w.size(rows)), 1) as row:
-            base = code.i64("mul", code.i64("mul", row, w.size(self.runs)), targets)
+            base = code.i64("mul", code.i64("mul", row, w.size(self.chunks)), targets)
             for k in range(targets):
                 start = code.const(self.identity, F64)
-                total = Cell(code, start.text, start.type)
-                with code.count(0, w.size(self.runs), 1) as run:
-                    place = at(w, base, code.i64("mul", run, targets), k)
+                total = Variable(code, start.text, start.type)
+                with code.count(0, w.size(self.chunks), 1) as chunk:
+                    place = at(w, base, code.i64("mul", chunk, targets), k)
                     old = Vec(code, total.get(), F64)
                     total.set(self._folded(old, w.load(0, place, F64)).text)
                 self._store(w, Vec(code, total.get(), F64), row, k, w.buffer(1))
@@ -259,15 +266,15 @@ class _Walks:
         return w.code.let(f"getelementptr i8, ptr {base}, i64 {w.size(count * self.of.row_bytes)}")
 
     def _keys(self, w: Writer, name: str, row: Bound, number: Bound) -> None:
-        """The keys of a row of x, as the row of this number in scratch memory: with NaN greater
-        than all, with NaN less than all, and what leaves test."""
+        """The keys of a row of x, as the row of this index in scratch memory: with NaN greater than
+        all, with NaN less than all, and what leaves test."""
         code, x, dtype = w.code, self.of.layout(X), self.of.dtype(X)
         helper(
             code, f"{name}.keys", "ptr %from, i64 %step, ptr %to, i64 %n", self._write_keys,
             self.of.isa.lanes(self.of.number),
         )  # fmt: skip
         source = w.pointer(0, w.place(x, [row, 0]), dtype)
-        sizes = lane_stride(w, x.strides[1]), w.size(self.of.columns)
+        sizes = masked_lane_stride(w, x.strides[1]), w.size(self.of.columns)
         args = f"ptr {source}, i64 {sizes[0]}, ptr {self._row(w, number)}, i64 {sizes[1]}"
         code.do(f"call void @{name}.keys({args})")
 
@@ -281,7 +288,7 @@ class _Walks:
             place = i if is_dense else code.i64("mul", i, "%step")
             start = code.let(f"getelementptr i8, ptr %from, i64 {_times(code, place, dtype)}")
             value = load(code, dtype, start, 1 if is_dense else "%step", mask).to(self.of.number)
-            key, is_nan = ordered(value)
+            key, is_nan = ordered_key(value)
             for base, nan in (("%to", greatest_key(kind)), (second, least_key(kind))):
                 to = code.let(f"getelementptr {element}, ptr {base}, i64 {i}")
                 store(code, code.const(nan, kind).where(is_nan, key), kind, to, 1, mask)
@@ -305,15 +312,15 @@ class _Walks:
     def _walk(
         self, w: Writer, starts: Sequence[str], rows: Sequence[str], height: Bound
     ) -> list[str]:
-        """The leaves' records that walks from these records end at. After some steps it is looked
-        after every other one whether a walk still moves."""
+        """The leaves' records that walks from these records end at. After some steps, every other
+        one tests whether a walk still moves."""
         code = w.code
-        slots = [Cell(code, start, "ptr") for start in starts]
-        with code.count(0, code.least(height, SURE_STEPS), 1):
+        slots = [Variable(code, start, "ptr") for start in starts]
+        with code.count(0, code.least(height, UNTESTED_STEPS), 1):
             for slot, row in zip(slots, rows):
                 slot.set(self._step(code, slot.get(), row))
-        with code.when(code.let(f"icmp sgt i64 {height}, {SURE_STEPS}")):
-            moves = Cell(code, 1)
+        with code.when(code.let(f"icmp sgt i64 {height}, {UNTESTED_STEPS}")):
+            moves = Variable(code, 1)
             with loop_while(code, lambda: code.let(f"icmp ne i64 {moves.get()}, 0")):
                 for slot, row in zip(slots, rows):
                     slot.set(self._step(code, slot.get(), row))
@@ -321,10 +328,10 @@ class _Walks:
                 for slot, row in zip(slots, rows):
                     old = slot.get()
                     slot.set(self._step(code, old, row))
-                    self._note(code, moves, old, slot.get())
+                    self._note_moves(code, moves, old, slot.get())
         return [slot.get() for slot in slots]
 
-    def _note(self, code: Code, moves: Cell, old: str, new: str) -> None:
+    def _note_moves(self, code: Code, moves: Variable, old: str, new: str) -> None:
         places = [code.let(f"ptrtoint ptr {p} to i64") for p in (old, new)]
         apart = code.let(f"xor i64 {places[0]}, {places[1]}")
         moves.set(code.let(f"or i64 {moves.get()}, {apart}"))
@@ -350,18 +357,18 @@ class _Walks:
 
     # -- sums -----------------------------------------------------------------------------------
 
-    def _give(self, w: Writer, name: str, leaf: str, sums: str, place: Bound) -> None:
-        """What a leaf gives to the sums of a row, which begin at a place."""
+    def _add_leaf(self, w: Writer, name: str, leaf: str, sums: str, place: Bound) -> None:
+        """Add a leaf's output to the sums of a row, which begin at an offset."""
         code, of = w.code, self.of
         kind = ELEMENT[of.key]
-        if of.gives == "weight":
+        if of.leaf_output == "weight":
             number = ELEMENT[of.number]
             value = code.let(f"load {number}, ptr {leaf}, align {of.record_bytes}")
             self._fold(code, sums, place, code.splat(value, of.number).to(F64))
             return
         raw = code.let(f"load {kind}, ptr {leaf}, align {of.record_bytes}")
         found = code.let(f"zext i32 {raw} to i64") if of.key is DType.I32 else raw
-        if of.gives == "pair":
+        if of.leaf_output == "pair":
             pair = code.let(
                 f"getelementptr [{PAIR_BYTES} x i8], ptr {w.buffer(LEAVES)}, i64 {found}"
             )
@@ -370,12 +377,12 @@ class _Walks:
             target = code.let(f"load i64, ptr {second}, align 8")
             self._fold(code, sums, at(w, place, target), weight)
             return
-        self._give_row(w, name, found, sums, place)
+        self._add_leaf_row(w, name, found, sums, place)
 
-    def _give_row(self, w: Writer, name: str, leaf: str, sums: str, place: Bound) -> None:
+    def _add_leaf_row(self, w: Writer, name: str, leaf: str, sums: str, place: Bound) -> None:
         code, layout, dtype = w.code, self.of.layout(WEIGHT), self.of.dtype(WEIGHT)
         is_dense = layout.strides[1] == 1
-        lanes = filled(self.of.isa, F64, self.of.targets) if is_dense else 1
+        lanes = dim_lanes(self.of.isa, F64, self.of.targets) if is_dense else 1
         helper(code, f"{name}.row", "ptr %from, i64 %step, ptr %sums", self._write_row, lanes)
         source = w.pointer(LEAVES, w.place(layout, [leaf, 0]), dtype)
         to = code.let(f"getelementptr double, ptr {sums}, i64 {place}")
@@ -384,7 +391,7 @@ class _Walks:
         )  # fmt: skip
 
     def _write_row(self, code: Code) -> None:
-        """A row of weights to a row of sums."""
+        """Add a row of weights to a row of sums."""
         dtype, targets = self.of.dtype(WEIGHT), self.of.targets
         is_dense = self.of.layout(WEIGHT).strides[1] == 1
         for k in range(0, targets, code.lanes):
@@ -417,7 +424,7 @@ class _Walks:
             store(code, code.const(self.identity, F64), F64, where)
 
     def _store(self, w: Writer, total: Vec, row: Bound, k: int, result: str) -> None:
-        """A finished sum to its place."""
+        """Store a finished sum."""
         code, dtype = w.code, self.of.step.node.shape.dtype
         if self.of.step.node.attrs["aggregate"] == "average":
             count = code.splat(w.size(dim_max(1, self.of.trees)), I64).to(F64)
@@ -431,8 +438,8 @@ def _times(code: Code, count: Bound, dtype: DType) -> Bound:
     return code.i64("mul", count, dtype.itemsize)
 
 
-def _made(task: Task, to: Buffer) -> Task:
-    """A task that makes a table, into a temporary."""
+def _into_temporary(task: Task, to: Buffer) -> Task:
+    """A task that writes a table, into a temporary."""
     given = tuple(to if b.kind == "result" else b for b in task.buffers)
     return replace(task, buffers=given)
 
