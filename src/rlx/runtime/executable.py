@@ -58,7 +58,7 @@ class MemoryNeed:
 
 
 class Executable:
-    """A compiled model. Calls may run side by side; `set_params` swaps weights between calls."""
+    """A compiled model. Calls may run concurrently; `set_params` swaps weights between calls."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class Executable:
         self._given: Mapping[str, Array] = {}
         self._weights: WeightSet | None = None
         self._quick: Callable[..., Any] | None = None
-        self.otherwise: Callable[..., Any] | None = None
+        self.fallback: Callable[..., Any] | None = None
         """Runs a call whose sizes are outside of the ranges that this was compiled for, where a
-        front end chose them; what has no meaning at such sizes says so there."""
+        front end chose them; a size that is invalid for the model is an error there."""
         self._steps = threading.local()
         self._num_inputs = len(self._interface.inputs)
         self._num_outputs = len(self._interface.outputs)
@@ -119,7 +119,7 @@ class Executable:
 
     @property
     def result(self) -> CompileResult:
-        """What the compile gave; of a program that was kept, its account is read now."""
+        """The result of the compile; of a cached program, its record is read now."""
         if isinstance(self._result, Record):
             self._result = self._result.result()
         return self._result
@@ -162,8 +162,8 @@ class Executable:
         progress: Progress | None = None,
     ) -> Report:
         """Every decision: what, where, verdict, why, and the predicted saving. Print it, or take
-        its JSON. With `measure`, kernels are timed on `inputs`, or on made-up ones, and decisions
-        are turned around and timed, as `measure` does."""
+        its JSON. With `measure`, kernels are timed on `inputs`, or on random ones, and decisions
+        are reversed and timed, as `measure` does."""
         if measure:
             from rlx.explain.with_measurements import measured_report
 
@@ -174,16 +174,16 @@ class Executable:
 
     @takes(inputs=INPUTS, seconds=SECONDS)
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
-        """How long each kernel takes on these inputs, beside what the machine could do. The
-        kernels are timed in a build of their own: this one stays as it is."""
+        """The time of each kernel on these inputs, and its share of the roofline. The kernels are
+        timed in an instrumented build: this one stays as it is."""
         from rlx.explain.roofline import profile
 
         return profile(self, inputs, seconds=seconds)
 
     @takes(inputs=INPUTS, calls=COUNT)
     def trace(self, inputs: Inputs, *, calls: int = 3) -> Trace:
-        """Compile passes and code, and some calls kernel by kernel and thread by thread, as a file
-        that Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
+        """Compile passes, code generation, and some calls kernel by kernel and thread by thread, as a
+        file that Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
         from rlx.explain.trace import trace
 
         return trace(self, inputs, calls=calls)
@@ -197,8 +197,8 @@ class Executable:
         seconds: float = 1.0,
         progress: Progress | None = None,
     ) -> Measurement:
-        """Turn decisions around, at most so many, compile each time, and time both builds in
-        turns for some seconds: what every verdict gains by the clock, beside what was predicted."""
+        """Reverse decisions, at most `most`, compile each time, and time both builds in interleaved
+        rounds for `seconds`: the measured gain of every verdict, and the predicted one."""
         from rlx.explain.measure_decisions import measure
 
         return measure(self, inputs, most=most, seconds=seconds, progress=progress)
@@ -318,10 +318,8 @@ class Executable:
             return self._called(arrays, out)
         except MemoryError as error:
             raise self._out_of_memory(error) from None
-        except OutOfRange:
-            if self.otherwise is None:
-                raise
-            return self.otherwise(*arrays, out=out)
+        except OutOfRange as error:
+            return call_fallback(error, self.fallback, arrays, out)
 
     def _called(self, arrays: tuple[Any, ...], out: Any) -> Any:
         if self._quick is not None and out is not None and len(arrays) == self._num_inputs:
@@ -427,6 +425,16 @@ class Executable:
 
     def _error(self, text: str) -> Error:
         return Error(f"{self.name}: {text}")
+
+
+def call_fallback(
+    error: OutOfRange, fallback: Callable[..., Any] | None, arrays: Sequence[Any], out: Any
+) -> Any:
+    """The call of sizes outside of the compiled ranges, by what compiles for them; the error where
+    there is nothing of the kind."""
+    if fallback is None:
+        raise error
+    return fallback(*arrays, out=out)
 
 
 def _given_of(made: Sequence[Array | None]) -> Any:

@@ -21,7 +21,7 @@ from rlx.frontends.onnx.values import Given, filled
 from rlx.ir.mir import Graph, Node
 from rlx.ops.op import Array
 from rlx.passes.options import FusionOptions
-from rlx.runtime.executable import Executable
+from rlx.runtime.executable import Executable, call_fallback
 
 if TYPE_CHECKING:
     from rlx.cost.calibrate import Progress
@@ -44,17 +44,17 @@ def compiled(
     if not model.is_plain:
         hosted = Specialising(model, session, options, params)
         if model.is_narrowed and not model.is_static:
-            hosted.otherwise = Specialising(model.by_shapes(), session, options, params)
+            hosted.fallback = Specialising(model.by_shapes(), session, options, params)
         hosted.prepare()
         return hosted
     made = session.executable(model, model.params, options=options, params=params)
     if model.is_narrowed:
-        made.otherwise = Specialising(model.by_shapes(), session, options, params)
+        made.fallback = Specialising(model.by_shapes(), session, options, params)
     return made
 
 
 class Specialising:
-    """Stands for an executable where shapes follow from values: a program for each of them."""
+    """An executable of a model whose shapes depend on values: a program for each of them."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Specialising:
         self._params = dict(params or {})
         self._lock = threading.Lock()
         self._made: OrderedDict[int, Staged] = OrderedDict()
-        self.otherwise: Specialising | None = None
+        self.fallback: Specialising | None = None
         """Runs a call whose sizes are outside of those that the programs serve."""
 
     # -- what it is ----------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Specialising:
 
     @property
     def programs(self) -> tuple[Executable, ...]:
-        """Those that were made and are kept, the one that was used last at the end."""
+        """Those that are cached, the one that was used last at the end."""
         with self._lock:
             return tuple(exe for staged in self._made.values() for exe in staged.programs)
 
@@ -161,7 +161,7 @@ class Specialising:
         seconds: float = 1.0,
         progress: Progress | None = None,
     ) -> Measurement:
-        """The decisions of the program for these inputs by the clock."""
+        """The measured decisions of the program for these inputs."""
         program, arrays = self.settled(inputs)
         return program.measure(arrays, most=most, seconds=seconds, progress=progress)
 
@@ -187,7 +187,7 @@ class Specialising:
 
     def _main(self, staged: Staged) -> Executable:
         if staged.main is None:
-            raise Error(f"{self.name}: nothing of it is compiled: the host does all of its work.")
+            raise Error(f"{self.name}: nothing of it is compiled: every node is a host step.")
         return staged.main
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
@@ -195,10 +195,8 @@ class Specialising:
         an optional that holds nothing is None; strings are Python's, and maps are dicts."""
         try:
             return self._called(arrays, out)
-        except OutOfRange:
-            if self.otherwise is None:
-                raise
-            return self.otherwise(*arrays, out=out)
+        except OutOfRange as error:
+            return call_fallback(error, self.fallback, arrays, out)
 
     def _called(self, arrays: tuple[Any, ...], out: Any) -> Any:
         given = self._given(arrays)
