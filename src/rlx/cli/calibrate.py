@@ -1,4 +1,4 @@
-"""`rlx calibrate`: what the gate's prices are on this machine."""
+"""`rlx calibrate`: measure the gate's prices on this machine."""
 
 from __future__ import annotations
 

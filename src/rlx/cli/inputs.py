@@ -1,4 +1,4 @@
-"""What a model is run on: arrays from files, or made up."""
+"""Inputs of a model: arrays from files, or random."""
 
 from __future__ import annotations
 

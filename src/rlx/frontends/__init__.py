@@ -1,1 +1,1 @@
-"""How models come in: files of ONNX and safetensors, and traced Python functions."""
+"""Front ends: ONNX files, safetensors folders, and traced Python functions."""

@@ -1,4 +1,4 @@
-"""Loading a model from a file, by what its name says it is."""
+"""Loading and saving models: the format follows from the name of the file."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _folder(folder: Path) -> FolderModel:
 
 
 def _folder_of(file: Path) -> Path:
-    """Weights alone are no model: what they mean is said beside them."""
+    """Weights alone are no model: config.json beside them says which."""
     from rlx.frontends.safetensors.model import WEIGHTS
 
     if not file.is_file():

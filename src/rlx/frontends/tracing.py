@@ -207,7 +207,7 @@ def _array(value: Any, name: str) -> Any:
 
 
 def _distinct(value: Any) -> Any:
-    """A stand-in that keeps apart what Python calls equal: 1, 1.0 and True; 0.0 and -0.0."""
+    """A key that distinguishes what Python calls equal: 1, 1.0 and True; 0.0 and -0.0."""
     if isinstance(value, tuple):
         return tuple(_distinct(v) for v in value)
     return type(value), value.hex() if isinstance(value, float) else value

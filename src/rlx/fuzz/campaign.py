@@ -1,4 +1,4 @@
-"""Many graphs, one after the other: what they were made of, and what is wrong."""
+"""A fuzzing campaign: many random graphs, a tally of their ops, and the findings."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Campaign:
         made = (self.steps, targets, self.backends, without, sides, self.is_large)
         return [Job(s, *made) for s in range(self.first, self.first + self.graphs)]
 
-    def run(self, workers: int, told: Callable[[Tally, list[str]], None]) -> Tally:
-        """All jobs done; `told` hears of each as it comes, and of what is wrong with it."""
+    def run(self, workers: int, progress: Callable[[Tally, list[str]], None]) -> Tally:
+        """All jobs done; `progress` is called after each, with what is wrong with it."""
         jobs = self.jobs()
         tally = Tally(without=jobs[0].without)
         for job, got in zip(jobs, each(verdict, jobs, workers)):
             tally.add(got)
-            told(tally, [f"seed {job.seed}: {line}" for line in _lines(got)])
+            progress(tally, [f"seed {job.seed}: {line}" for line in _lines(got)])
         return tally
 
 

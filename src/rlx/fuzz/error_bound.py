@@ -29,7 +29,7 @@ SUMS = (Kind.CONTRACTION, Kind.CONVOLUTION, Kind.REDUCTION)
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A value in f64, the bound on its error, and where nothing can be said (overflow)."""
+    """A value in f64, the bound on its error, and where there is no bound (overflow)."""
 
     value: Array
     error: Array
@@ -99,7 +99,7 @@ def _shadow(
 
 
 def _is_open(node: Node, operands: Sequence[Shadow]) -> bool:
-    """Can nothing be said of the result in f64? So it is with factors of matrices, whose bases
+    """Has the result no bound in f64? So it is with factors of matrices, whose bases
     are free where values repeat, and with waves of an angle that is not known to a quarter."""
     factors = node.decl.kind is Kind.SPECIAL and node.decl.jumps(
         [i.shape for i in node.inputs], node.shapes
@@ -120,7 +120,7 @@ def _mixes_infinities(node: Node, operands: Sequence[Shadow]) -> bool:
 def _spelled(
     node: Node, operands: Sequence[Shadow], plain: Sequence[Array]
 ) -> Sequence[Shadow | None]:
-    """The shadows of the op's spelling in simpler ops, where what is added up can be seen."""
+    """The shadows of the op's decomposition into simpler ops, whose sums are explicit."""
     graph = Graph(node.op)
     inputs = [graph.input(f"x{i}", n.shape) for i, n in enumerate(node.inputs)]
     if not inputs and node.decl.signature.operands:
@@ -138,14 +138,14 @@ def _bounded(
     own: Array,
     shape: Shape,
     is_lost: bool,
-    spelled: Shadow | None,
+    decomposed: Shadow | None,
 ) -> Shadow:
     with np.errstate(all="ignore"):
         carried = np.max([_distance(m, value) for m in moved], axis=0, initial=0.0)
         rounded = np.where(np.isfinite(value) | np.iscomplexobj(value), own, 0.0)
         error = 2.0 * carried + rounded + FACTOR * _smallest(shape.dtype)
-        if spelled is not None:
-            error, is_lost = np.maximum(error, spelled.error), is_lost or spelled.is_lost
+        if decomposed is not None:
+            error, is_lost = np.maximum(error, decomposed.error), is_lost or decomposed.is_lost
         size = np.abs(value) + error
         over = np.isfinite(np.abs(value)) & ~(size < _largest(shape.dtype))
     return Shadow(value, error, is_lost or bool(np.any(over)))

@@ -1,7 +1,7 @@
-"""Growing random valid graphs out of the op table.
+"""Generation of random valid graphs from the op table.
 
-Ops are dealt round like cards, so that all occur alike. An operand is, where it can be, a node
-that is there already, moved and cast into the shape the op asks for.
+Ops are drawn without replacement from a shuffled deck, so that all occur equally often. An
+operand is, where possible, an existing node, moved and cast into the shape that the op asks for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Native code among pages that may not be touched: an access outside a buffer ends the process.
+"""Guard pages around every buffer of native code: an access outside a buffer ends the process.
 
-Inputs, params and outputs lie alone between forbidden pages, and so does every slot of the plan.
+Inputs, params and outputs are each between guard pages, and so is every slot of the plan.
 Slots keep the plan's alignment, so at the end up to a line behind a slot can still be touched; what
 the caller gives ends with its last byte.
 """
@@ -48,7 +48,7 @@ class Side(enum.Enum):
     ENDS = "ends"
     """At the end of every slot."""
     TAIL = "tail"
-    """At the end of the arena as planned, where the memory of the step that runs lies."""
+    """At the end of the arena as planned: the scratch memory of the step that runs."""
 
 
 def judge_guarded(

@@ -1,4 +1,4 @@
-"""One graph as a job: grown from a seed, judged, and told of."""
+"""A fuzzing job: one graph generated from a seed, checked, and reported."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Verdict:
 def verdict(job: Job) -> Verdict:
     """Every pipeline and backend of the job, judged."""
     if job.sides:
-        return told(job, lambda grown: _guarded(grown, job))
-    return told(job, lambda g: judge(g, [FusionTarget(t) for t in job.targets], job.backends))
+        return reported(job, lambda grown: _guarded(grown, job))
+    return reported(job, lambda g: judge(g, [FusionTarget(t) for t in job.targets], job.backends))
 
 
 def _guarded(grown: Grown, job: Job) -> list[Mismatch]:
@@ -60,7 +60,7 @@ def _guarded(grown: Grown, job: Job) -> list[Mismatch]:
     return [m for v in variants for m in judge_guarded(grown, v, sides)]
 
 
-def told(job: Job, judged: Judge) -> Verdict:
+def reported(job: Job, judged: Judge) -> Verdict:
     """Any error is a finding, but for a target that says what it cannot do."""
     grown = grow(job.seed, job.steps, job.without, is_large=job.is_large)
     nodes = grown.graph.order()
@@ -76,17 +76,17 @@ def told(job: Job, judged: Judge) -> Verdict:
 
 
 def refused_ops(backends: Iterable[str]) -> frozenset[str]:
-    """Ops that one of the backends refuses, or whose spelling in simpler ops holds such."""
+    """Ops that one of the backends refuses, or whose decomposition into simpler ops has such."""
     refused = {op for b in backends for op in Session(b).target.refusals}
     if not refused:
         return frozenset()
-    spelled = {o.name: _spelled(o) for o in table.table().values() if not o.why_no_cases}
-    while grown := [n for n, ops in spelled.items() if n not in refused and ops & refused]:
+    decomposed = {o.name: _decomposed(o) for o in table.table().values() if not o.why_no_cases}
+    while grown := [n for n, ops in decomposed.items() if n not in refused and ops & refused]:
         refused.update(grown)
     return frozenset(refused)
 
 
-def _spelled(op: Op) -> frozenset[str]:
+def _decomposed(op: Op) -> frozenset[str]:
     """The ops of one application's lowering."""
     if op.lower is None:
         return frozenset()

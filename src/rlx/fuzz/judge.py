@@ -1,4 +1,4 @@
-"""Is every pipeline's result of one graph right?
+"""The oracle of the fuzzer: is every pipeline's result of one graph within its error bound?
 
 The optimised graph must mean what the graph as built means: whole numbers, truth values and moved
 values bit for bit, floats within the running error bound. The plan, executed in its poisoned arena,
@@ -140,7 +140,7 @@ def _outside_bounds(target: str, expected: Expected, made: Sequence[Array]) -> l
 
 
 def _outside(got: Array, shadow: Shadow) -> Array:
-    """Where finite numbers are not within the bound, or what is not finite is not so alike; of
+    """Where finite numbers are not within the bound, or non-finite values differ; of
     complex numbers either part may be the one."""
     with np.errstate(all="ignore"):  # a signalling NaN is a NaN
         wide = got.astype(shadow.value.dtype)
@@ -155,8 +155,8 @@ def _outside(got: Array, shadow: Shadow) -> Array:
 def _is_close(got: Array, value: Array, error: Array) -> Array:
     with np.errstate(all="ignore"):
         close = np.abs(got - value) <= error
-        alike = (got == value) | (np.isnan(got) & np.isnan(value))
-    return close | alike
+        equal = (got == value) | (np.isnan(got) & np.isnan(value))
+    return close | equal
 
 
 def _same_bits(a: Array, b: Array) -> bool:

@@ -1,4 +1,4 @@
-"""Models changed at random: as bytes, and field by field as their format says."""
+"""Mutation of ONNX models: of bytes, and of protobuf fields."""
 
 from __future__ import annotations
 
@@ -105,15 +105,15 @@ def _change(model: Any, rng: random.Random) -> None:
 
 def _change_list(values: Any, field: Any, rng: random.Random, messages: list[Any]) -> None:
     at = rng.randrange(len(values)) if len(values) else 0
-    way = rng.randrange(4)
-    if way == 0 and len(values):
+    kind = rng.randrange(4)
+    if kind == 0 and len(values):
         del values[at]
     elif field.message_type is not None:
         same = [m for m in messages if m.DESCRIPTOR is field.message_type]
         copy = rng.choice(same).SerializeToString() if same else b""
-        into = values[at] if way == 1 and len(values) else values.add()
+        into = values[at] if kind == 1 and len(values) else values.add()
         into.ParseFromString(copy)
-    elif way == 1 or not len(values):
+    elif kind == 1 or not len(values):
         sample = values[at] if len(values) else None
         values.append(_scalar(sample, field, rng, messages))
     else:
@@ -161,7 +161,7 @@ def _text(old: Any, field: Any, rng: random.Random, messages: list[Any]) -> Any:
 
 
 def _texts(message: Any, name: str) -> list[Any]:
-    """What fields of this name hold; inputs may name outputs, and the other way round."""
+    """What fields of this name hold; inputs may name outputs, and outputs inputs."""
     names = {name, "output", "name"} if name in ("input", "output", "name") else {name}
     found: list[Any] = []
     for field, value in message.ListFields():

@@ -1,7 +1,7 @@
 """`python -m rlx.fuzz.onnx`: damaged ONNX files, each of which must give a result or an rlx.Error.
 
 Every file is read, and some are compiled and run, in child processes with 1 GiB to use. Whatever
-is another exception, a crash, or takes longer than 2 seconds is told of, with its seed.
+is another exception, a crash, or takes longer than 2 seconds is a finding, with its seed.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def outcome(job: Job) -> Outcome:
         finding = _surprise(error) if job.is_strict else ""
         word = type(error).__name__
     except Exception as error:
-        word, finding = type(error).__name__, _told(error)
+        word, finding = type(error).__name__, _finding(error)
     else:
         finding = ""
     took = time.process_time() - start
@@ -188,10 +188,10 @@ def _surprise(error: Error) -> str:
     from rlx.frontends.onnx.reader import ReadError
 
     is_one = isinstance(error, ReadError) and not isinstance(error.__cause__, MemoryError)
-    return _told(error.__cause__ or error) if is_one else ""
+    return _finding(error.__cause__ or error) if is_one else ""
 
 
-def _told(error: BaseException) -> str:
+def _finding(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-2:]
     where = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
     return f"{type(error).__name__} at {where}: {str(error)[:160]}"
@@ -255,8 +255,8 @@ def _again(job: Job, lost: Lost) -> Outcome:
 
 def summary(words: Counter[str]) -> int:
     findings = words.pop("findings", 0)
-    told = ", ".join(f"{n} {w}" for w, n in words.most_common())
-    print(f"{words.total()} files: {told}; {findings} findings")
+    counts = ", ".join(f"{n} {w}" for w, n in words.most_common())
+    print(f"{words.total()} files: {counts}; {findings} findings")
     return 1 if findings else 0
 
 

@@ -1,4 +1,4 @@
-"""Jobs done in child processes: one that crashes or hangs costs itself only, and is named."""
+"""Jobs in child processes: one that crashes or hangs affects itself only, and is reported."""
 
 from __future__ import annotations
 

@@ -182,8 +182,8 @@ class Executable:
 
     @takes(inputs=INPUTS, calls=COUNT)
     def trace(self, inputs: Inputs, *, calls: int = 3) -> Trace:
-        """Compile passes, code generation, and some calls kernel by kernel and thread by thread, as a
-        file that Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
+        """Compile passes, code generation, and some calls kernel by kernel and thread by thread, as
+        a file that Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
         from rlx.explain.trace import trace
 
         return trace(self, inputs, calls=calls)

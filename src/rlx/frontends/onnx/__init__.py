@@ -1,4 +1,4 @@
-"""ONNX models: read with care, and written as graphs of the op table.
+"""The ONNX importer: models become graphs of the op table.
 
     reader.py     a file, or bytes, as a checked protobuf; tensors in memory or in files beside it
     importer.py   its nodes, one after the other, in the scopes they see

@@ -1,5 +1,5 @@
-"""Where a model meets its caller: what is given becomes tensors of numbers, and results what the
-model declares them to be.
+"""Conversion of a call's inputs and results: inputs become tensors of numbers, and results the
+types that the model declares.
 
 Strings are Python's outside and ids inside; numbers of fewer than 8 bits are arrays of ml_dtypes
 outside and codes inside; a map is a dict outside and two rows, its keys and its values, inside.
@@ -137,7 +137,7 @@ def _row(part: list[Any], element: Element | None, number: int, reader: Reader, 
 
 
 def text_array(array: Array) -> Array:
-    """Strings as an array of objects, which none of them is cut short in."""
+    """Strings as an array of objects, so that none is truncated."""
     return array.astype(object) if array.dtype.kind in "US" else array
 
 

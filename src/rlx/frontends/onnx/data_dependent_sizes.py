@@ -1,4 +1,4 @@
-"""Sizes that a model computes from data: numbers that become dims while it runs.
+"""Data-dependent sizes: values that become dims at run time.
 
 An operand that decides a shape may be computed: the sum of a mask, the largest of some lengths. Its
 elements are then measured sizes, found out by `as_size`, unless the graph says what they are: sizes
@@ -52,21 +52,21 @@ def sizes_of_data(node: Node) -> Sizes | None:
 
 
 def scalar_size(node: Node, index: int = 0, most: DimLike | None = None) -> Dim:
-    """An element as a size that is found out."""
+    """An element as a size that is measured at run time."""
     found = ops.as_size(scalar(node, index), at_most=most).shape.dims[0]
     assert isinstance(found, Dim)
     return found
 
 
 def scalar(node: Node, index: int = 0) -> Node:
-    """An element by itself, as i64."""
+    """One element, as i64."""
     flat = ops.reshape(node, dims=(product(node.shape.dims),))
     one = ops.narrow(flat, axis=0, start=index, length=1)
     return ops.cast(ops.reshape(one, dims=()), to=DType.I64)
 
 
 def element(node: Node, index: int) -> DimLike | None:
-    """What the graph says of an element: a number or a size; None where only data can tell."""
+    """What the graph says of an element: a number or a size; None where it depends on data."""
     return _Elements().of(node, index, 0)
 
 

@@ -1,4 +1,4 @@
-"""What sizes a model allows, found out from where it could not be read for all of them.
+"""Ranges of named dims, derived from the errors of importing a model for all sizes.
 
 A model that adds the first `length` of 512 rows to `length` rows is one for lengths up to 512: any
 other fails where they are added. So the dim gets that range, and the model is read again.
@@ -21,7 +21,7 @@ Range = tuple[int, int | None]
 
 
 def ranges_for(error: BaseException) -> dict[str, Range] | None:
-    """The range of a named dim outside of which this error is right; None if it cannot be told."""
+    """The range of a named dim outside of which this error is right; None if it is not known."""
     found = behind(error)
     kept = found and _range_where(found.left, found.right, found.may_repeat)
     return dict([kept]) if kept else None

@@ -43,7 +43,7 @@ class ModelFile:
         return cls(Path(path), opened(path)[:])
 
     def digest(self) -> str:
-        """A hash of the hashes of its chunks, which threads make side by side."""
+        """A hash of the hashes of its chunks, computed by threads in parallel."""
         chunks = [self.data[i : i + CHUNK] for i in range(0, len(self.data), CHUNK)]
         if len(chunks) < 2:
             return _joined(map(_hashed, chunks))
@@ -116,7 +116,7 @@ class Opened:
 
     held: HeldFile
     claimed: list[Range] = field(default_factory=list[Range])
-    """In order, and apart."""
+    """In order, and disjoint."""
     tensors: dict[Range, Bytes] = field(default_factory=dict[Range, Bytes])
 
     def bytes_of(self, wanted: Range) -> Bytes:

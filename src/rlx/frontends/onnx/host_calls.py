@@ -1,4 +1,4 @@
-"""How a handler leaves work to the host: on known operands at once, else when the model runs.
+"""Host calls: a handler runs Python at import time on known operands, else when the model runs.
 
 In the model's own graph it is a host step between two programs. In the body of a branch or loop,
 which is part of one program, it is a call out of native code, of work whose results have the shape
@@ -33,7 +33,7 @@ Work = Callable[..., Sequence[Array]]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the host gives; a dim that is None is found by running."""
+    """What the host gives; a dim that is None is data-dependent."""
 
     kind: Element | DType
     dims: tuple[DimLike | None, ...]
@@ -76,7 +76,7 @@ def _weight(call: Call, number: int, array: Array, result: Result) -> Value:
 
 
 def _input(call: Call, number: int, result: Result) -> Node:
-    """The input that stands for a result. A size that only running finds out is a named one."""
+    """The input that stands for a result. A data-dependent size is a named dim."""
     count = len(call.importer.steps)
     dims = tuple(
         Dim(f"host{count}_{number}_{axis}") if d is None or _is_measured(d) else d

@@ -1,8 +1,8 @@
-"""Host steps: work on strings and image files, done in Python between compiled programs.
+"""Host steps: operators on strings and image files, run in Python between compiled programs.
 
 An operator that makes strings or looks inside them is no loop over numbers. Its operands leave the
-graph and its results are inputs of it: so the graph of a model is cut where a value depends on such
-a step, and each stage is one native program. Stage n has the nodes behind n host steps.
+graph and its results are inputs of it: so the graph of a model is split where a value depends on
+such a step, and each stage is one native program. Stage n has the nodes behind n host steps.
 """
 
 from __future__ import annotations

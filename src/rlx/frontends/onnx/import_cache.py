@@ -1,5 +1,5 @@
-"""What was learnt of a model when it was read, kept on disk: a compile that was done before needs
-neither the graph nor the parser, only the weights and where they are.
+"""The cache of imports: a model that was compiled before needs neither graph nor parser, only the
+offsets of its weights.
 
 An entry is found by the bytes of the model's file. Files beside it hold weights, and small ones of
 them are in the graph as numbers, so that each counts by its name, size, time of change and place on
@@ -39,7 +39,7 @@ def recalled(file: ModelFile, cache: Cache) -> Model | None:
 
 
 def keep(model: Model, file: ModelFile, cache: Cache) -> None:
-    """Keep what a compile must know of the model."""
+    """Store what a compile must know of the model."""
     head: dict[str, Any] = {
         "kind": KIND, "name": model.name, "inputs": model.inputs, "outputs": model.outputs,
         "static": model.static, "why": model.why_static, "needs_shapes": model.needs_shapes,
@@ -56,7 +56,7 @@ def keep(model: Model, file: ModelFile, cache: Cache) -> None:
 
 
 def _key(file: ModelFile) -> str:
-    """All that is kept follows from the bytes of the file, and the name from its own."""
+    """An entry is a function of the bytes of the file, and the name of its path."""
     return key_of(KIND, file.digest(), file.path.stem)
 
 
@@ -76,7 +76,7 @@ def _places(model: Model, file: ModelFile) -> tuple[dict[str, Any], dict[str, By
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Which bytes of which file are where in memory: in order of their addresses, and apart."""
+    """Which bytes of which file are where in memory: in order of their addresses, and disjoint."""
 
     starts: list[int]
     ranges: list[tuple[int, str, int]]

@@ -1,4 +1,4 @@
-"""Nodes of a model become nodes of a graph, one after the other."""
+"""The importer: nodes of a model, in topological order, become nodes of a graph."""
 
 from __future__ import annotations
 
@@ -428,7 +428,7 @@ class Importer:
         return any(self._main.values.get(name) is value for name in self.static)
 
     def unknown(self, value: Value, what: str) -> UnsupportedError:
-        """The error of a value that must be known: it says what a call must tell for it to be."""
+        """The error of a value that must be known: it says which inputs a call must fix."""
         leaves = self._leaves(value)
         inputs = [n.attrs["name"] for n in leaves if n.op == "input"]
         if any(n.op == "param" for n in leaves) or any(self._is_inside(n) for n in leaves):

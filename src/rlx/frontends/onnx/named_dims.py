@@ -1,4 +1,4 @@
-"""Sizes that a model leaves open, as named dims."""
+"""Named dims of a model: the sizes that its file leaves open."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NamedDims:
 
     def unify(self, one: str, other: str) -> None:
         """Two dims are one from now on. Where both are first dims without a name, as the batch is
-        of inputs that were exported each by itself, all such are."""
+        of inputs that were exported separately, all such are."""
         is_batch = one in self._batches and other in self._batches
         for name in (*self._batches, other) if is_batch else (other,):
             self._same |= {k: one for k, v in self._same.items() if v == name}

@@ -1,4 +1,4 @@
-"""What a handler is given: one node of the model, its operands and attributes."""
+"""The argument of an operator handler: one node of the model, its operands and attributes."""
 
 from __future__ import annotations
 

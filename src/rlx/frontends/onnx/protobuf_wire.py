@@ -1,4 +1,4 @@
-"""The file of a model without the bytes of its large tensors, and where those are in it.
+"""Protobuf wire format: a model's file without the bytes of its large tensors, and their offsets.
 
 A protobuf is fields inside fields, each with its number and, where it is bytes or a message, its
 length. The long byte fields of tensors are replaced by short tokens before the rest is parsed, so
@@ -27,7 +27,7 @@ GRAPH: dict[int, Any] = {5: TENSOR, 15: SPARSE}
 ATTRIBUTE: Kind = {5: TENSOR, 6: GRAPH, 10: TENSOR, 11: GRAPH, 22: SPARSE, 23: SPARSE}
 LISTS = frozenset({7, 8, 9})
 """The fields of an attribute that is a list of numbers or texts. It holds no tensor, and may have
-millions of them, each a field by itself."""
+millions of them, each a field of its own."""
 NODE: Kind = {5: ATTRIBUTE}
 GRAPH[1] = NODE
 FUNCTION: Kind = {7: NODE, 11: ATTRIBUTE}
@@ -47,33 +47,33 @@ class Bulk:
 
     data: memoryview
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(_NONCE_BYTES))
-    places: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def light(self) -> bytes:
         """The file with tokens in place of long tensors; the file itself where it is odd."""
         try:
             return b"".join(self._message(0, len(self.data), MODEL, 0))
         except _Odd:
-            self.places.clear()
+            self.ranges.clear()
             return bytes(self.data)
 
     def found(self, raw: bytes) -> memoryview | None:
         """The bytes that `raw` stands for; None where it is no token."""
         if len(raw) != _NONCE_BYTES + 8 or not raw.startswith(self.nonce):
             return None
-        start, end = self.places[int.from_bytes(raw[_NONCE_BYTES:], "little")]
+        start, end = self.ranges[int.from_bytes(raw[_NONCE_BYTES:], "little")]
         return self.data[start:end]
 
     def _token(self, start: int, end: int) -> bytes:
-        self.places.append((start, end))
-        return self.nonce + (len(self.places) - 1).to_bytes(8, "little")
+        self.ranges.append((start, end))
+        return self.nonce + (len(self.ranges) - 1).to_bytes(8, "little")
 
     def _message(self, at: int, end: int, kind: Kind, depth: int) -> list[Any]:
         """A message in parts, its long tensors as tokens."""
         if depth > MAX_DEPTH:
             raise _Odd
         parts: list[Any] = []
-        kept = at
+        copied = at
         while at < end:
             key, at = self._varint(at, end)
             wire, number = key & 7, key >> 3
@@ -93,10 +93,10 @@ class Bulk:
                     if inner is None
                     else self._message(at, at + size, inner, depth + 1)
                 )
-                parts += [self.data[kept:head], _encoded(sum(map(len, made))), *made]
-                kept = at + size
+                parts += [self.data[copied:head], _encoded(sum(map(len, made))), *made]
+                copied = at + size
             at += size
-        parts.append(self.data[kept:end])
+        parts.append(self.data[copied:end])
         return parts
 
     def _past(self, at: int, end: int, wire: int) -> int:

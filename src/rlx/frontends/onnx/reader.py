@@ -41,7 +41,7 @@ MAX_FILE = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An element type of ONNX: how it is kept, and in which field where not as raw bytes."""
+    """An element type of ONNX: how it is stored, and in which field where not as raw bytes."""
 
     dtype: np.dtype[Any]
     name: str
@@ -303,8 +303,8 @@ def guarded(what: str) -> Generator[None]:
     except MemoryError as error:
         raise ReadError(f"{what}: there is not enough memory for it.") from error
     except SURPRISES as error:
-        told = f"{type(error).__name__}: {str(error)[:200]}"
-        raise ReadError(f"{what}: it cannot be read as it is ({told}).") from error
+        cause = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ReadError(f"{what}: it cannot be read as it is ({cause}).") from error
 
 
 def _num_nodes(bodies: list[Any]) -> int:
@@ -389,7 +389,7 @@ def _flat(indices: np.ndarray[Any, Any], dims: tuple[int, ...]) -> np.ndarray[An
 
 
 def _from_fields(tensor: Any, kind: Kind, dims: tuple[int, ...], what: str) -> np.ndarray[Any, Any]:
-    """Numbers kept one by one; halves are kept as the integers of their bits."""
+    """Numbers stored one per field element; f16 and bf16 as the integers of their bits."""
     values = getattr(tensor, kind.name)
     count = math.prod(dims) * (2 if kind.dtype.kind == "c" else 1)
     if len(values) != count:

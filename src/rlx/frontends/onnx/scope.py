@@ -1,4 +1,4 @@
-"""The names that nodes of a model see, and the values they stand for."""
+"""Scopes: the names that nodes of a model see, and their values."""
 
 from __future__ import annotations
 

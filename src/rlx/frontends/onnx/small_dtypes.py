@@ -82,7 +82,7 @@ class Small:
 
 @functools.cache
 def small_kinds() -> Mapping[int, Small]:
-    """ONNX's number of a type → how it is kept."""
+    """ONNX's number of a type → how it is stored."""
     from onnx import TensorProto as T
 
     bits = {
@@ -100,7 +100,7 @@ def small_kinds() -> Mapping[int, Small]:
 
 
 def bytes_of_fields(values: Any, what: str) -> Array:
-    """Bytes that are kept one by one, as whole numbers."""
+    """Bytes that are stored one per field element, as integers."""
     wide = np.array(values, np.int64)
     if wide.size and (wide.min() < 0 or wide.max() > 0xFF):
         raise GraphError(f"{what}: a number is no byte")

@@ -1,4 +1,4 @@
-"""Models that are compiled for each value of their static inputs, when they are called."""
+"""Specialisation: models that are compiled per call, for the values of their static inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs inside nodes, made into the bodies of rlx's branches and loops."""
+"""Subgraphs of ONNX nodes as bodies of branches and loops."""
 
 from __future__ import annotations
 

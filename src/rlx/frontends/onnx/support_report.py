@@ -1,4 +1,4 @@
-"""What a model needs and what a target has, node by node of the file."""
+"""Operator support: which nodes of a model a target runs natively, lowers, or lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What names stand for while a model is read."""
+"""The values that names stand for during import."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ Given = Any
 """What a call gives for an input: an array, a list of them for a sequence, None for nothing, and
 Mapped for a map."""
 Form = Any
-"""The same with the shapes of the arrays in their places."""
+"""The same with shapes instead of arrays."""
 
 
 def form_of(given: Given) -> Form:
@@ -173,7 +173,7 @@ def arrays_of(given: Given) -> list[np.ndarray[Any, Any]]:
 
 
 def key_of(given: Given) -> Any:
-    """What tells it from others by value."""
+    """Its identity by value."""
     match given:
         case list():
             return tuple(key_of(g) for g in given)

@@ -1,4 +1,4 @@
-"""Where windows lie: the attributes that convolutions and pools share."""
+"""Window attributes: kernel, stride, dilation and padding of convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Geometry:
 
     def spread(self, image: Sequence[DimLike], more: Sequence[int]) -> list[DimLike]:
         """The sizes of what windows add up to, one for each element of an image, with `more`
-        elements at the end and the padding cut off."""
+        elements at the end and the padding removed."""
         sizes = zip(image, self.stride, self.spans, more, self.totals)
         return [(n - 1) * s + span + m - pads for n, s, span, m, pads in sizes]
 
@@ -88,7 +88,7 @@ class Geometry:
         )
 
     def around(self, x: Node, value: float) -> Node:
-        """The image with its padding as elements; less than none cuts elements off."""
+        """The image with its padding as elements; negative padding crops."""
         axes = len(self.kernel)
         low, high = (0, 0, *self.padding[:axes]), (0, 0, *self.padding[axes:])
         return with_borders(x, low, high, value)
@@ -135,7 +135,7 @@ def _same(call: Call, plain: Geometry, image: Sequence[DimLike], auto: str) -> G
         r - n if span >= s else dim_max(0, r - n)
         for n, r, s, span in zip(image, reach, plain.stride, plain.spans)
     ]
-    before = halves(call, totals, auto)[: len(reach)]
+    before = split_padding(call, totals, auto)[: len(reach)]
     after = tuple(
         dim_max(0, r - n) - b if isinstance(n, int) else r - n - b
         for n, r, b in zip(image, reach, before)
@@ -152,8 +152,8 @@ def _reach(n: DimLike, stride: int, span: int) -> DimLike:
     )
 
 
-def halves(call: Call, totals: Sequence[DimLike], auto: str) -> tuple[DimLike, ...]:
-    """Padding cut in two, begins then ends; SAME_UPPER has the greater half at the end."""
+def split_padding(call: Call, totals: Sequence[DimLike], auto: str) -> tuple[DimLike, ...]:
+    """Padding split in two, begins then ends; SAME_UPPER has the greater half at the end."""
     if auto not in ("SAME_UPPER", "SAME_LOWER", "NOTSET", ""):
         raise GraphError(f"{call.label}: auto_pad {auto!r} is not one ONNX has")
     less = tuple(t // 2 for t in totals)

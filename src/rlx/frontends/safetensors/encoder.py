@@ -17,7 +17,7 @@ from rlx.ir.mir import Node
 from rlx.ops.op import Array
 
 NORMS = frozenset({4, 7})
-"""Which of a layer's parts are norms; the others are products, whose weights are turned."""
+"""Which of a layer's parts are norms; the others are linear layers: weights are transposed."""
 EMBEDDINGS = "embeddings"
 KINDS = f"{EMBEDDINGS}.token_type_embeddings.weight"
 POOLER = "pooler.dense"
@@ -44,8 +44,8 @@ class Builder:
         node = self.taken[full]
         return node if node.shape.dtype is DType.F32 else self.module.cast(node, to="f32")
 
-    def turned(self, name: str, *dims: int | None) -> Node:
-        """The weight of a linear layer, which files keep as [out, in]."""
+    def transposed(self, name: str, *dims: int | None) -> Node:
+        """The weight of a linear layer, which files store as [out, in]."""
         return self.module.transpose(self.weight(name, *dims), perm=(1, 0))
 
     def _declared(self, name: str, dims: tuple[int | None, ...]) -> Node:
@@ -77,12 +77,12 @@ def encoder(
     prefix = naming.prefix if any(n.startswith(naming.prefix) for n in tensors) else ""
     build = Builder(HirModule(name, FusionPolicy.FUSABLE), tensors, prefix, where)
     build.module.graph.traces_lines = False  # nodes are named by their blocks
-    m, places = build.module, f"{EMBEDDINGS}.position_embeddings.weight"
-    table = build.weight(places, None, sizes.width)
+    m, positions = build.module, f"{EMBEDDINGS}.position_embeddings.weight"
+    table = build.weight(positions, None, sizes.width)
     first = sizes.padding + 1 if naming.starts_after_padding else 0
     most = int(str(table.shape.dims[0])) - first
     if most < 1:
-        raise Error(f"{where}: it has no places left after those of padding.")
+        raise Error(f"{where}: it has no positions left after those of padding.")
     batch, length = Dim("batch"), Dim("length", 1, most)
     ids, mask = (
         m.input(n, Shape([batch, length], DType.I64)) for n in ("input_ids", "attention_mask")
@@ -124,7 +124,7 @@ def _layer(
     operands: list[Node] = []
     for i, (part, dims) in enumerate(zip(naming.parts, shapes)):
         place = f"{naming.layer.format(number)}.{part}"
-        made = build.weight if i in NORMS else build.turned
+        made = build.weight if i in NORMS else build.transposed
         operands += [made(f"{place}.weight", *dims), build.weight(f"{place}.bias", dims[0])]
     return build.module.encoder_block(
         rows, *operands, seen, num_heads=sizes.heads, eps=sizes.eps, mask_kind="custom",
@@ -138,5 +138,5 @@ def pooled(encoded: Encoded) -> Node | None:
     if not build.has(f"{POOLER}.weight"):
         return None
     with build.module.scope(POOLER):
-        weight = build.turned(f"{POOLER}.weight", width, width)
+        weight = build.transposed(f"{POOLER}.weight", width, width)
         return build.module.pooler(encoded.rows, weight, build.weight(f"{POOLER}.bias", width))

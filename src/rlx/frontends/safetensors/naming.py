@@ -1,4 +1,4 @@
-"""What families of models call their sizes and weights: data, so that another family is a row."""
+"""Names of sizes and weights by model family: data, so that another family is a row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Naming:
     sizes: Mapping[str, str]
     """Our name of a size → the configuration's."""
     starts_after_padding: bool = False
-    """Do places count from the number of padding, over tokens that are none?"""
+    """Do positions start after the padding id, and count non-padding tokens only?"""
 
 
 _BERT = Naming(
@@ -104,9 +104,11 @@ def naming_of(config: Mapping[str, Any], where: Path) -> Naming:
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise UnsupportedError(f"{where}: model_type {_short(kind)}. rlx reads {known}.")
-    places = config.get("position_embedding_type", "absolute")
-    if places != "absolute":
-        raise UnsupportedError(f"{where}: places are {_short(places)}. rlx reads absolute ones.")
+    positions = config.get("position_embedding_type", "absolute")
+    if positions != "absolute":
+        raise UnsupportedError(
+            f"{where}: position embeddings are {_short(positions)}. rlx reads absolute ones."
+        )
     if config.get("is_decoder"):
         raise UnsupportedError(f"{where}: it is a decoder. rlx reads encoders.")
     return FAMILIES[kind]

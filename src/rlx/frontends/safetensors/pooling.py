@@ -1,4 +1,4 @@
-"""What sentence-transformers puts after an encoder: one vector for each text."""
+"""Pooling of sentence-transformers: one vector for each text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _applied(place: Path, kind: str, encoded: Encoded, made: Node | None) -> Nod
         return _pooled(place / "config.json", encoded)
     if kind == "Normalize" and made is not None:
         return _normalised(encoded.build.module, made)
-    raise UnsupportedError(f"{place}: rlx does not know how to put a {kind!r} here.")
+    raise UnsupportedError(f"{place}: rlx does not support the module {kind!r}.")
 
 
 def _pooled(path: Path, encoded: Encoded) -> Node:
@@ -61,7 +61,7 @@ def _pooled(path: Path, encoded: Encoded) -> Node:
             known = ", ".join(MODES)
             raise UnsupportedError(f"{path}: mode {mode[:80]!r}. rlx reads {known}.")
     if not modes:
-        raise Error(f"{path} names no way to pool.")
+        raise Error(f"{path} names no pooling mode.")
     m = encoded.build.module
     weight = m.expand_dims(m.cast(encoded.mask, to="f32"), axes=(2,))
     # sentence-transformers joins the vectors of several modes in this order

@@ -78,8 +78,8 @@ def _loaded(data: bytes, where: str) -> Any:
     except RecursionError:
         raise _broken(where, "its JSON is nested too deeply") from None
     except ValueError as error:
-        told = str(error).partition(": line")[0][:120]
-        raise _broken(where, f"its JSON cannot be read: {told}") from None
+        reason = str(error).partition(": line")[0][:120]
+        raise _broken(where, f"its JSON cannot be read: {reason}") from None
 
 
 def _small(path: Path) -> bytes:
@@ -122,8 +122,8 @@ def _place(name: str, entry: Any, where: str) -> tuple[DType, tuple[int, ...], i
     dtype = DTYPES[kind]
     size = math.prod(dims, start=dtype.itemsize)
     if end - begin != size:
-        told = f"{end - begin:,} bytes for a shape that takes {size:,}"
-        raise _broken(where, f"tensor {_short(name)} has {told}")
+        reason = f"{end - begin:,} bytes for a shape that takes {size:,}"
+        raise _broken(where, f"tensor {_short(name)} has {reason}")
     return dtype, tuple(dims), begin, end
 
 

@@ -1,4 +1,4 @@
-"""What operators mean, by family.
+"""Operator handlers, by family.
 
 A handler takes a Call and gives a value, or a tuple of them for several results (shorter where the
 last are not made). It is registered for a range of opsets: the latest version not after the

@@ -1,7 +1,7 @@
 """onnxruntime's own attention operators.
 
 A key that a mask hides gets a large negative number added to its score, so a query of which all
-keys are hidden still sees them alike; one after a query is not seen at all.
+keys are masked attends to all of them equally; one after a query is not seen at all.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rlx.frontends.onnx.handlers.nn.attention import (
     counted,
     joined,
     masked,
+    rotary_embedding,
     scored,
-    turned,
 )
 from rlx.frontends.onnx.handlers.nn.quantized import integer_product
 from rlx.frontends.onnx.node_call import Call
@@ -36,7 +36,7 @@ from rlx.ir.mir import Node
 
 @handles("Attention", domain=MICROSOFT)
 def attention(call: Call) -> tuple[Node, ...]:
-    """Queries, keys and values from one product, and then attention."""
+    """Queries, keys and values from one matmul, then attention."""
     made = ops.matmul(call.node(0), call.node(1))
     made = ops.add(made, call.node(2)) if call.has(2) else made
     return _self_attention(call, made, mask=3, past=4, bias=5)
@@ -44,7 +44,7 @@ def attention(call: Call) -> tuple[Node, ...]:
 
 @handles("QAttention", domain=MICROSOFT)
 def quantised_attention(call: Call) -> tuple[Node, ...]:
-    """The same with a product of bytes."""
+    """The same with an integer matmul."""
     sums = ops.cast(integer_product(call, 0, 1, 6, 7), to=DType.F32)
     made = ops.add(ops.mul(sums, ops.mul(call.node(3), call.node(4))), call.node(2))
     return _self_attention(call, made, mask=5, past=8, bias=9)
@@ -52,7 +52,7 @@ def quantised_attention(call: Call) -> tuple[Node, ...]:
 
 def _self_attention(call: Call, qkv: Node, mask: int, past: int, bias: int) -> tuple[Node, ...]:
     if call.attr("do_rotary", 0) or call.attr("past_present_share_buffer", 0):
-        raise call.unsupported("it turns positions, or shares the buffer of its past")
+        raise call.unsupported("it applies rotary embeddings, or shares the buffer of its past")
     num, width = call.required("num_heads"), qkv.shape.dims[2]
     sizes = tuple(call.attr("qkv_hidden_sizes") or (width // 3,) * 3)
     q, k, v = ops.split(qkv, sizes=sizes, axis=2)
@@ -134,7 +134,7 @@ def multi_head_attention(call: Call) -> tuple[Node, ...]:
 
 
 def _operands(call: Call, num: int) -> tuple[Node, Node, Node]:
-    """Queries, keys and values, each with its part of the bias, whichever way they are packed."""
+    """Queries, keys and values, each with its part of the bias, in any packing."""
     q = call.node(0)
     if q.shape.rank == 5:
         q, k, v = _unpacked(q, 3)
@@ -233,7 +233,7 @@ def _lengths(call: Call) -> Node:
 
 
 def _cache(call: Call, new: DimLike) -> Cache:
-    """A first part starts at 0, all rows alike; others where their rows ended."""
+    """The prompt starts at 0 in all rows; later tokens where their rows ended."""
     total = call.dims(6)[0]
     if not call.has(3) or call.shape(3).dims[2] == 0:
         return Cache(None, new)
@@ -257,7 +257,7 @@ def _rotated(call: Call, x: Node, cache: Cache) -> Node:
         line = ops.reshape(counted(call, x.shape.dims[2], 3), dims=(1, -1))
         ids = line if cache.starts is None else _moved(line, cache.starts)
     cos, sin = (ops.gather(call.node(i), ids, axis=0) for i in (7, 8))
-    return turned(call, x, cos, sin, 0, "rotary_interleaved")
+    return rotary_embedding(call, x, cos, sin, 0, "rotary_interleaved")
 
 
 def _moved(line: Node, starts: Node) -> Node:

@@ -1,5 +1,5 @@
-"""onnxruntime's own operators: activations and norms with what comes before them, and products
-with weights of few bits."""
+"""onnxruntime's fused operators: activations and norms with their prologues, and matmuls with
+low-precision weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.frontends.onnx.handlers import MICROSOFT, handles
 from rlx.frontends.onnx.handlers.nn.activation import activated, scalar
-from rlx.frontends.onnx.handlers.nn.attention import turned
+from rlx.frontends.onnx.handlers.nn.attention import rotary_embedding
 from rlx.frontends.onnx.handlers.tensor.matmul import gemm
 from rlx.frontends.onnx.handlers.tensor.shape_ops import wrapped
 from rlx.frontends.onnx.node_call import Call
@@ -132,11 +132,11 @@ def rotary(call: Call) -> Node:
         line = {"dims": (1, length), "axis": 1, "dtype": ids.shape.dtype}
         ids = ops.add(call.graph.node("iota", (), line), ids)
     cos, sin = (ops.gather(call.node(i), ids, axis=0) for i in (2, 3))
-    return turned(call, x, cos, sin, call.attr("num_heads", 0) or _heads(call, x))
+    return rotary_embedding(call, x, cos, sin, call.attr("num_heads", 0) or _heads(call, x))
 
 
 def _heads(call: Call, x: Node) -> int:
-    """As many as have the depth of the tables, where all of a head turns."""
+    """As many as have the depth of the tables, where all of a head is rotated."""
     depth, width = 2 * call.shape(2).dims[1], x.shape.dims[-1]
     if isinstance(depth, Dim) or isinstance(width, Dim) or depth == 0:
         raise call.needs_shape("the size of a head is not known")

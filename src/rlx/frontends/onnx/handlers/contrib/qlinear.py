@@ -1,4 +1,4 @@
-"""onnxruntime's quantised operators: what is meant, quantised again; and products of bytes."""
+"""onnxruntime's quantised operators: dequantise, compute, quantise; and integer matmuls."""
 
 from __future__ import annotations
 
@@ -77,18 +77,18 @@ def concat(call: Call) -> Node:
     return again(call, ops.concat(parts, axis=axis), 0, call.shape(2).dtype)
 
 
-# -- products -------------------------------------------------------------------------------------
+# -- matmuls --------------------------------------------------------------------------------------
 
 
 @handles("QGemm", domain=MICROSOFT)
 def gemm(call: Call) -> Node:
     """Quantised, or as floats where no scale of the result is given."""
-    turned = {
+    transposed = {
         i: ops.transpose(call.node(i), perm=(1, 0))
         for i, name in ((0, "transA"), (3, "transB"))
         if call.attr(name, 0)
     }
-    inner = replace(call, inputs=tuple(turned.get(i, v) for i, v in enumerate(call.inputs)))
+    inner = replace(call, inputs=tuple(transposed.get(i, v) for i, v in enumerate(call.inputs)))
     sums = integer_product(inner, 0, 3, 2, 5)
     sums = ops.add(sums, call.node(6)) if call.has(6) else sums
     alpha = call.graph.constant(np.array(call.attr("alpha", 1.0), np.float32))

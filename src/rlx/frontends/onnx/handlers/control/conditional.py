@@ -1,4 +1,4 @@
-"""If: of a condition that is known one side is read; else it is a branch that runs one side."""
+"""If: with a known condition one side is imported; else it is a branch."""
 
 from __future__ import annotations
 

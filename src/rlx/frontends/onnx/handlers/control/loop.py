@@ -1,4 +1,4 @@
-"""Loop and Scan: loops of a planned body, or, where values change their form, written out."""
+"""Loop: a native loop over a body or, where types change from step to step, unrolled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlx.frontends.onnx.importer import TooMany
 from rlx.frontends.onnx.node_call import Call, NeedsShape, NeedsValue
 from rlx.frontends.onnx.scope import Scope
 from rlx.frontends.onnx.subgraphs import applied, captures_of, closed, graph_of, is_measured_inside
-from rlx.frontends.onnx.trips import Reading, counters, steps_of
+from rlx.frontends.onnx.trip_count import Reading, counters, steps_of
 from rlx.frontends.onnx.values import Absent, Items, Sizes, Value, Weight
 from rlx.ir.mir import Graph, Node
 from rlx.ops.control import variants
@@ -91,7 +91,7 @@ def _steps(found: Loop) -> DimLike | None:
 
 
 def _changing(found: Loop) -> tuple[Value, ...]:
-    """Values whose sizes change in a number of steps that is known: each step by itself, whose
+    """Values whose sizes change in a known number of steps: each step unrolled, whose
     sizes are then numbers, where there are few."""
     if not isinstance(found.trip, int) or found.trip > MAX_WRITTEN:
         return _asked(found)
@@ -157,7 +157,7 @@ def _read(call: Call) -> Loop:
             break
         given = opened
     else:
-        raise call.unsupported("the sizes of its values change in ways that cannot be followed")
+        raise call.unsupported("the sizes of its values change in a way that is not supported")
     _check_rows(call, scope, extent, [n.shape for n in nodes[1 + len(carried) :]])
     return Loop(
         call, _trip(call), _start(call), carried, scope, nodes[0], nodes[1:], given, extent

@@ -92,12 +92,12 @@ def scan(call: Call) -> tuple[Node, ...]:
         raise GraphError(f"num_scan_inputs is {count} of {len(nodes)} operands")
     states, xs = nodes[:-count], nodes[-count:]
     axes = call.attr("scan_input_axes") or (0,) * count
-    turned = [_to_front(x, call.axis(a, x.shape.rank)) for x, a in zip(xs, axes, strict=True)]
-    xs = _turned(turned, call.attr("scan_input_directions"))
+    moved = [_to_front(x, call.axis(a, x.shape.rank)) for x, a in zip(xs, axes, strict=True)]
+    xs = _reversed(moved, call.attr("scan_input_directions"))
     shapes = [*(s.shape for s in states), *(_slice(x.shape) for x in xs)]
     body = _read(call, shapes, len(states))
     made = list(body.along(states, xs, body.captures))
-    ys = _turned(made[len(states) :], call.attr("scan_output_directions"))
+    ys = _reversed(made[len(states) :], call.attr("scan_output_directions"))
     axes = call.attr("scan_output_axes") or (0,) * len(ys)
     placed = [_from_front(y, call.axis(a, y.shape.rank)) for y, a in zip(ys, axes, strict=True)]
     return (*made[: len(states)], *placed)
@@ -114,7 +114,7 @@ def _from_front(y: Node, axis: int) -> Node:
     return ops.transpose(y, perm=tuple(perm)) if axis else y
 
 
-def _turned(values: Sequence[Node], directions: Sequence[int] | None) -> list[Node]:
+def _reversed(values: Sequence[Node], directions: Sequence[int] | None) -> list[Node]:
     """Those with direction 1 run from the last to the first."""
     if not directions:
         return list(values)
@@ -137,7 +137,7 @@ def scan_of_batches(call: Call) -> tuple[Node, ...]:
 
     def each(graph: Graph, values: list[Node]) -> list[Node]:
         own = values[len(given) :]
-        xs = _turned(own[split:], call.attr("directions"))
+        xs = _reversed(own[split:], call.attr("directions"))
         return list(body.along(own[:split], xs, values[: len(given)]))
 
     return ops.scan(

@@ -1,4 +1,4 @@
-"""Sequences and optionals: what they hold is known while a model is read."""
+"""Sequences and optionals: their contents are known at import time."""
 
 from __future__ import annotations
 

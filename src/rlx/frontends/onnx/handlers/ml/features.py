@@ -1,4 +1,4 @@
-"""What ai.onnx.ml does to features before a model: scaling, filling in, encoding, choosing."""
+"""Feature preprocessing of ai.onnx.ml: scaling, imputation, encoding, selection."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tables of ai.onnx.ml that are looked up: categories, labels and vocabularies, of numbers or of
-strings by their ids."""
+"""Lookup tables of ai.onnx.ml: categories, labels and vocabularies, of numbers or of string ids."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ def as_ids(call: Call, words: Any) -> Array:
 
 
 def same_kind(call: Call, value: Value, words: Any, what: str) -> None:
-    """The error of numbers looked up in strings, and the other way round."""
+    """The error of numbers looked up in strings, or strings in numbers."""
     if (element_of(value) is TEXT) != is_text(words):
         found, wanted = ("strings", "numbers") if element_of(value) else ("numbers", "strings")
         raise call.refused(f"its {what} are {found}, expected {wanted}")
 
 
-def place_of(call: Call, x: Node, words: Any) -> tuple[Node, Node]:
+def index_of(call: Call, x: Node, words: Any) -> tuple[Node, Node]:
     """Which of the words each element is, the first of equals, and whether it is one."""
     order, first = np.unique(as_ids(call, words).astype(x.shape.dtype.numpy), return_index=True)
     if order.dtype.kind in "iu" and int(order[-1]) - int(order[0]) < SPARSEST * len(order) + LEAST:
@@ -94,7 +93,7 @@ def looked_up(call: Call, keys: Any, values: Any, default: Any) -> Value:
         only = call.graph.constant(as_ids(call, [default])[0])
         return meaning(ops.expand(only, dims=x.shape.dims), TEXT if is_text([default]) else None)
     same_kind(call, call.value(0), keys, "elements")
-    at, is_key = place_of(call, x, keys)
+    at, is_key = index_of(call, x, keys)
     found = ops.gather(call.graph.constant(as_ids(call, values)), at, axis=0)
     made = ops.where(is_key, found, as_ids(call, [default])[0])
     return meaning(made, TEXT if is_text(values) else None)

@@ -103,7 +103,7 @@ def _weight(call: Call, name: str, array: Array) -> Node:
 
 @handles("SVMRegressor", domain=ML)
 def svm_regressor(call: Call) -> Node:
-    """What lies on one side of the plane is 1, else -1, where only one class was learnt."""
+    """The sign of the decision function as 1 or -1, where only one class was learnt."""
     x, rho = _rows(call), call.required("rho")
     supports = call.attr("n_supports", 0)
     if supports > 0:
@@ -146,8 +146,8 @@ def _kernel(call: Call, x: Node, vectors: Array) -> Node:
         raise GraphError(f"{call.label}: vectors of {vectors.shape[1]} for rows of {x.shape}")
     kind = call.attr("kernel_type", "LINEAR")
     if kind == "RBF":
-        apart = _squares_apart(call, x, vectors)
-        return ops.exp(ops.mul(apart, np.float32(-gamma)))
+        distances = _squared_distances(call, x, vectors)
+        return ops.exp(ops.mul(distances, np.float32(-gamma)))
     dot = ops.matmul(x, _weight(call, "support_vectors", np.ascontiguousarray(vectors.T)))
     if kind == "LINEAR":
         return dot
@@ -161,11 +161,11 @@ def _kernel(call: Call, x: Node, vectors: Array) -> Node:
             raise GraphError(f"{call.label}: there is no kernel {kind[:80]!r}")
 
 
-def _squares_apart(call: Call, x: Node, vectors: Array) -> Node:
+def _squared_distances(call: Call, x: Node, vectors: Array) -> Node:
     """Σ (x - v)²: not by x² - 2xv + v², which loses all where they are near each other."""
     each = _weight(call, "support_vectors", vectors[None])
-    apart = ops.sub(ops.expand_dims(x, axes=(1,)), each)
-    return ops.sum(ops.mul(apart, apart), axes=(2,))
+    difference = ops.sub(ops.expand_dims(x, axes=(1,)), each)
+    return ops.sum(ops.mul(difference, difference), axes=(2,))
 
 
 def _pairs(call: Call, near: Node, counts: tuple[int, ...]) -> Node:

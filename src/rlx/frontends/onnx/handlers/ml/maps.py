@@ -13,7 +13,7 @@ from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.frontends.onnx.handlers import codes, handles
-from rlx.frontends.onnx.handlers.ml.label_tables import place_of, same_kind
+from rlx.frontends.onnx.handlers.ml.label_tables import index_of, same_kind
 from rlx.frontends.onnx.handlers.tensor.cast import cast_to
 from rlx.frontends.onnx.id_tensors import element_of, in_codes, meaning
 from rlx.frontends.onnx.node_call import Call
@@ -65,7 +65,7 @@ def dict_vectorizer(call: Call) -> Value:
     keys, values = pairs_of(call)
     words = call.attr("string_vocabulary", ()) or call.attr("int64_vocabulary", ())
     same_kind(call, _pairs(call).keys, words, "keys")
-    at, is_word = place_of(call, keys, words)
+    at, is_word = index_of(call, keys, words)
     made = _scattered(call, ops.where(is_word, at, np.int64(len(words))), values, len(words))
     return meaning(made, element_of(_pairs(call).values))
 

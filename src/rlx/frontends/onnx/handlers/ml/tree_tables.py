@@ -144,8 +144,8 @@ def _equal(nodes: Nodes, at: Array, is_not: Array) -> Nodes:
 
 
 def without_members(nodes: Nodes, sets: list[Array]) -> Nodes:
-    """The same trees with tests of membership as searches: the members cut the numbers into
-    intervals, which are in the set or not in turns."""
+    """The same trees with tests of membership as searches: the members split the numbers into
+    intervals, which are alternately in the set and not."""
     at = np.flatnonzero(nodes.mode == MEMBER)
     if len(at) != len(sets):
         raise GraphError(f"{len(at)} nodes test membership, of {len(sets)} sets")
@@ -186,9 +186,9 @@ def _search(rows: list[Any], base: int, nodes: Nodes, at: int, members: Array) -
         number = len(rows)
         rows.append(())
         first, second = made(low, middle), made(middle + 1, high)
-        turns = middle == 0 and missing != parity
+        is_flipped = middle == 0 and missing != parity
         rows[number] = (
-            int(nodes.feature[at]), float(ends[middle]), first, second, low == 0 and not turns
+            int(nodes.feature[at]), float(ends[middle]), first, second, low == 0 and not is_flipped
         )  # fmt: skip
         return base + number
 
@@ -214,7 +214,7 @@ def _moved(nodes: Nodes, old: Array, new: Array) -> Nodes:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Where nodes are in the table: a root by itself, then pairs of nodes that follow one."""
+    """Where nodes are in the table: a root, then pairs of nodes that follow one."""
 
     nodes: Nodes
     pair: Array

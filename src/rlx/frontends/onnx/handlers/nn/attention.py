@@ -1,4 +1,4 @@
-"""Attention, rotary positions, and what keeps a state or a cache of keys and values."""
+"""Attention, rotary embeddings, linear attention, and updates of key-value caches."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def by_head(x: Node, heads: int) -> Node:
     if x.shape.rank == 4:
         return x
     batch, length, width = x.shape.dims
-    apart = ops.reshape(x, dims=(batch, length, heads, width // heads))
-    return ops.transpose(apart, perm=(0, 2, 1, 3))
+    heads_last = ops.reshape(x, dims=(batch, length, heads, width // heads))
+    return ops.transpose(heads_last, perm=(0, 2, 1, 3))
 
 
 def joined(x: Node) -> Node:
@@ -58,7 +58,7 @@ def joined(x: Node) -> Node:
 
 
 def repeated(x: Node, times: int) -> Node:
-    """Each head as often as said."""
+    """Each head repeated."""
     if times == 1:
         return x
     batch, heads, length, depth = x.shape.dims
@@ -139,7 +139,7 @@ def of_rank_4(x: Node) -> Node:
 
 
 def _near(call: Call, heads: Heads, positions: Positions) -> Node:
-    """Which keys lie around each query."""
+    """Which keys are in the window of each query."""
     i = counted(call, heads.queries, 2)
     j = counted(call, heads.keys, 3)
     ahead = ops.sub(j, ops.add(i, as_number(call, positions.offset)))
@@ -162,7 +162,7 @@ def as_number(call: Call, value: DimLike | Node) -> Node:
 
 
 def before_end(call: Call, lengths: Node, keys: DimLike) -> Node:
-    """Which keys [batch, 1, 1, keys] lie before the ends of their rows."""
+    """Which keys [batch, 1, 1, keys] are before the ends of their rows."""
     ends = ops.reshape(ops.cast(lengths, to=DType.I64), dims=(-1, 1, 1, 1))
     return ops.less(counted(call, keys, 3), ends)
 
@@ -190,7 +190,7 @@ def attended(heads: Heads, mask: Mask) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What attention is made of, step by step: products, bounded, masked, and as weights."""
+    """The scores at each stage: raw, soft-capped, masked, and after softmax."""
 
     raw: Node
     bounded: Node
@@ -333,14 +333,14 @@ def rotary(call: Call) -> Node:
     cos, sin = call.node(1), call.node(2)
     if call.has(3):
         cos, sin = (ops.gather(table, call.node(3), axis=0) for table in (cos, sin))
-    return turned(call, call.node(0), cos, sin, call.attr("num_heads", 0))
+    return rotary_embedding(call, call.node(0), cos, sin, call.attr("num_heads", 0))
 
 
-def turned(
+def rotary_embedding(
     call: Call, x: Node, cos: Node, sin: Node, num_heads: int, interleaved: str = "interleaved"
 ) -> Node:
     """x [batch, heads, length, depth] or [batch, length, heads·depth], by angles [batch, length,
-    half of what turns of the depth]; `interleaved` is the attribute that says so."""
+    half of the rotated depth]; `interleaved` is the attribute that says so."""
     width = x.shape.dims[-1]
     if x.shape.rank == 4:
         cos, sin = (ops.expand_dims(a, axes=(1,)) for a in (cos, sin))
@@ -348,7 +348,7 @@ def turned(
         raise call.unsupported("its input has no axis of heads, and num_heads is not given")
     head, n_rot = width if x.shape.rank == 4 else width // num_heads, 2 * cos.shape.dims[-1]
     if isinstance(head, Dim) or isinstance(n_rot, Dim):
-        raise call.needs_shape(f"the size {head} of a head, or what turns of it, is not known")
+        raise call.needs_shape(f"the size {head} of a head, or of its rotated part, is not known")
     is_interleaved = bool(call.attr(interleaved, 0))
     return ops.rope(x, cos, sin, head_dim=head, n_rot=n_rot, interleaved=is_interleaved)
 

@@ -1,4 +1,4 @@
-"""Convolutions, and columns of windows."""
+"""Convolutions, and col2im."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlx.frontends.onnx.handlers import MICROSOFT, handles
 from rlx.frontends.onnx.handlers.nn.activation import activated
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Weight
-from rlx.frontends.onnx.window_attributes import Geometry, geometry, halves, per_axis, steps
+from rlx.frontends.onnx.window_attributes import Geometry, geometry, per_axis, split_padding, steps
 from rlx.ir.mir import Node
 
 
@@ -114,7 +114,7 @@ def conv_transpose(call: Call) -> Node:
 def _spread(
     call: Call, image: Sequence[DimLike], kernel: Sequence[DimLike]
 ) -> tuple[Geometry, tuple[int, ...]]:
-    """Padding that is cut off, and elements that are added at the end. A size that is asked for is
+    """Padding that is removed, and elements that are added at the end. A size that is asked for is
     reached by cutting off, or, where it is greater, by adding."""
     auto, axes = call.attr("auto_pad", "NOTSET"), len(image)
     more = per_axis(call, "output_padding", axes, 0)
@@ -124,14 +124,14 @@ def _spread(
         natural = plain.spread(image, more)
         totals = [_known(call, n - w) for n, w in zip(natural, wanted[-axes:])]
         grown = tuple(m + max(0, -t) for m, t in zip(more, totals))
-        padding = halves(
+        padding = split_padding(
             call, [max(0, t) for t in totals], "SAME_LOWER" if auto == "VALID" else auto
         )
         return replace(plain, padding=padding), grown
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         totals = [span + m - s for s, span, m in zip(plain.stride, plain.spans, more)]
         grown = tuple(m + max(0, -t) for m, t in zip(more, totals))
-        return replace(plain, padding=halves(call, [max(0, t) for t in totals], auto)), grown
+        return replace(plain, padding=split_padding(call, [max(0, t) for t in totals], auto)), grown
     padding = per_axis(call, "pads", 2 * axes, 0) if auto in ("NOTSET", "") else plain.padding
     return replace(plain, padding=padding), more
 
@@ -167,7 +167,7 @@ def by_channel(vector: Node, x: Node) -> Node:
 
 @handles("CausalConvWithState")
 def causal_conv(call: Call) -> tuple[Node, Node]:
-    """Each channel by itself over what came before; and the last elements for the next call."""
+    """Causal depthwise convolution with a state; and the last elements for the next call."""
     x, w = call.node(0), call.node(1)
     before = w.shape.dims[2] - 1
     if call.has(3) and before != 0:

@@ -146,7 +146,7 @@ def group_norm_by_group(call: Call) -> Node:
 
 
 def _repeated(vector: Node, times: DimLike) -> Node:
-    """Each element as often as said."""
+    """Each element repeated."""
     (count,) = vector.shape.dims
     wide = ops.expand(ops.expand_dims(vector, axes=(1,)), dims=(count, times))
     return ops.reshape(wide, dims=(count * times,))

@@ -1,4 +1,4 @@
-"""Pools of windows and of whole images."""
+"""Pooling, local and global."""
 
 from __future__ import annotations
 

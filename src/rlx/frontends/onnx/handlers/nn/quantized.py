@@ -1,4 +1,4 @@
-"""Quantised numbers: to and from them, and products of them."""
+"""Quantisation, dequantisation, and integer matmuls and convolutions."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _beside(call: Call, x: Node, scale: Node) -> Node:
 
 
 def _along(x: Node, call: Call) -> dict[str, Any]:
-    """Where scales lie; numbers of rank 1 have only one axis."""
+    """The axis of the scales; tensors of rank 1 have only one."""
     axis = call.attr("axis", 1)
     return {"axis": 0 if x.shape.rank == 1 else axis, "block": call.attr("block_size", 0)}
 
@@ -118,7 +118,7 @@ def quantise_by_values(call: Call) -> tuple[Node, ...]:
     return tuple(ops.dynamic_quantize_linear(call.node(0)))
 
 
-# -- products -------------------------------------------------------------------------------------
+# -- matmuls --------------------------------------------------------------------------------------
 
 
 @handles("MatMulInteger")
@@ -138,7 +138,7 @@ def qlinear_matmul(call: Call) -> Node:
 
 
 def _operands(call: Call, count: int) -> list[Node]:
-    """The operands with all scales of one dtype; halves are f32 in between anyway."""
+    """The operands with all scales of one dtype; half precision is computed in f32 anyway."""
     scales, zeros = (1, 4, 6), (2, 5, 7)
     dtypes = {call.shape(i).dtype for i in scales}
     to = dtypes.pop() if len(dtypes) == 1 else DType.F32

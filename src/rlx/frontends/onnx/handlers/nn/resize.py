@@ -1,4 +1,4 @@
-"""Images of another size.
+"""Resize.
 
 Where sizes are known, it is the table's resize, whose taps are constants. Where they are not, taps
 are computed when the model runs: their places, their weights, and then one gather per axis.
@@ -87,7 +87,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How new elements are made of old ones, in ONNX's words."""
+    """How new elements are interpolated, by ONNX's attributes."""
 
     mode: str
     coordinate_mode: str
@@ -249,7 +249,7 @@ def _by_size(axis: int, old: DimLike, new: DimLike) -> Line:
 def _in_proportion(
     call: Call, dims: Sequence[DimLike], sizes: Sequence[DimLike], axes: Sequence[int], policy: str
 ) -> list[Line]:
-    """One scale for all axes, so that none is larger than said, or none smaller."""
+    """One scale for all axes, so that none is larger than asked, or none smaller."""
     if policy not in ("not_larger", "not_smaller"):
         raise GraphError(f"{call.label}: keep_aspect_ratio_policy {policy!r} is not one ONNX has")
     if any(isinstance(d, int) and d == 0 for d in (*dims, *sizes)):
@@ -352,7 +352,7 @@ def _beyond(call: Call, x: Node, line: Line, rule: Rule) -> Node:
 
 
 def _repeated(x: Node, axis: int, times: int) -> Node:
-    """Each element of an axis as often as said."""
+    """Each element of an axis repeated."""
     dims = x.shape.dims
     wide = ops.expand_dims(x, axes=(axis + 1,))
     wide = ops.expand(wide, dims=(*dims[: axis + 1], times, *dims[axis + 1 :]))
@@ -364,7 +364,7 @@ def _size(call: Call, dim: DimLike, dtype: DType = DType.F64) -> Node:
 
 
 def _positions(call: Call, line: Line, rule: Rule) -> Node:
-    """Where each new element lies among the old ones, whose centres are whole numbers."""
+    """The source coordinate of each new element; centres of old ones are integers."""
     if rule.coordinate_mode not in get_args(Coordinates):
         raise call.unsupported(f"coordinate_transformation_mode {rule.coordinate_mode!r}")
     dtype = DType.F32 if rule.mode == "nearest" else DType.F64

@@ -1,4 +1,4 @@
-"""Images read through grids and regions, blocks of pixels, and boxes."""
+"""Grid sample, ROI align, space-to-depth, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def blocks(call: Call) -> Node:
     return op(call.node(0), block=call.required("blocksize"), order=call.attr("mode", "DCR"))
 
 
-# -- boxes ----------------------------------------------------------------------------------------
+# -- NMS ------------------------------------------------------------------------------------------
 
 
 @handles("NonMaxSuppression")
 def non_max_suppression(call: Call) -> Node:
-    """How many boxes stay is found out when the model runs; what decides it must be known."""
+    """The number of selected boxes is data-dependent; the thresholds must be known."""
     most, overlap, score = (_number(call, i) for i in (2, 3, 4))
     if most is not None and most < 0:
         raise GraphError(f"{call.label}: max_output_boxes_per_class is {most}")

@@ -1,4 +1,4 @@
-"""Operators that work element by element; on sizes they are arithmetic of dims."""
+"""Elementwise operators; on sizes they are arithmetic of dims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading, writing and finding at places that are data."""
+"""Gather, scatter, compaction and unique."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that are made of where their elements are."""
+"""Triangles, identity matrices and one-hot encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matmul, Gemm and einsum."""
 
 from __future__ import annotations
 

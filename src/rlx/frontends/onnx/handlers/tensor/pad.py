@@ -1,4 +1,4 @@
-"""Borders around tensors: added, or cut off."""
+"""Pad and crop."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _is_enough(mode: str, size: DimLike, *amounts: DimLike) -> bool:
 
 
 MOST_LISTED = 1 << 20
-"""Places that are written down while reading; more are computed in the call, like unknown ones."""
+"""Indices that are constants of the import; more are computed in the call, like unknown ones."""
 
 
 def _places(call: Call, size: DimLike, low: DimLike, high: DimLike, mode: str) -> Node:

@@ -1,4 +1,4 @@
-"""Folds over axes, running folds, and the places of extremes."""
+"""Reductions, cumulative ops (scans), argmax and argmin."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _of_sizes(fold: Any, value: Sizes, how: dict[str, Any]) -> Sizes:
 
 
 def _of_each(op: str, x: Node) -> Node:
-    """What the fold of one element by itself is."""
+    """The reduction of a single element."""
     match op:
         case "ReduceL1" | "ReduceL2":
             return ops.abs(x)
@@ -114,7 +114,7 @@ def _extreme(fold: Any, x: Node, how: dict[str, Any]) -> Node:
 
 
 @handles("ArgMax", "ArgMin")
-def place_of_extreme(call: Call) -> Node:
+def arg_extreme(call: Call) -> Node:
     """The first of equals, or with select_last_index the last."""
     x = call.node(0)
     axis, keepdims = call.axis(call.attr("axis", 0), x.shape.rank), bool(call.attr("keepdims", 1))
@@ -127,7 +127,7 @@ def place_of_extreme(call: Call) -> Node:
 
 
 @handles("CumSum", "CumProd")
-def running(call: Call) -> Node:
+def cumulative(call: Call) -> Node:
     (axis,) = call.ints(1)
     fold = ops.cumsum if call.op == "CumSum" else ops.cumprod
     return fold(

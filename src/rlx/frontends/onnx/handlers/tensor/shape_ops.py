@@ -1,4 +1,4 @@
-"""Operators that speak of shapes or move elements; on sizes they are done while reading."""
+"""Shape operators and data movement; on sizes they are evaluated at import time."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def squeeze(call: Call) -> Value:
 
 
 def _is_gone(call: Call, dim: DimLike) -> bool:
-    """Is an axis squeezed where no axes are said: is its size 1?"""
+    """Is an axis squeezed where no axes are given: is its size 1?"""
     if is_one(dim) or not isinstance(dim, Dim) or provably_le(2, dim):
         return is_one(dim)
     raise NeedsShape(f"{call.label}: an axis of {dim} is squeezed only where it is 1")
@@ -220,8 +220,8 @@ def _cut(call: Call, x: Node, ends: tuple[Any, Any], axis: int, step: int) -> No
     first, end = (_from_front(call, e, total) for e in ends)
     start = ops.minimum(last, ops.maximum(first, 0))
     stop = ops.maximum(ops.minimum(end, last), 0 if step > 0 else -1)
-    apart = ops.sub(stop, start) if step > 0 else ops.sub(start, stop)
-    count = ops.floor_div(ops.add(apart, abs(step) - 1), abs(step))
+    span = ops.sub(stop, start) if step > 0 else ops.sub(start, stop)
+    count = ops.floor_div(ops.add(span, abs(step) - 1), abs(step))
     size = scalar_size(ops.maximum(count, 0), most=length)
     is_first = isinstance(ends[0], int) and ends[0] == 0
     if step == 1 and is_first and provably_le(size, length):
@@ -283,7 +283,7 @@ def _signed(value: DimLike, length: DimLike) -> DimLike:
 
 @handles("Expand")
 def expand(call: Call) -> Node:
-    """Both ways: a dim of 1 in the shape keeps the operand's."""
+    """Bidirectional broadcast: a dim of 1 in the shape keeps the operand's."""
     wanted, given = call.dims(1), list(call.shape(0).dims)
     rank = max(len(wanted), len(given))
     wanted = [1] * (rank - len(wanted)) + wanted

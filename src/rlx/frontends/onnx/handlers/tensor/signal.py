@@ -57,12 +57,12 @@ def _turned(x: Node, perm: tuple[int, ...]) -> Node:
 
 
 def _parts(call: Call, x: Node) -> list[Node]:
-    """Real and, if there are any, imaginary parts, which lie along the last axis."""
+    """Real and, if there are any, imaginary parts, along the last axis."""
     count, last = x.shape.dims[-1], x.shape.rank - 1
     if count not in (1, 2) or last < 1:
         raise call.unsupported(f"{x.shape} has neither real nor complex numbers on its last axis")
-    cut = [ops.narrow(x, axis=last, start=i, length=1) for i in range(int(count))]
-    return [ops.squeeze(p, axes=(last,)) for p in cut]
+    parts = [ops.narrow(x, axis=last, start=i, length=1) for i in range(int(count))]
+    return [ops.squeeze(p, axes=(last,)) for p in parts]
 
 
 def _transformed(call: Call, parts: Sequence[Node]) -> Node:
@@ -101,7 +101,7 @@ def _half(x: Node) -> Node:
 
 
 def resized(x: Node, length: DimLike) -> Node:
-    """The last axis cut, or filled with zeros, to a length."""
+    """The last axis truncated, or zero-padded, to a length."""
     given, last = x.shape.dims[-1], x.shape.rank - 1
     if given == length:
         return x
@@ -150,11 +150,11 @@ def window(call: Call) -> Node:
     dtype = call.importer.reader.dtype(call.attr("output_datatype", 1), call.label)
     line = call.graph.node("iota", (), {"dims": (size,), "axis": 0, "dtype": DType.F64})
     steps = Sizes((size if call.attr("periodic", 1) else size - 1,), (), DType.F64)
-    turns = ops.mul(ops.div(line, steps.node(call.graph)), _number(call, 2 * math.pi))
+    angles = ops.mul(ops.div(line, steps.node(call.graph)), _number(call, 2 * math.pi))
     first, *weights = WINDOWS[call.op]
     made = _number(call, first)
     for k, weight in enumerate(weights, 1):
-        wave = ops.cos(turns if k == 1 else ops.mul(turns, _number(call, k)))
+        wave = ops.cos(angles if k == 1 else ops.mul(angles, _number(call, k)))
         made = ops.add(made, ops.mul(wave, _number(call, weight)))
     return ops.cast(made, to=dtype)
 

@@ -17,7 +17,7 @@ from rlx import ops
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.frontends.onnx.handlers import codes, handles
-from rlx.frontends.onnx.handlers.ml.label_tables import as_ids, place_of, same_kind
+from rlx.frontends.onnx.handlers.ml.label_tables import as_ids, index_of, same_kind
 from rlx.frontends.onnx.id_tensors import in_codes
 from rlx.frontends.onnx.node_call import Call
 from rlx.ir.mir import Node
@@ -79,7 +79,7 @@ def _counted(call: Call, x: Node, grams: Grams, counts: Node) -> Node:
     if not 0 <= most < MAX_STEPS:
         raise call.unsupported(f"its elements may be more than {MAX_STEPS} apart")
     words, inverse = np.unique(grams.table, return_inverse=True)
-    at, is_word = place_of(call, x, words)
+    at, is_word = index_of(call, x, words)
     ranks = ops.where(is_word, at, NONE)
     numbers, last = inverse.reshape(grams.table.shape), counts.shape.dims[-1] - 1
     room = [0] * axis
@@ -102,7 +102,7 @@ def _columns(
     for depth, part in enumerate(parts):
         keys, inverse = np.unique(nodes * size + numbers[:, depth], return_inverse=True)
         key = part if state is None else ops.add(ops.mul(state, np.int64(size)), part)
-        at, is_node = place_of(call, key, keys)
+        at, is_node = index_of(call, key, keys)
         is_there = ops.greater_equal(part, np.int64(0))
         if state is not None:
             is_there = ops.logical_and(is_there, ops.greater_equal(state, np.int64(0)))

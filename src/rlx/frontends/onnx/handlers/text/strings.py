@@ -237,7 +237,7 @@ def unique_texts(call: Call, unique: Any) -> tuple[Value, ...]:
 @handles("Tokenizer", domain=MICROSOFT)
 @codes
 def tokens(call: Call) -> Value:
-    """Strings cut into tokens, as onnxruntime does it: by separators, or by an expression."""
+    """Strings split into tokens, as in onnxruntime: by separators, or by a regular expression."""
     shape = texts_shape(call, 0)
     if shape.rank not in (1, 2):
         raise call.unsupported(f"operand 0 is {list(shape.dims)}, expected [C] or [N, C]")
@@ -261,9 +261,9 @@ def _tokens(
     strings: Strings, ids: Array, separators: Sequence[str] | None, expression: str | None,
     pad: str, is_marked: bool, least: int,
 ) -> tuple[Array]:  # fmt: skip
-    cut = _cutter(separators, expression)
+    split = _splitter(separators, expression)
     rows = [
-        [t for t in cut(text) if len(t) >= least]
+        [t for t in split(text) if len(t) >= least]
         for text in strings.decode(ids).reshape(-1).tolist()
     ]
     if is_marked:
@@ -271,7 +271,7 @@ def _tokens(
     return (_padded(strings, rows, ids.shape, pad),)
 
 
-def _cutter(separators: Sequence[str] | None, expression: str | None) -> Any:
+def _splitter(separators: Sequence[str] | None, expression: str | None) -> Any:
     if expression is not None:
         found = re.compile(expression, re.ASCII)
         return lambda text: [m.group() for m in found.finditer(text) if m.group()]
