@@ -327,7 +327,7 @@ def test_heads_are_named_not_dropped(tmp_path: Path) -> None:
         (modules("Transformer", "Normalize"), {}, "Normalize"),
         (modules("Transformer", "Pooling", "Pooling"), MEAN, "Pooling"),
         (modules("Transformer", "Pooling"), {"pooling_mode_lasttoken": True}, "lasttoken"),
-        (modules("Transformer", "Pooling"), {"pooling_mode_mean_tokens": False}, "no way"),
+        (modules("Transformer", "Pooling"), {"pooling_mode_mean_tokens": False}, "no pooling mode"),
         ({"a": 1}, {}, "no list"),
     ],
 )
