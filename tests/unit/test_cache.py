@@ -42,7 +42,7 @@ def test_a_file_holds_what_was_put_in(parts: dict[str, Any], tmp_path: Path) -> 
     (tmp_path / "file").write_bytes(whole)
     for file in (Sections.of("file", memoryview(whole)), Sections.open(tmp_path / "file")):
         assert file.head == HEAD
-        assert {k: bytes(file.section(k)) for k in file.places} == {
+        assert {k: bytes(file.section(k)) for k in file.entries} == {
             k: bytes(v) for k, v in parts.items()
         }
         assert "other" not in file
@@ -60,7 +60,7 @@ def test_a_large_file_is_read_by_section_and_those_are_aligned(tmp_path: Path) -
 
 def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
     whole = b"".join(packed(HEAD, PARTS))
-    places = Sections.of("", memoryview(whole)).places
+    places = Sections.of("", memoryview(whole)).entries
     padding = _padding(whole, places)
     for at in range(len(whole)):
         if at in padding:

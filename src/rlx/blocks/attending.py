@@ -1,6 +1,6 @@
-"""The attention half that transformer layers have alike: projections, positions, cache, heads.
+"""Multi-head attention of transformer layers: projections, rotary positions, KV cache, heads.
 
-Heads lie side by side, [batch, seq, heads · head_dim], throughout.
+Heads are packed, [batch, seq, heads · head_dim], throughout.
 """
 
 from __future__ import annotations
@@ -81,5 +81,5 @@ def _by_head(x: Any, scale: Any, eps: float) -> Any:
     *lead, width = dims_of(x)
     (size,) = dims_of(scale)
     heads = exact_div(width, size)
-    apart = ops.reshape(x, dims=(*lead, heads, size))
-    return ops.reshape(ops.rms_norm(apart, scale, eps=eps), dims=(*lead, width))
+    by_head = ops.reshape(x, dims=(*lead, heads, size))
+    return ops.reshape(ops.rms_norm(by_head, scale, eps=eps), dims=(*lead, width))

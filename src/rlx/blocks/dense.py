@@ -1,4 +1,4 @@
-"""Products with what follows them: linear layers, feed-forward networks, residual norms."""
+"""Dense layers: linear, feed-forward networks, residual norms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoder layers of text, images and sound, and what turns these into rows for them."""
+"""Encoder layers of text, vision and audio models, with their embeddings and patchifiers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def bert_embeddings(
     """layer_norm of the sum of each token's embedding, that of its place and that of its kind.
     Places, [batch, seq] or [seq], are 0, 1, … if not given; then no sequence may be longer than
     there are positions. Kinds are all 0 if not given, though there is a table for them."""
-    made = ops.add(ops.embedding(tokens, ids), _at_places(positions, ids, places))
+    made = ops.add(ops.embedding(tokens, ids), _position_embedding(positions, ids, places))
     if kind_table is None:
         if kinds is not None:
             raise GraphError("operand kinds is given, but no kind_table to look them up in")
@@ -91,7 +91,7 @@ def bert_embeddings(
     return residual_layer_norm(of_kind, made, scale, bias, eps=eps, policy=policy)
 
 
-def _at_places(positions: Any, ids: Any, places: Any) -> Any:
+def _position_embedding(positions: Any, ids: Any, places: Any) -> Any:
     if places is not None:
         return ops.embedding(positions, places)
     return ops.narrow(positions, axis=0, start=0, length=dims_of(ids)[1])
@@ -228,8 +228,8 @@ def patch_embedding(
     *,
     policy: FusionPolicy = FUSABLE,
 ) -> Any:
-    """Images as rows: patches of p × q pixels side by side, each times w; before them `first`, the
-    row of the class; then the positions are added. Pixels past the last whole patch are left
+    """Images as rows: non-overlapping patches of p × q pixels, each times w; before them `first`,
+    the row of the class; then the positions are added. Pixels past the last whole patch are left
     out."""
     d, _, *size = dims_of(w)
     made = convolved(x, w, bias, {"stride": tuple(size)}, None, policy)

@@ -1,4 +1,4 @@
-"""Feed-forward layers of many experts, of which each row sees a few."""
+"""Mixture-of-experts feed-forward layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlx.blocks.dense import swiglu_ffn
 from rlx.core.dim import product
 from rlx.core.errors import GraphError
 from rlx.ir.block import DIRECT, FUSABLE, FusionPolicy, block
-from rlx.ops.compose import beside, dims_of
+from rlx.ops.compose import dims_of, nullary
 from rlx.ops.fused import activated
 from rlx.ops.nn.mixture_of_experts import Scoring
 
@@ -63,7 +63,7 @@ def _of_all(x: Any, weights: Any, chosen: Any, of: tuple[Any, Any, Any], activat
     gate, up, down = of
     given = ops.reshape(x, dims=(1, rows, width))
     hidden = ops.mul(activated(ops.matmul(given, gate), activation), ops.matmul(given, up))
-    each = beside(x, "iota", dims=(count, 1, 1), axis=0)
+    each = nullary(x, "iota", dims=(count, 1, 1), axis=0)
     is_for = ops.equal(ops.reshape(chosen, dims=(1, rows, top)), each)
     weighed = ops.where(is_for, ops.reshape(weights, dims=(1, rows, top)), 0.0)
     weight = ops.sum(weighed, axes=(2,), keepdims=True)

@@ -1,4 +1,4 @@
-"""Linear layers whose weights stay packed."""
+"""Linear layers with quantised weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that carry a state along a sequence, given and returned so that it may be cut anywhere."""
+"""Recurrent and state-space layers with explicit state: a sequence may be split anywhere."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def gated_delta_net_layer(
     value_dim = _value_dim(w_qkv, w_gate, out_norm, num_heads, keys, key_dim)
     h = ops.rms_norm(x, norm, eps=eps)
     mixed = ops.matmul(h, w_qkv)
-    turned = _convolved(mixed, conv, conv_bias, conv_state, "silu")
-    q, k, v = _heads(turned, num_heads, keys, key_dim, value_dim)
+    convolved = _convolved(mixed, conv, conv_bias, conv_state, "silu")
+    q, k, v = _heads(convolved, num_heads, keys, key_dim, value_dim)
     rate = ops.softplus(ops.add(ops.matmul(h, w_decay), dt_bias))
     decay = ops.neg(ops.mul(ops.exp(a_log), rate))
     strength = ops.sigmoid(ops.matmul(h, w_strength))

@@ -1,4 +1,4 @@
-"""Blocks over signals: from samples to what is read off their spectra."""
+"""Signal-processing blocks: framing, Welch spectra, log-mel features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoder layers, with or without a cache, and what stands after the last one."""
+"""Transformer decoder layers, with or without a KV cache, and the language-model head."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def llama_decoder_step(
 ) -> Any:
     """A decoder layer that goes on from cached keys and values, and returns the longer cache.
 
-    `cos` and `sin` are those of the new positions; cached keys have been turned by theirs."""
+    `cos` and `sin` are those of the new positions; cached keys have been rotated by theirs."""
     weights = Projections(wq, wk, wv, wo, bq, bk, bv, bo, q_norm, k_norm)
     norms, ffn = (attention_norm, ffn_norm), (up, gate, down)
     return _layer(x, norms, weights, (cos, sin), (past_k, past_v), ffn, mask, **how)

@@ -1,4 +1,4 @@
-"""Convolutions with what follows them."""
+"""Convolution blocks with normalisation and activation."""
 
 from __future__ import annotations
 

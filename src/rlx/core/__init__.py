@@ -1,1 +1,1 @@
-"""Sizes, dtypes, shapes, signatures, attributes, errors and files: what knows nothing of ops."""
+"""Base layer: dims, dtypes, shapes, signatures, attributes, errors and files; knows no ops."""

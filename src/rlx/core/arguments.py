@@ -1,4 +1,4 @@
-"""Arguments of public calls, checked by kind before anything is done with them.
+"""Validation of the arguments of public calls.
 
 A wrong type is the caller's mistake and has one error, which names the argument, what it is, and
 what to give; it is not whatever the first line that uses it happens to raise.

@@ -1,4 +1,4 @@
-"""What callers give, as NumPy arrays."""
+"""Conversion of callers' values to NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sizes are written with: named ones, calls that are no polynomial, and products of both.
+"""Atoms of symbolic sizes: symbols, non-polynomial calls, and monomials of both.
 
 Sizes are added and compared a great many times in a compile, so all that is asked of a part again
 and again is found out once.

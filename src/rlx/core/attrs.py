@@ -1,4 +1,4 @@
-"""Attributes: typed, canonical, hashable values that say how an op is applied.
+"""Attributes: the typed, canonical, hashable parameters of an op.
 
 An op's keyword-only parameters declare its attributes; their annotations are checked here, once,
 when a node is made. Canonical means that equal attributes have equal keys: axes are counted from
@@ -216,8 +216,8 @@ def key(value: Any) -> Any:
 def canonical(value: Any) -> str:
     """A text that is equal exactly for equal attributes, on every machine: what digests hash.
 
-    Strings are quoted, dims have the ranges of their symbols, and every kind of value is spelled
-    otherwise, so that no two values share a text.
+    Strings are quoted, dims have the ranges of their symbols, and every kind of value is written
+    differently, so that no two values share a text.
     """
     match value:
         case None | bool() | int() | str():

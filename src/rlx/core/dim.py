@@ -1,4 +1,4 @@
-"""Dimensions: plain ints, or expressions over named sizes that are known when a model runs.
+"""Symbolic dimensions: ints, or polynomials over named sizes that are bound at run time.
 
 A `Dim` is kept as a polynomial in canonical form, so that two ways of computing the same size
 compare equal: `(seq * 4 + 8) // 4 == seq + 2`. Whatever is constant is a plain int again.
@@ -57,7 +57,7 @@ class Dim:
 
     @property
     def symbol(self) -> Symbol | None:
-        """The symbol, if this is one by itself."""
+        """The symbol, if this is a single one."""
         match self.terms:
             case (((Symbol() as only,), 1),):
                 return only
@@ -322,7 +322,11 @@ def _scaled(dim: Dim, factor: int) -> DimLike:
     """The dim times a number: the same monomials in the same order."""
     if factor == 0:
         return 0
-    return dim if factor == 1 else _alike(dim, tuple((m, c * factor) for m, c in dim.terms))
+    return (
+        dim
+        if factor == 1
+        else _with_same_monomials(dim, tuple((m, c * factor) for m, c in dim.terms))
+    )
 
 
 def _raised(dim: DimLike, by: int) -> DimLike:
@@ -334,10 +338,10 @@ def _raised(dim: DimLike, by: int) -> DimLike:
     head, last = dim.terms, 0
     if head[-1][0] == ():
         head, last = head[:-1], head[-1][1]
-    return _alike(dim, (*head, ((), last + by)) if last + by else head)
+    return _with_same_monomials(dim, (*head, ((), last + by)) if last + by else head)
 
 
-def _alike(dim: Dim, terms: Terms) -> Dim:
+def _with_same_monomials(dim: Dim, terms: Terms) -> Dim:
     """A dim of the same monomials, but for a number that is added."""
     made = Dim.__new__(Dim)
     weight = dim.weight + len(terms) - len(dim.terms)

@@ -1,4 +1,4 @@
-"""What was made before, on disk: found again by the hash of all that it was made from.
+"""On-disk cache of compiled programs, content-addressed by the hash of all inputs.
 
 An entry is written under another name and then renamed, so that a reader meets all of it or
 nothing; whatever its checksum does not confirm is removed, and made again. What is in the folder
@@ -31,7 +31,7 @@ MAX_BYTES = 2 << 30
 _SUFFIX, _UNDER_WAY = ".rlx", ".tmp"
 _STALE_SECONDS = 3600
 """A file that was not renamed by then belongs to a process that is gone."""
-_MOST_NOTE = 1 << 20
+_MAX_NOTE_BYTES = 1 << 20
 _FOREIGN = stat.S_IWGRP | stat.S_IWOTH
 
 KIND = PATH | FLAG | NONE
@@ -145,7 +145,7 @@ class Cache:
         """What is wrong with an entry, all of which is read; None if nothing is."""
         try:
             file = Sections.open(self._path(key))
-            for name in file.places:
+            for name in file.entries:
                 file.section(name)
         except Error as error:
             return str(error)
@@ -169,7 +169,9 @@ class Cache:
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(os.path.join(self.folder, name), flags)
             with os.fdopen(descriptor, "rb") as file:
-                return file.read(_MOST_NOTE).decode() if _is_own(os.fstat(descriptor)) else None
+                return (
+                    file.read(_MAX_NOTE_BYTES).decode() if _is_own(os.fstat(descriptor)) else None
+                )
         except (OSError, UnicodeDecodeError):
             return None
 

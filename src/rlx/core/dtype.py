@@ -1,4 +1,4 @@
-"""Element types, and the one lattice that says what two of them become together."""
+"""Element types and their promotion lattice."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ INTEGERS = UNSIGNED | SIGNED
 FLOATS = frozenset({DType.F16, DType.BF16, DType.F32, DType.F64})
 COMPLEX = frozenset({DType.C64, DType.C128})
 
-# The lattice: each dtype and what lies directly above it. Integers promote to any float, as
+# The lattice: each dtype and its direct supertypes. Integers promote to any float, as
 # floats are what arithmetic is done in; u64 has no signed integer above it (see `promote`).
 _ABOVE: dict[DType, tuple[DType, ...]] = {
     DType.BOOL: (DType.U8, DType.I8),

@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each says what, where, why, and what next."""
+"""The exceptions a user can meet. Each names what, where, why, and what next."""
 
 from __future__ import annotations
 

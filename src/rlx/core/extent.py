@@ -1,4 +1,4 @@
-"""Sizes that a graph finds out while it runs, and what they can be at most.
+"""Data-dependent sizes: symbols that a graph measures while it runs, and their upper bounds.
 
 How many elements of an array are not zero is known only when the array is. Such a size is a symbol
 like any other, but measured: the node that finds it out names it, and storage is planned for its
@@ -7,7 +7,7 @@ ceiling, a formula over sizes that are known before.
 Where nothing bounds a size, as of a range whose end is computed, its ceiling is a **capacity**: a
 symbol of its own, `name.capacity`, which the runtime binds. A node that finds more than fits says
 how much; the runtime grows the capacity and runs the call again, which nothing of the program
-can tell: no result depends on a capacity, only where values lie.
+can tell: no result depends on a capacity, only offsets do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files: read into memory of our own, and written through whatever stands at a path.
+"""File access: checked copies instead of mappings, and atomic writes.
 
 A mapped file is not a value: whoever overwrites it changes results, and whoever cuts it short ends
 the process with SIGBUS at the next read. So bytes that are used after a file was opened are copies,
@@ -24,7 +24,7 @@ from rlx.core.errors import Error
 from rlx.core.memory_limits import require_memory
 
 _ALIGNMENT = 64
-_MOST_AT_ONCE = 1 << 30
+_MAX_READ_BYTES = 1 << 30
 """Linux reads at most 2 GiB - 4 KiB at a time."""
 _LIVE = ("/dev/", "/proc/")
 """Where a path may be a name of an open file: one must not be renamed over."""
@@ -67,7 +67,7 @@ class HeldFile:
         made = _memory(max(0, stop - start), self.name)
         at = 0
         while at < len(made):
-            got = os.preadv(self._descriptor, [made[at : at + _MOST_AT_ONCE]], start + at)
+            got = os.preadv(self._descriptor, [made[at : at + _MAX_READ_BYTES]], start + at)
             if got == 0:
                 break
             at += got

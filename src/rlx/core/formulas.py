@@ -1,4 +1,4 @@
-"""Dims as code: formulas compiled once and evaluated in a microsecond."""
+"""Symbolic dims compiled to Python code, evaluated in a microsecond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole numbers, and ranges of them, from a least to a greatest; None where there is no end."""
+"""Integer intervals; None is an open end."""
 
 from __future__ import annotations
 

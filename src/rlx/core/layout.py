@@ -1,4 +1,4 @@
-"""Layouts: where the elements of a value lie in its buffer. A view is a layout of other dims."""
+"""Strided memory layouts: offset and strides of a value in its buffer. A view is another layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlx.core.dim import Dim, DimLike
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Element (i, j, …) lies at `offset + i·strides[0] + j·strides[1] + …`, in elements."""
+    """Element (i, j, …) is at `offset + i·strides[0] + j·strides[1] + …`, in elements."""
 
     dims: tuple[DimLike, ...]
     strides: tuple[DimLike, ...]
@@ -27,7 +27,7 @@ class Layout:
 
     @property
     def is_contiguous(self) -> bool:
-        """Do the elements lie side by side in row-major order? Strides of size-1 dims are free."""
+        """Are the elements contiguous in row-major order? Strides of size-1 dims are free."""
         plain = Layout.contiguous(self.dims).strides
         return all(d == 1 or s == p for d, s, p in zip(self.dims, self.strides, plain))
 

@@ -1,4 +1,4 @@
-"""How much memory a process can have here: what sizes are compared with before allocation."""
+"""The memory available to this process, against which allocations are checked."""
 
 from __future__ import annotations
 

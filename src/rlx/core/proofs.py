@@ -1,4 +1,4 @@
-"""Proofs that a size is never negative, whatever the named sizes in it are.
+"""Non-negativity proofs over symbolic sizes.
 
 Interval arithmetic on each term, first as the dim is written, then over symbols counted from their
 least, with the arguments of `max` and `min` in their place, and without whole quotients; of sizes

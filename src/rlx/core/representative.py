@@ -1,4 +1,4 @@
-"""The sizes at which a graph of named dims is priced and planned.
+"""Representative sizes of symbolic dims, at which a graph is priced and planned.
 
 Cost and sharing need numbers before a model is bound. Both ask here, so that what the gate took
 for cheap is what the plan was made for. Every binding is right; this one is where it is tight.

@@ -1,4 +1,4 @@
-"""One file format for all that rlx keeps: a manifest of JSON, and named sections of bytes.
+"""The container format of rlx files: a JSON manifest and checksummed, named sections.
 
     8 bytes   "rlxfile" and the number of the format
     8         the length of the file
@@ -39,16 +39,16 @@ Bytes: TypeAlias = bytes | memoryview
 def packed(head: Mapping[str, Any], sections: Mapping[str, Bytes]) -> Iterator[Bytes]:
     """The parts of a file, to be written one after the other."""
     ends = [0, *itertools.accumulate(map(len, sections.values()), lambda a, n: _aligned(a) + n)]
-    places = {
+    entries = {
         name: (_aligned(before), len(section), _hash([section]))
         for before, (name, section) in zip(ends, sections.items())
     }
-    manifest = json.dumps({"head": head, "sections": places}, separators=(",", ":")).encode()
+    manifest = json.dumps({"head": head, "sections": entries}, separators=(",", ":")).encode()
     base = _aligned(_HEAD + len(manifest))
     lengths = _LENGTHS.pack(base + ends[-1], len(manifest))
     yield _MAGIC + lengths + bytes.fromhex(_hash([lengths, manifest])) + manifest
     at = _HEAD + len(manifest) - base
-    for (start, size, _), section in zip(places.values(), sections.values()):
+    for (start, size, _), section in zip(entries.values(), sections.values()):
         yield bytes(start - at)
         yield section
         at = start + size
@@ -73,7 +73,7 @@ class Sections:
 
     name: str
     head: dict[str, Any]
-    places: dict[str, Any]
+    entries: dict[str, Any]
     """Section → its place among the sections, its size and its hash."""
     data: memoryview | HeldFile
     """The whole file."""
@@ -103,16 +103,16 @@ class Sections:
         manifest = data[_HEAD : _HEAD + manifest_bytes]
         if _hash([lengths, manifest]) != bytes(data[_HEAD - _DIGEST : _HEAD]).hex():
             raise _broken(name, "its checksum is wrong")
-        head, places = _parsed(name, bytes(manifest))
-        return cls(name, head, places, data, _aligned(_HEAD + manifest_bytes))
+        head, entries = _parsed(name, bytes(manifest))
+        return cls(name, head, entries, data, _aligned(_HEAD + manifest_bytes))
 
     def __contains__(self, section: str) -> bool:
-        return section in self.places
+        return section in self.entries
 
     def section(self, name: str) -> memoryview:
         """The bytes of a section, which are those that were written."""
         whole = len(self.data) - self.base
-        match self.places.get(name):
+        match self.entries.get(name):
             case [int(at), int(size), str(digest)] if at >= 0 and 0 <= size <= whole - at:
                 found = self.data[self.base + at : self.base + at + size]
             case _:
@@ -125,8 +125,8 @@ class Sections:
 def _parsed(name: str, manifest: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         match json.loads(manifest):
-            case {"head": dict(head), "sections": dict(places)}:
-                return head, places
+            case {"head": dict(head), "sections": dict(entries)}:
+                return head, entries
             case _:
                 raise _broken(name, "its manifest lacks a part")
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Shapes: dims and a dtype together; the well-known dims; and what binds dims to sizes."""
+"""Shapes: dims and a dtype; well-known dims; and the binding of dims to sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures: one string states an op's operands, dims and dtypes, and what comes out.
+"""Op signatures: one string states the dims and dtypes of operands and results.
 
     "t[~b m k], t[~b k n] -> t[~b m n]"
 

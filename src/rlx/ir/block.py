@@ -1,4 +1,4 @@
-"""The block table: what a model builder thinks in, declared once like an op.
+"""The block table: layers as HIR ops, declared once like an op.
 
     @block("f[*b m k], f[k n], f[n]? -> f[*b m n]")
     def linear(x, w, bias=None, *, activation: str | None = None, policy=FUSABLE):
@@ -48,7 +48,7 @@ Body = Callable[..., Any]
 
 
 class FusionPolicy(enum.Enum):
-    """How lowering spells a block."""
+    """How lowering decomposes a block."""
 
     DIRECT = "direct"  # fused ops at once
     FUSABLE = "fusable"  # primitives, for the passes to find
@@ -73,8 +73,8 @@ class Block(Op):
         if self._placed is not body:
             self.normal(self._needed_names)
 
-    def spelled(self, policy: FusionPolicy) -> Body:
-        """The ops the block stands for under `policy`."""
+    def decomposition(self, policy: FusionPolicy) -> Body:
+        """The decomposition of the block under `policy`."""
         return (
             functools.partial(self._placed, policy=policy) if self._has_policies else self._placed
         )
@@ -94,7 +94,7 @@ class Block(Op):
         graph.traces_lines = False
         names = self._names_given(attrs)
         operands = [graph.input(name, s) for name, s in zip(names, shapes)]
-        graph.set_outputs(results_of(self.spelled(policy)(*operands, **attrs)))
+        graph.set_outputs(results_of(self.decomposition(policy)(*operands, **attrs)))
         return graph
 
     def flops(
@@ -240,7 +240,7 @@ _IS_LOADED: list[bool] = []
 
 
 def block(signature: str, **facts: Any) -> Callable[[Body], Block]:
-    """Declare a block: the decorated function spells it in ops."""
+    """Declare a block: the decorated function decomposes it into ops."""
 
     def declare(body: Body) -> Block:
         new = Block(body, signature, **facts)

@@ -1,4 +1,4 @@
-"""Graphs as bodies of ops: evaluated, inlined, traced."""
+"""Graphs as bodies of ops: evaluation, inlining, tracing."""
 
 from __future__ import annotations
 

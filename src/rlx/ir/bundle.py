@@ -1,4 +1,4 @@
-"""Models that bring their weights along, as front ends read them from files."""
+"""Models with their weights, as front ends load them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sizes that a graph measures: how they are named, and who waits for them.
+"""Data-dependent sizes of a graph: their names, and the nodes that await them.
 
 A measured size is known once the node that measures it has run. Whoever uses it comes after that
 node, whether it reads what the node makes or not: a node awaits what measures its sizes.

@@ -1,4 +1,4 @@
-"""The fingerprint of a plan: equal on every machine and run for equal results."""
+"""The fingerprint of a plan: a hash that is equal on every machine and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HIR: a graph of blocks, with the policy that says how they are lowered.
+"""HIR: a graph of blocks, with the policy by which they are lowered.
 
 The graph is an ordinary `Graph` whose nodes may also be rows of the block table, so interning,
 provenance, shapes and equality are those of every graph.

@@ -1,4 +1,4 @@
-"""Indexing of nodes as NumPy has it: numbers, slices, `...`, None, and one array of indices.
+"""NumPy-style indexing of nodes: ints, slices, `...`, None, and one array of indices.
 
 A negative number counts from the back, also in an array. In a node of indices, whose values are
 not known, it is out of range, as in `rlx.ops.gather`.
@@ -164,7 +164,7 @@ def _narrowed(node: Node, bounds: dict[int, tuple[DimLike, DimLike, int]]) -> No
 
 
 def _run(size: DimLike, start: DimLike, stop: DimLike, step: int) -> tuple[DimLike, DimLike] | None:
-    """First index and length of a slice, where it is known to lie inside and has no step."""
+    """First index and length of a slice, where it is known to be in bounds and has no step."""
     from rlx.ops.indexing.movement import span
 
     if step != 1:

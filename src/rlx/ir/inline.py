@@ -1,4 +1,4 @@
-"""A body put where the node stood that holds it."""
+"""Inlining of a body at the node that holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compiled model takes and gives, by name: all that a call must know of it."""
+"""The interface of a compiled model: names, shapes and dtypes of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlx.ops.op import Array
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An input or a param by itself: what its node says, without the graph around it."""
+    """An input or param without its graph: name, shape and dtype."""
 
     op: str
     name: str
@@ -106,7 +106,7 @@ class Interface:
             if out is not None and shape.is_measured:
                 check_out(out, Shape(found.shape, shape.dtype), name)
 
-    def check_apart(self, outs: Sequence[Array | None], inputs: Sequence[Array]) -> None:
+    def check_no_overlap(self, outs: Sequence[Array | None], inputs: Sequence[Array]) -> None:
         """Outputs are written while inputs are still read, so none may share memory."""
         names = [n for n, _ in self.outputs]
         given = [(f"out for {n!r}", o) for n, o in zip(names, outs) if o is not None]

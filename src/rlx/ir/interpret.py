@@ -1,4 +1,4 @@
-"""The oracle: evaluate a graph with nothing but the references. No passes, no plan."""
+"""The reference interpreter: evaluates a graph with NumPy alone. No passes, no plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dims, shapes and interfaces as JSON, and back.
+"""JSON serialisation of dims, shapes and interfaces.
 
 A size is a whole number, or a sum: a list of terms, each its factor and then names and calls
 (`["max", a, b]`). The ranges of names are said once, in a table beside it. What is read back is

@@ -1,4 +1,4 @@
-"""Tokens of the text form. Whatever is not a token is an error with its line."""
+"""Lexer of the textual IR. Whatever is not a token is an error with its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LIR: the plan over the final MIR. Backends read it and never re-optimise.
+"""LIR: schedule and buffer plan of the final MIR. Backends read it and never re-optimise.
 
 One kernel per node that is not a leaf, a view or an item; a schedule; every value at an offset of
 the arena or of the weights; views as aliases; phases; and the manifest of inputs and outputs.
@@ -32,7 +32,7 @@ class Phase(enum.IntEnum):
 
 
 class Space(enum.Enum):
-    """Which memory a slot lies in."""
+    """The memory space of a slot."""
 
     ARENA = "arena"  # one per running call: activations, inputs, outputs
     WEIGHTS = "weights"  # one per set of parameters: params, constants, Prologue results
@@ -53,7 +53,7 @@ class Slot:
 class View:
     """A value that owns no bytes: it is `root`'s, read through `layout` (in elements).
 
-    A kernel that writes straight into its slice of a concat is a view of the concat's buffer.
+    A kernel that writes directly into its slice of a concat is a view of the concat's buffer.
     """
 
     root: Node
@@ -83,11 +83,11 @@ class IoManifest:
 
 @dataclass(frozen=True, slots=True)
 class BufferPlan:
-    """Where every value lies and when every kernel runs.
+    """The offset of every value and the step of every kernel.
 
     A node of several results owns no slot: each of its `item` nodes does, and the final graph has
     an item node for every result. A concat whose operands are all written in place is in no step.
-    An output lies contiguous at the start of a slot of its own, external unless it is a value of
+    An output is contiguous at the start of a slot of its own, external unless it is a value of
     the weights; an input or a weight that is returned as it is must be copied out.
     """
 
@@ -134,7 +134,7 @@ class BufferPlan:
 
     @property
     def weight_formula(self) -> DimLike:
-        """`weight_bytes` as a dim formula: weights lie one behind the other."""
+        """`weight_bytes` as a dim formula: weights are consecutive."""
         sizes = [s.size for s in self.assignments.values() if s.space is Space.WEIGHTS]
         return sum(sizes, start=0)
 
@@ -153,7 +153,7 @@ class BufferPlan:
         return tuple(node for node, its in self.phases.items() if its is phase)
 
     def is_view(self, node: Node) -> bool:
-        """Does the value lie in another's buffer?"""
+        """Does the value alias another's buffer?"""
         self.phase_of(node)
         return node in self.views
 
@@ -172,7 +172,7 @@ class BufferPlan:
         return found
 
     def layout(self, node: Node) -> Layout:
-        """Where the elements lie in `slot(node)`."""
+        """The layout of the elements in `slot(node)`."""
         view = self.views.get(node)
         return view.layout if view else Layout.contiguous(node.shape.dims)
 

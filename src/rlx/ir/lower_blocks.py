@@ -1,4 +1,4 @@
-"""HIR → MIR: each block becomes the ops that its policy spells."""
+"""HIR → MIR lowering: each block is decomposed into ops by its policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _inlined(new: Graph, node: Node, operands: Sequence[Node], policy: FusionPol
     assert isinstance(node.decl, Block)
     label = Origin("block", node.decl.label(node.attrs))
     with new.scope(*node.origins, label):
-        made = results_of(node.decl.spelled(policy)(*operands, **node.attrs))
+        made = results_of(node.decl.decomposition(policy)(*operands, **node.attrs))
     return made if node.has_items else made[0]
 
 

@@ -1,4 +1,4 @@
-"""What Python's operators, indexing and a few methods mean on nodes: table ops.
+"""Operator overloading on nodes: Python's operators, indexing and a few methods as table ops.
 
 Where a function is traced, `==` and `!=` are the comparison ops, as on arrays. Everywhere else
 nodes are compared by identity, as the compiler does; beside a number or an array that would be a

@@ -1,4 +1,4 @@
-"""Provenance: where nodes come from. A side table of a graph keeps the origins of each."""
+"""Provenance: the origins of nodes, kept in a side table of the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph as rows: what is known of each node without its attributes and values."""
+"""Graph outline: each node as a row, without attributes and values."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Row:
 
 NOT_NAMES = ("rule", "pass", "phase")
 """Origins that are no names of the user's."""
-MOST_NAMES = 4
+MAX_NAMES_SHOWN = 4
 
 
 def place_of(node: Node) -> str:
     """How decisions name a node: its label, and the other names that the user may know it by."""
     names = [str(o) for o in node.origins if o.kind not in NOT_NAMES]
-    return ", ".join([node.label, *names[1:MOST_NAMES]])
+    return ", ".join([node.label, *names[1:MAX_NAMES_SHOWN]])
 
 
 def names_in(place: str) -> list[str]:
@@ -42,7 +42,7 @@ def outline(graph: Graph) -> tuple[Row, ...]:
 
 
 def rows_of(nodes: Iterable[Node]) -> tuple[Row, ...]:
-    """The rows of `nodes`, which have inputs before users; what lies outside is left out."""
+    """The rows of `nodes`, which have inputs before users; what is outside is omitted."""
     number: dict[Node, int] = {}
     made: list[Row] = []
     for node in nodes:

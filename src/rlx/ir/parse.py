@@ -1,4 +1,4 @@
-"""Reading the text form: each attribute is read as the type that its op declares.
+"""Parser of the textual IR: each attribute is read as the type that its op declares.
 
 A file is not trusted: numbers are bounded before they are made, nesting is bounded, nothing is
 evaluated, and whatever is wrong is a GraphError that names the line.

@@ -1,4 +1,4 @@
-"""Binding: a plan's formulas at given sizes, as plain ints, in microseconds.
+"""Plan binding: offset formulas evaluated at given sizes, in microseconds.
 
 Every distinct formula is compiled once per plan and evaluated once per binding.
 """
@@ -23,7 +23,7 @@ Pick = Callable[[Sequence[int]], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class BoundPlan:
-    """Where everything lies for one set of sizes.
+    """All offsets at one set of sizes.
 
     What depends on a measured size is not in here: it is known when the size is.
     """
@@ -32,7 +32,7 @@ class BoundPlan:
     arena_bytes: int
     weight_bytes: int
     offsets: Mapping[Node, int]
-    """Value → the byte in its space where its first element lies."""
+    """Value → the byte offset of its first element in its space."""
     shapes: Mapping[Node, tuple[int, ...]]
     """Value → its dims."""
     layouts: Mapping[Node, Layout]

@@ -1,4 +1,4 @@
-"""The nodes a plan speaks of: those the outputs need, and a place for every result."""
+"""The nodes of a plan: those the outputs need, and an item for every result."""
 
 from __future__ import annotations
 

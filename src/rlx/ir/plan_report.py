@@ -1,4 +1,4 @@
-"""A plan made visible: a table for the terminal, and a timeline as SVG."""
+"""Plan visualisation: a table for the terminal, and a buffer timeline as SVG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH, HEIGHT, MARGIN = 960.0, 480.0, 48.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One buffer: where it lies, and its first and last step (-1 is before the first)."""
+    """One buffer: its offset, and its first and last step (-1 is before the first)."""
 
     node: Node
     slot: Slot

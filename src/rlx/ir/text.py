@@ -1,4 +1,4 @@
-"""The text form of graphs: any graph prints, and reads back as the same graph.
+"""Textual IR: any graph prints, and parses back as the same graph.
 
     mir "hello" {
       dim seq in 1..4096

@@ -1,4 +1,4 @@
-"""Walking graphs: orders and users, by structure alone and without recursion."""
+"""Graph traversal: topological orders and users, without recursion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages use to spell one op with others, on nodes, arrays or shapes alike."""
+"""Helpers to define an op by a decomposition into others, over nodes, arrays or shapes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_broadcasts(what: str, dims: Sequence[DimLike], target: Sequence[DimLik
     raise DimsDiffer(what, *pairs[0], may_repeat=True) if lead >= 0 else GraphError(what)
 
 
-def beside(x: Any, name: str, **attrs: Any) -> Any:
+def nullary(x: Any, name: str, **attrs: Any) -> Any:
     """The op without operands called `name`, made where `x` is: in its graph, or as an array.
     A graph is where it is itself."""
     found = table.lookup(name)
@@ -70,11 +70,11 @@ def count_of(x: Any, axes: Sequence[int]) -> Any:
     count = product(dims_of(x)[a] for a in axes)
     if not isinstance(count, Dim):
         return float(count)
-    return beside(x, "extent", dim=count, dtype=dtype_of(x))
+    return nullary(x, "extent", dim=count, dtype=dtype_of(x))
 
 
 def composed(signature: str, *, kind: Kind, **facts: Any) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an op whose meaning, shape rule and lowering are one spelling in other ops.
+    """Declare an op whose meaning, shape rule and lowering are one decomposition into other ops.
 
     So what is fused and what is not agree bit for bit: also half floats round at every step.
     """
@@ -91,7 +91,7 @@ def composed(signature: str, *, kind: Kind, **facts: Any) -> Callable[[Callable[
 
 
 def _flops_of(meaning: Callable[..., Any]) -> Callable[..., DimLike]:
-    """The arithmetic of a spelling is that of its ops together."""
+    """The flops of a decomposition are those of its ops."""
 
     def flops(
         shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]

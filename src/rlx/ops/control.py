@@ -1,4 +1,4 @@
-"""Branches and loops, which hold graphs, and ops that a program brings along.
+"""Control-flow ops, which hold graphs, and custom ops.
 
 Bodies are bound by position: their inputs are the operands, in order; they have no params and
 see nothing else. Every op here has a tuple of results, read through items.
@@ -461,7 +461,7 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
 
 @scan.sample
 def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
-    """A running sum of products with a factor that every step sees."""
+    """A cumulative sum of products with a factor that every step sees."""
     dims, dtype, length = draw.dims(0, 3), draw.dtype("t"), draw.integer(0, 5)
     one = Spec(dims, dtype, "plain")
     body, (total, factor, x) = _graph("body", [one, one, one])

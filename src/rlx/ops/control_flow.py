@@ -1,4 +1,4 @@
-"""Branches and loops as Python functions: each is traced once, into a graph of its own.
+"""Structured control flow from Python functions: each is traced once, into its own graph.
 
 What a function takes are its arguments alone. A node of the outer graph that it merely closes
 over is an error that says so: pass it as an argument.
@@ -42,7 +42,7 @@ def while_loop(
 ) -> Any:
     """`carries = body_fn(*carries)` for as long as `cond_fn(*carries)` is true.
 
-    Gives the carries; the one by itself where there is one.
+    Gives the carries; a bare value where there is one.
     """
     given = [_value(c) for c in carries]
     shapes = [_shape_of(c) for c in given]
@@ -91,7 +91,7 @@ def scan_loop(
 
 
 def _traced(function: Function, shapes: Sequence[Shape], name: str) -> tuple[Any, bool]:
-    """The graph of a function of values of `shapes`, and whether it gave one value by itself."""
+    """The graph of a function of values of `shapes`, and whether it gave one bare value."""
     graph = empty_graph(name)
     FUNCTION.check(f"the function of {name}", function, GraphError)
     inputs = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
@@ -149,7 +149,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _like(model: Any, values: Sequence[Any]) -> Any:
-    """`values` in the form of `model`: none, one by itself, or a tuple."""
+    """`values` in the form of `model`: none, a bare value, or a tuple."""
     if model is None:
         return None
     return tuple(values) if isinstance(model, tuple | list) else values[0]

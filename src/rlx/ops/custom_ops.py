@@ -1,4 +1,4 @@
-"""Ops that a program brings along: a name, a meaning in NumPy and a shape rule.
+"""Registration of custom ops: a name, a NumPy reference and a shape rule.
 
 The registry only grows, so that a name means one thing as long as the program runs. Options are
 kept as JSON text in the graph, and given to both functions as keyword arguments.

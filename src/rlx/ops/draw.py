@@ -1,4 +1,4 @@
-"""Random operands for any op, straight from its signature: what laws and fuzzing feed on.
+"""Random operands and attributes for any op, from its signature: for property tests and fuzzing.
 
 Where a signature alone does not say what is valid (reshape, gather, einsum), the op's page
 declares a sample: `f(draw) -> (operand specs, attributes)`.
@@ -20,10 +20,10 @@ from rlx.ops.op import Array, Op
 
 CORNERS_FLOAT = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 65504.0, 88.7)
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7)
-FEW = (1, 2, 2, 3)
+HIGH_RANK_SIZES = (1, 2, 2, 3)
 """Of four axes and more."""
-LARGE = (0, 1, 3, 8, 16, 17, 33, 45)
-LARGE_FEW = (1, 2, 5, 17)
+LARGE_SIZES = (0, 1, 3, 8, 16, 17, 33, 45)
+LARGE_HIGH_RANK_SIZES = (1, 2, 5, 17)
 """Sizes that fill vectors and tiles, and leave a rest."""
 
 
@@ -64,7 +64,9 @@ class Draw:
     ) -> None:
         self.rng = np.random.default_rng(seed)
         self.without = without
-        self.sizes, self.few = (LARGE, LARGE_FEW) if is_large else (SIZES, FEW)
+        self.sizes, self.high_rank_sizes = (
+            (LARGE_SIZES, LARGE_HIGH_RANK_SIZES) if is_large else (SIZES, HIGH_RANK_SIZES)
+        )
 
     def coin(self, chance: float = 0.5) -> bool:
         return bool(self.rng.random() < chance)
@@ -83,7 +85,7 @@ class Draw:
     def dims(self, least: int = 0, most: int = 5, smallest: int = 0) -> tuple[int, ...]:
         """Dims of rank `least` to `most`, few elements in all."""
         rank = self.integer(least, most)
-        sizes = self.sizes if rank < 4 else self.few
+        sizes = self.sizes if rank < 4 else self.high_rank_sizes
         return tuple(max(smallest, int(self.choice(sizes))) for _ in range(rank))
 
     def dtype(self, letter: str) -> DType:

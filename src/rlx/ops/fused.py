@@ -1,6 +1,6 @@
 """Fused ops: several ops that run as one kernel.
 
-The named ones are spelled once, in the ops that they fuse: the spelling is their meaning, their
+The named ones are defined by the ops that they fuse: the decomposition is their meaning, their
 shape rule and their lowering, so that fused and unfused agree to the bit. A region holds any
 graph.
 """
@@ -22,7 +22,7 @@ from rlx.ops.draw import Draw, Spec
 from rlx.ops.graphs import NodeBase, empty_graph
 from rlx.ops.math.reduction import LAST
 from rlx.ops.nn.attention import MASK_OPERANDS, MaskedRows, MaskKind
-from rlx.ops.nn.window_geometry import spelled_out
+from rlx.ops.nn.window_geometry import with_default_strides
 from rlx.ops.op import Array, Kind, op
 
 _ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "abs")
@@ -73,7 +73,7 @@ def fused_conv_bias_act(
     return activated(made, activation)
 
 
-fused_conv_bias_act.normal(spelled_out)
+fused_conv_bias_act.normal(with_default_strides)
 
 
 @composed("f[*s n] -> f[...]", kind=Kind.ROW)

@@ -1,4 +1,4 @@
-"""What ops know of graphs.
+"""The graph interface that ops see.
 
 Graphs are built on the op table, one layer above it. Ops that hold bodies, and lowerings that write
 loops, see them through these two classes; `rlx.ir.mir` derives from them and provides its own.

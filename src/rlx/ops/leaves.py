@@ -1,4 +1,4 @@
-"""Leaves: what a graph is given, and the one result taken of several."""
+"""Leaves: inputs, params, constants, and the item of a multi-result op."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ from rlx.core.shape import Shape
 from rlx.ops.graphs import NodeBase
 from rlx.ops.operands import (
     Array,
-    alike,
     computable,
     dtypes_of,
     fitted,
+    promote_scalars,
     python_names,
     within_memory,
 )
@@ -56,7 +56,7 @@ class Kind(enum.Enum):
     CONTRACTION = "contraction"  # sums of products over a shared axis
     CONVOLUTION = "convolution"
     ATTENTION = "attention"
-    SPECIAL = "special"  # an algorithm of its own: FFT, sort, scatter, scan
+    SPECIAL = "special"  # a dedicated kernel: FFT, sort, scatter, scan
     CONTROL = "control"  # holds graphs that run or not, once or often
     REGION = "region"  # holds a graph that runs as one kernel
     BLOCK = "block"  # a row of the block table: HIR only, gone after lowering
@@ -123,7 +123,7 @@ class Op:
         return function
 
     def normal(self, function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        """Declare the one spelling of attributes that depends on shapes:
+        """Declare the canonical form of attributes that depends on shapes:
         `f(*shapes, **attrs) -> attributes that change`. Applied twice it changes nothing."""
         self.normalise = function
         return function
@@ -167,7 +167,7 @@ class Op:
         """All attributes, in declared order, checked and in canonical form."""
         if not attrs and not self.attr_specs:
             return {}
-        given = {self._spelled(k): v for k, v in attrs.items()}
+        given = {self._canonical_name(k): v for k, v in attrs.items()}
         unknown = sorted(given.keys() - self.attr_specs.keys())
         if unknown:
             known = ", ".join(self.attr_specs) or "none"
@@ -181,7 +181,7 @@ class Op:
         self.signature.check_arity(len(shapes))
         return canonical | self.normalise(*shapes, **python_names(canonical))
 
-    def _spelled(self, name: str) -> str:
+    def _canonical_name(self, name: str) -> str:
         """The attribute's own name: no underscore, and `axis`, the Array API's, is `axes`."""
         bare = name.removesuffix("_")
         is_axes = bare == "axis" and "axis" not in self.attr_specs and "axes" in self.attr_specs
@@ -267,10 +267,10 @@ class Op:
     def lowered(
         self, operands: Sequence[Any], attrs: Mapping[str, Any], graph: Graph | None = None
     ) -> tuple[Any, ...]:
-        """The results spelled in simpler ops, on nodes or arrays.
+        """The results decomposed into simpler ops, on nodes or arrays.
 
         Half floats are computed in f32 and rounded once, as the reference does. An op that has no
-        operands is spelled in `graph`, which its lowering takes in their place.
+        operands is built in `graph`, which its lowering takes in their place.
         """
         if self.lower is None:
             raise Error(f"{self.name} has no lowering: {self.why_no_lowering}")
@@ -328,7 +328,7 @@ class Op:
         """The shapes of the results where no more than shapes is known: no casts."""
         shapes = [
             a if isinstance(a, Shape) else Shape(np.shape(a), DType.of(a.dtype))
-            for a in alike(self.signature, args)
+            for a in promote_scalars(self.signature, args)
         ]
         try:
             results = self.infer(shapes, self.canonical(attrs, shapes))
@@ -376,7 +376,7 @@ class Op:
     def _arrays(self, args: Sequence[Any]) -> list[Array]:
         """Arrays of equal dtypes where the signature asks for equal dtypes."""
         try:
-            arrays = [attributes.array_of(a) for a in alike(self.signature, args)]
+            arrays = [attributes.array_of(a) for a in promote_scalars(self.signature, args)]
             wanted = dtypes_of(self.signature, [Shape(a.shape, DType.of(a.dtype)) for a in arrays])
         except GraphError as error:
             raise GraphError(f"{self.name}: {error}") from None
@@ -390,7 +390,7 @@ class Op:
         try:
             nodes: list[Any] = [
                 a if isinstance(a, NodeBase) else graph.constant(a)
-                for a in alike(self.signature, args)
+                for a in promote_scalars(self.signature, args)
             ]
             wanted = dtypes_of(
                 self.signature, [n.shape if not n.has_items else None for n in nodes]

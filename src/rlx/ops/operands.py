@@ -1,4 +1,4 @@
-"""Operands: what a call's arguments become before an op sees them, and results after.
+"""Operand conversion: scalar promotion, dtype promotion and result checks around a reference.
 
 Python scalars are weak, dtypes that a signature holds equal are promoted, half floats compute in
 f32, and a result has exactly the inferred shape.
@@ -39,7 +39,7 @@ def dtypes_of(signature: Signature, shapes: Sequence[Shape | None]) -> list[DTyp
     ]
 
 
-def alike(signature: Signature, args: Sequence[Any]) -> list[Any]:
+def promote_scalars(signature: Signature, args: Sequence[Any]) -> list[Any]:
     """Python scalars made arrays of the dtype that the operands beside them give."""
     for i, a in enumerate(args):
         if a is None:
@@ -65,7 +65,7 @@ def python_names(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def computable(array: Array) -> Array:
-    """What a reference computes with: no half floats, and rows side by side, as NumPy sums in
+    """What a reference computes with: no half floats, and C order, as NumPy sums in
     memory order and the bits of a result must not depend on where a plan puts its operands."""
     return np.asarray(array, DType.of(array.dtype).compute.numpy, order="C")
 

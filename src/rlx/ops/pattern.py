@@ -1,4 +1,4 @@
-"""Patterns: what calling an op with variables makes, and what a rule looks for."""
+"""Patterns: expression trees over variables, made by calling ops, that rules match."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class ReferenceProgram(Program):
         sizes = interface.bind(weights.params, inputs)
         arrays = interface.checked(inputs, sizes)
         interface.check_outs(outputs, sizes, is_measured=False)
-        interface.check_apart(outputs, inputs)
+        interface.check_no_overlap(outputs, inputs)
         place = self._ran(weights, arrays, sizes, (*self.steady, *self.epilogue))
         interface.check_outs(outputs, place.sizes, is_measured=True)
         return [_delivered(place.read(node), out) for node, out in zip(self.graph.outputs, outputs)]

@@ -17,7 +17,7 @@ from rlx.frontends.onnx.dim_ranges import require
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes
 from rlx.ir.mir import Node
-from rlx.ops.compose import beside
+from rlx.ops.compose import nullary
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def placed(x: Node, axis: int, before: DimLike, length: DimLike, value: float) -
     be known of the sizes: each element asks whether it is there."""
     rank, size = x.shape.rank, x.shape.dims[axis]
     start, count = (Sizes((d,), ()).node(x.graph) for d in (before, size))
-    at = ops.sub(beside(x, "iota", dims=(length,), axis=0, dtype=DType.I64), start)
+    at = ops.sub(nullary(x, "iota", dims=(length,), axis=0, dtype=DType.I64), start)
     inside = ops.logical_and(ops.greater_equal(at, 0), ops.less(at, count))
     near = ops.maximum(ops.minimum(at, ops.sub(count, 1)), 0)
     if not provably_le(1, size):  # an index must be one of some element

@@ -1,4 +1,4 @@
-"""Movement that joins, cuts and repeats: the same values side by side, in parts, or again."""
+"""Concatenation, splitting, padding, tiling and flips."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlx.ops.op import Array
 _EVERY: Any = None
 _FIRST = Axis(0)
 
-# -- side by side ---------------------------------------------------------------------------------
+# -- concatenation --------------------------------------------------------------------------------
 
 
 def _joined(*xs: Shape, axis: int) -> Shape:
@@ -208,7 +208,7 @@ def _border(x: Any, axis: int, amount: DimLike, value: float, mode: Mode, at_end
     dims = dims_of(x)
     size, wide = dims[axis], (*dims[:axis], amount, *dims[axis + 1 :])
     if mode == "constant":
-        return ops.expand(_beside(x, value), dims=wide)
+        return ops.expand(_constant_like(x, value), dims=wide)
     if mode == "edge":
         start = size - 1 if at_end else 0
         return ops.expand(ops.narrow(x, axis=axis, start=start, length=1), dims=wide)
@@ -218,7 +218,7 @@ def _border(x: Any, axis: int, amount: DimLike, value: float, mode: Mode, at_end
     return ops.flip(ops.narrow(x, axis=axis, start=start, length=amount), axes=(axis,))
 
 
-def _beside(x: Any, value: float) -> Any:
+def _constant_like(x: Any, value: float) -> Any:
     """A constant of the dtype of x: a node beside a node, an array beside an array."""
     made = np.asarray(value).astype(DType.of(x.dtype).numpy)
     return x.graph.constant(made) if hasattr(x, "graph") else made
@@ -250,7 +250,7 @@ def _tiled(x: Shape, *, repeats: Dims) -> Shape:
 
 @movement(shape=_tiled)
 def tile(x: Array, *, repeats: Dims) -> Array:
-    """x as often as said along each axis."""
+    """x repeated along each axis."""
     return np.tile(x, known(repeats))
 
 

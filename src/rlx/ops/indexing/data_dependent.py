@@ -1,4 +1,4 @@
-"""What is found in data: results whose size only the data decides.
+"""Ops with data-dependent result sizes: nonzero, unique, compress, non-max suppression.
 
 Each of these ops names that size, `extent`; the shape rule says what it is at most.
 """
@@ -17,7 +17,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.extent import measured
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of, dtype_of, filled
+from rlx.ops.compose import dims_of, dtype_of, filled, nullary
 from rlx.ops.control_flow import scan_loop
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
@@ -331,7 +331,7 @@ def _(
 
 def _is_box(box: Any, count: DimLike) -> Any:
     """[…, count]: is it this box?"""
-    every = beside(box, "iota", dims=(count,), axis=0, dtype=dtype_of(box))
+    every = nullary(box, "iota", dims=(count,), axis=0, dtype=dtype_of(box))
     return ops.equal(ops.expand_dims(box, axes=(len(dims_of(box)),)), every)
 
 

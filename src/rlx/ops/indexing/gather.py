@@ -1,4 +1,4 @@
-"""Reading and adding at indices that are data. None is wrapped: out of range is an error."""
+"""Gather and scatter-add by index. No index wraps: out of range is an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlx.core.attrs import Axis
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside
+from rlx.ops.compose import nullary
 from rlx.ops.indexing.movement import dims_of, movement
 from rlx.ops.op import Array, Kind, op
 
@@ -52,10 +52,10 @@ def _(table: Any, ids: Any) -> Any:
 
 
 def _along(x: Shape, indices: Shape, *, axis: int) -> Shape:
-    alike = x.rank == indices.rank and all(
+    is_compatible = x.rank == indices.rank and all(
         d == i for a, (d, i) in enumerate(zip(x.dims, indices.dims)) if a != axis
     )
-    if not alike:
+    if not is_compatible:
         raise GraphError(
             f"indices are {indices}, but x is {x}: all dims but that of axis {axis} must be equal"
         )
@@ -114,7 +114,7 @@ def _(indices: Any, *, depth: int, to: DType) -> Any:
     """Wide enough for every place: places and indices are compared as i64, or u64 as such."""
     wide = DType.U64 if DType.of(indices.dtype) is DType.U64 else DType.I64
     column = ops.cast(ops.expand_dims(indices, axes=(len(dims_of(indices)),)), to=wide)
-    line = beside(column, "iota", dims=(depth,), axis=0, dtype=wide)
+    line = nullary(column, "iota", dims=(depth,), axis=0, dtype=wide)
     return ops.cast(ops.equal(column, line), to=to)
 
 

@@ -1,4 +1,4 @@
-"""Movement: the same values at other indices. A view rule says where they can stay in place."""
+"""Data movement: reshape, transpose, slices, broadcasts. A view rule gives the strided layout."""
 
 from __future__ import annotations
 
@@ -304,8 +304,8 @@ def _(draw: Any) -> Any:
     axis = draw.integer(0, len(dims) - 1)
     start = draw.integer(0, dims[axis])
     length = draw.integer(0, dims[axis] - start)
-    spelled = axis - len(dims) * draw.coin(0.3)
-    return [spec(draw, dims)], {"axis": spelled, "start": start, "length": length}
+    signed_axis = axis - len(dims) * draw.coin(0.3)
+    return [spec(draw, dims)], {"axis": signed_axis, "start": start, "length": length}
 
 
 def span(size: DimLike, start: DimLike, stop: DimLike, step: int) -> tuple[DimLike, DimLike]:
@@ -352,18 +352,18 @@ def slice_(x: Array, *, starts: Dims, stops: Dims, steps: tuple[int, ...] | None
 
 @slice_.normal
 def _(x: Shape, *, starts: Dims, stops: Dims, steps: tuple[int, ...] | None) -> dict[str, Any]:
-    """Where an axis is static its slice is spelled by the indices that are taken."""
+    """Where an axis is static its slice is normalised to the indices taken."""
     steps = (1,) * x.rank if steps is None else steps
     for name, given in (("starts", starts), ("stops", stops), ("steps", steps)):
         per_axis(x, name, given)
     if 0 in steps:
         raise GraphError("a step of 0 goes nowhere")
-    axes = [_spelled(*axis) for axis in zip(x.dims, starts, stops, steps)]
+    axes = [_canonical_bounds(*axis) for axis in zip(x.dims, starts, stops, steps)]
     columns = tuple(zip(*axes)) if axes else ((), (), ())
     return dict(zip(("starts", "stops", "steps"), columns))
 
 
-def _spelled(
+def _canonical_bounds(
     size: DimLike, start: DimLike, stop: DimLike, step: int
 ) -> tuple[DimLike, DimLike, int]:
     first, length = span(size, start, stop, step)

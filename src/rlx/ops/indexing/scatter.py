@@ -1,4 +1,4 @@
-"""Reading and writing at places that are data: whole rows, single elements, or by coordinates.
+"""Gather and scatter by rows, elements or coordinates.
 
 No index is wrapped: one out of range is an error. A model that counts from the back, as ONNX
 allows, adds the size to negative indices first. Where one place is written several times without
@@ -19,7 +19,7 @@ from rlx.core.dim import Dim, DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.shape import Shape, dims_differ
-from rlx.ops.compose import beside, composed, dims_of, shape_of
+from rlx.ops.compose import composed, dims_of, nullary, shape_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.indexing.gather import checked_indices, gathered
 from rlx.ops.op import Array, Kind, op
@@ -138,7 +138,7 @@ def _raveled(places: Sequence[Array], dims: Sequence[int], wanted: Sequence[int]
 @scatter_elements.lowering
 def _(x: Any, indices: Any, updates: Any, *, axis: int, reduction: Reduction) -> Any:
     dims, wanted = dims_of(x), dims_of(indices)
-    places = [beside(x, "iota", dims=wanted, axis=a, dtype=DType.I64) for a in range(len(dims))]
+    places = [nullary(x, "iota", dims=wanted, axis=a, dtype=DType.I64) for a in range(len(dims))]
     places[axis] = ops.cast(indices, to=DType.I64)
     flat = _numbered(x, places, dims)
     made = ops.scatter(
@@ -155,7 +155,7 @@ def _numbered(x: Any, places: Sequence[Any], dims: Sequence[DimLike]) -> Any:
     """Coordinates as row-major numbers; -1, which is no place, where one is out of range."""
     flat, inside = None, None
     for place, dim in zip(places, dims, strict=True):
-        size = beside(x, "extent", dim=dim) if isinstance(dim, Dim) else dim
+        size = nullary(x, "extent", dim=dim) if isinstance(dim, Dim) else dim
         fits = ops.logical_and(ops.greater_equal(place, 0), ops.less(place, size))
         flat = place if flat is None else ops.add(ops.mul(flat, size), place)
         inside = fits if inside is None else ops.logical_and(inside, fits)
@@ -215,7 +215,7 @@ def _(x: Any, indices: Any, *, batch_dims: int) -> Any:
     dims, wanted = dims_of(x), dims_of(indices)[:-1]
     inner = _columns(indices)
     count = batch_dims + len(inner)
-    outer = [beside(x, "iota", dims=wanted, axis=a, dtype=DType.I64) for a in range(batch_dims)]
+    outer = [nullary(x, "iota", dims=wanted, axis=a, dtype=DType.I64) for a in range(batch_dims)]
     flat = _numbered(x, [*outer, *inner], dims[:count])
     rows = ops.reshape(x, dims=(product(dims[:count]), *dims[count:]))
     return ops.gather(rows, flat, axis=0)
@@ -260,15 +260,17 @@ def _(x: Any, indices: Any, updates: Any, *, reduction: Reduction) -> Any:
     return ops.reshape(ops.scatter(rows, flat, updates, axis=0, reduction=reduction), dims=dims)
 
 
-# -- runs of a cache ------------------------------------------------------------------------------
+# -- KV-cache updates ----------------------------------------------------------------------------
 
 
 def _check_run(cache: Any, update: Any, axis: int) -> None:
     old, new = dims_of(cache), dims_of(update)
     if axis == 0:
-        raise GraphError("axis is 0, which is the batch's: runs lie on another")
-    alike = len(old) == len(new) and old[:axis] + old[axis + 1 :] == new[:axis] + new[axis + 1 :]
-    if not alike or not provably_le(new[axis], old[axis]):
+        raise GraphError("axis is 0, which is the batch's: updates are along another")
+    is_compatible = (
+        len(old) == len(new) and old[:axis] + old[axis + 1 :] == new[:axis] + new[axis + 1 :]
+    )
+    if not is_compatible or not provably_le(new[axis], old[axis]):
         raise GraphError(
             f"update is {shape_of(update)}, but the cache is {shape_of(cache)}: all dims but that "
             f"of axis {axis} must be equal, and that one no greater"
@@ -286,11 +288,11 @@ def tensor_scatter(
 ) -> Any:
     """The cache with `update` written over a run of `axis` that begins at `starts`, one place for
     each entry of axis 0, or at 0. A `circular` run goes on at the front where the axis ends, and
-    its start may lie anywhere; a linear one that leaves the axis is an error."""
+    its start may be anywhere; a linear one that leaves the axis is an error."""
     _check_run(cache, update, axis)
     dims, size = dims_of(update), dims_of(cache)[axis]
-    places = beside(cache, "iota", dims=dims, axis=axis, dtype=DType.I64)
-    length = beside(cache, "extent", dim=size) if isinstance(size, Dim) else np.int64(size)
+    places = nullary(cache, "iota", dims=dims, axis=axis, dtype=DType.I64)
+    length = nullary(cache, "extent", dim=size) if isinstance(size, Dim) else np.int64(size)
     if starts is not None:
         if dims_of(starts) != dims[:1]:
             raise GraphError(f"starts are {shape_of(starts)}, but the batch is {dims[0]}")

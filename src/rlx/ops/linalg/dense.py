@@ -1,4 +1,4 @@
-"""Dense linear algebra on stacks of matrices, which are the last two axes.
+"""Dense linear algebra on batches of matrices, which are the last two axes.
 
 A matrix that has no answer gets NaN, and so does one that holds a NaN or infinity: a singular one
 to solve with, one to factorise that is not positive definite. The others of its stack do not
@@ -17,17 +17,17 @@ from rlx.core.dim import DimLike, dim_max
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import DimsDiffer, Shape, broadcast
-from rlx.ops.compose import beside, composed, dims_of, dtype_of, filled, shape_of
+from rlx.ops.compose import composed, dims_of, dtype_of, filled, nullary, shape_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.linalg.factorization import (
     FACTORS,
+    adjoint,
     draw_rectangle,
     draw_square,
     flat_row,
     guarded,
     rows,
     swapped,
-    turned,
 )
 from rlx.ops.op import Array, Kind, op
 
@@ -86,7 +86,7 @@ def _(a: Any) -> Any:
 def _eye(x: Any, n: DimLike, offset: int = 0, m: DimLike | None = None) -> Any:
     """Ones on a diagonal, in the dtype of x: of an n by n matrix, or n by m."""
     dims = (n, n if m is None else m)
-    row, column = (beside(x, "iota", dims=dims, axis=a, dtype=DType.I64) for a in (0, 1))
+    row, column = (nullary(x, "iota", dims=dims, axis=a, dtype=DType.I64) for a in (0, 1))
     return ops.cast(ops.equal(ops.add(row, offset), column), to=dtype_of(x))
 
 
@@ -152,7 +152,7 @@ def _scanned(t: Any, b: Any, is_upper: bool, unit: bool) -> Any:
     from rlx.ops.control_flow import scan_loop
 
     rank, n = len(dims_of(b)), dims_of(t)[-1]
-    row, column = (beside(t, "iota", dims=(n, n), axis=a, dtype=DType.I64) for a in (0, 1))
+    row, column = (nullary(t, "iota", dims=(n, n), axis=a, dtype=DType.I64) for a in (0, 1))
     known = ops.where(ops.less(row, column) if is_upper else ops.less(column, row), t, 0)
     here = ops.equal(row, column)
     diagonal = ops.sum(ops.where(here, t, 0), axes=(len(dims_of(t)) - 1,), keepdims=True)
@@ -208,13 +208,13 @@ def _pseudo_inverse(a: Any, rtol: float | None) -> Any:
     u, s, vh = ops.svd(a, full_matrices=False)
     limit: Any = rtol
     if rtol is None:
-        longest = beside(a, "extent", dim=dim_max(m, n), dtype=dtype_of(s))
+        longest = nullary(a, "extent", dim=dim_max(m, n), dtype=dtype_of(s))
         limit = ops.mul(longest, float(np.finfo(dtype_of(s).numpy).eps))
     greatest = ops.max(s, axes=(len(dims_of(s)) - 1,), keepdims=True, empty_ok=True)
     is_gone = ops.less_equal(s, ops.mul(greatest, limit))
     inverse_ = ops.where(is_gone, 0.0, ops.div(1.0, s))
-    columns = ops.mul(turned(vh), flat_row(ops.cast(inverse_, to=dtype_of(a))))
-    return ops.matmul(columns, turned(u))
+    columns = ops.mul(adjoint(vh), flat_row(ops.cast(inverse_, to=dtype_of(a))))
+    return ops.matmul(columns, adjoint(u))
 
 
 @pinv.lowering
@@ -231,7 +231,7 @@ def trace(a: Array, *, offset: int = 0) -> Array:
 @trace.lowering
 def _(a: Any, *, offset: int) -> Any:
     *stack, m, n = dims_of(a)
-    row, column = (beside(a, "iota", dims=(m, n), axis=x, dtype=DType.I64) for x in (0, 1))
+    row, column = (nullary(a, "iota", dims=(m, n), axis=x, dtype=DType.I64) for x in (0, 1))
     diagonal = ops.where(ops.equal(ops.add(row, offset), column), a, 0)
     return ops.sum(diagonal, axes=(len(stack), len(stack) + 1))
 

@@ -1,4 +1,4 @@
-"""Matrices as products of simpler ones. See `linalg` for what holds of all of them."""
+"""Matrix factorizations: Cholesky, QR, SVD, eigendecomposition. See `linalg` for conventions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlx import ops
 from rlx.core.dim import dim_min
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of, dtype_of, filled
+from rlx.ops.compose import dims_of, dtype_of, filled, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 
 Drawn = tuple[list[Spec], dict[str, Any]]
-FACTORS = "a factorisation with choices that depend on the data: an algorithm of its own"
+FACTORS = "a factorisation with data-dependent pivots or shifts: it needs a dedicated kernel"
 
 
 def guarded(function: Callable[..., tuple[Array, ...]], *stacks: Array) -> tuple[Array, ...]:
@@ -85,7 +85,7 @@ def _conj(x: Any) -> Any:
     return ops.conj(x) if dtype_of(x).is_complex else x
 
 
-def turned(x: Any) -> Any:
+def adjoint(x: Any) -> Any:
     return _conj(swapped(x))
 
 
@@ -105,7 +105,7 @@ def _(a: Any, *, upper: bool) -> Any:
     """Column after column: what is left of a's, divided by the root of its diagonal."""
     from rlx.ops.control_flow import scan_loop
 
-    half = turned(a) if upper else a
+    half = adjoint(a) if upper else a
     rank, n = len(dims_of(a)), dims_of(a)[-1]
 
     def step(made: Any, given: Any) -> tuple[Any, Any]:
@@ -116,12 +116,12 @@ def _(a: Any, *, upper: bool) -> Any:
         scaled = ops.where(here, pivot, ops.where(below, ops.div(left, pivot), 0))
         return ops.where(_along(here, 1), ops.expand_dims(scaled, axes=(rank - 1,)), made), scaled
 
-    row, column = (beside(a, "iota", dims=(n, n), axis=x, dtype=DType.I64) for x in (0, 1))
+    row, column = (nullary(a, "iota", dims=(n, n), axis=x, dtype=DType.I64) for x in (0, 1))
     xs = (rows(swapped(half), rank), ops.equal(row, column), ops.less_equal(row, column))
     made, _ = scan_loop(step, filled(a, 0, dims_of(a)), xs)
     whole = ops.all(ops.is_finite(made), axes=(rank - 2, rank - 1), keepdims=True)
     answer = ops.where(whole, made, float("nan"))
-    return turned(answer) if upper else answer
+    return adjoint(answer) if upper else answer
 
 
 def _along(here: Any, axis: int) -> Any:
@@ -210,8 +210,10 @@ def _signed_svd(a: Array, full_matrices: bool) -> tuple[Array, Array, Array]:
     k = s.shape[-1]
     phases = _leading_phases(u)
     spare = np.swapaxes(vh[..., k:, :], -2, -1)
-    turns = np.concatenate([phases[..., :k], np.conjugate(_leading_phases(spare))], axis=-1)
-    return u * np.conjugate(phases), s, vh * np.swapaxes(turns, -2, -1)
+    phases_of_rows = np.concatenate(
+        [phases[..., :k], np.conjugate(_leading_phases(spare))], axis=-1
+    )
+    return u * np.conjugate(phases), s, vh * np.swapaxes(phases_of_rows, -2, -1)
 
 
 @op("x[*b m n] -> x.real[...]", kind=Kind.SPECIAL, flops="4*b*m*n*min(m, n)",

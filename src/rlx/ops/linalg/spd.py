@@ -1,4 +1,4 @@
-"""Functions of Hermitian matrices: their eigenvalues change, and their eigenvectors stay.
+"""Functions of Hermitian matrices by their eigenvalues.
 
 As in `linalg`, matrices are the last two axes, and one that has no answer gets NaN. Only the lower
 triangle is read, and of its diagonal the real part. Though eigenvectors jump where eigenvalues
@@ -13,13 +13,13 @@ from typing import Any
 from rlx import ops
 from rlx.ops.compose import dtype_of
 from rlx.ops.draw import Draw
-from rlx.ops.linalg.factorization import Drawn, draw_square, flat_row, turned
+from rlx.ops.linalg.factorization import Drawn, adjoint, draw_square, flat_row
 from rlx.ops.op import Kind, Op, op
 
 
-def _spelled(meaning: Callable[..., Any]) -> Op:
-    """Declare a function whose meaning is its lowering, so that both compute the same; halves are
-    rounded once."""
+def _spectral_function(meaning: Callable[..., Any]) -> Op:
+    """Declare a function whose meaning is its lowering, so that both compute the same; f16 and bf16
+    are rounded once."""
     made = op("x[*b n n] -> x[*b n n]", kind=Kind.SPECIAL, flops="b*n*n*(11*n + 1)")(meaning)
     made.lowering(meaning)
     return made
@@ -28,7 +28,7 @@ def _spelled(meaning: Callable[..., Any]) -> Op:
 def _mapped(a: Any, function: Callable[[Any], Any]) -> Any:
     values, vectors = ops.eigh(a)
     scale = ops.cast(flat_row(function(values)), to=dtype_of(a))
-    return ops.matmul(ops.mul(vectors, scale), turned(vectors))
+    return ops.matmul(ops.mul(vectors, scale), adjoint(vectors))
 
 
 def _positive(values: Any) -> Any:
@@ -36,25 +36,25 @@ def _positive(values: Any) -> Any:
     return ops.where(ops.greater(values, 0.0), values, float("nan"))
 
 
-@_spelled
+@_spectral_function
 def spd_exp(a: Any) -> Any:
     """exp of a Hermitian matrix, which is positive definite; the inverse of spd_log."""
     return _mapped(a, ops.exp)
 
 
-@_spelled
+@_spectral_function
 def spd_log(a: Any) -> Any:
     """The Hermitian logarithm of a positive definite matrix. NaN if it is not one."""
     return _mapped(a, lambda values: ops.log(_positive(values)))
 
 
-@_spelled
+@_spectral_function
 def spd_sqrt(a: Any) -> Any:
     """The positive definite root r of a positive definite matrix: a = r · r. NaN if it is none."""
     return _mapped(a, lambda values: ops.sqrt(_positive(values)))
 
 
-@_spelled
+@_spectral_function
 def spd_power(a: Any, *, exponent: float) -> Any:
     """A positive definite matrix to any real power. NaN if it is not positive definite."""
     return _mapped(a, lambda values: ops.pow(_positive(values), exponent))

@@ -1,4 +1,4 @@
-"""Contractions: sums of products over shared axes.
+"""Tensor contractions: matmul, einsum, dot_general.
 
 The sums may be taken in any order, and a factor that a sum does not touch may be taken out of it:
 with finite values that is rounding, with integers it changes nothing.
@@ -17,7 +17,7 @@ from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import DimsDiffer, Shape, broadcast
-from rlx.ops.compose import beside, composed, dims_of
+from rlx.ops.compose import composed, dims_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 
@@ -161,7 +161,7 @@ def _diagonal(x: Any, labels: Labels) -> tuple[Any, Labels]:
     while len(set(labels)) < len(labels):
         axis = next(i for i, a in enumerate(labels) if a in labels[:i])
         first = labels.index(labels[axis])
-        here, there = (beside(x, "iota", dims=dims_of(x), axis=a) for a in (first, axis))
+        here, there = (nullary(x, "iota", dims=dims_of(x), axis=a) for a in (first, axis))
         x = ops.sum(ops.where(ops.equal(here, there), x, 0), axes=(axis,))
         labels = (*labels[:axis], *labels[axis + 1 :])
     return x, labels

@@ -1,4 +1,4 @@
-"""Arithmetic: one number in, one out, at each index; operands broadcast as in NumPy.
+"""Elementwise arithmetic; operands broadcast as in NumPy.
 
 Nothing is undefined: integer division by zero gives 0, the least integer divided by -1 wraps,
 and a float becomes an integer by truncation that saturates, with NaN as 0.
@@ -292,7 +292,7 @@ floor = _function(
 ceil = _function(np.ceil, "ceil", "The whole number at or above x.", flops="3*out", jumps=True)
 trunc = _function(np.trunc, "trunc", "x without its fraction.", flops="3*out", jumps=True)
 round_ = _function(
-    np.rint, "round", "The nearest whole number; halves go to the even one.",
+    np.rint, "round", "The nearest whole number; ties go to the even one.",
     aliases=("rint",), jumps=True, why_no_lowering=PRIMITIVE,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Comparisons, truth values and bits. Every result is exact.
+"""Comparisons, boolean and bitwise ops. Every result is exact.
 
 A shift amount is read as an unsigned number: by the width or more, all bits leave.
 """
@@ -234,5 +234,5 @@ def _(draw: Any) -> Any:
     from rlx.ops.draw import Spec
 
     given = draw.dtype("n")
-    alike = [d for d in DType if d.itemsize == given.itemsize and (d.is_float or d.is_integer)]
-    return [Spec(draw.dims(), given)], {"to": draw.choice(alike)}
+    same_width = [d for d in DType if d.itemsize == given.itemsize and (d.is_float or d.is_integer)]
+    return [Spec(draw.dims(), given)], {"to": draw.choice(same_width)}

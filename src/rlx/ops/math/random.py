@@ -1,4 +1,4 @@
-"""Random numbers that depend on nothing but key and counter: Philox 4x64-10 of Salmon et al.,
+"""Counter-based random numbers: Philox 4x64-10 of Salmon et al.,
 "Parallel random numbers: as easy as 1, 2, 3" (2011).
 
 The key is (`seed`, `stream`). The operand `counter` is where the sequence begins, in blocks of
@@ -18,7 +18,7 @@ from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of
+from rlx.ops.compose import dims_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 
@@ -33,7 +33,7 @@ WORD_FLOPS = 100
 Dims = tuple[DimLike, ...]
 
 # -- words ----------------------------------------------------------------------------------------
-# Operators mean the same on u64 arrays and on nodes, so the rounds are spelled once.
+# Operators mean the same on u64 arrays and on nodes, so the rounds are written once.
 
 
 def _high(x: Any, factor: int) -> Any:
@@ -71,7 +71,7 @@ def _words(counter: Array, count: int, seed: int, stream: int) -> Array:
 def _words_of(counter: Any, count: DimLike, seed: int, stream: int) -> Any:
     """The same in table ops."""
     blocks = (count + 3) // 4
-    ahead = ops.add(beside(counter, "iota", dims=(blocks,), axis=0, dtype=DType.U64), 1)
+    ahead = ops.add(nullary(counter, "iota", dims=(blocks,), axis=0, dtype=DType.U64), 1)
     low = ops.add(ops.cast(counter, to=DType.U64), ahead)
     carry = ops.cast(ops.less(low, ahead), to=DType.U64)
     words = ops.stack(block((low, carry), seed, stream), axis=1)

@@ -1,4 +1,4 @@
-"""Reductions: axes folded into one value each, rows normalised, running sums, and positions.
+"""Reductions, softmax, cumulative sums, argmax and top-k.
 
 An empty axis has a sum (0), a product (1), and no greatest or least element: where its size is
 known to be 0, that is an error, unless `empty_ok` asks for the identity.
@@ -17,7 +17,7 @@ from rlx.core.dim import Dim, DimLike, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, count_of, dims_of, dtype_of
+from rlx.ops.compose import count_of, dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 
@@ -66,7 +66,7 @@ def sum_(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
 
 
 def summed(x: Array, axes: Sequence[int], keepdims: bool) -> Array:
-    """NumPy's sum by halves of halves, which it takes only along memory: for other axes elements
+    """NumPy's pairwise sum, which it uses only at unit stride: for other axes elements
     are put there first."""
     if x.dtype.kind not in "fc" or not axes or not x.size:
         return np.sum(x, axis=tuple(axes), keepdims=keepdims, dtype=x.dtype)
@@ -88,7 +88,7 @@ def prod(x: Array, *, axes: Axes = EVERY, keepdims: bool = False) -> Array:
 
 @prod.lowering
 def _(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """The last of the running products, where a one in front stands for that of nothing."""
+    """The last of the cumulative products, with a 1 in front for the empty product."""
     for axis in axes:
         dims = dims_of(x)
         low = tuple(int(a == axis) for a in range(len(dims)))
@@ -265,7 +265,7 @@ def _first_hit(extreme: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
     hit = ops.equal(x, extreme(x, axes=(axis,), keepdims=True))
     if dtype_of(x).is_float:
         hit = ops.logical_or(hit, ops.is_nan(x))
-    position = beside(x, "iota", dims=dims_of(x), axis=axis, dtype=DType.I64)
+    position = nullary(x, "iota", dims=dims_of(x), axis=axis, dtype=DType.I64)
     found = ops.where(hit, position, NO_INDEX)
     return ops.min(found, axes=(axis,), keepdims=keepdims)
 
@@ -286,7 +286,7 @@ def _best(x: Shape, *, k: int, axis: int, largest: bool) -> tuple[Shape, Shape]:
     shape=_best,
     is_epilogue=True,
     flops="size0*k",
-    why_no_lowering="a partial sort is an algorithm of its own",
+    why_no_lowering="a partial sort needs a dedicated kernel",
 )
 def top_k(x: Array, *, k: int, axis: Axis = LAST, largest: bool = True) -> tuple[Array, Array]:
     """The `k` greatest (or least) elements along `axis` in order, and where they were. Equals come
@@ -303,23 +303,23 @@ def ordered(x: Array, axis: int, descending: bool) -> Array:
     return np.flip(x.shape[axis] - 1 - backwards, axis)
 
 
-# -- running sums and positions -------------------------------------------------------------------
+# -- cumulative sums and positions ----------------------------------------------------------------
 
 
 @op(
     "t[*s n] -> t[*s n]",
     kind=Kind.SPECIAL,
-    why_no_lowering="a running sum is a scan, which no simpler op expresses in linear time",
+    why_no_lowering="a cumulative sum is a scan, which no simpler op expresses in linear time",
 )
 def cumsum(x: Array, *, axis: Axis = LAST, exclusive: bool = False, reverse: bool = False) -> Array:
-    """The running sum along `axis`; `exclusive` leaves each element out of its own sum, `reverse`
-    runs from the end. Integers wrap. Sums of f32 are carried in f64, those of f64 with what their
-    roundings lose: an error does not grow with the length."""
-    return running(np.add, x, axis, 0 if exclusive else None, reverse)
+    """The cumulative sum along `axis`; `exclusive` leaves each element out of its own sum,
+    `reverse` runs from the end. Integers wrap. Sums of f32 are carried in f64, those of f64 with
+    what their roundings lose: an error does not grow with the length."""
+    return scanned(np.add, x, axis, 0 if exclusive else None, reverse)
 
 
 def carried(dtype: DType) -> DType:
-    """What a running fold is carried in: many roundings of f32 would add up, and a sum of 2²⁴ ones
+    """The accumulator dtype of a scan: many roundings of f32 would add up, and a sum of 2²⁴ ones
     would stay there."""
     return {DType.F32: DType.F64, DType.C64: DType.C128}.get(dtype.compute, dtype)
 
@@ -340,7 +340,7 @@ def _blocked_sums(x: Array) -> Array:
 
 
 def _accumulated(fold: np.ufunc, x: Array, axis: int) -> Array:
-    """The running fold along `axis`, carried as the op page says."""
+    """The scan along `axis`, in its accumulator dtype."""
     dtype = DType.of(x.dtype)
     exact = fold in (np.maximum, np.minimum) or not (dtype.is_float or dtype.is_complex)
     if exact:
@@ -351,8 +351,8 @@ def _accumulated(fold: np.ufunc, x: Array, axis: int) -> Array:
     return fold.accumulate(wide, axis=axis).astype(x.dtype)
 
 
-def running(fold: np.ufunc, x: Array, axis: int, first: Any, reverse: bool) -> Array:
-    """The running fold along `axis`. With a `first`, that comes first, and so each element is
+def scanned(fold: np.ufunc, x: Array, axis: int, first: Any, reverse: bool) -> Array:
+    """The scan along `axis`. With a `first`, that comes first, and so each element is
     left out of its own fold."""
     given = np.flip(x, axis) if reverse else x
     total = _accumulated(fold, given, axis)

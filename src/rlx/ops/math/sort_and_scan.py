@@ -1,4 +1,4 @@
-"""Sorting, running folds beside the running sum, triangles, and sequences turned around.
+"""Sorting, cumulative scans, triangular masks, and reversed sequences.
 
 Everywhere NaN counts as greater than all, and equals keep their order.
 """
@@ -15,11 +15,11 @@ from rlx.core.attrs import Axis
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of, dtype_of, filled
+from rlx.ops.compose import dims_of, dtype_of, filled, nullary
 from rlx.ops.control_flow import scan_loop
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.indexing.movement import movement
-from rlx.ops.math.reduction import LAST, carried, ordered, running
+from rlx.ops.math.reduction import LAST, carried, ordered, scanned
 from rlx.ops.op import Array, Kind, op
 
 _FIRST, _SECOND = Axis(0), Axis(1)
@@ -31,7 +31,7 @@ _FIRST, _SECOND = Axis(0), Axis(1)
     "n[*s n] -> i64[*s n]",
     kind=Kind.SPECIAL,
     flops="size0",
-    why_no_lowering="sorting is an algorithm of its own",
+    why_no_lowering="sorting needs a dedicated kernel",
 )
 def argsort(x: Array, *, axis: Axis = LAST, descending: bool = False) -> Array:
     """Where the elements along `axis` are, from the least to the greatest or the other way round;
@@ -70,16 +70,16 @@ def _(edges: Any, values: Any, *, side: str) -> Any:
     return ops.sum(ops.cast(before, to=DType.I64), axes=(-1,))
 
 
-# -- running folds --------------------------------------------------------------------------------
+# -- scans ----------------------------------------------------------------------------------------
 
 
 @op("t[*s n] -> t[*s n]", kind=Kind.SPECIAL)
 def cumprod(
     x: Array, *, axis: Axis = LAST, exclusive: bool = False, reverse: bool = False
 ) -> Array:
-    """The running product along `axis`; `exclusive` leaves each element out of its own product,
+    """The cumulative product along `axis`; `exclusive` leaves each element out of its own product,
     `reverse` runs from the end. Integers wrap; products of f32 are carried in f64."""
-    return running(np.multiply, x, axis, 1 if exclusive else None, reverse)
+    return scanned(np.multiply, x, axis, 1 if exclusive else None, reverse)
 
 
 @cumprod.lowering
@@ -91,7 +91,7 @@ def _(x: Any, *, axis: int, exclusive: bool, reverse: bool) -> Any:
 @op("n[*s n] -> n[*s n]", kind=Kind.SPECIAL)
 def cummax(x: Array, *, axis: Axis = LAST, reverse: bool = False) -> Array:
     """The greatest element so far along `axis`; from a NaN on, NaN."""
-    return running(np.maximum, x, axis, None, reverse)
+    return scanned(np.maximum, x, axis, None, reverse)
 
 
 @cummax.lowering
@@ -102,7 +102,7 @@ def _(x: Any, *, axis: int, reverse: bool) -> Any:
 @op("n[*s n] -> n[*s n]", kind=Kind.SPECIAL)
 def cummin(x: Array, *, axis: Axis = LAST, reverse: bool = False) -> Array:
     """The least element so far along `axis`; from a NaN on, NaN."""
-    return running(np.minimum, x, axis, None, reverse)
+    return scanned(np.minimum, x, axis, None, reverse)
 
 
 @cummin.lowering
@@ -112,8 +112,8 @@ def _(x: Any, *, axis: int, reverse: bool) -> Any:
 
 @op("f[*s n] -> f[*s n]", kind=Kind.SPECIAL, flops="6*out")
 def cum_log_sum_exp(x: Array, *, axis: Axis = LAST, reverse: bool = False) -> Array:
-    """log of the running sum of exp(x) along `axis`, without overflow; of f32 carried in f64."""
-    return running(np.logaddexp, x, axis, None, reverse)
+    """log of the cumulative sum of exp(x) along `axis`, without overflow; of f32 carried in f64."""
+    return scanned(np.logaddexp, x, axis, None, reverse)
 
 
 @cum_log_sum_exp.lowering
@@ -122,7 +122,7 @@ def _(x: Any, *, axis: int, reverse: bool) -> Any:
 
 
 def _carried(x: Any) -> Any:
-    """x in the dtype that its running folds are carried in."""
+    """x in the accumulator dtype of its scans."""
     wide = carried(dtype_of(x))
     return x if wide is dtype_of(x) else ops.cast(x, to=wide)
 
@@ -149,7 +149,7 @@ def _greatest(dtype: DType) -> Any:
 def _scanned(
     step: Callable[..., Any], x: Any, first: Any, axis: int, reverse: bool, exclusive: bool = False
 ) -> Any:
-    """A running fold as a loop along `axis` that carries the fold of what was before."""
+    """A scan as a loop along `axis` that carries the accumulator."""
     rank = len(dims_of(x))
     perm = (axis, *(a for a in range(rank) if a != axis))
     rows = ops.transpose(x, perm=perm)
@@ -178,7 +178,7 @@ def trilu(x: Array, *, k: int = 0, upper: bool = True) -> Array:
 @trilu.lowering
 def _(x: Any, *, k: int, upper: bool) -> Any:
     matrix = dims_of(x)[-2:]
-    row, column = (beside(x, "iota", dims=matrix, axis=a, dtype=DType.I64) for a in (0, 1))
+    row, column = (nullary(x, "iota", dims=matrix, axis=a, dtype=DType.I64) for a in (0, 1))
     offset = ops.sub(column, row)
     kept = ops.greater_equal(offset, k) if upper else ops.less_equal(offset, k)
     return ops.where(kept, x, np.zeros((), dtype_of(x).numpy))
@@ -196,7 +196,7 @@ def _sequences(x: Shape, lengths: Shape, *, batch_axis: int, time_axis: int) -> 
 def reverse_sequence(
     x: Array, lengths: Array, *, batch_axis: Axis = _SECOND, time_axis: Axis = _FIRST
 ) -> Array:
-    """Each sequence turned around up to its length, and as it is from there on."""
+    """Each sequence reversed up to its length, and as it is from there on."""
     steps = x.shape[time_axis]
     outside = (lengths < 0) | (lengths > steps)
     if np.any(outside):
@@ -212,11 +212,11 @@ def reverse_sequence(
 @reverse_sequence.lowering
 def _(x: Any, lengths: Any, *, batch_axis: int, time_axis: int) -> Any:
     dims = dims_of(x)
-    time = beside(x, "iota", dims=dims, axis=time_axis, dtype=DType.I64)
+    time = nullary(x, "iota", dims=dims, axis=time_axis, dtype=DType.I64)
     across = tuple(d if a == batch_axis else 1 for a, d in enumerate(dims))
     ends = ops.reshape(ops.cast(lengths, to=DType.I64), dims=across)
-    turned = ops.sub(ops.sub(ends, 1), time)
-    source = ops.where(ops.less(time, ends), turned, ops.where(ops.less(ends, 0), -1, time))
+    reversed_time = ops.sub(ops.sub(ends, 1), time)
+    source = ops.where(ops.less(time, ends), reversed_time, ops.where(ops.less(ends, 0), -1, time))
     return ops.take_along_axis(x, source, axis=time_axis)
 
 

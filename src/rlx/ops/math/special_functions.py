@@ -1,6 +1,6 @@
-"""Special functions, and complex numbers by their parts, angle and magnitude.
+"""Special functions, and complex numbers by parts, angle and magnitude.
 
-Where a function is spelled as a series here, its reference is that spelling carried out in f64.
+Where a function is defined by a series here, its reference is that series in f64.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def _each(function: Callable[[float], float], x: Array) -> Array:
     return np.fromiter(map(value, flat), np.float64, len(flat)).reshape(x.shape)
 
 
-def _in_f64(spelled: Callable[[Any], Any], x: Array) -> Array:
-    return spelled(x.astype(np.float64)).astype(x.dtype)
+def _in_f64(series: Callable[[Any], Any], x: Array) -> Array:
+    return series(x.astype(np.float64)).astype(x.dtype)
 
 
-def in_f64(spelled: Callable[[Any], Any], x: Any) -> Any:
-    """A spelling of a function of f32 carried out in f64: its zeros, and the ends of its range,
+def in_f64(series: Callable[[Any], Any], x: Any) -> Any:
+    """A decomposition of a function of f32, computed in f64: its zeros, and the ends of its range,
     keep their digits."""
     if DType.of(x.dtype) is not DType.F32:
-        return spelled(x)
-    return ops.cast(spelled(ops.cast(x, to=DType.F64)), to=DType.F32)
+        return series(x)
+    return ops.cast(series(ops.cast(x, to=DType.F64)), to=DType.F32)
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
@@ -160,7 +160,7 @@ def _lgamma_small(z: Any) -> Any:
 
 
 def _fraction(x: Any) -> Any:
-    """How far x lies from the nearest whole number: sines of πx keep their digits."""
+    """The distance of x from the nearest whole number: sines of πx keep their digits."""
     return ops.sub(x, ops.round(x))
 
 
@@ -349,7 +349,7 @@ def logaddexp(x: Array, y: Array) -> Array:
 
 @logaddexp.lowering
 def _(x: Any, y: Any) -> Any:
-    """Equals are taken apart, as infinities have no difference."""
+    """Equal operands are a separate case, as infinities have no difference."""
     apart = ops.abs(ops.sub(x, y))
     made = ops.add(ops.maximum(x, y), ops.log1p(ops.exp(ops.neg(apart))))
     return ops.where(ops.equal(x, y), ops.add(x, math.log(2.0)), made)
@@ -358,16 +358,16 @@ def _(x: Any, y: Any) -> Any:
 @elementwise(UNARY, flops="4*out")
 def sinc(x: Array) -> Array:
     """sin πx / πx, and 1 at 0."""
-    return np.where(x == 0, np.ones((), x.dtype), _sine_of_turns(x) / (x * x.dtype.type(np.pi)))
+    return np.where(x == 0, np.ones((), x.dtype), _sinpi(x) / (x * x.dtype.type(np.pi)))
 
 
 @sinc.lowering
 def _(x: Any) -> Any:
-    quotient = ops.div(_sine_of_turns(x), ops.mul(x, math.pi))
+    quotient = ops.div(_sinpi(x), ops.mul(x, math.pi))
     return ops.where(ops.equal(x, 0.0), 1.0, quotient)
 
 
-def _sine_of_turns(x: Any) -> Any:
+def _sinpi(x: Any) -> Any:
     """sin πx by the fraction of x, so that large x keep their digits: negative around odd
     numbers."""
     whole = ops.round(x)
@@ -428,7 +428,7 @@ def _(z: Any) -> Any:
 
 @op("c[*s] -> c.real[*s 2]", kind=Kind.MOVEMENT)
 def view_as_real(z: Array) -> Array:
-    """Real and imaginary parts side by side, along a new last axis."""
+    """Real and imaginary parts, interleaved along a new last axis."""
     return np.stack([np.real(z), np.imag(z)], -1)
 
 
@@ -445,7 +445,7 @@ def _paired(x: Shape) -> Shape:
 
 @op("f[*s 2] -> f.complex[*s]", kind=Kind.MOVEMENT, shape=_paired)
 def view_as_complex(x: Array) -> Array:
-    """The complex numbers whose parts lie side by side along the last axis."""
+    """The complex numbers whose parts are interleaved along the last axis."""
     return make_complex.reference(x[..., 0], x[..., 1])
 
 

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees, as tables of nodes and leaves.
+"""Decision-tree ensembles, as tables of nodes and leaves.
 
 Children follow their node in the table and each other: a walk only goes forward, so it ends. A node
 that two others lead to is there twice, with the same children. Tests of other kinds than ≤ are
@@ -15,7 +15,7 @@ from rlx import ops
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of, dtype_of
+from rlx.ops.compose import dims_of, dtype_of, nullary
 from rlx.ops.control_flow import while_loop
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
@@ -172,13 +172,13 @@ def _(
     leaf = ops.gather(feature, node, axis=0)
     found = ops.cast(ops.gather(weight, leaf, axis=0), to=DType.F64)
     if target is not None:
-        every = beside(x, "iota", dims=(n_targets,), axis=0, dtype=dtype_of(target))
+        every = nullary(x, "iota", dims=(n_targets,), axis=0, dtype=dtype_of(target))
         own = ops.expand_dims(ops.gather(target, leaf, axis=0), axes=(2,))
         found = ops.where(ops.equal(own, every), found, IDENTITY[aggregate])
     fold = {"min": ops.min, "max": ops.max}.get(aggregate, ops.sum)
     made = fold(found, axes=(1,))
     if aggregate == "average":
-        made = ops.div(made, beside(x, "extent", dim=trees, dtype=DType.F64))
+        made = ops.div(made, nullary(x, "extent", dim=trees, dtype=DType.F64))
     return ops.cast(made, to=dtype_of(weight))
 
 

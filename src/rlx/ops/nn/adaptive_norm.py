@@ -1,4 +1,4 @@
-"""Norms that other values steer, and norms by sums of neighbours, of powers, or over any axes."""
+"""Adaptive layer norm, Lp, local-response and mean-variance normalisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention and rotary positions."""
+"""Scaled dot-product attention and rotary position embeddings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlx.core.dim import Dim, DimLike, exact_div, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape, dims_differ
-from rlx.ops.compose import beside, check_broadcasts, dims_of, dtype_of
+from rlx.ops.compose import check_broadcasts, dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 
@@ -259,11 +259,11 @@ def _masked(s: Any, mask: Any, kind: str, window: int | None) -> Any:
 
 
 def _visible_by_position(s: Any, window: int | None) -> Any:
-    """Which keys lie at or before the query's place, and no more than `window` before it."""
+    """Which keys are at or before the query's position, and no more than `window` before it."""
     queries, keys = dims_of(s)[2:]
-    i, j = (beside(s, "iota", dims=(queries, keys), axis=a) for a in (0, 1))
+    i, j = (nullary(s, "iota", dims=(queries, keys), axis=a) for a in (0, 1))
     offset = keys - queries
-    shift = beside(s, "extent", dim=offset) if isinstance(offset, Dim) else offset
+    shift = nullary(s, "extent", dim=offset) if isinstance(offset, Dim) else offset
     distance = ops.sub(ops.add(i, shift), j)
     past = ops.greater_equal(distance, 0)
     return past if window is None else ops.logical_and(past, ops.less_equal(distance, window))
@@ -300,15 +300,15 @@ def _rope_shape(
     x: Shape, cos: Shape, sin: Shape, *, head_dim: int | None, n_rot: int | None, interleaved: bool
 ) -> Shape:
     depth = x.dims[-1] if head_dim is None else head_dim
-    turned = depth if n_rot is None else n_rot
+    rotated = depth if n_rot is None else n_rot
     if depth == 0 or exact_div(x.dims[-1], depth) is None:
         raise GraphError(f"operand 0 is {x}: its last dim is not heads of head_dim={depth}")
-    if turned % 2 != 0 or not provably_le(0, turned) or not provably_le(turned, depth):
-        raise GraphError(f"n_rot={turned} must be even, and at most the {depth} of a head")
+    if rotated % 2 != 0 or not provably_le(0, rotated) or not provably_le(rotated, depth):
+        raise GraphError(f"n_rot={rotated} must be even, and at most the {depth} of a head")
     lead = x.dims[:-1]
     for i, shape in enumerate((cos, sin), 1):
-        if shape.rank < 2 or shape.dims[-1] * 2 != turned:
-            raise GraphError(f"operand {i} is {shape}, expected [..., length, {turned // 2}]")
+        if shape.rank < 2 or shape.dims[-1] * 2 != rotated:
+            raise GraphError(f"operand {i} is {shape}, expected [..., length, {rotated // 2}]")
         what = f"operand {i} is {shape}, whose positions do not broadcast to {x}"
         check_broadcasts(what, shape.dims[:-1], lead)
     return x
@@ -324,17 +324,17 @@ def rope(
     n_rot: int | None = None,
     interleaved: bool = False,
 ) -> Array:
-    """Pairs of elements turned by their position's angle: (a, b) becomes (a·cos - b·sin,
+    """Pairs of elements rotated by their position's angle: (a, b) becomes (a·cos - b·sin,
     b·cos + a·sin). x is [..., length, heads·head_dim], with one head if `head_dim` is not given;
     cos and sin are [..., length, n_rot/2] and broadcast. In each head the first `n_rot` elements
     (all, if not given) turn and the rest are copied: element i pairs with i + n_rot/2, or, if
     `interleaved`, element 2i with 2i + 1."""
     depth = head_dim or x.shape[-1]
     by_head = x.reshape(*x.shape[:-1], x.shape[-1] // depth, depth)
-    turned = depth if n_rot is None else n_rot
-    half = turned // 2
-    first = slice(0, turned, 2) if interleaved else slice(0, half)
-    second = slice(1, turned, 2) if interleaved else slice(half, turned)
+    rotated = depth if n_rot is None else n_rot
+    half = rotated // 2
+    first = slice(0, rotated, 2) if interleaved else slice(0, half)
+    second = slice(1, rotated, 2) if interleaved else slice(half, rotated)
     a, b = by_head[..., first], by_head[..., second]
     c, s = cos[..., None, :], sin[..., None, :]
     made = by_head.copy()
@@ -349,35 +349,35 @@ def _(
 ) -> Any:
     dims = dims_of(x)
     depth = dims[-1] if head_dim is None else head_dim
-    turned = depth if n_rot is None else n_rot
+    rotated = depth if n_rot is None else n_rot
     heads = exact_div(dims[-1], depth)
     if heads != 1:
         x = ops.reshape(x, dims=(*dims[:-1], heads, depth))
         cos, sin = (ops.expand_dims(v, axes=(len(dims_of(v)) - 1,)) for v in (cos, sin))
     last = len(dims_of(x)) - 1
-    front = ops.narrow(x, axis=last, start=0, length=turned)
-    made = (_turn_neighbours if interleaved else _turn_halves)(front, cos, sin, last, turned)
-    if turned != depth:
-        rest = ops.narrow(x, axis=last, start=turned, length=depth - turned)
+    front = ops.narrow(x, axis=last, start=0, length=rotated)
+    made = (_rotate_interleaved if interleaved else _rotate_halves)(front, cos, sin, last, rotated)
+    if rotated != depth:
+        rest = ops.narrow(x, axis=last, start=rotated, length=depth - rotated)
         made = ops.concat([made, rest], axis=last)
     return made if heads == 1 else ops.reshape(made, dims=dims)
 
 
-def _turn_halves(x: Any, cos: Any, sin: Any, axis: int, turned: DimLike) -> Any:
-    """Element i turned with element i + turned/2 along `axis`."""
-    half = turned // 2
+def _rotate_halves(x: Any, cos: Any, sin: Any, axis: int, rotated: DimLike) -> Any:
+    """Element i rotated with element i + rotated/2 along `axis`."""
+    half = rotated // 2
     a, b = (ops.narrow(x, axis=axis, start=start, length=half) for start in (0, half))
     first = ops.sub(ops.mul(a, cos), ops.mul(b, sin))
     second = ops.add(ops.mul(b, cos), ops.mul(a, sin))
     return ops.concat([first, second], axis=axis)
 
 
-def _turn_neighbours(x: Any, cos: Any, sin: Any, axis: int, turned: DimLike) -> Any:
-    """Element 2i turned with element 2i + 1: halves, once each pair is an axis of its own."""
+def _rotate_interleaved(x: Any, cos: Any, sin: Any, axis: int, rotated: DimLike) -> Any:
+    """Element 2i rotated with element 2i + 1: halves, once each pair is an axis of its own."""
     dims = dims_of(x)
-    pairs = ops.reshape(x, dims=(*dims[:-1], turned // 2, 2))
+    pairs = ops.reshape(x, dims=(*dims[:-1], rotated // 2, 2))
     cos, sin = (ops.expand_dims(v, axes=(len(dims_of(v)),)) for v in (cos, sin))
-    return ops.reshape(_turn_halves(pairs, cos, sin, axis + 1, 2), dims=dims)
+    return ops.reshape(_rotate_halves(pairs, cos, sin, axis + 1, 2), dims=dims)
 
 
 @rope.sample
@@ -413,7 +413,7 @@ def _axial_shape(
     return x
 
 
-def _axial_turns(
+def _axial_rotations(
     x: Any, end_x: int, end_y: int, head_dim: int, theta: float, repeat_factor: int
 ) -> tuple[Array, Array]:
     """The cosines and sines of each place: half the pairs turn by its column, half by its row."""
@@ -437,14 +437,14 @@ def axial_rope_2d(
 ) -> Array:
     """rope by the column and the row of each place of an image: x is [..., end_y·end_x,
     heads·head_dim], row by row, `repeat_factor` times over. Of the neighbouring pairs of each
-    head, the first half turns by column · theta^(-4i/head_dim), the second by the row."""
-    cos, sin = _axial_turns(x, end_x, end_y, head_dim, theta, repeat_factor)
+    head, the first half rotates by column · theta^(-4i/head_dim), the second by the row."""
+    cos, sin = _axial_rotations(x, end_x, end_y, head_dim, theta, repeat_factor)
     return rope.reference(x, cos, sin, head_dim=head_dim, n_rot=None, interleaved=True)
 
 
 @axial_rope_2d.lowering
 def _(x: Any, *, head_dim: int, **grid: Any) -> Any:
-    cos, sin = _axial_turns(x, head_dim=head_dim, **grid)
+    cos, sin = _axial_rotations(x, head_dim=head_dim, **grid)
     return ops.rope(x, cos, sin, head_dim=head_dim, interleaved=True)
 
 

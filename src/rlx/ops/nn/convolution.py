@@ -1,4 +1,4 @@
-"""Convolutions over any number of axes: [batch, channels, *image] and [out, in, *kernel].
+"""Convolution and transposed convolution: [batch, channels, *image] and [out, in, *kernel].
 
 Strides and dilations are one number per axis; padding is all the numbers before the image, then
 all those after it (top, left, bottom, right), as ONNX has them. See `rlx.ops.nn.window_geometry`.
@@ -23,12 +23,12 @@ from rlx.ops.draw import Draw, Spec
 from rlx.ops.nn.window_geometry import (
     Ints,
     Windows,
-    apart,
     cropped,
     draw_image,
     draw_kernel,
+    interior_padded,
     padded,
-    spelled_out,
+    with_default_strides,
 )
 from rlx.ops.op import Array, Kind, op
 
@@ -53,7 +53,7 @@ def _plus(sums: Array, bias: Array | None) -> Array:
     return sums if bias is None else sums + bias.reshape(-1, *[1] * (sums.ndim - 2))
 
 
-def _spelled_plus(sums: Any, bias: Any) -> Any:
+def _lowered_plus(sums: Any, bias: Any) -> Any:
     if bias is None:
         return sums
     return ops.add(sums, ops.expand_dims(bias, axes=tuple(range(1, len(dims_of(sums)) - 1))))
@@ -100,7 +100,7 @@ def conv(
     return _plus(np.matmul(seen, kernels).swapaxes(2, 3).reshape(n, o, *counts), bias)
 
 
-conv.normal(spelled_out)
+conv.normal(with_default_strides)
 
 
 @conv.lowering
@@ -114,7 +114,7 @@ def _(x: Any, w: Any, bias: Any = None, *, groups: int, **geometry: Any) -> Any:
     )
     kernels = ops.reshape(w, dims=(groups, o // groups, i * windows.area))
     sums = ops.reshape(ops.matmul(kernels, seen), dims=(n, o, *counts))
-    return _spelled_plus(sums, bias)
+    return _lowered_plus(sums, bias)
 
 
 @conv.sample
@@ -144,7 +144,7 @@ def wide_conv(
     return ops.conv(*wide, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
-wide_conv.normal(spelled_out)
+wide_conv.normal(with_default_strides)
 
 
 @wide_conv.sample
@@ -219,7 +219,7 @@ def conv_transpose(
     return _plus(windows.spread(columns, [int(s) for s in sizes]), bias)
 
 
-conv_transpose.normal(spelled_out)
+conv_transpose.normal(with_default_strides)
 
 
 @conv_transpose.lowering
@@ -236,15 +236,15 @@ def _(
     sizes = _transposed(windows, image, output_padding)
     phases = _Phases.of(windows, output_padding)
     if phases is None:
-        return _spelled_plus(_set_apart(x, w, windows, groups, output_padding), bias)
+        return _lowered_plus(_as_dilated_convolution(x, w, windows, groups, output_padding), bias)
     kernels = phases.kernels(w, groups)
     made = phases.summed(x, kernels, groups)
-    return _spelled_plus(cropped(phases.joined(made), phases.starts, sizes), bias)
+    return _lowered_plus(cropped(phases.joined(made), phases.starts, sizes), bias)
 
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """Along each axis: how far apart the elements of the image come to lie, the taps that one
+    """Along each axis: the spacing of the image's elements, the taps that one
     element of the result has, what they reach, and where the result begins."""
 
     stride: Ints
@@ -295,8 +295,8 @@ class _Phases:
                   for n, b, a, t in zip(image, self.before, self.after, self.taps)]  # fmt: skip
         low = [c - 1 - b for c, b in zip(counts, self.before)]
         high = [n + b - t for n, b, t in zip(image, self.before, self.taps)]
-        turned = _bordered(kernels, low, high)
-        made = ops.conv(turned, x)
+        reversed_kernels = _bordered(kernels, low, high)
+        made = ops.conv(reversed_kernels, x)
         swapped = ops.flip(made, axes=axes)
         return ops.transpose(swapped, perm=(1, 0, *axes))
 
@@ -325,13 +325,14 @@ def _bordered(x: Any, low: Sequence[int], high: Sequence[int]) -> Any:
     return cropped(wide, tuple(max(0, -b) for b in low), sizes)
 
 
-def _set_apart(x: Any, w: Any, windows: Windows, groups: int, more: Ints) -> Any:
-    """A convolution of the elements set apart by zeros, with the kernel backwards."""
+def _as_dilated_convolution(x: Any, w: Any, windows: Windows, groups: int, more: Ints) -> Any:
+    """Transposed convolution as a convolution of the interior-padded image with the flipped
+    kernel."""
     (c, o, *kernel), image = dims_of(w), dims_of(x)[2:]
     axes = len(kernel)
     edges = [s - 1 for s in windows.spans]
     far = [e + m for e, m in zip(edges, more)]
-    wide = padded(apart(x, windows.stride), (*edges, *far), 0.0)
+    wide = padded(interior_padded(x, windows.stride), (*edges, *far), 0.0)
     swapped = ops.transpose(
         ops.reshape(w, dims=(groups, c // groups, o, *kernel)),
         perm=(0, 2, 1, *range(3, 3 + axes)),

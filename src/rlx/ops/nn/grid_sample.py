@@ -1,4 +1,4 @@
-"""Images read through a grid: at positions that are data."""
+"""Grid sampling: images interpolated at given positions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlx.core.dim import Dim, DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of, dtype_of, filled
+from rlx.ops.compose import dims_of, dtype_of, filled, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 
@@ -25,7 +25,7 @@ _KEYS = -0.75
 def size_of(x: Any, dim: DimLike, dtype: DType | None = None) -> Any:
     """A size as a number, or its node where it is not known yet."""
     if isinstance(dim, Dim):
-        return beside(x, "extent", dim=dim, dtype=dtype or dtype_of(x))
+        return nullary(x, "extent", dim=dim, dtype=dtype or dtype_of(x))
     return dim if dtype is DType.I64 else float(dim)
 
 
@@ -72,7 +72,7 @@ def grid_sample(
     are the edges of the image, or with `align_corners` the centres of its outermost pixels.
     Halfway, `nearest` takes the even pixel. Outside are zeros, the border, or the image mirrored
     at its edges: a position there is moved inside, but for `cubic` the pixels that it is made of
-    are, each by itself."""
+    are, each separately."""
     return _sampled(x, grid, mode=mode, padding=padding, align_corners=align_corners)
 
 

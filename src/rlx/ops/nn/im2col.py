@@ -1,4 +1,4 @@
-"""Windows as columns of a matrix, and back; and windows whose taps move.
+"""im2col, col2im and deformable convolution.
 
 Strides, padding and dilations are those of `rlx.ops.nn.window_geometry`.
 """
@@ -14,16 +14,16 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, product
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of, dtype_of
+from rlx.ops.compose import dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.nn.window_geometry import (
     Windows,
-    apart,
     cropped,
     draw_image,
     draw_kernel,
+    interior_padded,
     padded,
-    spelled_out,
+    with_default_strides,
 )
 from rlx.ops.op import Array, Kind, op
 
@@ -55,7 +55,7 @@ def im2col(
     return taps.transpose(order).reshape(len(x), x.shape[1] * int(windows.area), count)
 
 
-im2col.normal(spelled_out)
+im2col.normal(with_default_strides)
 
 
 @im2col.lowering
@@ -99,20 +99,20 @@ def col2im(
 
 @col2im.normal
 def _(x: Shape, *, image: tuple[DimLike, ...], **attrs: Any) -> dict[str, Any]:
-    return spelled_out(Shape([0, 0, *image]), **attrs)
+    return with_default_strides(Shape([0, 0, *image]), **attrs)
 
 
 @col2im.lowering
 def _(x: Any, *, image: tuple[DimLike, ...], **geometry: Any) -> Any:
-    """Each tap's elements set apart, laid at its place, and all of them added."""
+    """col2im: each tap's elements, interior-padded by the stride and shifted, summed."""
     windows, n = Windows(**geometry), dims_of(x)[0]
     counts, area = windows.counts(image), windows.area
     taps = ops.reshape(x, dims=(n, dims_of(x)[1] // area, area, *counts))
     total = None
-    for i, place in enumerate(windows.places()):
+    for i, place in enumerate(windows.tap_offsets()):
         tap = ops.squeeze(ops.narrow(taps, axis=2, start=i, length=1), axes=(2,))
         rest = [s - 1 - p for s, p in zip(windows.spans, place)]
-        laid = padded(apart(tap, windows.stride), (*place, *rest), 0.0)
+        laid = padded(interior_padded(tap, windows.stride), (*place, *rest), 0.0)
         total = laid if total is None else ops.add(total, laid)
     return cropped(total, windows.before, image)
 
@@ -179,10 +179,10 @@ def _deformed(
 
 
 def _tap_positions(x: Any, windows: Windows, axis: int, counts: tuple[DimLike, ...]) -> Any:
-    """Where along `axis` each tap of each window lies before it moves: [taps, *counts]."""
-    starts = ops.mul(beside(x, "iota", dims=counts, axis=axis, dtype=dtype_of(x)),
+    """The position along `axis` of each tap of each window, without its offset: [taps, *counts]."""
+    starts = ops.mul(nullary(x, "iota", dims=counts, axis=axis, dtype=dtype_of(x)),
                      float(windows.stride[axis]))  # fmt: skip
-    places = np.array([p[axis] - windows.before[axis] for p in windows.places(limit=None)])
+    places = np.array([p[axis] - windows.before[axis] for p in windows.tap_offsets(limit=None)])
     column = places.astype(dtype_of(x).numpy).reshape(-1, *[1] * len(counts))
     return ops.add(starts, column)
 
@@ -217,7 +217,7 @@ def _between(x: Any, positions: list[Any], offset_groups: int) -> Any:
 
 def _size(x: Any, size: DimLike) -> Any:
     """A size as a whole number, or its node where it is not known yet."""
-    return beside(x, "extent", dim=size) if isinstance(size, Dim) else size
+    return nullary(x, "extent", dim=size) if isinstance(size, Dim) else size
 
 
 def _in_frame(position: Any, size: DimLike) -> Any:
@@ -246,12 +246,13 @@ def deform_conv(
 ) -> Array:
     """conv whose taps move by `offset` [batch, offset_groups · taps · axes, *windows] and read
     linearly between elements, zeros outside; `mask` [batch, offset_groups · taps, *windows] weighs
-    them. Channels in one of `offset_groups` move alike. ONNX's DeformConv, whose bias is an add."""
+    them. Channels in one of `offset_groups` share their offsets. ONNX's DeformConv, whose bias is
+    an add."""
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}
     return _deformed(x, w, offset, mask, groups=groups, offset_groups=offset_groups, **geometry)
 
 
-deform_conv.normal(spelled_out)
+deform_conv.normal(with_default_strides)
 deform_conv.lowering(_deformed)
 
 

@@ -1,4 +1,4 @@
-"""Losses of classes that are given as whole numbers, and where a gradient stops."""
+"""Classification losses, and stop_gradient."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _check(x: Any, labels: Any, weights: Any, axis: int) -> None:
     if dims_of(labels) != rows:
         raise GraphError(
             f"operand 1 is {shown(dims_of(labels))}, expected {shown(rows)}: one label for each "
-            f"row of classes, which lie on axis {axis}"
+            f"row of classes, which are on axis {axis}"
         )
     if weights is not None and dims_of(weights) != (dims[axis],):
         raise GraphError(
@@ -88,7 +88,7 @@ def nll_loss(
     ignore_index: int | None = None,
 ) -> Any:
     """-x at the class that `labels` names, times that class's weight, for log-probabilities whose
-    classes lie on `axis`; labels have the dims of x without it. Where a label is `ignore_index`
+    classes are on `axis`; labels have the dims of x without it. Where a label is `ignore_index`
     the loss is 0 and does not count; any other label that is no class is an error. `mean` divides
     by the sum of the weights that count, or by how many count, and is NaN where none does."""
     _check(x, labels, weights, axis)

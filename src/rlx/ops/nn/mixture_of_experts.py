@@ -1,4 +1,4 @@
-"""Products with one of many weights: mixtures of experts, and low-rank additions to a weight.
+"""Grouped products for mixtures of experts, and low-rank adapters (LoRA).
 
 Rows choose their weights by index, so that only the chosen ones are multiplied with.
 """

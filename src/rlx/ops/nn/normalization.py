@@ -43,7 +43,7 @@ def _standardised(x: Array, axes: tuple[int, ...], eps: float) -> Array:
     return centred / np.sqrt(_mean(centred * centred, axes) + x.dtype.type(eps))
 
 
-def _spelled_standardised(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+def _lowered_standardised(x: Any, axes: tuple[int, ...], eps: float) -> Any:
     centred = ops.sub(x, ops.mean(x, axes=axes, keepdims=True))
     variance = ops.mean(ops.mul(centred, centred), axes=axes, keepdims=True)
     return ops.div(centred, ops.sqrt(ops.add(variance, eps)))
@@ -55,7 +55,7 @@ def _scaled(x: Array, scale: Array | None, bias: Array | None) -> Array:
     return x if bias is None else x + bias
 
 
-def _spelled_scaled(x: Any, scale: Any, bias: Any) -> Any:
+def _lowered_scaled(x: Any, scale: Any, bias: Any) -> Any:
     x = x if scale is None else ops.mul(x, scale)
     return x if bias is None else ops.add(x, bias)
 
@@ -80,7 +80,7 @@ def layer_norm(
 @layer_norm.lowering
 def _(x: Any, scale: Any = None, bias: Any = None, *, axis: int, eps: float) -> Any:
     axes = _last_axes(len(dims_of(x)), axis)
-    return _spelled_scaled(_spelled_standardised(x, axes, eps), scale, bias)
+    return _lowered_scaled(_lowered_standardised(x, axes, eps), scale, bias)
 
 
 @op(_ROWS, kind=Kind.ROW, shape=_normed, flops="5*out")
@@ -102,7 +102,7 @@ def rms_norm(
 def _(x: Any, scale: Any = None, bias: Any = None, *, axis: int, eps: float) -> Any:
     axes = _last_axes(len(dims_of(x)), axis)
     square = ops.mean(ops.mul(x, x), axes=axes, keepdims=True)
-    return _spelled_scaled(ops.div(x, ops.sqrt(ops.add(square, eps))), scale, bias)
+    return _lowered_scaled(ops.div(x, ops.sqrt(ops.add(square, eps))), scale, bias)
 
 
 def _draw_rows(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
@@ -156,8 +156,8 @@ def group_norm(
 def _(x: Any, scale: Any = None, bias: Any = None, *, groups: int, eps: float) -> Any:
     dims = dims_of(x)
     rows = ops.reshape(x, dims=_group_dims(dims, groups))
-    made = ops.reshape(_spelled_standardised(rows, (2,), eps), dims=dims)
-    return _spelled_scaled(made, *_spelled_wide(x, scale, bias))
+    made = ops.reshape(_lowered_standardised(rows, (2,), eps), dims=dims)
+    return _lowered_scaled(made, *_lowered_wide(x, scale, bias))
 
 
 def _wide(x: Array, *vectors: Array | None) -> list[Any]:
@@ -165,7 +165,7 @@ def _wide(x: Array, *vectors: Array | None) -> list[Any]:
     return [None if v is None else v.reshape(_by_channel(x.ndim, v.size)) for v in vectors]
 
 
-def _spelled_wide(x: Any, *vectors: Any) -> list[Any]:
+def _lowered_wide(x: Any, *vectors: Any) -> list[Any]:
     return [None if v is None else _channels(v, dims_of(x)) for v in vectors]
 
 
@@ -208,8 +208,8 @@ def instance_norm(
 
 @instance_norm.lowering
 def _(x: Any, scale: Any = None, bias: Any = None, *, eps: float) -> Any:
-    made = _spelled_standardised(x, _across(len(dims_of(x))), eps)
-    return _spelled_scaled(made, *_spelled_wide(x, scale, bias))
+    made = _lowered_standardised(x, _across(len(dims_of(x))), eps)
+    return _lowered_scaled(made, *_lowered_wide(x, scale, bias))
 
 
 @op(_CHANNELS, kind=Kind.ROW, flops="8*out")
@@ -223,7 +223,7 @@ def layer_norm_2d(
 
 @layer_norm_2d.lowering
 def _(x: Any, scale: Any = None, bias: Any = None, *, eps: float) -> Any:
-    return _spelled_scaled(_spelled_standardised(x, (1,), eps), *_spelled_wide(x, scale, bias))
+    return _lowered_scaled(_lowered_standardised(x, (1,), eps), *_lowered_wide(x, scale, bias))
 
 
 def _draw_channels(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
@@ -247,7 +247,7 @@ def batch_norm(
 
 @batch_norm.lowering
 def _(x: Any, *vectors: Any, eps: float) -> Any:
-    scale, bias, mean, var = _spelled_wide(x, *vectors)
+    scale, bias, mean, var = _lowered_wide(x, *vectors)
     standard = ops.div(ops.sub(x, mean), ops.sqrt(ops.add(var, eps)))
     return ops.add(ops.mul(standard, scale), bias)
 

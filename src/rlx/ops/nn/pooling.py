@@ -1,4 +1,4 @@
-"""Pools: one number of each window of [batch, channels, *image], or of each whole image.
+"""Pooling: max, average and Lp over windows of [batch, channels, *image], or over whole images.
 
 Strides, padding, dilations and `ceil` are those of `rlx.ops.nn.window_geometry`, and ONNX's.
 """
@@ -15,7 +15,7 @@ from rlx.core.dim import Dim, DimLike, dim_max, product
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of, dtype_of
+from rlx.ops.compose import dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.nn.window_geometry import (
     Windows,
@@ -23,7 +23,7 @@ from rlx.ops.nn.window_geometry import (
     draw_kernel,
     margins,
     padded,
-    spelled_out,
+    with_default_strides,
 )
 from rlx.ops.op import Array, Kind, op
 
@@ -96,7 +96,7 @@ def max_pool(
     return taps.max(_window_axes(taps))
 
 
-max_pool.normal(spelled_out)
+max_pool.normal(with_default_strides)
 
 
 @max_pool.lowering
@@ -141,7 +141,10 @@ def max_pool_with_indices(
     windows = Windows(kernel, stride, padding, dilation, ceil)
     taps = windows.taps(x, _lowest(DType.of(x.dtype)))
     seen = (*taps.shape[: x.ndim], int(windows.area))
-    flat, places = taps.reshape(seen), windows.taps(_places(x, column_major), -1).reshape(seen)
+    flat, places = (
+        taps.reshape(seen),
+        windows.taps(_flat_indices(x, column_major), -1).reshape(seen),
+    )
     best, first = (a.argmax(-1)[..., None] for a in (_ordered(flat), places >= 0))
     where = np.where(np.take_along_axis(places, best, -1) >= 0, best, first)
     made, indices = (np.take_along_axis(a, where, -1)[..., 0] for a in (flat, places))
@@ -152,25 +155,25 @@ def _ordered(x: Array) -> Array:
     return x.astype(np.float32) if DType.of(x.dtype).compute is not DType.of(x.dtype) else x
 
 
-def _places(x: Any, column_major: bool) -> Any:
+def _flat_indices(x: Any, column_major: bool) -> Any:
     """The index of each element of x in flattened x, by rows or by columns of each image."""
     n, c, *image = dims_of(x)
-    turned = tuple(reversed(image)) if column_major else tuple(image)
+    image_order = tuple(reversed(image)) if column_major else tuple(image)
     count = product((n, c, *image))
-    line = ops.reshape(beside(x, "iota", dims=(count,), axis=0), dims=(n, c, *turned))
+    line = ops.reshape(nullary(x, "iota", dims=(count,), axis=0), dims=(n, c, *image_order))
     if not column_major:
         return line
     return ops.transpose(line, perm=(0, 1, *range(1 + len(image), 1, -1)))
 
 
-max_pool_with_indices.normal(spelled_out)
+max_pool_with_indices.normal(with_default_strides)
 
 
 @max_pool_with_indices.lowering
 def _(x: Any, *, column_major: bool, **geometry: Any) -> tuple[Any, Any]:
     windows = Windows(**geometry)
     taps = windows.shifts(x, _lowest(dtype_of(x)))
-    places = windows.shifts(_places(x, column_major), -1.0)
+    places = windows.shifts(_flat_indices(x, column_major), -1.0)
     best, where = taps[0], places[0]
     for tap, place in zip(taps[1:], places[1:]):
         is_first = ops.logical_and(ops.less(where, 0), ops.greater_equal(place, 0))
@@ -203,7 +206,7 @@ def _unpooled(x: Shape, indices: Shape, *, image: tuple[DimLike, ...]) -> Shape:
 )
 def max_unpool(x: Array, indices: Array, *, image: tuple[DimLike, ...]) -> Array:
     """Zeros [batch, channels, *image] with the elements of x put at `indices` of the flattened
-    result; where one occurs twice, the last counts. What max_pool_with_indices took apart, but for
+    result; where one occurs twice, the last counts. The inverse of max_pool_with_indices, but for
     the rest of each window."""
     made = np.zeros((*x.shape[:2], *(int(n) for n in image)), x.dtype)
     where = indices.reshape(-1)
@@ -217,7 +220,7 @@ def max_unpool(x: Array, indices: Array, *, image: tuple[DimLike, ...]) -> Array
 @max_unpool.lowering
 def _(x: Any, indices: Any, *, image: tuple[DimLike, ...]) -> Any:
     outer, count = dims_of(x)[:2], product(dims_of(x))
-    zero = beside(x, "constant", value=np.zeros((1,), dtype_of(x).numpy))
+    zero = nullary(x, "constant", value=np.zeros((1,), dtype_of(x).numpy))
     nothing = ops.expand(zero, dims=(product((*outer, *image)),))
     where, values = (ops.reshape(v, dims=(count,)) for v in (indices, x))
     return ops.reshape(ops.scatter(nothing, where, values, axis=0), dims=(*outer, *image))
@@ -269,7 +272,7 @@ def avg_pool(
     return np.divide(sums, counts, out=np.zeros_like(sums), where=counts != 0)
 
 
-avg_pool.normal(spelled_out)
+avg_pool.normal(with_default_strides)
 
 
 def _counted(
@@ -289,7 +292,7 @@ def _(x: Any, *, count_include_pad: bool, **geometry: Any) -> Any:
     if not windows.ceil and (count_include_pad or not any(windows.padding)):
         return ops.div(total, float(windows.area))  # pyright: ignore[reportArgumentType]
     inner, outer = _counted(windows, image, count_include_pad)
-    one = beside(x, "constant", value=np.ones((1,) * len(dims_of(x)), dtype_of(x).numpy))
+    one = nullary(x, "constant", value=np.ones((1,) * len(dims_of(x)), dtype_of(x).numpy))
     ones = padded(ops.expand(one, dims=(1, 1, *image)), inner, 1.0)
     counts = _summed(windows.shifted(padded(ones, outer, 0.0), image))
     return ops.div(total, ops.maximum(counts, 1.0))
@@ -325,7 +328,7 @@ def lp_pool(
     return taps.sum(_window_axes(taps)) ** x.dtype.type(1 / p)
 
 
-lp_pool.normal(spelled_out)
+lp_pool.normal(with_default_strides)
 
 
 @lp_pool.lowering

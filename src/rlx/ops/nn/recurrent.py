@@ -24,7 +24,7 @@ from rlx import ops
 from rlx.core.dim import DimLike
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of, dtype_of
+from rlx.ops.compose import dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, Op, op
 
@@ -303,7 +303,7 @@ def _run(loop: Callable[..., Any], layer: Layer, operands: Sequence[Any], attrs:
 
 
 def _zero(x: Any) -> Any:
-    return beside(x, "constant", value=np.zeros((1, 1), dtype_of(x).numpy))
+    return nullary(x, "constant", value=np.zeros((1, 1), dtype_of(x).numpy))
 
 
 def _part(name: str, value: Any, direction: int, attrs: Mapping[str, Any]) -> Any:
@@ -334,7 +334,7 @@ def _direction(
         )
         seen = ops.add(seen, for_x)
     fixed |= {k: own[k] for k in ("peepholes", "lengths") if k in own}
-    steps = (beside(x, "iota", dims=dims_of(x)[:1], axis=0),) if "lengths" in own else ()
+    steps = (nullary(x, "iota", dims=dims_of(x)[:1], axis=0),) if "lengths" in own else ()
 
     def body(states: Any, row: Any, *whole: Any) -> Any:
         given = dict(zip(fixed, whole))
@@ -452,7 +452,7 @@ _SMOOTH = tuple(n for n in get_args(ActivationName) if n not in ("thresholded_re
 
 
 def _declare(layer: Layer, made: Op, own: str | None = None) -> None:
-    """What the three have alike beside their meaning."""
+    """The properties that all three share."""
     made.normal(_normal(layer))
     made.sample(_draw_layer(layer, own))
     made.lowering(lambda *operands, **attrs: _run(scanned, layer, operands, attrs))

@@ -1,9 +1,9 @@
-"""Images of another size: every axis resized by itself, with a few taps per new element.
+"""Resize: separable resampling, each axis with a few filter taps per new element.
 
 Sizes are static, so which old elements a new one is made of, and their weights, are constants:
-resizing an axis is one gather, times the weights, summed over the taps. ONNX's Resize is said with
-its own attribute values; its keep_aspect_ratio_policy is a matter of which sizes and scales are
-given, and its integer images are cast to floats and back.
+resizing an axis is one gather, times the weights, summed over the taps. ONNX's Resize is expressed
+with its own attribute values; its keep_aspect_ratio_policy is a matter of which sizes and scales
+are given, and its integer images are cast to floats and back.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Rule:
 
 
 def positions(at: Any, old: Any, new: Any, scale: Any, coordinates: str, crop: Any = None) -> Any:
-    """Where the elements `at` of a new axis lie among the old ones, whose centres are whole
+    """The source coordinates of the elements `at` of a new axis, whose centres are whole
     numbers: in numbers or, of sizes that are not known, in nodes. The scale is the one that is
     given, where one is; lengths are whole, as runtimes and frameworks have them."""
     if coordinates == "tf_crop_and_resize":
@@ -134,7 +134,7 @@ class Line:
         return self.old == self.new and self.scale == 1 and self.crop in (None, (0.0, 1.0))
 
     def positions(self, coordinates: Coordinates, dtype: DType = DType.F64) -> Array:
-        """Where each new element lies among the old ones, whose centres are whole numbers."""
+        """The source coordinate of each new element; old centres are whole numbers."""
         number = dtype.numpy.type
         at = np.arange(self.new, dtype=dtype.numpy)
         if self.new == 0:
@@ -246,18 +246,18 @@ def resize(
     extrapolation_value: float = 0.0,
 ) -> Array:
     """x with these axes, or the last ones, brought to `sizes`, or to the whole part of their size
-    times `scales`; with both given, sizes say how many elements there are and scales where they
-    lie. `nearest` copies, from places that are computed in f32, so that halves fall as they do in
-    runtimes; `linear` and `cubic` take floats and weigh 2 and 4 old elements per axis, or with
+    times `scales`; with both given, sizes say how many elements there are and scales where they are
+    sampled. `nearest` copies, from places that are computed in f32, so that ties round as they do
+    in runtimes; `linear` and `cubic` take floats and weigh 2 and 4 old elements per axis, or with
     `antialias`, where an axis shrinks, as many as fall together. `exclude_outside` gives no weight
     past the edge. `roi` has where the crop of `tf_crop_and_resize` starts on each axis, and then
     where it ends, as parts of the axis; what the crop has past the image is the extrapolation
     value."""
-    return _spelled(**locals())
+    return _lowered(**locals())
 
 
 @resize.lowering
-def _spelled(x: Any, *, extrapolation_value: float, **attrs: Any) -> Any:
+def _lowered(x: Any, *, extrapolation_value: float, **attrs: Any) -> Any:
     where, rule = parts_of(attrs)
     outside, rank = np.zeros((), bool), len(dims_of(x))
     for line in lines_of(dims_of(x), *where):

@@ -1,4 +1,4 @@
-"""Regions of interest: parts of images, cut into bins, each bin made one value.
+"""Region-of-interest ops: ROI align, ROI pooling.
 
 Edges are floats, so a rounding of one can change which pixels are read.
 """
@@ -15,7 +15,7 @@ from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, dims_of, dtype_of, filled
+from rlx.ops.compose import dims_of, dtype_of, filled, nullary
 from rlx.ops.control_flow import scan_loop, while_loop
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.indexing.gather import checked_indices
@@ -58,7 +58,7 @@ def roi_align(
     """Regions (x, y, x, y) of images cut into bins, and each bin the mean over points inside it,
     `sampling_ratio` squared or about one per pixel, each interpolated between four pixels. `max`
     is what ONNX says it is: the greatest of the points' pixels times their weights. Without
-    `half_pixel`, pixels lie at their corners and regions are at least 1 wide."""
+    `half_pixel`, pixel coordinates are those of their corners and regions are at least 1 wide."""
     checked_indices(batch_indices, 0, x.shape[0])
     table, facts = _regions(x, rois, batch_indices, output_size, sampling_ratio, spatial_scale,
                             half_pixel)  # fmt: skip
@@ -159,7 +159,7 @@ def _pointed(
 
 
 def _point(i: Any, starts: Any, size: Any, count: Any) -> Any:
-    """[k, bins]: where the i-th of `count` points of a bin lies, in the middle of its part."""
+    """[k, bins]: the i-th of `count` sampling points of a bin."""
     whole = dtype_of(starts)
     part = ops.div(ops.add(ops.cast(i, to=whole), 0.5), ops.maximum(ops.cast(count, to=whole), 1.0))
     return ops.add(starts, ops.mul(size, ops.expand_dims(part, axes=(1,))))
@@ -253,7 +253,7 @@ def _cuts(
 
 
 def _rounded(x: Any) -> Any:
-    """To the nearest whole number, halves away from 0."""
+    """To the nearest whole number, ties away from 0."""
     return ops.mul(ops.sign(x), ops.floor(ops.add(ops.abs(x), 0.5)))
 
 
@@ -275,7 +275,7 @@ def _(
 
 def _greatest(x: Any, low: Any, high: Any) -> Any:
     """[k, c, m, bins]: of [k, c, m, n] the greatest from `low` to before `high`, [k, bins]."""
-    place = beside(x, "iota", dims=dims_of(x)[3:], axis=0, dtype=DType.I64)
+    place = nullary(x, "iota", dims=dims_of(x)[3:], axis=0, dtype=DType.I64)
     first, after = (ops.expand_dims(edge, axes=(1, 2, 4)) for edge in (low, high))
     inside = ops.logical_and(ops.greater_equal(place, first), ops.less(place, after))
     seen = ops.where(inside, ops.expand_dims(x, axes=(3,)), -np.inf)

@@ -1,8 +1,8 @@
-"""Choosing from logits: what is left out, and which of the rest is taken.
+"""Token sampling from logits: temperature, top-k, top-p and min-p filters, multinomial.
 
-Each op is one spelling in other ops, and its noise comes from a counter, so that a seed gives the
-same tokens wherever it runs. What is left out becomes -inf; of equally likely tokens at the edge
-all stay. Half floats are computed in f32.
+Each op is defined by its decomposition, and its noise comes from a counter, so that a seed gives
+the same tokens wherever it runs. What is left out becomes -inf; of equally likely tokens at the
+edge all stay. Half floats are computed in f32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlx.core.attrs import Axis
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
-from rlx.ops.compose import beside, composed, dims_of, dtype_of
+from rlx.ops.compose import composed, dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Kind
 
@@ -67,7 +67,7 @@ def top_p_filter(logits: Any, *, p: float) -> Any:
     axis = _last(logits)
     ranked = ops.sort(_wide(logits), axis=axis, descending=True)
     before = ops.cumsum(ops.softmax(ranked, axis=axis), axis=axis, exclusive=True)
-    place = beside(logits, "iota", dims=dims_of(logits), axis=axis)
+    place = nullary(logits, "iota", dims=dims_of(logits), axis=axis)
     stays = ops.logical_or(ops.less(before, p), ops.equal(place, 0))
     least = ops.min(ops.where(stays, ranked, np.inf), axes=(axis,), keepdims=True, empty_ok=True)
     return _without(logits, ops.less(_wide(logits), least))
@@ -154,7 +154,7 @@ def multinomial(logits: Any, counter: Any, *, count: int, seed: int = 0, stream:
 @composed("f[*s n] -> f[*s n]", kind=Kind.ROW, jumps=True)
 def hard_max(x: Any, *, axis: Axis = LAST) -> Any:
     """1 at the greatest element along `axis`, the first of equals, else 0."""
-    place = beside(x, "iota", dims=dims_of(x), axis=axis)
+    place = nullary(x, "iota", dims=dims_of(x), axis=axis)
     return ops.cast(ops.equal(place, ops.argmax(x, axis=axis, keepdims=True)), to=dtype_of(x))
 
 

@@ -1,4 +1,4 @@
-"""Layers that carry a state along a sequence: what runs one step after the other, in any length.
+"""State-space and linear-attention recurrences: selective scan, Mamba-2, gated delta rule.
 
 Each takes the state before the first step (zeros, if it is not given) and gives that after the
 last: a sequence may be cut anywhere, down to single steps.
@@ -15,7 +15,7 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, exact_div
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, composed, dims_of, dtype_of
+from rlx.ops.compose import composed, dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.nn.recurrent import looped, scanned
 from rlx.ops.op import Array, Kind, op
@@ -24,7 +24,7 @@ Drawn = tuple[list[Spec], dict[str, Any]]
 Rule = Literal["linear", "gated", "delta", "gated_delta"]
 RULES: tuple[Rule, ...] = ("linear", "gated", "delta", "gated_delta")
 
-# -- what they have alike -------------------------------------------------------------------------
+# -- shared ---------------------------------------------------------------------------------------
 
 
 def _check(index: int, given: Shape, *wanted: Sequence[DimLike]) -> None:
@@ -34,7 +34,7 @@ def _check(index: int, given: Shape, *wanted: Sequence[DimLike]) -> None:
 
 
 def _zeros(x: Any, dims: Sequence[DimLike]) -> Any:
-    one = beside(x, "constant", value=np.zeros((1,) * len(dims), dtype_of(x).numpy))
+    one = nullary(x, "constant", value=np.zeros((1,) * len(dims), dtype_of(x).numpy))
     return ops.expand(one, dims=tuple(dims))
 
 

@@ -1,4 +1,4 @@
-"""Windows over the axes after batch and channels: what convolutions and pools look through.
+"""Sliding-window geometry of convolutions and pooling: stride, padding, dilation.
 
 Padding is all the numbers before the data, one per axis, then all those after it. A window starts
 every `stride` steps and takes `dilation` steps between its taps; along one axis there are
@@ -29,8 +29,8 @@ MAX_TAPS = 256
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where windows lie in an image of any number of axes. `ceil` adds one that runs over the end
-    of the padding, as long as it starts before the data ends."""
+    """The geometry of sliding windows over any number of axes. `ceil` adds one that runs over the
+    end of the padding, as long as it starts before the data ends."""
 
     kernel: tuple[DimLike, ...]
     stride: Ints
@@ -131,14 +131,14 @@ class Windows:
         """The same of an image that has been padded to its reach, or further."""
         counts, outer = self.counts(image), dims_of(x)[:2]
         found: list[Any] = []
-        for starts in self.places():
+        for starts in self.tap_offsets():
             stops = [s + (m - 1) * step + 1 for s, m, step in zip(starts, counts, self.stride)]
             found.append(ops.slice(x, starts=(0, 0, *starts), stops=(*outer, *stops),
                                    steps=(1, 1, *self.stride)))  # fmt: skip
         return found
 
-    def places(self, limit: int | None = MAX_TAPS) -> Iterator[list[int]]:
-        """Where each tap lies in its window; past the limit, one op per tap is not sensible."""
+    def tap_offsets(self, limit: int | None = MAX_TAPS) -> Iterator[list[int]]:
+        """The offset of each tap in its window; past the limit, one op per tap is not sensible."""
         sizes = tuple(k for k in self.kernel if not isinstance(k, Dim))
         if len(sizes) != len(self.kernel) or (limit is not None and np.prod(sizes) > limit):
             shown = " x ".join(map(str, self.kernel))
@@ -147,7 +147,7 @@ class Windows:
             yield [int(t) * d for t, d in zip(tap, self.dilation)]
 
 
-def apart(x: Any, stride: Ints) -> Any:
+def interior_padded(x: Any, stride: Ints) -> Any:
     """[batch, channels, *image] with stride - 1 zeros after each element of each axis."""
     if all(s == 1 for s in stride):
         return x
@@ -160,7 +160,7 @@ def apart(x: Any, stride: Ints) -> Any:
 
 
 def cropped(x: Any, before: Ints, image: Sequence[DimLike]) -> Any:
-    """The image of these sizes that lies `before` elements into [batch, channels, ...]."""
+    """The crop of these sizes that starts `before` elements into [batch, channels, ...]."""
     for axis, (start, size) in enumerate(zip(before, image), 2):
         x = ops.narrow(x, axis=axis, start=start, length=size)
     return x
@@ -180,7 +180,7 @@ def margins(reach: Sequence[DimLike]) -> list[tuple[int, int]]:
     return [(0, 0), (0, 0), *((int(a), int(b)) for a, b in zip(reach[:axes], reach[axes:]))]
 
 
-def spelled_out(x: Shape, *_: Shape, **attrs: Any) -> dict[str, Any]:
+def with_default_strides(x: Shape, *_: Shape, **attrs: Any) -> dict[str, Any]:
     """Strides, padding and dilation that are left out, as numbers: 1, 0 and 1 for each axis."""
     axes = max(0, x.rank - 2)
     plain = {"stride": (1,) * axes, "padding": (0,) * (2 * axes), "dilation": (1,) * axes,

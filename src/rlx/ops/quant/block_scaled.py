@@ -1,7 +1,7 @@
-"""Weights as small numbers in blocks along their rows, each block with a scale of its own.
+"""Block-scaled quantised weights: low-precision numbers with one scale per block of a row.
 
 A row holds the weights of one output, as GGUF's and PyTorch's do, so products multiply by the
-transpose. Numbers of four bits lie two in a byte, the first in the low half.
+transpose. Numbers of four bits are packed two to a byte, the first in the low half.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _numbers(packed: Any, packing: Packing) -> Any:
     fours = ops.reshape(ops.bit_and(halves, np.uint8(15)), dims=(*lead, 2 * size))
     if packing == "uint4":
         return ops.cast(fours, to=DType.F32)
-    moved = ops.bit_xor(fours, np.uint8(8))  # two's complement: the sign bit turned, less 8
+    moved = ops.bit_xor(fours, np.uint8(8))  # two's complement: the sign bit flipped, less 8
     return ops.sub(ops.cast(moved, to=DType.F32), 8.0)
 
 

@@ -1,4 +1,4 @@
-"""GGUF's block schemes: rows of weights as bytes, in blocks that carry their own scales.
+"""GGUF quantisation: decoding of its block formats.
 
 Every scheme is decoded by table ops, so that any target can, and to the bit as the file format
 defines it. Numbers of more than one byte are little-endian. In the notes of the layouts, `n·b` are
@@ -80,7 +80,7 @@ def _half(blocks: Any, start: int) -> Any:
 
 
 def _fields(words: Any, shifts: Sequence[int], bits: int) -> Any:
-    """Of each number, its fields of `bits` at these shifts, side by side."""
+    """Of each number, its fields of `bits` at these shifts, concatenated."""
     kind = dtype_of(words).numpy
     apart = ops.shift_right(ops.expand_dims(words, axes=(2,)), np.array(shifts, kind))
     return _flat(ops.bit_and(apart, np.array((1 << bits) - 1, kind)))
@@ -303,12 +303,12 @@ def _(blocks: Any) -> Any:
     """Five weights in a byte (in the last four bytes four), f16 scale. A byte is a fraction of
     256 in base 3: times 3ⁱ, wrapping, its first digit is weight i."""
     runs = [(0, 32, 5), (32, 16, 5), (48, 4, 4)]
-    turned = [
+    rotated = [
         _flat(ops.mul(ops.expand_dims(_part(blocks, start, size), axes=(1,)),
                       (3 ** np.arange(count, dtype=np.uint8)).reshape(-1, 1)))
         for start, size, count in runs
     ]  # fmt: skip
-    wide = ops.mul(ops.cast(ops.concat(turned, axis=1), to=DType.U16), 3)
+    wide = ops.mul(ops.cast(ops.concat(rotated, axis=1), to=DType.U16), 3)
     digits = ops.shift_right(wide, np.uint16(8))
     return ops.mul(_half(blocks, 52), ops.sub(_real(digits), 1.0))
 

@@ -1,4 +1,4 @@
-"""The point sets of GGUF's IQ schemes, which a file refers to by index.
+"""Codebooks of GGUF's IQ formats, which a file refers to by index.
 
 Each scheme quantises short vectors to points of a lattice of few levels per coordinate, and keeps
 only some of the points. Read as numbers whose digits are the levels, the first coordinate last,

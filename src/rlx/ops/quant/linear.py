@@ -19,7 +19,7 @@ from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ops.compose import composed, dims_of, dtype_of
 from rlx.ops.draw import Draw, Spec
-from rlx.ops.nn.window_geometry import Windows, draw_image, draw_kernel, spelled_out
+from rlx.ops.nn.window_geometry import Windows, draw_image, draw_kernel, with_default_strides
 from rlx.ops.op import Kind
 
 Drawn = tuple[list[Spec], dict[str, Any]]
@@ -43,7 +43,7 @@ def _range(to: DType, bits: int | None) -> tuple[float, float]:
     )
 
 
-def _beside(x: Any, values: Any, axis: int, block: int, dtype: DType) -> Any:
+def _broadcast_along(x: Any, values: Any, axis: int, block: int, dtype: DType) -> Any:
     """Scales or zero points of x so that they broadcast with it."""
     dims, given = dims_of(x), dims_of(values)
     values = ops.cast(values, to=dtype)
@@ -102,10 +102,10 @@ def quantize_linear(
     so that ONNX's int4 is i8 with bits 4."""
     low, high = _range(to, bits)
     wide = _wide(dtype_of(x))
-    steps = ops.div(ops.cast(x, to=wide), _beside(x, scale, axis, block, wide))
+    steps = ops.div(ops.cast(x, to=wide), _broadcast_along(x, scale, axis, block, wide))
     whole = ops.round(steps)
     if zero is not None:
-        whole = ops.add(whole, _beside(x, zero, axis, block, wide))
+        whole = ops.add(whole, _broadcast_along(x, zero, axis, block, wide))
     return _fitting(whole, dims_of(x), low, high, to)
 
 
@@ -123,8 +123,8 @@ def dequantize_linear(
     wide = _wide(dtype_of(scale))
     number = ops.cast(x, to=wide)
     if zero is not None:
-        number = ops.sub(number, _beside(x, zero, axis, block, wide))
-    made = ops.mul(number, _beside(x, scale, axis, block, wide))
+        number = ops.sub(number, _broadcast_along(x, zero, axis, block, wide))
+    made = ops.mul(number, _broadcast_along(x, scale, axis, block, wide))
     if dims_of(made) != dims_of(x):
         raise GraphError("scales or zero points have more elements than there are numbers")
     return ops.cast(made, to=dtype_of(scale))
@@ -180,7 +180,7 @@ def _symmetric(x: Any, scale: Any, bits: int, axis: int | None) -> Any:
         greatest = ops.maximum(ops.max(ops.abs(x), **_folded(x, axis)), 0.0)
         step = _or_one(ops.div(greatest, most))
     else:
-        step = _beside(x, scale, 0 if axis is None else axis, 0, dtype_of(x))
+        step = _broadcast_along(x, scale, 0 if axis is None else axis, 0, dtype_of(x))
     return ops.mul(ops.clamp(ops.round(ops.div(x, step)), min=-most, max=most), step)
 
 
@@ -213,14 +213,14 @@ def _integer(name: str, x: Any, zero: Any) -> Any:
 
 
 def _per_row(values: Any) -> Any:
-    """One number per row of a left operand lies along its columns."""
+    """One number per row of a left operand, broadcast along its columns."""
     if values is None or len(dims_of(values)) != 1 or dims_of(values)[0] == 1:
         return values
     return ops.reshape(values, dims=(dims_of(values)[0], 1))
 
 
 def _per_channel(values: Any, rank: int, axis: int) -> Any:
-    """One number per channel lies along `axis` of what has `rank` axes."""
+    """One number per channel, along `axis` of what has `rank` axes."""
     if values is None or not dims_of(values):
         return values
     if len(dims_of(values)) != 1:
@@ -351,15 +351,15 @@ def quantized_conv(
     return _requantised(sums, np.float32(multiplier), _byte(out_zero), DType.I8)
 
 
-quantized_conv.normal(spelled_out)
-qlinear_conv.normal(spelled_out)
-conv_integer.normal(spelled_out)
+quantized_conv.normal(with_default_strides)
+qlinear_conv.normal(with_default_strides)
+conv_integer.normal(with_default_strides)
 
 # -- drawing --------------------------------------------------------------------------------------
 
 
 def _draw_scales(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
-    """The dims of x and of its scales, and along which axis and in which blocks they lie."""
+    """The dims of x and of its scales, and along which axis and in which blocks they are."""
     how = draw.choice(("one", "axis", "block"))
     if how == "one":
         return draw.dims(0, 4), (1,) * draw.integer(0, 1), {}

@@ -1,8 +1,8 @@
-"""Fourier transforms along the last axis, and what is computed from spectra.
+"""Fourier transforms along the last axis, and features of spectra.
 
-`fft` on real dtypes has the block layout: the last axis holds all real parts, then all imaginary
-parts, so that one node is one launch. The others take and give complex numbers, as NumPy's do.
-Transforms are computed in f64 and rounded once. `norm` has NumPy's names and meaning.
+`fft` on real dtypes has the split-complex layout: the last axis holds all real parts, then all
+imaginary parts, so that one node is one launch. The others take and give complex numbers, as
+NumPy's do. Transforms are computed in f64 and rounded once. `norm` has NumPy's names and meaning.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def _(x: Any, window: Any = None, *, n_fft: int, hop: int, center: bool, pad: st
 
 
 def framed(x: Any, frames: DimLike, n_fft: int, hop: int) -> Any:
-    """[..., frames, n_fft]: hops laid side by side, each read from one hop later on."""
+    """[..., frames, n_fft]: consecutive hops concatenated, each frame one hop later."""
     outer = dims_of(x)[:-1]
     pieces = -(-n_fft // hop)
     more = (*(0,) * len(outer), pieces * hop - n_fft)

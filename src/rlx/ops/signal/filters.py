@@ -1,4 +1,4 @@
-"""Filters along the last axis: recursive ones, and those that change the rate of a signal.
+"""Digital filters along the last axis: IIR filters, and resampling.
 
 Semantics and argument order of filters are SciPy's: coefficients first, then the signal.
 """
@@ -15,7 +15,7 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, dim_max, product
 from rlx.core.errors import GraphError, UnsupportedError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, composed, dims_of, dtype_of, shape_of
+from rlx.ops.compose import composed, dims_of, dtype_of, nullary, shape_of
 from rlx.ops.control_flow import scan_loop
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
@@ -83,7 +83,7 @@ def _(b: Any, a: Any, x: Any, zi: Any = None) -> tuple[Any, Any]:
     scale = ops.narrow(a, axis=0, start=0, length=1)
     ahead, back = (_filled(ops.div(v, scale), order + 1) for v in (b, a))
     if zi is None:
-        zero = beside(x, "extent", dim=0, dtype=dtype_of(x))
+        zero = nullary(x, "extent", dim=0, dtype=dtype_of(x))
         zi = ops.expand(zero, dims=(*dims[:-1], order))
     steps = ops.transpose(x, perm=(len(dims) - 1, *range(len(dims) - 1)))
     z, y = _scanned(zi, steps, ahead, back, dims[-1])
@@ -247,7 +247,7 @@ def _(x: Any, taps: Any = None, *, up: int, down: int) -> Any:
 def _strided(x: Any, kernel: Any, stride: int, count: DimLike) -> Any:
     """Every `stride`-th window of rows times a kernel: points and taps whose numbers leave the
     same rest are a channel, so that windows of channels begin at every point. The last taps, which
-    no channel has all of, are added by themselves: a tap of 0 would make nan of points past the
+    no channel has all of, are added separately: a tap of 0 would make nan of points past the
     window that are not finite."""
     (*lead, n), (m,), rows = dims_of(x), dims_of(kernel), product(dims_of(x)[:-1])
     taps, rest = divmod(int(m), stride)
@@ -260,10 +260,10 @@ def _strided(x: Any, kernel: Any, stride: int, count: DimLike) -> Any:
     for first, size, channels in ((0, taps, stride), (taps, 1, rest)):
         if size * channels:
             part = ops.narrow(kernel, axis=0, start=first * stride, length=size * channels)
-            turned = ops.transpose(ops.reshape(part, dims=(1, size, channels)), perm=(0, 2, 1))
+            kernel = ops.transpose(ops.reshape(part, dims=(1, size, channels)), perm=(0, 2, 1))
             seen = ops.narrow(phases, axis=1, start=0, length=channels)
             seen = ops.narrow(seen, axis=2, start=first, length=count + size - 1)
-            made.append(ops.conv(seen, turned))
+            made.append(ops.conv(seen, kernel))
     total = made[0] if len(made) == 1 else ops.add(*made)
     return ops.reshape(total, dims=(*lead, count))
 

@@ -1,4 +1,4 @@
-"""Signals along the last axis: frames, power spectra, convolution.
+"""Framing, overlap-add, power spectral density and convolution along the last axis.
 
 Scaling is SciPy's; nothing is detrended. Spectra are computed in f64 and rounded once.
 """
@@ -15,7 +15,7 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, lower_bound, product
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape, broadcast
-from rlx.ops.compose import beside, composed, dims_of, dtype_of, shape_of
+from rlx.ops.compose import composed, dims_of, dtype_of, nullary, shape_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 from rlx.ops.signal.fft import resized
@@ -29,7 +29,7 @@ COVERED = 1e-10
 # -- frames ---------------------------------------------------------------------------------------
 
 
-MOST_PARTS = 16
+MAX_ADDED_FRAMES = 16
 """Frames that overlap are added one by one up to this many; more are scattered."""
 
 
@@ -59,9 +59,9 @@ def _(x: Any, *, length: int, hop: int) -> Any:
 
 
 def positions(x: Any, frames: DimLike, length: DimLike, hop: int = 1, start: DimLike = 0) -> Any:
-    """[frames, length]: where each point of each frame lies, the first of all at `start`."""
-    first, along = (beside(x, "iota", dims=(frames, length), axis=a) for a in (0, 1))
-    return ops.add(ops.mul(first, hop), ops.add(along, beside(x, "extent", dim=start)))
+    """[frames, length]: the index of each sample of each frame, the first of all at `start`."""
+    first, along = (nullary(x, "iota", dims=(frames, length), axis=a) for a in (0, 1))
+    return ops.add(ops.mul(first, hop), ops.add(along, nullary(x, "extent", dim=start)))
 
 
 def _added_shape(x: Shape, *, hop: int) -> Shape:
@@ -84,9 +84,9 @@ def overlap_add(x: Array, *, hop: int) -> Array:
 def _(x: Any, *, hop: int) -> Any:
     shape, (frames, length) = _added_shape(shape_of(x), hop=hop), dims_of(x)[-2:]
     parts = None if isinstance(length, Dim) else -(-length // hop)
-    if parts is not None and 0 < parts <= MOST_PARTS and lower_bound(frames) > 0:
+    if parts is not None and 0 < parts <= MAX_ADDED_FRAMES and lower_bound(frames) > 0:
         return _added_parts(x, hop, parts, shape)
-    nothing = ops.expand(beside(x, "extent", dim=0, dtype=dtype_of(x)), dims=shape.dims)
+    nothing = ops.expand(nullary(x, "extent", dim=0, dtype=dtype_of(x)), dims=shape.dims)
     where = positions(x, frames, length, hop)
     return ops.scatter_add(nothing, where, x, axis=-1)
 
@@ -164,8 +164,8 @@ def _(x: Any, window: Any = None, *, fs: float, scaling: Scaling) -> Any:
 
 def _one_sided(power: Any, window: Any, n: DimLike, fs: float, scaling: Scaling) -> Any:
     """The power of n points' bins, twice for those with a mirror image, over that of the window."""
-    line = beside(power, "iota", dims=(n // 2 + 1,), axis=0)
-    size = beside(power, "extent", dim=n)
+    line = nullary(power, "iota", dims=(n // 2 + 1,), axis=0)
+    size = nullary(power, "extent", dim=n)
     single = ops.logical_or(ops.equal(line, 0), ops.equal(ops.mul(line, 2), size))
     if window is None:
         total = square = ops.cast(size, to=dtype_of(power))
@@ -271,7 +271,7 @@ def _(x: Any, window: Any = None, **attrs: Any) -> Any:
     frames = ops.irfft(x, n=n_fft)
     m = dims_of(x)[-2]
     if window is None:
-        square = ops.expand(beside(x, "extent", dim=1, dtype=dtype_of(frames)), dims=(m, n_fft))
+        square = ops.expand(nullary(x, "extent", dim=1, dtype=dtype_of(frames)), dims=(m, n_fft))
     else:
         frames = ops.mul(frames, window)
         square = ops.expand(ops.mul(window, window), dims=(m, n_fft))
@@ -353,8 +353,8 @@ def _(x: Any, y: Any, *, mode: Mode) -> Any:
 def _convolved_rows(x: Any, y: Any, m: int, mode: Mode) -> Any:
     *lead, n = dims_of(x)
     rows, kernel = ops.reshape(x, dims=(product(lead), 1, n)), ops.reshape(y, dims=(m,))
-    turned = ops.reshape(ops.flip(kernel, axes=(0,)), dims=(1, 1, m))
-    made = ops.conv(rows, turned, padding=(m - 1, m - 1))
+    flipped = ops.reshape(ops.flip(kernel, axes=(0,)), dims=(1, 1, m))
+    made = ops.conv(rows, flipped, padding=(m - 1, m - 1))
     start, length = span_of(n, m, mode)
     dims = _convolved(shape_of(x), shape_of(y), mode="full").dims
     whole = ops.reshape(made, dims=dims)

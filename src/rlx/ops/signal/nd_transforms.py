@@ -1,4 +1,4 @@
-"""Transforms over any axes: Fourier's in several dimensions, shifts of spectra, cosines.
+"""N-dimensional Fourier transforms, spectrum shifts, and cosine transforms.
 
 They go with NumPy's and SciPy's of the same names. All are computed in f64 and rounded once, and
 lowered to the transform of the last axis, or to a product with a table of cosines.
@@ -18,7 +18,7 @@ from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside, composed, dims_of, dtype_of
+from rlx.ops.compose import composed, dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 from rlx.ops.signal.fft import NORMS, Norm
@@ -69,7 +69,7 @@ def _complex_shape(x: Shape, *, axes: tuple[int, ...], norm: Norm) -> Shape:
     return x.with_dtype(x.dtype.complex)
 
 
-@op(
+_fourier = op(
     "x[*s] -> x.complex[*s]",
     kind=Kind.SPECIAL,
     shape=_complex_shape,
@@ -77,19 +77,15 @@ def _complex_shape(x: Shape, *, axes: tuple[int, ...], norm: Norm) -> Shape:
     has_fft=True,
     draw="plain",
 )
+
+
+@_fourier
 def fftn(x: Array, *, axes: Axes = EVERY, norm: Norm = "backward") -> Array:
     """The discrete Fourier transform over `axes`, of complex or real numbers."""
     return _over(np.fft.fft, x, axes, norm)
 
 
-@op(
-    "x[*s] -> x.complex[*s]",
-    kind=Kind.SPECIAL,
-    shape=_complex_shape,
-    flops=_flops,
-    has_fft=True,
-    draw="plain",
-)
+@_fourier
 def ifftn(x: Array, *, axes: Axes = EVERY, norm: Norm = "backward") -> Array:
     """The inverse transform over `axes`, of complex or real numbers."""
     return _over(np.fft.ifft, x, axes, norm)
@@ -284,11 +280,11 @@ def _by_matrix(x: Array, kind: int, axis: int, norm: Norm) -> Array:
 def _cosines(x: Any, kind: int, norm: Norm) -> Any:
     """The matrix of a transform of the last axis of x, [n, k], in table ops.
 
-    Angles are whole numbers of steps, taken off full turns while they are exact.
+    Angles are whole numbers of steps, reduced modulo 2π while they are exact.
     """
     n, dtype = dims_of(x)[-1], dtype_of(x)
-    size = beside(x, "extent", dim=n)
-    rows, columns = (beside(x, "iota", dims=(n, n), axis=a) for a in (0, 1))
+    size = nullary(x, "extent", dim=n)
+    rows, columns = (nullary(x, "iota", dims=(n, n), axis=a) for a in (0, 1))
     left = ops.add(ops.mul(rows, 2), 1) if kind in (2, 4) else rows
     right = ops.add(ops.mul(columns, 2), 1) if kind in (3, 4) else columns
     half_turn = ops.mul(size, {2: 2, 3: 2, 4: 4}[kind]) if kind > 1 else ops.sub(size, 1)
@@ -304,7 +300,7 @@ def _ends(x: Any, line: Any, kind: int) -> Any:
     first = ops.equal(line, 0)
     if kind != 1:
         return first
-    return ops.logical_or(first, ops.equal(line, beside(x, "extent", dim=dims_of(x)[-1] - 1)))
+    return ops.logical_or(first, ops.equal(line, nullary(x, "extent", dim=dims_of(x)[-1] - 1)))
 
 
 def _weighted(matrix: Any, ends: tuple[Any, Any], kind: int, norm: Norm) -> Any:

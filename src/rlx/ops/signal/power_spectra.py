@@ -1,7 +1,7 @@
-"""Power spectra of a signal's frames, and what is added up from them: each as one kernel.
+"""Power spectra of frames, mean power and mel features, each as one fused kernel.
 
-Spelled once, in the ops that they join, as fused ops are. A kernel of its own keeps a frame, its
-spectrum and its power near the core: only what is asked for reaches memory.
+Each is defined by its decomposition, as fused ops are. A dedicated kernel holds a frame, its
+spectrum and its power in cache: only the result is written to memory.
 """
 
 from __future__ import annotations

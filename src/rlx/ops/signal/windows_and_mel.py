@@ -1,4 +1,4 @@
-"""Tables of numbers that follow from attributes alone: windows, frequencies, mel filters.
+"""Window functions, frequency tables and mel filterbanks.
 
 They have no operands, so a graph names them instead of holding their values. All are computed in
 f64 and rounded once.
@@ -18,7 +18,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.memory_limits import require_table
 from rlx.core.shape import Shape
-from rlx.ops.compose import beside
+from rlx.ops.compose import nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 
@@ -45,15 +45,15 @@ def _window(**facts: Any) -> Any:
     return op(" -> $dtype[length]", kind=Kind.SPECIAL, shape=_window_shape, **facts)
 
 
-def _places(length: int, periodic: bool) -> Array:
-    """Where each point lies in its window: from 0 to 1, the end left out where it is periodic."""
+def _window_positions(length: int, periodic: bool) -> Array:
+    """Normalised sample positions from 0 to 1, the end excluded where it is periodic."""
     return np.arange(length) / max(1, length - (not periodic))
 
 
 def _cosines(length: int, periodic: bool, weights: Sequence[float]) -> Array:
     """Σ weights[k] · cos 2πk · place; a window of one point is 1."""
-    turns = 2.0 * np.pi * _places(length, periodic)
-    made = sum((w * np.cos(k * turns) for k, w in enumerate(weights)), np.zeros(length))
+    angles = 2.0 * np.pi * _window_positions(length, periodic)
+    made = sum((w * np.cos(k * angles) for k, w in enumerate(weights)), np.zeros(length))
     return np.ones(length) if length == 1 else made
 
 
@@ -83,31 +83,31 @@ def kaiser_window(
     *, length: DimLike, periodic: bool = True, beta: float = 12.0, dtype: DType = DType.F32
 ) -> Array:
     """I₀(beta · √(1 - (2t - 1)²)) / I₀(beta)."""
-    t = _places(int(length), periodic)
+    t = _window_positions(int(length), periodic)
     made = np.i0(beta * 2.0 * np.sqrt(t * (1.0 - t))) / np.i0(beta)
     return (np.ones(1) if length == 1 else made).astype(dtype.numpy)
 
 
-def _places_of(graph: Any, length: DimLike, periodic: bool, dtype: DType) -> Any:
+def _window_positions_of(graph: Any, length: DimLike, periodic: bool, dtype: DType) -> Any:
     """The same in table ops, in the dtype that is computed in."""
-    line = beside(graph, "iota", dims=(length,), axis=0, dtype=dtype)
-    size = beside(graph, "extent", dim=length if periodic else length - 1, dtype=dtype)
+    line = nullary(graph, "iota", dims=(length,), axis=0, dtype=dtype)
+    size = nullary(graph, "extent", dim=length if periodic else length - 1, dtype=dtype)
     return ops.div(line, ops.maximum(size, 1.0))
 
 
 def _finished(graph: Any, made: Any, length: DimLike, dtype: DType) -> Any:
     """A window of one point is 1."""
-    single = ops.equal(beside(graph, "extent", dim=length), 1)
+    single = ops.equal(nullary(graph, "extent", dim=length), 1)
     return ops.cast(ops.where(single, 1.0, made), to=dtype)
 
 
 def _lowered_cosines(
     graph: Any, length: DimLike, periodic: bool, dtype: DType, weights: Sequence[float]
 ) -> Any:
-    turns = ops.mul(_places_of(graph, length, periodic, dtype.compute), 2.0 * math.pi)
-    made = ops.mul(ops.cos(turns), weights[1])
+    angles = ops.mul(_window_positions_of(graph, length, periodic, dtype.compute), 2.0 * math.pi)
+    made = ops.mul(ops.cos(angles), weights[1])
     for k, w in enumerate(weights[2:], 2):
-        made = ops.add(made, ops.mul(ops.cos(ops.mul(turns, float(k))), w))
+        made = ops.add(made, ops.mul(ops.cos(ops.mul(angles, float(k))), w))
     return _finished(graph, ops.add(made, weights[0]), length, dtype)
 
 
@@ -128,7 +128,7 @@ def _(graph: Any, *, length: DimLike, periodic: bool, dtype: DType) -> Any:
 
 @kaiser_window.lowering
 def _(graph: Any, *, length: DimLike, periodic: bool, beta: float, dtype: DType) -> Any:
-    t = _places_of(graph, length, periodic, dtype.compute)
+    t = _window_positions_of(graph, length, periodic, dtype.compute)
     root = ops.mul(ops.sqrt(ops.mul(t, ops.sub(1.0, t))), 2.0 * beta)
     made = ops.div(ops.i0(root), float(np.i0(beta)))
     return _finished(graph, made, length, dtype)
@@ -157,7 +157,7 @@ kaiser_window.sample(_draw_with("beta", 0.0, 14.0))
 
 def _bins_shape(*, n: DimLike, d: float, dtype: DType) -> Shape:
     if (not isinstance(n, Dim) and n < 1) or d == 0.0:
-        raise GraphError(f"n={n} points that lie d={d} apart have no frequencies")
+        raise GraphError(f"n={n} samples spaced d={d} have no frequencies")
     _check_inexact(dtype)
     return Shape([n], dtype)
 
@@ -168,7 +168,7 @@ def _half_bins_shape(*, n: DimLike, d: float, dtype: DType) -> Shape:
 
 @op(" -> $dtype[n]", kind=Kind.SPECIAL, shape=_bins_shape, flops="3*out")
 def fftfreq(*, n: DimLike, d: float = 1.0, dtype: DType = DType.F32) -> Array:
-    """The frequency of each bin of a transform of `n` points that lie `d` apart, as NumPy has it:
+    """The frequency of each bin of a transform of `n` samples spaced `d`, as NumPy has it:
     from 0 up, then the negative ones; the middle bin of an even n is negative."""
     return np.fft.fftfreq(int(n), d).astype(dtype.numpy)
 
@@ -181,16 +181,16 @@ def rfftfreq(*, n: DimLike, d: float = 1.0, dtype: DType = DType.F32) -> Array:
 
 @fftfreq.lowering
 def _(graph: Any, *, n: DimLike, d: float, dtype: DType) -> Any:
-    line = beside(graph, "iota", dims=(n,), axis=0)
-    size = beside(graph, "extent", dim=n)
-    is_low = ops.less(line, beside(graph, "extent", dim=(n + 1) // 2))
+    line = nullary(graph, "iota", dims=(n,), axis=0)
+    size = nullary(graph, "extent", dim=n)
+    is_low = ops.less(line, nullary(graph, "extent", dim=(n + 1) // 2))
     return _scaled(ops.where(is_low, line, ops.sub(line, size)), size, d, dtype)
 
 
 @rfftfreq.lowering
 def _(graph: Any, *, n: DimLike, d: float, dtype: DType) -> Any:
-    line = beside(graph, "iota", dims=(n // 2 + 1,), axis=0)
-    return _scaled(line, beside(graph, "extent", dim=n), d, dtype)
+    line = nullary(graph, "iota", dims=(n // 2 + 1,), axis=0)
+    return _scaled(line, nullary(graph, "extent", dim=n), d, dtype)
 
 
 def _scaled(line: Any, size: Any, d: float, dtype: DType) -> Any:

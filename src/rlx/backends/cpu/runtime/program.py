@@ -151,7 +151,7 @@ class CpuProgram(Program):
         sizes = interface.bind(weights.params, inputs)
         given = [np.require(a, requirements=["C", "A"]) for a in interface.checked(inputs, sizes)]
         interface.check_outs(outputs, sizes, is_measured=False)
-        interface.check_apart(outputs, inputs)
+        interface.check_no_overlap(outputs, inputs)
         shapes = [s for _, s in interface.outputs]
         direct = [o if _is_direct(o, s) else None for s, o in zip(shapes, outputs)]
         entry = weights.entry

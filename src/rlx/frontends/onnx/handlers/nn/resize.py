@@ -24,7 +24,7 @@ from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes
 from rlx.ir.mir import Node
-from rlx.ops.compose import beside
+from rlx.ops.compose import nullary
 from rlx.ops.nn.resize import Coordinates, positions
 
 DENOMINATORS = 64, 4096
@@ -335,7 +335,7 @@ def _reach(line: Line, rule: Rule) -> DimLike:
 def _offsets(call: Call, reach: DimLike) -> Node:
     """The taps of an element, from the first to the last."""
     first = _size(call, reach - 1, DType.F64)
-    return ops.sub(beside(call.graph, "iota", dims=(2 * reach,), axis=0, dtype=DType.F64), first)
+    return ops.sub(nullary(call.graph, "iota", dims=(2 * reach,), axis=0, dtype=DType.F64), first)
 
 
 def _beyond(call: Call, x: Node, line: Line, rule: Rule) -> Node:
@@ -368,7 +368,7 @@ def _positions(call: Call, line: Line, rule: Rule) -> Node:
     if rule.coordinate_mode not in get_args(Coordinates):
         raise call.unsupported(f"coordinate_transformation_mode {rule.coordinate_mode!r}")
     dtype = DType.F32 if rule.mode == "nearest" else DType.F64
-    at = beside(call.graph, "iota", dims=(line.new,), axis=0, dtype=dtype)
+    at = nullary(call.graph, "iota", dims=(line.new,), axis=0, dtype=dtype)
     old, new = (_size(call, d, dtype) for d in (line.old, line.new))
     new = new if line.length is None else line.length
     scale = line.scale.node(call, dtype) if isinstance(line.scale, Ratio) else line.scale

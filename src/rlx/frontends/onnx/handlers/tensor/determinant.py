@@ -13,7 +13,7 @@ from rlx.core.errors import GraphError
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.node_call import Call
 from rlx.ir.mir import Node
-from rlx.ops.compose import beside, dims_of, dtype_of, filled
+from rlx.ops.compose import dims_of, dtype_of, filled, nullary
 from rlx.ops.control_flow import scan_loop
 
 
@@ -31,7 +31,7 @@ def det(call: Call) -> Node:
     matrix = ops.cast(ops.reshape(x, dims=(count, n, n)), to=dtype.compute)
     free = ops.expand(call.graph.constant(np.ones((1, 1), bool)), dims=(count, n))
     start = (matrix, filled(matrix, 1.0, (count,)), free)
-    columns = beside(call.graph, "iota", dims=(n,), axis=0, dtype=DType.I64)
+    columns = nullary(call.graph, "iota", dims=(n,), axis=0, dtype=DType.I64)
     (_, made, _), _ = scan_loop(_eliminated, start, columns)
     return ops.cast(ops.reshape(made, dims=tuple(batch)), to=dtype)
 
@@ -41,7 +41,7 @@ def _eliminated(carry: Any, k: Any) -> tuple[Any, Any]:
     matrix, made, free = carry
     column = ops.gather(matrix, k, axis=2)
     best = ops.argmax(ops.where(free, ops.abs(column), -1.0), axis=1, keepdims=True)
-    every = beside(matrix, "iota", dims=dims_of(matrix)[1:2], axis=0, dtype=DType.I64)
+    every = nullary(matrix, "iota", dims=dims_of(matrix)[1:2], axis=0, dtype=DType.I64)
     is_best = ops.equal(best, every)
     pivot = ops.sum(ops.where(is_best, column, 0.0), axes=(1,), keepdims=True)
     mine = ops.where(ops.expand_dims(is_best, axes=(2,)), matrix, 0.0)

@@ -11,7 +11,7 @@ from rlx.frontends.onnx.handlers import MICROSOFT, handles
 from rlx.frontends.onnx.handlers.tensor.shape_ops import wrapped
 from rlx.frontends.onnx.node_call import Call
 from rlx.ir.mir import Node
-from rlx.ops.compose import beside
+from rlx.ops.compose import nullary
 
 
 @handles("Trilu")
@@ -31,7 +31,7 @@ def trilu(call: Call) -> Node:
 def _diagonals(call: Call, dims: tuple[DimLike, ...]) -> Node:
     """[m, n]: the number of each element's diagonal, counted upwards from the main one."""
     rows, columns = (
-        beside(call.graph, "iota", dims=dims, axis=axis, dtype=DType.I64) for axis in (0, 1)
+        nullary(call.graph, "iota", dims=dims, axis=axis, dtype=DType.I64) for axis in (0, 1)
     )
     return ops.sub(columns, rows)
 
@@ -68,7 +68,7 @@ def _depth(call: Call) -> DimLike:
 def _one_hot(call: Call, indices: Node, depth: DimLike) -> Node:
     rank = indices.shape.rank + 1
     axis = call.axis(call.attr("axis", -1), rank)
-    every = beside(call.graph, "iota", dims=(depth,), axis=0, dtype=DType.I64)
+    every = nullary(call.graph, "iota", dims=(depth,), axis=0, dtype=DType.I64)
     after = tuple(range(1, rank - axis))
     every = ops.expand_dims(every, axes=after) if after else every
     hot = ops.equal(ops.expand_dims(indices, axes=(axis,)), every)

@@ -22,7 +22,7 @@ from rlx.frontends.onnx.window_attributes import (
     with_borders,
 )
 from rlx.ir.mir import Node
-from rlx.ops.compose import beside
+from rlx.ops.compose import nullary
 
 EXACT = 2**53
 """Whole numbers up to here are floats."""
@@ -126,7 +126,7 @@ def _places(call: Call, size: DimLike, low: DimLike, high: DimLike, mode: str) -
         every = np.pad(np.arange(size), (int(low), int(high)), mode=mode)  # pyright: ignore
         return call.graph.constant(every.astype(np.int64))
     counted, first, count = (_number(call, d) for d in (size, low, size - 1))
-    at = beside(call.graph, "iota", dims=(low + size + high,), axis=0, dtype=DType.I64)
+    at = nullary(call.graph, "iota", dims=(low + size + high,), axis=0, dtype=DType.I64)
     at = ops.sub(at, first)
     if mode == "edge":
         return ops.minimum(ops.maximum(at, 0), count)

@@ -21,7 +21,7 @@ from rlx.frontends.onnx.node_call import Call, NeedsShape
 from rlx.frontends.onnx.strings import objects
 from rlx.frontends.onnx.values import MAX_SIZES, Coded, Sizes, Value, Weight, sizes_of
 from rlx.ir.mir import Node
-from rlx.ops.compose import beside
+from rlx.ops.compose import nullary
 from rlx.ops.indexing.movement import is_one
 
 
@@ -226,7 +226,7 @@ def _cut(call: Call, x: Node, ends: tuple[Any, Any], axis: int, step: int) -> No
     is_first = isinstance(ends[0], int) and ends[0] == 0
     if step == 1 and is_first and provably_le(size, length):
         return ops.narrow(x, axis=axis, start=0, length=size)
-    line = beside(call.graph, "iota", dims=(size,), axis=0, dtype=DType.I64)
+    line = nullary(call.graph, "iota", dims=(size,), axis=0, dtype=DType.I64)
     return ops.gather(x, ops.add(ops.mul(line, step), start), axis=axis)
 
 
@@ -306,7 +306,7 @@ def _same_or_one(call: Call, x: Node, axis: int, wanted: DimLike) -> Node:
     """x, if the size that was asked for is 1 or that of the axis."""
     asked, found = (Sizes((d,), ()).node(call.graph) for d in (wanted, x.shape.dims[axis]))
     shift = ops.same_size(ops.where(ops.equal(asked, 1), found, asked), found)
-    line = beside(call.graph, "iota", dims=(x.shape.dims[axis],), axis=0, dtype=DType.I64)
+    line = nullary(call.graph, "iota", dims=(x.shape.dims[axis],), axis=0, dtype=DType.I64)
     return ops.gather(x, ops.add(line, shift), axis=axis)
 
 
@@ -336,7 +336,9 @@ def range_(call: Call) -> Value:
     if None not in found and not all(s.is_known for s in found if s is not None):
         start, stop, step = (s.dims[0] for s in found if s is not None)
         if step == 1:
-            line = beside(call.graph, "iota", dims=(dim_max(0, stop - start),), axis=0, dtype=dtype)
+            line = nullary(
+                call.graph, "iota", dims=(dim_max(0, stop - start),), axis=0, dtype=dtype
+            )
             return (
                 line if start == 0 else ops.add(line, Sizes((start,), (), dtype).node(call.graph))
             )
@@ -349,7 +351,7 @@ def range_(call: Call) -> Value:
     count = max(0, math.ceil((stop - start) / step))
     if count <= MAX_SIZES:
         return Weight(call.outputs[0], np.arange(*ends, dtype=dtype.numpy)[:count])
-    line = beside(call.graph, "iota", dims=(count,), axis=0, dtype=dtype)
+    line = nullary(call.graph, "iota", dims=(count,), axis=0, dtype=dtype)
     first, each = (call.graph.constant(np.array(v, dtype.numpy)) for v in (start, step))
     return ops.add(ops.mul(line, each), first)
 
@@ -360,5 +362,5 @@ def _counted_range(call: Call) -> Node:
     if start.shape.dtype.is_integer and call.is_known(0) and call.is_known(2):
         first, size = int(call.array(0).item()), element(stop, 0)
         if first == 0 and call.array(2).item() == 1 and size is not None and provably_le(0, size):
-            return beside(call.graph, "iota", dims=(size,), axis=0, dtype=stop.shape.dtype)
+            return nullary(call.graph, "iota", dims=(size,), axis=0, dtype=stop.shape.dtype)
     return ops.arange(start, stop, step)
