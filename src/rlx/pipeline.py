@@ -49,18 +49,18 @@ T = TypeVar("T")
 Pass = Callable[[Graph, Context], Graph]
 
 PASSES: tuple[Pass, ...] = (
-    weigh_outputs,  # of two outputs, which one to read back: logged
+    weigh_outputs,  # advice which of two outputs to read back: logged
     mark_phases,  # Prologue, SteadyState, Epilogue: an origin of every node
-    simplify,  # rules, constant folding, shared subexpressions, dead nodes, block recognition
+    simplify,  # rules, constant folding, CSE, DCE, block recognition
     legalise,  # lower what the target has no kernel for
-    tidy,  # what the lowerings left
-    select_branches,  # where a branch waits for the host: put to the gate
+    tidy,  # simplification of what the lowerings left
+    select_branches,  # if-conversion where a branch syncs with the host: put to the gate
     fuse_patterns,  # named fused ops: each one put to the gate
     reduce_precision,  # products in bf16 or int8, where the options ask for it
     fuse_regions,  # regions around what is left: each one put to the gate
     require_legal,  # every node is one the target runs, or an error that names it
     choose_layouts,  # NCHW or NHWC, image by image: put to the gate
-    dedup_kernels,  # regions that differ in constants alone become equal
+    dedup_kernels,  # regions that differ in scalar constants alone become equal
 )
 """All of them, in order; the plan and its checker follow."""
 
@@ -86,9 +86,9 @@ class CompileResult:
     """Every rule that fired, or nearly did."""
     options: FusionOptions = field(default_factory=FusionOptions)
     timings: tuple[Timing, ...] = field(default=(), compare=False, repr=False)
-    """What each pass took; nothing where the program was kept from another compile."""
+    """The time of each pass; nothing where the program came from the cache."""
     source: Graph | tuple[Row, ...] = field(default=(), compare=False, repr=False)
-    """What was compiled, before any pass: the graph, or what is kept of it."""
+    """What was compiled, before any pass: the graph, or its outline."""
 
     @property
     def source_rows(self) -> tuple[Row, ...]:
@@ -176,7 +176,7 @@ class CompilePipeline:
 
     def preprocess_mir(self, module: MirModule | Graph) -> MirModule:
         """The module without what its outputs do not need, and with branches and loops that the
-        target does not run turned into selects and unrolled. No other pass needs to come first."""
+        target does not run replaced by selects and unrolled. No other pass needs to come first."""
         graph = _module(module).graph
         context = Context.of(self.target, self.options)
         made = lower_control_flow(graph, context)
@@ -256,7 +256,7 @@ class _Optimised:
     clock: _Clock
     dump: Dump
     unused: Sequence[str]
-    """What `force` says of the plan."""
+    """Ids in `force` that name choices of the plan."""
 
 
 def optimised(graph: Graph, context: Context) -> Graph:

@@ -1,7 +1,7 @@
-"""Arithmetic by the instruction: what it takes where a rate is that of multiply-adds.
+"""Instruction counts: arithmetic in the unit of a target's peak rate, the fused multiply-add.
 
 A target's flops are counted on multiply-adds, two by one instruction, and contractions reach that.
-Any other step on a number is an instruction of its own, which takes the time of two flops. An
+Any other operation is one instruction, which takes the time of two flops. An
 elementary function is a polynomial and what surrounds it: some dozen instructions, however its op
 counts its flops.
 """
@@ -12,8 +12,8 @@ from rlx.cost.terms import Terms
 from rlx.ir.mir import Node
 from rlx.ops.op import Kind
 
-PER_INSTRUCTION = 2
-"""Flops of a multiply-add, in whose time one instruction of any sort is done."""
+FLOPS_PER_INSTRUCTION = 2
+"""Flops of a multiply-add, which takes as long as any other instruction."""
 EXP, LOG, TANH, ERF, DIVIDE = 20, 36, 27, 34, 8
 """Vector instructions of these functions in single precision; a division takes as long as 8."""
 INSTRUCTIONS = {
@@ -25,32 +25,32 @@ INSTRUCTIONS = {
     "softmax": EXP + 5, "log_softmax": EXP + 5,
 }  # fmt: skip
 """Of an op for each of its results, where flops say too little."""
-CHOICE = 4
-"""A concat tests, for each of its parts, where it is, reads with a mask, and selects."""
+CONCAT_INSTRUCTIONS = 4
+"""Instructions of a concat per element and operand: a bounds test, a masked load, and a select."""
 AT_FULL_RATE = (Kind.CONTRACTION, Kind.CONVOLUTION)
 
 
-def work_of(node: Node, terms: Terms) -> int:
-    """The flops that a target does in the time of a kernel's arithmetic."""
+def peak_rate_flops(node: Node, terms: Terms) -> int:
+    """A kernel's arithmetic, in flops at the peak rate."""
     if node.decl.kind is Kind.REGION:
-        return sum(work_of(n, terms) for n in node.attrs["body"].order() if not n.is_leaf)
+        return sum(peak_rate_flops(n, terms) for n in node.attrs["body"].order() if not n.is_leaf)
     flops = terms.flops_of(node)
     if node.decl.kind is Kind.ATTENTION and "num_heads" in node.attrs:
-        return flops + PER_INSTRUCTION * EXP * _scores(node, terms)
+        return flops + FLOPS_PER_INSTRUCTION * EXP * _scores(node, terms)
     if node.decl.kind in AT_FULL_RATE:
         return flops + _activation(node, terms)
     if node.op in INSTRUCTIONS:
         flops = INSTRUCTIONS[node.op] * _elements(node, terms)
     elif node.op == "concat":
-        flops = CHOICE * len(node.inputs) * _elements(node, terms)
-    return PER_INSTRUCTION * flops
+        flops = CONCAT_INSTRUCTIONS * len(node.inputs) * _elements(node, terms)
+    return FLOPS_PER_INSTRUCTION * flops
 
 
 def _activation(node: Node, terms: Terms) -> int:
-    """What a product does to its sums."""
+    """The activation of a product's epilogue."""
     name = node.attrs.get("activation")
     steps = INSTRUCTIONS.get(name, 0) if isinstance(name, str) else 0
-    return PER_INSTRUCTION * steps * _elements(node, terms)
+    return FLOPS_PER_INSTRUCTION * steps * _elements(node, terms)
 
 
 def _scores(node: Node, terms: Terms) -> int:

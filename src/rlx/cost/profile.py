@@ -1,4 +1,4 @@
-"""Profiles: launches, syncs and bytes, as a sum of per-node terms.
+"""I/O profiles of graphs: launches, syncs and bytes, as a sum of per-node terms.
 
 Without a target the counts follow the documented rules, which know six kinds of metadata and four
 of host syncs. With one they say what that target really does: its views, its syncs, its copies,
@@ -104,7 +104,7 @@ def node_terms(
     node: Node, options: GraphIoOptions | None = None, *, is_output: bool = False
 ) -> GraphIoProfile:
     """What one node adds to the profile, by the documented rules. A result of a node that has
-    several is read back by itself, and costs nothing else: its node moves the bytes."""
+    several is read back separately, and costs nothing else: its node moves the bytes."""
     if node.op in METADATA:
         return GraphIoProfile()
     written = _static_bytes(node.shapes)
@@ -131,7 +131,7 @@ def compute_profile(nodes: Iterable[Node], ctx: Terms | HasTerms) -> ComputeProf
 
 
 def _planned(lir: LirModule, terms: Terms) -> GraphIoProfile:
-    """A plan says itself which kernels run on every call."""
+    """The kernels that a plan runs on every call, and its outputs."""
     phases: Mapping[Node, Phase] = lir.plan.phases
     kernels = [n for n in lir.plan.schedule if phases[n] is not Phase.PROLOGUE]
     outputs = dict.fromkeys(lir.plan.io.outputs)

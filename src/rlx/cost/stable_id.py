@@ -1,4 +1,4 @@
-"""Stable ids: what a decision is about, said without node numbers or the order of passes.
+"""Stable decision ids: structural hashes, independent of node numbers and pass order.
 
 An id hashes the nodes concerned (ops, attributes, shapes, how they are wired), the names of the
 leaves they read, which leaves each other operand depends on, and the names of blocks and front-end
@@ -16,7 +16,7 @@ from rlx.core.attrs import Data, key
 from rlx.ir.mir import Node
 
 _CONE_BITS = 1024
-"""Leaves are told apart modulo this: enough for names, and an id per node stays small."""
+"""Bits of the leaf set of a cone: leaves are hashed modulo this."""
 _NOT_NAMES = frozenset({"rule", "pass", "line", "phase"})
 """Origins that are no names of the user's: a source line moves when the file above it changes."""
 

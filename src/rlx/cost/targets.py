@@ -12,7 +12,7 @@ from rlx.ops.op import Kind
 
 KB, MB = 1 << 10, 1 << 20
 
-# Prices: dispatch, round trip, memory, readback, unified, thunk penalty, least gain.
+# Prices: dispatch, round trip, memory, readback, unified, thunk penalty, minimum gain.
 _CPU_GATE = IoFusionGate(50, 0, 50, 50, True, 0, 0)
 _APPLE_GATE = IoFusionGate(500, 5_000, 200, 200, True, 2e6, 1_000)
 _DISCRETE_GATE = IoFusionGate(2_000, 20_000, 800, 50, False, 15e6, 5_000)
@@ -35,20 +35,20 @@ _SHARED = _ops(
     "cumprod cummax cummin cum_log_sum_exp "
     "fused_matmul_bias_act fused_residual_ln elementwise_region region"
 )
-_STEPPED = _ops("lfilter sosfilt selective_scan mamba2 gated_delta_net linear_attention")
-"""Recurrences whose signals or heads know nothing of each other: each keeps its state on its core,
-so that one kernel takes all steps, however many there are."""
+_RECURRENCES = _ops("lfilter sosfilt selective_scan mamba2 gated_delta_net linear_attention")
+"""Recurrences of independent channels or heads: each keeps its state on one core, so that one
+kernel runs all steps."""
 
 _GPU = (
     _SHARED
-    | _STEPPED
+    | _RECURRENCES
     | _ops(
         "attention rope rms_norm group_norm batch_norm conv max_pool avg_pool "
         "fused_residual_rms_norm"
     )
 )
 _FFTS = _ops("ifft rfft irfft")
-"""What an FFT library has beside the complex transform, which is a primitive."""
+"""FFTs of a library besides the complex transform, which is a primitive."""
 
 WHY_NO_LAPACK = (
     "the CPU backend has no factorisation kernels yet, and a lowering would not be one: "
@@ -65,7 +65,7 @@ _CUDA = (
 )
 _ROCM = _GPU | _FFTS | _DETECTION | _ops("dot_general einsum welch_peaks fused_conv_bias_act")
 _METAL = _GPU | _ops("dot_general log_mel welch_peaks fused_swiglu fused_conv_bias_act")
-_MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - _STEPPED - {"group_norm"}
+_MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - _RECURRENCES - {"group_norm"}
 _WGPU = _GPU | _ops("welch_peaks fused_swiglu fused_attention_block")
 _TPU = _SHARED | _FFTS | _ops("conv max_pool avg_pool batch_norm")
 

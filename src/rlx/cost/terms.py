@@ -1,4 +1,4 @@
-"""What single nodes cost on a target. Each node is looked at once, whatever asks about it."""
+"""Per-node cost terms on a target, memoised: launches, syncs, traffic, flops."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _FREE = GraphIoProfile()
 
 @dataclass(frozen=True, slots=True)
 class ComputeProfile:
-    """What stands beside the I/O profile: arithmetic, and the bytes that must be near."""
+    """Arithmetic and working set, which the I/O profile does not have."""
 
     flops: int = 0
     working_set_bytes: int = 0
 
 
 class Terms:
-    """The terms of nodes on one target, remembered: at the sizes given for named dims, or else at
-    representative ones."""
+    """The cost terms of nodes on one target, memoised: at the sizes given for named dims, or else
+    at representative ones."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Terms:
         return found
 
     def readback(self, outputs: Iterable[Node]) -> GraphIoProfile:
-        """What handing `outputs` to the caller costs: their bytes, and a copy of what is no buffer
-        of its own."""
+        """The readback of `outputs`: their bytes, and a copy of those without a buffer of their
+        own."""
         host = copies = copied = 0
         lent: set[Node] = set()
         for node in dict.fromkeys(outputs):
             size = self.bytes_of(node.shape)
             host += size
-            root = self._lender(node)
+            root = self._output_producer(node)
             if root is None or root in lent:
                 copies, copied = copies + 1, copied + size
             else:
@@ -99,7 +99,7 @@ class Terms:
         return ComputeProfile(flops, sum(sizes))
 
     def flops_of(self, node: Node) -> int:
-        """The arithmetic of one application; layers alike are counted once."""
+        """The flops of one application, memoised over equal layers."""
         shapes = tuple(s for i in node.inputs for s in i.shapes)
         key = (node.op, shapes, *map(attributes.key, node.attrs.values()))
         found = self._flops.get(key)
@@ -139,7 +139,7 @@ class Terms:
         return self.view_layout(node) is not None
 
     def view_layout(self, node: Node) -> Layout | None:
-        """Where the value lies in its root; None where it is a root itself."""
+        """The layout of the value in its root's buffer; None where it is a root itself."""
         chain = [node]
         while chain[-1] not in self._layouts and _may_be_view(chain[-1]):
             chain.append(chain[-1].inputs[0])
@@ -160,7 +160,7 @@ class Terms:
         base = node.inputs[0]
         return self.target.view(node, self._layouts[base] or Layout.contiguous(base.shape.dims))
 
-    def _lender(self, node: Node) -> Node | None:
+    def _output_producer(self, node: Node) -> Node | None:
         """The kernel that can write output `node` directly: the whole of its result."""
         if not self.is_per_call(node):
             return None
@@ -187,7 +187,7 @@ class Terms:
         return sum(self._part(node, i, self.view_layout(i)) for i in dict.fromkeys(node.inputs))
 
     def _part(self, user: Node, operand: Node, layout: Layout | None) -> int:
-        """The bytes of `operand` that `user` reads, lying like `layout` if it is a view."""
+        """The bytes of `operand` that `user` reads; `layout` is that of a view."""
         if user.op in READS_ROWS and operand is user.inputs[0]:
             return min(self.bytes_of(operand.shape), sum(map(self.bytes_of, user.shapes)))
         if layout is None or operand.op == "item":
@@ -206,19 +206,19 @@ class Terms:
     def _body_reads(self, body: Graph) -> Iterator[tuple[int, int]]:
         """(body input, bytes) of every read inside. A region kernel reads any layout in place."""
         number = {node: i for i, node in enumerate(body.inputs)}
-        places: dict[Node, tuple[Node, Layout | None]] = {}
+        located: dict[Node, tuple[Node, Layout | None]] = {}
         for node in body.order():
             base = node.inputs[0] if node.inputs else node
-            root, layout = places.get(base, (base, None))
+            root, layout = located.get(base, (base, None))
             view = _inner_view(node, layout)
-            places[node] = (root, view) if view is not None else (node, None)
+            located[node] = (root, view) if view is not None else (node, None)
             if view is None:
                 for operand in dict.fromkeys(node.inputs):
-                    root, layout = places[operand]
+                    root, layout = located[operand]
                     if root in number:
                         yield number[root], self._part(node, operand, layout)
         for output in dict.fromkeys(body.outputs):
-            root, layout = places[output]
+            root, layout = located[output]
             if root in number:
                 yield number[root], self._part(output, output, layout)
 

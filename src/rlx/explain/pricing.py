@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rlx.backends.cpu.program.task import SPLIT_NS, estimated_ns
 from rlx.core.layout import Layout
 from rlx.cost.calibrate import FORK_JOIN_NS, Numbers
-from rlx.cost.instruction_counts import work_of
+from rlx.cost.instruction_counts import peak_rate_flops
 from rlx.cost.layout_cost import NO_COST, LayoutCost, inner_results, layout_cost
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
@@ -80,7 +80,7 @@ class Prices:
             rates.gate.dispatch_ns
             + self.fork_join_ns * is_shared
             + traffic / rates.memory_gb_s(traffic)
-            + work_of(node, terms) / rates.gflops(node.shapes[0].dtype)
+            + peak_rate_flops(node, terms) / rates.gflops(node.shapes[0].dtype)
             + more.ns(rates, traffic, node.shapes[0].dtype)
         )
 
