@@ -64,7 +64,7 @@ for policy in rlx.FusionPolicy:
 # --------------------------------------------------------------------------------------------------
 title("3. Rules and fusion: every candidate is a decision")
 
-# The passes are one tuple in pipeline.py. Whatever one of them decides is kept with its reason and
+# The passes are one tuple in pipeline.py. Whatever one of them decides is logged with its reason and
 # its price: the gate turns launches, syncs and bytes into nanoseconds with the target's numbers.
 result = rlx.CompilePipeline(rlx.FusionTarget.CPU).compile_hir(ffn(rlx.FusionPolicy.FUSABLE))
 print(result.fusion.summary_line())
@@ -95,7 +95,9 @@ title("4. The plan: one arena, checked by code that shares nothing with the plan
 plan = result.lir.plan
 print(plan.report())
 print(f"{plan.total_unshared_bytes:,} bytes unshared, {plan.bytes_saved:,} saved by sharing")
-print(f"weights concatenated once: {[n.op for n in plan.schedule if plan.phase_of(n) == 0]}")
+print(
+    f"weights concatenated in the prologue: {[n.op for n in plan.schedule if plan.phase_of(n) == 0]}"
+)
 
 # --------------------------------------------------------------------------------------------------
 title("5. Running: native code, or NumPy in the plan's poisoned arena")
@@ -113,7 +115,7 @@ for target, like in (("cpu", None), ("reference", "cpu"), ("reference", "cuda"))
     print(f"{target:9s} {like or '':4s} differs by at most {np.abs(made - expected).max():.1e}")
     assert np.allclose(made, expected, rtol=1e-4, atol=1e-5)
 
-# What was compiled is kept on disk and found again by its request; a program can be a file, too.
+# Compiled programs are cached on disk by their request; a program can be a file, too.
 exe.set_params(params)
 with tempfile.TemporaryDirectory() as folder:
     exe.save(Path(folder, "ffn.rlx"))

@@ -223,7 +223,7 @@ def test_an_account_gives_back_what_the_compile_gave() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"no", recorded.__doc__.encode()])  # pyright: ignore
 def test_an_account_that_is_none(data: bytes) -> None:
-    with pytest.raises(rlx.Error, match="it: the account of its compile is damaged"):
+    with pytest.raises(rlx.Error, match="it: the record of its compile is damaged"):
         Record(data, rlx.Target.of("cpu"), "it").result()
 
 

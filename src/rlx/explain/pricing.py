@@ -1,9 +1,9 @@
 """What a whole plan should take by the gate's prices, kernel by kernel.
 
 A kernel costs a launch, its bytes at the speed of the cache that holds what it touches, and its
-arithmetic; one whose work is shared out costs handing it out as well, and runs at the rates of all
-workers instead of one's. On top of that comes what it does because its values lie as they do:
-vectors that are not full, copies and panels that it makes for itself.
+arithmetic; a parallel one costs a fork-join as well, and runs at the rates of all workers instead
+of one's. On top of that comes what its memory layouts cost: partly filled vectors, copies, and
+operands that it packs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rlx.runtime.executable import Executable
 
 
-PRODUCTS = ("matmul", "conv", "fused_matmul_bias_act", "fused_conv_bias_act")
-"""Ops that read their second operand in panels."""
+MATMULS = ("matmul", "conv", "fused_matmul_bias_act", "fused_conv_bias_act")
+"""Ops that read their second operand packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Prices:
     def plan_ns(
         self, lir: LirModule, sizes: Mapping[str, int], splits: Mapping[str, bool] | None = None
     ) -> float:
-        """What a call should take. `splits` are kernels that are known to be shared out, or not."""
+        """What a call should take. `splits` are kernels that are known to be parallel, or not."""
         terms, known = Terms(self.all, sizes=sizes), splits or {}
         kernels = [n for n in lir.plan.schedule if lir.plan.phases[n] is not Phase.PROLOGUE]
         forced = {n: lir.split.get(n, known.get(key_of(n))) for n in kernels}
@@ -96,7 +96,7 @@ class Prices:
 
 
 def more_of(node: Node, plan: BufferPlan, terms: Terms) -> LayoutCost:
-    """What a step of a plan does on top, as its values lie."""
+    """What the memory layouts of a step's values cost."""
     operands = [plan.layout(i) for i in node.inputs]
     plain = [Layout.contiguous(s.dims) for s in node.shapes]
     results = inner_results(node, plain if node.has_items else [plan.layout(node)])
@@ -104,24 +104,24 @@ def more_of(node: Node, plan: BufferPlan, terms: Terms) -> LayoutCost:
 
 
 def packed(node: Node, plan: BufferPlan, terms: Terms) -> LayoutCost:
-    """What a product reads and writes to lay its right operand out in panels. Those of weights are
-    made when they are set; an operand of the call is laid out on every call, and turned where its
-    columns lie apart."""
+    """What a matmul reads and writes to pack its right operand. Weights are packed when they are
+    set; an operand of the call is packed on every call, and transposed where its columns are
+    strided."""
     body = node.attrs.get("body")
     inside = {n: node.inputs[i] for i, n in enumerate(body.inputs)} if body else {}
     total = NO_COST
-    for product in body.order() if body else (node,):
-        if product.op in PRODUCTS:
-            right = product.inputs[1]
+    for matmul in body.order() if body else (node,):
+        if matmul.op in MATMULS:
+            right = matmul.inputs[1]
             while body and right.inputs and right.decl.kind is Kind.MOVEMENT:
                 right = right.inputs[0]
             given = inside.get(right, right)
             if given.op == "input" or plan.phases.get(given, Phase.STEADY_STATE) > Phase.PROLOGUE:
-                size = 2 * terms.bytes_of(product.inputs[1].shape)
-                is_apart = given.shapes[0].rank > 0 and plan.layout(given).strides[-1] != 1
+                size = 2 * terms.bytes_of(matmul.inputs[1].shape)
+                is_strided = given.shapes[0].rank > 0 and plan.layout(given).strides[-1] != 1
                 total += (
                     LayoutCost(transposed_bytes=size)
-                    if is_apart
+                    if is_strided
                     else LayoutCost(sequential_bytes=size)
                 )
     return total

@@ -1,4 +1,4 @@
-"""`.rlx` files: a compiled program, the account of its compile and, unless left out, its weights.
+"""`.rlx` files: a compiled program, the record of its compile and, unless left out, its weights.
 
 Such a file is to be trusted like a program, for it is one: its machine code is run. What is checked
 is that it is whole, that it was made by this version of rlx, and that this machine can run it.
@@ -31,23 +31,23 @@ _PARAM = "param "
 
 
 def parts(
-    files: Serializer[Any], name: str, program: Program, account: CompileResult | Record
+    files: Serializer[Any], name: str, program: Program, record: CompileResult | Record
 ) -> tuple[dict[str, Any], dict[str, Bytes]]:
     """The head and the sections of a program's file."""
     head, sections = files.stored(program)
-    told = account.data if isinstance(account, Record) else recorded(account)
+    data = record.data if isinstance(record, Record) else recorded(record)
     whole = {
         "kind": KIND, "name": program.interface.name, "version": __version__, "backend": name,
         "program": head,
     }  # fmt: skip
-    return whole, {**sections, "account": told}
+    return whole, {**sections, "record": data}
 
 
 def write(
     path: str | os.PathLike[str],
     backend: Backend,
     program: Program,
-    account: CompileResult | Record,
+    record: CompileResult | Record,
     params: Mapping[str, Array] | None,
 ) -> None:
     """Write a program to a file, all of it or nothing."""
@@ -57,7 +57,7 @@ def write(
             f"{program.interface.name}: target {backend.name!r} does not write its programs to "
             "files. Compile it with target='cpu', or write its plan: rlx.save(exe.lir, path)."
         )
-    head, sections = parts(files, backend.name, program, account)
+    head, sections = parts(files, backend.name, program, record)
     if params is not None:
         head["params"] = {k: list(v.shape) for k, v in params.items()}
         sections |= {_PARAM + k: _raw(v) for k, v in params.items()}
@@ -80,8 +80,8 @@ def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable
     if files is None or not isinstance(head, dict):
         raise Error(f"{file.name} holds no program that can be read. Make it again.")
     program = files.opened(head, file)
-    account = Record(bytes(file.section("account")), backend.target(), file.name)
-    exe = Executable(account, program, backend=backend)
+    record = Record(bytes(file.section("record")), backend.target(), file.name)
+    exe = Executable(record, program, backend=backend)
     if "params" in file.head:
         exe.adopt(_params(file, program))
     return exe

@@ -1,6 +1,6 @@
-"""The account of a compile as bytes: the final graph, every decision, every rule that fired.
+"""The record of a compile as bytes: the final graph, every decision, every rule that fired.
 
-It is kept beside the code and not read until somebody asks. The plan is made anew from the graph,
+It is stored beside the code and not read until it is needed. The plan is made anew from the graph,
 as planning the same graph gives the same plan; the fingerprint shows that it did.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlx.rules.engine import Event
 
 _MOST_BYTES = 1 << 30
-"""An account that claims to be larger when unpacked is none."""
+"""A record that claims to be larger when decompressed is damaged."""
 
 
 def recorded(result: CompileResult) -> bytes:
@@ -32,7 +32,7 @@ def recorded(result: CompileResult) -> bytes:
     from rlx.passes.bodies import nodes_within
 
     lir, graph = result.lir, result.lir.mir.graph
-    account = {
+    record = {
         "graph": str(graph),
         "origins": [_origins(n.origins) for n in nodes_within(graph)],
         "source": [
@@ -47,7 +47,7 @@ def recorded(result: CompileResult) -> bytes:
         "prices": _prices(lir.target),
         "fingerprint": lir.fingerprint,
     }
-    return zlib.compress(json.dumps(account).encode(), 1)
+    return zlib.compress(json.dumps(record).encode(), 1)
 
 
 def _origins(origins: Iterable[Origin]) -> list[list[str]]:
@@ -69,46 +69,48 @@ def _options(options: FusionOptions) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An account that has not been read."""
+    """A record that has not been read."""
 
     data: bytes
     target: Target
-    """That of the one who asks: the account holds the hash of its own."""
+    """That of the one who asks: the record holds the hash of its own."""
     name: str
 
     def result(self) -> CompileResult:
         """What the compile gave."""
         try:
-            return _restored(self._account(), self.target)
+            return _restored(self._decoded(), self.target)
         except Error as error:
-            raise Error(f"{self.name}: how it was compiled cannot be told: {error}") from None
+            raise Error(
+                f"{self.name}: the record of its compile cannot be restored: {error}"
+            ) from None
         except Exception as error:
-            raise Error(f"{self.name}: the account of its compile is damaged: {error}") from None
+            raise Error(f"{self.name}: the record of its compile is damaged: {error}") from None
 
-    def _account(self) -> dict[str, Any]:
+    def _decoded(self) -> dict[str, Any]:
         unpack = zlib.decompressobj()
         text = unpack.decompress(self.data, _MOST_BYTES)
         if unpack.unconsumed_tail:
-            raise Error(f"the account has more than {_MOST_BYTES:,} bytes.")
+            raise Error(f"the record has more than {_MOST_BYTES:,} bytes.")
         return json.loads(text)
 
 
-def _restored(account: dict[str, Any], target: Target) -> CompileResult:
+def _restored(record: dict[str, Any], target: Target) -> CompileResult:
     from rlx.cost.decision import Decision
     from rlx.passes.fusion.report import FusionReport, Missed
     from rlx.pipeline import CompileResult
 
-    options = _restored_options(account["options"])
-    fusion: dict[str, Any] = account["fusion"]
+    options = _restored_options(record["options"])
+    fusion: dict[str, Any] = record["fusion"]
     missed = tuple(Missed(**m) for m in fusion.pop("missed"))
-    decisions = [Decision(**d) for d in account["decisions"]]
+    decisions = [Decision(**d) for d in record["decisions"]]
     return CompileResult(
-        _restored_lir(account, target, options),
+        _restored_lir(record, target, options),
         FusionReport(**fusion, missed=missed),
         tuple(replace(d, where=tuple(d.where)) for d in decisions),
-        tuple(_event(*e) for e in account["rewrites"]),
+        tuple(_event(*e) for e in record["rewrites"]),
         options,
-        source=tuple(_row(*row) for row in account["source"]),
+        source=tuple(_row(*row) for row in record["source"]),
     )
 
 
@@ -145,31 +147,29 @@ def _restored_options(held: dict[str, Any]) -> FusionOptions:
     )
 
 
-def _restored_lir(account: dict[str, Any], target: Target, options: FusionOptions) -> LirModule:
+def _restored_lir(record: dict[str, Any], target: Target, options: FusionOptions) -> LirModule:
     from rlx.ir.text import read
     from rlx.plan.planner import plan_module
 
-    graph = read(account["graph"])
-    _restore_origins(graph, account["origins"])
-    lir = plan_module(
-        graph, _meant(target, account), options=options, alignment=account["alignment"]
-    )
-    if lir.fingerprint != account["fingerprint"]:
+    graph = read(record["graph"])
+    _restore_origins(graph, record["origins"])
+    lir = plan_module(graph, _meant(target, record), options=options, alignment=record["alignment"])
+    if lir.fingerprint != record["fingerprint"]:
         raise Error("planning its graph gives another plan now. Compile the model again.")
     return lir
 
 
-def _meant(target: Target, account: dict[str, Any]) -> Target:
+def _meant(target: Target, record: dict[str, Any]) -> Target:
     """The target that was compiled for: the given one or the documented one of its name, at the
     prices that were weighed with."""
     from rlx.cost.target import FusionTarget, Target
 
-    name, digest = account["target"]
+    name, digest = record["target"]
     documented = [Target.of(t) for t in FusionTarget if t.value == name]
     for known in (target, *documented):
         if known.digest() == digest:
             return known
-        priced = _priced(known, account["prices"])
+        priced = _priced(known, record["prices"])
         if priced.digest() == digest:
             return priced
     raise Error(f"it was compiled for another target {name!r} than this. Compile the model again.")

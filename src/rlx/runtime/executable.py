@@ -261,8 +261,8 @@ class Executable:
 
         if weights:
             self._ready()
-        account = self._result
-        write(path, self._backend, self._program, account, self._given if weights else None)
+        record = self._result
+        write(path, self._backend, self._program, record, self._given if weights else None)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{k}: {v}" for k, v in self.inputs.items())

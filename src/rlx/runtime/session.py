@@ -98,7 +98,7 @@ def compile(
 class _Made:
     """A program, and what the compile that made it gave."""
 
-    account: CompileResult | Record
+    record: CompileResult | Record
     program: Program
 
 
@@ -171,7 +171,7 @@ class Session:
         given = params or {}
         first = given if own is None else None
         exe = Executable(
-            made.account, made.program, first,
+            made.record, made.program, first,
             backend=self.backend, pool=self._pool, source=model, before=before,
         )  # fmt: skip
         if own:
@@ -224,7 +224,7 @@ class Session:
             return None
         try:
             program = files.opened(file.head["program"], file)
-            data = bytes(file.section("account"))
+            data = bytes(file.section("record"))
         except (Error, KeyError):
             cache.drop(key)
             return None
@@ -232,7 +232,7 @@ class Session:
 
     def _keep(self, files: Serializer[Any], cache: Cache, key: str, made: _Made) -> None:
         try:
-            head, sections = parts(files, self.backend.name, made.program, made.account)
+            head, sections = parts(files, self.backend.name, made.program, made.record)
         except GraphError:  # graphs nested too deeply to be written
             return
         cache.put(key, head, sections)

@@ -1,4 +1,4 @@
-"""Weights that executables share: equal arrays are kept once, and prepared once per program."""
+"""Weights that executables share: equal arrays are stored once, and packed once per program."""
 
 from __future__ import annotations
 
