@@ -64,8 +64,8 @@ for policy in rlx.FusionPolicy:
 # --------------------------------------------------------------------------------------------------
 title("3. Rules and fusion: every candidate is a decision")
 
-# The passes are one tuple in pipeline.py. Whatever one of them decides is logged with its reason and
-# its price: the gate turns launches, syncs and bytes into nanoseconds with the target's numbers.
+# The passes are one tuple in pipeline.py. Whatever one of them decides is logged with its reason
+# and price: the gate turns launches, syncs and bytes into nanoseconds with the target's numbers.
 result = rlx.CompilePipeline(rlx.FusionTarget.CPU).compile_hir(ffn(rlx.FusionPolicy.FUSABLE))
 print(result.fusion.summary_line())
 for decision in result.decisions:
