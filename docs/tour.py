@@ -95,9 +95,7 @@ title("4. The plan: one arena, checked by code that shares nothing with the plan
 plan = result.lir.plan
 print(plan.report())
 print(f"{plan.total_unshared_bytes:,} bytes unshared, {plan.bytes_saved:,} saved by sharing")
-print(
-    f"weights concatenated in the prologue: {[n.op for n in plan.schedule if plan.phase_of(n) == 0]}"
-)
+print(f"the prologue, run once: {[n.op for n in plan.schedule if plan.phase_of(n) == 0]}")
 
 # --------------------------------------------------------------------------------------------------
 title("5. Running: native code, or NumPy in the plan's poisoned arena")
