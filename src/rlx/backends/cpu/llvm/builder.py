@@ -1,11 +1,11 @@
-"""LLVM IR as text: a function being written, and vectors that write themselves.
+"""LLVM IR builder: a function as text, and vector values with operators.
 
     y = (x * 2.0 + 1.0).where(x < 0.0, x)
 
-writes four lines and is the name of the last. All vectors of a function have the same number of
-lanes. Loop counters and accumulators are stack slots, which LLVM turns into registers. Nothing
-here is undefined: what LLVM leaves open (a shift past the width, a float out of an integer's
-range) is written so that it is not.
+emits four instructions and is the last one's value. All vectors of a function have the same number
+of lanes. Loop counters and accumulators are stack slots, which SROA promotes to registers.
+Nothing here is undefined behaviour: what LLVM leaves undefined (a shift past the width, a float out
+of an integer's range) is emitted so that it is not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIGNED = {1: DType.I8, 2: DType.I16, 4: DType.I32, 8: DType.I64}
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Vec:
-    """The lanes of one value. Bool lanes are i1; half floats are held as f32."""
+    """A vector value. Bool lanes are i1; half-precision lanes are held as f32."""
 
     code: Code
     text: str
@@ -63,7 +63,7 @@ class Vec:
         return self._binary("fmul", "mul", other)
 
     def __truediv__(self, other: Vec | Number) -> Vec:
-        """Of floats; integers must know that the divisor is not 0 and nothing overflows."""
+        """Of floats; for integers the caller guarantees a nonzero divisor and no overflow."""
         return self._binary("fdiv", "sdiv" if self.dtype.is_signed else "udiv", other)
 
     def __mod__(self, other: Vec | Number) -> Vec:
@@ -87,7 +87,7 @@ class Vec:
         return self._binary("", "shl", other)
 
     def __rshift__(self, other: Vec | Number) -> Vec:
-        """By less than the width; the sign of signed integers comes in."""
+        """By less than the width; arithmetic for signed integers."""
         return self._binary("", "ashr" if self.dtype.is_signed else "lshr", other)
 
     def __neg__(self) -> Vec:
@@ -117,7 +117,7 @@ class Vec:
         return self._compare("uno", "", self)
 
     def where(self, mask: Vec, other: Vec | Number) -> Vec:
-        """This where the mask holds, else the other."""
+        """Select: this where the mask is set, else the other."""
         no = self.like(other)
         return self.made(
             f"select {mask.type} {mask.text}, {self.type} {self.text}, {no.type} {no.text}"
@@ -143,7 +143,7 @@ class Vec:
         return self.call("copysign", sign)
 
     def round(self) -> Vec:
-        """The nearest whole number, halves to even."""
+        """Round to nearest, ties to even."""
         if self.code.isa.has_rounding:
             return self.call("roundeven")
         whole = 2.0**23 if self.dtype is DType.F32 else 2.0**52
@@ -162,14 +162,14 @@ class Vec:
         return self.abs().floor().copysign(self)
 
     def bits(self, dtype: DType) -> Vec:
-        """The same bits as another dtype of the same width."""
+        """Bitcast to a dtype of the same width."""
         if ELEMENT[dtype] == ELEMENT[self.dtype]:
             return Vec(self.code, self.text, dtype)
         to = self.code.vector(ELEMENT[dtype])
         return self.made(f"bitcast {self.type} {self.text} to {to}", dtype)
 
     def to(self, dtype: DType) -> Vec:
-        """The same number; past the range of integers the nearest end, NaN as 0."""
+        """Convert; saturating to integers, NaN as 0."""
         if dtype is self.dtype:
             return self
         if dtype is DType.BOOL:
@@ -183,7 +183,7 @@ class Vec:
         return self.made(f"{word} {self.type} {self.text} to {to}", dtype)
 
     def any(self) -> str:
-        """Does a bool lane hold? An i1."""
+        """Any lane of a bool vector, as an i1."""
         name = f"vector.reduce.or.{self.code.suffix('i1')}"
         return self.code.intrinsic(name, "i1", f"{self.type} {self.text}")
 
@@ -196,7 +196,7 @@ class Vec:
         return self.made(f"shufflevector {self.type} {self.text}, {self.type} poison, {mask}")
 
     def joined(self, other: Vec, picks: Sequence[int]) -> Vec:
-        """Lanes of this, counted from 0, and of the other, counted on."""
+        """A two-input shuffle."""
         order = ", ".join(f"i32 {p}" for p in picks)
         mask = f"{self.code.vector('i32')} <{order}>"
         return self.made(
@@ -234,8 +234,8 @@ class Vec:
         return Vec(self.code, self.code.intrinsic(name, to, f"{self.type} {self.text}"), dtype)
 
     def _saturated_narrow(self, dtype: DType) -> Vec:
-        """Between the ends, which every float has, then through i32: LLVM would take one lane after
-        the other. NaN is not above the least, and so becomes it, which is 0 if there is no sign."""
+        """Clamp to the bounds, which every float represents, then through i32: LLVM would scalarise
+        it. NaN fails the comparison and becomes the lower bound, which is 0 for unsigned."""
         bits = 8 * dtype.itemsize - dtype.is_signed
         low, high = (-(2.0**bits) if dtype.is_signed else 0.0), 2.0**bits - 1
         x = self.where(self.equals(self), 0.0) if dtype.is_signed else self
@@ -246,7 +246,7 @@ class Vec:
 
 
 def _conversion(given: DType, to: DType) -> str:
-    """LLVM's word for it; none where the bits stay."""
+    """LLVM's conversion instruction; none where the bits stay."""
     if given.is_float and to.is_float:
         return "fpext" if given is DType.F32 else "fptrunc"
     if to.is_float:
@@ -261,7 +261,7 @@ def _conversion(given: DType, to: DType) -> str:
 
 
 def fma(x: Vec, y: Vec | Number, z: Vec | Number) -> Vec:
-    """x · y + z rounded once; without an instruction for it, nearly so."""
+    """x · y + z rounded once; without an FMA instruction, nearly so."""
     y, z = x.like(y), x.like(z)
     if x.code.isa.has_fma:
         return x.call("fma", y, z)
@@ -272,19 +272,19 @@ def fma(x: Vec, y: Vec | Number, z: Vec | Number) -> Vec:
     total, rest = two_sum(high, z)
     rest = rest + low
     exact = total + rest
-    # what is not finite has no rest, and a rest of 0 would change the sign of -0
+    # what is not finite has no error term, and an error of 0 would change the sign of -0
     return exact.where((exact - exact).equals(0.0) & rest.differs(0.0), total)
 
 
 def two_sum(x: Vec, y: Vec) -> tuple[Vec, Vec]:
-    """x + y, and exactly what its rounding lost."""
+    """x + y, and its exact rounding error."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
 
 
 def two_product(x: Vec, y: Vec) -> tuple[Vec, Vec]:
-    """x · y of f64, and exactly what its rounding lost."""
+    """x · y of f64, and its exact rounding error."""
     high = x * y
     if x.code.isa.has_fma:
         return high, fma(x, y, -high)
@@ -293,26 +293,26 @@ def two_product(x: Vec, y: Vec) -> tuple[Vec, Vec]:
 
 
 def _halves(x: Vec) -> tuple[Vec, Vec]:
-    """An f64 as the sum of two of at most 26 and 27 bits; cut, not rounded, so that nothing
+    """An f64 as the sum of two of at most 26 and 27 bits; truncated, not rounded, so that nothing
     overflows."""
     high = (x.bits(DType.U64) & 0xFFFFFFFFF8000000).bits(DType.F64)
     return high, x - high
 
 
 class Code:
-    """A function being written."""
+    """A function under construction."""
 
     def __init__(self, lanes: int, isa: Isa, shared: dict[str, str] | None = None) -> None:
         self.lanes, self.isa = lanes, isa
         self.entry: list[str] = []
         self.lines: list[str] = []
         self.shared: dict[str, str] = {} if shared is None else shared
-        """Declarations, constants and helper functions, by name: one of each in a module."""
+        """Declarations, constants and internal functions, by name: one of each in a module."""
         self.left = "ret i32 {}"
-        """How the function ends with the code of a poll; nothing where it has no `poll`."""
+        """How the function returns with the code of a poll; empty where it has no `poll`."""
         self._names = 0
 
-    # -- lines ----------------------------------------------------------------------------------
+    # -- instructions ---------------------------------------------------------------------------
 
     def name(self, prefix: str = "v") -> str:
         self._names += 1
@@ -356,7 +356,7 @@ class Code:
         return Vec(self, f"splat ({ELEMENT[dtype]} {literal(value, dtype)})", dtype)
 
     def splat(self, scalar: Bound, dtype: DType) -> Vec:
-        """The scalar in every lane."""
+        """Broadcast a scalar."""
         if isinstance(scalar, int):
             return self.const(scalar, dtype)
         kind, order = self.vector(ELEMENT[dtype]), self.vector("i32")
@@ -370,7 +370,7 @@ class Code:
         return Vec(self, f"<{', '.join(f'{element} {n}' for n in range(self.lanes))}>", dtype)
 
     def i64(self, word: str, a: Bound, b: Bound) -> Bound:
-        """Arithmetic on positions, carried out here where both are known."""
+        """Index arithmetic, folded where both are constants."""
         if isinstance(a, int) and isinstance(b, int):
             return {"add": a + b, "sub": a - b, "mul": a * b}[word]
         if (word in ("add", "sub") and b == 0) or (word == "mul" and b == 1):
@@ -396,7 +396,7 @@ class Code:
 
     @contextmanager
     def when(self, condition: str) -> Generator[None]:
-        """Lines that run only if the i1 holds."""
+        """An if: lines that run only if the i1 holds."""
         yes, done = self.label("yes"), self.label("done")
         self.do(f"br i1 {condition}, label %{yes}, label %{done}")
         self.lines.append(f"{yes}:")
@@ -405,8 +405,8 @@ class Code:
         self.lines.append(f"{done}:")
 
     def poll(self) -> None:
-        """Leave the function where its call is interrupted, or has failed in another thread. Rare,
-        and no memory that kernels read is written, so nothing is loaded anew behind it."""
+        """Return where the call is interrupted, or has failed in another thread. Cold, and it
+        writes no memory that kernels read, so nothing is reloaded after it."""
         effects = "cold nounwind memory(argmem: readwrite, inaccessiblemem: readwrite)"
         code = self.let(f"call i32 {self.let('load ptr, ptr %poll')}(ptr %poll) {effects}")
         with self.when(self.let(f"icmp ne i32 {code}, 0")):
@@ -415,7 +415,8 @@ class Code:
 
     @contextmanager
     def count(self, low: Bound, high: Bound, step: int, polled: Bound = 0) -> Generator[str]:
-        """A loop over low, low + step … below high; a long one polls after each so many turns."""
+        """A loop over low, low + step … below high; a long one polls after each so many
+        iterations."""
         known = [n for n in (low, high, polled) if isinstance(n, int)]
         is_short = len(known) == 3 and known[1] - known[0] <= known[2] * step
         if polled == 0 or is_short or not self.left:
@@ -446,7 +447,7 @@ class Code:
     def repeat(
         self, start: Sequence[Vec], more: Callable[..., Vec], step: Callable[..., Sequence[Vec]]
     ) -> list[Vec]:
-        """While a lane wants more, replace the values by the step's."""
+        """While any lane wants more, replace the values by the step's."""
         slots = [self.slot(v.type) for v in start]
         head, body, done = (self.label() for _ in range(3))
 
@@ -464,7 +465,7 @@ class Code:
         return now
 
     def outlined(self, name: str, build: Callable[..., Vec], *args: Vec) -> Vec:
-        """A helper function: long code that is written once in a module and called."""
+        """An internal function: long code that is emitted once in a module and called."""
         result = args[0].dtype
         full = ".".join([name, *(a.dtype.value for a in args), str(self.lanes)])
         kinds = [a.type for a in args]

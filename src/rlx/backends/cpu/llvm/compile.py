@@ -1,4 +1,4 @@
-"""Text to native code: parse, a short list of passes, object code, an address."""
+"""JIT compilation: LLVM text to optimised object code and addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlx.backends.cpu.runtime.memcpy import MEMORY_FUNCTIONS, memory_text
 from rlx.core.errors import Error
 
 _PUBLIC = re.compile(r"^define (?!internal |hidden )(?:dso_local )?", re.MULTILINE)
-"""Functions that others may call. Nobody replaces them by others, so addresses are distances."""
+"""Exported functions. They are never interposed, so calls are PC-relative."""
 
 
 _GO_ON = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(lambda _: 0)
@@ -31,7 +31,7 @@ _GO_ON = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(lambda _: 0)
 
 @dataclass(frozen=True, slots=True)
 class _Compiler:
-    """What LLVM needs for an instruction set, for one thread at a time."""
+    """LLVM's target machine and passes of an instruction set, for one thread at a time."""
 
     machine: llvm.TargetMachine
     builder: llvm.PassBuilder
@@ -39,8 +39,8 @@ class _Compiler:
 
     @classmethod
     def of(cls, isa: Isa) -> _Compiler:
-        """With the passes that vector code written out needs: stack slots to registers, and small
-        clean-ups. LLVM's vectorisers have nothing to do."""
+        """With the passes that explicit vector code needs: SROA, and small clean-ups. LLVM's
+        vectorisers have nothing to do."""
         machine = llvm.Target.from_triple(isa.triple).create_target_machine(
             cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="default", jit=True
         )
@@ -52,11 +52,11 @@ class _Compiler:
         return cls(machine, llvm.create_pass_builder(machine, options), passes)
 
     def simplify(self, module: llvm.ModuleRef) -> None:
-        """All functions in one call: after each, a thread waits for its turn in Python."""
+        """All functions in one call: after each, a thread waits for the GIL."""
         _unlocked("LLVMPY_RunNewModulePassManager")(self.passes, module, self.builder)
 
     def object_of(self, module: llvm.ModuleRef) -> bytes:
-        """The same bytes as `machine.emit_object`, which lets no other thread into LLVM."""
+        """The same bytes as `machine.emit_object`, which holds llvmlite's lock."""
         with ffi.OutputString() as error:
             made = _unlocked("LLVMPY_TargetMachineEmitToMemory")(self.machine, module, 1, error)
             if not made:
@@ -71,16 +71,16 @@ class _Compiler:
 
 
 def _unlocked(name: str) -> Any:
-    """A function of LLVM without llvmlite's lock around it. LLVM asks only that threads share no
-    context, machine or pass manager, and here none do."""
+    """A function of LLVM without llvmlite's lock. LLVM requires only that threads share no context,
+    machine or pass manager, and here none do."""
     locked = getattr(ffi.lib, name)
     return getattr(locked, "_cfn", locked)
 
 
 @dataclass(slots=True)
 class _Compilers:
-    """Those for an instruction set. They are used again, for LLVM does not give all of their
-    memory back."""
+    """A pool of compilers for an instruction set. They are reused, for LLVM leaks some of their
+    memory."""
 
     isa: Isa
     free: list[_Compiler] = field(default_factory=list[_Compiler])
@@ -106,8 +106,8 @@ def _compilers(isa: Isa) -> _Compilers:
 
 @contextmanager
 def _optimised(text: str, isa: Isa) -> Generator[tuple[_Compiler, llvm.ModuleRef]]:
-    """The module, simplified, while it is looked at. It has a context of its own, for what a
-    shared one learns it keeps for ever."""
+    """The module, optimised, while it is in use. It has a context of its own, for a shared one
+    grows without bound."""
     with (
         _compilers(isa).one() as compiler,
         llvm.create_context() as context,
@@ -125,7 +125,7 @@ def _parsed(text: str, machine: llvm.TargetMachine, context: llvm.ContextRef) ->
         module.verify()
     except RuntimeError as error:
         if module:
-            module.close()  # before its context goes
+            module.close()  # before its context is freed
         raise Error(
             f"the CPU backend wrote LLVM text that is wrong; report this. {error}"
         ) from None
@@ -133,25 +133,25 @@ def _parsed(text: str, machine: llvm.TargetMachine, context: llvm.ContextRef) ->
 
 
 def assembled(text: str, isa: Isa) -> str:
-    """Assembly, for any instruction set LLVM knows, this machine's or not."""
+    """Assembly, for any instruction set LLVM has, this machine's or not."""
     with _optimised(text, isa) as (compiler, module):
         return compiler.machine.emit_assembly(module)
 
 
 def compiled(text: str, isa: Isa) -> Blob:
-    """The functions of a module as code that runs wherever it is put."""
+    """The functions of a module as position-independent code."""
     return joined([object_of(text, isa)], isa)
 
 
 def joined(objects: Sequence[bytes], isa: Isa) -> Blob:
-    """Modules as one piece of code; it exports the functions of the first."""
+    """Modules linked into one blob; it exports the functions of the first."""
     missing = {name for o in objects for name in undefined(o)}
     needs_memory = not MEMORY_FUNCTIONS.isdisjoint(missing)
     return linked([*objects, _memory_object(isa)] if needs_memory else objects)
 
 
 def object_of(text: str, isa: Isa) -> bytes:
-    """An object file of a module. Threads may do this side by side."""
+    """An object file of a module. Thread-safe."""
     with _optimised(text, isa) as (compiler, module):
         return compiler.object_of(module)
 
@@ -162,7 +162,7 @@ def _memory_object(isa: Isa) -> bytes:
 
 
 class Native:
-    """A compiled module; it owns its code, so keep it as long as its functions."""
+    """A compiled module; it owns its code, so hold it as long as its functions."""
 
     def __init__(self, text: str, isa: Isa) -> None:
         self._loaded = Loaded(compiled(text, isa))

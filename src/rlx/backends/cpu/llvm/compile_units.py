@@ -1,8 +1,8 @@
-"""A program's text in units that are compiled apart.
+"""Compile units: a program's LLVM text split into modules that compile in parallel.
 
-Functions that a module keeps to itself are, in a program of several modules, defined in the unit
-that meets them first, and declared in the others. Where units begin and end depends on the text
-alone, so that a program is the same however many threads compile it.
+A function that several modules use is defined in the first unit that needs it, and declared in the
+others. Unit boundaries depend on the text alone, so that a program is the same however many threads
+compile it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlx.backends.cpu.codegen.loop.emit import ATTRIBUTES, STREAMING, Function
 from rlx.backends.cpu.isa import Isa
 
 UNIT_CHARS = 100_000
-"""Text that LLVM takes about a tenth of a second for."""
+"""Text that LLVM compiles in about a tenth of a second."""
 _DEFINED = re.compile(r"^define (?:internal |dso_local )?([^@\n]*@([\w.$-]+)\()", re.MULTILINE)
 _DECLARED = re.compile(r"^declare [^@\n]*@([\w.$-]+)\(", re.MULTILINE)
 _NAMED = re.compile(r"@([\w.$-]+)")
@@ -31,14 +31,14 @@ class Unit:
 
 
 class Units:
-    """Takes functions as they are written, and gives texts of modules."""
+    """Takes functions as they are emitted, and yields the texts of modules."""
 
     def __init__(self, isa: Isa) -> None:
         self._end = [ATTRIBUTES.format(isa.vector_bytes * 8), STREAMING, ""]
         self._plain: dict[str, str] = {}
         """Declarations and constants: every unit has those that it uses."""
         self._heads: dict[str, str] = {}
-        """How a function is declared, for all that are known."""
+        """The declaration of every known function."""
         self._open: list[str] = []
         self._size = 0
 
@@ -70,7 +70,7 @@ class Units:
                 yield self.last()
 
     def last(self, *texts: str) -> Unit:
-        """What is left, and more, as a unit."""
+        """The remaining functions, and more, as a unit."""
         body = "\n".join([*self._open, *texts]).replace("define internal ", "define hidden ")
         self._open, self._size = [], 0
         defined = {m[2]: m[1] for m in _DEFINED.finditer(body)}

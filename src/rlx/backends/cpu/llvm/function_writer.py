@@ -1,4 +1,4 @@
-"""Writing a function by hand: sizes, buffers and elements, one or many at a time."""
+"""Builder of a task's function: sizes, buffers and element accesses, scalar or vector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlx.core.layout import Layout
 
 
 class Writer:
-    """A task's function being written. With one lane, vectors are scalars."""
+    """A task's function under construction. With one lane, vectors are scalars."""
 
     def __init__(self, isa: Isa, lanes: int = 1, shared: dict[str, str] | None = None) -> None:
         self.code = Code(lanes, isa, shared)
@@ -27,11 +27,11 @@ class Writer:
         return tuple(self._sizes)
 
     def size(self, dim: DimLike) -> Bound:
-        """The value of a dim: a number where it is known, else an argument."""
+        """The value of a dim: a constant where it is static, else an argument."""
         return int(dim) if is_static(dim) else self.argument(dim)
 
     def argument(self, dim: DimLike) -> str:
-        """The value of a dim as an argument, even where it is known."""
+        """The value of a dim as an argument, even where it is static."""
         if dim not in self._sizes:
             name = f"%n{len(self._sizes)}"
             at = f"{name}.at"
@@ -56,7 +56,7 @@ class Writer:
     # -- positions ------------------------------------------------------------------------------
 
     def place(self, layout: Layout, positions: Sequence[Bound]) -> Bound:
-        """Where an element lies, in elements from the start of its buffer."""
+        """The offset of an element, in elements from the start of its buffer."""
         total = self.size(layout.offset)
         for stride, position in zip(layout.strides, positions, strict=True):
             step = self.code.i64("mul", position, self.size(stride))
@@ -64,7 +64,7 @@ class Writer:
         return total
 
     def split(self, number: Bound, dims: Sequence[DimLike]) -> list[Bound]:
-        """A number as positions under dims, the last counting fastest."""
+        """Delinearise an index into positions, row-major."""
         found: list[Bound] = []
         for dim in reversed(dims[1:]):
             size = self.size(dim)
@@ -84,7 +84,7 @@ class Writer:
         stride: Bound = 1,
         mask: Vec | None = None,
     ) -> Vec:
-        """The lanes from an element on; half floats come as f32."""
+        """A vector load; half precision is widened to f32."""
         return load(self.code, dtype, self.pointer(number, place, dtype), stride, mask)
 
     def store(
@@ -101,13 +101,13 @@ class Writer:
     # -- the end --------------------------------------------------------------------------------
 
     def fail(self, condition: str, number: int) -> None:
-        """Leave with the number of a failure if the i1 holds."""
+        """Return a failure number if the i1 holds."""
         with self.code.when(condition):
             self.code.do(f"ret i32 {number}")
             self.code.lines.append(f"{self.code.label('never')}:")
 
     def function(self, name: str, before: Sequence[str] = ()) -> Function:
-        """The finished function, behind those that it calls."""
+        """The finished function, after those that it calls."""
         self.code.do("ret i32 0")
         text = "\n".join([*before, self.code.function(head_of(name))])
         return Function(name, text, tuple(self.code.shared.items()))

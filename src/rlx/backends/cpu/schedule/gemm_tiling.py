@@ -1,12 +1,11 @@
-"""How a contraction is cut up: register tiles, blocks that stay in a cache, and panels.
+"""GEMM tiling: register tiles, cache blocks, and packed panels.
 
 A register tile is some rows by some vectors of columns. A panel is the right operand's columns of
-one tile, [inner][columns] side by side, so that a tile reads it in a straight line; the last one
-is filled up with zeros. Where an instruction adds several products to a sum, the inner steps that
-it takes lie side by side in a word, [inner / steps][columns][steps], the last word filled up.
-Weights are packed once. A work unit is a block of rows of one panel.
-Units next to each other are the rows of one panel, which stays near; after as many rows as stay
-near themselves comes the next panel, then the next rows, then the batch.
+one tile, packed as [inner][columns] with unit stride; the last one is zero-padded. Where an
+instruction adds several products to a sum, the inner steps of a dot-product group are contiguous,
+[inner / group][columns][group], the last group zero-padded. Weights are packed once. A unit is a
+block of rows of one panel. Consecutive units are the rows of one panel, which stays in cache; after
+as many rows as stay in cache themselves comes the next panel, then the next rows, then the batch.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ from rlx.kernel.contract import Contract, Mover, extent_of
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store, postorder
 
 INNER_BLOCK = 128
-"""Steps of one chain of additions of floats; part of the meaning of the bits, so the same
+"""Inner steps of one chain of float additions; part of the definition of the bits, so the same
 everywhere. Chains of 512 were twice as far from f64 on positive numbers, and 1 % faster."""
 BLOCKS_POLLED = 16
 """Inner blocks between two polls: some 100 µs of a row block."""
 WHOLE_BLOCK = 512
-"""Steps of a chain of integers, which are exact."""
+"""Inner steps of a chain of integer additions, which are exact."""
 ROW_BLOCK = 192
 """Rows of a unit, at most."""
 MANY_UNITS = 128
-"""Enough for 64 workers to end at about the same time."""
+"""Enough for 64 workers to finish at about the same time."""
 UNIT_FLOPS = 1 << 18
 """Of a unit at least, where there could be more of them."""
 GROUP_BYTES = 1 << 21
-"""Of rows that are read again for each panel."""
+"""Bytes of rows that are read again for each panel."""
 FMA_LATENCY = 4
 FEW_ROWS = 24
-"""Up to here packing reads and writes as much as the product itself."""
+"""Up to here packing reads and writes as much as the GEMM itself."""
 
 
 FEW_DOTS = 4
 
 
 NEAR_BYTES = 1 << 15
-"""A matrix up to this size stays in the first cache whatever its strides."""
+"""A matrix up to this size stays in the L1 cache whatever its strides."""
 
 
 class NoGemm(UnsupportedError):
@@ -59,19 +58,20 @@ class NoGemm(UnsupportedError):
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A schedule of a contraction. Only `inner_block` and `word` show in the bits of the result."""
+    """The schedule of a contraction. Only `inner_block` and the dot-product group affect the bits
+    of the result."""
 
     rows: tuple[int, ...]
-    """Of the register tiles, most first: as many as fit are taken, again and again."""
+    """Rows of the register tiles, most first: the largest that fits is taken, again and again."""
     vectors: int
     lanes: int
     has_panels: bool
     row_block: int
     has_table: bool = False
-    """Is the right operand read where it lies, by a table of where each inner step is?"""
+    """Is the right operand unpacked, addressed by a table of inner-step offsets?"""
     inner_block: int = INNER_BLOCK
     word: int = 1
-    """Inner steps that one instruction adds to a sum. It shows in the bits, as the block does."""
+    """Inner steps that one instruction adds to a sum. It affects the bits, as the block does."""
 
     @property
     def columns(self) -> int:
@@ -79,8 +79,8 @@ class Tiling:
 
 
 def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
-    """The tiles that waste least, by the extents that are known. Several inner axes of a right
-    operand that is read where it lies are one by a table, if they are on the left."""
+    """The tiles that waste least, by the static extents. Several inner axes of an unpacked right
+    operand are one by an offset table, if they are on the left."""
     check_operands(contract, has_panels=has_panels)
     lanes = isa.vector_bytes // sums_dtype(contract).itemsize
     rows, vectors = min(_tiles(isa), key=lambda t: _cost(contract, *t, lanes))
@@ -93,7 +93,7 @@ def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
 
 
 def _tiles_in_unit(contract: Contract, rows: int, columns: int) -> int:
-    """As many tiles, one below the other, as leave enough units, each of them enough work."""
+    """As many tiles, one below the other, as leave enough units, each of them with enough flops."""
     inner, panels = (
         _or(extent_of(contract.inner), 512),
         _or(extent_of(contract.batch) * parts_of(contract.columns.extent, columns), 16),
@@ -109,14 +109,14 @@ def _or(extent: DimLike, usual: int) -> int:
 
 
 def group_of(contract: Contract, tiling: Tiling) -> DimLike:
-    """How many row blocks are done with one panel after the other."""
+    """Row blocks that iterate over the panels together."""
     size = extent_of(contract.inner) * (tiling.row_block * contract.left.dtype.itemsize)
     return dim_max(1, GROUP_BYTES // dim_max(1, size))
 
 
 def oriented(contract: Contract, constants: Collection[int] = ()) -> Contract:
-    """The contraction or its swapped one: results are to lie along the columns, then the tiles are
-    to be full, then what is constant is to be packed."""
+    """The contraction or its transposed one: results contiguous along the columns first, then full
+    tiles, then the constant operand packed."""
     return min((contract, contract.swapped()), key=lambda c: _misfit(c, constants))
 
 
@@ -131,7 +131,7 @@ def _misfit(contract: Contract, constants: Collection[int]) -> tuple[int, bool, 
 
 
 def steps_evenly(x: Expr, contract: Contract) -> bool:
-    """Is every inner step of an operand in memory as far from the one before it?"""
+    """Has an operand in memory a single stride over all inner steps?"""
     if not isinstance(x, Load) or x.args:
         return False
     pairs = zip(contract.inner, contract.inner[1:])
@@ -140,7 +140,7 @@ def steps_evenly(x: Expr, contract: Contract) -> bool:
 
 
 def check(contract: Contract, tiling: Tiling, isa: Isa) -> None:
-    """Refuse what there is no code for, and a tiling that is not one of this contraction's."""
+    """Refuse what there is no code for, and a tiling of another contraction."""
     check_operands(contract, has_panels=tiling.has_panels)
     if tiling.has_table and (tiling.has_panels or not steps_evenly(contract.left, contract)):
         raise NoGemm(f"{contract.name}: a table of inner steps is not for it")
@@ -179,7 +179,7 @@ def check_operands(contract: Contract, *, has_panels: bool) -> None:
 
 
 def reads_in_place(contract: Contract) -> bool:
-    """Can the right operand be read without packing it?"""
+    """Can the right operand be read without packing?"""
     try:
         check_operands(contract, has_panels=False)
     except NoGemm:
@@ -188,7 +188,7 @@ def reads_in_place(contract: Contract) -> bool:
 
 
 def is_windowed(contract: Contract) -> bool:
-    """Has the right operand several inner axes, and can be read where it lies?"""
+    """Has the right operand several inner axes, and is readable without packing?"""
     right = contract.right
     if len(contract.inner) == 1 or not isinstance(right, Load) or right.args:
         return False
@@ -196,9 +196,9 @@ def is_windowed(contract: Contract) -> bool:
 
 
 def is_worth_packing(contract: Contract, *, is_constant: bool) -> bool:
-    """A constant is packed once. What is made anew for each call is packed where it must be, or
-    where several tiles of rows read a panel again: rows that lie a page apart share a few sets of
-    a cache and drive each other out. Windows overlap: packed they would be many times as much."""
+    """A constant is packed once. An activation is packed where it must be, or where several tiles
+    of rows reread a panel: rows a page apart map to a few cache sets and evict each other.
+    Convolution windows overlap: packed (im2col) they would be many times as large."""
     if is_constant or not reads_in_place(contract):
         return True
     size = extent_of((*contract.inner, contract.columns)) * contract.right.dtype.itemsize
@@ -209,8 +209,8 @@ def is_worth_packing(contract: Contract, *, is_constant: bool) -> bool:
 
 
 def is_made_of_dots(contract: Contract, constants: Collection[int]) -> bool:
-    """Are there so few rows that packing the right operand, whose columns lie apart, takes longer
-    than the product? Each sum is then a loop along memory."""
+    """GEMV: are there so few rows that packing the right operand, whose columns are strided, takes
+    longer than the product? Each sum is then a dot product along memory."""
     rows, right = contract.rows.extent, contract.right
     if not is_static(rows) or rows > FEW_DOTS or reads_only(right, constants):
         return False
@@ -219,8 +219,8 @@ def is_made_of_dots(contract: Contract, constants: Collection[int]) -> bool:
 
 
 def has_few_windows(contract: Contract) -> bool:
-    """Are there so few kernels for each window that reading it takes longer than the sums? Lanes
-    along the columns are then enough."""
+    """Are there so few output channels per window that reading it takes longer than the sums?
+    Vectorising over the columns is then enough."""
     rows = contract.rows.extent
     return is_windowed(contract) and is_static(rows) and rows < FEW_DOTS
 
@@ -230,7 +230,7 @@ def table_bytes(contract: Contract, tiling: Tiling) -> DimLike:
 
 
 def num_units(contract: Contract, tiling: Tiling) -> DimLike:
-    """Into how many parts the work falls; any run of them may be done apart, in any order."""
+    """The number of units; any range of them may run independently, in any order."""
     blocks = parts_of(contract.rows.extent, tiling.row_block)
     return extent_of(contract.batch) * blocks * parts_of(contract.columns.extent, tiling.columns)
 
@@ -245,7 +245,7 @@ def panels_of(contract: Contract, tiling: Tiling) -> Shape:
 
 
 def pack_kernel(contract: Contract, tiling: Tiling) -> Kernel:
-    """The right operand into panels, whatever it is computed from; its one result is the panels."""
+    """The kernel that packs the right operand, prologue included; its one result is the panels."""
     exprs = Exprs()
     panel = Axis("panel", parts_of(contract.columns.extent, tiling.columns))
     column = Axis("column", tiling.columns)
@@ -277,7 +277,7 @@ def _tiles(isa: Isa) -> Sequence[tuple[int, int]]:
 
 
 def _taken(most: int, extent: DimLike) -> tuple[int, ...]:
-    """The row counts in use: all powers of two below the most, unless the extent is known."""
+    """The row counts in use: all powers of two below the most, unless the extent is static."""
     sizes = (most, *(s for s in (8, 4, 2, 1) if s < most))
     if not is_static(extent):
         return sizes
@@ -300,7 +300,7 @@ def _cost(contract: Contract, rows: int, vectors: int, lanes: int) -> int:
 
 
 def sums_dtype(contract: Contract) -> DType:
-    """The dtype of the registers: small integers wrap alike in 32 bits."""
+    """The accumulator dtype: small integers wrap alike in 32 bits."""
     sums = contract.sums
     if sums.is_integer and sums.itemsize < 4:
         return DType.I32

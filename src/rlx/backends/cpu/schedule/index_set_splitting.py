@@ -1,5 +1,5 @@
-"""Where loops are cut: at the boundaries of pads and concats, so that in each piece it is known
-which side a choice takes, and no lane tests it."""
+"""Index-set splitting: loops are split at the boundaries of pads and concats, so that guards are
+decided per piece, and no lane tests them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rlx.kernel.expr import Axis, Inside, Kernel
 from rlx.kernel.schedule import Schedule
 
 MAX_PIECES = 64
-"""Code is written once for each piece of all loops; beyond this many, lanes test instead."""
+"""Code is emitted once for each piece of all loops; beyond this many, lanes test instead."""
 MAX_ALONE = 4096
-"""As many if one axis alone is cut: a join of many parts."""
+"""The limit if only one axis is split: a concat of many parts."""
 
 Cut = tuple[DimLike, DimLike]
 """A boundary of an axis: the first less the second."""
@@ -23,7 +23,7 @@ Cut = tuple[DimLike, DimLike]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of an axis, and which guards hold in it."""
+    """A piece of an axis, and the guards decided in it."""
 
     low: Cut
     high: Cut
@@ -51,7 +51,7 @@ class Cuts:
 
 
 def _is_of(guard: Inside, axis: Axis) -> bool:
-    """Is the position the axis, moved by a constant?"""
+    """Is the position the axis plus a constant?"""
     return guard.at.terms == ((axis, 1),)
 
 
@@ -70,8 +70,8 @@ def _pieces(axis: Axis, guards: list[Inside]) -> list[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """Boundaries in order, from the beginning of an axis to its end, and which one each value is;
-    those past an end are that end."""
+    """Boundaries in order, from the beginning of an axis to its end, and the rank of each value;
+    those past an end are clamped to it."""
 
     order: list[Cut]
     index: dict[DimLike, int]
@@ -81,9 +81,9 @@ class _Ranks:
 
 
 def _ranked(ends: list[Cut], inner: list[Cut]) -> _Ranks | None:
-    """None where the order is not known for all sizes. They are put in the order that they have at
-    one size, and each is then shown to be no less than the one before: that is one proof for each,
-    and not one for each two."""
+    """None where the order is not provable for all sizes. They are sorted by their values at one
+    size, and each is then proved to be no less than the one before: one proof for each, and not one
+    for each pair."""
     unique = {_value(c): c for c in inner}
     before = {v for v in unique if provably_le(v, 0)}
     after = {v for v in unique if v not in before and provably_le(_value(ends[1]), v)}

@@ -1,4 +1,4 @@
-"""Which steps of a plan are shared out between workers, and which one worker does alone."""
+"""Which steps of a plan are parallelised over workers, and which run on one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rlx.ir.mir import Node
 
 
 def splits(lir: LirModule, isa: Isa, sizes: Mapping[str, int]) -> dict[Node, bool]:
-    """Step that runs on calls → is the work of a task of it shared out, at these sizes? A step that
-    has one unit of work cannot be, and is not told of."""
+    """Step that runs on calls → is a task of it split over workers, at these sizes? A step of one
+    unit cannot be, and is not listed."""
     subprograms = SubprogramBuilder(Machine(isa), lir.target, forced=lir.split)
     main = subprograms.subprogram(lir.mir.graph, lir.plan, "main")
     found: dict[Node, bool] = {}
@@ -28,5 +28,5 @@ def splits(lir: LirModule, isa: Isa, sizes: Mapping[str, int]) -> dict[Node, boo
 
 
 def _at(dim: DimLike, sizes: Mapping[str, int]) -> int:
-    """The value of a dim; what is measured in a call counts as the most it can be."""
+    """The value of a dim; a data-dependent one counts as its upper bound."""
     return evaluate(ceiling(dim), sizes)

@@ -1,12 +1,12 @@
-"""Attention of a few query rows over many keys, which is reading keys and values once.
+"""Attention of a few queries (decode): split over keys, bound by reading keys and values once.
 
     for each chunk of keys of a kv head
-      s[row, key] = Σ q[row, d] · k[key, d]     lanes along the depth, summed at the end
-      the greatest score, p = exp(s - greatest), the sum of p       lanes along the keys
-      o[row, d] = Σ p[row, key] · v[key, d]     lanes along the depth
-    for each kv head: the chunks, each by its greatest score
+      s[row, key] = Σ q[row, d] · k[key, d]     vectorised over the depth, then a horizontal sum
+      the maximum m, p = exp(s - m), the sum of p                 vectorised over the keys
+      o[row, d] = Σ p[row, key] · v[key, d]     vectorised over the depth
+    for each kv head: combine the chunks, each scaled by its maximum
 
-Chunks are a number of keys, whatever the number of workers, so the bits are the same for all.
+Chunks have a fixed number of keys, whatever the thread count, so the bits are the same for all.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 
 CHUNK = 384
-"""Keys of one unit at most: enough that joining the chunks is little work."""
+"""Keys of one unit at most: enough that combining the chunks is cheap."""
 AHEAD = 32
-"""How many keys ahead memory is asked for."""
+"""Prefetch distance in keys."""
 
 
 def chunks_of(form: Form) -> DimLike:
@@ -36,8 +36,8 @@ def chunks_of(form: Form) -> DimLike:
 
 
 def record_of(form: Form, isa: Isa) -> DimLike:
-    """Elements of what a chunk makes for a row: sums of values, then the greatest score and the
-    sum of weights."""
+    """Elements of a chunk's partial result for a row: weighted sums of values, then the
+    maximum and the sum of weights."""
     lanes = isa.lanes(form.dtype)
     return (form.value_depth + lanes - 1) // lanes * lanes + lanes
 
@@ -48,7 +48,7 @@ def scratch_of(form: Form, isa: Isa, rows: int) -> int:
 
 
 def sizes_of(form: Form, isa: Isa) -> tuple[DimLike, ...]:
-    """The numbers that both functions are given."""
+    """The integer arguments of both functions."""
     more = (chunks_of(form), record_of(form, isa))
     return tuple(dict.fromkeys([*form.sizes, *(d for d in more if not isinstance(d, int))]))
 
@@ -63,7 +63,7 @@ def _padded(rows: int) -> int:
 
 
 class _Few(Writer):
-    """What both functions have: rows of a kv head, and records of chunks."""
+    """What both functions share: rows of a kv head, and partial results of chunks."""
 
     def __init__(self, form: Form, isa: Isa, rows: int) -> None:
         super().__init__(isa, isa.lanes(form.dtype))
@@ -84,19 +84,19 @@ class _Few(Writer):
         return code.i64("add", code.i64("mul", head, group), member), query
 
     def record_at(self, buffer: int, unit: Bound, row: Bound) -> str:
-        """Where the record of a row of a chunk is."""
+        """The address of a row's partial result of a chunk."""
         code = self.code
         number = code.i64("add", code.i64("mul", unit, self.rows), row)
         return self.pointer(buffer, code.i64("mul", number, self.record), self.kind)
 
     def turns(self, turn: Bound) -> tuple[str, str]:
-        """A number as a batch and a kv head."""
+        """An index as a batch and a kv head."""
         heads = self.form.kv_heads
         batch, head = (self.code.let(f"{w} i64 {turn}, {heads}") for w in ("udiv", "urem"))
         return batch, head
 
     def across(self, x: Vec, fold: Callable[[Vec, Vec], Vec]) -> Vec:
-        """All lanes folded into one, in each."""
+        """Reduce across the lanes, broadcast."""
         step = 1
         while step < self.code.lanes:
             x = fold(x, x.shuffled([n ^ step for n in range(self.code.lanes)]))
@@ -105,7 +105,7 @@ class _Few(Writer):
 
     @contextmanager
     def units(self, per_head: Bound) -> Generator[str]:
-        """A loop over the units; none, where the number of queries is not known and not one."""
+        """A loop over the units; none, where the number of queries is dynamic and not one."""
         code, queries = self.code, self.size(self.form.queries)
         heads = code.i64("mul", self.size(self.form.batch), self.form.kv_heads)
         stop = code.least("%stop", code.i64("mul", heads, per_head))
@@ -120,7 +120,7 @@ class _Few(Writer):
 
 
 class Slots:
-    """Values that a loop changes."""
+    """Loop-carried values."""
 
     def __init__(self, code: Code, start: Sequence[Vec]) -> None:
         self.code, self.kind = code, start[0].dtype
@@ -137,7 +137,8 @@ class Slots:
 
 
 class Chunks(_Few):
-    """Scores, weights and sums of values of the chunks of keys: one record for each row."""
+    """Scores, weights and weighted sums of values of the chunks of keys: one partial result per
+    row."""
 
     def __init__(self, form: Form, isa: Isa, rows: int) -> None:
         super().__init__(form, isa, rows)
@@ -167,7 +168,7 @@ class Chunks(_Few):
         return MASK + (self.form.mask is not None)
 
     def _load_queries(self) -> None:
-        """Rows of whole vectors, scaled, with zeros behind the depth."""
+        """Rows of whole vectors, scaled and zero-padded past the depth."""
         code, layout, dtype = self.code, self.form.q, self.form.dtype
         step = self.size(layout.strides[3])
         with code.count(0, self.rows, 1) as row:
@@ -186,8 +187,8 @@ class Chunks(_Few):
     # -- scores -----------------------------------------------------------------------------------
 
     def _scores(self) -> None:
-        """As many keys at a time as make one vector of scores of all rows. The last ones begin
-        early enough to be whole, and where there are fewer keys than that, the last is repeated."""
+        """As many keys at a time as fill one vector with the scores of all rows. The last vector
+        overlaps the one before, and where there are fewer keys than that, the last is repeated."""
         code, layout, dtype = self.code, self.form.k, self.form.dtype
         keys = code.lanes // self.padded
         row = self.size(layout.strides[2])
@@ -204,8 +205,8 @@ class Chunks(_Few):
                 self._store_scores(self._dots(places, rows), at, keys, rows)
 
     def _dots(self, keys: Sequence[str], rows: range) -> Vec:
-        """The products of some keys with some rows, one in each lane, the keys counting fastest;
-        lanes that are left over repeat the last row."""
+        """The dot products of some keys with some rows, one per lane, the keys innermost; excess
+        lanes repeat the last row."""
         code = self.code
         slots = self.kept([code.const(0, self.kind)] * (len(rows) * len(keys)))
 
@@ -229,8 +230,8 @@ class Chunks(_Few):
         return load(code, dtype, place, step, mask)
 
     def _fetch(self, place: str, distance: Bound) -> None:
-        """Ask for a line that is read soon: keys that lie a page apart are not foreseen by the
-        processor. Past the end of memory it does nothing."""
+        """Prefetch a line: keys a page apart defeat the hardware prefetcher. Past the end of memory
+        it does nothing."""
         where = advanced(self.code, place, distance, self.form.dtype)
         self.code.intrinsic("prefetch.p0", "void", f"ptr {where}", "i32 0", "i32 2", "i32 1")
 
@@ -247,7 +248,7 @@ class Chunks(_Few):
     # -- softmax ----------------------------------------------------------------------------------
 
     def _weigh(self, row: str, record: str) -> None:
-        """Scores of a row become weights, with zeros up to a whole vector."""
+        """Scores of a row become weights, zero-padded to a whole vector."""
         code = self.code
         line = advanced(code, self.s, code.i64("mul", row, CHUNK), self.kind)
         head, query = self.row(row, self.head)
@@ -275,7 +276,7 @@ class Chunks(_Few):
             code.do(f"store {ELEMENT[self.kind]} {value.lane()}, ptr {place}")
 
     def _adjusted(self, s: Vec, row: tuple[Bound, Bound], at: str, mask: Vec | None) -> Vec:
-        """Scores of some keys as the softmax takes them."""
+        """Cap and mask the scores of some keys."""
         code, form = self.code, self.form
         key, (head, query) = code.i64("add", self.key, at), row
         if form.softcap is not None:
@@ -290,7 +291,7 @@ class Chunks(_Few):
         return form.masked(s, load(code, dtype, place, step, mask if step != 0 else None))
 
     def _seen(self, key: Bound, query: Bound) -> Vec:
-        """Which of the keys from one on a query sees."""
+        """Which of the keys from one on are visible to a query."""
         code, form = self.code, self.form
         ahead = code.i64("sub", self.size(form.keys), self.size(form.queries))
         start = code.i64("sub", code.i64("add", query, ahead), key)
@@ -301,9 +302,9 @@ class Chunks(_Few):
     # -- values -----------------------------------------------------------------------------------
 
     def _values(self, unit: str) -> None:
-        """Sums of values by weights, as many columns at a time as registers hold."""
+        """Weighted sums of values, as many columns at a time as registers hold."""
         code, extent = self.code, self.size(self.form.value_depth)
-        # sums of half the registers leave room for weights and values
+        # sums in half the registers leave room for weights and values
         vectors = max(1, code.isa.registers // 2 // self.rows)
         if isinstance(extent, int):
             vectors = min(vectors, max(1, -(-extent // code.lanes)))
@@ -337,7 +338,7 @@ class Chunks(_Few):
     def _store_sums(
         self, unit: str, column: str, sums: Sequence[Vec], ends: tuple[Sequence[int], Bound]
     ) -> None:
-        """Whole vectors; a record has room for the last, but not for one behind it."""
+        """Whole vectors; a partial result is padded for the last, but not for one more."""
         code, (starts, left) = self.code, ends
         for r in range(self.rows):
             record = advanced(code, self.record_at(self._records, unit, r), column, self.kind)
@@ -348,7 +349,7 @@ class Chunks(_Few):
 
 
 class Joined(_Few):
-    """The results from the records of all chunks."""
+    """Combine the partial results of all chunks."""
 
     RECORDS, OUT = 0, 1
 
@@ -371,7 +372,7 @@ class Joined(_Few):
         return place, load(self.code, self.kind, place, 0)
 
     def _share(self, chunk: Bound, row: str) -> Vec:
-        """One over the sum of weights; the greatest score of each chunk becomes its weight."""
+        """One over the sum of weights; the maximum of each chunk becomes its weight."""
         code = self.code
         state = self.kept([code.const(-INF, self.kind), code.const(0, self.kind)])
         with code.count(0, self.chunks, 1) as n:
@@ -406,5 +407,5 @@ class Joined(_Few):
 
 
 def _add(x: Vec, y: Vec, z: Vec) -> Vec:
-    """x · y + z, rounded once where that is one instruction."""
+    """x · y + z, fused where that is one instruction."""
     return x.call("fma", y, z) if x.code.isa.has_fma else x * y + z

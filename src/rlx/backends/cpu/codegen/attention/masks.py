@@ -1,4 +1,4 @@
-"""Which keys the rows of a block see, and their scores under masks."""
+"""Masks of a query block: which keys its rows see, and the masked scores."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Masked(Block):
     """A block whose scores are masked."""
 
     def _place_of(self, row: Bound) -> Bound:
-        """The place of a row's query among the keys."""
+        """The position of a row's query among the keys."""
         code, form = self.code, self.form
         query = code.let(f"udiv i64 {row}, {form.group}")
         ahead = code.i64("sub", self.size(form.keys), self.size(form.queries))
         return code.i64("add", query, ahead)
 
     def _seen(self) -> tuple[Bound, Bound]:
-        """The keys that rows of this block may see; the first on the boundary of a block."""
+        """The range of keys visible to the rows of this block; its start is a block boundary."""
         code, form = self.code, self.form
         keys = self.size(form.keys)
         if not form.is_positional:
@@ -39,7 +39,7 @@ class Masked(Block):
         return code.i64("mul", number, KEY_BLOCK), high
 
     def _adjust(self, key: str, count: Bound) -> None:
-        """The scores as the softmax takes them."""
+        """Cap and mask the scores."""
         form = self.form
         if form.softcap is not None:
             self._change(count, self._capped)
@@ -66,7 +66,7 @@ class Masked(Block):
         return maths.tanh(s * (1 / cap)) * cap
 
     def _is_partial(self, key: str, count: Bound) -> str:
-        """Is a key of the block hidden from a row?"""
+        """Is any key of the block hidden from any row?"""
         code, window = self.code, self.form.window
         end = code.i64("add", key, count)
         is_late = code.let(f"icmp sgt i64 {end}, {code.i64('add', self.near, 1)}")
@@ -77,9 +77,10 @@ class Masked(Block):
         return code.let(f"or i1 {is_late}, {is_early}")
 
     def _seen_by_place(self, key: str) -> Callable[[Vec, str, int], Vec]:
-        """Hide keys behind a row's place, and those too far before it."""
+        """Causal and sliding-window mask: hide keys after a row's position, and those too far
+        before it."""
         code, window = self.code, self.form.window
-        # in a block that is seen in part, no distance is above the window and a block
+        # in a partially visible block, no distance exceeds the window plus a block
         kind = DType.I32 if (window or 0) < FAR else DType.I64
         queries = [self._queries(n * code.lanes, kind) for n in range(len(self.top))]
         start = code.i64("sub", self.near, key)
@@ -94,7 +95,7 @@ class Masked(Block):
         return made
 
     def _queries(self, start: int, kind: DType) -> Vec:
-        """The queries of some lanes, counted from that of the first row."""
+        """The queries of some lanes, relative to that of the first row."""
         code, group = self.code, self.form.group
         last = self._splat(code.i64("sub", self.count, 1), kind)
         row = code.iota(kind) + start
@@ -112,7 +113,7 @@ class Masked(Block):
         return code.splat(number, kind)
 
     def _one_mask(self, key: str) -> Callable[[Vec, str, int], Vec]:
-        """One number of the mask for all rows."""
+        """One mask element for all rows."""
         layout, dtype, group = self.form.mask, self.form.mask_dtype, self.form.group
         assert layout is not None
         head = self.code.i64("mul", self.head, group)

@@ -1,7 +1,7 @@
-"""Attention as native code: scores, an online softmax and sums of values, block by block.
+"""Attention kernels: scores, online softmax and weighted sums of values, block by block.
 
-A unit of work is a block of query rows of one kv head: nothing is kept between units, and keys
-and values are read once for all heads that share them.
+A unit is a block of query rows of one kv head: no state is carried between units, and keys and
+values are read once for all heads of the group.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rlx.backends.cpu.schedule.gemm_tiling import Tiling
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, lower_bound
 
 FEW = 8
-"""Up to as many rows have lanes along the depth; more fill lanes of their own."""
+"""Up to as many rows are vectorised over the depth; more are vectorised over the rows."""
 RECORDS, RESULT = Buffer("temp", 0), Buffer("result", 0)
 
 
 def make_attention(step: Step, name: str) -> KernelSequence:
-    """How an attention runs. Where one query is as likely as many, there is code for both, and
-    the other's tasks have no units."""
+    """The kernel sequence of an attention. Where one query is as likely as many, there is code for
+    both, and the other's tasks have no units."""
     form = Form.of(step)
     if is_static(form.rows) and 0 < form.rows <= FEW:
         return _of_few(form, step.isa, name, form.rows)
@@ -45,7 +45,7 @@ def make_attention(step: Step, name: str) -> KernelSequence:
 
 
 def _may_be_one(form: Form) -> bool:
-    """Is it not known whether one query, beside keys from before, comes, or many?"""
+    """Is it unknown whether one query (decode, with past keys) or many come?"""
     is_open = not is_static(form.queries) and form.group <= FEW
     return is_open and form.queries != form.keys and lower_bound(form.queries) <= 1
 
@@ -64,7 +64,7 @@ def _of_many(form: Form, machine: Machine, name: str, times: DimLike = 1) -> Tas
 
 
 def _of_few(form: Form, isa: Isa, name: str, rows: int, times: DimLike = 1) -> KernelSequence:
-    """All rows over chunks of keys, and then the chunks together."""
+    """All rows over chunks of keys, and then the chunks combined."""
     chunks, joined = few.Chunks(form, isa, rows), few.Joined(form, isa, rows)
     chunks.write()
     joined.write()
@@ -89,9 +89,9 @@ def _given(form: Form, made: Buffer) -> tuple[Buffer, ...]:
 
 
 def _tiling(form: Form, machine: Machine) -> Tiling:
-    """With AVX-512, whose instructions take one number from memory for all lanes, tiles of one
-    vector of rows are as fast as wider ones, as long as keys and values come from a cache, and
-    waste less on the last rows and on keys that only some rows see."""
+    """With AVX-512, whose instructions broadcast a memory operand, tiles of one vector of rows are
+    as fast as wider ones, as long as keys and values are in cache, and waste less on the last rows
+    and on partially masked keys."""
     isa, rows = machine.isa, form.rows
     lanes = isa.lanes(form.dtype)
     if is_static(rows) and rows <= lanes:
@@ -110,8 +110,8 @@ def _least_lanes(rows: int, most: int) -> int:
 
 
 def _tiles(form: Form, isa: Isa, vectors: int, lanes: int) -> Tiling:
-    """Tiles of numbers of lines that leave none over; the most take three quarters of the
-    registers, or, where products need one of their own, half."""
+    """Tiles that divide the lines evenly; the largest takes three quarters of the registers, or,
+    where products need one of their own, half."""
     most = min(12, isa.registers * (3 if isa.has_fma else 2) // 4 // vectors)
     sizes = (most, max(2, 4 // vectors), 1)
     keys, depth = form.keys, form.value_depth

@@ -1,4 +1,5 @@
-"""What an attention computes and where its operands lie, whichever layout they are given in."""
+"""Operands of an attention in one layout, [batch, heads, length, depth], whatever layout they are
+given in."""
 
 from __future__ import annotations
 
@@ -20,9 +21,8 @@ INF = float("inf")
 class Form:
     """An attention with operands [batch, heads, length, depth].
 
-    The queries of the heads that share a kv head are rows of one product: row f is query
-    f // group of the head f % group among them, so that rows near each other see nearly the same
-    keys.
+    Grouped queries: those of the heads of one kv head are rows of one product. Row f is query f //
+    group of the head f % group, so that neighbouring rows see nearly the same keys.
     """
 
     dtype: DType
@@ -71,7 +71,7 @@ class Form:
 
     @property
     def group(self) -> int:
-        """How many heads share a kv head."""
+        """Query heads per kv head."""
         return int(self.q.dims[1]) // self.kv_heads
 
     @property
@@ -97,7 +97,7 @@ class Form:
 
     @property
     def is_positional(self) -> bool:
-        """Do places alone say which keys a query sees?"""
+        """Is the mask a function of positions alone (causal, sliding window)?"""
         return self.kind in ("causal", "sliding_window")
 
     @property
@@ -110,7 +110,7 @@ class Form:
 
     @property
     def sizes(self) -> tuple[DimLike, ...]:
-        """Every number of it that is not known, once."""
+        """Every dynamic size, once."""
         return tuple(dict.fromkeys(d for d in self._numbers() if not is_static(d)))
 
     def _numbers(self) -> Iterator[DimLike]:
@@ -119,14 +119,15 @@ class Form:
                 yield from (*layout.dims, *layout.strides, layout.offset)
 
     def masked(self, s: Vec, mask: Vec) -> Vec:
-        """Scores under what was read of a custom mask or a bias; NaN shows a key."""
+        """Scores under a loaded custom mask or bias; NaN shows a key."""
         if self.kind == "bias":
             return s + mask
         return s.like(-INF).where(hidden(mask), s)
 
     def divisor(self, total: Vec, keys: Bound) -> Vec:
-        """What sums of values are divided by. A row without a weight gives zeros where a mask may
-        be the cause and is asked to, else 0 / 0; without a key at all it is an empty sum."""
+        """The divisor of the weighted sums. A row with all weights 0 gives zeros where a mask may
+        be the cause and `masked_rows` asks for it, else 0 / 0; without a key at all it is an empty
+        sum."""
         is_none = total.equals(0.0)
         if self.kind == "none" or self.masked_rows == "nan":
             empty = total.code.let(f"icmp eq i64 {keys}, 0")
@@ -140,7 +141,7 @@ class Form:
 
     @property
     def traffic(self) -> DimLike:
-        """The bytes of keys and values: what is read most where queries are few."""
+        """The bytes of keys and values: what dominates where queries are few."""
         lines = self.batch * self.kv_heads * self.keys
         return lines * (self.depth + self.value_depth) * self.dtype.itemsize
 
@@ -161,12 +162,12 @@ def _by_head(x: Layout, heads: int) -> Layout:
 
 
 def _by_key(x: Layout, kind: str) -> Layout:
-    """A custom mask of rank 2 is [batch, keys]; any other is set against the scores."""
+    """A custom mask of rank 2 is [batch, keys]; any other is broadcast to the scores."""
     if kind != "custom" or len(x.dims) != 2:
         return x
     return Layout((x.dims[0], 1, 1, x.dims[1]), (x.strides[0], 0, 0, x.strides[1]), x.offset)
 
 
 def greater(x: Vec, y: Vec) -> Vec:
-    """The greater; y where x is NaN, which the exponential still finds."""
+    """The greater; y where x is NaN, which the exponential still propagates."""
     return x.where(x > y, y)

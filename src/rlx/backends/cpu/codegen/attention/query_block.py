@@ -1,4 +1,5 @@
-"""Blocks of query rows with a row in each lane: where they lie, and products with what they see."""
+"""Query blocks vectorised over rows: their scratch layout, transposes, and products with keys and
+values."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ from rlx.kernel.lower.contract import lower_contract
 BLOCKS_POLLED = 16
 """Blocks of keys between two polls."""
 KEY_BLOCK = 48
-"""Keys whose scores are made at a time: a multiple of the lanes and of the tiles' rows."""
+"""Keys per block of scores: a multiple of the lanes and of the tiles' rows."""
 
 
 def scratch_places(form: Form, tiling: Tiling) -> dict[str, DimLike]:
-    """Where the parts of what a block keeps begin, in elements, and where it ends."""
+    """The offsets of the parts of a block's scratch, in elements, and their end."""
     width, lanes = tiling.columns, tiling.lanes
     depth, value_depth = ((d + lanes - 1) // lanes * lanes for d in (form.depth, form.value_depth))
     parts = {"q": depth * width, "s": KEY_BLOCK * width, "o": value_depth * width}
@@ -44,8 +45,8 @@ def scratch_places(form: Form, tiling: Tiling) -> dict[str, DimLike]:
 
 
 def product_of(dtype: DType) -> Contract:
-    """What the register tiles of both products compute: left[line, step] · right[step, row], with
-    any strides on the left."""
+    """The contraction of the register tiles of both products: left[line, step] · right[step, row],
+    with any strides on the left."""
     g = Graph("product")
     m, k, n = (Dim(x) for x in ("lines", "steps", "rows"))
     left, right = g.input("left", Shape((m, k), dtype)), g.input("right", Shape((k, n), dtype))
@@ -54,7 +55,7 @@ def product_of(dtype: DType) -> Contract:
 
 
 def sizes_of(form: Form, tiling: Tiling) -> tuple[DimLike, ...]:
-    """The numbers that the function is given."""
+    """The integer arguments of the function."""
     places = [p for p in scratch_places(form, tiling).values() if not is_static(p)]
     return tuple(dict.fromkeys([*form.sizes, *places]))
 
@@ -63,7 +64,7 @@ class Block(Writer):
     """The function for blocks of as many rows as a register tile has columns."""
 
     def __init__(self, form: Form, tiling: Tiling, isa: Isa, *, has_one: bool) -> None:
-        """Without `has_one`, a single query is no work."""
+        """Without `has_one`, a single query is a no-op."""
         super().__init__(isa, tiling.lanes)
         for dim in sizes_of(form, tiling):
             self.size(dim)
@@ -82,7 +83,7 @@ class Block(Writer):
         return self.code.slot(self.code.vector(ELEMENT[self.kind]))
 
     def write(self) -> None:
-        """Units are numbered along the blocks of rows, then the kv heads, then the batch."""
+        """Units are numbered row blocks innermost, then the kv heads, then the batch."""
         code, heads = self.code, self.form.kv_heads
         rows = code.i64("mul", self.size(self.form.queries), self.form.group)
         blocks = code.let(f"udiv i64 {code.i64('add', rows, self.width - 1)}, {self.width}")
@@ -103,13 +104,13 @@ class Block(Writer):
         return self.code.let(f"select i1 {is_one}, i64 0, i64 {stop}")
 
     def _unit(self) -> None:
-        """The work of one block of rows."""
+        """One block of rows."""
         raise NotImplementedError
 
-    # -- rows of operands, turned around ----------------------------------------------------------
+    # -- rows of operands, transposed -------------------------------------------------------------
 
     def _row(self, row: Bound, layout: Layout, along: Bound = 0) -> Bound:
-        """Where a row of the kv head lies."""
+        """The offset of a row of the kv head."""
         code, group = self.code, self.form.group
         query, member = (code.let(f"{w} i64 {row}, {group}") for w in ("udiv", "urem"))
         head = code.i64("add", code.i64("mul", self.head, group), member)
@@ -139,8 +140,8 @@ class Block(Writer):
     def _rows(
         self, lane: str, layout: Layout, number: int, across: Bound, start: Bound = 0
     ) -> Generator[tuple[str, str]]:
-        """A loop over the rows of some lanes: where each lies in an operand, and its line in
-        scratch. Rows past the last are the last."""
+        """A loop over the rows of some lanes: the offset of each in an operand, and its line in
+        scratch. Rows past the last repeat the last."""
         code = self.code
         with code.count(0, code.lanes, 1) as n:
             row = code.i64("add", self.first, code.i64("add", lane, n))
@@ -160,7 +161,7 @@ class Block(Writer):
         return self.form.mask_dtype if is_mask else self.form.dtype
 
     def _of(self, base: str, line: Bound, lane: Bound) -> str:
-        """The address of lanes of rows in a part of scratch."""
+        """The address of a vector of rows in a part of scratch."""
         place = self.code.i64("add", self.code.i64("mul", line, self.width), lane)
         return advanced(self.code, base, place, self.kind)
 
@@ -169,7 +170,7 @@ class Block(Writer):
     def _lines(
         self, name: str, layout: Layout, number: int, key: str, count: Bound, depth: Bound
     ) -> tuple[str, Bound, Bound]:
-        """Where keys or values are read, how far the next is, and how far their next element."""
+        """The address of keys or values, the stride of keys, and the stride of their elements."""
         start = self.place(layout, (self.batch, self.head, key, 0))
         pointer = self.pointer(number, start, self.form.dtype)
         row, step = (self.size(s) for s in layout.strides[2:])
@@ -180,7 +181,7 @@ class Block(Writer):
     def _widened(
         self, to: str, pointer: str, strides: tuple[Bound, Bound], count: Bound, depth: Bound
     ) -> tuple[str, Bound, Bound]:
-        """Half floats as f32, so that they are turned into it once for many rows."""
+        """Half precision widened to f32, once for many rows."""
         code, dtype, (row, step) = self.code, self.form.dtype, strides
         across = self._padded(depth)
         with code.count(0, count, 1) as line:

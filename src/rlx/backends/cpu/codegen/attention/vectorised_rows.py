@@ -1,15 +1,15 @@
-"""Attention for a block of query rows of one kv head, with a row in each lane.
+"""Attention of a block of query rows of one kv head (prefill), vectorised over the rows.
 
-    Qᵀ = the rows' queries, scaled and turned around
+    Qᵀ = the rows' queries, scaled and transposed
     for each block of keys that a row of the block may see
       Sᵀ[key, row] = Σ K[key, d] · Qᵀ[d, row]             register tiles
-      masks, the greatest score, P = exp(S - greatest), the sum of P
+      masks, the maximum m, P = exp(S - m), the sum of P
       Oᵀ[d, row] = Oᵀ · correction + Σ V[key, d] · Pᵀ[key, row]     register tiles
-    the rows of O, turned back, over the sums
+    the rows of O, transposed back, over the sums
 
-With rows in the lanes, keys and values are read one by one where they lie, whatever their
-strides; the softmax has nothing to add up across lanes; and masks by position are comparisons of
-vectors. A row's sums go block by block of keys, so its bits do not depend on the other rows.
+Vectorised over rows, keys and values are broadcast loads in place, whatever their strides; the
+softmax has no reduction across lanes; and masks by position are vector comparisons. A row's sums
+go block by block of keys, so its bits do not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Rows(Masked):
             store(code, zero, self.kind, advanced(code, self.at["o"], at, self.kind))
 
     def _weigh(self, count: Bound) -> None:
-        """Scores become weights; what was summed before is corrected for a new greatest score."""
+        """Online softmax: scores become weights; earlier sums are corrected for a new maximum."""
         old = self._kept(self.top)
         self._find_top(count)
         top = [m.like(0.0).where(m.equals(-INF), m) for m in self._kept(self.top)]
@@ -90,7 +90,7 @@ class Rows(Masked):
         self._keep(slots, [greater(x, y) for x, y in zip(found, self._kept(slots))])
 
     def _exponentials(self, count: Bound, top: Sequence[Vec]) -> list[Vec]:
-        """exp(score - top), in place, and their sums."""
+        """exp(score - maximum), in place, and their sums."""
         code = self.code
         slots = [self._slot() for _ in top]
         self._keep(slots, [code.const(0, self.kind)] * len(top))
@@ -103,7 +103,7 @@ class Rows(Masked):
         return self._kept(slots)
 
     def _correct(self, correction: Sequence[Vec]) -> None:
-        """The sums of values so far, times the correction where a row has one."""
+        """Scale the weighted sums so far, where a row's maximum changed."""
         code = self.code
         changed = [c.differs(1.0) for c in correction]
         for more in changed[1:]:
@@ -123,15 +123,15 @@ class Rows(Masked):
     # -- results ----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """The rows of the result: sums of values over sums of weights. Lanes past the last row
-        are the same as the last, bit by bit, so they may be stored, too."""
+        """The rows of the result: weighted sums over sums of weights. Lanes past the last row
+        duplicate the last, bit by bit, so they may be stored, too."""
         code, keys = self.code, self.size(self.form.keys)
         with code.count(0, self._until_vector(), code.lanes) as lane:
             total = load(code, self.kind, self._of(self.totals, 0, lane))
             self._store_rows(total.like(1.0) / self.form.divisor(total, keys), lane)
 
     def _until_vector(self) -> Bound:
-        """Behind the last vector that has a row."""
+        """The end of the last vector that has a row."""
         return self.width if self.tiling.vectors == 1 else self.count
 
     def _store_rows(self, shares: Vec, lane: str) -> None:

@@ -1,7 +1,8 @@
-"""The table of a block of places: where each of them finds each tap of its window.
+"""Gather offsets of an implicit GEMM: the address of every kernel tap for each output position of a
+block.
 
-Extents and steps are arguments, so that convolutions of all sizes share one function; only how
-many axes there are, and along which an image has borders, shape it.
+Extents and strides are arguments, so that convolutions of all sizes share one function; only the
+number of axes, and which of them are padded, are specialised.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ ARGS = (
     "ptr %table, ptr %bases, ptr %positions, ptr %borders, ptr %zeros, i64 %room, ptr %image, "
     "i64 %first, i64 %count"
 )
-"""Lines of scratch memory, each of `room` words: an address for each tap; where a place's window
-would begin; its position along each axis, and that at each border; what is outside of the image.
-Then the image, and the block's first place and how many there are."""
+"""Arrays in scratch memory, each of `room` i64: an address for each tap; the origin of each
+position's receptive field; its coordinate along each axis, and along each padded axis; the padding
+line. Then the image, and the block's first position and their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """Along which axes of places and of taps a position moves that may be outside of the image."""
+    """The output axes and kernel axes of a padded image axis."""
 
     places: tuple[bool, ...]
     taps: tuple[bool, ...]
@@ -34,8 +35,8 @@ class Border:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What shapes the function: how many axes places and taps have, the borders, and an element's
-    bytes."""
+    """What specialises the function: how many output and kernel axes there are, the padded ones,
+    and the element's bytes."""
 
     places: int
     taps: int
@@ -50,8 +51,8 @@ class Form:
 
     @property
     def args(self) -> list[str]:
-        """The numbers that it takes: of axes the extent and the step in elements; of a border where
-        it begins, the ends of the image, and how far each axis moves."""
+        """Its integer arguments: for each axis the extent and the stride in elements; for each
+        padded axis its origin, the ends of the image, and the stride of each axis."""
         found = [f"{n}{i}" for i in range(self.places) for n in ("extent", "step")]
         found += [f"{n}{i}" for i in range(self.taps) for n in ("taps", "along")]
         for c, border in enumerate(self.borders):
@@ -62,7 +63,7 @@ class Form:
 
 
 def table_function(code: Code, form: Form) -> str:
-    """The name of the function that writes tables of a form, which is shared."""
+    """The name of the shared function that computes the gather offsets of a form."""
     code.shared.update(_written(form, code.isa, code.lanes))
     return form.name
 
@@ -89,7 +90,7 @@ class _Writing:
         self._taps([], number)
 
     def _line(self, base: str, number: int, row: str) -> str:
-        """A place's word in a line of several."""
+        """The entry of a position in one of several arrays."""
         line = self.code.i64("mul", "%room", number)
         return advanced(self.code, base, self.code.i64("add", line, row), DType.I64)
 
@@ -98,10 +99,10 @@ class _Writing:
             start = self.code.i64("add", start, self.code.i64("mul", at, step))
         return start
 
-    # -- places ---------------------------------------------------------------------------------
+    # -- output positions -----------------------------------------------------------------------
 
     def _places(self) -> None:
-        """Of each place: where its window would begin, and its positions."""
+        """For each position: the origin of its receptive field, and its coordinates."""
         code, form = self.code, self.form
         slots = [code.slot("i64") for _ in range(form.places)]
         self._split("%first", slots)
@@ -119,7 +120,7 @@ class _Writing:
             self._advance(slots, here)
 
     def _split(self, number: str, slots: Sequence[str]) -> None:
-        """A place's number as positions, the last axis counting fastest."""
+        """Delinearise a position, row-major."""
         code = self.code
         for i in reversed(range(1, len(slots))):
             code.do(f"store i64 {code.let(f'urem i64 {number}, %extent{i}')}, ptr {slots[i]}")
@@ -130,7 +131,7 @@ class _Writing:
         self.code.do(f"store i64 {value}, ptr {self._line(base, number, row)}")
 
     def _advance(self, slots: Sequence[str], here: Sequence[str]) -> None:
-        """The next place: the last axis counts, and carries."""
+        """The next position: the last axis increments, with carry."""
         code, carry = self.code, "true"
         for i in reversed(range(len(slots))):
             more = code.i64("add", here[i], 1)
@@ -140,10 +141,10 @@ class _Writing:
             code.do(f"store i64 {value}, ptr {slots[i]}")
             carry = code.let(f"and i1 {carry}, {is_over}")
 
-    # -- taps -----------------------------------------------------------------------------------
+    # -- kernel taps ----------------------------------------------------------------------------
 
     def _taps(self, at: list[str], number: str) -> None:
-        """Of each tap, its address in the window of every place."""
+        """For each tap, its address at every position."""
         code, form = self.code, self.form
         if len(at) < form.taps:
             with code.count(0, f"%taps{len(at)}", 1) as tap:
@@ -163,7 +164,8 @@ class _Writing:
         code.do(f"store i64 {code.i64('add', done, 1)}, ptr {number}")
 
     def _part(self, number: int, border: Border, at: Sequence[str]) -> tuple[Vec, Vec]:
-        """How far a tap moves a position, counted from where the image begins, and its size."""
+        """The displacement of a tap along a padded axis, from the image's origin, and the image's
+        extent."""
         code = self.code
         moving = [(tap, f"%tap{number}.{i}") for i, tap in enumerate(at) if border.taps[i]]
         moved = code.i64("sub", self._sum(0, moving), f"%low{number}")
@@ -171,7 +173,8 @@ class _Writing:
         return code.splat(moved, DType.U64), code.splat(size, DType.U64)
 
     def _bordered(self, address: Vec, number: int, part: Vec, size: Vec, row: str) -> Vec:
-        """The address, or that of the zeros; a position before the image is a large number."""
+        """The address, or that of the padding line; a coordinate before the image is a large
+        unsigned number."""
         code = self.code
         place = load(code, DType.U64, self._line("%borders", number, row))
         zeros = code.let("ptrtoint ptr %zeros to i64")

@@ -1,13 +1,13 @@
-"""Convolutions whose channels lie side by side, as native code.
+"""NHWC convolution as an implicit GEMM, and depthwise convolution.
 
-    for each unit: a block of places of one panel of output channels
-      a table of where each place's window finds each tap, if the block is not the last one's
-      for each block of inner steps, for each tile of places: multiply-adds in registers
-      for each place: the epilogue on the sums
+    for each unit: a block of output positions of one panel of output channels
+      gather offsets: the address of every tap for each position, if the block is a new one
+      for each block of inner steps, for each tile of positions: multiply-adds in registers
+      for each position: the epilogue on the sums
 
-A place is any point of the image and the batch, so tiles are full whatever its size. Where a tap
-is outside of the image, the table has the address of a line of zeros: no loop tests where it is,
-and no window and no border is ever written. The order of a sum's additions depends on the
+Positions run over the image and the batch, so tiles are full whatever its size. Where a tap is in
+the padding, its gather offset is that of a line of zeros: no loop tests bounds, and neither an
+im2col matrix nor a padded image is ever written. The order of a sum's additions depends on the
 extents of its kernel alone.
 """
 
@@ -39,13 +39,13 @@ from rlx.kernel.expr import Axis, Load, postorder
 from rlx.kernel.lower.nhwc_conv import bounds_checks_of, is_depthwise, padding_value_of, window_axes
 
 TABLE_BYTES = 1 << 17
-"""Of the table of a block, roughly: it is to stay near."""
+"""Bytes of a block's gather offsets, roughly: they should stay in cache."""
 NEAR_BYTES = 1 << 18
-"""A panel of kernels up to this size stays in the second cache."""
+"""A panel of kernels up to this size stays in the L2 cache."""
 
 
 def points_tiling(contract: Contract, isa: Isa, word: int = 1) -> Tiling:
-    """Tiles as those of a product with as many rows as there are places."""
+    """Tiles as those of a GEMM with as many rows as there are output positions."""
     points = window_axes(contract)
     image, _ = bounds_checks_of(contract.left)
     places = Axis("places", extent_of(points))
@@ -61,14 +61,14 @@ def points_tiling(contract: Contract, isa: Isa, word: int = 1) -> Tiling:
 
 
 def _least_places(contract: Contract, tiling: Tiling) -> int:
-    """Of a block: so many that kernels past the second cache are read seldom."""
+    """Positions per block: so many that kernels larger than the L2 cache are read seldom."""
     steps = extent_of(contract.inner)
     assert is_static(steps)
     return 24 if steps * tiling.columns * contract.right.dtype.itemsize > NEAR_BYTES else 1
 
 
 def _whole(rows: tuple[int, ...], extent: DimLike) -> tuple[int, ...]:
-    """Tiles for any remainder: blocks may be smaller than those the tiling was made for."""
+    """Tiles for any remainder: blocks may be smaller than those the tiling was chosen for."""
     return (rows[0], *(s for s in (8, 4, 2, 1) if s < rows[0])) if extent != rows[0] else rows
 
 
@@ -86,8 +86,8 @@ def num_units(contract: Contract, tiling: Tiling) -> DimLike:
 
 
 def emit_points(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
-    """A legal contraction of `form_points`. Its buffers are the operands, the results, and the
-    panels."""
+    """A legal contraction of an implicit-GEMM convolution. Its buffers are the operands, the
+    results, and the packed kernels."""
     kind = _ByItself if is_depthwise(contract) else _Points
     work = kind(contract, tiling, isa)
     work.write()
@@ -120,8 +120,8 @@ class _Points(Results):
         self.sums = self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
 
     def _measure(self) -> None:
-        """Where things are in scratch memory: the table, by tap; of each place its address, its
-        position along each axis, and that along each axis with a border; zeros."""
+        """The scratch layout: gather offsets by tap; of each position its origin, its coordinate
+        along each axis, and along each padded axis; the padding line."""
         lanes, contract = self.tiling.lanes, self.contract
         self.room = -(-self.tiling.row_block // lanes) * lanes
         self.num_taps = num_taps(contract)
@@ -138,7 +138,7 @@ class _Points(Results):
         self.scratch_bytes = self.zeros_at + zeros
 
     def _line_length(self) -> int:
-        """How many elements from a tap's address on are read."""
+        """Contiguous elements that are read at a tap's address."""
         return self.steps
 
     def _scratch(self, at: int, place: Bound = 0) -> str:
@@ -161,7 +161,7 @@ class _Points(Results):
             self._unit(unit)
 
     def _outside(self) -> Vec:
-        """What is outside of the image, as words: zeros, or bytes that stand for them."""
+        """The padding value, as 32-bit groups: zeros, or the zero point."""
         kind = self.image.dtype
         if kind.itemsize > 1:
             return self.code.const(0, DType.I32)
@@ -184,10 +184,10 @@ class _Points(Results):
             self._sum(first, end, panel)
             self.epilogue(first, end, column)
 
-    # -- the table ------------------------------------------------------------------------------
+    # -- gather offsets -------------------------------------------------------------------------
 
     def _table(self, first: str, count: Bound) -> None:
-        """Write the table of a block. An image without borders has no zeros."""
+        """Compute the gather offsets of a block. An unpadded image has no padding line."""
         code, steps = self.code, self.strides[self.image]
         taps = self.contract.inner[:-1]
         axes = [(extent, a) for a, extent in self.points.items()]
@@ -228,7 +228,7 @@ class _Points(Results):
     # -- sums -----------------------------------------------------------------------------------
 
     def _line(self, panel: str) -> Bound:
-        """Where a panel of kernels is, in lines."""
+        """The offset of a panel of kernels, in lines."""
         code = self.code
         before = code.i64("mul", self.joined(self.packed), self.num_panels)
         return code.i64("mul", code.i64("add", before, panel), self.num_taps * self.steps)
@@ -267,7 +267,7 @@ class _Points(Results):
 
 
 class _ByItself(_Points):
-    """Each channel by itself: columns of the image times columns of the kernels."""
+    """Depthwise convolution: columns of the image times columns of the kernels."""
 
     def _line_length(self) -> int:
         channels = self.contract.columns.extent

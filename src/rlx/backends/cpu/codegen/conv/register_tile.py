@@ -1,4 +1,5 @@
-"""Register tiles of convolutions: rows are places, whose taps' addresses a table has."""
+"""Register tiles of implicit-GEMM and depthwise convolutions: rows are output positions, addressed
+by gather offsets."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from rlx.core.dtype import DType
 
 
 def point_rows(kinds: Kinds, tiling: Tiling, code: Code) -> str:
-    """The name of the function that does any number of places, each by the largest tile that fits.
-    It is shared, and takes what a tile takes, and how many places there are."""
+    """The name of the shared function over any number of output positions, each by the largest tile
+    that fits. It takes a tile's arguments, and the number of positions."""
     words = ["points", kinds.name, str(tiling.columns), *["dots"] * (tiling.word > 1)]
     name = ".".join([*words, *["apart"] * kinds.is_apart])
     any_block = replace(tiling, row_block=0)
@@ -38,7 +39,7 @@ def point_rows(kinds: Kinds, tiling: Tiling, code: Code) -> str:
 
 
 def line_rows(kinds: Kinds, tiling: Tiling, code: Code) -> str:
-    """The same for channels by themselves."""
+    """The same for depthwise convolutions."""
     name = ".".join(["lines", kinds.name, str(tiling.columns)])
     any_block = replace(tiling, row_block=0)
     edges = (True,) if code.isa.has_masks else (False, True)
@@ -101,7 +102,7 @@ def _line_tile(name: str, kinds: Kinds, tiling: Tiling, isa: Isa, is_edge: bool)
 
 
 class LineTile(Chains):
-    """sums[rows, columns] = Σ place[tap, row][column] · b[tap, column] over taps."""
+    """Depthwise: sums[rows, columns] = Σ image[tap, row][column] · b[tap, column] over taps."""
 
     ARGS = (
         "ptr noalias %table, i64 %room, i64 %taps, i64 %start, i64 %columns, ptr noalias %b, "
@@ -137,7 +138,7 @@ class LineTile(Chains):
 
 
 class PointTile(Chains):
-    """sums[rows, columns] = or += Σ place[tap, row][k] · b[tap, k, column], over taps and k."""
+    """sums[rows, columns] = or += Σ image[tap, row][k] · b[tap, k, column], over taps and k."""
 
     ARGS = (
         "ptr noalias %table, i64 %room, i64 %taps, i64 %start, i64 %step, ptr noalias %b, "
@@ -161,6 +162,6 @@ class PointTile(Chains):
 
 
 class PointDots(Dots, PointTile):
-    """The same, words of channels at a time."""
+    """The same, a dot-product group of channels at a time."""
 
     is_whole = True

@@ -1,7 +1,8 @@
-"""Register tiles whose sums take several products from one instruction: dots of bf16 or bytes.
+"""Register tiles of dot-product instructions: VNNI (u8 × i8) and AVX512-BF16.
 
-Two products of bf16 fill the 32 bits of a sum, and four of bytes. A row's steps are read as words,
-the same for all columns; panels hold the columns' words side by side.
+Two products of bf16 fill the 32 bits of an accumulator lane, and four of bytes. A row's inner steps
+are read in dot-product groups, broadcast to all columns; packed panels hold the columns' groups
+contiguously.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ DOTS = {
     DType.U8: ("x86.avx512.vpdpbusd.512", "<64 x i8>"),
     DType.I8: ("x86.avx512.vpdpbusd.512", "<64 x i8>"),
 }
-"""The instruction that adds the products of a word to each sum, and what it takes for words, by
-the left operand's dtype. It multiplies u8 by i8: 128 is added to each i8 on the left."""
+"""The instruction that adds the products of a group to each sum, and its operand type, by the left
+operand's dtype. It multiplies u8 by i8: 128 is added to each i8 on the left."""
 PAIRS = {16: "x86.sse2.pmadd.wd", 32: "x86.avx2.pmadd.wd", 64: "x86.avx512.pmaddw.d.512"}
-"""The instruction that adds two products of i16, by the size of vectors."""
+"""The instruction that adds two products of i16 (pmaddwd), by the vector width in bytes."""
 UNROLL = 2
 
 
 class Dots(Chains):
-    """The same sums, a word of steps at a time."""
+    """The same sums, a dot-product group of inner steps at a time."""
 
     is_whole = False
-    """Are all runs of steps whole words, on the left, too?"""
+    """Are all runs of inner steps whole groups, on the left, too?"""
 
     def run(self, count: Bound, unroll: int) -> None:
         del unroll
@@ -52,19 +53,19 @@ class Dots(Chains):
         self.keep(sums)
 
     def _word(self, row: str, at: Bound) -> str:
-        """The steps of a row from one on, as an i32."""
+        """A group of a row's inner steps, as an i32."""
         kind = self.kinds[0]
         place = advanced(self.code, row, at, kind)
         word = self.code.let(f"load i32, ptr {place}, align {kind.itemsize}")
         return self._unsigned(word)
 
     def _unsigned(self, word: str) -> str:
-        """Bytes as u8: of an i8 the first bit is turned, which adds 128."""
+        """Bytes as u8: flipping the sign bit of an i8 adds 128."""
         is_signed = self.kinds[0] is DType.I8
         return self.code.let(f"xor i32 {word}, {0x80808080 - (1 << 32)}") if is_signed else word
 
     def _part(self, row: str, at: Bound, count: Bound) -> str:
-        """The last steps of a row, with zeros behind them."""
+        """The last, partial group of a row, zero-padded."""
         code, raw = self.code, stored(self.kinds[0])
         slot, bits = code.slot("i32"), 8 * raw.itemsize
         code.do(f"store i32 0, ptr {slot}")
@@ -78,7 +79,7 @@ class Dots(Chains):
         return self._unsigned(code.let(f"load i32, ptr {slot}"))
 
     def _added(self, sums: list[list[Vec]], at: Bound, words: list[str]) -> list[list[Vec]]:
-        """The products of one word of each row with those of all columns."""
+        """Add the products of one group of each row with those of all columns."""
         code, word, kind = self.code, self.tiling.word, self.kinds[1]
         name, taken = self._instruction()
         line = advanced(code, self.right, code.i64("mul", at, self.tiling.columns), kind)
@@ -100,7 +101,7 @@ class Dots(Chains):
         return DOTS[self.kinds[0]]
 
     def _plus(self, total: Vec, name: str, left: str, right: str) -> Vec:
-        """A sum and the products of two words."""
+        """A sum plus the products of two groups."""
         code, kind = self.code, total.type
         if self.kinds[0] is DType.I16:
             return total + Vec(code, code.intrinsic(name, kind, left, right), self.sums)
@@ -108,4 +109,4 @@ class Dots(Chains):
 
 
 class DotTile(Dots, Tile):
-    """The tile of a product."""
+    """The tile of a GEMM."""

@@ -1,4 +1,4 @@
-"""Contractions as native code: register tiles over panels, the epilogue on the finished sums.
+"""Blocked GEMM of a contraction: register tiles over packed panels, then the epilogue.
 
     for each unit: a block of rows of one panel
       for each block of inner steps
@@ -42,9 +42,9 @@ def legal(contract: Contract) -> Contract:
 def emit_gemm(
     contract: Contract, tiling: Tiling, isa: Isa, name: str, factor: Expr | None = None
 ) -> Source:
-    """A legal contraction. Its buffers are the operands, the results, and the panels if any. The
-    sums over the last inner axis are multiplied by the factor, which varies with the other inner
-    axes and the columns."""
+    """A legal contraction. Its buffers are the operands, the results, and the packed panels if any.
+    The sums over the last inner axis are multiplied by the factor, which varies with the other
+    inner axes and the columns."""
     check(contract, tiling, isa)
     work = _Gemm(contract, tiling, isa, factor)
     work.write()
@@ -52,26 +52,26 @@ def emit_gemm(
 
 
 class Results(Work):
-    """What is done with the sums of a block, once they are finished."""
+    """The epilogue of a block, once its sums are complete."""
 
     kind: DType
-    """Of the sums."""
+    """The dtype of the sums."""
     sums: str
     n: str
     total: Vec
 
     def sums_at(self, row: Bound) -> str:
-        """Where the sums of a row of the block are."""
+        """The address of the sums of a row of the block."""
         offset = self.code.i64("mul", row, self.tiling.columns)
         return advanced(self.code, self.sums, offset, self.kind)
 
     def row_at(self, m: str, first: Bound) -> dict[Axis, Bound]:
-        """Where a row is, of a block that begins with `first`."""
+        """The position of a row, in a block that begins with `first`."""
         del first
         return {self.contract.rows: m}
 
     def epilogue(self, first: Bound, end: Bound, column: str) -> None:
-        """The results of a block, row by row; what does not vary along a row is computed once."""
+        """The results of a block, row by row; what is invariant along a row is hoisted."""
         code, contract, lanes = self.code, self.contract, self.tiling.lanes
         stop = code.least(self.n, code.i64("add", column, self.tiling.columns))
         whole = column
@@ -135,7 +135,7 @@ class _Gemm(Results):
             self._write_table()
 
     def _write_table(self) -> None:
-        """Where each inner step of the right operand is; from then on they are one axis."""
+        """The table of the right operand's inner-step offsets; from then on they are one axis."""
         right = self.contract.right
         assert isinstance(right, Load)
         number = self.code.slot("i64")
@@ -190,7 +190,7 @@ class _Gemm(Results):
             self.epilogue(first, end, column)
 
     def _numbers(self, unit: str) -> tuple[str, str, str]:
-        """The turn of the batch, the panel, and the row block of a unit."""
+        """The batch index, the panel, and the row block of a unit."""
         code = self.code
         turn, rest = self.divided(unit, code.i64("mul", self.num_row_blocks, self.num_panels))
         group, rest = self.divided(rest, code.i64("mul", self.group, self.num_panels))
@@ -217,7 +217,7 @@ class _Gemm(Results):
             self._rows(first, end, args, code.let(f"icmp eq i64 {number}, 0"))
 
     def _write_factors(self, column: str) -> None:
-        """What the sums of this block's columns are multiplied by, side by side."""
+        """Stage the factors of this block's columns contiguously."""
         code, lanes = self.code, self.tiling.lanes
         for j in range(self.tiling.vectors if self.factor else 0):
             start = code.i64("add", column, j * lanes)
@@ -229,7 +229,7 @@ class _Gemm(Results):
                 store(code, self.values[self.factor[-1]], self.kind, place)
 
     def _turn(self, number: str) -> tuple[Bound, Bound]:
-        """A block's turn of the outer inner axes, and its first step of the last one."""
+        """A block's position on the outer inner axes, and its first step of the last one."""
         code, size = self.code, self.tiling.inner_block
         if len(self.inner) == 1 or self.tiling.has_table:
             return 0, code.i64("mul", number, size)
@@ -238,7 +238,8 @@ class _Gemm(Results):
         return turn, code.i64("mul", block, size)
 
     def _right(self, column: str, step: Bound) -> str:
-        """Where the right operand's columns are at an inner step, and how far the next step is."""
+        """The address of the right operand's columns at an inner step, and the stride of inner
+        steps."""
         code, right, width = self.code, self.contract.right, self.tiling.columns
         if isinstance(right, Load) and self.tiling.has_table:
             table = advanced(code, "%scratch", step, DType.I64)
@@ -247,7 +248,7 @@ class _Gemm(Results):
             across = self.strides[right].get(self.contract.inner[-1], 0)
             return f"ptr {self.pointers[right]}, i64 {across}"
         before = code.i64("mul", self.joined(self.packed), self.num_panels)
-        # a panel's number times its width is its first column
+        # a panel's index times its width is its first column
         lines = code.i64("mul", code.i64("add", code.i64("mul", before, width), column), self.depth)
         place = code.i64("add", lines, code.i64("mul", step, width))
         return f"ptr {advanced(code, self.panels, place, right.dtype)}, i64 {width}"

@@ -1,8 +1,8 @@
-"""A function over a run of a contraction's units, and expressions at a point of it.
+"""A function over a range of a contraction's units, and expressions at one position of it.
 
-Extents and strides are arguments, so that products of other sizes share the code; only strides of
-0 and 1 shape it. Pointers are moved as far as the axes around are known, so that an inner loop
-adds nothing that an outer one could have.
+Extents and strides are arguments, so that GEMMs of other sizes share the code; only strides of 0
+and 1 are specialised. Pointers are advanced as far as the enclosing axes are known, so that an
+inner loop adds nothing that is invariant in it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ Placed = Load | Store
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A function, and what it is called with."""
+    """A function, and its arguments."""
 
     function: Function
     sizes: tuple[DimLike, ...]
     num_units: DimLike
-    """Any run of units below may be done apart, in any order; units from there on are no work."""
+    """Any range of units below this may run independently, in any order; units past it are
+    no-ops."""
     scratch: DimLike = 0
-    """Bytes that each call needs for itself."""
+    """Scratch bytes per call."""
 
 
 class Work:
-    """The function being written."""
+    """The function being built."""
 
     def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
         self.contract, self.tiling = contract, tiling
@@ -72,7 +73,7 @@ class Work:
     # -- arguments ------------------------------------------------------------------------------
 
     def size(self, dim: DimLike) -> str:
-        """An argument that is the value of the dim."""
+        """The argument with the value of the dim."""
         self.sizes.append(dim)
         place = self.code.let(f"getelementptr i64, ptr %sizes, i64 {len(self.sizes) - 1}")
         return self.code.let(f"load i64, ptr {place}")
@@ -85,7 +86,7 @@ class Work:
         return self.code.let(f"load ptr, ptr {place}")
 
     def open(self, placed: Placed, number: int) -> None:
-        """Get ready to read or write a buffer at an index map."""
+        """Prepare to load or store a buffer at an index map."""
         offset = self._stride(placed.at.offset)
         self.strides[placed] = {a: self._stride(c) for a, c in placed.at.terms}
         self.pointers[placed] = advanced(
@@ -111,7 +112,7 @@ class Work:
     def placed(
         self, positions: Mapping[Axis, Bound], moving: Iterable[Placed] | None = None
     ) -> Generator[None]:
-        """Code at these positions of some axes; it uses the pointers that are moved."""
+        """Code at these positions of some axes; it uses the advanced pointers."""
         kept = self.at, self.pointers, self.values
         self.at, self.values = {**self.at, **positions}, dict(self.values)
         chosen = self.pointers if moving is None else moving
@@ -121,7 +122,7 @@ class Work:
 
     @contextmanager
     def moved(self, by: Mapping[Axis, Bound], at: Mapping[Axis, Bound]) -> Generator[None]:
-        """Code some steps of axes further on than here, which is at these positions then."""
+        """Code some steps of axes further on, at these positions."""
         kept = self.at, self.pointers, self.values
         self.pointers = {p: self._moved(p, by) for p in self.pointers}
         self.at, self.values = {**self.at, **at}, {}
@@ -136,7 +137,7 @@ class Work:
         return advanced(code, self.pointers[placed], total, self.dtype_of(placed))
 
     def split(self, number: Bound, extents: Mapping[Axis, str]) -> dict[Axis, Bound]:
-        """A number as positions of axes, the last counting fastest."""
+        """Delinearise an index into positions of axes, row-major."""
         found: dict[Axis, Bound] = {}
         for axis in reversed(list(extents)[1:]):
             found[axis] = self.code.let(f"urem i64 {number}, {extents[axis]}")
@@ -144,7 +145,7 @@ class Work:
         return {**dict.fromkeys(list(extents)[:1], number), **found}
 
     def joined(self, extents: Mapping[Axis, str]) -> Bound:
-        """The positions of axes here as a number: the opposite of `split`."""
+        """Linearise the positions of axes: the inverse of `split`."""
         total: Bound = 0
         for axis, extent in extents.items():
             total = self.code.i64("add", self.code.i64("mul", total, extent), self.at[axis])
@@ -157,19 +158,19 @@ class Work:
         return total
 
     def parts(self, extent: Bound, size: Bound) -> str:
-        """How many parts of a size an extent has, the last perhaps not whole."""
+        """Blocks of a size in an extent, the last perhaps partial."""
         up = self.code.i64("add", extent, self.code.i64("sub", size, 1))
         return self.code.let(f"udiv i64 {up}, {size}")
 
     def divided(self, number: Bound, by: Bound) -> tuple[str, str]:
-        """The quotient and the rest."""
+        """The quotient and the remainder."""
         code = self.code
         return code.let(f"udiv i64 {number}, {by}"), code.let(f"urem i64 {number}, {by}")
 
     # -- expressions ----------------------------------------------------------------------------
 
     def evaluate(self, nodes: Iterable[Expr], mask: Vec | None) -> None:
-        """The values of nodes, arguments first, at the lanes of columns from here on."""
+        """The values of nodes, arguments first, at a vector of columns."""
         for node in nodes:
             if node not in self.values:
                 self.values[node] = self.value(node, mask)
@@ -210,7 +211,7 @@ class Work:
 
 
 def below(code: Code, count: Bound) -> Vec:
-    """The lanes whose number is below a count, which may be negative or past the last."""
+    """The lanes whose index is below a count, which may be negative or past the last."""
     least = code.least(count, code.lanes)
     short: Bound = least if isinstance(least, int) else code.let(f"trunc i64 {least} to i32")
     return code.iota(DType.I32) < code.splat(short, DType.I32)

@@ -1,5 +1,5 @@
-"""Packing right operands: squares turned, where their inner steps lie side by side, and words of
-several inner steps, for instructions that take those."""
+"""Packing of right operands into panels: by register transpose where inner steps are contiguous,
+and in dot-product groups for VNNI-style instructions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK = 256
 
 
 def is_turned(contract: Contract) -> bool:
-    """Is the right operand in memory, its inner steps side by side and its columns apart?"""
+    """Is the right operand in memory, its inner steps contiguous and its columns strided?"""
     right = contract.right
     if not isinstance(right, Load) or right.args:
         return False
@@ -78,7 +78,7 @@ class _Pack(Work):
             self._columns(count, code.i64("sub", self.n, column))
 
     def _columns(self, steps: Bound, columns: Bound) -> None:
-        """Whole squares, and those at the edges through masks."""
+        """Whole squares, and masked ones at the edges."""
         code, lanes = self.code, self.tiling.lanes
         with code.count(0, self.tiling.columns, lanes) as column:
             left = code.i64("sub", columns, column)
@@ -91,7 +91,7 @@ class _Pack(Work):
                 self._square(step, column, code.i64("sub", steps, step), left)
 
     def _square(self, step: str, column: str, steps: Bound | None, columns: Bound) -> None:
-        """A square whose steps are all there, or only so many."""
+        """A square with all inner steps, or only so many."""
         code, width = self.code, self.tiling.columns
         apart = self.strides[self.right][self.contract.columns]
         start = code.i64("add", step, code.i64("mul", column, apart))
@@ -105,8 +105,8 @@ class _Pack(Work):
 
 
 def emit_words(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
-    """The function that packs words of any right operand. Its buffers are the operands that it
-    reads, and the panels."""
+    """The function that packs any right operand in dot-product groups. Its buffers are the operands
+    that it reads, and the panels."""
     work = _Words(contract, tiling, isa)
     work.write()
     chunks = parts_of(contract.inner[-1].extent, CHUNK)
@@ -121,8 +121,8 @@ def operands_read(x: Expr) -> tuple[int, ...]:
 
 
 class _Words(Work):
-    """[batch · panel][outer inner axes][last one / steps][columns][steps], what is past the last
-    step or column 0."""
+    """[batch · panel][outer inner axes][last one / group][columns][group], zero-padded past the
+    last step and column."""
 
     def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
         super().__init__(contract, tiling, isa)
@@ -182,14 +182,14 @@ class _Words(Work):
         return self.moved(by, at)
 
     def _step(self, step: Bound, mask: Vec) -> Vec:
-        """The numbers at an inner step, as the low bits of words."""
+        """The elements at an inner step, zero-extended to 32 bits."""
         with self._on({self.contract.inner[-1]: step}):
             self.evaluate(self.right, mask)
             value = to_memory(self.values[self.contract.right], self.contract.right.dtype)
         return value.bits(UNSIGNED[self.raw.itemsize]).to(DType.U32)
 
     def _last(self, step: Bound, steps: Bound, mask: Vec) -> Vec:
-        """The same of a step that may not be there."""
+        """The same of a step that may be past the last."""
         code = self.code
         is_there = code.let(f"icmp slt i64 {step}, {steps}")
         near = code.let(f"select i1 {is_there}, i64 {step}, i64 0")

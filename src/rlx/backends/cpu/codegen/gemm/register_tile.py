@@ -1,4 +1,4 @@
-"""Register tiles: some rows by some vectors of columns of sums, over a run of inner steps."""
+"""Register tiles of a GEMM: rows by vectors of columns of sums, over a range of inner steps."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Load
 
 UNROLL = 4
-"""Steps at a time from panels. From elsewhere one: LLVM would load for the later steps early, and
-run out of registers."""
+"""Unrolled inner steps over packed panels. Otherwise one: LLVM would hoist the later loads, and run
+out of registers."""
 
 
 def edges(tiling: Tiling, isa: Isa) -> tuple[bool, ...]:
-    """Which kinds of tiles there are: panels are always whole; read in place, the last columns
-    are read through a mask, and where that costs nothing, so are all."""
+    """Which tile variants there are: packed panels are always whole; unpacked, the last columns are
+    masked, and where masks cost nothing, so are all."""
     if tiling.has_panels:
         return (False,)
     return (True,) if isa.has_masks else (False, True)
@@ -30,8 +30,8 @@ def edges(tiling: Tiling, isa: Isa) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """What the tiles of a product depend on beside its tiling: dtypes, and whether a row's steps
-    lie apart."""
+    """What the tiles of a GEMM depend on beside its tiling: dtypes, and whether a row's steps are
+    strided."""
 
     left: DType
     right: DType
@@ -61,7 +61,7 @@ def tile_function(
     is_edge: bool,
     has_factor: bool = False,
 ) -> str:
-    """The name of a tile's function, which is shared: products that differ in what surrounds them
+    """The name of a tile's function, which is shared: GEMMs that differ in prologue and epilogue
     have the same tiles."""
     kinds, one = Kinds.of(contract), replace(tiling, rows=(rows,), row_block=0)
     name = tile_name(_name(kinds, tiling, has_factor), rows, is_edge)
@@ -70,8 +70,8 @@ def tile_function(
 
 
 def rows_function(contract: Contract, tiling: Tiling, code: Code, has_factor: bool) -> str:
-    """The name of the function that does any number of rows, each by the largest tile that fits.
-    It takes what a tile takes, and how many rows there are."""
+    """The name of the function over any number of rows, each by the largest tile that fits. It
+    takes a tile's arguments, and the number of rows."""
     for rows in tiling.rows:
         for is_edge in edges(tiling, code.isa):
             tile_function(contract, tiling, code, rows, is_edge, has_factor)
@@ -96,7 +96,7 @@ Shared = tuple[tuple[str, str], ...]
 def _tile(
     name: str, kinds: Kinds, tiling: Tiling, isa: Isa, is_edge: bool, has_factor: bool
 ) -> Shared:
-    """Written once: most products of a model have the same tiles."""
+    """Cached: most GEMMs of a model have the same tiles."""
     code = Code(tiling.lanes, isa)
     tile = _kind(tiling)(kinds, tiling, code, tiling.rows[0], is_edge)
     code.shared[name] = tile.text(name, has_factor)
@@ -120,7 +120,7 @@ def _rows(name: str, kinds: Kinds, tiling: Tiling, isa: Isa, has_factor: bool) -
 
 
 def call_tile(code: Code, tile: str, args: str, tiling: Tiling, kinds: tuple[bool, ...]) -> None:
-    """Call a tile, or the one of its kinds that the columns which are left ask for."""
+    """Call a tile, or its masked variant, by the number of remaining columns."""
     if len(kinds) == 1:
         code.do(f"call void @{tile}{'.edge' * kinds[0]}{args}")
         return
@@ -147,13 +147,13 @@ def _kind(tiling: Tiling) -> type[Tile]:
 
 
 class Chains:
-    """The sums of a tile in registers, and one inner step after the other added to them."""
+    """The sums of a tile in registers, and inner steps accumulated one after the other."""
 
     def __init__(self, kinds: Kinds, tiling: Tiling, code: Code, rows: int) -> None:
         self.code, self.tiling, self.sums = code, tiling, kinds.sums
         self.kinds = kinds.left, kinds.right
         self.rows: list[str] = []
-        """Where each row is at the first inner step."""
+        """The address of each row at the first inner step."""
         self.right = "%b"
         self.step: Bound = "%step"
         self.across: Bound = tiling.columns
@@ -168,7 +168,7 @@ class Chains:
         self.keep([[zero] * len(run) for run in self.slots])
 
     def run(self, count: Bound, unroll: int) -> None:
-        """So many inner steps, some at a time."""
+        """So many inner steps, unrolled."""
         code = self.code
         whole: Bound = 0
         if unroll > 1:
@@ -212,7 +212,7 @@ class Chains:
             self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(run, slots)))
 
     def finish(self, has_factor: bool = False) -> None:
-        """To memory, perhaps times a factor: as they are, or added to what is there."""
+        """Store the sums, perhaps times a factor: overwriting, or accumulating in memory."""
         code, columns = self.code, self.tiling.columns
         factors = [self._factor(j) for j in range(self.tiling.vectors)] if has_factor else []
         sums = [
@@ -237,15 +237,15 @@ class Chains:
 
 
 class Tile(Chains):
-    """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k, the sum
-    times factor[column] where there is one."""
+    """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k, the sum times
+    factor[column] where there is one."""
 
     ARGS = (
         "ptr noalias %a, i64 %row, i64 %step, ptr noalias %b, {0}, i64 %count, "
         "i64 %columns, ptr noalias %sums, i1 %is_first{1}"
     )
     ACROSS = "i64 %across", "ptr noalias %table"
-    """How far the next inner step is on the right, or where each of them is."""
+    """The stride of inner steps on the right, or the table of their offsets."""
     FACTOR = "", ", ptr noalias %factor"
 
     def __init__(self, kinds: Kinds, tiling: Tiling, code: Code, rows: int, is_edge: bool) -> None:
@@ -275,5 +275,5 @@ class Tile(Chains):
 
 
 def multiply_add(x: Vec, y: Vec, z: Vec) -> Vec:
-    """x · y + z, rounded once where that is one instruction."""
+    """x · y + z, fused where that is one instruction."""
     return x.call("fma", y, z) if x.is_float and x.code.isa.has_fma else x * y + z

@@ -1,4 +1,4 @@
-"""Square blocks of a matrix turned around in registers: as many vectors as one has lanes."""
+"""Register transposes: square blocks of a matrix, as many vectors as one has lanes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def turned(vectors: Sequence[Vec]) -> list[Vec]:
 
 
 def summed(vectors: Sequence[Vec]) -> Vec:
-    """The sum of the lanes of vector i in lane i: blocks of 1, 2, 4 … are exchanged and added, so
+    """Horizontal sums: that of vector i in lane i. Blocks of 1, 2, 4 … are exchanged and added, so
     that half of the vectors are left each time."""
     made, size = list(vectors), 1
     while len(made) > 1:
@@ -36,18 +36,18 @@ def summed(vectors: Sequence[Vec]) -> Vec:
 
 
 Line = tuple[str, Bound]
-"""Where a square is in memory, and the stride of its lines, whose elements are side by side."""
+"""The address of a square in memory, and the stride of its lines, whose elements are contiguous."""
 
 
 def turn(code: Code, dtype: DType, given: Line, to: Line) -> None:
-    """Turn a square in memory: to[j, i] = given[i, j]. A function of its own, as LLVM takes long
-    over shuffles."""
+    """Transpose a square in memory: to[j, i] = given[i, j]. Not inlined, as LLVM takes long over
+    shuffles."""
     _called(code, dtype, given, to)
 
 
 def turn_part(code: Code, dtype: DType, given: Line, to: Line, size: tuple[Bound, Bound]) -> None:
-    """The same for a square of which only so many lines, and only so many elements of each, are
-    there: the other lines count as zeros, and what would come of other elements is not written."""
+    """The same for a partial square, of only so many lines with only so many elements each: missing
+    lines are zeros, and missing elements are not stored."""
     _called(code, dtype, given, to, *size)
 
 
@@ -82,7 +82,7 @@ def _turning(
 
 
 def _only(code: Code, number: int, limit: Bound, count: Bound) -> Vec:
-    """The first lanes if the number is below a limit, else none."""
+    """The first lanes if the index is below a limit, else none."""
     is_there = code.let(f"icmp slt i64 {number}, {limit}")
     return below(code, code.let(f"select i1 {is_there}, i64 {count}, i64 0"))
 
@@ -95,15 +95,15 @@ def _exchanged(a: Vec, b: Vec, size: int) -> tuple[Vec, Vec]:
 
 
 def _picked(a: Vec, b: Vec, picks: Sequence[int]) -> Vec:
-    """Lanes of two vectors, those of the second counting on."""
+    """A two-input shuffle."""
     order = ", ".join(f"i32 {p}" for p in picks)
     places = f"{a.code.vector('i32')} <{order}>"
     return a.made(f"shufflevector {a.type} {a.text}, {b.type} {b.text}, {places}")
 
 
 def in_vectors(code: Code, extent: Bound, body: Callable[[str, Vec | None], None]) -> None:
-    """What `body` writes, for every vector of an extent; the last may not be whole, and where
-    masks cost nothing all go through one."""
+    """The body for every vector of an extent; the last may be partial, and where masks cost nothing
+    all are masked."""
     lanes = code.lanes
     if isinstance(extent, int):
         whole: Bound = extent // lanes * lanes

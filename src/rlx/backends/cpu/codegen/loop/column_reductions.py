@@ -1,5 +1,5 @@
-"""Folds down the rows of a wide array: a row of running values in scratch, to which rows are added
-a few at a time, so that memory is read along its rows and not in narrow columns."""
+"""Column reductions of a wide array: a row of accumulators in scratch, updated a few rows at a
+time, so that memory is read along its rows and not in narrow columns."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, Store
 from rlx.kernel.schedule import ROW_WIDTH
 
 Hoisted = tuple[dict[tuple[Expr, int], Vec], dict[Affine, Bound]]
-"""Values and offsets that are the same along a row."""
+"""Values and offsets that are invariant along a row."""
 
 
 class Rows(Reductions):
-    """Folds whose running values are a row in scratch."""
+    """Reductions with a row of accumulators in scratch."""
 
     def row_sweep(
         self, axis: Axis, stores: Sequence[Store], body: Callable[[], None], is_shared: bool
     ) -> None:
-        """Some columns at a time: fold down, then do what follows from the folds."""
+        """A block of columns at a time: reduce down the rows, then compute what follows."""
         for piece in self.cuts.pieces(axis):
             first, last = self.ends(piece, is_shared)
             low = piece.low[0] - piece.low[1]
@@ -37,7 +37,7 @@ class Rows(Reductions):
                     self.blocks(axis, start, end, body)
 
     def fold_down(self, lane: Axis, low: Bound, high: Bound, roots: Sequence[Expr]) -> None:
-        """Make all running values, those over the same axis together."""
+        """Compute all accumulators, those over the same axis together."""
         while True:
             todo = set(self.schedule.row_accumulators) - self.at.kept
             left = [r for r in self.live(roots) if r in todo]
@@ -75,7 +75,7 @@ class Rows(Reductions):
                     self.to_wide_scratch(r, copy, self.code.const(0, DType.F64))
 
     def flush_rows(self, wide: Sequence[Reduce]) -> None:
-        """Running values are added to those in f64, and begin anew."""
+        """Add the accumulators to those in f64, and reset them."""
         for r in wide:
             for copy in range(self.at.copies):
                 self.to_wide_scratch(r, copy, self.whole_sum(r, copy))
@@ -98,7 +98,7 @@ class Rows(Reductions):
         last: Bound,
         is_polled: bool = False,
     ) -> None:
-        """Some rows to the running values, a few at a time."""
+        """Accumulate some rows, a few at a time."""
         together = self.schedule.row_step
         middle = self.whole(first, last, together)
         for start, end, count in ((first, middle, together), (middle, last, 1)):
@@ -111,7 +111,7 @@ class Rows(Reductions):
     def add_rows(
         self, group: Sequence[Reduce], lane: Axis, ends: tuple[Bound, Bound], row: str, count: int
     ) -> None:
-        """Some rows to the running values; what is the same along a row is made before it."""
+        """Accumulate some rows; what is invariant along a row is hoisted."""
         axis = group[0].axis
         places = [{axis: self.code.i64("add", row, n)} for n in range(count)]
         made = [self.hoisted(group, lane, place) for place in places]

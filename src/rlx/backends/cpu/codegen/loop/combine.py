@@ -1,4 +1,4 @@
-"""What a reduction does with two values."""
+"""The combining operation of a reduction."""
 
 from __future__ import annotations
 

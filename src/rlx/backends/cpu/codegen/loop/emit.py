@@ -1,18 +1,18 @@
-"""Loop kernels as LLVM text with explicit vectors. Pure: kernel, schedule and instruction set in,
-text out.
+"""Emitter of loop kernels: LLVM text with explicit vectors. Pure: kernel, schedule and instruction
+set in, text out.
 
-The method: open one loop per axis; at each level make every value that needs no deeper axis,
-reductions included; where all axes of a store are open, store. All values are vectors; one that
-does not vary along the lanes is the same in each.
+The method: open one loop per axis; at each level compute every value that is invariant in deeper
+axes, reductions included; where all axes of a store are open, store. All values are vectors; one
+that does not vary along the lanes is uniform.
 
     i32 name(ptr buffers, ptr sizes, i64 start, i64 stop, ptr scratch, ptr poll)
 
 `buffers` holds the operands' and then the results' addresses; `sizes` the values of
-`sizes_of(kernel)`; `scratch` is `scratch_bytes(...)` for this call alone, to keep row values in;
-`poll` points to a function to ask now and then whether to go on (`Code.poll`).
-The part [start, stop) of the parallel axis is done; what does not vary along that axis belongs to
-the part with its first point, so at least [0, 1) must be handed out. The result is 0, or n if a
-row that the n-th gathering load wanted is not there.
+`sizes_of(kernel)`; `scratch` is `scratch_bytes(...)` private to this call, to stage row values in;
+`poll` points to a function that says whether to continue (`Code.poll`).
+The range [start, stop) of the parallel axis is computed; what does not vary along that axis belongs
+to the task with its first point, so at least [0, 1) must run. The result is 0, or n if the n-th
+gathering load has an index out of range.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ATTRIBUTES = (
 
 
 BAND = 256
-"""Rows of a band of tiles: their lines stay near until they are full."""
+"""Rows of a band of tiles: their cache lines stay resident until they are full."""
 STREAMING = "!0 = !{i32 1}"
 
 
@@ -61,7 +61,7 @@ class Function:
 
 
 def head_of(name: str) -> str:
-    """How every function that a program calls begins."""
+    """The signature of every function that a program calls."""
     args = "ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch, ptr %poll"
     return f"define dso_local i32 @{name}({args})"
 
@@ -108,7 +108,7 @@ class Emitter(Rows):
         return Function(name, code.function(head_of(name)), tuple(code.shared.items()))
 
     def streamed(self) -> None:
-        """The nests with stores that go past the caches, if buffers and part begin on a line."""
+        """The nests with non-temporal stores, if buffers and range are aligned to cache lines."""
         code = self.code
         places = [f"%y{i}" for i in range(len(self.kernel.results))]
         bits = [code.let(f"ptrtoint ptr {p} to i64") for p in places]
@@ -128,7 +128,7 @@ class Emitter(Rows):
         code.lines.append(f"{no}:")
 
     def arguments(self) -> Iterator[str]:
-        """The entry's lines that read addresses and sizes."""
+        """The entry block: loads of addresses and sizes."""
         names = [f"%x{i}" for i in range(len(self.kernel.operands))]
         names += [f"%y{i}" for i in range(len(self.kernel.results))]
         for i, name in enumerate(names):
@@ -164,7 +164,7 @@ class Emitter(Rows):
         return code.when(code.let(f"and i1 {low}, {high}"))
 
     def level(self, axes: tuple[Axis, ...], stores: Sequence[Store]) -> None:
-        """Make what is known here, do the stores whose axes are open, go one axis deeper."""
+        """Compute what is invariant here, do the stores whose axes are open, open the next axis."""
         self.reduce_ready([s.value for s in stores])
         here = [s for s in stores if s.at.axes <= self.at.index.keys()]
         self.store_all(here)
@@ -183,7 +183,7 @@ class Emitter(Rows):
         self.sweep(axes[0], lambda: self.level(axes[1:], deeper), is_lane, is_shared)
 
     def tiles(self, tile: Axis, lane: Axis, stores: Sequence[Store], is_shared: bool) -> None:
-        """Whole squares of both axes, then the columns and the rows that are left."""
+        """Whole square tiles of both axes, then the columns and the rows that are left."""
         for rows in self.cuts.pieces(tile):
             first, last = self.ends(rows, is_shared)
             end = self.whole(first, last, self.lanes)
@@ -205,7 +205,7 @@ class Emitter(Rows):
         stores: Sequence[Store],
         polled: int,
     ) -> None:
-        """Bands of rows; in a band column by column, so that lines of memory are used up."""
+        """Bands of rows; in a band column by column, so that cache lines are used up."""
         low, high = self.ends(columns, is_shared=False)
         end = self.whole(low, high, self.lanes)
         code = self.code
@@ -220,7 +220,7 @@ class Emitter(Rows):
             self.steps_of(tile, rows[0], rows[1], rest)
 
     def store_all(self, stores: Sequence[Store]) -> None:
-        """All values first, then all stores: an output may be one of the inputs."""
+        """All values first, then all stores: an output may alias an input."""
         count = {s: self.at.copies if self.spread in s.at.axes else 1 for s in stores}
         pairs = [(s, copy) for s in stores for copy in range(count[s])]
         values = [self.value(self.unrounded(s.value), copy) for s, copy in pairs]
@@ -228,7 +228,7 @@ class Emitter(Rows):
             self.store(store, copy, value)
 
     def unrounded(self, value: Expr) -> Expr:
-        """What is rounded to a half float only to be stored is rounded by the store."""
+        """A cast to half precision just before a store is done by the store."""
         if isinstance(value, Apply) and value.op.name == "cast" and value.dtype in HALVES:
             (given,) = value.args
             return given if given.dtype is DType.F32 else value

@@ -1,4 +1,4 @@
-"""Expressions as vectors, at one place of a loop nest."""
+"""Expressions as vectors, at one position of a loop nest."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rlx.kernel.expr import Apply, Choose, Const, Expr, Index, Inside, Load, Red
 
 
 class Values(Memory):
-    """Makes values, each once at a place."""
+    """Computes values, each once per scope."""
 
     @abstractmethod
     def reduced_alone(self, r: Reduce, copy: int) -> Vec:
-        """A reduction that is met under a guard."""
+        """A reduction under a guard."""
 
     def key(self, node: Expr, copy: int) -> tuple[Expr, int]:
         return node, copy if self.spread in node.free else 0
 
     def needs(self, node: Expr) -> tuple[Expr, ...]:
-        """The arguments that are made before it: of a choice only what this piece chooses."""
+        """The arguments that are computed before it: of a select only the decided side."""
         if node in self.at.kept:
             return ()
         match node:
@@ -42,7 +42,7 @@ class Values(Memory):
         return (node.args[1 if self.at.decided[guard] else 2],)
 
     def value(self, root: Expr, copy: int) -> Vec:
-        """The vector of an expression; works on a stack, as bodies may be long chains."""
+        """The vector of an expression; iterative, as bodies may be long chains."""
         stack = [root]
         while stack:
             node = stack[-1]
@@ -59,7 +59,7 @@ class Values(Memory):
         return self.at.values[self.key(root, copy)]
 
     def kept(self, node: Expr, copy: int) -> Vec:
-        """A row value: the first pass computes it and puts it in scratch, later ones read it."""
+        """A row value: the first pass computes it and stages it in scratch, later ones read it."""
         if node in self.at.kept:
             return self.from_scratch(node, copy)
         value = self.compute(node, copy)
@@ -103,7 +103,7 @@ class Values(Memory):
         return (at >= low) & (at < high)
 
     def choice(self, node: Choose, copy: int) -> Vec:
-        """The chosen side; if lanes differ both, each read only where it is chosen."""
+        """The selected side; if lanes differ both, each loaded under its mask."""
         chosen = self.chosen(node)
         if chosen:
             return self.value(chosen[0], copy)
@@ -112,7 +112,7 @@ class Values(Memory):
         return yes.where(guard, self.guarded(node.args[2], copy, ~guard))
 
     def guarded(self, node: Expr, copy: int, mask: Vec) -> Vec:
-        """A value that is wanted only where the mask holds, as if this copy were the only one."""
+        """A value that is needed only where the mask holds, as if this copy were the only one."""
         guard = mask if self.at.guard is None else mask & self.at.guard
         spread, index = self.spread, dict(self.at.index)
         if spread is not None:

@@ -1,5 +1,5 @@
-"""Loads and stores: side by side, one for all lanes, strided, or gathered; masked where they must
-be. A lane that is masked off touches no memory."""
+"""Loads and stores: contiguous, uniform, strided, or gathered; masked where they must be. A lane
+that is masked off touches no memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rlx.kernel.expr import Expr, Kernel, Load, Store
 from rlx.kernel.schedule import ROW_WIDTH, SCRATCH_PAD, Schedule
 
 MAX_PICKED = 4
-"""Steps up to this are read as whole runs of which some elements are picked."""
+"""Strides up to this are loaded contiguously and shuffled."""
 
 
 class Memory(Places):
-    """Reads operands and writes results."""
+    """Loads operands and stores results."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
         super().__init__(kernel, schedule, isa)
@@ -51,14 +51,14 @@ class Memory(Places):
         return from_memory(Vec(self.code, raw, stored(node.dtype)), node.dtype)
 
     def is_turned(self, node: Load) -> bool:
-        """Is it read along the tile while the lanes run across it?"""
+        """Is it contiguous along the tile axis while the other axis is vectorised?"""
         tile, lane = self.at.tile, self.at.lane
         if tile is None or lane is None or self.mask is not None or node.args:
             return False
         return node.at.coefficient(tile) == 1 and node.at.coefficient(lane) not in (0, 1)
 
     def turned(self, node: Load) -> list[Vec]:
-        """A square of memory, read in rows along the tile and turned in registers."""
+        """A square of memory, loaded in rows along the tile and transposed in registers."""
         assert self.at.lane is not None
         dtype = stored(node.dtype)
         offset, step = self.offset(node.at, 0), self.dim(node.at.coefficient(self.at.lane))
@@ -84,7 +84,7 @@ class Memory(Places):
         return self._gather(where, element, self.steps(step))
 
     def _uniform(self, where: str, element: str) -> str:
-        """One element for all lanes. Under a guard it is read only if a lane wants it."""
+        """One element, broadcast. Under a guard it is loaded only if a lane needs it."""
         code, kind = self.code, self.code.vector(element)
         if self.at.guard is None:
             one = code.let(f"load {element}, ptr {where}")
@@ -126,8 +126,8 @@ class Memory(Places):
         return code.let(f"shufflevector {kind} {run}, {kind} poison, {picks}")
 
     def _picked(self, where: str, element: str, step: int) -> str:
-        """Every step-th element of as many runs. The last run ends with the last element that is
-        wanted, as nothing behind it may be read."""
+        """Every step-th element of contiguous vectors. The last vector ends with the last element
+        needed, as nothing after it may be read."""
         lanes = self.lanes
         last = (lanes - 1) * (step - 1)
         starts = [min(lanes * n, last) for n in range(step)]
@@ -142,7 +142,7 @@ class Memory(Places):
         return made
 
     def _blend(self, a: str, b: str, picks: list[int], element: str) -> str:
-        """Lanes of two vectors; the rest is open."""
+        """A two-input shuffle; the other lanes are poison."""
         kind, rest = self.code.vector(element), [-1] * (self.lanes - len(picks))
         order = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in [*picks, *rest])
         mask = f"{self.code.vector('i32')} <{order}>"
@@ -163,7 +163,7 @@ class Memory(Places):
         return self.mask.text if self.mask else "splat (i1 true)"
 
     def _check_rows(self, row: Vec, node: Load) -> None:
-        """Leave with an error code where a row is not in the table."""
+        """Return an error code where a gathered row is out of range."""
         code = self.code
         bound = code.splat(self.dim(node.bound), DType.U64)
         is_bad = row.bits(DType.U64) >= bound
@@ -184,13 +184,13 @@ class Memory(Places):
         return self._scratch_value(self._scratch(number, copy, dtype), dtype)
 
     def to_scratch(self, node: Expr, copy: int, value: Vec) -> None:
-        """All lanes are written: a row of scratch is longer than the row, and what follows a piece
-        of the row is written after it."""
+        """Unmasked: a scratch row is padded, and what follows a piece of the row is written after
+        it."""
         where = self._scratch(self.in_scratch.index(node), copy, node.dtype.compute)
         self.code.do(f"store {value.type} {value.text}, ptr {where}, align {value.dtype.itemsize}")
 
     def from_wide_scratch(self, node: Expr, copy: int) -> Vec:
-        """The f64 beside a running value; such rows lie behind all others."""
+        """The f64 accumulator beside an f32 one; such rows come after all others."""
         return self._scratch_value(self._wide_scratch(node, copy), DType.F64)
 
     def to_wide_scratch(self, node: Expr, copy: int, value: Vec) -> None:
@@ -223,7 +223,7 @@ class Memory(Places):
     # -- stores ---------------------------------------------------------------------------------
 
     def store(self, store: Store, copy: int, value: Vec) -> None:
-        """Write a value that is already made: an output may be one of the inputs."""
+        """Store a computed value: an output may alias an input."""
         dtype = store.value.dtype
         element = ELEMENT[stored(dtype)]
         made = to_memory(value, dtype)
@@ -243,7 +243,7 @@ class Memory(Places):
             self.code.do(f"store {made.type} {made.text}, ptr {where}, align {_bytes(element)}")
 
     def _is_aligned(self, store: Store) -> bool:
-        """Does every vector start on a vector's boundary, given that the buffer does?"""
+        """Is every vector aligned, given that the buffer is?"""
         steps = [c for a, c in store.at.terms if a is not self.at.lane]
         bounds = [store.at.offset, *steps, self.at.piece_low]
         return all(is_static(b) and b % self.lanes == 0 for b in bounds)
@@ -265,8 +265,7 @@ def _bytes(element: str) -> int:
 
 
 def transposed(rows: list[Vec]) -> list[Vec]:
-    """Lane k of row n to lane n of row k: at each distance, pairs of rows swap halves of their
-    blocks."""
+    """Register transpose: at each distance, pairs of rows swap halves of their blocks."""
     lanes = range(len(rows))
     distance = len(rows) // 2
     while distance:

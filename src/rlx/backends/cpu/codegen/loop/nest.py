@@ -1,4 +1,4 @@
-"""Loops over axes, in vectors along the lanes, and what is made before a loop begins."""
+"""Loops over axes, vectorised along one, and loop-invariant code motion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlx.kernel.schedule import COSTS, Schedule
 POLL_OPS = 1 << 18
 """Operations between two polls: some 100 µs."""
 ASSUMED_EXTENT = 256
-"""What an unknown extent counts as where a poll is placed."""
+"""The assumed extent of a dynamic axis where a poll is placed."""
 
 
 class Loops(Values):
@@ -37,8 +37,8 @@ class Loops(Values):
     def sweep(
         self, axis: Axis, body: Callable[[], None], is_lane: bool, is_shared: bool = False
     ) -> None:
-        """Run `body` over the axis: in each piece whole blocks, then the rest. A loop that is no
-        part's alone is a part of one unit of work: where that is long, it polls."""
+        """Run `body` over the axis: in each piece whole blocks, then the remainder. A loop that is
+        not the parallel one is inside one unit: where that is long, it polls."""
         for piece in self.cuts.pieces(axis):
             first, last = self.ends(piece, is_shared)
             run = self.blocks if is_lane else self.steps_of
@@ -48,7 +48,7 @@ class Loops(Values):
                 run(axis, first, last, body, is_polled=not is_shared)
 
     def ends(self, piece: Piece, is_shared: bool) -> tuple[Bound, Bound]:
-        """Where a piece begins and ends, as far as it is this part's work."""
+        """The range of a piece, clipped to this task's."""
         first, last = self.bound(piece.low), self.bound(piece.high)
         if not is_shared:
             return first, last
@@ -60,7 +60,7 @@ class Loops(Values):
         return self.code.i64("sub", self.dim(dim), self.dim(offset))
 
     def turns(self, axis: Axis, points: int) -> int:
-        """The turns of a loop between two polls, of so many points of the axis each."""
+        """The iterations of a loop between two polls, of so many points of the axis each."""
         open_ = self.at.index.keys() | {axis}
         total = 0
         for node in self.kernel.nodes:
@@ -110,7 +110,7 @@ class Loops(Values):
         body: Callable[[], None],
         is_polled: bool = False,
     ) -> None:
-        """Vectors of the axis as lanes, masked at `end` if there is one."""
+        """Vectors along the axis, masked at `end` if there is one."""
         if low == high:
             return
         step = copies * self.lanes
@@ -121,18 +121,18 @@ class Loops(Values):
                 body()
 
     def below(self, i: Bound, end: Bound) -> Vec:
-        """The lanes before the end; counted in numbers as wide as a lane."""
+        """The lanes before the end; compared in integers as wide as a lane."""
         width = max(8, min(64, 8 * self.code.isa.vector_bytes // self.lanes))
         kind = {8: DType.I8, 16: DType.I16, 32: DType.I32, 64: DType.I64}[width]
         left = self.code.least(self.code.i64("sub", end, i), self.lanes)
         narrow = left if width == 64 else self.code.let(f"trunc i64 {left} to i{width}")
         return self.code.iota(kind) < self.code.splat(narrow, kind)
 
-    # -- what a place needs ---------------------------------------------------------------------
+    # -- liveness and hoisting ------------------------------------------------------------------
 
     def live(self, roots: Iterable[Expr]) -> list[Expr]:
-        """What this piece needs for the roots, arguments first; not the sides of open choices, nor
-        what is folded in a fold that is made."""
+        """What this piece needs for the roots, arguments first; not the sides of undecided selects,
+        nor the bodies of computed reductions."""
         seen: dict[Expr, None] = {}
         stack = [(r, False) for r in roots]
         visited: set[Expr] = set()
@@ -148,7 +148,7 @@ class Loops(Values):
         return list(seen)
 
     def hoist(self, roots: Iterable[Expr]) -> None:
-        """Make every value that varies only with open axes, before the next loop begins."""
+        """Hoist every value that is invariant in the next loop."""
         outer = self.at.index.keys()
         for node in self.live_outside(roots):
             if isinstance(node, Apply | Load) and node.free <= outer:

@@ -1,4 +1,4 @@
-"""Folds: across the lanes of a row, or down the rows with an accumulator for each lane."""
+"""Reductions: across the lanes of a row, or down the rows with an accumulator for each lane."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from rlx.kernel.expr import Axis, Expr, Load, Reduce, postorder
 from rlx.kernel.lower.loop import NotALoop
 
 CHAIN = 128
-"""Additions of floats one after the other; then their sum is added to one in f64. A chain as long
-as the axis was seven times as far from f64 on a mean of 6400 positive numbers."""
+"""Float additions per chain; the chain's sum is then added to one in f64. A chain as long as the
+axis was seven times as far from f64 on a mean of 6400 positive numbers."""
 
 
 Slots = dict[tuple[Reduce, int], str]
-"""Where the accumulators of folds are, for each copy."""
+"""The accumulators of reductions, for each copy."""
 
 
 def is_rounded(r: Reduce) -> bool:
-    """Does each step of the fold lose something? Of products it is as little as it can be."""
+    """Does each step of the reduction round? Of products it is as little as it can be."""
     return r.fold == "sum" and r.dtype.compute in (DType.F32, DType.F64)
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The loop of a fold that is cut so that chains of additions are short: the axis, and how many
-    of its turns one chain has."""
+    """The loop of a reduction that is split so that chains of additions are short: the axis, and
+    the iterations of one chain."""
 
     axis: Axis
     turns: int
 
 
 class Reductions(Loops):
-    """Makes the values of reductions."""
+    """Computes reductions."""
 
     def reduce_ready(self, roots: Sequence[Expr]) -> None:
-        """Make the reductions that vary only with open axes, those over the same axes together."""
+        """Compute the reductions that are invariant in unopened axes, those over the same axes
+        together."""
         while True:
             ready = [r for r in self.live(roots) if isinstance(r, Reduce) and self.is_ready(r)]
             if not ready:
@@ -49,7 +50,7 @@ class Reductions(Loops):
             self.reduce([r for r in ready if self.chain(r)[0] == axes], axes)
 
     def is_ready(self, r: Reduce) -> bool:
-        """Not made yet, and all that its body needs from outside it is."""
+        """Not computed yet, and all that its body needs from outside it is."""
         if not r.free <= self.at.index.keys() or self.is_made(r):
             return False
         below = [n for n in self.live(self.chain(r)[1].args) if isinstance(n, Reduce)]
@@ -59,7 +60,8 @@ class Reductions(Loops):
         return r in self.at.kept or self.key(r, 0) in self.at.values
 
     def chain(self, r: Reduce) -> tuple[tuple[Axis, ...], Reduce]:
-        """Folds of folds by one operation are one over several axes: those, and the innermost."""
+        """Nested reductions by one operation are one over several axes: those, and the
+        innermost."""
         axes = [r.axis]
         inner = r
         while True:
@@ -72,14 +74,14 @@ class Reductions(Loops):
             inner = body
 
     def reduced_alone(self, r: Reduce, copy: int) -> Vec:
-        """A reduction met under a guard: made there, by itself."""
+        """A reduction under a guard: computed there, by itself."""
         self.reduce([r], self.chain(r)[0])
         return self.at.values[self.key(r, copy)]
 
     def reduce(self, group: Sequence[Reduce], axes: tuple[Axis, ...]) -> None:
-        """Across the lanes if none are open yet, else down the axes with one accumulator for each
-        copy. Where an axis is open already, as with folds of both axes of a result, the fold would
-        be made again at each of its points: such work is done in steps."""
+        """Across the lanes if none are vectorised yet, else down the axes with one accumulator for
+        each copy. Where an axis is open already, as with reductions of both axes of a result, the
+        reduction would be repeated at each of its points: such kernels are split into steps."""
         if any(a in self.at.index for a in axes):
             raise NotALoop(f"{self.kernel.name}: its folds over {axes} are at each point of them")
         is_across = self.at.lane is None
@@ -123,14 +125,14 @@ class Reductions(Loops):
         return slot
 
     def flush(self, slots: Slots, wide: Slots) -> None:
-        """The sums of chains are added to those in f64, and begin anew."""
+        """Add the sums of chains to those in f64, and reset them."""
         for key, slot in wide.items():
             total, zero = self.total(key[0], slots[key], slot), self.identity(key[0])
             self.code.do(f"store {total.type} {total.text}, ptr {slot}")
             self.code.do(f"store {zero.type} {zero.text}, ptr {slots[key]}")
 
     def total(self, r: Reduce, slot: str, wide: str | None) -> Vec:
-        """What was folded so far, in f64 if chains were added there."""
+        """The total so far, in f64 if chains were added there."""
         chain = self.loaded(r, slot)
         if wide is None:
             return chain
@@ -138,7 +140,7 @@ class Reductions(Loops):
         return like.made(f"load {like.type}, ptr {wide}") + chain.to(DType.F64)
 
     def kept_by(self, bodies: Iterable[Expr]) -> frozenset[Expr]:
-        """The row values that a pass over these bodies makes."""
+        """The row values that a pass over these bodies computes."""
         return frozenset(self.schedule.staged).intersection(self.live_outside(bodies))
 
     def fold_over(
@@ -185,7 +187,7 @@ class Reductions(Loops):
             self.steps_of(axis, start, stop, body)
 
     def lane_of(self, axes: tuple[Axis, ...], bodies: Iterable[Expr]) -> Axis:
-        """The axis that most loads run along."""
+        """The axis that most loads are contiguous along."""
         if self.schedule.vector in axes:
             return self.schedule.vector
         loads = [n for n in postorder(bodies) if isinstance(n, Load)]
@@ -218,7 +220,7 @@ class Reductions(Loops):
         return values[0]
 
     def across(self, r: Reduce, value: Vec) -> Vec:
-        """A butterfly: after log₂ lanes steps every lane holds the whole fold."""
+        """Butterfly reduction: after log₂ lanes steps every lane holds the total."""
         distance = self.lanes // 2
         while distance:
             value = fold(r, value, value.shuffled([n ^ distance for n in range(self.lanes)]))

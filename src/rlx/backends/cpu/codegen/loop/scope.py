@@ -1,4 +1,4 @@
-"""What is known at a place in a loop nest: positions, masks, guards, and values already made."""
+"""The scope of a position in a loop nest: indices, masks, decided guards, and computed values."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from rlx.kernel.schedule import Schedule, lanes_of, sizes_of
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One place. A value is known by its expression and the copy of the unrolled lanes."""
+    """One position. A value is keyed by its expression and the copy of the unrolled lanes."""
 
     index: Mapping[Axis, Bound] = field(default_factory=dict[Axis, Bound])
     decided: Mapping[Inside, bool] = field(default_factory=dict[Inside, bool])
     values: dict[tuple[Expr, int], Vec] = field(default_factory=dict[tuple[Expr, int], Vec])
     offsets: dict[Affine, Bound] = field(default_factory=dict[Affine, Bound])
     kept: frozenset[Expr] = frozenset()
-    """Row values that are in scratch."""
+    """Row values that are staged in scratch."""
     is_first_pass: bool = False
-    """Are row values computed here put in scratch?"""
+    """Are row values computed here staged in scratch?"""
     is_folding: bool = False
-    """Is this inside a fold across the lanes?"""
+    """Is this inside a reduction across the lanes?"""
     lane: Axis | None = None
     piece_low: DimLike = 0
-    """Where the lanes' piece of their axis begins."""
+    """The start of the vectorised axis's piece."""
     row_start: Bound = 0
-    """Where the columns begin whose running values are in scratch."""
+    """The first column whose accumulators are in scratch."""
     tile: Axis | None = None
     """In a tile the axis that copies run along, one step each; else they run along the lanes."""
     copies: int = 1
     tail: Vec | None = None
     """The lanes below the end of the axis."""
     guard: Vec | None = None
-    """The lanes whose value is wanted."""
+    """The lanes whose value is needed."""
 
 
 class Places:
-    """Positions and sizes as values of the function being written."""
+    """Positions and sizes as values of the function under construction."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
         self.kernel, self.schedule = kernel, schedule
@@ -55,7 +55,7 @@ class Places:
 
     @contextmanager
     def scope(self, **changes: Any) -> Generator[None]:
-        """A place inside this one: what is made there is not known outside."""
+        """A nested scope: what is computed there is not visible outside."""
         outer = self.at
         fresh = {"values": dict(outer.values), "offsets": dict(outer.offsets)}
         self.at = replace(outer, **{**fresh, **changes})
@@ -110,7 +110,7 @@ class Places:
 
     @property
     def mask(self) -> Vec | None:
-        """The lanes that may be read and written; all of them if None."""
+        """The lanes that may be loaded and stored; all of them if None."""
         if self.at.tail is None or self.at.guard is None:
             return self.at.tail or self.at.guard
         return self.at.tail & self.at.guard

@@ -1,4 +1,4 @@
-"""Lanes from and to memory: side by side, apart, or one for all."""
+"""Vector loads and stores: contiguous, strided, or uniform."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def advanced(code: Code, pointer: str, count: Bound, dtype: DType) -> str:
 
 
 def load(code: Code, dtype: DType, pointer: str, stride: Bound = 1, mask: Vec | None = None) -> Vec:
-    """The elements at pointer, pointer + stride …; lanes that the mask rules out are not read,
-    and are 0."""
+    """The elements at pointer, pointer + stride …; masked-off lanes are not read, and are 0."""
     raw = stored(dtype)
     element, kind = ELEMENT[raw], code.vector(ELEMENT[raw])
     if stride == 0:
@@ -31,7 +30,7 @@ def load(code: Code, dtype: DType, pointer: str, stride: Bound = 1, mask: Vec | 
 
 
 def load_at(code: Code, dtype: DType, pointer: str, places: Vec) -> Vec:
-    """The elements so many places on, a lane each."""
+    """A gather at these element offsets."""
     raw = stored(dtype)
     element, kind = ELEMENT[raw], code.vector(ELEMENT[raw])
     where = code.let(f"getelementptr {element}, ptr {pointer}, {places.type} {places.text}")
@@ -44,7 +43,7 @@ def load_at(code: Code, dtype: DType, pointer: str, places: Vec) -> Vec:
 def store(
     code: Code, value: Vec, dtype: DType, pointer: str, stride: Bound = 1, mask: Vec | None = None
 ) -> None:
-    """The lanes to pointer, pointer + stride …, but for those the mask rules out."""
+    """The lanes to pointer, pointer + stride …, but for masked-off ones."""
     raw = to_memory(value, dtype)
     if stride == 1 and mask is None:
         code.do(f"store {raw.type} {raw.text}, ptr {pointer}, align {dtype.itemsize}")
@@ -57,7 +56,7 @@ def store(
 
 
 def store_some(code: Code, raw: Vec, pointer: str, mask: Vec) -> None:
-    """Those lanes that the mask rules in, as they lie in memory, side by side."""
+    """A masked contiguous store of stored elements."""
     if code.isa.has_masks and raw.dtype.itemsize < 4:
         mask = _hidden(mask)
     code.intrinsic(
@@ -70,9 +69,9 @@ def store_some(code: Code, raw: Vec, pointer: str, mask: Vec) -> None:
 
 
 def _hidden(mask: Vec) -> Vec:
-    """The mask, through a mask register of x86 that LLVM does not look into. Where it knows that
-    one lane alone holds, and the lanes were cut to 8 or 16 bits, it writes all 32 bits that they
-    were cut from: over what lies behind."""
+    """The mask, through an x86 mask register that is opaque to LLVM. Where it knows that a single
+    lane is set, and the lanes were truncated to 8 or 16 bits, it stores all 32 bits that they were
+    truncated from: past the element."""
     code, lanes = mask.code, max(8, mask.code.lanes)
     kind, text = f"<{lanes} x i1>", mask.text
     if lanes > code.lanes:
@@ -95,7 +94,7 @@ def _order(count: int, lanes: int) -> str:
 def _place(
     code: Code, beside: str, apart: str, dtype: DType, pointer: str, stride: Bound
 ) -> tuple[str, str]:
-    """The intrinsic for a stride, and its argument that says where."""
+    """The intrinsic for a stride, and its address argument."""
     element = ELEMENT[stored(dtype)]
     if stride == 1:
         name = f"masked.{beside}.{code.suffix(element)}.p0"

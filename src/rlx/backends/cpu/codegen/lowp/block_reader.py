@@ -1,7 +1,7 @@
-"""Reading blocks of packed weights: numbers that a block has once, and vectors of neighbours.
+"""Block reader of quantised weights: block-wide fields, and vectors of contiguous weights.
 
-Blocks lie at any byte. What they have once is read and combined as whole numbers, and is in every
-lane from where it is multiplied.
+Blocks have byte alignment. Block-wide fields are read and combined as scalar integers, and
+broadcast where they are multiplied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ F16, F32, I8, I32, U8, U16 = DType.F16, DType.F32, DType.I8, DType.I32, DType.U8
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One whole number of 32 bits."""
+    """A scalar i32."""
 
     code: Code
     text: Bound
@@ -57,7 +57,7 @@ class Word:
 
 @dataclass(slots=True)
 class Block:
-    """A block being read: its address, and what was read of it already."""
+    """A block being read: its address, and the vectors cached so far."""
 
     code: Code
     start: str
@@ -68,26 +68,26 @@ class Block:
         return self.code.lanes
 
     def kept(self, key: object, make: Callable[[], Vec]) -> Vec:
-        """A vector that neighbours share, made once."""
+        """A vector that neighbouring weights share, computed once."""
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
 
-    # -- one number -----------------------------------------------------------------------------
+    # -- scalars --------------------------------------------------------------------------------
 
     def word(self, at: int, size: int = 1) -> Word:
-        """`size` bytes as a whole number."""
+        """`size` bytes as an integer."""
         code, kind = self.code, f"i{8 * size}"
         value = code.let(f"load {kind}, ptr {self.pointer(at)}, align 1")
         return Word(code, value if size == 4 else code.let(f"zext {kind} {value} to i32"))
 
     def field(self, at: int, number: int, bits: int) -> Word:
-        """A field of those that fill bytes from `at` on, the lowest bits first."""
+        """A bit field of those packed from byte `at` on, least significant first."""
         byte, low = divmod(number * bits, 8)
         return self.word(at + byte) >> low & ((1 << bits) - 1)
 
     def real(self, word: Word) -> Vec:
-        """The number, with its sign, in every lane."""
+        """A signed integer as f32, broadcast."""
         one = self.code.let(f"sitofp i32 {word.text} to float")
         return self.code.splat(one, F32)
 
@@ -95,7 +95,7 @@ class Block:
         return self.kept(("half", at), lambda: self.half_of(self.word(at, 2)))
 
     def half_of(self, word: Word) -> Vec:
-        """The f16 of these bits, in every lane."""
+        """The f16 with these bits, broadcast."""
         bits = self.code.let(f"trunc i32 {word.text} to i16")
         return from_memory(self.code.splat(bits, U16), F16)
 
@@ -103,11 +103,11 @@ class Block:
         one = self.code.let(f"bitcast i32 {word.text} to float")
         return self.code.splat(one, F32)
 
-    # -- neighbours -----------------------------------------------------------------------------
+    # -- vectors --------------------------------------------------------------------------------
 
     def bytes(self, at: int) -> Vec:
-        """As many bytes as there are lanes. What is done to bits is done while they are bytes, for
-        those of many lanes fit small registers."""
+        """As many bytes as there are lanes. Bit operations stay on bytes, for those of many lanes
+        fit small registers."""
         return self.kept(at, lambda: self.bytes_at(self.pointer(at)))
 
     def bytes_at(self, pointer: str) -> Vec:
@@ -119,8 +119,8 @@ class Block:
         return real(self.bytes(at).bits(I8))
 
     def plane(self, at: int, run: int, bits: int, weight: int) -> Vec:
-        """Fields of weights that lie in planes: of a run of bytes the lowest bits of each, then
-        the next, and on."""
+        """Bit fields stored in planes: of a run of bytes the lowest bits of each, then the next,
+        and on."""
         moved, is_last = self.moved(at, run, bits, weight)
         return moved if is_last else moved & ((1 << bits) - 1)
 
@@ -132,7 +132,7 @@ class Block:
         return (given >> shift * bits if shift else given), (shift + 1) * bits == 8
 
     def bits(self, word: Word, first: int = 0) -> Vec:
-        """Bit by bit, from the `first` on, a lane each."""
+        """The bits of an integer from the `first` on, one per lane."""
         low = self.code.let(f"trunc i32 {(word >> first).text} to i{self.lanes}")
         kind = self.code.vector("i1")
         return Vec(self.code, self.code.let(f"bitcast i{self.lanes} {low} to {kind}"), DType.BOOL)
@@ -141,18 +141,18 @@ class Block:
         self, key: object, at: int, weight: int, make: Callable[[Vec], Vec],
         run: int = 16, levels: NDArray[np.float32] | None = None,
     ) -> Vec:  # fmt: skip
-        """What is made of numbers of four bits, or of the level of each. Where a vector holds all
-        sixteen, they are made once for all that share the key, and looked up."""
+        """A function of 4-bit values, or of the codebook level of each. Where a vector holds all
+        sixteen, they are computed once per key, and looked up by a permutation."""
         if self.lanes == 16:
             all_of_them = np.arange(16, dtype=np.float32) if levels is None else levels
             table = self.kept(key, lambda: make(Vec(self.code, _literal(all_of_them), F32)))
-            # indices are taken by their low bits
+            # permutations use the low bits of indices
             return permuted(table, self.moved(at, run, 4, weight)[0].to(I32))
         numbers = self.plane(at, run, 4, weight)
         return make(real(numbers) if levels is None else self.looked_up(levels, numbers))
 
     def fields(self, at: int, places: Sequence[tuple[int, int]], bits: int) -> Vec:
-        """A field for each lane: that of these bytes, at these shifts. The bytes are among the
+        """A bit field per lane: that of these bytes, at these shifts. The bytes are among the
         sixteen from `at` on, all of which are the block's."""
         code, count = self.code, self.lanes
         given = code.let(f"load <16 x i8>, ptr {self.pointer(at)}, align 1")
@@ -163,18 +163,18 @@ class Block:
         return Vec(code, made, U8).to(I32) >> Vec(code, shifts, I32) & ((1 << bits) - 1)
 
     def mask(self, lanes: Sequence[bool]) -> Vec:
-        """A truth value for each lane."""
+        """A mask of lanes."""
         return Vec(self.code, f"<{', '.join(f'i1 {int(x)}' for x in lanes)}>", DType.BOOL)
 
     def lane(self, key: object, number: int, make: Callable[[range], Vec]) -> Vec:
-        """One of many numbers, in every lane: they are made a vector at a time."""
+        """One of many scalars, broadcast: they are computed a vector at a time."""
         which, lane = divmod(number, self.lanes)
         several = range(which * self.lanes, (which + 1) * self.lanes)
         whole = self.kept((key, which), lambda: make(several))
         return self.kept((key, which, lane), lambda: whole.shuffled([lane] * self.lanes))
 
     def looked_up(self, levels: NDArray[np.float32], numbers: Vec) -> Vec:
-        """The level of each number."""
+        """The codebook level of each index."""
         code, indices = self.code, numbers.to(I32)
         base = constant(code, f"levels.{zlib.crc32(levels.tobytes()):x}", levels)
         kind = code.vector("float")
@@ -191,7 +191,7 @@ class Block:
 
 
 def real(numbers: Vec) -> Vec:
-    """Small whole numbers as f32."""
+    """Small integers as f32."""
     return numbers.to(I32).to(F32)
 
 
@@ -199,8 +199,8 @@ PERMUTED = {16: "x86.avx512.permvar.sf.512", 8: "x86.avx2.permps"}
 
 
 def permuted(table: Vec, indices: Vec, more: Vec | None = None) -> Vec:
-    """Of sixteen or eight numbers, or of two times sixteen, those that the low bits of indices
-    say."""
+    """A permutation: of sixteen or eight numbers, or of two times sixteen, those that the low bits
+    of indices select."""
     parts = [f"{v.type} {v.text}" for v in (table, indices, *([] if more is None else [more]))]
     name = PERMUTED[table.code.lanes] if more is None else "x86.avx512.vpermi2var.ps.512"
     return Vec(table.code, table.code.intrinsic(name, table.type, *parts), F32)

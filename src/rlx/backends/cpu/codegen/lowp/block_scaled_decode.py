@@ -1,4 +1,5 @@
-"""Small numbers with scales beside them, unpacked as `block_dequantize` does, to the same bits."""
+"""Decoding of block-scaled weights (int4, int8, fp8): as `block_dequantize` does, to the same
+bits."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Numbers:
 
     @property
     def wide(self) -> DType:
-        """What weights are computed in."""
+        """The compute dtype of weights."""
         return F64 if self.scale is F64 else F32
 
     @property
@@ -59,7 +60,7 @@ class Numbers:
             store(w.code, self.made(raw, others), self.wide, where)
 
     def made(self, raw: Vec, others: list[Vec]) -> Vec:
-        """(number - zero) · scale, as precise as the scale's dtype."""
+        """(q - zero point) · scale, as precise as the scale's dtype."""
         value = self.number(raw).to(self.wide)
         scale, *zeros = (o.to(self.wide) for o in others)
         for zero in zeros:
@@ -67,19 +68,18 @@ class Numbers:
         value = value * scale
         return rounded_to_half(value, self.scale) if self.scale in HALVES else value
 
-    # -- reading --------------------------------------------------------------------------------
+    # -- loads ----------------------------------------------------------------------------------
 
     def is_beside(self, lanes: int) -> bool:
-        """Do whole vectors lie side by side and share a scale?"""
+        """Are whole vectors contiguous with one scale?"""
         return self.block % lanes == 0 and self.step.operands[1].strides[1] == 1
 
     def run(self, lanes: int) -> int | None:
-        """How many numbers, that share a scale, are a block to be written out; None if they are
-        none."""
+        """The weights of an unrolled block with one scale; None if there is no such block."""
         return next((n for n in RUNS if self.block % n == 0 and self.is_beside(lanes)), None)
 
     def opened(self, w: Writer, row: Bound, first: Bound) -> Callable[[int], Vec]:
-        """The weights of a run. There are sixteen of four bits, which one vector may hold."""
+        """The weights of a block. There are sixteen 4-bit values, which one vector may hold."""
         others = self.others(w, row, first)
         if not (self.is_four and w.code.lanes == 16):
             return lambda k: self.made(self.raw(w, row, at(w, first, k)), others)
@@ -87,11 +87,11 @@ class Numbers:
         return lambda k: permuted(table, _twice(w.code, self.pointer(w, row, at(w, first, k))))
 
     def neighbours(self, w: Writer, row: Bound, k: Bound, left: Bound) -> tuple[Vec, list[Vec]]:
-        """Numbers that share a scale."""
+        """Contiguous weights with one scale."""
         return self.raw(w, row, k), self.others(w, row, k)
 
     def others(self, w: Writer, row: Bound, k: Bound) -> list[Vec]:
-        """The scale, and the zero point, of a number."""
+        """The scale, and the zero point, of a weight."""
         group = w.code.let(f"udiv i64 {k}, {self.block}")
         return [
             w.load(n, w.place(self.step.operands[n], [row, group]), self.dtype(n), stride=0)
@@ -107,7 +107,7 @@ class Numbers:
         return _twice(w.code, where) & 15 if self.is_four else load(w.code, U8, where)
 
     def gathered(self, w: Writer, row: Bound, k: Bound, left: Bound) -> tuple[Vec, list[Vec]]:
-        """Numbers one by one, each with its scale; none behind the last."""
+        """Weights gathered one by one, each with its scale; masked past the last."""
         code = w.code
         mask = code.iota(I64) < code.splat(left, I64)
         steps = code.iota(I64).bits(DType.U64) + code.splat(k, DType.U64)
@@ -125,10 +125,10 @@ class Numbers:
     def dtype(self, operand: int) -> DType:
         return self.step.node.inputs[operand].shape.dtype
 
-    # -- meaning --------------------------------------------------------------------------------
+    # -- formats --------------------------------------------------------------------------------
 
     def number(self, raw: Vec) -> Vec:
-        """What a byte, or four bits, means."""
+        """The value of a byte, or of four bits."""
         match self.packing:
             case "fp8_e4m3":
                 return _e4m3(raw.to(I32))
@@ -143,7 +143,7 @@ class Numbers:
 
 
 def _e4m3(raw: Vec) -> Vec:
-    """Exponent and mantissa where f32 has them, and the bias made up for, which is exact for
+    """Exponent and mantissa moved to where f32 has them, and the bias corrected, which is exact for
     subnormals too."""
     size, sign = raw & 127, (raw & 128) << 24
     value = (size << 20).bits(F32) * TWO_120
@@ -152,8 +152,8 @@ def _e4m3(raw: Vec) -> Vec:
 
 
 def _twice(code: Code, where: str) -> Vec:
-    """Half as many bytes as lanes, each in two, of which the second is four bits on: the numbers
-    are the low bits."""
+    """Half as many bytes as lanes, each duplicated, the second shifted by four bits: the values are
+    the low bits."""
     half = f"<{code.lanes // 2} x i8>"
     given = code.let(f"load {half}, ptr {where}, align 1")
     order = ", ".join(f"i32 {i // 2}" for i in range(code.lanes))

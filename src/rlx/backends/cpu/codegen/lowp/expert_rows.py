@@ -1,7 +1,7 @@
-"""Rows in the order of their experts, in runs that are for one expert each.
+"""Mixture-of-experts dispatch: rows sorted by expert, in runs of one expert each.
 
-One worker puts the rows in order, by counting. How many runs there will be is data, but an expert
-has no more than one run that is not full: so there is a bound, and runs past the last have no rows.
+One worker sorts the rows by counting sort. The number of runs is data-dependent, but an expert has
+at most one partial run: so there is a bound, and runs past the last are empty.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from rlx.core.dtype import DType
 
 I64 = DType.I64
 EXPERTS = 2
-"""The operand that says which expert a row is for."""
+"""The operand with the expert of each row."""
 RUN_WORDS = 3
-"""The expert of a run, its first row and how many it has."""
+"""The expert of a run, its first row and its number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Which rows are for which expert."""
+    """Rows grouped by expert."""
 
     given: Step
     rows: int
-    """Of a run, at most."""
+    """Rows of a run, at most."""
     first: int = 0
-    """The first of two temporaries: the row that each is, and the runs."""
+    """The first of two temporaries: the permutation of rows, and the runs."""
 
     @property
     def m(self) -> DimLike:
@@ -47,7 +47,7 @@ class Groups:
 
     @property
     def temps(self) -> tuple[DimLike, DimLike]:
-        """Bytes of the order, and of the runs."""
+        """Bytes of the permutation, and of the runs."""
         return 8 * self.m, 8 * RUN_WORDS * self.runs
 
     @property
@@ -64,12 +64,12 @@ class Groups:
         return Task(w.function(name), given, w.sizes, scratch=scratch, summary="rows by expert")
 
     def expert(self, w: Writer, row: Bound) -> tuple[Bound, DType]:
-        """Where the expert of a row stands."""
+        """The offset of a row's expert index."""
         layout = self.given.operands[EXPERTS]
         return w.place(layout, [row]), self.given.node.inputs[EXPERTS].shape.dtype
 
     def count(self, w: Writer, expert: Bound) -> str:
-        """The address of a number that each expert has: its rows, then where its next row goes."""
+        """The address of an expert's counter: its rows, then the destination of its next row."""
         return w.code.let(f"getelementptr i64, ptr %scratch, i64 {expert}")
 
     def counted(self, w: Writer) -> None:
@@ -82,7 +82,8 @@ class Groups:
             code.do(f"store i64 {more}, ptr {where}")
 
     def cut(self, w: Writer) -> None:
-        """The rows of each expert in runs; from then on it has the place of its next row."""
+        """Split the rows of each expert into runs; its counter becomes the destination of its next
+        row."""
         code, run, first = w.code, Variable(w.code, 0), Variable(w.code, 0)
         with code.count(0, w.size(self.experts), 1) as e:
             where = self.count(w, e)

@@ -1,7 +1,7 @@
-"""GGUF's schemes in native code: what `rlx.ops.quant.gguf` makes of a block, to the same bits.
+"""GGUF block decoders: what `rlx.ops.quant.gguf` makes of a block, to the same bits.
 
-A scheme is a function from a block being read and the number of a weight to a vector of weights
-from that one on. The op's page says what a block's layout is, in the same order and words.
+A decoder is a function from a block being read and the index of a weight to a vector of weights
+from that one on. The op's page documents each block's layout, in the same order and words.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Weights = Callable[[Block, int], Vec]
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Weights of a scheme, and how many at most lie so that one vector takes them."""
+    """A scheme's decoder, and the most contiguous weights that one vector may take."""
 
     weights: Weights
     run: int
@@ -47,7 +47,7 @@ def _decoder(name: str, run: int = 16) -> Callable[[Weights], Weights]:
 
 
 def unpack(code: Code, scheme: str) -> str:
-    """The name of `void (ptr from, ptr to, i64 blocks)`, which leaves weights as f32."""
+    """The name of `void (ptr from, ptr to, i64 blocks)`, which dequantises to f32."""
     name, args = f"unpack.{scheme}", "ptr %from, ptr %to, i64 %count"
     if scheme in PLAIN:
         lanes = code.isa.lanes(F32)
@@ -79,7 +79,7 @@ def _put(code: Code, value: Vec, to: str, weight: int | str) -> None:
 
 
 def _plain(code: Code, name: str, dtype: DType) -> None:
-    """Numbers side by side; what fills no vector, one by one."""
+    """Contiguous numbers; the remainder scalar."""
     raw, size = (DType.U32 if dtype is F32 else U16), dtype.itemsize
     whole = code.let(f"and i64 %count, {-code.lanes}")
     with code.count(0, whole, code.lanes) as i:
@@ -122,7 +122,7 @@ def _(b: Block, w: int) -> Vec:
 
 
 def _less(numbers: Vec, by: int) -> Vec:
-    """Numbers below 128 less one of them: bytes as they were, with a sign."""
+    """Unsigned bytes below 128 less a constant, as signed bytes."""
     return real((numbers - by).bits(I8))
 
 
@@ -141,14 +141,14 @@ def _(b: Block, w: int) -> Vec:
     def scale() -> Vec:
         e = b.word(0)
         is_small = b.code.let(f"icmp ult i32 {e.text}, 2")
-        # a shift by 2 or more is not taken, and one past the width would be poison
+        # a shift by 2 or more is not selected, and one past the width would be poison
         small = Word(b.code, 1 << 21) << (e & 1)
         return b.bits_as_f32(small.where(is_small, e - 1 << 23))
 
     return b.fours("fours", 1, w, lambda q: b.kept("scale", scale) * q, levels=HALVED_E2M1)
 
 
-# -- blocks of 256: scales of scales --------------------------------------------------------------
+# -- super-blocks of 256: quantised scales --------------------------------------------------------
 
 
 @_decoder("q2_k")
@@ -222,7 +222,7 @@ def _(b: Block, w: int) -> Vec:
     return b.fours(("fours", w // 32), 8, w, lambda q: scale * q, levels=FOURS)
 
 
-# -- blocks of 256: three levels ------------------------------------------------------------------
+# -- super-blocks of 256: ternary -----------------------------------------------------------------
 
 
 @_decoder("tq1_0", run=4)
@@ -238,11 +238,11 @@ def _(b: Block, w: int) -> Vec:
     return b.half(64) * _less(b.plane(0, 32, 2, w), 1)
 
 
-# -- blocks of 256: points of a set ---------------------------------------------------------------
+# -- super-blocks of 256: vector codebooks --------------------------------------------------------
 
 
 def _point(b: Block, name: str, place: Word, w: int) -> Vec:
-    """Coordinates of a point, from that of the weight on."""
+    """Components of a codebook vector, from that of the weight on."""
     table = points(name)
     width = table.shape[1]
     base = constant(b.code, f"points.{name}", table.astype("int8"))
@@ -253,7 +253,7 @@ def _point(b: Block, name: str, place: Word, w: int) -> Vec:
 
 
 def _signed(b: Block, values: Vec, signs: Word, w: int) -> Vec:
-    """Each less than 0 where the bit of a byte for it is 1."""
+    """Negated where the sign bit is 1."""
     return (-values).where(b.bits(signs, w % 8), values)
 
 
@@ -315,7 +315,7 @@ def _(b: Block, w: int) -> Vec:
 
 
 def _moved(b: Block, place: Word, sign: Word, w: int) -> Vec:
-    """A point of three levels ⅛ up, or down where the sign is 1."""
+    """A ternary codebook vector plus ⅛, or minus where the sign is 1."""
     one = b.code.const(1.0, F32)
     return _point(b, "iq1", place, w) + (one - b.real(sign) * 2.0) * 0.125
 

@@ -1,7 +1,7 @@
-"""Products with the weights of experts, as they are: lanes go along the columns of a weight.
+"""Grouped GEMM with unquantised expert weights: vectorised over the columns of a weight.
 
-Rows that are for one expert are multiplied together, as many as there are registers for; each sum
-is taken along K in order, whatever rows are beside it.
+Rows of one expert are multiplied together, as many as there are registers for; each sum is taken
+along K in order, whatever the other rows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 
 ROWS = 48
-"""Rows of a run: together they read an expert's columns once from memory, then from the cache."""
+"""Rows of a run: together they read an expert's columns once from memory, then from cache."""
 TOGETHER = 4
 """Vectors of columns that are summed at a time."""
 TILES, SMALL_TILES = (6, 2, 1), (2, 1)
-"""Rows whose sums are in registers, of which there are 32, or 16."""
+"""Rows of register tiles, with 32 registers, or 16."""
 X, W, Y, ORDER, RUNS = range(5)
 
 
@@ -76,7 +76,7 @@ class _Product:
     def unit(
         self, w: Writer, expert: Bound, first: Bound, count: Bound, columns: tuple[Bound, Bound]
     ) -> None:
-        """The rows of a run in tiles: as many of the largest as there are, and on."""
+        """The rows of a run in tiles: as many of the largest as fit, and on."""
         code, begun = w.code, first
         end = at(w, first, count)
         for tile in TILES if self.given.isa.registers >= 32 else SMALL_TILES:
@@ -105,7 +105,7 @@ class _Product:
     def sums(
         self, w: Writer, expert: Bound, froms: list[Bound], c: Bound, count: int, mask: Vec | None
     ) -> list[list[Accumulator]]:
-        """Of each row those of some vectors of columns."""
+        """The sums of each row for some vectors of columns."""
         code, wide, weights = w.code, self.dtype.compute, self.given.operands[1]
         made = [[Accumulator(code, wide) for _ in range(count)] for _ in froms]
         stride, across = self.given.operands[0].strides[1], weights.strides[2]

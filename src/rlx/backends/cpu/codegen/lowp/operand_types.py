@@ -1,7 +1,7 @@
-"""Operands that are narrow in memory: what a product reads, apart from what it is multiplied by.
+"""Low-precision operands of a GEMM: the stored dtype apart from the compute dtype.
 
-A product of widened numbers reads the narrow ones and widens them in registers; what scales a run
-of inner steps alike is multiplied to their sum, once, and not to each of them.
+A GEMM of widened operands loads the narrow ones and widens them in registers; a scale that is
+constant over a run of inner steps multiplies their sum, once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ _HELD = {
     DType.F32: (DType.BF16, DType.F16, *BYTES, DType.U16, DType.I16),
     DType.I32: (*BYTES, DType.U16, DType.I16),
 }
-"""What each dtype holds every value of, among those that tiles widen."""
+"""For each dtype, those that it represents exactly, among the ones that tiles widen."""
 
 
 def narrowed(contract: Contract) -> Contract:
-    """The contraction with operands as they are before they are widened."""
+    """The contraction with operands in their stored dtype."""
     left, right = (bare(x, contract.sums) for x in (contract.left, contract.right))
     return replace(contract, left=left, right=right)
 
 
 def bare(x: Expr, sums: DType) -> Expr:
-    """What is widened to the dtype of the sums; the value itself if nothing is."""
+    """The operand of a widening cast to the dtype of the sums; the value itself if there is
+    none."""
     x = _without_idle_casts(x)
     if isinstance(x, Apply) and x.op.name == "cast" and x.dtype is sums:
         given = _as_loaded(_without_idle_casts(x.args[0]))
@@ -43,7 +44,7 @@ def _without_idle_casts(x: Expr) -> Expr:
 
 
 def _as_loaded(x: Expr) -> Expr:
-    """A load of other numbers of the same bits is a load."""
+    """A load of a bitcast is a load."""
     if isinstance(x, Apply) and x.op.name == "bitcast":
         given = x.args[0]
         if isinstance(given, Load) and given.dtype.itemsize == x.dtype.itemsize:
@@ -52,8 +53,8 @@ def _as_loaded(x: Expr) -> Expr:
 
 
 def factored(contract: Contract) -> tuple[Contract, Expr | None]:
-    """The contraction of narrow numbers, and what their sums over the last inner axis are
-    multiplied by; none where the right operand is no such product."""
+    """The contraction of quantised operands, and the scale of their sums over the last inner axis;
+    none where the right operand is no such product."""
     right = _without_idle_casts(contract.right)
     if not isinstance(right, Apply) or right.op.name != "mul" or right.dtype is not contract.sums:
         return contract, None
@@ -66,8 +67,8 @@ def factored(contract: Contract) -> tuple[Contract, Expr | None]:
 
 
 def words_of(contract: Contract, isa: Isa) -> int:
-    """How many inner steps one instruction takes of each sum: as many as fill 32 bits, where it
-    has dot products of their dtypes and the left operand's steps lie side by side."""
+    """Inner steps of a dot-product group: as many as fill 32 bits, where the instruction set has
+    dot products of their dtypes and the left operand's inner steps are contiguous."""
     left, right = contract.left, contract.right
     if not isinstance(left, Load) or len(contract.inner) != 1:
         return 1

@@ -1,5 +1,5 @@
-"""Products with the packed weights of experts: rows of x in the order of their experts, and then in
-runs that are multiplied by one expert's weights."""
+"""Grouped GEMM with quantised expert weights: rows of x sorted by expert, in runs that are
+multiplied by one expert's weights."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rlx.ir.mir import Graph, Node
 
 I64 = DType.I64
 ORDER, COPIES = 1, 3
-"""Temporaries after x, row by row: the row of x that each is and the runs, then weights that are
-moved together."""
+"""Temporaries after x in row-major form: the permutation of rows and the runs, then compacted
+weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grouped(Product):
-    """Each row of x · W[e]ᵀ, where e is its expert. As a product, the rows of W are those of all
-    experts, one after the other."""
+    """Each row of x · W[e]ᵀ, where e is its expert. The rows of W are those of all experts, one
+    after the other."""
 
     groups: Groups
 
@@ -71,15 +71,15 @@ class Grouped(Product):
 
 @dataclass(slots=True)
 class _Flat:
-    """Operands of experts as those of one product: their first two axes are one."""
+    """Operands of experts as those of one product: their first two axes merged."""
 
     given: Step
     name: str
     copies: list[tuple[Task, DimLike]]
 
     def operand(self, number: int, is_beside: bool) -> tuple[Node, Layout, Buffer]:
-        """As it lies, where that can be; else it is copied, as also if its rows have to lie side
-        by side and do not."""
+        """In place, where the axes merge; else copied, as also if its rows must be contiguous and
+        are not."""
         node, layout = self.given.node.inputs[number], self.given.operands[number]
         buffer, (e, n, size) = Buffer("operand", number), layout.dims
         follows = layout.strides[0] == layout.strides[1] * n

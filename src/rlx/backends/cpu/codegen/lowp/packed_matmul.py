@@ -1,9 +1,9 @@
-"""Products with packed weights: x · Wᵀ where a row of W is bytes.
+"""GEMM with quantised weights: x · Wᵀ where a row of W is blocks of bytes.
 
-Weights are read as they are stored. A worker takes a few rows of W at a time, unpacks a piece of
-each next to itself, and multiplies it by the same piece of all rows of x that it has: so what
-comes from memory is what was packed, once for every `ROWS` rows of x. Each sum has an order of its
-own, along K in vectors and at the end over their lanes, whatever is done beside it.
+Weights are streamed as they are stored. A worker takes a few rows of W at a time, decodes a piece
+of each into scratch, and multiplies it by the same piece of all its rows of x: so memory traffic is
+the quantised bytes, once for every `ROWS` rows of x. Each sum has a fixed order, along K in vectors
+and at the end over their lanes, whatever is computed beside it.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from rlx.ops.quant.gguf import SCHEMES
 COLUMNS = 4
 """Rows of W that are multiplied at once."""
 PIECE = 256
-"""Weights of each that are unpacked at once: with x's they stay in the first cache."""
+"""Weights of each that are decoded at once: with x's they stay in the L1 cache."""
 ROWS = 64
-"""Rows of x that share what was unpacked."""
+"""Rows of x that reuse what was decoded."""
 TILE = 4
 """Rows of x whose sums are in registers."""
 FEW, FEW_LARGE = 4, 2
-"""Rows of W whose blocks are read side by side, and of large blocks, which need more registers."""
+"""Rows of W whose blocks are decoded together in GEMV, and of large blocks, which need more
+registers."""
 WEIGHTS_PER_NS = 8
 FLOPS_PER_NS = 48
 GIVEN, PACKED = 0, 1
-"""Buffers of the product: x side by side, W; then what the weights need beside their bytes, and
-the result."""
+"""Buffers of the product: x in row-major form, W; then the operands of decoding, and the result."""
 F32, F64 = DType.F32, DType.F64
 
 Unpack = Callable[[Writer, Bound, Bound, Bound, str], None]
-"""Writes what unpacks: a row of W, the first weight of a piece, how many, and where they go."""
+"""Emits the decoding of a row of W: its first weight, how many, and the destination."""
 
 
 Open = Callable[[Writer, Bound, Bound], Callable[[int], Vec]]
-"""Opens a block, given by its row of W and its number: what gives its weights from any on."""
+"""Opens a block, given by its row of W and its index: what yields its weights from any on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Blocks whose weights come as vectors, which then need not be kept."""
+    """Blocks whose weights come as vectors, which need not be staged."""
 
     weights: int
     open: Open
@@ -73,7 +73,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How W is unpacked: the dtype its numbers come as, and where what it takes lies."""
+    """How W is decoded: the dtype of its weights, and the buffers of its operands."""
 
     dtype: DType
     buffers: tuple[Buffer, ...]
@@ -126,7 +126,7 @@ class Product:
 
     @property
     def row(self) -> DimLike:
-        """Numbers from one row of x to the next: whole vectors, filled up with 0."""
+        """Row stride of x: whole vectors, zero-padded."""
         return (self.k + self.lanes - 1) // self.lanes * self.lanes
 
     @property
@@ -135,17 +135,17 @@ class Product:
 
     @property
     def runs(self) -> DimLike:
-        """How many runs of rows there are, at most."""
+        """An upper bound of the runs of rows."""
         return (self.m + ROWS - 1) // ROWS
 
     @property
     def known_rows(self) -> int | None:
-        """Rows of a run, of all of them where there are several."""
+        """Static rows of a run, of all of them where there are several."""
         return int(self.m) if is_static(self.m) else None
 
     @property
     def more(self) -> tuple[Buffer, ...]:
-        """What says where rows are, if they are not where they were."""
+        """The buffers with the permutation of rows, if there is one."""
         return ()
 
     def run(self, w: Writer, number: Bound) -> Run:
@@ -158,13 +158,13 @@ class Product:
 
     @property
     def units(self) -> tuple[DimLike, DimLike]:
-        """Runs of rows of x, and of W."""
+        """Runs of rows of x, by blocks of rows of W."""
         return self.runs, (self.n + COLUMNS - 1) // COLUMNS
 
     @property
     def width(self) -> int:
-        """Numbers from one unpacked row to the next: a vector more than a piece, for what is set
-        to 0 behind the last one."""
+        """Row stride of decoded weights: a vector more than a piece, for the zeros after the
+        last."""
         return PIECE + self.lanes
 
     @property
@@ -178,7 +178,7 @@ class Product:
         return KernelSequence((self.spread(f"{name}.x"), self.multiply(name)), (spread_bytes,))
 
     def spread(self, name: str) -> Task:
-        """x as its sums are, row by row, filled up with 0."""
+        """x in the dtype of the sums, row-major, zero-padded."""
         w = Writer(self.step.isa, self.lanes)
         x, dtype = self.step.operands[0], self.step.node.inputs[0].shape.dtype
         code, rows = w.code, w.code.least("%stop", w.size(self.m))
@@ -243,10 +243,10 @@ class Product:
                 self.pieces(w, run, column, columns, sums)
         self.results(w, run, column, columns, sums)
 
-    # -- few rows: weights are multiplied where they are made --------------------------------------
+    # -- GEMV: weights are multiplied as they are decoded ------------------------------------------
 
     def few(self, w: Writer, blocks: Blocks, rows: int, run: Run, column: Bound, sums: str) -> None:
-        """The sums of a few rows; a column that is not there is the last once more."""
+        """The sums of a few rows; a column past the last repeats it."""
         last = w.code.i64("sub", w.size(self.n), 1)
         width = FEW if blocks.weights < PIECE else FEW_LARGE
         for c in range(0, COLUMNS, width):
@@ -278,7 +278,7 @@ class Product:
                         )
         return slots
 
-    # -- many rows: a piece is unpacked, and multiplied by all of them -----------------------------
+    # -- many rows: a piece is decoded, and multiplied by all of them ------------------------------
 
     def pieces(self, w: Writer, run: Run, column: Bound, columns: Bound, sums: str) -> None:
         code = w.code
@@ -290,8 +290,8 @@ class Product:
     def unpacked(
         self, w: Writer, column: Bound, columns: Bound, first: Bound, count: Bound
     ) -> None:
-        """A piece of each row of W. Those that are not there are multiplied like the others, and
-        their sums not stored."""
+        """A piece of each row of W. Those past the last are multiplied like the others, and their
+        sums not stored."""
         code, kind = w.code, ELEMENT[self.weights.dtype]
         is_whole = is_static(self.k) and int(self.k) % self.lanes == 0
         with code.count(0, columns, 1) as c:
@@ -374,7 +374,7 @@ class Product:
                 )
 
     def total(self, value: Vec) -> Vec:
-        """The sum of all lanes, in each: halves to halves."""
+        """Horizontal sum, broadcast: halves to halves."""
         step = self.lanes // 2
         while step:
             value = value + value.shuffled([i ^ step for i in range(self.lanes)])
@@ -386,7 +386,7 @@ class Product:
 
 
 def make_gguf_matmul(step: Step, name: str) -> KernelSequence:
-    """Blocks of a scheme. Bytes of a row that lie apart are moved together first."""
+    """Blocks of a GGUF scheme. Strided bytes of a row are compacted first."""
     packed, place = step.operands[1], Buffer("operand", 1)
     if packed.strides[1] == 1:
         return Product(step, gguf_weights(step, packed, place)).recipe(name)
@@ -417,7 +417,7 @@ def gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
 
 
 def _has_wide_sums(step: Step) -> bool:
-    """Are sums of f32, and vectors wide enough for blocks to be written out?"""
+    """Are sums f32, and vectors wide enough for unrolled blocks?"""
     return step.isa.lanes(F32) >= 8 and step.node.inputs[0].shape.dtype is not F64
 
 
@@ -428,7 +428,7 @@ def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
 
 
 def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
-    """Small numbers with scales and zero points beside them."""
+    """Block-scaled weights with scales and zero points beside them."""
     if not streams(step.node):
         with suppress(UnsupportedError):
             return products.make(step, lower_contract(step.node, step.operands, step.results), name)
@@ -450,11 +450,11 @@ def number_weights(step: Step, places: tuple[Buffer, ...]) -> Weights:
 STREAMED = frozenset({
     "gguf_matmul", "gguf_grouped_matmul", "dequant_grouped_matmul", "grouped_matmul",
 })  # fmt: skip
-"""Products that read weights as they are stored: of one matrix, or of each row's expert."""
+"""Products that stream quantised weights: of one matrix, or of each row's expert."""
 
 
 def streams(node: Node) -> bool:
-    """Is it such a product? Bytes that are only scaled are one whose sums are."""
+    """Is it such a product? Bytes that are only scaled are a GEMM whose sums are."""
     if node.op != "dequant_matmul":
         return node.op in STREAMED
     return node.attrs["packing"] not in ("int8", "uint8") or len(node.inputs) > 3

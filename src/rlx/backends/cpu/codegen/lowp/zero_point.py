@@ -1,12 +1,12 @@
-"""Products of bytes less their zero points, as products of bytes.
+"""Zero-point correction: integer GEMMs of bytes with zero points, as GEMMs of the stored bytes.
 
     Σ (x - a)(w - b) = Σ xw - a Σ w - b Σ x + k a b
 
-so that tiles multiply what is in memory. Instructions multiply u8 by i8: other bytes are moved by
-128 with their zero points. Where there are none such, those for i16 multiply bytes less their zero
-points. All is in i32, which wraps alike on both sides. Outside of an image is its zero point, which
-counts as 0 as any other does. Where each channel is convolved by itself, kernels are packed without
-theirs, so that no sums of windows are needed.
+so that tiles multiply what is in memory. VNNI instructions multiply u8 by i8: other bytes are
+offset by 128 with their zero points. Without VNNI, i16 instructions (pmaddwd) multiply bytes less
+their zero points. All is in i32, which wraps alike on both sides. Padding is the zero point, which
+counts as 0. For depthwise convolutions, kernels are packed less their zero points, so that no
+window sums are needed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ I16, I32, MOVED = DType.I16, DType.I32, 128
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Bytes, and what is taken off each: nothing where it is None."""
+    """Bytes, and their zero point: None where there is none."""
 
     value: Expr
     zero: Expr | None
 
     @property
     def border(self) -> Expr | None:
-        """The byte that stands for 0; None if it is not the same everywhere."""
+        """The byte that stands for 0 (padding); None if it is not uniform."""
         if self.zero is None:
             return Const(self.value.dtype, value=np.zeros((), self.value.dtype.numpy))
         byte = bare(self.zero, I32)
@@ -48,16 +48,16 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The kernel that adds up the rows of the left operand or the columns of the right one; its
-    result is one more operand."""
+    """The kernel that sums the rows of the left operand or the columns of the right one; its result
+    is one more operand."""
 
     kernel: Kernel
     of: Expr
 
 
 def reads_of(isa: Isa) -> Reads:
-    """How convolutions read images of narrow numbers: bytes, and bf16 where it has dots of them,
-    as they are in memory."""
+    """How convolutions read low-precision images: bytes, and bf16 where there are dot products of
+    them, as stored."""
 
     def reads(image: Expr, kernels: Expr, sums: DType, is_over_channels: bool) -> tuple[Expr, int]:
         found = _bytes(image) if sums is I32 else None
@@ -76,8 +76,8 @@ def reads_of(isa: Isa) -> Reads:
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """A convolution of numbers as they are in memory, what it reads beside them, and how many
-    channels one instruction takes."""
+    """A convolution of stored low-precision operands, its correction sums, and its dot-product
+    group of channels."""
 
     contract: Contract
     sums: tuple[Sums, ...] = ()
@@ -85,8 +85,8 @@ class Narrow:
 
 
 def of_windows(contract: Contract, isa: Isa, written: int | None) -> Narrow:
-    """The convolution of narrow numbers, if it is one. An image that was written for it may have
-    room behind the channels of a group."""
+    """The convolution of low-precision operands, if it is one. An image that was packed for it may
+    be padded after the channels of a group."""
     image, conditions = bounds_checks_of(contract.left)
     seen = _bytes(image) if contract.sums is I32 else None
     border = seen and seen.border
@@ -117,7 +117,7 @@ def _of_byte_windows(contract: Contract, x: Bytes, isa: Isa, written: int | None
 
 
 def _word(contract: Contract, word: int, written: int | None) -> int:
-    """So many channels are read at once, if all that a tap has are whole words."""
+    """The dot-product group, if the channels of a tap are whole groups."""
     (image, _), last = bounds_checks_of(contract.left), contract.inner[-1]
     if not isinstance(image, Load) or image.at.coefficient(last) != 1 or is_depthwise(contract):
         return 1
@@ -128,7 +128,7 @@ def _word(contract: Contract, word: int, written: int | None) -> int:
 
 
 def _has_room(image: Load, last: Axis, shape: Shape, word: int) -> bool:
-    """Does every line of an image begin with a word, and is there room for whole ones?"""
+    """Is every line of an image aligned to a group, and padded to whole ones?"""
     steps = [c for a, c in image.at.terms if a is not last]
     return all(exact_div(d, word) is not None for d in (*steps, image.at.offset, shape.dims[-1]))
 
@@ -140,7 +140,7 @@ def _bordered(exprs: Exprs, x: Expr, conditions: Sequence[Inside], outside: Expr
 
 
 def of_bytes(contract: Contract, isa: Isa) -> tuple[Contract, tuple[Sums, ...]]:
-    """The contraction as one of bytes, and what it reads beside them; itself where it is none."""
+    """The contraction as one of bytes, and its correction sums; itself where it is none."""
     inner = contract.inner
     if contract.sums is I32 and _are_shorts(contract.left, contract.right, isa):
         exprs = Exprs()
@@ -159,8 +159,7 @@ def of_bytes(contract: Contract, isa: Isa) -> tuple[Contract, tuple[Sums, ...]]:
 
 
 def _are_shorts(left: Expr, right: Expr, isa: Isa) -> bool:
-    """Are two operands bytes, of which there are no dots, but of i16, which hold them less their
-    zero points?"""
+    """Are both operands bytes without VNNI, to be widened to i16 less their zero points?"""
     if dot_steps(DType.U8, DType.I8, I32, isa) > 1 or dot_steps(I16, I16, I32, isa) == 1:
         return False
     found = [_bytes(x) for x in (left, right)]
@@ -191,7 +190,8 @@ def _is_zero(x: Expr) -> bool:
 
 
 def _as(x: Bytes, dtype: DType, exprs: Exprs) -> Bytes:
-    """The same numbers as bytes of another sign: 128 is added or taken off by turning a bit."""
+    """The same numbers as bytes of another signedness: flipping the sign bit adds or subtracts
+    128."""
     if x.value.dtype is dtype:
         return x
     bits = exprs.apply(lookup("bitcast"), [x.value], {"to": dtype}, dtype)
@@ -201,7 +201,7 @@ def _as(x: Bytes, dtype: DType, exprs: Exprs) -> Bytes:
 
 
 def _moved(zero: Expr | None, by: int, exprs: Exprs) -> Expr | None:
-    """A zero point, and what is added to each byte."""
+    """A zero point, and the offset added to each byte."""
     more = exprs.const(np.array(by, np.int32), I32)
     if zero is None:
         return more
@@ -214,8 +214,8 @@ def _moved(zero: Expr | None, by: int, exprs: Exprs) -> Expr | None:
 def _corrected(
     contract: Contract, x: Bytes, b: Expr | None, exprs: Exprs, by: int = 0
 ) -> tuple[Contract, tuple[Sums, ...]]:
-    """The contraction whose epilogue takes the zero points' part off the sum. Tiles add `by` to
-    each byte on the left, which the sums of rows do not have."""
+    """The contraction whose epilogue subtracts the zero points' terms. Tiles add `by` to each byte
+    on the left, which the row sums do not include."""
     a = x.zero
     (total,) = (n for n in contract.epilogue if isinstance(n, Accumulator))
     made: Expr = total

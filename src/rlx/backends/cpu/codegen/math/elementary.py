@@ -76,7 +76,7 @@ def power_of_two(n: Vec, kind: DType) -> Vec:
 
 
 def scaled(x: Vec, n: Vec) -> Vec:
-    """x · 2ⁿ in two steps, as 2ⁿ by itself may be out of range."""
+    """x · 2ⁿ in two steps, as 2ⁿ alone may be out of range."""
     half = n >> 1
     return x * power_of_two(half, x.dtype) * power_of_two(n - half, x.dtype)
 
@@ -95,7 +95,7 @@ def times_power(x: Vec, n: Vec, whole: Vec) -> Vec:
 
 
 def _scaled_at_once(x: Vec, n: Vec) -> Vec:
-    """x · 2ⁿ by AVX-512's instruction, for full registers."""
+    """x · 2ⁿ by AVX-512's scalef, for full registers."""
     word, mask = ("ps", "i16") if x.dtype is F32 else ("pd", "i8")
     given = [f"{v.type} {v.text}" for v in (x, n, x)]
     name = f"x86.avx512.mask.scalef.{word}.512"
@@ -273,7 +273,7 @@ def _power(x: Vec, y: Vec) -> Vec:
     return x.like(1.0).where(x.equals(1.0) | y.equals(0.0), value)
 
 
-# -- circles --------------------------------------------------------------------------------------
+# -- trigonometry ---------------------------------------------------------------------------------
 
 # (sin r / r - 1) / r² and (cos r - 1 + r²/2) / r⁴ in r², for |r| ≤ π/4
 SIN = {F32: (2.7249314054698805e-6, -1.9840082012765537e-4, 8.333331865959414e-3,
@@ -295,7 +295,7 @@ def cos(x: Vec) -> Vec:
 
 
 def _wave(x: Vec, ahead: int) -> Vec:
-    """sin of x plus `ahead` quarter turns; f32 is reduced, and summed, in f64."""
+    """sin of x plus `ahead` quadrants; f32 is reduced, and summed, in f64."""
     quarters, r, rest = quarter_turns(x.to(F64))
     quarters = quarters + ahead
     z = r * r
@@ -324,7 +324,7 @@ PI, PI_LOW = 3.141592653589793, 1.2246467991473532e-16
 
 
 def atan2(y: Vec, x: Vec) -> Vec:
-    """The angle of (x, y), by way of the smaller side over the larger."""
+    """The angle of (x, y), by the smaller side over the larger."""
     if x.dtype is F32:
         return atan2(y.to(F64), x.to(F64)).to(F32)
     return y.code.outlined("atan2", _atan2, y, x)
@@ -334,7 +334,7 @@ def _atan2(y: Vec, x: Vec) -> Vec:
     a, b = y.abs(), x.abs()
     is_steep = a > b
     low, high = b.where(is_steep, a), a.where(is_steep, b)
-    # very large and very small sides are brought where their quotient keeps its digits
+    # very large and very small sides are scaled so that their quotient keeps its digits
     scale = x.like(2.0**-600).where(high > 2.0**600, x.like(2.0**400).where(high < 2.0**-400, 1.0))
     low, high = low * scale, high * scale
     both = a.equals(INF) & b.equals(INF)
@@ -343,7 +343,7 @@ def _atan2(y: Vec, x: Vec) -> Vec:
     over, under = (low - high).where(is_wide, low), (low + high).where(is_wide, high)
     q = over / under
     rest = fma(-q, under, over)
-    # tiny sides leave no rest that a product could hold
+    # tiny sides leave no remainder that a product could represent
     rest = (rest / under).where((over.abs() > 2.0**-900) & (rest.abs() < INF), 0.0)
     z = q * q
     part = fma(q * z, polynomial(z, ATAN), rest)

@@ -1,7 +1,7 @@
-"""Every elementwise op that the CPU has as it is: the table's meaning on vectors.
+"""Elementwise ops on vectors: the op table's definitions as vector code.
 
-Nothing is undefined: dividing an integer by 0 gives 0, the least integer divided by -1 wraps, and
-a shift by the width or more empties the number.
+Nothing is undefined behaviour: dividing an integer by 0 gives 0, the least integer divided by -1
+wraps, and a shift by the width or more gives 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def is_native(name: str) -> bool:
     return name in NATIVE or name in ("cast", "bitcast")
 
 
-# -- numbers --------------------------------------------------------------------------------------
+# -- arithmetic -----------------------------------------------------------------------------------
 
 
 def _divide(x: Vec, y: Vec) -> Vec:
@@ -162,7 +162,7 @@ def _shift_right(x: Vec, y: Vec) -> Vec:
 
 
 def _amount(y: Vec) -> tuple[Vec, Vec]:
-    """The amount, or 0 where it is the width or more; read as unsigned, so negative is too."""
+    """The amount, or 0 where it is the width or more; compared as unsigned, so negative is too."""
     unsigned = y.bits(UNSIGNED[y.dtype.itemsize])
     is_inside = unsigned < y.dtype.itemsize * 8
     return y.where(is_inside, 0), is_inside
@@ -180,12 +180,12 @@ def _ceil(x: Vec) -> Vec:
 
 
 def cast(x: Vec, to: DType) -> Vec:
-    """Rounds to half floats, too, which are held as f32."""
+    """Rounds to half precision, too, which is held as f32."""
     return x.to(to) if to.compute is to else rounded_to_half(x, to)
 
 
 def bitcast(x: Vec, given: DType, to: DType) -> Vec:
-    """By way of what would lie in memory."""
+    """Bitcast of the stored elements."""
     return from_memory(to_memory(x, given), to)
 
 

@@ -1,8 +1,8 @@
-"""Elementary functions of f32 that trade their last bits for speed.
+"""Fast f32 elementary functions that trade their last bits for speed.
 
-Errors, in units in the last place (the tests hold them): exp 3, log 3, tanh 3, erf 4, sin and cos
-2. Specials are those of the precise functions, which also do what is not here: f64, and angles too
-large to be reduced in f32. NaN in gives NaN out.
+Errors in ULP (the tests hold them): exp 3, log 3, tanh 3, erf 4, sin and cos 2. Special values are
+those of the precise functions, which also serve what is not here: f64, and angles too large to be
+reduced in f32. NaN in gives NaN out.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ ERF_SHORT = (  # -log(1 - erf x) / x for 0 ≤ x ≤ 4
 HALF_PI = (1.5707963705062866, -4.371138828673793e-8, -1.7151245100058819e-15)
 """Its sum is π/2; each part has the 24 bits of f32."""
 NEAR = 8192.0
-"""Below, a whole number of quarter turns has 13 bits, and what is left after the first part is
-exact."""
+"""Below, the quadrant index has 13 bits, and the remainder after the first part is exact."""
 
 
 def exp(x: Vec) -> Vec:
@@ -69,7 +68,7 @@ def cos(x: Vec) -> Vec:
 
 
 def _wave(x: Vec, ahead: int, precise: Callable[[Vec], Vec]) -> Vec:
-    """sin of x plus `ahead` quarter turns; large angles go the precise way, if there are any."""
+    """sin of x plus `ahead` quadrants; large angles take the precise path, if there are any."""
     code = x.code
     is_far = ~(x.abs() < NEAR)
     near = _near_wave(x.like(0.0).where(is_far, x), ahead)

@@ -1,9 +1,9 @@
-"""Angles as quarter turns and a rest, for f64 of any size.
+"""Range reduction of angles to quadrants and a remainder, for f64 of any size (Payne-Hanek).
 
-Near 0 the quarter turns are subtracted in three parts. For large x the product x · 2/π is taken
-modulo 4 from a table: x = X · 2³²ᵠ with X < 2⁸⁵, and row q holds 2³²ᵠ · 2/π mod 4 in eight
-pieces of 26 bits. X is cut into two halves, so every product is exact, and what is a multiple of
-4 in it is dropped exactly.
+Near 0 the quadrants are subtracted in three parts (Cody-Waite). For large x the product x · 2/π is
+taken modulo 4 from a table: x = X · 2³²ᵠ with X < 2⁸⁵, and row q holds 2³²ᵠ · 2/π mod 4 in eight
+pieces of 26 bits. X is split into two halves, so every product is exact, and multiples of 4 in it
+are dropped exactly.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _near(x: Vec) -> tuple[Vec, Vec, Vec]:
 
 
 def _far(x: Vec) -> tuple[Vec, Vec, Vec]:
-    """The turns of |x|, and the rest in two parts, with the sign of x."""
+    """The quadrants of |x|, and the remainder in two parts, with the sign of x."""
     size = x.abs()
     e = (size.bits(DType.I64) >> 52) - 1075
     row = e.like(0).where(e < 0, e) >> 5

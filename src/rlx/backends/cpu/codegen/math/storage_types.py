@@ -1,5 +1,5 @@
-"""How numbers lie in memory: bool as a byte, half floats as 16 bits that are computed with as f32
-and rounded to nearest, ties to even."""
+"""Storage types: bool as a byte, half-precision conversion (f16 and bf16 compute as f32 and are
+rounded to nearest, ties to even)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TWO_112 = 2.0**112
 
 
 def stored(dtype: DType) -> DType:
-    """The dtype whose element lies in memory."""
+    """The dtype of the stored element."""
     if dtype is DType.BOOL:
         return DType.U8
     return U16 if dtype in HALVES else dtype
 
 
 def from_memory(raw: Vec, dtype: DType) -> Vec:
-    """What was loaded, as it is computed with."""
+    """Widen loaded elements to the compute dtype."""
     if dtype is DType.BOOL:
         return raw.differs(0)
     if dtype is BF16:
@@ -35,7 +35,7 @@ def from_memory(raw: Vec, dtype: DType) -> Vec:
 
 
 def to_memory(value: Vec, dtype: DType) -> Vec:
-    """A value as it is stored."""
+    """Narrow a value to the stored dtype."""
     if dtype is DType.BOOL:
         return value.to(DType.U8)
     if dtype is BF16:
@@ -46,7 +46,7 @@ def to_memory(value: Vec, dtype: DType) -> Vec:
 
 
 def rounded_to_half(x: Vec, dtype: DType) -> Vec:
-    """Any number, rounded once to a half float, held as f32."""
+    """Any number, rounded once to half precision, held as f32."""
     if x.dtype is F64 and dtype is F16:
         x = _to_odd(x)
     if dtype is BF16:
@@ -55,7 +55,7 @@ def rounded_to_half(x: Vec, dtype: DType) -> Vec:
 
 
 def _to_odd(x: Vec) -> Vec:
-    """An f64 cut to the 24 bits of f32, the last of which says that something was lost: rounding
+    """Round to odd: an f64 truncated to the 24 bits of f32, the last of which is sticky: rounding
     that once more to f16 is the same as rounding x."""
     bits = x.bits(DType.U64)
     lost = (bits & 0x1FFFFFFF).differs(0)
@@ -68,8 +68,8 @@ def _to_bf16(x: Vec) -> Vec:
 
 
 def _bf16_bits(x: Vec) -> Vec:
-    """The f32 nearest to x of those that are bf16, as bits: add just under half of the last bit
-    kept, or half where that bit is odd, and cut. NaN stays NaN."""
+    """The nearest bf16, as the upper bits of an f32: add just under half of the last bit kept, or
+    half where that bit is odd, and truncate. NaN stays NaN."""
     bits = x.bits(U32)
     up = bits + 0x7FFF + ((bits >> 16) & 1)
     return up.where(x.equals(x), bits | 0x400000) & 0xFFFF0000

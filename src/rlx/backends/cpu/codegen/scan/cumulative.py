@@ -1,5 +1,5 @@
-"""Running folds along an axis, each row in its order: a few rows at a time, so that their
-operations overlap; where rows lie side by side, as lanes."""
+"""Cumulative ops (scans) along an axis, each row in order: a few rows interleaved, so that their
+latencies overlap; vectorised over rows where those are contiguous."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from rlx.core.layout import Layout
 from rlx.ops.math.reduction import carried
 
 TOGETHER = 4
-"""An addition takes as many cycles."""
+"""The latency of an addition in cycles."""
 NS_PER_ELEMENT, EXP_NS = 1, 10
 
 
@@ -64,13 +64,14 @@ FOLDS: dict[str, Callable[[Value, Value], Value]] = {
 
 
 COSTLY = ("cum_log_sum_exp",)
-"""Those that take longer than to gather rows that lie apart into lanes."""
+"""Those that take longer than to gather strided rows into lanes."""
 ROUNDED = ("cumsum", "cumprod", "cum_log_sum_exp")
-"""Those that round at every step, which f64 hides from f32."""
+"""Those that round at every step, which carrying f64 hides from f32."""
 
 
 def _add_exactly(state: Value, x: Value) -> Value:
-    """A sum, and what its roundings have lost; what is not finite loses nothing."""
+    """Compensated sum: the sum, and its lost roundings; what is not finite loses
+    nothing."""
     total, lost = two_sum(state[0], x[0])
     return total, state[1] + lost.where(lost.equals(lost), 0.0)
 
@@ -86,7 +87,7 @@ def make_cumulative(given: Step, name: str) -> KernelSequence:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A fold along the axis from these places, in some lanes."""
+    """A scan along the axis from these offsets, in some lanes."""
 
     x: Bound
     y: Bound
@@ -98,13 +99,13 @@ class _Running:
     given: Step
     dtype: DType
     parts: int
-    """Numbers in a value: 2 where complex ones are multiplied."""
+    """Real numbers of an element: 2 where complex ones are multiplied."""
     rows: Sequence[Layout]
     """x and the result without the axis."""
     strides: tuple[DimLike, DimLike]
     lanes: int
     wide: DType
-    """What is carried from step to step."""
+    """The dtype of the carry."""
 
     @classmethod
     def of(cls, given: Step) -> _Running:
@@ -124,7 +125,7 @@ class _Running:
 
     @property
     def is_compensated(self) -> bool:
-        """Sums of f64 have no wider number to be carried in."""
+        """Sums of f64 have no wider dtype for the carry."""
         return self.given.node.op == "cumsum" and self.dtype is DType.F64
 
     @property
@@ -155,7 +156,7 @@ class _Running:
         return w.code.let(f"icmp sgt i64 {w.size(self.size)}, 0")
 
     def chain(self, w: Writer, outer: list[Bound], i: Bound, mask: Vec | None) -> _Chain:
-        """The row, or the lanes of the row of rows, with this number."""
+        """The row, or the vector of rows, with this index."""
         if self.lanes == 1:
             *outer, i = w.split(i, self.rows[0].dims)
         bases = [w.place(outer_axes(v), outer) for v in self.rows]
@@ -163,7 +164,7 @@ class _Running:
         return _Chain(x, y, mask)
 
     def run(self, w: Writer, chains: Sequence[_Chain]) -> None:
-        """All chains from the first to the last of the axis."""
+        """All scans from the first to the last element of the axis."""
         exclusive = self.given.node.attrs.get("exclusive", False)
         first = 1 if self.given.node.op == "cumprod" else 0
         fold = _add_exactly if self.is_compensated else FOLDS[self.given.node.op]
@@ -178,7 +179,7 @@ class _Running:
                 self.keep(w, now, slot)
 
     def begun(self, w: Writer, chain: _Chain, first: int | None) -> list[str]:
-        """The first element is the fold so far."""
+        """The first element is the first carry."""
         value = self.read(w, chain, 0)
         value = (*value, value[0].like(0)) if self.is_compensated else value
         made = value
@@ -203,7 +204,7 @@ class _Running:
         store_value(w, value, 1, place, self.dtype, chain.mask, self.between(w, 1))
 
     def between(self, w: Writer, side: int) -> Bound:
-        """From lane to lane, in x or in the result."""
+        """The lane stride, in x or in the result."""
         return w.size(self.rows[side].strides[-1]) if self.lanes > 1 else 1
 
     def keep(self, w: Writer, value: Value, slots: Sequence[str]) -> None:
@@ -222,6 +223,6 @@ def _without(layout: Layout, axis: int) -> Layout:
 
 
 def _turned(layout: Layout, axis: int) -> Layout:
-    """From the end of the axis to its beginning."""
+    """Reversed along the axis."""
     size = layout.dims[axis]
     return layout.sliced(axis, size - 1, size, -1)

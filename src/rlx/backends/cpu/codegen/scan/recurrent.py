@@ -1,9 +1,9 @@
-"""LSTM, GRU and RNN: a product for the inputs of all times, then all steps in one kernel.
+"""LSTM, GRU and RNN: one GEMM for the inputs of all time steps, then all steps in one kernel.
 
-A unit is one direction of some rows of the batch. It keeps its states beside it, and walks the
-times: for a block of hidden columns, the sums of their gates over the old state, from panels of
-the recurrent weights; on the sums, the cell. A sum is a chain along the hidden columns, whatever
-the unit or the tile it is in, so its bits depend on the sizes alone.
+A unit is one direction of some rows of the batch. Its states stay in scratch over all time steps:
+for a block of hidden columns, the gates' sums over the old state, from packed recurrent weights; on
+the sums, the cell. A sum is a chain along the hidden columns, whatever the unit or the tile it is
+in, so its bits depend on the sizes alone.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from rlx.kernel.expr import Affine, Axis, Exprs
 from rlx.ops.nn.recurrent import Cell
 
 NEAR_BYTES_PER_NS = 64
-"""Recurrent weights are read again at every step, from a cache."""
+"""Recurrent weights are reread at every step, from a cache."""
 FLOPS_PER_NS = 64
 NS_PER_COLUMN = 2
-"""What a cell does at a hidden column, beside its sums."""
+"""Nanoseconds of a cell at a hidden column, beside its sums."""
 
 
 def make_recurrent(step: Step, name: str) -> KernelSequence:
@@ -81,7 +81,7 @@ class _Unit:
 
 
 class _Steps:
-    """The function of all steps being written."""
+    """The function of all steps under construction."""
 
     def __init__(self, form: Form) -> None:
         self.form, self.kind = form, form.kind
@@ -101,7 +101,7 @@ class _Steps:
         return self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
 
     def _lay_out(self) -> None:
-        """Where a unit keeps its states, two of `h`, and what it reads at every step."""
+        """The scratch layout of a unit's states, two of `h`, and of what it reads at every step."""
         form, rows = self.form, self.form.row_block
         lines = {"h": 2 * rows}
         if form.layer.states == 2:
@@ -132,7 +132,7 @@ class _Steps:
         return form.length * self.step_ns(units, form.directions * form.batch)
 
     def step_ns(self, units: DimLike, rows: DimLike) -> DimLike:
-        """What one step of so many rows in so many units takes on one worker."""
+        """Nanoseconds of one step of so many rows in so many units on one worker."""
         form = self.form
         weights = form.hidden * form.columns
         read = units * weights * self.kind.itemsize // NEAR_BYTES_PER_NS
@@ -168,14 +168,14 @@ class _Steps:
         self.end(unit, self.states(length)[0])
 
     def names(self, one: Pass) -> list[str]:
-        """What the cell of a pass may read."""
+        """The values that the cell of a pass may read."""
         gates = range(one.first, one.first + one.count)
         peeps = [f"peep{k}" for k in range(3)] if "peep" in self.kept else []
         alone = [n for n in ("h", "c", "z") if n in self.kept]
         return [*(f"x{k}" for k in gates), *(f"past{k}" for k in gates), *alone, *peeps]
 
     def time(self, unit: _Unit, turn: str, length: Bound) -> Bound:
-        """The second direction, or all, from the end."""
+        """The time step; the second direction, or a reversed one, counts from the end."""
         code, direction = self.code, self.form.attrs["direction"]
         if direction == "forward":
             return turn
@@ -186,27 +186,27 @@ class _Steps:
         return code.let(f"select i1 {is_second}, i64 {back}, i64 {turn}")
 
     def states(self, turn: Bound) -> tuple[str, str]:
-        """Where the state is before a step, and where it puts the new one."""
+        """The buffers of the old and of the new state (ping-pong)."""
         code, one = self.code, self.place("h")
         other = self.place("h", self.form.row_block)
         is_odd = code.let(f"trunc i64 {turn} to i1")
         return (code.let(f"select i1 {is_odd}, ptr {other}, ptr {one}"),
                 code.let(f"select i1 {is_odd}, ptr {one}, ptr {other}"))  # fmt: skip
 
-    # -- what is kept ---------------------------------------------------------------------------
+    # -- scratch --------------------------------------------------------------------------------
 
     def place(self, name: str, line: Bound = 0) -> str:
-        """The address of a line of what is kept."""
+        """The address of a line of scratch."""
         start = advanced(self.code, "%scratch", self.w.size(self.kept[name]), self.kind)
         return self.line(start, line)
 
     def line(self, start: str, number: Bound, column: Bound = 0) -> str:
-        """A column of a line behind an address."""
+        """A column of a line at an address."""
         step = self.code.i64("mul", number, self.w.size(self.form.padded))
         return advanced(self.code, start, at(self.w, step, column), self.kind)
 
     def begin(self, unit: _Unit) -> None:
-        """The first states, and what every step reads."""
+        """The initial states, and what every step reads."""
         form, operands = self.form, self.form.step.operands
         for name in ("h", "c")[: form.layer.states]:
             number = form.extra(f"initial_{name}")
@@ -225,7 +225,7 @@ class _Steps:
                 self.bring(self.place(name, k), number, layout, [unit.direction])
 
     def bring(self, to: str, number: int | None, layout: Layout | None, where: list[Bound]) -> None:
-        """The hidden columns of an operand, or zeros, to a line."""
+        """Load the hidden columns of an operand, or zeros, into a line."""
         form, w, code = self.form, self.w, self.code
         begin = 0 if layout is None else w.place(_but_last(layout), where)
 
@@ -242,7 +242,8 @@ class _Steps:
     def take(
         self, source: str, number: int, layout: Layout, where: list[Bound], inside: Vec | None
     ) -> None:
-        """A line to the hidden columns of a result; zeros where it is not inside."""
+        """Store a line to the hidden columns of a result; zeros where the step is past the
+        sequence's length."""
         form, w, code = self.form, self.w, self.code
         begin, stride = w.place(_but_last(layout), where), w.size(layout.strides[-1])
 
@@ -271,7 +272,8 @@ class _Steps:
                 self.take(line, i, form.state(form.step.results[i]), where, None)
 
     def is_inside(self, row: Bound, time: Bound) -> Vec | None:
-        """Is the time before the row's end? All rows have all times where there are no lengths."""
+        """Is the step before the row's length? All rows have all steps where there are no
+        lengths."""
         form, number = self.form, self.lengths
         if number is None:
             return None
@@ -361,15 +363,15 @@ class _Steps:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A vector of columns of a row, at a time."""
+    """A vector of columns of a row, at a time step."""
 
     one: Pass
     row: Bound
     column: Bound
     inner: Bound
-    """The column, counted from the block's first."""
+    """The column, relative to the block's first."""
     seen: Bound
-    """Where the row's inputs are."""
+    """The offset of the row's input projections."""
     old: str
     new: str
 
@@ -379,7 +381,7 @@ def _but_last(layout: Layout) -> Layout:
 
 
 def _tiles(kind: DType) -> Contract:
-    """The product whose tiles the sums are made in: rows along memory, weights in panels."""
+    """The GEMM of the register tiles: row-major states, packed weights."""
     exprs, rows, columns, k = Exprs(), Axis("m", 1), Axis("n", 1), Axis("k", 1)
     left, right = (exprs.load(i, Affine.of(k), kind) for i in range(2))
     return Contract("steps", (), rows, columns, (k,), left, right, kind, (), (), ())

@@ -1,4 +1,5 @@
-"""The arithmetic of a cell at a vector of hidden columns: the op's own, as expressions."""
+"""The arithmetic of a recurrent cell on vectors of hidden columns: the op's definition, as
+expressions."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Arithmetic:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The inputs that it reads."""
         read = {n.operand for n in self.kernel.nodes if isinstance(n, Load)}
         return tuple(n for i, n in enumerate(self.given) if i in read)
 
@@ -53,7 +54,7 @@ class Arithmetic:
 def arithmetic(
     build: Callable[[Values], dict[str, Any]], names: Sequence[str], kind: DType
 ) -> Arithmetic:
-    """What `build` makes of numbers with these names."""
+    """The expressions that `build` makes of inputs with these names."""
     body = Graph("cell")
     body.traces_lines = False
     given = {n: body.input(n, Shape((), kind)) for n in names}

@@ -1,5 +1,5 @@
-"""What a recurrent layer is made of: the product of all its inputs, its recurrent weights in
-panels, and passes over the hidden columns, each the sums of some gates and what follows them."""
+"""The parts of a recurrent layer: the GEMM of all its inputs, its packed recurrent weights, and
+passes over the hidden columns, each the sums of some gates and the cell arithmetic on them."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ from rlx.ops.op import lookup
 LAYERS: dict[str, Layer] = {"lstm": LSTM, "gru": GRU, "rnn": RNN}
 Values = Mapping[str, Any]
 MOST_ROWS = 6
-"""Of a register tile: more share a load of the weights with no more gain."""
+"""Rows of a register tile at most: more reuse a load of the weights with no more gain."""
 TILES = 8
-"""Of rows in a unit, at most: what they keep stays in the first caches."""
+"""Tiles of rows in a unit at most: their state stays in the L1 and L2 caches."""
 MANY_UNITS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The sums of `count` gates from the first on over a vector that is kept, and new values."""
+    """The sums of `count` gates from the first on over a state vector, and new values."""
 
     first: int
     count: int
     source: str
-    """What is multiplied: `h`, or `seen`, the part of it that a GRU's reset lets through."""
+    """What is multiplied: `h`, or `seen`, the part of it that a GRU's reset gate lets through."""
     build: Callable[[Cell, Values], dict[str, Any]]
-    """The new values by name; x, past, h, c, peep and z are given, the gates' with their number."""
+    """The new values by name; x, past, h, c, peep and z are inputs, the gates' with their
+    number."""
 
 
 def _lstm(cell: Cell, v: Values) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _passes(op: str, attrs: Mapping[str, Any]) -> tuple[Pass, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A recurrent step: its sizes, and where its values lie, whatever its layout."""
+    """A recurrent step: its sizes, and the layouts of its values."""
 
     step: Step
     layer: Layer
@@ -114,7 +115,7 @@ class Form:
 
     @property
     def kind(self) -> DType:
-        """What is computed with: half floats are rounded at the end only."""
+        """The compute dtype: half precision is rounded at the end only."""
         return self.dtype.compute
 
     @property
@@ -127,7 +128,7 @@ class Form:
 
     @property
     def padded(self) -> DimLike:
-        """Hidden columns in whole vectors, which is how they are kept."""
+        """Hidden columns in whole vectors, which is their scratch layout."""
         return parts_of(self.hidden, self.lanes) * self.lanes
 
     @property
@@ -135,7 +136,7 @@ class Form:
         return _passes(self.step.node.op, self.attrs)
 
     def extra(self, name: str) -> int | None:
-        """The number of an operand that may be there."""
+        """The index of an optional operand."""
         names = self.attrs["extras"]
         return 3 + names.index(name) if name in names else None
 
@@ -154,7 +155,7 @@ class Form:
         return layout.permuted((1, 2, 0, 3)) if self.attrs["batch_first"] else layout
 
     def seen(self) -> Layout:
-        """[length, batch, directions, columns] of the inputs' products, in the order of x."""
+        """[length, batch, directions, columns] of the input projections, in the order of x."""
         p, q = self.step.node.inputs[0].shape.dims[:2]
         layout = Layout.contiguous((p, q, self.directions, self.columns))
         return layout.permuted((1, 0, 2, 3)) if self.attrs["batch_first"] else layout
@@ -168,8 +169,8 @@ class Form:
     # -- tiles ----------------------------------------------------------------------------------
 
     def vectors(self, one: Pass) -> int:
-        """Of columns that a pass takes at a time, of each gate: few gates alone would wait for
-        their sums."""
+        """Vectors of columns of each gate at a time: few gates alone would be bound by the latency
+        of their sums."""
         wanted = {4: 1, 3: 2 if self.isa.registers >= 32 else 1, 2: 2, 1: 4}[one.count]
         if not is_static(self.hidden):
             return wanted
@@ -207,8 +208,8 @@ def _as(exprs: Exprs, x: Expr, kind: DType) -> Expr:
 
 
 def inputs_product(form: Form) -> Contract:
-    """What all inputs, of all times at once, add to the gates. Where times and batch do not lie as
-    one axis, times are the rows: there are more of them."""
+    """The input projections of all time steps at once. Where time and batch do not merge into one
+    axis, time steps are the rows: there are more of them."""
     step, kind, exprs = form.step, form.kind, Exprs()
     shapes = tuple(n.shape for n in step.node.inputs)
     p, q, i = (Axis(n, d) for n, d in zip("pqi", shapes[0].dims))

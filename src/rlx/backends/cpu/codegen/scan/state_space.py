@@ -1,7 +1,7 @@
-"""Layers that keep a matrix along a sequence: its columns know nothing of each other, so each unit
-walks all steps with some columns of one head, and keeps them beside it.
+"""State-space layers (selective scan, Mamba-2, linear attention, delta rule). The state's columns
+are independent, so each unit runs all steps with some columns of one head, staged in scratch.
 
-    S[n] ← decay[n] · S[n] + key[n] · change        for every row n of the matrix
+    S[n] ← decay[n] · S[n] + key[n] · change        for every row n of the state
     o    = scale · Σ_n query[n] · S[n]
 
 A delta rule changes it by (value - Σ_n key[n] · S[n]) · strength, the others by the value.
@@ -32,13 +32,13 @@ from rlx.core.dim import DimLike, dim_max, is_static
 from rlx.core.layout import Layout
 
 ROW_PS = {"none": 150, "head": 200, "row": 600, "each": 3000}
-"""What a row of the matrix takes at a vector of columns, by how it decays."""
+"""Picoseconds of a state row at a vector of columns, by its kind of decay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An operand as [batch, length, head, index], whatever it is; an index beside 1 is the same
-    for all, and runs of heads may share one of its heads."""
+    """An operand as [batch, length, head, index]; an index of extent 1 is broadcast, and groups of
+    heads may use one of its heads."""
 
     number: int
     layout: Layout
@@ -47,7 +47,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a step is in these words."""
+    """A state-space step in canonical form."""
 
     heads: DimLike
     rows: DimLike
@@ -56,23 +56,23 @@ class Form:
     values: Read
     queries: Read
     num_queries: int
-    """Heads of queries to a head of the matrix; outputs have theirs."""
+    """Query heads per state head; outputs have as many."""
     output: Layout
     """[batch, length, query head, column]."""
     first: tuple[int, Layout] | None
-    """The matrix before the first step, [batch, head, row, column]."""
+    """The initial state, [batch, head, row, column]."""
     last: Layout
     decay: Read | None = None
     kind: Literal["none", "head", "row", "each"] = "none"
-    """Without an end, the same for a head, one for each row, or for each row and column."""
+    """None, per head, per row, or per row and column."""
     rates: tuple[int, Layout] | None = None
-    """What a time is multiplied by for a decay: [head], or [column, row]."""
+    """What a time step is multiplied by for a decay: [head], or [column, row]."""
     strength: Read | None = None
     scale: float | None = None
 
     @property
     def has_times(self) -> bool:
-        """Is the value multiplied by the time, too?"""
+        """Is the value multiplied by the time step, too?"""
         return self.rates is not None
 
 
@@ -91,7 +91,7 @@ def _one_head(layout: Layout) -> Layout:
 
 
 def _by_head(layout: Layout, heads: int) -> Layout:
-    """[batch, length, heads · index] as heads apart."""
+    """[batch, length, heads · index] with heads as an axis."""
     (b, s, w), (x, y, z) = layout.dims, layout.strides
     size = w // heads
     return Layout((b, s, heads, size), (x, y, size * z, z), layout.offset)
@@ -166,7 +166,7 @@ def make_state_space(step: Step, name: str) -> KernelSequence:
 
 
 class _Steps:
-    """The function of all steps being written."""
+    """The function of all steps under construction."""
 
     def __init__(self, step: Step, form: Form) -> None:
         self.step, self.form = step, form
@@ -181,7 +181,8 @@ class _Steps:
         self.columns = self.w.size(form.columns)
 
     def _vectors(self) -> int:
-        """Of columns at a time: sums of their own each, as many as hide the time of an addition."""
+        """Vectors of columns at a time: independent accumulators, as many as hide the latency of an
+        addition."""
         most = max(1, min(4, self.step.isa.registers // 3 // self.form.num_queries))
         if not is_static(self.form.columns):
             return min(most, 2)
@@ -206,7 +207,7 @@ class _Steps:
 
     @property
     def step_ns(self) -> DimLike:
-        """What one step of a unit takes."""
+        """Nanoseconds of one step of a unit."""
         return dim_max(1, self.form.rows * (self.vectors * ROW_PS[self.form.kind]) // 1000)
 
     @property
@@ -216,7 +217,7 @@ class _Steps:
     # -- memory ---------------------------------------------------------------------------------
 
     def line(self, row: Bound, vector: int, number: int = 0) -> str:
-        """A vector of a row of the matrix, or of the rates, which lie behind it."""
+        """A vector of a state row, or of the rates, which follow the state in scratch."""
         step = self.code.i64("mul", row, self.width)
         skip = self.w.size(self.form.rows * (number * self.width))
         place = at(self.w, step, skip, vector * self.lanes)
@@ -239,7 +240,7 @@ class _Steps:
         self.w.store(value, made, place, self.dtype, stride, self.masks[vector])
 
     def one(self, read: Read, time: Bound, index: Bound, head: Bound | None = None) -> Vec:
-        """An element of an operand, the same in all lanes."""
+        """An element of an operand, broadcast."""
         place = self.w.place(read.layout, [self.batch, time, self.shared(read, head), index])
         return self.w.load(read.number, place, self.dtype, 0)
 
@@ -296,7 +297,7 @@ class _Steps:
                 self.write(made, 0, form.output, [self.batch, time, head], v)
 
     def changes(self, time: str) -> list[Vec]:
-        """The values, by their time where they have one."""
+        """The values, times their time step where they have one."""
         form, where = self.form, [self.batch, time, self.head]
         made = [self.across(form.values.number, form.values.layout, where, v)
                 for v in self.every()]  # fmt: skip
@@ -307,7 +308,7 @@ class _Steps:
         return [t * x for t, x in zip(times, made)]
 
     def decay(self, time: str, n: Bound | None, v: int = 0) -> Vec:
-        """What is left of a row."""
+        """The decay factor of a row."""
         form, read = self.form, self.form.decay
         assert read is not None
         if form.kind == "each":
@@ -323,7 +324,7 @@ class _Steps:
         return arith.apply("exp", [power], {}, self.kind)
 
     def corrected(self, time: str, change: list[Vec], whole: Vec | None) -> list[Vec]:
-        """What the values differ from what the decayed matrix knows, by the strength."""
+        """Delta rule: the values less the decayed state's prediction, times the strength."""
         form, read = self.form, self.form.strength
         assert read is not None
         sums = _Sums(self, 1)
@@ -344,7 +345,7 @@ class _Steps:
     def summed(
         self, time: str, change: list[Vec], whole: Vec | None, is_kept: bool
     ) -> list[list[Vec]]:
-        """The new matrix, and what each query reads of it."""
+        """The new state, and the output of each query."""
         form, code = self.form, self.code
         sums = _Sums(self, form.num_queries)
         first = code.i64("mul", self.head, form.num_queries)
@@ -369,7 +370,7 @@ class _Steps:
 
 
 class _Sums:
-    """Sums over the rows, in registers."""
+    """Accumulators over the rows, in registers."""
 
     def __init__(self, steps: _Steps, count: int) -> None:
         self.code, zero = steps.code, steps.code.const(0, steps.kind)
