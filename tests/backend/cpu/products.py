@@ -14,7 +14,7 @@ import rlx
 from rlx import ops
 from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm, legal
 from rlx.backends.cpu.codegen.gemm.microkernel import Source
-from rlx.backends.cpu.codegen.gemm.packing import emit_words, operands_read
+from rlx.backends.cpu.codegen.gemm.packing import emit_pack_groups, operands_read
 from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host, why_not
@@ -196,7 +196,7 @@ class Compiled:
             shape = panels_of(self.contract, self.tiling).bind(sizes)
             panels.append(guarded(np.full(shape.static_dims, 77, shape.dtype.numpy)))
             read = range(len(operands))
-            if self.tiling.word > 1:
+            if self.tiling.dot_group > 1:
                 read = operands_read(self.contract.right)
             self._call(self.pack, [*(operands[i] for i in read), *panels], sizes, cuts)
         self._call(self.gemm, [*operands, *results, *panels], sizes, cuts)
@@ -244,8 +244,8 @@ def emitted(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Part:
 
 
 def packed(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
-    if tiling.word > 1:
-        return emit_words(contract, tiling, isa, name)
+    if tiling.dot_group > 1:
+        return emit_pack_groups(contract, tiling, isa, name)
     kernel = emit.legal(pack_kernel(contract, tiling))
     schedule = choose(kernel, Machine(isa.vector_bytes))
     assert schedule.parallel

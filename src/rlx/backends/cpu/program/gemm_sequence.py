@@ -10,12 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlx.backends.cpu.codegen.conv.implicit_gemm import emit_points, points_tiling
+from rlx.backends.cpu.codegen.conv.implicit_gemm import emit_implicit_gemm, implicit_gemm_tiling
 from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm, legal
 from rlx.backends.cpu.codegen.gemm.microkernel import Source
-from rlx.backends.cpu.codegen.gemm.packing import emit_pack, emit_words, is_turned, operands_read
-from rlx.backends.cpu.codegen.lowp.operand_types import dot_steps, factored, narrowed
-from rlx.backends.cpu.codegen.lowp.zero_point import Sums, of_bytes, of_windows, reads_of
+from rlx.backends.cpu.codegen.gemm.packing import (
+    emit_pack,
+    emit_pack_groups,
+    needs_transpose,
+    operands_read,
+)
+from rlx.backends.cpu.codegen.lowp.operand_types import (
+    dot_group_size,
+    factor_out_scale,
+    with_stored_dtypes,
+)
+from rlx.backends.cpu.codegen.lowp.zero_point import (
+    CorrectionSums,
+    correct_zero_points,
+    low_precision_conv,
+    reads_of,
+)
 from rlx.backends.cpu.program.loop_task import loop_task
 from rlx.backends.cpu.program.task import (
     Buffer,
@@ -29,8 +43,8 @@ from rlx.backends.cpu.program.task import (
 )
 from rlx.backends.cpu.schedule.gemm_tiling import (
     Tiling,
-    has_few_windows,
-    is_made_of_dots,
+    has_few_output_channels,
+    is_gemv,
     is_windowed,
     is_worth_packing,
     oriented,
@@ -89,7 +103,7 @@ def _takes_words(step: Step, writing: Kernel | None, contract: Contract) -> bool
     """Does one instruction take several channels of its operands? That is worth more than results
     side by side."""
     written = None if writing is None else len(contract.operands) - 1
-    return of_windows(contract, step.isa, written).word > 1
+    return low_precision_conv(contract, step.isa, written).dot_group > 1
 
 
 class _Maker:
@@ -129,12 +143,12 @@ class _Maker:
         if self.reads_windows:
             self._points(legal(contract), made)
             return
-        contract = oriented(narrowed(legal(contract)), constants)
-        if is_made_of_dots(contract, constants) or has_few_windows(contract):
+        contract = oriented(with_stored_dtypes(legal(contract)), constants)
+        if is_gemv(contract, constants) or has_few_output_channels(contract):
             self._loop(contract.kernel(), self.given, made, self.name)
             return
-        contract, factor = factored(
-            self._with_left(self._with_sums(*of_bytes(contract, self.machine.isa)))
+        contract, factor = factor_out_scale(
+            self._with_left(self._with_sums(*correct_zero_points(contract, self.machine.isa)))
         )
         is_constant = reads_only(contract.right, constants)
         has_panels = is_worth_packing(contract, is_constant=is_constant)
@@ -144,11 +158,11 @@ class _Maker:
         self._add(source, contract, (*self.given, *made, *packed), tiling)
 
     def _points(self, contract: Contract, made: Sequence[Buffer]) -> None:
-        narrow = of_windows(contract, self.machine.isa, self.written)
+        narrow = low_precision_conv(contract, self.machine.isa, self.written)
         contract = self._with_sums(narrow.contract, narrow.sums)
-        tiling = points_tiling(contract, self.machine.isa, narrow.word)
+        tiling = implicit_gemm_tiling(contract, self.machine.isa, narrow.dot_group)
         packed = self._pack(contract, tiling, reads_only(contract.right, self.step.constants))
-        source = emit_points(contract, tiling, self.machine.isa, self.name)
+        source = emit_implicit_gemm(contract, tiling, self.machine.isa, self.name)
         self._add(source, contract, (*self.given, *made, packed), tiling)
 
     def _add(
@@ -171,7 +185,7 @@ class _Maker:
         self.given.append(where)
         return contract
 
-    def _with_sums(self, contract: Contract, sums: Sequence[Sums]) -> Contract:
+    def _with_sums(self, contract: Contract, sums: Sequence[CorrectionSums]) -> Contract:
         """A product of bytes, which reads sums of its operands to take off zero points."""
         for i, each in enumerate(sums):
             size, name = each.kernel.results[0].size_bytes, f"{self.name}_sums{i}"
@@ -190,7 +204,7 @@ class _Maker:
         """Would several steps be one instruction's, if those on the left lay side by side?"""
         left, right, *_, last = contract.left, contract.right, *contract.inner
         assert isinstance(left, Load)
-        steps = dot_steps(left.dtype, right.dtype, contract.sums, self.machine.isa)
+        steps = dot_group_size(left.dtype, right.dtype, contract.sums, self.machine.isa)
         return steps > 1 and len(contract.inner) == 1 and left.at.coefficient(last) != 1
 
     def _pack(self, contract: Contract, tiling: Tiling, is_constant: bool) -> Buffer:
@@ -206,11 +220,11 @@ class _Maker:
 
     def _packing(self, contract: Contract, tiling: Tiling, to: Buffer, name: str) -> Task:
         right = contract.right
-        if tiling.word > 1:
-            source = emit_words(contract, tiling, self.machine.isa, name)
+        if tiling.dot_group > 1:
+            source = emit_pack_groups(contract, tiling, self.machine.isa, name)
             read = tuple(self.given[i] for i in operands_read(right))
             return self._pack_task(source, contract, tiling, (*read, to))
-        if not is_turned(contract) or not isinstance(right, Load):
+        if not needs_transpose(contract) or not isinstance(right, Load):
             kernel = pack_kernel(contract, tiling)
             return loop_task(kernel, self.given, [to], self.machine, name)
         source = emit_pack(contract, tiling, self.machine.isa, name)

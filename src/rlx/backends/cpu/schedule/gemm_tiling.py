@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.codegen.lowp.operand_types import words_of
+from rlx.backends.cpu.codegen.lowp.operand_types import dot_group_of
 from rlx.backends.cpu.isa import Isa
 from rlx.core.dim import DimLike, dim_max, is_static, provably_le
 from rlx.core.dtype import DType
@@ -28,27 +28,27 @@ from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store, post
 INNER_BLOCK = 128
 """Inner steps of one chain of float additions; part of the definition of the bits, so the same
 everywhere. Chains of 512 were twice as far from f64 on positive numbers, and 1 % faster."""
-BLOCKS_POLLED = 16
+BLOCKS_PER_POLL = 16
 """Inner blocks between two polls: some 100 µs of a row block."""
-WHOLE_BLOCK = 512
+INTEGER_INNER_BLOCK = 512
 """Inner steps of a chain of integer additions, which are exact."""
 ROW_BLOCK = 192
 """Rows of a unit, at most."""
-MANY_UNITS = 128
+MIN_UNITS = 128
 """Enough for 64 workers to finish at about the same time."""
 UNIT_FLOPS = 1 << 18
 """Of a unit at least, where there could be more of them."""
 GROUP_BYTES = 1 << 21
 """Bytes of rows that are read again for each panel."""
 FMA_LATENCY = 4
-FEW_ROWS = 24
+UNPACKED_MAX_ROWS = 24
 """Up to here packing reads and writes as much as the GEMM itself."""
 
 
-FEW_DOTS = 4
+GEMV_MAX_ROWS = 4
 
 
-NEAR_BYTES = 1 << 15
+L1_RESIDENT_BYTES = 1 << 15
 """A matrix up to this size stays in the L1 cache whatever its strides."""
 
 
@@ -70,7 +70,7 @@ class Tiling:
     has_table: bool = False
     """Is the right operand unpacked, addressed by a table of inner-step offsets?"""
     inner_block: int = INNER_BLOCK
-    word: int = 1
+    dot_group: int = 1
     """Inner steps that one instruction adds to a sum. It affects the bits, as the block does."""
 
     @property
@@ -84,12 +84,12 @@ def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
     check_operands(contract, has_panels=has_panels)
     lanes = isa.vector_bytes // sums_dtype(contract).itemsize
     rows, vectors = min(_tiles(isa), key=lambda t: _cost(contract, *t, lanes))
-    taken = _taken(rows, contract.rows.extent)
+    taken = _row_counts(rows, contract.rows.extent)
     row_block = rows * _tiles_in_unit(contract, rows, vectors * lanes)
     has_table = not has_panels and len(contract.inner) > 1 and steps_evenly(contract.left, contract)
-    word = words_of(contract, isa) if has_panels else 1
-    block = INNER_BLOCK * word if contract.sums.is_float else WHOLE_BLOCK
-    return Tiling(taken, vectors, lanes, has_panels, row_block, has_table, block, word)
+    dot_group = dot_group_of(contract, isa) if has_panels else 1
+    block = INNER_BLOCK * dot_group if contract.sums.is_float else INTEGER_INNER_BLOCK
+    return Tiling(taken, vectors, lanes, has_panels, row_block, has_table, block, dot_group)
 
 
 def _tiles_in_unit(contract: Contract, rows: int, columns: int) -> int:
@@ -99,7 +99,7 @@ def _tiles_in_unit(contract: Contract, rows: int, columns: int) -> int:
         _or(extent_of(contract.batch) * parts_of(contract.columns.extent, columns), 16),
     )
     tiles = -(-_or(contract.rows.extent, 256) // rows)
-    wanted = max(1, tiles * panels // MANY_UNITS)
+    wanted = max(1, tiles * panels // MIN_UNITS)
     least = UNIT_FLOPS // max(1, 2 * rows * columns * inner)
     return max(1, min(ROW_BLOCK // rows, max(wanted, least)))
 
@@ -144,8 +144,10 @@ def check(contract: Contract, tiling: Tiling, isa: Isa) -> None:
     check_operands(contract, has_panels=tiling.has_panels)
     if tiling.has_table and (tiling.has_panels or not steps_evenly(contract.left, contract)):
         raise NoGemm(f"{contract.name}: a table of inner steps is not for it")
-    if tiling.word != 1 and (not tiling.has_panels or tiling.word != words_of(contract, isa)):
-        raise NoGemm(f"{contract.name}: {isa.name} takes no {tiling.word} steps of it at once")
+    if tiling.dot_group != 1 and (
+        not tiling.has_panels or tiling.dot_group != dot_group_of(contract, isa)
+    ):
+        raise NoGemm(f"{contract.name}: {isa.name} takes no {tiling.dot_group} steps of it at once")
     if tiling.lanes * sums_dtype(contract).itemsize != isa.vector_bytes:
         raise NoGemm(f"{contract.name}: {tiling.lanes} lanes are not a vector of {isa.name}")
     extent = contract.rows.extent
@@ -202,27 +204,27 @@ def is_worth_packing(contract: Contract, *, is_constant: bool) -> bool:
     if is_constant or not reads_in_place(contract):
         return True
     size = extent_of((*contract.inner, contract.columns)) * contract.right.dtype.itemsize
-    if is_windowed(contract) or provably_le(size, NEAR_BYTES):
+    if is_windowed(contract) or provably_le(size, L1_RESIDENT_BYTES):
         return False
     rows = contract.rows.extent
-    return not is_static(rows) or rows > FEW_ROWS
+    return not is_static(rows) or rows > UNPACKED_MAX_ROWS
 
 
-def is_made_of_dots(contract: Contract, constants: Collection[int]) -> bool:
+def is_gemv(contract: Contract, constants: Collection[int]) -> bool:
     """GEMV: are there so few rows that packing the right operand, whose columns are strided, takes
     longer than the product? Each sum is then a dot product along memory."""
     rows, right = contract.rows.extent, contract.right
-    if not is_static(rows) or rows > FEW_DOTS or reads_only(right, constants):
+    if not is_static(rows) or rows > GEMV_MAX_ROWS or reads_only(right, constants):
         return False
     return isinstance(right, Load) and right.at.coefficient(contract.inner[-1]) == 1 and (
         right.at.coefficient(contract.columns) != 1)  # fmt: skip
 
 
-def has_few_windows(contract: Contract) -> bool:
+def has_few_output_channels(contract: Contract) -> bool:
     """Are there so few output channels per window that reading it takes longer than the sums?
     Vectorising over the columns is then enough."""
     rows = contract.rows.extent
-    return is_windowed(contract) and is_static(rows) and rows < FEW_DOTS
+    return is_windowed(contract) and is_static(rows) and rows < GEMV_MAX_ROWS
 
 
 def table_bytes(contract: Contract, tiling: Tiling) -> DimLike:
@@ -240,7 +242,7 @@ def panels_of(contract: Contract, tiling: Tiling) -> Shape:
     count = parts_of(contract.columns.extent, tiling.columns)
     panels = extent_of(packed_batch(contract)) * count
     *outer, last = contract.inner
-    steps = extent_of(outer) * parts_of(last.extent, tiling.word) * tiling.word
+    steps = extent_of(outer) * parts_of(last.extent, tiling.dot_group) * tiling.dot_group
     return Shape((panels, steps, tiling.columns), contract.right.dtype)
 
 
@@ -276,7 +278,7 @@ def _tiles(isa: Isa) -> Sequence[tuple[int, int]]:
     return ((6, 2), (8, 1)) if isa.has_fma else ((4, 2), (8, 1))
 
 
-def _taken(most: int, extent: DimLike) -> tuple[int, ...]:
+def _row_counts(most: int, extent: DimLike) -> tuple[int, ...]:
     """The row counts in use: all powers of two below the most, unless the extent is static."""
     sizes = (most, *(s for s in (8, 4, 2, 1) if s < most))
     if not is_static(extent):
@@ -296,7 +298,7 @@ def _cost(contract: Contract, rows: int, vectors: int, lanes: int) -> int:
     m = contract.rows.extent if is_static(contract.rows.extent) else 24
     n = contract.columns.extent if is_static(contract.columns.extent) else 24 * lanes
     panels = -(-n // (vectors * lanes))
-    return panels * sum(max(r * vectors, FMA_LATENCY) for r in _cut(m, _taken(rows, m)))
+    return panels * sum(max(r * vectors, FMA_LATENCY) for r in _cut(m, _row_counts(rows, m)))
 
 
 def sums_dtype(contract: Contract) -> DType:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from rlx.backends.cpu.codegen.attention.operands import INF, MASK, Form, K, Q, V, greater
+from rlx.backends.cpu.codegen.attention.operands import INF, MASK, AttentionSpec, K, Q, V, greater
 from rlx.backends.cpu.codegen.gemm.microkernel import below
-from rlx.backends.cpu.codegen.gemm.register_transpose import in_vectors, summed
+from rlx.backends.cpu.codegen.gemm.register_transpose import for_each_vector, horizontal_sums
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math import elementary as maths
 from rlx.backends.cpu.isa import Isa
@@ -25,36 +25,36 @@ from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 
-CHUNK = 384
+KEYS_PER_CHUNK = 384
 """Keys of one unit at most: enough that combining the chunks is cheap."""
-AHEAD = 32
+PREFETCH_KEYS = 32
 """Prefetch distance in keys."""
 
 
-def chunks_of(form: Form) -> DimLike:
-    return (form.keys + CHUNK - 1) // CHUNK
+def chunks_of(spec: AttentionSpec) -> DimLike:
+    return (spec.keys + KEYS_PER_CHUNK - 1) // KEYS_PER_CHUNK
 
 
-def record_of(form: Form, isa: Isa) -> DimLike:
+def record_of(spec: AttentionSpec, isa: Isa) -> DimLike:
     """Elements of a chunk's partial result for a row: weighted sums of values, then the
     maximum and the sum of weights."""
-    lanes = isa.lanes(form.dtype)
-    return (form.value_depth + lanes - 1) // lanes * lanes + lanes
+    lanes = isa.lanes(spec.dtype)
+    return (spec.value_depth + lanes - 1) // lanes * lanes + lanes
 
 
-def scratch_of(form: Form, isa: Isa, rows: int) -> int:
+def scratch_of(spec: AttentionSpec, isa: Isa, rows: int) -> int:
     """Elements: the queries, in whole vectors, and the scores of a chunk."""
-    return (_line_of(form, isa.lanes(form.dtype)) + CHUNK) * rows
+    return (_line_of(spec, isa.lanes(spec.dtype)) + KEYS_PER_CHUNK) * rows
 
 
-def sizes_of(form: Form, isa: Isa) -> tuple[DimLike, ...]:
+def sizes_of(spec: AttentionSpec, isa: Isa) -> tuple[DimLike, ...]:
     """The integer arguments of both functions."""
-    more = (chunks_of(form), record_of(form, isa))
-    return tuple(dict.fromkeys([*form.sizes, *(d for d in more if not isinstance(d, int))]))
+    more = (chunks_of(spec), record_of(spec, isa))
+    return tuple(dict.fromkeys([*spec.sizes, *(d for d in more if not isinstance(d, int))]))
 
 
-def _line_of(form: Form, lanes: int) -> int:
-    return -(-form.depth // lanes) * lanes
+def _line_of(spec: AttentionSpec, lanes: int) -> int:
+    return -(-spec.depth // lanes) * lanes
 
 
 def _padded(rows: int) -> int:
@@ -62,21 +62,21 @@ def _padded(rows: int) -> int:
     return 1 << (rows - 1).bit_length()
 
 
-class _Few(Writer):
+class _FewQueries(Writer):
     """What both functions share: rows of a kv head, and partial results of chunks."""
 
-    def __init__(self, form: Form, isa: Isa, rows: int) -> None:
-        super().__init__(isa, isa.lanes(form.dtype))
-        for dim in sizes_of(form, isa):
+    def __init__(self, spec: AttentionSpec, isa: Isa, rows: int) -> None:
+        super().__init__(isa, isa.lanes(spec.dtype))
+        for dim in sizes_of(spec, isa):
             self.size(dim)
-        self.form, self.kind, self.rows = form, form.compute, rows
-        self.chunks = self.size(chunks_of(form))
-        self.record = self.size(record_of(form, isa))
+        self.spec, self.kind, self.rows = spec, spec.compute, rows
+        self.chunks = self.size(chunks_of(spec))
+        self.record = self.size(record_of(spec, isa))
         self.lines = self.code.i64("sub", self.record, self.code.lanes)
 
     def row(self, number: Bound, head: Bound) -> tuple[Bound, Bound]:
         """The head and the query of a row of a kv head."""
-        code, group = self.code, self.form.group
+        code, group = self.code, self.spec.group
         if isinstance(number, int):
             query, member = divmod(number, group)
             return code.i64("add", code.i64("mul", head, group), member), query
@@ -91,7 +91,7 @@ class _Few(Writer):
 
     def turns(self, turn: Bound) -> tuple[str, str]:
         """An index as a batch and a kv head."""
-        heads = self.form.kv_heads
+        heads = self.spec.kv_heads
         batch, head = (self.code.let(f"{w} i64 {turn}, {heads}") for w in ("udiv", "urem"))
         return batch, head
 
@@ -106,8 +106,8 @@ class _Few(Writer):
     @contextmanager
     def units(self, per_head: Bound) -> Generator[str]:
         """A loop over the units; none, where the number of queries is dynamic and not one."""
-        code, queries = self.code, self.size(self.form.queries)
-        heads = code.i64("mul", self.size(self.form.batch), self.form.kv_heads)
+        code, queries = self.code, self.size(self.spec.queries)
+        heads = code.i64("mul", self.size(self.spec.batch), self.spec.kv_heads)
         stop = code.least("%stop", code.i64("mul", heads, per_head))
         if isinstance(queries, str):
             is_one = code.let(f"icmp eq i64 {queries}, 1")
@@ -136,20 +136,20 @@ class Slots:
         self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for s, v in zip(self.slots, values)))
 
 
-class Chunks(_Few):
+class KeyChunks(_FewQueries):
     """Scores, weights and weighted sums of values of the chunks of keys: one partial result per
     row."""
 
-    def __init__(self, form: Form, isa: Isa, rows: int) -> None:
-        super().__init__(form, isa, rows)
+    def __init__(self, spec: AttentionSpec, isa: Isa, rows: int) -> None:
+        super().__init__(spec, isa, rows)
         lanes = self.code.lanes
         self.padded = min(_padded(rows), lanes)
-        self.line = _line_of(form, lanes)
+        self.line = _line_of(spec, lanes)
         self.q = "%scratch"
         self.s = advanced(self.code, self.q, self.line * rows, self.kind)
 
     def write(self) -> None:
-        code, keys = self.code, self.size(self.form.keys)
+        code, keys = self.code, self.size(self.spec.keys)
         with self.units(self.chunks) as unit:
             turn, chunk = (code.let(f"{w} i64 {unit}, {self.chunks}") for w in ("udiv", "urem"))
             self.batch, self.head = self.turns(turn)
@@ -165,11 +165,11 @@ class Chunks(_Few):
 
     @property
     def _records(self) -> int:
-        return MASK + (self.form.mask is not None)
+        return MASK + (self.spec.mask is not None)
 
     def _load_queries(self) -> None:
         """Rows of whole vectors, scaled and zero-padded past the depth."""
-        code, layout, dtype = self.code, self.form.q, self.form.dtype
+        code, layout, dtype = self.code, self.spec.q, self.spec.dtype
         step = self.size(layout.strides[3])
         with code.count(0, self.rows, 1) as row:
             head, query = self.row(row, self.head)
@@ -179,17 +179,17 @@ class Chunks(_Few):
 
             def copied(at: str, mask: Vec | None) -> None:
                 where = advanced(code, source, code.i64("mul", at, step), dtype)
-                value = load(code, dtype, where, step, mask) * self.form.scale
+                value = load(code, dtype, where, step, mask) * self.spec.scale
                 store(code, value, self.kind, advanced(code, line, at, self.kind))
 
-            in_vectors(code, self.form.depth, copied)
+            for_each_vector(code, self.spec.depth, copied)
 
     # -- scores -----------------------------------------------------------------------------------
 
     def _scores(self) -> None:
         """As many keys at a time as fill one vector with the scores of all rows. The last vector
         overlaps the one before, and where there are fewer keys than that, the last is repeated."""
-        code, layout, dtype = self.code, self.form.k, self.form.dtype
+        code, layout, dtype = self.code, self.spec.k, self.spec.dtype
         keys = code.lanes // self.padded
         row = self.size(layout.strides[2])
         last = code.i64("sub", self.count, 1)
@@ -217,22 +217,22 @@ class Chunks(_Few):
             pairs = [(x, y) for x in left for y in right]
             slots.set([_add(x, y, z) for (x, y), z in zip(pairs, slots.get())])
 
-        in_vectors(code, self.form.depth, step)
+        for_each_vector(code, self.spec.depth, step)
         sums = slots.get()
         while len(sums) < code.lanes:
             sums += sums[-len(keys) :]
-        return summed(sums)
+        return horizontal_sums(sums)
 
     def _key(self, key: str, at: str, mask: Vec | None) -> Vec:
-        code, dtype, step = self.code, self.form.dtype, self.size(self.form.k.strides[3])
+        code, dtype, step = self.code, self.spec.dtype, self.size(self.spec.k.strides[3])
         place = advanced(code, key, code.i64("mul", at, step), dtype)
-        self._fetch(place, code.i64("mul", self.size(self.form.k.strides[2]), AHEAD))
+        self._fetch(place, code.i64("mul", self.size(self.spec.k.strides[2]), PREFETCH_KEYS))
         return load(code, dtype, place, step, mask)
 
     def _fetch(self, place: str, distance: Bound) -> None:
         """Prefetch a line: keys a page apart defeat the hardware prefetcher. Past the end of memory
         it does nothing."""
-        where = advanced(self.code, place, distance, self.form.dtype)
+        where = advanced(self.code, place, distance, self.spec.dtype)
         self.code.intrinsic("prefetch.p0", "void", f"ptr {where}", "i32 0", "i32 2", "i32 1")
 
     def _store_scores(self, scores: Vec, at: Bound, keys: int, rows: range) -> None:
@@ -241,7 +241,7 @@ class Chunks(_Few):
             order = ", ".join(f"i32 {(r - rows[0]) * keys + n}" for n in range(keys))
             text = f"shufflevector {scores.type} {scores.text}, {scores.type} poison"
             part = code.let(f"{text}, <{keys} x i32> <{order}>")
-            to = advanced(code, self.s, code.i64("add", at, r * CHUNK), self.kind)
+            to = advanced(code, self.s, code.i64("add", at, r * KEYS_PER_CHUNK), self.kind)
             size = self.kind.itemsize
             code.do(f"store <{keys} x {element}> {part}, ptr {to}, align {size}")
 
@@ -250,7 +250,7 @@ class Chunks(_Few):
     def _weigh(self, row: str, record: str) -> None:
         """Scores of a row become weights, zero-padded to a whole vector."""
         code = self.code
-        line = advanced(code, self.s, code.i64("mul", row, CHUNK), self.kind)
+        line = advanced(code, self.s, code.i64("mul", row, KEYS_PER_CHUNK), self.kind)
         head, query = self.row(row, self.head)
         top = self.kept([code.const(-INF, self.kind)])
 
@@ -261,7 +261,7 @@ class Chunks(_Few):
             store(code, s, self.kind, where)
             top.set([greater(s, top.get()[0])])
 
-        in_vectors(code, self.count, adjusted)
+        for_each_vector(code, self.count, adjusted)
         greatest = self.across(top.get()[0], greater)
         base = greatest.like(0.0).where(greatest.equals(-INF), greatest)
         total = self.kept([code.const(0, self.kind)])
@@ -277,33 +277,33 @@ class Chunks(_Few):
 
     def _adjusted(self, s: Vec, row: tuple[Bound, Bound], at: str, mask: Vec | None) -> Vec:
         """Cap and mask the scores of some keys."""
-        code, form = self.code, self.form
+        code, spec = self.code, self.spec
         key, (head, query) = code.i64("add", self.key, at), row
-        if form.softcap is not None:
-            s = maths.tanh(s * (1 / form.softcap)) * form.softcap
-        if form.is_positional:
+        if spec.softcap is not None:
+            s = maths.tanh(s * (1 / spec.softcap)) * spec.softcap
+        if spec.is_positional:
             return s.where(self._seen(key, query), -INF)
-        if form.mask is None:
+        if spec.mask is None:
             return s
-        layout, dtype = form.mask, form.mask_dtype
+        layout, dtype = spec.mask, spec.mask_dtype
         place = self.pointer(MASK, self.place(layout, (self.batch, head, query, key)), dtype)
         step = self.size(layout.strides[3])
-        return form.masked(s, load(code, dtype, place, step, mask if step != 0 else None))
+        return spec.masked(s, load(code, dtype, place, step, mask if step != 0 else None))
 
     def _seen(self, key: Bound, query: Bound) -> Vec:
         """Which of the keys from one on are visible to a query."""
-        code, form = self.code, self.form
-        ahead = code.i64("sub", self.size(form.keys), self.size(form.queries))
+        code, spec = self.code, self.spec
+        ahead = code.i64("sub", self.size(spec.keys), self.size(spec.queries))
         start = code.i64("sub", code.i64("add", query, ahead), key)
         distance = code.splat(start, DType.I64) - code.iota(DType.I64)
         shown = distance >= 0
-        return shown if form.window is None else shown & (distance <= form.window)
+        return shown if spec.window is None else shown & (distance <= spec.window)
 
     # -- values -----------------------------------------------------------------------------------
 
     def _values(self, unit: str) -> None:
         """Weighted sums of values, as many columns at a time as registers hold."""
-        code, extent = self.code, self.size(self.form.value_depth)
+        code, extent = self.code, self.size(self.spec.value_depth)
         # sums in half the registers leave room for weights and values
         vectors = max(1, code.isa.registers // 2 // self.rows)
         if isinstance(extent, int):
@@ -312,8 +312,8 @@ class Chunks(_Few):
             self._columns(unit, column, vectors)
 
     def _columns(self, unit: str, column: str, vectors: int) -> None:
-        code, layout, dtype = self.code, self.form.v, self.form.dtype
-        extent, (row, step) = self.size(self.form.value_depth), map(self.size, layout.strides[2:])
+        code, layout, dtype = self.code, self.spec.v, self.spec.dtype
+        extent, (row, step) = self.size(self.spec.value_depth), map(self.size, layout.strides[2:])
         is_whole = isinstance(extent, int) and extent % (vectors * code.lanes) == 0
         left = code.i64("sub", extent, column)
         starts = [n * code.lanes for n in range(vectors)]
@@ -324,7 +324,7 @@ class Chunks(_Few):
             line = advanced(code, base, code.i64("mul", key, row), dtype)
             places = [advanced(code, line, code.i64("mul", n, step), dtype) for n in starts]
             for place in places:
-                self._fetch(place, code.i64("mul", row, AHEAD))
+                self._fetch(place, code.i64("mul", row, PREFETCH_KEYS))
             values = [load(code, dtype, p, step, m) for p, m in zip(places, masks)]
             weights = [self._weight(r, key) for r in range(self.rows)]
             pairs = [(w, v) for w in weights for v in values]
@@ -332,7 +332,9 @@ class Chunks(_Few):
         self._store_sums(unit, column, sums.get(), (starts, left))
 
     def _weight(self, row: int, key: str) -> Vec:
-        place = advanced(self.code, self.s, self.code.i64("add", key, row * CHUNK), self.kind)
+        place = advanced(
+            self.code, self.s, self.code.i64("add", key, row * KEYS_PER_CHUNK), self.kind
+        )
         return load(self.code, self.kind, place, 0)
 
     def _store_sums(
@@ -348,7 +350,7 @@ class Chunks(_Few):
                     store(code, sums[r * len(starts) + n], self.kind, place)
 
 
-class Joined(_Few):
+class CombineChunks(_FewQueries):
     """Combine the partial results of all chunks."""
 
     RECORDS, OUT = 0, 1
@@ -361,8 +363,8 @@ class Joined(_Few):
             chunk = code.i64("mul", turn, self.chunks)
             share = self._share(chunk, row)
             of_head, query = self.row(row, head)
-            place = self.place(self.form.out, (batch, of_head, query, 0))
-            self._store(chunk, row, share, self.pointer(self.OUT, place, self.form.dtype))
+            place = self.place(self.spec.out, (batch, of_head, query, 0))
+            self._store(chunk, row, share, self.pointer(self.OUT, place, self.spec.dtype))
 
     def _record(self, chunk: Bound, number: Bound, row: Bound) -> str:
         return self.record_at(self.RECORDS, self.code.i64("add", chunk, number), row)
@@ -389,10 +391,10 @@ class Joined(_Few):
             now = state.get()
             state.set([now[0], now[1] + weight * total])
         total = state.get()[1]
-        return total.like(1.0) / self.form.divisor(total, self.size(self.form.keys))
+        return total.like(1.0) / self.spec.divisor(total, self.size(self.spec.keys))
 
     def _store(self, chunk: Bound, row: str, share: Vec, out: str) -> None:
-        code, dtype, step = self.code, self.form.dtype, self.size(self.form.out.strides[3])
+        code, dtype, step = self.code, self.spec.dtype, self.size(self.spec.out.strides[3])
 
         def column(at: str, mask: Vec | None) -> None:
             sums = self.kept([code.const(0, self.kind)])
@@ -403,7 +405,7 @@ class Joined(_Few):
             where = advanced(code, out, code.i64("mul", at, step), dtype)
             store(code, sums.get()[0] * share, dtype, where, step, mask)
 
-        in_vectors(code, self.size(self.form.value_depth), column)
+        for_each_vector(code, self.size(self.spec.value_depth), column)
 
 
 def _add(x: Vec, y: Vec, z: Vec) -> Vec:

@@ -18,7 +18,7 @@ INF = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AttentionSpec:
     """An attention with operands [batch, heads, length, depth].
 
     Grouped queries: those of the heads of one kv head are rows of one product. Row f is query f //
@@ -40,7 +40,7 @@ class Form:
     masked_rows: str
 
     @classmethod
-    def of(cls, step: Step) -> Form:
+    def of(cls, step: Step) -> AttentionSpec:
         attrs, (q, k, v, *masks) = step.node.attrs, step.operands
         heads = attrs["num_heads"]
         kv_heads = heads if attrs["kv_heads"] is None else attrs["kv_heads"]

@@ -16,39 +16,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.cpu.codegen.attention.masks import Masked
+from rlx.backends.cpu.codegen.attention.masks import MaskedBlock
 from rlx.backends.cpu.codegen.attention.operands import INF, MASK, K, Q, V, greater
-from rlx.backends.cpu.codegen.attention.query_block import BLOCKS_POLLED, KEY_BLOCK
-from rlx.backends.cpu.codegen.gemm.register_transpose import in_vectors, turn
+from rlx.backends.cpu.codegen.attention.query_block import BLOCKS_PER_POLL, KEY_BLOCK
+from rlx.backends.cpu.codegen.gemm.register_transpose import for_each_vector, transpose_square
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math import elementary as maths
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 
 
-class Rows(Masked):
+class VectorisedRows(MaskedBlock):
     """The function for blocks of as many rows as a register tile has columns."""
 
     def _unit(self) -> None:
-        code, form = self.code, self.form
-        self._load_rows(self.at["q"], form.q, Q, form.depth, self._scaled)
+        code, spec = self.code, self.spec
+        self._load_rows(self.at["q"], spec.q, Q, spec.depth, self._scaled)
         self._clear()
         low, high = self._seen()
-        with code.count(low, high, KEY_BLOCK, BLOCKS_POLLED) as key:
+        with code.count(low, high, KEY_BLOCK, BLOCKS_PER_POLL) as key:
             self._block(key, code.least(code.i64("sub", high, key), KEY_BLOCK))
         self._finish()
 
     def _block(self, key: str, count: Bound) -> None:
-        form, s = self.form, self.at["s"]
-        place, row, step = self._lines("k", form.k, K, key, count, form.depth)
-        self._product((place, row, step), count, self.at["q"], form.depth, s, is_first=True)
+        spec, s = self.spec, self.at["s"]
+        place, row, step = self._lines("k", spec.k, K, key, count, spec.depth)
+        self._product((place, row, step), count, self.at["q"], spec.depth, s, is_first=True)
         self._adjust(key, count)
         self._weigh(count)
-        place, row, step = self._lines("v", form.v, V, key, count, self.size(form.value_depth))
+        place, row, step = self._lines("v", spec.v, V, key, count, self.size(spec.value_depth))
         left = (place, step, row)
-        self._product(left, self.size(form.value_depth), s, count, self.at["o"], is_first=False)
+        self._product(left, self.size(spec.value_depth), s, count, self.at["o"], is_first=False)
 
     def _scaled(self, x: Vec) -> Vec:
-        return x * self.form.scale
+        return x * self.spec.scale
 
     # -- softmax ----------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ class Rows(Masked):
         code, zero = self.code, self.code.const(0, self.kind)
         self._keep(self.top, [zero.like(-INF)] * len(self.top))
         self._keep(self.total, [zero] * len(self.total))
-        extent = self.size(self.form.value_depth)
+        extent = self.size(self.spec.value_depth)
         with code.count(0, code.i64("mul", extent, self.width), code.lanes) as at:
             store(code, zero, self.kind, advanced(code, self.at["o"], at, self.kind))
 
@@ -108,7 +108,7 @@ class Rows(Masked):
         changed = [c.differs(1.0) for c in correction]
         for more in changed[1:]:
             changed[0] = changed[0] | more
-        with code.when(changed[0].any()), code.count(0, self.size(self.form.value_depth), 1) as d:
+        with code.when(changed[0].any()), code.count(0, self.size(self.spec.value_depth), 1) as d:
             for n, c in enumerate(correction):
                 at = self._of(self.at["o"], d, n * code.lanes)
                 store(code, load(code, self.kind, at) * c, self.kind, at)
@@ -125,26 +125,26 @@ class Rows(Masked):
     def _finish(self) -> None:
         """The rows of the result: weighted sums over sums of weights. Lanes past the last row
         duplicate the last, bit by bit, so they may be stored, too."""
-        code, keys = self.code, self.size(self.form.keys)
+        code, keys = self.code, self.size(self.spec.keys)
         with code.count(0, self._until_vector(), code.lanes) as lane:
             total = load(code, self.kind, self._of(self.totals, 0, lane))
-            self._store_rows(total.like(1.0) / self.form.divisor(total, keys), lane)
+            self._store_rows(total.like(1.0) / self.spec.divisor(total, keys), lane)
 
     def _until_vector(self) -> Bound:
         """The end of the last vector that has a row."""
         return self.width if self.tiling.vectors == 1 else self.count
 
     def _store_rows(self, shares: Vec, lane: str) -> None:
-        code, layout, dtype = self.code, self.form.out, self.form.dtype
-        number, step = MASK + (self.form.mask is not None), self.size(layout.strides[3])
-        extent = self.size(self.form.value_depth)
+        code, layout, dtype = self.code, self.spec.out, self.spec.dtype
+        number, step = MASK + (self.spec.mask is not None), self.size(layout.strides[3])
+        extent = self.size(self.spec.value_depth)
         across = self._padded(extent)
         with code.count(0, extent, code.lanes) as at:
             for n in range(code.lanes):
                 line = self._of(self.at["o"], code.i64("add", at, n), lane)
                 store(code, load(code, self.kind, line) * shares, self.kind, line)
             to = advanced(code, self.at["rows"], at, self.kind), across
-            turn(code, self.kind, (self._of(self.at["o"], at, lane), self.width), to)
+            transpose_square(code, self.kind, (self._of(self.at["o"], at, lane), self.width), to)
         with self._rows(lane, layout, number, across) as (row, line):
 
             def copied(at: str, mask: Vec | None) -> None:
@@ -152,4 +152,4 @@ class Rows(Masked):
                 where = advanced(code, row, code.i64("mul", at, step), dtype)
                 store(code, value, dtype, where, step, mask)
 
-            in_vectors(code, extent, copied)
+            for_each_vector(code, extent, copied)

@@ -26,7 +26,7 @@ line. Then the image, and the block's first position and their number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class PaddedAxis:
     """The output axes and kernel axes of a padded image axis."""
 
     places: tuple[bool, ...]
@@ -34,20 +34,20 @@ class Border:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OffsetsForm:
     """What specialises the function: how many output and kernel axes there are, the padded ones,
     and the element's bytes."""
 
     places: int
     taps: int
-    borders: tuple[Border, ...]
+    padded_axes: tuple[PaddedAxis, ...]
     width: int
 
     @property
     def name(self) -> str:
-        bits = (b.places + b.taps for b in self.borders)
+        bits = (b.places + b.taps for b in self.padded_axes)
         words = ["".join(str(int(b)) for b in row) for row in bits]
-        return ".".join([f"places{self.width}", str(self.places), str(self.taps), *words])
+        return ".".join([f"gather_offsets{self.width}", str(self.places), str(self.taps), *words])
 
     @property
     def args(self) -> list[str]:
@@ -55,21 +55,21 @@ class Form:
         padded axis its origin, the ends of the image, and the stride of each axis."""
         found = [f"{n}{i}" for i in range(self.places) for n in ("extent", "step")]
         found += [f"{n}{i}" for i in range(self.taps) for n in ("taps", "along")]
-        for c, border in enumerate(self.borders):
+        for c, padded_axis in enumerate(self.padded_axes):
             found += [f"{n}{c}" for n in ("start", "low", "high")]
-            found += [f"place{c}.{i}" for i, moves in enumerate(border.places) if moves]
-            found += [f"tap{c}.{i}" for i, moves in enumerate(border.taps) if moves]
+            found += [f"place{c}.{i}" for i, moves in enumerate(padded_axis.places) if moves]
+            found += [f"tap{c}.{i}" for i, moves in enumerate(padded_axis.taps) if moves]
         return found
 
 
-def table_function(code: Code, form: Form) -> str:
+def gather_offsets_function(code: Code, form: OffsetsForm) -> str:
     """The name of the shared function that computes the gather offsets of a form."""
     code.shared.update(_written(form, code.isa, code.lanes))
     return form.name
 
 
 @functools.lru_cache(maxsize=256)
-def _written(form: Form, isa: Isa, lanes: int) -> tuple[tuple[str, str], ...]:
+def _written(form: OffsetsForm, isa: Isa, lanes: int) -> tuple[tuple[str, str], ...]:
     code = Code(lanes, isa)
     _Writing(code, form).write()
     code.do("ret void")
@@ -80,7 +80,7 @@ def _written(form: Form, isa: Isa, lanes: int) -> tuple[tuple[str, str], ...]:
 
 
 class _Writing:
-    def __init__(self, code: Code, form: Form) -> None:
+    def __init__(self, code: Code, form: OffsetsForm) -> None:
         self.code, self.form = code, form
 
     def write(self) -> None:
@@ -114,8 +114,10 @@ class _Writing:
             self._note("%bases", 0, row, code.i64("add", image, moved))
             for i, at in enumerate(here):
                 self._note("%positions", i, row, at)
-            for c, border in enumerate(form.borders):
-                moving = [(at, f"%place{c}.{i}") for i, at in enumerate(here) if border.places[i]]
+            for c, padded_axis in enumerate(form.padded_axes):
+                moving = [
+                    (at, f"%place{c}.{i}") for i, at in enumerate(here) if padded_axis.places[i]
+                ]
                 self._note("%borders", c, row, self._sum(f"%start{c}", moving))
             self._advance(slots, here)
 
@@ -152,27 +154,27 @@ class _Writing:
             return
         steps = [(tap, f"%along{i}") for i, tap in enumerate(at)]
         moved = code.splat(code.i64("mul", self._sum(0, steps), form.width), DType.U64)
-        parts = [self._part(c, border, at) for c, border in enumerate(form.borders)]
+        parts = [self._part(c, padded_axis, at) for c, padded_axis in enumerate(form.padded_axes)]
         done = code.let(f"load i64, ptr {number}")
         line = code.i64("mul", done, "%room")
         with code.count(0, "%count", code.lanes) as row:
             address = load(code, DType.U64, self._line("%bases", 0, row)) + moved
             for c, (part, size) in enumerate(parts):
-                address = self._bordered(address, c, part, size, row)
+                address = self._or_padding(address, c, part, size, row)
             store(code, address, DType.U64, advanced(
                 code, "%table", code.i64("add", line, row), DType.I64))  # fmt: skip
         code.do(f"store i64 {code.i64('add', done, 1)}, ptr {number}")
 
-    def _part(self, number: int, border: Border, at: Sequence[str]) -> tuple[Vec, Vec]:
+    def _part(self, number: int, padded_axis: PaddedAxis, at: Sequence[str]) -> tuple[Vec, Vec]:
         """The displacement of a tap along a padded axis, from the image's origin, and the image's
         extent."""
         code = self.code
-        moving = [(tap, f"%tap{number}.{i}") for i, tap in enumerate(at) if border.taps[i]]
+        moving = [(tap, f"%tap{number}.{i}") for i, tap in enumerate(at) if padded_axis.taps[i]]
         moved = code.i64("sub", self._sum(0, moving), f"%low{number}")
         size = code.i64("sub", f"%high{number}", f"%low{number}")
         return code.splat(moved, DType.U64), code.splat(size, DType.U64)
 
-    def _bordered(self, address: Vec, number: int, part: Vec, size: Vec, row: str) -> Vec:
+    def _or_padding(self, address: Vec, number: int, part: Vec, size: Vec, row: str) -> Vec:
         """The address, or that of the padding line; a coordinate before the image is a large
         unsigned number."""
         code = self.code

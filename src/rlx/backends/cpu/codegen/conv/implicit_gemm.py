@@ -15,16 +15,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlx.backends.cpu.codegen.conv.gather_offsets import Border, Form, table_function
-from rlx.backends.cpu.codegen.conv.register_tile import line_rows, point_rows
-from rlx.backends.cpu.codegen.gemm.gemm import Results
+from rlx.backends.cpu.codegen.conv.gather_offsets import (
+    OffsetsForm,
+    PaddedAxis,
+    gather_offsets_function,
+)
+from rlx.backends.cpu.codegen.conv.register_tile import depthwise_rows, implicit_gemm_rows
+from rlx.backends.cpu.codegen.gemm.gemm import EpilogueBuilder
 from rlx.backends.cpu.codegen.gemm.microkernel import Source
 from rlx.backends.cpu.codegen.gemm.register_tile import Kinds
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.schedule.gemm_tiling import (
-    BLOCKS_POLLED,
+    BLOCKS_PER_POLL,
     NoGemm,
     Tiling,
     packed_batch,
@@ -40,11 +44,11 @@ from rlx.kernel.lower.nhwc_conv import bounds_checks_of, is_depthwise, padding_v
 
 TABLE_BYTES = 1 << 17
 """Bytes of a block's gather offsets, roughly: they should stay in cache."""
-NEAR_BYTES = 1 << 18
+L2_RESIDENT_BYTES = 1 << 18
 """A panel of kernels up to this size stays in the L2 cache."""
 
 
-def points_tiling(contract: Contract, isa: Isa, word: int = 1) -> Tiling:
+def implicit_gemm_tiling(contract: Contract, isa: Isa, dot_group: int = 1) -> Tiling:
     """Tiles as those of a GEMM with as many rows as there are output positions."""
     points = window_axes(contract)
     image, _ = bounds_checks_of(contract.left)
@@ -54,17 +58,17 @@ def points_tiling(contract: Contract, isa: Isa, word: int = 1) -> Tiling:
     made = tiling_of(flat, isa, has_panels=True)
     room = TABLE_BYTES // (8 * num_taps(contract))
     rows = made.rows[0]
-    block = max(made.row_block, rows * max(1, _least_places(contract, made) // rows))
+    block = max(made.row_block, rows * max(1, _min_positions(contract, made) // rows))
     most = rows * max(1, room // rows)
     rows = _whole(made.rows, places.extent)
-    return replace(made, row_block=min(block, most), rows=rows, word=word)
+    return replace(made, row_block=min(block, most), rows=rows, dot_group=dot_group)
 
 
-def _least_places(contract: Contract, tiling: Tiling) -> int:
+def _min_positions(contract: Contract, tiling: Tiling) -> int:
     """Positions per block: so many that kernels larger than the L2 cache are read seldom."""
     steps = extent_of(contract.inner)
     assert is_static(steps)
-    return 24 if steps * tiling.columns * contract.right.dtype.itemsize > NEAR_BYTES else 1
+    return 24 if steps * tiling.columns * contract.right.dtype.itemsize > L2_RESIDENT_BYTES else 1
 
 
 def _whole(rows: tuple[int, ...], extent: DimLike) -> tuple[int, ...]:
@@ -85,16 +89,16 @@ def num_units(contract: Contract, tiling: Tiling) -> DimLike:
     return groups * blocks * parts_of(contract.columns.extent, tiling.columns)
 
 
-def emit_points(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+def emit_implicit_gemm(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
     """A legal contraction of an implicit-GEMM convolution. Its buffers are the operands, the
     results, and the packed kernels."""
-    kind = _ByItself if is_depthwise(contract) else _Points
+    kind = _Depthwise if is_depthwise(contract) else _ImplicitGemm
     work = kind(contract, tiling, isa)
     work.write()
     return work.source(name, num_units(contract, tiling), work.scratch_bytes)
 
 
-class _Points(Results):
+class _ImplicitGemm(EpilogueBuilder):
     def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
         super().__init__(contract, tiling, isa)
         image, self.conditions = bounds_checks_of(contract.left)
@@ -127,7 +131,7 @@ class _Points(Results):
         self.num_taps = num_taps(contract)
         steps = contract.inner[-1].extent
         assert is_static(steps)
-        self.steps = -(-steps // self.tiling.word) * self.tiling.word
+        self.steps = -(-steps // self.tiling.dot_group) * self.tiling.dot_group
         line = 8 * self.room
         self.base_at = self.num_taps * line
         self.position_at = self.base_at + line
@@ -201,16 +205,20 @@ class _Points(Results):
         places = [f"ptr {self._scratch(at)}" for at in lines]
         given = f"ptr {self.pointers[self.image]}, i64 {first}, i64 {count}"
         args = [*places, f"i64 {self.room}", given, *(f"i64 {n}" for n in numbers)]
-        code.do(f"call void @{table_function(code, self._form())}({', '.join(args)})")
+        code.do(
+            f"call void @{gather_offsets_function(code, self._offsets_form())}({', '.join(args)})"
+        )
 
-    def _form(self) -> Form:
+    def _offsets_form(self) -> OffsetsForm:
         taps = self.contract.inner[:-1]
-        borders = [
-            Border(*(tuple(c.at.coefficient(a) != 0 for a in axes) for axes in (self.points, taps)))
+        padded_axes = [
+            PaddedAxis(
+                *(tuple(c.at.coefficient(a) != 0 for a in axes) for axes in (self.points, taps))
+            )
             for c in self.conditions
         ]
         width = self.image.dtype.itemsize
-        return Form(len(self.points), len(taps), tuple(borders), width)
+        return OffsetsForm(len(self.points), len(taps), tuple(padded_axes), width)
 
     def _number(self, dim: DimLike) -> Bound:
         return int(dim) if is_static(dim) else self.size(dim)
@@ -239,12 +247,12 @@ class _Points(Results):
         line, most = self._line(panel), self.tiling.inner_block
         if steps <= most:
             some = max(1, most // steps)
-            with code.count(0, taps, some, BLOCKS_POLLED) as tap:
+            with code.count(0, taps, some, BLOCKS_PER_POLL) as tap:
                 count = code.least(some, code.i64("sub", taps, tap))
                 self._block(first, end, line, (tap, count, 0, steps))
             return
-        blocks = code.count(0, steps, most, BLOCKS_POLLED)
-        with code.count(0, taps, 1, BLOCKS_POLLED) as tap, blocks as start:
+        blocks = code.count(0, steps, most, BLOCKS_PER_POLL)
+        with code.count(0, taps, 1, BLOCKS_PER_POLL) as tap, blocks as start:
             count = code.least(most, code.i64("sub", steps, start))
             self._block(first, end, line, (tap, 1, start, count))
 
@@ -259,14 +267,16 @@ class _Points(Results):
         across = self.strides[self.image].get(self.contract.inner[-1], 0)
         given = f"i64 {self.room}, i64 {taps}, i64 {start}, i64 {across}, ptr {right}, i64 {count}"
         places = self._scratch(0, code.i64("mul", tap, self.room))
-        name = point_rows(replace(Kinds.of(self.contract), is_apart=across != 1), self.tiling, code)
+        name = implicit_gemm_rows(
+            replace(Kinds.of(self.contract), is_strided=across != 1), self.tiling, code
+        )
         rows = code.i64("sub", end, first)
         code.do(
             f"call void @{name}(ptr {places}, {given}, ptr {self.sums}, i1 {is_first}, i64 {rows})"
         )
 
 
-class _ByItself(_Points):
+class _Depthwise(_ImplicitGemm):
     """Depthwise convolution: columns of the image times columns of the kernels."""
 
     def _line_length(self) -> int:
@@ -281,6 +291,6 @@ class _ByItself(_Points):
         start = code.i64("mul", panel, columns)
         left = code.i64("sub", self.n, start)
         given = f"i64 {self.room}, i64 {self.num_taps}, i64 {start}, i64 {left}, ptr {right}"
-        name = line_rows(Kinds.of(self.contract), self.tiling, code)
+        name = depthwise_rows(Kinds.of(self.contract), self.tiling, code)
         args = f"ptr {self._scratch(0)}, {given}, ptr {self.sums}"
         code.do(f"call void @{name}({args}, i64 {code.i64('sub', end, first)})")

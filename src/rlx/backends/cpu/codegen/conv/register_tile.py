@@ -6,12 +6,12 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from rlx.backends.cpu.codegen.gemm.dot_product_tile import Dots
+from rlx.backends.cpu.codegen.gemm.dot_product_tile import DotProductSums
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.gemm.register_tile import (
     UNROLL,
-    Chains,
     Kinds,
+    RegisterSums,
     Shared,
     call_tile,
     multiply_add,
@@ -25,20 +25,20 @@ from rlx.backends.cpu.schedule.gemm_tiling import Tiling
 from rlx.core.dtype import DType
 
 
-def point_rows(kinds: Kinds, tiling: Tiling, code: Code) -> str:
+def implicit_gemm_rows(kinds: Kinds, tiling: Tiling, code: Code) -> str:
     """The name of the shared function over any number of output positions, each by the largest tile
     that fits. It takes a tile's arguments, and the number of positions."""
-    words = ["points", kinds.name, str(tiling.columns), *["dots"] * (tiling.word > 1)]
-    name = ".".join([*words, *["apart"] * kinds.is_apart])
+    words = ["implicit_gemm", kinds.name, str(tiling.columns), *["dots"] * (tiling.dot_group > 1)]
+    name = ".".join([*words, *["apart"] * kinds.is_strided])
     any_block = replace(tiling, row_block=0)
     for rows in tiling.rows:
         one = replace(any_block, rows=(rows,))
-        code.shared.update(_point_tile(tile_name(name, rows, False), kinds, one, code.isa))
+        code.shared.update(_implicit_gemm_tile(tile_name(name, rows, False), kinds, one, code.isa))
     call = "i64 %room, i64 %taps, i64 %start, i64 %step, ptr %b, i64 %count, {0}, i1 %is_first"
-    return _with_rows(name, PointTile.ARGS, call, (kinds, any_block), code, (False,))
+    return _with_rows(name, ImplicitGemmTile.ARGS, call, (kinds, any_block), code, (False,))
 
 
-def line_rows(kinds: Kinds, tiling: Tiling, code: Code) -> str:
+def depthwise_rows(kinds: Kinds, tiling: Tiling, code: Code) -> str:
     """The same for depthwise convolutions."""
     name = ".".join(["lines", kinds.name, str(tiling.columns)])
     any_block = replace(tiling, row_block=0)
@@ -47,9 +47,9 @@ def line_rows(kinds: Kinds, tiling: Tiling, code: Code) -> str:
         one = replace(any_block, rows=(rows,))
         for is_edge in edges:
             full = tile_name(name, rows, is_edge)
-            code.shared.update(_line_tile(full, kinds, one, code.isa, is_edge))
+            code.shared.update(_depthwise_tile(full, kinds, one, code.isa, is_edge))
     call = "i64 %room, i64 %taps, i64 %start, i64 %columns, ptr %b, {0}"
-    return _with_rows(name, LineTile.ARGS, call, (kinds, any_block), code, edges)
+    return _with_rows(name, DepthwiseTile.ARGS, call, (kinds, any_block), code, edges)
 
 
 def _with_rows(
@@ -84,24 +84,24 @@ def _rows(
 
 
 @functools.lru_cache(maxsize=256)
-def _point_tile(name: str, kinds: Kinds, tiling: Tiling, isa: Isa) -> Shared:
+def _implicit_gemm_tile(name: str, kinds: Kinds, tiling: Tiling, isa: Isa) -> Shared:
     code = Code(tiling.lanes, isa)
-    kind = PointTile if tiling.word == 1 else PointDots
+    kind = ImplicitGemmTile if tiling.dot_group == 1 else ImplicitGemmDotTile
     tile = kind(kinds, tiling, code, tiling.rows[0])
-    if not kinds.is_apart:
+    if not kinds.is_strided:
         tile.step = 1
     code.shared[name] = tile.text(name)
     return tuple(code.shared.items())
 
 
 @functools.lru_cache(maxsize=256)
-def _line_tile(name: str, kinds: Kinds, tiling: Tiling, isa: Isa, is_edge: bool) -> Shared:
+def _depthwise_tile(name: str, kinds: Kinds, tiling: Tiling, isa: Isa, is_edge: bool) -> Shared:
     code = Code(tiling.lanes, isa)
-    code.shared[name] = LineTile(kinds, tiling, code, tiling.rows[0]).text(name, is_edge)
+    code.shared[name] = DepthwiseTile(kinds, tiling, code, tiling.rows[0]).text(name, is_edge)
     return tuple(code.shared.items())
 
 
-class LineTile(Chains):
+class DepthwiseTile(RegisterSums):
     """Depthwise: sums[rows, columns] = Σ image[tap, row][column] · b[tap, column] over taps."""
 
     ARGS = (
@@ -137,7 +137,7 @@ class LineTile(Chains):
                 store(code, value, self.sums, place)
 
 
-class PointTile(Chains):
+class ImplicitGemmTile(RegisterSums):
     """sums[rows, columns] = or += Σ image[tap, row][k] · b[tap, k, column], over taps and k."""
 
     ARGS = (
@@ -161,7 +161,7 @@ class PointTile(Chains):
         return code.function(f"define internal void @{name}({self.ARGS}) noinline")
 
 
-class PointDots(Dots, PointTile):
+class ImplicitGemmDotTile(DotProductSums, ImplicitGemmTile):
     """The same, a dot-product group of channels at a time."""
 
     is_whole = True

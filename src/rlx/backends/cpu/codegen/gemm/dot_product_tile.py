@@ -7,25 +7,25 @@ contiguously.
 
 from __future__ import annotations
 
-from rlx.backends.cpu.codegen.gemm.register_tile import Chains, Tile
+from rlx.backends.cpu.codegen.gemm.register_tile import RegisterSums, Tile
 from rlx.backends.cpu.codegen.loop.vector_access import advanced
 from rlx.backends.cpu.codegen.math.storage_types import stored
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.core.dtype import DType
 
-DOTS = {
+DOT_PRODUCTS = {
     DType.BF16: ("x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>"),
     DType.U8: ("x86.avx512.vpdpbusd.512", "<64 x i8>"),
     DType.I8: ("x86.avx512.vpdpbusd.512", "<64 x i8>"),
 }
 """The instruction that adds the products of a group to each sum, and its operand type, by the left
 operand's dtype. It multiplies u8 by i8: 128 is added to each i8 on the left."""
-PAIRS = {16: "x86.sse2.pmadd.wd", 32: "x86.avx2.pmadd.wd", 64: "x86.avx512.pmaddw.d.512"}
+PAIR_DOTS = {16: "x86.sse2.pmadd.wd", 32: "x86.avx2.pmadd.wd", 64: "x86.avx512.pmaddw.d.512"}
 """The instruction that adds two products of i16 (pmaddwd), by the vector width in bytes."""
 UNROLL = 2
 
 
-class Dots(Chains):
+class DotProductSums(RegisterSums):
     """The same sums, a dot-product group of inner steps at a time."""
 
     is_whole = False
@@ -33,7 +33,7 @@ class Dots(Chains):
 
     def run(self, count: Bound, unroll: int) -> None:
         del unroll
-        code, word = self.code, self.tiling.word
+        code, word = self.code, self.tiling.dot_group
         whole = code.let(f"and i64 {count}, {-word}")
         even = code.let(f"and i64 {count}, {-UNROLL * word}")
         for low, high, words in ((0, even, UNROLL), (even, whole, 1)):
@@ -48,7 +48,7 @@ class Dots(Chains):
     def _words(self, k: str, count: int) -> None:
         sums = self.kept()
         for u in range(count):
-            at = self.code.i64("add", k, u * self.tiling.word)
+            at = self.code.i64("add", k, u * self.tiling.dot_group)
             sums = self._added(sums, at, [self._word(row, at) for row in self.rows])
         self.keep(sums)
 
@@ -80,7 +80,7 @@ class Dots(Chains):
 
     def _added(self, sums: list[list[Vec]], at: Bound, words: list[str]) -> list[list[Vec]]:
         """Add the products of one group of each row with those of all columns."""
-        code, word, kind = self.code, self.tiling.word, self.kinds[1]
+        code, word, kind = self.code, self.tiling.dot_group, self.kinds[1]
         name, taken = self._instruction()
         line = advanced(code, self.right, code.i64("mul", at, self.tiling.columns), kind)
         steps = range(0, self.tiling.columns * word, code.lanes * word)
@@ -96,9 +96,9 @@ class Dots(Chains):
 
     def _instruction(self) -> tuple[str, str]:
         if self.kinds[0] is DType.I16:
-            taken = f"<{self.code.lanes * self.tiling.word} x i16>"
-            return PAIRS[self.code.isa.vector_bytes], taken
-        return DOTS[self.kinds[0]]
+            taken = f"<{self.code.lanes * self.tiling.dot_group} x i16>"
+            return PAIR_DOTS[self.code.isa.vector_bytes], taken
+        return DOT_PRODUCTS[self.kinds[0]]
 
     def _plus(self, total: Vec, name: str, left: str, right: str) -> Vec:
         """A sum plus the products of two groups."""
@@ -108,5 +108,5 @@ class Dots(Chains):
         return Vec(code, code.intrinsic(name, kind, f"{kind} {total.text}", left, right), self.sums)
 
 
-class DotTile(Dots, Tile):
+class DotProductTile(DotProductSums, Tile):
     """The tile of a GEMM."""

@@ -11,14 +11,14 @@ it is computed in, so its bits depend on the extents alone. The sums of a unit s
 
 from __future__ import annotations
 
-from rlx.backends.cpu.codegen.gemm.microkernel import Source, Work, below
+from rlx.backends.cpu.codegen.gemm.microkernel import ContractionBuilder, Source, below
 from rlx.backends.cpu.codegen.gemm.register_tile import edges, rows_function, tile_function
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math.elementwise import cast, is_native
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.schedule.gemm_tiling import (
-    BLOCKS_POLLED,
+    BLOCKS_PER_POLL,
     ROW_BLOCK,
     Tiling,
     check,
@@ -51,7 +51,7 @@ def emit_gemm(
     return work.source(name, num_units(contract, tiling), table_bytes(contract, tiling))
 
 
-class Results(Work):
+class EpilogueBuilder(ContractionBuilder):
     """The epilogue of a block, once its sums are complete."""
 
     kind: DType
@@ -103,7 +103,7 @@ class Results(Work):
         return super().value(node, mask)
 
 
-class _Gemm(Results):
+class _Gemm(EpilogueBuilder):
     def __init__(
         self, contract: Contract, tiling: Tiling, isa: Isa, factor: Expr | None = None
     ) -> None:
@@ -162,7 +162,7 @@ class _Gemm(Results):
         code = self.code
         *outer, last = self.inner.values()
         self.steps = self.product(self.inner.values())
-        word = self.tiling.word
+        word = self.tiling.dot_group
         self.depth = (
             self.steps if word == 1 else code.i64("mul", self.parts(self.steps, word), word)
         )
@@ -185,7 +185,7 @@ class _Gemm(Results):
         end = code.least(self.m, code.i64("add", first, self.row_block))
         column = code.let(f"mul i64 {panel}, {self.tiling.columns}")
         with self.placed(self.split(turn, self.batch)):
-            with code.count(0, self.num_blocks, 1, BLOCKS_POLLED) as number:
+            with code.count(0, self.num_blocks, 1, BLOCKS_PER_POLL) as number:
                 self._inner_block(number, first, end, column)
             self.epilogue(first, end, column)
 
@@ -204,7 +204,7 @@ class _Gemm(Results):
     def _inner_block(self, number: str, first: str, end: Bound, column: str) -> None:
         """Add one inner block to the sums of the rows from first to end."""
         code, contract = self.code, self.contract
-        turn, start = self._turn(number)
+        turn, start = self._outer_position(number)
         turning = () if self.tiling.has_table else contract.inner[:-1]
         at = self.split(turn, {a: self.inner[a] for a in turning})
         count = code.least(code.i64("sub", self.last, start), self.tiling.inner_block)
@@ -228,7 +228,7 @@ class _Gemm(Results):
                 place = advanced(code, self.factors, j * lanes, self.kind)
                 store(code, self.values[self.factor[-1]], self.kind, place)
 
-    def _turn(self, number: str) -> tuple[Bound, Bound]:
+    def _outer_position(self, number: str) -> tuple[Bound, Bound]:
         """A block's position on the outer inner axes, and its first step of the last one."""
         code, size = self.code, self.tiling.inner_block
         if len(self.inner) == 1 or self.tiling.has_table:

@@ -51,7 +51,7 @@ class Source:
     """Scratch bytes per call."""
 
 
-class Work:
+class ContractionBuilder:
     """The function being built."""
 
     def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:

@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from rlx.backends.cpu.codegen.gemm.microkernel import Source, Work, below
-from rlx.backends.cpu.codegen.gemm.register_transpose import turn, turn_part
+from rlx.backends.cpu.codegen.gemm.microkernel import ContractionBuilder, Source, below
+from rlx.backends.cpu.codegen.gemm.register_transpose import (
+    transpose_partial_square,
+    transpose_square,
+)
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
 from rlx.backends.cpu.codegen.math.storage_types import UNSIGNED, stored, to_memory
 from rlx.backends.cpu.isa import Isa
@@ -17,11 +20,11 @@ from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract, extent_of
 from rlx.kernel.expr import Axis, Expr, Load, postorder
 
-CHUNK = 256
+STEPS_PER_UNIT = 256
 """Inner steps of a unit."""
 
 
-def is_turned(contract: Contract) -> bool:
+def needs_transpose(contract: Contract) -> bool:
     """Is the right operand in memory, its inner steps contiguous and its columns strided?"""
     right = contract.right
     if not isinstance(right, Load) or right.args:
@@ -34,13 +37,13 @@ def emit_pack(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source
     """The function that packs it. Its buffers are the operand and the panels."""
     work = _Pack(contract, tiling, isa)
     work.write()
-    chunks = parts_of(contract.inner[-1].extent, CHUNK)
+    chunks = parts_of(contract.inner[-1].extent, STEPS_PER_UNIT)
     panels = parts_of(contract.columns.extent, tiling.columns)
     axes = (*packed_batch(contract), *contract.inner[:-1])
     return work.source(name, extent_of(axes) * panels * chunks)
 
 
-class _Pack(Work):
+class _Pack(ContractionBuilder):
     def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
         super().__init__(contract, tiling, isa)
         assert isinstance(contract.right, Load)
@@ -50,30 +53,35 @@ class _Pack(Work):
         self.batch = self.extents(packed_batch(contract))
         self.n = self.size(contract.columns.extent)
         *outer, last = contract.inner
-        self.turns, self.last = self.extents(outer), self.size(last.extent)
+        self.outer_extents, self.last = self.extents(outer), self.size(last.extent)
         self.num_panels = self.parts(self.n, tiling.columns)
-        self.num_chunks = self.parts(self.last, CHUNK)
+        self.num_chunks = self.parts(self.last, STEPS_PER_UNIT)
 
     def write(self) -> None:
-        counts = [*self.batch.values(), self.num_panels, *self.turns.values(), self.num_chunks]
+        counts = [
+            *self.batch.values(),
+            self.num_panels,
+            *self.outer_extents.values(),
+            self.num_chunks,
+        ]
         with self.code.count("%start", self.code.least("%stop", self.product(counts)), 1) as unit:
             self._unit(unit)
 
     def _unit(self, unit: str) -> None:
         code, contract, width = self.code, self.contract, self.tiling.columns
-        turns = self.product(self.turns.values())
+        outer_extents = self.product(self.outer_extents.values())
         rest, chunk = self.divided(unit, self.num_chunks)
-        rest, turn = self.divided(rest, turns)
+        rest, outer = self.divided(rest, outer_extents)
         batch, panel = self.divided(rest, self.num_panels)
-        step, column = code.i64("mul", chunk, CHUNK), code.i64("mul", panel, width)
+        step, column = code.i64("mul", chunk, STEPS_PER_UNIT), code.i64("mul", panel, width)
         positions = {
-            **self.split(batch, self.batch), **self.split(turn, self.turns),
+            **self.split(batch, self.batch), **self.split(outer, self.outer_extents),
             contract.inner[-1]: step, contract.columns: column,
         }  # fmt: skip
-        before = code.i64("add", code.i64("mul", rest, turns), turn)
+        before = code.i64("add", code.i64("mul", rest, outer_extents), outer)
         line = code.i64("add", code.i64("mul", before, self.last), step)
         self.to = advanced(code, self.panels, code.i64("mul", line, width), self.raw)
-        count = code.least(CHUNK, code.i64("sub", self.last, step))
+        count = code.least(STEPS_PER_UNIT, code.i64("sub", self.last, step))
         with self.placed(positions):
             self._columns(count, code.i64("sub", self.n, column))
 
@@ -99,17 +107,17 @@ class _Pack(Work):
         place = code.i64("add", code.i64("mul", step, width), column)
         to = advanced(code, self.to, place, self.raw), width
         if steps is None:
-            turn(code, self.raw, given, to)
+            transpose_square(code, self.raw, given, to)
         else:
-            turn_part(code, self.raw, given, to, (columns, steps))
+            transpose_partial_square(code, self.raw, given, to, (columns, steps))
 
 
-def emit_words(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+def emit_pack_groups(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
     """The function that packs any right operand in dot-product groups. Its buffers are the operands
     that it reads, and the panels."""
-    work = _Words(contract, tiling, isa)
+    work = _PackGroups(contract, tiling, isa)
     work.write()
-    chunks = parts_of(contract.inner[-1].extent, CHUNK)
+    chunks = parts_of(contract.inner[-1].extent, STEPS_PER_UNIT)
     panels = parts_of(contract.columns.extent, tiling.columns)
     axes = (*packed_batch(contract), *contract.inner[:-1])
     return work.source(name, extent_of(axes) * panels * chunks)
@@ -120,7 +128,7 @@ def operands_read(x: Expr) -> tuple[int, ...]:
     return tuple(sorted({n.operand for n in postorder([x]) if isinstance(n, Load)}))
 
 
-class _Words(Work):
+class _PackGroups(ContractionBuilder):
     """[batch · panel][outer inner axes][last one / group][columns][group], zero-padded past the
     last step and column."""
 
@@ -136,34 +144,41 @@ class _Words(Work):
         self.batch = self.extents(packed_batch(contract))
         *outer, last = contract.inner
         self.n, self.steps = self.size(contract.columns.extent), self.size(last.extent)
-        self.turns = self.extents(outer)
+        self.outer_extents = self.extents(outer)
         self.num_panels = self.parts(self.n, tiling.columns)
-        self.num_chunks = self.parts(self.steps, CHUNK)
-        self.depth = self.code.i64("mul", self.parts(self.steps, tiling.word), tiling.word)
+        self.num_chunks = self.parts(self.steps, STEPS_PER_UNIT)
+        self.depth = self.code.i64(
+            "mul", self.parts(self.steps, tiling.dot_group), tiling.dot_group
+        )
 
     def write(self) -> None:
-        counts = [*self.batch.values(), self.num_panels, *self.turns.values(), self.num_chunks]
+        counts = [
+            *self.batch.values(),
+            self.num_panels,
+            *self.outer_extents.values(),
+            self.num_chunks,
+        ]
         with self.code.count("%start", self.code.least("%stop", self.product(counts)), 1) as unit:
             self._unit(unit)
 
     def _unit(self, unit: str) -> None:
         code, width = self.code, self.tiling.columns
         line, chunk = self.divided(unit, self.num_chunks)
-        rest, turn = self.divided(line, self.product(self.turns.values()))
+        rest, outer = self.divided(line, self.product(self.outer_extents.values()))
         batch, panel = self.divided(rest, self.num_panels)
-        first, column = code.i64("mul", chunk, CHUNK), code.i64("mul", panel, width)
+        first, column = code.i64("mul", chunk, STEPS_PER_UNIT), code.i64("mul", panel, width)
         lines = code.i64("add", code.i64("mul", line, self.depth), first)
         self.to = advanced(code, self.panels, code.i64("mul", lines, width), self.raw)
-        count = code.least(CHUNK, code.i64("sub", self.steps, first))
+        count = code.least(STEPS_PER_UNIT, code.i64("sub", self.steps, first))
         positions = {
-            **self.split(batch, self.batch), **self.split(turn, self.turns),
+            **self.split(batch, self.batch), **self.split(outer, self.outer_extents),
             self.contract.inner[-1]: first, self.contract.columns: column,
         }  # fmt: skip
         with self.placed(positions):
             self._vectors(count, code.i64("sub", self.n, column))
 
     def _vectors(self, steps: Bound, columns: Bound) -> None:
-        code, lanes, word = self.code, self.tiling.lanes, self.tiling.word
+        code, lanes, word = self.code, self.tiling.lanes, self.tiling.dot_group
         whole = code.let(f"and i64 {steps}, {-word}")
         with code.count(0, self.tiling.columns, lanes) as column:
             mask = below(code, code.i64("sub", columns, column))
@@ -202,5 +217,5 @@ class _Words(Work):
         for value in rest:
             total = total | value
         place = code.i64("add", code.i64("mul", step, self.tiling.columns),
-                         code.i64("mul", column, self.tiling.word))  # fmt: skip
+                         code.i64("mul", column, self.tiling.dot_group))  # fmt: skip
         store(code, total, DType.U32, advanced(code, self.to, place, self.raw))

@@ -36,13 +36,13 @@ class Kinds:
     left: DType
     right: DType
     sums: DType
-    is_apart: bool = False
+    is_strided: bool = False
 
     @classmethod
     def of(cls, contract: Contract) -> Kinds:
         left = contract.left
-        is_apart = isinstance(left, Load) and left.at.coefficient(contract.inner[-1]) != 1
-        return cls(left.dtype, contract.right.dtype, sums_dtype(contract), is_apart)
+        is_strided = isinstance(left, Load) and left.at.coefficient(contract.inner[-1]) != 1
+        return cls(left.dtype, contract.right.dtype, sums_dtype(contract), is_strided)
 
     @property
     def name(self) -> str:
@@ -84,7 +84,9 @@ def rows_function(contract: Contract, tiling: Tiling, code: Code, has_factor: bo
 def _name(kinds: Kinds, tiling: Tiling, has_factor: bool) -> str:
     words = [kinds.name, str(tiling.columns)]
     words += ["panels"] * tiling.has_panels + ["table"] * tiling.has_table
-    words += ["apart"] * kinds.is_apart + ["dots"] * (tiling.word > 1) + ["scaled"] * has_factor
+    words += (
+        ["apart"] * kinds.is_strided + ["dots"] * (tiling.dot_group > 1) + ["scaled"] * has_factor
+    )
     return ".".join(words)
 
 
@@ -141,12 +143,12 @@ def tiled(code: Code, rows: Bound, sizes: Sequence[int]) -> Generator[tuple[int,
 
 
 def _kind(tiling: Tiling) -> type[Tile]:
-    from rlx.backends.cpu.codegen.gemm.dot_product_tile import DotTile
+    from rlx.backends.cpu.codegen.gemm.dot_product_tile import DotProductTile
 
-    return Tile if tiling.word == 1 else DotTile
+    return Tile if tiling.dot_group == 1 else DotProductTile
 
 
-class Chains:
+class RegisterSums:
     """The sums of a tile in registers, and inner steps accumulated one after the other."""
 
     def __init__(self, kinds: Kinds, tiling: Tiling, code: Code, rows: int) -> None:
@@ -236,7 +238,7 @@ class Chains:
         return load(self.code, self.sums, place)
 
 
-class Tile(Chains):
+class Tile(RegisterSums):
     """sums[rows, columns] = or += Σ a[row, k] · b[k, column] over `count` steps of k, the sum times
     factor[column] where there is one."""
 
@@ -250,7 +252,7 @@ class Tile(Chains):
 
     def __init__(self, kinds: Kinds, tiling: Tiling, code: Code, rows: int, is_edge: bool) -> None:
         super().__init__(kinds, tiling, code, rows)
-        if not kinds.is_apart:
+        if not kinds.is_strided:
             self.step = 1
         if not tiling.has_panels:
             self.across = "%across"

@@ -12,7 +12,7 @@ from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
 from rlx.core.dtype import DType
 
 
-def turned(vectors: Sequence[Vec]) -> list[Vec]:
+def transposed(vectors: Sequence[Vec]) -> list[Vec]:
     """Lane j of vector i becomes lane i of vector j: blocks of 1, 2, 4 … are exchanged across the
     diagonal."""
     made, lanes = list(vectors), len(vectors)
@@ -24,7 +24,7 @@ def turned(vectors: Sequence[Vec]) -> list[Vec]:
     return made
 
 
-def summed(vectors: Sequence[Vec]) -> Vec:
+def horizontal_sums(vectors: Sequence[Vec]) -> Vec:
     """Horizontal sums: that of vector i in lane i. Blocks of 1, 2, 4 … are exchanged and added, so
     that half of the vectors are left each time."""
     made, size = list(vectors), 1
@@ -39,13 +39,15 @@ Line = tuple[str, Bound]
 """The address of a square in memory, and the stride of its lines, whose elements are contiguous."""
 
 
-def turn(code: Code, dtype: DType, given: Line, to: Line) -> None:
+def transpose_square(code: Code, dtype: DType, given: Line, to: Line) -> None:
     """Transpose a square in memory: to[j, i] = given[i, j]. Not inlined, as LLVM takes long over
     shuffles."""
     _called(code, dtype, given, to)
 
 
-def turn_part(code: Code, dtype: DType, given: Line, to: Line, size: tuple[Bound, Bound]) -> None:
+def transpose_partial_square(
+    code: Code, dtype: DType, given: Line, to: Line, size: tuple[Bound, Bound]
+) -> None:
     """The same for a partial square, of only so many lines with only so many elements each: missing
     lines are zeros, and missing elements are not stored."""
     _called(code, dtype, given, to, *size)
@@ -53,14 +55,14 @@ def turn_part(code: Code, dtype: DType, given: Line, to: Line, size: tuple[Bound
 
 def _called(code: Code, dtype: DType, given: Line, to: Line, *size: Bound) -> None:
     name = f"turn{'_part' if size else ''}.{dtype.value}.{code.lanes}"
-    code.shared.update(_turning(name, dtype, code.lanes, code.isa, bool(size)))
+    code.shared.update(_transpose_function(name, dtype, code.lanes, code.isa, bool(size)))
     (source, across), (target, along) = given, to
     args = [f"ptr {source}, i64 {across}, ptr {target}, i64 {along}", *(f"i64 {n}" for n in size)]
     code.do(f"call void @{name}({', '.join(args)})")
 
 
 @functools.lru_cache(maxsize=64)
-def _turning(
+def _transpose_function(
     name: str, dtype: DType, lanes: int, isa: Isa, is_part: bool
 ) -> tuple[tuple[str, str], ...]:
     code, args = Code(lanes, isa), "ptr %given, i64 %across, ptr %to, i64 %along"
@@ -73,7 +75,7 @@ def _turning(
     lines = [code.i64("mul", "%across", n) for n in range(code.lanes)]
     places = [advanced(code, "%given", line, dtype) for line in lines]
     found = [load(code, dtype, p, 1, m) for p, m in zip(places, loads)]
-    for n, (vector, mask) in enumerate(zip(turned(found), stores)):
+    for n, (vector, mask) in enumerate(zip(transposed(found), stores)):
         place = advanced(code, "%to", code.i64("mul", "%along", n), dtype)
         store(code, vector, dtype, place, 1, mask)
     code.do("ret void")
@@ -101,7 +103,7 @@ def _picked(a: Vec, b: Vec, picks: Sequence[int]) -> Vec:
     return a.made(f"shufflevector {a.type} {a.text}, {b.type} {b.text}, {places}")
 
 
-def in_vectors(code: Code, extent: Bound, body: Callable[[str, Vec | None], None]) -> None:
+def for_each_vector(code: Code, extent: Bound, body: Callable[[str, Vec | None], None]) -> None:
     """The body for every vector of an extent; the last may be partial, and where masks cost nothing
     all are masked."""
     lanes = code.lanes

@@ -18,7 +18,7 @@ Hoisted = tuple[dict[tuple[Expr, int], Vec], dict[Affine, Bound]]
 """Values and offsets that are invariant along a row."""
 
 
-class Rows(Reductions):
+class ColumnReductions(Reductions):
     """Reductions with a row of accumulators in scratch."""
 
     def row_sweep(
@@ -39,7 +39,7 @@ class Rows(Reductions):
     def fold_down(self, lane: Axis, low: Bound, high: Bound, roots: Sequence[Expr]) -> None:
         """Compute all accumulators, those over the same axis together."""
         while True:
-            todo = set(self.schedule.row_accumulators) - self.at.kept
+            todo = set(self.schedule.row_accumulators) - self.at.staged
             left = [r for r in self.live(roots) if r in todo]
             waiting = {r for r in left if any(n in left for n in self.live(r.args))}
             ready = [r for r in left if isinstance(r, Reduce) and r not in waiting]
@@ -47,7 +47,7 @@ class Rows(Reductions):
                 return
             group = [r for r in ready if r.axis is ready[0].axis]
             self.fold_rows(group, lane, low, high)
-            self.at = replace(self.at, kept=self.at.kept.union(group))
+            self.at = replace(self.at, staged=self.at.staged.union(group))
 
     def fold_rows(self, group: Sequence[Reduce], lane: Axis, low: Bound, high: Bound) -> None:
         axis, ends = group[0].axis, (low, high)

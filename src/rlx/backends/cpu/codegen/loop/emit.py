@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from rlx.backends.cpu.codegen.loop.column_reductions import Rows
+from rlx.backends.cpu.codegen.loop.column_reductions import ColumnReductions
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.codegen.math.storage_types import HALVES
 from rlx.backends.cpu.isa import Isa
@@ -46,7 +46,7 @@ ATTRIBUTES = (
 )
 
 
-BAND = 256
+BAND_ROWS = 256
 """Rows of a band of tiles: their cache lines stay resident until they are full."""
 STREAMING = "!0 = !{i32 1}"
 
@@ -92,7 +92,7 @@ def emit(kernel: Kernel, schedule: Schedule, isa: Isa, name: str = "") -> Functi
     return Emitter(kernel, schedule, isa).function(name or kernel.name)
 
 
-class Emitter(Rows):
+class Emitter(ColumnReductions):
     """One function."""
 
     def function(self, name: str) -> Function:
@@ -192,7 +192,7 @@ class Emitter(Rows):
                     decided = {**self.at.decided, **columns.decided}
                     low = columns.low[0] - columns.low[1]
                     with self.scope(decided=decided, piece_low=low):
-                        polled = 0 if is_shared else self.turns(tile, BAND)
+                        polled = 0 if is_shared else self.turns(tile, BAND_ROWS)
                         self.tiled(tile, lane, (first, end), columns, stores, polled)
                 self.steps_of(tile, end, last, lambda: self.level((lane,), stores))
 
@@ -209,8 +209,8 @@ class Emitter(Rows):
         low, high = self.ends(columns, is_shared=False)
         end = self.whole(low, high, self.lanes)
         code = self.code
-        with code.count(rows[0], rows[1], BAND, polled) as band:
-            stop = code.least(code.i64("add", band, BAND), rows[1])
+        with code.count(rows[0], rows[1], BAND_ROWS, polled) as band:
+            stop = code.least(code.i64("add", band, BAND_ROWS), rows[1])
             with code.count(low, end, self.lanes) as j, code.count(band, stop, self.lanes) as i:
                 index = {**self.at.index, tile: i, lane: j}
                 with self.scope(index=index, lane=lane, tile=tile, copies=self.lanes):

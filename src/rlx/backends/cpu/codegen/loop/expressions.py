@@ -24,7 +24,7 @@ class Values(Memory):
 
     def needs(self, node: Expr) -> tuple[Expr, ...]:
         """The arguments that are computed before it: of a select only the decided side."""
-        if node in self.at.kept:
+        if node in self.at.staged:
             return ()
         match node:
             case Choose():
@@ -53,14 +53,14 @@ class Values(Memory):
             if missing:
                 stack += missing
                 continue
-            made = self.kept(node, copy) if node in self.in_scratch else self.compute(node, copy)
+            made = self.staged(node, copy) if node in self.in_scratch else self.compute(node, copy)
             self.at.values[self.key(node, copy)] = made
             stack.pop()
         return self.at.values[self.key(root, copy)]
 
-    def kept(self, node: Expr, copy: int) -> Vec:
+    def staged(self, node: Expr, copy: int) -> Vec:
         """A row value: the first pass computes it and stages it in scratch, later ones read it."""
-        if node in self.at.kept:
+        if node in self.at.staged:
             return self.from_scratch(node, copy)
         value = self.compute(node, copy)
         if self.at.is_first_pass:
@@ -78,8 +78,8 @@ class Values(Memory):
                 return self.along(node.at, copy)
             case Inside():
                 return self.inside(node, copy)
-            case Load() if self.is_turned(node):
-                for number, made in enumerate(self.turned(node)):
+            case Load() if self.is_transposed(node):
+                for number, made in enumerate(self.transposed_load(node)):
                     self.at.values[self.key(node, number)] = made
                 return self.at.values[self.key(node, copy)]
             case Load():

@@ -15,7 +15,7 @@ from rlx.core.dtype import DType
 from rlx.kernel.expr import Expr, Kernel, Load, Store
 from rlx.kernel.schedule import ROW_WIDTH, SCRATCH_PAD, Schedule
 
-MAX_PICKED = 4
+MAX_SHUFFLED_STRIDE = 4
 """Strides up to this are loaded contiguously and shuffled."""
 
 
@@ -50,14 +50,14 @@ class Memory(Places):
             raw = self._strided(where, element, step)
         return from_memory(Vec(self.code, raw, stored(node.dtype)), node.dtype)
 
-    def is_turned(self, node: Load) -> bool:
+    def is_transposed(self, node: Load) -> bool:
         """Is it contiguous along the tile axis while the other axis is vectorised?"""
         tile, lane = self.at.tile, self.at.lane
         if tile is None or lane is None or self.mask is not None or node.args:
             return False
         return node.at.coefficient(tile) == 1 and node.at.coefficient(lane) not in (0, 1)
 
-    def turned(self, node: Load) -> list[Vec]:
+    def transposed_load(self, node: Load) -> list[Vec]:
         """A square of memory, loaded in rows along the tile and transposed in registers."""
         assert self.at.lane is not None
         dtype = stored(node.dtype)
@@ -79,7 +79,7 @@ class Memory(Places):
             return self._run(where, element)
         if step == -1 and self.mask is None:
             return self._backwards(where, element)
-        if isinstance(step, int) and 1 < step <= MAX_PICKED and self.mask is None:
+        if isinstance(step, int) and 1 < step <= MAX_SHUFFLED_STRIDE and self.mask is None:
             return self._picked(where, element, step)
         return self._gather(where, element, self.steps(step))
 

@@ -142,7 +142,7 @@ class Loops(Values):
                 seen[node] = None
             elif node not in visited:
                 visited.add(node)
-                is_made = node in self.at.kept or self.key(node, 0) in self.at.values
+                is_made = node in self.at.staged or self.key(node, 0) in self.at.values
                 below = node.args if isinstance(node, Reduce) and not is_made else self.needs(node)
                 stack += [(node, True), *((a, False) for a in below)]
         return list(seen)

@@ -57,7 +57,7 @@ class Reductions(Loops):
         return all(self.is_made(n) or not n.free <= self.at.index.keys() for n in below)
 
     def is_made(self, r: Reduce) -> bool:
-        return r in self.at.kept or self.key(r, 0) in self.at.values
+        return r in self.at.staged or self.key(r, 0) in self.at.values
 
     def chain(self, r: Reduce) -> tuple[tuple[Axis, ...], Reduce]:
         """Nested reductions by one operation are one over several axes: those, and the
@@ -90,14 +90,14 @@ class Reductions(Loops):
         slots = {(r, c): self.accumulator(r) for r in group for c in range(width)}
         lane = self.lane_of(axes, bodies.values()) if is_across else None
         loops = [a for a in axes if a is not lane] + ([lane] if lane else [])
-        puts = self.kept_by(bodies.values()) if lane is self.schedule.vector else frozenset()
+        puts = self.staged_by(bodies.values()) if lane is self.schedule.vector else frozenset()
         self.hoist(bodies.values())
         cut = self.cut(loops, lane) if any(map(is_rounded, group)) else None
         wide = {k: self.wide_slot() for k in slots if cut is not None and is_rounded(k[0])}
         with self.scope(is_first_pass=bool(puts), is_folding=True):
             body = lambda: self.accumulate(bodies, slots, is_across)
             self.fold_over(loops, lane, body, cut, lambda: self.flush(slots, wide))
-        self.at = replace(self.at, kept=self.at.kept | puts)
+        self.at = replace(self.at, staged=self.at.staged | puts)
         for r in group:
             totals = [self.total(r, slots[r, c], wide.get((r, c))) for c in range(width)]
             if is_across:
@@ -139,7 +139,7 @@ class Reductions(Loops):
         like = self.code.const(0, DType.F64)
         return like.made(f"load {like.type}, ptr {wide}") + chain.to(DType.F64)
 
-    def kept_by(self, bodies: Iterable[Expr]) -> frozenset[Expr]:
+    def staged_by(self, bodies: Iterable[Expr]) -> frozenset[Expr]:
         """The row values that a pass over these bodies computes."""
         return frozenset(self.schedule.staged).intersection(self.live_outside(bodies))
 

@@ -23,7 +23,7 @@ class Scope:
     decided: Mapping[Inside, bool] = field(default_factory=dict[Inside, bool])
     values: dict[tuple[Expr, int], Vec] = field(default_factory=dict[tuple[Expr, int], Vec])
     offsets: dict[Affine, Bound] = field(default_factory=dict[Affine, Bound])
-    kept: frozenset[Expr] = frozenset()
+    staged: frozenset[Expr] = frozenset()
     """Row values that are staged in scratch."""
     is_first_pass: bool = False
     """Are row values computed here staged in scratch?"""

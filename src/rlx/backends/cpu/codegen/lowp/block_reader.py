@@ -22,37 +22,37 @@ F16, F32, I8, I32, U8, U16 = DType.F16, DType.F32, DType.I8, DType.I32, DType.U8
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ScalarI32:
     """A scalar i32."""
 
     code: Code
     text: Bound
 
-    def __rshift__(self, by: int) -> Word:
+    def __rshift__(self, by: int) -> ScalarI32:
         return self._made("lshr", by) if by else self
 
-    def __lshift__(self, by: int | Word) -> Word:
+    def __lshift__(self, by: int | ScalarI32) -> ScalarI32:
         return self._made("shl", by) if by else self
 
-    def __and__(self, mask: int) -> Word:
+    def __and__(self, mask: int) -> ScalarI32:
         return self._made("and", mask)
 
-    def __or__(self, other: Word) -> Word:
+    def __or__(self, other: ScalarI32) -> ScalarI32:
         return self._made("or", other)
 
-    def __sub__(self, less: int) -> Word:
+    def __sub__(self, less: int) -> ScalarI32:
         return self._made("sub", less)
 
-    def __mul__(self, by: int) -> Word:
+    def __mul__(self, by: int) -> ScalarI32:
         return self._made("mul", by)
 
-    def where(self, condition: str, other: Word) -> Word:
+    def where(self, condition: str, other: ScalarI32) -> ScalarI32:
         text = f"select i1 {condition}, i32 {self.text}, i32 {other.text}"
-        return Word(self.code, self.code.let(text))
+        return ScalarI32(self.code, self.code.let(text))
 
-    def _made(self, word: str, other: int | Word) -> Word:
-        right = other.text if isinstance(other, Word) else other
-        return Word(self.code, self.code.let(f"{word} i32 {self.text}, {right}"))
+    def _made(self, integer: str, other: int | ScalarI32) -> ScalarI32:
+        right = other.text if isinstance(other, ScalarI32) else other
+        return ScalarI32(self.code, self.code.let(f"{integer} i32 {self.text}, {right}"))
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Block:
     def lanes(self) -> int:
         return self.code.lanes
 
-    def kept(self, key: object, make: Callable[[], Vec]) -> Vec:
+    def cached(self, key: object, make: Callable[[], Vec]) -> Vec:
         """A vector that neighbouring weights share, computed once."""
         if key not in self._kept:
             self._kept[key] = make()
@@ -75,32 +75,32 @@ class Block:
 
     # -- scalars --------------------------------------------------------------------------------
 
-    def word(self, at: int, size: int = 1) -> Word:
+    def integer(self, at: int, size: int = 1) -> ScalarI32:
         """`size` bytes as an integer."""
         code, kind = self.code, f"i{8 * size}"
         value = code.let(f"load {kind}, ptr {self.pointer(at)}, align 1")
-        return Word(code, value if size == 4 else code.let(f"zext {kind} {value} to i32"))
+        return ScalarI32(code, value if size == 4 else code.let(f"zext {kind} {value} to i32"))
 
-    def field(self, at: int, number: int, bits: int) -> Word:
+    def field(self, at: int, number: int, bits: int) -> ScalarI32:
         """A bit field of those packed from byte `at` on, least significant first."""
         byte, low = divmod(number * bits, 8)
-        return self.word(at + byte) >> low & ((1 << bits) - 1)
+        return self.integer(at + byte) >> low & ((1 << bits) - 1)
 
-    def real(self, word: Word) -> Vec:
+    def real(self, integer: ScalarI32) -> Vec:
         """A signed integer as f32, broadcast."""
-        one = self.code.let(f"sitofp i32 {word.text} to float")
+        one = self.code.let(f"sitofp i32 {integer.text} to float")
         return self.code.splat(one, F32)
 
     def half(self, at: int) -> Vec:
-        return self.kept(("half", at), lambda: self.half_of(self.word(at, 2)))
+        return self.cached(("half", at), lambda: self.half_of(self.integer(at, 2)))
 
-    def half_of(self, word: Word) -> Vec:
+    def half_of(self, integer: ScalarI32) -> Vec:
         """The f16 with these bits, broadcast."""
-        bits = self.code.let(f"trunc i32 {word.text} to i16")
+        bits = self.code.let(f"trunc i32 {integer.text} to i16")
         return from_memory(self.code.splat(bits, U16), F16)
 
-    def bits_as_f32(self, word: Word) -> Vec:
-        one = self.code.let(f"bitcast i32 {word.text} to float")
+    def bits_as_f32(self, integer: ScalarI32) -> Vec:
+        one = self.code.let(f"bitcast i32 {integer.text} to float")
         return self.code.splat(one, F32)
 
     # -- vectors --------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Block:
     def bytes(self, at: int) -> Vec:
         """As many bytes as there are lanes. Bit operations stay on bytes, for those of many lanes
         fit small registers."""
-        return self.kept(at, lambda: self.bytes_at(self.pointer(at)))
+        return self.cached(at, lambda: self.bytes_at(self.pointer(at)))
 
     def bytes_at(self, pointer: str) -> Vec:
         text = self.code.let(f"load {self.code.vector('i8')}, ptr {pointer}, align 1")
@@ -131,13 +131,13 @@ class Block:
         given = self.bytes(at + which * run + byte)
         return (given >> shift * bits if shift else given), (shift + 1) * bits == 8
 
-    def bits(self, word: Word, first: int = 0) -> Vec:
+    def bits(self, integer: ScalarI32, first: int = 0) -> Vec:
         """The bits of an integer from the `first` on, one per lane."""
-        low = self.code.let(f"trunc i32 {(word >> first).text} to i{self.lanes}")
+        low = self.code.let(f"trunc i32 {(integer >> first).text} to i{self.lanes}")
         kind = self.code.vector("i1")
         return Vec(self.code, self.code.let(f"bitcast i{self.lanes} {low} to {kind}"), DType.BOOL)
 
-    def fours(
+    def lookup_4bit(
         self, key: object, at: int, weight: int, make: Callable[[Vec], Vec],
         run: int = 16, levels: NDArray[np.float32] | None = None,
     ) -> Vec:  # fmt: skip
@@ -145,7 +145,7 @@ class Block:
         sixteen, they are computed once per key, and looked up by a permutation."""
         if self.lanes == 16:
             all_of_them = np.arange(16, dtype=np.float32) if levels is None else levels
-            table = self.kept(key, lambda: make(Vec(self.code, _literal(all_of_them), F32)))
+            table = self.cached(key, lambda: make(Vec(self.code, _literal(all_of_them), F32)))
             # permutations use the low bits of indices
             return permuted(table, self.moved(at, run, 4, weight)[0].to(I32))
         numbers = self.plane(at, run, 4, weight)
@@ -170,8 +170,8 @@ class Block:
         """One of many scalars, broadcast: they are computed a vector at a time."""
         which, lane = divmod(number, self.lanes)
         several = range(which * self.lanes, (which + 1) * self.lanes)
-        whole = self.kept((key, which), lambda: make(several))
-        return self.kept((key, which, lane), lambda: whole.shuffled([lane] * self.lanes))
+        whole = self.cached((key, which), lambda: make(several))
+        return self.cached((key, which, lane), lambda: whole.shuffled([lane] * self.lanes))
 
     def looked_up(self, levels: NDArray[np.float32], numbers: Vec) -> Vec:
         """The codebook level of each index."""

@@ -25,7 +25,7 @@ TWO_120 = 2.0**120
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class BlockScaledWeights:
     """The weights of `dequant_matmul`."""
 
     step: Step

@@ -19,12 +19,12 @@ from rlx.core.dtype import DType
 I64 = DType.I64
 EXPERTS = 2
 """The operand with the expert of each row."""
-RUN_WORDS = 3
+RUN_FIELDS = 3
 """The expert of a run, its first row and its number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class ExpertRuns:
     """Rows grouped by expert."""
 
     given: Step
@@ -48,7 +48,7 @@ class Groups:
     @property
     def temps(self) -> tuple[DimLike, DimLike]:
         """Bytes of the permutation, and of the runs."""
-        return 8 * self.m, 8 * RUN_WORDS * self.runs
+        return 8 * self.m, 8 * RUN_FIELDS * self.runs
 
     @property
     def buffers(self) -> tuple[Buffer, Buffer]:
@@ -98,7 +98,7 @@ class Groups:
             self.keep(w, rest, (0, 0, 0))
 
     def keep(self, w: Writer, run: Bound, words: tuple[Bound, Bound, Bound]) -> None:
-        place = w.code.i64("mul", run, RUN_WORDS)
+        place = w.code.i64("mul", run, RUN_FIELDS)
         for i, word in enumerate(words):
             store_i64(w, word, 2, at(w, place, i))
 
@@ -112,5 +112,5 @@ class Groups:
 
     def words(self, w: Writer, buffer: int, number: Bound) -> list[str]:
         """A run's expert, first row and count."""
-        place = w.code.i64("mul", number, RUN_WORDS)
-        return [load_integer(w, buffer, at(w, place, i), I64) for i in range(RUN_WORDS)]
+        place = w.code.i64("mul", number, RUN_FIELDS)
+        return [load_integer(w, buffer, at(w, place, i), I64) for i in range(RUN_FIELDS)]

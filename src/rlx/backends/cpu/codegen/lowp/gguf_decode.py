@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlx.backends.cpu.codegen.lowp.block_reader import Block, Word, real
+from rlx.backends.cpu.codegen.lowp.block_reader import Block, ScalarI32, real
 from rlx.backends.cpu.codegen.math.storage_types import from_memory
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.fft.twiddles import constant
@@ -98,17 +98,17 @@ def _plain(code: Code, name: str, dtype: DType) -> None:
 
 @_decoder("q4_0")
 def _(b: Block, w: int) -> Vec:
-    return b.fours("fours", 2, w, lambda q: b.half(0) * (q - 8.0))
+    return b.lookup_4bit("fours", 2, w, lambda q: b.half(0) * (q - 8.0))
 
 
 @_decoder("q4_1")
 def _(b: Block, w: int) -> Vec:
-    return b.fours("fours", 4, w, lambda q: b.half(0) * q + b.half(2))
+    return b.lookup_4bit("fours", 4, w, lambda q: b.half(0) * q + b.half(2))
 
 
 def _fives(b: Block, at: int, w: int) -> Vec:
     low = b.plane(at + 4, 16, 4, w)
-    return (low | 16).where(b.bits(b.word(at + w // 16 * 2, 2), w % 16), low)
+    return (low | 16).where(b.bits(b.integer(at + w // 16 * 2, 2), w % 16), low)
 
 
 @_decoder("q5_0")
@@ -133,19 +133,19 @@ def _(b: Block, w: int) -> Vec:
 
 @_decoder("iq4_nl")
 def _(b: Block, w: int) -> Vec:
-    return b.fours("fours", 2, w, lambda q: b.half(0) * q, levels=FOURS)
+    return b.lookup_4bit("fours", 2, w, lambda q: b.half(0) * q, levels=FOURS)
 
 
 @_decoder("mxfp4")
 def _(b: Block, w: int) -> Vec:
     def scale() -> Vec:
-        e = b.word(0)
+        e = b.integer(0)
         is_small = b.code.let(f"icmp ult i32 {e.text}, 2")
         # a shift by 2 or more is not selected, and one past the width would be poison
-        small = Word(b.code, 1 << 21) << (e & 1)
+        small = ScalarI32(b.code, 1 << 21) << (e & 1)
         return b.bits_as_f32(small.where(is_small, e - 1 << 23))
 
-    return b.fours("fours", 1, w, lambda q: b.kept("scale", scale) * q, levels=HALVED_E2M1)
+    return b.lookup_4bit("fours", 1, w, lambda q: b.cached("scale", scale) * q, levels=HALVED_E2M1)
 
 
 # -- super-blocks of 256: quantised scales --------------------------------------------------------
@@ -189,7 +189,7 @@ def _six(b: Block, g: int, at: int) -> Vec:
 @_decoder("q4_k")
 def _(b: Block, w: int) -> Vec:
     scale, offset = _six(b, w // 32, 0), _six(b, w // 32, 1)
-    return b.fours(("fours", w // 32), 16, w, lambda q: scale * q - offset, run=32)
+    return b.lookup_4bit(("fours", w // 32), 16, w, lambda q: scale * q - offset, run=32)
 
 
 @_decoder("q5_k")
@@ -207,7 +207,7 @@ def _(b: Block, w: int) -> Vec:
 
 @_decoder("q8_k")
 def _(b: Block, w: int) -> Vec:
-    return b.kept("scale", lambda: b.bits_as_f32(b.word(0, 4))) * b.signed(4 + w)
+    return b.cached("scale", lambda: b.bits_as_f32(b.integer(0, 4))) * b.signed(4 + w)
 
 
 @_decoder("iq4_xs")
@@ -219,7 +219,7 @@ def _(b: Block, w: int) -> Vec:
         return b.half(0) * ((low | high << 4).to(F32) - 32.0)
 
     scale = b.lane("scale", w // 32, scales)
-    return b.fours(("fours", w // 32), 8, w, lambda q: scale * q, levels=FOURS)
+    return b.lookup_4bit(("fours", w // 32), 8, w, lambda q: scale * q, levels=FOURS)
 
 
 # -- super-blocks of 256: ternary -----------------------------------------------------------------
@@ -241,7 +241,7 @@ def _(b: Block, w: int) -> Vec:
 # -- super-blocks of 256: vector codebooks --------------------------------------------------------
 
 
-def _point(b: Block, name: str, place: Word, w: int) -> Vec:
+def _point(b: Block, name: str, place: ScalarI32, w: int) -> Vec:
     """Components of a codebook vector, from that of the weight on."""
     table = points(name)
     width = table.shape[1]
@@ -252,69 +252,69 @@ def _point(b: Block, name: str, place: Word, w: int) -> Vec:
     return real(b.bytes_at(at).bits(I8))
 
 
-def _signed(b: Block, values: Vec, signs: Word, w: int) -> Vec:
+def _signed(b: Block, values: Vec, signs: ScalarI32, w: int) -> Vec:
     """Negated where the sign bit is 1."""
     return (-values).where(b.bits(signs, w % 8), values)
 
 
-def _even_signs(b: Block, seven: Word) -> Word:
+def _even_signs(b: Block, seven: ScalarI32) -> ScalarI32:
     base = constant(b.code, "even.signs", EVEN_SIGNS)
     at = b.code.let(f"getelementptr i8, ptr {base}, i32 {seven.text}")
     value = b.code.let(f"load i8, ptr {at}")
-    return Word(b.code, b.code.let(f"zext i8 {value} to i32"))
+    return ScalarI32(b.code, b.code.let(f"zext i8 {value} to i32"))
 
 
-def _lifted(b: Block, g: int, word: Callable[[], Word], factor: float) -> Vec:
-    return b.kept(("scale", g), lambda: b.half(0) * (b.real(word()) + 0.5) * factor)
+def _lifted(b: Block, g: int, integer: Callable[[], ScalarI32], factor: float) -> Vec:
+    return b.cached(("scale", g), lambda: b.half(0) * (b.real(integer()) + 0.5) * factor)
 
 
-def _odd(b: Block, scale: Vec, word: Word) -> Vec:
-    return scale * (b.real(word) * 2.0 + 1.0)
+def _odd(b: Block, scale: Vec, integer: ScalarI32) -> Vec:
+    return scale * (b.real(integer) * 2.0 + 1.0)
 
 
 @_decoder("iq2_xxs", run=8)
 def _(b: Block, w: int) -> Vec:
     s, p = divmod(w // 8, 4)
-    word = b.word(6 + 8 * s, 4)
-    scale = _lifted(b, s, lambda: word >> 28, 0.25)
-    signs = _even_signs(b, word >> 7 * p & 127)
-    return scale * _signed(b, _point(b, "iq2_xxs", b.word(2 + 8 * s + p), w), signs, w)
+    integer = b.integer(6 + 8 * s, 4)
+    scale = _lifted(b, s, lambda: integer >> 28, 0.25)
+    signs = _even_signs(b, integer >> 7 * p & 127)
+    return scale * _signed(b, _point(b, "iq2_xxs", b.integer(2 + 8 * s + p), w), signs, w)
 
 
 @_decoder("iq2_xs", run=8)
 def _(b: Block, w: int) -> Vec:
-    word, g = b.word(2 + w // 8 * 2, 2), w // 16
+    integer, g = b.integer(2 + w // 8 * 2, 2), w // 16
     scale = _lifted(b, g, lambda: b.field(66, g, 4), 0.25)
-    signs = _even_signs(b, word >> 9)
-    return scale * _signed(b, _point(b, "iq2_xs", word & 511, w), signs, w)
+    signs = _even_signs(b, integer >> 9)
+    return scale * _signed(b, _point(b, "iq2_xs", integer & 511, w), signs, w)
 
 
 @_decoder("iq2_s", run=8)
 def _(b: Block, w: int) -> Vec:
     p, g = w // 8, w // 16
     scale = _lifted(b, g, lambda: b.field(74, g, 4), 0.25)
-    place = b.word(2 + p) | b.field(66, p, 2) << 8
-    return scale * _signed(b, _point(b, "iq2_s", place, w), b.word(34 + p), w)
+    place = b.integer(2 + p) | b.field(66, p, 2) << 8
+    return scale * _signed(b, _point(b, "iq2_s", place, w), b.integer(34 + p), w)
 
 
 @_decoder("iq3_xxs", run=4)
 def _(b: Block, w: int) -> Vec:
     s, p = divmod(w // 8, 4)
-    word = b.word(66 + 4 * s, 4)
-    scale = _lifted(b, s, lambda: word >> 28, 0.5)
-    signs = _even_signs(b, word >> 7 * p & 127)
-    return scale * _signed(b, _point(b, "iq3_xxs", b.word(2 + w // 4), w), signs, w)
+    integer = b.integer(66 + 4 * s, 4)
+    scale = _lifted(b, s, lambda: integer >> 28, 0.5)
+    signs = _even_signs(b, integer >> 7 * p & 127)
+    return scale * _signed(b, _point(b, "iq3_xxs", b.integer(2 + w // 4), w), signs, w)
 
 
 @_decoder("iq3_s", run=4)
 def _(b: Block, w: int) -> Vec:
     p, g = w // 4, w // 32
-    scale = b.kept(("scale", g), lambda: _odd(b, b.half(0), b.field(106, g, 4)))
-    place = b.word(2 + p) | b.field(66, p, 1) << 8
-    return scale * _signed(b, _point(b, "iq3_s", place, w), b.word(74 + w // 8), w)
+    scale = b.cached(("scale", g), lambda: _odd(b, b.half(0), b.field(106, g, 4)))
+    place = b.integer(2 + p) | b.field(66, p, 1) << 8
+    return scale * _signed(b, _point(b, "iq3_s", place, w), b.integer(74 + w // 8), w)
 
 
-def _moved(b: Block, place: Word, sign: Word, w: int) -> Vec:
+def _moved(b: Block, place: ScalarI32, sign: ScalarI32, w: int) -> Vec:
     """A ternary codebook vector plus ⅛, or minus where the sign is 1."""
     one = b.code.const(1.0, F32)
     return _point(b, "iq1", place, w) + (one - b.real(sign) * 2.0) * 0.125
@@ -323,22 +323,22 @@ def _moved(b: Block, place: Word, sign: Word, w: int) -> Vec:
 @_decoder("iq1_s", run=8)
 def _(b: Block, w: int) -> Vec:
     s, p = divmod(w // 8, 4)
-    word = b.word(34 + 2 * s, 2)
-    scale = b.kept(("scale", s), lambda: _odd(b, b.half(0), word >> 12 & 7))
-    place = b.word(2 + w // 8) | (word >> 3 * p & 7) << 8
-    return scale * _moved(b, place, word >> 15, w)
+    integer = b.integer(34 + 2 * s, 2)
+    scale = b.cached(("scale", s), lambda: _odd(b, b.half(0), integer >> 12 & 7))
+    place = b.integer(2 + w // 8) | (integer >> 3 * p & 7) << 8
+    return scale * _moved(b, place, integer >> 15, w)
 
 
 @_decoder("iq1_m", run=8)
 def _(b: Block, w: int) -> Vec:
     def whole() -> Vec:
-        a, *rest = (b.word(48 + 2 * i, 2) >> 12 << 4 * i for i in range(4))
+        a, *rest = (b.integer(48 + 2 * i, 2) >> 12 << 4 * i for i in range(4))
         for more in rest:
             a = a | more
         return b.half_of(a)
 
     g, p = w // 16, w // 8
-    field = b.word(48 + g // 4 * 2, 2) >> 3 * (g % 4) & 7
-    scale = b.kept(("scale", g), lambda: _odd(b, b.kept("whole", whole), field))
+    field = b.integer(48 + g // 4 * 2, 2) >> 3 * (g % 4) & 7
+    scale = b.cached(("scale", g), lambda: _odd(b, b.cached("whole", whole), field))
     rest = b.field(32, p, 4)
-    return scale * _moved(b, b.word(p) | (rest & 7) << 8, rest >> 3, w)
+    return scale * _moved(b, b.integer(p) | (rest & 7) << 8, rest >> 3, w)

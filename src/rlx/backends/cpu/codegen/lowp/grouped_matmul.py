@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.backends.cpu.codegen.lowp.expert_rows import Groups
+from rlx.backends.cpu.codegen.lowp.expert_rows import ExpertRuns
 from rlx.backends.cpu.library.resize.coefficients import Accumulator
 from rlx.backends.cpu.library.strided_copy import (
     Blocks,
@@ -37,13 +37,13 @@ X, W, Y, ORDER, RUNS = range(5)
 @dataclass(frozen=True, slots=True)
 class _Product:
     given: Step
-    groups: Groups
+    groups: ExpertRuns
     lanes: int
 
     @classmethod
     def of(cls, given: Step) -> _Product:
         dtype, n = given.node.shape.dtype, given.results[0].dims[1]
-        return cls(given, Groups(given, ROWS), dim_lanes(given.isa, dtype, n))
+        return cls(given, ExpertRuns(given, ROWS), dim_lanes(given.isa, dtype, n))
 
     @property
     def dtype(self) -> DType:

@@ -14,26 +14,26 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Apply, Expr, Load
 
 BYTES = (DType.U8, DType.I8)
-_HELD = {
+_REPRESENTED = {
     DType.F32: (DType.BF16, DType.F16, *BYTES, DType.U16, DType.I16),
     DType.I32: (*BYTES, DType.U16, DType.I16),
 }
 """For each dtype, those that it represents exactly, among the ones that tiles widen."""
 
 
-def narrowed(contract: Contract) -> Contract:
+def with_stored_dtypes(contract: Contract) -> Contract:
     """The contraction with operands in their stored dtype."""
-    left, right = (bare(x, contract.sums) for x in (contract.left, contract.right))
+    left, right = (before_widening(x, contract.sums) for x in (contract.left, contract.right))
     return replace(contract, left=left, right=right)
 
 
-def bare(x: Expr, sums: DType) -> Expr:
+def before_widening(x: Expr, sums: DType) -> Expr:
     """The operand of a widening cast to the dtype of the sums; the value itself if there is
     none."""
     x = _without_idle_casts(x)
     if isinstance(x, Apply) and x.op.name == "cast" and x.dtype is sums:
         given = _as_loaded(_without_idle_casts(x.args[0]))
-        return given if given.dtype in _HELD.get(sums, ()) else x
+        return given if given.dtype in _REPRESENTED.get(sums, ()) else x
     return x
 
 
@@ -52,21 +52,21 @@ def _as_loaded(x: Expr) -> Expr:
     return x
 
 
-def factored(contract: Contract) -> tuple[Contract, Expr | None]:
+def factor_out_scale(contract: Contract) -> tuple[Contract, Expr | None]:
     """The contraction of quantised operands, and the scale of their sums over the last inner axis;
     none where the right operand is no such product."""
     right = _without_idle_casts(contract.right)
     if not isinstance(right, Apply) or right.op.name != "mul" or right.dtype is not contract.sums:
         return contract, None
     for x, factor in (right.args, right.args[::-1]):
-        given = bare(x, contract.sums)
+        given = before_widening(x, contract.sums)
         is_narrow = isinstance(given, Load) and given.dtype is not contract.sums
         if is_narrow and contract.inner[-1] not in factor.free:
             return replace(contract, right=given), factor
     return contract, None
 
 
-def words_of(contract: Contract, isa: Isa) -> int:
+def dot_group_of(contract: Contract, isa: Isa) -> int:
     """Inner steps of a dot-product group: as many as fill 32 bits, where the instruction set has
     dot products of their dtypes and the left operand's inner steps are contiguous."""
     left, right = contract.left, contract.right
@@ -74,10 +74,10 @@ def words_of(contract: Contract, isa: Isa) -> int:
         return 1
     if left.at.coefficient(contract.inner[0]) != 1:
         return 1
-    return dot_steps(left.dtype, right.dtype, contract.sums, isa)
+    return dot_group_size(left.dtype, right.dtype, contract.sums, isa)
 
 
-def dot_steps(left: DType, right: DType, sums: DType, isa: Isa) -> int:
+def dot_group_size(left: DType, right: DType, sums: DType, isa: Isa) -> int:
     if (left, right, sums) == (DType.BF16, DType.BF16, DType.F32):
         return 2 if isa.has_bf16_dots else 1
     if (left, right, sums) == (DType.U8, DType.I8, DType.I32):

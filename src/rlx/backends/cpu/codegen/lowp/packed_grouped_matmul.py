@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rlx.backends.cpu.codegen.lowp.expert_rows import EXPERTS, Groups
+from rlx.backends.cpu.codegen.lowp.expert_rows import EXPERTS, ExpertRuns
 from rlx.backends.cpu.codegen.lowp.packed_matmul import (
     ROWS,
     Product,
@@ -33,7 +33,7 @@ class Grouped(Product):
     """Each row of x · W[e]ᵀ, where e is its expert. The rows of W are those of all experts, one
     after the other."""
 
-    groups: Groups
+    groups: ExpertRuns
 
     @property
     def runs(self) -> DimLike:
@@ -116,7 +116,7 @@ def make_gguf_grouped_matmul(given: Step, name: str) -> KernelSequence:
     found = [flat.operand(1, is_beside=True)]
     own = _flat_step(given, "gguf_matmul", found)
     weights = gguf_weights(own, own.operands[1], found[0][2])
-    return Grouped(own, weights, Groups(given, ROWS, ORDER)).grouped(name, flat.copies)
+    return Grouped(own, weights, ExpertRuns(given, ROWS, ORDER)).grouped(name, flat.copies)
 
 
 def make_dequant_grouped_matmul(given: Step, name: str) -> KernelSequence:
@@ -125,4 +125,4 @@ def make_dequant_grouped_matmul(given: Step, name: str) -> KernelSequence:
     found = [flat.operand(i, is_beside=False) for i in numbers]
     own = _flat_step(given, "dequant_matmul", found)
     weights = number_weights(own, tuple(b for _, _, b in found))
-    return Grouped(own, weights, Groups(given, ROWS, ORDER)).grouped(name, flat.copies)
+    return Grouped(own, weights, ExpertRuns(given, ROWS, ORDER)).grouped(name, flat.copies)

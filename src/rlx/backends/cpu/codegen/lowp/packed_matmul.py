@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.loop.vector_access import load, store
 from rlx.backends.cpu.codegen.lowp.block_reader import Block
-from rlx.backends.cpu.codegen.lowp.block_scaled_decode import Numbers
+from rlx.backends.cpu.codegen.lowp.block_scaled_decode import BlockScaledWeights
 from rlx.backends.cpu.codegen.lowp.gguf_decode import DECODERS, unpack
 from rlx.backends.cpu.codegen.math.storage_types import to_memory
 from rlx.backends.cpu.library.strided_copy import (
@@ -46,7 +46,7 @@ ROWS = 64
 """Rows of x that reuse what was decoded."""
 TILE = 4
 """Rows of x whose sums are in registers."""
-FEW, FEW_LARGE = 4, 2
+GEMV_MAX_ROWS, GEMV_MAX_ROWS_LARGE_BLOCKS = 4, 2
 """Rows of W whose blocks are decoded together in GEMV, and of large blocks, which need more
 registers."""
 WEIGHTS_PER_NS = 8
@@ -234,21 +234,23 @@ class Product:
         if self.weights.blocks is None or (known is not None and known > TILE):
             self.pieces(w, run, column, columns, sums)
         elif known is not None:
-            self.few(w, self.weights.blocks, known, run, column, sums)
+            self.gemv(w, self.weights.blocks, known, run, column, sums)
         else:
             one = code.let(f"icmp eq i64 {run.count}, 1")
             with code.when(one):
-                self.few(w, self.weights.blocks, 1, run, column, sums)
+                self.gemv(w, self.weights.blocks, 1, run, column, sums)
             with code.when(code.let(f"icmp sgt i64 {run.count}, 1")):
                 self.pieces(w, run, column, columns, sums)
         self.results(w, run, column, columns, sums)
 
     # -- GEMV: weights are multiplied as they are decoded ------------------------------------------
 
-    def few(self, w: Writer, blocks: Blocks, rows: int, run: Run, column: Bound, sums: str) -> None:
+    def gemv(
+        self, w: Writer, blocks: Blocks, rows: int, run: Run, column: Bound, sums: str
+    ) -> None:
         """The sums of a few rows; a column past the last repeats it."""
         last = w.code.i64("sub", w.size(self.n), 1)
-        width = FEW if blocks.weights < PIECE else FEW_LARGE
+        width = GEMV_MAX_ROWS if blocks.weights < PIECE else GEMV_MAX_ROWS_LARGE_BLOCKS
         for c in range(0, COLUMNS, width):
             columns = [w.code.least(at(w, column, c + i), last) for i in range(width)]
             own = [at(w, run.base, c) for c in columns]
@@ -437,7 +439,7 @@ def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
 
 
 def number_weights(step: Step, places: tuple[Buffer, ...]) -> Weights:
-    given, lanes = Numbers(step), step.isa.lanes(F32)
+    given, lanes = BlockScaledWeights(step), step.isa.lanes(F32)
     run = given.run(lanes) if _has_wide_sums(step) and given.wide is F32 else None
 
     def opened(w: Writer, row: Bound, number: Bound) -> Callable[[int], Vec]:

@@ -41,7 +41,7 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.ops.math.reduction import carried
 
-TOGETHER = 4
+INTERLEAVED_ROWS = 4
 """The latency of an addition in cycles."""
 NS_PER_ELEMENT, EXP_NS = 1, 10
 
@@ -54,7 +54,7 @@ def _log_add_exp(x: Vec, y: Vec) -> Vec:
     return arith.maximum(x, y) + more.like(math.log(2.0)).where(x.equals(y), more)
 
 
-FOLDS: dict[str, Callable[[Value, Value], Value]] = {
+COMBINE: dict[str, Callable[[Value, Value], Value]] = {
     "cumsum": per_part(lambda x, y: x + y),
     "cumprod": multiply,
     "cummax": per_part(arith.maximum),
@@ -77,7 +77,7 @@ def _add_exactly(state: Value, x: Value) -> Value:
 
 
 def make_cumulative(given: Step, name: str) -> KernelSequence:
-    fold = _Running.of(given)
+    fold = _CumulativeScan.of(given)
     w = fold.written()
     units = fold.units.count
     ns = given.node.shape.num_elements * NS_PER_ELEMENT
@@ -95,7 +95,7 @@ class _Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _CumulativeScan:
     given: Step
     dtype: DType
     parts: int
@@ -108,11 +108,11 @@ class _Running:
     """The dtype of the carry."""
 
     @classmethod
-    def of(cls, given: Step) -> _Running:
+    def of(cls, given: Step) -> _CumulativeScan:
         node, axis = given.node, given.node.attrs["axis"]
         dtype, parts = real_dtype(node.shape.dtype)
         apart = 1 if node.op == "cumprod" else parts
-        layouts = [_turned(v, axis) for v in (given.operands[0], given.results[0])]
+        layouts = [_reversed(v, axis) for v in (given.operands[0], given.results[0])]
         if not node.attrs["reverse"]:
             layouts = [given.operands[0], given.results[0]]
         rows = merged([as_parts(_without(v, axis), apart) for v in layouts])
@@ -136,7 +136,7 @@ class _Running:
     def units(self) -> Blocks:
         """With one lane, rows are numbered through."""
         dims = self.rows[0].dims
-        return Blocks(dims if self.lanes > 1 else (product(dims),), TOGETHER * self.lanes)
+        return Blocks(dims if self.lanes > 1 else (product(dims),), INTERLEAVED_ROWS * self.lanes)
 
     def written(self) -> Writer:
         w = Writer(self.given.isa, self.lanes)
@@ -144,7 +144,7 @@ class _Running:
             count = w.code.let(f"sub i64 {high}, {low}")
             is_whole = w.code.let(f"icmp eq i64 {count}, {self.units.block}")
             with w.code.when(is_whole):
-                starts = [at(w, low, n * self.lanes) for n in range(TOGETHER)]
+                starts = [at(w, low, n * self.lanes) for n in range(INTERLEAVED_ROWS)]
                 self.run(w, [self.chain(w, outer, i, None) for i in starts])
             with w.code.when(w.code.let(f"xor i1 {is_whole}, true")):
                 vector_loop(
@@ -167,7 +167,7 @@ class _Running:
         """All scans from the first to the last element of the axis."""
         exclusive = self.given.node.attrs.get("exclusive", False)
         first = 1 if self.given.node.op == "cumprod" else 0
-        fold = _add_exactly if self.is_compensated else FOLDS[self.given.node.op]
+        fold = _add_exactly if self.is_compensated else COMBINE[self.given.node.op]
         slots = [self.begun(w, c, first if exclusive else None) for c in chains]
         cost = EXP_NS if self.given.node.op in COSTLY else NS_PER_ELEMENT
         polled = int(iterations_per_poll(len(chains) * self.lanes * cost))
@@ -222,7 +222,7 @@ def _without(layout: Layout, axis: int) -> Layout:
     )
 
 
-def _turned(layout: Layout, axis: int) -> Layout:
+def _reversed(layout: Layout, axis: int) -> Layout:
     """Reversed along the axis."""
     size = layout.dims[axis]
     return layout.sliced(axis, size - 1, size, -1)

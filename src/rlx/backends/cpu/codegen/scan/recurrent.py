@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from rlx.backends.cpu.codegen.gemm.register_tile import tile_function
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.scan.recurrent_cells import Arithmetic, arithmetic
-from rlx.backends.cpu.codegen.scan.recurrent_layer import Form, Pass, inputs_product, panels
+from rlx.backends.cpu.codegen.scan.recurrent_layer import (
+    Pass,
+    RecurrentSpec,
+    input_projection,
+    packed_recurrent_weights,
+)
 from rlx.backends.cpu.library.strided_copy import at, load_integer, vector_loop
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -37,7 +42,7 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Affine, Axis, Exprs
 from rlx.ops.nn.recurrent import Cell
 
-NEAR_BYTES_PER_NS = 64
+CACHE_BYTES_PER_NS = 64
 """Recurrent weights are reread at every step, from a cache."""
 FLOPS_PER_NS = 64
 NS_PER_COLUMN = 2
@@ -45,14 +50,14 @@ NS_PER_COLUMN = 2
 
 
 def make_recurrent(step: Step, name: str) -> KernelSequence:
-    form = Form.of(step)
-    made = products.make(step, inputs_product(form), f"{name}.x")
+    form = RecurrentSpec.of(step)
+    made = products.make(step, input_projection(form), f"{name}.x")
     seen = Buffer("temp", len(made.temps))
     first = tuple(replace(t, buffers=_moved(t.buffers, seen)) for t in made.tasks)
     temps, tasks, packed = [*made.temps, form.seen_bytes], list(first), list(made.packed)
     where: list[Buffer] = []
     for i, one in enumerate(form.passes):
-        kernel, called = panels(form, one), f"{name}.pack{i}"
+        kernel, called = packed_recurrent_weights(form, one), f"{name}.pack{i}"
         given, size = buffers(len(step.operands), 0), kernel.results[0].size_bytes
         if 2 in step.constants:
             task = loop_task(kernel, given, [Buffer("result", 0)], step.machine, called)
@@ -83,7 +88,7 @@ class _Unit:
 class _Steps:
     """The function of all steps under construction."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: RecurrentSpec) -> None:
         self.form, self.kind = form, form.kind
         self.w = Writer(form.isa, form.lanes)
         self.code = self.w.code
@@ -135,7 +140,7 @@ class _Steps:
         """Nanoseconds of one step of so many rows in so many units on one worker."""
         form = self.form
         weights = form.hidden * form.columns
-        read = units * weights * self.kind.itemsize // NEAR_BYTES_PER_NS
+        read = units * weights * self.kind.itemsize // CACHE_BYTES_PER_NS
         worked = rows * weights * 2 // FLOPS_PER_NS
         cells = rows * form.hidden * NS_PER_COLUMN // form.lanes
         return dim_max(read, worked) + cells

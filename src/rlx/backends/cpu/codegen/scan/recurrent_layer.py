@@ -25,11 +25,11 @@ from rlx.ops.op import lookup
 
 LAYERS: dict[str, Layer] = {"lstm": LSTM, "gru": GRU, "rnn": RNN}
 Values = Mapping[str, Any]
-MOST_ROWS = 6
+MAX_TILE_ROWS = 6
 """Rows of a register tile at most: more reuse a load of the weights with no more gain."""
-TILES = 8
+MAX_UNIT_TILES = 8
 """Tiles of rows in a unit at most: their state stays in the L1 and L2 caches."""
-MANY_UNITS = 16
+MIN_UNITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _passes(op: str, attrs: Mapping[str, Any]) -> tuple[Pass, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RecurrentSpec:
     """A recurrent step: its sizes, and the layouts of its values."""
 
     step: Step
@@ -96,7 +96,7 @@ class Form:
     hidden: DimLike
 
     @classmethod
-    def of(cls, step: Step) -> Form:
+    def of(cls, step: Step) -> RecurrentSpec:
         x, _, r = (n.shape for n in step.node.inputs[:3])
         sizes = dims_of_layer(x, r, step.node.attrs)
         return cls(step, LAYERS[step.node.op], *sizes)
@@ -182,7 +182,7 @@ class Form:
     def rows(self, one: Pass) -> tuple[int, ...]:
         """Rows of register tiles, most first."""
         used = self.vectors(one) * one.count
-        most = max(1, min(MOST_ROWS, (self.isa.registers - 1 - used) // used))
+        most = max(1, min(MAX_TILE_ROWS, (self.isa.registers - 1 - used) // used))
         if is_static(self.batch):
             most = max(1, min(most, int(self.batch)))
         return (most, *(s for s in (4, 2, 1) if s < most))
@@ -194,7 +194,7 @@ class Form:
         if not is_static(self.batch):
             return most
         tiles = -(-int(self.batch) // most)
-        each = max(1, min(TILES, tiles * self.directions // MANY_UNITS))
+        each = max(1, min(MAX_UNIT_TILES, tiles * self.directions // MIN_UNITS))
         blocks = max(1, -(-tiles // each))
         return max(1, -(-int(self.batch) // blocks))
 
@@ -207,7 +207,7 @@ def _as(exprs: Exprs, x: Expr, kind: DType) -> Expr:
     return x if x.dtype is kind else exprs.apply(lookup("cast"), [x], {"to": kind}, kind)
 
 
-def inputs_product(form: Form) -> Contract:
+def input_projection(form: RecurrentSpec) -> Contract:
     """The input projections of all time steps at once. Where time and batch do not merge into one
     axis, time steps are the rows: there are more of them."""
     step, kind, exprs = form.step, form.kind, Exprs()
@@ -231,7 +231,7 @@ def inputs_product(form: Form) -> Contract:
     return collapsed(replace(whole, batch=(d, other), rows=time))
 
 
-def panels(form: Form, one: Pass) -> Kernel:
+def packed_recurrent_weights(form: RecurrentSpec, one: Pass) -> Kernel:
     """The recurrent weights of a pass: [direction, block, step, gate, column of the block]."""
     exprs, width, shapes = Exprs(), form.width(one), [n.shape for n in form.step.node.inputs]
     d, block = Axis("d", form.directions), Axis("block", parts_of(form.hidden, width))

@@ -36,7 +36,7 @@ ROW_PS = {"none": 150, "head": 200, "row": 600, "each": 3000}
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class OperandView:
     """An operand as [batch, length, head, index]; an index of extent 1 is broadcast, and groups of
     heads may use one of its heads."""
 
@@ -46,15 +46,15 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StateSpaceSpec:
     """A state-space step in canonical form."""
 
     heads: DimLike
     rows: DimLike
     columns: DimLike
-    keys: Read
-    values: Read
-    queries: Read
+    keys: OperandView
+    values: OperandView
+    queries: OperandView
     num_queries: int
     """Query heads per state head; outputs have as many."""
     output: Layout
@@ -62,12 +62,12 @@ class Form:
     first: tuple[int, Layout] | None
     """The initial state, [batch, head, row, column]."""
     last: Layout
-    decay: Read | None = None
+    decay: OperandView | None = None
     kind: Literal["none", "head", "row", "each"] = "none"
     """None, per head, per row, or per row and column."""
     rates: tuple[int, Layout] | None = None
     """What a time step is multiplied by for a decay: [head], or [column, row]."""
-    strength: Read | None = None
+    strength: OperandView | None = None
     scale: float | None = None
 
     @property
@@ -76,12 +76,12 @@ class Form:
         return self.rates is not None
 
 
-def _at_heads(number: int, layout: Layout) -> Read:
+def _at_heads(number: int, layout: Layout) -> OperandView:
     """[batch, length, head] or [batch, length, head, index]."""
     if len(layout.dims) == 4:
-        return Read(number, layout)
+        return OperandView(number, layout)
     wide = Layout((*layout.dims, 1), (*layout.strides, 0), layout.offset)
-    return Read(number, wide)
+    return OperandView(number, wide)
 
 
 def _one_head(layout: Layout) -> Layout:
@@ -97,79 +97,81 @@ def _by_head(layout: Layout, heads: int) -> Layout:
     return Layout((b, s, heads, size), (x, y, size * z, z), layout.offset)
 
 
-def _selective(step: Step) -> Form:
+def _selective(step: Step) -> StateSpaceSpec:
     x, time, a, b, c, *state = step.operands
 
     def turned(layout: Layout) -> Layout:
         (n, w, r), (i, j, k) = layout.dims, layout.strides
         return Layout((n, 1, r, w), (i, 0, k, j), layout.offset)
 
-    return Form(
-        1, a.dims[1], a.dims[0], Read(3, _one_head(b)), Read(0, _one_head(x)),
-        Read(4, _one_head(c)), 1, _one_head(step.results[0]),
+    return StateSpaceSpec(
+        1, a.dims[1], a.dims[0], OperandView(3, _one_head(b)), OperandView(0, _one_head(x)),
+        OperandView(4, _one_head(c)), 1, _one_head(step.results[0]),
         (5, turned(state[0])) if state else None, turned(step.results[1]),
-        Read(1, _one_head(time)), "each", (2, a),
+        OperandView(1, _one_head(time)), "each", (2, a),
     )  # fmt: skip
 
 
-def _mamba2(step: Step) -> Form:
+def _mamba2(step: Step) -> StateSpaceSpec:
     x, time, a, b, c, *state = step.operands
     runs = dim_max(1, x.dims[2] // b.dims[2])
     perm = (0, 1, 3, 2)
-    return Form(
-        x.dims[2], b.dims[3], x.dims[3], Read(3, b, runs), Read(0, x),
-        Read(4, c, runs), 1, step.results[0],
+    return StateSpaceSpec(
+        x.dims[2], b.dims[3], x.dims[3], OperandView(3, b, runs), OperandView(0, x),
+        OperandView(4, c, runs), 1, step.results[0],
         (5, state[0].permuted(perm)) if state else None, step.results[1].permuted(perm),
         _at_heads(1, time), "head", (2, a),
     )  # fmt: skip
 
 
-def _delta(step: Step) -> Form:
+def _delta(step: Step) -> StateSpaceSpec:
     q, k, v, g, beta, *state = step.operands
     n, scale = q.dims[3], step.node.attrs["scale"]
-    return Form(
-        q.dims[2], n, v.dims[3], Read(1, k), Read(2, v), Read(0, q), 1, step.results[0],
+    return StateSpaceSpec(
+        q.dims[2], n, v.dims[3], OperandView(1, k), OperandView(2, v), OperandView(0, q), 1,
+        step.results[0],
         (5, state[0]) if state else None, step.results[1],
         _at_heads(3, g), "row" if len(g.dims) == 4 else "head", None, _at_heads(4, beta),
         float(n) ** -0.5 if scale is None else scale,  # pyright: ignore[reportArgumentType]
     )  # fmt: skip
 
 
-def _linear(step: Step) -> Form:
+def _linear(step: Step) -> StateSpaceSpec:
     attrs, (q, k, v, *rest) = step.node.attrs, step.operands
     heads, kv, rule, scale = (attrs[n] for n in ("num_heads", "kv_heads", "rule", "scale"))
     queries, keys, values = _by_head(q, heads), _by_head(k, kv), _by_head(v, kv)
     n, number = keys.dims[3], 3
     decay = strength = None
     if rule.startswith("gated"):
-        decay, rest, number = Read(number, _by_head(rest[0], kv)), rest[1:], number + 1
+        decay, rest, number = OperandView(number, _by_head(rest[0], kv)), rest[1:], number + 1
     if rule.endswith("delta"):
         (b, s, h), (x, y, z) = rest[0].dims, rest[0].strides
         shared = Layout((b, s, kv, 1), (x, y, 0 if h == 1 else z, 0), rest[0].offset)
-        strength, rest, number = Read(number, shared), rest[1:], number + 1
+        strength, rest, number = OperandView(number, shared), rest[1:], number + 1
     kind = "none" if decay is None else "head" if decay.layout.dims[3] == 1 else "row"
-    return Form(
-        kv, n, values.dims[3], Read(1, keys), Read(2, values), Read(0, queries), heads // kv,
+    return StateSpaceSpec(
+        kv, n, values.dims[3], OperandView(1, keys), OperandView(2, values),
+        OperandView(0, queries), heads // kv,
         _by_head(step.results[0], heads), (number, rest[0]) if rest else None, step.results[1],
         decay, kind, None, strength, float(n) ** -0.5 if scale is None else scale,
     )  # fmt: skip
 
 
-FORMS = {
+SPECS = {
     "selective_scan": _selective, "mamba2": _mamba2, "gated_delta_net": _delta,
     "linear_attention": _linear,
 }  # fmt: skip
 
 
 def make_state_space(step: Step, name: str) -> KernelSequence:
-    return KernelSequence((_Steps(step, FORMS[step.node.op](step)).task(name),))
+    return KernelSequence((_Steps(step, SPECS[step.node.op](step)).task(name),))
 
 
 class _Steps:
     """The function of all steps under construction."""
 
-    def __init__(self, step: Step, form: Form) -> None:
-        self.step, self.form = step, form
+    def __init__(self, step: Step, spec: StateSpaceSpec) -> None:
+        self.step, self.spec = step, spec
         self.dtype = step.node.inputs[0].shape.dtype
         self.kind = self.dtype.compute
         self.lanes = step.isa.lanes(self.dtype)
@@ -177,21 +179,21 @@ class _Steps:
         self.code = self.w.code
         self.vectors = self._vectors()
         self.width = self.vectors * self.lanes
-        self.rows = self.w.size(form.rows)
-        self.columns = self.w.size(form.columns)
+        self.rows = self.w.size(spec.rows)
+        self.columns = self.w.size(spec.columns)
 
     def _vectors(self) -> int:
         """Vectors of columns at a time: independent accumulators, as many as hide the latency of an
         addition."""
-        most = max(1, min(4, self.step.isa.registers // 3 // self.form.num_queries))
-        if not is_static(self.form.columns):
+        most = max(1, min(4, self.step.isa.registers // 3 // self.spec.num_queries))
+        if not is_static(self.spec.columns):
             return min(most, 2)
-        return max(1, min(most, -(-int(self.form.columns) // self.lanes)))
+        return max(1, min(most, -(-int(self.spec.columns) // self.lanes)))
 
     def task(self, name: str) -> Task:
-        form, w, code = self.form, self.w, self.code
-        batch, length = form.values.layout.dims[:2]
-        dims = (batch, form.heads, parts_of(form.columns, self.width))
+        spec, w, code = self.spec, self.w, self.code
+        batch, length = spec.values.layout.dims[:2]
+        dims = (batch, spec.heads, parts_of(spec.columns, self.width))
         units = dims[0] * dims[1] * dims[2]
         with code.count("%start", code.least("%stop", w.size(units)), 1) as unit:
             self.batch, self.head, block = w.split(unit, dims)
@@ -201,25 +203,25 @@ class _Steps:
             self.masks = [below(code, e) for e in ends]
             self.unit(w.size(length))
         ns = units * length * self.step_ns
-        size = self.bytes * (2 if form.kind == "each" else 1)
+        size = self.bytes * (2 if spec.kind == "each" else 1)
         given = buffers(len(self.step.operands), 2)
         return Task(w.function(name), given, w.sizes, units, grain_of(units, ns), size, ())
 
     @property
     def step_ns(self) -> DimLike:
         """Nanoseconds of one step of a unit."""
-        return dim_max(1, self.form.rows * (self.vectors * ROW_PS[self.form.kind]) // 1000)
+        return dim_max(1, self.spec.rows * (self.vectors * ROW_PS[self.spec.kind]) // 1000)
 
     @property
     def bytes(self) -> DimLike:
-        return self.form.rows * (self.width * self.kind.itemsize)
+        return self.spec.rows * (self.width * self.kind.itemsize)
 
     # -- memory ---------------------------------------------------------------------------------
 
     def line(self, row: Bound, vector: int, number: int = 0) -> str:
         """A vector of a state row, or of the rates, which follow the state in scratch."""
         step = self.code.i64("mul", row, self.width)
-        skip = self.w.size(self.form.rows * (number * self.width))
+        skip = self.w.size(self.spec.rows * (number * self.width))
         place = at(self.w, step, skip, vector * self.lanes)
         return advanced(self.code, "%scratch", place, self.kind)
 
@@ -239,12 +241,12 @@ class _Steps:
         made = len(self.step.operands) + number
         self.w.store(value, made, place, self.dtype, stride, self.masks[vector])
 
-    def one(self, read: Read, time: Bound, index: Bound, head: Bound | None = None) -> Vec:
+    def one(self, read: OperandView, time: Bound, index: Bound, head: Bound | None = None) -> Vec:
         """An element of an operand, broadcast."""
         place = self.w.place(read.layout, [self.batch, time, self.shared(read, head), index])
         return self.w.load(read.number, place, self.dtype, 0)
 
-    def shared(self, read: Read, head: Bound | None = None) -> Bound:
+    def shared(self, read: OperandView, head: Bound | None = None) -> Bound:
         if head is not None or read.runs == 1:
             return self.head if head is None else head
         return self.code.let(f"udiv i64 {self.head}, {self.w.size(read.runs)}")
@@ -255,7 +257,7 @@ class _Steps:
     # -- a unit ---------------------------------------------------------------------------------
 
     def unit(self, length: Bound) -> None:
-        code, form = self.code, self.form
+        code, spec = self.code, self.spec
         with code.count(0, self.rows, 1) as n:
             for v in self.every():
                 self.begin(n, v)
@@ -265,59 +267,59 @@ class _Steps:
         with code.count(0, self.rows, 1) as n:
             for v in self.every():
                 value = load(code, self.kind, self.line(n, v))
-                self.write(value, 1, form.last, [self.batch, self.head, n], v)
+                self.write(value, 1, spec.last, [self.batch, self.head, n], v)
 
     def begin(self, n: str, v: int) -> None:
-        code, form = self.code, self.form
+        code, spec = self.code, self.spec
         value = code.const(0, self.kind)
-        if form.first is not None:
-            number, layout = form.first
+        if spec.first is not None:
+            number, layout = spec.first
             value = self.across(number, layout, [self.batch, self.head, n], v)
         store(code, value, self.kind, self.line(n, v))
-        if form.kind == "each" and form.rates is not None:
-            number, layout = form.rates
+        if spec.kind == "each" and spec.rates is not None:
+            number, layout = spec.rates
             rates = self.across(number, layout.permuted((1, 0)), [n], v)
             store(code, rates, self.kind, self.line(n, v, 1))
 
     def advance(self, time: str) -> None:
         """One step of the sequence."""
-        form = self.form
+        spec = self.spec
         change = self.changes(time)
-        whole = self.decay(time, None) if form.kind == "head" else None
-        if form.strength is not None:
+        whole = self.decay(time, None) if spec.kind == "head" else None
+        if spec.strength is not None:
             change = self.corrected(time, change, whole)
             whole, is_kept = None, True
         else:
-            is_kept = form.kind == "none"
+            is_kept = spec.kind == "none"
         totals = self.summed(time, change, whole, is_kept)
         for r, sums in enumerate(totals):
             for v, total in enumerate(sums):
-                made = total if form.scale is None else total * form.scale
-                head = at(self.w, self.code.i64("mul", self.head, form.num_queries), r)
-                self.write(made, 0, form.output, [self.batch, time, head], v)
+                made = total if spec.scale is None else total * spec.scale
+                head = at(self.w, self.code.i64("mul", self.head, spec.num_queries), r)
+                self.write(made, 0, spec.output, [self.batch, time, head], v)
 
     def changes(self, time: str) -> list[Vec]:
         """The values, times their time step where they have one."""
-        form, where = self.form, [self.batch, time, self.head]
-        made = [self.across(form.values.number, form.values.layout, where, v)
+        spec, where = self.spec, [self.batch, time, self.head]
+        made = [self.across(spec.values.number, spec.values.layout, where, v)
                 for v in self.every()]  # fmt: skip
-        if not form.has_times or form.decay is None:
+        if not spec.has_times or spec.decay is None:
             return made
-        read = form.decay
+        read = spec.decay
         times = [self.across(read.number, read.layout, where, v) for v in self.every()]
         return [t * x for t, x in zip(times, made)]
 
     def decay(self, time: str, n: Bound | None, v: int = 0) -> Vec:
         """The decay factor of a row."""
-        form, read = self.form, self.form.decay
+        spec, read = self.spec, self.spec.decay
         assert read is not None
-        if form.kind == "each":
+        if spec.kind == "each":
             times = self.across(read.number, read.layout, [self.batch, time, self.head], v)
             power = times * load(self.code, self.kind, self.line(n or 0, v, 1))
         else:
             power = self.one(read, time, 0 if n is None else n)
-            if form.rates is not None:
-                number, layout = form.rates
+            if spec.rates is not None:
+                number, layout = spec.rates
                 power = power * self.w.load(
                     number, self.w.place(layout, [self.head]), self.dtype, 0
                 )
@@ -325,12 +327,12 @@ class _Steps:
 
     def corrected(self, time: str, change: list[Vec], whole: Vec | None) -> list[Vec]:
         """Delta rule: the values less the decayed state's prediction, times the strength."""
-        form, read = self.form, self.form.strength
+        spec, read = self.spec, self.spec.strength
         assert read is not None
         sums = _Sums(self, 1)
         with self.code.count(0, self.rows, 1) as n:
-            key, left = self.one(form.keys, time, n), whole
-            if form.kind == "row":
+            key, left = self.one(spec.keys, time, n), whole
+            if spec.kind == "row":
                 left = self.decay(time, n)
             for v in self.every():
                 kept = load(self.code, self.kind, self.line(n, v))
@@ -346,20 +348,20 @@ class _Steps:
         self, time: str, change: list[Vec], whole: Vec | None, is_kept: bool
     ) -> list[list[Vec]]:
         """The new state, and the output of each query."""
-        form, code = self.form, self.code
-        sums = _Sums(self, form.num_queries)
-        first = code.i64("mul", self.head, form.num_queries)
+        spec, code = self.spec, self.code
+        sums = _Sums(self, spec.num_queries)
+        first = code.i64("mul", self.head, spec.num_queries)
         heads: list[Bound | None] = [None]
-        if form.num_queries > 1:
-            heads = [at(self.w, first, r) for r in range(form.num_queries)]
+        if spec.num_queries > 1:
+            heads = [at(self.w, first, r) for r in range(spec.num_queries)]
         with code.count(0, self.rows, 1) as n:
-            key, left = self.one(form.keys, time, n), whole
-            queries = [self.one(form.queries, time, n, h) for h in heads]
-            if not is_kept and form.kind == "row":
+            key, left = self.one(spec.keys, time, n), whole
+            queries = [self.one(spec.queries, time, n, h) for h in heads]
+            if not is_kept and spec.kind == "row":
                 left = self.decay(time, n)
             for v in self.every():
                 kept = load(code, self.kind, self.line(n, v))
-                if not is_kept and form.kind == "each":
+                if not is_kept and spec.kind == "each":
                     left = self.decay(time, n, v)
                 kept = kept if left is None else kept * left
                 new = fma(key, change[v], kept) if code.isa.has_fma else key * change[v] + kept
