@@ -144,7 +144,7 @@ def test_of_a_program_kept_from_before_a_trace_shows_the_timed_build(tmp_path: P
     given = {n.attrs["name"]: np.zeros(n.shape.dims, np.float32) for n in graph.params}
     for is_kept in (False, True):
         exe = rlx.compile(graph, "cpu", params=given, cache=str(tmp_path))
-        assert bool(exe.makings) is not is_kept
+        assert bool(exe.codegen_spans) is not is_kept
         kinds = {e.category for e in exe.trace({"x": data()}, calls=1).events}
         assert {"codegen", "timed build"} <= kinds
         assert ("pass" in kinds) is not is_kept

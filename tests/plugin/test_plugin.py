@@ -237,7 +237,7 @@ def test_what_it_cannot_do_is_one_error_that_names_it(tmp_path: Path) -> None:
         rlx.compile(network(), target="eager:fast")
     assert exe.threads == 1
     assert exe.memory(n=2).scratch_bytes == 0
-    assert exe.makings == ()
+    assert exe.codegen_spans == ()
 
 
 def test_a_refused_op_says_why() -> None:

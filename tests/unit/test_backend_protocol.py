@@ -80,7 +80,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "finish": (lambda: PROGRAM.finish(NOTHING), "least: LeastProgram does not run SteadyState"),
     "scratch_bytes": (lambda: PROGRAM.scratch_bytes({}, 0), 0),
     "threads": (lambda: PROGRAM.threads, 1),
-    "makings": (lambda: PROGRAM.makings, ()),
+    "codegen_spans": (lambda: PROGRAM.codegen_spans, ()),
 }
 REFUSED = frozenset(("timed", "measure", "step", "finish"))
 
@@ -126,6 +126,14 @@ def test_the_built_in_ones_implement_it(name: str) -> None:
     lir = rlx.CompilePipeline(backend.target()).compile(g).lir
     assert isinstance(backend.load(lir), Program)
     assert set(backend.description(lir)) <= set(lir.plan.schedule)
+
+
+def test_like_needs_a_backend_that_runs_any_plan() -> None:
+    g = rlx.Graph("g")
+    g.set_outputs([g.input("x", rlx.Shape([2])) + 1.0])
+    assert rlx.compile(g, "reference", like="cuda").lir.target.name == "cuda"
+    with pytest.raises(rlx.Error, match="target 'cpu' runs plans that are made for it"):
+        rlx.compile(g, "cpu", like="cuda")
 
 
 def test_nobody_above_looks_for_methods_by_name() -> None:

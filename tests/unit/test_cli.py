@@ -377,7 +377,7 @@ def test_calibrate(
     assert found["numbers"][0]["gflops"] == {"f32": 7.0}
     assert rlx.Session("cpu", threads=1).target.gflops(rlx.DType.F32) == 7.0
     monkeypatch.setenv("RLX_CACHE_DIR", "/proc/none")
-    assert "cannot be kept" in called(capsys, "calibrate", code=1)
+    assert "cannot be written" in called(capsys, "calibrate", code=1)
     assert "'abacus'" in called(capsys, "calibrate", "--target", "abacus", code=2)
     called(capsys, "calibrate", "--target", "reference", code=1)
 

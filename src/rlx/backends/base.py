@@ -11,10 +11,10 @@ to be done.
       target()           required              prepare(params, old)           required
       configured(...)    required              run(weights, inputs, outputs)  required
       load(lir)          required              quick(weights)       None: there is only `run`
-      missing()          None: it runs here    step, finish         refused: no phases apart
+      missing()          None: it runs here    step, finish         refused: phases run together
       runs_any_plan      False                 scratch_bytes(...)   0
       num_threads        1                     threads              1
-      identity           its name              makings              ()
+      identity           its name              codegen_spans        ()
       description(lir)   {}
       splits(lir, ...)   {}
       timed(lir)         refused: no clock for kernels
@@ -48,7 +48,7 @@ from rlx.ir.mir import Node
 from rlx.ops.op import Array
 
 if TYPE_CHECKING:
-    from rlx.backends.timing import Making, Timed
+    from rlx.backends.timing import CodegenSpan, Timed
     from rlx.core.disk_cache import Cache
     from rlx.core.sections import Bytes, Sections
     from rlx.cost.calibrate import Numbers, Progress
@@ -106,7 +106,7 @@ class Program(ABC):
         return 1
 
     @property
-    def makings(self) -> tuple[Making, ...]:
+    def codegen_spans(self) -> tuple[CodegenSpan, ...]:
         """What generating its code took, part by part; nothing where it was cached, or there is
         none."""
         return ()
@@ -131,8 +131,10 @@ class Serializer(ABC, Generic[P]):
 class StepFacts:
     """What a backend says of a step: how it runs, and why."""
 
-    way: str
+    strategy: str
+    """The lowering strategy, in a word."""
     tasks: tuple[str, ...]
+    """Each kernel with its schedule."""
     decisions: tuple[Decision, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Times by one clock: of making native code, and of a call, step by step and thread by thread."""
+"""Times by one clock: of code generation, and of a call, step by step and thread by thread."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """A part of making native code, done by one thread. Times are of the monotonic clock."""
+class CodegenSpan:
+    """A part of generating native code, done by one thread. Times are of the monotonic clock."""
 
     what: str
     """`write` the text of a function, `compile` a unit of them, or `link` all units."""

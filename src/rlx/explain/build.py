@@ -299,7 +299,7 @@ def _kernels(
             tuple(dict.fromkeys(at[plan.root(i)] for i in node.inputs)),
             tuple(dict.fromkeys(at[plan.root(w)] for w in written)),
             size, flops, str(dtype), predicted_ns(terms.target, size, flops, node),
-            source_of(node, number), facts.way if facts else "", facts.tasks if facts else (),
+            source_of(node, number), facts.strategy if facts else "", facts.tasks if facts else (),
         ))  # fmt: skip
     return tuple(made)
 

@@ -30,7 +30,7 @@ def steps_of(lir: LirModule, options: FusionOptions, threads: int | None = None)
 
 
 def _at(lir: LirModule, sizes: Mapping[str, int]) -> LirModule:
-    """The same plan, told of at these sizes of named dims."""
+    """The same plan, described at these sizes of named dims."""
     usual = lir.plan.representative
     known = {name: sizes.get(name, size) for name, size in usual.items()}
     return replace(lir, plan=replace(lir.plan, representative=known))
@@ -51,5 +51,5 @@ def _priced(steps: Steps, lir: LirModule, backend: Backend, threads: int | None)
 
 
 def _with_gain(facts: StepFacts, gain: float) -> StepFacts:
-    told = (replace(d, predicted_ns=gain) if d.what == SPLIT else d for d in facts.decisions)
-    return replace(facts, decisions=tuple(told))
+    priced = (replace(d, predicted_ns=gain) if d.what == SPLIT else d for d in facts.decisions)
+    return replace(facts, decisions=tuple(priced))

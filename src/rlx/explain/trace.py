@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
-from rlx.backends.timing import Making, Run
+from rlx.backends.timing import CodegenSpan, Run
 from rlx.core.files import writing
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
     events = [
         *_passes(result),
         Event("instrumented build", TIMED_BUILD, COMPILE, 0, begun, ready),
-        *_codegen(exe.makings or program.makings, program.functions),
+        *_codegen(exe.codegen_spans or program.codegen_spans, program.functions),
         *(e for i, run in enumerate(runs) for e in _call(i, run, program.steps)),
     ]
     return Trace(exe.name, exe.lir.target.name, tuple(events))
@@ -99,9 +99,9 @@ def _passes(result: CompileResult) -> Iterator[Event]:
         yield Event(t.name, "pass", COMPILE, 0, t.start_ns, t.stop_ns, (("nodes", t.nodes),))
 
 
-def _codegen(makings: Iterable[Making], steps: Mapping[str, Node]) -> Iterator[Event]:
+def _codegen(codegen_spans: Iterable[CodegenSpan], steps: Mapping[str, Node]) -> Iterator[Event]:
     """LLVM IR emitted and compiled, by the user's names of its kernels."""
-    for m in makings:
+    for m in codegen_spans:
         names = [steps[f].label if f in steps else f for f in m.functions]
         name = f"{m.what} {names[0] if names else 'shared functions'}"
         rest = f" and {len(names) - 1} more" if len(names) > 1 else ""

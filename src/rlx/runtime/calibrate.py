@@ -1,4 +1,4 @@
-"""Calibration: the prices of a target, measured by its backend and kept in the cache."""
+"""Calibration: the prices of a target, measured by its backend and written to the cache."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlx.cost.calibrate import Calibration, Progress, machine, note_name
 def calibrate(
     target: str = "cpu", *, cache: CacheLike = None, progress: Progress | None = None
 ) -> Calibration:
-    """Measure the prices of `target` on this machine, which takes some seconds, and keep them in
+    """Measure the prices of `target` on this machine, which takes some seconds, and write them to
     the cache's folder, where `rlx.compile` finds them."""
     name, _, variant = target.partition(":")
     backend = find_backend(name).configured(variant, None)
-    kept = Cache.of(cache, os.environ)
+    folder = Cache.of(cache, os.environ)
     numbers = backend.measure(progress or _silent)
     made = Calibration(name, machine(backend.architecture), numbers)
-    if kept is not None and not kept.write_note(note_name(name), made.text()):
-        raise Error(f"the calibration cannot be kept in {kept.folder}: it is not writable.")
+    if folder is not None and not folder.write_note(note_name(name), made.text()):
+        raise Error(f"the calibration cannot be written to {folder.folder}: it is not writable.")
     return made
 
 

@@ -52,7 +52,7 @@ class PackageState:
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """Where compiled programs are kept."""
+    """Where compiled programs are cached."""
 
     is_on: bool
     folder: str = ""
@@ -107,7 +107,7 @@ class Doctor:
 
 def examine(cache: CacheLike = None) -> Doctor:
     """Look at what is installed. Nothing is compiled, nothing is changed."""
-    kept, problem = _cache(cache)
+    found, problem = _cache(cache)
     detail = _code_name()
     return Doctor(
         __version__,
@@ -117,8 +117,8 @@ def examine(cache: CacheLike = None) -> Doctor:
         tuple(map(_target, backend_names())),
         tuple(_package(*p) for p in PACKAGES),
         tuple(_devices()),
-        cached_calibration("cpu", detail, kept),
-        _cache_state(kept, problem),
+        cached_calibration("cpu", detail, found),
+        _cache_state(found, problem),
     )
 
 

@@ -26,7 +26,7 @@ from rlx.runtime.weights import Pool, WeightSet
 if TYPE_CHECKING:
     import os
 
-    from rlx.backends.timing import Making, Timed
+    from rlx.backends.timing import CodegenSpan, Timed
     from rlx.cost.calibrate import Numbers, Progress
     from rlx.cost.decision import Decision
     from rlx.cost.gate import GraphIoProfile
@@ -213,9 +213,9 @@ class Executable:
         return made
 
     @property
-    def makings(self) -> tuple[Making, ...]:
+    def codegen_spans(self) -> tuple[CodegenSpan, ...]:
         """What its native code took, part by part; nothing where that was kept from before."""
-        return self._program.makings
+        return self._program.codegen_spans
 
     @property
     def threads(self) -> int:

@@ -125,12 +125,20 @@ class Session:
         self.dump = None if dump is None else path_of(dump)
         self.cache = None if dump is not None else Cache.of(cache, os.environ)
         self.backend = find_backend(name).configured(variant, threads, self.cache)
-        if self.backend.runs_any_plan and like is not None:
-            self.target = _planned_for(like)
-        else:
-            self.target = self.backend.target()
+        self.target = self.backend.target() if like is None else self._planned_for(like)
         self._made: dict[str, _Made] = {}
         self._pool = Pool()
+
+    def _planned_for(self, like: str | FusionTarget | Target) -> Target:
+        """The documented target; of one that rlx does not document, what its backend has."""
+        if not self.backend.runs_any_plan:
+            raise Error(
+                f"target {self.backend.name!r} runs plans that are made for it, and like= asks for "
+                "another's. Leave one of the two out, or use target='reference'."
+            )
+        if isinstance(like, str) and like not in {t.value for t in FusionTarget}:
+            return target_of(like)
+        return Target.of(like)
 
     @takes(precision=NONE | TEXT, options=NONE | instance(FusionOptions), params=NONE | MAPPING)
     def compile(
@@ -182,18 +190,18 @@ class Session:
 
     @property
     def cached(self) -> int:
-        """How many compiles are kept in memory."""
+        """How many compiles are cached in memory."""
         return len(self._made)
 
     def _obtained(self, key: str, model: Any, options: FusionOptions) -> _Made:
         files, cache = self.backend.serializer(), self.cache
         if files is None or cache is None or not comes_with_rlx(model):
             return self._compiled(model, options)
-        kept = key_of(KIND, key)
-        found = self._opened(files, cache, kept)
+        name = key_of(KIND, key)
+        found = self._opened(files, cache, name)
         if found is None:
             found = self._compiled(model, options)
-            self._keep(files, cache, kept, found)
+            self._store(files, cache, name, found)
         return found
 
     def _compiled(self, model: Any, options: FusionOptions) -> _Made:
@@ -230,7 +238,7 @@ class Session:
             return None
         return _Made(Record(data, self.target, program.interface.name), program)
 
-    def _keep(self, files: Serializer[Any], cache: Cache, key: str, made: _Made) -> None:
+    def _store(self, files: Serializer[Any], cache: Cache, key: str, made: _Made) -> None:
         try:
             head, sections = parts(files, self.backend.name, made.program, made.record)
         except GraphError:  # graphs nested too deeply to be written
@@ -243,13 +251,6 @@ def _too_large(model: Any, error: MemoryError) -> Error:
         return error
     name = getattr(model, "name", "the model")
     return OutOfMemoryError(f"{name}: compiling it takes more memory than there is: {error}.")
-
-
-def _planned_for(like: str | FusionTarget | Target) -> Target:
-    """The documented target; of one that rlx does not document, what its backend has."""
-    if isinstance(like, str) and like not in {t.value for t in FusionTarget}:
-        return target_of(like)
-    return Target.of(like)
 
 
 def _default(*, has_like: bool) -> str:

@@ -45,7 +45,7 @@ class CpuBackend(Backend):
     threads: int | None = None
     """As many as there are cores, where it is None."""
     cache: Cache | None = None
-    """Where the code that all programs share is kept."""
+    """Of the code that all programs share."""
 
     def configured(
         self, variant: str, threads: int | None, cache: Cache | None = None

@@ -15,7 +15,7 @@ from rlx.ir.lir import LirModule
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.program.module import Assembled
-    from rlx.backends.timing import Making
+    from rlx.backends.timing import CodegenSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Artefact:
     packed_at: DimLike
     """Where in the weights panels begin, which calls read; before them is what panels are made of,
     mostly."""
-    makings: tuple[Making, ...] = field(default=(), compare=False, repr=False)
+    codegen_spans: tuple[CodegenSpan, ...] = field(default=(), compare=False, repr=False)
     """What making it took, part by part; nothing where it was kept from before."""
 
 
@@ -69,7 +69,7 @@ def compiled(lir: LirModule, isa: Isa) -> Artefact:
     return artefact_of(*built(lir, Machine(isa)))
 
 
-def artefact_of(made: Assembled, blob: Blob, makings: tuple[Making, ...]) -> Artefact:
+def artefact_of(made: Assembled, blob: Blob, codegen_spans: tuple[CodegenSpan, ...]) -> Artefact:
     """A program's code with what is said beside it."""
     return Artefact(
         blob,
@@ -81,7 +81,7 @@ def artefact_of(made: Assembled, blob: Blob, makings: tuple[Making, ...]) -> Art
         made.prologue,
         made.num_kernels,
         made.main.plan.weight_formula,
-        makings,
+        codegen_spans,
     )
 
 

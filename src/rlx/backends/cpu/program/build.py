@@ -17,7 +17,7 @@ from rlx.backends.cpu.program.module import Assembled, assembled
 from rlx.backends.cpu.program.task import Machine
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.thread_count import default_threads
-from rlx.backends.timing import Making
+from rlx.backends.timing import CodegenSpan
 from rlx.ir.lir import LirModule
 
 MAX_THREADS = 8
@@ -26,13 +26,13 @@ MAX_THREADS = 8
 
 def built(
     lir: LirModule, machine: Machine, dispatch: str = DISPATCH
-) -> tuple[Assembled, Blob, tuple[Making, ...]]:
+) -> tuple[Assembled, Blob, tuple[CodegenSpan, ...]]:
     """The program of a plan, as text and as code, and what each part of it took."""
     with ThreadPoolExecutor(min(MAX_THREADS, default_threads())) as threads:
         build = _Build(machine.isa, threads)
         made = assembled(lir, machine, dispatch, build.add)
         blob = build.finish(made.subprograms)
-    return made, blob, build.makings()
+    return made, blob, build.codegen_spans()
 
 
 class _Build:
@@ -41,11 +41,11 @@ class _Build:
     def __init__(self, isa: Isa, threads: ThreadPoolExecutor) -> None:
         self._isa, self._threads, self._units = isa, threads, Units(isa)
         self._made: list[Future[bytes]] = []
-        self._told: list[Making] = []
+        self._spans: list[CodegenSpan] = []
         self._since = _now()
 
     def add(self, function: Function) -> None:
-        self._tell("write", (function.name,), self._since, len(function.text))
+        self._record("write", (function.name,), self._since, len(function.text))
         self._compile(self._units.add(function))
         self._since = _now()
 
@@ -53,14 +53,14 @@ class _Build:
         """The program; the last of these is what is called."""
         *others, run = subprograms
         names = tuple(f.name for f in (*others, run))
-        self._tell("write", names, self._since, sum(len(f.text) for f in (*others, run)))
+        self._record("write", names, self._since, sum(len(f.text) for f in (*others, run)))
         shared = [t for f in (*others, run) for t in self._units.shared(f.shared)]
         self._compile(self._units.write([*shared, *(f.text for f in others)]))
         self._compile([self._units.last(run.text)])
         objects = [future.result() for future in self._made]
         start = _now()
         blob = joined([objects[-1], *objects[:-1]], self._isa)
-        self._tell("link", ("run",), start, sum(map(len, objects)))
+        self._record("link", ("run",), start, sum(map(len, objects)))
         return blob
 
     def _compile(self, units: Iterable[Unit]) -> None:
@@ -78,19 +78,19 @@ class _Build:
     def _object(self, unit: Unit) -> bytes:
         start = _now()
         made = object_of(unit.text, self._isa)
-        self._tell("compile", unit.functions, start, len(made))
+        self._record("compile", unit.functions, start, len(made))
         return made
 
-    def _tell(self, what: str, functions: tuple[str, ...], start: int, size: int) -> None:
-        self._told.append(Making(what, functions, get_ident(), start, _now(), size))
+    def _record(self, what: str, functions: tuple[str, ...], start: int, size: int) -> None:
+        self._spans.append(CodegenSpan(what, functions, get_ident(), start, _now(), size))
 
-    def makings(self) -> tuple[Making, ...]:
+    def codegen_spans(self) -> tuple[CodegenSpan, ...]:
         """What was done, by when it began; threads numbered, this one first."""
-        told = sorted(self._told, key=lambda m: m.start_ns)
+        spans = sorted(self._spans, key=lambda s: s.start_ns)
         numbers = {get_ident(): 0}
-        for making in told:
-            numbers.setdefault(making.thread, len(numbers))
-        return tuple(replace(m, thread=numbers[m.thread]) for m in told)
+        for span in spans:
+            numbers.setdefault(span.thread, len(numbers))
+        return tuple(replace(s, thread=numbers[s.thread]) for s in spans)
 
 
 def _now() -> int:

@@ -146,8 +146,8 @@ class TimedProgram(CpuProgram, Timed):
     """A program whose runs tell when each of its steps was done, by which thread."""
 
     def __init__(self, lir: LirModule, isa: Isa, threads: int, support: Support) -> None:
-        made, blob, makings = built(lir, Machine(isa), TIMED)
-        artefact = artefact_of(made, blob, makings)
+        made, blob, codegen_spans = built(lir, Machine(isa), TIMED)
+        artefact = artefact_of(made, blob, codegen_spans)
         super().__init__(artefact, Interface.planned(lir), threads, support)
         self.owners = tuple(Owner(w.node, tuple(_functions(w))) for w in made.main.calls)
         self._steps = _steps_of(made.main)

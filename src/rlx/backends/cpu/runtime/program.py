@@ -29,7 +29,7 @@ from rlx.ir.interpret import infer_binding
 from rlx.ops.op import Array, lookup
 
 if TYPE_CHECKING:
-    from rlx.backends.timing import Making
+    from rlx.backends.timing import CodegenSpan
 
 T = TypeVar("T")
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
@@ -94,9 +94,9 @@ class CpuProgram(Program):
         return self._threads
 
     @property
-    def makings(self) -> tuple[Making, ...]:
+    def codegen_spans(self) -> tuple[CodegenSpan, ...]:
         """What its native code took; nothing where that was kept from before."""
-        return self.artefact.makings
+        return self.artefact.codegen_spans
 
     # -- weights -------------------------------------------------------------------------------
 
