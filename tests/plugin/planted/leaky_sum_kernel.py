@@ -18,7 +18,7 @@ def make_leaky_sum(given: Step, name: str) -> KernelSequence:
     rows = merged([_without(v, axis) for v in layouts])
     units = Blocks((product(rows[0].dims),), 1)
     w = Writer(given.isa)
-    with units.numbers(w) as row:
+    with units.unit_range(w) as row:
         positions = w.split(row, rows[0].dims)
         starts = [w.place(v, positions) for v in rows]
         zero = w.code.const(0, shape.dtype.compute)

@@ -260,10 +260,10 @@ def _strided(x: Any, kernel: Any, stride: int, count: DimLike) -> Any:
     for first, size, channels in ((0, taps, stride), (taps, 1, rest)):
         if size * channels:
             part = ops.narrow(kernel, axis=0, start=first * stride, length=size * channels)
-            kernel = ops.transpose(ops.reshape(part, dims=(1, size, channels)), perm=(0, 2, 1))
+            phase = ops.transpose(ops.reshape(part, dims=(1, size, channels)), perm=(0, 2, 1))
             seen = ops.narrow(phases, axis=1, start=0, length=channels)
             seen = ops.narrow(seen, axis=2, start=first, length=count + size - 1)
-            made.append(ops.conv(seen, kernel))
+            made.append(ops.conv(seen, phase))
     total = made[0] if len(made) == 1 else ops.add(*made)
     return ops.reshape(total, dims=(*lead, count))
 

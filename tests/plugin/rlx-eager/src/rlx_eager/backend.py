@@ -125,7 +125,7 @@ class EagerProgram(Program):
         sizes = self.interface.bind(weights.params, inputs)
         arrays = self.interface.checked(inputs, sizes)
         self.interface.check_outs(outputs, sizes, is_measured=False)
-        self.interface.check_apart(outputs, inputs)
+        self.interface.check_no_overlap(outputs, inputs)
         given = {self.register[n]: a for n, a in zip(self.inputs, arrays)}
         registers = {**weights.registers, **given}
         _execute(self.calls, registers, sizes)
