@@ -215,7 +215,7 @@ def _apply(
 ) -> list[Array]:
     """The step in f64; a step that holds typed graphs runs in its own dtypes.
 
-    Where moved operands change what is measured, no value lies beside another: nothing is carried.
+    Where moved operands change what is measured, values do not correspond: no error is propagated.
     """
     if node.op == "cast":
         return [_cast(operands[0], node.shape.dtype)]

@@ -227,7 +227,7 @@ class Executable:
         return self._backend.calibrated(threads)
 
     def splits(self, sizes: Mapping[str, int]) -> Mapping[Node, bool]:
-        """Step → is its work shared out between workers, at these sizes of named dims?"""
+        """Step → is it split into parallel tasks, at these sizes of named dims?"""
         return self._backend.splits(self.lir, sizes)
 
     def timed(self) -> tuple[Timed, Any]:
