@@ -90,7 +90,7 @@ class _RoiKernel(ABC):
         return self.given.node.shape.dtype
 
     @property
-    def wide(self) -> DType:
+    def compute_dtype(self) -> DType:
         return self.dtype.compute
 
     @property
@@ -193,11 +193,11 @@ class RoiAlign(_RoiKernel):
     @property
     def scratch(self) -> DimLike:
         """Bytes of the offsets and weights of a sampling point, and of each bin's sums."""
-        return self.before + self.lanes * self.row * self.wide.itemsize
+        return self.before + self.lanes * self.row * self.compute_dtype.itemsize
 
     @property
     def before(self) -> int:
-        return self.lanes * 4 * (I64.itemsize + self.wide.itemsize)
+        return self.lanes * 4 * (I64.itemsize + self.compute_dtype.itemsize)
 
     @property
     def row(self) -> DimLike:
@@ -213,7 +213,7 @@ class RoiAlign(_RoiKernel):
         image = self.image(w, region)
         sides = [self.axis_bins(w, region, axis, low) for axis in (0, 1)]
         self.check(w, sides)
-        first = code.const(0.0 if self.is_mean else -np.inf, self.wide)
+        first = code.const(0.0 if self.is_mean else -np.inf, self.compute_dtype)
         with code.count(0, step(w, bins, self.row), self.lanes) as i:
             self.to_scratch(w, first, i)
         with code.count(0, sides[0].count, 1, POINTS_PER_POLL) as i:
@@ -260,18 +260,18 @@ class RoiAlign(_RoiKernel):
         every = np.arange(-(-(self.bins[0] * self.bins[1]) // self.lanes) * self.lanes)
         every %= self.bins[0] * self.bins[1]
         found = every // self.bins[1] if axis == 0 else every % self.bins[1]
-        base = constant_table(w.code, found.astype(self.wide.numpy))
-        return load(w.code, self.wide, advanced(w.code, base, low, self.wide))
+        base = constant_table(w.code, found.astype(self.compute_dtype.numpy))
+        return load(w.code, self.compute_dtype, advanced(w.code, base, low, self.compute_dtype))
 
     def corners(self, w: Writer, position: Vec, axis: int) -> Corners:
         """The two pixels around each position and their weights; 0 if more than 1 past the edge."""
         code, dim = w.code, w.size(self.x.dims[2 + axis])
         last = code.splat(code.i64("sub", dim, 1), I64)
-        inside = (position >= -1.0) & (position <= code.splat(dim, I64).to(self.wide))
+        inside = (position >= -1.0) & (position <= code.splat(dim, I64).to(self.compute_dtype))
         kept = arith.maximum(position, position.like(0.0))
         low = arith.minimum(kept.floor().to(I64), last)
         high = arith.minimum(low + 1, last)
-        part = (kept - low.to(self.wide)).where(low < last, 0.0)
+        part = (kept - low.to(self.compute_dtype)).where(low < last, 0.0)
         weights = [v.where(inside, 0.0) for v in (part.like(1.0) - part, part)]
         stride = code.splat(w.size(self.x.strides[2 + axis]), I64)
         return (low * stride, high * stride), (weights[0], weights[1])
@@ -284,17 +284,22 @@ class RoiAlign(_RoiKernel):
                 n = (2 * r + c) * self.lanes
                 place, weight = rows[0][r] + columns[0][c], rows[1][r] * columns[1][c]
                 store(code, place, I64, advanced(code, "%scratch", n, I64))
-                store(code, weight, self.wide, advanced(code, self.weights(w), n, self.wide))
+                store(
+                    code,
+                    weight,
+                    self.compute_dtype,
+                    advanced(code, self.weights(w), n, self.compute_dtype),
+                )
 
     def weights(self, w: Writer) -> str:
         return w.code.let(f"getelementptr i8, ptr %scratch, i64 {4 * self.lanes * I64.itemsize}")
 
     def sums(self, w: Writer, place: Bound) -> str:
         start = w.code.let(f"getelementptr i8, ptr %scratch, i64 {self.before}")
-        return advanced(w.code, start, place, self.wide)
+        return advanced(w.code, start, place, self.compute_dtype)
 
     def to_scratch(self, w: Writer, value: Vec, place: Bound) -> None:
-        store(w.code, value, self.wide, self.sums(w, place))
+        store(w.code, value, self.compute_dtype, self.sums(w, place))
 
     def add(self, w: Writer, image: Bound, bins: Bound) -> None:
         """Accumulate the sampling point of each bin, in all channels."""
@@ -305,13 +310,15 @@ class RoiAlign(_RoiKernel):
             for n in range(4):
                 at_ = at(w, b, n * self.lanes)
                 place = code.let(f"load i64, ptr {advanced(code, '%scratch', at_, I64)}")
-                weight = load(code, self.wide, advanced(code, weights, at_, self.wide), 0)
+                weight = load(
+                    code, self.compute_dtype, advanced(code, weights, at_, self.compute_dtype), 0
+                )
                 pixels.append((at(w, image, place), weight))
 
             def body(c: Bound, mask: Vec | None) -> None:
                 seen = [w.load(X, at(w, p, c), self.dtype, 1, mask) * v for p, v in pixels]
                 point = join(join(seen[0], seen[1]), join(seen[2], seen[3]))
-                so_far = load(code, self.wide, self.sums(w, at(w, to, c)))
+                so_far = load(code, self.compute_dtype, self.sums(w, at(w, to, c)))
                 self.to_scratch(w, join(so_far, point), at(w, to, c))
 
             vector_loop(w, 0, w.size(self.x.dims[1]), body)
@@ -324,9 +331,9 @@ class RoiAlign(_RoiKernel):
             place, from_ = w.place(self.y, [region, 0, row, column]), step(w, b, self.row)
 
             def body(c: Bound, mask: Vec | None) -> None:
-                made = load(code, self.wide, self.sums(w, at(w, from_, c)))
+                made = load(code, self.compute_dtype, self.sums(w, at(w, from_, c)))
                 if self.is_mean:
-                    made = made / arith.maximum(many, many.like(1)).to(self.wide)
+                    made = made / arith.maximum(many, many.like(1)).to(self.compute_dtype)
                 else:
                     made = made.where(many > 0, 0.0)
                 self.put(w, made, place, c, mask)
@@ -374,7 +381,7 @@ class MaxRoiPool(_RoiKernel):
         start, end = (_rounded(self.coordinate(w, region, 1 - axis + n)) for n in (0, 2))
         length = end - start + 1.0
         size = arith.maximum(length, length.like(1.0)) / float(bins)
-        steps = [code.splat(at(w, number, n), I64).to(self.wide) for n in (0, 1)]
+        steps = [code.splat(at(w, number, n), I64).to(self.compute_dtype) for n in (0, 1)]
         first = start + (size * steps[0]).floor()
         after = start - (-(size * steps[1])).floor()
         most = w.size(self.x.dims[2 + axis])
@@ -387,7 +394,7 @@ class MaxRoiPool(_RoiKernel):
     ) -> list[Vec]:  # fmt: skip
         """The maximum over the pixels of a bin, in some vectors of channels; 0 where it has
         none."""
-        code, none = w.code, w.code.const(-np.inf, self.wide)
+        code, none = w.code, w.code.const(-np.inf, self.compute_dtype)
         slots = [code.slot(none.type) for _ in range(count)]
         code.do(*(f"store {none.type} {none.text}, ptr {s}" for s in slots))
         with code.count(*rows, 1, POINTS_PER_POLL) as y, code.count(*columns, 1) as x:
@@ -396,8 +403,8 @@ class MaxRoiPool(_RoiKernel):
                 value = w.load(X, at(w, pixel, n * self.lanes), self.dtype, 1, mask)
                 made = arith.maximum(value.made(f"load {value.type}, ptr {slot}"), value)
                 code.do(f"store {made.type} {made.text}, ptr {slot}")
-        tall, wide = (code.let(f"icmp slt i64 {a}, {b}") for a, b in (rows, columns))
-        has_any = code.splat(code.let(f"and i1 {tall}, {wide}"), DType.BOOL)
+        tall, compute_dtype = (code.let(f"icmp slt i64 {a}, {b}") for a, b in (rows, columns))
+        has_any = code.splat(code.let(f"and i1 {tall}, {compute_dtype}"), DType.BOOL)
         return [none.made(f"load {none.type}, ptr {s}").where(has_any, 0.0) for s in slots]
 
 

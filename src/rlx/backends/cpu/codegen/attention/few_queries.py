@@ -89,7 +89,7 @@ class _FewQueries(Writer):
         number = code.i64("add", code.i64("mul", unit, self.rows), row)
         return self.pointer(buffer, code.i64("mul", number, self.record), self.kind)
 
-    def turns(self, turn: Bound) -> tuple[str, str]:
+    def batch_and_head(self, turn: Bound) -> tuple[str, str]:
         """An index as a batch and a kv head."""
         heads = self.spec.kv_heads
         batch, head = (self.code.let(f"{w} i64 {turn}, {heads}") for w in ("udiv", "urem"))
@@ -115,7 +115,7 @@ class _FewQueries(Writer):
         with code.count("%start", stop, 1) as unit:
             yield unit
 
-    def kept(self, values: Sequence[Vec]) -> Slots:
+    def slots_of(self, values: Sequence[Vec]) -> Slots:
         return Slots(self.code, values)
 
 
@@ -152,7 +152,7 @@ class KeyChunks(_FewQueries):
         code, keys = self.code, self.size(self.spec.keys)
         with self.units(self.chunks) as unit:
             turn, chunk = (code.let(f"{w} i64 {unit}, {self.chunks}") for w in ("udiv", "urem"))
-            self.batch, self.head = self.turns(turn)
+            self.batch, self.head = self.batch_and_head(turn)
             up = code.i64("add", keys, code.i64("sub", self.chunks, 1))
             each = code.let(f"udiv i64 {up}, {self.chunks}")
             self.key = code.i64("mul", chunk, each)
@@ -208,7 +208,7 @@ class KeyChunks(_FewQueries):
         """The dot products of some keys with some rows, one per lane, the keys innermost; excess
         lanes repeat the last row."""
         code = self.code
-        slots = self.kept([code.const(0, self.kind)] * (len(rows) * len(keys)))
+        slots = self.slots_of([code.const(0, self.kind)] * (len(rows) * len(keys)))
 
         def step(at: str, mask: Vec | None) -> None:
             right = [self._key(k, at, mask) for k in keys]
@@ -252,7 +252,7 @@ class KeyChunks(_FewQueries):
         code = self.code
         line = advanced(code, self.s, code.i64("mul", row, KEYS_PER_CHUNK), self.kind)
         head, query = self.row(row, self.head)
-        top = self.kept([code.const(-INF, self.kind)])
+        top = self.slots_of([code.const(-INF, self.kind)])
 
         def adjusted(at: str, mask: Vec | None) -> None:
             where = advanced(code, line, at, self.kind)
@@ -264,7 +264,7 @@ class KeyChunks(_FewQueries):
         for_each_vector(code, self.count, adjusted)
         greatest = self.across(top.get()[0], greater)
         base = greatest.like(0.0).where(greatest.equals(-INF), greatest)
-        total = self.kept([code.const(0, self.kind)])
+        total = self.slots_of([code.const(0, self.kind)])
         with code.count(0, self.count, code.lanes) as at:
             where = advanced(code, line, at, self.kind)
             p = maths.exp(load(code, self.kind, where) - base)
@@ -319,7 +319,7 @@ class KeyChunks(_FewQueries):
         starts = [n * code.lanes for n in range(vectors)]
         masks = [None if is_whole else below(code, code.i64("sub", left, n)) for n in starts]
         base = self.pointer(V, self.place(layout, (self.batch, self.head, self.key, column)), dtype)
-        sums = self.kept([code.const(0, self.kind)] * (self.rows * vectors))
+        sums = self.slots_of([code.const(0, self.kind)] * (self.rows * vectors))
         with code.count(0, self.count, 1) as key:
             line = advanced(code, base, code.i64("mul", key, row), dtype)
             places = [advanced(code, line, code.i64("mul", n, step), dtype) for n in starts]
@@ -359,7 +359,7 @@ class CombineChunks(_FewQueries):
         code = self.code
         with self.units(self.rows) as unit:
             turn, row = (code.let(f"{w} i64 {unit}, {self.rows}") for w in ("udiv", "urem"))
-            batch, head = self.turns(turn)
+            batch, head = self.batch_and_head(turn)
             chunk = code.i64("mul", turn, self.chunks)
             share = self._share(chunk, row)
             of_head, query = self.row(row, head)
@@ -376,7 +376,7 @@ class CombineChunks(_FewQueries):
     def _share(self, chunk: Bound, row: str) -> Vec:
         """One over the sum of weights; the maximum of each chunk becomes its weight."""
         code = self.code
-        state = self.kept([code.const(-INF, self.kind), code.const(0, self.kind)])
+        state = self.slots_of([code.const(-INF, self.kind), code.const(0, self.kind)])
         with code.count(0, self.chunks, 1) as n:
             _, top = self._scalar(self._record(chunk, n, row), 0)
             state.set([greater(top, state.get()[0])])
@@ -397,7 +397,7 @@ class CombineChunks(_FewQueries):
         code, dtype, step = self.code, self.spec.dtype, self.size(self.spec.out.strides[3])
 
         def column(at: str, mask: Vec | None) -> None:
-            sums = self.kept([code.const(0, self.kind)])
+            sums = self.slots_of([code.const(0, self.kind)])
             with code.count(0, self.chunks, 1) as n:
                 record = self._record(chunk, n, row)
                 values = load(code, self.kind, advanced(code, record, at, self.kind))

@@ -117,21 +117,21 @@ class DepthwiseTile(RegisterSums):
         self.begin()
         with code.count(0, "%taps", 1) as tap:
             line = advanced(code, "%table", code.i64("mul", tap, "%room"), DType.I64)
-            right, sums = self._right(tap), self.kept()
+            right, sums = self._right(tap), self.load_sums()
             for i, run in enumerate(sums):
                 found = code.let(f"load ptr, ptr {advanced(code, line, i, DType.I64)}")
                 place = advanced(code, found, "%start", left)
                 places = [advanced(code, place, j * lanes, left) for j in range(vectors)]
                 seen = [load(code, left, p, 1, m).to(self.sums) for p, m in zip(places, masks)]
                 sums[i] = [multiply_add(x, r, s) for x, r, s in zip(seen, right, run)]
-            self.keep(sums)
+            self.store_sums(sums)
         self.write()
         code.do("ret void")
         return code.function(f"define internal void @{name}({self.ARGS}) noinline")
 
     def write(self) -> None:
         code, columns = self.code, self.tiling.columns
-        for i, run in enumerate(self.kept()):
+        for i, run in enumerate(self.load_sums()):
             for j, value in enumerate(run):
                 place = advanced(code, "%sums", i * columns + j * code.lanes, self.sums)
                 store(code, value, self.sums, place)

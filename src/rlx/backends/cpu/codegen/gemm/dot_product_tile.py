@@ -33,36 +33,36 @@ class DotProductSums(RegisterSums):
 
     def run(self, count: Bound, unroll: int) -> None:
         del unroll
-        code, word = self.code, self.tiling.dot_group
-        whole = code.let(f"and i64 {count}, {-word}")
-        even = code.let(f"and i64 {count}, {-UNROLL * word}")
-        for low, high, words in ((0, even, UNROLL), (even, whole, 1)):
-            with code.count(low, high, words * word) as k:
-                self._words(k, words)
+        code, group = self.code, self.tiling.dot_group
+        whole = code.let(f"and i64 {count}, {-group}")
+        even = code.let(f"and i64 {count}, {-UNROLL * group}")
+        for low, high, groups in ((0, even, UNROLL), (even, whole, 1)):
+            with code.count(low, high, groups * group) as k:
+                self._groups(k, groups)
         if self.is_whole:
             return
         with code.when(code.let(f"icmp slt i64 {whole}, {count}")):
             last = [self._part(row, whole, count) for row in self.rows]
-            self.keep(self._added(self.kept(), whole, last))
+            self.store_sums(self._added(self.load_sums(), whole, last))
 
-    def _words(self, k: str, count: int) -> None:
-        sums = self.kept()
+    def _groups(self, k: str, count: int) -> None:
+        sums = self.load_sums()
         for u in range(count):
             at = self.code.i64("add", k, u * self.tiling.dot_group)
-            sums = self._added(sums, at, [self._word(row, at) for row in self.rows])
-        self.keep(sums)
+            sums = self._added(sums, at, [self._group(row, at) for row in self.rows])
+        self.store_sums(sums)
 
-    def _word(self, row: str, at: Bound) -> str:
+    def _group(self, row: str, at: Bound) -> str:
         """A group of a row's inner steps, as an i32."""
         kind = self.kinds[0]
         place = advanced(self.code, row, at, kind)
-        word = self.code.let(f"load i32, ptr {place}, align {kind.itemsize}")
-        return self._unsigned(word)
+        group = self.code.let(f"load i32, ptr {place}, align {kind.itemsize}")
+        return self._unsigned(group)
 
-    def _unsigned(self, word: str) -> str:
+    def _unsigned(self, group: str) -> str:
         """Bytes as u8: flipping the sign bit of an i8 adds 128."""
         is_signed = self.kinds[0] is DType.I8
-        return self.code.let(f"xor i32 {word}, {0x80808080 - (1 << 32)}") if is_signed else word
+        return self.code.let(f"xor i32 {group}, {0x80808080 - (1 << 32)}") if is_signed else group
 
     def _part(self, row: str, at: Bound, count: Bound) -> str:
         """The last, partial group of a row, zero-padded."""
@@ -78,16 +78,16 @@ class DotProductSums(RegisterSums):
             code.do(f"store i32 {code.let(f'or i32 {held}, {moved}')}, ptr {slot}")
         return self._unsigned(code.let(f"load i32, ptr {slot}"))
 
-    def _added(self, sums: list[list[Vec]], at: Bound, words: list[str]) -> list[list[Vec]]:
+    def _added(self, sums: list[list[Vec]], at: Bound, groups: list[str]) -> list[list[Vec]]:
         """Add the products of one group of each row with those of all columns."""
-        code, word, kind = self.code, self.tiling.dot_group, self.kinds[1]
+        code, group, kind = self.code, self.tiling.dot_group, self.kinds[1]
         name, taken = self._instruction()
         line = advanced(code, self.right, code.i64("mul", at, self.tiling.columns), kind)
-        steps = range(0, self.tiling.columns * word, code.lanes * word)
+        steps = range(0, self.tiling.columns * group, code.lanes * group)
         places = [advanced(code, line, s, kind) for s in steps]
         right = [code.let(f"load {taken}, ptr {p}, align {kind.itemsize}") for p in places]
         made: list[list[Vec]] = []
-        for one, run in zip(words, sums):
+        for one, run in zip(groups, sums):
             splat = code.splat(one, DType.I32)
             left = code.let(f"bitcast {splat.type} {splat.text} to {taken}")
             words_ = [(f"{taken} {left}", f"{taken} {r}") for r in right]

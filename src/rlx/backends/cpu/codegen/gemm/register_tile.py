@@ -167,7 +167,7 @@ class RegisterSums:
 
     def begin(self) -> None:
         zero = self.code.const(0, self.sums)
-        self.keep([[zero] * len(run) for run in self.slots])
+        self.store_sums([[zero] * len(run) for run in self.slots])
 
     def run(self, count: Bound, unroll: int) -> None:
         """So many inner steps, unrolled."""
@@ -182,7 +182,7 @@ class RegisterSums:
 
     def _steps(self, k: str, count: int) -> None:
         code, (kind, _) = self.code, self.kinds
-        sums = self.kept()
+        sums = self.load_sums()
         for u in range(count):
             at = code.i64("add", k, u)
             right = self._right(at)
@@ -190,7 +190,7 @@ class RegisterSums:
             for i, row in enumerate(self.rows):
                 left = load(code, kind, advanced(code, row, along, kind), 0).to(self.sums)
                 sums[i] = [multiply_add(left, r, s) for r, s in zip(right, sums[i])]
-        self.keep(sums)
+        self.store_sums(sums)
 
     def _right(self, at: Bound) -> list[Vec]:
         """The columns at an inner step."""
@@ -202,14 +202,14 @@ class RegisterSums:
     def _line(self, at: Bound) -> Bound:
         return self.code.i64("mul", at, self.across)
 
-    def kept(self) -> list[list[Vec]]:
+    def load_sums(self) -> list[list[Vec]]:
         code, kind = self.code, self.code.vector(ELEMENT[self.sums])
         return [
             [Vec(code, code.let(f"load {kind}, ptr {s}"), self.sums) for s in run]
             for run in self.slots
         ]
 
-    def keep(self, sums: list[list[Vec]]) -> None:
+    def store_sums(self, sums: list[list[Vec]]) -> None:
         for run, slots in zip(sums, self.slots):
             self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(run, slots)))
 
@@ -222,7 +222,7 @@ class RegisterSums:
                 v * factors[j] if has_factor else v,
                 advanced(code, "%sums", i * columns + j * code.lanes, self.sums),
             )
-            for i, run in enumerate(self.kept())
+            for i, run in enumerate(self.load_sums())
             for j, v in enumerate(run)
         ]
         with code.when("%is_first"):

@@ -59,7 +59,9 @@ class ColumnReductions(Reductions):
             end = self.whole(first, last, CHAIN) if wide else first
             with self.scope(decided={**self.at.decided, **piece.decided}):
                 if first != end:
-                    with self.code.count(first, end, CHAIN, self.turns(axis, CHAIN)) as start:
+                    with self.code.count(
+                        first, end, CHAIN, self.iterations_per_poll(axis, CHAIN)
+                    ) as start:
                         stop = self.code.i64("add", start, CHAIN)
                         self.add_run(group, lane, ends, start, stop)
                         self.blocks(lane, low, high, lambda: self.flush_rows(wide))
@@ -104,7 +106,7 @@ class ColumnReductions(Reductions):
         for start, end, count in ((first, middle, together), (middle, last, 1)):
             if start != end:
                 is_long = is_polled and count == together
-                polled = self.turns(group[0].axis, count) if is_long else 0
+                polled = self.iterations_per_poll(group[0].axis, count) if is_long else 0
                 with self.code.count(start, end, count, polled) as i:
                     self.add_rows(group, lane, ends, i, count)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.cpu.codegen.loop.column_reductions import ColumnReductions
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.codegen.math.storage_types import HALVES
+from rlx.backends.cpu.codegen.math.storage_types import HALF_PRECISION
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.schedule.index_set_splitting import Piece
@@ -192,7 +192,7 @@ class Emitter(ColumnReductions):
                     decided = {**self.at.decided, **columns.decided}
                     low = columns.low[0] - columns.low[1]
                     with self.scope(decided=decided, piece_low=low):
-                        polled = 0 if is_shared else self.turns(tile, BAND_ROWS)
+                        polled = 0 if is_shared else self.iterations_per_poll(tile, BAND_ROWS)
                         self.tiled(tile, lane, (first, end), columns, stores, polled)
                 self.steps_of(tile, end, last, lambda: self.level((lane,), stores))
 
@@ -229,7 +229,7 @@ class Emitter(ColumnReductions):
 
     def unrounded(self, value: Expr) -> Expr:
         """A cast to half precision just before a store is done by the store."""
-        if isinstance(value, Apply) and value.op.name == "cast" and value.dtype in HALVES:
+        if isinstance(value, Apply) and value.op.name == "cast" and value.dtype in HALF_PRECISION:
             (given,) = value.args
             return given if given.dtype is DType.F32 else value
         return value

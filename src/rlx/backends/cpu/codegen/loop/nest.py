@@ -59,7 +59,7 @@ class Loops(Values):
         dim, offset = cut
         return self.code.i64("sub", self.dim(dim), self.dim(offset))
 
-    def turns(self, axis: Axis, points: int) -> int:
+    def iterations_per_poll(self, axis: Axis, points: int) -> int:
         """The iterations of a loop between two polls, of so many points of the axis each."""
         open_ = self.at.index.keys() | {axis}
         total = 0
@@ -74,7 +74,7 @@ class Loops(Values):
     ) -> None:
         if low == high:
             return
-        count = self.code.count(low, high, 1, self.turns(axis, 1) if is_polled else 0)
+        count = self.code.count(low, high, 1, self.iterations_per_poll(axis, 1) if is_polled else 0)
         with count as i, self.scope(index={**self.at.index, axis: i}):
             body()
 
@@ -114,7 +114,9 @@ class Loops(Values):
         if low == high:
             return
         step = copies * self.lanes
-        with self.code.count(low, high, step, self.turns(axis, step) if is_polled else 0) as i:
+        with self.code.count(
+            low, high, step, self.iterations_per_poll(axis, step) if is_polled else 0
+        ) as i:
             tail = None if end is None else self.below(i, end)
             index = {**self.at.index, axis: i}
             with self.scope(index=index, lane=axis, copies=copies, tail=tail):

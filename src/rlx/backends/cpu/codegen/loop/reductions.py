@@ -33,7 +33,7 @@ class Chain:
     the iterations of one chain."""
 
     axis: Axis
-    turns: int
+    iterations: int
 
 
 class Reductions(Loops):
@@ -164,14 +164,14 @@ class Reductions(Loops):
         self, cut: Chain, body: Callable[[], None], flush: Callable[[], None], is_lane: bool
     ) -> None:
         """As `sweep`, flushed after each whole chain."""
-        step = cut.turns * (self.lanes * self.schedule.accumulators if is_lane else 1)
+        step = cut.iterations * (self.lanes * self.schedule.accumulators if is_lane else 1)
         for piece in self.cuts.pieces(cut.axis):
             first, last = self.ends(piece, is_shared=False)
             end = self.whole(first, last, step)
             low = piece.low[0] - piece.low[1] if is_lane else self.at.piece_low
             with self.scope(decided={**self.at.decided, **piece.decided}, piece_low=low):
                 if first != end:
-                    polled = self.turns(cut.axis, step)
+                    polled = self.iterations_per_poll(cut.axis, step)
                     with self.code.count(first, end, step, polled) as start:
                         self.chained(cut.axis, start, step, body, is_lane)
                         flush()

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.loop.vector_access import load, store
 from rlx.backends.cpu.codegen.lowp.block_reader import permuted
-from rlx.backends.cpu.codegen.math.storage_types import HALVES, from_memory, rounded_to_half, stored
+from rlx.backends.cpu.codegen.math.storage_types import (
+    HALF_PRECISION,
+    from_memory,
+    rounded_to_half,
+    stored,
+)
 from rlx.backends.cpu.library.strided_copy import at
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -31,7 +36,7 @@ class BlockScaledWeights:
     step: Step
 
     @property
-    def wide(self) -> DType:
+    def compute_dtype(self) -> DType:
         """The compute dtype of weights."""
         return F64 if self.scale is F64 else F32
 
@@ -56,17 +61,17 @@ class BlockScaledWeights:
         make = self.neighbours if self.is_beside(w.code.lanes) else self.gathered
         with w.code.count(0, count, w.code.lanes) as i:
             raw, others = make(w, row, at(w, first, i), w.code.i64("sub", count, i))
-            where = w.code.let(f"getelementptr {ELEMENT[self.wide]}, ptr {to}, i64 {i}")
-            store(w.code, self.made(raw, others), self.wide, where)
+            where = w.code.let(f"getelementptr {ELEMENT[self.compute_dtype]}, ptr {to}, i64 {i}")
+            store(w.code, self.made(raw, others), self.compute_dtype, where)
 
     def made(self, raw: Vec, others: list[Vec]) -> Vec:
         """(q - zero point) · scale, as precise as the scale's dtype."""
-        value = self.number(raw).to(self.wide)
-        scale, *zeros = (o.to(self.wide) for o in others)
+        value = self.number(raw).to(self.compute_dtype)
+        scale, *zeros = (o.to(self.compute_dtype) for o in others)
         for zero in zeros:
             value = value - zero
         value = value * scale
-        return rounded_to_half(value, self.scale) if self.scale in HALVES else value
+        return rounded_to_half(value, self.scale) if self.scale in HALF_PRECISION else value
 
     # -- loads ----------------------------------------------------------------------------------
 

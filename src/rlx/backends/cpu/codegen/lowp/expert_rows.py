@@ -61,7 +61,13 @@ class ExpertRuns:
             self.cut(w)
             self.ordered(w)
         given, scratch = (Buffer("operand", EXPERTS), *self.buffers), 8 * self.experts
-        return Task(w.function(name), given, w.sizes, scratch=scratch, summary="rows by expert")
+        return Task(
+            w.function(name),
+            given,
+            w.sizes,
+            scratch=scratch,
+            summary="counting sort of rows by expert",
+        )
 
     def expert(self, w: Writer, row: Bound) -> tuple[Bound, DType]:
         """The offset of a row's expert index."""
@@ -90,16 +96,16 @@ class ExpertRuns:
             own, begun = code.let(f"load i64, ptr {where}"), first.get()
             with code.count(0, own, self.rows) as i:
                 rows = code.least(self.rows, code.i64("sub", own, i))
-                self.keep(w, run.get(), (e, at(w, begun, i), rows))
+                self.store_run(w, run.get(), (e, at(w, begun, i), rows))
                 run.add(1)
             code.do(f"store i64 {begun}, ptr {where}")
             first.add(own)
         with code.count(run.get(), w.size(self.runs), 1) as rest:
-            self.keep(w, rest, (0, 0, 0))
+            self.store_run(w, rest, (0, 0, 0))
 
-    def keep(self, w: Writer, run: Bound, words: tuple[Bound, Bound, Bound]) -> None:
+    def store_run(self, w: Writer, run: Bound, fields: tuple[Bound, Bound, Bound]) -> None:
         place = w.code.i64("mul", run, RUN_FIELDS)
-        for i, word in enumerate(words):
+        for i, word in enumerate(fields):
             store_i64(w, word, 2, at(w, place, i))
 
     def ordered(self, w: Writer) -> None:
@@ -110,7 +116,7 @@ class ExpertRuns:
             store_i64(w, row, 1, place)
             code.do(f"store i64 {code.i64('add', place, 1)}, ptr {where}")
 
-    def words(self, w: Writer, buffer: int, number: Bound) -> list[str]:
+    def load_run(self, w: Writer, buffer: int, number: Bound) -> list[str]:
         """A run's expert, first row and count."""
         place = w.code.i64("mul", number, RUN_FIELDS)
         return [load_integer(w, buffer, at(w, place, i), I64) for i in range(RUN_FIELDS)]

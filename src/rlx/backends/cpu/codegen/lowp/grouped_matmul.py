@@ -27,7 +27,7 @@ from rlx.core.dtype import DType
 
 ROWS = 48
 """Rows of a run: together they read an expert's columns once from memory, then from cache."""
-TOGETHER = 4
+UNROLL = 4
 """Vectors of columns that are summed at a time."""
 TILES, SMALL_TILES = (6, 2, 1), (2, 1)
 """Rows of register tiles, with 32 registers, or 16."""
@@ -56,12 +56,12 @@ class _Product:
     @property
     def units(self) -> Blocks:
         n = self.given.results[0].dims[1]
-        return Blocks((self.groups.runs, n), TOGETHER * self.lanes)
+        return Blocks((self.groups.runs, n), UNROLL * self.lanes)
 
     def task(self, name: str) -> Task:
         w = Writer(self.given.isa, self.lanes)
         with self.units.each(w) as ((number,), low, high):
-            expert, first, count = self.groups.words(w, RUNS, number)
+            expert, first, count = self.groups.load_run(w, RUNS, number)
             self.unit(w, expert, first, count, (low, high))
         m, n = self.given.results[0].dims
         weights = self.groups.runs * n * self.k
@@ -70,7 +70,7 @@ class _Product:
         buffers = (Buffer("operand", 0), Buffer("operand", 1), Buffer("result", 0))
         return Task(
             w.function(name), (*buffers, *self.groups.buffers), w.sizes, units,
-            grain_of(units, ns), summary="a product with each row's expert, lanes along columns",
+            grain_of(units, ns), summary="grouped GEMM, vectorised over columns",
         )  # fmt: skip
 
     def unit(
@@ -100,7 +100,7 @@ class _Product:
                     place = at(w, to, step(w, at(w, c, v * self.lanes), y.strides[1]))
                     w.store(total.value, Y, place, self.dtype, w.size(y.strides[1]), mask)
 
-        unrolled_vector_loop(w, *columns, TOGETHER, body)
+        unrolled_vector_loop(w, *columns, UNROLL, body)
 
     def sums(
         self, w: Writer, expert: Bound, froms: list[Bound], c: Bound, count: int, mask: Vec | None

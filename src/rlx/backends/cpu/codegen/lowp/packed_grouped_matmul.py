@@ -48,7 +48,7 @@ class Grouped(Product):
         return self.groups.buffers
 
     def run(self, w: Writer, number: Bound) -> Run:
-        expert, first, count = self.groups.words(w, self.first_of_more + 1, number)
+        expert, first, count = self.groups.load_run(w, self.first_of_more + 1, number)
         return Run(first, count, step(w, expert, self.n))
 
     @property

@@ -215,7 +215,7 @@ class Product:
         return Task(
             w.function(name), given, w.sizes, units,
             grain_of(units, self.nanoseconds), scratch,
-            summary=f"a product with packed weights, {PIECE} of {COLUMNS} columns at a time",
+            summary=f"GEMM with quantised weights, {PIECE} of {COLUMNS} columns at a time",
         )  # fmt: skip
 
     @property
@@ -440,13 +440,13 @@ def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
 
 def number_weights(step: Step, places: tuple[Buffer, ...]) -> Weights:
     given, lanes = BlockScaledWeights(step), step.isa.lanes(F32)
-    run = given.run(lanes) if _has_wide_sums(step) and given.wide is F32 else None
+    run = given.run(lanes) if _has_wide_sums(step) and given.compute_dtype is F32 else None
 
     def opened(w: Writer, row: Bound, number: Bound) -> Callable[[int], Vec]:
         return given.opened(w, row, w.code.i64("mul", number, run or 1))
 
     blocks = Blocks(run, opened) if run is not None else None
-    return Weights(given.wide, places, given.unpack, blocks)
+    return Weights(given.compute_dtype, places, given.unpack, blocks)
 
 
 STREAMED = frozenset({

@@ -9,7 +9,7 @@ from rlx.core.dtype import DType
 F16, BF16, F32, F64, U16, U32 = (
     DType.F16, DType.BF16, DType.F32, DType.F64, DType.U16, DType.U32,
 )  # fmt: skip
-HALVES = (F16, BF16)
+HALF_PRECISION = (F16, BF16)
 UNSIGNED = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
 """The unsigned dtype of a width in bytes."""
 TWO_112 = 2.0**112
@@ -20,7 +20,7 @@ def stored(dtype: DType) -> DType:
     """The dtype of the stored element."""
     if dtype is DType.BOOL:
         return DType.U8
-    return U16 if dtype in HALVES else dtype
+    return U16 if dtype in HALF_PRECISION else dtype
 
 
 def from_memory(raw: Vec, dtype: DType) -> Vec:

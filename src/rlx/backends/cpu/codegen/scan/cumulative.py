@@ -173,10 +173,10 @@ class _CumulativeScan:
         polled = int(iterations_per_poll(len(chains) * self.lanes * cost))
         with w.code.count(1, w.size(self.size), 1, polled) as t:
             for chain, slot in zip(chains, slots):
-                before = self.kept(w, slot)
+                before = self.load_carry(w, slot)
                 now = fold(before, self.read(w, chain, t))
                 self.write(w, before if exclusive else now, chain, t)
-                self.keep(w, now, slot)
+                self.store_carry(w, now, slot)
 
     def begun(self, w: Writer, chain: _Chain, first: int | None) -> list[str]:
         """The first element is the first carry."""
@@ -187,7 +187,7 @@ class _CumulativeScan:
             made = (w.code.const(first, value[0].dtype), *(v.like(0) for v in value[1:]))
         self.write(w, made, chain, 0)
         slots = [w.code.slot(v.type) for v in value]
-        self.keep(w, value, slots)
+        self.store_carry(w, value, slots)
         return slots
 
     # -- values ---------------------------------------------------------------------------------
@@ -207,10 +207,10 @@ class _CumulativeScan:
         """The lane stride, in x or in the result."""
         return w.size(self.rows[side].strides[-1]) if self.lanes > 1 else 1
 
-    def keep(self, w: Writer, value: Value, slots: Sequence[str]) -> None:
+    def store_carry(self, w: Writer, value: Value, slots: Sequence[str]) -> None:
         w.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(value, slots)))
 
-    def kept(self, w: Writer, slots: Sequence[str]) -> Value:
+    def load_carry(self, w: Writer, slots: Sequence[str]) -> Value:
         like = w.code.const(0, self.wide)
         return tuple(like.made(f"load {like.type}, ptr {s}") for s in slots)
 

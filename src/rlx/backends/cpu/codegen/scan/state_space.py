@@ -100,14 +100,14 @@ def _by_head(layout: Layout, heads: int) -> Layout:
 def _selective(step: Step) -> StateSpaceSpec:
     x, time, a, b, c, *state = step.operands
 
-    def turned(layout: Layout) -> Layout:
+    def transposed(layout: Layout) -> Layout:
         (n, w, r), (i, j, k) = layout.dims, layout.strides
         return Layout((n, 1, r, w), (i, 0, k, j), layout.offset)
 
     return StateSpaceSpec(
         1, a.dims[1], a.dims[0], OperandView(3, _one_head(b)), OperandView(0, _one_head(x)),
         OperandView(4, _one_head(c)), 1, _one_head(step.results[0]),
-        (5, turned(state[0])) if state else None, turned(step.results[1]),
+        (5, transposed(state[0])) if state else None, transposed(step.results[1]),
         OperandView(1, _one_head(time)), "each", (2, a),
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
-from rlx.backends.cpu.codegen.math.storage_types import HALVES, rounded_to_half
+from rlx.backends.cpu.codegen.math.storage_types import HALF_PRECISION, rounded_to_half
 from rlx.backends.cpu.library.fft.butterflies import (
     MIN_POLLED_POINTS,
     VECTORS_PER_POLL,
@@ -120,7 +120,7 @@ def _scale(code: Code, value: Vec) -> Vec:
 def _put(
     code: Code, value: Vec, dtype: DType, at: str, mask: Vec | None, stride: Bound = 1
 ) -> None:
-    if dtype in HALVES and value.dtype is DType.F64:
+    if dtype in HALF_PRECISION and value.dtype is DType.F64:
         value = rounded_to_half(value, dtype)
     store(code, value.to(dtype.compute), dtype, at, stride, mask)
 
