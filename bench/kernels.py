@@ -26,7 +26,7 @@ from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.program.task import Machine
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
-from rlx.kernel.lower.loop import lower_loop
+from rlx.kernel.lower.loop import loop_kernel
 from rlx.kernel.schedule import choose, scratch_bytes
 
 ops = rlx.ops
@@ -172,7 +172,7 @@ def made(name: str, maths: str = "precise") -> Run:
     inputs = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
     isa = host()
     start = time.process_time()
-    kernel = legal(lower_loop(graph.node("region", inputs, {"body": body})))
+    kernel = legal(loop_kernel(graph.node("region", inputs, {"body": body})))
     schedule = choose(kernel, Machine(isa))
     text = module([emit(kernel, schedule, isa, "k")], isa)
     middle = time.process_time()

@@ -31,7 +31,7 @@ from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.lower.contract import lower_contract
+from rlx.kernel.lower.contract import contraction
 
 Array = np.ndarray[Any, Any]
 ROUNDS = 60
@@ -164,7 +164,7 @@ class Timed:
     def __init__(self, product: Product, isa: Isa) -> None:
         node = product.node()
         step = Step.alone(node, Machine(isa), product.constants)
-        contract = lower_contract(node, step.operands, step.results)
+        contract = contraction(node, step.operands, step.results)
         self.recipe: KernelSequence = make(step, contract, "p")
         tasks = [*(p.task for p in self.recipe.packed), *self.recipe.tasks]
         text = emit.module([*(t.function for t in tasks), peak_function(isa)], isa)

@@ -26,8 +26,8 @@ from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 from rlx.kernel import interpret
 from rlx.kernel.expr import Kernel
-from rlx.kernel.lower.contract import lower_contract
-from rlx.kernel.lower.loop import lower_loop
+from rlx.kernel.lower.contract import contraction
+from rlx.kernel.lower.loop import loop_kernel
 from rlx.kernel.schedule import choose
 from tests.kernel import triton_run
 from tests.kernel.triton_probe import Source, Tiles, emit, emit_contract, legal, legal_contract
@@ -256,9 +256,9 @@ def made_of(work: Work, tiles: Tiles) -> tuple[Kernel, Source]:
     """What is formed of a region, and its source."""
     node = work.node()
     if any(n.op == "matmul" for n in node.attrs["body"].order()):
-        contract = legal_contract(lower_contract(node, *work.layouts(node)))
+        contract = legal_contract(contraction(node, *work.layouts(node)))
         return contract.kernel(), emit_contract(contract, tiles, "probe")
-    kernel = legal(lower_loop(node, *work.layouts(node)))
+    kernel = legal(loop_kernel(node, *work.layouts(node)))
     return kernel, emit(kernel, choose(kernel, work.machine), work.machine, "probe")
 
 

@@ -286,7 +286,7 @@ def test_explain_counts_at_the_sizes_of_what_is_given(
 
 
 def test_explain_lists_all_if_asked(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "run_as_product taken" in called(capsys, "explain", model)
+    assert "run_as_gemm taken" in called(capsys, "explain", model)
     told = called(capsys, "explain", model, "--all")
     assert "more:" not in told
     assert "weights are packed once" in told

@@ -12,7 +12,8 @@ from rlx.core.layout import Layout
 from rlx.ir.interpret import evaluate
 from rlx.kernel.expr import Kernel, Load, Reduce
 from rlx.kernel.interpret import run
-from rlx.kernel.lower.loop import NotALoop, lower_loop
+from rlx.kernel.lower.loop import loop_kernel
+from rlx.kernel.refusal import NotLowered
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Kind, Op, table
 
@@ -31,7 +32,7 @@ def kernel_of(op: Op, seed: int) -> tuple[Kernel, list[np.ndarray], object]:
     arrays = draw.arrays(case)
     g = rlx.Graph(op.name)
     inputs = [g.input(f"x{i}", rlx.Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
-    kernel = lower_loop(g.node(op, inputs, case.attrs))
+    kernel = loop_kernel(g.node(op, inputs, case.attrs))
     return kernel, arrays, op.run(arrays, case.attrs)
 
 
@@ -56,7 +57,7 @@ def test_a_formed_kernel_means_what_the_op_means(op: Op) -> None:
     for seed in range(CASES):
         try:
             kernel, arrays, want = kernel_of(op, seed)
-        except NotALoop:
+        except NotLowered:
             continue
         formed += 1
         results = want if isinstance(want, tuple) else (want,)
@@ -68,7 +69,7 @@ def test_a_formed_kernel_means_what_the_op_means(op: Op) -> None:
 
 def test_a_value_read_in_two_passes_is_one_expression() -> None:
     g = rlx.Graph("softmax")
-    kernel = lower_loop(g.softmax(g.input("x", rlx.Shape([8, 64]))))
+    kernel = loop_kernel(g.softmax(g.input("x", rlx.Shape([8, 64]))))
     assert sum(isinstance(n, Load) for n in kernel.nodes) == 1
     assert [n.fold for n in kernel.nodes if isinstance(n, Reduce)] == ["max", "sum"]
     assert len(kernel.reduced) == 1
@@ -88,7 +89,7 @@ def test_a_reshape_makes_finer_axes() -> None:
     moved = body.transpose(body.reshape(a, dims=(6, 2, 4)), perm=(1, 0, 2))
     body.set_outputs([body.relu(body.reshape(moved, dims=(2, 24)))])
     region = g.node("region", (x,), {"body": body})
-    kernel = lower_loop(region)
+    kernel = loop_kernel(region)
     assert [a.extent for a in kernel.axes] == [2, 6, 4]
     np.testing.assert_array_equal(run(kernel, [data], {})[0], want)
     assert result.lir.plan.schedule
@@ -98,7 +99,7 @@ def test_named_dims_are_extents() -> None:
     g = rlx.Graph("rows")
     n = rlx.Dim("n", 1, 100)
     x = g.input("x", rlx.Shape([n, 4]))
-    kernel = lower_loop(g.softmax(x, axis=0))
+    kernel = loop_kernel(g.softmax(x, axis=0))
     for size in (1, 7):
         data = np.random.default_rng(size).normal(size=(size, 4)).astype(np.float32)
         assert_close(run(kernel, [data], {"n": size})[0], rlx.ops.softmax(data, axis=0))
@@ -116,7 +117,7 @@ def test_regions_of_real_plans_are_loops(target: rlx.FusionTarget) -> None:
         if node.decl.kind in (Kind.ROW, Kind.ELEMENTWISE) or (
             kinds and kinds <= {Kind.LEAF, Kind.ELEMENTWISE, Kind.ROW, Kind.REDUCTION}
         ):
-            kernel = lower_loop(node)
+            kernel = loop_kernel(node)
             draw = Draw(formed)
             data = [draw.values(Spec(i.shape.dims, i.shape.dtype, "plain")) for i in node.inputs]
             want = node.decl.run(data, node.attrs)
@@ -130,8 +131,8 @@ def test_regions_of_real_plans_are_loops(target: rlx.FusionTarget) -> None:
 def test_what_is_no_loop_says_why() -> None:
     g = rlx.Graph("sort")
     values, _ = g.top_k(g.input("x", rlx.Shape([8])), k=2)
-    with pytest.raises(NotALoop, match="a partial sort needs a dedicated kernel"):
-        lower_loop(values.inputs[0])
+    with pytest.raises(NotLowered, match="a partial sort needs a dedicated kernel"):
+        loop_kernel(values.inputs[0])
 
 
 def test_a_reshape_by_itself_is_a_copy_in_the_order_of_memory() -> None:
@@ -139,17 +140,17 @@ def test_a_reshape_by_itself_is_a_copy_in_the_order_of_memory() -> None:
     g = rlx.Graph("reshape")
     node = g.reshape(g.input("x", rlx.Shape([6, 4])), dims=(8, 3))
     x = np.arange(24, dtype="f4").reshape(6, 4)
-    np.testing.assert_array_equal(run(lower_loop(node), [x], {})[0], x.reshape(8, 3))
+    np.testing.assert_array_equal(run(loop_kernel(node), [x], {})[0], x.reshape(8, 3))
     gaps = Layout((6, 4), (5, 1))
     wide = np.arange(30, dtype="f4")
-    (got,) = run(lower_loop(node, [gaps]), [wide], {})
+    (got,) = run(loop_kernel(node, [gaps]), [wide], {})
     np.testing.assert_array_equal(got, wide.reshape(6, 5)[:, :4].reshape(8, 3))
-    with pytest.raises(NotALoop, match="do not nest"):
-        lower_loop(node, [gaps], [Layout((8, 3), (4, 1))])
+    with pytest.raises(NotLowered, match="do not nest"):
+        loop_kernel(node, [gaps], [Layout((8, 3), (4, 1))])
 
 
 def test_what_is_empty_has_no_loops() -> None:
     g = rlx.Graph("empty")
-    kernel = lower_loop(g.group_norm(g.input("x", rlx.Shape([1, 3, 0, 5])), groups=3))
+    kernel = loop_kernel(g.group_norm(g.input("x", rlx.Shape([1, 3, 0, 5])), groups=3))
     assert kernel.stores == ()
     assert run(kernel, [np.zeros((1, 3, 0, 5), "f4")], {})[0].shape == (1, 3, 0, 5)

@@ -11,7 +11,7 @@ import rlx
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import Kernel
 from rlx.kernel.interpret import run
-from rlx.kernel.lower.loop import lower_loop
+from rlx.kernel.lower.loop import loop_kernel
 from rlx.kernel.split_reduction import FEW, MAX_CHUNKS, MIN_CHUNK, split_reduction
 
 ops = rlx.ops
@@ -21,7 +21,7 @@ def kernel_of(build: Any, dims: list[int], dtype: str = "f64") -> Kernel:
     body, g = rlx.Graph("body"), rlx.Graph("g")
     shape = rlx.Shape(dims, dtype)
     body.set_outputs([build(body.input("v", shape))])
-    return collapsed(lower_loop(g.node("region", [g.input("x", shape)], {"body": body})))
+    return collapsed(loop_kernel(g.node("region", [g.input("x", shape)], {"body": body})))
 
 
 CASES: dict[str, tuple[Any, list[int], int]] = {

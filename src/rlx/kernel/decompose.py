@@ -23,7 +23,8 @@ from rlx.kernel.expr import (
     Size,
     Store,
 )
-from rlx.kernel.lower.loop import MAX_ROUNDS, NotALoop
+from rlx.kernel.lower.loop import MAX_ROUNDS
+from rlx.kernel.refusal import NotLowered
 from rlx.ops.op import Kind
 
 IsNative = Callable[[Apply], bool]
@@ -67,7 +68,7 @@ def copied(node: Expr, args: Sequence[Expr], exprs: Exprs) -> Expr:
         case Reduce():
             return exprs.reduce(node.fold, node.axis, args[0])
         case _:
-            raise NotALoop(f"{type(node).__name__} is no expression that can be copied")
+            raise NotLowered(f"{type(node).__name__} is no expression that can be copied")
 
 
 def _spelled(node: Expr, args: list[Expr], exprs: Exprs, is_native: IsNative) -> Expr:
@@ -90,7 +91,7 @@ def _expr(node: Node, args: list[Expr], exprs: Exprs) -> Expr:
         return exprs.apply(node.decl, args, dict(node.attrs), node.shape.dtype)
     if node.decl.kind is Kind.MOVEMENT and len(args) == 1:
         return args[0]
-    raise NotALoop(f"{node.label}: its lowering is not made of elementwise ops")
+    raise NotLowered(f"{node.label}: its lowering is not made of elementwise ops")
 
 
 def _scalar_graph(node: Apply, is_native: IsNative) -> Graph:
@@ -104,7 +105,7 @@ def _scalar_graph(node: Apply, is_native: IsNative) -> Graph:
         if not todo:
             return graph
         graph = _lowered_once(graph, todo)
-    raise NotALoop(f"{node.op.name}: lowering does not end")
+    raise NotLowered(f"{node.op.name}: lowering does not end")
 
 
 def _is_done(node: Node, is_native: IsNative) -> bool:
@@ -122,7 +123,7 @@ def _lowered_once(graph: Graph, todo: set[Node]) -> Graph:
         if node in todo:
             if node.decl.lower is None:
                 why = f"{node.op} has no lowering ({node.decl.why_no_lowering})"
-                raise NotALoop(f"{node.label}: the target lacks {node.op}, and {why}")
+                raise NotLowered(f"{node.label}: the target lacks {node.op}, and {why}")
             mapped[node] = node.decl.lowered(inputs, node.attrs)[0]
         else:
             mapped[node] = new.copy(node, tuple(inputs))

@@ -15,7 +15,7 @@ import numpy as np
 from rlx.core.dtype import DType
 from rlx.kernel.decompose import copied
 from rlx.kernel.expr import Apply, Choose, Const, Expr, Exprs, Kernel, Load, Reduce, Size, Store
-from rlx.kernel.lower.loop import NotALoop
+from rlx.kernel.refusal import NotLowered
 from rlx.ops.op import lookup
 
 Pair = tuple[Expr, Expr]
@@ -80,7 +80,7 @@ class _Splitter:
                 return sums[0], sums[1]
             case _:
                 what = f"a {node.fold}" if isinstance(node, Reduce) else type(node).__name__
-                raise NotALoop(f"{self.name}: {what} of complex numbers is none of their parts'")
+                raise NotLowered(f"{self.name}: {what} of complex numbers is none of their parts'")
 
     def number(self, value: Any, dtype: DType) -> Expr:
         return self.exprs.const(np.asarray(value, dtype.numpy), dtype)

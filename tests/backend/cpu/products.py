@@ -33,7 +33,7 @@ from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate as evaluate_graph
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
-from rlx.kernel.lower.contract import lower_contract
+from rlx.kernel.lower.contract import contraction
 from rlx.kernel.schedule import choose, sizes_of
 from tests.backend.cpu.guarded import addresses, guarded
 from tests.backend.cpu.kernels import Machine
@@ -259,7 +259,7 @@ def functions(parts: Iterable[Part]) -> list[Function]:
 
 def contract_of(name: str) -> Contract:
     node = WORKS[name].node()
-    return legal(lower_contract(node, *WORKS[name].layouts(node)))
+    return legal(contraction(node, *WORKS[name].layouts(node)))
 
 
 @functools.cache

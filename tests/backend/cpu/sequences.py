@@ -1,4 +1,4 @@
-"""Running recipes: temporaries, panels and tasks by hand, as a program does."""
+"""Running kernel sequences: temporaries, packed weights and tasks by hand, as a program does."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ import numpy as np
 
 from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.llvm.compile import Native
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Task
+from rlx.backends.cpu.program.kernel_sequence import select_kernels
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
 from rlx.core.dim import evaluate
 from tests.backend.cpu.guarded import guarded
 
 Array = np.ndarray[Any, Any]
+
+
+def kernel_sequence_of(step: Step, name: str) -> KernelSequence:
+    """The kernels of a step that a form takes."""
+    made = select_kernels(step, name)
+    assert isinstance(made, KernelSequence), made
+    return made
 
 
 def functions(recipe: KernelSequence) -> list[Function]:

@@ -9,7 +9,7 @@ import pytest
 
 import rlx
 from rlx.core.dtype import DType
-from rlx.kernel.lower.loop import lower_loop
+from rlx.kernel.lower.loop import loop_kernel
 from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
@@ -56,7 +56,7 @@ def test_every_cast_is_exact(isa: Isa) -> None:
         x = corners(given)
         g = rlx.Graph("cast")
         node = g.node("cast", [g.input("x", rlx.Shape(x.shape, given))], {"to": to})
-        works.append(Work(lower_loop(node), [x], {}))
+        works.append(Work(loop_kernel(node), [x], {}))
     batch = Batch(works, isa)
     for i, (given, to) in enumerate(pairs):
         got, want = batch.run(i)[1][0], lookup("cast").run(works[i].arrays, {"to": to})
@@ -76,11 +76,11 @@ def test_every_half_goes_to_f32_and_back(isa: Isa) -> None:
         g = rlx.Graph("halves")
         given = g.input("x", rlx.Shape(x.shape, half))
         wide = g.cast(given, to=DType.F32)
-        works = [Work(lower_loop(wide), [x], {})]
+        works = [Work(loop_kernel(wide), [x], {})]
         back = g.cast(g.input("y", rlx.Shape(x.shape, DType.F32)), to=half)
         with np.errstate(all="ignore"):
             exact = x.astype(np.float32)
-        works.append(Work(lower_loop(back), [exact], {}))
+        works.append(Work(loop_kernel(back), [exact], {}))
         batch = Batch(works, isa)
         assert same(batch.run(0)[1][0], exact)
         assert same(batch.run(1)[1][0], x)
@@ -98,7 +98,7 @@ def test_integers_at_their_corners(name: str, isa: Isa) -> None:
         x, y = (np.ascontiguousarray(v.ravel()) for v in np.meshgrid(values, values))
         g = rlx.Graph(name)
         inputs = [g.input(f"x{i}", rlx.Shape(x.shape, dtype)) for i in range(2)]
-        works.append(Work(lower_loop(g.node(op, inputs, {})), [x, y], {}))
+        works.append(Work(loop_kernel(g.node(op, inputs, {})), [x, y], {}))
     batch = Batch(works, isa)
     for i, work in enumerate(works):
         np.testing.assert_array_equal(batch.run(i)[1][0], op.run(work.arrays, {}))

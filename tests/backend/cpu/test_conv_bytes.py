@@ -15,7 +15,6 @@ from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX2, AVX512, AVX512_BF16, NEON, Isa, host, why_not
 from rlx.backends.cpu.llvm.compile import assembled
-from rlx.backends.cpu.program.kernel_sequence import kernel_sequence_of
 from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
@@ -25,7 +24,7 @@ from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 from rlx.rules.engine import Fired
 from tests.backend.cpu.products import RUNNABLE, Array
-from tests.backend.cpu.sequences import functions
+from tests.backend.cpu.sequences import functions, kernel_sequence_of
 from tests.backend.cpu.test_convolutions import compare, compiled, last
 
 U8, I8 = DType.U8, DType.I8

@@ -18,6 +18,7 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
+from rlx.kernel.refusal import required
 from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
 from tests.backend.cpu.guarded import guarded
@@ -74,7 +75,7 @@ def test_drawn_convolutions(isa: Isa) -> None:
             continue
         constants = frozenset({1} if seed % 2 else ())
         step = Step.alone(g.outputs[0], Machine(isa), constants)
-        drawn.append((g, draw.arrays(case), make_conv(step, f"c{seed}")))
+        drawn.append((g, draw.arrays(case), required(make_conv(step, f"c{seed}"))))
     native = compiled([r for *_, r in drawn], isa)
     for graph, arrays, recipe in drawn:
         check(graph, native, recipe, arrays, {})
@@ -153,7 +154,7 @@ def stepped(given: Sequence[tuple[str, tuple[Shape, Shape], dict[str, object]]],
         seen = Layout.contiguous(image.shape.dims) if is_turned else last(image.shape.dims)
         where = (seen, plain), (last(node.shape.dims),)
         step = Step(node, *where, Machine(isa), frozenset({1} if len(made) % 3 else ()))
-        made.append((g, make_conv(step, f"c{len(made)}")))
+        made.append((g, required(make_conv(step, f"c{len(made)}"))))
     return made
 
 
@@ -190,7 +191,7 @@ def test_images_of_any_size(isa: Isa) -> None:
         inputs = [g.input(f"x{i}", s) for i, s in enumerate(shapes)]
         g.set_outputs([g.conv(*inputs, **attrs)])
         step = Step.alone(g.outputs[0], Machine(isa), frozenset({1}))
-        made.append((g, make_conv(step, f"c{len(made)}")))
+        made.append((g, required(make_conv(step, f"c{len(made)}"))))
     native = compiled([r for _, r in made], isa)
     rng = np.random.default_rng(0)
     for graph, recipe in made:

@@ -8,7 +8,8 @@ import pytest
 
 import rlx
 from rlx.kernel.expr import Kernel, Reduce
-from rlx.kernel.lower.loop import NotALoop, lower_loop
+from rlx.kernel.lower.loop import loop_kernel
+from rlx.kernel.refusal import NotLowered
 from rlx.ops.draw import Draw
 from rlx.ops.op import Kind, Op, table
 
@@ -37,8 +38,8 @@ def works_of(op: Op, seeds: range) -> tuple[list[Work], list[object]]:
         inputs = [g.input(f"x{i}", rlx.Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
         try:
             node = g.node(op, inputs, case.attrs)
-            kernel = lower_loop(node)
-        except NotALoop:
+            kernel = loop_kernel(node)
+        except NotLowered:
             continue
         if is_refused(kernel):
             continue

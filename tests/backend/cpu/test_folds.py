@@ -12,7 +12,8 @@ from rlx import ops
 from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.lower.loop import NotALoop, lower_loop
+from rlx.kernel.lower.loop import loop_kernel
+from rlx.kernel.refusal import NotLowered
 from tests.backend.cpu.kernels import Batch, Work
 
 pytest.importorskip("llvmlite")
@@ -51,8 +52,8 @@ def test_folds_of_both_axes_are_done_in_steps(build: Build, dims: tuple[int, int
 
     graph = region(build, Shape(dims))
     x = np.random.default_rng(1).normal(size=dims).astype(np.float32)
-    with pytest.raises(NotALoop, match="at each point"):
-        Batch([Work(lower_loop(graph.outputs[0]), [x], {})], host())
+    with pytest.raises(NotLowered, match="at each point"):
+        Batch([Work(loop_kernel(graph.outputs[0]), [x], {})], host())
     (want,) = evaluate(graph, {"x": x})
     # sums of at most 67 numbers of size 1, in another order
     np.testing.assert_allclose(rlx.compile(graph, target="cpu")(x), want, atol=1e-5)

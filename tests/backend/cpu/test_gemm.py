@@ -24,7 +24,7 @@ from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
-from rlx.kernel.lower.contract import lower_contract
+from rlx.kernel.lower.contract import contraction
 from tests.backend.cpu.products import (
     F32,
     MATRICES,
@@ -146,7 +146,7 @@ def test_known_sizes_choose_the_tile() -> None:
     def rows_and_vectors(m: int, n: int) -> tuple[tuple[int, ...], int]:
         g = Graph("g")
         node = g.matmul(g.input("x", Shape([m, 8])), g.input("w", Shape([8, n])))
-        tiling = tiling_of(lower_contract(node), AVX512, has_panels=True)
+        tiling = tiling_of(contraction(node), AVX512, has_panels=True)
         return tiling.rows, tiling.vectors
 
     assert rows_and_vectors(16, 48) == ((8,), 3)
@@ -162,7 +162,7 @@ def test_equal_structure_is_equal_code() -> None:
     def text(m: int, k: int, n: int) -> str:
         g = Graph("g")
         node = g.matmul(g.input("x", Shape([m, k])), g.input("w", Shape([k, n])))
-        contract = lower_contract(node)
+        contract = contraction(node)
         tiling = tiling_of(contract, AVX512, has_panels=True)
         return emit_gemm(contract, tiling, AVX512, "k").function.text
 
@@ -207,7 +207,7 @@ def test_few_rows_read_their_operand_in_place() -> None:
     def is_packed(m: DimLike, *, is_constant: bool = False) -> bool:
         g = Graph("g")
         node = g.matmul(g.input("x", Shape([m, 80])), g.input("w", Shape([80, 500])))
-        return is_worth_packing(lower_contract(node), is_constant=is_constant)
+        return is_worth_packing(contraction(node), is_constant=is_constant)
 
     assert not is_packed(1)
     assert is_packed(1, is_constant=True)
@@ -225,7 +225,7 @@ def test_what_has_no_code_says_why() -> None:
     def refused(work: Work, *, has_panels: bool) -> str:
         node = work.node()
         with pytest.raises(NoGemm) as error:
-            tiling_of(lower_contract(node, *work.layouts(node)), host(), has_panels=has_panels)
+            tiling_of(contraction(node, *work.layouts(node)), host(), has_panels=has_panels)
         return str(error.value)
 
     def computed(x: Node, w: Node) -> Node:

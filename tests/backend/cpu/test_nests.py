@@ -16,7 +16,8 @@ from rlx.ir.mir import Node
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import Apply, Kernel
 from rlx.kernel.interpret import run
-from rlx.kernel.lower.loop import NotALoop, lower_loop
+from rlx.kernel.lower.loop import loop_kernel
+from rlx.kernel.refusal import NotLowered
 from rlx.kernel.split_reduction import MIN_CHUNK, split_reduction
 from rlx.ops.op import lookup
 
@@ -46,7 +47,7 @@ def region(build: Build, *shapes: rlx.Shape) -> tuple[Node, Build]:
 
 
 def kernel_of(build: Build, *shapes: rlx.Shape) -> Kernel:
-    return lower_loop(region(build, *shapes)[0])
+    return loop_kernel(region(build, *shapes)[0])
 
 
 def data(*shapes: rlx.Shape, seed: int = 0) -> list[np.ndarray]:
@@ -334,7 +335,7 @@ def test_merged_axes_mean_the_same() -> None:
 
 def test_a_product_of_complex_numbers_over_an_axis_is_refused() -> None:
     kernel = kernel_of(lambda x: ops.prod(x, axes=0), rlx.Shape([4, 5], "c64"))
-    with pytest.raises(NotALoop, match="prod of complex numbers"):
+    with pytest.raises(NotLowered, match="prod of complex numbers"):
         legal(kernel)
 
 
@@ -350,7 +351,7 @@ def test_operands_and_results_of_any_layout() -> None:
     turned = Layout((6, 20), (1, 6))
     back = Layout((6, 20), (-20, -1), 119)
     padded = Layout((6, 20), (32, 1), 4)
-    kernel = lower_loop(node, [turned, back], [padded])
+    kernel = loop_kernel(node, [turned, back], [padded])
     kernel = replace(kernel, results=(rlx.Shape([6 * 32]),))
     for isa in (host(), AVX2, SSE2):
         batch = Batch([Work(kernel, [x, y], {})], isa)
@@ -409,7 +410,7 @@ def test_no_code_calls_a_library() -> None:
             decl = lookup(name)
             count = len(decl.signature.operands)
             inputs = [g.input(f"x{i}", rlx.Shape([40], "f64")) for i in range(count)]
-            kernel = legal(lower_loop(g.node(decl, inputs, attrs)))
+            kernel = legal(loop_kernel(g.node(decl, inputs, attrs)))
             schedule = choose(kernel, Machine(isa.vector_bytes))
             functions.append(emit(kernel, schedule, isa, f"k_{name}"))
         text = assembled(module(functions, isa), isa)

@@ -17,7 +17,7 @@ from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.lower.contract import lower_contract
+from rlx.kernel.lower.contract import contraction
 from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
 from tests.backend.cpu import products
@@ -46,7 +46,7 @@ CASES = 32
 
 
 def kernel_sequence_of(step: Step, name: str) -> KernelSequence:
-    return make(step, lower_contract(step.node, step.operands, step.results), name)
+    return make(step, contraction(step.node, step.operands, step.results), name)
 
 
 def step_of(work: Work, isa: Isa, constants: frozenset[int]) -> Step:

@@ -14,7 +14,6 @@ from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import assembled
-from rlx.backends.cpu.program.kernel_sequence import kernel_sequence_of
 from rlx.backends.cpu.program.task import Machine, Step
 from rlx.core.dim import Dim
 from rlx.core.layout import Layout
@@ -23,6 +22,7 @@ from rlx.ir.mir import Graph, Node
 from rlx.ops import op as table
 from rlx.ops.draw import Draw
 from tests.backend.cpu.kernels import assert_close
+from tests.backend.cpu.sequences import kernel_sequence_of
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 
 

@@ -13,62 +13,66 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.core.dim import Dim, DimLike, exact_div, product
-from rlx.core.errors import UnsupportedError
 from rlx.core.layout import Layout
 from rlx.ir.mir import Graph, Node, topological
 from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed, moved_map
 from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Load, Reduce, Store
-from rlx.kernel.lower.loop import NotALoop, body_of, in_primitives, lower_loop
+from rlx.kernel.lower.loop import body_of, in_primitives, loop_kernel
+from rlx.kernel.refusal import NotLowered, Refusal, attempt
 
 ANCHOR = "matmul"
-
-
-class NotAContraction(UnsupportedError):
-    """The work is not one product with elementwise work around it; it says why."""
 
 
 def lower_contract(
     node: Node,
     operands: Sequence[Layout] | None = None,
     results: Sequence[Layout] | None = None,
+) -> Contract | Refusal:
+    """The contraction of a step, or why it is not one product with elementwise work around it."""
+    return attempt(lambda: contraction(node, operands, results))
+
+
+def contraction(
+    node: Node,
+    operands: Sequence[Layout] | None = None,
+    results: Sequence[Layout] | None = None,
 ) -> Contract:
     """The contraction of one plan step: a product by itself, or a region with one.
 
-    Layouts say where the elements of operands and results lie in their buffers; without them,
-    side by side.
+    Layouts give the strides of operands and results in their buffers; without them, contiguous.
     """
-    try:
-        body = in_primitives(body_of(node), (ANCHOR,))
-        given = operands or [Layout.contiguous(i.shape.dims) for i in body.inputs]
-        made = results or [Layout.contiguous(o.shape.dims) for o in body.outputs]
-        return collapsed(_Parts.of(body, given, made).contract(node.op))
-    except NotALoop as error:
-        raise NotAContraction(str(error)) from error
+    body = in_primitives(body_of(node), (ANCHOR,))
+    given = operands or [Layout.contiguous(i.shape.dims) for i in body.inputs]
+    made = results or [Layout.contiguous(o.shape.dims) for o in body.outputs]
+    return collapsed(_Parts.of(body, given, made).contract(node.op))
 
 
 def lower_contract_and_loop(
     node: Node,
     operands: Sequence[Layout] | None = None,
     results: Sequence[Layout] | None = None,
+) -> tuple[Contract, Kernel] | Refusal:
+    """The product of a step by itself, and the loop kernel of its epilogue: for an epilogue that
+    is not elementwise, such as a norm. That kernel reads the product, contiguous, as one more
+    operand, behind the others."""
+    return attempt(lambda: _contraction_and_loop(node, operands, results))
+
+
+def _contraction_and_loop(
+    node: Node, operands: Sequence[Layout] | None, results: Sequence[Layout] | None
 ) -> tuple[Contract, Kernel]:
-    """The product of a step by itself, and the loop kernel of what follows it: for work after a
-    product that is not elementwise, such as a norm. The kernel reads the product, side by side,
-    as one more operand, behind the others."""
-    try:
-        body = in_primitives(body_of(node), (ANCHOR,))
-        anchor = _anchor_of(body)
-        given = operands or [Layout.contiguous(i.shape.dims) for i in body.inputs]
-        between = Layout.contiguous(anchor.shape.dims)
-        after = lower_loop(region_of(body, body.outputs, anchor), [*given, between], results)
-        return lower_contract(region_of(body, [anchor]), given), after
-    except NotALoop as error:
-        raise NotAContraction(str(error)) from error
+    body = in_primitives(body_of(node), (ANCHOR,))
+    anchor = _anchor_of(body)
+    given = operands or [Layout.contiguous(i.shape.dims) for i in body.inputs]
+    between = Layout.contiguous(anchor.shape.dims)
+    after = loop_kernel(region_of(body, body.outputs, anchor), [*given, between], results)
+    return contraction(region_of(body, [anchor]), given), after
 
 
 def _anchor_of(body: Graph) -> Node:
     anchors = [n for n in body.order() if n.op == ANCHOR]
     if len(anchors) != 1:
-        raise NotAContraction(f"{body.name}: it has {len(anchors)} products, not one")
+        raise NotLowered(f"{body.name}: it has {len(anchors)} products, not one")
     return anchors[0]
 
 
@@ -107,7 +111,7 @@ class _Parts:
         left, right = (operand_of(body, x, given) for x in anchor.inputs)
         dims = anchor.shape.dims
         unknown = Layout(dims, tuple(stride_of(i) for i in range(len(dims))))
-        after = lower_loop(region_of(body, body.outputs, anchor), [*given, unknown], made)
+        after = loop_kernel(region_of(body, body.outputs, anchor), [*given, unknown], made)
         for kernel in (left, right, after):
             refuse_folds(kernel, anchor)
         return cls(body, anchor, left, right, after, load_of(after, anchor))
@@ -193,10 +197,10 @@ class _Parts:
         """Axes of one step, which the product need not have."""
         more = [a for a in self.after.axes if a not in moves]
         if any(a.extent != 1 for a in more):
-            raise NotAContraction(f"{self.anchor.label}: what follows repeats the product")
+            raise NotLowered(f"{self.anchor.label}: what follows repeats the product")
         points = product(a.extent for a in self.after.axes)
         if any(product(s.dims) != points for s in self.after.results):
-            raise NotAContraction(f"{self.anchor.label}: a result is smaller than the product")
+            raise NotLowered(f"{self.anchor.label}: a result is smaller than the product")
         return {a: Affine() for a in more}
 
 
@@ -224,7 +228,7 @@ def region_of(body: Graph, outputs: Sequence[Node], cut: Node | None = None) -> 
 def operand_of(body: Graph, x: Node, given: Sequence[Layout]) -> Kernel:
     """The loop kernel of an operand. One without elements is zero wherever nobody looks."""
     if x.shape.num_elements != 0:
-        return lower_loop(region_of(body, [x]), given)
+        return loop_kernel(region_of(body, [x]), given)
     axes = tuple(Axis(f"d{i}", d) for i, d in enumerate(x.shape.dims))
     dtype = x.shape.dtype
     store = Store(0, Affine(), Exprs().const(np.zeros((), dtype.numpy), dtype))
@@ -233,7 +237,7 @@ def operand_of(body: Graph, x: Node, given: Sequence[Layout]) -> Kernel:
 
 def refuse_folds(kernel: Kernel, anchor: Node) -> None:
     if any(isinstance(n, Reduce) for n in kernel.nodes):
-        raise NotAContraction(f"{anchor.label}: what surrounds the product folds an axis")
+        raise NotLowered(f"{anchor.label}: what surrounds the product folds an axis")
 
 
 def load_of(after: Kernel, anchor: Node) -> Load:
@@ -241,7 +245,7 @@ def load_of(after: Kernel, anchor: Node) -> Load:
     number = len(after.operands) - 1
     loads = [n for n in after.nodes if isinstance(n, Load) and n.operand == number]
     if len(loads) != 1 or loads[0].args:
-        raise NotAContraction(f"{anchor.label}: the product is read at {len(loads)} indices")
+        raise NotLowered(f"{anchor.label}: the product is read at {len(loads)} indices")
     return loads[0]
 
 
@@ -261,7 +265,7 @@ def digits_of(at: Affine, stride: Dim, dim: DimLike, anchor: Node) -> tuple[Digi
         found.append(Digit(axis, weight))
         weight = weight * axis.extent
     if at.offset != 0 or weight != dim or by_weight:
-        raise NotAContraction(f"{anchor.label}: the product is not read whole and in its order")
+        raise NotLowered(f"{anchor.label}: the product is not read whole and in its order")
     return tuple(reversed(found))
 
 
@@ -304,7 +308,7 @@ class Refined:
 
 def _known(extent: DimLike | None, anchor: Node) -> DimLike:
     if extent is None:
-        raise NotAContraction(f"{anchor.label}: its reshapes cut an axis at unlike places")
+        raise NotLowered(f"{anchor.label}: its reshapes cut an axis at unlike places")
     return extent
 
 
@@ -314,5 +318,5 @@ def _insert(weights: list[DimLike], weight: DimLike, anchor: Node) -> None:
         return
     at = next((i for i, w in enumerate(weights) if exact_div(w, weight) is not None), len(weights))
     if exact_div(weight, weights[at - 1]) is None:
-        raise NotAContraction(f"{anchor.label}: its reshapes cut an axis at unlike places")
+        raise NotLowered(f"{anchor.label}: its reshapes cut an axis at unlike places")
     weights.insert(at, weight)

@@ -24,7 +24,6 @@ from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed, moved_m
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store
 from rlx.kernel.lower.contract import (
     Digit,
-    NotAContraction,
     Refined,
     digits_of,
     load_of,
@@ -33,29 +32,25 @@ from rlx.kernel.lower.contract import (
     region_of,
     stride_of,
 )
-from rlx.kernel.lower.loop import NotALoop, body_of, in_primitives, lower_loop
+from rlx.kernel.lower.loop import body_of, in_primitives, loop_kernel
+from rlx.kernel.refusal import NotLowered, Refusal, attempt
 from rlx.ops.nn.window_geometry import Windows
 
 ANCHOR = "conv"
 
 
 def has_conv(node: Node) -> bool:
-    """Is there a convolution to form? Composite ops are spelled out."""
-    try:
-        return any(n.op == ANCHOR for n in in_primitives(body_of(node), (ANCHOR, "matmul")).order())
-    except NotALoop:
-        return False
+    """Does the step contain a convolution, once composite ops are decomposed?"""
+    body = attempt(lambda: in_primitives(body_of(node), (ANCHOR, "matmul")))
+    return not isinstance(body, Refusal) and any(n.op == ANCHOR for n in body.order())
 
 
 def lower_conv(
     node: Node, operands: Sequence[Layout], results: Sequence[Layout]
-) -> tuple[Kernel | None, Contract]:
-    """The contraction of a step with one convolution, and the kernel that writes its image down if
-    one must: it is then one more operand, behind the others."""
-    try:
-        return Conv.of(node, operands, results).formed(node.op)
-    except NotALoop as error:
-        raise NotAContraction(str(error)) from error
+) -> tuple[Kernel | None, Contract] | Refusal:
+    """The contraction of a step with one convolution, and the kernel that stages its padded image
+    if one must: it is then one more operand, behind the others."""
+    return attempt(lambda: Conv.of(node, operands, results).lowered(node.op))
 
 
 def prepared(node: Node) -> Graph:
@@ -132,14 +127,14 @@ class Conv:
         body = prepared(node)
         anchors = [n for n in body.order() if n.op == ANCHOR]
         if len(anchors) != 1:
-            raise NotAContraction(f"{body.name}: it has {len(anchors)} convolutions, not one")
+            raise NotLowered(f"{body.name}: it has {len(anchors)} convolutions, not one")
         (anchor,) = anchors
         attrs = {k: v for k, v in anchor.attrs.items() if k != "groups"}
         windows = Windows(anchor.inputs[1].shape.dims[2:], **attrs)
         image, kernels = (operand_of(body, x, given) for x in anchor.inputs)
         dims = anchor.shape.dims
         unknown = Layout(dims, tuple(stride_of(i) for i in range(len(dims))))
-        after = lower_loop(region_of(body, body.outputs, anchor), [*given, unknown], made)
+        after = loop_kernel(region_of(body, body.outputs, anchor), [*given, unknown], made)
         for kernel in (image, kernels, after):
             refuse_folds(kernel, anchor)
         load = load_of(after, anchor)
@@ -159,7 +154,7 @@ class Conv:
     def groups(self) -> int:
         return self.anchor.attrs["groups"]
 
-    def formed(self, name: str) -> tuple[Kernel | None, Contract]:
+    def lowered(self, name: str) -> tuple[Kernel | None, Contract]:
         axes = self.refined()
         inner = _inner(self.anchor.inputs[1].shape.dims[1:])
         writing, image = self._image()
@@ -192,7 +187,7 @@ class Conv:
                 moves |= {d.axis: refined.position(d) for d in digits}
         more = [a for a in self.after.axes if a not in moves]
         if any(a.extent != 1 for a in more):
-            raise NotAContraction(f"{self.anchor.label}: what follows repeats the sums")
+            raise NotLowered(f"{self.anchor.label}: what follows repeats the sums")
         return moves | {a: Affine() for a in more}
 
     # -- the image ------------------------------------------------------------------------------
@@ -334,7 +329,7 @@ def _inner(dims: Sequence[DimLike]) -> list[Affine]:
 def one_axis_each(kernel: Kernel, anchor: Node) -> tuple[Axis, ...]:
     names = [a.name for a in kernel.axes]
     if names != [f"d{i}" for i in range(len(names))]:
-        raise NotAContraction(f"{anchor.label}: a reshape before it cuts an axis")
+        raise NotLowered(f"{anchor.label}: a reshape before it cuts an axis")
     return kernel.axes
 
 

@@ -18,14 +18,11 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Store
+from rlx.kernel.refusal import NotLowered, Refusal, attempt
 from rlx.ops.op import Kind
 
 FOLDS = ("sum", "prod", "max", "min")
 MAX_ROUNDS = 64
-
-
-class NotALoop(UnsupportedError):
-    """The work is not a loop nest with affine index maps; it says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +53,19 @@ def lower_loop(
     node: Node,
     operands: Sequence[Layout] | None = None,
     results: Sequence[Layout] | None = None,
-) -> Kernel:
-    """The loop kernel of one plan step: a region, or an op by itself.
+) -> Kernel | Refusal:
+    """The loop kernel of a step, or why it is no loop nest with affine index maps."""
+    return attempt(lambda: loop_kernel(node, operands, results))
 
-    Layouts say where the elements of operands and results lie in their buffers; without them,
-    side by side.
+
+def loop_kernel(
+    node: Node,
+    operands: Sequence[Layout] | None = None,
+    results: Sequence[Layout] | None = None,
+) -> Kernel:
+    """The loop kernel of one plan step: a region, or a single op.
+
+    Layouts give the strides of operands and results in their buffers; without them, contiguous.
     """
     body = body_of(node)
     given = operands or [Layout.contiguous(i.shape.dims) for i in node.inputs]
@@ -76,7 +81,7 @@ def lower_loop(
         except Cut as cut:
             name = cut.axis.name.split(".")[0]
             cuts.setdefault(name, []).append(cut.inner)
-    raise NotALoop(f"{node.label}: its reshapes do not nest")
+    raise NotLowered(f"{node.label}: its reshapes do not nest")
 
 
 def _nothing(node: Node, body: Graph) -> Kernel | None:
@@ -143,12 +148,12 @@ def in_primitives(graph: Graph, kept: Collection[str] = ()) -> Graph:
         for node in todo:
             if node.decl.lower is None:
                 why = node.decl.why_no_lowering
-                raise NotALoop(f"{node.label}: {node.op} is no loop nest ({why})")
+                raise NotLowered(f"{node.label}: {node.op} is no loop nest ({why})")
         try:
             graph = _lowered_once(graph, set(todo))
         except UnsupportedError as why:
-            raise NotALoop(str(why)) from why
-    raise NotALoop(f"{graph.name}: lowering does not end")
+            raise NotLowered(str(why)) from why
+    raise NotLowered(f"{graph.name}: lowering does not end")
 
 
 def _lowered_once(graph: Graph, todo: set[Node]) -> Graph:
@@ -193,7 +198,7 @@ class _Former:
         for i, inner in enumerate(self.cuts.get(name, ())):
             outer = exact_div(extent, inner)
             if outer is None:
-                raise NotALoop(f"{self.body.name}: {extent} is not a multiple of {inner}")
+                raise NotLowered(f"{self.body.name}: {extent} is not a multiple of {inner}")
             digits.append(Digit(Affine.of(Axis(f"{name}.{i}", outer)), outer))
             extent = inner
         last = f"{name}.{len(digits)}" if digits else name
@@ -214,7 +219,7 @@ class _Former:
     def _aligned(self, shape: Shape) -> Positions:
         """The main axes as a result of the same rank, or of leading dims only, sees them."""
         if any(d not in (1, m) for d, m in zip(shape.dims, self.main.dims)):
-            raise NotALoop(f"{self.body.name}: results {shape} and {self.main} share no loops")
+            raise NotLowered(f"{self.body.name}: results {shape} and {self.main} share no loops")
         return tuple(
             ZERO if d == 1 and m != 1 else p
             for d, m, p in zip(shape.dims, self.main.dims, self.space)
@@ -281,7 +286,7 @@ class _Former:
     def _constant(self, node: Node, at: Positions) -> Expr:
         array = node.attrs["value"].array
         if array.size != 1:
-            raise NotALoop(f"{node.label}: a constant of {array.size} elements is an operand")
+            raise NotLowered(f"{node.label}: a constant of {array.size} elements is an operand")
         return self.exprs.const(array.reshape(()), node.shape.dtype)
 
     def _iota(self, node: Node, at: Positions) -> Expr:
@@ -359,7 +364,7 @@ class _Former:
         """A row of an operand, chosen by a value."""
         table, rows = node.inputs
         if table.op != "input":
-            raise NotALoop(f"{node.label}: it gathers from a value that is not in memory")
+            raise NotLowered(f"{node.label}: it gathers from a value that is not in memory")
         axis = node.attrs["axis"]
         rest = (*at[:axis], ZERO, *at[axis + rows.shape.rank :])
         number = self.number[table]
@@ -407,7 +412,7 @@ def _moved(node: Node, at: Positions) -> Positions:
     rule = node.decl.view_rule
     layout = rule(Layout(dims, tuple(unknown)), **node.attrs) if rule else None
     if layout is None:
-        raise NotALoop(f"{node.label}: its index map is not affine")
+        raise NotLowered(f"{node.label}: its index map is not affine")
     found: list[Position] = []
     for size, symbol in zip(dims, unknown):
         position = [(p, exact_div(s, symbol)) for p, s in zip(at, layout.strides) if s != 0]
@@ -449,7 +454,7 @@ def regrouped(at: Positions, dims: Sequence[DimLike], node: Node) -> Positions:
         run: list[Digit] = []
         while product(d.extent for d in run) != size:
             if not digits:
-                raise NotALoop(f"{node.label}: its dims do not nest with those it is read under")
+                raise NotLowered(f"{node.label}: its dims do not nest with those it is read under")
             rest = exact_div(size, product(d.extent for d in run))
             if rest is None or (exact_div(rest, digits[0].extent) is None):
                 raise _cut(digits[0], rest, node)
@@ -463,5 +468,5 @@ def _cut(digit: Digit, rest: DimLike | None, node: Node) -> Exception:
     inner = exact_div(digit.extent, rest) if rest is not None else None
     axis = digit.at.axis
     if inner is None or axis is None:
-        return NotALoop(f"{node.label}: its dims do not nest with those it is read under")
+        return NotLowered(f"{node.label}: its dims do not nest with those it is read under")
     return Cut(axis, inner)

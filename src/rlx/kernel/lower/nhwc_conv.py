@@ -33,9 +33,9 @@ from rlx.kernel.expr import (
     Store,
     postorder,
 )
-from rlx.kernel.lower.contract import NotAContraction, Refined
+from rlx.kernel.lower.contract import Refined
 from rlx.kernel.lower.conv import Conv, flat, one_axis_each, position, with_operand
-from rlx.kernel.lower.loop import NotALoop
+from rlx.kernel.refusal import NotLowered, Refusal, attempt
 from rlx.ops.op import lookup
 
 MAX_STRIDED_CHANNELS = 4
@@ -59,14 +59,10 @@ def lower_nhwc_conv(
     operands: Sequence[Layout],
     results: Sequence[Layout],
     reads: Reads = read_unchanged,
-) -> tuple[Kernel | None, Contract]:
-    """The contraction of a step with one convolution, and the kernel that writes its image down if
-    one must: it is then one more operand, behind the others."""
-    try:
-        conv = Conv.of(node, operands, results)
-    except NotALoop as error:
-        raise NotAContraction(str(error)) from error
-    return _formed(conv, node.op, reads)
+) -> tuple[Kernel | None, Contract] | Refusal:
+    """The contraction of a step with one convolution, and the kernel that stages its image if one
+    must: it is then one more operand, behind the others."""
+    return attempt(lambda: _lowered(Conv.of(node, operands, results), node.op, reads))
 
 
 def bounds_checks_of(left: Expr) -> tuple[Expr, tuple[Inside, ...]]:
@@ -84,7 +80,7 @@ def padding_value_of(left: Expr) -> tuple[Expr, ...]:
     return (left.args[2],) if is_bordered else ()
 
 
-def _formed(conv: Conv, name: str, reads: Reads) -> tuple[Kernel | None, Contract]:
+def _lowered(conv: Conv, name: str, reads: Reads) -> tuple[Kernel | None, Contract]:
     axes, exprs = conv.refined(), Exprs()
     channel, taps = _inner(conv.anchor.inputs[1].shape.dims[1:])
     batch, made, *places = (position(r) for r in axes)
@@ -139,7 +135,7 @@ def is_depthwise(contract: Contract) -> bool:
 def _inner(dims: Sequence[DimLike]) -> tuple[Affine, list[Affine]]:
     """The channel of a group and the taps: axes where there is more than one."""
     if not all(is_static(d) and d > 0 for d in dims):
-        raise NotAContraction("the sizes of its kernels are not known")
+        raise NotLowered("the sizes of its kernels are not known")
     channel, *taps = (
         Affine.of(Axis(f"k{i}", d)) if d != 1 else Affine() for i, d in enumerate(dims)
     )

@@ -8,7 +8,7 @@ computed is written down first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rlx.backends.cpu.codegen.conv.implicit_gemm import emit_implicit_gemm, implicit_gemm_tiling
 from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm, legal
@@ -37,6 +37,7 @@ from rlx.backends.cpu.program.task import (
     PackedWeights,
     Step,
     Task,
+    TaskKind,
     buffers,
     estimated_ns,
     grain_of,
@@ -59,7 +60,6 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
 from rlx.kernel.expr import Affine, Choose, Expr, Exprs, Kernel, Load, Store
-from rlx.kernel.lower.contract import NotAContraction
 from rlx.kernel.lower.conv import lower_conv
 from rlx.kernel.lower.nhwc_conv import (
     has_vector_columns,
@@ -67,42 +67,56 @@ from rlx.kernel.lower.nhwc_conv import (
     lower_nhwc_conv,
     stores_nhwc,
 )
+from rlx.kernel.refusal import Refusal
 
 
 def make(step: Step, contract: Contract, name: str) -> KernelSequence:
-    """How the contraction of a step runs."""
-    return _Maker(step, contract, name).recipe()
+    """The kernel sequence of a contraction of the step."""
+    return _Maker(step, contract, name).sequence()
 
 
-def make_conv(step: Step, name: str) -> KernelSequence:
-    """How a step with a convolution runs."""
-    writing, contract, is_points = _formed(step)
-    maker = _Maker(step, contract, name)
-    maker.reads_windows = is_points and not is_plain_gemm(contract)
-    if writing is not None:
-        maker.write_image(writing)
-    return maker.recipe()
+def make_conv(step: Step, name: str) -> KernelSequence | Refusal:
+    """The kernel sequence of a step with a convolution."""
+    lowered = _lower_conv(step)
+    if isinstance(lowered, Refusal):
+        return lowered
+    maker = _Maker(step, lowered.contract, name)
+    maker.reads_windows = lowered.is_nhwc and not is_plain_gemm(lowered.contract)
+    if lowered.image is not None:
+        maker.stage_image(lowered.image)
+    return maker.sequence()
 
 
-def _formed(step: Step) -> tuple[Kernel | None, Contract, bool]:
-    """The convolution with lanes along its channels, if its results lie so, else along the last
-    axis of the image."""
+@dataclass(frozen=True, slots=True)
+class _LoweredConv:
+    """A convolution as a contraction, and the kernel that stages its image, if one must."""
+
+    image: Kernel | None
+    contract: Contract
+    is_nhwc: bool
+
+
+def _lower_conv(step: Step) -> _LoweredConv | Refusal:
+    """Vectorised over the output channels where the results are NHWC, or where a dot-product
+    instruction takes several input channels at once; else over the last spatial axis."""
     given = step.node, step.operands, step.results
-    try:
-        writing, contract = lower_nhwc_conv(*given, reads_of(step.isa))
-    except NotAContraction:
-        return (*lower_conv(*given), False)
+    nhwc = lower_nhwc_conv(*given, reads_of(step.isa))
+    if not isinstance(nhwc, Refusal) and _is_worth_nhwc(step, *nhwc):
+        return _LoweredConv(*nhwc, is_nhwc=True)
+    nchw = lower_conv(*given)
+    return nchw if isinstance(nchw, Refusal) else _LoweredConv(*nchw, is_nhwc=False)
+
+
+def _is_worth_nhwc(step: Step, image: Kernel | None, contract: Contract) -> bool:
     if stores_nhwc(contract) and not contract.sums.is_complex:
-        return writing, contract, True
-    if has_vector_columns(contract) and _takes_words(step, writing, contract):
-        return writing, contract, True
-    return (*lower_conv(*given), False)
+        return True
+    return has_vector_columns(contract) and _has_dot_groups(step, image, contract)
 
 
-def _takes_words(step: Step, writing: Kernel | None, contract: Contract) -> bool:
-    """Does one instruction take several channels of its operands? That is worth more than results
-    side by side."""
-    written = None if writing is None else len(contract.operands) - 1
+def _has_dot_groups(step: Step, image: Kernel | None, contract: Contract) -> bool:
+    """Does one instruction take several channels of its operands? That is worth more than
+    contiguous results."""
+    written = None if image is None else len(contract.operands) - 1
     return low_precision_conv(contract, step.isa, written).dot_group > 1
 
 
@@ -122,7 +136,7 @@ class _Maker:
         self.written: int | None = None
         """The operand that an image was written to."""
 
-    def recipe(self) -> KernelSequence:
+    def sequence(self) -> KernelSequence:
         if self.contract.sums.is_complex:
             self._loop(self.contract.kernel(), self.given, self.made, self.name)
         elif _is_simple(self.contract):
@@ -131,10 +145,10 @@ class _Maker:
             self._in_two()
         return KernelSequence(tuple(self.tasks), tuple(self.temps), tuple(self.packed))
 
-    def write_image(self, writing: Kernel) -> None:
+    def stage_image(self, image: Kernel) -> None:
         """What the windows of a convolution look at, as one more operand."""
-        where = self._temp(writing.results[0].size_bytes)
-        self._loop(writing, self.given, [where], f"{self.name}_image")
+        where = self._temp(image.results[0].size_bytes)
+        self._loop(image, self.given, [where], f"{self.name}_image")
         self.written = len(self.given)
         self.given.append(where)
 
@@ -170,7 +184,7 @@ class _Maker:
     ) -> None:
         grain = grain_of(source.num_units, _nanoseconds(contract))
         task = Task(source.function, used, source.sizes, source.num_units, grain, source.scratch)
-        self.tasks.append(replace(task, summary=_how(contract, tiling)))
+        self.tasks.append(replace(task, summary=_how(contract, tiling), kind=TaskKind.GEMM))
 
     def _with_left(self, contract: Contract) -> Contract:
         """The contraction with its left operand in memory, if one inner axis after the other is
@@ -235,7 +249,9 @@ class _Maker:
     ) -> Task:
         traffic = 2 * panels_of(contract, tiling).size_bytes
         grain = grain_of(source.num_units, estimated_ns(0, traffic))
-        return Task(source.function, used, source.sizes, source.num_units, grain)
+        return Task(
+            source.function, used, source.sizes, source.num_units, grain, kind=TaskKind.PACKING
+        )
 
     def _in_two(self) -> None:
         """The product by itself, and a loop for what follows it."""

@@ -12,6 +12,7 @@ from rlx.backends.cpu.program.task import (
     Buffer,
     Machine,
     Task,
+    TaskKind,
     estimated_ns,
     grain_of,
 )
@@ -74,6 +75,7 @@ def legal_loop_task(
         substitute(scratch_bytes(schedule), sizes),
         (OUT_OF_RANGE,) * sum(isinstance(n, Load) and bool(n.args) for n in kernel.nodes),
         _how(kernel, schedule, sizes),
+        TaskKind.LOOP,
     )
 
 

@@ -61,9 +61,9 @@ def assembled(
     numbers = {s.name: i for i, s in enumerate(symbols)}
     parts = [f for r in subprograms.made.values() for f in functions_of(r, machine.isa, numbers)]
     run = _Main(main, subprograms, numbers, symbols, machine)
-    recipes = list(subprograms.recipes.values())
+    sequences = list(subprograms.sequences.values())
     return Assembled(
-        tuple(_functions(recipes)),
+        tuple(_functions(sequences)),
         (
             Function("dispatch", dispatch, ()),
             Function("perform", PERFORM, ()),
@@ -77,7 +77,7 @@ def assembled(
         tuple(subprograms.failures),
         subprograms.hosts,
         tuple(_followed(main)),
-        len(recipes),
+        len(sequences),
         main,
     )
 
@@ -87,9 +87,9 @@ def _prepares(subprogram: Subprogram) -> bool:
     return any(body.bound for step in subprogram.calls for body, _ in step.bodies)
 
 
-def _functions(recipes: Iterable[KernelSequence]) -> list[Function]:
-    """Those that the recipes call, each once."""
-    return list({t.function.name: t.function for r in recipes for t in r.all_tasks}.values())
+def _functions(sequences: Iterable[KernelSequence]) -> list[Function]:
+    """Those that the sequences call, each once."""
+    return list({t.function.name: t.function for r in sequences for t in r.all_tasks}.values())
 
 
 def _symbols(subprograms: Iterable[Subprogram]) -> tuple[Symbol, ...]:

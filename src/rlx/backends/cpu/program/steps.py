@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rlx.backends.cpu.program.task import KernelSequence, Task
+from rlx.backends.cpu.program.task import KernelSequence, RefusedForm, Task
 from rlx.core.dim import DimLike, is_static
 from rlx.core.layout import Layout
 from rlx.ir.lir import BufferPlan
@@ -56,9 +56,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """The step as smaller ones."""
+    """The step as a subprogram of smaller ones, as no kernel form takes it whole."""
 
     body: Subprogram
+    refused: tuple[RefusedForm, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class ProgramStep:
     def bodies(self) -> tuple[tuple[Subprogram, tuple[Value, ...]], ...]:
         """The routines that it runs, and the operands that each is given."""
         match self.lowering:
-            case Nested(body) | Scan(body=body):
+            case Nested(body=body) | Scan(body=body):
                 return ((body, self.operands),)
             case Branch(then, other):
                 return (then, self.operands[1:]), (other, self.operands[1:])

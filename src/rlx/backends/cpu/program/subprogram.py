@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED
 from rlx.backends.cpu.program.dim_formulas import rounded
-from rlx.backends.cpu.program.kernel_sequence import NoKernel, copy_task, kernel_sequence_of
+from rlx.backends.cpu.program.kernel_sequence import NoKernel, copy_task, select_kernels
 from rlx.backends.cpu.program.steps import (
     Branch,
     Host,
@@ -51,7 +51,7 @@ class SubprogramBuilder:
     target: Target
     written: Callable[[Function], None] | None = None
     """Is shown each kernel."""
-    recipes: dict[object, KernelSequence] = field(default_factory=dict[object, KernelSequence])
+    sequences: dict[object, KernelSequence] = field(default_factory=dict[object, KernelSequence])
     functions: dict[str, Function] = field(default_factory=dict[str, Function])
     refused: dict[object, NoKernel] = field(default_factory=dict[object, NoKernel])
     made: dict[str, Subprogram] = field(default_factory=dict[str, Subprogram])
@@ -151,28 +151,33 @@ class SubprogramBuilder:
                 return self._kernel(step)
 
     def _kernel(self, step: Step) -> Lowering:
-        """A recipe, the same for equal steps; or the step in smaller ones."""
+        """A kernel sequence, the same for equal steps; or the step as smaller ones."""
         node = step.node
         what = (node.op, node.attr_key, tuple(i.shape for i in node.inputs))
         key = (what, step.operands, step.results, step.constants, step.prologue_only)
+        if key not in self.sequences and key not in self.refused:
+            self._select(key, step)
         if key in self.refused:
             return self._nested(node, self.refused[key])
-        if key not in self.recipes:
-            try:
-                self._keep(key, kernel_sequence_of(step, f"k{len(self.recipes)}"))
-            except NoKernel as why:
-                self.refused[key] = why
-                return self._nested(node, why)
-            except OutOfMemoryError as error:
-                raise OutOfMemoryError(f"{node.label}: {error}") from None
-            _check_room(node, self.recipes[key])
-        return self.recipes[key]
+        return self.sequences[key]
+
+    def _select(self, key: object, step: Step) -> None:
+        try:
+            made = select_kernels(step, f"k{len(self.sequences)}")
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(f"{step.node.label}: {error}") from None
+        if isinstance(made, NoKernel):
+            self.refused[key] = made
+            return
+        self._add(key, made)
+        _check_room(step.node, made)
 
     def _nested(self, node: Node, why: NoKernel) -> Nested:
-        return Nested(self._body(_smaller(node, body_of(node), self.target, why)))
+        body = self._body(_smaller(node, body_of(node), self.target, why.reason))
+        return Nested(body, why.refused)
 
-    def _keep(self, key: object, recipe: KernelSequence) -> None:
-        self.recipes[key] = recipe.mapped(self._function)
+    def _add(self, key: object, made: KernelSequence) -> None:
+        self.sequences[key] = made.mapped(self._function)
 
     def _function(self, function: Function) -> Function:
         """The first that is the same but for its name."""
@@ -188,10 +193,10 @@ class SubprogramBuilder:
         if layout.is_contiguous:
             return None
         key = ("copy", layout, node.shape)
-        if key not in self.recipes:
-            name = f"k{len(self.recipes)}"
-            self._keep(key, KernelSequence((copy_task(node.shape, layout, step, name),)))
-        return self.recipes[key].tasks[0]
+        if key not in self.sequences:
+            name = f"k{len(self.sequences)}"
+            self._add(key, KernelSequence((copy_task(node.shape, layout, step, name),)))
+        return self.sequences[key].tasks[0]
 
     def _body(self, graph: Graph, fixed: Mapping[int, Value] = NOTHING) -> Subprogram:
         """The routine of a graph inside a step. Equal graphs share one, if the same weights are
@@ -270,12 +275,12 @@ def _items_of(graph: Graph) -> dict[Node, list[Node]]:
     return {n: sorted(i, key=lambda x: x.attrs["index"]) for n, i in items.items()}
 
 
-def _smaller(node: Node, body: Graph, target: Target, why: NoKernel) -> Graph:
+def _smaller(node: Node, body: Graph, target: Target, reason: str) -> Graph:
     """The work of a step in smaller steps: a region's nodes, or an op's lowering."""
     if node.decl.kind is Kind.REGION:
         return body
     if node.decl.lower is None:
-        raise UnsupportedError(f"{node.label}: target cpu cannot run it: {why}")
+        raise UnsupportedError(f"{node.label}: target cpu cannot run it: {reason}")
     without = replace(target, native=target.native - {node.op})
     return legalise(body, Context.of(without, FusionOptions()))
 

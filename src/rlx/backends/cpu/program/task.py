@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Literal
 
 from rlx.backends.cpu.codegen.loop.emit import Function
@@ -83,6 +84,35 @@ class Buffer:
     index: int
 
 
+class KernelForm(Enum):
+    """The forms of kernel that a step can be lowered to."""
+
+    DEDICATED = "dedicated kernel"
+    STRIDED_COPIES = "strided copies"
+    CONVOLUTION = "convolution"
+    LOOP = "loop nest"
+    GEMM = "gemm"
+    GEMM_AND_LOOP = "gemm and loop nest"
+    DEDICATED_AND_LOOP = "dedicated kernel and loop nest"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedForm:
+    """A form that was considered for a step before the one it has, and why it does not fit."""
+
+    form: KernelForm
+    reason: str
+
+
+class TaskKind(Enum):
+    """What a task's function is."""
+
+    DEDICATED = "dedicated"
+    LOOP = "loop nest"
+    GEMM = "gemm"
+    PACKING = "packing"
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """`i32 function(buffers, sizes, start, stop, scratch, poll)` for parts of the units.
@@ -102,7 +132,8 @@ class Task:
     """Bytes for each worker alone, aligned to 64; not kept from part to part."""
     failures: tuple[str, ...] = (OUT_OF_RANGE,)
     summary: str = ""
-    """The schedule in words; nothing that is run depends on it."""
+    """The schedule as text, for reports only."""
+    kind: TaskKind = TaskKind.DEDICATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +152,9 @@ class KernelSequence:
     temps: tuple[DimLike, ...] = ()
     """The bytes of each temporary, aligned to 64."""
     packed: tuple[PackedWeights, ...] = field(default_factory=tuple)
+    form: KernelForm = KernelForm.DEDICATED
+    refused: tuple[RefusedForm, ...] = ()
+    """The forms that come before it in the order of candidates."""
 
     def split(self, is_split: bool) -> KernelSequence:
         """The same with every task's work shared out, at least between two, or with none."""
@@ -137,7 +171,7 @@ class KernelSequence:
         tasks = tuple(replace(t, function=change(t.function)) for t in self.tasks)
         packing = (replace(p.task, function=change(p.task.function)) for p in self.packed)
         packed = tuple(replace(p, task=t) for p, t in zip(self.packed, packing))
-        return KernelSequence(tasks, self.temps, packed)
+        return replace(self, tasks=tasks, packed=packed)
 
     def packed_every_run(self) -> KernelSequence:
         """The same with panels made anew in temporaries: for a step that itself runs once."""
@@ -149,7 +183,8 @@ class KernelSequence:
 
         packing = [moved(p.task, "result", kept + i) for i, p in enumerate(self.packed)]
         tasks = (*packing, *(moved(t, "packed", kept) for t in self.tasks))
-        return KernelSequence(tasks, (*self.temps, *(p.size for p in self.packed)))
+        temps = (*self.temps, *(p.size for p in self.packed))
+        return replace(self, tasks=tasks, temps=temps, packed=())
 
 
 def grain_of(units: DimLike, ns: DimLike) -> DimLike:

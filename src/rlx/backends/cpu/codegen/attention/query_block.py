@@ -20,7 +20,7 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.kernel.contract import Contract
-from rlx.kernel.lower.contract import lower_contract
+from rlx.kernel.lower.contract import contraction
 
 BLOCKS_PER_POLL = 16
 """Blocks of keys between two polls."""
@@ -51,7 +51,7 @@ def product_of(dtype: DType) -> Contract:
     m, k, n = (Dim(x) for x in ("lines", "steps", "rows"))
     left, right = g.input("left", Shape((m, k), dtype)), g.input("right", Shape((k, n), dtype))
     layouts = Layout.contiguous((k, m)).permuted((1, 0)), Layout.contiguous((k, n))
-    return lower_contract(g.matmul(left, right), layouts)
+    return contraction(g.matmul(left, right), layouts)
 
 
 def sizes_of(spec: AttentionSpec, tiling: Tiling) -> tuple[DimLike, ...]:

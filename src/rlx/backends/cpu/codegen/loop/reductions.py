@@ -11,7 +11,7 @@ from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.core.dim import upper_bound
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Axis, Expr, Load, Reduce, postorder
-from rlx.kernel.lower.loop import NotALoop
+from rlx.kernel.refusal import NotLowered
 
 CHAIN = 128
 """Float additions per chain; the chain's sum is then added to one in f64. A chain as long as the
@@ -83,7 +83,7 @@ class Reductions(Loops):
         each copy. Where an axis is open already, as with reductions of both axes of a result, the
         reduction would be repeated at each of its points: such kernels are split into steps."""
         if any(a in self.at.index for a in axes):
-            raise NotALoop(f"{self.kernel.name}: its folds over {axes} are at each point of them")
+            raise NotLowered(f"{self.kernel.name}: its folds over {axes} are at each point of them")
         is_across = self.at.lane is None
         bodies = {r: self.chain(r)[1].args[0] for r in group}
         width = self.schedule.accumulators if is_across else self.at.copies

@@ -21,7 +21,15 @@ from rlx.backends.cpu.library.strided_copy import (
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, estimated_ns, grain_of
+from rlx.backends.cpu.program.task import (
+    Buffer,
+    KernelSequence,
+    Step,
+    Task,
+    TaskKind,
+    estimated_ns,
+    grain_of,
+)
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 
@@ -71,6 +79,7 @@ class _Product:
         return Task(
             w.function(name), (*buffers, *self.groups.buffers), w.sizes, units,
             grain_of(units, ns), summary="grouped GEMM, vectorised over columns",
+            kind=TaskKind.GEMM,
         )  # fmt: skip
 
     def unit(

@@ -9,7 +9,6 @@ and at the end over their lanes, whatever is computed beside it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.loop.vector_access import load, store
@@ -27,14 +26,14 @@ from rlx.backends.cpu.library.strided_copy import (
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program import gemm_sequence as products
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, grain_of
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, TaskKind, grain_of
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
-from rlx.core.errors import UnsupportedError
 from rlx.core.layout import Layout
 from rlx.ir.mir import Node
 from rlx.kernel.lower.contract import lower_contract
 from rlx.kernel.lower.loop import body_of
+from rlx.kernel.refusal import Refusal
 from rlx.ops.op import Kind
 from rlx.ops.quant.gguf import SCHEMES
 
@@ -216,6 +215,7 @@ class Product:
             w.function(name), given, w.sizes, units,
             grain_of(units, self.nanoseconds), scratch,
             summary=f"GEMM with quantised weights, {PIECE} of {COLUMNS} columns at a time",
+            kind=TaskKind.GEMM,
         )  # fmt: skip
 
     @property
@@ -432,8 +432,9 @@ def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
 def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
     """Block-scaled weights with scales and zero points beside them."""
     if not streams(step.node):
-        with suppress(UnsupportedError):
-            return products.make(step, lower_contract(step.node, step.operands, step.results), name)
+        contract = lower_contract(step.node, step.operands, step.results)
+        if not isinstance(contract, Refusal):
+            return products.make(step, contract, name)
     places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
     return Product(step, number_weights(step, places)).recipe(name)
 

@@ -14,7 +14,7 @@ from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Apply, Const, Kernel, Load
-from rlx.kernel.lower.loop import lower_loop
+from rlx.kernel.lower.loop import loop_kernel
 
 Values = Mapping[str, Any]
 
@@ -64,5 +64,5 @@ def arithmetic(
     outside.traces_lines = False
     operands = [outside.input(n, Shape((), kind)) for n in names]
     node = outside.node("elementwise_region", operands, {"body": body})
-    kernel = decomposed(lower_loop(node), lambda n: arith.is_native(n.op.name))
+    kernel = decomposed(loop_kernel(node), lambda n: arith.is_native(n.op.name))
     return Arithmetic(kernel, tuple(names), tuple(made))
