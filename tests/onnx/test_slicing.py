@@ -120,3 +120,17 @@ def test_steps_along_a_named_size_from_any_start(step: int) -> None:
         for length in (0, 1, 2, 7):
             x = matrix(length)
             np.testing.assert_array_equal(exe(x), x[:, start:stop:step])
+
+
+def test_more_starts_than_a_tensor_has_axes_are_refused_at_once() -> None:
+    """Each would be some nodes of the graph."""
+    names = ("x", "starts", "ends")
+    dims = {"x": [4], "starts": [65535], "ends": [65535]}
+    kinds = {"x": TensorProto.FLOAT, "starts": TensorProto.INT64, "ends": TensorProto.INT64}
+    inputs = [helper.make_tensor_value_info(n, kinds[n], dims[n]) for n in names]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("Slice", list(names), ["y"])
+    graph = helper.make_graph([node], "g", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(rlx.Error, match="its graph depends on the call"):
+        assert from_proto(model).graph

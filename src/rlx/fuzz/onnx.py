@@ -149,12 +149,13 @@ def _tried(data: bytes, job: Job) -> str:
 
 def _run(model: Any) -> str:
     """Compiled, and run unless it asks for more arithmetic than there is time for."""
+    from rlx.runtime.executable import Executable
     from rlx.runtime.random_inputs import random_inputs
     from rlx.runtime.session import Session
 
     exe = Session("cpu", threads=1, cache=False).compile(model)
     given = random_inputs(exe.inputs, {}, 0, typical=3)
-    program = exe.specialised(*given.values()) if model.is_static else exe
+    program = exe if isinstance(exe, Executable) else exe.specialised(*given.values())
     if _flops(program) > MOST_FLOPS:
         return "heavy"
     exe.run(given)

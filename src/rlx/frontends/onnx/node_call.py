@@ -11,7 +11,7 @@ import numpy as np
 from rlx.core.dim import Dim, DimLike, is_static
 from rlx.core.errors import GraphError, UnsupportedError
 from rlx.core.shape import Shape
-from rlx.frontends.onnx.data_dependent_sizes import element, scalar, sizes_of_data
+from rlx.frontends.onnx.data_dependent_sizes import MAX_ELEMENTS, element, scalar, sizes_of_data
 from rlx.frontends.onnx.values import Coded, Sizes, Value, Weight
 from rlx.ir.mir import Graph, Node
 
@@ -155,6 +155,10 @@ class Call:
         if known is not None or not isinstance(value, Node) or not self.may_measure(number):
             return list(self.dims(number))
         count = int(self.shape(number).static_dims[0]) if value.shape.rank else 1
+        if count > MAX_ELEMENTS:
+            raise self.refused(
+                f"operand {number} has {count:,} elements, more than tensors have axes"
+            )
         found = [element(value, i) for i in range(count)]
         return [scalar(value, i) if d is None else d for i, d in enumerate(found)]
 
