@@ -40,7 +40,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rlx._version import __version__
 from rlx.core.errors import Error, UnsupportedError
-from rlx.cost.decision import Decision
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from rlx.core.disk_cache import Cache
     from rlx.core.sections import Bytes, Sections
     from rlx.cost.calibrate import Numbers, Progress
+    from rlx.cost.decision import Decision
 
 GROUP = "rlx.backends"
 BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu.backend"}

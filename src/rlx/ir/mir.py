@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlx.core import attrs as attributes
 from rlx.core.arguments import FUNCTION, MAPPING, NONE, check_node, instance
@@ -33,9 +33,7 @@ from rlx.ir.walk import topological as topological
 from rlx.ir.walk import users_of as users_of
 from rlx.ops import op as table
 from rlx.ops.graphs import NodeBase, provide
-
-if TYPE_CHECKING:
-    from rlx.ops.op import Op
+from rlx.ops.op import Op
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
