@@ -363,7 +363,7 @@ def resealed(whole: bytes, change: Any) -> bytes:
     file = sections.Sections.of("it", memoryview(whole))
     head = json.loads(json.dumps(file.head))
     changed = change(head)
-    parts = {name: file.section(name) for name in file.places}
+    parts = {name: file.section(name) for name in file.entries}
     return b"".join(sections.packed(head if changed is None else changed, parts))
 
 

@@ -64,3 +64,10 @@ def test_a_loop_that_hands_all_on_is_gone() -> None:
     made = ops.scan(g.input("x", rlx.Shape([3])), body=body, length=4, num_carries=1)
     g.set_outputs(list(made))
     assert [n.op for n in simplify(g, Context.of("cpu")).order()] == ["input"]
+
+
+def test_a_loop_that_may_never_end_is_left() -> None:
+    g = Graph("endless")
+    x = g.input("x", rlx.Shape([4]))
+    g.set_outputs([rlx.while_loop(lambda v: ops.sum(v) > 0.0, lambda v: v * 1.0, x)])
+    assert "while" in [n.op for n in simplify(g, Context.of("cpu")).order()]

@@ -56,8 +56,8 @@ def invariant_carry(x: Node, i: int) -> Any:
     carries = _num_carries(x)
     body: Graph = x.attrs["body"]
     fixed = [n for n in range(carries) if body.outputs[n] is body.inputs[n]]
-    if not fixed:
-        return None
+    if not fixed or (x.op == "while" and len(fixed) == carries):
+        return None  # a while loop that changes nothing does not run, or never ends: that stays
     if i in fixed:
         return x.inputs[i]
     kept = [n for n in range(len(body.outputs)) if n not in fixed]

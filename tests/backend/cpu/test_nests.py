@@ -279,7 +279,7 @@ def test_schedules_do_not_change_what_is_computed() -> None:
             {"streaming": True},
             {"unroll": 1},
             {"unroll": 3},
-            {"keep": ()},
+            {"staged": ()},
             {"accumulators": 3},
         ):
             other = lambda k, m, changes=changes: replace(choose(k, m), **changes)
@@ -300,7 +300,7 @@ def test_what_two_passes_need_is_kept() -> None:
     assert schedule.vector is soft.axes[1]
     assert scratch_bytes(schedule) >= 400 * 4
     huge = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 10**6])))
-    assert choose(huge, Machine(64)).keep == ()
+    assert choose(huge, Machine(64)).staged == ()
 
 
 def test_axes_that_lie_behind_each_other_are_one() -> None:
