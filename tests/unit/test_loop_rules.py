@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
+import pytest
 
 import rlx
 from rlx import ops
@@ -71,3 +75,16 @@ def test_a_loop_that_may_never_end_is_left() -> None:
     x = g.input("x", rlx.Shape([4]))
     g.set_outputs([rlx.while_loop(lambda v: ops.sum(v) > 0.0, lambda v: v * 1.0, x)])
     assert "while" in [n.op for n in simplify(g, Context.of("cpu")).order()]
+
+
+@pytest.mark.parametrize("call", [
+    "rlx.cond(np.array(True), lambda v: v, lambda v: -v, x)",
+    "rlx.while_loop(lambda v: rlx.ops.sum(v) < 4.0, lambda v: v + v, x)",
+    "rlx.scan_loop(lambda c, v: (c + v, v), x[0], x)[0]",
+    "rlx.ops.gelu(x)",
+])  # fmt: skip
+def test_loops_of_arrays_need_no_graph_built_before(call: str) -> None:
+    """The class of graphs is provided by a layer above the ops, which nothing has imported yet."""
+    code = f"import numpy as np, rlx\nx = np.ones(2, np.float32)\nprint(np.sum({call}) > 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr

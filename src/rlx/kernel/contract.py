@@ -178,7 +178,7 @@ def through(contract: Contract, change: Callable[[Kernel], Kernel]) -> Contract:
 
 
 def materialised(contract: Contract) -> tuple[Kernel, Contract]:
-    """A kernel that writes the left operand side by side, and the contraction that reads it there:
+    """A kernel that makes the left operand contiguous, and the contraction that reads it there:
     for targets that read rows from memory. It is one more operand, behind the others."""
     axes = tuple(
         a for a in (*contract.batch, contract.rows, *contract.inner) if _moves(contract, a)

@@ -31,7 +31,7 @@ FOLDS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, 
 
 
 def run(kernel: Kernel, operands: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-    """The kernel's results on operands that lie side by side."""
+    """The kernel's results on contiguous operands."""
     return _Run(kernel, operands, sizes).results()
 
 

@@ -129,7 +129,7 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
 
 
 def _vector_axis(kernel: Kernel) -> Axis | None:
-    """The axis along which most memory is read and written side by side."""
+    """The axis along which most memory is accessed with unit stride."""
     axes = dict.fromkeys((*reversed(kernel.axes), *kernel.reduced))
     wide = [a for a in axes if a.extent != 1]
     return max(wide, key=lambda a: _unit_strides(kernel, a), default=None)

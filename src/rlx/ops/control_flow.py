@@ -105,9 +105,10 @@ def _traced(function: Function, shapes: Sequence[Shape], name: str) -> tuple[Any
 def _result(graph: Any, value: Any, name: str) -> Any:
     if not isinstance(value, NodeBase):
         return graph.constant(value)
-    if value.graph is not graph:
+    node: Any = value
+    if node.graph is not graph:
         raise GraphError(
-            f"{name} returns {value.label} of {value.graph.name!r}, which it was not given. "
+            f"{name} returns {node.label} of {node.graph.name!r}, which it was not given. "
             "Pass it as an argument (a capture, carry or bcast)."
         )
     return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import Any
 
 from rlx.core.shape import Shape
@@ -22,11 +23,6 @@ class NodeBase:
     __slots__ = ()
     graph: Any
     shape: Any
-
-    @property
-    def label(self) -> str:
-        """How messages name it."""
-        raise NotImplementedError
 
 
 class GraphBase(ABC):
@@ -55,7 +51,9 @@ def provide(graph_class: type[Any]) -> None:
 
 
 def empty_graph(name: str) -> Any:
-    """A graph without nodes."""
+    """A graph without nodes; where none was built yet, its class is found first."""
+    if not _PROVIDED:
+        import_module("rlx.ir.mir")
     return _PROVIDED[0](name)
 
 

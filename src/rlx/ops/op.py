@@ -445,7 +445,6 @@ def load() -> None:
             return
         _LOADED.append("some")
         pages = importlib.import_module("rlx.ops")
-        importlib.import_module("rlx.ir.mir")  # provides the graphs that bodies are
         try:
             for page in all_pages():
                 importlib.import_module(f"rlx.ops.{page}")

@@ -3,7 +3,7 @@
     acc[n, g, o, y, x] = Σ_{i, u, v} w[g·O + o, i, u, v] · image[n, g·I + i, y·s + u·d, x·s + v·d]
 
 The kernels are the rows, the last axis of the image the columns. Where the image has a border, or
-does not lie side by side along the columns, it is written down first, once, with its border; what
+is not contiguous along the columns, it is written down first, once, with its border; what
 precedes the convolution is done there. With a stride along the columns each tap has a run of its
 own. So no loop of the contraction tests where it is, and no window is copied.
 """

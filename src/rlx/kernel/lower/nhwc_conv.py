@@ -1,4 +1,4 @@
-"""Forming convolutions whose results have their channels side by side.
+"""Lowering convolutions whose results are NHWC to implicit GEMM.
 
     acc[n, y, x, o] = Σ_{u, v, i} image[n, y·s + u·d, x·s + v·d, i] · w[o, i, u, v]
 
@@ -144,7 +144,7 @@ def _inner(dims: Sequence[DimLike]) -> tuple[Affine, list[Affine]]:
 
 def _with_last(inner: tuple[Axis, ...], left: Expr) -> tuple[Axis, ...]:
     """Inner axes of which no condition depends on the last; where there are conditions, its steps
-    lie side by side, as the zeros do that are read outside of the image."""
+    are contiguous, as the zeros do that are read outside of the image."""
     image, conditions = bounds_checks_of(left)
     is_free = inner and not any(inner[-1] in c.free for c in conditions)
     if is_free and (not conditions or _is_beside(image, inner[-1])):
@@ -153,7 +153,7 @@ def _with_last(inner: tuple[Axis, ...], left: Expr) -> tuple[Axis, ...]:
 
 
 def _is_beside(image: Expr, axis: Axis) -> bool:
-    """Is everything that is read along an axis read side by side?"""
+    """Is everything that is read along an axis read with unit stride?"""
     read = [n for n in postorder([image]) if isinstance(n, Load) and axis in n.free]
     return bool(read) and all(n.at.coefficient(axis) == 1 for n in read)
 
@@ -171,7 +171,7 @@ class _Image:
 
 
 def _image(conv: Conv, exprs: Exprs, reads: Reads) -> _Image:
-    """The image as it is, if its channels lie side by side and are read in whole runs, else written
+    """The image as it is, if it is NHWC and its channels are read in whole runs, else written
     down so."""
     given = conv.image.stores[0].value
     axes = one_axis_each(conv.image, conv.anchor)
@@ -203,7 +203,7 @@ def _there(exprs: Exprs, at: Affine, channels: int, value: Expr) -> Expr:
 
 
 def _joined(exprs: Exprs, parts: Sequence[Expr]) -> Expr:
-    """Narrow numbers side by side as one of 32 bits: lanes need not go along them."""
+    """A dot-product group of narrow numbers as one of 32 bits: it is not vectorised over."""
     size = parts[0].dtype.itemsize
     raw = {1: DType.U8, 2: DType.U16}[size]
     total: Expr | None = None
@@ -243,7 +243,7 @@ def _written(
 
 
 def _is_near(conv: Conv, image: Expr, along: Axis, run: int) -> bool:
-    """Can windows look at it where it is, its channels side by side or few?"""
+    """Can windows look at it in place: is it NHWC, or has it few channels?"""
     if not isinstance(image, Load) or image.args:
         return False
     if run > 1:

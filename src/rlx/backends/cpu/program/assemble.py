@@ -229,7 +229,7 @@ class StepWriter(FunctionWriter):
         return self.offset(self.slot(value.node), value.base_bytes)
 
     def start(self, value: Value) -> str:
-        """Where the elements of a value begin that lie side by side."""
+        """The address of the first element of a contiguous value."""
         size = value.node.shape.dtype.itemsize
         return self.offset(self.slot(value.node), self.value(value.layout.offset * size))
 

@@ -95,7 +95,8 @@ def write(writer: StepWriter, step: ProgramStep) -> None:
 
 
 def _operands(writer: StepWriter, step: ProgramStep) -> tuple[list[str], str]:
-    """Where the operands lie side by side, copied there if they do not; and the memory behind."""
+    """The addresses of the operands, copied to be contiguous where they are strided; and the first
+    free byte behind them."""
     copied = [v.size for v, t in zip(step.operands, step.copies) if t is not None]
     temps, memory = writer.temps(copied, writer.behind)
     found: list[str] = []

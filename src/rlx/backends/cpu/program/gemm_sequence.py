@@ -215,7 +215,7 @@ class _Maker:
         return contract
 
     def _wants_words(self, contract: Contract) -> bool:
-        """Would several steps be one instruction's, if those on the left lay side by side?"""
+        """Would several steps be one instruction's, if those on the left were contiguous?"""
         left, right, *_, last = contract.left, contract.right, *contract.inner
         assert isinstance(left, Load)
         steps = dot_group_size(left.dtype, right.dtype, contract.sums, self.machine.isa)
@@ -296,7 +296,7 @@ def _is_more(node: Expr) -> bool:
 
 
 def _apart(contract: Contract) -> tuple[Contract, Kernel]:
-    """The product, side by side, and the kernel that reads it as one more operand."""
+    """The product, contiguous, and the kernel that reads it as one more operand."""
     (total,) = (n for n in contract.epilogue if isinstance(n, Accumulator))
     layout = Layout.contiguous([a.extent for a in contract.outer])
     at = Affine(tuple((a, s) for a, s in zip(contract.outer, layout.strides) if s != 0))

@@ -47,7 +47,7 @@ class Value:
 
     @property
     def size(self) -> DimLike:
-        """Its bytes, where they lie side by side."""
+        """Its bytes, if it were contiguous."""
         total: DimLike = self.node.shape.dtype.itemsize
         for dim in self.layout.dims:
             total = total * dim
@@ -114,7 +114,7 @@ class ProgramStep:
     number: int
     """Of its first task in the table of failures."""
     copies: tuple[Task | None, ...] = ()
-    """How operands that lie apart come to lie side by side, for ways that need it."""
+    """Copies that make strided operands contiguous, for lowerings that need it."""
     packed_offsets: tuple[DimLike, ...] = ()
     """Byte offsets of its packed weights in the weight block."""
     sizes: tuple[str, ...] = ()

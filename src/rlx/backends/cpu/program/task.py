@@ -64,7 +64,7 @@ class Step:
 
     @classmethod
     def alone(cls, node: Node, machine: Machine, constants: frozenset[int] = frozenset()) -> Step:
-        """A step whose values lie side by side."""
+        """A step whose values are contiguous."""
         operands = tuple(Layout.contiguous(i.shape.dims) for i in node.inputs)
         results = tuple(Layout.contiguous(o.shape.dims) for o in body_of(node).outputs)
         return cls(node, operands, results, machine, constants)

@@ -14,7 +14,7 @@ def checks_text() -> str:
 
 
 def _array_fits() -> str:
-    """Is it an array, and no subclass, of a dtype and rank, side by side?"""
+    """Is it an array, and no subclass, of a dtype and rank, C-contiguous?"""
     f = Function("define internal i1 @array_fits(ptr %table, ptr %record, ptr %array, i32 %flags)")
     kind = f.load("ptr", "%array", Field.TYPE)
     array_type = f.address("%table", Slot.ARRAY_TYPE)

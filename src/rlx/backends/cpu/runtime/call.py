@@ -192,7 +192,7 @@ class Entry:
         is_quick: bool = True,
     ) -> list[Array] | FailedAt:
         """Run the model on arrays that are as they should be: of the dtypes that the binding
-        says, side by side, aligned; outputs apart from them and of the right dims. `host` is the
+        says, contiguous, aligned; outputs disjoint from them and of the right dims. `host` is the
         address of the function for steps of the host; `symbols` are the sizes of named dims, where
         they are known other than as dims of their own, and one word more: what the call
         measures is written there, unless the quick way is tried first and does it."""

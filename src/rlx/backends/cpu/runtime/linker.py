@@ -1,4 +1,4 @@
-"""Object files to a blob: sections side by side, and what refers from one to another filled in.
+"""The linker: sections of object files laid out in one blob, and relocations applied.
 
 Only what stays right wherever the code is loaded is taken: distances. An absolute address, a
 symbol of a library or memory to write to is refused by name.

@@ -1,4 +1,4 @@
-"""A program in memory: weights prepared once, calls that may run side by side."""
+"""A program in memory: weights prepared once, calls that may run concurrently."""
 
 from __future__ import annotations
 
