@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.codegen.loop.emit import emit, legal, module
+from rlx.backends.cpu.codegen.loop.emit import emit, legal
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.llvm.function import module
 from rlx.core.dim import evaluate
 from rlx.kernel.expr import Kernel
 from rlx.kernel.schedule import Schedule, choose, scratch_bytes, sizes_of

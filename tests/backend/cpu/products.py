@@ -16,9 +16,9 @@ from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm, legal
 from rlx.backends.cpu.codegen.gemm.microkernel import Source
 from rlx.backends.cpu.codegen.gemm.packing import emit_pack_groups, operands_read
 from rlx.backends.cpu.codegen.loop import emit
-from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host, why_not
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.llvm.function import Function, module
 from rlx.backends.cpu.schedule.gemm_tiling import (
     Tiling,
     pack_kernel,
@@ -231,7 +231,7 @@ def compiled(contracts: Mapping[str, Contract], isa: Isa) -> dict[str, Compiled]
                 tiling = replace(tiling, rows=tuple(dict.fromkeys((tiling.rows[0], 1))))
             kind = "packed" if has_panels else "in_place"
             parts[f"{name}, {kind}"] = emitted(contract, tiling, isa, f"k{number}_{kind}")
-    native = Native(emit.module(functions(parts.values()), isa), isa)
+    native = Native(module(functions(parts.values()), isa), isa)
     return {name: Compiled(*part, native) for name, part in parts.items()}
 
 
@@ -263,7 +263,7 @@ def contract_of(name: str) -> Contract:
 
 
 @functools.cache
-def module(isa: Isa) -> dict[str, Compiled]:
+def compiled_cases(isa: Isa) -> dict[str, Compiled]:
     return compiled({name: contract_of(name) for name in names(isa)}, isa)
 
 
@@ -273,7 +273,7 @@ def names(isa: Isa) -> Sequence[str]:
 
 def kinds(isa: Isa, name: str) -> list[Compiled]:
     """By panels, and in place where it can be."""
-    return [c for n, c in module(isa).items() if n.rsplit(",", 1)[0] == name]
+    return [c for n, c in compiled_cases(isa).items() if n.rsplit(",", 1)[0] == name]
 
 
 def on_isas(chosen: Callable[[str], bool]) -> pytest.MarkDecorator:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.llvm.function import Function
 from rlx.backends.cpu.program.kernel_sequence import select_kernels
 from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
 from rlx.core.dim import evaluate

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.program.task import KernelSequence, Machine, Step, Task
 from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, GraphError

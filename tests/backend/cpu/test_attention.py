@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rlx.backends.cpu.codegen.attention import online_softmax as attention
-from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.dtype import DType

@@ -12,9 +12,9 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
-from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX2, AVX512, AVX512_BF16, NEON, Isa, host, why_not
 from rlx.backends.cpu.llvm.compile import assembled
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
@@ -170,12 +170,12 @@ def recipe(name: str, isa: Isa = AVX512_BF16) -> KernelSequence:
 
 @pytest.mark.parametrize("name", ["words", "deep", "signed", "odd", "colours", "few of groups"])
 def test_dots_are_single_instructions(name: str) -> None:
-    text = emit.module(functions(recipe(name)), AVX512_BF16)
+    text = module(functions(recipe(name)), AVX512_BF16)
     assert "vpdpbusd" in assembled(text, AVX512_BF16)
 
 
 def test_pairs_are_single_instructions() -> None:
-    text = emit.module(functions(recipe("words", AVX2)), AVX2)
+    text = module(functions(recipe("words", AVX2)), AVX2)
     assert "vpmaddwd" in assembled(text, AVX2)
 
 
@@ -190,7 +190,7 @@ def test_windows_of_bytes_are_read_where_they_lie() -> None:
 
 
 def test_other_processors_get_code_that_assembles() -> None:
-    text = emit.module(functions(recipe("words", NEON)), NEON)
+    text = module(functions(recipe("words", NEON)), NEON)
     assert "mla" in assembled(text, NEON)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.program.gemm_sequence import make_conv
 from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dim import Dim, DimLike
@@ -29,7 +29,7 @@ EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64
 
 
 def compiled(recipes: list[KernelSequence], isa: Isa) -> Native:
-    return Native(emit.module([f for r in recipes for f in functions(r)], isa), isa)
+    return Native(module([f for r in recipes for f in functions(r)], isa), isa)
 
 
 def check(graph: Graph, native: Native, recipe: KernelSequence, arrays: list[Array],

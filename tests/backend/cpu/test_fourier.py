@@ -22,11 +22,11 @@ from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, ISAS, SSE2, Isa, host
 from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.fft.plans import MAX_CONSTANT_TABLE_POINTS
 from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.sequences import Runner, functions

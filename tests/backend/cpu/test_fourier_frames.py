@@ -20,11 +20,11 @@ from rlx.ir.mir import Graph, Node
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.fft.power_spectra import FRAMES_PER_CHUNK
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.program.task import Machine, Step
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.sequences import Runner, functions

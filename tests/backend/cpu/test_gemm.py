@@ -9,9 +9,9 @@ import pytest
 
 from rlx import ops
 from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm
-from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX512, NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.schedule.gemm_tiling import (
     NoGemm,
     Tiling,
@@ -139,7 +139,7 @@ def test_bits_do_not_depend_on_the_tile() -> None:
 
 def one(contract: Contract, tiling: Tiling, isa: Isa) -> Compiled:
     part = emitted(contract, tiling, isa, "gemm")
-    return Compiled(*part, Native(emit.module(functions([part]), isa), isa))
+    return Compiled(*part, Native(module(functions([part]), isa), isa))
 
 
 def test_known_sizes_choose_the_tile() -> None:
@@ -174,7 +174,7 @@ def test_equal_structure_is_equal_code() -> None:
 def test_other_processors_get_code_that_assembles(name: str) -> None:
     contract = contract_of(name)
     tiling = tiling_of(contract, NEON, has_panels=True)
-    text = emit.module(functions([emitted(contract, tiling, NEON, "gemm")]), NEON)
+    text = module(functions([emitted(contract, tiling, NEON, "gemm")]), NEON)
     assert "fmla" in assembled(text, NEON)
 
 

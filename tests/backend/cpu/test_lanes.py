@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from rlx.backends.cpu.codegen.loop.emit import Function, module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.builder import Vec
 from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.llvm.function import Function, module
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape

@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.codegen.loop.emit import Function, module
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host
 from rlx.backends.cpu.llvm.builder import ELEMENT, Code, Vec
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.llvm.function import Function, module
 from rlx.core.dtype import DType
 
 COUNT = 200_000

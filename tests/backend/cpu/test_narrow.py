@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX512_BF16, NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.program.task import KernelSequence
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
@@ -171,7 +171,7 @@ def text_of(works: Mapping[str, Work], isa: Isa) -> str:
         kernel_sequence_of(step_of(w, isa, CONSTANTS), f"w{i}")
         for i, w in enumerate(works.values())
     ]
-    return emit.module([f for r in recipes for f in functions(r)], isa)
+    return module([f for r in recipes for f in functions(r)], isa)
 
 
 def test_dots_are_single_instructions() -> None:

@@ -23,9 +23,10 @@ from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.codegen.loop.emit import emit, legal, module
+from rlx.backends.cpu.codegen.loop.emit import emit, legal
 from rlx.backends.cpu.isa import AVX2, AVX512, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import assembled
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.schedule import index_set_splitting as cuts
 from rlx.kernel.schedule import ROW_WIDTH, Schedule, choose, scratch_bytes
 from rlx.kernel.schedule import check as check_schedule

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.program.gemm_sequence import make
 from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
 from rlx.core.dtype import DType
@@ -56,7 +56,7 @@ def step_of(work: Work, isa: Isa, constants: frozenset[int]) -> Step:
 
 
 def compiled(recipes: list[KernelSequence], isa: Isa) -> Native:
-    return Native(emit.module([f for r in recipes for f in functions(r)], isa), isa)
+    return Native(module([f for r in recipes for f in functions(r)], isa), isa)
 
 
 def wide(x: Array) -> Array:
@@ -221,5 +221,5 @@ def test_other_processors_get_code_that_assembles() -> None:
     works = {**TURNED, "heads apart": SURROUNDED["heads apart"]}
     recipes = [kernel_sequence_of(step_of(w, NEON, frozenset()), f"w{i}") for i, w in
                enumerate(works.values())]  # fmt: skip
-    text = emit.module([f for r in recipes for f in functions(r)], NEON)
+    text = module([f for r in recipes for f in functions(r)], NEON)
     assert "fmla" in assembled(text, NEON)

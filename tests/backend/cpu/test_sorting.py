@@ -19,11 +19,11 @@ from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, ISAS, SSE2, Isa, host
 from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.sort.radix_keys import INSERTION_SORT_MAX_KEYS, MAX_32BIT_POSITIONS
 from rlx.backends.cpu.llvm.compile import assembled
+from rlx.backends.cpu.llvm.function import module
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 
 Array = np.ndarray[Any, Any]

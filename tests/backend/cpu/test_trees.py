@@ -18,7 +18,6 @@ from rlx.ops.op import lookup
 
 pytest.importorskip("llvmlite")
 
-from rlx.backends.cpu.codegen.loop.emit import module
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.trees.node_records import WIDE_COLUMNS, Ensemble
@@ -28,6 +27,7 @@ from rlx.backends.cpu.library.trees.tree_walk import (
     TREES_PER_CHUNK,
 )
 from rlx.backends.cpu.llvm.compile import assembled
+from rlx.backends.cpu.llvm.function import module
 from rlx.frontends.onnx.handlers.ml.tree_tables import LEAF, LEQ, Nodes, Tables, Weights, tables_of
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
 

@@ -31,7 +31,9 @@ def make_leaky_sum(given: Step, name: str) -> KernelSequence:
             w.code.do(f"store {now.type} {now.text}, ptr {slot}")
             w.store(now, 1, y, shape.dtype)
     grain = grain_of(units.count, shape.num_elements)
-    return KernelSequence((Task(w.function(name), buffers(1, 1), w.sizes, units.count, grain),))
+    return KernelSequence(
+        (Task.written(w.function(name), buffers(1, 1), w.sizes, units.count, grain),)
+    )
 
 
 def _without(layout: Layout, axis: int) -> Layout:

@@ -77,7 +77,7 @@ class _Nonzero:
         traffic = self.shape.size_bytes
         grain = grain_of(self.units.count, estimated_ns(0, traffic))
         given_to = Buffer("operand", 0), Buffer("temp", 0)
-        return Task(w.function(name), given_to, w.sizes, self.units.count, grain)
+        return Task.written(w.function(name), given_to, w.sizes, self.units.count, grain)
 
     def prefix_sum_task(self, name: str) -> Task:
         """Exclusive prefix sum of the units' counts."""
@@ -95,7 +95,7 @@ class _Nonzero:
             store_i64(w, total.get(), 1, 0)
         text = "more elements are not 0 than at_most allows"
         given_to = Buffer("temp", 0), size_of(self.given)
-        return Task(w.function(name), given_to, w.sizes, failures=(text,))
+        return Task.written(w.function(name), given_to, w.sizes, failures=(text,))
 
     def scatter_task(self, name: str) -> Task:
         w = Writer(self.given.isa, self.lanes)
@@ -112,7 +112,7 @@ class _Nonzero:
             self.nonzero_bits(w, unit, each)
         grain = grain_of(self.units.count, self.shape.num_elements * NS_PER_ELEMENT)
         given_to = Buffer("operand", 0), Buffer("temp", 0), Buffer("result", 0)
-        return Task(w.function(name), given_to, w.sizes, self.units.count, grain)
+        return Task.written(w.function(name), given_to, w.sizes, self.units.count, grain)
 
     def row(self, w: Writer, unit: Bound) -> Bound:
         """The flat index of a unit's first element."""
@@ -181,7 +181,7 @@ def make_arange(given: Step, name: str) -> KernelSequence:
     )
     grain = grain_of(units.count, estimated_ns(0, most * dtype.itemsize))
     given_to = (*buffers(3, 1), size_of(given))
-    task = Task(w.function(name), given_to, w.sizes, units.count, grain, failures=failures)
+    task = Task.written(w.function(name), given_to, w.sizes, units.count, grain, failures=failures)
     return KernelSequence((task,))
 
 
@@ -234,7 +234,7 @@ def make_as_size(given: Step, name: str) -> KernelSequence:
     w.fail(w.code.let(f"icmp ugt i64 {value}, {w.size(most)}"), 2)
     failures = "a size is negative", _bound_exceeded(given, "a size is larger than at_most allows")
     given_to = Buffer("operand", 0), size_of(given)
-    return KernelSequence((Task(w.function(name), given_to, w.sizes, failures=failures),))
+    return KernelSequence((Task.written(w.function(name), given_to, w.sizes, failures=failures),))
 
 
 def make_same_size(given: Step, name: str) -> KernelSequence:
@@ -248,4 +248,6 @@ def make_same_size(given: Step, name: str) -> KernelSequence:
         "two sizes are to be equal, and differ. A size of 1 that is found at run time is not "
         "repeated either",
     )
-    return KernelSequence((Task(w.function(name), buffers(2, 1), w.sizes, failures=failures),))
+    return KernelSequence(
+        (Task.written(w.function(name), buffers(2, 1), w.sizes, failures=failures),)
+    )

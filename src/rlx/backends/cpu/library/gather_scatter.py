@@ -72,7 +72,7 @@ def make_take_along_axis(given: Step, name: str) -> KernelSequence:
     w = reading.per_row() if row[1].strides[-1] == 0 else reading.per_element()
     units = reading.units.count
     grain = grain_of(units, product(row[0].dims) * NS_PER_INDEX)
-    return KernelSequence((Task(w.function(name), buffers(2, 1), w.sizes, units, grain),))
+    return KernelSequence((Task.written(w.function(name), buffers(2, 1), w.sizes, units, grain),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _updates(given: Step, to: BufferView, reduction: str, name: str) -> Task:
     count = node.inputs[1].shape.num_elements
     ns = estimated_ns(0, traffic) + units * count * NS_PER_INDEX
     given_to = (Buffer("operand", 1), Buffer("operand", 2), to.buffer)
-    return Task(w.function(name), given_to, w.sizes, units, grain_of(units, ns))
+    return Task.written(w.function(name), given_to, w.sizes, units, grain_of(units, ns))
 
 
 @dataclass(frozen=True, slots=True)

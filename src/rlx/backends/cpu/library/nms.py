@@ -79,7 +79,7 @@ class _Nms:
         keys = 2 * self.radix_keys.key_bytes * self.length
         num_selected = BOX_FIELDS * (self.max_selected + w.code.lanes) * self.dtype.compute.itemsize
         row_ns = self.length * (SORT_NS + self.max_selected // PAIRS_PER_NS)
-        return Task(
+        return Task.written(
             w.function(name), (*_given(2), *_temps(2)), w.sizes, self.units,
             grain_of(self.units, ceiling(self.units * row_ns)),
             ceiling((HISTOGRAM_BYTES + keys + num_selected + 63) // 64 * 64),
@@ -193,7 +193,7 @@ class _Nms:
                     total.add(1)
             store_i64(w, total.get(), 3, 0)
         given = (*_temps(2), Buffer("result", 0), size_of(self.given))
-        return Task(w.function(name), given, w.sizes)
+        return Task.written(w.function(name), given, w.sizes)
 
 
 def _given(count: int) -> tuple[Buffer, ...]:

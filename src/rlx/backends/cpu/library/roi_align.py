@@ -80,7 +80,7 @@ class _RoiKernel(ABC):
         shape, units = self.given.node.shape, self.units.count
         ns = estimated_ns(shape.num_elements * self.pixels * OPS_PER_PIXEL, shape.size_bytes)
         given = (image, *buffers(3, 1)[1:])
-        return Task(
+        return Task.written(
             w.function(name), given, w.sizes, units, grain_of(units, ns), self.scratch,
             summary=f"{self.strategy}, vectorised over channels",
         )  # fmt: skip

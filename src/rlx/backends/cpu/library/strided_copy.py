@@ -289,7 +289,7 @@ def map_task(
         vector_loop(w, low, high, body)
     traffic = product(x.dims) * (given.dtype.itemsize + to.dtype.itemsize)
     grain = grain_of(units.count, estimated_ns(0, traffic))
-    return Task(w.function(name), (given.buffer, to.buffer), w.sizes, units.count, grain)
+    return Task.written(w.function(name), (given.buffer, to.buffer), w.sizes, units.count, grain)
 
 
 def outer_axes(layout: Layout) -> Layout:

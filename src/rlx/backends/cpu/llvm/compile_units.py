@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rlx.backends.cpu.codegen.loop.emit import ATTRIBUTES, STREAMING, Function
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.function import ATTRIBUTES, STREAMING, Function
 
 UNIT_CHARS = 100_000
 """Text that LLVM compiles in about a tenth of a second."""

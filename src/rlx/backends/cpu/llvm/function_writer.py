@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.cpu.codegen.loop.emit import Function, head_of
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.function import Function, head_of
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.codegen.loop.vector_access import advanced
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound, Code
+from rlx.backends.cpu.llvm.function import Function
 from rlx.backends.cpu.program.call_context import Word
 from rlx.backends.cpu.program.dim_formulas import Formulas, rounded
 from rlx.backends.cpu.program.step_tables import (

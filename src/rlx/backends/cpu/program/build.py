@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from threading import get_ident
 
-from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.compile import joined, object_of
 from rlx.backends.cpu.llvm.compile_units import Unit, Units
+from rlx.backends.cpu.llvm.function import Function
 from rlx.backends.cpu.program.assemble import DISPATCH
 from rlx.backends.cpu.program.module import Assembled, assembled
 from rlx.backends.cpu.program.task import Machine

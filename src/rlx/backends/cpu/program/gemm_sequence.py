@@ -183,7 +183,9 @@ class _Maker:
         self, source: Source, contract: Contract, used: tuple[Buffer, ...], tiling: Tiling
     ) -> None:
         grain = grain_of(source.num_units, _nanoseconds(contract))
-        task = Task(source.function, used, source.sizes, source.num_units, grain, source.scratch)
+        task = Task.written(
+            source.function, used, source.sizes, source.num_units, grain, source.scratch
+        )
         self.tasks.append(replace(task, summary=_how(contract, tiling), kind=TaskKind.GEMM))
 
     def _with_left(self, contract: Contract) -> Contract:
@@ -249,7 +251,7 @@ class _Maker:
     ) -> Task:
         traffic = 2 * panels_of(contract, tiling).size_bytes
         grain = grain_of(source.num_units, estimated_ns(0, traffic))
-        return Task(
+        return Task.written(
             source.function, used, source.sizes, source.num_units, grain, kind=TaskKind.PACKING
         )
 

@@ -66,7 +66,7 @@ def legal_loop_task(
     schedule = choose(kernel, machine)
     function = emit.emit(kernel, schedule, machine.isa, name)
     units = substitute(schedule.parallel.extent if schedule.parallel else 1, sizes)
-    return Task(
+    return Task.written(
         function,
         (*(given[i] for i in read), *made),
         tuple(substitute(d, sizes) for d in sizes_of(kernel)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from rlx.backends.cpu.codegen.loop.emit import Function, module
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.function import Function, module
 from rlx.backends.cpu.program.assemble import DISPATCH, MAIN, FunctionWriter, functions_of
 from rlx.backends.cpu.program.call_context import Mode, Word
 from rlx.backends.cpu.program.step_tables import PERFORM, PREPARE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from rlx.backends.cpu.codegen.loop.emit import Function
+from rlx.backends.cpu.llvm.function import Function
 from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED
 from rlx.backends.cpu.program.dim_formulas import rounded
 from rlx.backends.cpu.program.kernel_sequence import NoKernel, copy_task, select_kernels
@@ -237,7 +237,7 @@ class SubprogramBuilder:
         made = step.lowering.packed[number]
         read = [b.index for b in made.task.buffers if b.kind == "operand"]
         task, operands = made.task, tuple(step.operands[i] for i in read)
-        key = (task.function.text, task.sizes, task.units, made.size, operands)
+        key = (task.code.key, task.units, made.size, operands)
         if key not in self.packed:
             self.packed[key] = self.weights_end
             self.weights_end = rounded(self.weights_end + made.size)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
-from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.function import Code, Function, Source
 from rlx.core.dim import DimLike, dim_max, dim_min
 from rlx.core.layout import Layout
 from rlx.ir.mir import Node
@@ -121,10 +121,8 @@ class Task:
     n-th of the failures.
     """
 
-    function: Function
+    code: Code
     buffers: tuple[Buffer, ...]
-    sizes: tuple[DimLike, ...] = ()
-    """The values of these dims are what `sizes` points to, as i64."""
     units: DimLike = 1
     grain: DimLike = 1
     """How many units a worker takes at a time."""
@@ -134,6 +132,38 @@ class Task:
     summary: str = ""
     """The schedule as text, for reports only."""
     kind: TaskKind = TaskKind.DEDICATED
+
+    @classmethod
+    def written(
+        cls,
+        function: Function,
+        buffers: tuple[Buffer, ...],
+        sizes: tuple[DimLike, ...] = (),
+        *rest: Any,
+        **more: Any,
+    ) -> Task:
+        """The task of code that is written already."""
+        source, key = Source(function, sizes), (function.text.partition("(")[2], sizes)
+        return cls(Code(function.name, lambda _: source, key), buffers, *rest, **more)
+
+    def with_function(self, function: Function) -> Task:
+        """The same task of another function that does the same."""
+        source = Source(function, self.sizes)
+        return replace(self, code=Code(function.name, lambda _: source, self.code.key))
+
+    @property
+    def name(self) -> str:
+        return self.code.name
+
+    @property
+    def function(self) -> Function:
+        """Its code, written when it is first asked for."""
+        return self.code.source.function
+
+    @property
+    def sizes(self) -> tuple[DimLike, ...]:
+        """The values of these dims are what `sizes` points to, as i64."""
+        return self.code.source.sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +198,8 @@ class KernelSequence:
 
     def mapped(self, change: Callable[[Function], Function]) -> KernelSequence:
         """The same with other functions that do the same."""
-        tasks = tuple(replace(t, function=change(t.function)) for t in self.tasks)
-        packing = (replace(p.task, function=change(p.task.function)) for p in self.packed)
+        tasks = tuple(t.with_function(change(t.function)) for t in self.tasks)
+        packing = (p.task.with_function(change(p.task.function)) for p in self.packed)
         packed = tuple(replace(p, task=t) for p, t in zip(self.packed, packing))
         return replace(self, tasks=tasks, packed=packed)
 

@@ -62,7 +62,7 @@ def _many_queries(spec: AttentionSpec, machine: Machine, name: str, times: DimLi
     grain = grain_of(units, estimated_ns(spec.flops, spec.traffic))
     scratch = scratch_places(spec, tiling)["end"] * spec.compute.itemsize
     sizes = sizes_of(spec, tiling)
-    return Task(rows.function(name), _given(spec, RESULT), sizes, units, grain, scratch)
+    return Task.written(rows.function(name), _given(spec, RESULT), sizes, units, grain, scratch)
 
 
 def _few_queries(
@@ -78,10 +78,10 @@ def _few_queries(
     records = units * rows * few.record_of(spec, isa) * size
     grain = grain_of(units, estimated_ns(spec.flops, spec.traffic))
     scratch = few.scratch_of(spec, isa, rows) * size
-    first = Task(chunks.function(name), _given(spec, RECORDS), sizes, units, grain, scratch)
+    first = Task.written(chunks.function(name), _given(spec, RECORDS), sizes, units, grain, scratch)
     grain = grain_of(heads * rows, estimated_ns(0, records))
     given = (RECORDS, RESULT)
-    second = Task(joined.function(f"{name}.joined"), given, sizes, heads * rows, grain)
+    second = Task.written(joined.function(f"{name}.joined"), given, sizes, heads * rows, grain)
     return KernelSequence((first, second), (records,))
 
 

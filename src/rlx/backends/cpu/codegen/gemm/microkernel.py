@@ -11,11 +11,11 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rlx.backends.cpu.codegen.loop.emit import Function, head_of
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.function import Function, head_of
 from rlx.backends.cpu.schedule.gemm_tiling import NoGemm, Tiling
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType

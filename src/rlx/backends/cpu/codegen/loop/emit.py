@@ -17,15 +17,16 @@ gathering load has an index out of range.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rlx.backends.cpu.codegen.loop.column_reductions import ColumnReductions
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.codegen.math.storage_types import HALF_PRECISION
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.function import Function, head_of
 from rlx.backends.cpu.schedule.index_set_splitting import Piece
 from rlx.core.dtype import DType
 from rlx.kernel.collapse import collapsed
@@ -41,37 +42,8 @@ from rlx.kernel.reciprocal import by_reciprocals
 from rlx.kernel.schedule import Schedule, check
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
 
-ATTRIBUTES = (
-    'attributes #0 = {{ nounwind "min-legal-vector-width"="{0}" "prefer-vector-width"="{0}" }}'
-)
-
-
 BAND_ROWS = 256
 """Rows of a band of tiles: their cache lines stay resident until they are full."""
-STREAMING = "!0 = !{i32 1}"
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """One kernel's text, and what it shares with others of its module."""
-
-    name: str
-    text: str
-    shared: tuple[tuple[str, str], ...]
-
-
-def head_of(name: str) -> str:
-    """The signature of every function that a program calls."""
-    args = "ptr %buffers, ptr %sizes, i64 %start, i64 %stop, ptr %scratch, ptr %poll"
-    return f"define dso_local i32 @{name}({args})"
-
-
-def module(functions: Iterable[Function], isa: Isa) -> str:
-    """The text of a module: what is shared once, then the functions."""
-    made = list(functions)
-    shared = {name: text for f in made for name, text in f.shared}
-    attributes = ATTRIBUTES.format(isa.vector_bytes * 8)
-    return "\n".join([*shared.values(), *(f.text for f in made), attributes, STREAMING, ""])
 
 
 def legal(kernel: Kernel) -> Kernel:

@@ -61,7 +61,7 @@ class ExpertRuns:
             self.cut(w)
             self.ordered(w)
         given, scratch = (Buffer("operand", EXPERTS), *self.buffers), 8 * self.experts
-        return Task(
+        return Task.written(
             w.function(name),
             given,
             w.sizes,

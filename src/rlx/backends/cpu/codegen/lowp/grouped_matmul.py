@@ -76,7 +76,7 @@ class _Product:
         ns = estimated_ns(2 * m * n * self.k, weights * self.dtype.itemsize)
         units = self.units.count
         buffers = (Buffer("operand", 0), Buffer("operand", 1), Buffer("result", 0))
-        return Task(
+        return Task.written(
             w.function(name), (*buffers, *self.groups.buffers), w.sizes, units,
             grain_of(units, ns), summary="grouped GEMM, vectorised over columns",
             kind=TaskKind.GEMM,

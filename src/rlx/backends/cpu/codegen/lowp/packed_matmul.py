@@ -199,7 +199,7 @@ class Product:
                 w.store(value, 1, at(w, to, i), self.sums)
         grain = grain_of(self.m, self.m * self.row // 8)
         given = (Buffer("operand", 0), Buffer("temp", 0), *self.more)
-        return Task(w.function(name), given, w.sizes, self.m, grain)
+        return Task.written(w.function(name), given, w.sizes, self.m, grain)
 
     def multiply(self, name: str) -> Task:
         w = Writer(self.step.isa, self.lanes)
@@ -211,7 +211,7 @@ class Product:
         given = (Buffer("temp", 0), *self.weights.buffers, Buffer("result", 0), *self.more)
         units = runs * groups
         scratch = self.pieces_bytes + self.rows * COLUMNS * self.step.isa.vector_bytes
-        return Task(
+        return Task.written(
             w.function(name), given, w.sizes, units,
             grain_of(units, self.nanoseconds), scratch,
             summary=f"GEMM with quantised weights, {PIECE} of {COLUMNS} columns at a time",

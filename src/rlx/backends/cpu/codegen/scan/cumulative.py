@@ -81,7 +81,7 @@ def make_cumulative(given: Step, name: str) -> KernelSequence:
     w = fold.written()
     units = fold.units.count
     ns = given.node.shape.num_elements * NS_PER_ELEMENT
-    task = Task(w.function(name), buffers(1, 1), w.sizes, units, grain_of(units, ns))
+    task = Task.written(w.function(name), buffers(1, 1), w.sizes, units, grain_of(units, ns))
     return KernelSequence((task,))
 
 

@@ -130,7 +130,7 @@ class _Steps:
             self.unit(_Unit(direction, first, rows))
         size = self.scratch * self.kind.itemsize
         grain = grain_of(units, self.nanoseconds(units))
-        return Task(w.function(name), given, w.sizes, units, grain, size, ())
+        return Task.written(w.function(name), given, w.sizes, units, grain, size, ())
 
     def nanoseconds(self, units: DimLike) -> DimLike:
         form = self.form

@@ -205,7 +205,7 @@ class _Steps:
         ns = units * length * self.step_ns
         size = self.bytes * (2 if spec.kind == "each" else 1)
         given = buffers(len(self.step.operands), 2)
-        return Task(w.function(name), given, w.sizes, units, grain_of(units, ns), size, ())
+        return Task.written(w.function(name), given, w.sizes, units, grain_of(units, ns), size, ())
 
     @property
     def step_ns(self) -> DimLike:

@@ -131,7 +131,7 @@ class ComplexFft:
         units = (spec.count + batch - 1) // batch
         ends = (Buffer("operand", 0), Buffer("result", 0))
         kind = "packed" if is_static(spec.n) else "temp"
-        main = Task(
+        main = Task.written(
             self.w.function(name),
             (*ends, Buffer(kind, 0)) if has_tables else ends,
             self.w.sizes,
@@ -154,7 +154,9 @@ class ComplexFft:
     def fill(self, name: str, tables: Buffer) -> Task:
         w = Writer(self.spec.step.isa, 1, self.code.shared)
         self.fft_plan.fill(w, w.buffer(0))
-        return Task(w.function(name), (tables,), w.sizes, scratch=self.fft_plan.fill_scratch_bytes)
+        return Task.written(
+            w.function(name), (tables,), w.sizes, scratch=self.fft_plan.fill_scratch_bytes
+        )
 
     # -- rows -----------------------------------------------------------------------------------
 

@@ -74,7 +74,9 @@ class SpectraKernel:
         w = Writer(self.step.isa, 1, self.code.shared)
         fft_plan.fill(w, w.buffer(0))
         function = w.function(f"{self.name}.table_bytes")
-        task = Task(function, (Buffer("result", 0),), w.sizes, scratch=fft_plan.fill_scratch_bytes)
+        task = Task.written(
+            function, (Buffer("result", 0),), w.sizes, scratch=fft_plan.fill_scratch_bytes
+        )
         self.panels.append(PackedWeights(task, fft_plan.table_bytes))
         return self.w.buffer(number)
 
@@ -89,7 +91,9 @@ class SpectraKernel:
         grain = grain_of(units, estimated_ns(frames.flops + flops, traffic))
         function = self.w.function(self.name)
         scratch_bytes = frames.scratch + scratch
-        return Task(function, tuple(self.buffers), self.w.sizes, units, grain, scratch_bytes)
+        return Task.written(
+            function, tuple(self.buffers), self.w.sizes, units, grain, scratch_bytes
+        )
 
     def recipe(self, *tasks: Task) -> KernelSequence:
         return KernelSequence((*self.before, *tasks), tuple(self.temps), tuple(self.panels))
@@ -196,7 +200,7 @@ class WelchMean(SpectraKernel):
         function = w.function(f"{self.name}.sum_chunks")
         scratch_bytes = self.frames.scratch + self.sum_bytes
         ends = (between, Buffer("result", 0))
-        return Task(function, ends, w.sizes, self.signals, scratch=scratch_bytes)
+        return Task.written(function, ends, w.sizes, self.signals, scratch=scratch_bytes)
 
     @property
     def dtype(self) -> DType:
@@ -301,7 +305,7 @@ class MelSpectra(SpectraKernel):
         size, function = self.filters.packed_bytes, w.function(f"{self.name}.filters")
         is_weight = 1 in self.step.constants and is_static(size)
         where = Buffer("result", 0) if is_weight else self.temp(size)
-        task = Task(function, (Buffer("operand", 1), where), w.sizes, self.filters.blocks)
+        task = Task.written(function, (Buffer("operand", 1), where), w.sizes, self.filters.blocks)
         if not is_weight:
             self.before.append(task)
             return self.add(where)

@@ -471,7 +471,7 @@ def pool_sequence(made: Pool, name: str) -> KernelSequence:
     folds = made.shape.num_elements * sum(made.taps) * OPS_PER_TAP
     traffic = sum((s.size_bytes for s in node.shapes), node.inputs[0].shape.size_bytes)
     units = made.units.count
-    task = Task(
+    task = Task.written(
         w.function(name), buffers(1, len(made.given.results)), w.sizes, units,
         grain_of(units, estimated_ns(folds, traffic)), made.scratch,
         summary=_strategy(made, made.windows),

@@ -39,7 +39,7 @@ def make_resize(given: Step, name: str) -> KernelSequence:
     taps = sum(made.taps)
     traffic = node.inputs[0].shape.size_bytes + node.shape.size_bytes
     ns = estimated_ns(node.shape.num_elements * taps * OPS_PER_TAP, traffic)
-    task = Task(
+    task = Task.written(
         w.function(name), buffers(1, 1), w.sizes, units, grain_of(units, ns), made.scratch,
         summary=_strategy(made),
     )  # fmt: skip

@@ -131,7 +131,7 @@ class SortSpec:
         grain = grain_of(self.count, self.count * row_ns)
         given = buffers(1, len(self.made))
         return KernelSequence(
-            (Task(w.function(name), given, w.sizes, self.count, grain, lines, (TOO_LONG,)),)
+            (Task.written(w.function(name), given, w.sizes, self.count, grain, lines, (TOO_LONG,)),)
         )
 
 

@@ -141,7 +141,7 @@ class _Groups:
         ]
         results = [Buffer("result", n) for n in (1, 2, 3)]
         given_to = (*temps, *results, size_of(self.given))
-        return Task(
+        return Task.written(
             w.function(name), given_to, w.sizes, scratch=HISTOGRAM_BYTES, failures=(TOO_LONG,)
         )
 
@@ -220,7 +220,9 @@ class _Groups:
                 self.copy(w, x, group, found)
         grain = grain_of(units.count, product(x.dims) * NS_PER_VALUE)
         buffers = Buffer("operand", 0), Buffer("result", 1), size_of(self.given)
-        return Task(w.function(name), (*buffers, Buffer("result", 0)), w.sizes, units.count, grain)
+        return Task.written(
+            w.function(name), (*buffers, Buffer("result", 0)), w.sizes, units.count, grain
+        )
 
     def copy(self, w: Writer, x: Layout, group: Bound, found: Bound) -> None:
         """Copy the first row of a group; the layout of values is [outer axes, groups, inner

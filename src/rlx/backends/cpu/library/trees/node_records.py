@@ -190,7 +190,7 @@ class Packing:
     ) -> Task:
         given = (*(Buffer("operand", o) for o in operands), Buffer("result", 0))
         grain = grain_of(units, units * RECORDS_PER_UNIT * NS_PER_RECORD)
-        return Task(
+        return Task.written(
             w.function(name), given, w.sizes, units, grain, scratch, failures=(BAD_TABLE,)
         )  # fmt: skip
 

@@ -132,7 +132,7 @@ class _Walks:
             self._block(w, name, first, count, parts, totals)
         grain = dim_max(grain_of(units, self.nanoseconds), dim_min(self.block, (units + 3) // 4))
         scratch = (keys_bytes + 2 * sums_bytes + 63) // 64 * 64
-        return Task(
+        return Task.written(
             w.function(name), given, w.sizes, units, grain, scratch,
             summary=f"{INTERLEAVED_WALKS} interleaved rows per tree, "
             f"{INTERLEAVED_WALKS * self.block} rows per cache block",
@@ -197,7 +197,7 @@ class _Walks:
                 self._chunk(w, name, chunk, num_rows, parts)
         units = self.chunks * self.is_by_trees
         scratch = (keys_bytes + TREE_PARALLEL_MAX_ROWS * self.of.targets * 8 + 63) // 64 * 64
-        return Task(
+        return Task.written(
             w.function(name), given, w.sizes, units, grain_of(units, self.nanoseconds), scratch,
             summary=f"{INTERLEAVED_WALKS} interleaved trees per row",
         )  # fmt: skip
@@ -254,7 +254,7 @@ class _Walks:
                     total.set(self._folded(old, w.load(0, place, F64)).text)
                 self._store(w, Vec(code, total.get(), F64), row, k, w.buffer(1))
         given = (sums, Buffer("result", 0))
-        return Task(w.function(name), given, w.sizes, rows, dim_max(1, rows))
+        return Task.written(w.function(name), given, w.sizes, rows, dim_max(1, rows))
 
     # -- rows as keys ---------------------------------------------------------------------------
 
