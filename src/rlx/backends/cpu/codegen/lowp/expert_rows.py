@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.library.counters import Variable, is_first_task, store_i64
 from rlx.backends.cpu.library.strided_copy import at, load_index, load_integer
 from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Buffer, Step, Task
 from rlx.core.dim import DimLike, dim_min
@@ -55,19 +56,17 @@ class ExpertRuns:
         return Buffer("temp", self.first), Buffer("temp", self.first + 1)
 
     def task(self, name: str) -> Task:
+        given, scratch = (Buffer("operand", EXPERTS), *self.buffers), 8 * self.experts
+        summary = "counting sort of rows by expert"
+        return Task(Code(name, self.source), given, scratch=scratch, summary=summary)
+
+    def source(self, name: str) -> Source:
         w = Writer(self.given.isa)
         with w.code.when(is_first_task(w)):
             self.counted(w)
             self.cut(w)
             self.ordered(w)
-        given, scratch = (Buffer("operand", EXPERTS), *self.buffers), 8 * self.experts
-        return Task.written(
-            w.function(name),
-            given,
-            w.sizes,
-            scratch=scratch,
-            summary="counting sort of rows by expert",
-        )
+        return Source(w.function(name), w.sizes)
 
     def expert(self, w: Writer, row: Bound) -> tuple[Bound, DType]:
         """The offset of a row's expert index."""

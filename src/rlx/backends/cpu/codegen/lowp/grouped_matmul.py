@@ -20,6 +20,7 @@ from rlx.backends.cpu.library.strided_copy import (
     unrolled_vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
     Buffer,
@@ -67,20 +68,22 @@ class _Product:
         return Blocks((self.groups.runs, n), UNROLL * self.lanes)
 
     def task(self, name: str) -> Task:
-        w = Writer(self.given.isa, self.lanes)
-        with self.units.each(w) as ((number,), low, high):
-            expert, first, count = self.groups.load_run(w, RUNS, number)
-            self.unit(w, expert, first, count, (low, high))
         m, n = self.given.results[0].dims
         weights = self.groups.runs * n * self.k
         ns = estimated_ns(2 * m * n * self.k, weights * self.dtype.itemsize)
         units = self.units.count
         buffers = (Buffer("operand", 0), Buffer("operand", 1), Buffer("result", 0))
-        return Task.written(
-            w.function(name), (*buffers, *self.groups.buffers), w.sizes, units,
-            grain_of(units, ns), summary="grouped GEMM, vectorised over columns",
-            kind=TaskKind.GEMM,
+        return Task(
+            Code(name, self.source), (*buffers, *self.groups.buffers), units, grain_of(units, ns),
+            summary="grouped GEMM, vectorised over columns", kind=TaskKind.GEMM,
         )  # fmt: skip
+
+    def source(self, name: str) -> Source:
+        w = Writer(self.given.isa, self.lanes)
+        with self.units.each(w) as ((number,), low, high):
+            expert, first, count = self.groups.load_run(w, RUNS, number)
+            self.unit(w, expert, first, count, (low, high))
+        return Source(w.function(name), w.sizes)
 
     def unit(
         self, w: Writer, expert: Bound, first: Bound, count: Bound, columns: tuple[Bound, Bound]

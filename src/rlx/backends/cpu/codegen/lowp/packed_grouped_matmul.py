@@ -59,7 +59,7 @@ class Grouped(Product):
         return load_integer(w, order, row, I64)
 
     def grouped(self, name: str, copies: list[tuple[Task, DimLike]]) -> KernelSequence:
-        made = self.recipe(name)
+        made = self.kernel_sequence(name)
         tasks = (self.groups.task(f"{name}.rows"), *(t for t, _ in copies), *made.tasks)
         return KernelSequence(
             tasks, (*made.temps, *self.groups.temps, *(size for _, size in copies))

@@ -24,6 +24,7 @@ from rlx.backends.cpu.library.strided_copy import (
     masked_lane_stride,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program import gemm_sequence as products
 from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, TaskKind, grain_of
@@ -172,12 +173,35 @@ class Product:
 
     # -- tasks ----------------------------------------------------------------------------------
 
-    def recipe(self, name: str) -> KernelSequence:
-        spread_bytes = self.m * self.row * self.sums.itemsize
-        return KernelSequence((self.spread(f"{name}.x"), self.multiply(name)), (spread_bytes,))
+    def kernel_sequence(self, name: str) -> KernelSequence:
+        x_bytes = self.m * self.row * self.sums.itemsize
+        return KernelSequence((self.row_major(f"{name}.x"), self.multiply(name)), (x_bytes,))
 
-    def spread(self, name: str) -> Task:
+    def row_major(self, name: str) -> Task:
         """x in the dtype of the sums, row-major, zero-padded."""
+        grain = grain_of(self.m, self.m * self.row // 8)
+        given = (Buffer("operand", 0), Buffer("temp", 0), *self.more)
+        return Task(Code(name, self.row_major_source), given, self.m, grain)
+
+    def multiply(self, name: str) -> Task:
+        runs, groups = self.units
+        given = (Buffer("temp", 0), *self.weights.buffers, Buffer("result", 0), *self.more)
+        units = runs * groups
+        scratch = self.pieces_bytes + self.rows * COLUMNS * self.step.isa.vector_bytes
+        return Task(
+            Code(name, self.source), given, units, grain_of(units, self.nanoseconds), scratch,
+            summary=f"GEMM with quantised weights, {PIECE} of {COLUMNS} columns at a time",
+            kind=TaskKind.GEMM,
+        )  # fmt: skip
+
+    @property
+    def nanoseconds(self) -> DimLike:
+        weights = self.n * self.k
+        return weights * self.units[0] // WEIGHTS_PER_NS + 2 * self.m * weights // FLOPS_PER_NS
+
+    # -- code -----------------------------------------------------------------------------------
+
+    def row_major_source(self, name: str) -> Source:
         w = Writer(self.step.isa, self.lanes)
         x, dtype = self.step.operands[0], self.step.node.inputs[0].shape.dtype
         code, rows = w.code, w.code.least("%stop", w.size(self.m))
@@ -189,41 +213,19 @@ class Product:
                 left = code.splat(code.i64("sub", w.size(self.k), i), DType.I64)
                 place = at(w, base, code.i64("mul", i, w.size(x.strides[-1])))
                 mask = code.iota(DType.I64) < left
-                value = load(
-                    code,
-                    dtype,
-                    w.pointer(0, place, dtype),
-                    masked_lane_stride(w, x.strides[-1]),
-                    mask,
-                )
+                by = masked_lane_stride(w, x.strides[-1])
+                value = w.load(0, place, dtype, by, mask)
                 w.store(value, 1, at(w, to, i), self.sums)
-        grain = grain_of(self.m, self.m * self.row // 8)
-        given = (Buffer("operand", 0), Buffer("temp", 0), *self.more)
-        return Task.written(w.function(name), given, w.sizes, self.m, grain)
+        return Source(w.function(name), w.sizes)
 
-    def multiply(self, name: str) -> Task:
+    def source(self, name: str) -> Source:
         w = Writer(self.step.isa, self.lanes)
         runs, groups = self.units
         stop = w.code.least("%stop", w.size(runs * groups))
         with w.code.count("%start", stop, 1) as unit:
             run, group = w.split(unit, (runs, groups))
             self.unit(w, self.run(w, run), w.code.i64("mul", group, COLUMNS))
-        given = (Buffer("temp", 0), *self.weights.buffers, Buffer("result", 0), *self.more)
-        units = runs * groups
-        scratch = self.pieces_bytes + self.rows * COLUMNS * self.step.isa.vector_bytes
-        return Task.written(
-            w.function(name), given, w.sizes, units,
-            grain_of(units, self.nanoseconds), scratch,
-            summary=f"GEMM with quantised weights, {PIECE} of {COLUMNS} columns at a time",
-            kind=TaskKind.GEMM,
-        )  # fmt: skip
-
-    @property
-    def nanoseconds(self) -> DimLike:
-        weights = self.n * self.k
-        return weights * self.units[0] // WEIGHTS_PER_NS + 2 * self.m * weights // FLOPS_PER_NS
-
-    # -- code -----------------------------------------------------------------------------------
+        return Source(w.function(name), w.sizes)
 
     def unit(self, w: Writer, run: Run, column: Bound) -> None:
         code, known = w.code, self.known_rows
@@ -391,11 +393,11 @@ def make_gguf_matmul(step: Step, name: str) -> KernelSequence:
     """Blocks of a GGUF scheme. Strided bytes of a row are compacted first."""
     packed, place = step.operands[1], Buffer("operand", 1)
     if packed.strides[1] == 1:
-        return Product(step, gguf_weights(step, packed, place)).recipe(name)
+        return Product(step, gguf_weights(step, packed, place)).kernel_sequence(name)
     beside, moved = Layout.contiguous(packed.dims), Buffer("temp", 1)
     given, to = BufferView(place, packed, DType.U8), BufferView(moved, beside, DType.U8)
     first = copy_task(given, to, step.isa, f"{name}.w")
-    rest = Product(step, gguf_weights(step, beside, moved)).recipe(name)
+    rest = Product(step, gguf_weights(step, beside, moved)).kernel_sequence(name)
     return KernelSequence((first, *rest.tasks), (*rest.temps, product(packed.dims)))
 
 
@@ -436,7 +438,7 @@ def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
         if not isinstance(contract, Refusal):
             return products.make(step, contract, name)
     places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
-    return Product(step, number_weights(step, places)).recipe(name)
+    return Product(step, number_weights(step, places)).kernel_sequence(name)
 
 
 def number_weights(step: Step, places: tuple[Buffer, ...]) -> Weights:
