@@ -13,6 +13,7 @@ from rlx.backends.cpu.codegen.attention.operands import AttentionSpec
 from rlx.backends.cpu.codegen.attention.query_block import KEY_BLOCK, scratch_places, sizes_of
 from rlx.backends.cpu.codegen.attention.vectorised_rows import VectorisedRows
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.program.task import (
     Buffer,
     KernelSequence,
@@ -54,34 +55,45 @@ def _may_be_one(spec: AttentionSpec) -> bool:
 
 def _many_queries(spec: AttentionSpec, machine: Machine, name: str, times: DimLike = 1) -> Task:
     """Blocks of rows over all keys."""
-    tiling = _tiling(spec, machine)
-    rows = VectorisedRows(spec, tiling, machine.isa, has_one=not _may_be_one(spec))
-    rows.write()
+    tiling, isa = _tiling(spec, machine), machine.isa
+    has_one = not _may_be_one(spec)
+
+    def write(name: str) -> Source:
+        rows = VectorisedRows(spec, tiling, isa, has_one=has_one)
+        rows.write()
+        return Source(rows.function(name), sizes_of(spec, tiling))
+
     blocks = (spec.rows + tiling.columns - 1) // tiling.columns
     units = spec.batch * spec.kv_heads * blocks * times
     grain = grain_of(units, estimated_ns(spec.flops, spec.traffic))
     scratch = scratch_places(spec, tiling)["end"] * spec.compute.itemsize
-    sizes = sizes_of(spec, tiling)
-    return Task.written(rows.function(name), _given(spec, RESULT), sizes, units, grain, scratch)
+    return Task(Code(name, write), _given(spec, RESULT), units, grain, scratch)
 
 
 def _few_queries(
     spec: AttentionSpec, isa: Isa, name: str, rows: int, times: DimLike = 1
 ) -> KernelSequence:
     """All rows over chunks of keys, and then the chunks combined."""
-    chunks, joined = few.KeyChunks(spec, isa, rows), few.CombineChunks(spec, isa, rows)
-    chunks.write()
-    joined.write()
-    size, sizes = spec.compute.itemsize, few.sizes_of(spec, isa)
+
+    def code(name: str, kind: type[few.KeyChunks | few.CombineChunks]) -> Code:
+        def write(name: str) -> Source:
+            made = kind(spec, isa, rows)
+            made.write()
+            return Source(made.function(name), few.sizes_of(spec, isa))
+
+        return Code(name, write)
+
+    size = spec.compute.itemsize
     heads = spec.batch * spec.kv_heads * times
     units = heads * few.chunks_of(spec)
     records = units * rows * few.record_of(spec, isa) * size
     grain = grain_of(units, estimated_ns(spec.flops, spec.traffic))
     scratch = few.scratch_of(spec, isa, rows) * size
-    first = Task.written(chunks.function(name), _given(spec, RECORDS), sizes, units, grain, scratch)
+    chunks = code(name, few.KeyChunks)
+    first = Task(chunks, _given(spec, RECORDS), units, grain, scratch)
     grain = grain_of(heads * rows, estimated_ns(0, records))
-    given = (RECORDS, RESULT)
-    second = Task.written(joined.function(f"{name}.joined"), given, sizes, heads * rows, grain)
+    joined = code(f"{name}.joined", few.CombineChunks)
+    second = Task(joined, (RECORDS, RESULT), heads * rows, grain)
     return KernelSequence((first, second), (records,))
 
 

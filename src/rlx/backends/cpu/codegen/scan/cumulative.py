@@ -27,6 +27,7 @@ from rlx.backends.cpu.library.strided_copy import (
     vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec, two_sum
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
     KernelSequence,
@@ -78,10 +79,9 @@ def _add_exactly(state: Value, x: Value) -> Value:
 
 def make_cumulative(given: Step, name: str) -> KernelSequence:
     fold = _CumulativeScan.of(given)
-    w = fold.written()
     units = fold.units.count
     ns = given.node.shape.num_elements * NS_PER_ELEMENT
-    task = Task.written(w.function(name), buffers(1, 1), w.sizes, units, grain_of(units, ns))
+    task = Task(Code(name, fold.source), buffers(1, 1), units, grain_of(units, ns))
     return KernelSequence((task,))
 
 
@@ -138,7 +138,7 @@ class _CumulativeScan:
         dims = self.rows[0].dims
         return Blocks(dims if self.lanes > 1 else (product(dims),), INTERLEAVED_ROWS * self.lanes)
 
-    def written(self) -> Writer:
+    def source(self, name: str) -> Source:
         w = Writer(self.given.isa, self.lanes)
         with self.units.each(w) as (outer, low, high), w.code.when(self.has_any(w)):
             count = w.code.let(f"sub i64 {high}, {low}")
@@ -150,7 +150,7 @@ class _CumulativeScan:
                 vector_loop(
                     w, low, high, lambda i, mask: self.run(w, [self.chain(w, outer, i, mask)])
                 )
-        return w
+        return Source(w.function(name), w.sizes)
 
     def has_any(self, w: Writer) -> str:
         return w.code.let(f"icmp sgt i64 {w.size(self.size)}, 0")

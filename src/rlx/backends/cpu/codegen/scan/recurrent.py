@@ -21,6 +21,7 @@ from rlx.backends.cpu.codegen.scan.recurrent_layer import (
 )
 from rlx.backends.cpu.library.strided_copy import at, load_integer, vector_loop
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program import gemm_sequence as products
 from rlx.backends.cpu.program.loop_task import loop_task
@@ -68,12 +69,48 @@ def make_recurrent(step: Step, name: str) -> KernelSequence:
             tasks.append(loop_task(kernel, given, [where[-1]], step.machine, called))
             temps.append(size)
     own = (*buffers(len(step.operands), len(step.results)), seen, *where)
-    tasks.append(_Steps(form).task(name, own))
+    tasks.append(_steps_task(form, name, own))
     return KernelSequence(tuple(tasks), tuple(temps), tuple(packed))
 
 
 def _moved(given: tuple[Buffer, ...], to: Buffer) -> tuple[Buffer, ...]:
     return tuple(to if b.kind == "result" else b for b in given)
+
+
+def _steps_task(form: RecurrentSpec, name: str, given: tuple[Buffer, ...]) -> Task:
+    units = form.directions * parts_of(form.batch, form.row_block)
+    grain = grain_of(units, form.length * _step_ns(form, units, form.directions * form.batch))
+    _, size = _scratch(form)
+    code = Code(name, lambda name: _Steps(form).source(name))
+    return Task(code, given, units, grain, size * form.kind.itemsize, ())
+
+
+def _step_ns(form: RecurrentSpec, units: DimLike, rows: DimLike) -> DimLike:
+    """Nanoseconds of one step of so many rows in so many units on one worker."""
+    weights = form.hidden * form.columns
+    read = units * weights * form.kind.itemsize // CACHE_BYTES_PER_NS
+    worked = rows * weights * 2 // FLOPS_PER_NS
+    cells = rows * form.hidden * NS_PER_COLUMN // form.lanes
+    return dim_max(read, worked) + cells
+
+
+def _scratch(form: RecurrentSpec) -> tuple[dict[str, DimLike], DimLike]:
+    """The scratch layout of a unit's states, two of `h`, and of what it reads at every step: the
+    offset of each in elements, and their end."""
+    rows = form.row_block
+    lines = {"h": 2 * rows}
+    if form.layer.states == 2:
+        lines["c"] = rows
+    if len(form.passes) == 2:
+        lines |= {"z": rows, "seen": rows}
+    lines |= {"bias": form.layer.gates} if form.extra("bias") is not None else {}
+    lines |= {"peep": 3} if form.extra("peepholes") is not None else {}
+    places: dict[str, DimLike] = {}
+    end: DimLike = 0
+    for name, count in lines.items():
+        places[name] = end
+        end = end + count * form.padded
+    return places, end
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,54 +133,22 @@ class _Steps:
         self.results = operands
         self.x = operands + len(form.step.results)
         self.lengths = form.extra("lengths")
-        self.kept: dict[str, DimLike] = {}
-        self.scratch: DimLike = 0
-        self._lay_out()
+        self.kept, _ = _scratch(form)
         self.sums = {p.first: self._slot(p) for p in form.passes}
 
     def _slot(self, one: Pass) -> str:
         size = self.form.row_block * one.count * self.form.width(one)
         return self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
 
-    def _lay_out(self) -> None:
-        """The scratch layout of a unit's states, two of `h`, and of what it reads at every step."""
-        form, rows = self.form, self.form.row_block
-        lines = {"h": 2 * rows}
-        if form.layer.states == 2:
-            lines["c"] = rows
-        if len(form.passes) == 2:
-            lines |= {"z": rows, "seen": rows}
-        lines |= {"bias": form.layer.gates} if form.extra("bias") is not None else {}
-        lines |= {"peep": 3} if form.extra("peepholes") is not None else {}
-        for name, count in lines.items():
-            self.kept[name] = self.scratch
-            self.scratch = self.scratch + count * form.padded
-
-    def task(self, name: str, given: tuple[Buffer, ...]) -> Task:
+    def source(self, name: str) -> Source:
         form, code, w = self.form, self.code, self.w
         blocks = parts_of(form.batch, form.row_block)
-        units = form.directions * blocks
-        with code.count("%start", code.least("%stop", w.size(units)), 1) as unit:
+        with code.count("%start", code.least("%stop", w.size(form.directions * blocks)), 1) as unit:
             direction, block = w.split(unit, (form.directions, blocks))
             first = code.i64("mul", block, form.row_block)
             rows = code.least(form.row_block, code.i64("sub", w.size(form.batch), first))
             self.unit(_Unit(direction, first, rows))
-        size = self.scratch * self.kind.itemsize
-        grain = grain_of(units, self.nanoseconds(units))
-        return Task.written(w.function(name), given, w.sizes, units, grain, size, ())
-
-    def nanoseconds(self, units: DimLike) -> DimLike:
-        form = self.form
-        return form.length * self.step_ns(units, form.directions * form.batch)
-
-    def step_ns(self, units: DimLike, rows: DimLike) -> DimLike:
-        """Nanoseconds of one step of so many rows in so many units on one worker."""
-        form = self.form
-        weights = form.hidden * form.columns
-        read = units * weights * self.kind.itemsize // CACHE_BYTES_PER_NS
-        worked = rows * weights * 2 // FLOPS_PER_NS
-        cells = rows * form.hidden * NS_PER_COLUMN // form.lanes
-        return dim_max(read, worked) + cells
+        return Source(w.function(name), w.sizes)
 
     # -- a unit ---------------------------------------------------------------------------------
 
@@ -159,7 +164,7 @@ class _Steps:
 
     def run(self, unit: _Unit, cell: Cell) -> None:
         code, form = self.code, self.form
-        polled = self.w.size(iterations_per_poll(self.step_ns(1, form.row_block)))
+        polled = self.w.size(iterations_per_poll(_step_ns(form, 1, form.row_block)))
         self.begin(unit)
         length = self.w.size(form.length)
         cells = [arithmetic(lambda v, p=p: p.build(cell, v), self.names(p), self.kind)

@@ -18,6 +18,7 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.library.strided_copy import at
 from rlx.backends.cpu.llvm.builder import Bound, Vec, fma
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
     KernelSequence,
@@ -28,7 +29,8 @@ from rlx.backends.cpu.program.task import (
     iterations_per_poll,
 )
 from rlx.backends.cpu.schedule.gemm_tiling import parts_of
-from rlx.core.dim import DimLike, dim_max, is_static
+from rlx.core.dim import DimLike, dim_max, is_static, product
+from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 
 ROW_PS = {"none": 150, "head": 200, "row": 600, "each": 3000}
@@ -164,25 +166,26 @@ SPECS = {
 
 
 def make_state_space(step: Step, name: str) -> KernelSequence:
-    return KernelSequence((_Steps(step, SPECS[step.node.op](step)).task(name),))
+    return KernelSequence((_Schedule(step, SPECS[step.node.op](step)).task(name),))
 
 
-class _Steps:
-    """The function of all steps under construction."""
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """How a state-space step runs: a unit is some columns of the state of a head."""
 
-    def __init__(self, step: Step, spec: StateSpaceSpec) -> None:
-        self.step, self.spec = step, spec
-        self.dtype = step.node.inputs[0].shape.dtype
-        self.kind = self.dtype.compute
-        self.lanes = step.isa.lanes(self.dtype)
-        self.w = Writer(step.isa, self.lanes)
-        self.code = self.w.code
-        self.vectors = self._vectors()
-        self.width = self.vectors * self.lanes
-        self.rows = self.w.size(spec.rows)
-        self.columns = self.w.size(spec.columns)
+    step: Step
+    spec: StateSpaceSpec
 
-    def _vectors(self) -> int:
+    @property
+    def dtype(self) -> DType:
+        return self.step.node.inputs[0].shape.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.step.isa.lanes(self.dtype)
+
+    @property
+    def vectors(self) -> int:
         """Vectors of columns at a time: independent accumulators, as many as hide the latency of an
         addition."""
         most = max(1, min(4, self.step.isa.registers // 3 // self.spec.num_queries))
@@ -190,22 +193,19 @@ class _Steps:
             return min(most, 2)
         return max(1, min(most, -(-int(self.spec.columns) // self.lanes)))
 
-    def task(self, name: str) -> Task:
-        spec, w, code = self.spec, self.w, self.code
-        batch, length = spec.values.layout.dims[:2]
-        dims = (batch, spec.heads, parts_of(spec.columns, self.width))
-        units = dims[0] * dims[1] * dims[2]
-        with code.count("%start", code.least("%stop", w.size(units)), 1) as unit:
-            self.batch, self.head, block = w.split(unit, dims)
-            self.column = code.i64("mul", block, self.width)
-            ends = [code.i64("sub", self.columns, at(w, self.column, v * self.lanes))
-                    for v in range(self.vectors)]  # fmt: skip
-            self.masks = [below(code, e) for e in ends]
-            self.unit(w.size(length))
-        ns = units * length * self.step_ns
-        size = self.bytes * (2 if spec.kind == "each" else 1)
-        given = buffers(len(self.step.operands), 2)
-        return Task.written(w.function(name), given, w.sizes, units, grain_of(units, ns), size, ())
+    @property
+    def width(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def length(self) -> DimLike:
+        return self.spec.values.layout.dims[1]
+
+    @property
+    def units(self) -> tuple[DimLike, DimLike, DimLike]:
+        """Batch, heads, blocks of columns."""
+        batch = self.spec.values.layout.dims[0]
+        return batch, self.spec.heads, parts_of(self.spec.columns, self.width)
 
     @property
     def step_ns(self) -> DimLike:
@@ -214,7 +214,42 @@ class _Steps:
 
     @property
     def bytes(self) -> DimLike:
-        return self.spec.rows * (self.width * self.kind.itemsize)
+        """The state of a unit, and the rates of its rows and columns."""
+        state = self.spec.rows * (self.width * self.dtype.compute.itemsize)
+        return state * (2 if self.spec.kind == "each" else 1)
+
+    def task(self, name: str) -> Task:
+        units = product(self.units)
+        grain = grain_of(units, units * self.length * self.step_ns)
+        given = buffers(len(self.step.operands), 2)
+        return Task(Code(name, self.source), given, units, grain, self.bytes, ())
+
+    def source(self, name: str) -> Source:
+        return _Steps(self).source(name)
+
+
+class _Steps:
+    """The function of all steps under construction."""
+
+    def __init__(self, schedule: _Schedule) -> None:
+        self.schedule, self.step, self.spec = schedule, schedule.step, schedule.spec
+        self.dtype, self.kind = schedule.dtype, schedule.dtype.compute
+        self.lanes, self.vectors, self.width = schedule.lanes, schedule.vectors, schedule.width
+        self.w = Writer(self.step.isa, self.lanes)
+        self.code = self.w.code
+        self.rows = self.w.size(self.spec.rows)
+        self.columns = self.w.size(self.spec.columns)
+
+    def source(self, name: str) -> Source:
+        w, code, dims = self.w, self.code, self.schedule.units
+        with code.count("%start", code.least("%stop", w.size(product(dims))), 1) as unit:
+            self.batch, self.head, block = w.split(unit, dims)
+            self.column = code.i64("mul", block, self.width)
+            ends = [code.i64("sub", self.columns, at(w, self.column, v * self.lanes))
+                    for v in range(self.vectors)]  # fmt: skip
+            self.masks = [below(code, e) for e in ends]
+            self.unit(w.size(self.schedule.length))
+        return Source(w.function(name), w.sizes)
 
     # -- memory ---------------------------------------------------------------------------------
 
@@ -261,7 +296,7 @@ class _Steps:
         with code.count(0, self.rows, 1) as n:
             for v in self.every():
                 self.begin(n, v)
-        polled = self.w.size(iterations_per_poll(self.step_ns))
+        polled = self.w.size(iterations_per_poll(self.schedule.step_ns))
         with code.count(0, length, 1, polled) as time:
             self.advance(time)
         with code.count(0, self.rows, 1) as n:
