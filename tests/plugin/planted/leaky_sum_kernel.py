@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlx.backends.cpu.library.strided_copy import Blocks, at, merged, step
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import KernelSequence, Step, Task, buffers, grain_of
 from rlx.core.dim import product
@@ -12,13 +13,28 @@ POLLED_STEPS = 4096
 
 
 def make_leaky_sum(given: Step, name: str) -> KernelSequence:
-    axis, shape = given.node.attrs["axis"], given.node.shape
-    layouts = given.operands[0], given.results[0]
-    strides = [v.strides[axis] for v in layouts]
-    rows = merged([_without(v, axis) for v in layouts])
-    units = Blocks((product(rows[0].dims),), 1)
+    """The text is written when the code is first read: to choose a kernel writes none."""
+    units, shape = _units(_rows(given)).count, given.node.shape
+    grain = grain_of(units, shape.num_elements)
+    code = Code(name, lambda own: _source(given, own))
+    return KernelSequence((Task(code, buffers(1, 1), units, grain),))
+
+
+def _rows(given: Step) -> list[Layout]:
+    """The first elements of the rows of the operand and of the result."""
+    axis = given.node.attrs["axis"]
+    return merged([_without(v, axis) for v in (given.operands[0], given.results[0])])
+
+
+def _units(rows: list[Layout]) -> Blocks:
+    return Blocks((product(rows[0].dims),), 1)
+
+
+def _source(given: Step, name: str) -> Source:
+    axis, shape, rows = given.node.attrs["axis"], given.node.shape, _rows(given)
+    strides = [v.strides[axis] for v in (given.operands[0], given.results[0])]
     w = Writer(given.isa)
-    with units.unit_range(w) as row:
+    with _units(rows).unit_range(w) as row:
         positions = w.split(row, rows[0].dims)
         starts = [w.place(v, positions) for v in rows]
         zero = w.code.const(0, shape.dtype.compute)
@@ -30,10 +46,7 @@ def make_leaky_sum(given: Step, name: str) -> KernelSequence:
             now = before * given.node.attrs["decay"] + w.load(0, x, shape.dtype)
             w.code.do(f"store {now.type} {now.text}, ptr {slot}")
             w.store(now, 1, y, shape.dtype)
-    grain = grain_of(units.count, shape.num_elements)
-    return KernelSequence(
-        (Task.written(w.function(name), buffers(1, 1), w.sizes, units.count, grain),)
-    )
+    return w.source(name)
 
 
 def _without(layout: Layout, axis: int) -> Layout:

@@ -38,10 +38,7 @@ class Registered:
     def load(self) -> Maker:
         """The function."""
         module, _, name = self.code.partition(":")
-        found: object = import_module(f"rlx.backends.cpu.{module}")
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found  # pyright: ignore[reportReturnType]
+        return getattr(import_module(f"rlx.backends.cpu.{module}"), name)
 
 
 def _row(ops: str, code: str, limit: KernelLimit | None = None) -> Registered:
@@ -74,8 +71,8 @@ DEDICATED = (
     _row("max_pool avg_pool lp_pool", "library.pool.pool:make_pool"),
     _row("max_pool_with_indices", "library.pool.max_pool_indices:make_max_pool_with_indices"),
     _row("resize", "library.resize.resize:make_resize", KernelLimit(REAL)),
-    _row("roi_align", "library.roi_align:RoiAlign.recipe"),
-    _row("max_roi_pool", "library.roi_align:MaxRoiPool.recipe"),
+    _row("roi_align", "library.roi_align:make_roi_align"),
+    _row("max_roi_pool", "library.roi_align:make_max_roi_pool"),
     _row("non_max_suppression", "library.nms:make_nms"),
     _row("tree_ensemble", "library.trees.tree_walk:make_tree_ensemble"),
 )

@@ -4,6 +4,7 @@ results are contiguous at that size, in memory for the upper bound."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rlx.backends.cpu.library.counters import Variable, each_bit, is_first_task, store_i64
 from rlx.backends.cpu.library.strided_copy import (
@@ -19,6 +20,8 @@ from rlx.backends.cpu.library.strided_copy import (
     vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.function import Code as TaskCode
+from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED
 from rlx.backends.cpu.program.task import (
@@ -69,18 +72,25 @@ class _Nonzero:
         self.lanes = 1 if self.parts > 1 else row_lanes(given.isa, self.dtype, (self.x,))
 
     def count_task(self, name: str) -> Task:
+        grain = grain_of(self.units.count, estimated_ns(0, self.shape.size_bytes))
+        given_to = Buffer("operand", 0), Buffer("temp", 0)
+        return Task(TaskCode(name, self.count_source), given_to, self.units.count, grain)
+
+    def count_source(self, name: str) -> Source:
         w = Writer(self.given.isa, self.lanes)
         with self.units.unit_range(w) as unit:
             total = Variable(w.code, 0)
             self.nonzero_bits(w, unit, lambda bits, _: total.add(_popcount(w.code, bits)))
             store_i64(w, total.get(), 1, unit)
-        traffic = self.shape.size_bytes
-        grain = grain_of(self.units.count, estimated_ns(0, traffic))
-        given_to = Buffer("operand", 0), Buffer("temp", 0)
-        return Task.written(w.function(name), given_to, w.sizes, self.units.count, grain)
+        return w.source(name)
 
     def prefix_sum_task(self, name: str) -> Task:
         """Exclusive prefix sum of the units' counts."""
+        text = "more elements are not 0 than at_most allows"
+        given_to = Buffer("temp", 0), size_of(self.given)
+        return Task(TaskCode(name, self.prefix_sum_source), given_to, failures=(text,))
+
+    def prefix_sum_source(self, name: str) -> Source:
         w = Writer(self.given.isa)
         total, at_most = Variable(w.code, 0), self.given.node.attrs["at_most"]
         count = w.size(self.units.count)
@@ -93,11 +103,14 @@ class _Nonzero:
                 w.fail(w.code.let(f"icmp ugt i64 {total.get()}, {w.size(at_most)}"), 1)
             store_i64(w, total.get(), 0, count)
             store_i64(w, total.get(), 1, 0)
-        text = "more elements are not 0 than at_most allows"
-        given_to = Buffer("temp", 0), size_of(self.given)
-        return Task.written(w.function(name), given_to, w.sizes, failures=(text,))
+        return w.source(name)
 
     def scatter_task(self, name: str) -> Task:
+        grain = grain_of(self.units.count, self.shape.num_elements * NS_PER_ELEMENT)
+        given_to = Buffer("operand", 0), Buffer("temp", 0), Buffer("result", 0)
+        return Task(TaskCode(name, self.scatter_source), given_to, self.units.count, grain)
+
+    def scatter_source(self, name: str) -> Source:
         w = Writer(self.given.isa, self.lanes)
         total = load_integer(w, 1, w.size(self.units.count), I64)
         with self.units.unit_range(w) as unit:
@@ -110,9 +123,7 @@ class _Nonzero:
                     place.add(1)
 
             self.nonzero_bits(w, unit, each)
-        grain = grain_of(self.units.count, self.shape.num_elements * NS_PER_ELEMENT)
-        given_to = Buffer("operand", 0), Buffer("temp", 0), Buffer("result", 0)
-        return Task.written(w.function(name), given_to, w.sizes, self.units.count, grain)
+        return w.source(name)
 
     def row(self, w: Writer, unit: Bound) -> Bound:
         """The flat index of a unit's first element."""
@@ -159,15 +170,26 @@ def _popcount(code: Code, bits: str) -> str:
 def make_arange(given: Step, name: str) -> KernelSequence:
     """Every unit computes the count for itself."""
     dtype, most = given.node.shape.dtype, ceiling(given.node.shape.dims[0])
+    units = Blocks((most,)).count
+    failures = (
+        "this is no range: take finite numbers and a step that is not 0",
+        _bound_exceeded(given, "the range has more numbers than at_most allows"),
+    )
+    grain = grain_of(units, estimated_ns(0, most * dtype.itemsize))
+    code, given_to = TaskCode(name, partial(_arange, given)), (*buffers(3, 1), size_of(given))
+    return KernelSequence((Task(code, given_to, units, grain, failures=failures),))
+
+
+def _arange(given: Step, name: str) -> Source:
+    dtype, most = given.node.shape.dtype, ceiling(given.node.shape.dims[0])
     w = Writer(given.isa, given.isa.lanes(dtype))
-    units = Blocks((most,))
     count = _integer_count(w, given) if dtype.is_integer else _float_count(w, given)
     store_i64(
         w, count, 4, 0
     )  # reported even where it exceeds the bound, so that the runtime knows how much to allocate
     w.fail(w.code.let(f"icmp ugt i64 {count}, {w.size(most)}"), 2)
     start, delta = (_splat(w, given, n) for n in (0, 2))
-    with units.each(w) as (_, low, high):
+    with Blocks((most,)).each(w) as (_, low, high):
 
         def body(i: Bound, mask: Vec | None) -> None:
             number = w.code.splat(i, I64) + w.code.iota(I64)
@@ -175,14 +197,7 @@ def make_arange(given: Step, name: str) -> KernelSequence:
             w.store(value, 3, at(w, w.size(given.results[0].offset), i), dtype, mask=mask)
 
         vector_loop(w, low, w.code.most(low, w.code.least(high, count)), body)
-    failures = (
-        "this is no range: take finite numbers and a step that is not 0",
-        _bound_exceeded(given, "the range has more numbers than at_most allows"),
-    )
-    grain = grain_of(units.count, estimated_ns(0, most * dtype.itemsize))
-    given_to = (*buffers(3, 1), size_of(given))
-    task = Task.written(w.function(name), given_to, w.sizes, units.count, grain, failures=failures)
-    return KernelSequence((task,))
+    return w.source(name)
 
 
 def _splat(w: Writer, given: Step, number: int) -> Vec:
@@ -225,6 +240,15 @@ def _bound_exceeded(given: Step, text: str) -> str:
 
 def make_as_size(given: Step, name: str) -> KernelSequence:
     """Only the size is written."""
+    failures = "a size is negative", _bound_exceeded(given, "a size is larger than at_most allows")
+    code, given_to = (
+        TaskCode(name, partial(_as_size, given)),
+        (Buffer("operand", 0), size_of(given)),
+    )
+    return KernelSequence((Task(code, given_to, failures=failures),))
+
+
+def _as_size(given: Step, name: str) -> Source:
     w = Writer(given.isa)
     most = ceiling(given.node.shape.dims[0])
     dtype = given.node.inputs[0].shape.dtype
@@ -232,22 +256,23 @@ def make_as_size(given: Step, name: str) -> KernelSequence:
     w.fail(w.code.let(f"icmp slt i64 {value}, 0"), 1)
     store_i64(w, value, 1, 0)
     w.fail(w.code.let(f"icmp ugt i64 {value}, {w.size(most)}"), 2)
-    failures = "a size is negative", _bound_exceeded(given, "a size is larger than at_most allows")
-    given_to = Buffer("operand", 0), size_of(given)
-    return KernelSequence((Task.written(w.function(name), given_to, w.sizes, failures=failures),))
+    return w.source(name)
 
 
 def make_same_size(given: Step, name: str) -> KernelSequence:
+    failures = (
+        "two sizes are to be equal, and differ. A size of 1 that is found at run time is not "
+        "repeated either",
+    )
+    code = TaskCode(name, partial(_same_size, given))
+    return KernelSequence((Task(code, buffers(2, 1), failures=failures),))
+
+
+def _same_size(given: Step, name: str) -> Source:
     w = Writer(given.isa)
     places = [w.size(layout.offset) for layout in (*given.operands, *given.results)]
     kinds = [i.shape.dtype for i in given.node.inputs]
     one, other = (load_integer(w, n, places[n], kinds[n]) for n in range(2))
     w.fail(w.code.let(f"icmp ne i64 {one}, {other}"), 1)
     store_i64(w, 0, 2, places[2])
-    failures = (
-        "two sizes are to be equal, and differ. A size of 1 that is found at run time is not "
-        "repeated either",
-    )
-    return KernelSequence(
-        (Task.written(w.function(name), buffers(2, 1), w.sizes, failures=failures),)
-    )
+    return w.source(name)

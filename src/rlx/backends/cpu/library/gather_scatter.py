@@ -32,6 +32,7 @@ from rlx.backends.cpu.library.strided_copy import (
     vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
     Buffer,
@@ -69,10 +70,9 @@ def make_take_along_axis(given: Step, name: str) -> KernelSequence:
         [as_parts(still, parts), as_parts(indices, parts, 0), as_parts(given.results[0], parts)]
     )
     reading = _Gather(given, dtype, stride, x.dims[axis], row)
-    w = reading.per_row() if row[1].strides[-1] == 0 else reading.per_element()
     units = reading.units.count
     grain = grain_of(units, product(row[0].dims) * NS_PER_INDEX)
-    return KernelSequence((Task.written(w.function(name), buffers(2, 1), w.sizes, units, grain),))
+    return KernelSequence((Task(Code(name, reading.source), buffers(2, 1), units, grain),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,10 @@ class _Gather:
     @property
     def units(self) -> Blocks:
         return Blocks(self.row[0].dims)
+
+    def source(self, name: str) -> Source:
+        w = self.per_row() if self.row[1].strides[-1] == 0 else self.per_element()
+        return w.source(name)
 
     def index(self, w: Writer, place: Bound) -> Bound:
         kind = self.given.node.inputs[1].shape.dtype
@@ -148,13 +152,12 @@ def make_scatter(given: Step, name: str) -> KernelSequence:
 
 def _updates(given: Step, to: BufferView, reduction: str, name: str) -> Task:
     writing = _Scatter.of(given, to, reduction)
-    w = writing.emit()
     units, node = writing.units.count, given.node
     traffic = 3 * node.inputs[2].shape.size_bytes
     count = node.inputs[1].shape.num_elements
     ns = estimated_ns(0, traffic) + units * count * NS_PER_INDEX
     given_to = (Buffer("operand", 1), Buffer("operand", 2), to.buffer)
-    return Task.written(w.function(name), given_to, w.sizes, units, grain_of(units, ns))
+    return Task(Code(name, writing.source), given_to, units, grain_of(units, ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,7 @@ class _Scatter:
     def units(self) -> Blocks:
         return Blocks(self.free_axes[0].dims)
 
-    def emit(self) -> Writer:
+    def source(self, name: str) -> Source:
         given, node = self.given, self.given.node
         size = node.shape.dims[node.attrs["axis"]]
         lanes = 1 if self.parts > 1 else row_lanes(given.isa, self.kinds[0], self.free_axes)
@@ -211,7 +214,7 @@ class _Scatter:
                 chosen = load_index(w, 0, where, node.inputs[1].shape.dtype, w.size(size))
                 places = at(w, source, here), at(w, target, step(w, chosen, self.stride))
                 vector_loop(w, low, high, lambda i, mask: self.apply_updates(w, places, i, mask))
-        return w
+        return w.source(name)
 
     def apply_updates(self, w: Writer, bases: Sequence[Bound], i: Bound, mask: Vec | None) -> None:
         """Apply the updates from `i` on to their target."""

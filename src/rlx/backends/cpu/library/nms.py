@@ -16,6 +16,7 @@ from rlx.backends.cpu.library.counters import Variable, is_first_task, store_i64
 from rlx.backends.cpu.library.sort.radix_keys import HISTOGRAM_BYTES, KEYS_PER_POLL, RadixKeys
 from rlx.backends.cpu.library.strided_copy import at, load_integer
 from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, grain_of
 from rlx.core.dim import DimLike, dim_min
@@ -71,20 +72,27 @@ class _Nms:
 
     # -- one class ------------------------------------------------------------------------------
 
+    @property
+    def lanes(self) -> int:
+        return self.given.isa.lanes(self.dtype)
+
     def select_task(self, name: str) -> Task:
-        w = Writer(self.given.isa, self.given.isa.lanes(self.dtype))
-        stop = w.code.least("%stop", w.size(self.units))
-        with w.code.count("%start", stop, 1) as unit:
-            self.unit(w, unit)
         keys = 2 * self.radix_keys.key_bytes * self.length
-        num_selected = BOX_FIELDS * (self.max_selected + w.code.lanes) * self.dtype.compute.itemsize
+        num_selected = BOX_FIELDS * (self.max_selected + self.lanes) * self.dtype.compute.itemsize
         row_ns = self.length * (SORT_NS + self.max_selected // PAIRS_PER_NS)
-        return Task.written(
-            w.function(name), (*_given(2), *_temps(2)), w.sizes, self.units,
+        return Task(
+            Code(name, self.select_source), (*_given(2), *_temps(2)), self.units,
             grain_of(self.units, ceiling(self.units * row_ns)),
             ceiling((HISTOGRAM_BYTES + keys + num_selected + 63) // 64 * 64),
             summary="greedy by score, each box against the selected ones",
         )  # fmt: skip
+
+    def select_source(self, name: str) -> Source:
+        w = Writer(self.given.isa, self.lanes)
+        stop = w.code.least("%stop", w.size(self.units))
+        with w.code.count("%start", stop, 1) as unit:
+            self.unit(w, unit)
+        return w.source(name)
 
     def unit(self, w: Writer, unit: Bound) -> None:
         code = w.code
@@ -178,6 +186,10 @@ class _Nms:
 
     def compact_task(self, name: str) -> Task:
         """Compact the selected boxes of all classes, and store their number."""
+        given = (*_temps(2), Buffer("result", 0), size_of(self.given))
+        return Task(Code(name, self.compact_source), given)
+
+    def compact_source(self, name: str) -> Source:
         w = Writer(self.given.isa)
         code, total = w.code, Variable(w.code, 0)
         offset = w.size(self.given.results[0].offset)
@@ -192,8 +204,7 @@ class _Nms:
                         store_i64(w, value, 2, at(w, place, n))
                     total.add(1)
             store_i64(w, total.get(), 3, 0)
-        given = (*_temps(2), Buffer("result", 0), size_of(self.given))
-        return Task.written(w.function(name), given, w.sizes)
+        return w.source(name)
 
 
 def _given(count: int) -> tuple[Buffer, ...]:

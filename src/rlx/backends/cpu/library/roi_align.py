@@ -27,6 +27,7 @@ from rlx.backends.cpu.library.strided_copy import (
     vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.loop_task import copy_kernel, loop_task
 from rlx.backends.cpu.program.task import (
@@ -60,30 +61,33 @@ class _RoiKernel(ABC):
     """Images in NHWC."""
 
     @classmethod
-    def recipe(cls, given: Step, name: str) -> KernelSequence:
+    def kernel_sequence(cls, given: Step, name: str) -> KernelSequence:
         """The task, after one that transposes NCHW images to NHWC."""
         x, dtype = given.operands[X], given.node.shape.dtype
         lanes = dim_lanes(given.isa, dtype, x.dims[1])
         if x.strides[1] == 1:
             return KernelSequence((cls(given, lanes, x).task(name, Buffer("operand", X)),))
         dims = (x.dims[0], *x.dims[2:], x.dims[1])
-        turned, temp = Layout.contiguous(dims).permuted((0, 3, 1, 2)), Buffer("temp", 0)
-        moved = copy_kernel(given.node.inputs[X].shape, x, turned)
-        first = loop_task(moved, [Buffer("operand", X)], [temp], given.machine, f"{name}.image")
-        made = cls(given, lanes, turned).task(name, temp)
+        nhwc, temp = Layout.contiguous(dims).permuted((0, 3, 1, 2)), Buffer("temp", 0)
+        copied = copy_kernel(given.node.inputs[X].shape, x, nhwc)
+        first = loop_task(copied, [Buffer("operand", X)], [temp], given.machine, f"{name}.image")
+        made = cls(given, lanes, nhwc).task(name, temp)
         return KernelSequence((first, made), (given.node.inputs[X].shape.size_bytes,))
 
     def task(self, name: str, image: Buffer) -> Task:
-        w = Writer(self.given.isa, self.lanes)
-        with self.units.each(w) as ((region,), low, high):
-            self.unit(w, region, low, high)
         shape, units = self.given.node.shape, self.units.count
         ns = estimated_ns(shape.num_elements * self.pixels * OPS_PER_PIXEL, shape.size_bytes)
         given = (image, *buffers(3, 1)[1:])
-        return Task.written(
-            w.function(name), given, w.sizes, units, grain_of(units, ns), self.scratch,
+        return Task(
+            Code(name, self.source), given, units, grain_of(units, ns), self.scratch,
             summary=f"{self.strategy}, vectorised over channels",
         )  # fmt: skip
+
+    def source(self, name: str) -> Source:
+        w = Writer(self.given.isa, self.lanes)
+        with self.units.each(w) as ((region,), low, high):
+            self.unit(w, region, low, high)
+        return w.source(name)
 
     @property
     def dtype(self) -> DType:
@@ -403,11 +407,19 @@ class MaxRoiPool(_RoiKernel):
                 value = w.load(X, at(w, pixel, n * self.lanes), self.dtype, 1, mask)
                 made = arith.maximum(value.made(f"load {value.type}, ptr {slot}"), value)
                 code.do(f"store {made.type} {made.text}, ptr {slot}")
-        tall, compute_dtype = (code.let(f"icmp slt i64 {a}, {b}") for a, b in (rows, columns))
-        has_any = code.splat(code.let(f"and i1 {tall}, {compute_dtype}"), DType.BOOL)
+        has_rows, has_columns = (code.let(f"icmp slt i64 {a}, {b}") for a, b in (rows, columns))
+        has_any = code.splat(code.let(f"and i1 {has_rows}, {has_columns}"), DType.BOOL)
         return [none.made(f"load {none.type}, ptr {s}").where(has_any, 0.0) for s in slots]
 
 
 def _rounded(x: Vec) -> Vec:
     """Round to nearest, halves away from 0."""
     return (x.abs() + 0.5).floor().copysign(x)
+
+
+def make_roi_align(given: Step, name: str) -> KernelSequence:
+    return RoiAlign.kernel_sequence(given, name)
+
+
+def make_max_roi_pool(given: Step, name: str) -> KernelSequence:
+    return MaxRoiPool.kernel_sequence(given, name)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.codegen.math.storage_types import UNSIGNED, stored
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Buffer, Task, estimated_ns, grain_of
 from rlx.core.dim import DimLike, is_static, product
@@ -276,20 +277,40 @@ def map_task(
 ) -> Task:
     """Map each number, from one layout to another."""
     x, y = merged([given.layout, to.layout])
-    w = Writer(isa, row_lanes(isa, given.dtype, (x, y)))
-    units = Blocks(x.dims)
-    with units.each(w) as (outer, low, high):
-        bases = [w.place(outer_axes(v), outer) for v in (x, y)]
-
-        def body(i: Bound, mask: Vec | None) -> None:
-            froms, tos = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, (x, y)))
-            value = change(w.load(0, froms, given.dtype, mask=mask))
-            w.store(value, 1, tos, to.dtype, mask=mask)
-
-        vector_loop(w, low, high, body)
+    made = _Map(x, y, (given.dtype, to.dtype), change, isa)
     traffic = product(x.dims) * (given.dtype.itemsize + to.dtype.itemsize)
-    grain = grain_of(units.count, estimated_ns(0, traffic))
-    return Task.written(w.function(name), (given.buffer, to.buffer), w.sizes, units.count, grain)
+    units = made.units.count
+    grain = grain_of(units, estimated_ns(0, traffic))
+    return Task(Code(name, made.source), (given.buffer, to.buffer), units, grain)
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """Rows of merged layouts. Buffers: the operand 0, the result 1."""
+
+    x: Layout
+    y: Layout
+    dtypes: tuple[DType, DType]
+    change: Callable[[Vec], Vec]
+    isa: Isa
+
+    @property
+    def units(self) -> Blocks:
+        return Blocks(self.x.dims)
+
+    def source(self, name: str) -> Source:
+        rows = self.x, self.y
+        w = Writer(self.isa, row_lanes(self.isa, self.dtypes[0], rows))
+        with self.units.each(w) as (outer, low, high):
+            bases = [w.place(outer_axes(v), outer) for v in rows]
+
+            def body(i: Bound, mask: Vec | None) -> None:
+                froms, tos = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, rows))
+                value = self.change(w.load(0, froms, self.dtypes[0], mask=mask))
+                w.store(value, 1, tos, self.dtypes[1], mask=mask)
+
+            vector_loop(w, low, high, body)
+        return w.source(name)
 
 
 def outer_axes(layout: Layout) -> Layout:

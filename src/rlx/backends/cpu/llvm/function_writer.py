@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
-from rlx.backends.cpu.llvm.function import Function, head_of
+from rlx.backends.cpu.llvm.function import Function, Source, head_of
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -111,3 +111,7 @@ class Writer:
         self.code.do("ret i32 0")
         text = "\n".join([*before, self.code.function(head_of(name))])
         return Function(name, text, tuple(self.code.shared.items()))
+
+    def source(self, name: str) -> Source:
+        """The finished function, and the dims that it takes as arguments."""
+        return Source(self.function(name), self.sizes)

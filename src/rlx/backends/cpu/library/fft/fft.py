@@ -24,10 +24,12 @@ from rlx.backends.cpu.library.fft.plans import (
     FftPlan,
     StockhamPlan,
     has_half_length_fft,
+    table_task,
 )
 from rlx.backends.cpu.library.fft.real_fft import tangle, untangle
 from rlx.backends.cpu.library.fft.twiddles import radices_of
 from rlx.backends.cpu.llvm.builder import Bound, literal
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
     Buffer,
@@ -113,9 +115,37 @@ class TransformSpec:
             n = w.code.intrinsic("sqrt.f64", "double", f"double {n}")
         return w.code.let(f"fdiv double {literal(1.0, DType.F64)}, {n}")
 
+    # -- tasks ----------------------------------------------------------------------------------
+
+    def kernel_sequence(self, rows: type[ComplexFft], name: str) -> KernelSequence:
+        """The transform of rows that `rows` writes, and what fills the tables of its plan: once,
+        where the length is static."""
+        fft_plan, isa = self.fft_plan(), self.step.isa
+        size, ends = fft_plan.table_bytes, (Buffer("operand", 0), Buffer("result", 0))
+        code = Code(name, lambda own: rows(self).source(own))
+        if size == 0:
+            return KernelSequence((self.task(fft_plan, code, ends),))
+        tables = Buffer("packed" if is_static(self.n) else "temp", 0)
+        main = self.task(fft_plan, code, (*ends, tables))
+        if tables.kind == "packed":
+            first = table_task(fft_plan, isa, f"{name}.tables", Buffer("result", 0))
+            return KernelSequence((main,), (), (PackedWeights(first, size),))
+        return KernelSequence((table_task(fft_plan, isa, f"{name}.tables", tables), main), (size,))
+
+    def task(self, fft_plan: FftPlan, code: Code, buffers: tuple[Buffer, ...]) -> Task:
+        units = (self.count + fft_plan.batch - 1) // fft_plan.batch
+        scratch = 4 * fft_plan.dtype.itemsize * fft_plan.part_elements
+        return Task(code, buffers, units, grain_of(units, self.nanoseconds), scratch)
+
+    @property
+    def nanoseconds(self) -> DimLike:
+        n = self.n
+        rounds = n.bit_length() if is_static(n) else 64
+        return estimated_ns(8 * rounds * n * self.count, 16 * n * self.count)
+
 
 class ComplexFft:
-    """Complex to complex: the function that transforms rows."""
+    """Complex to complex: the function that transforms rows, under construction."""
 
     def __init__(self, spec: TransformSpec) -> None:
         self.spec = spec
@@ -123,40 +153,11 @@ class ComplexFft:
         self.w = Writer(spec.step.isa)
         self.code = self.w.code
 
-    def recipe(self, name: str) -> KernelSequence:
-        spec, batch, fft_plan = self.spec, self.fft_plan.batch, self.fft_plan
-        has_tables = fft_plan.table_bytes != 0
-        if spec.n != 0:
-            self.units("null" if not has_tables else self.w.buffer(2))
-        units = (spec.count + batch - 1) // batch
-        ends = (Buffer("operand", 0), Buffer("result", 0))
-        kind = "packed" if is_static(spec.n) else "temp"
-        main = Task.written(
-            self.w.function(name),
-            (*ends, Buffer(kind, 0)) if has_tables else ends,
-            self.w.sizes,
-            units,
-            grain_of(units, self.nanoseconds()),
-            4 * fft_plan.dtype.itemsize * fft_plan.part_elements,
-        )
-        if not has_tables:
-            return KernelSequence((main,))
-        first = self.fill(f"{name}.tables", Buffer("result" if kind == "packed" else "temp", 0))
-        if kind == "packed":
-            return KernelSequence((main,), (), (PackedWeights(first, fft_plan.table_bytes),))
-        return KernelSequence((first, main), (fft_plan.table_bytes,))
-
-    def nanoseconds(self) -> DimLike:
-        n = self.spec.n
-        rounds = n.bit_length() if is_static(n) else 64
-        return estimated_ns(8 * rounds * n * self.spec.count, 16 * n * self.spec.count)
-
-    def fill(self, name: str, tables: Buffer) -> Task:
-        w = Writer(self.spec.step.isa, 1, self.code.shared)
-        self.fft_plan.fill(w, w.buffer(0))
-        return Task.written(
-            w.function(name), (tables,), w.sizes, scratch=self.fft_plan.fill_scratch_bytes
-        )
+    def source(self, name: str) -> Source:
+        has_tables = self.fft_plan.table_bytes != 0
+        if self.spec.n != 0:
+            self.units(self.w.buffer(2) if has_tables else "null")
+        return self.w.source(name)
 
     # -- rows -----------------------------------------------------------------------------------
 
@@ -342,15 +343,14 @@ def make_fft(step: Step, name: str) -> KernelSequence:
         n = n // 2
         given, made = (replace(s, has_blocks=True) for s in (given, made))
     spec = TransformSpec(step, n, n, bool(attrs["inverse"]), attrs["norm"], given, made)
-    return ComplexFft(spec).recipe(name)
+    return spec.kernel_sequence(ComplexFft, name)
 
 
 def make_ifft(step: Step, name: str) -> KernelSequence:
     given, made = _arrays(step)
     n = given.layout.dims[-1]
-    return ComplexFft(TransformSpec(step, n, n, True, step.node.attrs["norm"], given, made)).recipe(
-        name
-    )
+    spec = TransformSpec(step, n, n, True, step.node.attrs["norm"], given, made)
+    return spec.kernel_sequence(ComplexFft, name)
 
 
 def make_rfft(step: Step, name: str) -> KernelSequence:
@@ -358,17 +358,17 @@ def make_rfft(step: Step, name: str) -> KernelSequence:
     wanted, norm = step.node.attrs["n"], step.node.attrs["norm"]
     n = given.layout.dims[-1] if wanted is None else int(wanted)
     if has_half_length_fft(n, step.isa) and is_static(given.layout.dims[-1]):
-        return HalfLengthRealToComplex(
-            TransformSpec(step, n, n // 2, False, norm, given, made)
-        ).recipe(name)
-    return RealToComplex(TransformSpec(step, n, n, False, norm, given, made)).recipe(name)
+        half = TransformSpec(step, n, n // 2, False, norm, given, made)
+        return half.kernel_sequence(HalfLengthRealToComplex, name)
+    whole = TransformSpec(step, n, n, False, norm, given, made)
+    return whole.kernel_sequence(RealToComplex, name)
 
 
 def make_irfft(step: Step, name: str) -> KernelSequence:
     given, made = _arrays(step)
     n, norm = made.layout.dims[-1], step.node.attrs["norm"]
     if has_half_length_fft(n, step.isa):
-        return HalfLengthComplexToReal(
-            TransformSpec(step, n, n // 2, True, norm, given, made)
-        ).recipe(name)
-    return ComplexToReal(TransformSpec(step, n, n, True, norm, given, made)).recipe(name)
+        half = TransformSpec(step, n, n // 2, True, norm, given, made)
+        return half.kernel_sequence(HalfLengthComplexToReal, name)
+    whole = TransformSpec(step, n, n, True, norm, given, made)
+    return whole.kernel_sequence(ComplexToReal, name)

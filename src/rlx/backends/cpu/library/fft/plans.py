@@ -21,14 +21,18 @@ from rlx.backends.cpu.library.fft.butterflies import (
 )
 from rlx.backends.cpu.library.fft.twiddles import (
     constant_twiddles,
+    emit_table_elements,
     fill_twiddles,
     radices_of,
     root_of_unity,
-    table_size,
+    table_elements,
 )
 from rlx.backends.cpu.library.shared_functions import helper, polled_call
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.function import Code as TaskCode
+from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.program.task import Buffer, Task
 from rlx.core.dim import DimLike, dim_max, is_static
 from rlx.core.dtype import DType
 
@@ -86,6 +90,18 @@ class FftPlan(Protocol):
         ...
 
 
+def table_task(fft_plan: FftPlan, isa: Isa, name: str, to: Buffer) -> Task:
+    """Fill the tables of a plan."""
+
+    def source(own: str) -> Source:
+        w = Writer(isa)
+        fft_plan.fill(w, w.buffer(0))
+        return w.source(own)
+
+    code = TaskCode(name, source, ("fft tables", fft_plan, isa))
+    return Task(code, (to,), scratch=fft_plan.fill_scratch_bytes)
+
+
 # -- Stockham stages ------------------------------------------------------------------------------
 
 
@@ -107,8 +123,7 @@ class StockhamPlan:
     def table_bytes(self) -> int:
         if self.n <= MAX_CONSTANT_TABLE_POINTS:
             return 0
-        sizes = [table_size(r, m, Code(1, self.isa)) for r, m in self._stages()]
-        return sum(int(s) for s in sizes) * self.dtype.itemsize
+        return sum(table_elements(*stage) for stage in self._stages()) * self.dtype.itemsize
 
     fill_scratch_bytes = 0
 
@@ -127,7 +142,7 @@ class StockhamPlan:
             tables = self._next(w.code, tables, radix, points)
 
     def _next(self, code: Code, tables: str, radix: int, points: int) -> str:
-        return advanced(code, tables, table_size(radix, points, code), self.dtype)
+        return advanced(code, tables, table_elements(radix, points), self.dtype)
 
     def run(self, w: Writer, x: str, y: str, tables: str) -> tuple[str, str]:
         code, batch = w.code, self.batch
@@ -317,7 +332,7 @@ def _fill_twiddles(code: Code, twiddles: str) -> None:
         to = code.let(f"load ptr, ptr {at}")
         fill_twiddles(code, to, 4, m, F64)
         code.do(f"store i64 {m}, ptr {left}")
-        code.do(f"store ptr {advanced(code, to, table_size(4, m, code), F64)}, ptr {at}")
+        code.do(f"store ptr {advanced(code, to, emit_table_elements(code, 4, m), F64)}, ptr {at}")
 
 
 def _stages(code: Code, m: str) -> str:
@@ -365,7 +380,7 @@ class _PowerOfTwoFft:
         twiddles, batch = self.get("twiddles"), self.get("batch")
         m = code.let(f"udiv i64 {self.get('left')}, {stage.radix}")
         stage.call(code, x, y, "%im_offset", twiddles, m, batch)
-        after = advanced(code, twiddles, table_size(stage.radix, m, code), F64)
+        after = advanced(code, twiddles, emit_table_elements(code, stage.radix, m), F64)
         for name, value in (("here", y), ("there", x), ("twiddles", after), ("left", m)):
             self.set(name, value)
         self.set("batch", code.i64("mul", batch, stage.radix))

@@ -3,6 +3,9 @@ frame, or a chunk of a signal's frames."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
 from rlx.backends.cpu.codegen.loop.vector_access import advanced
 from rlx.backends.cpu.library.fft.banded_matmul import ROWS_PER_BLOCK, BandedMatmul
 from rlx.backends.cpu.library.fft.complex_io import (
@@ -14,7 +17,9 @@ from rlx.backends.cpu.library.fft.complex_io import (
     zero,
 )
 from rlx.backends.cpu.library.fft.framed_fft import Frames, FrameTransform
+from rlx.backends.cpu.library.fft.plans import table_task
 from rlx.backends.cpu.llvm.builder import Bound, literal
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
     Buffer,
@@ -42,19 +47,18 @@ def row_of(w: Writer, layout: Layout, row: Bound, number: int, dtype: DType) -> 
 
 
 class SpectraKernel:
-    """A kernel under construction: its tables, and the function over units."""
+    """A kernel of a step: its frames, buffers and tables."""
 
     def __init__(self, step: Step, name: str, count: DimLike, window_number: int = 1) -> None:
         self.step, self.name = step, name
         self.frames = Frames.of(step, count, window_number)
-        self.w = Writer(step.isa)
-        self.code = self.w.code
         self.buffers = [Buffer("operand", i) for i in range(len(step.operands))]
         self.temps: list[DimLike] = []
-        self.panels: list[PackedWeights] = []
+        self.packed: list[PackedWeights] = []
         self.before: list[Task] = []
         self.result = self.add(Buffer("result", 0))
-        self.frame_transform = FrameTransform(self.frames, self.w, self._tables())
+        self.tables = self._tables()
+        """The index of the buffer of the FFT plan's tables, if it has any."""
 
     def add(self, buffer: Buffer) -> int:
         """The index of a buffer of the function."""
@@ -65,38 +69,61 @@ class SpectraKernel:
         self.temps.append(size)
         return Buffer("temp", len(self.temps) - 1)
 
-    def _tables(self) -> str:
+    def _tables(self) -> int | None:
         """The tables of the FFT plan, filled once."""
         fft_plan = self.frames.fft_plan
         if fft_plan.table_bytes == 0:
-            return "null"
-        number = self.add(Buffer("packed", len(self.panels)))
-        w = Writer(self.step.isa, 1, self.code.shared)
-        fft_plan.fill(w, w.buffer(0))
-        function = w.function(f"{self.name}.table_bytes")
-        task = Task.written(
-            function, (Buffer("result", 0),), w.sizes, scratch=fft_plan.fill_scratch_bytes
-        )
-        self.panels.append(PackedWeights(task, fft_plan.table_bytes))
-        return self.w.buffer(number)
+            return None
+        number = self.add(Buffer("packed", len(self.packed)))
+        name = f"{self.name}.table_bytes"
+        task = table_task(fft_plan, self.step.isa, name, Buffer("result", 0))
+        self.packed.append(PackedWeights(task, fft_plan.table_bytes))
+        return number
 
-    def frame(self, row: Bound) -> tuple[Bound, Bound]:
-        """The signal of a frame, and its index there."""
-        at = self.w.split(row, (product(self.frames.signals), self.frames.count))
-        return at[0], at[1]
-
-    def task(self, units: DimLike, scratch: DimLike = 0, flops: DimLike = 0) -> Task:
+    def task(
+        self,
+        write: Callable[[SpectraWriter], None],
+        units: DimLike,
+        scratch: DimLike = 0,
+        flops: DimLike = 0,
+    ) -> Task:
+        """The task over units whose function `write` emits."""
         frames = self.frames
         traffic = 4 * frames.n * frames.total
         grain = grain_of(units, estimated_ns(frames.flops + flops, traffic))
-        function = self.w.function(self.name)
-        scratch_bytes = frames.scratch + scratch
-        return Task.written(
-            function, tuple(self.buffers), self.w.sizes, units, grain, scratch_bytes
-        )
 
-    def recipe(self, *tasks: Task) -> KernelSequence:
-        return KernelSequence((*self.before, *tasks), tuple(self.temps), tuple(self.panels))
+        def source(name: str) -> Source:
+            made = SpectraWriter(self)
+            write(made)
+            return made.w.source(name)
+
+        code, scratch_bytes = Code(self.name, source), frames.scratch + scratch
+        return Task(code, tuple(self.buffers), units, grain, scratch_bytes)
+
+    def kernel_sequence(self, *tasks: Task) -> KernelSequence:
+        return KernelSequence((*self.before, *tasks), tuple(self.temps), tuple(self.packed))
+
+
+class SpectraWriter:
+    """The function over units of such a kernel, under construction."""
+
+    def __init__(self, kernel: SpectraKernel) -> None:
+        self.frames, self.w = kernel.frames, Writer(kernel.step.isa)
+        self.code = self.w.code
+        tables = "null" if kernel.tables is None else self.w.buffer(kernel.tables)
+        self.frame_transform = FrameTransform(self.frames, self.w, tables)
+
+    @contextmanager
+    def each(self, units: DimLike) -> Generator[str]:
+        """The units of this part that exist."""
+        stop = self.code.least("%stop", self.w.size(units))
+        with self.code.count("%start", stop, 1) as unit:
+            yield unit
+
+    def spectrum(self, row: Bound) -> list[StridedReals]:
+        """The bins of a frame of all signals."""
+        signal, frame = self.w.split(row, (product(self.frames.signals), self.frames.count))
+        return self.frame_transform.spectrum(signal, frame)
 
 
 # -- per frame ------------------------------------------------------------------------------------
@@ -104,19 +131,22 @@ class SpectraKernel:
 
 def make_stft(step: Step, name: str) -> KernelSequence:
     """Complex spectra, interleaved."""
-    made = SpectraKernel(step, name, step.results[0].dims[-2])
-    dtype, code = step.node.shape.dtype.real, made.code
-    layout = _doubled(step.results[0])
-    with code.count("%start", code.least("%stop", made.w.size(made.frames.total)), 1) as row:
-        parts = made.frame_transform.spectrum(*made.frame(row))
-        to = row_of(made.w, layout, row, made.result, dtype)
-        if to.stride == 2:
-            interleave(code, parts[0], parts[1], to, made.frames.bins, 1.0)
-        else:
-            for number, part in enumerate(parts):
-                at = advanced(code, to.pointer, number, dtype)
-                copy(code, part, StridedReals(at, dtype, to.stride), made.frames.bins)
-    return made.recipe(made.task(made.frames.total))
+    kernel = SpectraKernel(step, name, step.results[0].dims[-2])
+    dtype, layout, bins = step.node.shape.dtype.real, _doubled(step.results[0]), kernel.frames.bins
+
+    def write(made: SpectraWriter) -> None:
+        code = made.code
+        with made.each(kernel.frames.total) as row:
+            parts = made.spectrum(row)
+            to = row_of(made.w, layout, row, kernel.result, dtype)
+            if to.stride == 2:
+                interleave(code, parts[0], parts[1], to, bins, 1.0)
+            else:
+                for number, part in enumerate(parts):
+                    at = advanced(code, to.pointer, number, dtype)
+                    copy(code, part, StridedReals(at, dtype, to.stride), bins)
+
+    return kernel.kernel_sequence(kernel.task(write, kernel.frames.total))
 
 
 def _doubled(layout: Layout) -> Layout:
@@ -127,13 +157,15 @@ def _doubled(layout: Layout) -> Layout:
 
 def make_power(step: Step, name: str) -> KernelSequence:
     """The power of each frame."""
-    made = SpectraKernel(step, name, step.results[0].dims[-2])
-    dtype, code = step.node.shape.dtype, made.code
-    with code.count("%start", code.least("%stop", made.w.size(made.frames.total)), 1) as row:
-        parts = made.frame_transform.spectrum(*made.frame(row))
-        to = row_of(made.w, step.results[0], row, made.result, dtype)
-        power_spectrum(code, parts, to, made.frames.bins, adds=False)
-    return made.recipe(made.task(made.frames.total))
+    kernel = SpectraKernel(step, name, step.results[0].dims[-2])
+
+    def write(made: SpectraWriter) -> None:
+        with made.each(kernel.frames.total) as row:
+            parts = made.spectrum(row)
+            to = row_of(made.w, step.results[0], row, kernel.result, step.node.shape.dtype)
+            power_spectrum(made.code, parts, to, kernel.frames.bins, adds=False)
+
+    return kernel.kernel_sequence(kernel.task(write, kernel.frames.total))
 
 
 # -- Welch's mean over frames ---------------------------------------------------------------------
@@ -159,36 +191,47 @@ class WelchMean(SpectraKernel):
     def made(self) -> KernelSequence:
         count = self.frames.count
         if is_static(count) and count <= 2 * FRAMES_PER_CHUNK:
-            return self.recipe(self.one_chunk(int(count)))
+            return self.kernel_sequence(self.one_chunk(int(count)))
         chunks = (count + FRAMES_PER_CHUNK - 1) // FRAMES_PER_CHUNK
         between = self.temp(self.signals * chunks * self.sum_bytes)
         self.buffers[self.result] = between
-        return self.recipe(self.parts(chunks), self.sum_chunks(chunks, between))
+        return self.kernel_sequence(self.parts(chunks), self.sum_chunks(chunks, between))
 
     def one_chunk(self, count: int) -> Task:
         """A unit is a signal."""
-        code = self.code
-        with code.count("%start", code.least("%stop", self.w.size(self.signals)), 1) as signal:
-            self.sum(signal, 0, count)
-            self.write(self.w, self.result, signal)
-        return self.task(self.signals, self.sum_bytes)
+
+        def write(made: SpectraWriter) -> None:
+            with made.each(self.signals) as signal:
+                self.sum(made, signal, 0, count)
+                self.write(made.w, self.result, signal)
+
+        return self.task(write, self.signals, self.sum_bytes)
 
     def parts(self, chunks: DimLike) -> Task:
         """A unit is a chunk of a signal."""
-        code, w = self.code, self.w
         units = self.signals * chunks
-        with code.count("%start", code.least("%stop", w.size(units)), 1) as unit:
-            signal, chunk = w.split(unit, (self.signals, chunks))
-            first = code.i64("mul", chunk, FRAMES_PER_CHUNK)
-            last = code.least(code.i64("add", first, FRAMES_PER_CHUNK), w.size(self.frames.count))
-            self.sum(signal, first, last)
-            at = self.partial(w, self.result, unit)
-            copy(code, self.total(w), StridedReals(at, self.dtype), self.frames.bins)
-        return self.task(units, self.sum_bytes)
+
+        def write(made: SpectraWriter) -> None:
+            code, w = made.code, made.w
+            with made.each(units) as unit:
+                signal, chunk = w.split(unit, (self.signals, chunks))
+                first = code.i64("mul", chunk, FRAMES_PER_CHUNK)
+                end = code.i64("add", first, FRAMES_PER_CHUNK)
+                last = code.least(end, w.size(self.frames.count))
+                self.sum(made, signal, first, last)
+                at = self.partial(w, self.result, unit)
+                copy(code, self.total(w), StridedReals(at, self.dtype), self.frames.bins)
+
+        return self.task(write, units, self.sum_bytes)
 
     def sum_chunks(self, chunks: DimLike, between: Buffer) -> Task:
         """The sum of a signal's chunks."""
-        w = Writer(self.step.isa, 1, self.code.shared)
+        code = Code(f"{self.name}.sum_chunks", lambda name: self.sum_chunks_source(chunks, name))
+        scratch_bytes = self.frames.scratch + self.sum_bytes
+        return Task(code, (between, Buffer("result", 0)), self.signals, scratch=scratch_bytes)
+
+    def sum_chunks_source(self, chunks: DimLike, name: str) -> Source:
+        w = Writer(self.step.isa)
         code, many = w.code, w.size(chunks)
         with code.count("%start", code.least("%stop", w.size(self.signals)), 1) as signal:
             zero(code, self.total(w), self.frames.bins)
@@ -197,10 +240,7 @@ class WelchMean(SpectraKernel):
                 at = self.partial(w, 0, code.i64("add", first, chunk))
                 accumulate(code, StridedReals(at, self.dtype), self.total(w), self.frames.bins)
             self.write(w, 1, signal)
-        function = w.function(f"{self.name}.sum_chunks")
-        scratch_bytes = self.frames.scratch + self.sum_bytes
-        ends = (between, Buffer("result", 0))
-        return Task.written(function, ends, w.sizes, self.signals, scratch=scratch_bytes)
+        return w.source(name)
 
     @property
     def dtype(self) -> DType:
@@ -215,12 +255,12 @@ class WelchMean(SpectraKernel):
         start = w.code.i64("mul", unit, self.sum_bytes)
         return w.code.let(f"getelementptr i8, ptr {w.buffer(number)}, i64 {start}")
 
-    def sum(self, signal: Bound, first: Bound, last: Bound) -> None:
-        total = self.total(self.w)
-        zero(self.code, total, self.frames.bins)
-        with self.code.count(first, last, 1) as frame:
-            parts = self.frame_transform.spectrum(signal, frame)
-            power_spectrum(self.code, parts, total, self.frames.bins, adds=True)
+    def sum(self, made: SpectraWriter, signal: Bound, first: Bound, last: Bound) -> None:
+        code, total = made.code, self.total(made.w)
+        zero(code, total, self.frames.bins)
+        with code.count(first, last, 1) as frame:
+            parts = made.frame_transform.spectrum(signal, frame)
+            power_spectrum(code, parts, total, self.frames.bins, adds=True)
 
     def write(self, w: Writer, number: int, signal: Bound) -> None:
         """The sum over the number of frames, or twice that for the bins with a negative
@@ -275,42 +315,59 @@ class MelSpectra(SpectraKernel):
         )
 
     def made(self) -> KernelSequence:
-        code, w, filters = self.code, self.w, self.filters
-        packed, total = w.buffer(self.packed()), w.size(self.frames.total)
-        units = (self.frames.total + ROWS_PER_BLOCK - 1) // ROWS_PER_BLOCK
-        with code.count("%start", code.least("%stop", w.size(units)), 1) as unit:
+        flops = 2 * self.frames.total * self.frames.bins * self.filters.count
+        filters = self.packed_filters()
+        task = self.task(
+            lambda made: self.write(made, filters), self.units, self.filters.scratch, flops
+        )
+        return self.kernel_sequence(task)
+
+    @property
+    def units(self) -> DimLike:
+        return (self.frames.total + ROWS_PER_BLOCK - 1) // ROWS_PER_BLOCK
+
+    def write(self, made: SpectraWriter, number: int) -> None:
+        """The function, with packed filters in the buffer of this number."""
+        code, w, filters = made.code, made.w, self.filters
+        packed, total = w.buffer(number), w.size(self.frames.total)
+        with made.each(self.units) as unit:
             first = code.i64("mul", unit, ROWS_PER_BLOCK)
             count = code.least(code.i64("sub", total, first), ROWS_PER_BLOCK)
             block = code.let(f"getelementptr i8, ptr %scratch, i64 {self.frames.scratch}")
             with code.count(0, count, 1) as row:
-                parts = self.frame_transform.spectrum(*self.frame(code.i64("add", first, row)))
-                power_spectrum(
-                    code, parts, filters.row(code, block, row), self.frames.bins, adds=False
-                )
+                parts = made.spectrum(code.i64("add", first, row))
+                to = filters.row(code, block, row)
+                power_spectrum(code, parts, to, self.frames.bins, adds=False)
             filters.multiply(w, block, packed)
             with code.count(0, count, 1) as row:
-                to = self.row(code.i64("add", first, row))
+                to = self.row(w, code.i64("add", first, row))
                 copy(code, filters.made(w, block, row), to, w.size(filters.count))
-        flops = 2 * self.frames.total * self.frames.bins * filters.count
-        return self.recipe(self.task(units, filters.scratch, flops))
 
-    def row(self, row: Bound) -> StridedReals:
+    def row(self, w: Writer, row: Bound) -> StridedReals:
         layout, dtype = self.step.results[0], self.step.node.shape.dtype
-        return row_of(self.w, layout, row, self.result, dtype)
+        return row_of(w, layout, row, self.result, dtype)
 
-    def packed(self) -> int:
-        """The filters packed by band: once if they are weights."""
-        w = Writer(self.step.isa, self.filters.lanes, self.code.shared)
-        self.filters.pack(w, self.step.operands[1], self.step.node.inputs[1].shape.dtype)
-        size, function = self.filters.packed_bytes, w.function(f"{self.name}.filters")
-        is_weight = 1 in self.step.constants and is_static(size)
-        where = Buffer("result", 0) if is_weight else self.temp(size)
-        task = Task.written(function, (Buffer("operand", 1), where), w.sizes, self.filters.blocks)
-        if not is_weight:
-            self.before.append(task)
+    def packed_filters(self) -> int:
+        """The buffer of the filters packed by band: once if they are weights."""
+        size = self.filters.packed_bytes
+        if 1 not in self.step.constants or not is_static(size):
+            where = self.temp(size)
+            self.before.append(self.packing(where))
             return self.add(where)
-        self.panels.append(PackedWeights(task, size))
-        return self.add(Buffer("packed", len(self.panels) - 1))
+        self.packed.append(PackedWeights(self.packing(Buffer("result", 0)), size))
+        return self.add(Buffer("packed", len(self.packed) - 1))
+
+    def packing(self, to: Buffer) -> Task:
+        filters, dtype = self.step.operands[1], self.step.node.inputs[1].shape.dtype
+
+        def source(name: str) -> Source:
+            w = Writer(self.step.isa, self.filters.lanes)
+            self.filters.pack(w, filters, dtype)
+            return w.source(name)
+
+        key = ("banded filters", self.filters, filters, dtype)
+        code = Code(f"{self.name}.filters", source, key)
+        return Task(code, (Buffer("operand", 1), to), self.filters.blocks)
 
 
 def make_mel(step: Step, name: str) -> KernelSequence:

@@ -52,10 +52,18 @@ def _power_of_two_radices(twos: int, isa: Isa) -> list[int]:
     return [8] * ((twos - 2 * fours) // 3) + [4] * fours + [2] * (twos == 1)
 
 
-def table_size(radix: Bound, points: Bound, code: Code) -> Bound:
+def table_elements(radix: int, points: int) -> int:
     """Elements of a stage's twiddle table."""
-    rows = code.i64("mul", code.i64("sub", radix, 1), 2)
-    return code.i64("mul", rows, code.i64("add", points, TWIDDLE_PAD))
+    return _table_rows(radix) * (points + TWIDDLE_PAD)
+
+
+def emit_table_elements(code: Code, radix: int, points: str) -> Bound:
+    """The same of a number of points that is known at run time."""
+    return code.i64("mul", _table_rows(radix), code.i64("add", points, TWIDDLE_PAD))
+
+
+def _table_rows(radix: int) -> int:
+    return 2 * (radix - 1)
 
 
 # -- constants ------------------------------------------------------------------------------------

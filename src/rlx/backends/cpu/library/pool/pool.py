@@ -21,6 +21,7 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.library.strided_copy import Blocks, at, dim_lanes, step, unrolled_vector_loop
 from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
     KernelSequence,
@@ -175,12 +176,12 @@ class Pool:
 
     # -- the function ---------------------------------------------------------------------------
 
-    def emit(self) -> Writer:
+    def source(self, name: str) -> Source:
         w = Writer(self.given.isa, self.lanes)
         with self.units.each(w) as (outer, low, high):
             outer[1] = w.code.i64("mul", outer[1], self.channel_block)
             self.unit(w, Unit(outer, low, high, self.channels(w, outer[1])))
-        return w
+        return w.source(name)
 
     def channels(self, w: Writer, first: Bound) -> Bound:
         """How many of those from the first on are reduced together."""
@@ -467,12 +468,12 @@ def make_pool(given: Step, name: str) -> KernelSequence:
 
 
 def pool_sequence(made: Pool, name: str) -> KernelSequence:
-    w, node = made.emit(), made.given.node
+    node = made.given.node
     folds = made.shape.num_elements * sum(made.taps) * OPS_PER_TAP
     traffic = sum((s.size_bytes for s in node.shapes), node.inputs[0].shape.size_bytes)
     units = made.units.count
-    task = Task.written(
-        w.function(name), buffers(1, len(made.given.results)), w.sizes, units,
+    task = Task(
+        Code(name, made.source), buffers(1, len(made.given.results)), units,
         grain_of(units, estimated_ns(folds, traffic)), made.scratch,
         summary=_strategy(made, made.windows),
     )  # fmt: skip

@@ -9,10 +9,13 @@ fewer operations, as in strong downsampling.
 
 from __future__ import annotations
 
+from functools import partial
+
 from rlx.backends.cpu.library.resize.nchw import resize_rows
 from rlx.backends.cpu.library.resize.nhwc import resize_channels
 from rlx.backends.cpu.library.resize.resize_plan import ResizePlan
 from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
     KernelSequence,
@@ -34,19 +37,18 @@ def make_resize(given: Step, name: str) -> KernelSequence:
     if not lines or 0 in given.node.shape.dims:
         return _plain_copy(given, name)
     made = ResizePlan.of(given, rule, lines)
-    w = _emit(made)
     node, units = given.node, made.units.count
     taps = sum(made.taps)
     traffic = node.inputs[0].shape.size_bytes + node.shape.size_bytes
     ns = estimated_ns(node.shape.num_elements * taps * OPS_PER_TAP, traffic)
-    task = Task.written(
-        w.function(name), buffers(1, 1), w.sizes, units, grain_of(units, ns), made.scratch,
-        summary=_strategy(made),
+    task = Task(
+        Code(name, partial(_source, made)), buffers(1, 1), units, grain_of(units, ns),
+        made.scratch, summary=_strategy(made),
     )  # fmt: skip
     return KernelSequence((task,))
 
 
-def _emit(made: ResizePlan) -> Writer:
+def _source(made: ResizePlan, name: str) -> Source:
     w = Writer(made.step.isa, made.lanes)
     with made.units.each(w) as (position, block, _):
         unit = made.unit(w, position, block)
@@ -54,7 +56,7 @@ def _emit(made: ResizePlan) -> Writer:
             resize_rows(made, w, unit, made.row_taps)
         else:
             resize_channels(made, w, unit)
-    return w
+    return w.source(name)
 
 
 def _plain_copy(given: Step, name: str) -> KernelSequence:

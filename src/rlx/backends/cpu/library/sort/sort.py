@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from rlx.backends.cpu.codegen.gemm.microkernel import below
@@ -18,6 +19,7 @@ from rlx.backends.cpu.library.sort.radix_keys import (
     key_lanes,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import KernelSequence, Step, Task, buffers, grain_of
 from rlx.core.dim import DimLike, product, provably_le
@@ -125,20 +127,24 @@ class SortSpec:
         pointer = self.given.element(w, 0, start, position, self.radix_keys.unsigned)
         return w.code.let(f"load {ELEMENT[self.radix_keys.unsigned]}, ptr {pointer}")
 
-    def recipe(self, w: Writer, name: str, scratch: DimLike, row_ns: DimLike) -> KernelSequence:
+    def kernel_sequence(self, code: Code, scratch: DimLike, row_ns: DimLike) -> KernelSequence:
         """One task over rows, each of which takes so long."""
         lines = (scratch + 63) // 64 * 64
         grain = grain_of(self.count, self.count * row_ns)
         given = buffers(1, len(self.made))
-        return KernelSequence(
-            (Task.written(w.function(name), given, w.sizes, self.count, grain, lines, (TOO_LONG,)),)
-        )
+        return KernelSequence((Task(code, given, self.count, grain, lines, (TOO_LONG,)),))
 
 
 def _full_sort(spec: SortSpec, name: str) -> KernelSequence:
     """Rows sorted whole."""
+    length = spec.given.length
+    scratch = HISTOGRAM_BYTES + 2 * spec.radix_keys.key_bytes * length
+    code = Code(name, partial(_full_sort_source, spec))
+    return spec.kernel_sequence(code, scratch, SORT_NS * length)
+
+
+def _full_sort_source(spec: SortSpec, name: str) -> Source:
     w, length = Writer(spec.step.isa), spec.given.length
-    key_bytes = spec.radix_keys.key_bytes
     with spec.each(w) as starts:
         n = w.size(length)
         keys = w.code.let(f"getelementptr i8, ptr %scratch, i64 {HISTOGRAM_BYTES}")
@@ -148,24 +154,57 @@ def _full_sort(spec: SortSpec, name: str) -> KernelSequence:
         ordered = spec.radix_keys.sort(w.code, keys, spare, "%scratch", n)
         with w.code.count(0, n, 1, KEYS_PER_POLL) as i:
             spec.store_result(w, starts, i, ordered)
-    return spec.recipe(w, name, HISTOGRAM_BYTES + 2 * key_bytes * length, SORT_NS * length)
+    return w.source(name)
 
 
 # -- top-k ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class TopK:
-    """Top-k by a running threshold: the k least keys so far, sorted.
+    """Top-k by a threshold: the k least keys so far, sorted.
 
     A key that is not less than the k-th cannot enter, as equal elements go by position. Small k is
-    kept by insertion; for large k, candidates are collected until the buffer is full, and then
-    sorted.
+    maintained by insertion; for large k, candidates are collected until the buffer is full, and
+    then sorted.
     """
 
-    def __init__(self, spec: SortSpec, k: int) -> None:
-        self.spec, self.radix_keys, self.k = spec, spec.radix_keys, k
-        self.is_insertion = k <= INSERTION_SORT_MAX_KEYS
-        self.capacity = k + 1 if self.is_insertion else k + max(k, MIN_CANDIDATES)
+    spec: SortSpec
+    k: int
+
+    @property
+    def is_insertion(self) -> bool:
+        return self.k <= INSERTION_SORT_MAX_KEYS
+
+    @property
+    def capacity(self) -> int:
+        """Keys in the buffer at most."""
+        return self.k + 1 if self.is_insertion else self.k + max(self.k, MIN_CANDIDATES)
+
+    def kernel_sequence(self, name: str) -> KernelSequence:
+        if self.k == 0:
+            return self.spec.kernel_sequence(Code(name, self.empty_source), 0, 0)
+        scratch = HISTOGRAM_BYTES + 2 * self.capacity * self.spec.radix_keys.key_bytes
+        row_ns = self.spec.given.length // SCAN_PER_NS + SORT_NS * self.k
+        return self.spec.kernel_sequence(Code(name, self.source), scratch, row_ns)
+
+    def source(self, name: str) -> Source:
+        writer = _TopKWriter(self)
+        with self.spec.each(writer.w) as starts:
+            writer.row(starts)
+        return writer.w.source(name)
+
+    def empty_source(self, name: str) -> Source:
+        return Writer(self.spec.step.isa).source(name)
+
+
+class _TopKWriter:
+    """The function of a top-k under construction."""
+
+    def __init__(self, of: TopK) -> None:
+        spec = of.spec
+        self.spec, self.radix_keys, self.k = spec, spec.radix_keys, of.k
+        self.is_insertion, self.capacity = of.is_insertion, of.capacity
         is_contiguous = spec.given.stride == 1
         lanes = key_lanes(spec.step.isa, spec.radix_keys.dtype) if is_contiguous else 1
         self.w = Writer(spec.step.isa, lanes)
@@ -181,13 +220,6 @@ class TopK:
         name = self.code.name("scratch")
         self.code.entry.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {start}")
         return name
-
-    def recipe(self, name: str) -> KernelSequence:
-        with self.spec.each(self.w) as starts:
-            self.row(starts)
-        scratch = HISTOGRAM_BYTES + 2 * self.capacity * self.radix_keys.key_bytes
-        row_ns = self.spec.given.length // SCAN_PER_NS + SORT_NS * self.k
-        return self.spec.recipe(self.w, name, scratch, row_ns)
 
     def row(self, starts: list[Bound]) -> None:
         code = self.code
@@ -289,6 +321,4 @@ def make_sort(step: Step, name: str) -> KernelSequence:
 def make_top_k(step: Step, name: str) -> KernelSequence:
     attrs = step.node.attrs
     spec = SortSpec.of(step, "value", "position", descending=bool(attrs["largest"]))
-    if attrs["k"] == 0:
-        return spec.recipe(Writer(step.isa), name, 0, 0)
-    return TopK(spec, int(attrs["k"])).recipe(name)
+    return TopK(spec, int(attrs["k"])).kernel_sequence(name)

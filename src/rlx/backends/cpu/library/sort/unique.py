@@ -31,6 +31,8 @@ from rlx.backends.cpu.library.strided_copy import (
     step,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code
+from rlx.backends.cpu.llvm.function import Code as TaskCode
+from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, grain_of
 from rlx.core.dim import DimLike, product, provably_le
@@ -126,6 +128,14 @@ class _Groups:
     # -- order and groups -----------------------------------------------------------------------
 
     def sort_task(self, name: str) -> Task:
+        temps = [
+            Buffer("temp", n) for n in (KEYS, ORDER, SPARE_ROWS, GROUP, RADIX_KEYS, SPARE_KEYS)
+        ]
+        results = [Buffer("result", n) for n in (1, 2, 3)]
+        code, given_to = TaskCode(name, self.sort_source), (*temps, *results, size_of(self.given))
+        return Task(code, given_to, scratch=HISTOGRAM_BYTES, failures=(TOO_LONG,))
+
+    def sort_source(self, name: str) -> Source:
         w = Writer(self.given.isa)
         count = w.size(self.rows)
         if not self.radix_keys.is_wide and not provably_le(self.rows, MAX_32BIT_POSITIONS):
@@ -136,14 +146,7 @@ class _Groups:
             order, spare = self.sorted(w, count)
             self.group(w, count, order, spare)
             self.results(w, count, order, spare)
-        temps = [
-            Buffer("temp", n) for n in (KEYS, ORDER, SPARE_ROWS, GROUP, RADIX_KEYS, SPARE_KEYS)
-        ]
-        results = [Buffer("result", n) for n in (1, 2, 3)]
-        given_to = (*temps, *results, size_of(self.given))
-        return Task.written(
-            w.function(name), given_to, w.sizes, scratch=HISTOGRAM_BYTES, failures=(TOO_LONG,)
-        )
+        return w.source(name)
 
     def sorted(self, w: Writer, count: Bound) -> tuple[str, str]:
         """The sorted rows, and the spare buffer. Least significant column first, each pass
@@ -209,20 +212,29 @@ class _Groups:
 
     def values_task(self, name: str) -> Task:
         """Each group's first row. Buffers: x, first rows, the size, values."""
+        units = self.value_units.count
+        grain = grain_of(units, product(self.x.dims) * NS_PER_VALUE)
+        given = Buffer("operand", 0), Buffer("result", 1), size_of(self.given), Buffer("result", 0)
+        return Task(TaskCode(name, self.values_source), given, units, grain)
+
+    @property
+    def x(self) -> Layout:
+        """The operand as numbers that are copied bitwise."""
         parts = copy_dtype(self.given.node.inputs[0].shape.dtype)[1]
-        x = as_parts(self.given.operands[0], parts)
-        w = Writer(self.given.isa)
-        units = Blocks((self.rows,), GROUPS_PER_UNIT)
+        return as_parts(self.given.operands[0], parts)
+
+    @property
+    def value_units(self) -> Blocks:
+        return Blocks((self.rows,), GROUPS_PER_UNIT)
+
+    def values_source(self, name: str) -> Source:
+        w, x = Writer(self.given.isa), self.x
         found = load_integer(w, 2, 0, I64)
-        with units.each(w) as (_, low, high):
+        with self.value_units.each(w) as (_, low, high):
             last = w.code.most(low, w.code.least(high, found))
             with w.code.count(low, last, 1) as group:
                 self.copy(w, x, group, found)
-        grain = grain_of(units.count, product(x.dims) * NS_PER_VALUE)
-        buffers = Buffer("operand", 0), Buffer("result", 1), size_of(self.given)
-        return Task.written(
-            w.function(name), (*buffers, Buffer("result", 0)), w.sizes, units.count, grain
-        )
+        return w.source(name)
 
     def copy(self, w: Writer, x: Layout, group: Bound, found: Bound) -> None:
         """Copy the first row of a group; the layout of values is [outer axes, groups, inner

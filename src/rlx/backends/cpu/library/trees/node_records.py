@@ -17,6 +17,8 @@ from rlx.backends.cpu.codegen.loop.vector_access import load
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.strided_copy import at, load_integer
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.function import Code as TaskCode
+from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Buffer, Step, Task, grain_of
 from rlx.core.dim import DimLike, is_static
@@ -55,6 +57,12 @@ class Ensemble:
 
     def dtype(self, operand: int) -> DType:
         return self.step.node.inputs[operand].shape.dtype
+
+    @property
+    def tables_key(self) -> tuple[object, ...]:
+        """What the packed tables follow from, beside the values of the operands."""
+        step, dtypes = self.step, tuple(i.shape.dtype for i in self.step.node.inputs)
+        return self.isa, self.columns, step.operands[1:], dtypes, self.targets, self.span
 
     @property
     def rows(self) -> DimLike:
@@ -165,16 +173,17 @@ class Packing:
         made = [self.records(f"{name}.nodes"), self.roots(f"{name}.trees")]
         return [*made, self.pairs(f"{name}.leaves")] if self.of.leaf_output == "pair" else made
 
-    def _each(self, w: Writer, count: DimLike, body: Callable[[Bound], None]) -> DimLike:
+    def _units(self, count: DimLike) -> DimLike:
+        return (count + RECORDS_PER_UNIT - 1) // RECORDS_PER_UNIT
+
+    def _each(self, w: Writer, count: DimLike, body: Callable[[Bound], None]) -> None:
         """A loop over so many, in units."""
-        units = (count + RECORDS_PER_UNIT - 1) // RECORDS_PER_UNIT
-        stop = w.code.least("%stop", w.size(units))
+        stop = w.code.least("%stop", w.size(self._units(count)))
         with w.code.count("%start", stop, 1) as unit:
             first = w.code.i64("mul", unit, RECORDS_PER_UNIT)
             end = w.code.i64("add", first, RECORDS_PER_UNIT)
             with w.code.count(first, w.code.least(end, w.size(count)), 1) as i:
                 body(i)
-        return units
 
     def integer(self, w: Writer, operand: int, number: int, i: Bound) -> str:
         """An element of an integer table, which is buffer `number`."""
@@ -186,21 +195,31 @@ class Packing:
         w.fail(w.code.let(f"icmp uge i64 {value}, {limit}"), 1)
 
     def _task(
-        self, w: Writer, name: str, operands: tuple[int, ...], units: DimLike, scratch: DimLike = 0
-    ) -> Task:
+        self, name: str, write: Callable[[Writer], None], operands: tuple[int, ...],
+        units: DimLike, scratch: DimLike = 0,
+    ) -> Task:  # fmt: skip
+        """A task whose function `write` emits."""
+
+        def source(own: str) -> Source:
+            w = Writer(self.of.isa)
+            write(w)
+            return w.source(own)
+
+        code = TaskCode(name, source, ("tree tables", operands, self.of.tables_key))
         given = (*(Buffer("operand", o) for o in operands), Buffer("result", 0))
         grain = grain_of(units, units * RECORDS_PER_UNIT * NS_PER_RECORD)
-        return Task.written(
-            w.function(name), given, w.sizes, units, grain, scratch, failures=(BAD_TABLE,)
-        )  # fmt: skip
+        return Task(code, given, units, grain, scratch, failures=(BAD_TABLE,))
 
     # -- nodes ----------------------------------------------------------------------------------
 
     def records(self, name: str) -> tuple[Task, DimLike]:
-        w = Writer(self.of.isa)
-        operands = (THRESHOLD, FEATURE, CHILD, MISSING, WEIGHT)
-        units = self._each(w, self.of.nodes, lambda i: self._record(w, i, len(operands)))
-        return self._task(w, name, operands, units), self.of.nodes * self.of.record_bytes
+        operands, nodes = (THRESHOLD, FEATURE, CHILD, MISSING, WEIGHT), self.of.nodes
+
+        def write(w: Writer) -> None:
+            self._each(w, nodes, lambda i: self._record(w, i, len(operands)))
+
+        task = self._task(name, write, operands, self._units(nodes))
+        return task, nodes * self.of.record_bytes
 
     def _record(self, w: Writer, i: Bound, result: int) -> None:
         code, of = w.code, self.of
@@ -271,7 +290,11 @@ class Packing:
 
     def roots(self, name: str) -> tuple[Task, DimLike]:
         """The root of each tree, and its height: the most steps of a walk."""
-        w = Writer(self.of.isa)
+        scratch = (4 * self.of.nodes + 63) // 64 * 64
+        task = self._task(name, self._roots, (CHILD, ROOT), 1, scratch)
+        return task, self.of.trees * TREE_BYTES
+
+    def _roots(self, w: Writer) -> None:
         code = w.code
         with code.when(code.let("icmp eq i64 %start, 0")):
             self._heights(w)
@@ -284,8 +307,6 @@ class Packing:
                 code.do(f"store i32 {cut}, ptr {where}, align 4")
                 second = code.let(f"getelementptr i32, ptr {where}, i64 1")
                 code.do(f"store i32 {height}, ptr {second}, align 4")
-        task = self._task(w, name, (CHILD, ROOT), 1, (4 * self.of.nodes + 63) // 64 * 64)
-        return task, self.of.trees * TREE_BYTES
 
     def _heights(self, w: Writer) -> None:
         """From the last node to the first: one more than the greater of the children's."""
@@ -313,9 +334,13 @@ class Packing:
 
     def pairs(self, name: str) -> tuple[Task, DimLike]:
         """(weight, target) pairs of leaves, interleaved."""
-        w = Writer(self.of.isa)
-        units = self._each(w, self.of.leaves, lambda i: self._pair(w, i))
-        return self._task(w, name, (WEIGHT, TARGET), units), self.of.leaves * PAIR_BYTES
+        leaves = self.of.leaves
+
+        def write(w: Writer) -> None:
+            self._each(w, leaves, lambda i: self._pair(w, i))
+
+        task = self._task(name, write, (WEIGHT, TARGET), self._units(leaves))
+        return task, leaves * PAIR_BYTES
 
     def _pair(self, w: Writer, i: Bound) -> None:
         code, of = w.code, self.of

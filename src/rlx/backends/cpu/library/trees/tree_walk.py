@@ -30,6 +30,8 @@ from rlx.backends.cpu.library.trees.node_records import (
     ordered_key,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.function import Code as TaskCode
+from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
     Buffer,
@@ -94,14 +96,14 @@ class _Walks:
 
     # -- operands -------------------------------------------------------------------------------
 
-    def recipe(self, name: str) -> KernelSequence:
+    def kernel_sequence(self, name: str) -> KernelSequence:
         packing = Packing(self.of).tasks(name)
         is_fixed = set(range(1, len(self.of.step.operands))) <= self.of.step.constants
         # a record names its column in either copy of a row, whose length may be dynamic
         is_fixed = is_fixed and is_static(self.of.columns)
         kind = "packed" if is_fixed else "temp"
         tables = tuple(Buffer(kind, i) for i in range(len(packing)))
-        panels = tuple(PackedWeights(t, size) for t, size in packing) if is_fixed else ()
+        packed = tuple(PackedWeights(t, size) for t, size in packing) if is_fixed else ()
         temps: list[DimLike] = [] if is_fixed else [size for _, size in packing]
         before = [] if is_fixed else [_into_temporary(t, b) for (t, _), b in zip(packing, tables)]
         weights = (Buffer("operand", WEIGHT),) if self.of.leaf_output == "row" else ()
@@ -109,34 +111,47 @@ class _Walks:
         tasks: list[Task] = []
         if not is_static(self.of.rows) or self.is_by_trees == 1:
             sums = Buffer("temp", len(temps))
-            num_rows = dim_min(self.of.rows, TREE_PARALLEL_MAX_ROWS)
-            temps.append(product((num_rows, self.chunks, self.of.targets, 8)))
+            temps.append(product((self.few_rows, self.chunks, self.of.targets, 8)))
             tasks += [self.by_trees(f"{name}.few", (*given, sums)), self.sum_chunks(name, sums)]
         if not is_static(self.of.rows) or self.is_by_trees == 0:
             tasks.append(self.by_rows(f"{name}.many", (*given, Buffer("result", 0))))
-        return KernelSequence((*before, *tasks), tuple(temps), panels)
+        return KernelSequence((*before, *tasks), tuple(temps), packed)
 
     # -- many rows ------------------------------------------------------------------------------
 
     def by_rows(self, name: str, given: tuple[Buffer, ...]) -> Task:
-        w = Writer(self.of.isa)
-        code, rows = w.code, (1 - self.is_by_trees) * self.of.rows
-        units = (rows + INTERLEAVED_WALKS - 1) // INTERLEAVED_WALKS
-        stop = code.least("%stop", w.size(units))
-        keys_bytes = INTERLEAVED_WALKS * self.block * self.of.row_bytes
-        sums_bytes = INTERLEAVED_WALKS * self.block * self.of.targets * 8
-        parts = code.let(f"getelementptr i8, ptr %scratch, i64 {w.size(keys_bytes)}")
-        totals = code.let(f"getelementptr i8, ptr {parts}, i64 {sums_bytes}")
-        with code.count("%start", stop, self.block) as first:
-            count = code.least(code.i64("sub", stop, first), self.block)
-            self._block(w, name, first, count, parts, totals)
+        units = self.row_units
         grain = dim_max(grain_of(units, self.nanoseconds), dim_min(self.block, (units + 3) // 4))
-        scratch = (keys_bytes + 2 * sums_bytes + 63) // 64 * 64
-        return Task.written(
-            w.function(name), given, w.sizes, units, grain, scratch,
+        scratch = (self.block_keys_bytes + 2 * self.block_sums_bytes + 63) // 64 * 64
+        return Task(
+            TaskCode(name, self.by_rows_source), given, units, grain, scratch,
             summary=f"{INTERLEAVED_WALKS} interleaved rows per tree, "
             f"{INTERLEAVED_WALKS * self.block} rows per cache block",
         )  # fmt: skip
+
+    @property
+    def row_units(self) -> DimLike:
+        rows = (1 - self.is_by_trees) * self.of.rows
+        return (rows + INTERLEAVED_WALKS - 1) // INTERLEAVED_WALKS
+
+    @property
+    def block_keys_bytes(self) -> DimLike:
+        return INTERLEAVED_WALKS * self.block * self.of.row_bytes
+
+    @property
+    def block_sums_bytes(self) -> int:
+        return INTERLEAVED_WALKS * self.block * self.of.targets * 8
+
+    def by_rows_source(self, name: str) -> Source:
+        w = Writer(self.of.isa)
+        code = w.code
+        stop = code.least("%stop", w.size(self.row_units))
+        parts = code.let(f"getelementptr i8, ptr %scratch, i64 {w.size(self.block_keys_bytes)}")
+        totals = code.let(f"getelementptr i8, ptr {parts}, i64 {self.block_sums_bytes}")
+        with code.count("%start", stop, self.block) as first:
+            count = code.least(code.i64("sub", stop, first), self.block)
+            self._block(w, name, first, count, parts, totals)
+        return w.source(name)
 
     def _block(
         self, w: Writer, name: str, first: Bound, count: Bound, parts: str, totals: str
@@ -181,26 +196,31 @@ class _Walks:
 
     # -- few rows -------------------------------------------------------------------------------
 
+    @property
+    def few_rows(self) -> DimLike:
+        """Rows, as far as trees are parallelised."""
+        return dim_min(self.of.rows, TREE_PARALLEL_MAX_ROWS)
+
     def by_trees(self, name: str, given: tuple[Buffer, ...]) -> Task:
+        units, keys_bytes = self.chunks * self.is_by_trees, self.few_rows * self.of.row_bytes
+        scratch = (keys_bytes + TREE_PARALLEL_MAX_ROWS * self.of.targets * 8 + 63) // 64 * 64
+        return Task(
+            TaskCode(name, self.by_trees_source), given, units, grain_of(units, self.nanoseconds),
+            scratch, summary=f"{INTERLEAVED_WALKS} interleaved trees per row",
+        )  # fmt: skip
+
+    def by_trees_source(self, name: str) -> Source:
         w = Writer(self.of.isa)
-        code, num_rows = (
-            w.code,
-            w.size(dim_min(self.of.rows, TREE_PARALLEL_MAX_ROWS) * self.is_by_trees),
-        )
+        code, num_rows = w.code, w.size(self.few_rows * self.is_by_trees)
         stop = code.least("%stop", w.size(self.chunks * self.is_by_trees))
-        keys_bytes = dim_min(self.of.rows, TREE_PARALLEL_MAX_ROWS) * self.of.row_bytes
+        keys_bytes = self.few_rows * self.of.row_bytes
         parts = code.let(f"getelementptr i8, ptr %scratch, i64 {w.size(keys_bytes)}")
         with code.when(code.let(f"icmp slt i64 %start, {stop}")):
             with code.count(0, num_rows, 1) as i:
                 self._keys(w, name, i, i)
             with code.count("%start", stop, 1) as chunk:
                 self._chunk(w, name, chunk, num_rows, parts)
-        units = self.chunks * self.is_by_trees
-        scratch = (keys_bytes + TREE_PARALLEL_MAX_ROWS * self.of.targets * 8 + 63) // 64 * 64
-        return Task.written(
-            w.function(name), given, w.sizes, units, grain_of(units, self.nanoseconds), scratch,
-            summary=f"{INTERLEAVED_WALKS} interleaved trees per row",
-        )  # fmt: skip
+        return w.source(name)
 
     def _chunk(self, w: Writer, name: str, chunk: Bound, num_rows: Bound, parts: str) -> None:
         """The sums of a chunk of trees, for all rows."""
@@ -240,6 +260,10 @@ class _Walks:
 
     def sum_chunks(self, name: str, sums: Buffer) -> Task:
         """Add the chunks of each row."""
+        rows, given = self.of.rows * self.is_by_trees, (sums, Buffer("result", 0))
+        return Task(TaskCode(name, self.sum_chunks_source), given, rows, dim_max(1, rows))
+
+    def sum_chunks_source(self, name: str) -> Source:
         w = Writer(self.of.isa)
         code, targets = w.code, self.of.targets
         rows = self.of.rows * self.is_by_trees
@@ -253,8 +277,7 @@ class _Walks:
                     old = Vec(code, total.get(), F64)
                     total.set(self._folded(old, w.load(0, place, F64)).text)
                 self._store(w, Vec(code, total.get(), F64), row, k, w.buffer(1))
-        given = (sums, Buffer("result", 0))
-        return Task.written(w.function(name), given, w.sizes, rows, dim_max(1, rows))
+        return w.source(name)
 
     # -- rows as keys ---------------------------------------------------------------------------
 
@@ -445,4 +468,4 @@ def _into_temporary(task: Task, to: Buffer) -> Task:
 
 
 def make_tree_ensemble(step: Step, name: str) -> KernelSequence:
-    return _Walks(Ensemble(step)).recipe(name)
+    return _Walks(Ensemble(step)).kernel_sequence(name)
