@@ -182,21 +182,21 @@ class _Scatter:
         indices, updates = given.operands[1:]
         last, dtype = axis + len(indices.dims), given.node.shape.dtype
         numbers, parts = real_dtype(dtype) if reduction in REDUCTIONS else copy_dtype(dtype)
-        apart = 1 if reduction == "mul" else parts
+        split = 1 if reduction == "mul" else parts
         target = (
             axis_slice(to.layout, 0, axis),
             axis_slice(to.layout, axis + 1, len(to.layout.dims)),
         )
         source = axis_slice(updates, 0, axis), axis_slice(updates, last, len(updates.dims))
         free_axes = [
-            as_parts(_concat_axes(*parted, whole.offset), apart)
+            as_parts(_concat_axes(*parted, whole.offset), split)
             for parted, whole in ((source, updates), (target, to.layout))
         ]
         within = axis_slice(updates, axis, last)
-        scaled = Layout(within.dims, tuple(s * apart for s in within.strides))
+        scaled = Layout(within.dims, tuple(s * split for s in within.strides))
         kinds = (numbers, to.dtype if to.dtype is not dtype else numbers)
-        index_axes, stride = merged([indices, scaled]), to.layout.strides[axis] * apart
-        return cls(given, reduction, kinds, parts // apart, merged(free_axes), index_axes, stride)
+        index_axes, stride = merged([indices, scaled]), to.layout.strides[axis] * split
+        return cls(given, reduction, kinds, parts // split, merged(free_axes), index_axes, stride)
 
     @property
     def units(self) -> Blocks:

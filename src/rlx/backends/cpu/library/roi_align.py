@@ -272,10 +272,10 @@ class RoiAlign(_RoiKernel):
         code, dim = w.code, w.size(self.x.dims[2 + axis])
         last = code.splat(code.i64("sub", dim, 1), I64)
         inside = (position >= -1.0) & (position <= code.splat(dim, I64).to(self.compute_dtype))
-        kept = arith.maximum(position, position.like(0.0))
-        low = arith.minimum(kept.floor().to(I64), last)
+        clamped = arith.maximum(position, position.like(0.0))
+        low = arith.minimum(clamped.floor().to(I64), last)
         high = arith.minimum(low + 1, last)
-        part = (kept - low.to(self.compute_dtype)).where(low < last, 0.0)
+        part = (clamped - low.to(self.compute_dtype)).where(low < last, 0.0)
         weights = [v.where(inside, 0.0) for v in (part.like(1.0) - part, part)]
         stride = code.splat(w.size(self.x.strides[2 + axis]), I64)
         return (low * stride, high * stride), (weights[0], weights[1])

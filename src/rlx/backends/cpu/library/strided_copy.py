@@ -305,9 +305,9 @@ class _Map:
             bases = [w.place(outer_axes(v), outer) for v in rows]
 
             def body(i: Bound, mask: Vec | None) -> None:
-                froms, tos = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, rows))
-                value = self.change(w.load(0, froms, self.dtypes[0], mask=mask))
-                w.store(value, 1, tos, self.dtypes[1], mask=mask)
+                source, target = (at(w, b, step(w, i, v.strides[-1])) for b, v in zip(bases, rows))
+                value = self.change(w.load(0, source, self.dtypes[0], mask=mask))
+                w.store(value, 1, target, self.dtypes[1], mask=mask)
 
             vector_loop(w, low, high, body)
         return w.source(name)

@@ -256,10 +256,10 @@ class RealToComplex(ComplexFft):
     """Real numbers, cut or zero-padded, to the first n/2 + 1 bins."""
 
     def read(self, given: list[StridedReals], x: str, y: str, lane: Bound) -> None:
-        kept = dim_min(self.spec.given.layout.dims[-1], self.spec.n)
+        copied = dim_min(self.spec.given.layout.dims[-1], self.spec.n)
         parts = self.inner(x, lane)
-        self.read_points(given, parts, self.w.size(kept))
-        self.clear(parts, kept, self.spec.n)
+        self.read_points(given, parts, self.w.size(copied))
+        self.clear(parts, copied, self.spec.n)
 
 
 class ComplexToReal(ComplexFft):
@@ -278,9 +278,9 @@ class ComplexToReal(ComplexFft):
     def read_bins(self, given: list[StridedReals], parts: list[StridedReals]) -> None:
         """At most n/2 + 1 of them; DC and Nyquist are real."""
         n = self.spec.n
-        kept = dim_min(self.spec.given.layout.dims[-1], n // 2 + 1)
-        self.read_points(given, parts, self.w.size(kept))
-        self.clear(parts, kept, n // 2 + 1)
+        copied = dim_min(self.spec.given.layout.dims[-1], n // 2 + 1)
+        self.read_points(given, parts, self.w.size(copied))
+        self.clear(parts, copied, n // 2 + 1)
         zero(self.code, parts[1], 1)
         if n % 2 == 0:
             zero(self.code, parts[1].at(self.code, self.w.size(n // 2)), 1)
@@ -291,13 +291,13 @@ class HalfLengthRealToComplex(RealToComplex):
 
     def read(self, given: list[StridedReals], x: str, y: str, lane: Bound) -> None:
         spec, parts = self.spec, self.inner(x, lane)
-        kept = min(int(spec.given.layout.dims[-1]), int(spec.n))
-        if kept % 2 == 0 and given[0].stride == parts[0].stride == 1:
-            deinterleave(self.code, given[0], parts[0], parts[1], kept // 2)
-            self.clear(parts, kept // 2, spec.points)
+        copied = min(int(spec.given.layout.dims[-1]), int(spec.n))
+        if copied % 2 == 0 and given[0].stride == parts[0].stride == 1:
+            deinterleave(self.code, given[0], parts[0], parts[1], copied // 2)
+            self.clear(parts, copied // 2, spec.points)
             return
         for number, part in enumerate(parts):
-            have = (kept + 1 - number) // 2
+            have = (copied + 1 - number) // 2
             if have:
                 one = given[0].at(self.code, number)
                 copy(self.code, one.strided(self.code, 2), part, have)

@@ -75,7 +75,7 @@ class SpectraKernel:
         if fft_plan.table_bytes == 0:
             return None
         number = self.add(Buffer("packed", len(self.packed)))
-        name = f"{self.name}.table_bytes"
+        name = f"{self.name}.tables"
         task = table_task(fft_plan, self.step.isa, name, Buffer("result", 0))
         self.packed.append(PackedWeights(task, fft_plan.table_bytes))
         return number

@@ -60,7 +60,7 @@ def _twiddles(code: Code, n: int, dtype: DType) -> str:
     made = np.zeros_like(roots, shape=(2, n + 1 + TWIDDLE_PAD))
     made[0, :n], made[1, :n] = roots[1, :n] / 2, -roots[0, :n] / 2
     made[1, n] = 0.5
-    return constant(code, f"real_fft.turns.{n}.{dtype}", made.astype(dtype.numpy))
+    return constant(code, f"real_fft.twiddles.{n}.{dtype}", made.astype(dtype.numpy))
 
 
 def _vectorise_bins(code: Code, dtype: DType, direction: str) -> None:
@@ -102,13 +102,13 @@ def _vectorise_batch(code: Code, dtype: DType, direction: str) -> None:
 
 
 def _combined(a: Complex, b: Complex, t: Complex, direction: str) -> Complex:
-    mirror = b[0], -b[1]
-    even, odd = complex_add(a, mirror), complex_sub(a, mirror)
+    reflected = b[0], -b[1]
+    even, odd = complex_add(a, reflected), complex_sub(a, reflected)
     if direction == "untangle":
-        turned = complex_mul(odd, t)
-        return even[0] * 0.5 + turned[0], even[1] * 0.5 + turned[1]
-    turned = complex_mul(odd, (t[0] * 2.0, t[1] * -2.0))
-    return complex_add(even, turned)
+        twiddled = complex_mul(odd, t)
+        return even[0] * 0.5 + twiddled[0], even[1] * 0.5 + twiddled[1]
+    twiddled = complex_mul(odd, (t[0] * 2.0, t[1] * -2.0))
+    return complex_add(even, twiddled)
 
 
 def _imaginary(code: Code, dtype: DType) -> str:

@@ -129,10 +129,10 @@ class SortSpec:
 
     def kernel_sequence(self, code: Code, scratch: DimLike, row_ns: DimLike) -> KernelSequence:
         """One task over rows, each of which takes so long."""
-        lines = (scratch + 63) // 64 * 64
+        scratch = (scratch + 63) // 64 * 64
         grain = grain_of(self.count, self.count * row_ns)
         given = buffers(1, len(self.made))
-        return KernelSequence((Task(code, given, self.count, grain, lines, (TOO_LONG,)),))
+        return KernelSequence((Task(code, given, self.count, grain, scratch, (TOO_LONG,)),))
 
 
 def _full_sort(spec: SortSpec, name: str) -> KernelSequence:

@@ -356,8 +356,8 @@ class _Walks:
 
     def _note_moves(self, code: Code, moves: Variable, old: str, new: str) -> None:
         places = [code.let(f"ptrtoint ptr {p} to i64") for p in (old, new)]
-        apart = code.let(f"xor i64 {places[0]}, {places[1]}")
-        moves.set(code.let(f"or i64 {moves.get()}, {apart}"))
+        difference = code.let(f"xor i64 {places[0]}, {places[1]}")
+        moves.set(code.let(f"or i64 {moves.get()}, {difference}"))
 
     def _step(self, code: Code, record: str, row: str) -> str:
         """The next record: one of the two children, or the same of a leaf."""
