@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -241,9 +243,9 @@ def describe(node: Expr, number: Mapping[Expr, int]) -> str:
             return f"choose({', '.join(args)})"
 
 
-def postorder(roots: Iterable[Expr]) -> Iterator[Expr]:
-    """Every node once, arguments first."""
-    seen: set[Expr] = set()
+def postorder(roots: Iterable[Expr], known: Iterable[Expr] = ()) -> Iterator[Expr]:
+    """Every node once, arguments first; not those that are known, nor what only they need."""
+    seen = set(known)
     stack = [(r, False) for r in reversed(list(roots))]
     while stack:
         node, is_ready = stack.pop()
@@ -293,6 +295,18 @@ class Exprs:
             return self._apply(op, args, attrs, dtype)
         wide = self._apply(op, [self.widened(a) for a in args], attrs, dtype.compute)
         return self.cast(wide, dtype)
+
+    def op(self, name: str, *args: Expr | float) -> Expr:
+        """An op of the table without attributes; numbers are constants of the others' dtype."""
+        given = [a for a in args if isinstance(a, Expr)]
+        dtype = next((a.dtype for a in given if a.dtype is not DType.BOOL), DType.BOOL)
+        made = [a if isinstance(a, Expr) else self.number(a, dtype) for a in args]
+        op = lookup(name)
+        (result,) = op.infer([Shape((), a.dtype) for a in made], {})
+        return self.apply(op, made, {}, result.dtype)
+
+    def number(self, value: float, dtype: DType) -> Expr:
+        return self.const(np.asarray(value, dtype.numpy), dtype)
 
     def cast(self, x: Expr, to: DType) -> Expr:
         return x if x.dtype is to else self.apply(lookup("cast"), [x], {"to": to}, to)

@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from rlx.backends.cpu.codegen.attention.operands import INF, MASK, AttentionSpec, K, Q, V, greater
+from rlx.backends.cpu.codegen.attention import operands
+from rlx.backends.cpu.codegen.attention.operands import base, greater, mask_of, share, weight
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.gemm.register_transpose import for_each_vector, horizontal_sums
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
-from rlx.backends.cpu.codegen.math import elementary as maths
+from rlx.backends.cpu.codegen.math.expression_vectors import on_vectors
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
+from rlx.kernel.attention import INF, MASK, Attention, K, Positional, Q, V
 
 KEYS_PER_CHUNK = 384
 """Keys of one unit at most: enough that combining the chunks is cheap."""
@@ -31,30 +33,32 @@ PREFETCH_KEYS = 32
 """Prefetch distance in keys."""
 
 
-def chunks_of(spec: AttentionSpec) -> DimLike:
-    return (spec.keys + KEYS_PER_CHUNK - 1) // KEYS_PER_CHUNK
+def chunks_of(form: Attention) -> DimLike:
+    return (form.keys + KEYS_PER_CHUNK - 1) // KEYS_PER_CHUNK
 
 
-def record_of(spec: AttentionSpec, isa: Isa) -> DimLike:
+def record_of(form: Attention, isa: Isa) -> DimLike:
     """Elements of a chunk's partial result for a row: weighted sums of values, then the
     maximum and the sum of weights."""
-    lanes = isa.lanes(spec.dtype)
-    return (spec.value_depth + lanes - 1) // lanes * lanes + lanes
+    lanes = isa.lanes(form.dtype)
+    return (form.value_depth + lanes - 1) // lanes * lanes + lanes
 
 
-def scratch_of(spec: AttentionSpec, isa: Isa, rows: int) -> int:
+def scratch_of(form: Attention, isa: Isa, rows: int) -> int:
     """Elements: the queries, in whole vectors, and the scores of a chunk."""
-    return (_line_of(spec, isa.lanes(spec.dtype)) + KEYS_PER_CHUNK) * rows
+    return (_line_of(form, isa.lanes(form.dtype)) + KEYS_PER_CHUNK) * rows
 
 
-def sizes_of(spec: AttentionSpec, isa: Isa) -> tuple[DimLike, ...]:
+def sizes_of(form: Attention, isa: Isa) -> tuple[DimLike, ...]:
     """The integer arguments of both functions."""
-    more = (chunks_of(spec), record_of(spec, isa))
-    return tuple(dict.fromkeys([*spec.sizes, *(d for d in more if not isinstance(d, int))]))
+    more = (chunks_of(form), record_of(form, isa))
+    return tuple(
+        dict.fromkeys([*operands.sizes_of(form), *(d for d in more if not isinstance(d, int))])
+    )
 
 
-def _line_of(spec: AttentionSpec, lanes: int) -> int:
-    return -(-spec.depth // lanes) * lanes
+def _line_of(form: Attention, lanes: int) -> int:
+    return -(-form.depth // lanes) * lanes
 
 
 def _padded(rows: int) -> int:
@@ -65,18 +69,18 @@ def _padded(rows: int) -> int:
 class _FewQueries(Writer):
     """What both functions share: rows of a kv head, and partial results of chunks."""
 
-    def __init__(self, spec: AttentionSpec, isa: Isa, rows: int) -> None:
-        super().__init__(isa, isa.lanes(spec.dtype))
-        for dim in sizes_of(spec, isa):
+    def __init__(self, form: Attention, isa: Isa, rows: int) -> None:
+        super().__init__(isa, isa.lanes(form.dtype))
+        for dim in sizes_of(form, isa):
             self.size(dim)
-        self.spec, self.kind, self.rows = spec, spec.compute, rows
-        self.chunks = self.size(chunks_of(spec))
-        self.record = self.size(record_of(spec, isa))
+        self.form, self.kind, self.rows = form, form.sums, rows
+        self.chunks = self.size(chunks_of(form))
+        self.record = self.size(record_of(form, isa))
         self.lines = self.code.i64("sub", self.record, self.code.lanes)
 
     def row(self, number: Bound, head: Bound) -> tuple[Bound, Bound]:
         """The head and the query of a row of a kv head."""
-        code, group = self.code, self.spec.group
+        code, group = self.code, self.form.group
         if isinstance(number, int):
             query, member = divmod(number, group)
             return code.i64("add", code.i64("mul", head, group), member), query
@@ -91,7 +95,7 @@ class _FewQueries(Writer):
 
     def batch_and_head(self, turn: Bound) -> tuple[str, str]:
         """An index as a batch and a kv head."""
-        heads = self.spec.kv_heads
+        heads = self.form.kv_heads
         batch, head = (self.code.let(f"{w} i64 {turn}, {heads}") for w in ("udiv", "urem"))
         return batch, head
 
@@ -106,8 +110,8 @@ class _FewQueries(Writer):
     @contextmanager
     def units(self, per_head: Bound) -> Generator[str]:
         """A loop over the units; none, where the number of queries is dynamic and not one."""
-        code, queries = self.code, self.size(self.spec.queries)
-        heads = code.i64("mul", self.size(self.spec.batch), self.spec.kv_heads)
+        code, queries = self.code, self.size(self.form.queries)
+        heads = code.i64("mul", self.size(self.form.batch), self.form.kv_heads)
         stop = code.least("%stop", code.i64("mul", heads, per_head))
         if isinstance(queries, str):
             is_one = code.let(f"icmp eq i64 {queries}, 1")
@@ -140,16 +144,16 @@ class KeyChunks(_FewQueries):
     """Scores, weights and weighted sums of values of the chunks of keys: one partial result per
     row."""
 
-    def __init__(self, spec: AttentionSpec, isa: Isa, rows: int) -> None:
-        super().__init__(spec, isa, rows)
+    def __init__(self, form: Attention, isa: Isa, rows: int) -> None:
+        super().__init__(form, isa, rows)
         lanes = self.code.lanes
         self.padded = min(_padded(rows), lanes)
-        self.line = _line_of(spec, lanes)
+        self.line = _line_of(form, lanes)
         self.q = "%scratch"
         self.s = advanced(self.code, self.q, self.line * rows, self.kind)
 
     def write(self) -> None:
-        code, keys = self.code, self.size(self.spec.keys)
+        code, keys = self.code, self.size(self.form.keys)
         with self.units(self.chunks) as unit:
             turn, chunk = (code.let(f"{w} i64 {unit}, {self.chunks}") for w in ("udiv", "urem"))
             self.batch, self.head = self.batch_and_head(turn)
@@ -165,11 +169,11 @@ class KeyChunks(_FewQueries):
 
     @property
     def _records(self) -> int:
-        return MASK + (self.spec.mask is not None)
+        return len(self.form.operands)
 
     def _load_queries(self) -> None:
         """Rows of whole vectors, scaled and zero-padded past the depth."""
-        code, layout, dtype = self.code, self.spec.q, self.spec.dtype
+        code, layout, dtype = self.code, self.form.q, self.form.dtype
         step = self.size(layout.strides[3])
         with code.count(0, self.rows, 1) as row:
             head, query = self.row(row, self.head)
@@ -179,17 +183,17 @@ class KeyChunks(_FewQueries):
 
             def copied(at: str, mask: Vec | None) -> None:
                 where = advanced(code, source, code.i64("mul", at, step), dtype)
-                value = load(code, dtype, where, step, mask) * self.spec.scale
+                value = on_vectors(self.form.scaled, load(code, dtype, where, step, mask))
                 store(code, value, self.kind, advanced(code, line, at, self.kind))
 
-            for_each_vector(code, self.spec.depth, copied)
+            for_each_vector(code, self.form.depth, copied)
 
     # -- scores -----------------------------------------------------------------------------------
 
     def _scores(self) -> None:
         """As many keys at a time as fill one vector with the scores of all rows. The last vector
         overlaps the one before, and where there are fewer keys than that, the last is repeated."""
-        code, layout, dtype = self.code, self.spec.k, self.spec.dtype
+        code, layout, dtype = self.code, self.form.k, self.form.dtype
         keys = code.lanes // self.padded
         row = self.size(layout.strides[2])
         last = code.i64("sub", self.count, 1)
@@ -217,22 +221,22 @@ class KeyChunks(_FewQueries):
             pairs = [(x, y) for x in left for y in right]
             slots.set([_add(x, y, z) for (x, y), z in zip(pairs, slots.get())])
 
-        for_each_vector(code, self.spec.depth, step)
+        for_each_vector(code, self.form.depth, step)
         sums = slots.get()
         while len(sums) < code.lanes:
             sums += sums[-len(keys) :]
         return horizontal_sums(sums)
 
     def _key(self, key: str, at: str, mask: Vec | None) -> Vec:
-        code, dtype, step = self.code, self.spec.dtype, self.size(self.spec.k.strides[3])
+        code, dtype, step = self.code, self.form.dtype, self.size(self.form.k.strides[3])
         place = advanced(code, key, code.i64("mul", at, step), dtype)
-        self._fetch(place, code.i64("mul", self.size(self.spec.k.strides[2]), PREFETCH_KEYS))
+        self._fetch(place, code.i64("mul", self.size(self.form.k.strides[2]), PREFETCH_KEYS))
         return load(code, dtype, place, step, mask)
 
     def _fetch(self, place: str, distance: Bound) -> None:
         """Prefetch a line: keys a page apart defeat the hardware prefetcher. Past the end of memory
         it does nothing."""
-        where = advanced(self.code, place, distance, self.spec.dtype)
+        where = advanced(self.code, place, distance, self.form.dtype)
         self.code.intrinsic("prefetch.p0", "void", f"ptr {where}", "i32 0", "i32 2", "i32 1")
 
     def _store_scores(self, scores: Vec, at: Bound, keys: int, rows: range) -> None:
@@ -263,11 +267,11 @@ class KeyChunks(_FewQueries):
 
         for_each_vector(code, self.count, adjusted)
         greatest = self.across(top.get()[0], greater)
-        base = greatest.like(0.0).where(greatest.equals(-INF), greatest)
+        subtracted = base(greatest)
         total = self.slots_of([code.const(0, self.kind)])
         with code.count(0, self.count, code.lanes) as at:
             where = advanced(code, line, at, self.kind)
-            p = maths.exp(load(code, self.kind, where) - base)
+            p = weight(load(code, self.kind, where), subtracted)
             store(code, p, self.kind, where)
             total.set([total.get()[0] + p])
         found = (greatest, self.across(total.get()[0], lambda a, b: a + b))
@@ -277,33 +281,30 @@ class KeyChunks(_FewQueries):
 
     def _adjusted(self, s: Vec, row: tuple[Bound, Bound], at: str, mask: Vec | None) -> Vec:
         """Cap and mask the scores of some keys."""
-        code, spec = self.code, self.spec
+        code, form = self.code, self.form
         key, (head, query) = code.i64("add", self.key, at), row
-        if spec.softcap is not None:
-            s = maths.tanh(s * (1 / spec.softcap)) * spec.softcap
-        if spec.is_positional:
-            return s.where(self._seen(key, query), -INF)
-        if spec.mask is None:
+        s, given = on_vectors(form.capped, s), mask_of(form)
+        if isinstance(form.mask, Positional):
+            return on_vectors(form.seen, s, self._distance(form.mask, key, query))
+        if given is None:
             return s
-        layout, dtype = spec.mask, spec.mask_dtype
+        layout, dtype = given.layout, given.dtype
         place = self.pointer(MASK, self.place(layout, (self.batch, head, query, key)), dtype)
         step = self.size(layout.strides[3])
-        return spec.masked(s, load(code, dtype, place, step, mask if step != 0 else None))
+        shown = load(code, dtype, place, step, mask if step != 0 else None)
+        return on_vectors(form.masked, s, shown)
 
-    def _seen(self, key: Bound, query: Bound) -> Vec:
-        """Which of the keys from one on are visible to a query."""
-        code, spec = self.code, self.spec
-        ahead = code.i64("sub", self.size(spec.keys), self.size(spec.queries))
-        start = code.i64("sub", code.i64("add", query, ahead), key)
-        distance = code.splat(start, DType.I64) - code.iota(DType.I64)
-        shown = distance >= 0
-        return shown if spec.window is None else shown & (distance <= spec.window)
+    def _distance(self, mask: Positional, key: Bound, query: Bound) -> Vec:
+        """How far the keys from one on are before a query's position."""
+        code = self.code
+        start = code.i64("sub", code.i64("add", query, self.size(mask.offset)), key)
+        return code.splat(start, DType.I64) - code.iota(DType.I64)
 
     # -- values -----------------------------------------------------------------------------------
 
     def _values(self, unit: str) -> None:
         """Weighted sums of values, as many columns at a time as registers hold."""
-        code, extent = self.code, self.size(self.spec.value_depth)
+        code, extent = self.code, self.size(self.form.value_depth)
         # sums in half the registers leave room for weights and values
         vectors = max(1, code.isa.registers // 2 // self.rows)
         if isinstance(extent, int):
@@ -312,8 +313,8 @@ class KeyChunks(_FewQueries):
             self._columns(unit, column, vectors)
 
     def _columns(self, unit: str, column: str, vectors: int) -> None:
-        code, layout, dtype = self.code, self.spec.v, self.spec.dtype
-        extent, (row, step) = self.size(self.spec.value_depth), map(self.size, layout.strides[2:])
+        code, layout, dtype = self.code, self.form.v, self.form.dtype
+        extent, (row, step) = self.size(self.form.value_depth), map(self.size, layout.strides[2:])
         is_whole = isinstance(extent, int) and extent % (vectors * code.lanes) == 0
         left = code.i64("sub", extent, column)
         starts = [n * code.lanes for n in range(vectors)]
@@ -361,10 +362,10 @@ class CombineChunks(_FewQueries):
             turn, row = (code.let(f"{w} i64 {unit}, {self.rows}") for w in ("udiv", "urem"))
             batch, head = self.batch_and_head(turn)
             chunk = code.i64("mul", turn, self.chunks)
-            share = self._share(chunk, row)
+            by = self._share(chunk, row)
             of_head, query = self.row(row, head)
-            place = self.place(self.spec.out, (batch, of_head, query, 0))
-            self._store(chunk, row, share, self.pointer(self.OUT, place, self.spec.dtype))
+            place = self.place(self.form.out, (batch, of_head, query, 0))
+            self._store(chunk, row, by, self.pointer(self.OUT, place, self.form.dtype))
 
     def _record(self, chunk: Bound, number: Bound, row: Bound) -> str:
         return self.record_at(self.RECORDS, self.code.i64("add", chunk, number), row)
@@ -381,20 +382,19 @@ class CombineChunks(_FewQueries):
             _, top = self._scalar(self._record(chunk, n, row), 0)
             state.set([greater(top, state.get()[0])])
         greatest = state.get()[0]
-        base = greatest.like(0.0).where(greatest.equals(-INF), greatest)
+        subtracted = base(greatest)
         with code.count(0, self.chunks, 1) as n:
             (place, top), (_, total) = (
                 self._scalar(self._record(chunk, n, row), i) for i in (0, 1)
             )
-            weight = maths.exp(top - base)
-            code.do(f"store {ELEMENT[self.kind]} {weight.lane()}, ptr {place}")
+            factor = weight(top, subtracted)
+            code.do(f"store {ELEMENT[self.kind]} {factor.lane()}, ptr {place}")
             now = state.get()
-            state.set([now[0], now[1] + weight * total])
-        total = state.get()[1]
-        return total.like(1.0) / self.spec.divisor(total, self.size(self.spec.keys))
+            state.set([now[0], now[1] + factor * total])
+        return share(self.form, state.get()[1], self.size(self.form.keys))
 
-    def _store(self, chunk: Bound, row: str, share: Vec, out: str) -> None:
-        code, dtype, step = self.code, self.spec.dtype, self.size(self.spec.out.strides[3])
+    def _store(self, chunk: Bound, row: str, by: Vec, out: str) -> None:
+        code, dtype, step = self.code, self.form.dtype, self.size(self.form.out.strides[3])
 
         def column(at: str, mask: Vec | None) -> None:
             sums = self.slots_of([code.const(0, self.kind)])
@@ -403,9 +403,9 @@ class CombineChunks(_FewQueries):
                 values = load(code, self.kind, advanced(code, record, at, self.kind))
                 sums.set([_add(self._scalar(record, 0)[1], values, sums.get()[0])])
             where = advanced(code, out, code.i64("mul", at, step), dtype)
-            store(code, sums.get()[0] * share, dtype, where, step, mask)
+            store(code, sums.get()[0] * by, dtype, where, step, mask)
 
-        for_each_vector(code, self.size(self.spec.value_depth), column)
+        for_each_vector(code, self.size(self.form.value_depth), column)
 
 
 def _add(x: Vec, y: Vec, z: Vec) -> Vec:

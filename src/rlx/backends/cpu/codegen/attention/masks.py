@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlx.backends.cpu.codegen.attention.operands import INF, MASK, hidden
+from rlx.backends.cpu.codegen.attention.operands import has_one_mask, hidden, mask_of, window_of
 from rlx.backends.cpu.codegen.attention.query_block import KEY_BLOCK, QueryBlock
 from rlx.backends.cpu.codegen.loop.vector_access import load, store
-from rlx.backends.cpu.codegen.math import elementary as maths
+from rlx.backends.cpu.codegen.math.expression_vectors import on_vectors
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.core.dtype import DType
+from rlx.kernel.attention import MASK, MaskOperand, Positional, Visibility
 
 FAR = 2**30
 
@@ -17,40 +18,38 @@ FAR = 2**30
 class MaskedBlock(QueryBlock):
     """A block whose scores are masked."""
 
-    def _place_of(self, row: Bound) -> Bound:
+    def _place_of(self, row: Bound, mask: Positional) -> Bound:
         """The position of a row's query among the keys."""
-        code, spec = self.code, self.spec
-        query = code.let(f"udiv i64 {row}, {spec.group}")
-        ahead = code.i64("sub", self.size(spec.keys), self.size(spec.queries))
-        return code.i64("add", query, ahead)
+        query = self.code.let(f"udiv i64 {row}, {self.form.group}")
+        return self.code.i64("add", query, self.size(mask.offset))
 
     def _seen(self) -> tuple[Bound, Bound]:
         """The range of keys visible to the rows of this block; its start is a block boundary."""
-        code, spec = self.code, self.spec
-        keys = self.size(spec.keys)
-        if not spec.is_positional:
+        code, mask = self.code, self.form.mask
+        keys = self.size(self.form.keys)
+        if not isinstance(mask, Positional):
             return 0, keys
-        self.near, self.far = (self._place_of(r) for r in (self.first, self.last))
+        self.near, self.far = (self._place_of(r, mask) for r in (self.first, self.last))
         high = code.least(keys, code.i64("add", self.far, 1))
-        if spec.window is None:
+        if mask.window is None:
             return 0, high
-        low = code.most(code.i64("sub", self.near, spec.window), 0)
+        low = code.most(code.i64("sub", self.near, mask.window), 0)
         number = code.let(f"udiv i64 {low}, {KEY_BLOCK}")
         return code.i64("mul", number, KEY_BLOCK), high
 
     def _adjust(self, key: str, count: Bound) -> None:
         """Cap and mask the scores."""
-        spec = self.spec
-        if spec.softcap is not None:
-            self._change(count, self._capped)
-        if spec.is_positional:
+        form, given = self.form, mask_of(self.form)
+        if form.softcap is not None:
+            self._change(count, lambda s, _line, _n: on_vectors(form.capped, s))
+        if isinstance(form.mask, Positional):
             with self.code.when(self._is_partial(key, count)):
                 self._change(count, self._seen_by_place(key))
-        elif spec.has_one_mask:
-            self._change(count, self._one_mask(key))
-        elif spec.mask is not None:
-            take = self._shown if spec.kind == "custom" else _as_it_is
-            self._load_rows(self.at["mask"], spec.mask, MASK, count, take, key)
+        elif given is not None and has_one_mask(form):
+            self._change(count, self._one_mask(key, given))
+        elif given is not None:
+            take = self._shown if isinstance(given, Visibility) else _as_it_is
+            self._load_rows(self.at["mask"], given.layout, MASK, count, take, key)
             self._change(count, self._own_mask)
 
     def _change(self, count: Bound, made: Callable[[Vec, str, int], Vec]) -> None:
@@ -60,14 +59,9 @@ class MaskedBlock(QueryBlock):
             for n, at in enumerate(self._vectors(line)):
                 store(code, made(load(code, self.kind, at), line, n), self.kind, at)
 
-    def _capped(self, s: Vec, _line: str, _n: int) -> Vec:
-        cap = self.spec.softcap
-        assert cap is not None
-        return maths.tanh(s * (1 / cap)) * cap
-
     def _is_partial(self, key: str, count: Bound) -> str:
         """Is any key of the block hidden from any row?"""
-        code, window = self.code, self.spec.window
+        code, window = self.code, window_of(self.form)
         end = code.i64("add", key, count)
         is_late = code.let(f"icmp sgt i64 {end}, {code.i64('add', self.near, 1)}")
         if window is None:
@@ -79,7 +73,7 @@ class MaskedBlock(QueryBlock):
     def _seen_by_place(self, key: str) -> Callable[[Vec, str, int], Vec]:
         """Causal and sliding-window mask: hide keys after a row's position, and those too far
         before it."""
-        code, window = self.code, self.spec.window
+        code, window = self.code, window_of(self.form)
         # in a partially visible block, no distance exceeds the window plus a block
         kind = DType.I32 if (window or 0) < FAR else DType.I64
         queries = [self._queries(n * code.lanes, kind) for n in range(len(self.top))]
@@ -87,16 +81,13 @@ class MaskedBlock(QueryBlock):
 
         def made(s: Vec, line: str, n: int) -> Vec:
             distance = queries[n] + self._splat(code.i64("sub", start, line), kind)
-            shown = distance >= 0
-            if window is not None:
-                shown = shown & (distance <= window)
-            return s.where(shown, -INF)
+            return on_vectors(self.form.seen, s, distance)
 
         return made
 
     def _queries(self, start: int, kind: DType) -> Vec:
         """The queries of some lanes, relative to that of the first row."""
-        code, group = self.code, self.spec.group
+        code, group = self.code, self.form.group
         last = self._splat(code.i64("sub", self.count, 1), kind)
         row = code.iota(kind) + start
         row = row.where(row < last, last)
@@ -112,21 +103,20 @@ class MaskedBlock(QueryBlock):
             number = code.let(f"trunc i64 {number} to i32")
         return code.splat(number, kind)
 
-    def _one_mask(self, key: str) -> Callable[[Vec, str, int], Vec]:
+    def _one_mask(self, key: str, mask: MaskOperand) -> Callable[[Vec, str, int], Vec]:
         """One mask element for all rows."""
-        layout, dtype, group = self.spec.mask, self.spec.mask_dtype, self.spec.group
-        assert layout is not None
-        head = self.code.i64("mul", self.head, group)
+        dtype, head = mask.dtype, self.code.i64("mul", self.head, self.form.group)
 
         def made(s: Vec, line: str, _n: int) -> Vec:
-            at = self.place(layout, (self.batch, head, 0, self.code.i64("add", key, line)))
-            return self.spec.masked(s, load(self.code, dtype, self.pointer(MASK, at, dtype), 0))
+            at = self.place(mask.layout, (self.batch, head, 0, self.code.i64("add", key, line)))
+            shown = load(self.code, dtype, self.pointer(MASK, at, dtype), 0)
+            return on_vectors(self.form.masked, s, shown)
 
         return made
 
     def _own_mask(self, s: Vec, line: str, n: int) -> Vec:
         at = self._of(self.at["mask"], line, n * self.code.lanes)
-        return self.spec.masked(s, load(self.code, self.kind, at))
+        return on_vectors(self.form.masked, s, load(self.code, self.kind, at))
 
     def _shown(self, mask: Vec) -> Vec:
         """1 where a custom mask shows the key, else 0."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rlx.backends.cpu.codegen.attention import few_queries as few
-from rlx.backends.cpu.codegen.attention.operands import AttentionSpec
+from rlx.backends.cpu.codegen.attention.operands import flops, rows_of, traffic
 from rlx.backends.cpu.codegen.attention.query_block import KEY_BLOCK, scratch_places, sizes_of
 from rlx.backends.cpu.codegen.attention.vectorised_rows import VectorisedRows
 from rlx.backends.cpu.isa import Isa
@@ -26,6 +26,9 @@ from rlx.backends.cpu.program.task import (
 )
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, lower_bound
+from rlx.kernel.attention import Attention, Positional
+from rlx.kernel.lower.attention import lower_attention
+from rlx.kernel.refusal import required
 
 DEPTH_VECTORISED_MAX_ROWS = 8
 """Up to as many rows are vectorised over the depth; more are vectorised over the rows."""
@@ -35,86 +38,87 @@ RECORDS, RESULT = Buffer("temp", 0), Buffer("result", 0)
 def make_attention(step: Step, name: str) -> KernelSequence:
     """The kernel sequence of an attention. Where one query is as likely as many, there is code for
     both, and the other's tasks have no units."""
-    spec = AttentionSpec.of(step)
-    if is_static(spec.rows) and 0 < spec.rows <= DEPTH_VECTORISED_MAX_ROWS:
-        return _few_queries(spec, step.isa, name, spec.rows)
-    if not _may_be_one(spec):
-        return KernelSequence((_many_queries(spec, step.machine, name),))
-    is_one = dim_min(1, spec.queries) * dim_max(0, 2 - spec.queries)
-    made = _few_queries(spec, step.isa, f"{name}.few", spec.group, is_one)
+    form = required(lower_attention(step.node, step.operands, step.results))
+    rows = rows_of(form)
+    if is_static(rows) and 0 < rows <= DEPTH_VECTORISED_MAX_ROWS:
+        return _few_queries(form, step.isa, name, rows)
+    if not _may_be_one(form):
+        return KernelSequence((_many_queries(form, step.machine, name),))
+    is_one = dim_min(1, form.queries) * dim_max(0, 2 - form.queries)
+    made = _few_queries(form, step.isa, f"{name}.few", form.group, is_one)
     return KernelSequence(
-        (_many_queries(spec, step.machine, name, 1 - is_one), *made.tasks), made.temps
+        (_many_queries(form, step.machine, name, 1 - is_one), *made.tasks), made.temps
     )
 
 
-def _may_be_one(spec: AttentionSpec) -> bool:
+def _may_be_one(form: Attention) -> bool:
     """Is it unknown whether one query (decode, with past keys) or many come?"""
-    is_open = not is_static(spec.queries) and spec.group <= DEPTH_VECTORISED_MAX_ROWS
-    return is_open and spec.queries != spec.keys and lower_bound(spec.queries) <= 1
+    is_open = not is_static(form.queries) and form.group <= DEPTH_VECTORISED_MAX_ROWS
+    return is_open and form.queries != form.keys and lower_bound(form.queries) <= 1
 
 
-def _many_queries(spec: AttentionSpec, machine: Machine, name: str, times: DimLike = 1) -> Task:
+def _many_queries(form: Attention, machine: Machine, name: str, times: DimLike = 1) -> Task:
     """Blocks of rows over all keys."""
-    tiling, isa = _tiling(spec, machine), machine.isa
-    has_one = not _may_be_one(spec)
+    tiling, isa = _tiling(form, machine), machine.isa
+    has_one = not _may_be_one(form)
 
     def write(name: str) -> Source:
-        rows = VectorisedRows(spec, tiling, isa, has_one=has_one)
+        rows = VectorisedRows(form, tiling, isa, has_one=has_one)
         rows.write()
-        return Source(rows.function(name), sizes_of(spec, tiling))
+        return Source(rows.function(name), sizes_of(form, tiling))
 
-    blocks = (spec.rows + tiling.columns - 1) // tiling.columns
-    units = spec.batch * spec.kv_heads * blocks * times
-    grain = grain_of(units, estimated_ns(spec.flops, spec.traffic))
-    scratch = scratch_places(spec, tiling)["end"] * spec.compute.itemsize
-    return Task(Code(name, write), _given(spec, RESULT), units, grain, scratch)
+    blocks = (rows_of(form) + tiling.columns - 1) // tiling.columns
+    units = form.batch * form.kv_heads * blocks * times
+    grain = grain_of(units, estimated_ns(flops(form), traffic(form)))
+    scratch = scratch_places(form, tiling)["end"] * form.sums.itemsize
+    return Task(Code(name, write), _given(form, RESULT), units, grain, scratch)
 
 
 def _few_queries(
-    spec: AttentionSpec, isa: Isa, name: str, rows: int, times: DimLike = 1
+    form: Attention, isa: Isa, name: str, rows: int, times: DimLike = 1
 ) -> KernelSequence:
     """All rows over chunks of keys, and then the chunks combined."""
 
     def code(name: str, kind: type[few.KeyChunks | few.CombineChunks]) -> Code:
         def write(name: str) -> Source:
-            made = kind(spec, isa, rows)
+            made = kind(form, isa, rows)
             made.write()
-            return Source(made.function(name), few.sizes_of(spec, isa))
+            return Source(made.function(name), few.sizes_of(form, isa))
 
         return Code(name, write)
 
-    size = spec.compute.itemsize
-    heads = spec.batch * spec.kv_heads * times
-    units = heads * few.chunks_of(spec)
-    records = units * rows * few.record_of(spec, isa) * size
-    grain = grain_of(units, estimated_ns(spec.flops, spec.traffic))
-    scratch = few.scratch_of(spec, isa, rows) * size
+    size = form.sums.itemsize
+    heads = form.batch * form.kv_heads * times
+    units = heads * few.chunks_of(form)
+    records = units * rows * few.record_of(form, isa) * size
+    grain = grain_of(units, estimated_ns(flops(form), traffic(form)))
+    scratch = few.scratch_of(form, isa, rows) * size
     chunks = code(name, few.KeyChunks)
-    first = Task(chunks, _given(spec, RECORDS), units, grain, scratch)
+    first = Task(chunks, _given(form, RECORDS), units, grain, scratch)
     grain = grain_of(heads * rows, estimated_ns(0, records))
     joined = code(f"{name}.joined", few.CombineChunks)
     second = Task(joined, (RECORDS, RESULT), heads * rows, grain)
     return KernelSequence((first, second), (records,))
 
 
-def _given(spec: AttentionSpec, made: Buffer) -> tuple[Buffer, ...]:
-    return *buffers(3 + (spec.mask is not None), 0), made
+def _given(form: Attention, made: Buffer) -> tuple[Buffer, ...]:
+    return *buffers(len(form.operands), 0), made
 
 
 # -- register tiles -------------------------------------------------------------------------------
 
 
-def _tiling(spec: AttentionSpec, machine: Machine) -> Tiling:
+def _tiling(form: Attention, machine: Machine) -> Tiling:
     """With AVX-512, whose instructions broadcast a memory operand, tiles of one vector of rows are
     as fast as wider ones, as long as keys and values are in cache, and waste less on the last rows
     and on partially masked keys."""
-    isa, rows = machine.isa, spec.rows
-    lanes = isa.lanes(spec.dtype)
+    isa, rows = machine.isa, rows_of(form)
+    lanes = isa.lanes(form.dtype)
     if is_static(rows) and rows <= lanes:
-        return _tiles(spec, isa, 1, _least_lanes(rows, lanes))
-    each = spec.traffic // dim_max(1, spec.batch * spec.kv_heads)
+        return _tiles(form, isa, 1, _least_lanes(rows, lanes))
+    each = traffic(form) // dim_max(1, form.batch * form.kv_heads)
     is_near = lower_bound(each) <= machine.cache_bytes // 2
-    return _tiles(spec, isa, 1 if isa.has_masks and is_near else isa.registers // 8, lanes)
+    return _tiles(form, isa, 1 if isa.has_masks and is_near else isa.registers // 8, lanes)
 
 
 def _least_lanes(rows: int, most: int) -> int:
@@ -125,13 +129,13 @@ def _least_lanes(rows: int, most: int) -> int:
     return lanes
 
 
-def _tiles(spec: AttentionSpec, isa: Isa, vectors: int, lanes: int) -> Tiling:
+def _tiles(form: Attention, isa: Isa, vectors: int, lanes: int) -> Tiling:
     """Tiles that divide the lines evenly; the largest takes three quarters of the registers, or,
     where products need one of their own, half."""
     most = min(12, isa.registers * (3 if isa.has_fma else 2) // 4 // vectors)
     sizes = (most, max(2, 4 // vectors), 1)
-    keys, depth = spec.keys, spec.value_depth
-    if is_static(keys) and is_static(depth) and not spec.is_positional:
+    keys, depth = form.keys, form.value_depth
+    if is_static(keys) and is_static(depth) and not isinstance(form.mask, Positional):
         lines = (min(keys, KEY_BLOCK), keys % KEY_BLOCK, depth)
         used = {s for extent in lines for s in _cut(extent, sizes)}
         sizes = tuple(s for s in sizes if s in used) or (1,)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from rlx.backends.cpu.codegen.attention.operands import MASK, AttentionSpec
+from rlx.backends.cpu.codegen.attention import operands
+from rlx.backends.cpu.codegen.attention.operands import has_one_mask, mask_of
 from rlx.backends.cpu.codegen.gemm.register_tile import tile_function
 from rlx.backends.cpu.codegen.gemm.register_transpose import for_each_vector, transpose_square
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
@@ -19,6 +20,7 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
+from rlx.kernel.attention import MASK, Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.lower.contract import contraction
 
@@ -28,14 +30,14 @@ KEY_BLOCK = 48
 """Keys per block of scores: a multiple of the lanes and of the tiles' rows."""
 
 
-def scratch_places(spec: AttentionSpec, tiling: Tiling) -> dict[str, DimLike]:
+def scratch_places(form: Attention, tiling: Tiling) -> dict[str, DimLike]:
     """The offsets of the parts of a block's scratch, in elements, and their end."""
     width, lanes = tiling.columns, tiling.lanes
-    depth, value_depth = ((d + lanes - 1) // lanes * lanes for d in (spec.depth, spec.value_depth))
+    depth, value_depth = ((d + lanes - 1) // lanes * lanes for d in (form.depth, form.value_depth))
     parts = {"q": depth * width, "s": KEY_BLOCK * width, "o": value_depth * width}
-    if spec.mask is not None and not spec.has_one_mask:
+    if mask_of(form) is not None and not has_one_mask(form):
         parts["mask"] = KEY_BLOCK * width
-    if spec.dtype is not spec.compute:
+    if form.dtype is not form.sums:
         parts |= {"k": KEY_BLOCK * depth, "v": KEY_BLOCK * value_depth}
     parts["rows"] = dim_max(dim_max(depth, KEY_BLOCK), value_depth) * lanes
     places: list[DimLike] = [0]
@@ -54,25 +56,25 @@ def product_of(dtype: DType) -> Contract:
     return contraction(g.matmul(left, right), layouts)
 
 
-def sizes_of(spec: AttentionSpec, tiling: Tiling) -> tuple[DimLike, ...]:
+def sizes_of(form: Attention, tiling: Tiling) -> tuple[DimLike, ...]:
     """The integer arguments of the function."""
-    places = [p for p in scratch_places(spec, tiling).values() if not is_static(p)]
-    return tuple(dict.fromkeys([*spec.sizes, *places]))
+    places = [p for p in scratch_places(form, tiling).values() if not is_static(p)]
+    return tuple(dict.fromkeys([*operands.sizes_of(form), *places]))
 
 
 class QueryBlock(Writer):
     """The function for blocks of as many rows as a register tile has columns."""
 
-    def __init__(self, spec: AttentionSpec, tiling: Tiling, isa: Isa, *, has_one: bool) -> None:
+    def __init__(self, form: Attention, tiling: Tiling, isa: Isa, *, has_one: bool) -> None:
         """Without `has_one`, a single query is a no-op."""
         super().__init__(isa, tiling.lanes)
-        for dim in sizes_of(spec, tiling):
+        for dim in sizes_of(form, tiling):
             self.size(dim)
-        self.spec, self.tiling, self.contract = spec, tiling, product_of(spec.compute)
-        self.kind, self.width, self.has_one = spec.compute, tiling.columns, has_one
+        self.form, self.tiling, self.contract = form, tiling, product_of(form.sums)
+        self.kind, self.width, self.has_one = form.sums, tiling.columns, has_one
         self.at = {
             name: advanced(self.code, "%scratch", self.size(place), self.kind)
-            for name, place in scratch_places(spec, tiling).items()
+            for name, place in scratch_places(form, tiling).items()
         }
         kept = f"[{tiling.vectors} x {self.code.vector(ELEMENT[self.kind])}]"
         self.totals = self.code.slot(kept)
@@ -84,10 +86,10 @@ class QueryBlock(Writer):
 
     def write(self) -> None:
         """Units are numbered row blocks innermost, then the kv heads, then the batch."""
-        code, heads = self.code, self.spec.kv_heads
-        rows = code.i64("mul", self.size(self.spec.queries), self.spec.group)
+        code, heads = self.code, self.form.kv_heads
+        rows = code.i64("mul", self.size(self.form.queries), self.form.group)
         blocks = code.let(f"udiv i64 {code.i64('add', rows, self.width - 1)}, {self.width}")
-        turns = code.i64("mul", self.size(self.spec.batch), heads)
+        turns = code.i64("mul", self.size(self.form.batch), heads)
         with code.count("%start", self._stop(code.i64("mul", turns, blocks)), 1) as unit:
             outer, block = (code.let(f"{w} i64 {unit}, {blocks}") for w in ("udiv", "urem"))
             self.batch, self.head = (
@@ -102,7 +104,7 @@ class QueryBlock(Writer):
         stop = self.code.least("%stop", units)
         if self.has_one:
             return stop
-        is_one = self.code.let(f"icmp eq i64 {self.size(self.spec.queries)}, 1")
+        is_one = self.code.let(f"icmp eq i64 {self.size(self.form.queries)}, 1")
         return self.code.let(f"select i1 {is_one}, i64 0, i64 {stop}")
 
     def _unit(self) -> None:
@@ -113,7 +115,7 @@ class QueryBlock(Writer):
 
     def _row(self, row: Bound, layout: Layout, along: Bound = 0) -> Bound:
         """The offset of a row of the kv head."""
-        code, group = self.code, self.spec.group
+        code, group = self.code, self.form.group
         query, member = (code.let(f"{w} i64 {row}, {group}") for w in ("udiv", "urem"))
         head = code.i64("add", code.i64("mul", self.head, group), member)
         return self.place(layout, (self.batch, head, query, along))
@@ -161,8 +163,8 @@ class QueryBlock(Writer):
         return self._whole(self.code.i64("add", extent, lanes - 1))
 
     def _dtype(self, number: int) -> DType:
-        is_mask = number == MASK and self.spec.mask is not None
-        return self.spec.mask_dtype if is_mask else self.spec.dtype
+        mask = mask_of(self.form)
+        return mask.dtype if mask is not None and number == MASK else self.form.dtype
 
     def _of(self, base: str, line: Bound, lane: Bound) -> str:
         """The address of a vector of rows in a part of scratch."""
@@ -176,9 +178,9 @@ class QueryBlock(Writer):
     ) -> tuple[str, Bound, Bound]:
         """The address of keys or values, the stride of keys, and the stride of their elements."""
         start = self.place(layout, (self.batch, self.head, key, 0))
-        pointer = self.pointer(number, start, self.spec.dtype)
+        pointer = self.pointer(number, start, self.form.dtype)
         row, step = (self.size(s) for s in layout.strides[2:])
-        if self.spec.dtype is self.kind:
+        if self.form.dtype is self.kind:
             return pointer, row, step
         return self._widened(self.at[name], pointer, (row, step), count, depth)
 
@@ -186,7 +188,7 @@ class QueryBlock(Writer):
         self, to: str, pointer: str, strides: tuple[Bound, Bound], count: Bound, depth: Bound
     ) -> tuple[str, Bound, Bound]:
         """Half precision widened to f32, once for many rows."""
-        code, dtype, (row, step) = self.code, self.spec.dtype, strides
+        code, dtype, (row, step) = self.code, self.form.dtype, strides
         across = self._padded(depth)
         with code.count(0, count, 1) as line:
             source = advanced(code, pointer, code.i64("mul", line, row), dtype)

@@ -17,20 +17,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.cpu.codegen.attention.masks import MaskedBlock
-from rlx.backends.cpu.codegen.attention.operands import INF, MASK, K, Q, V, greater
+from rlx.backends.cpu.codegen.attention.operands import base, greater, share, weight
 from rlx.backends.cpu.codegen.attention.query_block import BLOCKS_PER_POLL, KEY_BLOCK
 from rlx.backends.cpu.codegen.gemm.register_transpose import for_each_vector, transpose_square
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
-from rlx.backends.cpu.codegen.math import elementary as maths
+from rlx.backends.cpu.codegen.math.expression_vectors import on_vectors
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.kernel.attention import INF, K, Q, V
 
 
 class VectorisedRows(MaskedBlock):
     """The function for blocks of as many rows as a register tile has columns."""
 
     def _unit(self) -> None:
-        code, spec = self.code, self.spec
-        self._load_rows(self.at["q"], spec.q, Q, spec.depth, self._scaled)
+        code, form = self.code, self.form
+        self._load_rows(self.at["q"], form.q, Q, form.depth, self._scaled)
         self._clear()
         low, high = self._seen()
         with code.count(low, high, KEY_BLOCK, BLOCKS_PER_POLL) as key:
@@ -38,17 +39,17 @@ class VectorisedRows(MaskedBlock):
         self._finish()
 
     def _block(self, key: str, count: Bound) -> None:
-        spec, s = self.spec, self.at["s"]
-        place, row, step = self._lines("k", spec.k, K, key, count, spec.depth)
-        self._product((place, row, step), count, self.at["q"], spec.depth, s, is_first=True)
+        form, s = self.form, self.at["s"]
+        place, row, step = self._lines("k", form.k, K, key, count, form.depth)
+        self._product((place, row, step), count, self.at["q"], form.depth, s, is_first=True)
         self._adjust(key, count)
         self._weigh(count)
-        place, row, step = self._lines("v", spec.v, V, key, count, self.size(spec.value_depth))
+        place, row, step = self._lines("v", form.v, V, key, count, self.size(form.value_depth))
         left = (place, step, row)
-        self._product(left, self.size(spec.value_depth), s, count, self.at["o"], is_first=False)
+        self._product(left, self.size(form.value_depth), s, count, self.at["o"], is_first=False)
 
     def _scaled(self, x: Vec) -> Vec:
-        return x * self.spec.scale
+        return on_vectors(self.form.scaled, x)
 
     # -- softmax ----------------------------------------------------------------------------------
 
@@ -56,7 +57,7 @@ class VectorisedRows(MaskedBlock):
         code, zero = self.code, self.code.const(0, self.kind)
         self._keep(self.top, [zero.like(-INF)] * len(self.top))
         self._keep(self.total, [zero] * len(self.total))
-        extent = self.size(self.spec.value_depth)
+        extent = self.size(self.form.value_depth)
         with code.count(0, code.i64("mul", extent, self.width), code.lanes) as at:
             store(code, zero, self.kind, advanced(code, self.at["o"], at, self.kind))
 
@@ -64,8 +65,8 @@ class VectorisedRows(MaskedBlock):
         """Online softmax: scores become weights; earlier sums are corrected for a new maximum."""
         old = self._kept(self.top)
         self._find_top(count)
-        top = [m.like(0.0).where(m.equals(-INF), m) for m in self._kept(self.top)]
-        correction = [maths.exp(a - b) for a, b in zip(old, top)]
+        top = [base(m) for m in self._kept(self.top)]
+        correction = [weight(a, b) for a, b in zip(old, top)]
         sums = self._exponentials(count, top)
         totals = [t * c + s for t, c, s in zip(self._kept(self.total), correction, sums)]
         self._keep(self.total, totals)
@@ -97,7 +98,7 @@ class VectorisedRows(MaskedBlock):
         with code.count(0, count, 1) as line:
             made: list[Vec] = []
             for at, m in zip(self._vectors(line), top):
-                made.append(maths.exp(load(code, self.kind, at) - m))
+                made.append(weight(load(code, self.kind, at), m))
                 store(code, made[-1], self.kind, at)
             self._keep(slots, [a + b for a, b in zip(self._kept(slots), made)])
         return self._kept(slots)
@@ -108,7 +109,7 @@ class VectorisedRows(MaskedBlock):
         changed = [c.differs(1.0) for c in correction]
         for more in changed[1:]:
             changed[0] = changed[0] | more
-        with code.when(changed[0].any()), code.count(0, self.size(self.spec.value_depth), 1) as d:
+        with code.when(changed[0].any()), code.count(0, self.size(self.form.value_depth), 1) as d:
             for n, c in enumerate(correction):
                 at = self._of(self.at["o"], d, n * code.lanes)
                 store(code, load(code, self.kind, at) * c, self.kind, at)
@@ -125,19 +126,19 @@ class VectorisedRows(MaskedBlock):
     def _finish(self) -> None:
         """The rows of the result: weighted sums over sums of weights. Lanes past the last row
         duplicate the last, bit by bit, so they may be stored, too."""
-        code, keys = self.code, self.size(self.spec.keys)
+        code, keys = self.code, self.size(self.form.keys)
         with code.count(0, self._until_vector(), code.lanes) as lane:
             total = load(code, self.kind, self._of(self.totals, 0, lane))
-            self._store_rows(total.like(1.0) / self.spec.divisor(total, keys), lane)
+            self._store_rows(share(self.form, total, keys), lane)
 
     def _until_vector(self) -> Bound:
         """The end of the last vector that has a row."""
         return self.width if self.tiling.vectors == 1 else self.count
 
     def _store_rows(self, shares: Vec, lane: str) -> None:
-        code, layout, dtype = self.code, self.spec.out, self.spec.dtype
-        number, step = MASK + (self.spec.mask is not None), self.size(layout.strides[3])
-        extent = self.size(self.spec.value_depth)
+        code, layout, dtype = self.code, self.form.out, self.form.dtype
+        number, step = len(self.form.operands), self.size(layout.strides[3])
+        extent = self.size(self.form.value_depth)
         across = self._padded(extent)
         with code.count(0, extent, code.lanes) as at:
             for n in range(code.lanes):
