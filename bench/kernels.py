@@ -23,7 +23,7 @@ import rlx
 from rlx.backends.cpu.codegen.loop.emit import emit, legal, module
 from rlx.backends.cpu.isa import host
 from rlx.backends.cpu.llvm.compile import Native
-from rlx.backends.cpu.program.task import Machine
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.kernel.lower.loop import loop_kernel
@@ -173,7 +173,7 @@ def made(name: str, maths: str = "precise") -> Run:
     isa = host()
     start = time.process_time()
     kernel = legal(loop_kernel(graph.node("region", inputs, {"body": body})))
-    schedule = choose(kernel, Machine(isa))
+    schedule = choose(kernel, CpuMachine.of(isa))
     text = module([emit(kernel, schedule, isa, "k")], isa)
     middle = time.process_time()
     native = Native(text + MANY, isa)

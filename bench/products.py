@@ -25,8 +25,9 @@ from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.gemm_sequence import make
-from rlx.backends.cpu.program.task import KernelSequence, Machine, Step, Task
+from rlx.backends.cpu.program.task import KernelSequence, Step, Task
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -163,7 +164,7 @@ class Timed:
 
     def __init__(self, product: Product, isa: Isa) -> None:
         node = product.node()
-        step = Step.alone(node, Machine(isa), product.constants)
+        step = Step.alone(node, CpuMachine.of(isa), product.constants)
         contract = contraction(node, step.operands, step.results)
         self.recipe: KernelSequence = make(step, contract, "p")
         tasks = [*(p.task for p in self.recipe.packed), *self.recipe.tasks]

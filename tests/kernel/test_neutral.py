@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from rlx.core.dim import evaluate as evaluate_dim
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
+from rlx.cost.machine import CacheLevel, Machine
+from rlx.cost.target import Target
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 from rlx.kernel import interpret
@@ -47,13 +49,13 @@ FILL = 77
 """What results are filled with."""
 
 
-@dataclass(frozen=True)
-class Machine:
+def machine(row_bytes: int) -> Machine:
     """Blocks of 64 floats, so that small shapes have tails."""
+    caches = (CacheLevel(4 * row_bytes, 100.0),)
+    return replace(Target.of("cuda").machine, vector_bytes=256, caches=caches)
 
-    vector_bytes: int = 256
-    row_bytes: int = 2048
-    cache_bytes: int = 1 << 25
+
+WIDE, SHORT = machine(2048), machine(64)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Work:
     sizes: tuple[Mapping[str, int], ...] = ({},)
     operands: Mapping[int, Lay] = field(default_factory=dict)
     results: Mapping[int, Lay] = field(default_factory=dict)
-    machine: Machine = field(default_factory=Machine)
+    machine: Machine = WIDE
     special: tuple[float, ...] = ()
     """Values that stand at the start of the first operand."""
 
@@ -181,7 +183,6 @@ def embedding_of(*ids: int) -> Work:
 
 TAILS = ({"m": 1, "n": 1}, {"m": 3, "n": 64}, {"m": 5, "n": 67})
 ROWS = ({"m": 1, "n": 1}, {"m": 3, "n": 64}, {"m": 2, "n": 130})
-SHORT = Machine(row_bytes=64)
 """Rows are longer than what is kept of them: one loop for each pass."""
 CHAIN = ((M, N), (N,), (M, 1), (M, N))
 LOOPS: dict[str, Work] = {

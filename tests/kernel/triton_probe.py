@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from rlx.core.dim import DimLike, is_static, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
+from rlx.cost.machine import Machine
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.contract import Accumulator, Contract, through
 from rlx.kernel.decompose import decomposed
@@ -34,7 +35,7 @@ from rlx.kernel.expr import (
     Store,
     postorder,
 )
-from rlx.kernel.schedule import Machine, Schedule, check, lanes_of, sizes_of
+from rlx.kernel.schedule import Schedule, check, lanes_of, sizes_of
 from tests.kernel.triton_words import (
     COMBINE,
     NAMES,

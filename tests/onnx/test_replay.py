@@ -57,7 +57,8 @@ def test_prices_do_not_matter_to_a_replay(tmp_path: Path) -> None:
     """A target measured on another machine replays here: verdicts are told, not weighed."""
     loaded = rlx.load(model(tmp_path))
     cpu = Target.of("cpu")
-    dear = replace(cpu, gate=replace(cpu.gate, dispatch_ns=9e6, min_gain_ns=5e6), caches=())
+    gate = replace(cpu.gate, dispatch_ns=9e6, min_gain_ns=5e6)
+    dear = replace(cpu, machine=replace(cpu.machine, gate=gate, caches=()))
     told = rlx.explain(loaded, dear)
     assert rlx.explain.replay(loaded, told.to_json()).digest() == told.graph
 

@@ -75,6 +75,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "calibrated": (lambda: BACKEND.calibrated(1), None),
     "summary": (lambda: BACKEND.summary, ""),
     "runs_any_plan": (lambda: BACKEND.runs_any_plan, False),
+    "times_kernels": (lambda: BACKEND.times_kernels, False),
     "quick": (lambda: PROGRAM.quick(NOTHING), None),
     "step": (lambda: PROGRAM.step(NOTHING, []), "least: LeastProgram does not run SteadyState"),
     "finish": (lambda: PROGRAM.finish(NOTHING), "least: LeastProgram does not run SteadyState"),

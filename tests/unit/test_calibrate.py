@@ -16,7 +16,8 @@ from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.core.shape import Shape
 from rlx.cost.calibrate import Calibration, Numbers, cached_calibration, machine
-from rlx.cost.target import CacheLevel, Target
+from rlx.cost.machine import CacheLevel
+from rlx.cost.target import Target
 from rlx.ir.mir import Graph
 from rlx.runtime.calibrate import calibrate
 from rlx.runtime.session import Session, request_key
@@ -56,9 +57,9 @@ def test_what_was_kept_is_found_and_is_another_target(tmp_path: Path) -> None:
     measured = Session("cpu", threads=2, cache=cache).target
     assert plain.gate.dispatch_ns == Target.of("cpu").gate.dispatch_ns
     assert measured.gate.dispatch_ns == 9.0
-    assert measured.memory_gb_s(1 << 20) == 150.0
-    assert measured.memory_gb_s(1 << 30) == 33.0
-    assert measured.gflops(DType.F32) == 111.0
+    assert measured.machine.memory_gb_s(1 << 20) == 150.0
+    assert measured.machine.memory_gb_s(1 << 30) == 33.0
+    assert measured.machine.gflops(DType.F32) == 111.0
     assert measured.native == plain.native
     graph = chain()
     from rlx.passes.options import FusionOptions
@@ -114,7 +115,7 @@ def test_numbers_that_are_none_are_not_used(tmp_path: Path, bad: object) -> None
 
 
 def test_without_a_cache_the_documented_prices_serve() -> None:
-    assert documented().caches == Target.of("cpu").caches
+    assert documented().machine.caches == Target.of("cpu").machine.caches
     assert documented().gate.memory_gb_s == Target.of("cpu").gate.memory_gb_s
 
 

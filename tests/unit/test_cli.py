@@ -375,7 +375,7 @@ def test_calibrate(
     assert "99 GB/s" in called(capsys, "calibrate")
     found = json.loads(called(capsys, "calibrate", "--json"))
     assert found["numbers"][0]["gflops"] == {"f32": 7.0}
-    assert rlx.Session("cpu", threads=1).target.gflops(rlx.DType.F32) == 7.0
+    assert rlx.Session("cpu", threads=1).target.machine.gflops(rlx.DType.F32) == 7.0
     monkeypatch.setenv("RLX_CACHE_DIR", "/proc/none")
     assert "cannot be written" in called(capsys, "calibrate", code=1)
     assert "'abacus'" in called(capsys, "calibrate", "--target", "abacus", code=2)

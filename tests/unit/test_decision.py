@@ -63,13 +63,13 @@ def test_a_trade_must_gain_what_the_gate_asks() -> None:
 def test_more_arithmetic_is_a_trade_and_takes_time() -> None:
     candidate = Candidate("a", (_node(),), FusionBenefit(launches_saved=1), flops_delta=2_000)
     made = DecisionLog(WGPU).decide(candidate)
-    assert made.predicted_ns == 3_000 - 2_000 / WGPU.gflops(DType.F32)
+    assert made.predicted_ns == 3_000 - 2_000 / WGPU.machine.gflops(DType.F32)
     assert not made.verdict
 
 
 def test_an_added_sync_is_a_trade_with_the_thunk_penalty() -> None:
     made = _ask(DecisionLog(WGPU), _node(), benefit=FusionBenefit(100, -1, 0, 10**9))
-    assert made.predicted_ns == 300_000 - 30_000 - 25_000_000 + 10**9 / WGPU.memory_gb_s(0)
+    assert made.predicted_ns == 300_000 - 30_000 - 25_000_000 + 10**9 / WGPU.machine.memory_gb_s(0)
     assert made.verdict is (made.predicted_ns >= 10_000)
 
 

@@ -10,13 +10,12 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
+from rlx.backends.cpu.kernels import CONVOLUTIONS
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.cost.instruction_counts import EXP, peak_rate_flops
 from rlx.cost.layout_cost import (
-    INSTRUCTIONS_PER_TAP,
-    INSTRUCTIONS_PER_WINDOW,
     LayoutCost,
     inner_results,
     is_nhwc,
@@ -32,7 +31,7 @@ from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline, CompileResult
 
 LANES = 16
-TARGET = replace(CpuBackend().target(), vector_bytes=4 * LANES)
+TARGET = CpuBackend("avx512").target()
 TERMS = Terms(TARGET)
 
 
@@ -47,21 +46,19 @@ def conv(out: int, channels: int, size: int, taps: int = 3, **attrs: int) -> Nod
     return ops.conv(x, w, stride=(stride, stride), padding=(pad,) * 4)
 
 
-def cost_of(node: Node, image: bool, result: bool) -> LayoutCost:
+def cost_of(node: Node, image: bool, result: bool, terms: Terms = TERMS) -> LayoutCost:
     """The cost of an NHWC or NCHW image and result."""
     plain = [Layout.contiguous(i.shape.dims) for i in node.inputs]
     seen = nhwc_layout(node.inputs[0].shape) if image else plain[0]
     made = nhwc_layout(node.shape) if result else Layout.contiguous(node.shape.dims)
-    return layout_cost(node, [seen, *plain[1:]], [made], TERMS)
+    return layout_cost(node, [seen, *plain[1:]], [made], terms)
 
 
 def test_idle_lanes_cost_as_much_as_full_ones() -> None:
     """7 of 16 lanes over the image's width; all of them over 512 channels."""
     node = conv(512, 512, 7)
-    flops, found = (
-        TERMS.flops_of(node),
-        49 * (INSTRUCTIONS_PER_WINDOW + 9 * INSTRUCTIONS_PER_TAP) * 2 * LANES,
-    )
+    addresses = CONVOLUTIONS.instructions_per_window + 9 * CONVOLUTIONS.instructions_per_tap
+    flops, found = TERMS.flops_of(node), 49 * addresses * 2 * LANES
     assert cost_of(node, True, True) == LayoutCost(flops=found)
     assert cost_of(node, False, False).flops >= flops * 9 // 7
     narrow = conv(17, 16, 64, 1)
@@ -87,6 +84,31 @@ def test_nchw_images_are_reloaded_for_each_register_tile() -> None:
     node = conv(64, 32, 64)
     assert cost_of(node, False, False).reload_bytes == TERMS.flops_of(node) // 12 * 4
     assert cost_of(node, False, True).reload_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("isa", "lanes", "rows"), [("avx512", 16, 6), ("avx2", 8, 6), ("neon", 4, 6), ("sse2", 4, 4)]
+)
+def test_layouts_are_priced_by_the_registers_of_the_instruction_set(
+    isa: str, lanes: int, rows: int
+) -> None:
+    """Rows of 4 vectors: where registers hold 6 × 4 accumulators a tile reads a vector for 6
+    products, as 6 × 2 do in 16 registers; without multiply-adds 4 × 2 are left."""
+    terms = Terms(CpuBackend(isa).target())
+    node = conv(64, 32, 4 * lanes)
+    nchw = cost_of(node, False, False, terms)
+    assert nchw.reload_bytes == terms.flops_of(node) // (2 * rows) * 4
+    assert nchw.flops == 0
+    addresses = CONVOLUTIONS.instructions_per_window + 9 * CONVOLUTIONS.instructions_per_tap
+    assert cost_of(node, True, True, terms).flops == (4 * lanes) ** 2 * addresses * 2 * lanes
+
+
+def test_rows_of_three_vectors_fit_tiles_of_three_only_in_32_registers() -> None:
+    """16 registers hold 8 × 1 then: 8 broadcasts and a load that crosses a cache line, counted
+    twice, are 2 more than its multiply-adds."""
+    for isa, lanes, extra in (("avx512", 16, 0), ("avx2", 8, 2), ("neon", 4, 0), ("sse2", 4, 2)):
+        terms, node = Terms(CpuBackend(isa).target()), conv(64, 32, 3 * lanes)
+        assert cost_of(node, False, False, terms).flops == terms.flops_of(node) * extra // 8
 
 
 def test_an_operand_with_another_unit_stride_axis_is_transposed() -> None:
@@ -132,14 +154,14 @@ def test_products_run_at_the_peak_rate_and_functions_by_instruction_count() -> N
 
 def test_layout_cost_is_priced_at_the_targets_rates() -> None:
     work = LayoutCost(flops=1000, sequential_bytes=2000, transposed_bytes=3000, reload_bytes=4000)
-    far = 1 << 40
+    far, machine = 1 << 40, TARGET.machine
     want = (
-        1000 / TARGET.gflops(DType.F32)
-        + 2000 / TARGET.gate.memory_gb_s
-        + 3000 / min(TARGET.transpose_gb_s, TARGET.gate.memory_gb_s)
-        + 4000 / TARGET.memory_gb_s(1 << 17)
+        1000 / machine.gflops(DType.F32)
+        + 2000 / machine.gate.memory_gb_s
+        + 3000 / min(machine.transpose_gb_s, machine.gate.memory_gb_s)
+        + 4000 / machine.memory_gb_s(1 << 17)
     )
-    assert work.ns(TARGET, far, DType.F32) == pytest.approx(want, rel=1e-12)
+    assert work.ns(machine, far, DType.F32) == pytest.approx(want, rel=1e-12)
 
 
 # -- the pass --------------------------------------------------------------------------------------
@@ -151,6 +173,10 @@ def network(out: int, size: int) -> Graph:
     w, v = g.param("w", Shape([out, 64, 1, 1])), g.param("v", Shape([out, out, 1, 1]))
     g.set_outputs([ops.mean(ops.conv(ops.relu(ops.conv(x, w)), v), axes=(2, 3))])
     return g
+
+
+def transposing_at(gb_s: float) -> Target:
+    return replace(TARGET, machine=replace(TARGET.machine, transpose_gb_s=gb_s))
 
 
 def compiled(graph: Graph, target: Target = TARGET, **options: object) -> CompileResult:
@@ -175,7 +201,7 @@ def test_a_refused_layout_can_be_forced_and_computes_the_same() -> None:
     """Sums of some hundred products of about ⅛, twice, in another order: each rounding is at most
     2⁻²⁴ of a sum of about 10, and hundreds of them stay below 1e-4."""
     graph = network(17, 12)
-    target = replace(TARGET, transpose_gb_s=1e-3)
+    target = transposing_at(1e-3)
     ids = [
         d.id for d in compiled(graph, target).decisions if d.what == NHWC_LAYOUT and not d.verdict
     ]
@@ -200,7 +226,7 @@ def test_prices_decide() -> None:
     x, w = g.input("x", Shape([1, 64, 24, 24])), g.param("w", Shape([64, 64, 3, 3]))
     g.set_outputs([ops.mean(ops.relu(ops.conv(x, w)), axes=(2, 3))])
     for rate, verdict in ((1e3, True), (1e-3, False)):
-        report = compiled(g, replace(TARGET, transpose_gb_s=rate)).decisions
+        report = compiled(g, transposing_at(rate)).decisions
         assert [d.verdict for d in report if d.what == NHWC_LAYOUT] == [verdict]
 
 

@@ -56,7 +56,8 @@ def test_there_and_back_is_exact(target: str, rows: Any, tmp_path: Path) -> None
 
 
 def test_a_target_that_nobody_knows_comes_back() -> None:
-    own = replace(rlx.Target.of("metal"), name="own", vector_bytes=8)
+    metal = rlx.Target.of("metal")
+    own = replace(metal, name="own", machine=replace(metal.machine, vector_bytes=8))
     lir = rlx.CompilePipeline(own).compile(small()).lir
     assert read_lir(lir_text(lir)).target == own
     claimed = rlx.CompilePipeline("cuda").with_supported_ops(["add", "matmul", "exp"])

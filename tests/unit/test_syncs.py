@@ -118,7 +118,7 @@ def test_a_branch_without_a_sync_is_no_question(target: str) -> None:
 def test_the_sync_decides() -> None:
     """The same branch on the same prices, but for what waiting for the host costs."""
     mlx = rlx.Target.of("mlx")
-    free = replace(mlx, gate=replace(mlx.gate, roundtrip_ns=0))
+    free = replace(mlx, machine=replace(mlx.machine, gate=replace(mlx.gate, roundtrip_ns=0)))
     assert decided(branch(64), mlx)[0][0].verdict
     assert not decided(branch(64), free)[0][0].verdict
 

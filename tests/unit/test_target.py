@@ -10,7 +10,8 @@ from rlx.core.errors import Error
 from rlx.core.layout import Layout
 from rlx.core.representative import representative, typical_size
 from rlx.core.shape import Shape
-from rlx.cost.target import CacheLevel, FusionLimits, FusionTarget, Target
+from rlx.cost.machine import CacheLevel
+from rlx.cost.target import FusionLimits, FusionTarget, Target
 from rlx.ir.mir import Graph, Node
 from rlx.ops.op import table
 
@@ -212,14 +213,14 @@ def test_views_of_a_target() -> None:
 
 def test_bandwidth_is_that_of_the_smallest_cache_that_holds_the_working_set() -> None:
     caches = (CacheLevel(100, 9.0), CacheLevel(1000, 5.0))
-    target = replace(Target.of("cpu"), caches=caches)
-    assert [target.memory_gb_s(n) for n in (0, 100, 101, 1000, 1001)] == [9, 9, 5, 5, 50]
+    machine = replace(Target.of("cpu").machine, caches=caches)
+    assert [machine.memory_gb_s(n) for n in (0, 100, 101, 1000, 1001)] == [9, 9, 5, 5, 50]
 
 
 @pytest.mark.parametrize("target", ALL, ids=repr)
 def test_nearer_memories_are_smaller_and_faster(target: Target) -> None:
-    sizes = [level.bytes for level in target.caches]
-    speeds = [level.gb_s for level in target.caches] + [target.gate.memory_gb_s]
+    sizes = [level.bytes for level in target.machine.caches]
+    speeds = [level.gb_s for level in target.machine.caches] + [target.gate.memory_gb_s]
     assert sizes == sorted(sizes)
     assert speeds == sorted(speeds, reverse=True)
 
@@ -231,7 +232,7 @@ def test_the_digest_is_of_the_whole_content() -> None:
         replace(base, views=frozenset(sorted(base.views, reverse=True))).digest() == base.digest()
     )
     changed = [
-        replace(base, gate=replace(base.gate, dispatch_ns=51)),
+        replace(base, machine=replace(base.machine, gate=replace(base.gate, dispatch_ns=51))),
         replace(base, limits=FusionLimits(8)),
         replace(base, native=base.native - {"attention"}),
         replace(base, refusals={"fft": "no"}),
@@ -240,8 +241,10 @@ def test_the_digest_is_of_the_whole_content() -> None:
         replace(base, syncs=frozenset({"custom"})),
         replace(base, regions=frozenset({"row"})),
         replace(base, loops=frozenset[str]()),
-        replace(base, peak_gflops={**base.peak_gflops, DType.F32: 1.0}),
-        replace(base, caches=()),
+        replace(base, machine=replace(base.machine, peak_gflops={DType.F32: 1.0})),
+        replace(base, machine=replace(base.machine, caches=())),
+        replace(base, machine=replace(base.machine, vector_registers=16)),
+        replace(base, convolutions=None),
     ]
     digests = {t.digest() for t in changed}
     assert len(digests) == len(changed)

@@ -17,6 +17,7 @@ to be done.
       identity           its name              codegen_spans        ()
       description(lir)   {}
       splits(lir, ...)   {}
+      times_kernels      False
       timed(lir)         refused: no clock for kernels
       architecture       ""
       measure(progress)  refused: no prices of its own
@@ -159,6 +160,8 @@ class Backend(ABC):
     """What runs the kernels, in a few words, for `rlx doctor`."""
     runs_any_plan: ClassVar[bool] = False
     """Does it run plans that were made for other targets?"""
+    times_kernels: ClassVar[bool] = False
+    """Has it a build of a plan that records the times of its kernels (`timed`)?"""
 
     # -- what it is ------------------------------------------------------------------------------
 

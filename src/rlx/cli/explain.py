@@ -73,7 +73,7 @@ def verb(
     from rlx.cli.inputs import Wanted
 
     wanted = Wanted.of(files, params, dims, seed)
-    if is_measured or (html and target == "cpu"):
+    if is_measured or (html and _times_kernels(target)):
         run = _Run.of(model, target, threads, wanted)
         report, plan = run.report(is_measured, most, seconds), run.program.lir.plan
         trace = run.trace() if html else None
@@ -91,6 +91,16 @@ def verb(
     elif not html or is_measured:
         _show(report, has_all, plan.report() if has_plan else "")
     return 0
+
+
+def _times_kernels(target: str) -> bool:
+    """Can kernels of the target be timed here, for the timeline of a page?"""
+    from rlx.backends.base import find_backend, has_backend
+
+    name = target.partition(":")[0]
+    return (
+        has_backend(name) and find_backend(name).times_kernels and not find_backend(name).missing()
+    )
 
 
 def _planned(model: str, target: str, wanted: Wanted) -> tuple[Report, BufferPlan]:

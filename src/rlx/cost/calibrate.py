@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rlx._version import __version__
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
-from rlx.cost.target import CacheLevel, Target
+from rlx.cost.machine import CacheLevel, Machine
 
 if TYPE_CHECKING:
     from rlx.core.disk_cache import Cache
 
 FORMAT = 4
-FORK_JOIN_NS = 5_000.0
-"""Default where it was not measured: about what waking the workers takes."""
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with the steps done, their total, and the next step's name."""
 
@@ -52,23 +50,24 @@ class Numbers:
     """A transposing copy of a matrix, read and written."""
     gflops: Mapping[DType, float]
 
-    def applied(self, target: Target) -> Target:
-        """`target` at these prices. What a round trip costs the gate is a wait for the host, and a
-        processor never waits for itself: that price stays."""
+    def applied(self, machine: Machine) -> Machine:
+        """`machine` as it was measured. What a round trip costs the gate is a wait for the host,
+        and a processor never waits for itself: that price stays. So does a fork-join where one
+        thread has none to measure."""
         gate = replace(
-            target.gate,
+            machine.gate,
             dispatch_ns=self.dispatch_ns,
             memory_gb_s=self.memory_gb_s,
             readback_gb_s=self.readback_gb_s,
             unified_readback_gb_s=self.readback_gb_s,
         )
-        rates = {**target.peak_gflops, **self.gflops}
         return replace(
-            target,
+            machine,
             gate=gate,
             caches=self.caches,
-            peak_gflops=rates,
+            peak_gflops={**machine.peak_gflops, **self.gflops},
             transpose_gb_s=self.transpose_gb_s,
+            fork_join_ns=self.fork_join_ns if self.threads > 1 else machine.fork_join_ns,
         )
 
     def as_dict(self) -> dict[str, Any]:

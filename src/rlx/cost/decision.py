@@ -154,11 +154,12 @@ class DecisionLog:
     def gain_ns(self, candidate: Candidate) -> float:
         """What a candidate should save: the gate's score at the bandwidth of the cache that holds
         its working set, less the time its added arithmetic takes."""
-        memory_gb_s = self.target.memory_gb_s(candidate.working_set_bytes)
-        gate = replace(self.target.gate, memory_gb_s=memory_gb_s)
+        machine = self.target.machine
+        memory_gb_s = machine.memory_gb_s(candidate.working_set_bytes)
+        gate = replace(machine.gate, memory_gb_s=memory_gb_s)
         dtype = _dtype(candidate.nodes)
-        compute_ns = candidate.flops_delta / self.target.gflops(dtype)
-        layout_ns = candidate.layout_savings.ns(self.target, candidate.working_set_bytes, dtype)
+        compute_ns = candidate.flops_delta / machine.gflops(dtype)
+        layout_ns = candidate.layout_savings.ns(machine, candidate.working_set_bytes, dtype)
         return gate.score_ns(candidate.benefit) + layout_ns - compute_ns
 
     def _weigh(self, candidate: Candidate) -> tuple[bool, str, float]:

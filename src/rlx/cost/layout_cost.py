@@ -14,6 +14,10 @@ in all. Packed weights are contiguous, so hardware prefetch hides their loads. R
 are not: the next step of the sum is another channel, a plane away, and costs the bandwidth of the
 second-level cache. NHWC, in turn, computes an address per window and per tap of it, which few
 channels do not amortise.
+
+Lanes, register tiles and bandwidths are the machine's; what addresses take is stated by the target
+(`ConvolutionPrices`). A target without such prices has other convolution kernels than these, and
+only strided operands are priced.
 """
 
 from __future__ import annotations
@@ -25,21 +29,13 @@ from rlx.core.dim import Dim, DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
-from rlx.cost.target import Target
+from rlx.cost.machine import Machine
 from rlx.cost.terms import Terms
 from rlx.ir.mir import Graph, Node
 from rlx.ops.nn.window_geometry import Windows
 from rlx.ops.op import Kind
 
 CONVOLUTIONS = frozenset({"conv", "wide_conv", "conv_integer", "fused_conv_bias_act"})
-REGISTER_TILES = {4: 6, 3: 8, 2: 12, 1: 12}
-"""Vectors of a register tile → its accumulator rows: as many as the register file holds. The widest
-that divides the row's vectors is taken."""
-INSTRUCTIONS_PER_WINDOW, INSTRUCTIONS_PER_TAP = 40, 4
-"""Scalar instructions of the NHWC kernel: a window's base offset, its storing and the write-back of
-its sums; and a tap's offset with its bounds check."""
-TILE_ROW_BYTES = 1 << 17
-"""What a row of tiles reads, roughly: the vectors of some hundred steps, which exceeds L1."""
 VECTORISED_OVER_RESULT = frozenset({"max_pool", "avg_pool", "lp_pool", "resize", "batch_norm"})
 """Ops, beside elementwise ones and movements, vectorised over their results' unit-stride axis."""
 
@@ -69,13 +65,14 @@ class LayoutCost:
             -other.flops, -other.sequential_bytes, -other.transposed_bytes, -other.reload_bytes
         )
 
-    def ns(self, target: Target, near_bytes: int, dtype: DType) -> float:
-        """Its time in a kernel whose working set is `near_bytes`."""
+    def ns(self, machine: Machine, near_bytes: int, dtype: DType) -> float:
+        """Its time in a kernel whose working set is `near_bytes`. A row of register tiles reads the
+        vectors of some hundred steps, which exceeds the nearest cache."""
         return (
-            self.flops / target.gflops(dtype)
-            + self.sequential_bytes / target.memory_gb_s(near_bytes)
-            + self.transposed_bytes / target.transpose_gb_s_for(near_bytes)
-            + self.reload_bytes / target.memory_gb_s(TILE_ROW_BYTES)
+            self.flops / machine.gflops(dtype)
+            + self.sequential_bytes / machine.memory_gb_s(near_bytes)
+            + self.transposed_bytes / machine.transpose_gb_s_for(near_bytes)
+            + self.reload_bytes / machine.second_level_gb_s
         )
 
 
@@ -137,7 +134,8 @@ def layout_cost(
     number, writes_nhwc = image_operand(node, conv), is_nhwc(results[0])
     seen = operands[number] if number is not None else None
     more = _strided_operands(node, operands, results, terms)
-    if product(conv.shape.dims[2:]) == 1:  # a matrix product over channels, with no spatial axes
+    is_matmul = product(conv.shape.dims[2:]) == 1  # over channels, with no spatial axes
+    if is_matmul or terms.target.convolutions is None:
         return more
     key = conv, writes_nhwc, seen and is_nhwc(seen)
     if key not in terms.conv_layout_costs:
@@ -170,9 +168,8 @@ def _vectorised_over_channels(conv: Node, is_image_nhwc: bool | None, terms: Ter
     channels, groups = conv.shape.dims[1], conv.attrs["groups"]
     waste = _idle_lane_flops(conv, channels if is_depthwise(conv) else channels // groups, terms)
     image, windows = conv.inputs[0].shape, _windows(conv)
-    more = LayoutCost(
-        waste + (0 if _is_pointwise(windows) else _address_flops(conv, windows, terms))
-    )
+    addresses = 0 if _is_pointwise(windows) else _address_flops(conv, windows, terms)
+    more = LayoutCost(waste + addresses)
     if is_image_nhwc is not False or image.dims[1] == 1:
         return more
     return more + LayoutCost(transposed_bytes=2 * terms.bytes_of(image))
@@ -180,8 +177,12 @@ def _vectorised_over_channels(conv: Node, is_image_nhwc: bool | None, terms: Ter
 
 def _address_flops(conv: Node, windows: Windows, terms: Terms) -> int:
     """Address computation as flops: each scalar instruction takes the time of one vector FMA."""
+    prices = terms.target.convolutions
+    if prices is None:
+        return 0
     pixels = terms.size_of(conv.shape.dims[0] * product(conv.shape.dims[2:]))
-    steps = INSTRUCTIONS_PER_WINDOW + INSTRUCTIONS_PER_TAP * terms.size_of(windows.area)
+    taps = terms.size_of(windows.area)
+    steps = prices.instructions_per_window + prices.instructions_per_tap * taps
     return pixels * steps * 2 * _lanes(conv.shape.dtype, terms)
 
 
@@ -215,7 +216,7 @@ def _register_tiles(conv: Node, extent: DimLike, terms: Terms) -> LayoutCost:
     accumulators is 12 multiply-adds with 12 broadcast loads, and a vector load that crosses a cache
     line counts twice. Tiles over a symbolic extent are wide, and half of one is idle on average."""
     lanes, size = _lanes(conv.shape.dtype, terms), max(1, terms.size_of(extent))
-    width, rows = _register_tile(conv, extent, -(-size // lanes))
+    rows, width = _register_tile(conv, extent, -(-size // lanes), terms.target.machine)
     waste = _idle_lane_flops(conv, extent, terms)
     if isinstance(extent, Dim):
         waste = terms.flops_of(conv) * width * lanes // (2 * size)
@@ -225,13 +226,13 @@ def _register_tiles(conv: Node, extent: DimLike, terms: Terms) -> LayoutCost:
     return LayoutCost(waste + flops * loads // (rows * width), reload_bytes=reload)
 
 
-def _register_tile(conv: Node, extent: DimLike, vectors: int) -> tuple[int, int]:
-    """(vectors, accumulator rows) of a tile. A depthwise channel has one filter: one row."""
+def _register_tile(conv: Node, extent: DimLike, vectors: int, machine: Machine) -> tuple[int, int]:
+    """(accumulator rows, vectors) of a tile: the widest that divides the row's vectors. A depthwise
+    channel has one filter: one row."""
     if is_depthwise(conv):
         return 1, 1
-    return next(
-        (v, r) for v, r in REGISTER_TILES.items() if isinstance(extent, Dim) or vectors % v == 0
-    )
+    is_symbolic = isinstance(extent, Dim)
+    return next((r, v) for r, v in machine.register_tiles if is_symbolic or vectors % v == 0)
 
 
 def _is_pointwise(windows: Windows) -> bool:
@@ -268,7 +269,7 @@ def _idle_lane_flops(conv: Node, extent: DimLike, terms: Terms) -> int:
 
 
 def _lanes(dtype: DType, terms: Terms) -> int:
-    return max(1, terms.target.vector_bytes // dtype.compute.itemsize)
+    return terms.target.machine.lanes(dtype)
 
 
 # -- other kernels ---------------------------------------------------------------------------------

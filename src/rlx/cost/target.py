@@ -1,4 +1,4 @@
-"""Target descriptions as data: supported ops, kernel limits, and the machine's cost parameters.
+"""Target descriptions as data: supported ops, kernel limits, and the machine.
 
 Nothing here measures. `Target.of("cuda")` is the documented value, the same on every machine; a
 backend that registers, or a calibration, makes another value of it with `dataclasses.replace`.
@@ -18,6 +18,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.core.layout import Layout
 from rlx.cost.gate import IoFusionGate
+from rlx.cost.machine import Machine
 from rlx.ops.op import Kind, Op, lookup
 
 if TYPE_CHECKING:
@@ -52,14 +53,6 @@ class FusionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheLevel:
-    """A cache: its capacity and bandwidth."""
-
-    bytes: int
-    gb_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class KernelLimit:
     """What a target's kernel for an op accepts; beyond it the op is lowered."""
 
@@ -86,6 +79,17 @@ class KernelLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvolutionPrices:
+    """What a target's convolution kernels take beside their arithmetic, in scalar instructions;
+    register tiles and lanes are the machine's."""
+
+    instructions_per_window: int
+    """Of an NHWC kernel: a window's base offset, its storing and the write-back of its sums."""
+    instructions_per_tap: int
+    """Of an NHWC kernel: a tap's offset with its bounds check."""
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """What a target does with a node: runs its own kernel, runs the lowering, or cannot."""
 
@@ -109,7 +113,7 @@ class Target:
     program."""
 
     name: str
-    gate: IoFusionGate
+    machine: Machine
     limits: FusionLimits
     native_kinds: frozenset[Kind]
     """Kinds of ops that all have a generated kernel; fused ops are claimed by name."""
@@ -129,19 +133,11 @@ class Target:
     """What a region kernel can hold, of `REGION_KINDS`."""
     loops: frozenset[str]
     """Control flow that runs as such, of `LOOPS`; the rest is unrolled or becomes selects."""
-    peak_gflops: Mapping[DType, float]
-    caches: tuple[CacheLevel, ...]
-    """Nearest first."""
-    supports_nhwc: bool = False
-    """May images be NHWC where that is cheaper?"""
+    convolutions: ConvolutionPrices | None = None
+    """Prices of convolution kernels for NCHW and NHWC images, of which the cheaper is taken; None
+    where images are NCHW."""
     jit_compiles: bool = False
     """Is each kernel compiled just in time, so that deduplicated kernels compile once?"""
-    vector_bytes: int = 16
-    """The width of a SIMD register; vectors are loaded at unit stride, so layouts matter."""
-    transpose_gb_s: float = 25.0
-    """Bandwidth of a transposing copy, read and written: a vector's numbers come from as many cache
-    lines, half of which are evicted before they are used again."""
-
     claimed: frozenset[str] | None = None
     """Exactly the ops that have a kernel, where a backend lists them; None leaves it to the kinds
     and names above."""
@@ -231,22 +227,12 @@ class Target:
             return None
         return found
 
-    # -- numbers -----------------------------------------------------------------------------------
+    # -- the value ---------------------------------------------------------------------------------
 
-    def memory_gb_s(self, working_set_bytes: int) -> float:
-        """The bandwidth of the smallest cache that holds the working set; else main memory's."""
-        for level in self.caches:
-            if working_set_bytes <= level.bytes:
-                return level.gb_s
-        return self.gate.memory_gb_s
-
-    def transpose_gb_s_for(self, working_set_bytes: int) -> float:
-        """The same of a transposing copy, which is never faster than a sequential one."""
-        return min(self.transpose_gb_s, self.memory_gb_s(working_set_bytes))
-
-    def gflops(self, dtype: DType) -> float:
-        """The peak rate in `dtype`: GFLOP/s, which is operations per nanosecond."""
-        return self.peak_gflops.get(dtype, self.peak_gflops[DType.F32])
+    @property
+    def gate(self) -> IoFusionGate:
+        """What launches, waits and transfers cost on the machine."""
+        return self.machine.gate
 
     def digest(self) -> str:
         """A hash of every fact above, the same on every machine and run."""

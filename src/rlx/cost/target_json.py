@@ -10,8 +10,14 @@ from typing import Any
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.cost.gate import IoFusionGate
-from rlx.cost.target import CacheLevel, FusionLimits, KernelLimit, Target
+from rlx.cost.machine import CacheLevel, Machine
+from rlx.cost.target import ConvolutionPrices, FusionLimits, KernelLimit, Target
 from rlx.ops.op import Kind
+
+
+def machine_json(machine: Machine) -> dict[str, Any]:
+    """Every field of a machine."""
+    return _plain(machine)
 
 
 def target_json(target: Target) -> dict[str, Any]:
@@ -28,9 +34,9 @@ def _plain(value: Any) -> Any:
             return sorted(map(_plain, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         case tuple():
             return [_plain(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
-        case IoFusionGate() | FusionLimits() | CacheLevel():
+        case IoFusionGate() | FusionLimits() | CacheLevel() | ConvolutionPrices():
             return asdict(value)
-        case KernelLimit():
+        case KernelLimit() | Machine():
             return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
         case Mapping():
             return {_plain(k): _plain(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
@@ -48,15 +54,27 @@ def read_target(held: Mapping[str, Any]) -> Target:
         given[name] = _texts(given[name])
     if given["claimed"] is not None:
         given["claimed"] = _texts(given["claimed"])
-    given["gate"] = IoFusionGate(**given["gate"])
+    given["machine"] = read_machine(given["machine"])
+    if given["convolutions"] is not None:
+        given["convolutions"] = ConvolutionPrices(**given["convolutions"])
     given["limits"] = FusionLimits(**given["limits"])
     given["native_kinds"] = frozenset(map(Kind, given["native_kinds"]))
     given["kernel_limits"] = {_text(k): _limit(v) for k, v in given["kernel_limits"].items()}
     given["refusals"] = {_text(k): _text(v) for k, v in given["refusals"].items()}
     given["missing_dtypes"] = {DType(k): _text(v) for k, v in given["missing_dtypes"].items()}
+    return Target(**given)
+
+
+def read_machine(held: Mapping[str, Any]) -> Machine:
+    """The machine that was written."""
+    given = dict(held)
+    names = {f.name for f in fields(Machine)}
+    if given.keys() != names:
+        raise Error(f"a machine has {', '.join(sorted(names))}, and nothing else")
+    given["gate"] = IoFusionGate(**given["gate"])
     given["peak_gflops"] = {DType(k): _number(v) for k, v in given["peak_gflops"].items()}
     given["caches"] = tuple(CacheLevel(_number(c["bytes"]), c["gb_s"]) for c in given["caches"])  # pyright: ignore[reportArgumentType]
-    return Target(**given)
+    return Machine(**given)
 
 
 def _limit(held: Mapping[str, Any]) -> KernelLimit:

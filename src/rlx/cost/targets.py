@@ -6,17 +6,9 @@ import functools
 from collections.abc import Mapping
 
 from rlx.core.dtype import DType
-from rlx.cost.gate import IoFusionGate
-from rlx.cost.target import LOOPS, REGION_KINDS, CacheLevel, FusionLimits, KernelLimit, Target
+from rlx.cost.machine import DOCUMENTED
+from rlx.cost.target import LOOPS, REGION_KINDS, FusionLimits, KernelLimit, Target
 from rlx.ops.op import Kind
-
-KB, MB = 1 << 10, 1 << 20
-
-# Prices: dispatch, round trip, memory, readback, unified, thunk penalty, minimum gain.
-_CPU_GATE = IoFusionGate(50, 0, 50, 50, True, 0, 0)
-_APPLE_GATE = IoFusionGate(500, 5_000, 200, 200, True, 2e6, 1_000)
-_DISCRETE_GATE = IoFusionGate(2_000, 20_000, 800, 50, False, 15e6, 5_000)
-_REMOTE_GATE = IoFusionGate(3_000, 30_000, 100, 40, False, 25e6, 10_000)
 
 _BOUNDED = FusionLimits(32, 16)
 
@@ -112,14 +104,6 @@ _ALL_REGIONS = frozenset(REGION_KINDS)
 _ALL_LOOPS = frozenset(LOOPS)
 
 
-def _rates(f32: float, f64: float, half: float) -> Mapping[DType, float]:
-    """Peak GFLOP/s; a complex product is four real ones, which its flop count already says."""
-    return {
-        DType.F32: f32, DType.C64: f32, DType.F64: f64, DType.C128: f64,
-        DType.F16: half, DType.BF16: half,
-    }  # fmt: skip
-
-
 @functools.cache
 def documented(name: str) -> Target:
     """The documented value of one of the seven."""
@@ -135,12 +119,10 @@ def _cpu() -> Target:
     from rlx.backends.cpu import kernels
 
     return Target(
-        "cpu", _CPU_GATE, FusionLimits(), kernels.GENERATED, kernels.claims(), kernels.limits(),
-        _CPU_FACTORS, {},
+        "cpu", DOCUMENTED["cpu"], FusionLimits(), kernels.GENERATED, kernels.claims(),
+        kernels.limits(), _CPU_FACTORS, {},
         views=_STRIDED, syncs=frozenset(), regions=_ALL_REGIONS, loops=_ALL_LOOPS,
-        peak_gflops=_rates(200, 100, 200),
-        caches=(CacheLevel(32 * KB, 400), CacheLevel(MB, 200), CacheLevel(32 * MB, 100)),
-        supports_nhwc=True, jit_compiles=True,
+        convolutions=kernels.CONVOLUTIONS, jit_compiles=True,
     )  # fmt: skip
 
 
@@ -148,49 +130,44 @@ def _cuda() -> Target:
     """Graphs have conditional nodes, so branches and loops stay on the device; but a replayed
     body has fixed addresses, so a scan, whose slices move, is unrolled."""
     return Target(
-        "cuda", _DISCRETE_GATE, _BOUNDED, _GENERATED, _CUDA, _GPU_LIMITS, {}, {},
+        "cuda", DOCUMENTED["cuda"], _BOUNDED, _GENERATED, _CUDA, _GPU_LIMITS, {}, {},
         views=_STRIDED, syncs=_HOST, regions=_ALL_REGIONS, loops=frozenset({"if", "while"}),
-        peak_gflops=_rates(12_000, 6_000, 100_000), caches=(CacheLevel(40 * MB, 3_000),),
     )  # fmt: skip
 
 
 def _rocm() -> Target:
     """HIP graphs have no conditional nodes."""
     return Target(
-        "rocm", _DISCRETE_GATE, _BOUNDED, _GENERATED, _ROCM, _GPU_LIMITS, {}, {},
+        "rocm", DOCUMENTED["rocm"], _BOUNDED, _GENERATED, _ROCM, _GPU_LIMITS, {}, {},
         views=_STRIDED, syncs=_HOST, regions=_ALL_REGIONS, loops=frozenset(),
-        peak_gflops=_rates(20_000, 20_000, 150_000), caches=(CacheLevel(8 * MB, 3_000),),
     )  # fmt: skip
 
 
 def _metal() -> Target:
     return Target(
-        "metal", _APPLE_GATE, _BOUNDED, _GENERATED, _METAL, _GPU_LIMITS, _MSL_FACTORS,
+        "metal", DOCUMENTED["metal"], _BOUNDED, _GENERATED, _METAL, _GPU_LIMITS, _MSL_FACTORS,
         _NO_DOUBLE_MSL,
         views=_STRIDED, syncs=_HOST, loops=frozenset(),
         regions=_ALL_REGIONS - {"multi_result"},
-        peak_gflops=_rates(5_000, 5_000, 10_000), caches=(CacheLevel(16 * MB, 400),),
     )  # fmt: skip
 
 
 def _mlx() -> Target:
     """MLX fuses elementwise chains only; its loops run on the host, which waits for conditions."""
     return Target(
-        "mlx", _APPLE_GATE, _BOUNDED, _GENERATED, _MLX, {}, {}, _NO_C128_MLX,
+        "mlx", DOCUMENTED["mlx"], _BOUNDED, _GENERATED, _MLX, {}, {}, _NO_C128_MLX,
         views=_STRIDED, syncs=_HOST | {"if", "while"}, loops=_ALL_LOOPS,
         regions=frozenset({"elementwise", "multi_result"}),
-        peak_gflops=_rates(5_000, 100, 10_000), caches=(CacheLevel(16 * MB, 400),),
     )  # fmt: skip
 
 
 def _wgpu() -> Target:
     """WGSL has no 64-bit types: i64 and u64 are pairs of u32; smaller types are packed."""
     return Target(
-        "wgpu", _REMOTE_GATE, _BOUNDED, _GENERATED, _WGPU, _GPU_LIMITS, _WGSL_FACTORS,
+        "wgpu", DOCUMENTED["wgpu"], _BOUNDED, _GENERATED, _WGPU, _GPU_LIMITS, _WGSL_FACTORS,
         _NO_DOUBLE_WGSL,
         views=_FORWARD, syncs=_HOST, loops=frozenset(),
         regions=_ALL_REGIONS - {"multi_result"},
-        peak_gflops=_rates(2_000, 2_000, 2_000), caches=(CacheLevel(4 * MB, 200),),
     )  # fmt: skip
 
 
@@ -198,7 +175,6 @@ def _tpu() -> Target:
     """XLA's buffers have no strides: every movement that is not a reshape is a copy. f64 is
     emulated by pairs of f32."""
     return Target(
-        "tpu", _REMOTE_GATE, _BOUNDED, _GENERATED, _TPU, {}, {}, _NO_C128_TPU,
+        "tpu", DOCUMENTED["tpu"], _BOUNDED, _GENERATED, _TPU, {}, {}, _NO_C128_TPU,
         views=frozenset(), syncs=_HOST, regions=_ALL_REGIONS, loops=_ALL_LOOPS,
-        peak_gflops=_rates(20_000, 500, 100_000), caches=(CacheLevel(16 * MB, 1_000),),
     )  # fmt: skip

@@ -57,7 +57,7 @@ def _per_call(result: CompileResult) -> list[Node]:
 def _ns(terms: Terms, kernel: Node, fewer_bytes: int = 0) -> float:
     """What a kernel takes, with so many bytes less to move."""
     size = max(0, terms.kernel(kernel).device_traffic_bytes - fewer_bytes)
-    least = least_ns(terms.target, size, terms.flops_of(kernel), kernel.shapes[0].dtype)
+    least = least_ns(terms.target.machine, size, terms.flops_of(kernel), kernel.shapes[0].dtype)
     return terms.target.gate.dispatch_ns + least
 
 
@@ -128,7 +128,7 @@ def _doubles(result: CompileResult, terms: Terms) -> Iterator[Advice]:
         names = tuple(n.attrs["name"] for n in found[:4])
         listed = f"{', '.join(names)}{', …' if len(found) > 4 else ''}"
         text = f"{listed} {'are' if len(found) > 1 else 'is'} f64: in f32 it is half as large"
-        ns = size / 2 / terms.target.memory_gb_s(size)
+        ns = size / 2 / terms.target.machine.memory_gb_s(size)
         yield Advice("narrower_dtype", names, text, ns, size // 2, 0)
 
 

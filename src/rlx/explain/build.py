@@ -11,6 +11,7 @@ from rlx._version import __version__
 from rlx.backends.base import Steps
 from rlx.core.dim import evaluate
 from rlx.cost.decision import Decision
+from rlx.cost.machine import Machine
 from rlx.cost.profile import profile_graph_io
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
@@ -32,6 +33,7 @@ from rlx.explain.report import (
     Totals,
     Value,
 )
+from rlx.explain.roofline import least_ns
 from rlx.ir.lir import Phase, Space
 from rlx.ir.mir import Node, Origin
 from rlx.ir.outline import rows_of
@@ -164,24 +166,20 @@ def _about(result: CompileResult, terms: Terms) -> About:
 
 def claims_of(target: Target) -> str:
     """A hash of what a target can do, whatever it costs."""
-    known = Target.of("cpu")
-    plain = replace(
-        target, gate=known.gate, caches=(), peak_gflops={},
-        vector_bytes=known.vector_bytes, transpose_gb_s=known.transpose_gb_s,
-    )  # fmt: skip
-    return plain.digest()
+    return replace(target, machine=Target.of("cpu").machine).digest()
 
 
 def _target(target: Target) -> TargetFacts:
+    machine = target.machine
     return TargetFacts(
         target.name,
         target.digest(),
         claims_of(target),
-        asdict(target.gate),
-        tuple({"bytes": c.bytes, "gb_s": c.gb_s} for c in target.caches),
-        {str(k): v for k, v in sorted(target.peak_gflops.items(), key=lambda p: p[0].value)},
-        target.vector_bytes,
-        target.transpose_gb_s,
+        asdict(machine.gate),
+        tuple({"bytes": c.bytes, "gb_s": c.gb_s} for c in machine.caches),
+        {str(k): v for k, v in sorted(machine.peak_gflops.items(), key=lambda p: p[0].value)},
+        machine.vector_bytes,
+        machine.transpose_gb_s,
     )
 
 
@@ -298,16 +296,15 @@ def _kernels(
             ", ".join(map(str, node.shapes)), plan.phases[node].name.lower(),
             tuple(dict.fromkeys(at[plan.root(i)] for i in node.inputs)),
             tuple(dict.fromkeys(at[plan.root(w)] for w in written)),
-            size, flops, str(dtype), predicted_ns(terms.target, size, flops, node),
+            size, flops, str(dtype), predicted_ns(terms.target.machine, size, flops, node),
             source_of(node, number), facts.strategy if facts else "", facts.tasks if facts else (),
         ))  # fmt: skip
     return tuple(made)
 
 
-def predicted_ns(target: Target, size: int, flops: int, node: Node) -> float:
-    """A launch, and the longer of the bytes and the arithmetic, at the target's prices."""
-    moved = size / target.memory_gb_s(size)
-    return target.gate.dispatch_ns + max(moved, flops / target.gflops(node.shapes[0].dtype))
+def predicted_ns(machine: Machine, size: int, flops: int, node: Node) -> float:
+    """A launch, and the longer of the bytes and the arithmetic: the roofline."""
+    return machine.gate.dispatch_ns + least_ns(machine, size, flops, node.shapes[0].dtype)
 
 
 def _title(node: Node) -> str:

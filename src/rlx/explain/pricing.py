@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rlx.backends.cpu.program.task import SPLIT_NS, estimated_ns
 from rlx.core.layout import Layout
-from rlx.cost.calibrate import FORK_JOIN_NS, Numbers
+from rlx.cost.calibrate import Numbers
 from rlx.cost.instruction_counts import peak_rate_flops
 from rlx.cost.layout_cost import NO_COST, LayoutCost, inner_results, layout_cost
+from rlx.cost.machine import Machine
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.ir.lir import BufferPlan, LirModule, Phase
@@ -35,11 +35,10 @@ MATMULS = ("matmul", "conv", "fused_matmul_bias_act", "fused_conv_bias_act")
 class Prices:
     """The rates of one worker and of all of them together."""
 
-    one: Target
-    all: Target
+    one: Machine
+    target: Target
+    """Its machine is that of all workers."""
     threads: int
-    fork_join_ns: float
-    """What sharing a kernel's work out costs, on top of a launch."""
 
     @classmethod
     def of(cls, exe: Executable) -> Prices:
@@ -50,16 +49,15 @@ class Prices:
     @classmethod
     def at(cls, target: Target, threads: int, measured: Callable[[int], Numbers | None]) -> Prices:
         """Those of a target, which are of so many workers; `measured` are those of any number."""
-        numbers, alone = measured(threads), measured(1)
-        one = alone.applied(target) if alone else _shared_evenly(target, threads)
-        handout = numbers.fork_join_ns if numbers else FORK_JOIN_NS
-        return cls(one, target, threads, handout)
+        alone, machine = measured(1), target.machine
+        one = alone.applied(machine) if alone else _one_worker(machine, threads)
+        return cls(one, target, threads)
 
     def plan_ns(
         self, lir: LirModule, sizes: Mapping[str, int], splits: Mapping[str, bool] | None = None
     ) -> float:
         """What a call should take. `splits` are kernels that are known to be parallel, or not."""
-        terms, known = Terms(self.all, sizes=sizes), splits or {}
+        terms, known = Terms(self.target, sizes=sizes), splits or {}
         kernels = [n for n in lir.plan.schedule if lir.plan.phases[n] is not Phase.PROLOGUE]
         forced = {n: lir.split.get(n, known.get(key_of(n))) for n in kernels}
         return sum(
@@ -73,12 +71,13 @@ class Prices:
         what it does beside computing its results and reading and writing each value once."""
         traffic, flops = terms.kernel(node).device_traffic_bytes, terms.flops_of(node)
         if is_split is None:
-            is_split = estimated_ns(flops, traffic) >= SPLIT_NS  # pyright: ignore[reportOperatorIssue]
-        is_shared = is_split and self.threads > 1
-        rates = self.all if is_shared else self.one
+            machine = self.target.machine
+            is_split = machine.worker_ns(flops, traffic) >= machine.split_ns  # pyright: ignore[reportOperatorIssue]
+        is_parallel = is_split and self.threads > 1
+        rates = self.target.machine if is_parallel else self.one
         return (
             rates.gate.dispatch_ns
-            + self.fork_join_ns * is_shared
+            + rates.fork_join_ns * is_parallel
             + traffic / rates.memory_gb_s(traffic)
             + peak_rate_flops(node, terms) / rates.gflops(node.shapes[0].dtype)
             + more.ns(rates, traffic, node.shapes[0].dtype)
@@ -88,7 +87,7 @@ class Prices:
         self, nodes: Iterable[Node], sizes: Mapping[str, int]
     ) -> dict[Node, float]:
         """What sharing each kernel's work out should save, where it is possible."""
-        terms = Terms(self.all, sizes=sizes)
+        terms = Terms(self.target, sizes=sizes)
         return {
             n: self.kernel_ns(n, terms, is_split=False) - self.kernel_ns(n, terms, is_split=True)
             for n in nodes
@@ -132,7 +131,7 @@ def key_of(node: Node) -> str:
     return f"{node.op} {node.label} {node.shape}"
 
 
-def _shared_evenly(target: Target, threads: int) -> Target:
+def _one_worker(machine: Machine, threads: int) -> Machine:
     """One worker's part of what all reach in arithmetic; memory they rarely wait for together."""
-    rates = {d: v / threads for d, v in target.peak_gflops.items()}
-    return replace(target, peak_gflops=rates)
+    rates = {d: v / threads for d, v in machine.peak_gflops.items()}
+    return replace(machine, peak_gflops=rates)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx.core.dtype import DType
-from rlx.cost.target import Target
+from rlx.cost.machine import Machine
 from rlx.cost.terms import Terms
 from rlx.ir.mir import Node
 
@@ -101,7 +101,7 @@ def profile(exe: Executable, inputs: Inputs, *, seconds: float = 1.0) -> KernelT
 
 def _kernel(node: Node, ns: float, calls: int, total: float, terms: Terms) -> KernelTime:
     size, flops = terms.kernel(node).device_traffic_bytes, terms.flops_of(node)
-    least = least_ns(terms.target, size, flops, node.shapes[0].dtype)
+    least = least_ns(terms.target.machine, size, flops, node.shapes[0].dtype)
     spent = max(ns, 1.0)
     return KernelTime(
         node.label, node.op, calls, ns, size, flops, size / spent, flops / spent,
@@ -109,6 +109,6 @@ def _kernel(node: Node, ns: float, calls: int, total: float, terms: Terms) -> Ke
     )  # fmt: skip
 
 
-def least_ns(target: Target, size: int, flops: int, dtype: DType) -> float:
+def least_ns(machine: Machine, size: int, flops: int, dtype: DType) -> float:
     """The roofline: memory and arithmetic overlap, so the slower of the two."""
-    return max(size / target.memory_gb_s(size), flops / target.gflops(dtype))
+    return max(size / machine.memory_gb_s(size), flops / machine.gflops(dtype))

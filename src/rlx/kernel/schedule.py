@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from rlx.core.dim import DimLike, is_static, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
+from rlx.cost.machine import Machine
 from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Reduce
 
 ROW_WIDTH = 4096
@@ -30,22 +30,6 @@ HEAVY = frozenset({"pow", "rem", "sin", "cos", "atan2", "erfc"})
 
 COSTS = {**dict.fromkeys(HEAVY, 40), "exp": 12, "expm1": 12, "log": 12, "tanh": 20, "erf": 20}
 MIN_STAGING_COST = 4
-
-
-class Machine(Protocol):
-    """The numbers of a target that a choice depends on."""
-
-    @property
-    def vector_bytes(self) -> int: ...
-    @property
-    def row_bytes(self) -> int:
-        """A row up to this size stays near while it is read again."""
-        ...
-
-    @property
-    def cache_bytes(self) -> int:
-        """The last cache."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ MAX_READERS = 64
 
 def choose_layouts(graph: Graph, ctx: Context) -> Graph:
     """The graph with NHWC images wherever the gate finds them cheaper."""
-    if not ctx.target.supports_nhwc:
+    if ctx.target.convolutions is None:
         return graph
     return with_bodies(graph, lambda each: _with_nhwc(each, ctx))
 

@@ -142,8 +142,9 @@ def _view(
         return Decision("", "alias", (), True, reason, is_reversible=False, kind="layout")
     made = _copy(node, plan, terms)
     more = sum((_of_reader(r, node, plan, terms) for r in readers), NO_COST)
-    cost_ns = _ns(terms, 1, 2 * size, 2 * size) + made.ns(terms.target, 2 * size, node.shape.dtype)
-    more_ns = more.ns(terms.target, size, node.shape.dtype)
+    machine, dtype = terms.target.machine, node.shape.dtype
+    cost_ns = _ns(terms, 1, 2 * size, 2 * size) + made.ns(machine, 2 * size, dtype)
+    more_ns = more.ns(machine, size, dtype)
     reason = f"a copy would cost {cost_ns:,.0f} ns"
     if abs(more_ns) >= 1:
         reason += f", and its readers {abs(more_ns):,.0f} ns {'more' if more_ns > 0 else 'less'}"
@@ -221,4 +222,4 @@ def _overwritten(node: Node, plan: BufferPlan, terms: Terms) -> Decision:
 def _ns(terms: Terms, launches: int, traffic: int, near: int) -> float:
     """The time of memory-bound kernels, at the bandwidth of the cache that holds their bytes."""
     gate = terms.target.gate
-    return launches * gate.dispatch_ns + traffic / terms.target.memory_gb_s(near)
+    return launches * gate.dispatch_ns + traffic / terms.target.machine.memory_gb_s(near)

@@ -29,6 +29,7 @@ _MOST_BYTES = 1 << 30
 
 def recorded(result: CompileResult) -> bytes:
     """All of a result, without the code made of it."""
+    from rlx.cost.target_json import machine_json
     from rlx.passes.bodies import nodes_within
 
     lir, graph = result.lir, result.lir.mir.graph
@@ -44,7 +45,7 @@ def recorded(result: CompileResult) -> bytes:
         "options": _options(result.options),
         "alignment": lir.plan.alignment,
         "target": [lir.target.name, lir.target.digest()],
-        "prices": _prices(lir.target),
+        "machine": machine_json(lir.target.machine),
         "fingerprint": lir.fingerprint,
     }
     return zlib.compress(json.dumps(record).encode(), 1)
@@ -163,39 +164,17 @@ def _meant(target: Target, record: dict[str, Any]) -> Target:
     """The target that was compiled for: the given one or the documented one of its name, at the
     prices that were weighed with."""
     from rlx.cost.target import FusionTarget, Target
+    from rlx.cost.target_json import read_machine
 
     name, digest = record["target"]
     documented = [Target.of(t) for t in FusionTarget if t.value == name]
     for known in (target, *documented):
         if known.digest() == digest:
             return known
-        priced = _priced(known, record["prices"])
+        priced = replace(known, machine=read_machine(record["machine"]))
         if priced.digest() == digest:
             return priced
     raise Error(f"it was compiled for another target {name!r} than this. Compile the model again.")
-
-
-def _prices(target: Target) -> dict[str, Any]:
-    """What a calibration may have changed, or another instruction set."""
-    rates = {d.value: v for d, v in target.peak_gflops.items()}
-    caches = [[c.bytes, c.gb_s] for c in target.caches]
-    simd = [target.vector_bytes, target.transpose_gb_s]
-    return {"gate": asdict(target.gate), "caches": caches, "gflops": rates, "simd": simd}
-
-
-def _priced(target: Target, held: dict[str, Any]) -> Target:
-    from rlx.core.dtype import DType
-    from rlx.cost.gate import IoFusionGate
-    from rlx.cost.target import CacheLevel
-
-    return replace(
-        target,
-        gate=IoFusionGate(**held["gate"]),
-        caches=tuple(CacheLevel(*c) for c in held["caches"]),
-        peak_gflops={DType(d): v for d, v in held["gflops"].items()},
-        vector_bytes=held["simd"][0],
-        transpose_gb_s=held["simd"][1],
-    )
 
 
 def _restore_origins(graph: Graph, origins: Sequence[Any]) -> None:

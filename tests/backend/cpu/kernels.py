@@ -15,6 +15,7 @@ from rlx.backends.cpu.codegen.loop.emit import emit, legal
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.dim import evaluate
 from rlx.kernel.expr import Kernel
 from rlx.kernel.schedule import Schedule, choose, scratch_bytes, sizes_of
@@ -24,13 +25,6 @@ _libc = ctypes.CDLL(None)
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
 PAD = 64
 """Elements around every operand and result, to see what is written outside."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    vector_bytes: int
-    row_bytes: int = 256 * 1024
-    cache_bytes: int = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class Batch:
     """Kernels compiled together."""
 
     def __init__(self, works: Sequence[Work], isa: Isa, schedule: Any = choose) -> None:
-        machine = Machine(isa.vector_bytes)
+        machine = CpuMachine.of(isa)
         self.works = works
         self.kernels = [legal(w.kernel) for w in works]
         self.schedules: list[Schedule] = [schedule(k, machine) for k in self.kernels]

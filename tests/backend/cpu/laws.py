@@ -14,8 +14,8 @@ from typing import Any
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.compile import compiled
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.module import assembled
-from rlx.backends.cpu.program.task import Machine
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.core.errors import UnsupportedError
 from rlx.core.shape import Shape
@@ -97,7 +97,7 @@ def wrong(made: Batch, target: str) -> list[str]:
 def code_for(made: Batch, isa: Isa) -> Blob:
     """The program of the graph for `isa`: emitted, assembled and linked."""
     lir = CompilePipeline(Session("cpu").target).compile(made.graph).lir
-    return compiled(assembled(lir, Machine(isa)).text, isa)
+    return compiled(assembled(lir, CpuMachine.of(isa)).text, isa)
 
 
 def chunks(ops: Sequence[Op], size: int) -> list[Sequence[Op]]:

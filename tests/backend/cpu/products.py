@@ -19,6 +19,7 @@ from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host, why_not
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import Function, module
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.schedule.gemm_tiling import (
     Tiling,
     pack_kernel,
@@ -36,7 +37,6 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.lower.contract import contraction
 from rlx.kernel.schedule import choose, sizes_of
 from tests.backend.cpu.guarded import addresses, guarded
-from tests.backend.cpu.kernels import Machine
 
 Array = np.ndarray[Any, Any]
 Build = Callable[..., Node | tuple[Node, ...]]
@@ -247,7 +247,7 @@ def packed(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
     if tiling.dot_group > 1:
         return emit_pack_groups(contract, tiling, isa, name)
     kernel = emit.legal(pack_kernel(contract, tiling))
-    schedule = choose(kernel, Machine(isa.vector_bytes))
+    schedule = choose(kernel, CpuMachine.of(isa))
     assert schedule.parallel
     function = emit.emit(kernel, schedule, isa, name)
     return Source(function, sizes_of(kernel), schedule.parallel.extent)

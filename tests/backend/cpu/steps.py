@@ -12,7 +12,8 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
-from rlx.backends.cpu.program.task import KernelSequence, Machine, Step, Task
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.program.task import KernelSequence, Step, Task
 from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, GraphError
 from rlx.core.extent import measured_in
@@ -38,7 +39,7 @@ class Trial:
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def step(self, isa: Isa) -> Step:
-        return Step(self.node, self.operands, self.results, Machine(isa))
+        return Step(self.node, self.operands, self.results, CpuMachine.of(isa))
 
     def wanted(self) -> tuple[Array, ...]:
         """What the reference makes of it."""

@@ -14,11 +14,13 @@ from rlx.backends.cpu.codegen.attention import online_softmax as attention
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import module
-from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.program.task import KernelSequence, Step
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
+from rlx.cost.machine import CacheLevel
 from rlx.ir.mir import Graph, Node
 from rlx.ops import op as table
 from rlx.ops.draw import Draw
@@ -154,7 +156,7 @@ def names(isa: Isa) -> Sequence[str]:
 
 def kernel_sequence_of(work: Work, isa: Isa, name: str) -> KernelSequence:
     node = work.node()
-    return attention.make_attention(Step(node, *work.layouts(node), Machine(isa)), name)
+    return attention.make_attention(Step(node, *work.layouts(node), CpuMachine.of(isa)), name)
 
 
 def text_of(recipes: Any, isa: Isa) -> str:
@@ -231,7 +233,9 @@ def test_bits_do_not_depend_on_the_tile() -> None:
     """Keys and values that fill a cache are read by wider tiles."""
     work = STATIC["known causal"]
     trial, node = work.trial((1, 37, 70), 3), work.node()
-    step = Step(node, *work.layouts(node), Machine(host(), cache_bytes=64))
+    step = Step(
+        node, *work.layouts(node), replace(CpuMachine.of(host()), caches=(CacheLevel(64, 1.0),))
+    )
     recipe = attention.make_attention(step, "far")
     assert recipe.tasks[0].units != compiled(host())[1]["known causal"].tasks[0].units
     (got,) = Run(trial, recipe, Native(text_of([recipe], host()), host())).run("one by one")
@@ -249,7 +253,9 @@ def test_one_query_and_many_are_one_recipe() -> None:
     trial = work.trial((2, 1, 700), 3)
     known = replace(work, dims=(B, 1, K))
     node = known.node()
-    recipe = attention.make_attention(Step(node, *known.layouts(node), Machine(host())), "one")
+    recipe = attention.make_attention(
+        Step(node, *known.layouts(node), CpuMachine.of(host())), "one"
+    )
     native = Native(text_of([recipe], host()), host())
     same = Trial(node, *known.layouts(node), trial.arrays, trial.sizes)
     assert Run(same, recipe, native).run("once")[0].tobytes() == (

@@ -15,7 +15,8 @@ from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.isa import AVX2, AVX512, AVX512_BF16, NEON, Isa, host, why_not
 from rlx.backends.cpu.llvm.compile import assembled
 from rlx.backends.cpu.llvm.function import module
-from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.program.task import KernelSequence, Step
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -63,7 +64,7 @@ class Case:
         seen, made = (last if one else Layout.contiguous for one in self.is_last)
         image, *more = self.node.inputs
         given = seen(image.shape.dims), *(Layout.contiguous(m.shape.dims) for m in more)
-        return Step(self.node, given, (made(self.node.shape.dims),), Machine(isa), constants)
+        return Step(self.node, given, (made(self.node.shape.dims),), CpuMachine.of(isa), constants)
 
     def check(
         self, native: Any, recipe: KernelSequence, rng: np.random.Generator, h: int = 9

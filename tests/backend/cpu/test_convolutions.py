@@ -10,8 +10,9 @@ import pytest
 from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.gemm_sequence import make_conv
-from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
+from rlx.backends.cpu.program.task import KernelSequence, Step
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -74,7 +75,7 @@ def test_drawn_convolutions(isa: Isa) -> None:
         if g.outputs[0].shape.num_elements == 0:  # which is no work
             continue
         constants = frozenset({1} if seed % 2 else ())
-        step = Step.alone(g.outputs[0], Machine(isa), constants)
+        step = Step.alone(g.outputs[0], CpuMachine.of(isa), constants)
         drawn.append((g, draw.arrays(case), required(make_conv(step, f"c{seed}"))))
     native = compiled([r for *_, r in drawn], isa)
     for graph, arrays, recipe in drawn:
@@ -153,7 +154,7 @@ def stepped(given: Sequence[tuple[str, tuple[Shape, Shape], dict[str, object]]],
         plain = Layout.contiguous(kernels.shape.dims)
         seen = Layout.contiguous(image.shape.dims) if is_turned else last(image.shape.dims)
         where = (seen, plain), (last(node.shape.dims),)
-        step = Step(node, *where, Machine(isa), frozenset({1} if len(made) % 3 else ()))
+        step = Step(node, *where, CpuMachine.of(isa), frozenset({1} if len(made) % 3 else ()))
         made.append((g, required(make_conv(step, f"c{len(made)}"))))
     return made
 
@@ -190,7 +191,7 @@ def test_images_of_any_size(isa: Isa) -> None:
         g = Graph(name)
         inputs = [g.input(f"x{i}", s) for i, s in enumerate(shapes)]
         g.set_outputs([g.conv(*inputs, **attrs)])
-        step = Step.alone(g.outputs[0], Machine(isa), frozenset({1}))
+        step = Step.alone(g.outputs[0], CpuMachine.of(isa), frozenset({1}))
         made.append((g, required(make_conv(step, f"c{len(made)}"))))
     native = compiled([r for _, r in made], isa)
     rng = np.random.default_rng(0)

@@ -13,6 +13,7 @@ import scipy.fft
 import rlx
 from bench.fft_error import errors
 from rlx import ops
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -27,7 +28,7 @@ from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.fft.plans import MAX_CONSTANT_TABLE_POINTS
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import module
-from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
+from rlx.backends.cpu.program.task import KernelSequence, Step
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.sequences import Runner, functions
 from tests.backend.cpu.steps import Steps, Trial, trials
@@ -73,7 +74,7 @@ class Batch:
     def __init__(self, nodes: list[Node], isa: Isa) -> None:
         self.nodes = nodes
         self.recipes: list[KernelSequence] = [
-            dedicated(n.op)(Step.alone(n, Machine(isa)), f"f{i}") for i, n in enumerate(nodes)
+            dedicated(n.op)(Step.alone(n, CpuMachine.of(isa)), f"f{i}") for i, n in enumerate(nodes)
         ]
         self.text = module([f for r in self.recipes for f in functions(r)], isa)
         self.native = Native(self.text, isa)
@@ -238,7 +239,9 @@ def test_tables_are_shared_and_code_stays_small() -> None:
 def test_other_machines_have_code_for_it(isa: Isa) -> None:
     nodes = [applied("fft", (9, n), DType.C64) for n in (9, 17, 60)]
     nodes += [applied("rfft", (9, 60), DType.F16), applied("irfft", (9, 31), DType.C128)]
-    recipes = [dedicated(n.op)(Step.alone(n, Machine(isa)), f"f{i}") for i, n in enumerate(nodes)]
+    recipes = [
+        dedicated(n.op)(Step.alone(n, CpuMachine.of(isa)), f"f{i}") for i, n in enumerate(nodes)
+    ]
     made = [f for r in recipes for f in functions(r)]
     text = assembled(module(made, isa), isa)
     assert all(f"{f.name}:" in text for f in made)

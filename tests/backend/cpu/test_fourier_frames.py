@@ -12,6 +12,7 @@ import pytest
 import rlx
 from bench.workloads import spectral
 from rlx import ops
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -25,7 +26,7 @@ from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.fft.power_spectra import FRAMES_PER_CHUNK
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
-from rlx.backends.cpu.program.task import Machine, Step
+from rlx.backends.cpu.program.task import Step
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.sequences import Runner, functions
 from tests.backend.cpu.steps import Steps, side_by_side
@@ -82,7 +83,7 @@ def test_long_frames(op: str) -> None:
 def test_frames_of_a_prime_length(op: str) -> None:
     """Their tables are filled once, as those of filters that are weights."""
     node = applied(op, 700, 67)
-    step = Step.alone(node, Machine(host()), frozenset({1}))
+    step = Step.alone(node, CpuMachine.of(host()), frozenset({1}))
     recipe = dedicated(op)(step, "prime")
     assert len(recipe.packed) == (2 if op == "mel_frames" else 1)
     native = Native(module(functions(recipe), host()), host())

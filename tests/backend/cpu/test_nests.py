@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.errors import Error
 from rlx.core.layout import Layout
 from rlx.ir.mir import Node
@@ -30,7 +31,7 @@ from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.schedule import index_set_splitting as cuts
 from rlx.kernel.schedule import ROW_WIDTH, Schedule, choose, scratch_bytes
 from rlx.kernel.schedule import check as check_schedule
-from tests.backend.cpu.kernels import Batch, Machine, Work, assert_close
+from tests.backend.cpu.kernels import Batch, Work, assert_close
 
 TAILS = range(71)
 ops = rlx.ops
@@ -296,12 +297,12 @@ def test_schedules_do_not_change_what_is_computed() -> None:
 
 def test_what_two_passes_need_is_kept() -> None:
     soft = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 400])))
-    schedule = choose(soft, Machine(64))
+    schedule = choose(soft, CpuMachine.of(AVX512))
     assert [n.op.name for n in schedule.staged if isinstance(n, Apply)] == ["exp"]
     assert schedule.vector is soft.axes[1]
     assert scratch_bytes(schedule) >= 400 * 4
     huge = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 10**6])))
-    assert choose(huge, Machine(64)).staged == ()
+    assert choose(huge, CpuMachine.of(AVX512)).staged == ()
 
 
 def test_axes_that_lie_behind_each_other_are_one() -> None:
@@ -395,7 +396,7 @@ def test_code_for_every_machine_assembles() -> None:
         functions = []
         for number, (build, dims_of) in enumerate(NESTS.values()):
             kernel = legal(kernel_of(build, *(rlx.Shape(d) for d in dims_of(37))))
-            schedule = choose(kernel, Machine(isa.vector_bytes))
+            schedule = choose(kernel, CpuMachine.of(isa))
             functions.append(emit(kernel, schedule, isa, f"k{number}"))
         text = assembled(module(functions, isa), isa)
         assert all(f"k{n}:" in text for n in range(len(functions)))
@@ -412,7 +413,7 @@ def test_no_code_calls_a_library() -> None:
             count = len(decl.signature.operands)
             inputs = [g.input(f"x{i}", rlx.Shape([40], "f64")) for i in range(count)]
             kernel = legal(loop_kernel(g.node(decl, inputs, attrs)))
-            schedule = choose(kernel, Machine(isa.vector_bytes))
+            schedule = choose(kernel, CpuMachine.of(isa))
             functions.append(emit(kernel, schedule, isa, f"k_{name}"))
         text = assembled(module(functions, isa), isa)
         calls = [c for c in text.splitlines() if c.split()[:1] in (["call"], ["callq"], ["bl"])]
@@ -423,7 +424,7 @@ def test_no_code_calls_a_library() -> None:
 def test_a_schedule_of_another_kernel_is_refused() -> None:
     one = legal(kernel_of(lambda x: x + 1.0, rlx.Shape([4])))
     other = legal(kernel_of(lambda x: x + 1.0, rlx.Shape([4])))
-    schedule = choose(one, Machine(64))
+    schedule = choose(one, CpuMachine.of(AVX512))
     check_schedule(schedule, one)
     with pytest.raises(Error, match="its loops are not the kernel's axes"):
         emit(other, schedule, AVX2)
@@ -435,7 +436,7 @@ def test_the_same_kernel_gives_the_same_text() -> None:
     texts = set()
     for _ in range(3):
         kernel = legal(kernel_of(lambda x: ops.softmax(x), rlx.Shape([4, 40])))
-        texts.add(emit(kernel, choose(kernel, Machine(64)), AVX512).text)
+        texts.add(emit(kernel, choose(kernel, CpuMachine.of(AVX512)), AVX512).text)
     assert len(texts) == 1
 
 

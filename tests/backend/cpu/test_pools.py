@@ -13,7 +13,8 @@ import rlx
 from rlx import ops
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import assembled
-from rlx.backends.cpu.program.task import Machine, Step
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.program.task import Step
 from rlx.core.dim import Dim
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
@@ -142,7 +143,7 @@ def test_a_result_turned_round_is_written_so() -> None:
     body.set_outputs([ops.transpose(pooled, perm=(0, 2, 3, 1))])
     g = Graph("turned")
     region = g.node("region", [g.input("x", x.shape)], {"body": body})
-    recipe = kernel_sequence_of(Step.alone(region, Machine(host())), "k")
+    recipe = kernel_sequence_of(Step.alone(region, CpuMachine.of(host())), "k")
     assert [t.summary.startswith("windows of 9 taps") for t in recipe.tasks] == [True]
     g.set_outputs([region])
     given = values((1, 16, 9, 9), "f32", 3)

@@ -12,8 +12,9 @@ from rlx import ops
 from rlx.backends.cpu.isa import NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import module
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.gemm_sequence import make
-from rlx.backends.cpu.program.task import KernelSequence, Machine, Step
+from rlx.backends.cpu.program.task import KernelSequence, Step
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
@@ -52,7 +53,7 @@ def kernel_sequence_of(step: Step, name: str) -> KernelSequence:
 def step_of(work: Work, isa: Isa, constants: frozenset[int]) -> Step:
     node = work.node()
     given, made = work.layouts(node)
-    return Step(node, tuple(given), tuple(made), Machine(isa), constants)
+    return Step(node, tuple(given), tuple(made), CpuMachine.of(isa), constants)
 
 
 def compiled(recipes: list[KernelSequence], isa: Isa) -> Native:
@@ -88,7 +89,7 @@ def test_drawn_products(isa: Isa) -> None:
         if node.shape.num_elements == 0:  # which is no work
             continue
         constants = [frozenset[int](), frozenset({1}), frozenset({0})][seed % 3]
-        step = Step.alone(node, Machine(isa), constants)
+        step = Step.alone(node, CpuMachine.of(isa), constants)
         drawn.append((node, draw.arrays(case), kernel_sequence_of(step, f"p{seed}")))
     native = compiled([r for *_, r in drawn], isa)
     for node, arrays, recipe in drawn:

@@ -14,7 +14,8 @@ from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import assembled
-from rlx.backends.cpu.program.task import Machine, Step
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.program.task import Step
 from rlx.core.dim import Dim
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
@@ -158,7 +159,7 @@ def test_a_result_turned_round_is_written_so() -> None:
     body.set_outputs([ops.transpose(made, perm=(0, 2, 3, 1))])
     g = Graph("turned")
     region = g.node("region", [g.input("x", x.shape)], {"body": body})
-    recipe = kernel_sequence_of(Step.alone(region, Machine(host())), "k")
+    recipe = kernel_sequence_of(Step.alone(region, CpuMachine.of(host())), "k")
     assert ["horizontal taps" in t.summary for t in recipe.tasks] == [True]
     g.set_outputs([region])
     given = values((1, 16, 9, 9), "f32", has_corners=False)
@@ -193,7 +194,7 @@ def test_complex_images_are_resized_as_well() -> None:
 
 def test_how_it_runs() -> None:
     made = kernel_sequence_of(Step.alone(node((1, 3, 8, 8), "f32", sizes=(16, 16), mode="cubic"),
-                                Machine(host())), "k")  # fmt: skip
+                                CpuMachine.of(host())), "k")  # fmt: skip
     assert [t.summary for t in made.tasks] == [
         "4 vertical and 4 horizontal taps, vertical, then horizontal pass; vectorised over the row"
     ]

@@ -10,8 +10,9 @@ import rlx
 from rlx import ops
 from rlx.backends.cpu.description import describe
 from rlx.backends.cpu.isa import host
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.kernel_sequence import NoKernel, candidates, select_kernels
-from rlx.backends.cpu.program.task import KernelForm, KernelSequence, Machine, Step, TaskKind
+from rlx.backends.cpu.program.task import KernelForm, KernelSequence, Step, TaskKind
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.lower.loop import lower_loop
@@ -25,7 +26,7 @@ def step_of(build: Callable[..., Node], *dims: tuple[int, ...]) -> Step:
     body.set_outputs([build(*(body.input(f"v{i}", Shape(d)) for i, d in enumerate(dims)))])
     g = Graph("g")
     inputs = [g.input(f"v{i}", Shape(d)) for i, d in enumerate(dims)]
-    return Step.alone(g.node("region", inputs, {"body": body}), Machine(host()))
+    return Step.alone(g.node("region", inputs, {"body": body}), CpuMachine.of(host()))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlx.backends.base import Backend, Missing, Serializer, Steps
 from rlx.backends.cpu.isa import Isa, isa, why_not
+from rlx.backends.cpu.machine import machine_of
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.code_cache import cached_blob
 from rlx.backends.cpu.runtime.program import CpuProgram
@@ -40,6 +41,7 @@ class CpuBackend(Backend):
 
     name: ClassVar[str] = "cpu"
     summary: ClassVar[str] = "native code for this machine"
+    times_kernels: ClassVar[bool] = True
 
     variant: str = "host"
     threads: int | None = None
@@ -56,18 +58,15 @@ class CpuBackend(Backend):
         return CpuBackend(variant or "host", threads, cache)
 
     def target(self) -> Target:
-        """The documented one, for the vectors of the instruction set, at the prices that were
-        measured on this machine, if they were."""
+        """The documented one on this machine: the vectors of the instruction set, and the prices
+        that were measured here, if they were."""
         documented = Target.of("cpu")
         gate = documented.gate
-        made = replace(
-            documented,
-            vector_bytes=isa(self.variant).vector_bytes,
-            # Results are written where the caller reads them.
-            gate=replace(gate, unified_readback_gb_s=gate.memory_gb_s),
-        )
+        # Results are written where the caller reads them.
+        gate = replace(gate, unified_readback_gb_s=gate.memory_gb_s)
+        machine = replace(machine_of(isa(self.variant), documented.machine), gate=gate)
         numbers = self.calibrated(self.num_threads)
-        return made if numbers is None else numbers.applied(made)
+        return replace(documented, machine=numbers.applied(machine) if numbers else machine)
 
     # -- prices --------------------------------------------------------------------------------
 

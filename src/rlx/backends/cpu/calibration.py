@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.program.task import BYTES_PER_NS, SPLIT_NS
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.core.shape import Shape
 from rlx.cost.calibrate import Numbers, Progress
-from rlx.cost.target import CacheLevel
+from rlx.cost.machine import DOCUMENTED, CacheLevel
 from rlx.ir.mir import Graph
 from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline
@@ -37,8 +36,8 @@ SHORT, LONG = 4, 36
 CHAINS = 12
 """Independent multiply-adds: more than one takes, times the units that do them."""
 STEPS = 1 << 16
-SHARED_BYTES = 2 * SPLIT_NS * BYTES_PER_NS
-"""What a kernel touches whose work is shared out, and that is soon done."""
+PARALLEL_BYTES = DOCUMENTED["cpu"].split_ns * DOCUMENTED["cpu"].worker_bytes_per_ns
+"""What a kernel touches at least that is split into tasks, uncalibrated."""
 TURNED = (512, 784)
 """A matrix as images have them: channels by pixels."""
 _FALLBACK = ((1, 32 << 10), (2, 1 << 20), (3, 32 << 20))
@@ -125,7 +124,7 @@ def _handout(threads: int) -> float:
     """Nanoseconds that a kernel takes longer than its part of the time it takes alone."""
     if threads == 1:
         return 1.0
-    elements = SHARED_BYTES // 12
+    elements = 2 * PARALLEL_BYTES // 12
     alone, shared = _both(_call(LONG, elements, 1), _call(LONG, elements, threads))
     return max(1.0, (shared - alone / threads) / LONG)
 
@@ -138,7 +137,7 @@ def _bandwidth(
     elements = max(16, working_set // 12)
     count = LONG if working_set <= 32 << 20 else 8
     each = (_least(_call(count, elements, threads)) - around_ns) / count - dispatch_ns
-    each -= fork_join_ns if 12 * elements >= SPLIT_NS * BYTES_PER_NS else 0
+    each -= fork_join_ns if 12 * elements >= PARALLEL_BYTES else 0
     return 12 * elements / max(each, 1.0)
 
 

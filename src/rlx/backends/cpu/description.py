@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from rlx.backends.base import StepFacts
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.kernel_sequence import dedicated_anchor
 from rlx.backends.cpu.program.steps import Branch, Control, Host, Loop, Nested, ProgramStep, Scan
 from rlx.backends.cpu.program.subprogram import SubprogramBuilder
 from rlx.backends.cpu.program.task import (
-    SPLIT_NS,
     KernelForm,
     KernelSequence,
-    Machine,
     RefusedForm,
     Task,
     TaskKind,
@@ -21,6 +20,7 @@ from rlx.backends.cpu.program.task import (
 from rlx.core.dim import DimLike, evaluate
 from rlx.core.extent import ceiling
 from rlx.cost.decision import Decision
+from rlx.cost.machine import Machine
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Node
 
@@ -44,7 +44,8 @@ WHY = {
 
 def describe(lir: LirModule, isa: Isa) -> dict[Node, StepFacts]:
     """Every step of the schedule → how it runs."""
-    builder = SubprogramBuilder(Machine(isa), lir.target, forced=lir.split)
+    machine = CpuMachine.of(isa, lir.target.machine)
+    builder = SubprogramBuilder(machine, lir.target, forced=lir.split)
     main = builder.subprogram(lir.mir.graph, lir.plan, "main")
     sizes = lir.plan.representative
     return {s.node: _facts(s, lir, sizes) for s in (*main.prologue, *main.calls)}
@@ -62,7 +63,7 @@ def _facts(step: ProgramStep, lir: LirModule, sizes: Mapping[str, int]) -> StepF
     )
     decisions = (*_refused(lowering.refused), _taken(step.node, lowering))
     if lir.plan.phases[step.node] is not Phase.PROLOGUE:
-        decisions += (_split(lowering, sizes),)
+        decisions += (_split(lowering, sizes, lir.target.machine),)
     return StepFacts(_kind(lowering), (*packed, *tasks), decisions)
 
 
@@ -99,7 +100,7 @@ def _kind(lowering: KernelSequence) -> str:
     return KernelForm.DEDICATED_AND_LOOP.value if has_dedicated else KernelForm.LOOP.value
 
 
-def _split(lowering: KernelSequence, sizes: Mapping[str, int]) -> Decision:
+def _split(lowering: KernelSequence, sizes: Mapping[str, int], machine: Machine) -> Decision:
     """Is it parallelised? What it takes is known only as a number of grains."""
     counts = [(_at(t.units, sizes), _at(t.grain, sizes)) for t in lowering.tasks]
     is_split = any(grain < units for units, grain in counts)
@@ -108,7 +109,7 @@ def _split(lowering: KernelSequence, sizes: Mapping[str, int]) -> Decision:
         parts = max(-(-units // max(1, grain)) for units, grain in counts)
         reason = f"split into {parts:,} chunks, which workers take one after the other"
     elif can_be:
-        reason = f"less than {SPLIT_NS:,} ns of work: a fork-join takes about as long"
+        reason = f"less than {machine.split_ns:,} ns of work: a fork-join takes about as long"
     else:
         reason = "one unit of work"
     return Decision("", "split_work", (), is_split, reason, is_reversible=can_be, kind="schedule")

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rlx.core.dtype import DType
-from rlx.cost.target import KernelLimit
+from rlx.cost.target import ConvolutionPrices, KernelLimit
 from rlx.ops.op import Kind
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 REAL = frozenset(d for d in DType if not d.is_complex)
 GENERATED = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION})
 """Kinds whose ops are all loop kernels, by their own expressions."""
+CONVOLUTIONS = ConvolutionPrices(instructions_per_window=40, instructions_per_tap=4)
+"""Counted in the implicit-GEMM kernel, which reads windows of NHWC images in place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Loss(TypedDict):
 def loss(node: Node, ctx: Context) -> Loss:
     """Of a missed fusion into or out of `node`: a launch, and a value written and read."""
     size = 2 * sum(map(ctx.terms.bytes_of, node.shapes))
-    ns = ctx.gate.dispatch_ns + size / ctx.target.memory_gb_s(size)
+    ns = ctx.gate.dispatch_ns + size / ctx.target.machine.memory_gb_s(size)
     return {"predicted_ns": ns, "bytes_saved": size, "launches_saved": 1}
 
 

@@ -63,10 +63,10 @@ class Artefact:
 
 def compiled(lir: LirModule, isa: Isa) -> Artefact:
     """The native program of a plan. To open one that was compiled before takes none of this."""
+    from rlx.backends.cpu.machine import CpuMachine
     from rlx.backends.cpu.program.build import built
-    from rlx.backends.cpu.program.task import Machine
 
-    return artefact_of(*built(lir, Machine(isa)))
+    return artefact_of(*built(lir, CpuMachine.of(isa, lir.target.machine)))
 
 
 def artefact_of(made: Assembled, blob: Blob, codegen_spans: tuple[CodegenSpan, ...]) -> Artefact:

@@ -12,9 +12,9 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.compile import joined, object_of
 from rlx.backends.cpu.llvm.compile_units import Unit, Units
 from rlx.backends.cpu.llvm.function import Function
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.assemble import DISPATCH
 from rlx.backends.cpu.program.module import Assembled, assembled
-from rlx.backends.cpu.program.task import Machine
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.thread_count import default_threads
 from rlx.backends.timing import CodegenSpan
@@ -25,7 +25,7 @@ MAX_THREADS = 8
 
 
 def built(
-    lir: LirModule, machine: Machine, dispatch: str = DISPATCH
+    lir: LirModule, machine: CpuMachine, dispatch: str = DISPATCH
 ) -> tuple[Assembled, Blob, tuple[CodegenSpan, ...]]:
     """The program of a plan, as text and as code, and what each part of it took."""
     with ThreadPoolExecutor(min(MAX_THREADS, default_threads())) as threads:

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rlx.backends.cpu.codegen.loop import emit
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import (
-    GRAIN_NS,
     OUT_OF_RANGE,
     Buffer,
-    Machine,
     Task,
     TaskKind,
     estimated_ns,
@@ -19,6 +18,7 @@ from rlx.backends.cpu.program.task import (
 from rlx.core.dim import DimLike, dim_max, dim_min, substitute
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
+from rlx.cost.machine import DOCUMENTED
 from rlx.kernel.decompose import copied
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.schedule import COSTS, Schedule, choose, scratch_bytes, sizes_of
@@ -29,7 +29,7 @@ PREAMBLE_FACTOR = 8
 
 
 def loop_task(
-    kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], machine: Machine, name: str
+    kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer], machine: CpuMachine, name: str
 ) -> Task:
     """The task of a loop kernel; its operands and results are these buffers."""
     return legal_loop_task(emit.legal(kernel), given, made, machine, name)
@@ -52,7 +52,7 @@ def legal_loop_task(
     kernel: Kernel,
     given: Sequence[Buffer],
     made: Sequence[Buffer],
-    machine: Machine,
+    machine: CpuMachine,
     name: str,
     *,
     prologue_only: bool = False,
@@ -107,7 +107,7 @@ def _grain(kernel: Kernel, units: DimLike) -> DimLike:
     """How many units a worker takes at a time: what each part has to find out first, because it
     is the same for all units, shall be little of its work."""
     ns, first = _nanoseconds(kernel)
-    more = dim_max(1, PREAMBLE_FACTOR * first // GRAIN_NS)
+    more = dim_max(1, PREAMBLE_FACTOR * first // DOCUMENTED["cpu"].task_ns)
     return dim_min(units, grain_of(units, ns) * more)
 
 

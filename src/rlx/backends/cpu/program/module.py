@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import Function, module
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.assemble import DISPATCH, MAIN, FunctionWriter, functions_of
 from rlx.backends.cpu.program.call_context import Mode, Word
 from rlx.backends.cpu.program.step_tables import PERFORM, PREPARE
 from rlx.backends.cpu.program.steps import Subprogram
 from rlx.backends.cpu.program.subprogram import SubprogramBuilder
-from rlx.backends.cpu.program.task import KernelSequence, Machine
+from rlx.backends.cpu.program.task import KernelSequence
 from rlx.core.dim import Dim, DimLike, Symbol, symbols_of
 from rlx.core.extent import ceiling
 from rlx.ir.lir import LirModule
@@ -48,7 +49,7 @@ class Assembled:
 
 def assembled(
     lir: LirModule,
-    machine: Machine,
+    machine: CpuMachine,
     dispatch: str = DISPATCH,
     written: Callable[[Function], None] | None = None,
 ) -> Assembled:
@@ -136,7 +137,7 @@ class _Main(FunctionWriter):
         subprograms: SubprogramBuilder,
         numbers: dict[str, int],
         symbols: tuple[Symbol, ...],
-        machine: Machine,
+        machine: CpuMachine,
     ) -> None:
         super().__init__(main, machine.isa, numbers)
         self.subprograms, self.all_symbols = subprograms, symbols

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from rlx.backends.cpu.llvm.function import Function
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED
 from rlx.backends.cpu.program.dim_formulas import rounded
 from rlx.backends.cpu.program.kernel_sequence import NoKernel, copy_task, select_kernels
@@ -20,7 +21,7 @@ from rlx.backends.cpu.program.steps import (
     Subprogram,
     Value,
 )
-from rlx.backends.cpu.program.task import KernelSequence, Machine, Step, Task
+from rlx.backends.cpu.program.task import KernelSequence, Step, Task
 from rlx.core.dim import DimLike
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.core.extent import measured_in
@@ -47,7 +48,7 @@ MAX_DEPTH = 40
 class SubprogramBuilder:
     """Makes routines, and keeps what they share."""
 
-    machine: Machine
+    machine: CpuMachine
     target: Target
     written: Callable[[Function], None] | None = None
     """Is shown each kernel."""

@@ -15,38 +15,17 @@ from typing import Any, Literal
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import Code, Function, Source
-from rlx.core.dim import DimLike, dim_max, dim_min
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.core.dim import DimLike, dim_max
 from rlx.core.layout import Layout
+from rlx.cost.machine import DOCUMENTED
 from rlx.ir.mir import Node
 from rlx.kernel.lower.loop import body_of
 
-SPLIT_NS = 10_000
-"""Work below this is done by one worker: waking others takes about as long."""
-MAX_UNITS = 1 << 40
-"""More than any task has."""
-GRAIN_NS = 4_000
-"""What a worker takes at a time."""
-BYTES_PER_NS = 16
-FLOPS_PER_NS = 64
 POLL_NS = 100_000
 """Between two polls of a loop inside of a unit, roughly: much more than a poll takes, and much less
 than anybody notices."""
 OUT_OF_RANGE = "an index is out of range"
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What choices of a schedule depend on."""
-
-    isa: Isa
-    row_bytes: int = 256 << 10
-    """A row up to this size stays near while it is read again: a part of the second cache."""
-    cache_bytes: int = 32 << 20
-    """The last cache."""
-
-    @property
-    def vector_bytes(self) -> int:
-        return self.isa.vector_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +35,16 @@ class Step:
     node: Node
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
-    machine: Machine
+    machine: CpuMachine
     constants: frozenset[int] = frozenset()
     """The operands that follow from weights alone."""
     prologue_only: bool = False
     """Does it run only when weights are set?"""
 
     @classmethod
-    def alone(cls, node: Node, machine: Machine, constants: frozenset[int] = frozenset()) -> Step:
+    def alone(
+        cls, node: Node, machine: CpuMachine, constants: frozenset[int] = frozenset()
+    ) -> Step:
         """A step whose values are contiguous."""
         operands = tuple(Layout.contiguous(i.shape.dims) for i in node.inputs)
         results = tuple(Layout.contiguous(o.shape.dims) for o in body_of(node).outputs)
@@ -218,12 +199,8 @@ class KernelSequence:
 
 
 def grain_of(units: DimLike, ns: DimLike) -> DimLike:
-    """How many of `units` a worker takes at a time, when all of them take `ns` on one. Where that
-    is little, all of them."""
-    taken = dim_max(1, units * GRAIN_NS // dim_max(1, ns))
-    if isinstance(ns, int):
-        return units if ns < SPLIT_NS else taken
-    return dim_max(taken, dim_min(units, SPLIT_NS // (ns + 1) * MAX_UNITS))
+    """How many of `units` a worker takes at a time, when all of them take `ns` on one."""
+    return DOCUMENTED["cpu"].units_per_task(units, ns)
 
 
 def iterations_per_poll(ns: DimLike) -> DimLike:
@@ -232,8 +209,8 @@ def iterations_per_poll(ns: DimLike) -> DimLike:
 
 
 def estimated_ns(flops: DimLike, traffic: DimLike) -> DimLike:
-    """What work takes on one worker, roughly: the longer of arithmetic and memory."""
-    return dim_max(flops // FLOPS_PER_NS, traffic // BYTES_PER_NS)
+    """What work takes on one worker, roughly."""
+    return DOCUMENTED["cpu"].worker_ns(flops, traffic)
 
 
 def buffers(operands: int, results: int) -> tuple[Buffer, ...]:

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.artefact import artefact_of
 from rlx.backends.cpu.program.assemble import DISPATCH
 from rlx.backends.cpu.program.build import built
 from rlx.backends.cpu.program.call_context import Word
 from rlx.backends.cpu.program.steps import ProgramStep, Subprogram
-from rlx.backends.cpu.program.task import KernelSequence, Machine
+from rlx.backends.cpu.program.task import KernelSequence
 from rlx.backends.cpu.runtime.call import Entry
 from rlx.backends.cpu.runtime.program import CpuProgram, Weights
 from rlx.backends.cpu.runtime.support_code import Support
@@ -146,7 +147,7 @@ class TimedProgram(CpuProgram, Timed):
     """A program whose runs tell when each of its steps was done, by which thread."""
 
     def __init__(self, lir: LirModule, isa: Isa, threads: int, support: Support) -> None:
-        made, blob, codegen_spans = built(lir, Machine(isa), TIMED)
+        made, blob, codegen_spans = built(lir, CpuMachine.of(isa, lir.target.machine), TIMED)
         artefact = artefact_of(made, blob, codegen_spans)
         super().__init__(artefact, Interface.planned(lir), threads, support)
         self.owners = tuple(Owner(w.node, tuple(_functions(w))) for w in made.main.calls)

@@ -22,6 +22,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
+from rlx.cost.machine import register_tiles
 from rlx.kernel.contract import Contract, Mover, extent_of
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store, postorder
 
@@ -83,7 +84,8 @@ def tiling_of(contract: Contract, isa: Isa, *, has_panels: bool) -> Tiling:
     operand are one by an offset table, if they are on the left."""
     check_operands(contract, has_panels=has_panels)
     lanes = isa.vector_bytes // sums_dtype(contract).itemsize
-    rows, vectors = min(_tiles(isa), key=lambda t: _cost(contract, *t, lanes))
+    tiles = register_tiles(isa.registers, has_fma=isa.has_fma)
+    rows, vectors = min(tiles, key=lambda t: _cost(contract, *t, lanes))
     taken = _row_counts(rows, contract.rows.extent)
     row_block = rows * _tiles_in_unit(contract, rows, vectors * lanes)
     has_table = not has_panels and len(contract.inner) > 1 and steps_evenly(contract.left, contract)
@@ -269,13 +271,6 @@ def packed_batch(contract: Contract) -> tuple[Axis, ...]:
 
 def parts_of(extent: DimLike, size: int) -> DimLike:
     return (extent + size - 1) // size
-
-
-def _tiles(isa: Isa) -> Sequence[tuple[int, int]]:
-    """Rows and vectors of tiles that fill the registers and leave some for the operands."""
-    if isa.registers >= 32:
-        return ((6, 4), (8, 3), (12, 2), (12, 1))
-    return ((6, 2), (8, 1)) if isa.has_fma else ((4, 2), (8, 1))
 
 
 def _row_counts(most: int, extent: DimLike) -> tuple[int, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.subprogram import SubprogramBuilder
-from rlx.backends.cpu.program.task import KernelSequence, Machine
+from rlx.backends.cpu.program.task import KernelSequence
 from rlx.core.dim import DimLike, evaluate
 from rlx.core.extent import ceiling
 from rlx.ir.lir import LirModule
@@ -16,7 +17,9 @@ from rlx.ir.mir import Node
 def splits(lir: LirModule, isa: Isa, sizes: Mapping[str, int]) -> dict[Node, bool]:
     """Step that runs on calls → is a task of it split over workers, at these sizes? A step of one
     unit cannot be, and is not listed."""
-    subprograms = SubprogramBuilder(Machine(isa), lir.target, forced=lir.split)
+    subprograms = SubprogramBuilder(
+        CpuMachine.of(isa, lir.target.machine), lir.target, forced=lir.split
+    )
     main = subprograms.subprogram(lir.mir.graph, lir.plan, "main")
     found: dict[Node, bool] = {}
     for work in main.calls:

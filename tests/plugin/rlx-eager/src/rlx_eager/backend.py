@@ -17,7 +17,8 @@ from rlx.backends.base import Backend, Program
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.cost.gate import IoFusionGate
-from rlx.cost.target import LOOPS, CacheLevel, FusionLimits, KernelLimit, Target
+from rlx.cost.machine import CacheLevel, Machine
+from rlx.cost.target import LOOPS, FusionLimits, KernelLimit, Target
 from rlx.ir.interface import Interface
 from rlx.ir.interpret import evaluate_node, infer_binding
 from rlx.ir.lir import LirModule, Phase
@@ -31,7 +32,11 @@ NUMPY_CALL_NS = 1_500.0
 
 TARGET = Target(
     name="eager",
-    gate=IoFusionGate(NUMPY_CALL_NS, 0, 8, 8, True, 0, 100),
+    machine=Machine(
+        IoFusionGate(NUMPY_CALL_NS, 0, 8, 8, True, 0, 100),
+        peak_gflops={DType.F32: 5.0, DType.F64: 2.5},
+        caches=(CacheLevel(1 << 20, 20.0),),
+    ),
     limits=FusionLimits(),
     native_kinds=frozenset({Kind.ELEMENTWISE, Kind.REDUCTION, Kind.MOVEMENT}),
     native=NATIVE,
@@ -42,8 +47,6 @@ TARGET = Target(
     syncs=frozenset(),
     regions=frozenset(),
     loops=frozenset(LOOPS),
-    peak_gflops={DType.F32: 5.0, DType.F64: 2.5},
-    caches=(CacheLevel(1 << 20, 20.0),),
 )
 
 

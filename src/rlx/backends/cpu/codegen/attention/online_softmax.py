@@ -14,10 +14,10 @@ from rlx.backends.cpu.codegen.attention.query_block import KEY_BLOCK, scratch_pl
 from rlx.backends.cpu.codegen.attention.vectorised_rows import VectorisedRows
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import (
     Buffer,
     KernelSequence,
-    Machine,
     Step,
     Task,
     buffers,
@@ -57,7 +57,7 @@ def _may_be_one(form: Attention) -> bool:
     return is_open and form.queries != form.keys and lower_bound(form.queries) <= 1
 
 
-def _many_queries(form: Attention, machine: Machine, name: str, times: DimLike = 1) -> Task:
+def _many_queries(form: Attention, machine: CpuMachine, name: str, times: DimLike = 1) -> Task:
     """Blocks of rows over all keys."""
     tiling, isa = _tiling(form, machine), machine.isa
     has_one = not _may_be_one(form)
@@ -108,7 +108,7 @@ def _given(form: Attention, made: Buffer) -> tuple[Buffer, ...]:
 # -- register tiles -------------------------------------------------------------------------------
 
 
-def _tiling(form: Attention, machine: Machine) -> Tiling:
+def _tiling(form: Attention, machine: CpuMachine) -> Tiling:
     """With AVX-512, whose instructions broadcast a memory operand, tiles of one vector of rows are
     as fast as wider ones, as long as keys and values are in cache, and waste less on the last rows
     and on partially masked keys."""
