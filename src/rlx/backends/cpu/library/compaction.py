@@ -30,8 +30,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     buffers,
-    estimated_ns,
-    grain_of,
 )
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling, measured_in
@@ -72,7 +70,9 @@ class _Nonzero:
         self.lanes = 1 if self.parts > 1 else row_lanes(given.isa, self.dtype, (self.x,))
 
     def count_task(self, name: str) -> Task:
-        grain = grain_of(self.units.count, estimated_ns(0, self.shape.size_bytes))
+        machine = self.given.machine
+        ns = machine.worker_ns(0, self.shape.size_bytes)
+        grain = machine.units_per_task(self.units.count, ns)
         given_to = Buffer("operand", 0), Buffer("temp", 0)
         return Task(TaskCode(name, self.count_source), given_to, self.units.count, grain)
 
@@ -106,7 +106,8 @@ class _Nonzero:
         return w.source(name)
 
     def scatter_task(self, name: str) -> Task:
-        grain = grain_of(self.units.count, self.shape.num_elements * NS_PER_ELEMENT)
+        ns = self.shape.num_elements * NS_PER_ELEMENT
+        grain = self.given.machine.units_per_task(self.units.count, ns)
         given_to = Buffer("operand", 0), Buffer("temp", 0), Buffer("result", 0)
         return Task(TaskCode(name, self.scatter_source), given_to, self.units.count, grain)
 
@@ -175,7 +176,8 @@ def make_arange(given: Step, name: str) -> KernelSequence:
         "this is no range: take finite numbers and a step that is not 0",
         _bound_exceeded(given, "the range has more numbers than at_most allows"),
     )
-    grain = grain_of(units, estimated_ns(0, most * dtype.itemsize))
+    machine = given.machine
+    grain = machine.units_per_task(units, machine.worker_ns(0, most * dtype.itemsize))
     code, given_to = TaskCode(name, partial(_arange, given)), (*buffers(3, 1), size_of(given))
     return KernelSequence((Task(code, given_to, units, grain, failures=failures),))
 

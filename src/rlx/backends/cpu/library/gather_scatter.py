@@ -40,8 +40,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     buffers,
-    estimated_ns,
-    grain_of,
 )
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
@@ -71,7 +69,7 @@ def make_take_along_axis(given: Step, name: str) -> KernelSequence:
     )
     reading = _Gather(given, dtype, stride, x.dims[axis], row)
     units = reading.units.count
-    grain = grain_of(units, product(row[0].dims) * NS_PER_INDEX)
+    grain = given.machine.units_per_task(units, product(row[0].dims) * NS_PER_INDEX)
     return KernelSequence((Task(Code(name, reading.source), buffers(2, 1), units, grain),))
 
 
@@ -139,13 +137,13 @@ def make_scatter(given: Step, name: str) -> KernelSequence:
     x = BufferView(Buffer("operand", 0), given.operands[0], dtype)
     y = BufferView(result, given.results[0], dtype)
     if dtype.compute is dtype or reduction not in ("add", "mul"):
-        copy = copy_task(x, y, given.isa, f"{name}.copy")
+        copy = copy_task(x, y, given.machine, f"{name}.copy")
         return KernelSequence((copy, _updates(given, y, reduction, name)))
     wide = BufferView(Buffer("temp", 0), Layout.contiguous(y.layout.dims), dtype.compute)
     tasks = (
-        copy_task(x, wide, given.isa, f"{name}.copy"),
+        copy_task(x, wide, given.machine, f"{name}.copy"),
         _updates(given, wide, reduction, name),
-        copy_task(wide, y, given.isa, f"{name}.round"),
+        copy_task(wide, y, given.machine, f"{name}.round"),
     )
     return KernelSequence(tasks, (ceiling(product(y.layout.dims)) * dtype.compute.itemsize,))
 
@@ -155,9 +153,10 @@ def _updates(given: Step, to: BufferView, reduction: str, name: str) -> Task:
     units, node = writing.units.count, given.node
     traffic = 3 * node.inputs[2].shape.size_bytes
     count = node.inputs[1].shape.num_elements
-    ns = estimated_ns(0, traffic) + units * count * NS_PER_INDEX
+    ns = given.machine.worker_ns(0, traffic) + units * count * NS_PER_INDEX
     given_to = (Buffer("operand", 1), Buffer("operand", 2), to.buffer)
-    return Task(Code(name, writing.source), given_to, units, grain_of(units, ns))
+    grain = given.machine.units_per_task(units, ns)
+    return Task(Code(name, writing.source), given_to, units, grain)
 
 
 @dataclass(frozen=True, slots=True)

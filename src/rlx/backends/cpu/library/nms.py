@@ -18,7 +18,7 @@ from rlx.backends.cpu.library.strided_copy import at, load_integer
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, grain_of
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
 from rlx.core.dim import DimLike, dim_min
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
@@ -82,7 +82,7 @@ class _Nms:
         row_ns = self.length * (SORT_NS + self.max_selected // PAIRS_PER_NS)
         return Task(
             Code(name, self.select_source), (*_given(2), *_temps(2)), self.units,
-            grain_of(self.units, ceiling(self.units * row_ns)),
+            self.given.machine.units_per_task(self.units, ceiling(self.units * row_ns)),
             ceiling((HISTOGRAM_BYTES + keys + num_selected + 63) // 64 * 64),
             summary="greedy by score, each box against the selected ones",
         )  # fmt: skip

@@ -36,8 +36,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     buffers,
-    estimated_ns,
-    grain_of,
 )
 from rlx.core.dim import DimLike, lower_bound
 from rlx.core.dtype import DType
@@ -76,10 +74,11 @@ class _RoiKernel(ABC):
 
     def task(self, name: str, image: Buffer) -> Task:
         shape, units = self.given.node.shape, self.units.count
-        ns = estimated_ns(shape.num_elements * self.pixels * OPS_PER_PIXEL, shape.size_bytes)
+        machine, steps = self.given.machine, shape.num_elements * self.pixels * OPS_PER_PIXEL
+        grain = machine.units_per_task(units, machine.worker_ns(steps, shape.size_bytes))
         given = (image, *buffers(3, 1)[1:])
         return Task(
-            Code(name, self.source), given, units, grain_of(units, ns), self.scratch,
+            Code(name, self.source), given, units, grain, self.scratch,
             summary=f"{self.strategy}, vectorised over channels",
         )  # fmt: skip
 

@@ -11,7 +11,8 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Task, estimated_ns, grain_of
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.program.task import Buffer, Task
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -259,7 +260,7 @@ class BufferView:
     dtype: DType
 
 
-def copy_task(given: BufferView, to: BufferView, isa: Isa, name: str) -> Task:
+def copy_task(given: BufferView, to: BufferView, machine: CpuMachine, name: str) -> Task:
     """Copy a layout to another; between half precision and f32 as numbers, else bitwise."""
     is_moved = given.dtype is to.dtype
     parts = copy_dtype(given.dtype)[1]
@@ -269,18 +270,18 @@ def copy_task(given: BufferView, to: BufferView, isa: Isa, name: str) -> Task:
         )
         for p in (given, to)
     ]
-    return map_task(places[0], places[1], lambda x: x, isa, name)
+    return map_task(places[0], places[1], lambda x: x, machine, name)
 
 
 def map_task(
-    given: BufferView, to: BufferView, change: Callable[[Vec], Vec], isa: Isa, name: str
+    given: BufferView, to: BufferView, change: Callable[[Vec], Vec], machine: CpuMachine, name: str
 ) -> Task:
     """Map each number, from one layout to another."""
     x, y = merged([given.layout, to.layout])
-    made = _Map(x, y, (given.dtype, to.dtype), change, isa)
+    made = _Map(x, y, (given.dtype, to.dtype), change, machine.isa)
     traffic = product(x.dims) * (given.dtype.itemsize + to.dtype.itemsize)
     units = made.units.count
-    grain = grain_of(units, estimated_ns(0, traffic))
+    grain = machine.units_per_task(units, machine.worker_ns(0, traffic))
     return Task(Code(name, made.source), (given.buffer, to.buffer), units, grain)
 
 

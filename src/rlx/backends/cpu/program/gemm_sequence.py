@@ -39,8 +39,6 @@ from rlx.backends.cpu.program.task import (
     Task,
     TaskKind,
     buffers,
-    estimated_ns,
-    grain_of,
 )
 from rlx.backends.cpu.schedule.gemm_tiling import (
     Tiling,
@@ -58,6 +56,7 @@ from rlx.backends.cpu.schedule.gemm_tiling import (
 from rlx.core.dim import DimLike
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
+from rlx.cost.machine import Machine
 from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of, materialised
 from rlx.kernel.expr import Affine, Choose, Expr, Exprs, Kernel, Load, Store
 from rlx.kernel.lower.conv import lower_conv
@@ -182,7 +181,7 @@ class _Maker:
     def _add(
         self, source: Source, contract: Contract, used: tuple[Buffer, ...], tiling: Tiling
     ) -> None:
-        grain = grain_of(source.num_units, _nanoseconds(contract))
+        grain = self.machine.units_per_task(source.num_units, _nanoseconds(contract, self.machine))
         task = Task.written(
             source.function, used, source.sizes, source.num_units, grain, source.scratch
         )
@@ -250,7 +249,8 @@ class _Maker:
         self, source: Source, contract: Contract, tiling: Tiling, used: tuple[Buffer, ...]
     ) -> Task:
         traffic = 2 * panels_of(contract, tiling).size_bytes
-        grain = grain_of(source.num_units, estimated_ns(0, traffic))
+        ns = self.machine.worker_ns(0, traffic)
+        grain = self.machine.units_per_task(source.num_units, ns)
         return Task.written(
             source.function, used, source.sizes, source.num_units, grain, kind=TaskKind.PACKING
         )
@@ -312,11 +312,11 @@ def _apart(contract: Contract) -> tuple[Contract, Kernel]:
     return product, Kernel(contract.name, contract.outer, stores, operands, contract.results)
 
 
-def _nanoseconds(contract: Contract) -> DimLike:
+def _nanoseconds(contract: Contract, machine: Machine) -> DimLike:
     """Products, and the right operand once: rows and results are little beside it."""
     points = extent_of((*contract.outer, *contract.inner))
     read = extent_of(a for a in (*contract.batch, *contract.inner, contract.columns)
                      if a in contract.right.free)  # fmt: skip
     steps = len(contract.epilogue)
     flops = 2 * points + steps * extent_of(contract.outer)
-    return estimated_ns(flops, read * contract.right.dtype.itemsize)
+    return machine.worker_ns(flops, read * contract.right.dtype.itemsize)

@@ -166,7 +166,7 @@ def _copies(step: Step, name: str) -> KernelSequence:
         part = step.results[0].sliced(axis, start, layout.dims[axis])
         source = strided_copy.BufferView(buffer, layout, dtype)
         target = strided_copy.BufferView(made, part, dtype)
-        task = strided_copy.copy_task(source, target, step.isa, f"{name}.{buffer.index}")
+        task = strided_copy.copy_task(source, target, step.machine, f"{name}.{buffer.index}")
         tasks.append(task)
         start = start + layout.dims[axis]
     return KernelSequence(tuple(tasks))

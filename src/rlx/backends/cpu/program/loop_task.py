@@ -12,13 +12,10 @@ from rlx.backends.cpu.program.task import (
     Buffer,
     Task,
     TaskKind,
-    estimated_ns,
-    grain_of,
 )
 from rlx.core.dim import DimLike, dim_max, dim_min, substitute
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
-from rlx.cost.machine import DOCUMENTED
 from rlx.kernel.decompose import copied
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.schedule import COSTS, Schedule, choose, scratch_bytes, sizes_of
@@ -71,7 +68,7 @@ def legal_loop_task(
         (*(given[i] for i in read), *made),
         tuple(substitute(d, sizes) for d in sizes_of(kernel)),
         units,
-        _grain(given_kernel, units),
+        _grain(given_kernel, units, machine),
         substitute(scratch_bytes(schedule), sizes),
         (OUT_OF_RANGE,) * sum(isinstance(n, Load) and bool(n.args) for n in kernel.nodes),
         _how(kernel, schedule, sizes),
@@ -103,15 +100,15 @@ def _extents(axes: Sequence[Axis], sizes: Mapping[str, int]) -> str:
     return "×".join(str(substitute(a.extent, sizes)) for a in axes) or "one point"
 
 
-def _grain(kernel: Kernel, units: DimLike) -> DimLike:
+def _grain(kernel: Kernel, units: DimLike, machine: CpuMachine) -> DimLike:
     """How many units a worker takes at a time: what each part has to find out first, because it
     is the same for all units, shall be little of its work."""
-    ns, first = _nanoseconds(kernel)
-    more = dim_max(1, PREAMBLE_FACTOR * first // DOCUMENTED["cpu"].task_ns)
-    return dim_min(units, grain_of(units, ns) * more)
+    ns, first = _nanoseconds(kernel, machine)
+    more = dim_max(1, PREAMBLE_FACTOR * first // machine.task_ns)
+    return dim_min(units, machine.units_per_task(units, ns) * more)
 
 
-def _nanoseconds(kernel: Kernel) -> tuple[DimLike, DimLike]:
+def _nanoseconds(kernel: Kernel, machine: CpuMachine) -> tuple[DimLike, DimLike]:
     """By the memory it touches, and by what is done at each point of the axes that it varies with;
     and of that what varies with none of the results' axes."""
     traffic: DimLike = 0
@@ -124,7 +121,7 @@ def _nanoseconds(kernel: Kernel) -> tuple[DimLike, DimLike]:
         flops = flops + own
         if not any(node.free & {a} for a in kernel.axes):
             first = first + own
-    return estimated_ns(flops, traffic), estimated_ns(first, 0)
+    return machine.worker_ns(flops, traffic), machine.worker_ns(first, 0)
 
 
 def _operations(node: Expr) -> DimLike:

@@ -18,7 +18,6 @@ from rlx.backends.cpu.llvm.function import Code, Function, Source
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.dim import DimLike, dim_max
 from rlx.core.layout import Layout
-from rlx.cost.machine import DOCUMENTED
 from rlx.ir.mir import Node
 from rlx.kernel.lower.loop import body_of
 
@@ -198,19 +197,9 @@ class KernelSequence:
         return replace(self, tasks=tasks, temps=temps, packed=())
 
 
-def grain_of(units: DimLike, ns: DimLike) -> DimLike:
-    """How many of `units` a worker takes at a time, when all of them take `ns` on one."""
-    return DOCUMENTED["cpu"].units_per_task(units, ns)
-
-
 def iterations_per_poll(ns: DimLike) -> DimLike:
     """After how many turns a loop polls, where one takes `ns`."""
     return dim_max(1, POLL_NS // dim_max(1, ns))
-
-
-def estimated_ns(flops: DimLike, traffic: DimLike) -> DimLike:
-    """What work takes on one worker, roughly."""
-    return DOCUMENTED["cpu"].worker_ns(flops, traffic)
 
 
 def buffers(operands: int, results: int) -> tuple[Buffer, ...]:

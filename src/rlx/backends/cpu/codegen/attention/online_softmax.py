@@ -21,8 +21,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     buffers,
-    estimated_ns,
-    grain_of,
 )
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, lower_bound
@@ -41,11 +39,11 @@ def make_attention(step: Step, name: str) -> KernelSequence:
     form = required(lower_attention(step.node, step.operands, step.results))
     rows = rows_of(form)
     if is_static(rows) and 0 < rows <= DEPTH_VECTORISED_MAX_ROWS:
-        return _few_queries(form, step.isa, name, rows)
+        return _few_queries(form, step.machine, name, rows)
     if not _may_be_one(form):
         return KernelSequence((_many_queries(form, step.machine, name),))
     is_one = dim_min(1, form.queries) * dim_max(0, 2 - form.queries)
-    made = _few_queries(form, step.isa, f"{name}.few", form.group, is_one)
+    made = _few_queries(form, step.machine, f"{name}.few", form.group, is_one)
     return KernelSequence(
         (_many_queries(form, step.machine, name, 1 - is_one), *made.tasks), made.temps
     )
@@ -69,15 +67,16 @@ def _many_queries(form: Attention, machine: CpuMachine, name: str, times: DimLik
 
     blocks = (rows_of(form) + tiling.columns - 1) // tiling.columns
     units = form.batch * form.kv_heads * blocks * times
-    grain = grain_of(units, estimated_ns(flops(form), traffic(form)))
+    grain = machine.units_per_task(units, machine.worker_ns(flops(form), traffic(form)))
     scratch = scratch_places(form, tiling)["end"] * form.sums.itemsize
     return Task(Code(name, write), _given(form, RESULT), units, grain, scratch)
 
 
 def _few_queries(
-    form: Attention, isa: Isa, name: str, rows: int, times: DimLike = 1
+    form: Attention, machine: CpuMachine, name: str, rows: int, times: DimLike = 1
 ) -> KernelSequence:
     """All rows over chunks of keys, and then the chunks combined."""
+    isa = machine.isa
 
     def code(name: str, kind: type[few.KeyChunks | few.CombineChunks]) -> Code:
         def write(name: str) -> Source:
@@ -91,11 +90,11 @@ def _few_queries(
     heads = form.batch * form.kv_heads * times
     units = heads * few.chunks_of(form)
     records = units * rows * few.record_of(form, isa) * size
-    grain = grain_of(units, estimated_ns(flops(form), traffic(form)))
+    grain = machine.units_per_task(units, machine.worker_ns(flops(form), traffic(form)))
     scratch = few.scratch_of(form, isa, rows) * size
     chunks = code(name, few.KeyChunks)
     first = Task(chunks, _given(form, RECORDS), units, grain, scratch)
-    grain = grain_of(heads * rows, estimated_ns(0, records))
+    grain = machine.units_per_task(heads * rows, machine.worker_ns(0, records))
     joined = code(f"{name}.joined", few.CombineChunks)
     second = Task(joined, (RECORDS, RESULT), heads * rows, grain)
     return KernelSequence((first, second), (records,))

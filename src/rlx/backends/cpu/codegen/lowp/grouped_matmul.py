@@ -28,8 +28,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     TaskKind,
-    estimated_ns,
-    grain_of,
 )
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
@@ -70,11 +68,12 @@ class _Product:
     def task(self, name: str) -> Task:
         m, n = self.given.results[0].dims
         weights = self.groups.runs * n * self.k
-        ns = estimated_ns(2 * m * n * self.k, weights * self.dtype.itemsize)
+        ns = self.given.machine.worker_ns(2 * m * n * self.k, weights * self.dtype.itemsize)
         units = self.units.count
+        grain = self.given.machine.units_per_task(units, ns)
         buffers = (Buffer("operand", 0), Buffer("operand", 1), Buffer("result", 0))
         return Task(
-            Code(name, self.source), (*buffers, *self.groups.buffers), units, grain_of(units, ns),
+            Code(name, self.source), (*buffers, *self.groups.buffers), units, grain,
             summary="grouped GEMM, vectorised over columns", kind=TaskKind.GEMM,
         )  # fmt: skip
 

@@ -93,7 +93,7 @@ class _Flat:
                 BufferView(Buffer("operand", number), layout, dtype),
                 BufferView(buffer, beside, dtype),
             )
-            task = copy_task(*places, self.given.isa, f"{self.name}.copy{number}")
+            task = copy_task(*places, self.given.machine, f"{self.name}.copy{number}")
             self.copies.append((task, product(layout.dims) * dtype.itemsize))
             layout = beside
         flat = Layout((e * n, size), layout.strides[1:], layout.offset)

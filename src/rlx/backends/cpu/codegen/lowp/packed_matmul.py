@@ -27,7 +27,7 @@ from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program import gemm_sequence as products
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, TaskKind, grain_of
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, TaskKind
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -179,7 +179,7 @@ class Product:
 
     def row_major(self, name: str) -> Task:
         """x in the dtype of the sums, row-major, zero-padded."""
-        grain = grain_of(self.m, self.m * self.row // 8)
+        grain = self.step.machine.units_per_task(self.m, self.m * self.row // 8)
         given = (Buffer("operand", 0), Buffer("temp", 0), *self.more)
         return Task(Code(name, self.row_major_source), given, self.m, grain)
 
@@ -187,9 +187,10 @@ class Product:
         runs, groups = self.units
         given = (Buffer("temp", 0), *self.weights.buffers, Buffer("result", 0), *self.more)
         units = runs * groups
+        grain = self.step.machine.units_per_task(units, self.nanoseconds)
         scratch = self.pieces_bytes + self.rows * COLUMNS * self.step.isa.vector_bytes
         return Task(
-            Code(name, self.source), given, units, grain_of(units, self.nanoseconds), scratch,
+            Code(name, self.source), given, units, grain, scratch,
             summary=f"GEMM with quantised weights, {PIECE} of {COLUMNS} columns at a time",
             kind=TaskKind.GEMM,
         )  # fmt: skip
@@ -396,7 +397,7 @@ def make_gguf_matmul(step: Step, name: str) -> KernelSequence:
         return Product(step, gguf_weights(step, packed, place)).kernel_sequence(name)
     beside, moved = Layout.contiguous(packed.dims), Buffer("temp", 1)
     given, to = BufferView(place, packed, DType.U8), BufferView(moved, beside, DType.U8)
-    first = copy_task(given, to, step.isa, f"{name}.w")
+    first = copy_task(given, to, step.machine, f"{name}.w")
     rest = Product(step, gguf_weights(step, beside, moved)).kernel_sequence(name)
     return KernelSequence((first, *rest.tasks), (*rest.temps, product(packed.dims)))
 

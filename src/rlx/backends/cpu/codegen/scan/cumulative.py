@@ -34,7 +34,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     buffers,
-    grain_of,
     iterations_per_poll,
 )
 from rlx.core.dim import DimLike, product
@@ -81,7 +80,8 @@ def make_cumulative(given: Step, name: str) -> KernelSequence:
     fold = _CumulativeScan.of(given)
     units = fold.units.count
     ns = given.node.shape.num_elements * NS_PER_ELEMENT
-    task = Task(Code(name, fold.source), buffers(1, 1), units, grain_of(units, ns))
+    grain = given.machine.units_per_task(units, ns)
+    task = Task(Code(name, fold.source), buffers(1, 1), units, grain)
     return KernelSequence((task,))
 
 

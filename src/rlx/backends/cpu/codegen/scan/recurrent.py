@@ -32,7 +32,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     buffers,
-    grain_of,
     iterations_per_poll,
 )
 from rlx.backends.cpu.schedule.gemm_tiling import INNER_BLOCK, Tiling, parts_of
@@ -79,7 +78,8 @@ def _moved(given: tuple[Buffer, ...], to: Buffer) -> tuple[Buffer, ...]:
 
 def _steps_task(form: RecurrentSpec, name: str, given: tuple[Buffer, ...]) -> Task:
     units = form.directions * parts_of(form.batch, form.row_block)
-    grain = grain_of(units, form.length * _step_ns(form, units, form.directions * form.batch))
+    ns = form.length * _step_ns(form, units, form.directions * form.batch)
+    grain = form.step.machine.units_per_task(units, ns)
     _, size = _scratch(form)
     code = Code(name, lambda name: _Steps(form).source(name))
     return Task(code, given, units, grain, size * form.kind.itemsize, ())

@@ -25,7 +25,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     buffers,
-    grain_of,
     iterations_per_poll,
 )
 from rlx.backends.cpu.schedule.gemm_tiling import parts_of
@@ -220,7 +219,7 @@ class _Schedule:
 
     def task(self, name: str) -> Task:
         units = product(self.units)
-        grain = grain_of(units, units * self.length * self.step_ns)
+        grain = self.step.machine.units_per_task(units, units * self.length * self.step_ns)
         given = buffers(len(self.step.operands), 2)
         return Task(Code(name, self.source), given, units, grain, self.bytes, ())
 

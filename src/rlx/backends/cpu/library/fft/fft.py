@@ -37,8 +37,6 @@ from rlx.backends.cpu.program.task import (
     PackedWeights,
     Step,
     Task,
-    estimated_ns,
-    grain_of,
 )
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
@@ -135,13 +133,14 @@ class TransformSpec:
     def task(self, fft_plan: FftPlan, code: Code, buffers: tuple[Buffer, ...]) -> Task:
         units = (self.count + fft_plan.batch - 1) // fft_plan.batch
         scratch = 4 * fft_plan.dtype.itemsize * fft_plan.part_elements
-        return Task(code, buffers, units, grain_of(units, self.nanoseconds), scratch)
+        grain = self.step.machine.units_per_task(units, self.nanoseconds)
+        return Task(code, buffers, units, grain, scratch)
 
     @property
     def nanoseconds(self) -> DimLike:
         n = self.n
         rounds = n.bit_length() if is_static(n) else 64
-        return estimated_ns(8 * rounds * n * self.count, 16 * n * self.count)
+        return self.step.machine.worker_ns(8 * rounds * n * self.count, 16 * n * self.count)
 
 
 class ComplexFft:

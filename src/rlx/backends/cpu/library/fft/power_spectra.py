@@ -27,8 +27,6 @@ from rlx.backends.cpu.program.task import (
     PackedWeights,
     Step,
     Task,
-    estimated_ns,
-    grain_of,
 )
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
@@ -90,7 +88,8 @@ class SpectraKernel:
         """The task over units whose function `write` emits."""
         frames = self.frames
         traffic = 4 * frames.n * frames.total
-        grain = grain_of(units, estimated_ns(frames.flops + flops, traffic))
+        machine = self.step.machine
+        grain = machine.units_per_task(units, machine.worker_ns(frames.flops + flops, traffic))
 
         def source(name: str) -> Source:
             made = SpectraWriter(self)

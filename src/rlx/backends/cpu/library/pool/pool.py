@@ -28,8 +28,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     buffers,
-    estimated_ns,
-    grain_of,
 )
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
@@ -468,13 +466,13 @@ def make_pool(given: Step, name: str) -> KernelSequence:
 
 
 def pool_sequence(made: Pool, name: str) -> KernelSequence:
-    node = made.given.node
+    node, machine = made.given.node, made.given.machine
     folds = made.shape.num_elements * sum(made.taps) * OPS_PER_TAP
     traffic = sum((s.size_bytes for s in node.shapes), node.inputs[0].shape.size_bytes)
     units = made.units.count
     task = Task(
         Code(name, made.source), buffers(1, len(made.given.results)), units,
-        grain_of(units, estimated_ns(folds, traffic)), made.scratch,
+        machine.units_per_task(units, machine.worker_ns(folds, traffic)), made.scratch,
         summary=_strategy(made, made.windows),
     )  # fmt: skip
     return KernelSequence((task,))

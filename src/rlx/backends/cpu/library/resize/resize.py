@@ -22,8 +22,6 @@ from rlx.backends.cpu.program.task import (
     Step,
     Task,
     buffers,
-    estimated_ns,
-    grain_of,
 )
 from rlx.ops.nn.resize import lines_of, parts_of
 
@@ -40,10 +38,10 @@ def make_resize(given: Step, name: str) -> KernelSequence:
     node, units = given.node, made.units.count
     taps = sum(made.taps)
     traffic = node.inputs[0].shape.size_bytes + node.shape.size_bytes
-    ns = estimated_ns(node.shape.num_elements * taps * OPS_PER_TAP, traffic)
+    ns = given.machine.worker_ns(node.shape.num_elements * taps * OPS_PER_TAP, traffic)
     task = Task(
-        Code(name, partial(_source, made)), buffers(1, 1), units, grain_of(units, ns),
-        made.scratch, summary=_strategy(made),
+        Code(name, partial(_source, made)), buffers(1, 1), units,
+        given.machine.units_per_task(units, ns), made.scratch, summary=_strategy(made),
     )  # fmt: skip
     return KernelSequence((task,))
 
@@ -64,7 +62,7 @@ def _plain_copy(given: Step, name: str) -> KernelSequence:
     dtype, to = given.node.shape.dtype, given.results[0]
     x = given.operands[0] if 0 not in given.node.shape.dims else to
     first, last = (BufferView(b, v, dtype) for b, v in zip(buffers(1, 1), (x, to)))
-    return KernelSequence((copy_task(first, last, given.isa, name),))
+    return KernelSequence((copy_task(first, last, given.machine, name),))
 
 
 def _strategy(made: ResizePlan) -> str:

@@ -21,7 +21,7 @@ from rlx.backends.cpu.library.sort.radix_keys import (
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import KernelSequence, Step, Task, buffers, grain_of
+from rlx.backends.cpu.program.task import KernelSequence, Step, Task, buffers
 from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -130,7 +130,7 @@ class SortSpec:
     def kernel_sequence(self, code: Code, scratch: DimLike, row_ns: DimLike) -> KernelSequence:
         """One task over rows, each of which takes so long."""
         scratch = (scratch + 63) // 64 * 64
-        grain = grain_of(self.count, self.count * row_ns)
+        grain = self.step.machine.units_per_task(self.count, self.count * row_ns)
         given = buffers(1, len(self.made))
         return KernelSequence((Task(code, given, self.count, grain, scratch, (TOO_LONG,)),))
 

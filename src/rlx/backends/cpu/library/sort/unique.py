@@ -34,7 +34,7 @@ from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code
 from rlx.backends.cpu.llvm.function import Code as TaskCode
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, grain_of
+from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
 from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
@@ -100,7 +100,7 @@ class _Groups:
         layout = as_parts(self.table, self.parts)
         x = BufferView(Buffer("operand", 0), layout, self.key)
         to = BufferView(Buffer("temp", KEYS), Layout.contiguous(layout.dims), self.key)
-        return map_task(x, to, self.radix_keys.ordered_bits, self.given.isa, name)
+        return map_task(x, to, self.radix_keys.ordered_bits, self.given.machine, name)
 
     def key_of(self, w: Writer, row: Bound, column: Bound) -> str:
         place = at(w, step(w, row, self.columns), column)
@@ -213,7 +213,7 @@ class _Groups:
     def values_task(self, name: str) -> Task:
         """Each group's first row. Buffers: x, first rows, the size, values."""
         units = self.value_units.count
-        grain = grain_of(units, product(self.x.dims) * NS_PER_VALUE)
+        grain = self.given.machine.units_per_task(units, product(self.x.dims) * NS_PER_VALUE)
         given = Buffer("operand", 0), Buffer("result", 1), size_of(self.given), Buffer("result", 0)
         return Task(TaskCode(name, self.values_source), given, units, grain)
 

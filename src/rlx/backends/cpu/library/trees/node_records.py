@@ -20,7 +20,7 @@ from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.llvm.function import Code as TaskCode
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Step, Task, grain_of
+from rlx.backends.cpu.program.task import Buffer, Step, Task
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -207,7 +207,7 @@ class Packing:
 
         code = TaskCode(name, source, ("tree tables", operands, self.of.tables_key))
         given = (*(Buffer("operand", o) for o in operands), Buffer("result", 0))
-        grain = grain_of(units, units * RECORDS_PER_UNIT * NS_PER_RECORD)
+        grain = self.of.step.machine.units_per_task(units, units * RECORDS_PER_UNIT * NS_PER_RECORD)
         return Task(code, given, units, grain, scratch, failures=(BAD_TABLE,))
 
     # -- nodes ----------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ from rlx.backends.cpu.program.task import (
     PackedWeights,
     Step,
     Task,
-    grain_of,
 )
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, product
 from rlx.core.dtype import DType
@@ -121,7 +120,8 @@ class _Walks:
 
     def by_rows(self, name: str, given: tuple[Buffer, ...]) -> Task:
         units = self.row_units
-        grain = dim_max(grain_of(units, self.nanoseconds), dim_min(self.block, (units + 3) // 4))
+        grain = self.of.step.machine.units_per_task(units, self.nanoseconds)
+        grain = dim_max(grain, dim_min(self.block, (units + 3) // 4))
         scratch = (self.block_keys_bytes + 2 * self.block_sums_bytes + 63) // 64 * 64
         return Task(
             TaskCode(name, self.by_rows_source), given, units, grain, scratch,
@@ -204,9 +204,10 @@ class _Walks:
     def by_trees(self, name: str, given: tuple[Buffer, ...]) -> Task:
         units, keys_bytes = self.chunks * self.is_by_trees, self.few_rows * self.of.row_bytes
         scratch = (keys_bytes + TREE_PARALLEL_MAX_ROWS * self.of.targets * 8 + 63) // 64 * 64
+        grain = self.of.step.machine.units_per_task(units, self.nanoseconds)
         return Task(
-            TaskCode(name, self.by_trees_source), given, units, grain_of(units, self.nanoseconds),
-            scratch, summary=f"{INTERLEAVED_WALKS} interleaved trees per row",
+            TaskCode(name, self.by_trees_source), given, units, grain, scratch,
+            summary=f"{INTERLEAVED_WALKS} interleaved trees per row",
         )  # fmt: skip
 
     def by_trees_source(self, name: str) -> Source:
