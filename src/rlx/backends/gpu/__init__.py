@@ -1,0 +1,1 @@
+"""What GPU targets share: thread-level (SIMT) programs, and the lowering of kernels to them."""

@@ -1,0 +1,1 @@
+"""Parts of the verifier: types, memory, phases of asynchronous copies."""

@@ -1,0 +1,228 @@
+"""A launch on NumPy: all threads of some blocks in lock step, one batch of clusters after another.
+
+Threads in different branches go on in turns: a branch that waits for an mbarrier lets the others
+run, and a launch in which all wait for ever is reported as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rlx.backends.gpu.interpret.arithmetic import evaluate as computed
+from rlx.backends.gpu.interpret.copies import Copies
+from rlx.backends.gpu.interpret.memory import Memory
+from rlx.backends.gpu.interpret.shadow import Shadow
+from rlx.backends.gpu.interpret.threads import Mask
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.errors import LaunchError, located
+from rlx.backends.gpu.simt.nodes import Node, Region, Value
+from rlx.backends.gpu.simt.program import Program
+from rlx.core.dim import evaluate
+
+Array = np.ndarray[Any, Any]
+BATCH_THREADS = 1 << 16
+"""Threads that run at once."""
+
+
+def launch(
+    program: Program,
+    buffers: Mapping[str, Array],
+    sizes: Mapping[str, int] | None = None,
+    scalars: Mapping[str, float] | None = None,
+) -> None:
+    """Run a verified program on flat arrays, which it changes in place.
+
+    `sizes` are the values of dims; `scalars` those of arguments that are no dim's.
+    """
+    known = dict(sizes or {})
+    x, y, z = (evaluate(d, known) for d in program.grid)
+    memories = {b.name: _memory(program, b.name, buffers) for b in program.buffers}
+    numbers = _scalars(program, known, scalars or {})
+    total = x * y * z
+    if total % program.cluster:
+        why = f"{total} blocks are no clusters of {program.cluster}; round the grid up."
+        raise LaunchError(located(program, None, why))
+    clusters = max(1, BATCH_THREADS // (program.block * program.cluster))
+    step = clusters * program.cluster
+    for first in range(0, total, step):
+        blocks = min(step, total - first)
+        batch = _Batch(program, (x, y, z), first, blocks, memories, numbers)
+        batch.sizes = known
+        batch.run()
+
+
+def _memory(program: Program, name: str, buffers: Mapping[str, Array]) -> Memory:
+    declared = program.buffer(name)
+    if name not in buffers:
+        raise LaunchError(located(program, None, f"buffer {name} is not given."))
+    data = buffers[name]
+    if data.dtype != declared.dtype.numpy or data.ndim != 1:
+        why = f"buffer {name} is a flat array of {declared.dtype}, and this is {data.dtype}."
+        raise LaunchError(located(program, None, why))
+    shadow = Shadow(data.size, program.warp) if declared.is_written else None
+    return Memory(name, data, data.size, shadow)
+
+
+def _scalars(
+    program: Program, sizes: Mapping[str, int], given: Mapping[str, float]
+) -> dict[Value, Array]:
+    found: dict[Value, Array] = {}
+    for scalar in program.scalars:
+        number = given.get(scalar.name) if scalar.dim is None else evaluate(scalar.dim, sizes)
+        if number is None:
+            raise LaunchError(located(program, None, f"scalar {scalar.name} is not given."))
+        found[scalar.value] = np.asarray(number, scalar.value.dtype.numpy)
+    return found
+
+
+class _Batch(Copies):
+    """Blocks that run at once."""
+
+    def run(self) -> None:
+        self.prepare()
+        self.steps: dict[type[Node], Callable[[Any, Mask], None]] = {
+            ir.Load: self.load,
+            ir.Store: self.store,
+            ir.Atomic: self.atomic,
+            ir.SharedLoad: self.shared_load,
+            ir.SharedStore: self.shared_store,
+            ir.Barrier: self.barrier,
+            ir.Reduce: self.reduce,
+            ir.Scan: self.scan,
+            ir.ReduceScatter: self.reduce_scatter,
+            ir.Shuffle: self.shuffle,
+            ir.TileFill: self.tile_fill,
+            ir.TileMul: self.tile_mul,
+            ir.TileLoad: self.tile_load,
+            ir.TileStore: self.tile_store,
+            ir.TileElements: self.tile_elements,
+            ir.TilePack: self.tile_pack,
+            ir.TilePlace: self.tile_place,
+            ir.AsyncCopy: self.async_copy,
+            ir.AsyncCommit: self.async_commit,
+            ir.AsyncWait: self.async_wait,
+            ir.MbarrierInit: self.mbarrier_init,
+            ir.MbarrierArrive: self.mbarrier_arrive,
+            ir.BulkCopy: self.bulk_copy,
+            ir.Push: self.push,
+            ir.ReleaseDependents: lambda node, mask: None,
+            ir.WaitDependencies: lambda node, mask: None,
+        }
+        seen = -1
+        for waiting in self.region(self.program.body, None):
+            if self.progress == seen:
+                raise self.accesses.error(
+                    waiting,
+                    "deadlock: every thread waits for a phase that does not complete; check "
+                    "arrivals, expected bytes and parity.",
+                )
+            seen = self.progress
+        self.finish()
+
+    def region(self, region: Region, mask: Mask) -> Generator[Node]:
+        """Runs the nodes; gives the one that waits, whenever no thread of it can go on."""
+        for node in region.nodes:
+            step = self.steps.get(type(node))
+            if step is not None:
+                step(node, mask)
+            elif isinstance(node, ir.Position):
+                self.values[node.result] = self.position(node)
+            elif isinstance(node, ir.MbarrierWait):
+                yield from self.mbarrier_wait(node, mask)
+            elif node.regions:
+                yield from self.control(node, mask)
+            else:
+                made = computed(node, self.args(node))
+                assert made is not None
+                self.values[node.result] = made
+
+    def control(self, node: Node, mask: Mask) -> Generator[Node]:
+        match node:
+            case ir.For():
+                yield from self.loop(node, mask)
+            case ir.If():
+                yield from self.branch(node, mask)
+            case _:
+                yield from self.repeat(node, mask)
+
+    def loop(self, node: ir.For, mask: Mask) -> Generator[Node]:
+        (body,) = node.regions
+        low, high, step = (self.values[a] for a in node.args[:3])
+        carried = [self.values[a] for a in node.args[3:]]
+        index = low
+        while True:
+            inside = self.within(mask, index < high)
+            if inside is False:
+                break
+            self.give(body.params, [index, *carried])
+            yield from self.region(body, inside)
+            carried = self.taken(inside, mask, body.yields, carried)
+            index = np.asarray(index + step, low.dtype)
+        self.give(node.results, carried)
+
+    def within(self, mask: Mask, condition: Array) -> Mask | Literal[False]:
+        """The threads for which it holds, too; False for none."""
+        if condition.ndim == 0:
+            return mask if bool(condition) and (mask is None or bool(mask.any())) else False
+        both = condition if mask is None else mask & condition
+        if not both.any():
+            return False
+        return None if both.all() else both
+
+    def give(self, params: Sequence[Value], values: Sequence[Array]) -> None:
+        for param, value in zip(params, values, strict=True):
+            self.values[param] = value
+
+    def taken(
+        self,
+        inside: Mask | Literal[False],
+        mask: Mask,
+        values: Sequence[Value],
+        old: Sequence[Array],
+    ) -> list[Array]:
+        """The new values of the threads inside; others keep theirs."""
+        new = [self.values[v] for v in values]
+        if inside is None or inside is mask or inside is False:
+            return new
+        return [self.chosen(inside, n, o, v) for n, o, v in zip(new, old, values)]
+
+    def branch(self, node: ir.If, mask: Mask) -> Generator[Node]:
+        """Both sides in turns, as long as one of them goes on."""
+        condition = self.values[node.args[0]]
+        both = (condition, ~condition)
+        sides: list[Mask | Literal[False]] = [self.within(mask, c) for c in both]
+        running = [self.region(r, m) for r, m in zip(node.regions, sides) if m is not False]
+        while running:
+            waiting: list[tuple[Generator[Node], Node]] = []
+            for side in running:
+                stopped = next(side, None)
+                waiting += [] if stopped is None else [(side, stopped)]
+            running = [side for side, _ in waiting]
+            if waiting:
+                yield waiting[0][1]
+        yes, no = ([self.values.get(v) for v in r.yields] for r in node.regions)
+        for result, a, b in zip(node.results, yes, no):
+            if sides[0] is False or sides[1] is False or a is None or b is None:
+                made = b if sides[0] is False else a
+            else:
+                made = self.chosen(np.broadcast_to(condition, (self.count,)), a, b, result)
+            assert made is not None
+            self.values[result] = made
+
+    def repeat(self, node: Node, mask: Mask) -> Generator[Node]:
+        test, body = node.regions
+        carried = [self.values[a] for a in node.args]
+        inside: Mask | Literal[False] = mask
+        while True:
+            self.give(test.params, carried)
+            yield from self.region(test, inside)
+            inside = self.within(inside, self.values[test.yields[0]])
+            if inside is False:
+                break
+            self.give(body.params, carried)
+            yield from self.region(body, inside)
+            carried = self.taken(inside, None, body.yields, carried)
+        self.give(node.results, carried)

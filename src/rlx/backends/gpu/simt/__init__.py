@@ -1,0 +1,1 @@
+"""The SIMT level: typed programs of one thread, their builder and their text."""

@@ -1,0 +1,441 @@
+"""Nodes of SIMT programs: what one thread of a grid does, in typed SSA form.
+
+A node says what is computed and never how a target does it: a block's reduction is one node, which
+a printer expands to shuffles, subgroup operations or shared memory. What only some targets have
+(clusters, async copies, matrix tiles) is a node too; the lowering asks for the target's
+capabilities before it uses one, so that no printer has to emulate.
+
+Values are numbers of a `DType` or tiles of matrices. Indices count elements, never bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from rlx.core.dtype import DType
+
+Number = bool | int | float
+Scope = Literal["warp", "block", "cluster"]
+
+
+@dataclass(frozen=True, slots=True)
+class TileType:
+    """A matrix whose elements are spread over the threads of a warp.
+
+    Operand `a` is m×k, `b` is k×n, the accumulator `c` is m×n. Which thread holds which element is
+    the target's choice: `TilePlace` gives it where a program must know.
+    """
+
+    role: Literal["a", "b", "c"]
+    rows: int
+    columns: int
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.role}{self.rows}x{self.columns}.{self.dtype}"
+
+
+Type = DType | TileType
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """What a node makes, in every thread that executes it."""
+
+    type: Type
+
+    @property
+    def dtype(self) -> DType:
+        """Of the number, or of the tile's elements."""
+        return self.type.dtype if isinstance(self.type, TileType) else self.type
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Region:
+    """Nodes in order. Values of enclosing regions are visible."""
+
+    params: tuple[Value, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    yields: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Node:
+    """One step. Subclasses add what is known when the program is made."""
+
+    args: tuple[Value, ...] = ()
+    results: tuple[Value, ...] = ()
+    regions: tuple[Region, ...] = ()
+
+    @property
+    def result(self) -> Value:
+        return self.results[0]
+
+    @property
+    def attrs(self) -> dict[str, object]:
+        """What is not a value: the same names as the fields of the class."""
+        return {name: getattr(self, name) for name in attr_names(type(self))}
+
+
+@functools.cache
+def attr_names(kind: type[Node]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.name not in ("args", "results", "regions"))
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Const(Node):
+    """The same number in every thread."""
+
+    value: Number
+
+
+Place = Literal["thread", "lane", "warp", "block", "blocks", "rank"]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Position(Node):
+    """Where the thread is (i32): its index in the block, in its warp, the warp's in the block, the
+    block's in the grid, how many blocks there are, the block's rank in its cluster."""
+
+    of: Place
+    dim: int = 0
+    """Of block and blocks."""
+
+
+BinaryOp = Literal[
+    "add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "shl", "shr"
+]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Binary(Node):
+    """Two numbers of one dtype. Integers wrap; dividing by 0 and shifting by the width or more
+    give any number; shr repeats the sign of signed numbers. min and max give NaN if either is."""
+
+    op: BinaryOp
+
+
+CompareOp = Literal["eq", "ne", "lt", "le", "gt", "ge"]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Compare(Node):
+    """A truth value; with NaN, only ne holds."""
+
+    op: CompareOp
+
+
+UnaryOp = Literal["neg", "abs", "not", "floor", "ceil", "trunc", "round"]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Unary(Node):
+    """Exact. not: of truth values, or of all bits; round: to nearest, ties to even."""
+
+    op: UnaryOp
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Call(Node):
+    """A function of `functions.py`, with the accuracy stated there."""
+
+    function: str
+    accuracy: Literal["precise", "fast"] = "precise"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Fma(Node):
+    """a · b + c, rounded once."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Select(Node):
+    """The second where the first holds, else the third."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Convert(Node):
+    """The same number in another dtype: to floats rounded to nearest even; floats to integers
+    towards 0, and what does not fit gives any number; integers keep their low bits."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Bitcast(Node):
+    """The same bits in another dtype of the same size."""
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+Hint = Literal["", "stream", "keep"]
+"""stream: it will not be read again; keep: it will be, soon."""
+MAX_VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Load(Node):
+    """`width` neighbours of a buffer, from a multiple of the width on; args: index, and a mask or
+    none. Where the mask does not hold, nothing is read and the results are 0."""
+
+    buffer: str
+    hint: Hint = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Store(Node):
+    """Values into neighbours of a buffer; args: index, mask or none (`has_mask`), values."""
+
+    buffer: str
+    has_mask: bool = False
+    hint: Hint = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Atomic(Node):
+    """One element combined with a value, whoever else does so; args: index, value, and a mask or
+    none. Only for what does not depend on the order: integers, minima and maxima."""
+
+    buffer: str
+    op: Literal["add", "min", "max", "or", "and"]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class SharedLoad(Node):
+    """As `Load`, from the block's shared memory; with `is_remote`, the last argument is the rank
+    of the block of the cluster whose memory is read."""
+
+    memory: str
+    has_mask: bool = False
+    is_remote: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class SharedStore(Node):
+    """As `Store`, into the block's shared memory."""
+
+    memory: str
+    has_mask: bool = False
+
+
+# -- control --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class For(Node):
+    """args: low, high, step > 0, then the carried values; the body's params are the index and
+    the carried values, and it yields the next ones."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class If(Node):
+    """args: the condition; two regions that yield the results."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class While(Node):
+    """args: the carried values; the first region yields whether to go on, the second the next
+    values; both have the carried ones as params."""
+
+
+# -- threads together -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Barrier(Node):
+    """All threads of the scope are here; what they wrote before is seen after."""
+
+    scope: Scope = "block"
+
+
+ReduceOp = Literal["add", "mul", "min", "max"]
+"""min and max of truth values are all and any."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Reduce(Node):
+    """The combined value of a group of threads, in each of them.
+
+    Neighbours first: threads t and t ^ 1 are combined, then t and t ^ 2, and so on, with nothing
+    where a block ends. Every printer keeps this order, so floats have the same bits everywhere.
+    A group is `width` threads in a row inside a warp, or the block. It orders no memory.
+    """
+
+    op: ReduceOp
+    scope: Literal["warp", "block"]
+    width: int = 0
+    """Of a group inside a warp, a power of two."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ReduceScatter(Node):
+    """Of n values in each of a group of `width` ≥ n threads: thread t has the combined value
+    number t·n // width. n + n/2 + … exchanges instead of n·log₂ width; the farthest first."""
+
+    op: ReduceOp
+    width: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Scan(Node):
+    """The combined value of the threads up to this one (inclusive), or before it (exclusive).
+    At distances 1, 2, 4, …: that of t - d, if there is one, then the own."""
+
+    op: ReduceOp
+    scope: Literal["warp", "block"]
+    width: int = 0
+    is_inclusive: bool = True
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Shuffle(Node):
+    """The value of the thread whose lane differs by `mask` (xor): for targets with warps only."""
+
+    mask: int
+
+
+# -- matrix tiles ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TileFill(Node):
+    """A tile of one number; args: the number."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TileLoad(Node):
+    """A tile from shared memory; args: index of its first element. Row r begins at index +
+    r·pitch; of a transposed tile, column c."""
+
+    memory: str
+    pitch: int
+    is_transposed: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TileMul(Node):
+    """a · b + c. Products of half floats are exact, sums are f32."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TileStore(Node):
+    """A tile into shared memory; args: index, tile."""
+
+    memory: str
+    pitch: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TileElements(Node):
+    """The elements of a tile that this thread holds."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TilePack(Node):
+    """A tile of the elements that threads hold."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TilePlace(Node):
+    """Row and column (i32) of each element that this thread holds: r0, c0, r1, c1, …"""
+
+    tile: TileType
+
+
+# -- asynchronous copies --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class AsyncCopy(Node):
+    """`width` neighbours of a buffer to shared memory; args: index there, index in the buffer, and
+    a mask or none; without it, zeros are written. It belongs to the thread's next group."""
+
+    memory: str
+    buffer: str
+    width: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class AsyncCommit(Node):
+    """The thread's copies since the last commit are a group."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class AsyncWait(Node):
+    """All but the last `pending` groups of this thread are done; other threads see them after a
+    barrier."""
+
+    pending: int = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MbarrierInit(Node):
+    """The barrier (args: which of the array) completes a phase after `arrivals` and all expected
+    bytes. Others may use it after a barrier of block or cluster."""
+
+    mbarrier: str
+    arrivals: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MbarrierArrive(Node):
+    """An arrival that expects `expected_bytes` more bytes; args: which, and with `is_remote` the
+    rank of the block whose barrier it is."""
+
+    mbarrier: str
+    expected_bytes: int = 0
+    is_remote: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MbarrierWait(Node):
+    """Until the phase of this parity is complete; args: which, parity (0 for the first phase, then
+    1, 0, …). A parity names only the next phase or the last one: nobody may be two phases behind.
+    """
+
+    mbarrier: str
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class BulkCopy(Node):
+    """A box of a tensor map to shared memory, done by the copy engine and counted in bytes by a
+    barrier; args: index there, row, column, which barrier. Outside of the tensor it reads 0."""
+
+    memory: str
+    map: str
+    mbarrier: str
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Push(Node):
+    """Values into the shared memory of a block of the cluster, counted in bytes by its barrier;
+    args: rank, index, which barrier, values."""
+
+    memory: str
+    mbarrier: str
+
+
+# -- dependent launch -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ReleaseDependents(Node):
+    """The next kernel may start; nothing where a target has no dependent launch."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class WaitDependencies(Node):
+    """The kernels before are done and what they wrote is seen. Before it only constants are read,
+    and nothing is written."""
+
+
+def walk(region: Region) -> Iterator[Node]:
+    """Every node, those of regions behind the node that holds them."""
+    for node in region.nodes:
+        yield node
+        for inner in node.regions:
+            yield from walk(inner)

@@ -1,0 +1,125 @@
+"""Open regions of a program under construction: where nodes go, and which equal ones are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.nodes import BinaryOp, Node, Number, Region, Value
+from rlx.backends.gpu.simt.program import Program
+
+PURE = (
+    ir.Const, ir.Position, ir.Binary, ir.Compare, ir.Unary, ir.Call, ir.Fma, ir.Select,
+    ir.Convert, ir.Bitcast, ir.TilePlace, ir.TileFill,
+)  # fmt: skip
+"""Nodes that depend on nothing but their arguments, whoever executes them and when."""
+
+
+@dataclass(slots=True)
+class _Open:
+    params: tuple[Value, ...]
+    nodes: list[Node] = field(default_factory=list[Node])
+    known: dict[tuple[object, ...], Node] = field(default_factory=dict[tuple[object, ...], Node])
+
+
+class OpenRegions:
+    """A stack of regions; nodes are appended to the innermost one, or to one that encloses it."""
+
+    def __init__(self, program: Program) -> None:
+        self.made = program
+        self._stack = [_Open(())]
+        self._numbers: dict[Value, Number] = {}
+
+    @property
+    def depth(self) -> int:
+        """Of the innermost region; 0 is the body's."""
+        return len(self._stack) - 1
+
+    def open(self, params: tuple[Value, ...]) -> None:
+        self._stack.append(_Open(params))
+
+    def close(self, yields: Sequence[Value]) -> Region:
+        made = self._stack.pop()
+        return Region(made.params, tuple(made.nodes), tuple(yields))
+
+    def closed(self) -> Region:
+        """The body, when all other regions are closed."""
+        (body,) = self._stack
+        return Region((), tuple(body.nodes))
+
+    def suspend(self, depth: int) -> list[_Open]:
+        """Leave the regions below `depth` for now, so that nodes go in front of them."""
+        rest = self._stack[depth + 1 :]
+        del self._stack[depth + 1 :]
+        return rest
+
+    def resume(self, regions: list[_Open]) -> None:
+        self._stack += regions
+
+    def add(self, node: Node) -> Node:
+        self._stack[-1].nodes.append(node)
+        return node
+
+    def take_last(self) -> Node | None:
+        """The node that was appended last, taken away."""
+        nodes = self._stack[-1].nodes
+        return nodes.pop() if nodes else None
+
+    def interned(self, node: Node) -> Node:
+        """The node, or the equal one that was made before where this one is visible."""
+        if not isinstance(node, PURE):
+            return self.add(node)
+        key = _key(node)
+        for region in reversed(self._stack):
+            if key in region.known:
+                return region.known[key]
+        if isinstance(node, ir.Const):
+            self._numbers[node.result] = node.value
+        self._stack[-1].known[key] = node
+        return self.add(node)
+
+    def number_of(self, value: Value) -> Number | None:
+        """The number, where the value is a constant."""
+        return self._numbers.get(value)
+
+    def simplified(self, op: BinaryOp, a: Value, b: Value) -> Value | Number | None:
+        """An integer result that is known, or one of the operands: index maps are full of them."""
+        if not a.dtype.is_integer:
+            return None
+        x, y = self.number_of(a), self.number_of(b)
+        if x is not None and y is not None:
+            return _folded(op, int(x), int(y))
+        if (op, y) in (("add", 0), ("sub", 0), ("mul", 1), ("div", 1), ("shl", 0), ("shr", 0)):
+            return a
+        if (op, x) in (("add", 0), ("mul", 1)):
+            return b
+        return 0 if (op, 0) in ((op, x), (op, y)) and op == "mul" else None
+
+
+def _key(node: Node) -> tuple[object, ...]:
+    types = tuple(r.type for r in node.results)
+    values = tuple(repr(v) for v in node.attrs.values())
+    return (type(node), *node.args, types, *values)
+
+
+def _folded(op: BinaryOp, x: int, y: int) -> int | None:
+    match op:
+        case "add":
+            return x + y
+        case "sub":
+            return x - y
+        case "mul":
+            return x * y
+        case "div":
+            return x // y if x >= 0 and y > 0 else None
+        case "rem":
+            return x % y if x >= 0 and y > 0 else None
+        case "shl":
+            return x << y if 0 <= y < 64 else None
+        case _:
+            return None
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, bool | int | float)

@@ -1,0 +1,217 @@
+"""Values and memory accesses of one thread, as a builder makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.functions import FUNCTIONS
+from rlx.backends.gpu.simt.nodes import Node, Number, Value
+from rlx.backends.gpu.simt.regions import OpenRegions, is_number
+from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
+from rlx.core.dtype import DType
+from rlx.core.errors import Error
+
+I32, BOOL = DType.I32, DType.BOOL
+
+
+class ThreadBuilder(OpenRegions):
+    """Nodes of one thread by itself."""
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def const(self, value: Number, dtype: DType) -> Var:
+        return self.value(ir.Const(value=_in_range(value, dtype), results=(Value(dtype),)))
+
+    def like(self, value: Var | Number, other: Var) -> Var:
+        """A number in the dtype of a value beside it; values as they are."""
+        return value if isinstance(value, Var) else self.const(value, other.dtype)
+
+    def index(self, value: Var | int) -> Var:
+        return value if isinstance(value, Var) else self.const(value, I32)
+
+    def variable(self, value: Var | Number, dtype: DType | None = None) -> Variable:
+        given = value if isinstance(value, Var) else self.const(value, dtype or I32)
+        return Variable(self, given.value)
+
+    def position(self, of: ir.Place, dim: int = 0) -> Var:
+        return self.value(ir.Position(of=of, dim=dim, results=(Value(I32),)))
+
+    @property
+    def thread(self) -> Var:
+        return self.position("thread")
+
+    @property
+    def lane(self) -> Var:
+        return self.position("lane")
+
+    @property
+    def warp(self) -> Var:
+        return self.position("warp")
+
+    @property
+    def rank(self) -> Var:
+        """Of the block in its cluster."""
+        return self.position("rank")
+
+    def block_index(self, dim: int = 0) -> Var:
+        return self.position("block", dim)
+
+    def block_count(self, dim: int = 0) -> Var:
+        return self.position("blocks", dim)
+
+    def binary(self, op: ir.BinaryOp, a: Var, b: Var) -> Var:
+        short = self.simplified(op, a.value, b.value)
+        if short is not None:
+            return Var(self, short) if isinstance(short, Value) else self.const(short, a.dtype)
+        return self.value(ir.Binary(op=op, args=(a.value, b.value), results=(Value(a.dtype),)))
+
+    def compare(self, op: ir.CompareOp, a: Var, b: Var) -> Var:
+        return self.value(ir.Compare(op=op, args=(a.value, b.value), results=(Value(BOOL),)))
+
+    def unary(self, op: ir.UnaryOp, a: Var) -> Var:
+        return self.value(ir.Unary(op=op, args=(a.value,), results=(Value(a.dtype),)))
+
+    def call(self, function: str, *args: Var, fast: bool = False) -> Var:
+        """A function of `functions.py`."""
+        if function not in FUNCTIONS:
+            known = ", ".join(FUNCTIONS)
+            raise Error(f"program {self.made.name}: no function {function!r}. Use one of: {known}.")
+        made = ir.Call(
+            function=function,
+            accuracy="fast" if fast else "precise",
+            args=tuple(a.value for a in args),
+            results=(Value(args[0].dtype),),
+        )
+        return self.value(made)
+
+    def fma(self, a: Var, b: Var | Number, c: Var | Number) -> Var:
+        args = (a, self.like(b, a), self.like(c, a))
+        return self.value(ir.Fma(args=tuple(v.value for v in args), results=(Value(a.dtype),)))
+
+    def select(self, condition: Var, yes: Var, no: Var) -> Var:
+        if yes.value is no.value:
+            return yes
+        args = (condition.value, yes.value, no.value)
+        return self.value(ir.Select(args=args, results=(Value(yes.value.type),)))
+
+    def convert(self, x: Var, dtype: DType) -> Var:
+        if x.dtype is dtype:
+            return x
+        number = self.number_of(x.value)
+        if number is not None and x.dtype.is_integer and dtype.is_integer:
+            return self.const(number, dtype)
+        return self.value(ir.Convert(args=(x.value,), results=(Value(dtype),)))
+
+    def bitcast(self, x: Var, dtype: DType) -> Var:
+        if x.dtype is dtype:
+            return x
+        return self.value(ir.Bitcast(args=(x.value,), results=(Value(dtype),)))
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def load(
+        self,
+        buffer: BufferRef,
+        index: Var | int,
+        width: int = 1,
+        mask: Var | None = None,
+        hint: ir.Hint = "",
+    ) -> list[Var]:
+        args = (self.index(index), *([mask] if mask is not None else []))
+        results = tuple(Value(buffer.dtype) for _ in range(width))
+        return self.values(
+            ir.Load(buffer=buffer.name, hint=hint, args=values_of(args), results=results)
+        )
+
+    def store(
+        self,
+        buffer: BufferRef,
+        index: Var | int,
+        values: Sequence[Var | Number],
+        mask: Var | None = None,
+        hint: ir.Hint = "",
+    ) -> None:
+        args = self._stored(buffer, index, values, mask)
+        has_mask = mask is not None
+        self.add(ir.Store(buffer=buffer.name, has_mask=has_mask, hint=hint, args=args))
+
+    def atomic(
+        self,
+        buffer: BufferRef,
+        op: Literal["add", "min", "max", "or", "and"],
+        index: Var | int,
+        value: Var | Number,
+        mask: Var | None = None,
+    ) -> None:
+        args = self._stored(buffer, index, [value], None)
+        more = () if mask is None else (mask.value,)
+        self.add(ir.Atomic(buffer=buffer.name, op=op, args=(*args, *more)))
+
+    def shared_load(
+        self,
+        memory: SharedRef,
+        index: Var | int,
+        width: int = 1,
+        mask: Var | None = None,
+        rank: Var | int | None = None,
+    ) -> list[Var]:
+        args = [self.index(index), *([mask] if mask is not None else [])]
+        args += [] if rank is None else [self.index(rank)]
+        node = ir.SharedLoad(
+            memory=memory.name,
+            has_mask=mask is not None,
+            is_remote=rank is not None,
+            args=values_of(args),
+            results=tuple(Value(memory.dtype) for _ in range(width)),
+        )
+        return self.values(node)
+
+    def shared_store(
+        self,
+        memory: SharedRef,
+        index: Var | int,
+        values: Sequence[Var | Number],
+        mask: Var | None = None,
+    ) -> None:
+        args = self._stored(memory, index, values, mask)
+        self.add(ir.SharedStore(memory=memory.name, has_mask=mask is not None, args=args))
+
+    def _stored(
+        self,
+        memory: BufferRef | SharedRef,
+        index: Var | int,
+        values: Sequence[Var | Number],
+        mask: Var | None,
+    ) -> tuple[Value, ...]:
+        given = [v if isinstance(v, Var) else self.const(v, memory.dtype) for v in values]
+        masks = [] if mask is None else [mask]
+        return values_of([self.index(index), *masks, *given])
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def value(self, node: Node) -> Var:
+        return Var(self, self.interned(node).result)
+
+    def values(self, node: Node) -> list[Var]:
+        return [Var(self, r) for r in self.interned(node).results]
+
+
+def values_of(args: Sequence[Var]) -> tuple[Value, ...]:
+    return tuple(a.value for a in args)
+
+
+def _in_range(value: Number, dtype: DType) -> Number:
+    """The number as the dtype holds it."""
+    if not is_number(value):
+        raise Error(f"{value!r} is no number.")
+    with np.errstate(all="ignore"):
+        if dtype.is_integer:
+            bits = dtype.itemsize * 8
+            low = int(value) & ((1 << bits) - 1)
+            return low - (1 << bits) if dtype.is_signed and low >> (bits - 1) else low
+        held: Any = np.asarray(value).astype(dtype.numpy)
+    return cast(Number, held.astype(np.float64).item() if dtype.is_float else held.item())
