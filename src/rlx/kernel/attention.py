@@ -24,7 +24,7 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.kernel import interpret
-from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Store
+from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Store, strided
 from rlx.ops.op import Array
 
 INF = float("inf")
@@ -177,7 +177,7 @@ class Attention:
         e, a = Exprs(), _Axes.of(self)
         weight = self._weight(e, a)
         total = e.reduce("sum", a.j, weight)
-        values = e.cast(e.load(V, _at(self.v, (a.b, a.h, a.j, a.e)), self.dtype), self.sums)
+        values = e.cast(e.load(V, strided(self.v, (a.b, a.h, a.j, a.e)), self.dtype), self.sums)
         weighted = e.reduce("sum", a.j, e.op("mul", weight, values))
         if self.gives_zeros:
             share = self.share(e, total)
@@ -189,7 +189,7 @@ class Attention:
 
     def _weight(self, e: Exprs, a: _Axes) -> Expr:
         q = e.cast(e.load(Q, a.at(self.q, self.group, a.i, a.d), self.dtype), self.sums)
-        k = e.cast(e.load(K, _at(self.k, (a.b, a.h, a.j, a.d)), self.dtype), self.sums)
+        k = e.cast(e.load(K, strided(self.k, (a.b, a.h, a.j, a.d)), self.dtype), self.sums)
         s = e.reduce("sum", a.d, e.op("mul", self.scaled(e, q), k))
         s = self.capped(e, s)
         match self.mask:
@@ -258,13 +258,7 @@ class _Axes:
     def at(self, layout: Layout, group: int, row: Axis, column: Axis) -> Affine:
         """The index of a value that has all query heads."""
         across, head, down, along = layout.strides
-        places = (self.b, across), (self.h, head * group), (self.g, head), (row, down)
-        return _sum((*places, (column, along)), layout.offset)
-
-
-def _at(layout: Layout, axes: tuple[Axis, ...]) -> Affine:
-    return _sum(tuple(zip(axes, layout.strides)), layout.offset)
-
-
-def _sum(terms: tuple[tuple[Axis, DimLike], ...], offset: DimLike) -> Affine:
-    return Affine(tuple((a, c) for a, c in terms if c != 0), offset)
+        strides = (across, head * group, head, down, along)
+        axes = (self.b, self.h, self.g, row, column)
+        dims = tuple(a.extent for a in axes)
+        return strided(Layout(dims, strides, layout.offset), axes)

@@ -23,6 +23,7 @@ import numpy as np
 
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
+from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ops.op import Op, lookup
 
@@ -89,6 +90,12 @@ class Affine:
         parts = [a.name if c == 1 else f"{_factor(c)}*{a.name}" for a, c in self.terms]
         parts += [str(self.offset)] if self.offset != 0 or not parts else []
         return " + ".join(parts)
+
+
+def strided(layout: Layout, axes: Sequence[Axis]) -> Affine:
+    """The index of an element of a layout, an axis for each dim."""
+    terms = zip(axes, layout.strides, strict=True)
+    return Affine(tuple((a, s) for a, s in terms if s != 0), layout.offset)
 
 
 def _factor(dim: DimLike) -> str:

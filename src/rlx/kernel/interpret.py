@@ -35,6 +35,13 @@ def run(kernel: Kernel, operands: Sequence[Array], sizes: Mapping[str, int]) -> 
     return _Run(kernel, operands, sizes).results()
 
 
+def run_into(
+    kernel: Kernel, operands: Sequence[Array], results: Sequence[Array], sizes: Mapping[str, int]
+) -> None:
+    """Do the kernel's stores into flat arrays; it reads all that it reads before it writes."""
+    _Run(kernel, operands, sizes).write(results)
+
+
 class _Run:
     """Every expression as an array over all axes; along those it does not vary with, of size 1."""
 
@@ -50,16 +57,20 @@ class _Run:
         return evaluate(dim, self.sizes)
 
     def results(self) -> list[Array]:
+        shapes = [r.bind(self.sizes) for r in self.kernel.results]
+        made = [np.empty(int(np.prod(s.static_dims)), s.dtype.numpy) for s in shapes]
+        self.write(made)
+        return [flat.reshape(s.static_dims) for flat, s in zip(made, shapes)]
+
+    def write(self, made: Sequence[Array]) -> None:
+        """All values, then the stores."""
         for node in self.kernel.nodes:
             with np.errstate(all="ignore"):
                 self.values[node] = self.value(node)
-        shapes = [r.bind(self.sizes) for r in self.kernel.results]
-        made = [np.empty(int(np.prod(s.static_dims)), s.dtype.numpy) for s in shapes]
         for store in self.kernel.stores:
             if made[store.result].size:
                 at = self.affine(store.at)
                 made[store.result][at] = np.broadcast_to(self.values[store.value], at.shape)
-        return [flat.reshape(s.static_dims) for flat, s in zip(made, shapes)]
 
     def affine(self, index: Affine) -> Array:
         """The index at every point of the axes it varies with."""

@@ -3,30 +3,22 @@ latencies overlap; vectorised over rows where those are contiguous."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlx.backends.cpu.codegen.math import elementary as maths
-from rlx.backends.cpu.codegen.math import elementwise as arith
+from rlx.backends.cpu.codegen.math.expression_vectors import vectors
+from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.strided_copy import (
     Blocks,
-    Value,
-    as_parts,
     at,
     dim_lanes,
-    load_value,
     merged,
-    multiply,
     outer_axes,
-    per_part,
-    real_dtype,
     row_lanes,
     step,
-    store_value,
     vector_loop,
 )
-from rlx.backends.cpu.llvm.builder import Bound, Vec, two_sum
+from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import (
@@ -37,49 +29,25 @@ from rlx.backends.cpu.program.task import (
     iterations_per_poll,
 )
 from rlx.core.dim import DimLike, product
-from rlx.core.dtype import DType
 from rlx.core.layout import Layout
-from rlx.ops.math.reduction import carried
+from rlx.kernel.expr import Affine, Apply, Expr, Kernel, Load, Store
+from rlx.kernel.lower.scan import lower_scan
+from rlx.kernel.refusal import required
+from rlx.kernel.scan import Scan
 
 INTERLEAVED_ROWS = 4
 """The latency of an addition in cycles."""
 NS_PER_ELEMENT, EXP_NS = 1, 10
-
-
-def _log_add_exp(x: Vec, y: Vec) -> Vec:
-    """log(eˣ + eʸ): the greater, and what the lesser adds to it, log(1 + e^-gap)."""
-    small = maths.exp(-(x - y).abs())
-    whole = small + 1.0
-    more = maths.log(whole) + (small - (whole - 1.0)) / whole
-    return arith.maximum(x, y) + more.like(math.log(2.0)).where(x.equals(y), more)
-
-
-COMBINE: dict[str, Callable[[Value, Value], Value]] = {
-    "cumsum": per_part(lambda x, y: x + y),
-    "cumprod": multiply,
-    "cummax": per_part(arith.maximum),
-    "cummin": per_part(arith.minimum),
-    "cum_log_sum_exp": per_part(lambda x, y: x.code.outlined("log_add_exp", _log_add_exp, x, y)),
-}
-
-
-COSTLY = ("cum_log_sum_exp",)
-"""Those that take longer than to gather strided rows into lanes."""
-ROUNDED = ("cumsum", "cumprod", "cum_log_sum_exp")
-"""Those that round at every step, which carrying f64 hides from f32."""
-
-
-def _add_exactly(state: Value, x: Value) -> Value:
-    """Compensated sum: the sum, and its lost roundings; what is not finite loses
-    nothing."""
-    total, lost = two_sum(state[0], x[0])
-    return total, state[1] + lost.where(lost.equals(lost), 0.0)
+COSTLY = frozenset({"exp", "log"})
+"""A fold with one of these takes longer than to gather strided rows into lanes, and is a function
+of its own."""
 
 
 def make_cumulative(given: Step, name: str) -> KernelSequence:
-    fold = _CumulativeScan.of(given)
+    form = required(lower_scan(given.node, given.operands, given.results))
+    fold = _CumulativeScan.of(form, given.isa)
     units = fold.units.count
-    ns = given.node.shape.num_elements * NS_PER_ELEMENT
+    ns = form.results[0].num_elements * NS_PER_ELEMENT
     grain = given.machine.units_per_task(units, ns)
     task = Task(Code(name, fold.source), buffers(1, 1), units, grain)
     return KernelSequence((task,))
@@ -96,41 +64,38 @@ class _Chain:
 
 @dataclass(frozen=True, slots=True)
 class _CumulativeScan:
-    given: Step
-    dtype: DType
-    parts: int
-    """Real numbers of an element: 2 where complex ones are multiplied."""
+    form: Scan
+    isa: Isa
     rows: Sequence[Layout]
     """x and the result without the axis."""
     strides: tuple[DimLike, DimLike]
     lanes: int
-    wide: DType
-    """The dtype of the carry."""
 
     @classmethod
-    def of(cls, given: Step) -> _CumulativeScan:
-        node, axis = given.node, given.node.attrs["axis"]
-        dtype, parts = real_dtype(node.shape.dtype)
-        apart = 1 if node.op == "cumprod" else parts
-        layouts = [_reversed(v, axis) for v in (given.operands[0], given.results[0])]
-        if not node.attrs["reverse"]:
-            layouts = [given.operands[0], given.results[0]]
-        rows = merged([as_parts(_without(v, axis), apart) for v in layouts])
-        x, y = (v.strides[axis] * apart for v in layouts)
-        wide = carried(dtype) if node.op in ROUNDED else dtype.compute
-        lanes = 1 if apart < parts else row_lanes(given.isa, wide, rows)
-        if node.op in COSTLY:
-            lanes = dim_lanes(given.isa, wide, rows[0].dims[-1])
-        return cls(given, dtype, parts // apart, rows, (x, y), lanes, wide)
-
-    @property
-    def is_compensated(self) -> bool:
-        """Sums of f64 have no wider dtype for the carry."""
-        return self.given.node.op == "cumsum" and self.dtype is DType.F64
+    def of(cls, form: Scan, isa: Isa) -> _CumulativeScan:
+        kernel = form.directions[0].steps[0]
+        assert isinstance(kernel, Kernel)
+        maps = [_inputs(kernel)[0].at, _outputs(kernel)[0].at]
+        rows = merged([_rows(form, m) for m in maps])
+        sign = -1 if form.directions[0].is_reversed else 1
+        x, y = (m.coefficient(form.time) * sign for m in maps)
+        wide = form.carries[0].dtype
+        if _is_costly(kernel):
+            lanes = dim_lanes(isa, wide, rows[0].dims[-1])
+        else:
+            lanes = 1 if len(_inputs(kernel)) > 1 else row_lanes(isa, wide, rows)
+        return cls(form, isa, rows, (x, y), lanes)
 
     @property
     def size(self) -> DimLike:
-        return self.given.node.shape.dims[self.given.node.attrs["axis"]]
+        return self.form.time.extent
+
+    @property
+    def step(self) -> Kernel:
+        """What is done at each position but the first."""
+        (kernel,) = self.form.directions[0].steps
+        assert isinstance(kernel, Kernel)
+        return kernel
 
     @property
     def units(self) -> Blocks:
@@ -139,7 +104,7 @@ class _CumulativeScan:
         return Blocks(dims if self.lanes > 1 else (product(dims),), INTERLEAVED_ROWS * self.lanes)
 
     def source(self, name: str) -> Source:
-        w = Writer(self.given.isa, self.lanes)
+        w = Writer(self.isa, self.lanes)
         with self.units.each(w) as (outer, low, high), w.code.when(self.has_any(w)):
             count = w.code.let(f"sub i64 {high}, {low}")
             is_whole = w.code.let(f"icmp eq i64 {count}, {self.units.block}")
@@ -165,64 +130,119 @@ class _CumulativeScan:
 
     def run(self, w: Writer, chains: Sequence[_Chain]) -> None:
         """All scans from the first to the last element of the axis."""
-        exclusive = self.given.node.attrs.get("exclusive", False)
-        first = 1 if self.given.node.op == "cumprod" else 0
-        fold = _add_exactly if self.is_compensated else COMBINE[self.given.node.op]
-        slots = [self.begun(w, c, first if exclusive else None) for c in chains]
-        cost = EXP_NS if self.given.node.op in COSTLY else NS_PER_ELEMENT
+        slots = [self.begun(w, chain) for chain in chains]
+        cost = EXP_NS if _is_costly(self.step) else NS_PER_ELEMENT
         polled = int(iterations_per_poll(len(chains) * self.lanes * cost))
         with w.code.count(1, w.size(self.size), 1, polled) as t:
             for chain, slot in zip(chains, slots):
-                before = self.load_carry(w, slot)
-                now = fold(before, self.read(w, chain, t))
-                self.write(w, before if exclusive else now, chain, t)
-                self.store_carry(w, now, slot)
+                before = self.load_carries(w, slot)
+                made = self.folded(w, before | self.loaded(w, chain, t, self.step))
+                self.write(w, self.step, made, chain, t)
+                self.store_carries(w, self.step, made, slot)
 
-    def begun(self, w: Writer, chain: _Chain, first: int | None) -> list[str]:
-        """The first element is the first carry."""
-        value = self.read(w, chain, 0)
-        value = (*value, value[0].like(0)) if self.is_compensated else value
-        made = value
-        if first is not None:
-            made = (w.code.const(first, value[0].dtype), *(v.like(0) for v in value[1:]))
-        self.write(w, made, chain, 0)
-        slots = [w.code.slot(v.type) for v in value]
-        self.store_carry(w, value, slots)
+    def begun(self, w: Writer, chain: _Chain) -> list[str]:
+        """The first position, and the slots of the carries that come from it."""
+        (first,) = self.form.start
+        made = self.loaded(w, chain, 0, first)
+        self.write(w, first, made, chain, 0)
+        slots = [w.code.slot(self.zero(w).type) for _ in self.form.carries]
+        self.store_carries(w, first, made, slots)
         return slots
 
     # -- values ---------------------------------------------------------------------------------
 
-    def read(self, w: Writer, chain: _Chain, t: Bound) -> Value:
-        place = at(w, chain.x, step(w, t, self.strides[0]))
-        read = load_value(w, 0, place, self.dtype, self.parts, chain.mask, self.between(w, 0))
-        return tuple(v.to(self.wide) for v in read)
+    def zero(self, w: Writer) -> Vec:
+        return w.code.const(0, self.form.carries[0].dtype)
 
-    def write(self, w: Writer, value: Value, chain: _Chain, t: Bound) -> None:
+    def loaded(self, w: Writer, chain: _Chain, t: Bound, kernel: Kernel) -> dict[Expr, Vec]:
+        """x at a position, in the dtype of the carry."""
+        place = at(w, chain.x, step(w, t, self.strides[0]))
+        stride, made = self.between(w, 0), dict[Expr, Vec]()
+        for n, load in enumerate(_inputs(kernel)):
+            made[load] = w.load(0, at(w, place, n), load.dtype, stride, chain.mask)
+        return vectors(w.code, _carried(kernel), made)
+
+    def folded(self, w: Writer, given: dict[Expr, Vec]) -> dict[Expr, Vec]:
+        """The new carries."""
+        now = [s.value for s in _carries(self.step)]
+        if not _is_costly(self.step):
+            return vectors(w.code, now, given)
+        leaves = [*_past(self.step), *_carried(self.step)]
+
+        def build(*args: Vec) -> Vec:
+            return vectors(args[0].code, now, dict(zip(leaves, args)))[now[0]]
+
+        made = w.code.outlined(self.form.name, build, *(given[x] for x in leaves))
+        return given | {now[0]: made}
+
+    def write(
+        self, w: Writer, kernel: Kernel, given: dict[Expr, Vec], chain: _Chain, t: Bound
+    ) -> None:
+        """A store rounds to half precision itself."""
         place = at(w, chain.y, step(w, t, self.strides[1]))
-        value = (value[0] + value[1],) if self.is_compensated else value
-        value = tuple(v.to(self.dtype.compute) for v in value)
-        store_value(w, value, 1, place, self.dtype, chain.mask, self.between(w, 1))
+        for n, store in enumerate(_outputs(kernel)):
+            dtype, value = store.value.dtype, store.value
+            if isinstance(value, Apply) and dtype.compute is not dtype:
+                value = value.args[0]
+            made = vectors(w.code, [value], given)[value]
+            w.store(made, 1, at(w, place, n), dtype, self.between(w, 1), chain.mask)
 
     def between(self, w: Writer, side: int) -> Bound:
         """The lane stride, in x or in the result."""
         return w.size(self.rows[side].strides[-1]) if self.lanes > 1 else 1
 
-    def store_carry(self, w: Writer, value: Value, slots: Sequence[str]) -> None:
-        w.code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip(value, slots)))
+    def store_carries(
+        self, w: Writer, kernel: Kernel, given: dict[Expr, Vec], slots: Sequence[str]
+    ) -> None:
+        roots = [s.value for s in _carries(kernel)]
+        made = vectors(w.code, roots, given)
+        for root, slot in zip(roots, slots):
+            w.code.do(f"store {made[root].type} {made[root].text}, ptr {slot}")
 
-    def load_carry(self, w: Writer, slots: Sequence[str]) -> Value:
-        like = w.code.const(0, self.wide)
-        return tuple(like.made(f"load {like.type}, ptr {s}") for s in slots)
+    def load_carries(self, w: Writer, slots: Sequence[str]) -> dict[Expr, Vec]:
+        like = self.zero(w)
+        loads = _past(self.step)
+        return {x: like.made(f"load {like.type}, ptr {slots[x.operand - 1]}") for x in loads}
 
 
-def _without(layout: Layout, axis: int) -> Layout:
-    dims, strides = layout.dims, layout.strides
-    return Layout(
-        dims[:axis] + dims[axis + 1 :], strides[:axis] + strides[axis + 1 :], layout.offset
-    )
+def _inputs(kernel: Kernel) -> list[Load]:
+    """The loads of x, the real part of a complex number first."""
+    return [n for n in kernel.nodes if isinstance(n, Load) and n.operand == 0]
 
 
-def _reversed(layout: Layout, axis: int) -> Layout:
-    """Reversed along the axis."""
-    size = layout.dims[axis]
-    return layout.sliced(axis, size - 1, size, -1)
+def _past(kernel: Kernel) -> list[Load]:
+    """The loads of the carries."""
+    return [n for n in kernel.nodes if isinstance(n, Load) and n.operand > 0]
+
+
+def _carried(kernel: Kernel) -> list[Expr]:
+    """x in the dtype of the carry: the casts of its loads, or the loads."""
+    loads = _inputs(kernel)
+    casts = {
+        n.args[0]: n
+        for n in kernel.nodes
+        if isinstance(n, Apply) and n.op.name == "cast" and n.args[0] in loads
+    }
+    return [casts.get(x, x) for x in loads]
+
+
+def _outputs(kernel: Kernel) -> list[Store]:
+    return [s for s in kernel.stores if s.result == 0]
+
+
+def _carries(kernel: Kernel) -> list[Store]:
+    return [s for s in kernel.stores if s.result > 0]
+
+
+def _is_costly(kernel: Kernel) -> bool:
+    return any(isinstance(n, Apply) and n.op.name in COSTLY for n in kernel.nodes)
+
+
+def _rows(form: Scan, at: Affine) -> Layout:
+    """Of an index map without the scanned axis, from the first position on."""
+    axes = form.carries[0].axes
+    strides = tuple(at.coefficient(a) for a in axes)
+    offset = at.offset
+    if form.directions[0].is_reversed:
+        offset = offset + (form.time.extent - 1) * at.coefficient(form.time)
+    return Layout(tuple(a.extent for a in axes), strides, offset)
