@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 import rlx
-from rlx.backends.cpu.codegen.loop.emit import emit, legal, module
+from rlx.backends.cpu.codegen.loop.emit import emit, legal
 from rlx.backends.cpu.isa import host
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType

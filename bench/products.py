@@ -20,11 +20,10 @@ import numpy as np
 
 from bench.kernels import MANY
 from rlx import ops
-from rlx.backends.cpu.codegen.loop import emit
-from rlx.backends.cpu.codegen.loop.emit import Function
 from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.compile import Native
+from rlx.backends.cpu.llvm.function import Function, head_of, module
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.gemm_sequence import make
 from rlx.backends.cpu.program.task import KernelSequence, Step, Task
@@ -145,7 +144,7 @@ def peak_function(isa: Isa) -> Function:
         place = code.let(f"getelementptr {kind}, ptr %scratch, i64 {i}")
         code.do(f"store {kind} {x}, ptr {place}")
     code.do("ret i32 0")
-    return Function("peak", code.function(emit.head_of("peak")), tuple(code.shared.items()))
+    return Function("peak", code.function(head_of("peak")), tuple(code.shared.items()))
 
 
 def memory(size: int) -> Array:
@@ -168,7 +167,7 @@ class Timed:
         contract = contraction(node, step.operands, step.results)
         self.recipe: KernelSequence = make(step, contract, "p")
         tasks = [*(p.task for p in self.recipe.packed), *self.recipe.tasks]
-        text = emit.module([*(t.function for t in tasks), peak_function(isa)], isa)
+        text = module([*(t.function for t in tasks), peak_function(isa)], isa)
         self.native = Native(text + MANY, isa)
         rng = np.random.default_rng(0)
         self.memory: dict[str, list[Array]] = {

@@ -207,11 +207,11 @@ class Kernel:
     stores: tuple[Store, ...]
     operands: tuple[Shape, ...]
     results: tuple[Shape, ...]
+    nodes: tuple[Expr, ...] = field(init=False, repr=False, compare=False)
+    """Every expression once, arguments first."""
 
-    @property
-    def nodes(self) -> tuple[Expr, ...]:
-        """Every expression once, arguments first."""
-        return tuple(postorder(s.value for s in self.stores))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(postorder(s.value for s in self.stores)))
 
     @property
     def reduced(self) -> tuple[Axis, ...]:

@@ -17,33 +17,21 @@ gathering load has an index out of range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from dataclasses import replace
 
-from rlx.backends.cpu.codegen.loop.column_reductions import ColumnReductions
+from rlx.backends.cpu.codegen.loop.scope import LoopContext
+from rlx.backends.cpu.codegen.loop.store_nests import StoreNests
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.codegen.math.storage_types import HALF_PRECISION
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Function, head_of
-from rlx.backends.cpu.schedule.index_set_splitting import Piece
-from rlx.core.dtype import DType
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.decompose import decomposed
-from rlx.kernel.expr import (
-    Apply,
-    Axis,
-    Expr,
-    Kernel,
-    Store,
-)
+from rlx.kernel.expr import Apply, Kernel
 from rlx.kernel.reciprocal import by_reciprocals
-from rlx.kernel.schedule import Schedule, check
+from rlx.kernel.schedule import Schedule, check, lanes_of, sizes_of
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
-
-BAND_ROWS = 256
-"""Rows of a band of tiles: their cache lines stay resident until they are full."""
 
 
 def legal(kernel: Kernel) -> Kernel:
@@ -64,20 +52,29 @@ def emit(kernel: Kernel, schedule: Schedule, isa: Isa, name: str = "") -> Functi
     return Emitter(kernel, schedule, isa).function(name or kernel.name)
 
 
-class Emitter(ColumnReductions):
+class Emitter:
     """One function."""
 
+    def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
+        self.kernel, self.schedule = kernel, schedule
+        self.code = Code(lanes_of(kernel, schedule, isa.vector_bytes), isa)
+        self.sizes = {d: f"%s{i}" for i, d in enumerate(sizes_of(kernel))}
+        self.failures: list[str] = []
+
     def function(self, name: str) -> Function:
-        code = self.code
-        if self.schedule.streaming:
+        code, schedule = self.code, self.schedule
+        if schedule.streaming:
             self.streamed()
-            self.schedule = replace(self.schedule, unroll=1)
-        for stores in self.nests():
-            self.nest(stores)
+            schedule = replace(schedule, unroll=1)
+        self.nests(schedule).emit()
         code.do("ret i32 0")
         code.lines += self.failures
         code.entry[:0] = self.arguments()
         return Function(name, code.function(head_of(name)), tuple(code.shared.items()))
+
+    def nests(self, schedule: Schedule, *, is_streaming: bool = False) -> StoreNests:
+        context = LoopContext(self.kernel, schedule, self.code, self.sizes)
+        return StoreNests(context, self.failures, is_streaming=is_streaming)
 
     def streamed(self) -> None:
         """The nests with non-temporal stores, if buffers and range are aligned to cache lines."""
@@ -92,10 +89,7 @@ class Emitter(ColumnReductions):
         yes, no = code.label("yes"), code.label("no")
         code.do(f"br i1 {is_aligned}, label %{yes}, label %{no}")
         code.lines.append(f"{yes}:")
-        self.is_streaming = True
-        for stores in self.nests():
-            self.nest(stores)
-        self.is_streaming = False
+        self.nests(self.schedule, is_streaming=True).emit()
         code.do("fence seq_cst", "ret i32 0")
         code.lines.append(f"{no}:")
 
@@ -109,99 +103,3 @@ class Emitter(ColumnReductions):
         for i, name in enumerate(self.sizes.values()):
             yield f"  %n{i} = getelementptr i64, ptr %sizes, i64 {i}"
             yield f"  {name} = load i64, ptr %n{i}"
-
-    def nests(self) -> list[list[Store]]:
-        """Stores that share loops: each needs the outermost few. Others have loops of their own."""
-        order = self.schedule.order
-        shared: list[Store] = []
-        alone: list[list[Store]] = []
-        for store in self.kernel.stores:
-            if self.kernel.results[store.result].num_elements == 0:
-                continue
-            is_outer = frozenset(order[: len(store.at.axes)]) == store.at.axes
-            (shared.append(store) if is_outer and store.at.axes else alone.append([store]))
-        return [shared, *alone] if shared else alone
-
-    def nest(self, stores: list[Store]) -> None:
-        needed = frozenset[Axis]().union(*(s.at.axes for s in stores))
-        axes = tuple(a for a in self.schedule.order if a in needed)
-        is_split = self.schedule.parallel in needed
-        with nullcontext() if is_split else self.in_first_part(), self.scope():
-            self.level(axes, stores)
-
-    def in_first_part(self) -> AbstractContextManager[None]:
-        code = self.code
-        low = code.let("icmp sle i64 %start, 0")
-        high = code.let("icmp sgt i64 %stop, 0")
-        return code.when(code.let(f"and i1 {low}, {high}"))
-
-    def level(self, axes: tuple[Axis, ...], stores: Sequence[Store]) -> None:
-        """Compute what is invariant here, do the stores whose axes are open, open the next axis."""
-        self.reduce_ready([s.value for s in stores])
-        here = [s for s in stores if s.at.axes <= self.at.index.keys()]
-        self.store_all(here)
-        deeper = [s for s in stores if s not in here]
-        if not axes or not deeper:
-            return
-        self.hoist(s.value for s in deeper)
-        is_shared = axes[0] is self.schedule.parallel
-        if axes[0] is self.schedule.tile:
-            self.tiles(axes[0], axes[1], deeper, is_shared)
-            return
-        is_lane = axes[0] is self.schedule.vector
-        if is_lane and self.schedule.row_accumulators:
-            self.row_sweep(axes[0], deeper, lambda: self.level((), deeper), is_shared)
-            return
-        self.sweep(axes[0], lambda: self.level(axes[1:], deeper), is_lane, is_shared)
-
-    def tiles(self, tile: Axis, lane: Axis, stores: Sequence[Store], is_shared: bool) -> None:
-        """Whole square tiles of both axes, then the columns and the rows that are left."""
-        for rows in self.cuts.pieces(tile):
-            first, last = self.ends(rows, is_shared)
-            end = self.whole(first, last, self.lanes)
-            with self.scope(decided={**self.at.decided, **rows.decided}):
-                for columns in self.cuts.pieces(lane):
-                    decided = {**self.at.decided, **columns.decided}
-                    low = columns.low[0] - columns.low[1]
-                    with self.scope(decided=decided, piece_low=low):
-                        polled = 0 if is_shared else self.iterations_per_poll(tile, BAND_ROWS)
-                        self.tiled(tile, lane, (first, end), columns, stores, polled)
-                self.steps_of(tile, end, last, lambda: self.level((lane,), stores))
-
-    def tiled(
-        self,
-        tile: Axis,
-        lane: Axis,
-        rows: tuple[Bound, Bound],
-        columns: Piece,
-        stores: Sequence[Store],
-        polled: int,
-    ) -> None:
-        """Bands of rows; in a band column by column, so that cache lines are used up."""
-        low, high = self.ends(columns, is_shared=False)
-        end = self.whole(low, high, self.lanes)
-        code = self.code
-        with code.count(rows[0], rows[1], BAND_ROWS, polled) as band:
-            stop = code.least(code.i64("add", band, BAND_ROWS), rows[1])
-            with code.count(low, end, self.lanes) as j, code.count(band, stop, self.lanes) as i:
-                index = {**self.at.index, tile: i, lane: j}
-                with self.scope(index=index, lane=lane, tile=tile, copies=self.lanes):
-                    self.store_all(stores)
-        rest = lambda: self.blocks(lane, end, high, lambda: self.level((), stores))
-        if end != high:
-            self.steps_of(tile, rows[0], rows[1], rest)
-
-    def store_all(self, stores: Sequence[Store]) -> None:
-        """All values first, then all stores: an output may alias an input."""
-        count = {s: self.at.copies if self.spread in s.at.axes else 1 for s in stores}
-        pairs = [(s, copy) for s in stores for copy in range(count[s])]
-        values = [self.value(self.unrounded(s.value), copy) for s, copy in pairs]
-        for (store, copy), value in zip(pairs, values):
-            self.store(store, copy, value)
-
-    def unrounded(self, value: Expr) -> Expr:
-        """A cast to half precision just before a store is done by the store."""
-        if isinstance(value, Apply) and value.op.name == "cast" and value.dtype in HALF_PRECISION:
-            (given,) = value.args
-            return given if given.dtype is DType.F32 else value
-        return value

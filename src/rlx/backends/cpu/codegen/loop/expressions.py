@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 
-from rlx.backends.cpu.codegen.loop.load_store import Memory
+from rlx.backends.cpu.codegen.loop.load_store import LoadStore
+from rlx.backends.cpu.codegen.loop.scope import LoopContext
+from rlx.backends.cpu.codegen.loop.scratch import Scratch
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.llvm.builder import Vec
 from rlx.core.dtype import DType
@@ -12,19 +14,23 @@ from rlx.core.errors import Error
 from rlx.kernel.expr import Apply, Choose, Const, Expr, Index, Inside, Load, Reduce, Size
 
 
-class Values(Memory):
-    """Computes values, each once per scope."""
+class Expressions:
+    """Computes values, each once per scope. A reduction under a guard is left to `reduce`, which
+    adds its value to the scope."""
 
-    @abstractmethod
-    def reduced_alone(self, r: Reduce, copy: int) -> Vec:
-        """A reduction under a guard."""
-
-    def key(self, node: Expr, copy: int) -> tuple[Expr, int]:
-        return node, copy if self.spread in node.free else 0
+    def __init__(
+        self,
+        context: LoopContext,
+        memory: LoadStore,
+        scratch: Scratch,
+        reduce: Callable[[Reduce], None],
+    ) -> None:
+        self.context, self.code = context, context.code
+        self.memory, self.scratch, self.reduce = memory, scratch, reduce
 
     def needs(self, node: Expr) -> tuple[Expr, ...]:
         """The arguments that are computed before it: of a select only the decided side."""
-        if node in self.at.staged:
+        if node in self.context.at.staged:
             return ()
         match node:
             case Choose():
@@ -36,70 +42,77 @@ class Values(Memory):
 
     def chosen(self, node: Choose) -> tuple[Expr, ...]:
         """The one side, where the guard is decided."""
-        guard = node.args[0]
-        if not isinstance(guard, Inside) or guard not in self.at.decided:
+        guard, decided = node.args[0], self.context.at.decided
+        if not isinstance(guard, Inside) or guard not in decided:
             return ()
-        return (node.args[1 if self.at.decided[guard] else 2],)
+        return (node.args[1 if decided[guard] else 2],)
 
     def value(self, root: Expr, copy: int) -> Vec:
         """The vector of an expression; iterative, as bodies may be long chains."""
-        stack = [root]
+        key, values, stack = self.context.key, self.context.at.values, [root]
         while stack:
             node = stack[-1]
-            if self.key(node, copy) in self.at.values:
+            if key(node, copy) in values:
                 stack.pop()
                 continue
-            missing = [a for a in self.needs(node) if self.key(a, copy) not in self.at.values]
+            missing = [a for a in self.needs(node) if key(a, copy) not in values]
             if missing:
                 stack += missing
                 continue
-            made = self.staged(node, copy) if node in self.in_scratch else self.compute(node, copy)
-            self.at.values[self.key(node, copy)] = made
+            values[key(node, copy)] = self._made(node, copy)
             stack.pop()
-        return self.at.values[self.key(root, copy)]
+        return values[key(root, copy)]
 
-    def staged(self, node: Expr, copy: int) -> Vec:
-        """A row value: the first pass computes it and stages it in scratch, later ones read it."""
-        if node in self.at.staged:
-            return self.from_scratch(node, copy)
+    def _made(self, node: Expr, copy: int) -> Vec:
+        """A row value is computed and staged in scratch by the first pass; later ones read it."""
+        if node not in self.scratch.rows:
+            return self.compute(node, copy)
+        if node in self.context.at.staged:
+            return self.scratch.load(node, copy)
         value = self.compute(node, copy)
-        if self.at.is_first_pass:
-            self.to_scratch(node, copy, value)
+        if self.context.at.is_first_pass:
+            self.scratch.store(node, copy, value)
         return value
 
     def compute(self, node: Expr, copy: int) -> Vec:
+        context, code = self.context, self.code
         match node:
             case Const():
-                return self.code.const(node.value.item(), node.dtype.compute)
+                return code.const(node.value.item(), node.dtype.compute)
             case Size():
-                whole = self.code.splat(self.dim(node.dim), DType.I64)
-                return arith.cast(whole, node.dtype)
+                return arith.cast(code.splat(context.dim(node.dim), DType.I64), node.dtype)
             case Index():
-                return self.along(node.at, copy)
+                return context.along(node.at, copy)
             case Inside():
                 return self.inside(node, copy)
-            case Load() if self.is_transposed(node):
-                for number, made in enumerate(self.transposed_load(node)):
-                    self.at.values[self.key(node, number)] = made
-                return self.at.values[self.key(node, copy)]
             case Load():
-                return self.load(node, copy, self.value)
+                return self.load(node, copy)
             case Choose():
                 return self.choice(node, copy)
             case Reduce():
-                return self.reduced_alone(node, copy)
+                self.reduce(node)
+                return context.at.values[context.key(node, copy)]
             case Apply():
                 args = [self.value(a, copy) for a in node.args]
-                given = node.args[0].dtype
-                return arith.apply(node.op.name, args, node.attrs, given)
+                return arith.apply(node.op.name, args, node.attrs, node.args[0].dtype)
             case _:
                 raise Error(f"the CPU backend does not know {type(node).__name__}")
 
+    def load(self, node: Load, copy: int) -> Vec:
+        if not self.memory.is_transposed(node):
+            row = self.value(node.args[0], copy) if node.args else None
+            return self.memory.load(node, copy, row)
+        key, values = self.context.key, self.context.at.values
+        for number, made in enumerate(self.memory.transposed_load(node)):
+            values[key(node, number)] = made
+        return values[key(node, copy)]
+
     def inside(self, node: Inside, copy: int) -> Vec:
-        if node in self.at.decided:
-            return self.code.const(self.at.decided[node], DType.BOOL)
-        at = self.along(node.at, copy)
-        low, high = (self.code.splat(self.dim(d), DType.I64) for d in (node.low, node.high))
+        context, code = self.context, self.code
+        if node in context.at.decided:
+            return code.const(context.at.decided[node], DType.BOOL)
+        at = context.along(node.at, copy)
+        low, high = (code.splat(context.dim(d), DType.I64) for d in (node.low, node.high))
         return (at >= low) & (at < high)
 
     def choice(self, node: Choose, copy: int) -> Vec:
@@ -113,14 +126,14 @@ class Values(Memory):
 
     def guarded(self, node: Expr, copy: int, mask: Vec) -> Vec:
         """A value that is needed only where the mask holds, as if this copy were the only one."""
-        guard = mask if self.at.guard is None else mask & self.at.guard
-        spread, index = self.spread, dict(self.at.index)
+        context, at, spread = self.context, self.context.at, self.context.spread
+        guard, index = mask if at.guard is None else mask & at.guard, dict(at.index)
         if spread is not None:
-            index[spread] = self.position(spread, copy)
+            index[spread] = context.position(spread, copy)
         own = {
-            self.key(n, 0): v
-            for (n, c), v in self.at.values.items()
+            context.key(n, 0): v
+            for (n, c), v in at.values.items()
             if c == (copy if spread in n.free else 0)
         }
-        with self.scope(index=index, copies=1, guard=guard, values=own):
+        with context.scope(index=index, copies=1, guard=guard, values=own):
             return self.value(node, 0)

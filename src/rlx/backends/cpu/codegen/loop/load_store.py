@@ -3,65 +3,62 @@ that is masked off touches no memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from rlx.backends.cpu.codegen.loop.scope import Places
+from rlx.backends.cpu.codegen.loop.scope import LoopContext
 from rlx.backends.cpu.codegen.loop.vector_access import store_some
 from rlx.backends.cpu.codegen.math.storage_types import from_memory, stored, to_memory
-from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
-from rlx.kernel.expr import Expr, Kernel, Load, Store
-from rlx.kernel.schedule import ROW_WIDTH, SCRATCH_PAD, Schedule
+from rlx.kernel.expr import Load, Store
 
 MAX_SHUFFLED_STRIDE = 4
 """Strides up to this are loaded contiguously and shuffled."""
 
 
-class Memory(Places):
-    """Loads operands and stores results."""
+class LoadStore:
+    """Loads operands and stores results. A gathered index out of range leaves the function by a
+    block that is added to `failures`."""
 
-    def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
-        super().__init__(kernel, schedule, isa)
-        self.failures: list[str] = []
-        self.is_streaming = False
-        self.in_scratch = (*schedule.staged, *schedule.row_accumulators)
+    def __init__(self, context: LoopContext, failures: list[str], *, is_streaming: bool) -> None:
+        self.context, self.code, self.lanes = context, context.code, context.lanes
+        self.failures, self.is_streaming = failures, is_streaming
 
     # -- loads ----------------------------------------------------------------------------------
 
-    def load(self, node: Load, copy: int, value: Callable[..., Vec]) -> Vec:
-        row = value(node.args[0], copy) if node.args else None
-        is_spread = row is not None and self.at.lane in node.args[0].free
-        step = node.at.coefficient(self.at.lane) if self.at.lane else 0
-        offset = self.offset(node.at, copy)
+    def load(self, node: Load, copy: int, row: Vec | None) -> Vec:
+        """A load, with the index of its row if that is gathered."""
+        context, lane = self.context, self.context.at.lane
+        is_spread = row is not None and lane in node.args[0].free
+        step = node.at.coefficient(lane) if lane else 0
+        offset = context.offset(node.at, copy)
         if row is not None:
             row = row.to(DType.I64) if row.dtype.is_signed else row.to(DType.U64).bits(DType.I64)
             self._check_rows(row, node)
         if row is not None and not is_spread:
-            moved = self.code.i64("mul", row.lane(), self.dim(node.stride))
+            moved = self.code.i64("mul", row.lane(), context.dim(node.stride))
             offset = self.code.i64("add", offset, moved)
         element = ELEMENT[stored(node.dtype)]
         where = self._pointer(f"%x{node.operand}", element, offset)
         if is_spread and row is not None:
-            places = row * self.code.splat(self.dim(node.stride), DType.I64)
-            raw = self._gather(where, element, places if step == 0 else places + self.steps(step))
+            places = row * self.code.splat(context.dim(node.stride), DType.I64)
+            places = places if step == 0 else places + context.steps(step)
+            raw = self._gather(where, element, places)
         else:
             raw = self._strided(where, element, step)
         return from_memory(Vec(self.code, raw, stored(node.dtype)), node.dtype)
 
     def is_transposed(self, node: Load) -> bool:
         """Is it contiguous along the tile axis while the other axis is vectorised?"""
-        tile, lane = self.at.tile, self.at.lane
-        if tile is None or lane is None or self.mask is not None or node.args:
+        tile, lane = self.context.at.tile, self.context.at.lane
+        if tile is None or lane is None or self.context.mask is not None or node.args:
             return False
         return node.at.coefficient(tile) == 1 and node.at.coefficient(lane) not in (0, 1)
 
     def transposed_load(self, node: Load) -> list[Vec]:
         """A square of memory, loaded in rows along the tile and transposed in registers."""
-        assert self.at.lane is not None
-        dtype = stored(node.dtype)
-        offset, step = self.offset(node.at, 0), self.dim(node.at.coefficient(self.at.lane))
+        lane, dtype = self.context.at.lane, stored(node.dtype)
+        assert lane is not None
+        offset, step = self.context.offset(node.at, 0), self.context.dim(node.at.coefficient(lane))
         rows: list[Vec] = []
         for _ in range(self.lanes):
             where = self._pointer(f"%x{node.operand}", ELEMENT[dtype], offset)
@@ -77,19 +74,19 @@ class Memory(Places):
             return self._uniform(where, element)
         if step == 1:
             return self._run(where, element)
-        if step == -1 and self.mask is None:
+        if step == -1 and self.context.mask is None:
             return self._backwards(where, element)
-        if isinstance(step, int) and 1 < step <= MAX_SHUFFLED_STRIDE and self.mask is None:
+        if isinstance(step, int) and 1 < step <= MAX_SHUFFLED_STRIDE and self.context.mask is None:
             return self._picked(where, element, step)
-        return self._gather(where, element, self.steps(step))
+        return self._gather(where, element, self.context.steps(step))
 
     def _uniform(self, where: str, element: str) -> str:
         """One element, broadcast. Under a guard it is loaded only if a lane needs it."""
         code, kind = self.code, self.code.vector(element)
-        if self.at.guard is None:
+        if self.context.at.guard is None:
             one = code.let(f"load {element}, ptr {where}")
         else:
-            wanted = self.mask.any() if self.mask else "true"
+            wanted = self.context.mask.any() if self.context.mask else "true"
             first = code.let(
                 f"insertelement {code.vector('i1')} zeroinitializer, i1 {wanted}, i32 0"
             )
@@ -100,7 +97,7 @@ class Memory(Places):
         return code.let(f"shufflevector {kind} {head}, {kind} poison, {order}")
 
     def _run(self, where: str, element: str) -> str:
-        mask = self.mask
+        mask = self.context.mask
         if mask is None:
             return self.code.let(
                 f"load {self.code.vector(element)}, ptr {where}, align {_bytes(element)}"
@@ -160,65 +157,24 @@ class Memory(Places):
         )
 
     def _mask_text(self) -> str:
-        return self.mask.text if self.mask else "splat (i1 true)"
+        return self.context.mask.text if self.context.mask else "splat (i1 true)"
 
     def _check_rows(self, row: Vec, node: Load) -> None:
         """Return an error code where a gathered row is out of range."""
         code = self.code
-        bound = code.splat(self.dim(node.bound), DType.U64)
+        bound = code.splat(self.context.dim(node.bound), DType.U64)
         is_bad = row.bits(DType.U64) >= bound
-        if self.mask is not None:
-            is_bad = is_bad & self.mask
-        number = [n for n in self.kernel.nodes if isinstance(n, Load) and n.args].index(node) + 1
+        if self.context.mask is not None:
+            is_bad = is_bad & self.context.mask
+        number = [n for n in self.context.kernel.nodes if isinstance(n, Load) and n.args].index(
+            node
+        ) + 1
         fail, on = f"fail{number}", code.label("on")
         code.do(f"br i1 {is_bad.any()}, label %{fail}, label %{on}")
         code.lines.append(f"{on}:")
         block = f"{fail}:\n  ret i32 {number}"
         if block not in self.failures:
             self.failures.append(block)
-
-    # -- scratch --------------------------------------------------------------------------------
-
-    def from_scratch(self, node: Expr, copy: int) -> Vec:
-        number, dtype = self.in_scratch.index(node), node.dtype.compute
-        return self._scratch_value(self._scratch(number, copy, dtype), dtype)
-
-    def to_scratch(self, node: Expr, copy: int, value: Vec) -> None:
-        """Unmasked: a scratch row is padded, and what follows a piece of the row is written after
-        it."""
-        where = self._scratch(self.in_scratch.index(node), copy, node.dtype.compute)
-        self.code.do(f"store {value.type} {value.text}, ptr {where}, align {value.dtype.itemsize}")
-
-    def from_wide_scratch(self, node: Expr, copy: int) -> Vec:
-        """The f64 accumulator beside an f32 one; such rows come after all others."""
-        return self._scratch_value(self._wide_scratch(node, copy), DType.F64)
-
-    def to_wide_scratch(self, node: Expr, copy: int, value: Vec) -> None:
-        where = self._wide_scratch(node, copy)
-        self.code.do(f"store {value.type} {value.text}, ptr {where}, align 8")
-
-    def _wide_scratch(self, node: Expr, copy: int) -> str:
-        number = len(self.in_scratch) + self.in_scratch.index(node)
-        return self._scratch(number, copy, DType.F64)
-
-    def _scratch_value(self, where: str, dtype: DType) -> Vec:
-        kind, size = self.code.vector(ELEMENT[dtype]), dtype.itemsize
-        return Vec(self.code, self.code.let(f"load {kind}, ptr {where}, align {size}"), dtype)
-
-    def _scratch(self, number: int, copy: int, dtype: DType) -> str:
-        axis, code = self.schedule.vector, self.code
-        assert axis is not None
-        row = code.i64("mul", number, self._scratch_row())
-        start = code.let(f"getelementptr i8, ptr %scratch, i64 {row}")
-        place = code.i64("sub", self.position(axis, copy), self.at.row_start)
-        return self._pointer(start, ELEMENT[dtype], place)
-
-    def _scratch_row(self) -> Bound:
-        assert self.schedule.vector is not None
-        extent = (
-            ROW_WIDTH if self.schedule.row_accumulators else self.dim(self.schedule.vector.extent)
-        )
-        return self.code.i64("mul", self.code.i64("add", extent, SCRATCH_PAD), 8)
 
     # -- stores ---------------------------------------------------------------------------------
 
@@ -227,14 +183,14 @@ class Memory(Places):
         dtype = store.value.dtype
         element = ELEMENT[stored(dtype)]
         made = to_memory(value, dtype)
-        step = store.at.coefficient(self.at.lane) if self.at.lane else 0
-        where = self._pointer(f"%y{store.result}", element, self.offset(store.at, copy))
+        step = store.at.coefficient(self.context.at.lane) if self.context.at.lane else 0
+        where = self._pointer(f"%y{store.result}", element, self.context.offset(store.at, copy))
         if step == 0:
             self.code.do(f"store {element} {made.lane()}, ptr {where}")
         elif step != 1:
-            self._scatter(where, element, self.steps(step), made)
-        elif self.mask is not None:
-            store_some(self.code, made, where, self.mask)
+            self._scatter(where, element, self.context.steps(step), made)
+        elif self.context.mask is not None:
+            store_some(self.code, made, where, self.context.mask)
         elif self.is_streaming and self._is_aligned(store):
             size = self.lanes * _bytes(element)
             text = f"store {made.type} {made.text}, ptr {where}, align {size}, !nontemporal !0"
@@ -244,8 +200,8 @@ class Memory(Places):
 
     def _is_aligned(self, store: Store) -> bool:
         """Is every vector aligned, given that the buffer is?"""
-        steps = [c for a, c in store.at.terms if a is not self.at.lane]
-        bounds = [store.at.offset, *steps, self.at.piece_low]
+        steps = [c for a, c in store.at.terms if a is not self.context.at.lane]
+        bounds = [store.at.offset, *steps, self.context.at.piece_low]
         return all(is_static(b) and b % self.lanes == 0 for b in bounds)
 
     def _scatter(self, where: str, element: str, places: Vec, made: Vec) -> None:

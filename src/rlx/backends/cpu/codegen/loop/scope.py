@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Affine, Axis, Expr, Inside, Kernel
-from rlx.kernel.schedule import Schedule, lanes_of, sizes_of
+from rlx.kernel.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +42,16 @@ class Scope:
     """The lanes whose value is needed."""
 
 
-class Places:
-    """Positions and sizes as values of the function under construction."""
+class LoopContext:
+    """A kernel, its schedule, the function under construction, and the current scope in it: what
+    all parts of the emitter share. Positions and sizes are values of that function."""
 
-    def __init__(self, kernel: Kernel, schedule: Schedule, isa: Isa) -> None:
-        self.kernel, self.schedule = kernel, schedule
-        self.code = Code(lanes_of(kernel, schedule, isa.vector_bytes), isa)
-        self.lanes = self.code.lanes
+    def __init__(
+        self, kernel: Kernel, schedule: Schedule, code: Code, sizes: Mapping[DimLike, str]
+    ) -> None:
+        self.kernel, self.schedule, self.code, self.sizes = kernel, schedule, code, sizes
+        self.lanes = code.lanes
         self.at = Scope()
-        self.sizes = {d: f"%s{i}" for i, d in enumerate(sizes_of(kernel))}
 
     @contextmanager
     def scope(self, **changes: Any) -> Generator[None]:
@@ -61,6 +61,10 @@ class Places:
         self.at = replace(outer, **{**fresh, **changes})
         yield
         self.at = outer
+
+    def stage(self, values: Iterable[Expr]) -> None:
+        """From here on in this scope, these row values are read from scratch."""
+        self.at = replace(self.at, staged=self.at.staged.union(values))
 
     def dim(self, dim: DimLike) -> Bound:
         return dim if is_static(dim) else self.sizes[dim]
@@ -74,6 +78,17 @@ class Places:
     def spread(self) -> Axis | None:
         """The axis that copies run along."""
         return self.at.tile or self.at.lane
+
+    def key(self, node: Expr, copy: int) -> tuple[Expr, int]:
+        """The key of a value: copies of one that does not vary along them are one."""
+        return node, copy if self.spread in node.free else 0
+
+    def copies_of(self, node: Expr) -> int:
+        return self.at.copies if self.spread in node.free else 1
+
+    def is_made(self, node: Expr) -> bool:
+        """Is the value computed, or staged?"""
+        return node in self.at.staged or self.key(node, 0) in self.at.values
 
     def offset(self, at: Affine, copy: int) -> Bound:
         """The index at lane 0 of a copy."""
