@@ -25,8 +25,8 @@ from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import Function, head_of, module
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.gemm_sequence import make
 from rlx.backends.cpu.program.task import KernelSequence, Step, Task
+from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -165,7 +165,7 @@ class Timed:
         node = product.node()
         step = Step.alone(node, CpuMachine.of(isa), product.constants)
         contract = contraction(node, step.operands, step.results)
-        self.recipe: KernelSequence = make(step, contract, "p")
+        self.recipe: KernelSequence = contraction_tasks(step, contract, "p")
         tasks = [*(p.task for p in self.recipe.packed), *self.recipe.tasks]
         text = module([*(t.function for t in tasks), peak_function(isa)], isa)
         self.native = Native(text + MANY, isa)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlx.core.dim import Dim
 from rlx.core.errors import Error
@@ -45,6 +45,10 @@ from rlx.plan.phases import mark_phases, mark_planned
 from rlx.plan.planner import plan_choices, plan_module
 from rlx.rules.engine import Event
 
+if TYPE_CHECKING:
+    from rlx.kernel.program.program import KernelProgram
+    from rlx.kernel.program.select import KernelLibrary
+
 T = TypeVar("T")
 Pass = Callable[[Graph, Context], Graph]
 
@@ -62,7 +66,15 @@ PASSES: tuple[Pass, ...] = (
     choose_layouts,  # NCHW or NHWC, image by image: put to the gate
     dedup_kernels,  # regions that differ in scalar constants alone become equal
 )
-"""All of them, in order; the plan and its checker follow."""
+"""All of them, in order. The plan and its checker follow, then `select_kernels`."""
+
+
+def select_kernels(lir: LirModule, library: KernelLibrary) -> KernelProgram:
+    """The last pass: for each step of a plan the kernel forms in the order of the target, each
+    taken or refused with a reason. Backends schedule, emit and run what it gives."""
+    from rlx.kernel.program import select  # what is only planned needs no kernels
+
+    return select.select_kernels(lir, library)
 
 
 @dataclass(frozen=True, slots=True)

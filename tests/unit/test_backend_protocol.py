@@ -55,7 +55,7 @@ class LeastBackend(Backend):
     def configured(self, variant: str, threads: int | None, cache: Any = None) -> Backend:
         return self
 
-    def load(self, lir: LirModule) -> Program:
+    def compile(self, lir: LirModule) -> Program:
         return LeastProgram()
 
 

@@ -10,7 +10,7 @@ to be done.
       name, summary                            interface
       target()           required              prepare(params, old)           required
       configured(...)    required              run(weights, inputs, outputs)  required
-      load(lir)          required              quick(weights)       None: there is only `run`
+      compile(lir)       required              quick(weights)       None: there is only `run`
       missing()          None: it runs here    step, finish         refused: phases run together
       runs_any_plan      False                 scratch_bytes(...)   0
       num_threads        1                     threads              1
@@ -23,6 +23,19 @@ to be done.
       measure(progress)  refused: no prices of its own
       calibrated(n)      None
       serializer()       None: its programs are not written to files
+
+A backend that makes kernels of its own is a `KernelBackend`. The compiler selects the kernels of
+every step, as data (`kernel/program/`); the backend says which named algorithms it brings, how it
+runs a kernel, and what code that is:
+
+    class KernelBackend(Backend)
+      has_special(op)            required: is there an algorithm for this op?
+      candidates(step)           the usual order of kernel forms
+      schedule(call)             required: how it runs a kernel, or a Refusal with the reason
+      emit(call, schedule)       required: its code; pure, so that it is tested without the device
+      build(program)             required: an artefact of all code, which is cached and saved
+      load(artefact)             required: the Program that runs it
+      program(lir)               the kernels of a plan, selected for this backend
 
 `target()` is data: what the compiler may leave to the backend, and what that costs. Passes and the
 planner read nothing else of a backend, so a plan does not depend on code that runs it.
@@ -53,6 +66,10 @@ if TYPE_CHECKING:
     from rlx.core.sections import Bytes, Sections
     from rlx.cost.calibrate import Numbers, Progress
     from rlx.cost.decision import Decision
+    from rlx.kernel.program.program import KernelCall, KernelProgram, Step
+    from rlx.kernel.program.schedule import Schedule
+    from rlx.kernel.program.select import Candidate
+    from rlx.kernel.refusal import Refusal
 
 GROUP = "rlx.backends"
 BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu.backend"}
@@ -192,7 +209,7 @@ class Backend(ABC):
     # -- programs --------------------------------------------------------------------------------
 
     @abstractmethod
-    def load(self, lir: LirModule) -> Program:
+    def compile(self, lir: LirModule) -> Program:
         """One object that runs the whole plan."""
 
     def serializer(self) -> Serializer[Any] | None:
@@ -232,6 +249,49 @@ class Backend(ABC):
     def calibrated(self, threads: int) -> Numbers | None:
         """What was measured on this machine for so many threads; None where nothing was."""
         return None
+
+
+class KernelBackend(Backend):
+    """A backend that makes kernels: the compiler selects them; it schedules, emits, runs them."""
+
+    # -- kernels ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def has_special(self, op: str) -> bool:
+        """Does it bring an algorithm for this op?"""
+
+    def candidates(self, step: Step) -> tuple[Candidate, ...]:
+        """The kernel forms to try for a step, the preferred one first."""
+        from rlx.kernel.program.select import default_candidates
+
+        return default_candidates(step, self)
+
+    @abstractmethod
+    def schedule(self, call: KernelCall) -> Schedule[Any] | Refusal:
+        """How it runs a kernel, or why it does not."""
+
+    @abstractmethod
+    def emit(self, call: KernelCall, schedule: Schedule[Any]) -> Any:
+        """The code of a kernel as it is scheduled. It depends on nothing else."""
+
+    # -- programs --------------------------------------------------------------------------------
+
+    def program(self, lir: LirModule) -> KernelProgram:
+        """The kernels of a plan, selected for this backend. No code is written."""
+        from rlx.pipeline import select_kernels
+
+        return select_kernels(lir, self)
+
+    @abstractmethod
+    def build(self, program: KernelProgram) -> Any:
+        """All code of a program, and what is said beside it: what is cached and saved."""
+
+    @abstractmethod
+    def load(self, artefact: Any) -> Program:
+        """What runs an artefact."""
+
+    def compile(self, lir: LirModule) -> Program:
+        return self.load(self.build(self.program(lir)))
 
 
 # -- finding one ----------------------------------------------------------------------------------

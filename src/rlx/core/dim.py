@@ -203,6 +203,11 @@ def dim_min(a: DimLike, b: DimLike) -> DimLike:
     return b if provably_le(b, a) else _call("min", *sorted((a, b), key=str))
 
 
+def round_up(dim: DimLike, to: int = 64) -> DimLike:
+    """Up to a multiple, so that what follows is aligned."""
+    return (dim + (to - 1)) // to * to
+
+
 def provably_le(a: DimLike, b: DimLike) -> bool:
     """Is a ≤ b for every size the symbols can take? False also where it is not known, as where a
     proof would be too large: that is no reason to refuse sizes which are not."""

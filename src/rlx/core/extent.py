@@ -34,6 +34,9 @@ CAPACITY = ".capacity"
 """The end of the names of capacities, which no input's dim may have."""
 FIRST_CAPACITY = 256
 """What a capacity is before anything outgrew it."""
+CAPACITY_EXCEEDED = "more was found than its capacity holds"
+"""The failure of a size without a bound: the runtime makes room for what was found, which is in the
+table of sizes, and runs the call again."""
 
 
 def measured(name: str, most: DimLike | None = None) -> Dim:

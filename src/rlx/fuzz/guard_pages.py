@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.backend import CpuBackend
-from rlx.backends.cpu.isa import isa
-from rlx.backends.cpu.program.artefact import Artefact, compiled
+from rlx.backends.cpu.program.artefact import Artefact
 from rlx.backends.cpu.program.call_context import NUM_WORDS, Mode, Word
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.backends.cpu.runtime.support_code import support
@@ -68,10 +67,12 @@ class Guarded:
     """A graph's program whose buffers are guarded."""
 
     def __init__(self, graph: Graph, variant: str, side: Side) -> None:
-        lir = CompilePipeline(CpuBackend(variant=variant).target()).compile(graph).lir
+        backend = CpuBackend(variant=variant)
+        lir = CompilePipeline(backend.target()).compile(graph).lir
         plan, self.holes = _spread(lir.plan, side)
         self.graph, self.side = graph, side
-        self.artefact = compiled(replace(lir, plan=plan), isa(variant))
+        spread = replace(lir, plan=plan)
+        self.artefact = backend.build(backend.program(spread))
         self._loaded = Loaded(self.artefact.blob)
         self._run = self._loaded.address("run")
 

@@ -92,7 +92,7 @@ def _judge_target(target: FusionTarget, expected: Expected) -> list[Mismatch]:
     optimised = evaluate(result.lir.mir.graph, values)
     found = compare(target.value, expected, optimised)
     params = {n.attrs["name"]: values[n.attrs["name"]] for n in graph.params}
-    exe = Executable(result, backend.load(result.lir), params, backend=backend)
+    exe = Executable(result, backend.compile(result.lir), params, backend=backend)
     made = exe(*(values[n.attrs["name"]] for n in graph.inputs))
     run = [made] if len(graph.outputs) == 1 else list(made)
     for name, a, b in zip(graph.output_names, run, optimised, strict=True):

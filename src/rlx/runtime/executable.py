@@ -208,7 +208,7 @@ class Executable:
         from rlx.pipeline import CompileResult
 
         instance(CompileResult).check("result", result)
-        made = Executable(result, self._backend.load(result.lir), backend=self._backend)
+        made = Executable(result, self._backend.compile(result.lir), backend=self._backend)
         made.adopt(self._given)
         return made
 

@@ -212,7 +212,7 @@ class Session:
             pipeline = CompilePipeline(self.target, options=options, dump=self.dump)
             result = pipeline.compile(held)
             self._require_own(result.lir)
-            return _Made(result, self.backend.load(result.lir))
+            return _Made(result, self.backend.compile(result.lir))
         except MemoryError as error:
             raise _too_large(held, error) from None
 

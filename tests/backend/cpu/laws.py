@@ -17,6 +17,7 @@ from rlx.backends.cpu.llvm.compile import compiled
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.module import assembled
 from rlx.backends.cpu.runtime.blob import Blob
+from rlx.backends.cpu.schedule.kernels import CpuKernels
 from rlx.core.errors import UnsupportedError
 from rlx.core.shape import Shape
 from rlx.fuzz.generate import is_bounded
@@ -26,7 +27,7 @@ from rlx.ir.mir import Graph, Node
 from rlx.ops import op as table
 from rlx.ops.draw import Case, Draw
 from rlx.ops.op import Array, Op
-from rlx.pipeline import CompilePipeline
+from rlx.pipeline import CompilePipeline, select_kernels
 from rlx.runtime.session import Session
 
 DRAWN = [o for o in table.table().values() if not o.why_no_cases]
@@ -97,7 +98,7 @@ def wrong(made: Batch, target: str) -> list[str]:
 def code_for(made: Batch, isa: Isa) -> Blob:
     """The program of the graph for `isa`: emitted, assembled and linked."""
     lir = CompilePipeline(Session("cpu").target).compile(made.graph).lir
-    return compiled(assembled(lir, CpuMachine.of(isa)).text, isa)
+    return compiled(assembled(select_kernels(lir, CpuKernels(CpuMachine.of(isa))), isa).text, isa)
 
 
 def chunks(ops: Sequence[Op], size: int) -> list[Sequence[Op]]:

@@ -12,9 +12,8 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm, legal
-from rlx.backends.cpu.codegen.gemm.microkernel import Source
-from rlx.backends.cpu.codegen.gemm.packing import emit_pack_groups, operands_read
+from rlx.backends.cpu.codegen.gemm.gemm import Gemm, legal
+from rlx.backends.cpu.codegen.gemm.packing import Packing, operands_read
 from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host, why_not
 from rlx.backends.cpu.llvm.compile import Native
@@ -175,13 +174,23 @@ ELSEWHERE = ("f32", "f64", "bf16", "f16", "i8", "i64", "spread", "batch", "sever
 
 
 @dataclass(frozen=True)
+class Emitted:
+    """A function, and what it is called with."""
+
+    function: Function
+    sizes: tuple[DimLike, ...]
+    num_units: DimLike
+    scratch: DimLike = 0
+
+
+@dataclass(frozen=True)
 class Compiled:
     """A contraction, its code, and what runs it."""
 
     contract: Contract
     tiling: Tiling
-    pack: Source | None
-    gemm: Source
+    pack: Emitted | None
+    gemm: Emitted
     native: Native
 
     def run(
@@ -202,7 +211,7 @@ class Compiled:
         self._call(self.gemm, [*operands, *results, *panels], sizes, cuts)
 
     def _call(
-        self, source: Source, buffers: Sequence[Array], sizes: Mapping[str, int], cuts: str
+        self, source: Emitted, buffers: Sequence[Array], sizes: Mapping[str, int], cuts: str
     ) -> None:
         given = [evaluate(s, sizes) for s in source.sizes]
         scratch = guarded(np.zeros(evaluate(source.scratch, sizes), np.uint8))
@@ -235,22 +244,28 @@ def compiled(contracts: Mapping[str, Contract], isa: Isa) -> dict[str, Compiled]
     return {name: Compiled(*part, native) for name, part in parts.items()}
 
 
-Part = tuple[Contract, Tiling, Source | None, Source]
+Part = tuple[Contract, Tiling, Emitted | None, Emitted]
 
 
 def emitted(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Part:
     pack = packed(contract, tiling, isa, f"{name}_pack") if tiling.has_panels else None
-    return contract, tiling, pack, emit_gemm(contract, tiling, isa, name)
+    return contract, tiling, pack, written(Gemm(contract, tiling, isa), name)
 
 
-def packed(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
+def written(work: Gemm | Packing, name: str) -> Emitted:
+    source = work.source(name)
+    scratch = work.scratch if isinstance(work, Gemm) else 0
+    return Emitted(source.function, source.sizes, work.num_units, scratch)
+
+
+def packed(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Emitted:
     if tiling.dot_group > 1:
-        return emit_pack_groups(contract, tiling, isa, name)
+        return written(Packing(contract, tiling, isa), name)
     kernel = emit.legal(pack_kernel(contract, tiling))
     schedule = choose(kernel, CpuMachine.of(isa))
     assert schedule.parallel
     function = emit.emit(kernel, schedule, isa, name)
-    return Source(function, sizes_of(kernel), schedule.parallel.extent)
+    return Emitted(function, sizes_of(kernel), schedule.parallel.extent)
 
 
 def functions(parts: Iterable[Part]) -> list[Function]:

@@ -9,19 +9,43 @@ import numpy as np
 
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import Function
-from rlx.backends.cpu.program.kernel_sequence import select_kernels
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
+from rlx.backends.cpu.program.task import KernelSequence, Step, Task
+from rlx.backends.cpu.schedule.kernels import CpuKernels
 from rlx.core.dim import evaluate
+from rlx.kernel.program import program
+from rlx.kernel.program.lower_step import contract_kernels
+from rlx.kernel.program.program import KernelForm
+from rlx.kernel.program.schedule import Buffer
+from rlx.kernel.program.select import scheduled, select_step
+from rlx.kernel.refusal import required
 from tests.backend.cpu.guarded import guarded
 
 Array = np.ndarray[Any, Any]
 
 
 def kernel_sequence_of(step: Step, name: str) -> KernelSequence:
-    """The kernels of a step that a form takes."""
-    made = select_kernels(step, name)
-    assert isinstance(made, KernelSequence), made
-    return made
+    """The tasks of a step that a form takes."""
+    made = select_step(plan_step(step), CpuKernels(step.machine), name)
+    assert isinstance(made, program.KernelSequence), made
+    return made.schedule
+
+
+def conv_of(step: Step, name: str) -> KernelSequence:
+    """The tasks of a step as a convolution."""
+    library = CpuKernels(step.machine)
+    (found,) = (c for c in library.candidates(plan_step(step)) if c.form is KernelForm.CONVOLUTION)
+    return required(scheduled(found.lower(plan_step(step)), library, name)).schedule
+
+
+def contraction_of(step: Step, name: str) -> KernelSequence:
+    """The tasks of a step as a contraction."""
+    made = contract_kernels(plan_step(step))
+    return required(scheduled(made, CpuKernels(step.machine), name)).schedule
+
+
+def plan_step(step: Step) -> program.Step:
+    """A step as selection has it."""
+    return program.Step(step.node, step.operands, step.results, step.constants, step.prologue_only)
 
 
 def functions(recipe: KernelSequence) -> list[Function]:

@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu.isa import NEON, host
+from rlx.backends.cpu.isa import NEON, Isa, host
 from rlx.backends.cpu.llvm import compile_units as units
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program import assemble, build
 from rlx.backends.cpu.program.build import built
 from rlx.backends.cpu.program.module import assembled
 from rlx.backends.cpu.runtime.linker import undefined
+from rlx.backends.cpu.schedule.kernels import CpuKernels
 from rlx.core.shape import Shape
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph
-from rlx.pipeline import CompilePipeline
+from rlx.kernel.program.program import KernelProgram
+from rlx.pipeline import CompilePipeline, select_kernels
 from rlx.runtime.session import Session
 
 
@@ -36,6 +38,10 @@ def model(layers: int = 3) -> Graph:
     return g
 
 
+def selected(lir: LirModule, isa: Isa) -> KernelProgram:
+    return select_kernels(lir, CpuKernels(CpuMachine.of(isa)))
+
+
 def planned(graph: Graph) -> LirModule:
     return CompilePipeline(Session("cpu", cache=False).target).compile(graph).lir
 
@@ -47,7 +53,7 @@ def test_code_does_not_depend_on_threads(isa: Any, monkeypatch: pytest.MonkeyPat
     made = set[bytes]()
     for threads in (1, 2, 5):
         monkeypatch.setattr(build, "default_threads", lambda count=threads: count)
-        made.add(built(lir, CpuMachine.of(isa))[1].to_bytes())
+        made.add(built(selected(lir, isa), isa)[1].to_bytes())
     assert len(made) == 1
 
 
@@ -70,13 +76,13 @@ def test_units_of_any_size_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_without_threads_it_is_compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
     lir = planned(model(1))
-    expected = built(lir, CpuMachine.of(host()))[1]
+    expected = built(selected(lir, host()), host())[1]
 
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    assert built(lir, CpuMachine.of(host()))[1].to_bytes() == expected.to_bytes()
+    assert built(selected(lir, host()), host())[1].to_bytes() == expected.to_bytes()
 
 
 def test_a_program_asks_nothing_of_others_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +95,14 @@ def test_a_program_asks_nothing_of_others_but_memory(monkeypatch: pytest.MonkeyP
 
     kept = build.object_of
     monkeypatch.setattr(build, "object_of", watched)
-    blob = built(planned(model()), CpuMachine.of(host()))[1]
+    blob = built(selected(planned(model()), host()), host())[1]
     assert len(seen) > 10
     assert any(undefined(o) for o in seen)
     assert list(blob.exports) == ["run"]
 
 
 def test_equal_functions_are_written_once() -> None:
-    made = assembled(planned(model()), CpuMachine.of(host()))
+    made = assembled(selected(planned(model()), host()), host())
     texts = [f.text.partition("(")[2] for f in made.kernels]
     assert len(set(texts)) == len(texts)
 
@@ -105,9 +111,9 @@ def test_what_runs_once_shares_its_code() -> None:
     """Three sizes of the same work on weights: one function for each kind of it."""
 
     def once(count: int) -> int:
-        made = assembled(planned(model(count)), CpuMachine.of(host()))
-        tasks = itertools.chain(*(w.lowering.tasks for w in made.main.prologue))  # pyright: ignore
-        return len({t.function.name for t in tasks})
+        made = assembled(selected(planned(model(count)), host()), host())
+        tasks = itertools.chain(*(w.lowering.schedule.tasks for w in made.main.prologue))  # pyright: ignore
+        return len({made.names.of(t) for t in tasks})
 
     assert once(3) == once(1)
 
@@ -123,8 +129,8 @@ def slices(width: int, starts: list[int]) -> Graph:
 def test_kernels_on_slices_of_one_buffer_are_one_function() -> None:
     """The whole cache lines of an offset are part of the address that a kernel is called with."""
     lines, odd = slices(64, [0, 64, 128]), slices(64, [1, 66, 131])
-    assert len(assembled(planned(lines), CpuMachine.of(host())).kernels) == 1
-    assert len(assembled(planned(odd), CpuMachine.of(host())).kernels) == 3
+    assert len(assembled(selected(planned(lines), host()), host()).kernels) == 1
+    assert len(assembled(selected(planned(odd), host()), host()).kernels) == 3
     x = np.random.default_rng(0).integers(-9, 9, (4, 256)).astype(np.float32)
     for graph, starts in ((lines, [0, 64, 128]), (odd, [1, 66, 131])):
         made = rlx.compile(graph, "cpu", cache=False)(x)
@@ -147,5 +153,5 @@ def test_long_programs_run_from_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _parts(graph: Graph) -> list[Any]:
-    made = assembled(planned(graph), CpuMachine.of(host())).subprograms
+    made = assembled(selected(planned(graph), host()), host()).subprograms
     return [f for f in made if f.name not in ("perform", "prepare")]

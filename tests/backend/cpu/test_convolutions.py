@@ -11,7 +11,6 @@ from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.gemm_sequence import make_conv
 from rlx.backends.cpu.program.task import KernelSequence, Step
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
@@ -19,12 +18,11 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
-from rlx.kernel.refusal import required
 from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
 from tests.backend.cpu.guarded import guarded
 from tests.backend.cpu.products import RUNNABLE, Array
-from tests.backend.cpu.sequences import Runner, functions
+from tests.backend.cpu.sequences import Runner, conv_of, functions
 
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}
 
@@ -76,7 +74,7 @@ def test_drawn_convolutions(isa: Isa) -> None:
             continue
         constants = frozenset({1} if seed % 2 else ())
         step = Step.alone(g.outputs[0], CpuMachine.of(isa), constants)
-        drawn.append((g, draw.arrays(case), required(make_conv(step, f"c{seed}"))))
+        drawn.append((g, draw.arrays(case), conv_of(step, f"c{seed}")))
     native = compiled([r for *_, r in drawn], isa)
     for graph, arrays, recipe in drawn:
         check(graph, native, recipe, arrays, {})
@@ -155,7 +153,7 @@ def stepped(given: Sequence[tuple[str, tuple[Shape, Shape], dict[str, object]]],
         seen = Layout.contiguous(image.shape.dims) if is_turned else last(image.shape.dims)
         where = (seen, plain), (last(node.shape.dims),)
         step = Step(node, *where, CpuMachine.of(isa), frozenset({1} if len(made) % 3 else ()))
-        made.append((g, required(make_conv(step, f"c{len(made)}"))))
+        made.append((g, conv_of(step, f"c{len(made)}")))
     return made
 
 
@@ -192,7 +190,7 @@ def test_images_of_any_size(isa: Isa) -> None:
         inputs = [g.input(f"x{i}", s) for i, s in enumerate(shapes)]
         g.set_outputs([g.conv(*inputs, **attrs)])
         step = Step.alone(g.outputs[0], CpuMachine.of(isa), frozenset({1}))
-        made.append((g, required(make_conv(step, f"c{len(made)}"))))
+        made.append((g, conv_of(step, f"c{len(made)}")))
     native = compiled([r for _, r in made], isa)
     rng = np.random.default_rng(0)
     for graph, recipe in made:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.cpu.codegen.gemm.gemm import emit_gemm
+from rlx.backends.cpu.codegen.gemm.gemm import Gemm
 from rlx.backends.cpu.isa import AVX512, NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import module
@@ -164,7 +164,7 @@ def test_equal_structure_is_equal_code() -> None:
         node = g.matmul(g.input("x", Shape([m, k])), g.input("w", Shape([k, n])))
         contract = contraction(node)
         tiling = tiling_of(contract, AVX512, has_panels=True)
-        return emit_gemm(contract, tiling, AVX512, "k").function.text
+        return Gemm(contract, tiling, AVX512).source("k").function.text
 
     assert text(18, 64, 128) == text(36, 18, 192)
     assert text(18, 64, 128) != text(20, 64, 128)
@@ -234,9 +234,9 @@ def test_what_has_no_code_says_why() -> None:
     contract = contract_of("f32")
     tiling = tiling_of(contract, host(), has_panels=True)
     with pytest.raises(NoGemm, match="leave some of m out"):
-        emit_gemm(contract, replace(tiling, rows=(6,)), host(), "gemm")
+        Gemm(contract, replace(tiling, rows=(6,)), host())
     with pytest.raises(NoGemm, match="are not a vector"):
-        emit_gemm(contract, replace(tiling, lanes=1), host(), "gemm")
+        Gemm(contract, replace(tiling, lanes=1), host())
     assert "lie apart. Pack it" in refused(WORKS["right turned"], has_panels=False)
     assert "complex" in refused(Work(product, of(DType.C64, *MATRICES)), has_panels=True)
     assert "left operand is computed" in refused(

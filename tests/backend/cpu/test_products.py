@@ -13,12 +13,10 @@ from rlx.backends.cpu.isa import NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.gemm_sequence import make
 from rlx.backends.cpu.program.task import KernelSequence, Step
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.lower.contract import contraction
 from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
 from tests.backend.cpu import products
@@ -37,7 +35,7 @@ from tests.backend.cpu.products import (
     turned,
     view,
 )
-from tests.backend.cpu.sequences import Runner, functions
+from tests.backend.cpu.sequences import Runner, contraction_of, functions
 
 EPS = {
     DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23, DType.F64: 2.0**-52,
@@ -47,7 +45,7 @@ CASES = 32
 
 
 def kernel_sequence_of(step: Step, name: str) -> KernelSequence:
-    return make(step, contraction(step.node, step.operands, step.results), name)
+    return contraction_of(step, name)
 
 
 def step_of(work: Work, isa: Isa, constants: frozenset[int]) -> Step:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlx.backends.base import Backend, Missing, Serializer, Steps
+from rlx.backends.base import KernelBackend, Missing, Serializer, Steps
 from rlx.backends.cpu.isa import Isa, isa, why_not
-from rlx.backends.cpu.machine import machine_of
+from rlx.backends.cpu.machine import CpuMachine, machine_of
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.code_cache import cached_blob
 from rlx.backends.cpu.runtime.program import CpuProgram
@@ -27,16 +27,23 @@ from rlx.core.errors import Error, UnsupportedError
 from rlx.core.sections import Bytes, Sections
 from rlx.cost.calibrate import Numbers, Progress, cached_calibration
 from rlx.cost.target import Target
-from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
 
 if TYPE_CHECKING:
+    from rlx.backends.cpu.llvm.function import Source
+    from rlx.backends.cpu.program.artefact import Artefact
     from rlx.backends.cpu.program.timed_build import TimedProgram
+    from rlx.backends.cpu.schedule.kernels import CpuKernels
+    from rlx.cost.machine import Machine
+    from rlx.kernel.program.program import KernelCall, KernelProgram, Step
+    from rlx.kernel.program.schedule import Schedule
+    from rlx.kernel.program.select import Candidate
+    from rlx.kernel.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class CpuBackend(Backend):
+class CpuBackend(KernelBackend):
     """Native code for one instruction set, run by some threads."""
 
     name: ClassVar[str] = "cpu"
@@ -89,36 +96,66 @@ class CpuBackend(Backend):
 
     # -- programs ------------------------------------------------------------------------------
 
-    def load(self, lir: LirModule) -> CpuProgram:
-        if find_spec("llvmlite") is None:
-            raise UnsupportedError(
-                "target 'cpu' needs llvmlite to make native code: pip install 'rlx[cpu]'. "
-                "Without it the plan runs on NumPy: target='reference'."
-            )
+    def has_special(self, op: str) -> bool:
+        return self._kernels.has_special(op)
+
+    def candidates(self, step: Step) -> tuple[Candidate, ...]:
+        return self._kernels.candidates(step)
+
+    def schedule(self, call: KernelCall) -> Schedule[Any] | Refusal:
+        return self._kernels.schedule(call)
+
+    def emit(self, call: KernelCall, schedule: Schedule[Any]) -> tuple[Source, ...]:
+        return self._kernels.emit(schedule)
+
+    @property
+    def _kernels(self) -> CpuKernels:
+        return self._kernels_on(self.target().machine)
+
+    def _kernels_on(self, machine: Machine) -> CpuKernels:
+        from rlx.backends.cpu.schedule.kernels import CpuKernels
+
+        return CpuKernels(CpuMachine.of(isa(self.variant), machine))
+
+    def program(self, lir: LirModule) -> KernelProgram:
+        from rlx.pipeline import select_kernels
+
+        return select_kernels(lir, self._kernels_on(lir.target.machine))
+
+    def compile(self, lir: LirModule) -> CpuProgram:
+        """The code that all programs share is made meanwhile, where it must be."""
+        _require_llvm("target 'cpu'", "Without it the plan runs on NumPy: target='reference'.")
+        _require_runs(isa(self.variant), f"target 'cpu:{self.variant}'")
+        with support_under_way(self._support):
+            artefact = self.build(self.program(lir))
+        return self.load(artefact)
+
+    def build(self, program: KernelProgram) -> Artefact:
         from rlx.backends.cpu.program.artefact import compiled
 
-        wanted = isa(self.variant)
-        _require_runs(wanted, f"target 'cpu:{self.variant}'")
-        with support_under_way(self._support):
-            artefact = compiled(lir, wanted)
-        shared = self.support_code()
-        return CpuProgram(artefact, Interface.planned(lir), self.num_threads, shared)
+        _require_llvm("target 'cpu'", "Without it the plan runs on NumPy: target='reference'.")
+        return compiled(program, isa(self.variant))
+
+    def load(self, artefact: Artefact) -> CpuProgram:
+        _require_runs(isa(artefact.isa), artefact.interface.name)
+        return CpuProgram(artefact, self.num_threads, self.support_code())
 
     def timed(self, lir: LirModule) -> TimedProgram:
         from rlx.backends.cpu.program.timed_build import TimedProgram
 
         _require_llvm("timing kernels")
-        return TimedProgram(lir, isa(self.variant), self.num_threads, self.support_code())
+        program = self.program(lir)
+        return TimedProgram(program, isa(self.variant), self.num_threads, self.support_code())
 
     def description(self, lir: LirModule) -> Steps:
         from rlx.backends.cpu.description import describe
 
-        return describe(lir, isa(self.variant))
+        return describe(self.program(lir))
 
     def splits(self, lir: LirModule, sizes: Mapping[str, int]) -> dict[Node, bool]:
         from rlx.backends.cpu.schedule.parallel import splits
 
-        return splits(lir, isa(self.variant), sizes)
+        return splits(self.program(lir), sizes)
 
     def _support(self) -> Blob:
         return cached_blob(support_key(), compiled_support, self.cache)
@@ -155,26 +192,25 @@ class _Files(Serializer[CpuProgram]):
     def stored(self, program: CpuProgram) -> tuple[dict[str, Any], dict[str, Bytes]]:
         from rlx.backends.cpu.runtime.serialize import packed
 
-        head, sections = packed(program.artefact, program.interface)
+        head, sections = packed(program.artefact)
         head["support"] = support_key()
         return head, {**sections, "support": self.backend.support_code().blob.to_bytes()}
 
     def opened(self, head: dict[str, Any], file: Sections) -> CpuProgram:
         from rlx.backends.cpu.runtime.serialize import opened
 
-        artefact, interface = opened(head, file)
+        artefact = opened(head, file)
         _require_runs(isa(artefact.isa), file.name)
         held = Blob.from_bytes(bytes(file.section("support")))
         is_same = head.get("support") == support_key()
         shared = support(lambda: held) if is_same else self.backend.support_code()
-        return CpuProgram(artefact, interface, self.backend.num_threads, shared)
+        return CpuProgram(artefact, self.backend.num_threads, shared)
 
 
-def _require_llvm(what: str) -> None:
+def _require_llvm(what: str, instead: str = "") -> None:
     if find_spec("llvmlite") is None:
-        raise UnsupportedError(
-            f"{what} makes native code, for which llvmlite is needed: pip install 'rlx[cpu]'."
-        )
+        said = f"{what} makes native code, for which llvmlite is needed: pip install 'rlx[cpu]'."
+        raise UnsupportedError(f"{said} {instead}".rstrip())
 
 
 def _require_runs(wanted: Isa, what: str) -> None:

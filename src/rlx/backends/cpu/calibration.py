@@ -178,7 +178,7 @@ def _loaded(graph: Graph, threads: int, kernels: int | None = None) -> Callable[
     lir = CompilePipeline(backend.target(), options=options).compile(graph).lir
     if kernels is not None and len(lir.plan.schedule) != kernels:
         raise Error("calibrating: a chain of kernels is not what it should be. Report this.")
-    program = backend.load(lir)
+    program = backend.compile(lir)
     return program.quick(program.prepare({}, None))
 
 

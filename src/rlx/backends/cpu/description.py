@@ -5,31 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rlx.backends.base import StepFacts
-from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.kernel_sequence import dedicated_anchor
-from rlx.backends.cpu.program.steps import Branch, Control, Host, Loop, Nested, ProgramStep, Scan
-from rlx.backends.cpu.program.subprogram import SubprogramBuilder
-from rlx.backends.cpu.program.task import (
-    KernelForm,
-    KernelSequence,
-    RefusedForm,
-    Task,
-    TaskKind,
-)
+from rlx.backends.cpu.kernels import has_dedicated
+from rlx.backends.cpu.program.task import TaskKind
 from rlx.core.dim import DimLike, evaluate
 from rlx.core.extent import ceiling
 from rlx.cost.decision import Decision
 from rlx.cost.machine import Machine
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Node
+from rlx.kernel.program.lower_step import special_anchor
+from rlx.kernel.program.program import (
+    Branch,
+    Control,
+    HostCall,
+    KernelForm,
+    KernelProgram,
+    KernelSequence,
+    Nested,
+    ProgramStep,
+    RefusedForm,
+    ScanLoop,
+    WhileLoop,
+)
 
 CONTROL = {
     Nested: ("steps", "no kernel form takes it whole: a subprogram of {count} smaller steps"),
     Branch: ("branch", "one of two subprograms, by its first operand"),
-    Loop: ("loop", "a subprogram, for as long as its condition holds"),
-    Scan: ("scan", "a subprogram, once for every slice"),
-    Host: ("host", "the program that registered the op runs it"),
+    WhileLoop: ("loop", "a subprogram, for as long as its condition holds"),
+    ScanLoop: ("scan", "a subprogram, once for every slice"),
+    HostCall: ("host", "the program that registered the op runs it"),
 }
 WHY = {
     KernelForm.DEDICATED: "{op} has a dedicated kernel",
@@ -42,11 +46,9 @@ WHY = {
 }
 
 
-def describe(lir: LirModule, isa: Isa) -> dict[Node, StepFacts]:
+def describe(program: KernelProgram) -> dict[Node, StepFacts]:
     """Every step of the schedule → how it runs."""
-    machine = CpuMachine.of(isa, lir.target.machine)
-    builder = SubprogramBuilder(machine, lir.target, forced=lir.split)
-    main = builder.subprogram(lir.mir.graph, lir.plan, "main")
+    lir, main = program.lir, program.main
     sizes = lir.plan.representative
     return {s.node: _facts(s, lir, sizes) for s in (*main.prologue, *main.calls)}
 
@@ -57,10 +59,9 @@ def _facts(step: ProgramStep, lir: LirModule, sizes: Mapping[str, int]) -> StepF
         name, text = _control(lowering)
         refused = _refused(lowering.refused) if isinstance(lowering, Nested) else ()
         return StepFacts(name, (text,), (*refused, _decision(name, text, is_taken=True)))
-    tasks = tuple(_task_text(t, sizes) for t in lowering.tasks)
-    packed = tuple(
-        f"packed when parameters are set: {_task_text(p.task, sizes)}" for p in lowering.packed
-    )
+    schedule = lowering.schedule
+    tasks = tuple(t.text(sizes) for t in schedule.tasks)
+    packed = tuple(f"packed when parameters are set: {p.task.text(sizes)}" for p in schedule.packed)
     decisions = (*_refused(lowering.refused), _taken(step.node, lowering))
     if lir.plan.phases[step.node] is not Phase.PROLOGUE:
         decisions += (_split(lowering, sizes, lir.target.machine),)
@@ -84,8 +85,8 @@ def _refused(forms: Iterable[RefusedForm]) -> tuple[Decision, ...]:
 
 
 def _taken(node: Node, lowering: KernelSequence) -> Decision:
-    why = WHY[lowering.form].format(op=dedicated_anchor(node).op)
-    once = "; weights are packed once" if lowering.packed else ""
+    why = WHY[lowering.form].format(op=special_anchor(node, has_dedicated).op)
+    once = "; weights are packed once" if lowering.schedule.packed else ""
     return _decision(lowering.form.value, why + once, is_taken=True)
 
 
@@ -93,7 +94,7 @@ def _kind(lowering: KernelSequence) -> str:
     """What its tasks are: a GEMM of short dot products, for one, is emitted as a loop nest."""
     if lowering.form in (KernelForm.DEDICATED, KernelForm.STRIDED_COPIES):
         return lowering.form.value
-    kinds = {t.kind for t in lowering.tasks}
+    kinds = {t.kind for t in lowering.schedule.tasks}
     if TaskKind.GEMM in kinds:
         return "gemm" if kinds == {TaskKind.GEMM} else "gemm and loop nest"
     has_dedicated = TaskKind.DEDICATED in kinds
@@ -102,7 +103,7 @@ def _kind(lowering: KernelSequence) -> str:
 
 def _split(lowering: KernelSequence, sizes: Mapping[str, int], machine: Machine) -> Decision:
     """Is it parallelised? What it takes is known only as a number of grains."""
-    counts = [(_at(t.units, sizes), _at(t.grain, sizes)) for t in lowering.tasks]
+    counts = [(_at(t.units, sizes), _at(t.grain, sizes)) for t in lowering.schedule.tasks]
     is_split = any(grain < units for units, grain in counts)
     can_be = any(units > 1 for units, _ in counts)
     if is_split:
@@ -113,13 +114,6 @@ def _split(lowering: KernelSequence, sizes: Mapping[str, int], machine: Machine)
     else:
         reason = "one unit of work"
     return Decision("", "split_work", (), is_split, reason, is_reversible=can_be, kind="schedule")
-
-
-def _task_text(task: Task, sizes: Mapping[str, int]) -> str:
-    units, grain = _at(task.units, sizes), _at(task.grain, sizes)
-    what = task.summary or f"{task.kind.value} code"
-    workers = f"{units:,} units in chunks of {grain:,}" if grain < units else "one worker"
-    return f"{task.function.name}: {what}; {workers}"
 
 
 def _at(dim: DimLike, sizes: Mapping[str, int]) -> int:

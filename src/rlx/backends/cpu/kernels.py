@@ -99,15 +99,15 @@ LOOP = _row(
     "squeeze expand_dims narrow pad tile flip embedding softmax log_softmax layer_norm rms_norm "
     "group_norm batch_norm rope fused_residual_ln fused_residual_rms_norm elementwise_region "
     "region block_quantize",
-    "program.kernel_sequence:loop_sequence",
+    "schedule.loop:loop_schedule",
 )
 GEMM = _row(
     "dot_general einsum fused_matmul_bias_act fused_swiglu wide_matmul matmul_integer "
     "qlinear_matmul quantized_matmul",
-    "program.kernel_sequence:gemm_sequence",
+    "schedule.contraction:contraction_schedule",
 )
 CONV = _row(
-    "conv fused_conv_bias_act conv_integer wide_conv", "program.kernel_sequence:conv_sequence"
+    "conv fused_conv_bias_act conv_integer wide_conv", "schedule.contraction:contraction_schedule"
 )
 FORMS = (LOOP, GEMM, CONV)
 """Ops that become one kernel of a form as a whole, although they have a lowering: written out

@@ -51,7 +51,7 @@ class ReferenceBackend(Backend):
             raise Error(f"target 'reference' has no variant {variant!r}.")
         return self
 
-    def load(self, lir: LirModule) -> ReferenceProgram:
+    def compile(self, lir: LirModule) -> ReferenceProgram:
         return ReferenceProgram(lir)
 
 

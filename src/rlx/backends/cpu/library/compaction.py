@@ -23,7 +23,6 @@ from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
 from rlx.backends.cpu.llvm.function import Code as TaskCode
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED
 from rlx.backends.cpu.program.task import (
     Buffer,
     KernelSequence,
@@ -32,7 +31,7 @@ from rlx.backends.cpu.program.task import (
     buffers,
 )
 from rlx.core.dtype import DType
-from rlx.core.extent import ceiling, measured_in
+from rlx.core.extent import CAPACITY_EXCEEDED, ceiling, measured_in
 
 I64 = DType.I64
 NS_PER_ELEMENT = 2

@@ -29,7 +29,6 @@ from rlx.backends.cpu.library.strided_copy import (
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.loop_task import copy_kernel, loop_task
 from rlx.backends.cpu.program.task import (
     Buffer,
     KernelSequence,
@@ -37,9 +36,11 @@ from rlx.backends.cpu.program.task import (
     Task,
     buffers,
 )
+from rlx.backends.cpu.schedule.loop import loop_task
 from rlx.core.dim import DimLike, lower_bound
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
+from rlx.kernel.program.lower_step import copy_kernel
 
 I64 = DType.I64
 X, ROIS, IMAGES, Y = range(4)

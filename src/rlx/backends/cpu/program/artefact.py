@@ -11,11 +11,12 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.core.dim import DimLike, Symbol
 from rlx.core.shape import Shape
-from rlx.ir.lir import LirModule
+from rlx.ir.interface import Interface
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.program.module import Assembled
     from rlx.backends.timing import CodegenSpan
+    from rlx.kernel.program.program import KernelProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,17 @@ class Artefact:
     packed_at: DimLike
     """Where in the weights panels begin, which calls read; before them is what panels are made of,
     mostly."""
+    interface: Interface
+    """What it takes and gives."""
     codegen_spans: tuple[CodegenSpan, ...] = field(default=(), compare=False, repr=False)
     """What making it took, part by part; nothing where it was kept from before."""
 
 
-def compiled(lir: LirModule, isa: Isa) -> Artefact:
-    """The native program of a plan. To open one that was compiled before takes none of this."""
-    from rlx.backends.cpu.machine import CpuMachine
+def compiled(program: KernelProgram, isa: Isa) -> Artefact:
+    """The native code of a program. To open one that was compiled before takes none of this."""
     from rlx.backends.cpu.program.build import built
 
-    return artefact_of(*built(lir, CpuMachine.of(isa, lir.target.machine)))
+    return artefact_of(*built(program, isa))
 
 
 def artefact_of(made: Assembled, blob: Blob, codegen_spans: tuple[CodegenSpan, ...]) -> Artefact:
@@ -76,11 +78,12 @@ def artefact_of(made: Assembled, blob: Blob, codegen_spans: tuple[CodegenSpan, .
         made.isa.name,
         made.symbols,
         tuple(Constant(at, n.attrs["value"].array) for at, n in made.constants),
-        made.failures,
-        {k: _host(n) for k, n in made.hosts.items()},
+        made.program.failures,
+        {k: _host(n) for k, n in made.program.hosts.items()},
         made.prologue,
-        made.num_kernels,
+        len(made.program.sequences),
         made.main.plan.weight_formula,
+        Interface.planned(made.program.lir),
         codegen_spans,
     )
 

@@ -8,15 +8,17 @@ every worker, or the arena of the routines inside it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import Bound, Code
-from rlx.backends.cpu.llvm.function import Function
+from rlx.backends.cpu.llvm import builder
+from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.function import Code, Function
 from rlx.backends.cpu.program.call_context import Word
-from rlx.backends.cpu.program.dim_formulas import Formulas, rounded
+from rlx.backends.cpu.program.dim_formulas import Formulas
 from rlx.backends.cpu.program.step_tables import (
     ALWAYS,
     TABLED_STEPS,
@@ -24,19 +26,20 @@ from rlx.backends.cpu.program.step_tables import (
     called_rows,
     prepared_rows,
 )
-from rlx.backends.cpu.program.steps import ProgramStep, Subprogram, Value
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Task
-from rlx.core.dim import DimLike
+from rlx.backends.cpu.program.task import Task
+from rlx.core.dim import DimLike, round_up
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
 from rlx.ir.lir import Phase, Space
 from rlx.ir.mir import Node
+from rlx.kernel.program.program import KernelSequence, ProgramStep, Subprogram, Value
+from rlx.kernel.program.schedule import Buffer
+from rlx.kernel.program.select import MAIN
 
 STEPS_PER_FUNCTION = 24
 """LLVM takes longer than linear time for long functions."""
 MIN_COPIED_WORDS = 4
 """Words that are copied rather than stored one by one."""
-MAIN = "main"
 ARGS = "ptr %context, ptr %arena, ptr %externals"
 PART_ARGS = f"{ARGS}, ptr %behind"
 """A part of a routine is told where the arena ends: that may be a long formula."""
@@ -73,15 +76,29 @@ fine:
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What functions of a program refer to."""
+
+    sizes: dict[str, int]
+    """Named dim → its place in the table of sizes."""
+    functions: Mapping[Code, str]
+    """The native function of each code that was written; equal ones are one."""
+
+    def of(self, task: Task) -> str:
+        """The function that a task calls."""
+        return self.functions[task.code]
+
+
 class FunctionWriter:
     """A function of a routine being written."""
 
-    def __init__(self, subprogram: Subprogram, isa: Isa, numbers: dict[str, int]) -> None:
+    def __init__(self, subprogram: Subprogram, isa: Isa, names: Names) -> None:
         self.subprogram, self.plan, self.graph = subprogram, subprogram.plan, subprogram.graph
-        self.code = Code(1, isa)
-        self.numbers = numbers
+        self.code = builder.Code(1, isa)
+        self.names = names
         self.symbols = self.word(Word.SYMBOLS)
-        self.value = Formulas(self.code, numbers, self.symbols)
+        self.value = Formulas(self.code, names.sizes, self.symbols)
         self._weights = ""
 
     def word(self, word: Word, kind: str = "ptr") -> str:
@@ -106,7 +123,7 @@ class FunctionWriter:
 
     def align(self, count: Bound) -> Bound:
         if isinstance(count, int):
-            return rounded(count)  # pyright: ignore[reportReturnType]
+            return round_up(count)  # pyright: ignore[reportReturnType]
         return self.code.let(f"and i64 {self.code.i64('add', count, 63)}, -64")
 
     def function(self, name: str, head: str) -> Function:
@@ -146,11 +163,11 @@ class MemoryNeeds(FunctionWriter):
     def of_step(self, step: ProgramStep, threads: str) -> Bound:
         way = step.lowering
         if isinstance(way, KernelSequence):
-            scratch = self.scratch(way.all_tasks, threads)
-            return self.code.i64("add", self.sum(way.temps), scratch)
+            scratch = self.scratch(way.schedule.all_tasks, threads)
+            return self.code.i64("add", self.sum(way.schedule.temps), scratch)
         from rlx.backends.cpu.program.control_flow import need_of
 
-        tasks = [t for t in step.copies if t is not None]
+        tasks = [t for c in step.copies if c is not None for t in c.schedule.tasks]
         copied = [v.size for v, t in zip(step.operands, step.copies) if t is not None]
         own = self.code.most(need_of(self, step), self.scratch(tasks, threads))
         return self.code.i64("add", self.sum(copied), own)
@@ -174,8 +191,8 @@ class MemoryNeeds(FunctionWriter):
 class StepWriter(FunctionWriter):
     """Steps run one after the other; the function leaves with the code of the first that fails."""
 
-    def __init__(self, subprogram: Subprogram, isa: Isa, numbers: dict[str, int]) -> None:
-        super().__init__(subprogram, isa, numbers)
+    def __init__(self, subprogram: Subprogram, isa: Isa, names: Names) -> None:
+        super().__init__(subprogram, isa, names)
         graph = subprogram.graph
         outside = [*graph.inputs, *graph.params]
         self.outside = {n: i for i, n in enumerate(outside)}
@@ -245,9 +262,9 @@ class StepWriter(FunctionWriter):
         if rows is not None:
             self._by_rows("perform", rows)
             return
-        temps, scratch = self.temps(step.lowering.temps, self.behind)
-        first = step.number + len(step.lowering.packed)
-        for i, task in enumerate(step.lowering.tasks):
+        temps, scratch = self.temps(step.lowering.schedule.temps, self.behind)
+        first = step.number + len(step.lowering.schedule.packed)
+        for i, task in enumerate(step.lowering.schedule.tasks):
             self.task(
                 task, [self.address(step, b, temps) for b in task.buffers], scratch, first + i
             )
@@ -280,7 +297,7 @@ class StepWriter(FunctionWriter):
         sizes = self._sizes([self.value(size) for size in task.sizes])
         self.most[0] = max(self.most[0], len(addresses))
         units, grain = (code.most(self.value(d), 1) for d in (task.units, task.grain))
-        given = f"ptr @{task.function.name}, ptr {self.buffers}, ptr {sizes}"
+        given = f"ptr @{self.names.of(task)}, ptr {self.buffers}, ptr {sizes}"
         bytes_ = self.align(self.value(task.scratch))
         much = f"i64 {units}, i64 {grain}, ptr {scratch}, i64 {bytes_}, i64 {number}"
         self.check(code.let(f"call i32 @dispatch(ptr %context, {given}, {much})"))
@@ -337,7 +354,7 @@ class StepWriter(FunctionWriter):
         byte = code.let(f"load i8, ptr {self.offset(changed, number)}")
         code.do(f"br i1 {code.let(f'icmp eq i8 {byte}, 0')}, label %{done}, label %{yes}")
         code.lines.append(f"{yes}:")
-        self.value = Formulas(code, self.numbers, self.symbols)
+        self.value = Formulas(code, self.names.sizes, self.symbols)
         (self.pack if step.packed_offsets else self.step)(step)
         self.value = known
         code.do(f"br label %{done}")
@@ -365,7 +382,7 @@ class StepWriter(FunctionWriter):
     def pack(self, step: ProgramStep) -> None:
         """Make the panels of a step."""
         assert isinstance(step.lowering, KernelSequence)
-        for i, packed in enumerate(step.lowering.packed):
+        for i, packed in enumerate(step.lowering.schedule.packed):
             places = [
                 self.weights(step.packed_offsets[i])
                 if b.kind == "result"
@@ -402,16 +419,14 @@ def output_indices(subprogram: Subprogram) -> dict[Node, int]:
     return found
 
 
-def functions_of(subprogram: Subprogram, isa: Isa, numbers: dict[str, int]) -> Iterator[Function]:
+def functions_of(subprogram: Subprogram, isa: Isa, names: Names) -> Iterator[Function]:
     """The functions of a routine: what it needs, its prologue, and itself."""
-    yield MemoryNeeds(subprogram, isa, numbers).text()
-    yield from _series(subprogram, isa, numbers, "prologue")
-    yield from _series(subprogram, isa, numbers, "calls")
+    yield MemoryNeeds(subprogram, isa, names).text()
+    yield from _series(subprogram, isa, names, "prologue")
+    yield from _series(subprogram, isa, names, "calls")
 
 
-def _series(
-    subprogram: Subprogram, isa: Isa, numbers: dict[str, int], which: str
-) -> Iterator[Function]:
+def _series(subprogram: Subprogram, isa: Isa, names: Names, which: str) -> Iterator[Function]:
     """Functions for runs of steps, and one that calls them."""
     is_call = which == "calls"
     todo = subprogram.calls if is_call else (*subprogram.prologue, *subprogram.packing)
@@ -421,17 +436,17 @@ def _series(
     starts = [*range(0, late, STEPS_PER_FUNCTION), *range(late, len(todo), STEPS_PER_FUNCTION)]
     for start, end in zip(starts, [*starts[1:], len(todo)]):
         parts.append(f"{name}.part{len(parts)}")
-        writer = StepWriter(subprogram, isa, numbers)
+        writer = StepWriter(subprogram, isa, names)
         for i, step in enumerate(todo[start:end], start):
             writer.step(step) if is_call else writer.prepare(step, i)
         yield writer.finish(parts[-1])
-    whole = _whole(subprogram, isa, numbers, parts)
+    whole = _whole(subprogram, isa, names, parts)
     whole.deliver(*Phase) if is_call else whole.prepare_bodies()
     yield whole.finish(name, ARGS)
     if is_call and subprogram.name == MAIN:
         count = sum(start < late for start in starts)
         steady, epilogue = (
-            _whole(subprogram, isa, numbers, p) for p in (parts[:count], parts[count:])
+            _whole(subprogram, isa, names, p) for p in (parts[:count], parts[count:])
         )
         steady.deliver(Phase.PROLOGUE, Phase.STEADY_STATE)
         epilogue.deliver(Phase.EPILOGUE)
@@ -439,11 +454,9 @@ def _series(
         yield epilogue.finish(f"{name}.finish", ARGS)
 
 
-def _whole(
-    subprogram: Subprogram, isa: Isa, numbers: dict[str, int], parts: Sequence[str]
-) -> StepWriter:
+def _whole(subprogram: Subprogram, isa: Isa, names: Names, parts: Sequence[str]) -> StepWriter:
     """A function that calls parts one after the other, and may do more behind them."""
-    whole = StepWriter(subprogram, isa, numbers)
+    whole = StepWriter(subprogram, isa, names)
     behind = whole.end_of_arena()
     for part in parts:
         whole.check(whole.code.let(f"call i32 @{part}({ARGS}, ptr {behind})"))

@@ -12,25 +12,24 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.compile import joined, object_of
 from rlx.backends.cpu.llvm.compile_units import Unit, Units
 from rlx.backends.cpu.llvm.function import Function
-from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.assemble import DISPATCH
 from rlx.backends.cpu.program.module import Assembled, assembled
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.thread_count import default_threads
 from rlx.backends.timing import CodegenSpan
-from rlx.ir.lir import LirModule
+from rlx.kernel.program.program import KernelProgram
 
 MAX_THREADS = 8
 """Beyond, the writing of text takes longer than LLVM does."""
 
 
 def built(
-    lir: LirModule, machine: CpuMachine, dispatch: str = DISPATCH
+    program: KernelProgram, isa: Isa, dispatch: str = DISPATCH
 ) -> tuple[Assembled, Blob, tuple[CodegenSpan, ...]]:
-    """The program of a plan, as text and as code, and what each part of it took."""
+    """A program as text and as code, and what each part of it took."""
     with ThreadPoolExecutor(min(MAX_THREADS, default_threads())) as threads:
-        build = _Build(machine.isa, threads)
-        made = assembled(lir, machine, dispatch, build.add)
+        build = _Build(isa, threads)
+        made = assembled(program, isa, dispatch, build.add)
         blob = build.finish(made.subprograms)
     return made, blob, build.codegen_spans()
 

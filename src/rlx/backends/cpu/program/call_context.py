@@ -49,9 +49,6 @@ class Word(IntEnum):
 
 
 NUM_WORDS = 16
-CAPACITY_EXCEEDED = "more was found than its capacity holds"
-"""The failure of a size without a bound: the runtime makes room for what was found, which is in the
-table of sizes, and runs the call again."""
 
 
 class Mode(IntEnum):

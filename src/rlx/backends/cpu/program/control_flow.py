@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.program.call_context import Word
-from rlx.backends.cpu.program.steps import (
-    Branch,
-    Host,
-    Loop,
-    Nested,
-    ProgramStep,
-    Scan,
-    Subprogram,
-)
 from rlx.core.dim import Dim, DimLike, dim_max
 from rlx.core.extent import ceiling, of_symbol
 from rlx.core.shape import Shape
 from rlx.ir.extents import measured_by
 from rlx.ir.mir import Node
+from rlx.kernel.program.program import (
+    Branch,
+    HostCall,
+    Nested,
+    ProgramStep,
+    ScanLoop,
+    Subprogram,
+    WhileLoop,
+)
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.program.assemble import MemoryNeeds, StepWriter
@@ -39,11 +39,11 @@ def need_of(needs: MemoryNeeds, step: ProgramStep) -> Bound:
         case Branch():
             inside = code.most(needs.nested(way.then), needs.nested(way.other))
             return code.i64("add", needs.sum(_open_sizes(step, way)), inside)
-        case Loop():
+        case WhileLoop():
             inside = code.most(needs.nested(way.condition), needs.nested(way.body))
             carries = needs.sum(_carry_sizes(step, way))
             return code.i64("add", FLAG, code.i64("add", carries, code.i64("add", carries, inside)))
-        case Scan():
+        case ScanLoop():
             carries = needs.sum(_sizes(step, way.num_carries))
             return code.i64("add", needs.nested(way.body), code.i64("add", carries, carries))
         case _:
@@ -54,7 +54,7 @@ def _sizes(step: ProgramStep, count: int) -> list[DimLike]:
     return [i.shape.size_bytes for i in step.node.inputs[:count]]
 
 
-def _carry_sizes(step: ProgramStep, way: Loop) -> list[DimLike]:
+def _carry_sizes(step: ProgramStep, way: WhileLoop) -> list[DimLike]:
     """The most that each carry of a loop takes, before a step, after it, or at the end."""
     made = way.body.graph.outputs
     each = zip(step.node.inputs[: way.num_carries], step.node.shapes, made)
@@ -84,11 +84,11 @@ def write(writer: StepWriter, step: ProgramStep) -> None:
             control.call(step.lowering.body, [*operands, *results], memory)
         case Branch():
             control.branch(step.lowering)
-        case Loop():
+        case WhileLoop():
             control.loop(step.lowering)
-        case Scan():
+        case ScanLoop():
             control.scan(step.lowering)
-        case Host():
+        case HostCall():
             control.host()
         case _:
             raise AssertionError(step.lowering)
@@ -101,11 +101,12 @@ def _operands(writer: StepWriter, step: ProgramStep) -> tuple[list[str], str]:
     temps, memory = writer.temps(copied, writer.behind)
     found: list[str] = []
     number = step.number
-    for value, task in zip(step.operands, step.copies):
-        if task is None:
+    for value, copy in zip(step.operands, step.copies):
+        if copy is None:
             found.append(writer.start(value))
             continue
         place = temps.pop(0)
+        (task,) = copy.schedule.tasks
         writer.task(task, [writer.base(value), place], memory, number)
         found.append(place)
         number += 1
@@ -190,7 +191,7 @@ class _Control:
 
     # -- loops ----------------------------------------------------------------------------------
 
-    def loop(self, way: Loop) -> None:
+    def loop(self, way: WhileLoop) -> None:
         """Carries go to and fro between two places, so that a step never writes what it reads.
         Sizes that change are in the table of sizes, where the bodies read them."""
         code, node = self.code, self.step.node
@@ -236,7 +237,7 @@ class _Control:
         rows = list(found)[len(node.shapes) - count :] if count else []
         return [(place, self.writer.value(_row(shape))) for place, shape in rows]
 
-    def scan(self, way: Scan) -> None:
+    def scan(self, way: ScanLoop) -> None:
         code, writer, node = self.code, self.writer, self.step.node
         count, end = way.num_carries, way.num_carries + way.num_bcasts
         carries = self._carries(_sizes(self.step, count), self.memory)

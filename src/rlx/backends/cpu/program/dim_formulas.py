@@ -108,8 +108,3 @@ class Formulas:
         if isinstance(b, int):
             return b or 1
         return self._code.let(f"select i1 {self._code.let(f'icmp eq i64 {b}, 0')}, i64 1, i64 {b}")
-
-
-def rounded(dim: DimLike, to: int = 64) -> DimLike:
-    """Up to a multiple, so that what follows is aligned."""
-    return (dim + (to - 1)) // to * to

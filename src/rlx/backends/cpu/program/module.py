@@ -6,18 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.function import Function, module
-from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.assemble import DISPATCH, MAIN, FunctionWriter, functions_of
+from rlx.backends.cpu.llvm.function import Code, Function, module
+from rlx.backends.cpu.program.assemble import DISPATCH, FunctionWriter, Names, functions_of
 from rlx.backends.cpu.program.call_context import Mode, Word
 from rlx.backends.cpu.program.step_tables import PERFORM, PREPARE
-from rlx.backends.cpu.program.steps import Subprogram
-from rlx.backends.cpu.program.subprogram import SubprogramBuilder
-from rlx.backends.cpu.program.task import KernelSequence
+from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import Dim, DimLike, Symbol, symbols_of
 from rlx.core.extent import ceiling
-from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
+from rlx.kernel.program.program import KernelProgram, KernelSequence, Subprogram
 
 CALL_ARGS = "ptr %context, ptr {arena}, ptr {externals}"
 
@@ -34,12 +31,14 @@ class Assembled:
     """The named dims, in the order of their sizes in a call's context."""
     constants: tuple[tuple[DimLike, Node], ...]
     """Where in the weights each constant is to lie."""
-    failures: tuple[tuple[str, tuple[str, ...]], ...]
-    hosts: dict[int, Node]
     prologue: tuple[frozenset[int], ...]
     """Of each of its steps, the params that it follows from."""
-    num_kernels: int
-    main: Subprogram
+    names: Names
+    program: KernelProgram
+
+    @property
+    def main(self) -> Subprogram:
+        return self.program.main
 
     @property
     def text(self) -> str:
@@ -48,23 +47,24 @@ class Assembled:
 
 
 def assembled(
-    lir: LirModule,
-    machine: CpuMachine,
+    program: KernelProgram,
+    isa: Isa,
     dispatch: str = DISPATCH,
     written: Callable[[Function], None] | None = None,
 ) -> Assembled:
-    """The program of a plan. `dispatch` is the function that every task is called through: a timed
+    """The code of a program. `dispatch` is the function that every task is called through: a timed
     build has another one, and differs in nothing else. Kernels are shown to `written` at once, in
     order, so that they can be compiled while others are written."""
-    subprograms = SubprogramBuilder(machine, lir.target, written, forced=lir.split)
-    main = subprograms.subprogram(lir.mir.graph, lir.plan, MAIN)
-    symbols = _symbols(subprograms.made.values())
-    numbers = {s.name: i for i, s in enumerate(symbols)}
-    parts = [f for r in subprograms.made.values() for f in functions_of(r, machine.isa, numbers)]
-    run = _Main(main, subprograms, numbers, symbols, machine)
-    sequences = list(subprograms.sequences.values())
+    subprograms = program.subprograms.values()
+    symbols = _symbols(subprograms)
+    kernels = _Kernels(written)
+    for sequence in program.sequences:
+        kernels.write(sequence)
+    names = Names({s.name: i for i, s in enumerate(symbols)}, kernels.names)
+    parts = [f for r in subprograms for f in functions_of(r, isa, names)]
+    run = _Main(program, names, symbols, isa)
     return Assembled(
-        tuple(_functions(sequences)),
+        tuple(kernels.functions.values()),
         (
             Function("dispatch", dispatch, ()),
             Function("perform", PERFORM, ()),
@@ -72,25 +72,42 @@ def assembled(
             *parts,
             run.text(),
         ),
-        machine.isa,
+        isa,
         symbols,
-        tuple(c for r in subprograms.made.values() for c in _constants(r)),
-        tuple(subprograms.failures),
-        subprograms.hosts,
-        tuple(_followed(main)),
-        len(sequences),
-        main,
+        tuple(c for r in subprograms for c in _constants(r)),
+        tuple(_followed(program.main)),
+        names,
+        program,
     )
+
+
+class _Kernels:
+    """The functions of all kernels; those that differ in the name alone are one."""
+
+    def __init__(self, written: Callable[[Function], None] | None) -> None:
+        self.functions: dict[str, Function] = {}
+        self.names: dict[Code, str] = {}
+        self._written = written
+
+    def write(self, sequence: KernelSequence) -> None:
+        tasks: tuple[Task, ...] = sequence.schedule.all_tasks
+        for code in (t.code for t in tasks):
+            if code not in self.names:
+                self.names[code] = self._function(code.source.function).name
+
+    def _function(self, function: Function) -> Function:
+        """The first that is the same but for its name."""
+        text = function.text.partition("(")[2]
+        if text not in self.functions:
+            self.functions[text] = function
+            if self._written is not None:
+                self._written(function)
+        return self.functions[text]
 
 
 def _prepares(subprogram: Subprogram) -> bool:
     """Has it bodies whose weights it gives?"""
     return any(body.bound for step in subprogram.calls for body, _ in step.bodies)
-
-
-def _functions(sequences: Iterable[KernelSequence]) -> list[Function]:
-    """Those that the sequences call, each once."""
-    return list({t.function.name: t.function for r in sequences for t in r.all_tasks}.values())
 
 
 def _symbols(subprograms: Iterable[Subprogram]) -> tuple[Symbol, ...]:
@@ -116,9 +133,8 @@ def _followed(main: Subprogram) -> Iterator[frozenset[int]]:
         yield known[step.node]
     for step in main.packing:
         assert isinstance(step.lowering, KernelSequence)
-        read = {
-            b.index for p in step.lowering.packed for b in p.task.buffers if b.kind == "operand"
-        }
+        packing = (p.task for p in step.lowering.schedule.packed)
+        read = {b.index for t in packing for b in t.buffers if b.kind == "operand"}
         yield frozenset[int]().union(*(known[step.node.inputs[i]] for i in read))
 
 
@@ -133,14 +149,13 @@ class _Main(FunctionWriter):
 
     def __init__(
         self,
-        main: Subprogram,
-        subprograms: SubprogramBuilder,
-        numbers: dict[str, int],
+        program: KernelProgram,
+        names: Names,
         symbols: tuple[Symbol, ...],
-        machine: CpuMachine,
+        isa: Isa,
     ) -> None:
-        super().__init__(main, machine.isa, numbers)
-        self.subprograms, self.all_symbols = subprograms, symbols
+        super().__init__(program.main, isa, names)
+        self.program, self.all_symbols = program, symbols
         self.needs = ""
 
     def text(self) -> Function:
@@ -159,7 +174,7 @@ class _Main(FunctionWriter):
 
     def _fresh(self) -> None:
         """Values computed in one branch are not known in another."""
-        self.value = type(self.value)(self.code, self.numbers, self.symbols)
+        self.value = type(self.value)(self.code, self.names.sizes, self.symbols)
 
     def _put(self, at: int, value: DimLike) -> int:
         place = self.code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")
@@ -170,7 +185,7 @@ class _Main(FunctionWriter):
         code, graph = self.code, self.graph
         total = code.let(f"call i64 @{self.subprogram.name}.need(ptr %context)")
         code.do(f"store i64 {total}, ptr {self.needs}")
-        at = self._put(1, self.subprograms.weights_end)
+        at = self._put(1, self.program.weight_bytes)
         for output in graph.outputs:
             at = self._put(at, ceiling(output.shape.size_bytes))
             for dim in output.shape.dims:
@@ -197,7 +212,7 @@ class _Main(FunctionWriter):
         some are prepared by their holders."""
         code = self.code
         inner = [
-            r for r in self.subprograms.made.values() if r is not self.subprogram and not r.bound
+            r for r in self.program.subprograms.values() if r is not self.subprogram and not r.bound
         ]
         is_all = code.let(f"icmp eq ptr {self.word(Word.CHANGED)}, null")
         with code.when(is_all):

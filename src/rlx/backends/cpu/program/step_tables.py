@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.program.call_context import Word
-from rlx.backends.cpu.program.dim_formulas import rounded
-from rlx.backends.cpu.program.steps import ProgramStep, Value
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Task
-from rlx.core.dim import Dim, DimLike
+from rlx.backends.cpu.program.task import Task
+from rlx.core.dim import Dim, DimLike, round_up
 from rlx.ir.lir import Space
+from rlx.kernel.program.program import KernelSequence, ProgramStep, Value
+from rlx.kernel.program.schedule import Buffer
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.program.assemble import StepWriter
@@ -129,9 +129,9 @@ def prepared_rows(writer: StepWriter, step: ProgramStep, flag: int) -> list[Row]
     if not step.packed_offsets:
         return called_rows(writer, step, flag)
     found: list[Row | None] = []
-    for i, packed in enumerate(step.lowering.packed):
+    for i, packed in enumerate(step.lowering.schedule.packed):
         places = [_place(writer, step, b, (), packing=i) for b in packed.task.buffers]
-        found.append(_row(packed.task, places, 0, flag, step.number + i))
+        found.append(_row(writer, packed.task, places, (0, flag, step.number + i)))
     return _all(found)
 
 
@@ -139,12 +139,12 @@ def called_rows(writer: StepWriter, step: ProgramStep, flag: int = ALWAYS) -> li
     """The tasks of a step; None where it must be written out."""
     if not isinstance(step.lowering, KernelSequence):
         return None
-    temps = _offsets(step.lowering.temps)
-    first = step.number + len(step.lowering.packed)
+    temps = _offsets(step.lowering.schedule.temps)
+    first = step.number + len(step.lowering.schedule.packed)
     found: list[Row | None] = []
-    for i, task in enumerate(step.lowering.tasks):
+    for i, task in enumerate(step.lowering.schedule.tasks):
         places = [_place(writer, step, b, temps) for b in task.buffers]
-        found.append(_row(task, places, temps[-1], flag, first + i))
+        found.append(_row(writer, task, places, (temps[-1], flag, first + i)))
     return _all(found)
 
 
@@ -160,7 +160,7 @@ def _offsets(sizes: Sequence[DimLike]) -> list[DimLike]:
     """Where each temporary begins, and where the last ends."""
     found: list[DimLike] = [0]
     for size in sizes:
-        found.append(found[-1] + rounded(size))
+        found.append(found[-1] + round_up(size))
     return found
 
 
@@ -200,10 +200,11 @@ def _slot(writer: StepWriter, value: Value) -> _Place:
 
 
 def _row(
-    task: Task, places: Sequence[_Place], scratch: DimLike, flag: int, number: int
+    writer: StepWriter, task: Task, places: Sequence[_Place], more: tuple[DimLike, int, int]
 ) -> Row | None:
+    scratch, flag, number = more
     words: list[DimLike] = [
-        flag, len(places), task.units, task.grain, rounded(task.scratch), number, scratch
+        flag, len(places), task.units, task.grain, round_up(task.scratch), number, scratch
     ]  # fmt: skip
     for place in places:
         if place is None:
@@ -214,4 +215,4 @@ def _row(
         return None
     numbers = [int(w) for w in words]
     numbers[2:4] = [max(1, n) for n in numbers[2:4]]
-    return Row(task.function.name, tuple(numbers))
+    return Row(writer.names.of(task), tuple(numbers))

@@ -1,25 +1,27 @@
-"""What a step of a plan becomes: native functions, and what each is called with.
+"""Tasks: native functions over units of work that may be done in any order, by any worker.
 
-A step is given with where its operands and results lie. Its recipe is a list of tasks, done one
-after the other, each in parts: a task is a function over units of work that may be done in any
-order, by any worker. Between its tasks a recipe may keep values in temporaries, and what follows
-from weights alone it packs once, into panels.
+A kernel's schedule is a list of tasks, done one after the other, each in parts. Between its tasks
+it may keep values in temporaries, and what follows from weights alone it packs once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import Code, Function, Source
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.core.dim import DimLike, dim_max
+from rlx.core.dim import DimLike, dim_max, evaluate
+from rlx.core.extent import ceiling
 from rlx.core.layout import Layout
 from rlx.ir.mir import Node
 from rlx.kernel.lower.loop import body_of
+from rlx.kernel.program.schedule import Buffer, PackedWeights, Schedule, buffers
+
+__all__ = ["Buffer", "KernelSequence", "PackedWeights", "Task", "buffers"]
 
 POLL_NS = 100_000
 """Between two polls of a loop inside of a unit, roughly: much more than a poll takes, and much less
@@ -52,36 +54,6 @@ class Step:
     @property
     def isa(self) -> Isa:
         return self.machine.isa
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """An address that a task is called with: the start of the slot that a layout counts from."""
-
-    kind: Literal["operand", "result", "temp", "packed", "size"]
-    """`size` is where the value of a measured size is written, an i64: the index is that of the
-    symbol among `measured_in` of all dims of the node's results."""
-    index: int
-
-
-class KernelForm(Enum):
-    """The forms of kernel that a step can be lowered to."""
-
-    DEDICATED = "dedicated kernel"
-    STRIDED_COPIES = "strided copies"
-    CONVOLUTION = "convolution"
-    LOOP = "loop nest"
-    GEMM = "gemm"
-    GEMM_AND_LOOP = "gemm and loop nest"
-    DEDICATED_AND_LOOP = "dedicated kernel and loop nest"
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedForm:
-    """A form that was considered for a step before the one it has, and why it does not fit."""
-
-    form: KernelForm
-    reason: str
 
 
 class TaskKind(Enum):
@@ -126,10 +98,25 @@ class Task:
         source, key = Source(function, sizes), (function.text.partition("(")[2], sizes)
         return cls(Code(function.name, lambda _: source, key), buffers, *rest, **more)
 
-    def with_function(self, function: Function) -> Task:
-        """The same task of another function that does the same."""
-        source = Source(function, self.sizes)
-        return replace(self, code=Code(function.name, lambda _: source, self.code.key))
+    def on(self, buffers: tuple[Buffer, ...]) -> Task:
+        """The same task on other buffers."""
+        return replace(self, buffers=buffers)
+
+    def split(self, is_split: bool) -> Task:
+        """The same with its work divided, at least between two, or not."""
+        return replace(self, grain=(self.units + 1) // 2 if is_split else self.units)
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """Its schedule in words, at these sizes; a data-dependent one counts as its bound."""
+        units, grain = (evaluate(ceiling(d), sizes) for d in (self.units, self.grain))
+        what = self.summary or f"{self.kind.value} code"
+        workers = f"{units:,} units in chunks of {grain:,}" if grain < units else "one worker"
+        return f"{self.name}: {what}; {workers}"
+
+    @property
+    def key(self) -> Hashable:
+        """Tasks of equal keys do the same."""
+        return self.code.key, self.units
 
     @property
     def name(self) -> str:
@@ -146,63 +133,10 @@ class Task:
         return self.code.source.sizes
 
 
-@dataclass(frozen=True, slots=True)
-class PackedWeights:
-    """Bytes that follow from weights: made once by a task whose `result` 0 they are."""
-
-    task: Task
-    size: DimLike
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSequence:
-    """How a step runs."""
-
-    tasks: tuple[Task, ...]
-    temps: tuple[DimLike, ...] = ()
-    """The bytes of each temporary, aligned to 64."""
-    packed: tuple[PackedWeights, ...] = field(default_factory=tuple)
-    form: KernelForm = KernelForm.DEDICATED
-    refused: tuple[RefusedForm, ...] = ()
-    """The forms that come before it in the order of candidates."""
-
-    def split(self, is_split: bool) -> KernelSequence:
-        """The same with every task's work shared out, at least between two, or with none."""
-        tasks = [replace(t, grain=(t.units + 1) // 2 if is_split else t.units) for t in self.tasks]
-        return replace(self, tasks=tuple(tasks))
-
-    @property
-    def all_tasks(self) -> tuple[Task, ...]:
-        """Those that make panels, then those of every run."""
-        return (*(p.task for p in self.packed), *self.tasks)
-
-    def mapped(self, change: Callable[[Function], Function]) -> KernelSequence:
-        """The same with other functions that do the same."""
-        tasks = tuple(t.with_function(change(t.function)) for t in self.tasks)
-        packing = (p.task.with_function(change(p.task.function)) for p in self.packed)
-        packed = tuple(replace(p, task=t) for p, t in zip(self.packed, packing))
-        return replace(self, tasks=tasks, packed=packed)
-
-    def packed_every_run(self) -> KernelSequence:
-        """The same with panels made anew in temporaries: for a step that itself runs once."""
-        kept = len(self.temps)
-
-        def moved(task: Task, kind: str, by: int) -> Task:
-            places = (Buffer("temp", by + b.index) if b.kind == kind else b for b in task.buffers)
-            return replace(task, buffers=tuple(places))
-
-        packing = [moved(p.task, "result", kept + i) for i, p in enumerate(self.packed)]
-        tasks = (*packing, *(moved(t, "packed", kept) for t in self.tasks))
-        temps = (*self.temps, *(p.size for p in self.packed))
-        return replace(self, tasks=tasks, temps=temps, packed=())
+KernelSequence: TypeAlias = Schedule[Task]
+"""How a kernel runs."""
 
 
 def iterations_per_poll(ns: DimLike) -> DimLike:
     """After how many turns a loop polls, where one takes `ns`."""
     return dim_max(1, POLL_NS // dim_max(1, ns))
-
-
-def buffers(operands: int, results: int) -> tuple[Buffer, ...]:
-    """All operands, then all results: the usual order."""
-    given = [Buffer("operand", i) for i in range(operands)]
-    return (*given, *(Buffer("result", i) for i in range(results)))

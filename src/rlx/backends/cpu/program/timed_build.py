@@ -15,20 +15,17 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.artefact import artefact_of
-from rlx.backends.cpu.program.assemble import DISPATCH
+from rlx.backends.cpu.program.assemble import DISPATCH, Names
 from rlx.backends.cpu.program.build import built
 from rlx.backends.cpu.program.call_context import Word
-from rlx.backends.cpu.program.steps import ProgramStep, Subprogram
-from rlx.backends.cpu.program.task import KernelSequence
+from rlx.backends.cpu.program.task import Task
 from rlx.backends.cpu.runtime.call import Entry
 from rlx.backends.cpu.runtime.program import CpuProgram, Weights
 from rlx.backends.cpu.runtime.support_code import Support
 from rlx.backends.timing import Run, Span, Timed
-from rlx.ir.interface import Interface
-from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
+from rlx.kernel.program.program import KernelProgram, KernelSequence, ProgramStep, Subprogram
 from rlx.ops.op import Array
 
 HEAD, RECORD = 8, 8
@@ -146,14 +143,16 @@ class _TimedEntry(Entry):
 class TimedProgram(CpuProgram, Timed):
     """A program whose runs tell when each of its steps was done, by which thread."""
 
-    def __init__(self, lir: LirModule, isa: Isa, threads: int, support: Support) -> None:
-        made, blob, codegen_spans = built(lir, CpuMachine.of(isa, lir.target.machine), TIMED)
+    def __init__(self, program: KernelProgram, isa: Isa, threads: int, support: Support) -> None:
+        made, blob, codegen_spans = built(program, isa, TIMED)
         artefact = artefact_of(made, blob, codegen_spans)
-        super().__init__(artefact, Interface.planned(lir), threads, support)
-        self.owners = tuple(Owner(w.node, tuple(_functions(w))) for w in made.main.calls)
+        super().__init__(artefact, threads, support)
+        self.owners = tuple(Owner(w.node, _functions(w, made.names)) for w in made.main.calls)
         self._steps = _steps_of(made.main)
         steps = (*made.main.prologue, *made.main.packing, *made.main.calls)
-        self._functions = {f: w.node for w in reversed(steps) for f in _all_functions(w)}
+        self._functions = {
+            f: w.node for w in reversed(steps) for f in _all_functions(w, made.names)
+        }
 
     def _way_in(self) -> Entry:
         return _TimedEntry(self.binding, self._loaded, self._support)
@@ -206,35 +205,31 @@ def _steps_of(main: Subprogram) -> Mapping[int, list[int]]:
 
 def _numbers(step: ProgramStep) -> Iterator[int]:
     """The rows of a step's tasks in the table of failures, and of the steps inside it."""
-    for inner in _within(step):
+    for inner in step.within():
         tasks = sum(t is not None for t in inner.copies)
         if isinstance(inner.lowering, KernelSequence):
-            tasks += len(inner.lowering.packed) + len(inner.lowering.tasks)
+            tasks += len(inner.lowering.schedule.all_tasks)
         yield from range(inner.number, inner.number + max(1, tasks))
 
 
-def _functions(step: ProgramStep) -> Iterator[str]:
-    for inner in _within(step):
-        yield from (t.function.name for t in inner.copies if t is not None)
-        if isinstance(inner.lowering, KernelSequence):
-            yield from (t.function.name for t in inner.lowering.tasks)
+def _functions(step: ProgramStep, names: Names) -> tuple[str, ...]:
+    """The functions of a step, and of those inside it."""
+    tasks = (t for inner in step.within() for t in _tasks(inner, has_packing=False))
+    return tuple(map(names.of, tasks))
 
 
-def _all_functions(step: ProgramStep) -> Iterator[str]:
-    """Those that lay operands out, too."""
-    for inner in _within(step):
-        yield from (t.function.name for t in inner.copies if t is not None)
-        if isinstance(inner.lowering, KernelSequence):
-            yield from (t.function.name for t in inner.lowering.all_tasks)
+def _all_functions(step: ProgramStep, names: Names) -> tuple[str, ...]:
+    """Those that pack weights, too."""
+    tasks = (t for inner in step.within() for t in _tasks(inner, has_packing=True))
+    return tuple(map(names.of, tasks))
 
 
-def _within(step: ProgramStep) -> Iterator[ProgramStep]:
-    """A step, and all steps inside it."""
-    todo = [step]
-    while todo:
-        top = todo.pop()
-        yield top
-        todo += [w for r, _ in top.bodies for w in reversed(r.calls)]
+def _tasks(step: ProgramStep, *, has_packing: bool) -> Iterator[Task]:
+    for copy in step.copies:
+        yield from copy.schedule.tasks if copy is not None else ()
+    if isinstance(step.lowering, KernelSequence):
+        schedule = step.lowering.schedule
+        yield from schedule.all_tasks if has_packing else schedule.tasks
 
 
 def _new_log() -> Array:

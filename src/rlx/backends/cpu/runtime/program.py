@@ -12,7 +12,7 @@ import numpy as np
 
 from rlx.backends.base import Program
 from rlx.backends.cpu.program.artefact import Artefact, HostStep
-from rlx.backends.cpu.program.call_context import CAPACITY_EXCEEDED, NUM_WORDS, Mode, Word
+from rlx.backends.cpu.program.call_context import NUM_WORDS, Mode, Word
 from rlx.backends.cpu.runtime.binding_table import Binding, Input, Output
 from rlx.backends.cpu.runtime.buffer_pool import Block, new_block
 from rlx.backends.cpu.runtime.call import Entry, FailedAt, Held
@@ -21,10 +21,9 @@ from rlx.backends.cpu.runtime.support_code import Support
 from rlx.core.arrays import as_array
 from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, OutOfMemoryError
-from rlx.core.extent import FIRST_CAPACITY, is_capacity, outgrown
+from rlx.core.extent import CAPACITY_EXCEEDED, FIRST_CAPACITY, is_capacity, outgrown
 from rlx.core.memory_limits import memory_bytes
 from rlx.core.shape import Shape
-from rlx.ir.interface import Interface
 from rlx.ir.interpret import infer_binding
 from rlx.ops.op import Array, lookup
 
@@ -66,10 +65,8 @@ class State:
 class CpuProgram(Program):
     """A loaded artefact."""
 
-    def __init__(
-        self, artefact: Artefact, interface: Interface, threads: int, support: Support
-    ) -> None:
-        self.artefact, self.interface, self._threads = artefact, interface, threads
+    def __init__(self, artefact: Artefact, threads: int, support: Support) -> None:
+        self.artefact, self.interface, self._threads = artefact, artefact.interface, threads
         self._support, self._loaded = support, Loaded(artefact.blob)
         self._binding = self._bound()
 

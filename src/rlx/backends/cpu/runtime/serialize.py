@@ -13,7 +13,6 @@ from rlx.core.dim import DimLike
 from rlx.core.errors import Error
 from rlx.core.sections import Bytes, Sections
 from rlx.core.shape import Shape
-from rlx.ir.interface import Interface
 from rlx.ir.json_form import (
     Decoder,
     dim_json,
@@ -26,13 +25,13 @@ from rlx.ir.json_form import (
 from rlx.ops import custom_ops as custom
 
 
-def packed(artefact: Artefact, interface: Interface) -> tuple[dict[str, Any], dict[str, Bytes]]:
+def packed(artefact: Artefact) -> tuple[dict[str, Any], dict[str, Bytes]]:
     """A program as JSON and sections of bytes."""
     head = {
         "isa": artefact.isa,
-        "names": symbols_json(artefact.symbols, [*dims_of(interface), *_dims(artefact)]),
+        "names": symbols_json(artefact.symbols, [*dims_of(artefact.interface), *_dims(artefact)]),
         "symbols": [s.name for s in artefact.symbols],
-        "interface": interface_json(interface),
+        "interface": interface_json(artefact.interface),
         "constants": [
             [dim_json(c.offset), *shape_json(Shape(c.value.shape, c.value.dtype))]
             for c in artefact.constants
@@ -58,7 +57,7 @@ def _host_json(step: HostStep) -> list[Any]:
     return [step.name, step.options, step.label, *shapes]
 
 
-def opened(head: dict[str, Any], file: Sections) -> tuple[Artefact, Interface]:
+def opened(head: dict[str, Any], file: Sections) -> Artefact:
     """The program in a file. Whatever is wrong with it is an Error."""
     try:
         return _opened(head, file)
@@ -70,9 +69,9 @@ def opened(head: dict[str, Any], file: Sections) -> tuple[Artefact, Interface]:
         ) from None
 
 
-def _opened(head: dict[str, Any], file: Sections) -> tuple[Artefact, Interface]:
+def _opened(head: dict[str, Any], file: Sections) -> Artefact:
     decode = Decoder(head["names"])
-    artefact = Artefact(
+    return Artefact(
         blob=Blob.from_bytes(bytes(file.section("code"))),
         isa=text(head["isa"]),
         symbols=tuple(map(decode.symbol, head["symbols"])),
@@ -82,8 +81,8 @@ def _opened(head: dict[str, Any], file: Sections) -> tuple[Artefact, Interface]:
         prologue=tuple(frozenset(map(int, p)) for p in head["prologue"]),
         num_kernels=int(head["num_kernels"]),
         packed_at=decode.dim(head["panels_at"]),
+        interface=decode.interface(head["interface"]),
     )
-    return artefact, decode.interface(head["interface"])
 
 
 def _constants(decode: Decoder, held: Any, raw: memoryview) -> Iterator[Constant]:

@@ -64,7 +64,7 @@ class EagerBackend(Backend):
             raise Error(f"target 'eager' has no variant {variant!r}.")
         return self
 
-    def load(self, lir: LirModule) -> EagerProgram:
+    def compile(self, lir: LirModule) -> EagerProgram:
         return EagerProgram(lir)
 
 

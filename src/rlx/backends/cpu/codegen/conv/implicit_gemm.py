@@ -13,7 +13,7 @@ extents of its kernel alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rlx.backends.cpu.codegen.conv.gather_offsets import (
     OffsetsForm,
@@ -22,11 +22,12 @@ from rlx.backends.cpu.codegen.conv.gather_offsets import (
 )
 from rlx.backends.cpu.codegen.conv.register_tile import depthwise_rows, implicit_gemm_rows
 from rlx.backends.cpu.codegen.gemm.gemm import EpilogueBuilder
-from rlx.backends.cpu.codegen.gemm.microkernel import Source
+from rlx.backends.cpu.codegen.gemm.microkernel import require_evaluable
 from rlx.backends.cpu.codegen.gemm.register_tile import Kinds
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.schedule.gemm_tiling import (
     BLOCKS_PER_POLL,
     NoGemm,
@@ -89,21 +90,88 @@ def num_units(contract: Contract, tiling: Tiling) -> DimLike:
     return groups * blocks * parts_of(contract.columns.extent, tiling.columns)
 
 
-def emit_implicit_gemm(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
-    """A legal contraction of an implicit-GEMM convolution. Its buffers are the operands, the
+@dataclass(frozen=True, slots=True)
+class ImplicitGemm:
+    """A legal contraction of a convolution, and its tiling. Its buffers are the operands, the
     results, and the packed kernels."""
-    kind = _Depthwise if is_depthwise(contract) else _ImplicitGemm
-    work = kind(contract, tiling, isa)
-    work.write()
-    return work.source(name, num_units(contract, tiling), work.scratch_bytes)
+
+    contract: Contract
+    tiling: Tiling
+    isa: Isa
+
+    def __post_init__(self) -> None:
+        """Refuse what there is no code for."""
+        contract = self.contract
+        image, _ = bounds_checks_of(contract.left)
+        if not isinstance(image, Load) or image.args:
+            raise NoGemm(f"{contract.name}: its image is computed")
+        padding = padding_value_of(contract.left)
+        require_evaluable(contract, [*padding, *(s.value for s in contract.stores)])
+
+    @property
+    def num_units(self) -> DimLike:
+        return num_units(self.contract, self.tiling)
+
+    @property
+    def scratch(self) -> DimLike:
+        return Scratch.of(self.contract, self.tiling).size
+
+    def source(self, name: str) -> Source:
+        """Its code."""
+        kind = _Depthwise if is_depthwise(self.contract) else _ImplicitGemm
+        work = kind(self.contract, self.tiling, self.isa)
+        work.write()
+        return work.source(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Offsets in a worker's scratch: gather offsets by tap; of each position its origin, its
+    coordinate along each axis, and along each padded axis; the padding line."""
+
+    room: int
+    """Positions of a block, up to whole vectors."""
+    base: int
+    position: int
+    border: int
+    padding: int
+    size: int
+
+    @classmethod
+    def of(cls, contract: Contract, tiling: Tiling) -> Scratch:
+        _, conditions = bounds_checks_of(contract.left)
+        room = -(-tiling.row_block // tiling.lanes) * tiling.lanes
+        line = 8 * room
+        base = num_taps(contract) * line
+        position = base + line
+        border = position + line * len(window_axes(contract))
+        padding = border + line * len(conditions)
+        taken = _line_length(contract, tiling) * contract.left.dtype.itemsize
+        size = padding + (-(-taken // 64) * 64 if conditions else 0)
+        return cls(room, base, position, border, padding, size)
+
+
+def _line_length(contract: Contract, tiling: Tiling) -> int:
+    """Contiguous elements that are read at a tap's address."""
+    if not is_depthwise(contract):
+        return _steps(contract, tiling)
+    channels = contract.columns.extent
+    assert is_static(channels)
+    return channels
+
+
+def _steps(contract: Contract, tiling: Tiling) -> int:
+    """Input channels, up to whole dot-product groups."""
+    steps = contract.inner[-1].extent
+    assert is_static(steps)
+    return -(-steps // tiling.dot_group) * tiling.dot_group
 
 
 class _ImplicitGemm(EpilogueBuilder):
     def __init__(self, contract: Contract, tiling: Tiling, isa: Isa) -> None:
         super().__init__(contract, tiling, isa)
         image, self.conditions = bounds_checks_of(contract.left)
-        if not isinstance(image, Load) or image.args:
-            raise NoGemm(f"{contract.name}: its image is computed")
+        assert isinstance(image, Load)
         self.image = image
         self.outside = tuple(postorder(padding_value_of(contract.left)))
         self.open_loads([image, *self.outside, *(s.value for s in contract.stores)])
@@ -118,32 +186,11 @@ class _ImplicitGemm(EpilogueBuilder):
         self.num_places = self.product(self.points.values())
         self.num_panels = self.parts(self.n, tiling.columns)
         self.num_blocks = self.parts(self.num_places, tiling.row_block)
-        self._measure()
+        self.scratch = Scratch.of(contract, tiling)
+        self.num_taps, self.steps = num_taps(contract), _steps(contract, tiling)
         self.kind = sums_dtype(contract)
         size = tiling.row_block * tiling.columns
         self.sums = self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
-
-    def _measure(self) -> None:
-        """The scratch layout: gather offsets by tap; of each position its origin, its coordinate
-        along each axis, and along each padded axis; the padding line."""
-        lanes, contract = self.tiling.lanes, self.contract
-        self.room = -(-self.tiling.row_block // lanes) * lanes
-        self.num_taps = num_taps(contract)
-        steps = contract.inner[-1].extent
-        assert is_static(steps)
-        self.steps = -(-steps // self.tiling.dot_group) * self.tiling.dot_group
-        line = 8 * self.room
-        self.base_at = self.num_taps * line
-        self.position_at = self.base_at + line
-        self.border_at = self.position_at + line * len(self.points)
-        self.zeros_at = self.border_at + line * len(self.conditions)
-        width = contract.left.dtype.itemsize
-        zeros = -(-self._line_length() * width // 64) * 64 if self.conditions else 0
-        self.scratch_bytes = self.zeros_at + zeros
-
-    def _line_length(self) -> int:
-        """Contiguous elements that are read at a tap's address."""
-        return self.steps
 
     def _scratch(self, at: int, place: Bound = 0) -> str:
         line = advanced(self.code, "%scratch", at, DType.U8)
@@ -155,8 +202,8 @@ class _ImplicitGemm(EpilogueBuilder):
         code = self.code
         if self.conditions:
             zero = self._outside()
-            with code.count(0, self.scratch_bytes - self.zeros_at, code.lanes * 4) as at:
-                place = advanced(code, self._scratch(self.zeros_at), at, DType.U8)
+            with code.count(0, self.scratch.size - self.scratch.padding, code.lanes * 4) as at:
+                place = advanced(code, self._scratch(self.scratch.padding), at, DType.U8)
                 store(code, zero, DType.I32, place)
         self.written = code.slot("i64")
         code.do(f"store i64 -1, ptr {self.written}")
@@ -201,10 +248,16 @@ class _ImplicitGemm(EpilogueBuilder):
             ends = condition.at.offset, condition.low, condition.high
             moves = [condition.at.coefficient(a) for _, a in axes]
             numbers += [self._number(d) for d in (*ends, *(m for m in moves if m != 0))]
-        lines = (0, self.base_at, self.position_at, self.border_at, self.zeros_at)
-        places = [f"ptr {self._scratch(at)}" for at in lines]
+        lines = (
+            0,
+            self.scratch.base,
+            self.scratch.position,
+            self.scratch.border,
+            self.scratch.padding,
+        )
+        places = [f"ptr {self._scratch(line)}" for line in lines]
         given = f"ptr {self.pointers[self.image]}, i64 {first}, i64 {count}"
-        args = [*places, f"i64 {self.room}", given, *(f"i64 {n}" for n in numbers)]
+        args = [*places, f"i64 {self.scratch.room}", given, *(f"i64 {n}" for n in numbers)]
         code.do(
             f"call void @{gather_offsets_function(code, self._offsets_form())}({', '.join(args)})"
         )
@@ -227,7 +280,7 @@ class _ImplicitGemm(EpilogueBuilder):
         if len(self.points) == 1:
             return {self.contract.rows: m}
         row = self.code.i64("sub", m, first)
-        lines = [self.position_at + 8 * self.room * i for i in range(len(self.points))]
+        lines = [self.scratch.position + 8 * self.scratch.room * i for i in range(len(self.points))]
         return {
             axis: self.code.let(f"load i64, ptr {self._scratch(line, row)}")
             for axis, line in zip(self.points, lines)
@@ -265,8 +318,9 @@ class _ImplicitGemm(EpilogueBuilder):
         lines = code.i64("mul", code.i64("add", line, step), self.tiling.columns)
         right = advanced(code, self.panels, lines, self.contract.right.dtype)
         across = self.strides[self.image].get(self.contract.inner[-1], 0)
-        given = f"i64 {self.room}, i64 {taps}, i64 {start}, i64 {across}, ptr {right}, i64 {count}"
-        places = self._scratch(0, code.i64("mul", tap, self.room))
+        room = self.scratch.room
+        given = f"i64 {room}, i64 {taps}, i64 {start}, i64 {across}, ptr {right}, i64 {count}"
+        places = self._scratch(0, code.i64("mul", tap, room))
         name = implicit_gemm_rows(
             replace(Kinds.of(self.contract), is_strided=across != 1), self.tiling, code
         )
@@ -279,18 +333,15 @@ class _ImplicitGemm(EpilogueBuilder):
 class _Depthwise(_ImplicitGemm):
     """Depthwise convolution: columns of the image times columns of the kernels."""
 
-    def _line_length(self) -> int:
-        channels = self.contract.columns.extent
-        assert is_static(channels)
-        return channels
-
     def _sum(self, first: str, end: Bound, panel: str) -> None:
         code, columns = self.code, self.tiling.columns
         lines = code.i64("mul", self._line(panel), columns)
         right = advanced(code, self.panels, lines, self.contract.right.dtype)
         start = code.i64("mul", panel, columns)
         left = code.i64("sub", self.n, start)
-        given = f"i64 {self.room}, i64 {self.num_taps}, i64 {start}, i64 {left}, ptr {right}"
+        given = (
+            f"i64 {self.scratch.room}, i64 {self.num_taps}, i64 {start}, i64 {left}, ptr {right}"
+        )
         name = depthwise_rows(Kinds.of(self.contract), self.tiling, code)
         args = f"ptr {self._scratch(0)}, {given}, ptr {self.sums}"
         code.do(f"call void @{name}({args}, i64 {code.i64('sub', end, first)})")

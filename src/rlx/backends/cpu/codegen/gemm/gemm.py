@@ -11,12 +11,19 @@ it is computed in, so its bits depend on the extents alone. The sums of a unit s
 
 from __future__ import annotations
 
-from rlx.backends.cpu.codegen.gemm.microkernel import ContractionBuilder, Source, below
+from dataclasses import dataclass
+
+from rlx.backends.cpu.codegen.gemm.microkernel import (
+    ContractionBuilder,
+    below,
+    require_evaluable,
+)
 from rlx.backends.cpu.codegen.gemm.register_tile import edges, rows_function, tile_function
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math.elementwise import cast, is_native
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.schedule.gemm_tiling import (
     BLOCKS_PER_POLL,
     ROW_BLOCK,
@@ -28,6 +35,7 @@ from rlx.backends.cpu.schedule.gemm_tiling import (
     sums_dtype,
     table_bytes,
 )
+from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Accumulator, Contract, through
 from rlx.kernel.decompose import decomposed
@@ -39,16 +47,36 @@ def legal(contract: Contract) -> Contract:
     return through(contract, lambda kernel: decomposed(kernel, lambda n: is_native(n.op.name)))
 
 
-def emit_gemm(
-    contract: Contract, tiling: Tiling, isa: Isa, name: str, factor: Expr | None = None
-) -> Source:
-    """A legal contraction. Its buffers are the operands, the results, and the packed panels if any.
-    The sums over the last inner axis are multiplied by the factor, which varies with the other
-    inner axes and the columns."""
-    check(contract, tiling, isa)
-    work = _Gemm(contract, tiling, isa, factor)
-    work.write()
-    return work.source(name, num_units(contract, tiling), table_bytes(contract, tiling))
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A legal contraction with its tiling. Its buffers are the operands, the results, and the
+    packed panels if any. The sums over the last inner axis are multiplied by the factor, which
+    varies with the other inner axes and the columns."""
+
+    contract: Contract
+    tiling: Tiling
+    isa: Isa
+    factor: Expr | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what there is no code for."""
+        check(self.contract, self.tiling, self.isa)
+        factors = [] if self.factor is None else [self.factor]
+        require_evaluable(self.contract, [*(s.value for s in self.contract.stores), *factors])
+
+    @property
+    def num_units(self) -> DimLike:
+        return num_units(self.contract, self.tiling)
+
+    @property
+    def scratch(self) -> DimLike:
+        return table_bytes(self.contract, self.tiling)
+
+    def source(self, name: str) -> Source:
+        """Its code."""
+        work = _Gemm(self.contract, self.tiling, self.isa, self.factor)
+        work.write()
+        return work.source(name)
 
 
 class EpilogueBuilder(ContractionBuilder):

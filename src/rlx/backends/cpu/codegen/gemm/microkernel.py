@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
-from rlx.backends.cpu.llvm.function import Function, head_of
+from rlx.backends.cpu.llvm.function import Function, Source, head_of
 from rlx.backends.cpu.schedule.gemm_tiling import NoGemm, Tiling
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
@@ -24,11 +23,13 @@ from rlx.kernel.expr import (
     Affine,
     Apply,
     Axis,
+    Choose,
     Const,
     Expr,
     Index,
     Inside,
     Load,
+    Reduce,
     Size,
     Store,
     postorder,
@@ -38,17 +39,13 @@ Placed = Load | Store
 """What has an index map."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A function, and its arguments."""
-
-    function: Function
-    sizes: tuple[DimLike, ...]
-    num_units: DimLike
-    """Any range of units below this may run independently, in any order; units past it are
-    no-ops."""
-    scratch: DimLike = 0
-    """Scratch bytes per call."""
+def require_evaluable(contract: Contract, roots: Iterable[Expr]) -> None:
+    """Refuse expressions that the builder has no code for: gathered rows, and selects of what to
+    read."""
+    for node in postorder(roots):
+        is_gather = isinstance(node, Load) and bool(node.args)
+        if is_gather or isinstance(node, Choose | Reduce):
+            raise NoGemm(f"{contract.name}: no code for {type(node).__name__} in it")
 
 
 class ContractionBuilder:
@@ -63,12 +60,12 @@ class ContractionBuilder:
         self.pointers: dict[Placed, str] = {}
         self.values: dict[Expr, Vec] = {}
 
-    def source(self, name: str, num_units: DimLike, scratch: DimLike = 0) -> Source:
+    def source(self, name: str) -> Source:
         """The finished function."""
         self.code.do("ret i32 0")
         text = self.code.function(head_of(name))
         function = Function(name, text, tuple(self.code.shared.items()))
-        return Source(function, tuple(self.sizes), num_units, scratch)
+        return Source(function, tuple(self.sizes))
 
     # -- arguments ------------------------------------------------------------------------------
 

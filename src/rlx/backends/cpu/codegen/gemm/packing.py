@@ -3,10 +3,15 @@ and in dot-product groups for VNNI-style instructions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
-from rlx.backends.cpu.codegen.gemm.microkernel import ContractionBuilder, Source, below
+from rlx.backends.cpu.codegen.gemm.microkernel import (
+    ContractionBuilder,
+    below,
+    require_evaluable,
+)
 from rlx.backends.cpu.codegen.gemm.register_transpose import (
     transpose_partial_square,
     transpose_square,
@@ -15,10 +20,13 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
 from rlx.backends.cpu.codegen.math.storage_types import UNSIGNED, stored, to_memory
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling, packed_batch, parts_of
+from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract, extent_of
 from rlx.kernel.expr import Axis, Expr, Load, postorder
+from rlx.kernel.structure import Structure
 
 STEPS_PER_UNIT = 256
 """Inner steps of a unit."""
@@ -33,14 +41,41 @@ def needs_transpose(contract: Contract) -> bool:
     return steps[0] == 1 and steps[1] not in (0, 1)
 
 
-def emit_pack(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
-    """The function that packs it. Its buffers are the operand and the panels."""
-    work = _Pack(contract, tiling, isa)
-    work.write()
-    chunks = parts_of(contract.inner[-1].extent, STEPS_PER_UNIT)
-    panels = parts_of(contract.columns.extent, tiling.columns)
-    axes = (*packed_batch(contract), *contract.inner[:-1])
-    return work.source(name, extent_of(axes) * panels * chunks)
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The right operand of a contraction into panels: in dot-product groups, where the tiling has
+    some, else by register transpose. Its buffers are the operands that it reads, and the panels."""
+
+    contract: Contract
+    tiling: Tiling
+    isa: Isa
+
+    def __post_init__(self) -> None:
+        """Refuse what there is no code for."""
+        if self.tiling.dot_group > 1:
+            require_evaluable(self.contract, [self.contract.right])
+
+    @property
+    def num_units(self) -> DimLike:
+        contract = self.contract
+        chunks = parts_of(contract.inner[-1].extent, STEPS_PER_UNIT)
+        panels = parts_of(contract.columns.extent, self.tiling.columns)
+        return extent_of((*packed_batch(contract), *contract.inner[:-1])) * panels * chunks
+
+    @property
+    def key(self) -> Hashable:
+        """All that its code follows from, and the sizes that it is called with."""
+        made, contract = Structure(), self.contract
+        axes = [*packed_batch(contract), *contract.inner, contract.columns]
+        right = made.expr(contract.right)
+        return made.axes(axes), right, made.value, self.tiling, self.isa.name
+
+    def source(self, name: str) -> Source:
+        """Its code."""
+        builder = _PackGroups if self.tiling.dot_group > 1 else _Pack
+        work = builder(self.contract, self.tiling, self.isa)
+        work.write()
+        return work.source(name)
 
 
 class _Pack(ContractionBuilder):
@@ -110,17 +145,6 @@ class _Pack(ContractionBuilder):
             transpose_square(code, self.raw, given, to)
         else:
             transpose_partial_square(code, self.raw, given, to, (columns, steps))
-
-
-def emit_pack_groups(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Source:
-    """The function that packs any right operand in dot-product groups. Its buffers are the operands
-    that it reads, and the panels."""
-    work = _PackGroups(contract, tiling, isa)
-    work.write()
-    chunks = parts_of(contract.inner[-1].extent, STEPS_PER_UNIT)
-    panels = parts_of(contract.columns.extent, tiling.columns)
-    axes = (*packed_batch(contract), *contract.inner[:-1])
-    return work.source(name, extent_of(axes) * panels * chunks)
 
 
 def operands_read(x: Expr) -> tuple[int, ...]:

@@ -26,8 +26,8 @@ from rlx.backends.cpu.library.strided_copy import (
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program import gemm_sequence as products
 from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, TaskKind
+from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -437,7 +437,7 @@ def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
     if not streams(step.node):
         contract = lower_contract(step.node, step.operands, step.results)
         if not isinstance(contract, Refusal):
-            return products.make(step, contract, name)
+            return contraction_tasks(step, contract, name)
     places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
     return Product(step, number_weights(step, places)).kernel_sequence(name)
 

@@ -23,8 +23,6 @@ from rlx.backends.cpu.library.strided_copy import at, load_integer, vector_loop
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program import gemm_sequence as products
-from rlx.backends.cpu.program.loop_task import loop_task
 from rlx.backends.cpu.program.task import (
     Buffer,
     KernelSequence,
@@ -34,7 +32,9 @@ from rlx.backends.cpu.program.task import (
     buffers,
     iterations_per_poll,
 )
+from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.backends.cpu.schedule.gemm_tiling import INNER_BLOCK, Tiling, parts_of
+from rlx.backends.cpu.schedule.loop import loop_task
 from rlx.core.dim import DimLike, dim_max
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -51,7 +51,7 @@ NS_PER_COLUMN = 2
 
 def make_recurrent(step: Step, name: str) -> KernelSequence:
     form = RecurrentSpec.of(step)
-    made = products.make(step, input_projection(form), f"{name}.x")
+    made = contraction_tasks(step, input_projection(form), f"{name}.x")
     seen = Buffer("temp", len(made.temps))
     first = tuple(replace(t, buffers=_moved(t.buffers, seen)) for t in made.tasks)
     temps, tasks, packed = [*made.temps, form.seen_bytes], list(first), list(made.packed)
@@ -60,7 +60,8 @@ def make_recurrent(step: Step, name: str) -> KernelSequence:
         kernel, called = packed_recurrent_weights(form, one), f"{name}.pack{i}"
         given, size = buffers(len(step.operands), 0), kernel.results[0].size_bytes
         if 2 in step.constants:
-            task = loop_task(kernel, given, [Buffer("result", 0)], step.machine, called)
+            to = [Buffer("result", 0)]
+            task = loop_task(kernel, given, to, step.machine, called, has_key=True)
             where.append(Buffer("packed", len(packed)))
             packed.append(PackedWeights(task, size))
         else:

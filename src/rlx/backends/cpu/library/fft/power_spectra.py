@@ -52,7 +52,7 @@ class SpectraKernel:
         self.frames = Frames.of(step, count, window_number)
         self.buffers = [Buffer("operand", i) for i in range(len(step.operands))]
         self.temps: list[DimLike] = []
-        self.packed: list[PackedWeights] = []
+        self.packed: list[PackedWeights[Task]] = []
         self.before: list[Task] = []
         self.result = self.add(Buffer("result", 0))
         self.tables = self._tables()

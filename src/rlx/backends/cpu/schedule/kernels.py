@@ -1,0 +1,82 @@
+"""The kernels of the CPU as selection asks for them: forms in order, and how each kernel runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.backends.cpu.codegen.lowp.packed_matmul import packed_in
+from rlx.backends.cpu.kernels import dedicated, has_dedicated
+from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
+from rlx.backends.cpu.llvm.function import Source
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.program.task import KernelSequence
+from rlx.backends.cpu.program.task import Step as CpuStep
+from rlx.backends.cpu.schedule.contraction import contraction_schedule, lower_conv_for
+from rlx.backends.cpu.schedule.loop import loop_schedule
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Kernel
+from rlx.kernel.program.forms import Conv, Copy, Special
+from rlx.kernel.program.lower_step import conv_kernels, loop_kernels, special_and_loop_kernels
+from rlx.kernel.program.program import KernelCall, KernelForm, Step
+from rlx.kernel.program.program import KernelSequence as Kernels
+from rlx.kernel.program.schedule import Buffer
+from rlx.kernel.program.select import Candidate, default_candidates
+from rlx.kernel.refusal import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKernels:
+    """What selection asks of the CPU, for one machine."""
+
+    machine: CpuMachine
+
+    def has_special(self, op: str) -> bool:
+        """Is a kernel written for this op, by hand?"""
+        return has_dedicated(op)
+
+    def candidates(self, step: Step) -> tuple[Candidate, ...]:
+        """A product with weights of few bits streams them, whatever follows it; else the usual
+        order."""
+        packed = None if self.has_special(step.node.op) else packed_in(step.node)
+        if packed is None:
+            return default_candidates(step, self, self._conv)
+        own = Candidate(
+            KernelForm.DEDICATED_AND_LOOP, lambda s: special_and_loop_kernels(s, packed)
+        )
+        return own, Candidate(KernelForm.LOOP, loop_kernels)
+
+    def _conv(self, step: Step) -> Kernels | Refusal:
+        return conv_kernels(step, lower_conv_for(step, self.machine.isa))
+
+    def schedule(self, call: KernelCall) -> KernelSequence | Refusal:
+        """The tasks of a kernel. What a form cannot take is refused, here or by an exception that
+        states the reason."""
+        match call.kernel:
+            case Kernel():
+                once = call.prologue_only
+                return loop_schedule(call.kernel, self.machine, call.name, prologue_only=once)
+            case Contract() | Conv():
+                return contraction_schedule(call, self.machine)
+            case Copy():
+                return self._copy(call.kernel, call.name)
+            case Special():
+                return self._dedicated(call.kernel, call)
+
+    def _copy(self, copy: Copy, name: str) -> KernelSequence:
+        dtype = copy.shape.dtype
+        source = BufferView(Buffer("operand", 0), copy.source, dtype)
+        target = BufferView(Buffer("result", 0), copy.target, dtype)
+        return KernelSequence((copy_task(source, target, self.machine, name),))
+
+    def _dedicated(self, special: Special, call: KernelCall) -> KernelSequence | Refusal:
+        make = dedicated(special.name)
+        if make is None:
+            return Refusal(f"{special.node.label}: no kernel is written for it")
+        once = call.prologue_only
+        node, sources, targets = special.node, special.sources, special.targets
+        step = CpuStep(node, sources, targets, self.machine, call.constants, once)
+        return make(step, call.name)
+
+    def emit(self, schedule: KernelSequence) -> tuple[Source, ...]:
+        """The code of every task of a schedule."""
+        return tuple(t.code.source for t in schedule.all_tasks)

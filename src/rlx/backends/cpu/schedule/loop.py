@@ -1,0 +1,186 @@
+"""Loop kernels as tasks: legal ops, parts of long reductions, the schedule of each nest."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from rlx.backends.cpu.codegen.loop import emit
+from rlx.backends.cpu.codegen.loop.emit import legal
+from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.program.task import (
+    OUT_OF_RANGE,
+    KernelSequence,
+    Task,
+    TaskKind,
+)
+from rlx.backends.cpu.schedule.repeated_reductions import repeated_reduction
+from rlx.core.dim import DimLike, dim_max, dim_min, substitute
+from rlx.kernel.decompose import copied
+from rlx.kernel.expr import Axis, Expr, Exprs, Kernel, Load, Reduce, Store
+from rlx.kernel.program.schedule import Buffer, buffers
+from rlx.kernel.refusal import NotLowered
+from rlx.kernel.schedule import COSTS, Schedule, check, choose, scratch_bytes, sizes_of
+from rlx.kernel.size_generic import generic
+from rlx.kernel.split_reduction import split_reduction
+from rlx.kernel.structure import structure_of
+
+PREAMBLE_FACTOR = 8
+"""How much more than what every part has to find out first a part does."""
+
+
+def loop_schedule(
+    kernel: Kernel, machine: CpuMachine, name: str, *, prologue_only: bool = False
+) -> KernelSequence:
+    """A loop kernel as one nest, or as several where reductions are long with few results. The
+    code of what runs once is for any sizes, so that others can share it."""
+    kernel = legal(kernel)
+    every = buffers(len(kernel.operands), len(kernel.results))
+    given, made = list(every[: len(kernel.operands)]), every[len(kernel.operands) :]
+    tasks: list[Task] = []
+    temps: list[DimLike] = []
+    while (parts := split_reduction(kernel)) is not None:
+        partial, kernel = parts
+        between = [Buffer("temp", len(temps) + i) for i in range(len(partial.results))]
+        nest = _Nest(partial, machine, prologue_only)
+        tasks.append(nest.task(given, between, f"{name}.part{len(tasks)}"))
+        temps += [r.size_bytes for r in partial.results]
+        given += between
+    tasks.append(_Nest(kernel, machine, prologue_only).task(given, made, name))
+    return KernelSequence(tuple(tasks), tuple(temps))
+
+
+def loop_task(
+    kernel: Kernel,
+    given: Sequence[Buffer],
+    made: Sequence[Buffer],
+    machine: CpuMachine,
+    name: str,
+    *,
+    has_key: bool = False,
+) -> Task:
+    """The one nest of a loop kernel; its operands and results are these buffers. With a key, equal
+    ones are known to be."""
+    nest = _Nest(legal(kernel), machine)
+    return nest.task(given, made, name, nest.key if has_key else None)
+
+
+class _Nest:
+    """A legal kernel with its schedule. It is called with what it reads only."""
+
+    def __init__(self, kernel: Kernel, machine: CpuMachine, is_generic: bool = False) -> None:
+        self.given, self.read = _read_only(kernel)
+        self.machine, self.isa = machine, machine.isa
+        self.kernel, self.sizes = generic(self.given) if is_generic else (self.given, {})
+        self.schedule = choose(self.kernel, machine)
+        check(self.schedule, self.kernel)
+        repeated = repeated_reduction(self.kernel, self.schedule)
+        if repeated is not None:
+            axes = self.kernel.name, repeated.axis
+            raise NotLowered(f"{axes[0]}: its reduction over {axes[1]} is at each point of it")
+
+    @property
+    def key(self) -> Hashable:
+        """All that its code follows from; a schedule follows from the kernel."""
+        return structure_of(self.kernel), tuple(self.sizes.items()), self.isa.name
+
+    def task(
+        self,
+        given: Sequence[Buffer],
+        made: Sequence[Buffer],
+        name: str,
+        key: Hashable | None = None,
+    ) -> Task:
+        kernel, schedule, sizes = self.kernel, self.schedule, self.sizes
+        units = substitute(schedule.parallel.extent if schedule.parallel else 1, sizes)
+        return Task(
+            Code(name, self._source, key),
+            (*(given[i] for i in self.read), *made),
+            units,
+            _grain(self.given, units, self.machine),
+            substitute(scratch_bytes(schedule), sizes),
+            (OUT_OF_RANGE,) * sum(isinstance(n, Load) and bool(n.args) for n in kernel.nodes),
+            _how(kernel, schedule, sizes),
+            TaskKind.LOOP,
+        )
+
+    def _source(self, name: str) -> Source:
+        function = emit.emit(self.kernel, self.schedule, self.isa, name)
+        return Source(function, tuple(substitute(d, self.sizes) for d in sizes_of(self.kernel)))
+
+
+def _how(kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> str:
+    """The schedule in words."""
+    parts = [f"a loop nest over {_extents(schedule.order, sizes)}"]
+    if kernel.reduced:
+        parts.append(f"folds over {_extents(kernel.reduced, sizes)}")
+    if schedule.vector is None:
+        parts.append("no lanes")
+    else:
+        parts.append(f"lanes along the axis of {_extents([schedule.vector], sizes)}")
+    if schedule.tile is not None:
+        parts.append("squares turned in registers")
+    if schedule.staged:
+        parts.append(f"{len(schedule.staged)} row values kept between passes")
+    if schedule.row_accumulators:
+        parts.append("running values of folds kept as rows")
+    if schedule.streaming:
+        parts.append("stores go past the caches")
+    return ", ".join(parts)
+
+
+def _extents(axes: Sequence[Axis], sizes: Mapping[str, int]) -> str:
+    return "×".join(str(substitute(a.extent, sizes)) for a in axes) or "one point"
+
+
+def _grain(kernel: Kernel, units: DimLike, machine: CpuMachine) -> DimLike:
+    """How many units a worker takes at a time: what each part has to find out first, because it
+    is the same for all units, shall be little of its work."""
+    ns, first = _nanoseconds(kernel, machine)
+    more = dim_max(1, PREAMBLE_FACTOR * first // machine.task_ns)
+    return dim_min(units, machine.units_per_task(units, ns) * more)
+
+
+def _nanoseconds(kernel: Kernel, machine: CpuMachine) -> tuple[DimLike, DimLike]:
+    """By the memory it touches, and by what is done at each point of the axes that it varies with;
+    and of that what varies with none of the results' axes."""
+    traffic: DimLike = 0
+    for shape in (*kernel.operands, *kernel.results):
+        traffic = traffic + shape.size_bytes
+    flops: DimLike = 0
+    first: DimLike = 0
+    for node in kernel.nodes:
+        own = _operations(node)
+        flops = flops + own
+        if not any(node.free & {a} for a in kernel.axes):
+            first = first + own
+    return machine.worker_ns(flops, traffic), machine.worker_ns(first, 0)
+
+
+def _operations(node: Expr) -> DimLike:
+    """A fold is an operation at each point of what is folded."""
+    varies = node.args[0] if isinstance(node, Reduce) else node
+    op = getattr(node, "op", None)
+    cost = COSTS.get(op.name, 1) if op is not None else int(isinstance(node, Reduce))
+    total: DimLike = cost
+    for axis in varies.free if cost else ():
+        total = total * axis.extent
+    return total
+
+
+def _read_only(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
+    """The kernel with the operands that it reads, and their numbers before."""
+    loads = [n for n in kernel.nodes if isinstance(n, Load)]
+    read = tuple(sorted({n.operand for n in loads}))
+    if read == tuple(range(len(kernel.operands))):
+        return kernel, read
+    exprs = Exprs()
+    made: dict[Expr, Expr] = {}
+    for node in kernel.nodes:
+        args = [made[a] for a in node.args]
+        moved = replace(node, operand=read.index(node.operand)) if isinstance(node, Load) else node
+        made[node] = copied(moved, args, exprs)
+    stores = tuple(Store(s.result, s.at, made[s.value]) for s in kernel.stores)
+    operands = tuple(kernel.operands[i] for i in read)
+    return replace(kernel, stores=stores, operands=operands), read
