@@ -32,14 +32,18 @@ FOLDS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, 
 
 def run(kernel: Kernel, operands: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
     """The kernel's results on contiguous operands."""
-    return _Run(kernel, operands, sizes).results()
+    shapes = [r.bind(sizes) for r in kernel.results]
+    made = [np.empty(int(np.prod(s.static_dims)), s.dtype.numpy) for s in shapes]
+    run_into(kernel, operands, made, sizes)
+    return [flat.reshape(s.static_dims) for flat, s in zip(made, shapes)]
 
 
 def run_into(
     kernel: Kernel, operands: Sequence[Array], results: Sequence[Array], sizes: Mapping[str, int]
 ) -> None:
-    """Do the kernel's stores into flat arrays; it reads all that it reads before it writes."""
-    _Run(kernel, operands, sizes).write(results)
+    """The kernel on flat buffers: its index maps count from their starts. All values are computed
+    before any is stored, as a result may be an operand's memory."""
+    _Run(kernel, operands, sizes).store(results)
 
 
 class _Run:
@@ -56,19 +60,12 @@ class _Run:
     def int(self, dim: DimLike) -> int:
         return evaluate(dim, self.sizes)
 
-    def results(self) -> list[Array]:
-        shapes = [r.bind(self.sizes) for r in self.kernel.results]
-        made = [np.empty(int(np.prod(s.static_dims)), s.dtype.numpy) for s in shapes]
-        self.write(made)
-        return [flat.reshape(s.static_dims) for flat, s in zip(made, shapes)]
-
-    def write(self, made: Sequence[Array]) -> None:
-        """All values, then the stores."""
+    def store(self, made: Sequence[Array]) -> None:
         for node in self.kernel.nodes:
             with np.errstate(all="ignore"):
                 self.values[node] = self.value(node)
         for store in self.kernel.stores:
-            if made[store.result].size:
+            if self.kernel.results[store.result].bind(self.sizes).num_elements:
                 at = self.affine(store.at)
                 made[store.result][at] = np.broadcast_to(self.values[store.value], at.shape)
 

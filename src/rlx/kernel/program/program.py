@@ -14,7 +14,7 @@ from typing import Any
 
 from rlx.core.dim import DimLike, is_static
 from rlx.core.layout import Layout
-from rlx.ir.lir import BufferPlan, LirModule
+from rlx.ir.lir import BufferPlan, LirModule, Space
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.lower.loop import body_of
 from rlx.kernel.program.forms import AnyKernel
@@ -249,6 +249,16 @@ class Subprogram:
     bound: tuple[int, ...] = ()
     """Which of its holder's operands are its params: weights that are the same for every call. All
     others are its inputs."""
+
+    @property
+    def output_indices(self) -> dict[Node, int]:
+        """Value → the output whose memory its kernel writes; the first, where it is several."""
+        found: dict[Node, int] = {}
+        for number, output in enumerate(self.graph.outputs):
+            root = self.plan.root(output)
+            if self.plan.assignments[root].space is Space.ARENA and root.op != "input":
+                found.setdefault(root, number)
+        return found
 
     def externals(self, given: Sequence[Any]) -> list[Any]:
         """What the holder gives, operands first, in the order in which the subprogram takes it."""

@@ -15,7 +15,7 @@ from rlx.core.dim import DimLike, is_static, round_up
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.core.extent import CAPACITY_EXCEEDED, measured_in
 from rlx.core.memory_limits import require_memory
-from rlx.cost.target import Target
+from rlx.cost.target import KernelLimit, Target
 from rlx.ir.inline import with_extents_named
 from rlx.ir.lir import BufferPlan, LirModule, Phase
 from rlx.ir.mir import Graph, Node
@@ -415,7 +415,9 @@ def _smaller(node: Node, body: Graph, target: Target, reason: str) -> Graph:
         return body
     if node.decl.lower is None:
         raise UnsupportedError(f"{node.label}: target {target.name} cannot run it: {reason}")
-    without = replace(target, native=target.native - {node.op})
+    # an op is claimed by its name or by its kind: a kernel for no dtype takes either back
+    limits = {**target.kernel_limits, node.op: KernelLimit(frozenset())}
+    without = replace(target, native=target.native - {node.op}, kernel_limits=limits)
     return legalise(body, Context.of(without, FusionOptions()))
 
 

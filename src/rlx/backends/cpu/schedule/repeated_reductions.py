@@ -70,7 +70,8 @@ class _Nest:
                     if (found := self._reduced(r, open_, made)) is not None:
                         return found
                     made.add(r)
-        late = [n for n in postorder(roots) if isinstance(n, Reduce) and n not in made]
+        left = self._live(roots, None, made)
+        late = [n for n in postorder(roots) if isinstance(n, Reduce) and n in left - made]
         return next((r for r in late if r.free <= open_ and self._repeats(r, open_)), None)
 
     def _ready(
@@ -112,10 +113,12 @@ class _Nest:
             axes.append(body.axis)
             inner = body
 
-    def _live(self, roots: Iterable[Expr], open_: frozenset[Axis], made: set[Expr]) -> set[Expr]:
+    def _live(
+        self, roots: Iterable[Expr], open_: frozenset[Axis] | None, made: set[Expr]
+    ) -> set[Expr]:
         """What the roots need here: not the sides of selects whose guard is decided further in,
-        nor the bodies of reductions that are made."""
-        decided = frozenset[Expr]().union(*(self._decided_by(a) for a in open_))
+        unless all loops are open, nor the bodies of reductions that are made."""
+        decided = frozenset[Expr]().union(*(self._decided_by(a) for a in open_ or ()))
         found: set[Expr] = set()
         stack = list(roots)
         while stack:
@@ -125,8 +128,8 @@ class _Nest:
             found.add(node)
             if isinstance(node, Reduce) and node in made:
                 continue
-            is_open = isinstance(node, Choose) and node.args[0] not in decided
-            stack += node.args[:1] if is_open else node.args
+            is_later = isinstance(node, Choose) and node.args[0] not in decided
+            stack += node.args[:1] if is_later and open_ is not None else node.args
         return found
 
     def _decided_by(self, axis: Axis) -> set[Inside]:
