@@ -9,13 +9,12 @@ PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree
           tinygrad safetensors xgboost-cpu onnxmltools
 
 .PHONY: help setup demo tour test test-cpu-matrix check bench bench-setup bench-compile \
-        bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-triton test-browser format docs wheel clean
+        bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs wheel clean
 
 help:
 	@echo "make demo           a search by meaning: a real model compiled, asked and explained"
 	@echo "make tour           the compiler in one file that runs"
 	@echo "make test           set up, then run the whole test suite"
-	@echo "make test-triton    install Triton (286 MB), then run the kernel level's probe of it"
 	@echo "make test-browser   the page of a report in Debian's chromium and chromium-driver"
 	@echo "make check          lint, formatting and strict types"
 	@echo "make fuzz           5,000 random graphs through all seven pipelines"
@@ -67,11 +66,6 @@ test-cpu-matrix: setup
 test-browser: setup
 	$(PY) -m pytest -s -p no:xdist -o addopts="-q --strict-markers --import-mode=importlib" \
 	    tests/browser
-
-test-triton: setup
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	    --no-build-isolation -e '.[test-triton]'
-	$(PY) -m pytest tests/kernel
 
 check: setup
 	$(VENV)/bin/ruff check .

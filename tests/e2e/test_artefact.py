@@ -248,11 +248,10 @@ def test_a_saved_program_gives_the_same_bits(make: Any, tmp_path: Path) -> None:
 def test_an_artefact_is_all_there() -> None:
     for make in (dynamic, control):
         program: Any = rlx.compile(make(), "cpu")._program
-        head, parts = stored.packed(program.artefact, program.interface)
+        head, parts = stored.packed(program.artefact)
         whole = b"".join(sections.packed(json.loads(json.dumps(head)), parts))
         file = sections.Sections.of("it", memoryview(whole))
-        artefact, interface = stored.opened(file.head, file)
-        assert interface == program.interface
+        artefact = stored.opened(file.head, file)
         for name in [f.name for f in fields(artefact) if f.compare and f.name != "constants"]:
             assert getattr(artefact, name) == getattr(program.artefact, name), name
         for a, b in zip(artefact.constants, program.artefact.constants, strict=True):

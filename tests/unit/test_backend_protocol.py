@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from rlx.backends import base
-from rlx.backends.base import Backend, Program, Serializer, find_backend
+from rlx.backends.base import Backend, KernelBackend, Program, Serializer, find_backend
 from rlx.backends.timing import Timed
 from rlx.core.errors import UnsupportedError
 from rlx.cost.target import Target
@@ -67,6 +67,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "num_threads": (lambda: BACKEND.num_threads, 1),
     "identity": (lambda: BACKEND.identity, "least"),
     "serializer": (BACKEND.serializer, None),
+    "kernels": (lambda: BACKEND.kernels(), None),
     "description": (lambda: BACKEND.description(NOTHING), {}),
     "splits": (lambda: BACKEND.splits(NOTHING, {}), {}),
     "timed": (lambda: BACKEND.timed(NOTHING), "target 'least' does not time its kernels"),
@@ -86,14 +87,14 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
 REFUSED = frozenset(("timed", "measure", "step", "finish"))
 
 
-@pytest.mark.parametrize("cls", [Backend, Program, Serializer, Timed])
+@pytest.mark.parametrize("cls", [Backend, KernelBackend, Program, Serializer, Timed])
 def test_every_method_says_what_it_is_for(cls: type) -> None:
     for name, member in members(cls).items():
         if callable(member) or isinstance(member, property):
             assert member.__doc__, f"{cls.__name__}.{name}"
 
 
-@pytest.mark.parametrize("cls", [Backend, Program])
+@pytest.mark.parametrize("cls", [Backend, KernelBackend, Program])
 def test_the_overview_names_every_member(cls: type) -> None:
     for name in members(cls):
         assert name in str(base.__doc__), name
@@ -125,7 +126,7 @@ def test_the_built_in_ones_implement_it(name: str) -> None:
     g = rlx.Graph("g")
     g.set_outputs([g.input("x", rlx.Shape([2])) + 1.0])
     lir = rlx.CompilePipeline(backend.target()).compile(g).lir
-    assert isinstance(backend.load(lir), Program)
+    assert isinstance(backend.compile(lir), Program)
     assert set(backend.description(lir)) <= set(lir.plan.schedule)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import rlx
 from rlx.__main__ import main
+from rlx.backends.base import find_backend
 from rlx.pipeline import PASSES
 
 
@@ -32,6 +33,13 @@ def test_every_pass_is_a_file_that_loads(tmp_path: Path) -> None:
     assert rlx.load(folder / wanted[0]).graph == g
     assert rlx.load(folder / wanted[-1]).graph == result.lir.mir.graph
     assert rlx.load(folder / f"{len(passes):02}-plan.lir").fingerprint == result.lir.fingerprint
+
+
+def test_the_kernels_are_written_for_a_backend_that_makes_some(tmp_path: Path) -> None:
+    exe = rlx.compile(graph(), "cpu", dump=tmp_path)
+    (kernels,) = (tmp_path / "net_1").glob("*-kernels.txt")
+    assert kernels.read_text() == str(find_backend("cpu").program(exe.lir))  # pyright: ignore
+    assert "kernel region over" in kernels.read_text()
 
 
 def test_a_second_compile_has_a_folder_of_its_own(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ to be done.
       architecture       ""
       measure(progress)  refused: no prices of its own
       calibrated(n)      None
+      kernels()          None: it takes whole plans
       serializer()       None: its programs are not written to files
 
 A backend that makes kernels of its own is a `KernelBackend`. The compiler selects the kernels of
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from rlx.cost.decision import Decision
     from rlx.kernel.program.program import KernelCall, KernelProgram, Step
     from rlx.kernel.program.schedule import Schedule
-    from rlx.kernel.program.select import Candidate
+    from rlx.kernel.program.select import Candidate, KernelLibrary
     from rlx.kernel.refusal import Refusal
 
 GROUP = "rlx.backends"
@@ -212,6 +213,10 @@ class Backend(ABC):
     def compile(self, lir: LirModule) -> Program:
         """One object that runs the whole plan."""
 
+    def kernels(self) -> KernelLibrary | None:
+        """What kernels are selected for it; None where it takes whole plans."""
+        return None
+
     def serializer(self) -> Serializer[Any] | None:
         """What writes its programs to files and reads them; None where they stay in memory."""
         return None
@@ -260,6 +265,10 @@ class KernelBackend(Backend):
     def has_special(self, op: str) -> bool:
         """Does it bring an algorithm for this op?"""
 
+    def kernels(self) -> KernelLibrary:
+        """Itself."""
+        return self
+
     def candidates(self, step: Step) -> tuple[Candidate, ...]:
         """The kernel forms to try for a step, the preferred one first."""
         from rlx.kernel.program.select import default_candidates
@@ -291,6 +300,7 @@ class KernelBackend(Backend):
         """What runs an artefact."""
 
     def compile(self, lir: LirModule) -> Program:
+        """Its kernels selected, built and loaded."""
         return self.load(self.build(self.program(lir)))
 
 

@@ -1,4 +1,4 @@
-"""IR dumps: the graph after each pass and the plan, as numbered text files."""
+"""IR dumps: the graph after each pass, the plan and its kernels, as numbered text files."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ class Dump:
     def plan(self, lir: LirModule) -> None:
         """The planned module."""
         self._write("plan.lir", lambda: lir_text(lir))
+
+    def kernels(self, program: object) -> None:
+        """The kernels of each step, as they were selected."""
+        self._write("kernels.txt", lambda: str(program))
 
     def _write(self, name: str, text: Callable[[], str]) -> None:
         if self.folder is None:

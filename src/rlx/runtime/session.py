@@ -209,7 +209,8 @@ class Session:
 
         held = model.graph if isinstance(model, Bundle) else model
         try:
-            pipeline = CompilePipeline(self.target, options=options, dump=self.dump)
+            own = self.backend.kernels()
+            pipeline = CompilePipeline(self.target, options=options, dump=self.dump, kernels=own)
             result = pipeline.compile(held)
             self._require_own(result.lir)
             return _Made(result, self.backend.compile(result.lir))

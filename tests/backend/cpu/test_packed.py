@@ -228,7 +228,7 @@ def test_what_follows_and_what_is_kept(packing: str) -> None:
         exe.set_params(params)
     most = sum(a.nbytes + 64 for a in params.values())
     assert made.memory().weight_bytes <= most
-    assert CpuBackend().load(made.lir).prepare(params, None).memory.nbytes <= most + PAGE
+    assert CpuBackend().compile(made.lir).prepare(params, None).memory.nbytes <= most + PAGE
     want = np.asarray(wanted(x))
     bound = 64 * 2.0**-23 * np.abs(want).max()
     np.testing.assert_allclose(np.asarray(made(x)), want, rtol=0, atol=bound)
