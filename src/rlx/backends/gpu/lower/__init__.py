@@ -1,0 +1,1 @@
+"""Kernels lowered to SIMT programs."""

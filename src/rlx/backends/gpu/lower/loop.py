@@ -1,0 +1,174 @@
+"""Loop kernels as SIMT programs: any index space, reductions of any shape, gathers and guards.
+
+Each team of threads does one point of the outer axes: reductions there, together, then the stores
+along the row.
+
+    name(x0, x1, …, y0, …, failures, n0, …)
+
+`x` are the operands and `y` the results, aligned to whole vectors; `failures` is there where rows
+are gathered, and holds the greatest code of what went wrong; `n` are the dims that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.backends.gpu.lower.elementwise import is_native
+from rlx.backends.gpu.lower.expressions import combined, zipped
+from rlx.backends.gpu.lower.reductions import Reductions
+from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
+from rlx.backends.gpu.schedule import GpuSchedule, check, is_padded
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.values import Var
+from rlx.core.dim import DimLike, dim_max, exact_div, product
+from rlx.core.dtype import DType
+from rlx.kernel.collapse import collapsed
+from rlx.kernel.decompose import decomposed
+from rlx.kernel.expr import Affine, Apply, Axis, Exprs, Index, Inside, Kernel, Load, Size, Store
+from rlx.kernel.reciprocal import by_reciprocals
+from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
+
+MAX_I32 = 2**31 - 1
+
+
+def legal(kernel: Kernel) -> Kernel:
+    """The kernel in ops and dtypes that GPUs have; schedules are chosen for this one."""
+    kernel = collapsed(kernel)
+    if has_complex(kernel):
+        kernel = split(decomposed(kernel, _is_native_or_split))
+    return by_reciprocals(decomposed(kernel, is_native))
+
+
+def _is_native_or_split(node: Apply) -> bool:
+    return not touches_complex(node) or node.op.name in SPLIT
+
+
+def emit(kernel: Kernel, schedule: GpuSchedule, name: str = "") -> Program:
+    """The program of a legal kernel."""
+    check(schedule, kernel)
+    return _Loop(kernel, schedule, name or kernel.name).program()
+
+
+def index_dtype(kernel: Kernel) -> DType:
+    """64 bits where an index, or the number of points, may not fit in 32."""
+    maps = [s.at for s in kernel.stores]
+    maps += [n.at for n in kernel.nodes if isinstance(n, Load | Index | Inside)]
+    gathers = [n for n in kernel.nodes if isinstance(n, Load) and n.args]
+    reach = [_reach(at) for at in maps]
+    reach += [_size(product(a.extent for a in (*kernel.axes, *kernel.reduced)))]
+    reach += [_size(n.stride * n.bound) for n in gathers]
+    reach += [_size(n.dim) for n in kernel.nodes if isinstance(n, Size)]
+    known = [r for r in reach if r is not None]
+    is_small = len(known) == len(reach) and sum(known) <= MAX_I32
+    return DType.I32 if is_small else DType.I64
+
+
+def _reach(at: Affine) -> int | None:
+    """The greatest size of an index."""
+    parts = [_size(c * a.extent) for a, c in at.terms] + [_size(at.offset)]
+    known = [p for p in parts if p is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _size(dim: DimLike) -> int | None:
+    """The greatest absolute value."""
+    if isinstance(dim, int):
+        return abs(dim)
+    ends = dim.interval
+    return None if None in ends else max(abs(e) for e in ends if e is not None)
+
+
+class _Loop(Reductions):
+    """One program."""
+
+    def __init__(self, kernel: Kernel, schedule: GpuSchedule, name: str) -> None:
+        self.counts = {a: _count(kernel, schedule, a) for a in schedule.outer}
+        self.points = product(self.counts.values())
+        self.teams = schedule.block // schedule.threads
+        blocks = (self.points + (self.teams - 1)) // self.teams if kernel.stores else 0
+        builder = Builder(name, block=schedule.block, grid=(blocks,), warp=schedule.warp)
+        super().__init__(builder, kernel, index_dtype(kernel), schedule)
+
+    def program(self) -> Program:
+        if self.kernel.stores:
+            self._teams()
+        return self.b.program()
+
+    def _teams(self) -> None:
+        """The point of each team, and nothing for those behind the last one."""
+        b, schedule = self.b, self.schedule
+        block = b.block_index().to(self.index_dtype)
+        if self.teams == 1:
+            self._team(block)
+            return
+        number = {"warp": b.warp, "thread": b.thread}.get(schedule.team, b.lane)
+        point = block * self.teams + number.to(self.index_dtype)
+        if exact_div(self.points, self.teams) is not None:
+            self._team(point)
+            return
+        inside = point < self.dim(self.points)
+        if schedule.team == "column":  # whose threads meet at barriers
+            self._team(point, inside)
+            return
+        with b.when(inside):
+            self._team(point)
+
+    def _team(self, point: Var, mask: Var | None = None) -> None:
+        schedule = self.schedule
+        self.scopes = [Scope(self.b.depth, self._outer(point), mask)]
+        self.chunks = [self.chunk(j) for j in range(schedule.chunks)]
+        row = set(schedule.row)
+        along = [s for s in self.kernel.stores if row & (s.at.axes | s.value.free)]
+        lane = self.lane()
+        first = [] if lane is None else [lane.eq(0)]
+        for store in self.kernel.stores:
+            if store not in along:
+                self._store(store, first)
+        if along:
+            self.along(schedule.row, lambda: self._stores(along))
+
+    def _outer(self, point: Var) -> dict[Axis, Values]:
+        """The outer axes at the team's point; of the vector axis, the thread's neighbours."""
+        found: dict[Axis, Values] = {}
+        axes = self.schedule.outer
+        for number, axis in reversed(list(enumerate(axes))):
+            slots = self.schedule.width if axis is self.vector else 1
+            own = point if number == 0 else point % self.dim(self.counts[axis])
+            point = point if number == 0 else point // self.dim(self.counts[axis])
+            found[axis] = [own * slots + s for s in range(slots)]
+        return found
+
+    def _stores(self, stores: Sequence[Store]) -> None:
+        for store in stores:
+            self._store(store, [])
+
+    def _store(self, store: Store, conditions: list[Var]) -> None:
+        """What does not vary along an axis belongs to its first point; that axis may be empty."""
+        guards = self._guards(store)
+        values = self.value(store.value, guards)
+        masks = self.masks(guards)
+        missing = [a for a in self.kernel.axes if a not in store.at.axes and self._is_open(a)]
+        firsts = [self.position(a)[0].eq(0) for a in missing]
+        lists = [*([c] for c in (*conditions, *firsts)), *([masks] if masks else [])]
+        made = [m for slot in zipped(lists) if (m := combined(slot)) is not None]
+        self.store(store.result, store.at, values, made)
+
+    def _is_open(self, axis: Axis) -> bool:
+        return any(axis in s.index for s in self.scopes)
+
+    def _guards(self, store: Store) -> Guards:
+        """A point of an axis that is counted as one though it is empty is not the store's."""
+        empty = [a for a in self.schedule.outer if is_padded(self.kernel, a) and a in store.at.axes]
+        exprs = Exprs()
+        return tuple((exprs.inside(Affine.of(a), 0, a.extent), True) for a in empty)
+
+
+def _count(kernel: Kernel, schedule: GpuSchedule, axis: Axis) -> DimLike:
+    """The points of an axis that teams are counted for."""
+    if is_padded(kernel, axis):
+        return dim_max(axis.extent, 1)
+    width = schedule.width if axis is schedule.vector else 1
+    count = exact_div(axis.extent, width)
+    assert count is not None
+    return count

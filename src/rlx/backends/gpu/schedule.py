@@ -1,0 +1,248 @@
+"""How a loop kernel runs on a GPU: which threads do what together.
+
+A team of threads does one point of the outer axes: it makes the reductions there together and
+goes along the row, the axes that the reductions do not vary with. One thread is a team for
+elementwise kernels. A warp or a block is one for rows whose neighbours are contiguous; short ones
+are staged in registers, so that what two passes need is loaded and computed once. Where columns
+are contiguous, neighbouring threads do neighbouring columns, and a team is the threads of a block
+that have the same column.
+
+The order of every reduction follows from the extents and this schedule, never from the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rlx.core.dim import DimLike, exact_div, lower_bound, product, upper_bound
+from rlx.core.errors import Error
+from rlx.kernel.expr import Affine, Axis, Expr, Kernel, Load, Reduce
+
+Team = Literal["thread", "warp", "block", "column"]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMachine:
+    """The numbers of a target that a choice depends on."""
+
+    warp: int = 32
+    block: int = 256
+    """Threads of a block where nothing else asks for more or fewer."""
+    max_block: int = 512
+    vector_bytes: int = 16
+    staged_vectors: int = 8
+    """Vectors of a row that a thread keeps in registers."""
+    warp_row: int = 256
+    """Elements up to which a row is one warp's."""
+    thread_column: int = 16
+    """Elements up to which a column is one thread's."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSchedule:
+    """One way to run one kernel."""
+
+    outer: tuple[Axis, ...]
+    """A team for each point; the last is the fastest."""
+    row: tuple[Axis, ...]
+    """What a team goes along together, the last the fastest; empty where there is no row."""
+    team: Team
+    block: int
+    """Threads."""
+    vector: Axis | None = None
+    """The last of the row, or of the outer axes, if a thread does several neighbours of it."""
+    width: int = 1
+    chunks: int = 0
+    """Vectors of the row that each thread holds; 0 where it is gone along anew in each pass."""
+    warp: int = 32
+
+    @property
+    def threads(self) -> int:
+        """Of a team."""
+        sizes = {"thread": 1, "warp": self.warp, "block": self.block}
+        return sizes.get(self.team, self.block // self.warp)
+
+
+def check(given: GpuSchedule, kernel: Kernel) -> None:
+    """Raise where the schedule is not one of this kernel's."""
+    known, last = {*kernel.axes, *kernel.reduced}, (*given.row[-1:], *given.outer[-1:])
+    folds = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    faults = {
+        "its outer axes and row are not the kernel's axes": not (
+            {*given.outer, *given.row} >= set(kernel.axes)
+            and {*given.outer, *given.row} <= known
+            and set(given.outer) <= set(kernel.axes)
+        ),
+        "an axis comes twice": len({*given.outer, *given.row}) != len(given.outer) + len(given.row),
+        "a team of several threads has no row": given.team != "thread" and not given.row,
+        "its vector axis is not the last one": given.vector is not None
+        and given.vector not in last,
+        "its vectors do not divide the axis": given.vector is not None
+        and exact_div(given.vector.extent, given.width) is None,
+        "its row is too long for its registers": given.chunks > 0
+        and not _fits(given, given.chunks),
+        "an axis of a reduction is a team's point": given.team != "thread"
+        and any(f.axis in given.outer for f in folds),
+        "its block is no number of warps": given.block % given.warp != 0,
+    }
+    wrong = [what for what, is_wrong in faults.items() if is_wrong]
+    if wrong:
+        raise Error(f"kernel {kernel.name}: the schedule is not for it: {'; '.join(wrong)}.")
+
+
+def _fits(given: GpuSchedule, chunks: int) -> bool:
+    longest = upper_bound(product(a.extent for a in given.row))
+    return longest is not None and longest <= given.threads * given.width * chunks
+
+
+def schedule(kernel: Kernel, machine: GpuMachine | None = None) -> GpuSchedule:
+    """The schedule that the rules give; nothing is timed."""
+    gpu = machine or GpuMachine()
+    outer, row = _split(kernel)
+    fastest = _contiguous(kernel)
+    ordered = tuple(sorted(outer, key=lambda a: a is fastest))
+    if not row:
+        return _by_threads(kernel, gpu, ordered, row, "thread")
+    if not outer or fastest is None or fastest in row:
+        return _by_teams(kernel, gpu, ordered, row)
+    longest = upper_bound(product(a.extent for a in row))
+    is_short = longest is not None and longest <= gpu.thread_column
+    return _by_threads(kernel, gpu, ordered, row, "thread" if is_short else "column")
+
+
+def _split(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+    """Outer axes and row. Reductions vary with the outer axes and not along the row, so they are
+    made once for a row; where one varies along it, there is no row to share."""
+    heads = [r for r in _heads(kernel) if r.free <= set(kernel.axes)]
+    bound = set(kernel.reduced)
+    varied = frozenset[Axis]().union(*(r.free for r in heads)) - bound
+    row = tuple(a for a in kernel.axes if a not in varied)
+    if not heads or any(r.free & set(row) for r in heads):
+        return kernel.axes, ()
+    return tuple(a for a in kernel.axes if a in varied), row or _common_row(kernel)
+
+
+def _common_row(kernel: Kernel) -> tuple[Axis, ...]:
+    """The axes of reductions over which no result varies, if all go over the same ones."""
+    chains = {chain_of(r)[0] for r in _heads(kernel) if r.free <= set(kernel.axes)}
+    return next(iter(chains)) if len(chains) == 1 else ()
+
+
+def _heads(kernel: Kernel) -> list[Reduce]:
+    """Reductions that are not part of one over more axes."""
+    folds = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    inside = {f.args[0] for f in folds if isinstance(f.args[0], Reduce)}
+    return [f for f in folds if f not in inside]
+
+
+def chain_of(fold: Reduce) -> tuple[tuple[Axis, ...], Expr]:
+    """The axes of a reduction over reductions of the same kind, the outermost first, and what is
+    reduced."""
+    axes, body = [fold.axis], fold.args[0]
+    while isinstance(body, Reduce) and body.fold == fold.fold:
+        axes.append(body.axis)
+        body = body.args[0]
+    return tuple(axes), body
+
+
+def _maps(kernel: Kernel) -> list[tuple[Affine, int]]:
+    """Index maps with their element sizes: stores count twice, as they cannot be cached."""
+    loads = [n for n in kernel.nodes if isinstance(n, Load)]
+    stores = [(s.at, 2 * kernel.results[s.result].dtype.itemsize) for s in kernel.stores]
+    return [*stores, *((n.at, n.dtype.itemsize) for n in loads)]
+
+
+def _contiguous(kernel: Kernel) -> Axis | None:
+    """The axis along which most bytes are accessed with unit stride."""
+    axes = dict.fromkeys((*reversed(kernel.axes), *kernel.reduced))
+    worth = {a: sum(_worth(at, a) * size for at, size in _maps(kernel)) for a in axes}
+    best = max(worth, key=lambda a: worth[a], default=None)
+    return best if best is not None and worth[best] > 0 else next(iter(axes), None)
+
+
+def _worth(at: Affine, axis: Axis) -> int:
+    step = at.coefficient(axis)
+    return 0 if step == 0 else 2 if step == 1 else -1
+
+
+def _by_threads(
+    kernel: Kernel, gpu: GpuMachine, outer: tuple[Axis, ...], row: tuple[Axis, ...], team: Team
+) -> GpuSchedule:
+    """Neighbouring threads do neighbours of the last outer axis."""
+    width = _width(kernel, gpu, outer[-1:])
+    vector = outer[-1] if width > 1 else None
+    return GpuSchedule(outer, row, team, gpu.block, vector, width, warp=gpu.warp)
+
+
+def _by_teams(
+    kernel: Kernel, gpu: GpuMachine, outer: tuple[Axis, ...], row: tuple[Axis, ...]
+) -> GpuSchedule:
+    """A warp or a block a row."""
+    width = _width(kernel, gpu, row[-1:])
+    vector = row[-1] if width > 1 else None
+    longest = upper_bound(product(a.extent for a in row))
+    if longest is not None and longest <= gpu.warp_row:
+        chunks = _ceil(longest, gpu.warp * width)
+        block = gpu.block
+        return GpuSchedule(outer, row, "warp", block, vector, width, chunks, gpu.warp)
+    block = gpu.block if longest is None else _block(longest, width, gpu)
+    chunks = 0 if longest is None else _ceil(longest, block * width)
+    staged = chunks if chunks <= gpu.staged_vectors else 0
+    return GpuSchedule(outer, row, "block", block, vector, width, staged, gpu.warp)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _block(longest: int, width: int, gpu: GpuMachine) -> int:
+    """Threads for a row: two vectors each, and as many warps as that takes."""
+    wanted = _ceil(longest, 2 * width)
+    block = gpu.warp
+    while block < wanted and block < gpu.max_block:
+        block *= 2
+    return block
+
+
+def _width(kernel: Kernel, gpu: GpuMachine, last: tuple[Axis, ...]) -> int:
+    """Neighbours that a thread does: as many as the widest access of its buffers has."""
+    if not last:
+        return 1
+    (axis,) = last
+    sizes = [size for at, size in _accesses(kernel) if at.coefficient(axis) == 1]
+    width = min(8, gpu.vector_bytes // min(sizes, default=gpu.vector_bytes))
+    while width > 1 and not _is_vectorised(kernel, axis, width):
+        width //= 2
+    return width
+
+
+def _accesses(kernel: Kernel) -> Iterable[tuple[Affine, int]]:
+    yield from ((s.at, kernel.results[s.result].dtype.itemsize) for s in kernel.stores)
+    yield from ((n.at, n.dtype.itemsize) for n in kernel.nodes if isinstance(n, Load))
+
+
+def _is_vectorised(kernel: Kernel, axis: Axis, width: int) -> bool:
+    """Does the width divide the axis, and is at least one access along it aligned?"""
+    if exact_div(axis.extent, width) is None or is_padded(kernel, axis):
+        return False
+    return any(is_aligned(at, axis, width) for at, _ in _accesses(kernel))
+
+
+def is_aligned(at: Affine, axis: Axis, width: int, stride: DimLike = 0) -> bool:
+    """Are `width` neighbours along the axis contiguous, from a multiple of the width on?
+
+    Buffers themselves are aligned to whole vectors."""
+    if at.coefficient(axis) != 1:
+        return False
+    rest = (*(c for a, c in at.terms if a is not axis), at.offset, stride)
+    return all(d == 0 or exact_div(d, width) is not None for d in rest)
+
+
+def is_padded(kernel: Kernel, axis: Axis) -> bool:
+    """May the axis be empty while a result that does not vary along it is not?
+
+    Outer axes of that kind count as one point, so that some team stores that result."""
+    is_shared = all(axis in s.at.axes for s in kernel.stores)
+    return not is_shared and lower_bound(axis.extent) == 0 and upper_bound(axis.extent) != 0

@@ -1,0 +1,107 @@
+"""Loop kernels of drawn ops, run by the interpreter and judged as the fuzzer judges targets."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.gpu.interpret.run import launch
+from rlx.backends.gpu.lower.loop import emit, legal
+from rlx.backends.gpu.schedule import GpuMachine, schedule
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.verify import verify
+from rlx.core.shape import Shape
+from rlx.fuzz.generate import is_bounded
+from rlx.fuzz.judge import Expected, compare
+from rlx.ir.mir import Graph, Node
+from rlx.kernel.expr import Kernel
+from rlx.kernel.lower.loop import lower_loop
+from rlx.kernel.refusal import Refusal
+from rlx.ops.draw import Case, Draw
+from rlx.ops.op import Op
+
+Array = np.ndarray[Any, Any]
+SMALL = GpuMachine(block=64, max_block=64, warp_row=64, staged_vectors=2)
+"""Small blocks, so that small shapes have several of them, loops and tails."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A drawn application as a graph of one op, and values for its inputs."""
+
+    graph: Graph
+    values: Mapping[str, Array]
+    node: Node
+    case: Case
+
+
+def drawn(op: Op, first: int, count: int) -> Iterator[Applied]:
+    """The same on every run; every third has sizes that fill warps and blocks."""
+    for i in range(first, first + count):
+        draw = Draw([zlib.crc32(f"gpu {op.name}".encode()), i], is_large=i % 3 == 2)
+        case = draw.case(op)
+        while not is_bounded(case):
+            case = draw.case(op)
+        yield applied(case, draw.arrays(case))
+
+
+def applied(case: Case, arrays: Sequence[Array]) -> Applied:
+    graph = Graph("law")
+    values = {f"x{i}": a for i, a in enumerate(arrays)}
+    shapes = [Shape(s.dims, s.dtype) for s in case.specs]
+    operands = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
+    attrs = {k: v for k, v in case.attrs.items() if k != "extent"}
+    node = graph.node(case.op, operands, graph.extents.named(case.op, operands, attrs))
+    items = range(len(node.shapes)) if node.has_items else ()
+    graph.set_outputs([graph.node("item", (node,), {"index": i}) for i in items] or [node])
+    return Applied(graph, values, node, case)
+
+
+def kernel_of(made: Applied) -> Kernel | None:
+    """The loop kernel, where the op is one."""
+    if not made.case.specs or not all(s.is_static for s in made.node.shapes):
+        return None  # a constant, or of a size that only data decides
+    found = lower_loop(made.node)
+    return None if isinstance(found, Refusal) else found
+
+
+def program_of(kernel: Kernel, machine: GpuMachine) -> Program:
+    legalised = legal(kernel)
+    return verify(emit(legalised, schedule(legalised, machine)))
+
+
+def execute(
+    program: Program,
+    operands: Sequence[Array],
+    results: Sequence[Shape],
+    sizes: Mapping[str, int] | None = None,
+) -> list[Array]:
+    """The results of a launch on flat operands; what is not written stays a pattern of bits."""
+    buffers = {f"x{i}": _real(np.ascontiguousarray(a).reshape(-1)) for i, a in enumerate(operands)}
+    shapes = [s.bind(sizes or {}) for s in results]
+    flat = [np.empty(int(np.prod(s.static_dims)), s.dtype.numpy) for s in shapes]
+    for array in flat:
+        array.view(np.uint8)[:] = 1
+    buffers |= {f"y{i}": _real(a) for i, a in enumerate(flat)}
+    if program.failures:
+        buffers["failures"] = np.zeros(1, np.int32)
+    launch(program, buffers, sizes)
+    if program.failures and buffers["failures"][0]:
+        raise IndexError(program.failures[int(buffers["failures"][0]) - 1])
+    return [a.reshape(s.static_dims) for a, s in zip(flat, shapes)]
+
+
+def _real(array: Array) -> Array:
+    return array.view(array.real.dtype) if array.dtype.kind == "c" else array
+
+
+def wrong(made: Applied, program: Program) -> list[str]:
+    """What the program computes wrongly, each with its case."""
+    operands = [made.values[f"x{i}"] for i in range(len(made.values))]
+    results = execute(program, operands, [o.shape for o in made.graph.outputs])
+    found = compare("gpu", Expected(made.graph, made.values), results)
+    return [f"{m.message} in {made.case}" for m in found]
