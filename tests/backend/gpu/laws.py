@@ -29,6 +29,10 @@ SMALL = GpuMachine(block=64, max_block=64, warp_row=64, staged_vectors=2)
 """Small blocks, so that small shapes have several of them, loops and tails."""
 
 
+MAX_ELEMENTS = 1 << 16
+"""Of all operands: a minute of the interpreter is no test."""
+
+
 @dataclass(frozen=True)
 class Applied:
     """A drawn application as a graph of one op, and values for its inputs."""
@@ -44,9 +48,13 @@ def drawn(op: Op, first: int, count: int) -> Iterator[Applied]:
     for i in range(first, first + count):
         draw = Draw([zlib.crc32(f"gpu {op.name}".encode()), i], is_large=i % 3 == 2)
         case = draw.case(op)
-        while not is_bounded(case):
+        while not is_bounded(case) or _elements(case) > MAX_ELEMENTS:
             case = draw.case(op)
         yield applied(case, draw.arrays(case))
+
+
+def _elements(case: Case) -> int:
+    return sum(int(np.prod(s.dims)) for s in case.specs)
 
 
 def applied(case: Case, arrays: Sequence[Array]) -> Applied:
