@@ -13,6 +13,7 @@ from rlx.core.errors import Error
 from rlx.cost.target import LOOPS, Target
 from rlx.ir.interface import Interface
 from rlx.kernel import interpret
+from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel, Reduce
 from rlx.kernel.program import interpret as program_interpret
@@ -29,7 +30,7 @@ FORMS = frozenset(
     {
         *("softmax", "log_softmax", "layer_norm", "rms_norm", "rope", "embedding", "conv"),
         *("fused_conv_bias_act", "fused_matmul_bias_act", "fused_swiglu", "dot_general"),
-        *("einsum", "elementwise_region", "region", "pad", "narrow", "tile", "flip"),
+        *("einsum", "elementwise_region", "region", "pad", "narrow", "tile", "flip", "attention"),
     }
 )
 """Ops that become one kernel although they have a lowering."""
@@ -110,7 +111,8 @@ class InterpretedBackend(KernelBackend):
         """Primitives that are no loops and no contractions."""
         known = lookup(op)
         is_loop = known.kind in LOOP_KINDS and op not in DATA_DEPENDENT
-        return known.lower is None and not is_loop and op not in ("matmul", *FORMS)
+        is_primitive = known.lower is None and not is_loop and op not in ("matmul", *FORMS)
+        return is_primitive or op == "attention"
 
     def schedule(self, call: KernelCall) -> Schedule[Any] | Refusal:
         kernel = call.kernel
@@ -124,7 +126,7 @@ class InterpretedBackend(KernelBackend):
         match kernel:
             case Kernel():
                 return Source(kernel, str(kernel))
-            case Contract():
+            case Contract() | Attention():
                 return Source(kernel.kernel(), str(kernel))
             case Conv():
                 return Source(kernel.contract.kernel(), str(kernel))

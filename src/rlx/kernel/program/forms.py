@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Node
+from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
 from rlx.kernel.lower.loop import body_of
@@ -104,5 +105,5 @@ def text_of(layout: Layout) -> str:
     return f"strides ({strides}) offset {layout.offset}"
 
 
-AnyKernel = Kernel | Contract | Conv | Copy | Special
+AnyKernel = Kernel | Contract | Conv | Attention | Copy | Special
 """What a step is made of."""

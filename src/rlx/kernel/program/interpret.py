@@ -22,6 +22,7 @@ from rlx.ir.interpret import evaluate_node, infer_binding
 from rlx.ir.lir import Space
 from rlx.ir.mir import Node
 from rlx.kernel import interpret
+from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
 from rlx.kernel.program.forms import AnyKernel, Conv, Copy, Special
@@ -214,6 +215,8 @@ class _Frame:
                 interpret.run_into(kernel.kernel(), given, made, self.memory.sizes)
             case Conv():
                 interpret.run_into(kernel.contract.kernel(), given, made, self.memory.sizes)
+            case Attention():
+                interpret.run_into(kernel.kernel(), given, made, self.memory.sizes)
             case Copy():
                 self.strided(made[0], kernel.target)[...] = self.strided(given[0], kernel.source)
             case Special():

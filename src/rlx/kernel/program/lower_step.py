@@ -12,6 +12,7 @@ from rlx.core.shape import Shape
 from rlx.ir.mir import Node
 from rlx.kernel.contract import Accumulator, Contract, Mover
 from rlx.kernel.expr import Affine, Axis, Choose, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.lower.attention import lower_attention
 from rlx.kernel.lower.contract import lower_contract, lower_contract_and_loop, region_of
 from rlx.kernel.lower.conv import lower_conv
 from rlx.kernel.lower.loop import body_of, lower_loop
@@ -82,8 +83,9 @@ def contract_and_loop_kernels(step: Step) -> KernelSequence | Refusal:
 
 
 def special_kernels(step: Step) -> KernelSequence:
-    """The step as a named algorithm."""
-    kernel = Special(step.node, step.operands, step.results)
+    """The step as the form of its op, or as a named algorithm."""
+    form = lower_attention(step.node, step.operands, step.results)
+    kernel = Special(step.node, step.operands, step.results) if isinstance(form, Refusal) else form
     return KernelSequence((_call(step, kernel, buffers(0, len(step.results))),))
 
 

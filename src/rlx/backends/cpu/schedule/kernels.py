@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlx.backends.cpu.codegen.attention.online_softmax import attention_schedule
 from rlx.backends.cpu.codegen.lowp.packed_matmul import packed_in
 from rlx.backends.cpu.kernels import dedicated, has_dedicated
 from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
@@ -13,6 +14,7 @@ from rlx.backends.cpu.program.task import KernelSequence
 from rlx.backends.cpu.program.task import Step as CpuStep
 from rlx.backends.cpu.schedule.contraction import contraction_schedule, lower_conv_for
 from rlx.backends.cpu.schedule.loop import loop_schedule
+from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
 from rlx.kernel.program.forms import Conv, Copy, Special
@@ -57,6 +59,8 @@ class CpuKernels:
                 return loop_schedule(call.kernel, self.machine, call.name, prologue_only=once)
             case Contract() | Conv():
                 return contraction_schedule(call, self.machine)
+            case Attention():
+                return attention_schedule(call.kernel, self.machine, call.name)
             case Copy():
                 return self._copy(call.kernel, call.name)
             case Special():

@@ -34,19 +34,22 @@ RECORDS, RESULT = Buffer("temp", 0), Buffer("result", 0)
 
 
 def make_attention(step: Step, name: str) -> KernelSequence:
-    """The kernel sequence of an attention. Where one query is as likely as many, there is code for
-    both, and the other's tasks have no units."""
+    """The tasks of a step that is an attention."""
     form = required(lower_attention(step.node, step.operands, step.results))
+    return attention_schedule(form, step.machine, name)
+
+
+def attention_schedule(form: Attention, machine: CpuMachine, name: str) -> KernelSequence:
+    """The tasks of an attention. Where one query is as likely as many, there is code for both, and
+    the other's tasks have no units."""
     rows = rows_of(form)
     if is_static(rows) and 0 < rows <= DEPTH_VECTORISED_MAX_ROWS:
-        return _few_queries(form, step.machine, name, rows)
+        return _few_queries(form, machine, name, rows)
     if not _may_be_one(form):
-        return KernelSequence((_many_queries(form, step.machine, name),))
+        return KernelSequence((_many_queries(form, machine, name),))
     is_one = dim_min(1, form.queries) * dim_max(0, 2 - form.queries)
-    made = _few_queries(form, step.machine, f"{name}.few", form.group, is_one)
-    return KernelSequence(
-        (_many_queries(form, step.machine, name, 1 - is_one), *made.tasks), made.temps
-    )
+    made = _few_queries(form, machine, f"{name}.few", form.group, is_one)
+    return KernelSequence((_many_queries(form, machine, name, 1 - is_one), *made.tasks), made.temps)
 
 
 def _may_be_one(form: Attention) -> bool:
