@@ -390,7 +390,7 @@ def test_the_backend_says_how_each_step_runs() -> None:
     told = report(layers())
     assert all(k.strategy and k.schedule for k in told.kernels)
     assert {d.kind for d in told.decisions} >= {"fusion", "kernel", "schedule"}
-    assert any("a product of" in line for k in told.kernels for line in k.schedule)
+    assert any("GEMM of" in line for k in told.kernels for line in k.schedule)
 
 
 def test_sharing_work_out_is_told_and_priced_at_the_sizes_asked_for() -> None:

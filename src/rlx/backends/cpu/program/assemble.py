@@ -1,9 +1,9 @@
-"""Routines as LLVM text: a function for each, which calls the steps' tasks one after the other.
+"""Subprograms as LLVM text: a function for each, which calls the steps' tasks one after the other.
 
-    i32 routine(ptr context, ptr arena, ptr externals)
+    i32 subprogram(ptr context, ptr arena, ptr externals)
 
 Behind a plan's arena lies the memory of the step that runs: its temporaries, a part of scratch for
-every worker, or the arena of the routines inside it.
+every worker, or the arena of the subprograms inside it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MIN_COPIED_WORDS = 4
 """Words that are copied rather than stored one by one."""
 ARGS = "ptr %context, ptr %arena, ptr %externals"
 PART_ARGS = f"{ARGS}, ptr %behind"
-"""A part of a routine is told where the arena ends: that may be a long formula."""
+"""A part of a subprogram is given the end of the arena, which may be a long formula."""
 DISPATCH = f"""
 define internal i32 @dispatch(ptr %context, ptr %function, ptr %buffers, ptr %sizes, i64 %units,
     i64 %grain, ptr %scratch, i64 %bytes, i64 %number) noinline {{
@@ -91,7 +91,7 @@ class Names:
 
 
 class FunctionWriter:
-    """A function of a routine being written."""
+    """A function of a subprogram being written."""
 
     def __init__(self, subprogram: Subprogram, isa: Isa, names: Names) -> None:
         self.subprogram, self.plan, self.graph = subprogram, subprogram.plan, subprogram.graph
@@ -139,7 +139,7 @@ class FunctionWriter:
 
 
 class MemoryNeeds(FunctionWriter):
-    """How many bytes a routine takes: its arena, and the most that one of its steps takes. Nothing
+    """How many bytes a subprogram takes: its arena, and the most that one of its steps takes. Nothing
     is measured yet: sizes count as the most they can be."""
 
     def text(self) -> Function:
@@ -151,20 +151,20 @@ class MemoryNeeds(FunctionWriter):
         subprogram = self.subprogram
         threads = self.word(Word.THREADS, "i64")
         most: Bound = 0
-        ways = {
+        distinct = {
             id(w.lowering): w
             for w in (*subprogram.prologue, *subprogram.packing, *subprogram.calls)
         }
-        for step in ways.values():
+        for step in distinct.values():
             most = self.code.most(most, self.of_step(step, threads))
         arena = self.align(self.value(self.plan.arena_formula))
         return self.code.i64("add", arena, most)
 
     def of_step(self, step: ProgramStep, threads: str) -> Bound:
-        way = step.lowering
-        if isinstance(way, KernelSequence):
-            scratch = self.scratch(way.schedule.all_tasks, threads)
-            return self.code.i64("add", self.sum(way.schedule.temps), scratch)
+        lowering = step.lowering
+        if isinstance(lowering, KernelSequence):
+            scratch = self.scratch(lowering.schedule.all_tasks, threads)
+            return self.code.i64("add", self.sum(lowering.schedule.temps), scratch)
         from rlx.backends.cpu.program.control_flow import need_of
 
         tasks = [t for c in step.copies if c is not None for t in c.schedule.tasks]
@@ -337,7 +337,7 @@ class StepWriter(FunctionWriter):
 
     def prepare(self, step: ProgramStep, number: int) -> None:
         """A step of the prologue, or the panels of another, if what it reads has changed; which
-        of them have is known for the main routine alone."""
+        of them have is known for the main subprogram alone."""
         is_main = self.subprogram.name == MAIN
         rows = prepared_rows(self, step, number if is_main else ALWAYS)
         if rows is not None:
@@ -361,7 +361,7 @@ class StepWriter(FunctionWriter):
         code.lines.append(f"{done}:")
 
     def prepare_bodies(self) -> None:
-        """The prologues of the routines that are given weights from here, one after the other."""
+        """The prologues of the subprograms that are given weights from here, one after the other."""
         found = {
             r.name: (r, given) for w in self.subprogram.calls for r, given in w.bodies if r.bound
         }
@@ -420,7 +420,7 @@ def output_indices(subprogram: Subprogram) -> dict[Node, int]:
 
 
 def functions_of(subprogram: Subprogram, isa: Isa, names: Names) -> Iterator[Function]:
-    """The functions of a routine: what it needs, its prologue, and itself."""
+    """The functions of a subprogram: what it needs, its prologue, and itself."""
     yield MemoryNeeds(subprogram, isa, names).text()
     yield from _series(subprogram, isa, names, "prologue")
     yield from _series(subprogram, isa, names, "calls")

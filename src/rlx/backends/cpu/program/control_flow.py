@@ -1,4 +1,4 @@
-"""Branches and loops as native code, around the routines of their bodies."""
+"""Branches and loops as native code, around the subprograms of their bodies."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ FLAG = 64
 
 def need_of(needs: MemoryNeeds, step: ProgramStep) -> Bound:
     """The bytes that a step takes behind the arena it is in, apart from copied operands."""
-    code, way = needs.code, step.lowering
-    match way:
+    code, control = needs.code, step.lowering
+    match control:
         case Nested():
-            return needs.nested(way.body)
+            return needs.nested(control.body)
         case Branch():
-            inside = code.most(needs.nested(way.then), needs.nested(way.other))
-            return code.i64("add", needs.sum(_open_sizes(step, way)), inside)
+            inside = code.most(needs.nested(control.then), needs.nested(control.other))
+            return code.i64("add", needs.sum(_open_sizes(step, control)), inside)
         case WhileLoop():
-            inside = code.most(needs.nested(way.condition), needs.nested(way.body))
-            carries = needs.sum(_carry_sizes(step, way))
+            inside = code.most(needs.nested(control.condition), needs.nested(control.body))
+            carries = needs.sum(_carry_sizes(step, control))
             return code.i64("add", FLAG, code.i64("add", carries, code.i64("add", carries, inside)))
         case ScanLoop():
-            carries = needs.sum(_sizes(step, way.num_carries))
-            return code.i64("add", needs.nested(way.body), code.i64("add", carries, carries))
+            carries = needs.sum(_sizes(step, control.num_carries))
+            return code.i64("add", needs.nested(control.body), code.i64("add", carries, carries))
         case _:
             return 0
 
@@ -54,16 +54,16 @@ def _sizes(step: ProgramStep, count: int) -> list[DimLike]:
     return [i.shape.size_bytes for i in step.node.inputs[:count]]
 
 
-def _carry_sizes(step: ProgramStep, way: WhileLoop) -> list[DimLike]:
+def _carry_sizes(step: ProgramStep, control: WhileLoop) -> list[DimLike]:
     """The most that each carry of a loop takes, before a step, after it, or at the end."""
-    made = way.body.graph.outputs
-    each = zip(step.node.inputs[: way.num_carries], step.node.shapes, made)
+    made = control.body.graph.outputs
+    each = zip(step.node.inputs[: control.num_carries], step.node.shapes, made)
     return [_most([a.shape, b, c.shape]) for a, b, c in each]
 
 
-def _open_sizes(step: ProgramStep, way: Branch) -> list[DimLike]:
+def _open_sizes(step: ProgramStep, control: Branch) -> list[DimLike]:
     """The most that each result of a branch takes whose size follows from the side that ran."""
-    sides = zip(way.then.graph.outputs, way.other.graph.outputs)
+    sides = zip(control.then.graph.outputs, control.other.graph.outputs)
     if not step.node.attrs["extent"]:
         return []
     return [_most([a.shape, b.shape]) for a, b in sides]
@@ -75,7 +75,7 @@ def _most(shapes: Sequence[Shape]) -> DimLike:
 
 
 def write(writer: StepWriter, step: ProgramStep) -> None:
-    """The code of a step that runs routines."""
+    """The code of a step that runs subprograms."""
     operands, memory = _operands(writer, step)
     results = [writer.start(v) for v in step.results]
     control = _Control(writer, step, operands, results, memory)
@@ -126,7 +126,7 @@ class _Control:
         self.operands, self.results, self.memory = operands, results, memory
 
     def call(self, subprogram: Subprogram, externals: Sequence[str], memory: str) -> None:
-        """Run a routine on these inputs and outputs, in this memory."""
+        """Run a subprogram on these inputs and outputs, in this memory."""
         code = self.code
         given = code.slot(f"[{max(1, len(externals))} x ptr]")
         for i, address in enumerate(subprogram.externals(externals)):
@@ -135,14 +135,14 @@ class _Control:
         args = f"ptr %context, ptr {memory}, ptr {given}"
         self.writer.check(code.let(f"call i32 @{subprogram.name}({args})"))
 
-    def branch(self, way: Branch) -> None:
+    def branch(self, control: Branch) -> None:
         """A side writes where the results are; where its own sizes decide how large they are, it
         writes beside, and what fits is copied."""
-        places, memory = self.writer.temps(_open_sizes(self.step, way), self.memory)
+        places, memory = self.writer.temps(_open_sizes(self.step, control), self.memory)
         externals = [*self.operands[1:], *(places or self.results)]
         yes = self._flag(self.operands[0])
         no = self.code.let(f"xor i1 {yes}, true")
-        for taken, side in ((yes, way.then), (no, way.other)):
+        for taken, side in ((yes, control.then), (no, control.other)):
             with self.code.when(taken), self.writer.apart():
                 self.call(side, externals, memory)
                 made = [o.shape for o in side.graph.outputs]
@@ -191,13 +191,13 @@ class _Control:
 
     # -- loops ----------------------------------------------------------------------------------
 
-    def loop(self, way: WhileLoop) -> None:
+    def loop(self, control: WhileLoop) -> None:
         """Carries go to and fro between two places, so that a step never writes what it reads.
         Sizes that change are in the table of sizes, where the bodies read them."""
         code, node = self.code, self.step.node
         inputs = [leaf.shape for leaf in node.attrs["body"].inputs]
         memory = self.writer.offset(self.memory, FLAG)
-        flag, carries = self.memory, self._carries(_carry_sizes(self.step, way), memory)
+        flag, carries = self.memory, self._carries(_carry_sizes(self.step, control), memory)
         self.settle(self._news(inputs, [i.shape for i in node.inputs]))
         rows = self._rows(node)
         inside = carries.behind
@@ -206,13 +206,13 @@ class _Control:
         code.do(f"store i64 0, ptr {turn}", f"br label %{head}")
         code.lines.append(f"{head}:")
         now = code.let(f"load i64, ptr {turn}")
-        if way.limit is not None:
-            more, test = code.let(f"icmp slt i64 {now}, {way.limit}"), code.label()
+        if control.limit is not None:
+            more, test = code.let(f"icmp slt i64 {now}, {control.limit}"), code.label()
             code.do(f"br i1 {more}, label %{test}, label %{done}")
             code.lines.append(f"{test}:")
         before, after = carries.places(now)
-        before += self.operands[way.num_carries :]
-        self.call(way.condition, [*before, flag], inside)
+        before += self.operands[control.num_carries :]
+        self.call(control.condition, [*before, flag], inside)
         code.do(f"br i1 {self._flag(flag)}, label %{body}, label %{done}")
         code.lines.append(f"{body}:")
         with self.writer.apart():
@@ -220,8 +220,8 @@ class _Control:
             if rows:
                 self.put_size(f"{node.attrs['extent']}.rows", next_)
             places = [self.writer.offset(p, code.i64("mul", now, size)) for p, size in rows]
-            self.call(way.body, [*before, *after, *places], inside)
-            self.settle(self._news(inputs, [o.shape for o in way.body.graph.outputs]))
+            self.call(control.body, [*before, *after, *places], inside)
+            self.settle(self._news(inputs, [o.shape for o in control.body.graph.outputs]))
             self._poll()
             code.do(f"store i64 {next_}, ptr {turn}", f"br label %{head}")
         code.lines.append(f"{done}:")
@@ -237,23 +237,23 @@ class _Control:
         rows = list(found)[len(node.shapes) - count :] if count else []
         return [(place, self.writer.value(_row(shape))) for place, shape in rows]
 
-    def scan(self, way: ScanLoop) -> None:
+    def scan(self, control: ScanLoop) -> None:
         code, writer, node = self.code, self.writer, self.step.node
-        count, end = way.num_carries, way.num_carries + way.num_bcasts
+        count, end = control.num_carries, control.num_carries + control.num_bcasts
         carries = self._carries(_sizes(self.step, count), self.memory)
-        whole, length = self.operands[count:end], writer.value(way.length)
+        whole, length = self.operands[count:end], writer.value(control.length)
         sliced = [(p, _row(i.shape)) for p, i in zip(self.operands[end:], node.inputs[end:])]
         stacked = [(p, _row(s)) for p, s in zip(self.results[count:], node.shapes[count:])]
         sizes = [writer.value(size) for _, size in (*sliced, *stacked)]
         with code.count(0, length, 1) as turn:
-            at = code.i64("sub", code.i64("sub", length, 1), turn) if way.is_reversed else turn
+            at = code.i64("sub", code.i64("sub", length, 1), turn) if control.is_reversed else turn
             rows = [
                 writer.offset(place, code.i64("mul", at, size))
                 for (place, _), size in zip((*sliced, *stacked), sizes)
             ]
             before, after = carries.places(turn)
             given = [*before, *whole, *rows[: len(sliced)]]
-            self.call(way.body, [*given, *after, *rows[len(sliced) :]], carries.behind)
+            self.call(control.body, [*given, *after, *rows[len(sliced) :]], carries.behind)
             self._poll()
         carries.deliver(length)
 

@@ -1,4 +1,4 @@
-"""A whole program as LLVM text: kernels, routines, and the one function that is called."""
+"""A whole program as LLVM text: kernels, subprograms, and the one function that is called."""
 
 from __future__ import annotations
 

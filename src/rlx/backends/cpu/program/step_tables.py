@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ALWAYS = -1
 TABLED_STEPS = 256
-"""A routine with as many calls has rows for them."""
+"""A subprogram with as many calls has rows for them."""
 _EXTERNAL, _WEIGHTS, _ARENA, _BEHIND = range(4)
 _HEAD = 7
 """Words before the buffers, of which each has two: from where, and how many bytes on."""

@@ -48,7 +48,7 @@ from rlx.backends.cpu.schedule.gemm_tiling import (
 from rlx.backends.cpu.schedule.loop import loop_task
 from rlx.core.dim import DimLike
 from rlx.kernel.contract import Contract, extent_of, materialised
-from rlx.kernel.expr import Kernel, Load
+from rlx.kernel.expr import Apply, Kernel, Load
 from rlx.kernel.lower.conv import lower_conv
 from rlx.kernel.lower.nhwc_conv import (
     has_vector_columns,
@@ -238,12 +238,11 @@ def _how(contract: Contract, tiling: Tiling) -> str:
     rows = max(tiling.rows)
     outer = "×".join(str(a.extent) for a in contract.outer)
     inner = "×".join(str(a.extent) for a in contract.inner)
-    right = "the right operand in panels" if tiling.has_panels else "the right operand where it is"
-    steps = len(contract.epilogue) - 1
-    after = f", {steps} steps on the sums before they are stored" if steps > 0 else ""
-    return (
-        f"a product of {outer} sums over {inner}, tiles of {rows}×{tiling.columns}, {right}{after}"
-    )
+    right = "packed right operand" if tiling.has_panels else "right operand read in place"
+    ops = sum(isinstance(n, Apply) for n in contract.epilogue)
+    epilogue = f", epilogue of {ops} op{'s' if ops > 1 else ''}" if ops else ""
+    tile = f"register tiles of {rows}×{tiling.columns}"
+    return f"GEMM of {outer} with K = {inner}, {tile}, {right}{epilogue}"
 
 
 def _nanoseconds(contract: Contract, machine: CpuMachine) -> DimLike:

@@ -112,21 +112,21 @@ class _Nest:
 
 def _how(kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> str:
     """The schedule in words."""
-    parts = [f"a loop nest over {_extents(schedule.order, sizes)}"]
+    parts = [f"loop nest over {_extents(schedule.order, sizes)}"]
     if kernel.reduced:
-        parts.append(f"folds over {_extents(kernel.reduced, sizes)}")
+        parts.append(f"reductions over {_extents(kernel.reduced, sizes)}")
     if schedule.vector is None:
-        parts.append("no lanes")
+        parts.append("not vectorised")
     else:
-        parts.append(f"lanes along the axis of {_extents([schedule.vector], sizes)}")
+        parts.append(f"vectorised along the axis of {_extents([schedule.vector], sizes)}")
     if schedule.tile is not None:
-        parts.append("squares turned in registers")
+        parts.append("tiles transposed in registers")
     if schedule.staged:
-        parts.append(f"{len(schedule.staged)} row values kept between passes")
+        parts.append(f"{len(schedule.staged)} row values staged in scratch")
     if schedule.row_accumulators:
-        parts.append("running values of folds kept as rows")
+        parts.append("rows of accumulators in scratch")
     if schedule.streaming:
-        parts.append("stores go past the caches")
+        parts.append("non-temporal stores")
     return ", ".join(parts)
 
 
