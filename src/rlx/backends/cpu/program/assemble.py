@@ -139,8 +139,8 @@ class FunctionWriter:
 
 
 class MemoryNeeds(FunctionWriter):
-    """How many bytes a subprogram takes: its arena, and the most that one of its steps takes. Nothing
-    is measured yet: sizes count as the most they can be."""
+    """How many bytes a subprogram takes: its arena, and the most that one of its steps takes. Sizes
+    that are measured count as the most they can be."""
 
     def text(self) -> Function:
         code, name = self.code, f"{self.subprogram.name}.need"
@@ -361,7 +361,7 @@ class StepWriter(FunctionWriter):
         code.lines.append(f"{done}:")
 
     def prepare_bodies(self) -> None:
-        """The prologues of the subprograms that are given weights from here, one after the other."""
+        """The prologues of the subprograms whose weights come from here, one after the other."""
         found = {
             r.name: (r, given) for w in self.subprogram.calls for r, given in w.bodies if r.bound
         }
