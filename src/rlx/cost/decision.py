@@ -65,7 +65,7 @@ class Candidate:
     """The nodes it would replace."""
     benefit: FusionBenefit
     flops_delta: int = 0
-    """Arithmetic added; negative where it is saved."""
+    """Arithmetic added, in flops at the peak rate; negative where it is saved."""
     working_set_bytes: int = 0
     """Selects the cache level at whose bandwidth the traffic is priced."""
     where: tuple[str, ...] = ()

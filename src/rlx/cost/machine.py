@@ -8,21 +8,32 @@ calibration what it measured (`rlx.cost.calibrate`).
     arithmetic                                                 peak_gflops
     caches, and copies that transpose                          caches, transpose_gb_s
     vectors: lanes, registers                                  vector_bytes, vector_registers
+    throughput per class of op                                 instructions
     parallel tasks: fork-join, and what one worker reaches     fork_join_ns, task_ns, worker_…
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlx.core.dim import DimLike, dim_max, dim_min
 from rlx.core.dtype import DType
 from rlx.cost.gate import IoFusionGate
+from rlx.ops.cost import OpClass, Work
 
 KB, MB = 1 << 10, 1 << 20
 _MAX_UNITS = 1 << 40
 """More than any task has."""
+
+
+INSTRUCTIONS: Mapping[OpClass, int] = {
+    OpClass.ARITHMETIC: 1, OpClass.DIVISION: 8, OpClass.EXPONENTIAL: 20, OpClass.LOGARITHM: 36,
+    OpClass.HYPERBOLIC: 27, OpClass.ERROR_FUNCTION: 34, OpClass.TRIGONOMETRIC: 58,
+    OpClass.REMAINDER: 64, OpClass.ARCTANGENT: 160, OpClass.ERROR_TAIL: 190, OpClass.POWER: 240,
+}  # fmt: skip
+"""Of a machine with masked vectors and an instruction that scales by powers of two: counted in
+single-precision code for AVX-512, and where code branches, timed against such a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,9 @@ class Machine:
     vector_registers: int = 32
     has_fma: bool = True
     """Else a product takes a register of its own before it is added."""
+    instructions: Mapping[OpClass, int] = field(default_factory=lambda: INSTRUCTIONS)
+    """Vector instructions of one op of a class, each as long as a multiply-add. Two flops are one
+    multiply-add."""
     transpose_gb_s: float = 25.0
     """Bandwidth of a transposing copy, read and written: a vector's numbers come from as many cache
     lines, half of which are evicted before they are used again."""
@@ -67,6 +81,14 @@ class Machine:
     def gflops(self, dtype: DType) -> float:
         """The peak rate in `dtype`."""
         return self.peak_gflops.get(dtype, self.peak_gflops[DType.F32])
+
+    def peak_flops(self, work: Work) -> DimLike:
+        """Work in the unit of the peak rate: what multiply-adds of so many flops would take."""
+        total: DimLike = work.get(OpClass.MULTIPLY_ADD, 0)
+        for each, count in work.items():
+            if each is not OpClass.MULTIPLY_ADD:
+                total = total + 2 * self.instructions[each] * count
+        return total
 
     def memory_gb_s(self, working_set_bytes: int) -> float:
         """The bandwidth of the smallest cache that holds the working set; else main memory's."""

@@ -12,6 +12,7 @@ from rlx.core.errors import Error
 from rlx.cost.gate import IoFusionGate
 from rlx.cost.machine import CacheLevel, Machine
 from rlx.cost.target import ConvolutionPrices, FusionLimits, KernelLimit, Target
+from rlx.ops.cost import OpClass
 from rlx.ops.op import Kind
 
 
@@ -72,6 +73,7 @@ def read_machine(held: Mapping[str, Any]) -> Machine:
     if given.keys() != names:
         raise Error(f"a machine has {', '.join(sorted(names))}, and nothing else")
     given["gate"] = IoFusionGate(**given["gate"])
+    given["instructions"] = {OpClass(k): _number(v) for k, v in given["instructions"].items()}
     given["peak_gflops"] = {DType(k): _number(v) for k, v in given["peak_gflops"].items()}
     given["caches"] = tuple(CacheLevel(_number(c["bytes"]), c["gb_s"]) for c in given["caches"])  # pyright: ignore[reportArgumentType]
     return Machine(**given)

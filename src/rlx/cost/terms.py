@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from rlx.core.shape import Shape
 from rlx.cost.gate import GraphIoProfile
 from rlx.cost.target import Target, with_bodies
 from rlx.ir.mir import Graph, Node
+from rlx.ops.cost import work_of
 from rlx.ops.op import Kind
 
 READS_ROWS = frozenset({"embedding", "gather", "gather_nd", "take_along_axis"})
@@ -26,7 +27,8 @@ _FREE = GraphIoProfile()
 class ComputeProfile:
     """Arithmetic and working set, which the I/O profile does not have."""
 
-    flops: int = 0
+    peak_flops: int = 0
+    """Flops at the machine's peak rate that take as long: see `Machine.peak_flops`."""
     working_set_bytes: int = 0
 
 
@@ -46,6 +48,7 @@ class Terms:
         self._layouts: dict[Node, Layout | None] = {}
         self._sizes: dict[Shape, int] = {}
         self._flops: dict[tuple[object, ...], int] = {}
+        self._peak: dict[tuple[object, ...], int] = {}
         self._terms: dict[Node, GraphIoProfile] = {}
         self._waits: dict[Node, bool] = {}
         self.conv_layout_costs: dict[object, Any] = {}
@@ -88,24 +91,35 @@ class Terms:
         return GraphIoProfile(copies, 0, host, 2 * copied)
 
     def compute(self, nodes: Iterable[Node]) -> ComputeProfile:
-        """Flops per call, and the bytes of every value that `nodes` read or write, each once."""
+        """Arithmetic per call, and the bytes of every value that `nodes` touch, each once."""
         flops, touched = 0, dict[Node, None]()
         for node in nodes:
             if node.is_leaf or self.is_view(node) or not self.is_per_call(node):
                 continue
-            flops += self.flops_of(node)
+            flops += self.peak_flops(node)
             touched |= dict.fromkeys((node, *map(self.root, node.inputs)))
         sizes = (self.bytes_of(s) for node in touched for s in node.shapes)
         return ComputeProfile(flops, sum(sizes))
 
     def flops_of(self, node: Node) -> int:
-        """The flops of one application, memoised over equal layers."""
+        """The flops of one application, as its op counts them."""
+        return self._counted(self._flops, node, lambda *facts: node.decl.flops(*facts))
+
+    def peak_flops(self, node: Node) -> int:
+        """What the arithmetic of one application takes, in flops at the machine's peak rate."""
+        peak = self.target.machine.peak_flops
+        return self._counted(self._peak, node, lambda *facts: peak(work_of(node.decl, *facts)))
+
+    def _counted(
+        self, known: dict[tuple[object, ...], int], node: Node, count: Callable[..., DimLike]
+    ) -> int:
+        """A count of operands, results and attributes, memoised over equal layers."""
         shapes = tuple(s for i in node.inputs for s in i.shapes)
         key = (node.op, shapes, *map(attributes.key, node.attrs.values()))
-        found = self._flops.get(key)
+        found = known.get(key)
         if found is None:
-            flops = node.decl.flops(shapes, node.shapes, node.attrs)
-            found = self._flops[key] = typical_size(flops, self._known)
+            counted = count(shapes, node.shapes, node.attrs)
+            found = known[key] = typical_size(counted, self._known)
         return found
 
     def size_of(self, dim: DimLike) -> int:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from rlx.core.layout import Layout
 from rlx.cost.calibrate import Numbers
-from rlx.cost.instruction_counts import peak_rate_flops
 from rlx.cost.layout_cost import NO_COST, LayoutCost, inner_results, layout_cost
 from rlx.cost.machine import Machine
 from rlx.cost.target import Target
@@ -79,7 +78,7 @@ class Prices:
             rates.gate.dispatch_ns
             + rates.fork_join_ns * is_parallel
             + traffic / rates.memory_gb_s(traffic)
-            + peak_rate_flops(node, terms) / rates.gflops(node.shapes[0].dtype)
+            + terms.peak_flops(node) / rates.gflops(node.shapes[0].dtype)
             + more.ns(rates, traffic, node.shapes[0].dtype)
         )
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from rlx.core.dim import DimLike, is_static, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
+from rlx.core.shape import Shape
 from rlx.cost.machine import Machine
 from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Reduce
+from rlx.ops.cost import OpClass, operations_of, work_of
 
 ROW_WIDTH = 4096
 """Columns that are folded at a time: their running values stay in the first cache."""
@@ -24,11 +26,6 @@ MAX_TILE = 16
 """Rows and columns of a square that registers hold."""
 SCRATCH_PAD = 64
 """Elements by which a kept row is longer than its axis: room for a last vector."""
-HEAVY = frozenset({"pow", "rem", "sin", "cos", "atan2", "erfc"})
-"""Long code: enough to keep the processor busy without unrolling."""
-
-
-COSTS = {**dict.fromkeys(HEAVY, 40), "exp": 12, "expm1": 12, "log": 12, "tanh": 20, "erf": 20}
 MIN_STAGING_COST = 4
 
 
@@ -207,7 +204,7 @@ def _work(kernel: Kernel, vector: Axis | None, where: Expr | None) -> int:
     """What a vector costs in one pass: that of a fold, or the one that stores."""
     passes = _passes(kernel, vector)
     made = (n for n in kernel.nodes if isinstance(n, Apply) and vector in n.free)
-    return sum(_cost_of(n) for n in made if where in passes[n])
+    return sum(cost_of(n) for n in made if where in passes[n])
 
 
 def _staged(kernel: Kernel, vector: Axis | None, row_bytes: int) -> tuple[Expr, ...]:
@@ -252,19 +249,20 @@ def _cost(node: Expr, vector: Axis) -> int:
     total, stack, seen = 0, [node], {node}
     while stack:
         n = stack.pop()
-        total += _cost_of(n) if isinstance(n, Apply) else 1 + len(n.args)
+        total += cost_of(n) if isinstance(n, Apply) else 1 + len(n.args)
         below = [a for a in n.args if vector in a.free and a not in seen]
         stack += below
         seen.update(below)
     return total
 
 
-def _cost_of(node: Apply) -> int:
-    """Half floats are held as f32: rounding to them takes several instructions, widening none."""
-    if node.op.name == "cast" and node.args[0].dtype.compute is node.dtype:
-        return 0
-    rounds = node.op.name == "cast" and node.dtype.compute is not node.dtype
-    return COSTS.get(node.op.name, 3 if rounds else 1)
+def cost_of(node: Apply) -> int:
+    """The op's own cost at one point, in operations."""
+    if isinstance(node.op.cost, OpClass):
+        return node.op.cost.operations
+    given, made = [Shape((), a.dtype) for a in node.args], Shape((), node.dtype)
+    found = operations_of(work_of(node.op, given, [made], node.attrs))
+    return found if is_static(found) else 1
 
 
 def scratch_bytes(schedule: Schedule) -> DimLike:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,8 +12,11 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import DimsDiffer, Shape
 from rlx.ops import op as table
+from rlx.ops.cost import graph_work
 from rlx.ops.graphs import body_graph
 from rlx.ops.op import Kind, Op
+
+T = TypeVar("T")
 
 
 def dims_of(x: Any) -> tuple[DimLike, ...]:
@@ -80,8 +83,8 @@ def composed(signature: str, *, kind: Kind, **facts: Any) -> Callable[[Callable[
     """
 
     def declare(meaning: Callable[..., Any]) -> Op:
-        cost = _flops_of(meaning)
-        made = table.op(signature, kind=kind, shape=meaning, flops=cost, is_exact=True, **facts)(
+        counts = {"flops": _of_graph(meaning, graph_flops), "cost": _of_graph(meaning, graph_work)}
+        made = table.op(signature, kind=kind, shape=meaning, is_exact=True, **counts, **facts)(
             meaning
         )
         made.lowering(meaning)
@@ -90,17 +93,15 @@ def composed(signature: str, *, kind: Kind, **facts: Any) -> Callable[[Callable[
     return declare
 
 
-def _flops_of(meaning: Callable[..., Any]) -> Callable[..., DimLike]:
-    """The flops of a decomposition are those of its ops."""
+def _of_graph(meaning: Callable[..., Any], count: Callable[[Any], T]) -> Callable[..., T]:
+    """What a decomposition costs is what its ops do."""
 
-    def flops(
-        shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
-    ) -> DimLike:
+    def counted(shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]) -> T:
         graph, inputs = body_graph("decomposed", shapes)
         meaning(*inputs, **attrs)
-        return graph_flops(graph)
+        return count(graph)
 
-    return flops
+    return counted
 
 
 def graph_flops(graph: Any) -> DimLike:

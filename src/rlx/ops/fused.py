@@ -18,6 +18,7 @@ from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ops import op as table
 from rlx.ops.compose import check_broadcasts, composed, dims_of, graph_flops
+from rlx.ops.cost import Work, graph_work
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.graphs import NodeBase, empty_graph
 from rlx.ops.math.reduction import LAST
@@ -228,6 +229,12 @@ def _region_flops(
     return graph_flops(attrs["body"])
 
 
+def _region_work(
+    shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
+) -> Work:
+    return graph_work(attrs["body"])
+
+
 def _evaluated(externals: Sequence[Array], body: Any) -> Any:
     """The body, node by node, so that it rounds as it would outside of a region."""
     made = body.evaluate({n.attrs["name"]: x for n, x in zip(body.inputs, externals)})
@@ -246,7 +253,7 @@ _TYPED = "its body states the sizes; a body over named dims is the symbolic form
 
 @op(
     "_[...]+ -> _[...]", kind=Kind.REGION, shape=_elementwise_shape, flops=_region_flops,
-    why_static=_TYPED,
+    cost=_region_work, why_static=_TYPED,
     is_exact=True,
 )  # fmt: skip
 def elementwise_region(*externals: Array, body: Body) -> Any:
@@ -260,6 +267,7 @@ def elementwise_region(*externals: Array, body: Body) -> Any:
     kind=Kind.REGION,
     shape=_region_shape,
     flops=_region_flops,
+    cost=_region_work,
     why_static=_TYPED,
     is_exact=True,
 )

@@ -43,6 +43,7 @@ from rlx.ops.pattern import Var as Var
 if TYPE_CHECKING:
     from rlx.core.layout import Layout
     from rlx.ir.mir import Graph, Node
+    from rlx.ops.cost import Cost, Work
 
 
 class Kind(enum.Enum):
@@ -78,6 +79,7 @@ class Op:
         *,
         kind: Kind,
         flops: str | Callable[..., DimLike] | None = None,
+        cost: Cost | None = None,
         shape: Callable[..., Any] | None = None,
         aliases: tuple[str, ...] = (),
         is_commutative: bool = False,
@@ -102,9 +104,10 @@ class Op:
         self.why_no_lowering, self.why_no_cases = why_no_lowering, why_no_cases
         self.why_static, self._jumps = why_static, jumps
         self.draw = draw
-        self._shape, self._flops = shape, flops
+        self._shape, self._flops, self.cost = shape, flops, cost
         self._attrs: dict[str, tuple[attributes.Convert, Any]] | None = None
         self._known: dict[object, tuple[Shape, ...]] = {}
+        self.known_work: dict[object, Work] = {}
         self.lower: Lowering | None = None
         self.view_rule: Callable[..., Layout | None] | None = None
         self.normalise: Callable[..., dict[str, Any]] | None = None

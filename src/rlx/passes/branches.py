@@ -61,7 +61,7 @@ def _candidate(node: Node, sides: Sequence[Graph], after: Graph, ctx: Context) -
     before = dearer + GraphIoProfile(0, 1, 0, 0)
     computes = [terms.compute(side.order()) for side in sides]
     both = terms.compute(after.order())
-    more = both.flops - max(c.flops for c in computes)
+    more = both.peak_flops - max(c.peak_flops for c in computes)
     benefit = fusion_benefit(before, _total(after, ctx))
     return Candidate(WHAT, (node,), benefit, more, both.working_set_bytes, kind="lowering", why=WHY)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.layout import Layout
 from rlx.core.shape import DimsDiffer, Shape, dims_differ
+from rlx.ops.cost import OpClass, Work
 from rlx.ops.indexing.movement import (
     Dims,
     axes_in,
@@ -46,10 +47,18 @@ def _joined(*xs: Shape, axis: int) -> Shape:
     return first.with_dim(axis, total)
 
 
+def _selections(
+    shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
+) -> Work:
+    """Per element and operand: a bounds test, a masked load, and a select."""
+    return {OpClass.ARITHMETIC: 4 * len(shapes) * results[0].num_elements}
+
+
 @movement(
     "a[...]+ -> a[...]",
     shape=_joined,
     aliases=("concatenate",),
+    cost=_selections,
     why_no_lowering="a primitive: it states where values go",
 )
 def concat(*xs: Array, axis: Axis) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.core.error_function import erf
+from rlx.ops.cost import OpClass
 from rlx.ops.math.elementwise import UNARY, elementwise, odd
 from rlx.ops.op import Array
 
@@ -35,7 +36,7 @@ def sigmoid(x: Array) -> Array:
     return np.where(x < 0, e, 1) / (1 + e)
 
 
-@activation(flops="7*out")
+@activation(flops="7*out", cost=OpClass.HYPERBOLIC)
 def tanh(x: Array) -> Array:
     """The hyperbolic tangent."""
     return np.tanh(x)

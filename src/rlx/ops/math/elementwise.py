@@ -6,6 +6,7 @@ and a float becomes an integer by truncation that saturates, with NaN as 0.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,15 +18,20 @@ from rlx.core.dtype import DType
 from rlx.core.error_function import erf as erf_of
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
+from rlx.ops.cost import OpClass, conversion
 from rlx.ops.op import Array, Kind, Op, op
 
 PRIMITIVE = "a primitive: every target has it"
+APPROXIMATED = "a primitive: each target approximates it"
 UNARY = "f[*s] -> f[*s]"
 
 
 def elementwise(signature: str, **facts: Any) -> Any:
     """Declare an elementwise op."""
     return op(signature, kind=Kind.ELEMENTWISE, **facts)
+
+
+primitive = functools.partial(elementwise, why_no_lowering=PRIMITIVE)
 
 
 def _function(
@@ -40,6 +46,9 @@ def _function(
     return elementwise(signature, **facts)(reference)
 
 
+_primitive = functools.partial(_function, why_no_lowering=PRIMITIVE)
+
+
 def _is_whole(x: Any) -> bool:
     return DType.of(x.dtype).is_integer
 
@@ -51,27 +60,25 @@ def _is_unsigned(x: Any) -> bool:
 # -- arithmetic -----------------------------------------------------------------------------------
 
 
-@elementwise("t[~s], t[~s] -> t[~s]", is_commutative=True, why_no_lowering=PRIMITIVE)
+@primitive("t[~s], t[~s] -> t[~s]", is_commutative=True)
 def add(x: Array, y: Array) -> Array:
     """x + y; integers wrap."""
     return np.add(x, y)
 
 
-@elementwise("t[~s], t[~s] -> t[~s]", aliases=("subtract",), why_no_lowering=PRIMITIVE)
+@primitive("t[~s], t[~s] -> t[~s]", aliases=("subtract",))
 def sub(x: Array, y: Array) -> Array:
     """x - y; integers wrap."""
     return np.subtract(x, y)
 
 
-@elementwise(
-    "t[~s], t[~s] -> t[~s]", aliases=("multiply",), is_commutative=True, why_no_lowering=PRIMITIVE
-)
+@primitive("t[~s], t[~s] -> t[~s]", aliases=("multiply",), is_commutative=True)
 def mul(x: Array, y: Array) -> Array:
     """x · y; integers wrap."""
     return np.multiply(x, y)
 
 
-@elementwise("t[~s], t[~s] -> t[~s]", aliases=("divide",), why_no_lowering=PRIMITIVE)
+@primitive("t[~s], t[~s] -> t[~s]", aliases=("divide",), cost=OpClass.DIVISION)
 def div(x: Array, y: Array) -> Array:
     """x / y. Integers truncate toward zero, and by zero give 0; the operator `/` makes them f32
     first."""
@@ -80,7 +87,7 @@ def div(x: Array, y: Array) -> Array:
     return np.floor_divide(x - np.fmod(x, y), y)
 
 
-@elementwise("n[~s], n[~s] -> n[~s]", aliases=("fmod",), jumps=True, why_no_lowering=PRIMITIVE)
+@primitive("n[~s], n[~s] -> n[~s]", aliases=("fmod",), cost=OpClass.REMAINDER, jumps=True)
 def rem(x: Array, y: Array) -> Array:
     """What truncating division leaves; the sign is that of x. Integers by zero give 0."""
     return np.fmod(x, y)
@@ -135,7 +142,7 @@ def _(x: Any, y: Any) -> Any:
     return ops.where(ops.equal(y, 0.0), plain, whole)
 
 
-@elementwise("n[~s], n[~s] -> n[~s]", aliases=("power",), jumps=True, why_no_lowering=PRIMITIVE)
+@primitive("n[~s], n[~s] -> n[~s]", aliases=("power",), cost=OpClass.POWER, jumps=True)
 def pow(x: Array, y: Array) -> Array:
     """x to the power y. Integers wrap; a negative power of one is 1, of -1 is ±1, else 0."""
     if not _is_whole(x):
@@ -152,13 +159,13 @@ def _float_power(x: Array, y: Array) -> Array:
     return np.power(x, np.array(np.broadcast_to(y, dims or (1,)))).reshape(dims)
 
 
-@elementwise("n[~s], n[~s] -> n[~s]", is_commutative=True, why_no_lowering=PRIMITIVE)
+@primitive("n[~s], n[~s] -> n[~s]", is_commutative=True)
 def maximum(x: Array, y: Array) -> Array:
     """The greater; NaN if one is NaN."""
     return np.maximum(x, y)
 
 
-@elementwise("n[~s], n[~s] -> n[~s]", is_commutative=True, why_no_lowering=PRIMITIVE)
+@primitive("n[~s], n[~s] -> n[~s]", is_commutative=True)
 def minimum(x: Array, y: Array) -> Array:
     """The lesser; NaN if one is NaN."""
     return np.minimum(x, y)
@@ -175,18 +182,17 @@ def _(x: Any, y: Any, z: Any) -> Any:
     return ops.add(ops.mul(x, y), z)
 
 
-neg = _function(
-    np.negative, "neg", "-x; integers wrap.", "t[*s] -> t[*s]",
-    aliases=("negative",), is_exact=True, why_no_lowering=PRIMITIVE,
-)  # fmt: skip
-abs_ = _function(
+neg = _primitive(
+    np.negative, "neg", "-x; integers wrap.", "t[*s] -> t[*s]", aliases=("negative",), is_exact=True
+)
+abs_ = _primitive(
     np.abs, "abs", "The magnitude of x; the least integer stays.", "t[*s] -> t.real[*s]",
-    aliases=("absolute",), why_no_lowering=PRIMITIVE,
+    aliases=("absolute",),
 )  # fmt: skip
 sign = _function(
     np.sign, "sign", "-1, 0 or 1; NaN stays.", "n[*s] -> n[*s]", flops="2*out", jumps=True
 )
-square = _function(np.square, "square", "x · x.", "t[*s] -> t[*s]")
+square = _function(np.square, "square", "x · x.", "t[*s] -> t[*s]", cost=OpClass.ARITHMETIC)
 
 
 @sign.lowering
@@ -257,24 +263,22 @@ def _bound(x: Any, bound: float | None) -> Array | None:
 
 # -- functions ------------------------------------------------------------------------------------
 
-sqrt = _function(np.sqrt, "sqrt", "√x; NaN below 0.", why_no_lowering=PRIMITIVE)
-exp = _function(np.exp, "exp", "eˣ.", why_no_lowering=PRIMITIVE)
+sqrt = _primitive(np.sqrt, "sqrt", "√x; NaN below 0.", cost=OpClass.DIVISION)
+exp = _primitive(np.exp, "exp", "eˣ.", cost=OpClass.EXPONENTIAL)
 exp2 = _function(np.exp2, "exp2", "2ˣ.")
-expm1 = _function(np.expm1, "expm1", "eˣ - 1, accurate near 0.", flops="4*out")
-log = _function(np.log, "log", "The natural logarithm of x.", why_no_lowering=PRIMITIVE)
+expm1 = _function(
+    np.expm1, "expm1", "eˣ - 1, accurate near 0.", flops="4*out", cost=OpClass.LOGARITHM
+)
+log = _primitive(np.log, "log", "The natural logarithm of x.", cost=OpClass.LOGARITHM)
 log1p = _function(np.log1p, "log1p", "log(1 + x), accurate near 0.", flops="5*out")
 log2 = _function(np.log2, "log2", "The logarithm of x to base 2.", flops="2*out")
 log10 = _function(np.log10, "log10", "The logarithm of x to base 10.", flops="2*out")
-sin = _function(np.sin, "sin", "The sine of x.", why_no_lowering=PRIMITIVE)
-cos = _function(np.cos, "cos", "The cosine of x.", why_no_lowering=PRIMITIVE)
+sin = _primitive(np.sin, "sin", "The sine of x.", cost=OpClass.TRIGONOMETRIC)
+cos = _primitive(np.cos, "cos", "The cosine of x.", cost=OpClass.TRIGONOMETRIC)
 tan = _function(np.tan, "tan", "The tangent of x.", flops="3*out")
-asin = _function(
-    np.arcsin, "asin", "The angle whose sine is x.", aliases=("arcsin",), flops="5*out"
-)
-acos = _function(
-    np.arccos, "acos", "The angle whose cosine is x.", aliases=("arccos",), flops="5*out"
-)
-atan = _function(np.arctan, "atan", "The angle whose tangent is x.", aliases=("arctan",))
+asin = _function(np.arcsin, "asin", "The angle of sine x.", aliases=("arcsin",), flops="5*out")
+acos = _function(np.arccos, "acos", "The angle of cosine x.", aliases=("arccos",), flops="5*out")
+atan = _function(np.arctan, "atan", "The angle of tangent x.", aliases=("arctan",))
 sinh = _function(np.sinh, "sinh", "(eˣ - e⁻ˣ) / 2.", flops="8*out")
 cosh = _function(np.cosh, "cosh", "(eˣ + e⁻ˣ) / 2.", flops="7*out")
 asinh = _function(
@@ -286,14 +290,13 @@ acosh = _function(
 atanh = _function(
     np.arctanh, "atanh", "The number whose tanh is x.", aliases=("arctanh",), flops="6*out"
 )
-floor = _function(
-    np.floor, "floor", "The whole number at or below x.", jumps=True, why_no_lowering=PRIMITIVE
-)
-ceil = _function(np.ceil, "ceil", "The whole number at or above x.", flops="3*out", jumps=True)
-trunc = _function(np.trunc, "trunc", "x without its fraction.", flops="3*out", jumps=True)
-round_ = _function(
+_rounding = functools.partial(_function, cost=OpClass.ARITHMETIC, jumps=True)
+floor = _rounding(np.floor, "floor", "The whole number at or below x.", why_no_lowering=PRIMITIVE)
+ceil = _rounding(np.ceil, "ceil", "The whole number at or above x.", flops="3*out")
+trunc = _rounding(np.trunc, "trunc", "x without its fraction.", flops="3*out")
+round_ = _rounding(
     np.rint, "round", "The nearest whole number; ties go to the even one.",
-    aliases=("rint",), jumps=True, why_no_lowering=PRIMITIVE,
+    aliases=("rint",), why_no_lowering=PRIMITIVE,
 )  # fmt: skip
 
 
@@ -303,7 +306,7 @@ def rsqrt(x: Array) -> Array:
     return np.divide(np.ones((), x.dtype), np.sqrt(x))
 
 
-@elementwise("f[~s], f[~s] -> f[~s]", aliases=("arctan2",), jumps=True, why_no_lowering=PRIMITIVE)
+@primitive("f[~s], f[~s] -> f[~s]", aliases=("arctan2",), cost=OpClass.ARCTANGENT, jumps=True)
 def atan2(y: Array, x: Array) -> Array:
     """The angle of the point (x, y), from -π to π."""
     return np.arctan2(y, x)
@@ -437,7 +440,7 @@ def _(x: Any) -> Any:
     return ops.where(ops.less(x, 0.0), ops.ceil(x), ops.floor(x))
 
 
-@elementwise(UNARY, flops="20*out", why_no_lowering="a primitive: each target approximates it")
+@elementwise(UNARY, flops="20*out", cost=OpClass.ERROR_FUNCTION, why_no_lowering=APPROXIMATED)
 def erf(x: Array) -> Array:
     """2/√π · ∫₀ˣ e^(-t²) dt."""
     return erf_of(x)
@@ -446,7 +449,7 @@ def erf(x: Array) -> Array:
 # -- dtypes and complex numbers -------------------------------------------------------------------
 
 
-@elementwise("a[*s] -> $to[*s]", aliases=("astype",), is_exact=True, why_no_lowering=PRIMITIVE)
+@primitive("a[*s] -> $to[*s]", aliases=("astype",), cost=conversion, is_exact=True)
 def cast(x: Array, *, to: DType) -> Array:
     """x as another dtype. Floats become integers by truncation that saturates, NaN becomes 0;
     integers wrap; a complex number keeps its real part; bool is "not zero". Floats round to
@@ -471,7 +474,7 @@ def _saturated(x: Array, to: DType) -> Array:
     return np.where(inside & (whole < 2.0**info.bits), kept, high)
 
 
-@elementwise("f[~s], f[~s] -> f.complex[~s]", flops="0", why_no_lowering=PRIMITIVE)
+@primitive("f[~s], f[~s] -> f.complex[~s]", flops="0")
 def make_complex(re: Array, im: Array) -> Array:
     """The complex number with these parts."""
     re, im = np.broadcast_arrays(re, im)
@@ -480,13 +483,8 @@ def make_complex(re: Array, im: Array) -> Array:
     return made
 
 
-real = _function(
-    np.real, "real", "The real part.", "c[*s] -> c.real[*s]", flops="0", why_no_lowering=PRIMITIVE
-)
-imag = _function(
-    np.imag, "imag", "The imaginary part.", "c[*s] -> c.real[*s]",
-    flops="0", why_no_lowering=PRIMITIVE,
-)  # fmt: skip
+real = _primitive(np.real, "real", "The real part.", "c[*s] -> c.real[*s]", flops="0")
+imag = _primitive(np.imag, "imag", "The imaginary part.", "c[*s] -> c.real[*s]", flops="0")
 conj = _function(
     np.conjugate, "conj", "x with its imaginary part negated.", "c[*s] -> c[*s]",
     aliases=("conjugate",),

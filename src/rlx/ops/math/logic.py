@@ -14,10 +14,13 @@ from rlx import ops
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
+from rlx.ops.cost import OpClass
 from rlx.ops.math.elementwise import PRIMITIVE, elementwise
 from rlx.ops.op import Array
 
 exact = functools.partial(elementwise, is_exact=True)
+single = functools.partial(exact, cost=OpClass.ARITHMETIC)
+"""One instruction of a vector machine, although it could be decomposed."""
 primitive = functools.partial(exact, why_no_lowering=PRIMITIVE)
 ORDER = "n[~s], n[~s] -> bool[~s]"
 EQUALITY = "a[~s], a[~s] -> bool[~s]"
@@ -34,7 +37,7 @@ def equal(x: Array, y: Array) -> Array:
     return np.equal(x, y)
 
 
-@exact(EQUALITY, is_commutative=True)
+@single(EQUALITY, is_commutative=True)
 def not_equal(x: Array, y: Array) -> Array:
     """x ≠ y."""
     return np.not_equal(x, y)
@@ -52,13 +55,13 @@ def less_equal(x: Array, y: Array) -> Array:
     return np.less_equal(x, y)
 
 
-@exact(ORDER)
+@single(ORDER)
 def greater(x: Array, y: Array) -> Array:
     """x > y; false with NaN."""
     return np.greater(x, y)
 
 
-@exact(ORDER)
+@single(ORDER)
 def greater_equal(x: Array, y: Array) -> Array:
     """x ≥ y; false with NaN."""
     return np.greater_equal(x, y)
@@ -94,7 +97,7 @@ def logical_or(x: Array, y: Array) -> Array:
     return np.logical_or(x, y)
 
 
-@exact(TRUTH, is_commutative=True)
+@single(TRUTH, is_commutative=True)
 def logical_xor(x: Array, y: Array) -> Array:
     """One, but not both."""
     return np.logical_xor(x, y)
@@ -120,7 +123,7 @@ def _(x: Any, y: Any) -> Any:
 # -- kinds of number ------------------------------------------------------------------------------
 
 
-@exact("x[*s] -> bool[*s]", aliases=("isnan",))
+@single("x[*s] -> bool[*s]", aliases=("isnan",))
 def is_nan(x: Array) -> Array:
     """Is x not a number?"""
     return np.isnan(x)
@@ -178,7 +181,7 @@ def bit_xor(x: Array, y: Array) -> Array:
     return np.bitwise_xor(x, y)
 
 
-@exact("i[*s] -> i[*s]", aliases=("bitwise_not", "bitwise_invert", "invert"))
+@single("i[*s] -> i[*s]", aliases=("bitwise_not", "bitwise_invert", "invert"))
 def bit_not(x: Array) -> Array:
     """Every bit the other way."""
     return np.bitwise_not(x)

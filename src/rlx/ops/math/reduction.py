@@ -18,6 +18,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ops.compose import count_of, dims_of, dtype_of, nullary
+from rlx.ops.cost import OpClass
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 
@@ -181,8 +182,11 @@ def _(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 # -- rows that are read more than once ------------------------------------------------------------
 
+_SOFTMAX = {OpClass.EXPONENTIAL: 1, OpClass.ARITHMETIC: 5}
+"""A division, or a logarithm, is one of each row."""
 
-@op("f[*s n] -> f[*s n]", kind=Kind.ROW, flops="5*out")
+
+@op("f[*s n] -> f[*s n]", kind=Kind.ROW, flops="5*out", cost=_SOFTMAX)
 def softmax(x: Array, *, axis: Axis = LAST) -> Array:
     """exp(x - max) divided by its sum along `axis`. A row of -inf alone is NaN, as 0/0 is."""
     e = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
@@ -195,7 +199,7 @@ def _(x: Any, *, axis: int) -> Any:
     return ops.div(e, ops.sum(e, axes=(axis,), keepdims=True))
 
 
-@op("f[*s n] -> f[*s n]", kind=Kind.ROW, flops="5*out")
+@op("f[*s n] -> f[*s n]", kind=Kind.ROW, flops="5*out", cost=_SOFTMAX)
 def log_softmax(x: Array, *, axis: Axis = LAST) -> Array:
     """The logarithm of softmax, without taking it of small numbers."""
     below = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)

@@ -17,7 +17,8 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ops.compose import dims_of
-from rlx.ops.math.elementwise import UNARY, elementwise, make_complex, odd
+from rlx.ops.cost import OpClass
+from rlx.ops.math.elementwise import APPROXIMATED, UNARY, elementwise, make_complex, odd
 from rlx.ops.op import Array, Kind, op
 
 PAIR = "f[~s], f[~s] -> f[~s]"
@@ -60,7 +61,7 @@ def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 # -- the error function ---------------------------------------------------------------------------
 
 
-@elementwise(UNARY, flops="25*out", why_no_lowering="a primitive: each target approximates it")
+@elementwise(UNARY, flops="25*out", cost=OpClass.ERROR_TAIL, why_no_lowering=APPROXIMATED)
 def erfc(x: Array) -> Array:
     """1 - erf x, accurate where that is small."""
     return _each(math.erfc, x).astype(x.dtype)

@@ -14,6 +14,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape, dims_differ
 from rlx.ops.compose import check_broadcasts, dims_of, dtype_of, nullary
+from rlx.ops.cost import OpClass, Work
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
 
@@ -125,10 +126,22 @@ def _attention_flops(
     shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
 ) -> DimLike:
     """Two products, and about five operations per score between them."""
-    q, k, v = shapes[:3]
-    sizes = _sizes(q, k, v, attrs["num_heads"], attrs["kv_heads"])
-    pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys
-    return pairs * (2 * sizes.depth + 2 * sizes.value_depth + 5)
+    sizes = _sizes(shapes[0], shapes[1], shapes[2], attrs["num_heads"], attrs["kv_heads"])
+    return _scores(sizes) * (2 * sizes.depth + 2 * sizes.value_depth + 5)
+
+
+def _scores(sizes: Sizes) -> DimLike:
+    """Pairs of a query and a key."""
+    return sizes.batch * sizes.heads * sizes.queries * sizes.keys
+
+
+def _attention_work(
+    shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
+) -> Work:
+    """The products, and an exponential of each score."""
+    sizes = _sizes(shapes[0], shapes[1], shapes[2], attrs["num_heads"], attrs["kv_heads"])
+    products = _attention_flops(shapes, results, attrs)
+    return {OpClass.MULTIPLY_ADD: products, OpClass.EXPONENTIAL: _scores(sizes)}
 
 
 @op(
@@ -136,6 +149,7 @@ def _attention_flops(
     kind=Kind.ATTENTION,
     shape=_attention_shape,
     flops=_attention_flops,
+    cost=_attention_work,
 )
 def attention(
     q: Array,

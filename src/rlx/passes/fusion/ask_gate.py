@@ -53,7 +53,7 @@ def candidate(match: Match, drawn: Graph, facts: Facts, ctx: Context) -> Candida
     gone, come = terms.compute(match.removed), terms.compute(added)
     benefit = fusion_benefit(before, after)
     size = max(gone.working_set_bytes, come.working_set_bytes)
-    return Candidate(match.what, match.removed, benefit, come.flops - gone.flops, size)
+    return Candidate(match.what, match.removed, benefit, come.peak_flops - gone.peak_flops, size)
 
 
 def _total(terms: Terms, nodes: Sequence[Node], outputs: Sequence[Node]) -> GraphIoProfile:

@@ -18,10 +18,10 @@ from rlx.backends.cpu.program.task import (
 from rlx.backends.cpu.schedule.repeated_reductions import repeated_reduction
 from rlx.core.dim import DimLike, dim_max, dim_min, substitute
 from rlx.kernel.decompose import copied
-from rlx.kernel.expr import Axis, Expr, Exprs, Kernel, Load, Reduce, Store
+from rlx.kernel.expr import Apply, Axis, Expr, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.program.schedule import Buffer, buffers
 from rlx.kernel.refusal import NotLowered
-from rlx.kernel.schedule import COSTS, Schedule, check, choose, scratch_bytes, sizes_of
+from rlx.kernel.schedule import Schedule, check, choose, cost_of, scratch_bytes, sizes_of
 from rlx.kernel.size_generic import generic
 from rlx.kernel.split_reduction import split_reduction
 from rlx.kernel.structure import structure_of
@@ -161,8 +161,7 @@ def _nanoseconds(kernel: Kernel, machine: CpuMachine) -> tuple[DimLike, DimLike]
 def _operations(node: Expr) -> DimLike:
     """A fold is an operation at each point of what is folded."""
     varies = node.args[0] if isinstance(node, Reduce) else node
-    op = getattr(node, "op", None)
-    cost = COSTS.get(op.name, 1) if op is not None else int(isinstance(node, Reduce))
+    cost = cost_of(node) if isinstance(node, Apply) else int(isinstance(node, Reduce))
     total: DimLike = cost
     for axis in varies.free if cost else ():
         total = total * axis.extent

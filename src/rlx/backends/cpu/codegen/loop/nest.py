@@ -12,7 +12,7 @@ from rlx.backends.cpu.schedule.index_set_splitting import Cut, Cuts, Piece
 from rlx.core.dim import is_static
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Apply, Axis, Expr, Reduce
-from rlx.kernel.schedule import COSTS
+from rlx.kernel.schedule import cost_of
 
 POLL_OPS = 1 << 18
 """Operations between two polls: some 100 µs."""
@@ -133,7 +133,7 @@ class LoopNest:
 
 
 def _cost(node: Expr) -> int:
-    return COSTS.get(node.op.name, 1) if isinstance(node, Apply) else 1
+    return cost_of(node) if isinstance(node, Apply) else 1
 
 
 def _extent(axis: Axis) -> int:
