@@ -25,10 +25,10 @@ from rlx.backends.cpu.isa import host
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.schedule.loop_schedule import choose, scratch_bytes
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.kernel.lower.loop import loop_kernel
-from rlx.kernel.schedule import choose, scratch_bytes
 
 ops = rlx.ops
 ROUNDS, CALLS = 8, 2

@@ -14,6 +14,7 @@ from rlx.backends.cpu.codegen.math.elementwise import is_native
 from rlx.backends.cpu.isa import AVX2, AVX512, SSE2
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.schedule.loop import loop_task
+from rlx.backends.cpu.schedule.loop_schedule import choose
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.cost.profile import compute_profile
@@ -21,10 +22,10 @@ from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.explain.pricing import Prices
 from rlx.ir.mir import Graph, Node
+from rlx.kernel.cost import cost_of
 from rlx.kernel.expr import Apply, Kernel
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.kernel.program.schedule import buffers
-from rlx.kernel.schedule import choose, cost_of
 from rlx.ops.cost import OpClass, operations_of, work_of
 from rlx.ops.op import Kind, Op, lookup, table
 

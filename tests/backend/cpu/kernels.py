@@ -16,9 +16,9 @@ from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.schedule.loop_schedule import Schedule, choose, scratch_bytes, sizes_of
 from rlx.core.dim import evaluate
 from rlx.kernel.expr import Kernel
-from rlx.kernel.schedule import Schedule, choose, scratch_bytes, sizes_of
 from tests.backend.cpu.guarded import PAGE, guarded
 
 _libc = ctypes.CDLL(None)

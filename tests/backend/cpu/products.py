@@ -26,6 +26,7 @@ from rlx.backends.cpu.schedule.gemm_tiling import (
     reads_in_place,
     tiling_of,
 )
+from rlx.backends.cpu.schedule.loop_schedule import choose, sizes_of
 from rlx.core.dim import DimLike, evaluate
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -34,7 +35,6 @@ from rlx.ir.interpret import evaluate as evaluate_graph
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
 from rlx.kernel.lower.contract import contraction
-from rlx.kernel.schedule import choose, sizes_of
 from tests.backend.cpu.guarded import addresses, guarded
 
 Array = np.ndarray[Any, Any]

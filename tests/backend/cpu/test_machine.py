@@ -11,11 +11,11 @@ from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.isa import AVX2, AVX512, ISAS, NEON, SSE2, Isa
 from rlx.backends.cpu.machine import CpuMachine, machine_of
+from rlx.backends.cpu.schedule.loop_schedule import choose
 from rlx.core.dtype import DType
 from rlx.cost.machine import DOCUMENTED, CacheLevel, Machine
 from rlx.ir.lir import LirModule
 from rlx.kernel.lower.loop import loop_kernel
-from rlx.kernel.schedule import choose
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from rlx.backends.cpu.isa import AVX2, AVX512, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import assembled
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.schedule import index_set_splitting as cuts
-from rlx.kernel.schedule import ROW_WIDTH, Schedule, choose, scratch_bytes
-from rlx.kernel.schedule import check as check_schedule
+from rlx.backends.cpu.schedule.loop_schedule import ROW_WIDTH, Schedule, choose, scratch_bytes
+from rlx.backends.cpu.schedule.loop_schedule import check as check_schedule
 from tests.backend.cpu.kernels import Batch, Work, assert_close
 
 TAILS = range(71)

@@ -10,12 +10,12 @@ from rlx import ops
 from rlx.backends.cpu.codegen.loop.emit import emit, legal
 from rlx.backends.cpu.isa import host
 from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.schedule.loop_schedule import choose
 from rlx.backends.cpu.schedule.repeated_reductions import repeated_reduction
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.kernel.refusal import NotLowered
-from rlx.kernel.schedule import choose
 
 
 def by(x: Node, axis: int) -> Node:

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rlx.backends.cpu.schedule.loop_schedule import Schedule
 from rlx.core.dim import DimLike, evaluate, provably_le, symbols_of
 from rlx.core.representative import representative
 from rlx.kernel.expr import Axis, Inside, Kernel
-from rlx.kernel.schedule import Schedule
 
 MAX_PIECES = 64
 """Code is emitted once for each piece of all loops; beyond this many, lanes test instead."""

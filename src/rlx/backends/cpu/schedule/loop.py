@@ -15,13 +15,14 @@ from rlx.backends.cpu.program.task import (
     Task,
     TaskKind,
 )
+from rlx.backends.cpu.schedule.loop_schedule import Schedule, check, choose, scratch_bytes, sizes_of
 from rlx.backends.cpu.schedule.repeated_reductions import repeated_reduction
 from rlx.core.dim import DimLike, dim_max, dim_min, substitute
+from rlx.kernel.cost import cost_of
 from rlx.kernel.decompose import copied
 from rlx.kernel.expr import Apply, Axis, Expr, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.program.schedule import Buffer, buffers
 from rlx.kernel.refusal import NotLowered
-from rlx.kernel.schedule import Schedule, check, choose, cost_of, scratch_bytes, sizes_of
 from rlx.kernel.size_generic import generic
 from rlx.kernel.split_reduction import split_reduction
 from rlx.kernel.structure import structure_of

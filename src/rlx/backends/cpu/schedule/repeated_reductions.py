@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rlx.backends.cpu.schedule.index_set_splitting import Cuts
+from rlx.backends.cpu.schedule.loop_schedule import Schedule
 from rlx.kernel.expr import Axis, Choose, Expr, Inside, Kernel, Reduce, postorder
-from rlx.kernel.schedule import Schedule
 
 
 def repeated_reduction(kernel: Kernel, schedule: Schedule) -> Reduce | None:

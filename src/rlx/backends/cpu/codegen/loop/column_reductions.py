@@ -12,10 +12,10 @@ from rlx.backends.cpu.codegen.loop.nest import LoopNest
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
 from rlx.backends.cpu.codegen.loop.scratch import Scratch
 from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.schedule.loop_schedule import ROW_WIDTH
 from rlx.core.dim import upper_bound
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, Store
-from rlx.kernel.schedule import ROW_WIDTH
 
 Hoisted = tuple[dict[tuple[Expr, int], Vec], dict[Affine, Bound]]
 """Values and offsets that are invariant along a row."""

@@ -26,11 +26,11 @@ from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Function, head_of
+from rlx.backends.cpu.schedule.loop_schedule import Schedule, check, lanes_of, sizes_of
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Apply, Kernel
 from rlx.kernel.reciprocal import by_reciprocals
-from rlx.kernel.schedule import Schedule, check, lanes_of, sizes_of
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
 
 

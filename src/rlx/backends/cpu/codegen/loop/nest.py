@@ -11,8 +11,8 @@ from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.schedule.index_set_splitting import Cut, Cuts, Piece
 from rlx.core.dim import is_static
 from rlx.core.dtype import DType
+from rlx.kernel.cost import cost_of
 from rlx.kernel.expr import Apply, Axis, Expr, Reduce
-from rlx.kernel.schedule import cost_of
 
 POLL_OPS = 1 << 18
 """Operations between two polls: some 100 µs."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.schedule.loop_schedule import Schedule
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Affine, Axis, Expr, Inside, Kernel
-from rlx.kernel.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.schedule.loop_schedule import ROW_WIDTH, SCRATCH_PAD
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Expr
-from rlx.kernel.schedule import ROW_WIDTH, SCRATCH_PAD
 
 
 class Scratch:

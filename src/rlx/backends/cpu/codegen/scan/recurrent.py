@@ -44,7 +44,6 @@ from rlx.ops.nn.recurrent import Cell
 
 CACHE_BYTES_PER_NS = 64
 """Recurrent weights are reread at every step, from a cache."""
-FLOPS_PER_NS = 64
 NS_PER_COLUMN = 2
 """Nanoseconds of a cell at a hidden column, beside its sums."""
 
@@ -90,7 +89,7 @@ def _step_ns(form: RecurrentSpec, units: DimLike, rows: DimLike) -> DimLike:
     """Nanoseconds of one step of so many rows in so many units on one worker."""
     weights = form.hidden * form.columns
     read = units * weights * form.kind.itemsize // CACHE_BYTES_PER_NS
-    worked = rows * weights * 2 // FLOPS_PER_NS
+    worked = rows * weights * 2 // form.step.machine.worker_flops_per_ns
     cells = rows * form.hidden * NS_PER_COLUMN // form.lanes
     return dim_max(read, worked) + cells
 

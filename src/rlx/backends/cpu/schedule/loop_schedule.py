@@ -1,7 +1,8 @@
-"""How a loop kernel runs: which axis is lanes, which is split between workers, what is kept.
+"""The schedule of a loop kernel: the vectorised axis, the parallel one, what is staged in scratch.
 
-A schedule never changes what is computed, only the order and the place. The order of a reduction
-depends on extents and on the target, not on the number of workers.
+A schedule never changes what is computed, only its order. The order of a reduction depends on
+extents, the width of vectors and the nominal cost of what is reduced (`rlx.ops.cost`), never on
+measured numbers or on the number of workers.
 """
 
 from __future__ import annotations
@@ -12,21 +13,23 @@ from dataclasses import dataclass
 from rlx.core.dim import DimLike, is_static, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
-from rlx.core.shape import Shape
 from rlx.cost.machine import Machine
+from rlx.kernel.cost import cost_of
 from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Reduce
-from rlx.ops.cost import OpClass, operations_of, work_of
 
 ROW_WIDTH = 4096
-"""Columns that are folded at a time: their running values stay in the first cache."""
+"""Columns that are reduced at a time: their accumulators stay in the first cache. Part of the
+definition of the bits, so the same on every machine; so is `ROW_STEP`."""
 ROW_STEP = 4
+"""Rows that are combined in registers before accumulators in scratch are read and written."""
 SHORT_ROW = 8
-"""Lines of a row that is not kept in scratch: a value stored there is not there at once."""
+"""Cache lines of a row whose accumulators are no row in scratch: store forwarding takes longer."""
 MAX_TILE = 16
-"""Rows and columns of a square that registers hold."""
+"""Rows and columns of a register transpose."""
 SCRATCH_PAD = 64
-"""Elements by which a kept row is longer than its axis: room for a last vector."""
+"""Elements by which a staged row is longer than its axis: room for a last vector."""
 MIN_STAGING_COST = 4
+"""Operations of a value that is staged instead of computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +257,6 @@ def _cost(node: Expr, vector: Axis) -> int:
         stack += below
         seen.update(below)
     return total
-
-
-def cost_of(node: Apply) -> int:
-    """The op's own cost at one point, in operations."""
-    if isinstance(node.op.cost, OpClass):
-        return node.op.cost.operations
-    given, made = [Shape((), a.dtype) for a in node.args], Shape((), node.dtype)
-    found = operations_of(work_of(node.op, given, [made], node.attrs))
-    return found if is_static(found) else 1
 
 
 def scratch_bytes(schedule: Schedule) -> DimLike:
