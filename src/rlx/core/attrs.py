@@ -11,7 +11,8 @@ import hashlib
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NewType, Union, get_args, get_origin
 
 import numpy as np
@@ -30,6 +31,27 @@ Axes = NewType("Axes", tuple[int, ...])
 """Distinct axes of the first operand, sorted; None means all of them."""
 
 Convert = Callable[[Any, int], Any]
+
+
+class HeldGraph(ABC):
+    """A graph as an attribute: the body of a region, a branch or a loop."""
+
+    @property
+    @abstractmethod
+    def names_dims(self) -> bool:
+        """Does it name a dim, whose size only a call knows?"""
+
+    @abstractmethod
+    def seal(self, use: str = "a body") -> None:
+        """From now on it is a value: it cannot be changed."""
+
+    @abstractmethod
+    def bind(self, binding: Any) -> Any:
+        """It with the dims inside it bound."""
+
+    @abstractmethod
+    def order(self) -> Sequence[Any]:
+        """Its nodes, operands first."""
 
 
 def array_of(value: Any) -> NDArray[Any]:
@@ -148,7 +170,7 @@ def _shape(value: Any, rank: int) -> Shape:
 
 
 def _graph(value: Any, rank: int) -> Any:
-    if not hasattr(value, "seal"):
+    if not isinstance(value, HeldGraph):
         raise GraphError(f"expected a rlx.Graph, got {type(value).__name__}")
     value.seal()
     return value
@@ -256,7 +278,7 @@ def bind(value: Any, sizes: Mapping[str, DimLike]) -> Any:
         return value.bind(sizes)
     if isinstance(value, tuple):
         return tuple(bind(v, sizes) for v in value)  # pyright: ignore[reportUnknownVariableType]
-    return value.bind(sizes) if hasattr(value, "seal") else value
+    return value.bind(sizes) if isinstance(value, HeldGraph) else value
 
 
 def dims_in(value: Any) -> list[Dim]:
@@ -276,7 +298,7 @@ def is_symbolic(value: Any) -> bool:
         return not value.is_static
     if isinstance(value, tuple):
         return any(map(is_symbolic, value))  # pyright: ignore[reportUnknownArgumentType]
-    return hasattr(value, "seal") and value.names_dims
+    return isinstance(value, HeldGraph) and value.names_dims
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:

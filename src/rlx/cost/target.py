@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlx.core.arguments import TEXT
+from rlx.core.attrs import HeldGraph
 from rlx.core.dim import DimLike, is_static, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
@@ -175,7 +176,7 @@ class Target:
             return op.name in self.claimed | IN_PLACE or op.kind is Kind.LEAF
         if op.name in LOOPS:
             return op.name in self.loops
-        is_generated = op.kind in self.native_kinds and op.page != "fused"
+        is_generated = op.kind in self.native_kinds and not op.is_fused
         return is_generated or op.name in self.native or op.lower is None
 
     def claim(self, node: Node) -> Claim:
@@ -252,7 +253,7 @@ def with_bodies(node: Node) -> Iterable[Node]:
         inner = todo.pop()
         yield inner
         for value in inner.attrs.values():
-            if hasattr(value, "seal"):
+            if isinstance(value, HeldGraph):
                 todo += reversed(value.order())
 
 

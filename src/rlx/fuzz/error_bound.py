@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.core.attrs import bind
+from rlx.core.attrs import HeldGraph, bind
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.shape import Shape
@@ -219,7 +219,7 @@ def _apply(
     """
     if node.op == "cast":
         return [_cast(operands[0], node.shape.dtype)]
-    holds_graphs = any(hasattr(v, "seal") for v in node.attrs.values())
+    holds_graphs = any(isinstance(v, HeldGraph) for v in node.attrs.values())
     try:
         if holds_graphs:
             typed = [_narrow(o, n.shape.dtype) for o, n in zip(operands, node.inputs)]

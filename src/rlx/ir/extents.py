@@ -56,7 +56,7 @@ def growing(node: Node) -> tuple[str, ...]:
 
 
 def _bodies(node: Node) -> list[Any]:
-    return [value for value in node.attrs.values() if hasattr(value, "seal")]
+    return [value for value in node.attrs.values() if isinstance(value, attributes.HeldGraph)]
 
 
 class Extents:

@@ -44,7 +44,7 @@ def activated(x: Any, activation: str | None) -> Any:
 # -- products -------------------------------------------------------------------------------------
 
 
-@composed("t[...], t[...], t[...] -> t[...]", kind=Kind.CONTRACTION)
+@composed("t[...], t[...], t[...] -> t[...]", kind=Kind.CONTRACTION, is_fused=True)
 def fused_matmul_bias_act(x: Any, w: Any, bias: Any, *, activation: str | None = None) -> Any:
     """activation(x · w + bias). The bias is anything that broadcasts to the product: a row, or a
     whole residual."""
@@ -57,7 +57,7 @@ def fused_matmul_bias_act(x: Any, w: Any, bias: Any, *, activation: str | None =
     return activated(ops.add(product, bias), activation)
 
 
-@composed("n[n c *s], n[o i *k], n[o] -> n[...]", kind=Kind.CONVOLUTION)
+@composed("n[n c *s], n[o i *k], n[o] -> n[...]", kind=Kind.CONVOLUTION, is_fused=True)
 def fused_conv_bias_act(
     x: Any,
     w: Any,
@@ -77,7 +77,7 @@ def fused_conv_bias_act(
 fused_conv_bias_act.normal(with_default_strides)
 
 
-@composed("f[*s n] -> f[...]", kind=Kind.ROW)
+@composed("f[*s n] -> f[...]", kind=Kind.ROW, is_fused=True)
 def fused_swiglu(cat: Any, *, gate_first: bool = False) -> Any:
     """silu(gate) · up, where the last axis of `cat` holds up and then gate; with `gate_first`,
     gate and then up."""
@@ -95,7 +95,7 @@ def fused_swiglu(cat: Any, *, gate_first: bool = False) -> Any:
 _SUM_OF_ROWS = "f[*s n], f[*s n], f[...]?, f[...]? -> f[...]"
 
 
-@composed(_SUM_OF_ROWS, kind=Kind.ROW)
+@composed(_SUM_OF_ROWS, kind=Kind.ROW, is_fused=True, reduces_trailing=True)
 def fused_residual_ln(
     x: Any,
     residual: Any,
@@ -109,7 +109,7 @@ def fused_residual_ln(
     return ops.layer_norm(ops.add(x, residual), scale, bias, axis=axis, eps=eps)
 
 
-@composed(_SUM_OF_ROWS, kind=Kind.ROW)
+@composed(_SUM_OF_ROWS, kind=Kind.ROW, is_fused=True, reduces_trailing=True)
 def fused_residual_rms_norm(
     x: Any,
     residual: Any,
@@ -129,6 +129,7 @@ def fused_residual_rms_norm(
 @composed(
     "f[b s e], f[e p], f[m o], _[...]?, _[...]?, _[...]?, _[...]?, _[...]? -> f[...]",
     kind=Kind.ATTENTION,
+    is_fused=True,
 )
 def fused_attention_block(
     hidden: Any,
@@ -270,6 +271,7 @@ def elementwise_region(*externals: Array, body: Body) -> Any:
     cost=_region_work,
     why_static=_TYPED,
     is_exact=True,
+    is_fused=True,
 )
 def region(*externals: Array, body: Body) -> Any:
     """Any graph that runs as one kernel: its inputs are the operands, by position."""

@@ -6,12 +6,13 @@ loops, see them through these two classes; `rlx.ir.mir` derives from them and pr
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
+from rlx.core.attrs import HeldGraph
 from rlx.core.shape import Shape
 
 _PROVIDED: list[type[Any]] = []
@@ -25,7 +26,7 @@ class NodeBase:
     shape: Any
 
 
-class GraphBase(ABC):
+class GraphBase(HeldGraph):
     """A graph, as far as ops build, evaluate and inline bodies."""
 
     @abstractmethod

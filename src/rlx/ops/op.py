@@ -87,6 +87,8 @@ class Op:
         is_exact: bool = False,
         syncs_host: bool = False,
         has_fft: bool = False,
+        is_fused: bool = False,
+        reduces_trailing: bool = False,
         why_no_lowering: str = "",
         why_no_cases: str = "",
         why_static: str = "",
@@ -100,6 +102,10 @@ class Op:
         self.signature = sig.parse(signature)
         self.kind, self.aliases, self.is_commutative = kind, aliases, is_commutative
         self.is_epilogue, self.syncs_host, self.has_fft = is_epilogue, syncs_host, has_fft
+        self.is_fused = is_fused
+        """Is it several ops in one, which a target claims by name?"""
+        self.reduces_trailing = reduces_trailing
+        """Are its rows all axes from `axis` on, and not that one alone?"""
         self.is_exact = is_exact or kind is Kind.MOVEMENT
         self.why_no_lowering, self.why_no_cases = why_no_lowering, why_no_cases
         self.why_static, self._jumps = why_static, jumps

@@ -63,7 +63,7 @@ def _lowered_scaled(x: Any, scale: Any, bias: Any) -> Any:
 _ROWS = "f[*s n], f[...]?, f[...]? -> f[...]"
 
 
-@op(_ROWS, kind=Kind.ROW, shape=_normed, flops="8*out")
+@op(_ROWS, kind=Kind.ROW, shape=_normed, flops="8*out", reduces_trailing=True)
 def layer_norm(
     x: Array,
     scale: Array | None = None,
@@ -83,7 +83,7 @@ def _(x: Any, scale: Any = None, bias: Any = None, *, axis: int, eps: float) -> 
     return _lowered_scaled(_lowered_standardised(x, axes, eps), scale, bias)
 
 
-@op(_ROWS, kind=Kind.ROW, shape=_normed, flops="5*out")
+@op(_ROWS, kind=Kind.ROW, shape=_normed, flops="5*out", reduces_trailing=True)
 def rms_norm(
     x: Array,
     scale: Array | None = None,

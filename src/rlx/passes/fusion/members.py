@@ -75,7 +75,7 @@ def row_axes(node: Node) -> frozenset[int] | None:
     if "axis" not in node.attrs:
         return None
     axis = node.attrs["axis"]
-    if "eps" in node.attrs:  # a norm, over all axes from this one on
+    if node.decl.reduces_trailing:
         return frozenset(range(axis, rank))
     return frozenset(range(rank)) if axis is None else frozenset({axis})
 
