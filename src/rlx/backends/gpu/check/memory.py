@@ -24,7 +24,14 @@ def memory_faults(program: Program) -> Iterator[Fault]:
 
 
 def _duplicates(program: Program) -> Iterator[Fault]:
-    groups = (program.buffers, program.scalars, program.maps, program.shared, program.mbarriers)
+    groups = (
+        program.buffers,
+        program.scalars,
+        program.maps,
+        program.shared,
+        program.mbarriers,
+        program.tables,
+    )
     names = [item.name for group in groups for item in group]
     for name in sorted({n for n in names if names.count(n) > 1}):
         yield None, f"two arguments or arrays are called {name}; give each a name of its own."
@@ -36,6 +43,7 @@ def _unknown(program: Program, node: Node) -> str | None:
         "memory": {s.name for s in program.shared},
         "mbarrier": {m.name for m in program.mbarriers},
         "map": {m.name for m in program.maps},
+        "table": {t.name for t in program.tables},
     }
     for attr, names in known.items():
         name = node.attrs.get(attr)

@@ -176,6 +176,10 @@ class _Types:
         mask = self._mask(node, 1, node.has_mask)
         return self._index(node) or mask or self._elements(values, self._memory(node.memory))
 
+    def _TableLoad(self, node: ir.TableLoad) -> str | None:
+        dtype = next((t.dtype for t in self.program.tables if t.name == node.table), BOOL)
+        return self._index(node) or self._elements(node.results, dtype)
+
     def _AsyncCopy(self, node: ir.AsyncCopy) -> str | None:
         there, here = self._memory(node.memory), self._buffer(node.buffer)
         size = node.width * here.itemsize

@@ -126,8 +126,25 @@ def call(function: str, args: Sequence[Array]) -> Array:
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
-    """The product of two f32 is exact in f64; f64 is rounded twice here."""
-    return (a.astype(np.float64) * b + c).astype(a.dtype)
+    """The product of two f32 is exact in f64. That of two f64 is a sum of two, by Dekker, and what
+    the sum with c loses is put back: rounded once, but for ties."""
+    if a.dtype != np.float64:
+        return (a.astype(np.float64) * b + c).astype(a.dtype)
+    product = a * b
+    (ah, al), (bh, bl) = _halves(a), _halves(b)
+    lost = ((ah * bh - product) + ah * bl + al * bh) + al * bl
+    total = product + c
+    part = total - product
+    rest = (product - (total - part)) + (c - part)
+    exact = total + (rest + lost)
+    return np.where(np.isfinite(exact), exact, total)
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    """An f64 as the sum of two of 26 bits each, by Veltkamp."""
+    shifted = x * 134217729.0
+    high = shifted - (shifted - x)
+    return high, x - high
 
 
 def convert(x: Array, to: Value) -> Array:

@@ -85,6 +85,7 @@ class _Batch(Copies):
         self.prepare()
         self.steps: dict[type[Node], Callable[[Any, Mask], None]] = {
             ir.Load: self.load,
+            ir.TableLoad: self.table_load,
             ir.Store: self.store,
             ir.Atomic: self.atomic,
             ir.SharedLoad: self.shared_load,

@@ -144,6 +144,18 @@ class Threads:
         for i, result in enumerate(node.results):
             self.values[result] = made[:, i]
 
+    def table_load(self, node: ir.TableLoad, mask: Mask) -> None:
+        table = self.program.table(node.table)
+        index = self.number(node.args[0])
+        outside = np.zeros(self.count, bool)
+        outside[self.there(mask)] = True
+        outside &= (index < 0) | (index >= len(table.values))
+        if outside.any():
+            why = f"table {table.name} has {len(table.values)} numbers; fix the index."
+            raise self.accesses.error(node, why)
+        values = np.asarray(table.values, table.dtype.numpy)
+        self.values[node.result] = values[np.clip(index, 0, len(values) - 1)]
+
     def store(self, node: ir.Store, mask: Mask) -> None:
         there = self.there(self.masked(mask, *node.args[1 : 1 + node.has_mask]))
         memory = self.buffers[node.buffer]

@@ -33,6 +33,7 @@ from rlx.backends.gpu.simt.program import (
     Program,
     Scalar,
     Shared,
+    Table,
     TensorMap,
 )
 from rlx.backends.gpu.simt.thread_builder import I32, values_of
@@ -56,6 +57,13 @@ class Builder(GroupBuilder):
     ) -> None:
         x, y, z = (*grid, 1, 1, 1)[:3]
         super().__init__(Program(name, (x, y, z), block, Region(), cluster=cluster, warp=warp))
+
+    @classmethod
+    def empty(cls, program: Program) -> Builder:
+        """A builder of a program with the same arguments, memory and sizes, and no body yet."""
+        made = cls(program.name, block=program.block)
+        made.made = replace(program, body=Region())
+        return made
 
     def program(self) -> Program:
         """What was built."""
@@ -102,6 +110,18 @@ class Builder(GroupBuilder):
         added = Shared(name, dtype, count, max(align, 1024 if is_swizzled else 0), is_swizzled)
         self.made = replace(self.made, shared=(*self.made.shared, added))
         return SharedRef(self, name, dtype)
+
+    def table(self, name: str, dtype: DType, values: Sequence[float]) -> str:
+        """Numbers as part of the program; a table of that name is made once."""
+        if all(t.name != name for t in self.made.tables):
+            added = Table(name, dtype, tuple(values))
+            self.made = replace(self.made, tables=(*self.made.tables, added))
+        return name
+
+    def table_load(self, name: str, index: Var) -> Var:
+        dtype = self.made.table(name).dtype
+        node = ir.TableLoad(table=name, args=(index.value,), results=(Value(dtype),))
+        return self.value(node)
 
     def mbarrier(self, name: str, count: int = 1) -> str:
         added = Mbarrier(name, count)

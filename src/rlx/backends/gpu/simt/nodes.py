@@ -222,6 +222,13 @@ class SharedStore(Node):
     has_mask: bool = False
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TableLoad(Node):
+    """A number of a table that is part of the program; args: index."""
+
+    table: str
+
+
 # -- control --------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from rlx.backends.gpu.simt.program import (
     Program,
     Scalar,
     Shared,
+    Table,
     TensorMap,
 )
 from rlx.backends.gpu.simt.text import INDENT, mnemonic
@@ -108,6 +109,10 @@ class _Parser:
             case "mbarrier":
                 name, count = rest.split()
                 return replace(made, mbarriers=(*made.mbarriers, Mbarrier(name, int(count))))
+            case "table":
+                name, dtype, *values = rest.split()
+                added = Table(name, DType.of(dtype), tuple(map(float, values)))
+                return replace(made, tables=(*made.tables, added))
             case "failure":
                 return replace(made, failures=(*made.failures, rest))
             case _:

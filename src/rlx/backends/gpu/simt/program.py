@@ -72,6 +72,15 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """Numbers that are part of the program."""
+
+    name: str
+    dtype: DType
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Mbarrier:
     """An array of barriers that count arrivals and bytes."""
 
@@ -97,6 +106,7 @@ class Program:
     maps: tuple[TensorMap, ...] = ()
     shared: tuple[Shared, ...] = ()
     mbarriers: tuple[Mbarrier, ...] = ()
+    tables: tuple[Table, ...] = ()
     cluster: int = 1
     warp: int = 32
     """Threads of a warp, where the program counts on it; 1 where it does not."""
@@ -113,6 +123,9 @@ class Program:
 
     def memory(self, name: str) -> Shared:
         return next(s for s in self.shared if s.name == name)
+
+    def table(self, name: str) -> Table:
+        return next(t for t in self.tables if t.name == name)
 
     @property
     def nodes(self) -> Iterator[Node]:

@@ -68,6 +68,8 @@ def _head(program: Program, number: dict[Value, int]) -> Iterator[str]:
         swizzled = " swizzled" if memory.is_swizzled else ""
         yield f"shared {memory.name} {memory.dtype} {memory.count} align {memory.align}{swizzled}"
     yield from (f"mbarrier {m.name} {m.count}" for m in program.mbarriers)
+    for table in program.tables:
+        yield f"table {table.name} {table.dtype} {' '.join(map(repr, table.values))}"
     yield from (f"failure {meaning}" for meaning in program.failures)
 
 

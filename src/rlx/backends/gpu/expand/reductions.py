@@ -1,0 +1,142 @@
+"""Reductions and scans by shuffles within warps and shared memory between them.
+
+The order is the node's: neighbours first, so the bits are those of the node. The parts of warps go
+through an array of their own; in a loop, where it is used again, a second barrier keeps a fast
+warp from overwriting what a slow one has not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.backends.gpu.expand.rewrite import rewritten
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.nodes import Node, ReduceOp
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.values import Var
+from rlx.core.dtype import DType
+from rlx.core.errors import UnsupportedError
+
+I32 = DType.I32
+
+
+def expand_reductions(program: Program) -> Program:
+    """The program without reductions and scans, for targets with shuffles."""
+    groups = any(isinstance(n, ir.Reduce | ir.ReduceScatter) for n in program.nodes)
+    if groups and program.block % program.warp:
+        raise UnsupportedError(
+            f"program {program.name}: a block of {program.block} threads has a part of a warp of "
+            f"{program.warp}, which shuffles do not reach. Make the block a multiple."
+        )
+    return rewritten(program, _expanded)
+
+
+def _expanded(b: Builder, node: Node, args: list[Var], loops: int) -> Sequence[Var] | None:
+    match node:
+        case ir.Reduce():
+            return [_narrow(_reduced(b, node, _wide(args[0]), loops), args[0].dtype)]
+        case ir.ReduceScatter():
+            made = _scattered(b, node, [_wide(a) for a in args])
+            return [_narrow(made, args[0].dtype)]
+        case ir.Scan():
+            return [_scanned(b, node, args[0])]
+        case _:
+            return None
+
+
+def _wide(x: Var) -> Var:
+    """Shuffles move 32 bits and more; sums of fewer bits are the low bits of their sum in 32."""
+    return x.to(I32) if x.dtype.itemsize < 4 and not x.dtype.is_float else x
+
+
+def _narrow(x: Var, dtype: DType) -> Var:
+    return x.ne(0) if dtype is DType.BOOL and x.dtype is not DType.BOOL else x.to(dtype)
+
+
+def _butterfly(b: Builder, op: ReduceOp, x: Var, width: int) -> Var:
+    distance = 1
+    while distance < width:
+        x = b.binary(op, x, b.shuffle(x, distance))
+        distance *= 2
+    return x
+
+
+def _reduced(b: Builder, node: ir.Reduce, x: Var, loops: int) -> Var:
+    warp, block = b.made.warp, b.made.block
+    if node.scope == "warp":
+        return _butterfly(b, node.op, x, node.width)
+    part = _butterfly(b, node.op, x, warp)
+    warps = block // warp
+    if warps == 1:
+        return part
+    memory = b.shared(f"reduce{len(b.made.shared)}", x.dtype, warps)
+    memory.store(b.warp, [part], b.lane.eq(0))
+    b.barrier()
+    total = _tree(b, node.op, [memory[w] for w in range(warps)])
+    if loops:
+        b.barrier()
+    return total
+
+
+def _tree(b: Builder, op: ReduceOp, values: list[Var]) -> Var:
+    """Every thread combines the warps' parts, neighbours first; all read the same words, which
+    shared memory gives to a warp at once."""
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2])
+        values = [b.binary(op, x, y) for x, y in pairs] + values[len(values) // 2 * 2 :]
+    return values[0]
+
+
+def _scattered(b: Builder, node: ir.ReduceScatter, held: list[Var]) -> Var:
+    distance = node.width // 2
+    while distance:
+        half = len(held) // 2
+        if half:
+            is_upper = (b.lane & distance).ne(0)
+            kept = [h.where(is_upper, l) for l, h in zip(held, held[half:])]
+            sent = [l.where(is_upper, h) for l, h in zip(held, held[half:])]
+            held = [b.binary(node.op, k, b.shuffle(s, distance)) for k, s in zip(kept, sent)]
+        else:
+            held = [b.binary(node.op, held[0], b.shuffle(held[0], distance))]
+        distance //= 2
+    return held[0]
+
+
+def _scanned(b: Builder, node: ir.Scan, x: Var) -> Var:
+    """Hillis and Steele's: each step reads one of two arrays and writes the other."""
+    group = b.made.block if node.scope == "block" else node.width
+    memories = [b.shared(f"scan{len(b.made.shared)}", x.dtype, b.made.block) for _ in range(2)]
+    own = b.thread if node.scope == "block" else b.lane % group
+    value, turn = x, 0
+
+    def behind(distance: int, otherwise: Var) -> tuple[Var, Var]:
+        memory = memories[turn]
+        memory[b.thread] = value
+        b.barrier(node.scope)
+        has = own >= distance
+        (found,) = memory.load(b.thread - distance, mask=has)
+        return has, found.where(has, otherwise)
+
+    if not node.is_inclusive:
+        _, value = behind(1, b.const(_identity(node.op, x.dtype), x.dtype))
+        turn = 1
+    distance = 1
+    while distance < group:
+        has, found = behind(distance, value)
+        value = b.binary(node.op, found, value).where(has, value)
+        distance, turn = distance * 2, 1 - turn
+    b.barrier(node.scope)
+    return value
+
+
+def _identity(op: ReduceOp, dtype: DType) -> float | int | bool:
+    if op in ("add", "mul"):
+        return {"add": 0, "mul": 1}[op]
+    if dtype is DType.BOOL:
+        return op == "min"
+    if dtype.is_float:
+        return float("-inf") if op == "max" else float("inf")
+    bits = dtype.itemsize * 8 - dtype.is_signed
+    low = -(2**bits) if dtype.is_signed else 0
+    return low if op == "max" else 2**bits - 1
