@@ -23,7 +23,7 @@ HAS_SOURCE = [s for s in SCHEMES if s != "q8_k"]
 def random_rows(scheme: str, *lead: int, blocks: int = 3, seed: int = 0) -> np.ndarray:
     """Every byte may be anything: also scales that are infinite, subnormal or no number."""
     rng = np.random.default_rng([seed, len(scheme), *scheme.encode()])
-    return rng.integers(0, 256, (*lead, blocks * SCHEMES[scheme].size), np.uint8)
+    return rng.integers(0, 256, (*lead, blocks * SCHEMES[scheme].block_bytes), np.uint8)
 
 
 def tame_rows(scheme: str, *lead: int, blocks: int = 1) -> np.ndarray:
@@ -63,7 +63,7 @@ def test_every_scheme_of_the_package_is_there() -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_sizes_are_those_of_the_format(scheme: str) -> None:
     layout = SCHEMES[scheme]
-    assert gguf.GGML_QUANT_SIZES[Type[scheme.upper()]] == (layout.weights, layout.size)
+    assert gguf.GGML_QUANT_SIZES[Type[scheme.upper()]] == (layout.weights, layout.block_bytes)
 
 
 def test_q8_k_is_an_f32_scale_256_bytes_and_their_sums() -> None:

@@ -198,7 +198,7 @@ def test_every_gguf_scheme_multiplies_as_gguf_decodes_it(scheme, policy):
     gguf = pytest.importorskip("gguf", reason="the source of the schemes")
     kind = gguf.GGMLQuantizationType[scheme.upper()]
     size, bytes_ = gguf.GGML_QUANT_SIZES[kind]
-    if (SCHEMES[scheme].weights, SCHEMES[scheme].size) != (size, bytes_):
+    if (SCHEMES[scheme].weights, SCHEMES[scheme].block_bytes) != (size, bytes_):
         pytest.fail(f"a block of {scheme} is {size} weights in {bytes_} bytes")
 
     def meaning(x, packed):

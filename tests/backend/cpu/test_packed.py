@@ -53,7 +53,7 @@ def run(steps: Steps, number: int) -> Array:
 def bytes_of(scheme: str, rows: int, blocks: int, seed: int) -> Array:
     """Any bytes: scales of any size, with infinities and NaN among them."""
     rng = np.random.default_rng([seed, zlib.crc32(scheme.encode())])
-    return rng.integers(0, 256, (rows, blocks * SCHEMES[scheme].size), np.uint8)
+    return rng.integers(0, 256, (rows, blocks * SCHEMES[scheme].block_bytes), np.uint8)
 
 
 def one_at_a_time(scheme: str) -> Trial:

@@ -18,44 +18,65 @@ from rlx.core.errors import GraphError
 from rlx.ops.compose import composed, dims_of, dtype_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind
+from rlx.ops.quant.block_arrays import applied, decoded
+from rlx.ops.quant.block_expr import (
+    POSITION,
+    BlockFormat,
+    Expr,
+    Operand,
+    bitcast,
+    cast,
+    f16,
+    field_of,
+    real,
+    signed,
+    u8,
+    where,
+)
 
 Packing = Literal["int8", "uint8", "int4", "uint4", "fp8_e4m3", "fp8_e5m2"]
 PACKINGS: tuple[Packing, ...] = ("int8", "uint8", "int4", "uint4", "fp8_e4m3", "fp8_e5m2")
 
 
-def _e4m3() -> Array:
-    """Every number of one sign, four exponent and three mantissa bits: bias 7, subnormals, no
-    infinity, and NaN where exponent and mantissa are all ones."""
-    codes = np.arange(256)
-    exponent, mantissa = codes >> 3 & 15, (codes & 7) / 8
-    size = np.where(exponent == 0, mantissa * 2.0**-6, (1 + mantissa) * 2.0 ** (exponent - 7))
-    size[codes & 127 == 127] = np.nan
-    return np.where(codes < 128, size, -size).astype(np.float32)
+def _e4m3() -> Expr:
+    """One sign, four exponent and three mantissa bits: bias 7, subnormals, no infinity, and NaN
+    where exponent and mantissa are all ones. They are moved to where f32 has them, and a product
+    corrects the bias, exactly, of subnormals too; all ones give 480, whose bits are exchanged for
+    those of a NaN."""
+    bits = (cast(u8(0), DType.U32) << 20) + 0x78000000 & 0x87F00000  # the sign carries to bit 31
+    value = bitcast(bitcast(bits, DType.F32) * 2.0**120, DType.U32)
+    is_nan = (bits & 0x07F00000).equals(0x07F00000)
+    return bitcast(value ^ where(is_nan, 0x43F00000 ^ 0x7FC00000, value.like(0)), DType.F32)
 
 
-_E4M3 = _e4m3()
-_E5M2 = (np.arange(124, dtype=np.uint16) << 8).view(np.float16).astype(np.float32)
-"""What is finite and not negative of f16's upper bytes."""
+_FOUR_BITS = field_of(0, POSITION, 4)
+NUMBERS: dict[Packing, BlockFormat] = {
+    "int8": BlockFormat(1, 1, real(signed(u8(0)))),
+    "uint8": BlockFormat(1, 1, real(u8(0))),
+    # two's complement: the sign bit flipped, less 8
+    "int4": BlockFormat(2, 1, real((cast(_FOUR_BITS, DType.I32) ^ 8) - 8)),
+    "uint4": BlockFormat(2, 1, real(_FOUR_BITS)),
+    "fp8_e4m3": BlockFormat(1, 1, _e4m3()),
+    # the upper byte of an f16
+    "fp8_e5m2": BlockFormat(1, 1, f16(cast(u8(0), DType.U16) << 8)),
+}
+"""The numbers that bytes hold, as f32."""
+
+
+def scaled(number: Expr, scale: DType, zero: DType | None) -> Expr:
+    """(number - zero) · scale, as precise as the scale's dtype."""
+    wide = _wide(scale)
+    value = cast(number, wide)
+    if zero is not None:
+        value = value - cast(Operand(zero, name="zero"), wide)
+    return cast(value * cast(Operand(scale, name="scale"), wide), scale)
 
 
 def _numbers(packed: Any, packing: Packing) -> Any:
-    """The numbers that bytes hold, as f32."""
-    if packing == "fp8_e4m3":
-        return ops.gather(_E4M3, packed, axis=0)
-    if packing == "fp8_e5m2":
-        high = ops.shift_left(ops.cast(packed, to=DType.U16), np.uint16(8))
-        return ops.cast(ops.bitcast(high, to=DType.F16), to=DType.F32)
-    if packing in ("int8", "uint8"):
-        return ops.cast(ops.bitcast(packed, to=DType.of(packing)), to=DType.F32)
     *lead, size = dims_of(packed)
-    halves = ops.shift_right(
-        ops.expand_dims(packed, axes=(len(lead) + 1,)), np.array([0, 4], np.uint8)
-    )
-    fours = ops.reshape(ops.bit_and(halves, np.uint8(15)), dims=(*lead, 2 * size))
-    if packing == "uint4":
-        return ops.cast(fours, to=DType.F32)
-    moved = ops.bit_xor(fours, np.uint8(8))  # two's complement: the sign bit flipped, less 8
-    return ops.sub(ops.cast(moved, to=DType.F32), 8.0)
+    block_format = NUMBERS[packing]
+    made = decoded(block_format, ops.expand_dims(packed, axes=(len(lead) + 1,)))
+    return ops.reshape(made, dims=(*lead, size * block_format.weights))
 
 
 @composed("u8[*s b], f[*s g], i[*s g]? -> f[...]", kind=Kind.SPECIAL)
@@ -71,15 +92,17 @@ def block_dequantize(
     groups = dims_of(scale)[-1]
     if block < 1 or groups * block != size:
         raise GraphError(f"rows of {size} numbers are not {groups} blocks of {block}")
-    blocks = ops.cast(ops.reshape(numbers, dims=(*lead, groups, block)), to=_wide(dtype_of(scale)))
+    given = {"number": ops.reshape(numbers, dims=(*lead, groups, block)), "scale": _inside(scale)}
     if zero is not None:
-        blocks = ops.sub(blocks, _per_block(zero, dtype_of(blocks)))
-    made = ops.mul(blocks, _per_block(scale, dtype_of(blocks)))
-    return ops.cast(ops.reshape(made, dims=(*lead, size)), to=dtype_of(scale))
+        given["zero"] = _inside(zero)
+    kind = None if zero is None else dtype_of(zero)
+    made = applied(scaled(Operand(DType.F32, name="number"), dtype_of(scale), kind), given)
+    return ops.reshape(made, dims=(*lead, size))
 
 
-def _per_block(values: Any, dtype: DType) -> Any:
-    return ops.expand_dims(ops.cast(values, to=dtype), axes=(len(dims_of(values)),))
+def _inside(values: Any) -> Any:
+    """A value per block, for each of its numbers."""
+    return ops.expand_dims(values, axes=(len(dims_of(values)),))
 
 
 def _wide(dtype: DType) -> DType:
@@ -134,7 +157,7 @@ def block_quantize(x: Any, *, packing: Signed, block: int) -> tuple[Any, Any]:
     wide = ops.cast(ops.reshape(x, dims=(*lead, groups, block)), to=_wide(dtype_of(x)))
     most = ops.max(ops.abs(wide), axes=(len(lead) + 1,))
     scale = ops.cast(ops.div(most, _GREATEST[packing]), to=dtype_of(x))
-    each = _per_block(scale, dtype_of(wide))
+    each = _inside(ops.cast(scale, to=dtype_of(wide)))
     given = ops.div(wide, each)
     known = ops.logical_not(ops.logical_or(ops.equal(each, 0.0), ops.is_nan(given)))
     numbers = ops.reshape(ops.where(known, given, 0.0), dims=(*lead, size))
@@ -142,10 +165,10 @@ def block_quantize(x: Any, *, packing: Signed, block: int) -> tuple[Any, Any]:
 
 
 def _edges(packing: Signed, dtype: DType) -> Array:
-    """For each code but 0, the least number that is rounded to it or a greater one: the middle
-    between it and the code before, or, where that code is even, the next number after."""
-    finite = _E4M3[:127] if packing == "fp8_e4m3" else _E5M2
-    values = finite.astype(dtype.numpy)
+    """For each finite code but 0, the least number that is rounded to it or a greater one: the
+    middle between it and the code before, or, where that code is even, the next number after."""
+    codes = np.arange(127 if packing == "fp8_e4m3" else 124, dtype=np.uint8)
+    values = _numbers(codes, packing).astype(dtype.numpy)
     middles = (values[1:] + values[:-1]) / 2
     after = np.nextafter(middles, values.dtype.type(np.inf))
     return np.where(np.arange(len(middles)) % 2 == 0, after, middles)

@@ -16,6 +16,9 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.core.dtype import DType
+from rlx.ops.quant.block_expr import Table
+
 _TWOS, _THREES = (8, 25, 43), (4, 12, 20, 28, 36, 44, 52, 62)
 _LEVELS: dict[str, tuple[tuple[int, ...], int]] = {
     "iq1": ((-1, 0, 1), 8),
@@ -29,15 +32,17 @@ _LEVELS: dict[str, tuple[tuple[int, ...], int]] = {
 
 
 @functools.cache
-def points(name: str) -> NDArray[np.float32]:
+def codebook(name: str) -> Table:
     """The points of a set, one per row, in the order of their indices."""
+    return Table(f"points.{name}", DType.I8, _LEVELS[name][1], lambda: _points(name))
+
+
+def _points(name: str) -> NDArray[np.int8]:
     levels, width = _LEVELS[name]
     packed = np.frombuffer(zlib.decompress(base64.b85decode(_KEPT[name])), np.uint8)
     kept = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
     digits = kept[:, None] // len(levels) ** np.arange(width) % len(levels)
-    made = np.array(levels, np.float32)[digits]
-    made.setflags(write=False)
-    return made
+    return np.array(levels, np.int8)[digits]
 
 
 _KEPT = {

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.loop.vector_access import load, store
-from rlx.backends.cpu.codegen.lowp.block_reader import Block
+from rlx.backends.cpu.codegen.lowp.block_decode import Block, unpack
 from rlx.backends.cpu.codegen.lowp.block_scaled_decode import BlockScaledWeights
-from rlx.backends.cpu.codegen.lowp.gguf_decode import DECODERS, unpack
+from rlx.backends.cpu.codegen.lowp.decode_plan import decode_plan
 from rlx.backends.cpu.codegen.math.storage_types import to_memory
 from rlx.backends.cpu.library.strided_copy import (
     BufferView,
@@ -403,21 +403,23 @@ def make_gguf_matmul(step: Step, name: str) -> KernelSequence:
 
 
 def gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
-    scheme, layout = step.node.attrs["scheme"], SCHEMES[step.node.attrs["scheme"]]
+    scheme, lanes = step.node.attrs["scheme"], step.isa.lanes(F32)
+    block_format = SCHEMES[scheme]
 
     def unpacked(w: Writer, row: Bound, first: Bound, count: Bound, to: str) -> None:
-        blocks, passed = (_blocks(w, n, layout.weights) for n in (count, first))
-        where = w.place(packed, [row, w.code.i64("mul", passed, layout.size)])
-        start, function = w.pointer(PACKED, where, DType.U8), unpack(w.code, scheme)
+        blocks, passed = (_blocks(w, n, block_format.weights) for n in (count, first))
+        where = w.place(packed, [row, w.code.i64("mul", passed, block_format.block_bytes)])
+        start, function = w.pointer(PACKED, where, DType.U8), unpack(w.code, scheme, block_format)
         w.code.do(f"call void @{function}(ptr {start}, ptr {to}, i64 {blocks})")
 
     def opened(w: Writer, row: Bound, number: Bound) -> Callable[[int], Vec]:
-        where = w.place(packed, [row, w.code.i64("mul", number, layout.size)])
-        block = Block(w.code, w.pointer(PACKED, where, DType.U8))
-        return lambda weight: DECODERS[scheme].weights(block, weight)
+        where = w.place(packed, [row, w.code.i64("mul", number, block_format.block_bytes)])
+        plan = decode_plan(block_format, block_format.weights, lanes)
+        return Block(w.code, plan, w.pointer(PACKED, where, DType.U8)).weights
 
-    fits = scheme in DECODERS and DECODERS[scheme].run >= step.isa.lanes(F32)
-    blocks = Blocks(layout.weights, opened) if fits and _has_wide_sums(step) else None
+    is_whole = block_format.weights % lanes == 0 and _has_wide_sums(step)
+    fits = is_whole and decode_plan(block_format, block_format.weights, lanes).lanes == lanes
+    blocks = Blocks(block_format.weights, opened) if fits else None
     return Weights(F32, (place,), unpacked, blocks)
 
 
@@ -447,7 +449,7 @@ def number_weights(step: Step, places: tuple[Buffer, ...]) -> Weights:
     run = given.run(lanes) if _has_wide_sums(step) and given.compute_dtype is F32 else None
 
     def opened(w: Writer, row: Bound, number: Bound) -> Callable[[int], Vec]:
-        return given.opened(w, row, w.code.i64("mul", number, run or 1))
+        return given.opened(w, row, w.code.i64("mul", number, run or 1), run or 1)
 
     blocks = Blocks(run, opened) if run is not None else None
     return Weights(given.compute_dtype, places, given.unpack, blocks)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, load_at
-from rlx.backends.cpu.codegen.lowp.block_reader import permuted
+from rlx.backends.cpu.codegen.math.permute import permuted
 from rlx.backends.cpu.library.resize.coefficients import (
     Accumulator,
     RowTaps,

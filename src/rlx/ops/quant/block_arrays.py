@@ -1,0 +1,218 @@
+"""Quantised blocks on arrays: a format's expression evaluated at all positions by table ops.
+
+On arrays this is the meaning, on nodes the lowering, on shapes the shape rule. Positions are split
+into digits, i = Σ digit · place, so that a value has an axis for each digit that it depends on and
+is computed once for the others, and a load is a strided view of the bytes: offset + Σ digit ·
+stride.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
+from rlx.ops.compose import dims_of
+from rlx.ops.op import lookup
+from rlx.ops.quant.block_expr import (
+    Apply,
+    Array,
+    BlockFormat,
+    Expr,
+    Load,
+    Lookup,
+    Operand,
+    position_values,
+    postorder,
+)
+
+
+def decoded(block_format: BlockFormat, blocks: Any) -> Any:
+    """u8[..., bytes] → [..., weights]."""
+    return _plan(block_format).decoded(blocks)
+
+
+def applied(value: Expr, operands: dict[str, Any]) -> Any:
+    """An expression of operands alone, on arrays that broadcast."""
+    found: dict[Expr, Any] = {}
+    for node in postorder(value):
+        match node:
+            case Operand():
+                found[node] = operands[node.name]
+            case _:
+                assert isinstance(node, Apply), node
+                found[node] = _called(node, [found[a] for a in node.args])
+    return found[value]
+
+
+def _called(node: Apply, args: list[Any]) -> Any:
+    return lookup(node.op)(*args, **node.attrs)
+
+
+@cache
+def _plan(block_format: BlockFormat) -> _Plan:
+    return _Plan(block_format, position_values(block_format))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A format, and its expressions that depend on the position alone."""
+
+    block_format: BlockFormat
+    known: dict[Expr, Array]
+
+    @cached_property
+    def nodes(self) -> list[Expr]:
+        """What the value is computed from, arguments first."""
+        return postorder(self.block_format.value)
+
+    @cached_property
+    def offsets(self) -> list[Array]:
+        """Of each load."""
+        return [self.known[n.args[0]].astype(np.int64) for n in self.nodes if isinstance(n, Load)]
+
+    @cached_property
+    def given(self) -> list[Expr]:
+        """Of each op, the arguments that depend on the position alone."""
+        ops_ = (n for n in self.nodes if not isinstance(n, Load) and n not in self.known)
+        return [a for n in ops_ for a in n.args if a in self.known]
+
+    @cached_property
+    def constants(self) -> dict[Expr, Array]:
+        """The same as arrays, with axes of 1 where they do not depend on a digit."""
+        return {n: self._constant(self.known[n]) for n in self.given}
+
+    @cached_property
+    def radices(self) -> tuple[int, ...]:
+        """The digits' radices, the last digit's first: primes, joined where no value tells."""
+        found: list[int] = []
+        for radix in _primes(self.block_format.weights):
+            found.append(radix)
+            if len(found) > 1 and self._are_one(math.prod(found[:-2]), *found[-2:]):
+                found[-2:] = [found[-2] * found[-1]]
+        return tuple(found)
+
+    def _are_one(self, place: int, low: int, high: int) -> bool:
+        """Are two digits one, of radix low · high, to every value?"""
+        values = (*self.offsets, *(self.known[n] for n in self.given))
+        views = [v.reshape(-1, high, low, place) for v in values]
+        if any(_varies(v, 1) != _varies(v, 2) for v in views):
+            return False
+        strides = [(_stride(v, 2), _stride(v, 1)) for v in views[: len(self.offsets)]]
+        return all(inner is None or outer == low * inner for inner, outer in strides)
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def decoded(self, blocks: Any) -> Any:
+        lead, found = dims_of(blocks)[:-1], dict[Expr, Any](self.constants)
+        for node in self.nodes:
+            if node in self.known:
+                continue
+            if isinstance(node, Load):
+                found[node] = self._loaded(blocks, node)
+            elif isinstance(node, Lookup):
+                found[node] = self._looked_up(node, *(found[a] for a in node.args))
+            else:
+                assert isinstance(node, Apply), node
+                found[node] = _called(node, [found[a] for a in node.args])
+        value, dims = found[self.block_format.value], (*lead, *reversed(self.radices))
+        whole = value if dims_of(value) == dims else ops.expand(value, dims=dims)
+        return _reshaped(whole, (*lead, self.block_format.weights))
+
+    def _constant(self, values: Array) -> Array:
+        made = values.reshape(tuple(reversed(self.radices)))
+        for axis in range(made.ndim):
+            if not _varies(made, axis):
+                made = made.take([0], axis)
+        return made if made.size > 1 else made.reshape(())
+
+    def _loaded(self, blocks: Any, node: Load) -> Any:
+        offsets = self.known[node.args[0]].astype(np.int64)
+        at = offsets.reshape(tuple(reversed(self.radices)))
+        strides = [_stride(at, axis) for axis in range(at.ndim)]
+        terms = [(s, r) for s, r in zip(strides, reversed(self.radices)) if s]
+        width = node.dtype.itemsize
+        part = None if None in strides else _strided(blocks, int(offsets[0]), terms, width)
+        dims = tuple(r if s != 0 else 1 for s, r in zip(strides, reversed(self.radices)))
+        if part is None:
+            part, dims = _gathered(blocks, offsets, width), tuple(reversed(self.radices))
+        lead = dims_of(blocks)[:-1]
+        if width == 1:
+            return _reshaped(part, (*lead, *dims))
+        return _integers(_reshaped(part, (*lead, *dims, width)), node.dtype)
+
+    def _looked_up(self, node: Lookup, row: Any, column: Any) -> Any:
+        """Where a digit is the column, whole rows at a time."""
+        table, width = node.table.values, node.table.width
+        if width == 1:
+            return ops.gather(table.reshape(-1), row, axis=0)
+        if self.radices[0] == width and dims_of(row)[-1] == 1:
+            return ops.gather(table, ops.reshape(row, dims=dims_of(row)[:-1]), axis=0)
+        index = ops.add(ops.mul(ops.cast(row, to=DType.I64), width), ops.cast(column, to=DType.I64))
+        return ops.gather(table.reshape(-1), index, axis=0)
+
+
+def _primes(n: int) -> Iterable[int]:
+    factor = 2
+    while n > 1:
+        while n % factor == 0:
+            yield factor
+            n //= factor
+        factor += 1
+
+
+def _varies(values: Array, axis: int) -> bool:
+    return bool((values != values.take([0], axis)).any())
+
+
+def _stride(values: Array, axis: int) -> int | None:
+    """The constant difference along an axis; None where it is none."""
+    found = np.unique(np.diff(values, axis=axis))
+    if found.size > 1:
+        return None
+    return int(found[0]) if found.size else 0
+
+
+# -- bytes ----------------------------------------------------------------------------------------
+
+
+def _strided(blocks: Any, base: int, terms: list[tuple[int, int]], width: int) -> Any | None:
+    """Bytes at base + Σ digit · stride, `width` of each; None where strides do not nest."""
+    size = dims_of(blocks)[-1]
+    for number, (stride, count) in enumerate(terms):
+        inner = width + sum(s * (c - 1) for s, c in terms[number + 1 :])
+        start = min(base, int(size) - stride * count)
+        if start < 0 or base - start + inner > stride:
+            return None
+        *lead, _ = dims_of(blocks)
+        blocks = ops.reshape(_narrowed(blocks, start, stride * count), dims=(*lead, count, stride))
+        base, size = base - start, stride
+    return _narrowed(blocks, base, width)
+
+
+def _narrowed(x: Any, start: int, length: int) -> Any:
+    *lead, size = dims_of(x)
+    return x if length == size else ops.narrow(x, axis=len(lead), start=start, length=length)
+
+
+def _reshaped(x: Any, dims: tuple[DimLike, ...]) -> Any:
+    return x if dims_of(x) == dims else ops.reshape(x, dims=dims)
+
+
+def _gathered(blocks: Any, offsets: Array, width: int) -> Any:
+    indices = (offsets[:, None] + np.arange(width)).reshape(-1)
+    return ops.gather(blocks, indices, axis=len(dims_of(blocks)) - 1)
+
+
+def _integers(bytes_: Any, dtype: DType) -> Any:
+    """Little-endian integers of bytes along the last axis, which goes."""
+    axis = len(dims_of(bytes_)) - 1
+    shifts = np.arange(0, 8 * dtype.itemsize, 8, dtype=dtype.numpy)
+    return ops.sum(ops.shift_left(ops.cast(bytes_, to=dtype), shifts), axes=(axis,))
