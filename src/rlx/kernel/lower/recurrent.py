@@ -222,28 +222,26 @@ class _Layer:
 
     def _gate(self, first: DimLike, gate: Affine) -> Affine:
         """A hidden column of a gate, with so many gates before."""
-        return gate * self.hidden + Affine.of(self.j) + first * self.hidden
+        return Affine.of(self.j) + gate * self.hidden + first * self.hidden
 
     def _leaves(self, memory: Memory) -> list[Leaf]:
         """The loads of the cells."""
         found: list[Leaf] = []
         outer = [self.b, self.time] if self.attrs["batch_first"] else [self.time, self.b]
+        for gate in range(self.layer.gates):
+            index = (*outer, self.direction, self._gate(0, Affine((), gate)))
+            found.append(Leaf("x", gate, *memory.at("projected", *index)))
         for one in self.passes:
-            for k in range(one.count):
-                gate = one.first + k
-                column = self._gate(0, Affine((), gate))
-                found.append(
-                    Leaf("x", gate, *memory.at("projected", *outer, self.direction, column))
-                )
-                found.append(Leaf("past", gate, *memory.at(one.sums, k, self.b, self.j)))
+            found += [Leaf("past", one.first + k, *memory.at(one.sums, k, self.b, self.j))
+                      for k in range(one.count)]  # fmt: skip
         alone = [v.name for v in memory.values if v.axes == (self.b, self.j)]
         found += [Leaf(n, 0, *memory.at(n, self.b, self.j)) for n in alone]
-        if "lengths" in self.attrs["extras"]:
-            found.append(Leaf("inside", 0, *memory.at("inside", self.b)))
         peep = self.extra("peepholes")
         if peep is not None:
             found += [Leaf("peep", k, peep, self._column(peep, self._gate(0, Affine((), k))))
                       for k in range(3)]  # fmt: skip
+        if "lengths" in self.attrs["extras"]:
+            found.append(Leaf("inside", 0, *memory.at("inside", self.b)))
         return found
 
     # -- kernels --------------------------------------------------------------------------------

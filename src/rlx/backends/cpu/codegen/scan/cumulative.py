@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.math.expression_vectors import vectors
+from rlx.backends.cpu.codegen.scan.positions import stored_value
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.strided_copy import (
     Blocks,
@@ -178,12 +179,10 @@ class _CumulativeScan:
     def write(
         self, w: Writer, kernel: Kernel, given: dict[Expr, Vec], chain: _Chain, t: Bound
     ) -> None:
-        """A store rounds to half precision itself."""
+        """The results at a position."""
         place = at(w, chain.y, step(w, t, self.strides[1]))
         for n, store in enumerate(_outputs(kernel)):
-            dtype, value = store.value.dtype, store.value
-            if isinstance(value, Apply) and dtype.compute is not dtype:
-                value = value.args[0]
+            dtype, value = store.value.dtype, stored_value(store)
             made = vectors(w.code, [value], given)[value]
             w.store(made, 1, at(w, place, n), dtype, self.between(w, 1), chain.mask)
 

@@ -8,15 +8,16 @@ in, so its bits depend on the sizes alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlx.backends.cpu.codegen.gemm.register_tile import tile_function
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
-from rlx.backends.cpu.codegen.scan.recurrent_cells import Arithmetic, arithmetic
-from rlx.backends.cpu.codegen.scan.recurrent_layer import (
-    Pass,
-    RecurrentSpec,
-    input_projection,
+from rlx.backends.cpu.codegen.math.expression_vectors import vectors
+from rlx.backends.cpu.codegen.scan.positions import Positions, place, stored_value
+from rlx.backends.cpu.codegen.scan.recurrent_schedule import (
+    RecurrentSchedule,
+    Stage,
     packed_recurrent_weights,
 )
 from rlx.backends.cpu.library.strided_copy import at, load_integer, vector_loop
@@ -35,28 +36,25 @@ from rlx.backends.cpu.program.task import (
 from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.backends.cpu.schedule.gemm_tiling import INNER_BLOCK, Tiling, parts_of
 from rlx.backends.cpu.schedule.loop import loop_task
-from rlx.core.dim import DimLike, dim_max
 from rlx.core.dtype import DType
-from rlx.core.layout import Layout
-from rlx.kernel.contract import Contract
-from rlx.kernel.expr import Affine, Axis, Exprs
-from rlx.ops.nn.recurrent import Cell
-
-CACHE_BYTES_PER_NS = 64
-"""Recurrent weights are reread at every step, from a cache."""
-NS_PER_COLUMN = 2
-"""Nanoseconds of a cell at a hidden column, beside its sums."""
+from rlx.kernel.contract import Accumulator, Contract
+from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store, postorder
+from rlx.kernel.lower.scan import lower_scan
+from rlx.kernel.refusal import required
+from rlx.kernel.scan import Leaf
 
 
 def make_recurrent(step: Step, name: str) -> KernelSequence:
-    form = RecurrentSpec.of(step)
-    made = contraction_tasks(step, input_projection(form), f"{name}.x")
-    seen = Buffer("temp", len(made.temps))
-    first = tuple(replace(t, buffers=_moved(t.buffers, seen)) for t in made.tasks)
-    temps, tasks, packed = [*made.temps, form.seen_bytes], list(first), list(made.packed)
+    form = required(lower_scan(step.node, step.operands, step.results))
+    layer = RecurrentSchedule.of(form, step.machine)
+    (before,) = form.before
+    made = contraction_tasks(step, before.contract, f"{name}.x")
+    projected = Buffer("temp", len(made.temps))
+    first = tuple(replace(t, buffers=_moved(t.buffers, projected)) for t in made.tasks)
+    temps, tasks, packed = [*made.temps, layer.projected_bytes], list(first), list(made.packed)
     where: list[Buffer] = []
-    for i, one in enumerate(form.passes):
-        kernel, called = packed_recurrent_weights(form, one), f"{name}.pack{i}"
+    for i, one in enumerate(layer.stages[0]):
+        kernel, called = packed_recurrent_weights(layer, one), f"{name}.pack{i}"
         given, size = buffers(len(step.operands), 0), kernel.results[0].size_bytes
         if 2 in step.constants:
             to = [Buffer("result", 0)]
@@ -67,8 +65,8 @@ def make_recurrent(step: Step, name: str) -> KernelSequence:
             where.append(Buffer("temp", len(temps)))
             tasks.append(loop_task(kernel, given, [where[-1]], step.machine, called))
             temps.append(size)
-    own = (*buffers(len(step.operands), len(step.results)), seen, *where)
-    tasks.append(_steps_task(form, name, own))
+    own = (*buffers(len(step.operands), len(step.results)), projected, *where)
+    tasks.append(_steps_task(layer, step, name, own))
     return KernelSequence(tuple(tasks), tuple(temps), tuple(packed))
 
 
@@ -76,41 +74,13 @@ def _moved(given: tuple[Buffer, ...], to: Buffer) -> tuple[Buffer, ...]:
     return tuple(to if b.kind == "result" else b for b in given)
 
 
-def _steps_task(form: RecurrentSpec, name: str, given: tuple[Buffer, ...]) -> Task:
-    units = form.directions * parts_of(form.batch, form.row_block)
-    ns = form.length * _step_ns(form, units, form.directions * form.batch)
-    grain = form.step.machine.units_per_task(units, ns)
-    _, size = _scratch(form)
-    code = Code(name, lambda name: _Steps(form).source(name))
-    return Task(code, given, units, grain, size * form.kind.itemsize, ())
-
-
-def _step_ns(form: RecurrentSpec, units: DimLike, rows: DimLike) -> DimLike:
-    """Nanoseconds of one step of so many rows in so many units on one worker."""
-    weights = form.hidden * form.columns
-    read = units * weights * form.kind.itemsize // CACHE_BYTES_PER_NS
-    worked = rows * weights * 2 // form.step.machine.worker_flops_per_ns
-    cells = rows * form.hidden * NS_PER_COLUMN // form.lanes
-    return dim_max(read, worked) + cells
-
-
-def _scratch(form: RecurrentSpec) -> tuple[dict[str, DimLike], DimLike]:
-    """The scratch layout of a unit's states, two of `h`, and of what it reads at every step: the
-    offset of each in elements, and their end."""
-    rows = form.row_block
-    lines = {"h": 2 * rows}
-    if form.layer.states == 2:
-        lines["c"] = rows
-    if len(form.passes) == 2:
-        lines |= {"z": rows, "seen": rows}
-    lines |= {"bias": form.layer.gates} if form.extra("bias") is not None else {}
-    lines |= {"peep": 3} if form.extra("peepholes") is not None else {}
-    places: dict[str, DimLike] = {}
-    end: DimLike = 0
-    for name, count in lines.items():
-        places[name] = end
-        end = end + count * form.padded
-    return places, end
+def _steps_task(layer: RecurrentSchedule, step: Step, name: str, given: tuple[Buffer, ...]) -> Task:
+    units = layer.directions * layer.blocks
+    ns = layer.length * layer.step_ns(units, layer.directions * layer.batch)
+    grain = step.machine.units_per_task(units, ns)
+    _, size = layer.scratch()
+    code = Code(name, lambda name: _Steps(layer).source(name))
+    return Task(code, given, units, grain, size * layer.kind.itemsize, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,72 +95,62 @@ class _Unit:
 class _Steps:
     """The function of all steps under construction."""
 
-    def __init__(self, form: RecurrentSpec) -> None:
-        self.form, self.kind = form, form.kind
-        self.w = Writer(form.isa, form.lanes)
+    def __init__(self, layer: RecurrentSchedule) -> None:
+        self.layer, self.form, self.kind = layer, layer.form, layer.kind
+        self.w = Writer(layer.isa, layer.lanes)
         self.code = self.w.code
-        operands = len(form.step.operands)
-        self.results = operands
-        self.x = operands + len(form.step.results)
-        self.lengths = form.extra("lengths")
-        self.kept, _ = _scratch(form)
-        self.sums = {p.first: self._slot(p) for p in form.passes}
+        self.results = len(self.form.operands)
+        self.x = self.results + len(self.form.results)
+        self.kept, _ = layer.scratch()
+        self.sums = {s.first: self._slot(s) for s in layer.stages[0]}
 
-    def _slot(self, one: Pass) -> str:
-        size = self.form.row_block * one.count * self.form.width(one)
+    def _slot(self, one: Stage) -> str:
+        size = self.layer.row_block * one.count * self.layer.width(one)
         return self.code.slot(f"[{size} x {ELEMENT[self.kind]}]")
 
     def source(self, name: str) -> Source:
-        form, code, w = self.form, self.code, self.w
-        blocks = parts_of(form.batch, form.row_block)
-        with code.count("%start", code.least("%stop", w.size(form.directions * blocks)), 1) as unit:
-            direction, block = w.split(unit, (form.directions, blocks))
-            first = code.i64("mul", block, form.row_block)
-            rows = code.least(form.row_block, code.i64("sub", w.size(form.batch), first))
+        layer, code, w = self.layer, self.code, self.w
+        blocks = layer.blocks
+        stop = code.least("%stop", w.size(layer.directions * blocks))
+        with code.count("%start", stop, 1) as unit:
+            direction, block = w.split(unit, (layer.directions, blocks))
+            first = code.i64("mul", block, layer.row_block)
+            rows = code.least(layer.row_block, code.i64("sub", w.size(layer.batch), first))
             self.unit(_Unit(direction, first, rows))
         return Source(w.function(name), w.sizes)
 
     # -- a unit ---------------------------------------------------------------------------------
 
     def unit(self, unit: _Unit) -> None:
-        """Directions have the same code, unless their activations differ."""
-        cells = self.form.cells()
-        if all(c.activations == cells[0].activations for c in cells):
-            self.run(unit, cells[0])
+        """Directions have the same code, unless their cells differ."""
+        ways = self.layer.stages
+        if len(ways) == 1:
+            self.run(unit, ways[0])
             return
-        for d, cell in enumerate(cells):
+        for d, stages in enumerate(ways):
             with self.code.when(self.code.let(f"icmp eq i64 {unit.direction}, {d}")):
-                self.run(unit, cell)
+                self.run(unit, stages)
 
-    def run(self, unit: _Unit, cell: Cell) -> None:
-        code, form = self.code, self.form
-        polled = self.w.size(iterations_per_poll(_step_ns(form, 1, form.row_block)))
+    def run(self, unit: _Unit, stages: Sequence[Stage]) -> None:
+        code, layer = self.code, self.layer
+        polled = self.w.size(iterations_per_poll(layer.step_ns(1, layer.row_block)))
         self.begin(unit)
-        length = self.w.size(form.length)
-        cells = [arithmetic(lambda v, p=p: p.build(cell, v), self.names(p), self.kind)
-                 for p in form.passes]  # fmt: skip
+        length = self.w.size(layer.length)
         with code.count(0, length, 1, polled) as turn:
             time = self.time(unit, turn, length)
             old, new = self.states(turn)
-            for number, (one, what) in enumerate(zip(form.passes, cells)):
-                self.sweep(unit, one, number, time, old, new, what)
+            for number, one in enumerate(stages):
+                self.sweep(unit, one, number, time, old, new)
             self.deliver(unit, time, new)
         self.end(unit, self.states(length)[0])
 
-    def names(self, one: Pass) -> list[str]:
-        """The values that the cell of a pass may read."""
-        gates = range(one.first, one.first + one.count)
-        peeps = [f"peep{k}" for k in range(3)] if "peep" in self.kept else []
-        alone = [n for n in ("h", "c", "z") if n in self.kept]
-        return [*(f"x{k}" for k in gates), *(f"past{k}" for k in gates), *alone, *peeps]
-
     def time(self, unit: _Unit, turn: str, length: Bound) -> Bound:
         """The time step; the second direction, or a reversed one, counts from the end."""
-        code, direction = self.code, self.form.attrs["direction"]
-        if direction == "forward":
+        code, reverse = self.code, [d.is_reversed for d in self.form.directions]
+        if not any(reverse):
             return turn
         back = code.i64("sub", code.i64("sub", length, 1), turn)
-        if direction == "reverse":
+        if all(reverse):
             return back
         is_second = code.let(f"icmp eq i64 {unit.direction}, 1")
         return code.let(f"select i1 {is_second}, i64 {back}, i64 {turn}")
@@ -198,7 +158,7 @@ class _Steps:
     def states(self, turn: Bound) -> tuple[str, str]:
         """The buffers of the old and of the new state (ping-pong)."""
         code, one = self.code, self.place("h")
-        other = self.place("h", self.form.row_block)
+        other = self.place("h", self.layer.row_block)
         is_odd = code.let(f"trunc i64 {turn} to i1")
         return (code.let(f"select i1 {is_odd}, ptr {other}, ptr {one}"),
                 code.let(f"select i1 {is_odd}, ptr {one}, ptr {other}"))  # fmt: skip
@@ -212,115 +172,128 @@ class _Steps:
 
     def line(self, start: str, number: Bound, column: Bound = 0) -> str:
         """A column of a line at an address."""
-        step = self.code.i64("mul", number, self.w.size(self.form.padded))
+        step = self.code.i64("mul", number, self.w.size(self.layer.padded))
         return advanced(self.code, start, at(self.w, step, column), self.kind)
 
     def begin(self, unit: _Unit) -> None:
         """The initial states, and what every step reads."""
-        form, operands = self.form, self.form.step.operands
-        for name in ("h", "c")[: form.layer.states]:
-            number = form.extra(f"initial_{name}")
-            layout = None if number is None else form.state(operands[number])
+        (start,) = self.form.start
+        for carry, initial in zip(self.form.carries, start.stores):
+            given = next((n for n in _loads(initial)), None)
             with self.code.count(0, unit.rows, 1) as m:
-                where = [unit.direction, at(self.w, unit.first, m)]
-                self.bring(self.place(name, m), number, layout, where)
-        for name, extra, skipped in (("bias", "bias", form.layer.gates), ("peep", "peepholes", 0)):
-            number = form.extra(extra)
-            if number is None:
-                continue
-            lines = form.layer.gates if name == "bias" else 3
-            for k in range(lines):
-                start = (skipped + k) * form.hidden
-                layout = operands[number].sliced(1, start, form.hidden)
-                self.bring(self.place(name, k), number, layout, [unit.direction])
+                where = self.where(unit, at(self.w, unit.first, m))
+                self.bring(self.place(carry.name, m), given and (given.operand, given.at), where)
+        where = [(self.form.direction, unit.direction)]
+        for name, line, given in self.lines():
+            self.bring(self.place(name, line), given, where)
 
-    def bring(self, to: str, number: int | None, layout: Layout | None, where: list[Bound]) -> None:
+    def lines(self) -> list[tuple[str, int, tuple[int, Affine]]]:
+        """The scratch lines of biases and peepholes, with their operands and index maps."""
+        found: list[tuple[str, int, tuple[int, Affine]]] = []
+        for one in self.layer.stages[0]:
+            for gate in range(one.count):
+                index = one.bias_of(gate)
+                if one.bias is not None and index is not None:
+                    found.append(("bias", one.first + gate, (one.bias.operand, index)))
+        return [*found, *(("peep", k, given) for k, given in enumerate(self.layer.leaves("peep")))]
+
+    def where(self, unit: _Unit, row: Bound, *more: tuple[Axis, Bound]) -> Positions:
+        """A row of the batch, of a direction."""
+        return [*more, (self.form.direction, unit.direction), (self.layer.state.axes[0], row)]
+
+    def bring(self, to: str, given: tuple[int, Affine] | None, where: Positions) -> None:
         """Load the hidden columns of an operand, or zeros, into a line."""
-        form, w, code = self.form, self.w, self.code
-        begin = 0 if layout is None else w.place(_but_last(layout), where)
+        layer, w, code = self.layer, self.w, self.code
+        begin = 0 if given is None else place(w, given[1], where)
 
         def one(n: Bound, mask: Vec | None) -> None:
             value = code.const(0, self.kind)
-            if number is not None and layout is not None:
-                stride = w.size(layout.strides[-1])
-                place = at(w, begin, code.i64("mul", n, stride))
-                value = w.load(number, place, form.dtype, stride, mask)
+            if given is not None:
+                stride = w.size(given[1].coefficient(layer.state.axes[1]))
+                start = at(w, begin, code.i64("mul", n, stride))
+                value = w.load(given[0], start, layer.dtype, stride, mask)
             store(code, value, self.kind, advanced(code, to, n, self.kind))
 
-        vector_loop(w, 0, w.size(form.hidden), one)
+        vector_loop(w, 0, w.size(layer.hidden), one)
 
-    def take(
-        self, source: str, number: int, layout: Layout, where: list[Bound], inside: Vec | None
-    ) -> None:
-        """Store a line to the hidden columns of a result; zeros where the step is past the
-        sequence's length."""
-        form, w, code = self.form, self.w, self.code
-        begin, stride = w.place(_but_last(layout), where), w.size(layout.strides[-1])
+    def take(self, source: str, made: Store, where: Positions, inside: Vec | None = None) -> None:
+        """Store what a line makes of the hidden columns of a result."""
+        layer, w, code = self.layer, self.w, self.code
+        begin = place(w, made.at, where)
+        stride, root = w.size(made.at.coefficient(layer.state.axes[1])), stored_value(made)
+        loads = _loads(made)
 
         def one(n: Bound, mask: Vec | None) -> None:
             value = load(code, self.kind, advanced(code, source, n, self.kind))
-            value = value if inside is None else value.where(inside, 0.0)
-            place = at(w, begin, code.i64("mul", n, stride))
-            w.store(value, self.results + number, place, form.dtype, stride, mask)
+            given = {x: value if self.form.leaf(x).name != "inside" else inside for x in loads}
+            known: dict[Expr, Vec] = {x: v for x, v in given.items() if v is not None}
+            value = vectors(code, [root], known)[root]
+            to = at(w, begin, code.i64("mul", n, stride))
+            w.store(value, self.results + made.result, to, layer.dtype, stride, mask)
 
-        vector_loop(w, 0, w.size(form.hidden), one)
+        vector_loop(w, 0, w.size(layer.hidden), one)
 
     def deliver(self, unit: _Unit, time: Bound, new: str) -> None:
+        """The output of a step."""
+        output = self.form.directions[0].steps[-1]
+        (made,) = output.stores
         with self.code.count(0, unit.rows, 1) as m:
             row = at(self.w, unit.first, m)
-            where = [time, unit.direction, row]
-            inside = self.is_inside(row, time)
-            self.take(self.line(new, m), 0, self.form.output(), where, inside)
+            where = self.where(unit, row, (self.form.time, time))
+            self.take(self.line(new, m), made, where, self.is_inside(row, time))
 
     def end(self, unit: _Unit, last: str) -> None:
-        form = self.form
+        (finish,) = self.form.finish
         with self.code.count(0, unit.rows, 1) as m:
-            where = [unit.direction, at(self.w, unit.first, m)]
-            lines = [self.line(last, m)]
-            lines += [self.place("c", m)] if form.layer.states == 2 else []
-            for i, line in enumerate(lines, 1):
-                self.take(line, i, form.state(form.step.results[i]), where, None)
+            where = self.where(unit, at(self.w, unit.first, m))
+            lines = [self.line(last, m), *(self.place(c.name, m) for c in self.form.carries[1:])]
+            for line, made in zip(lines, finish.stores):
+                self.take(line, made, where)
 
     def is_inside(self, row: Bound, time: Bound) -> Vec | None:
         """Is the step before the row's length? All rows have all steps where there are no
         lengths."""
-        form, number = self.form, self.lengths
-        if number is None:
+        first = self.form.directions[0].steps[0]
+        if self.form.value("inside") is None or not isinstance(first, Kernel):
             return None
-        layout, dtype = form.step.operands[number], form.step.node.inputs[number].shape.dtype
-        end = load_integer(self.w, number, self.w.place(layout, [row]), dtype)
+        (length,) = _loads(first.stores[0])
+        begin = place(self.w, length.at, [(self.layer.state.axes[0], row)])
+        end = load_integer(self.w, length.operand, begin, length.dtype)
         return self.code.splat(self.code.let(f"icmp slt i64 {time}, {end}"), DType.BOOL)
 
     # -- a step ---------------------------------------------------------------------------------
 
-    def sweep(
-        self, unit: _Unit, one: Pass, number: int, time: Bound, old: str, new: str,
-        what: Arithmetic,
-    ) -> None:  # fmt: skip
+    def sweep(self, unit: _Unit, one: Stage, number: int, time: Bound, old: str, new: str) -> None:
         """All hidden columns, a block at a time."""
-        code, form, w = self.code, self.form, self.w
-        width, hidden = form.width(one), w.size(form.hidden)
+        code, layer, w = self.code, self.layer, self.w
+        width, hidden = layer.width(one), w.size(layer.hidden)
         source = old if one.source == "h" else self.place(one.source)
-        across = w.size(parts_of(form.hidden, width) * width)
+        across = w.size(parts_of(layer.hidden, width) * width)
         with code.count(0, hidden, width) as column:
             block = at(w, code.i64("mul", unit.direction, across), column)
-            step = code.i64("mul", block, w.size(form.hidden * one.count))
+            step = code.i64("mul", block, w.size(layer.hidden * one.count))
             right = advanced(code, w.buffer(self.x + 1 + number), step, self.kind)
             self.product(unit, one, source, right)
             end = code.least(hidden, at(w, column, width))
             with code.count(0, unit.rows, 1) as m:
                 row = at(w, unit.first, m)
-                seen = w.place(form.seen(), [time, row, unit.direction, 0])
+                seen = self.projected(unit, row, time)
                 inside = self.is_inside(row, time)
-                with code.count(column, end, form.lanes) as n:
-                    given = _Point(one, m, n, code.i64("sub", n, column), seen, old, new)
-                    self.point(given, inside, what)
+                with code.count(column, end, layer.lanes) as n:
+                    given = _Point(one, m, n, code.i64("sub", n, column), seen, inside, old, new)
+                    self.point(given)
 
-    def product(self, unit: _Unit, one: Pass, source: str, right: str) -> None:
+    def projected(self, unit: _Unit, row: Bound, time: Bound) -> Bound:
+        """The offset of a row's input projections at a time step."""
+        (_, index), *_ = self.layer.leaves("x")
+        where = [(self.form.time, time), (self.layer.state.axes[0], row)]
+        return place(self.w, index, [*where, (self.form.direction, unit.direction)])
+
+    def product(self, unit: _Unit, one: Stage, source: str, right: str) -> None:
         """The sums of a block's gates, for all rows of the unit."""
-        code, form, w = self.code, self.form, self.w
-        wide, hidden = one.count * form.width(one), w.size(form.hidden)
-        tiling = Tiling(form.rows(one), one.count * form.vectors(one), form.lanes, True, 1)
+        code, layer, w = self.code, self.layer, self.w
+        wide, hidden = one.count * layer.width(one), w.size(layer.hidden)
+        tiling = Tiling(layer.rows(one), one.count * layer.vectors(one), layer.lanes, True, 1)
         with code.count(0, hidden, INNER_BLOCK) as step:
             count = code.least(code.i64("sub", hidden, step), INNER_BLOCK)
             is_first = code.let(f"icmp eq i64 {step}, 0")
@@ -333,61 +306,73 @@ class _Steps:
                 with code.count(begin, until, rows) as m:
                     a, to = self.line(source, m, step), code.i64("mul", m, wide)
                     sums = advanced(code, self.sums[one.first], to, self.kind)
-                    left = f"ptr {a}, i64 {w.size(form.padded)}, i64 1"
+                    left = f"ptr {a}, i64 {w.size(layer.padded)}, i64 1"
                     more = f"ptr {b}, i64 {wide}, i64 {count}, i64 {wide}, ptr {sums}"
                     code.do(f"call void @{name}({left}, {more}, i1 {is_first})")
                 begin = until
 
-    def point(self, given: _Point, inside: Vec | None, what: Arithmetic) -> None:
+    def point(self, given: _Point) -> None:
         """The cell at a vector of columns of a row."""
-        values = {name: self.value(name, given) for name in what.used}
-        for name, made in what.of(self.code, values).items():
+        cell, leaves = given.one.cell, self.form.leaves
+        loads = {n: self.form.leaf(n) for n in cell.nodes if isinstance(n, Load)}
+        order = sorted(loads, key=lambda n: leaves.index(loads[n]))
+        values: dict[Expr, Vec] = {n: self.value(loads[n], given) for n in order}
+        made = vectors(self.code, [s.value for s in cell.stores], values)
+        for s in cell.stores:
+            name = self.form.memory.values[s.result - len(self.form.results)].name
             start = given.new if name == "h" else self.place(name)
-            before = values.get(name)
-            if inside is not None and name in ("h", "c"):
-                before = self.value(name, given) if before is None else before
-                made = made.where(inside, before)
-            store(self.code, made, self.kind, self.line(start, given.row, given.column))
+            line = self.line(start, given.row, given.column)
+            store(self.code, made[s.value], self.kind, line)
 
-    def value(self, name: str, given: _Point) -> Vec:
-        code, form, one = self.code, self.form, given.one
-        if name in ("h", "c", "z"):
-            start = given.old if name == "h" else self.place(name)
-            return load(code, self.kind, self.line(start, given.row, given.column))
-        word, gate = name[:-1], int(name[-1])
-        if word == "peep":
+    def value(self, leaf: Leaf, given: _Point) -> Vec:
+        """What the cell loads."""
+        code, name, gate = self.code, leaf.name, leaf.number
+        if name == "inside":
+            assert given.inside is not None
+            return given.inside
+        if name == "past":
+            return self.past(gate, given)
+        if name == "x":
+            step = self.w.size(gate * self.layer.hidden)
+            start = at(self.w, given.seen, step, given.column)
+            return self.w.load(self.x, start, self.kind)
+        if name == "peep":
             return load(code, self.kind, self.line(self.place("peep", gate), 0, given.column))
-        if word == "x":
-            step = self.w.size(gate * form.hidden)
-            place = at(self.w, given.seen, step, given.column)
-            return self.w.load(self.x, place, self.kind)
-        width = form.width(one)
+        start = given.old if name == "h" else self.place(name)
+        return load(code, self.kind, self.line(start, given.row, given.column))
+
+    def past(self, gate: int, given: _Point) -> Vec:
+        """A gate's sum over the state, with its bias."""
+        code, one, width = self.code, given.one, self.layer.width(given.one)
         line = code.i64("mul", given.row, one.count * width)
-        place = at(self.w, line, (gate - one.first) * width, given.inner)
-        total = load(code, self.kind, advanced(code, self.sums[one.first], place, self.kind))
-        if "bias" not in self.kept:
-            return total
-        bias = self.line(self.place("bias", gate), 0, given.column)
-        return total + load(code, self.kind, bias)
+        start = at(self.w, line, (gate - one.first) * width, given.inner)
+        total = load(code, self.kind, advanced(code, self.sums[one.first], start, self.kind))
+        (made,) = one.sums.stores
+        known: dict[Expr, Vec] = {n: total for n in one.sums.epilogue if isinstance(n, Accumulator)}
+        if one.bias is not None:
+            place = self.line(self.place("bias", gate), 0, given.column)
+            known[one.bias] = load(code, self.kind, place)
+        return vectors(code, [made.value], known)[made.value]
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
     """A vector of columns of a row, at a time step."""
 
-    one: Pass
+    one: Stage
     row: Bound
     column: Bound
     inner: Bound
     """The column, relative to the block's first."""
     seen: Bound
     """The offset of the row's input projections."""
+    inside: Vec | None
     old: str
     new: str
 
 
-def _but_last(layout: Layout) -> Layout:
-    return Layout(layout.dims[:-1], layout.strides[:-1], layout.offset)
+def _loads(made: Store) -> list[Load]:
+    return [n for n in postorder([made.value]) if isinstance(n, Load)]
 
 
 def _tiles(kind: DType) -> Contract:
