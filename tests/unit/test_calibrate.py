@@ -60,6 +60,9 @@ def test_what_was_kept_is_found_and_is_another_target(tmp_path: Path) -> None:
     assert measured.machine.memory_gb_s(1 << 20) == 150.0
     assert measured.machine.memory_gb_s(1 << 30) == 33.0
     assert measured.machine.gflops(DType.F32) == 111.0
+    assert measured.machine.fork_join_ns == NUMBERS[1].fork_join_ns != plain.machine.fork_join_ns
+    alone = Session("cpu", threads=1, cache=cache).target
+    assert alone.machine.fork_join_ns == plain.machine.fork_join_ns, "one thread has none"
     assert measured.native == plain.native
     graph = chain()
     from rlx.passes.options import FusionOptions

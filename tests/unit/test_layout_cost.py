@@ -110,6 +110,18 @@ def test_rows_of_three_vectors_fit_tiles_of_three_only_in_32_registers() -> None
         assert cost_of(node, False, False, terms).flops == terms.flops_of(node) * extra // 8
 
 
+def test_int8_products_of_nchw_images_are_widened_where_dot_products_would_not_be() -> None:
+    g = Graph("int8")
+    x, w = (
+        g.input("x", Shape([1, 32, 64, 64], DType.U8)),
+        g.param("w", Shape([64, 32, 3, 3], DType.I8)),
+    )
+    node = ops.conv_integer(x, w, padding=(1, 1, 1, 1))
+    for isa, factor in (("avx512", 2), ("neon", 0)):
+        terms = Terms(CpuBackend(isa).target())
+        assert cost_of(node, False, False, terms).flops == factor * terms.flops_of(node)
+
+
 def test_an_operand_with_another_unit_stride_axis_is_transposed() -> None:
     g = Graph("sum")
     x, y = (g.input(n, Shape([1, 32, 8, 8])) for n in "xy")

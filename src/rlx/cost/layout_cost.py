@@ -205,10 +205,11 @@ def _vectorised_over_width(conv: Node, is_image_nhwc: bool | None, terms: Terms)
 
 
 def _widened_products(conv: Node, terms: Terms) -> LayoutCost:
-    """int8 products of NCHW images: dot-product instructions (VNNI) sum over unit-stride channels
-    only. Elsewhere each product is widened, multiplied and added in 32 bits."""
+    """int8 products of NCHW images: dot-product instructions sum over unit-stride channels only.
+    Elsewhere each product is widened, multiplied and added in 32 bits."""
     is_int8 = conv.op == "conv_integer" and not is_depthwise(conv)
-    return LayoutCost(2 * terms.flops_of(conv)) if is_int8 else NO_COST
+    is_slower = is_int8 and terms.target.machine.has_dot_products
+    return LayoutCost(2 * terms.flops_of(conv)) if is_slower else NO_COST
 
 
 def _register_tiles(conv: Node, extent: DimLike, terms: Terms) -> LayoutCost:

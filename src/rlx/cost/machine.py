@@ -59,6 +59,8 @@ class Machine:
     vector_registers: int = 32
     has_fma: bool = True
     """Else a product takes a register of its own before it is added."""
+    has_dot_products: bool = True
+    """Does one instruction sum products of adjacent small integers?"""
     instructions: Mapping[OpClass, int] = field(default_factory=lambda: INSTRUCTIONS)
     """Vector instructions of one op of a class, each as long as a multiply-add. Two flops are one
     multiply-add."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from rlx.core import attrs as attributes
 from rlx.core.dim import Dim, DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import DimsDiffer, Shape
 from rlx.ops import op as table
-from rlx.ops.cost import graph_work
+from rlx.ops.cost import MAX_KNOWN, Work, graph_work
 from rlx.ops.graphs import body_graph
 from rlx.ops.op import Kind, Op
-
-T = TypeVar("T")
 
 
 def dims_of(x: Any) -> tuple[DimLike, ...]:
@@ -83,25 +82,45 @@ def composed(signature: str, *, kind: Kind, **facts: Any) -> Callable[[Callable[
     """
 
     def declare(meaning: Callable[..., Any]) -> Op:
-        counts = {"flops": _of_graph(meaning, graph_flops), "cost": _of_graph(meaning, graph_work)}
-        made = table.op(signature, kind=kind, shape=meaning, is_exact=True, **counts, **facts)(
-            meaning
-        )
+        counts = _Counts(meaning)
+        made = table.op(
+            signature, kind=kind, shape=meaning, flops=counts.flops, cost=counts.work,
+            is_exact=True, **facts,
+        )(meaning)  # fmt: skip
         made.lowering(meaning)
         return made
 
     return declare
 
 
-def _of_graph(meaning: Callable[..., Any], count: Callable[[Any], T]) -> Callable[..., T]:
-    """What a decomposition costs is what its ops do."""
+class _Counts:
+    """What a decomposition costs: what its ops do. Counted once for equal operands, as layers are
+    repeated."""
 
-    def counted(shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]) -> T:
-        graph, inputs = body_graph("decomposed", shapes)
-        meaning(*inputs, **attrs)
-        return count(graph)
+    def __init__(self, meaning: Callable[..., Any]) -> None:
+        self._meaning = meaning
+        self._known: dict[tuple[object, ...], tuple[DimLike, Work]] = {}
 
-    return counted
+    def flops(
+        self, shapes: Sequence[Shape], _: Sequence[Shape], attrs: Mapping[str, Any]
+    ) -> DimLike:
+        return self._counted(shapes, attrs)[0]
+
+    def work(self, shapes: Sequence[Shape], _: Sequence[Shape], attrs: Mapping[str, Any]) -> Work:
+        return self._counted(shapes, attrs)[1]
+
+    def _counted(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> tuple[DimLike, Work]:
+        keys = tuple(map(attributes.key, attrs.values()))
+        found = self._known.get((*shapes, *keys))
+        if found is None:
+            graph, inputs = body_graph("decomposed", shapes)
+            self._meaning(*inputs, **attrs)
+            found = graph_flops(graph), graph_work(graph)
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            if not any(isinstance(k, attributes.Data) for k in keys):
+                self._known[(*shapes, *keys)] = found
+        return found
 
 
 def graph_flops(graph: Any) -> DimLike:

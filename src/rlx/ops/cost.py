@@ -59,6 +59,7 @@ Work = Mapping[OpClass, DimLike]
 """Class → how many operations of it."""
 Cost = OpClass | Mapping[OpClass, int] | Callable[..., Work]
 MAX_KNOWN = 1024
+"""Works that an op remembers."""
 
 
 def work_of(

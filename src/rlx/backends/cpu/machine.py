@@ -46,6 +46,7 @@ def machine_of(isa: Isa, machine: Machine) -> Machine:
         vector_bytes=isa.vector_bytes,
         vector_registers=isa.registers,
         has_fma=isa.has_fma,
+        has_dot_products=isa.has_byte_dots or isa.has_short_dots,
         instructions=_instructions(isa),
     )
 
