@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: SIMT programs printed as PTX, which the driver assembles."""

@@ -1,0 +1,224 @@
+"""What threads do together, in PTX: barriers, shuffles, matrix tiles, asynchronous copies."""
+
+from __future__ import annotations
+
+from rlx.backends.cuda.ptx.memory import HALVES, Memory
+from rlx.backends.cuda.ptx.text import BF16, BOOL, F32
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.nodes import TileType, Value
+from rlx.core.dtype import DType
+
+I32 = DType.I32
+TILES = {("a", 16, 16), ("b", 16, 8), ("c", 16, 8)}
+"""The operands and the accumulator of mma.m16n8k16."""
+ALL_LANES = "0xffffffff"
+
+
+class Groups(Memory):
+    """Collective nodes."""
+
+    def barrier(self, node: ir.Barrier) -> None:
+        match node.scope:
+            case "block":
+                self.do("bar.sync", "0")
+            case "warp":
+                self.do("bar.warp.sync", ALL_LANES)
+            case "cluster":
+                self.do("barrier.cluster.arrive")
+                self.do("barrier.cluster.wait")
+
+    def shuffle(self, node: ir.Shuffle) -> str:
+        dtype, x = node.result.dtype, self.one(node.args[0])
+        if dtype is BOOL or dtype in HALVES:
+            raise self.unsupported(f"shuffle of {dtype}; convert it to a word")
+        if dtype.itemsize < 8:
+            return self._shuffled(dtype, x, node.mask)
+        low, high = self.register(None), self.register(None)
+        self.do("mov.b64", f"{{{low}, {high}}}", x)
+        halves = [self._shuffled(None, h, node.mask) for h in (low, high)]
+        return self.let(dtype, "mov.b64", f"{{{halves[0]}, {halves[1]}}}")
+
+    def _shuffled(self, dtype: DType | None, x: str, mask: int) -> str:
+        return self.let(dtype, "shfl.sync.bfly.b32", x, str(mask), "31", ALL_LANES)
+
+    # -- tiles -----------------------------------------------------------------------------------
+
+    def _tile(self, value: Value) -> TileType:
+        tile = value.type
+        assert isinstance(tile, TileType)
+        if (tile.role, tile.rows, tile.columns) not in TILES or self.program.warp != 32:
+            raise self.unsupported(f"tile {tile} in warps of {self.program.warp}")
+        return tile
+
+    def lane(self) -> str:
+        return self.let(I32, "and.b32", self.let(I32, "mov.u32", "%tid.x"), "31")
+
+    def tile_fill(self, node: ir.TileFill) -> list[str]:
+        tile, value = self._tile(node.result), self.one(node.args[0])
+        if tile.dtype is F32:
+            return [self.let(F32, "mov.f32", value) for _ in range(4)]
+        word = self.let(None, "mov.b32", f"{{{value}, {value}}}")
+        return [word] * (tile.rows * tile.columns // 64)
+
+    def tile_load(self, node: ir.TileLoad) -> list[str]:
+        tile = self._tile(node.result)
+        index = self.one(node.args[0])
+        if tile.role == "c":
+            if node.is_transposed:
+                raise self.unsupported("transposed load of an accumulator")
+            return [r for at in self._pairs(node.memory, index, node.pitch) for r in at[0]]
+        return self._matrices(node, tile, index)
+
+    def _matrices(self, node: ir.TileLoad, tile: TileType, index: str) -> list[str]:
+        """ldmatrix: lane 8i + r gives the address of row r of matrix i, 8 half floats."""
+        lane = self.lane()
+        by_columns = (tile.role == "b") == node.is_transposed
+        if tile.role == "a" and node.is_transposed:
+            raise self.unsupported("transposed load of operand a")
+        if tile.role == "a" or not node.is_transposed:
+            row = self.let(None, "and.b32", lane, "15")
+            chunk = self.let(None, "shr.u32", lane, "4")
+        else:
+            row = self.let(None, "and.b32", lane, "7")
+            chunk = self.let(None, "and.b32", self.let(None, "shr.u32", lane, "3"), "1")
+        at = self.let(None, "mad.lo.u32", row, str(node.pitch), index)
+        if tile.role == "a" or node.is_transposed:
+            at = self.let(None, "mad.lo.u32", chunk, "8", at)
+        count = 4 if tile.role == "a" else 2
+        trans = "" if tile.role == "a" or by_columns else ".trans"
+        words = [self.register(None) for _ in range(count)]
+        address = self.shared_address(node.memory, at)
+        instruction = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16"
+        self.do(instruction, "{" + ", ".join(words) + "}", f"[{address}]")
+        return words
+
+    def _pairs(
+        self, memory: str, index: str, pitch: int, values: list[str] | None = None
+    ) -> list[tuple[list[str], str]]:
+        """Two neighbours of each 8×8 piece of an accumulator, read, or written if given."""
+        lane = self.lane()
+        row = self.let(None, "shr.u32", lane, "2")
+        column = self.let(None, "shl.b32", self.let(None, "and.b32", lane, "3"), "1")
+        at = self.let(None, "add.u32", self.let(None, "mad.lo.u32", row, str(pitch), index), column)
+        found: list[tuple[list[str], str]] = []
+        for piece in range(2):
+            place = self.let(None, "add.u32", at, str(piece * 8 * pitch))
+            address = self.shared_address(memory, place)
+            if values is None:
+                found.append((self.read("shared", address, F32, 2), address))
+            else:
+                self.write("shared", address, F32, values[2 * piece : 2 * piece + 2])
+        return found
+
+    def tile_store(self, node: ir.TileStore) -> None:
+        if self._tile(node.args[1]).role != "c":
+            raise self.unsupported("store of an operand tile; store its elements")
+        self._pairs(node.memory, self.one(node.args[0]), node.pitch, self.held[node.args[1]])
+
+    def tile_mul(self, node: ir.TileMul) -> list[str]:
+        dtype = self._tile(node.args[0]).dtype
+        a, b, c = (self.held[v] for v in node.args)
+        made = [self.register(F32) for _ in range(4)]
+        kind = "bf16" if dtype is BF16 else "f16"
+        instruction = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
+        self.do(instruction, *("{" + ", ".join(r) + "}" for r in (made, a, b, c)))
+        return made
+
+    def tile_elements(self, node: ir.TileElements) -> list[str]:
+        tile = self._tile(node.args[0])
+        held = self.held[node.args[0]]
+        if tile.dtype is F32:
+            return held
+        return [self._part(word, e, tile.dtype) for word in held for e in range(2)]
+
+    def tile_pack(self, node: ir.TilePack) -> list[str]:
+        tile, given = self._tile(node.result), self.all(node.args)
+        return given if tile.dtype is F32 else self._words(given, tile.dtype)[0]
+
+    def tile_place(self, node: ir.TilePlace) -> list[str]:
+        tile = self._tile(Value(node.tile))
+        lane = self.lane()
+        group = self.let(I32, "shr.u32", lane, "2")
+        pair = self.let(None, "shl.b32", self.let(None, "and.b32", lane, "3"), "1")
+        made: list[str] = []
+        for piece in range(tile.rows * tile.columns // 64):
+            row, column = 8 * (piece % (tile.rows // 8)), 8 * (piece // (tile.rows // 8))
+            for e in range(2):
+                down, across = (pair, group) if tile.role == "b" else (group, pair)
+                more = (e, 0) if tile.role == "b" else (0, e)
+                made.append(self.let(I32, "add.u32", down, str(row + more[0])))
+                made.append(self.let(I32, "add.u32", across, str(column + more[1])))
+        return made
+
+    # -- asynchronous copies ---------------------------------------------------------------------
+
+    def async_copy(self, node: ir.AsyncCopy) -> None:
+        size = node.width * self.array(node.memory).dtype.itemsize
+        there, here = node.args[:2]
+        place = self.shared_address(node.memory, self.one(there), there.dtype)
+        source = self.address(node.buffer, here)
+        cache = "cg" if size == 16 else "ca"
+        operands = [f"[{place}]", f"[{source}]", str(size)]
+        if len(node.args) > 2:
+            operands.append(self.let(None, "selp.b32", str(size), "0", self.one(node.args[2])))
+        self.do(f"cp.async.{cache}.shared.global", *operands)
+
+    def async_commit(self, node: ir.AsyncCommit) -> None:
+        self.do("cp.async.commit_group")
+
+    def async_wait(self, node: ir.AsyncWait) -> None:
+        self.do("cp.async.wait_group", str(node.pending))
+
+    def _mbarrier(self, name: str, which: Value) -> str:
+        start = self.let(None, "add.u32", "%SMEM", str(self.offsets[name]))
+        return self.let(None, "mad.lo.u32", self.one(which), "8", start)
+
+    def mbarrier_init(self, node: ir.MbarrierInit) -> None:
+        place = self._mbarrier(node.mbarrier, node.args[0])
+        self.do("mbarrier.init.shared::cta.b64", f"[{place}]", str(node.arrivals))
+        self.do("fence.mbarrier_init.release.cluster")
+
+    def mbarrier_arrive(self, node: ir.MbarrierArrive) -> None:
+        place = self._mbarrier(node.mbarrier, node.args[0])
+        space = "shared::cta"
+        if node.is_remote:
+            place, space = self.of_rank(place, self.one(node.args[1])), "shared::cluster"
+        if node.expected_bytes:
+            expected = str(node.expected_bytes)
+            self.do(f"mbarrier.arrive.expect_tx.{space}.b64 _,", f"[{place}]", expected)
+        else:
+            self.do(f"mbarrier.arrive.{space}.b64 _,", f"[{place}]")
+
+    def mbarrier_wait(self, node: ir.MbarrierWait) -> None:
+        place, parity = self._mbarrier(node.mbarrier, node.args[0]), self.one(node.args[1])
+        label = self.label()
+        self.mark(label)
+        instruction = "mbarrier.try_wait.parity.shared::cta.b64"
+        is_done = self.let(BOOL, instruction, f"[{place}]", parity)
+        self.do("bra", label, when=f"!{is_done}")
+
+    def bulk_copy(self, node: ir.BulkCopy) -> None:
+        there, row, column, which = node.args
+        place = self.shared_address(node.memory, self.one(there), there.dtype)
+        bar = self._mbarrier(node.mbarrier, which)
+        at = f"[%P_{node.map}, {{{self.one(column)}, {self.one(row)}}}]"
+        kind = "mbarrier::complete_tx::bytes"
+        instruction = f"cp.async.bulk.tensor.2d.shared::cluster.global.{kind}"
+        self.do(instruction, f"[{place}]", at, f"[{bar}]")
+
+    def push(self, node: ir.Push) -> None:
+        rank, index, which = node.args[:3]
+        values = self.all(node.args[3:])
+        if self.array(node.memory).dtype.itemsize < 4:
+            raise self.unsupported("push of fewer than 32 bits")
+        target = self.one(rank)
+        place = self.shared_address(node.memory, self.one(index), index.dtype)
+        place, bar = (
+            self.of_rank(p, target) for p in (place, self._mbarrier(node.mbarrier, which))
+        )
+        count = len(values)
+        vector = "" if count == 1 else f".v{count}"
+        kind = f"b{self.array(node.memory).dtype.itemsize * 8}"
+        held = values[0] if count == 1 else "{" + ", ".join(values) + "}"
+        instruction = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
+        self.do(f"{instruction}{vector}.{kind}", f"[{place}]", held, f"[{bar}]")

@@ -1,0 +1,195 @@
+"""Loads and stores of SIMT programs in PTX.
+
+Vectors of numbers of fewer than 32 bits are accessed as 32-bit words, and their parts taken out of
+them or put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.backends.cuda.ptx.arithmetic import Arithmetic
+from rlx.backends.cuda.ptx.text import BF16, BOOL, F16, bits_of, kind_of, literal
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.nodes import Value
+from rlx.backends.gpu.simt.program import Program, Shared, shared_offsets
+from rlx.core.dtype import DType
+
+HALVES = (F16, BF16)
+I64 = DType.I64
+
+
+class Memory(Arithmetic):
+    """Nodes that access memory."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.offsets = shared_offsets(program)
+
+    # -- addresses -------------------------------------------------------------------------------
+
+    def address(self, buffer: str, index: Value) -> str:
+        """Of an element in global memory."""
+        size = self.program.buffer(buffer).dtype.itemsize
+        at = self.one(index)
+        if index.dtype is I64:
+            moved = self.let(I64, "mul.lo.s64", at, str(size))
+        else:
+            moved = self.let(I64, "mul.wide.s32", at, str(size))
+        return self.let(I64, "add.s64", f"%P_{buffer}", moved)
+
+    def shared_address(self, memory: str, index: str, index_dtype: DType = DType.I32) -> str:
+        """Of an element in shared memory, through the array's permutation."""
+        array = self.program.memory(memory)
+        at = self.let(None, "cvt.u32.u64", index) if index_dtype is I64 else index
+        byte = self.let(None, "mul.lo.u32", at, str(array.dtype.itemsize))
+        if array.is_swizzled:
+            row = self.let(None, "shr.u32", byte, "3")
+            byte = self.let(None, "xor.b32", byte, self.let(None, "and.b32", row, "112"))
+        start = self.let(None, "add.u32", "%SMEM", str(self.offsets[memory]))
+        return self.let(None, "add.u32", start, byte)
+
+    def of_rank(self, address: str, rank: str) -> str:
+        """The same place in the shared memory of another block of the cluster."""
+        return self.let(None, "mapa.shared::cluster.u32", address, rank)
+
+    def array(self, memory: str) -> Shared:
+        return self.program.memory(memory)
+
+    # -- accesses --------------------------------------------------------------------------------
+
+    def read(self, space: str, address: str, dtype: DType, count: int, mask: str = "") -> list[str]:
+        """Neighbours from an address on; zeros where the mask does not hold."""
+        if count > 1 and dtype.itemsize < 4:
+            return self._read_words(space, address, dtype, count, mask)
+        suffix = self._suffix(dtype)
+        held = [self.register(DType.U32 if dtype is BOOL else dtype) for _ in range(count)]
+        if mask:
+            kind = "b16" if dtype in HALVES else _mov(dtype)
+            for register in held:
+                zero = "0" if dtype in HALVES else literal(0, dtype)
+                self.do(f"mov.{kind}", register, zero)
+        self.do(f"ld.{space}{_vector(count)}.{suffix}", _tuple(held), f"[{address}]", when=mask)
+        if dtype is BOOL:
+            return [self.let(BOOL, "setp.ne.u32", r, "0") for r in held]
+        return held
+
+    def _suffix(self, dtype: DType) -> str:
+        """The type of an access: numbers are extended on the way in."""
+        if dtype in HALVES:
+            return "b16"
+        if dtype.is_float:
+            return kind_of(dtype)
+        sign = "s" if dtype.is_signed else "u"
+        return f"{sign}{dtype.itemsize * 8}"
+
+    def _read_words(
+        self, space: str, address: str, dtype: DType, count: int, mask: str
+    ) -> list[str]:
+        size = dtype.itemsize * count
+        words = [self.register(None) for _ in range(max(1, size // 4))]
+        for word in words if mask else ():
+            self.do("mov.b32", word, "0")
+        suffix = "b32" if size >= 4 else "u16"
+        self.do(
+            f"ld.{space}{_vector(len(words))}.{suffix}", _tuple(words), f"[{address}]", when=mask
+        )
+        per_word = 4 // dtype.itemsize
+        return [self._part(words[i // per_word], i % per_word, dtype) for i in range(count)]
+
+    def _part(self, word: str, number: int, dtype: DType) -> str:
+        """One of the numbers that share a word."""
+        size = dtype.itemsize * 8
+        if dtype in HALVES:
+            low, high = self.register(dtype), self.register(dtype)
+            self.do("mov.b32", f"{{{low}, {high}}}", word)
+            return high if number else low
+        kind = "s32" if dtype.is_signed else "u32"
+        made = self.let(None, f"bfe.{kind}", word, str(number * size), str(size))
+        return self.let(BOOL, "setp.ne.u32", made, "0") if dtype is BOOL else made
+
+    def write(
+        self, space: str, address: str, dtype: DType, values: Sequence[str], mask: str = ""
+    ) -> None:
+        held = [self.number(v) if dtype is BOOL else v for v in values]
+        suffix = self._suffix(dtype)
+        if len(held) > 1 and dtype.itemsize < 4:
+            held, suffix = self._words(held, dtype)
+        self.do(f"st.{space}{_vector(len(held))}.{suffix}", f"[{address}]", _tuple(held), when=mask)
+
+    def _words(self, values: Sequence[str], dtype: DType) -> tuple[list[str], str]:
+        """Numbers put together to words, and the type of their access."""
+        if dtype in HALVES:
+            pairs = zip(values[::2], values[1::2])
+            return [self.let(None, "mov.b32", f"{{{a}, {b}}}") for a, b in pairs], "b32"
+        size = dtype.itemsize * 8
+        per_word = min(len(values), 4 // dtype.itemsize)
+        words: list[str] = []
+        for i in range(0, len(values), per_word):
+            word = values[i]
+            for j, more in enumerate(values[i + 1 : i + per_word], 1):
+                word = self.let(None, "bfi.b32", more, word, str(j * size), str(size))
+            words.append(word)
+        return words, "b32" if per_word * size == 32 else "b16"
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def load(self, node: ir.Load) -> list[str]:
+        dtype = self.program.buffer(node.buffer).dtype
+        mask = "".join(self.all(node.args[1:]))
+        address = self.address(node.buffer, node.args[0])
+        return self.read("global", address, dtype, len(node.results), mask)
+
+    def store(self, node: ir.Store) -> None:
+        dtype = self.program.buffer(node.buffer).dtype
+        mask = self.one(node.args[1]) if node.has_mask else ""
+        address = self.address(node.buffer, node.args[0])
+        self.write("global", address, dtype, self.all(node.args[1 + node.has_mask :]), mask)
+
+    def atomic(self, node: ir.Atomic) -> None:
+        dtype = self.program.buffer(node.buffer).dtype
+        if dtype.is_float or dtype.itemsize < 4:
+            raise self.unsupported(f"atomic {node.op} of {dtype}")
+        kind = f"b{bits_of(dtype)}" if node.op in ("and", "or") else kind_of(dtype)
+        if node.op == "add" and dtype is I64:
+            kind = "u64"
+        mask = "".join(self.all(node.args[2:]))
+        address = self.address(node.buffer, node.args[0])
+        self.do(f"red.global.{node.op}.{kind}", f"[{address}]", self.one(node.args[1]), when=mask)
+
+    def shared_load(self, node: ir.SharedLoad) -> list[str]:
+        dtype = self.array(node.memory).dtype
+        index = node.args[0]
+        address = self.shared_address(node.memory, self.one(index), index.dtype)
+        mask = self.one(node.args[1]) if node.has_mask else ""
+        if not node.is_remote:
+            return self.read("shared", address, dtype, len(node.results), mask)
+        place = self.of_rank(address, self.one(node.args[-1]))
+        return self.read("shared::cluster", place, dtype, len(node.results), mask)
+
+    def shared_store(self, node: ir.SharedStore) -> None:
+        dtype = self.array(node.memory).dtype
+        index = node.args[0]
+        address = self.shared_address(node.memory, self.one(index), index.dtype)
+        mask = self.one(node.args[1]) if node.has_mask else ""
+        self.write("shared", address, dtype, self.all(node.args[1 + node.has_mask :]), mask)
+
+    def table_load(self, node: ir.TableLoad) -> str:
+        table = self.program.table(node.table)
+        index, size = node.args[0], str(table.dtype.itemsize)
+        wide = self.converted(self.one(index), index.dtype, I64)
+        start = self.let(I64, "mov.u64", node.table)
+        place = self.let(I64, "mad.lo.s64", wide, size, start)
+        return self.let(table.dtype, f"ld.const.{kind_of(table.dtype)}", f"[{place}]")
+
+
+def _vector(count: int) -> str:
+    return "" if count == 1 else f".v{count}"
+
+
+def _tuple(registers: Sequence[str]) -> str:
+    return registers[0] if len(registers) == 1 else "{" + ", ".join(registers) + "}"
+
+
+def _mov(dtype: DType) -> str:
+    return kind_of(dtype) if dtype.is_float else f"b{bits_of(dtype)}"

@@ -1,0 +1,254 @@
+"""SIMT programs as PTX text, for the driver to assemble.
+
+Reductions and functions that PTX lacks are expanded before. Nothing here optimises: ptxas does
+common subexpressions, address arithmetic and register allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.backends.cuda.ptx.arithmetic import is_native
+from rlx.backends.cuda.ptx.groups import Groups
+from rlx.backends.cuda.ptx.text import BOOL, bits_of, kind_of, literal
+from rlx.backends.gpu.expand.functions import expand_functions
+from rlx.backends.gpu.expand.reductions import expand_reductions
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.nodes import Node, Region, Value
+from rlx.backends.gpu.simt.program import Program, Scalar
+
+SHARED_ALIGN = 1024
+"""Of the block's memory: what the swizzle of a 128-byte row repeats in."""
+TENSOR_MAP_BYTES = 128
+HOPPER = (
+    ir.BulkCopy, ir.Push, ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
+    ir.ReleaseDependents, ir.WaitDependencies,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What the text is for."""
+
+    name: str = "sm_90a"
+    version: str = "8.3"
+    """Of the PTX language."""
+
+    @property
+    def capability(self) -> int:
+        """90 for sm_90a."""
+        return int("".join(c for c in self.name if c.isdigit()))
+
+
+def ptx(program: Program, architecture: Architecture | None = None) -> str:
+    """The module of one kernel, which has the program's name.
+
+    Its parameters are the addresses of the buffers, then the scalars, then the tensor maps. Shared
+    memory is dynamic: `printable(program).shared_bytes` of it.
+    """
+    target = architecture or Architecture()
+    return _Printer(printable(program), target).module()
+
+
+def printable(program: Program) -> Program:
+    """The program in nodes that PTX has; its shared memory is what a launch asks for."""
+    return expand_reductions(expand_functions(program, is_native))
+
+
+class _Printer(Groups):
+    """One module."""
+
+    def __init__(self, program: Program, target: Architecture) -> None:
+        super().__init__(program)
+        self.target = target
+        self.many: dict[type[Node], Callable[[Any], Sequence[str]]] = {
+            ir.Load: self.load,
+            ir.SharedLoad: self.shared_load,
+            ir.TileFill: self.tile_fill,
+            ir.TileLoad: self.tile_load,
+            ir.TileMul: self.tile_mul,
+            ir.TileElements: self.tile_elements,
+            ir.TilePack: self.tile_pack,
+            ir.TilePlace: self.tile_place,
+            ir.TableLoad: lambda node: [self.table_load(node)],
+            ir.Shuffle: lambda node: [self.shuffle(node)],
+        }
+        self.effects: dict[type[Node], Callable[[Any], None]] = {
+            ir.Store: self.store,
+            ir.Atomic: self.atomic,
+            ir.SharedStore: self.shared_store,
+            ir.TileStore: self.tile_store,
+            ir.Barrier: self.barrier,
+            ir.AsyncCopy: self.async_copy,
+            ir.AsyncCommit: self.async_commit,
+            ir.AsyncWait: self.async_wait,
+            ir.MbarrierInit: self.mbarrier_init,
+            ir.MbarrierArrive: self.mbarrier_arrive,
+            ir.MbarrierWait: self.mbarrier_wait,
+            ir.BulkCopy: self.bulk_copy,
+            ir.Push: self.push,
+            ir.ReleaseDependents: lambda node: self.do("griddepcontrol.launch_dependents"),
+            ir.WaitDependencies: lambda node: self.do("griddepcontrol.wait"),
+            ir.For: self.loop,
+            ir.If: self.branch,
+            ir.While: self.repeat,
+        }
+
+    def module(self) -> str:
+        self._check()
+        for scalar in self.program.scalars:
+            self.give(scalar.value, *self._argument(scalar))
+        self.nodes(self.program.body)
+        return "\n".join([*self._head(), *self._declared(), *self.lines, "\tret;", "}", ""])
+
+    def _check(self) -> None:
+        """What the architecture does not have is refused before anything is printed."""
+        for node in self.program.nodes:
+            if isinstance(node, HOPPER) and self.target.capability < 90:
+                name = type(node).__name__
+                raise self.unsupported(f"{name} on {self.target.name}: it begins with sm_90")
+        if self.program.cluster > 1 and self.target.capability < 90:
+            raise self.unsupported(f"clusters on {self.target.name}: they begin with sm_90")
+
+    # -- the module ------------------------------------------------------------------------------
+
+    def _head(self) -> Iterator[str]:
+        program = self.program
+        yield f".version {self.target.version}"
+        yield f".target {self.target.name}"
+        yield ".address_size 64"
+        for table in program.tables:
+            values = ", ".join(literal(v, table.dtype) for v in table.values)
+            size, kind = len(table.values), kind_of(table.dtype)
+            yield f".const .align 8 .{kind} {table.name}[{size}] = {{{values}}};"
+        yield f".extern .shared .align {SHARED_ALIGN} .b8 smem[];"
+        yield f".visible .entry {program.name}("
+        yield ",\n".join(self._parameters())
+        yield ")"
+        yield f".maxntid {program.block}, 1, 1"
+        if program.cluster > 1:
+            yield ".explicitcluster"
+            yield f".reqnctapercluster {program.cluster}, 1, 1"
+        yield "{"
+
+    def _parameters(self) -> Iterator[str]:
+        for buffer in self.program.buffers:
+            yield f"\t.param .u64 .ptr .global .align 16 k_{buffer.name}"
+        for scalar in self.program.scalars:
+            yield f"\t.param .{self._kind(scalar)} k_{scalar.name}"
+        for tensor in self.program.maps:
+            yield f"\t.param .align 64 .b8 k_{tensor.name}[{TENSOR_MAP_BYTES}]"
+
+    def _kind(self, scalar: Scalar) -> str:
+        dtype = scalar.value.dtype
+        if dtype is BOOL or (not dtype.is_float and dtype.itemsize < 4) or dtype.itemsize < 4:
+            raise self.unsupported(f"argument of {dtype}; pass 32 bits")
+        return kind_of(dtype)
+
+    def _declared(self) -> Iterator[str]:
+        for (prefix, kind), count in sorted(self.counts.items()):
+            yield f"\t.reg .{kind} %{prefix}<{count + 1}>;"
+        yield "\t.reg .b32 %SMEM;"
+        yield "\tmov.u32 %SMEM, smem;"
+        for buffer in self.program.buffers:
+            yield f"\t.reg .b64 %P_{buffer.name};"
+            yield f"\tld.param.u64 %P_{buffer.name}, [k_{buffer.name}];"
+            yield f"\tcvta.to.global.u64 %P_{buffer.name}, %P_{buffer.name};"
+        for tensor in self.program.maps:
+            yield f"\t.reg .b64 %P_{tensor.name};"
+            yield f"\tmov.b64 %P_{tensor.name}, k_{tensor.name};"
+            yield f"\tcvta.param.u64 %P_{tensor.name}, %P_{tensor.name};"
+
+    def _argument(self, scalar: Scalar) -> list[str]:
+        dtype = scalar.value.dtype
+        return [self.let(dtype, f"ld.param.{self._kind(scalar)}", f"[k_{scalar.name}]")]
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def nodes(self, region: Region) -> None:
+        for node in region.nodes:
+            effect = self.effects.get(type(node))
+            if effect is not None:
+                effect(node)
+                continue
+            self._results(node)
+
+    def _results(self, node: Node) -> None:
+        several = self.many.get(type(node))
+        made = self.computed(node) if several is None else several(node)
+        if made is None:
+            raise self.unsupported(f"{type(node).__name__}; expand it")
+        if len(node.results) == 1:
+            self.give(node.result, *made)
+            return
+        for result, register in zip(node.results, made, strict=True):
+            self.give(result, register)
+
+    # -- control ---------------------------------------------------------------------------------
+
+    def assign(self, values: Sequence[Value], given: Sequence[Value]) -> None:
+        """All at once: a value may be one of those that are replaced."""
+        staged = [self.fresh(v) for v in given]
+        for registers, source in zip(staged, given):
+            self.move(source, registers, self.held[source])
+        for value, registers in zip(values, staged, strict=True):
+            self.move(value, self.held[value], registers)
+
+    def own(self, values: Sequence[Value], given: Sequence[Value]) -> None:
+        """Registers that loops and branches write, with their first values."""
+        for value, source in zip(values, given, strict=True):
+            registers = self.fresh(value)
+            self.move(source, registers, self.held[source])
+            self.held[value] = registers
+
+    def loop(self, node: ir.For) -> None:
+        (body,) = node.regions
+        low, high, step = node.args[:3]
+        index, *params = body.params
+        self.own([index, *params], [low, *node.args[3:]])
+        head, end = self.label(), self.label()
+        self.mark(head)
+        kind = kind_of(index.dtype)
+        done = self.let(BOOL, f"setp.ge.{kind}", self.one(index), self.one(high))
+        self.do("bra", end, when=done)
+        self.nodes(body)
+        self.assign(params, body.yields)
+        at = self.one(index)
+        self.do(f"add.s{bits_of(index.dtype)}", at, at, self.one(step))
+        self.do("bra", head)
+        self.mark(end)
+        for result, param in zip(node.results, params):
+            self.held[result] = self.held[param]
+
+    def branch(self, node: ir.If) -> None:
+        then, other = node.regions
+        for result in node.results:
+            self.held[result] = self.fresh(result)
+        no, end = self.label(), self.label()
+        self.do("bra", no, when=f"!{self.one(node.args[0])}")
+        self.nodes(then)
+        self.assign(node.results, then.yields)
+        if other.nodes or other.yields:
+            self.do("bra", end)
+        self.mark(no)
+        self.nodes(other)
+        self.assign(node.results, other.yields)
+        self.mark(end)
+
+    def repeat(self, node: ir.While) -> None:
+        test, body = node.regions
+        self.own(test.params, node.args)
+        head, end = self.label(), self.label()
+        self.mark(head)
+        self.nodes(test)
+        self.do("bra", end, when=f"!{self.one(test.yields[0])}")
+        for param, source in zip(body.params, test.params):
+            self.held[param] = self.held[source]
+        self.nodes(body)
+        self.assign(test.params, body.yields)
+        self.do("bra", head)
+        self.mark(end)
+        for result, param in zip(node.results, test.params):
+            self.held[result] = self.held[param]

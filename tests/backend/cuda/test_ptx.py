@@ -1,0 +1,189 @@
+"""PTX text: its structure, and whether NVIDIA's assembler takes it where there is one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlx
+from rlx.backends.cuda.ptx.printer import Architecture, printable, ptx
+from rlx.backends.gpu.lower.loop import emit, legal
+from rlx.backends.gpu.schedule import GpuMachine, schedule
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.functions import FUNCTIONS
+from rlx.backends.gpu.simt.nodes import TileType
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.verify import verify
+from rlx.core.dtype import DType
+from rlx.kernel.lower.loop import loop_kernel
+from tests.backend.gpu import laws
+from tests.backend.gpu.regions import CASES
+from tests.backend.gpu.test_programs import PROGRAMS
+
+PTXAS = shutil.which("ptxas")
+needs_ptxas = pytest.mark.skipif(PTXAS is None, reason="ptxas, of the CUDA toolkit, is not there")
+SM_80 = Architecture("sm_80", "8.0")
+F32 = DType.F32
+
+
+def of_case(name: str, machine: GpuMachine) -> Program:
+    node = CASES[name].node()
+    kernel = legal(loop_kernel(node, *CASES[name].layouts(node)))
+    return emit(kernel, schedule(kernel, machine))
+
+
+ALL = {
+    **PROGRAMS,
+    **{f"{n}, small": of_case(n, laws.SMALL) for n in CASES},
+    **{n: of_case(n, GpuMachine()) for n in CASES},
+}
+
+
+def called(name: str, dtype: DType) -> Program:
+    b = Builder(f"f_{name}", block=32)
+    x, y = b.input("x", dtype), b.output("y", dtype)
+    y[b.thread] = b.call(name, *(x[b.thread + i] for i in range(FUNCTIONS[name].arity)))
+    return b.program()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_registers_are_declared_and_labels_are_there(name: str) -> None:
+    text = ptx(ALL[name])
+    declared = {p: int(n) for p, n in re.findall(r"\.reg \.\w+ %(\w+?)<(\d+)>;", text)}
+    used = re.findall(r"%(p|h|f|fd|r|rd)(\d+)\b", text)
+    assert used
+    assert all(int(n) < declared[p] for p, n in used)
+    named = set(re.findall(r"\.reg \.b\d+ %(SMEM|P_\w+);", text))
+    assert set(re.findall(r"%(SMEM|P_\w+)", text)) <= named
+    labels = re.findall(r"^(L\d+):", text, re.M)
+    assert len(labels) == len(set(labels))
+    assert set(re.findall(r"bra (L\d+);", text)) <= set(labels)
+    assert text.count("{") == text.count("}")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_register_is_written_before_it_is_read(name: str) -> None:
+    """In the order of the text, which is that of execution but for loops."""
+    body = ptx(ALL[name]).split("\n{\n", 1)[1]
+    written: set[str] = set()
+    for line in body.splitlines():
+        if line.startswith("\t.reg") or not line.startswith("\t"):
+            continue
+        registers = re.findall(r"%(?:p|h|f|fd|r|rd)\d+\b", line)
+        has_result = not re.match(r"\t(@\S+ )?(st\.|red\.|bra|cp\.|mbarrier\.(init|arrive))", line)
+        first = re.match(r"\t(?:@\S+ )?\S+ (\{[^}]*\}|%\w+)", line)
+        made = set(re.findall(r"%\w+", first[1])) if has_result and first else set[str]()
+        assert all(r in written or r in made for r in registers), line
+        written |= made
+
+
+def test_roundings_are_stated() -> None:
+    """ptxas would contract a product and a sum without them, and change the bits."""
+    for program in ALL.values():
+        assert not re.search(r"\b(add|sub|mul|div|sqrt|fma)\.f(32|64)", ptx(program))
+
+
+def test_the_text_of_a_kernel() -> None:
+    text = ptx(PROGRAMS["scaled"], SM_80)
+    assert text.startswith(".version 8.0\n.target sm_80\n.address_size 64\n")
+    assert "\t.param .u64 .ptr .global .align 16 k_y,\n\t.param .s32 k_n\n)\n.maxntid 64" in text
+    assert "\tsetp.lt.s32 %p1, %r6, %r1;\n\t@!%p1 bra L1;\n" in text
+    assert "\tmul.rn.f32 %f3, %f1, %f2;\n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "instructions"),
+    [
+        ("chain static", ["ld.global.v4.b32", "st.global.v4.b32", "cvt.rn.bf16.f32"]),
+        ("softmax vectors", ["shfl.sync.bfly.b32", "bar.sync 0", "st.shared.f32"]),
+        ("tile_gemm", [
+            "cp.async.cg.shared.global", "cp.async.wait_group 1", "ldmatrix.sync.aligned.m8n8.x4",
+            "ldmatrix.sync.aligned.m8n8.x2.shared", "mma.sync.aligned.m16n8k16.row.col.f32.bf16",
+        ]),
+        ("cluster_sum", [
+            ".reqnctapercluster 4, 1, 1", "mapa.shared::cluster.u32", "st.async.weak",
+            "barrier.cluster.arrive", "mbarrier.try_wait.parity",
+        ]),
+        ("pipeline", [
+            "cp.async.bulk.tensor.2d", "mbarrier.arrive.expect_tx", "fence.mbarrier_init",
+            "\t.param .align 64 .b8 k_box[128]",
+        ]),
+        ("embedded", ["red.global.max.s32", "k_failures"]),
+        ("columns", ["st.shared.f32", "bar.sync 0"]),
+    ],
+)  # fmt: skip
+def test_nodes_are_the_instructions_they_are_for(name: str, instructions: list[str]) -> None:
+    text = ptx(ALL[name])
+    assert [i for i in instructions if i not in text] == []
+
+
+def test_a_swizzled_array_is_accessed_through_its_permutation() -> None:
+    """chunk ^ row % 8: bits 7 to 9 of the byte, moved to bits 4 to 6."""
+    text = ptx(PROGRAMS["tile_gemm"])
+    assert len(re.findall(r"shr\.u32 (%r\d+), %r\d+, 3;\n\tand\.b32 %r\d+, \1, 112;", text)) >= 4
+    assert ", 112;" not in ptx(PROGRAMS["transpose"])
+
+
+def test_what_a_launch_asks_for_is_that_of_the_printed_program() -> None:
+    program = ALL["softmax vectors"]
+    assert program.shared_bytes == 0
+    assert printable(program).shared_bytes > 0
+    verify(printable(program))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda b: b.tile_fill(TileType("c", 32, 32, F32)), "no tile c32x32"),
+        (lambda b: b.const(1.0, DType.F16) + b.const(1.0, DType.F16), "add of f16; convert it"),
+        (lambda b: b.shuffle(b.const(True, DType.BOOL), 1), "shuffle of bool"),
+        (lambda b: b.scalar("s", DType.I8), "argument of i8"),
+    ],
+)
+def test_what_ptx_lacks_is_refused(make: Any, why: str) -> None:
+    b = Builder("p", block=32)
+    make(b)
+    with pytest.raises(rlx.Error, match=why):
+        ptx(b.program())
+
+
+@pytest.mark.parametrize("name", ["cluster_sum", "pipeline"])
+def test_hoppers_nodes_are_refused_before_hopper(name: str) -> None:
+    with pytest.raises(rlx.Error, match=r"sm_80: (it begins|they begin) with sm_90"):
+        ptx(PROGRAMS[name], SM_80)
+
+
+# -- the assembler --------------------------------------------------------------------------------
+
+
+def assembled(text: str, arch: str, folder: Path) -> str:
+    """What the assembler complains about."""
+    source = folder / "kernel.ptx"
+    source.write_text(text)
+    command = [str(PTXAS), f"-arch={arch}", "-o", str(folder / "kernel.cubin"), str(source)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return made.stderr + made.stdout if made.returncode else ""
+
+
+SAMPLE = [*PROGRAMS, "chain static", "softmax bf16", "residual norm static", "joined", "columns",
+          "embedded", "integers", "softmax of any length"]  # fmt: skip
+
+
+@needs_ptxas
+@pytest.mark.parametrize("name", SAMPLE)
+def test_the_assembler_takes_it(name: str, tmp_path: Path) -> None:
+    assert not assembled(ptx(ALL[name]), "sm_90a", tmp_path)
+    if name not in ("cluster_sum", "pipeline"):
+        assert not assembled(ptx(ALL[name], SM_80), "sm_80", tmp_path)
+
+
+@needs_ptxas
+@pytest.mark.parametrize("dtype", [F32, DType.F64])
+def test_the_assembler_takes_every_function(dtype: DType, tmp_path: Path) -> None:
+    for name in FUNCTIONS:
+        assert not assembled(ptx(called(name, dtype)), "sm_90a", tmp_path), name
