@@ -33,6 +33,9 @@ from rlx.ops.quant.block_expr import (
     postorder,
 )
 
+MAX_RUNS = 8
+"""Strided views that a load consists of; where there were more, it is gathered."""
+
 
 def decoded(block_format: BlockFormat, blocks: Any) -> Any:
     """u8[..., bytes] → [..., weights]."""
@@ -63,10 +66,18 @@ def _plan(block_format: BlockFormat) -> _Plan:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A format, and its expressions that depend on the position alone."""
+    """A format, and its expressions that depend on the position alone, at consecutive positions."""
 
     block_format: BlockFormat
     known: dict[Expr, Array]
+
+    @property
+    def count(self) -> int:
+        return len(next(iter(self.known.values())))
+
+    def between(self, start: int, stop: int) -> _Plan:
+        """The same at some of the positions."""
+        return _Plan(self.block_format, {n: v[start:stop] for n, v in self.known.items()})
 
     @cached_property
     def nodes(self) -> list[Expr]:
@@ -74,9 +85,22 @@ class _Plan:
         return postorder(self.block_format.value)
 
     @cached_property
+    def loads(self) -> list[Load]:
+        return [n for n in self.nodes if isinstance(n, Load)]
+
+    @cached_property
     def offsets(self) -> list[Array]:
         """Of each load."""
-        return [self.known[n.args[0]].astype(np.int64) for n in self.nodes if isinstance(n, Load)]
+        return [self.known[n.args[0]].astype(np.int64) for n in self.loads]
+
+    @cached_property
+    def views(self) -> dict[Load, _View | None]:
+        return {n: self._view(n, self.radices) for n in self.loads}
+
+    @cached_property
+    def runs(self) -> dict[Load, list[_Plan]]:
+        """Of loads that are no strided view, the views that they consist of."""
+        return {n: self._runs_of(n) for n, view in self.views.items() if view is None}
 
     @cached_property
     def given(self) -> list[Expr]:
@@ -91,9 +115,16 @@ class _Plan:
 
     @cached_property
     def radices(self) -> tuple[int, ...]:
-        """The digits' radices, the last digit's first: primes, joined where no value tells."""
+        """The digits' radices, the last digit's first; one digit where they are of no use to a
+        load."""
+        found = self._common_radices()
+        is_strided = all(self._view(n, found) is not None for n in self.loads)
+        return found if is_strided else (self.count,)
+
+    def _common_radices(self) -> tuple[int, ...]:
+        """Primes, joined where no value tells."""
         found: list[int] = []
-        for radix in _primes(self.block_format.weights):
+        for radix in _primes(self.count):
             found.append(radix)
             if len(found) > 1 and self._are_one(math.prod(found[:-2]), *found[-2:]):
                 found[-2:] = [found[-2] * found[-1]]
@@ -124,7 +155,7 @@ class _Plan:
                 found[node] = _called(node, [found[a] for a in node.args])
         value, dims = found[self.block_format.value], (*lead, *reversed(self.radices))
         whole = value if dims_of(value) == dims else ops.expand(value, dims=dims)
-        return _reshaped(whole, (*lead, self.block_format.weights))
+        return _reshaped(whole, (*lead, self.count))
 
     def _constant(self, values: Array) -> Array:
         made = values.reshape(tuple(reversed(self.radices)))
@@ -134,19 +165,61 @@ class _Plan:
         return made if made.size > 1 else made.reshape(())
 
     def _loaded(self, blocks: Any, node: Load) -> Any:
-        offsets = self.known[node.args[0]].astype(np.int64)
-        at = offsets.reshape(tuple(reversed(self.radices)))
-        strides = [_stride(at, axis) for axis in range(at.ndim)]
-        terms = [(s, r) for s, r in zip(strides, reversed(self.radices)) if s]
-        width = node.dtype.itemsize
-        part = None if None in strides else _strided(blocks, int(offsets[0]), terms, width)
-        dims = tuple(r if s != 0 else 1 for s, r in zip(strides, reversed(self.radices)))
-        if part is None:
-            part, dims = _gathered(blocks, offsets, width), tuple(reversed(self.radices))
+        view, lead = self.views[node], dims_of(blocks)[:-1]
+        if view is None:
+            parts = [p._flat(blocks, node) for p in self.runs[node]]
+            whole = ops.concat(parts, axis=len(lead)) if parts else self._gathered(blocks, node)
+            return _reshaped(whole, (*lead, *reversed(self.radices)))
+        dims = tuple(r if s else 1 for s, r in zip(view.strides, reversed(self.radices)))
+        if view.width == 1:
+            return _reshaped(view.of(blocks), (*lead, *dims))
+        return _integers(_reshaped(view.of(blocks), (*lead, *dims, view.width)), node.dtype)
+
+    def _flat(self, blocks: Any, node: Load) -> Any:
         lead = dims_of(blocks)[:-1]
+        whole = ops.expand(self._loaded(blocks, node), dims=(*lead, *reversed(self.radices)))
+        return _reshaped(whole, (*lead, self.count))
+
+    def _gathered(self, blocks: Any, node: Load) -> Any:
+        """A load whose bytes are anywhere."""
+        *lead, _ = dims_of(blocks)
+        offsets, width = self.known[node.args[0]].astype(np.int64), node.dtype.itemsize
+        indices = (offsets[:, None] + np.arange(width)).reshape(-1)
+        part = ops.gather(blocks, indices, axis=len(lead))
         if width == 1:
-            return _reshaped(part, (*lead, *dims))
-        return _integers(_reshaped(part, (*lead, *dims, width)), node.dtype)
+            return part
+        return _integers(ops.reshape(part, dims=(*lead, self.count, width)), node.dtype)
+
+    def _runs_of(self, node: Load) -> list[_Plan]:
+        """The longest runs of positions for which a load is a strided view; none where they are
+        many."""
+        parts: list[_Plan] = []
+        ends, start = self._changes, 0
+        while start < self.count and len(parts) < MAX_RUNS:
+            found = (self.between(start, end) for end in ends if end > start)
+            parts.append(next((p for p in found if p.views[node] is not None), self))
+            start += parts[-1].count
+        return parts if start == self.count else []
+
+    @property
+    def _changes(self) -> list[int]:
+        """Where a value is not what its neighbour lets expect, the last position first."""
+        steps = [np.diff(v) != 1 for v in self.offsets]
+        steps += [np.diff(self.known[n].astype(np.int64)) != 0 for n in self.given]
+        places = np.flatnonzero(np.logical_or.reduce(steps)) + 1
+        return [self.count, *map(int, reversed(places))]
+
+    def _view(self, node: Load, radices: tuple[int, ...]) -> _View | None:
+        """The bytes of a load; None where they are no strided view of the block."""
+        at = self.known[node.args[0]].astype(np.int64).reshape(tuple(reversed(radices)))
+        found = [_stride(at, axis) for axis in range(at.ndim)]
+        strides = [s for s in found if s is not None]
+        if len(strides) < len(found):
+            return None
+        terms = [(s, r) for s, r in zip(strides, reversed(radices)) if s]
+        width = node.dtype.itemsize
+        starts = _starts(self.block_format.block_bytes, int(at.flat[0]), terms, width)
+        return None if starts is None else _View(strides, terms, starts, width)
 
     def _looked_up(self, node: Lookup, row: Any, column: Any) -> Any:
         """Where a digit is the column, whole rows at a time."""
@@ -183,18 +256,37 @@ def _stride(values: Array, axis: int) -> int | None:
 # -- bytes ----------------------------------------------------------------------------------------
 
 
-def _strided(blocks: Any, base: int, terms: list[tuple[int, int]], width: int) -> Any | None:
-    """Bytes at base + Σ digit · stride, `width` of each; None where strides do not nest."""
-    size = dims_of(blocks)[-1]
+@dataclass(frozen=True)
+class _View:
+    """Bytes at base + Σ digit · stride, `width` of each."""
+
+    strides: list[int]
+    """Of every digit."""
+    terms: list[tuple[int, int]]
+    """Strides and radices of the digits that it depends on."""
+    starts: list[int]
+    width: int
+
+    def of(self, blocks: Any) -> Any:
+        for start, (stride, count) in zip(self.starts, self.terms):
+            *lead, _ = dims_of(blocks)
+            part = _narrowed(blocks, start, stride * count)
+            blocks = ops.reshape(part, dims=(*lead, count, stride))
+        return _narrowed(blocks, self.starts[-1], self.width)
+
+
+def _starts(size: int, base: int, terms: list[tuple[int, int]], width: int) -> list[int] | None:
+    """Where to narrow `size` bytes before each digit becomes an axis, and last; None where strides
+    do not nest."""
+    found: list[int] = []
     for number, (stride, count) in enumerate(terms):
         inner = width + sum(s * (c - 1) for s, c in terms[number + 1 :])
-        start = min(base, int(size) - stride * count)
+        start = min(base, size - stride * count)
         if start < 0 or base - start + inner > stride:
             return None
-        *lead, _ = dims_of(blocks)
-        blocks = ops.reshape(_narrowed(blocks, start, stride * count), dims=(*lead, count, stride))
+        found.append(start)
         base, size = base - start, stride
-    return _narrowed(blocks, base, width)
+    return [*found, base]
 
 
 def _narrowed(x: Any, start: int, length: int) -> Any:
@@ -204,11 +296,6 @@ def _narrowed(x: Any, start: int, length: int) -> Any:
 
 def _reshaped(x: Any, dims: tuple[DimLike, ...]) -> Any:
     return x if dims_of(x) == dims else ops.reshape(x, dims=dims)
-
-
-def _gathered(blocks: Any, offsets: Array, width: int) -> Any:
-    indices = (offsets[:, None] + np.arange(width)).reshape(-1)
-    return ops.gather(blocks, indices, axis=len(dims_of(blocks)) - 1)
 
 
 def _integers(bytes_: Any, dtype: DType) -> Any:
