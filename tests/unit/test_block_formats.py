@@ -10,6 +10,8 @@ import pytest
 
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
+from rlx.core.shape import Shape
+from rlx.ir.mir import Graph
 from rlx.ops.quant.block_arrays import decoded
 from rlx.ops.quant.block_expr import (
     POSITION,
@@ -115,6 +117,18 @@ def test_loads_may_be_anywhere() -> None:
         offset = (position * position + 3) % 11
         low, high = (rows[:, offset + n].astype(np.float32) for n in (0, 1))
         np.testing.assert_array_equal(got[:, position], low + (low + 256 * high))
+
+
+@every_format
+def test_lowerings_of_published_formats_gather_no_bytes(name: str) -> None:
+    """Loads are strided views of the bytes; tq1_0's are three of them, concatenated."""
+    block_format, g = FORMATS[name], Graph("decode")
+    blocks = g.input("blocks", Shape((2, block_format.block_bytes), DType.U8))
+    g.set_outputs([decoded(block_format, blocks)])
+    found = [n for n in g.nodes if n.op == "gather" and blocks in n.inputs]
+    assert not found
+    concats = [n for n in g.nodes if n.op == "concat"]
+    assert [len(n.inputs) for n in concats] == ([3] if name == "tq1_0" else [])
 
 
 def test_equal_terms_are_the_same_object() -> None:

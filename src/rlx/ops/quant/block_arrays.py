@@ -197,8 +197,11 @@ class _Plan:
         ends, start = self._changes, 0
         while start < self.count and len(parts) < MAX_RUNS:
             found = (self.between(start, end) for end in ends if end > start)
-            parts.append(next((p for p in found if p.views[node] is not None), self))
-            start += parts[-1].count
+            run = next((p for p in found if p.views[node] is not None), None)
+            if run is None:
+                return []
+            parts.append(run)
+            start += run.count
         return parts if start == self.count else []
 
     @property

@@ -127,7 +127,7 @@ class Load(Expr):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Operand(Expr):
-    """A number that is stored beside the block, and is the same for all its weights."""
+    """A number that is not stored in the block, and is the same for all its weights."""
 
     name: str = ""
 

@@ -122,8 +122,8 @@ def times_transposed(x: Any, weights: Any, multiply: Callable[[Any, Any], Any]) 
 def dequant_matmul(
     x: Any, packed: Any, scale: Any, zero: Any = None, *, packing: Packing, block: int
 ) -> Any:
-    """x · Wᵀ, where W is what `block_dequantize` gives. Halves are multiplied in f32 and rounded
-    once."""
+    """x · Wᵀ, where W is what `block_dequantize` gives. Half floats are multiplied in f32 and
+    rounded once."""
     weights = ops.block_dequantize(packed, scale, zero, packing=packing, block=block)
     return times_transposed(x, weights, ops.matmul)
 
@@ -137,7 +137,7 @@ def dequant_grouped_matmul(
     return times_transposed(x, weights, lambda a, w: ops.grouped_matmul(a, w, experts))
 
 
-# -- the way back ---------------------------------------------------------------------------------
+# -- quantisation ---------------------------------------------------------------------------------
 
 Signed = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2"]
 _GREATEST: dict[str, float] = {"int8": 127.0, "int4": 7.0, "fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}
@@ -146,7 +146,7 @@ _GREATEST: dict[str, float] = {"int8": 127.0, "int4": 7.0, "fp8_e4m3": 448.0, "f
 @composed("f[*s k] -> u8[...], f[...]", kind=Kind.SPECIAL)
 def block_quantize(x: Any, *, packing: Signed, block: int) -> tuple[Any, Any]:
     """Bytes and scales of which `block_dequantize` makes x again, up to rounding. The scale of
-    `block` neighbours in a row makes the greatest of them, in size, the greatest number of the
+    `block` consecutive elements makes the greatest of them, in size, the greatest number of the
     packing; numbers are rounded to the nearest, ties to the even one, and none past the greatest.
     A block with a NaN or infinity in it comes back as NaN."""
     *lead, size = dims_of(x)

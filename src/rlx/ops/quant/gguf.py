@@ -39,8 +39,8 @@ def gguf_dequantize(packed: Any, *, scheme: Scheme) -> Any:
 
 @composed("f[...], u8[n b] -> f[...]", kind=Kind.CONTRACTION)
 def gguf_matmul(x: Any, packed: Any, *, scheme: Scheme) -> Any:
-    """x · Wᵀ, where row i of W, the weights of output i, is row i of `packed`. Halves are
-    multiplied in f32 and rounded once."""
+    """x · Wᵀ, where row i of W, the weights of output i, is row i of `packed`. Half floats
+    are multiplied in f32 and rounded once."""
     return times_transposed(x, ops.gguf_dequantize(packed, scheme=scheme), ops.matmul)
 
 

@@ -1,8 +1,8 @@
 """Codebooks of GGUF's IQ formats, which a file refers to by index.
 
-Each scheme quantises short vectors to points of a lattice of few levels per coordinate, and keeps
+Each scheme quantises short vectors to points of a lattice of few levels per coordinate, and uses
 only some of the points. Read as numbers whose digits are the levels, the first coordinate last,
-the points are in increasing order. So a set is stored as one bit per point of its lattice: kept or
+the points are in increasing order. So a set is stored as one bit per point of its lattice: used or
 not. The sets are part of the file format, chosen by its authors from the statistics of weights;
 no formula gives them.
 """
@@ -39,13 +39,13 @@ def codebook(name: str) -> Table:
 
 def _points(name: str) -> NDArray[np.int8]:
     levels, width = _LEVELS[name]
-    packed = np.frombuffer(zlib.decompress(base64.b85decode(_KEPT[name])), np.uint8)
-    kept = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
-    digits = kept[:, None] // len(levels) ** np.arange(width) % len(levels)
+    packed = np.frombuffer(zlib.decompress(base64.b85decode(_USED[name])), np.uint8)
+    used = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
+    digits = used[:, None] // len(levels) ** np.arange(width) % len(levels)
     return np.array(levels, np.int8)[digits]
 
 
-_KEPT = {
+_USED = {
     "iq2_xxs": (
         "c-nPRORB^$43oj#tB`je2YP^R=KfcCw)5@K5e=lV<VbEmf91ogR%p3E0BR^O#16P=^@J3)+t0mx___f>P^zDolEn"
         "6;is&dxI!#Zg_{KuzkVd4Mw`?l*l~*(z5~c8Qj-!-YZym34v`$TQ4<4*~)dpL;rq|+W4irx`d$&)6^vGb7UkLBrz"

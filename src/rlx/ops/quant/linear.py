@@ -23,7 +23,7 @@ from rlx.ops.nn.window_geometry import Windows, draw_image, draw_kernel, with_de
 from rlx.ops.op import Kind
 
 Drawn = tuple[list[Spec], dict[str, Any]]
-NARROW = (DType.U8, DType.I8, DType.U16, DType.I16)
+LOW_PRECISION = (DType.U8, DType.I8, DType.U16, DType.I16)
 BYTES = (DType.U8, DType.I8)
 
 
@@ -33,8 +33,8 @@ def _wide(dtype: DType) -> DType:
 
 def _range(to: DType, bits: int | None) -> tuple[float, float]:
     """The least and the greatest number of `bits` in dtype `to`."""
-    if to not in NARROW:
-        raise GraphError(f"attribute to: {to} is none of {', '.join(map(str, NARROW))}")
+    if to not in LOW_PRECISION:
+        raise GraphError(f"attribute to: {to} is none of {', '.join(map(str, LOW_PRECISION))}")
     count = 8 * to.itemsize if bits is None else bits
     if not 1 <= count <= 8 * to.itemsize:
         raise GraphError(f"attribute bits: {count} bits are no part of {to}")
@@ -69,9 +69,9 @@ def _repeated(
             f"scales and zero points have dims ({', '.join(map(str, given))}), but axis {axis} of "
             f"({', '.join(map(str, dims))}) has {count} blocks of {block}"
         )
-    apart = ops.expand_dims(values, axes=(axis + 1,))
-    many = ops.expand(apart, dims=(*given[: axis + 1], block, *given[axis + 1 :]))
-    joined = ops.reshape(many, dims=(*given[:axis], count * block, *given[axis + 1 :]))
+    each = ops.expand_dims(values, axes=(axis + 1,))
+    repeated = ops.expand(each, dims=(*given[: axis + 1], block, *given[axis + 1 :]))
+    joined = ops.reshape(repeated, dims=(*given[:axis], count * block, *given[axis + 1 :]))
     return ops.narrow(joined, axis=axis, start=0, length=dims[axis])
 
 
@@ -379,7 +379,7 @@ def _draw_scales(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...], dict[str
 @quantize_linear.sample
 def _(draw: Draw) -> Drawn:
     (dims, scales, attrs), dtype = _draw_scales(draw), draw.dtype("f")
-    to, is_short = draw.choice(NARROW), draw.coin(0.3)
+    to, is_short = draw.choice(LOW_PRECISION), draw.coin(0.3)
     attrs |= {"to": to, "bits": draw.integer(2, 8) if is_short else None}
     zero = [Spec(scales, to, "plain")] if draw.coin(0.7) else []
     return [Spec(dims, dtype), Spec(scales, dtype, "positive"), *zero], attrs
@@ -387,7 +387,7 @@ def _(draw: Draw) -> Drawn:
 
 @dequantize_linear.sample
 def _(draw: Draw) -> Drawn:
-    (dims, scales, attrs), to = _draw_scales(draw), draw.choice((*NARROW, DType.I32))
+    (dims, scales, attrs), to = _draw_scales(draw), draw.choice((*LOW_PRECISION, DType.I32))
     zero = [Spec(scales, to, "plain")] if draw.coin(0.7) else []
     return [Spec(dims, to), Spec(scales, draw.dtype("f"), "positive"), *zero], attrs
 

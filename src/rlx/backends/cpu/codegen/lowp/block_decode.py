@@ -54,7 +54,7 @@ UNSIGNED = {**SCALAR, "shift_left": "shl", "shift_right": "lshr", "less": "icmp 
 
 @dataclass(slots=True)
 class Block:
-    """Weights being decoded: their address, the values beside them, and the vectors so far."""
+    """Weights being decoded: their address, their operands, and the vectors so far."""
 
     code: Code
     plan: DecodePlan

@@ -54,7 +54,7 @@ class BlockScaledWeights:
 
     def unpack(self, w: Writer, row: Bound, first: Bound, count: Bound, to: str) -> None:
         """`count` weights of a row, from the `first` on."""
-        make = self.neighbours if self.is_contiguous(w.code.lanes) else self.gathered
+        make = self.contiguous if self.is_contiguous(w.code.lanes) else self.gathered
         with w.code.count(0, count, w.code.lanes) as i:
             value = make(w, row, at(w, first, i), w.code.i64("sub", count, i))
             where = w.code.let(f"getelementptr {ELEMENT[self.compute_dtype]}, ptr {to}, i64 {i}")
@@ -76,7 +76,7 @@ class BlockScaledWeights:
         operands = self.operands(w, row, first)
         return Block(w.code, plan, self.pointer(w, row, first), operands).weights
 
-    def neighbours(self, w: Writer, row: Bound, k: Bound, left: Bound) -> Vec:
+    def contiguous(self, w: Writer, row: Bound, k: Bound, left: Bound) -> Vec:
         """Contiguous weights with one scale."""
         return self.opened(w, row, k, w.code.lanes)(0)
 

@@ -104,8 +104,8 @@ class ExpertRuns:
 
     def store_run(self, w: Writer, run: Bound, fields: tuple[Bound, Bound, Bound]) -> None:
         place = w.code.i64("mul", run, RUN_FIELDS)
-        for i, word in enumerate(fields):
-            store_i64(w, word, 2, at(w, place, i))
+        for i, field in enumerate(fields):
+            store_i64(w, field, 2, at(w, place, i))
 
     def ordered(self, w: Writer) -> None:
         code = w.code

@@ -1,4 +1,4 @@
-"""Low-precision operands of a GEMM: the stored dtype apart from the compute dtype.
+"""Low-precision operands of a GEMM: a stored dtype and a compute dtype.
 
 A GEMM of widened operands loads the narrow ones and widens them in registers; a scale that is
 constant over a run of inner steps multiplies their sum, once.

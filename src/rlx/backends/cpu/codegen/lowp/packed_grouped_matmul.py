@@ -77,25 +77,25 @@ class _Flat:
     name: str
     copies: list[tuple[Task, DimLike]]
 
-    def operand(self, number: int, is_beside: bool) -> tuple[Node, Layout, Buffer]:
+    def operand(self, number: int, needs_unit_stride: bool) -> tuple[Node, Layout, Buffer]:
         """In place, where the axes merge; else copied, as also if its rows must be contiguous and
         are not."""
         node, layout = self.given.node.inputs[number], self.given.operands[number]
         buffer, (e, n, size) = Buffer("operand", number), layout.dims
         follows = layout.strides[0] == layout.strides[1] * n
-        if not follows or (is_beside and layout.strides[2] != 1):
-            beside, buffer = (
+        if not follows or (needs_unit_stride and layout.strides[2] != 1):
+            compact, buffer = (
                 Layout.contiguous(layout.dims),
                 Buffer("temp", COPIES + len(self.copies)),
             )
             dtype = node.shape.dtype
             places = (
                 BufferView(Buffer("operand", number), layout, dtype),
-                BufferView(buffer, beside, dtype),
+                BufferView(buffer, compact, dtype),
             )
             task = copy_task(*places, self.given.machine, f"{self.name}.copy{number}")
             self.copies.append((task, product(layout.dims) * dtype.itemsize))
-            layout = beside
+            layout = compact
         flat = Layout((e * n, size), layout.strides[1:], layout.offset)
         return node, flat, buffer
 
@@ -113,7 +113,7 @@ def _flat_step(given: Step, op: str, found: list[tuple[Node, Layout, Buffer]]) -
 
 def make_gguf_grouped_matmul(given: Step, name: str) -> KernelSequence:
     flat = _Flat(given, name, [])
-    found = [flat.operand(1, is_beside=True)]
+    found = [flat.operand(1, needs_unit_stride=True)]
     own = _flat_step(given, "gguf_matmul", found)
     weights = gguf_weights(own, own.operands[1], found[0][2])
     return Grouped(own, weights, ExpertRuns(given, ROWS, ORDER)).grouped(name, flat.copies)
@@ -122,7 +122,7 @@ def make_gguf_grouped_matmul(given: Step, name: str) -> KernelSequence:
 def make_dequant_grouped_matmul(given: Step, name: str) -> KernelSequence:
     flat = _Flat(given, name, [])
     numbers = (1, *range(EXPERTS + 1, len(given.operands)))
-    found = [flat.operand(i, is_beside=False) for i in numbers]
+    found = [flat.operand(i, needs_unit_stride=False) for i in numbers]
     own = _flat_step(given, "dequant_matmul", found)
     weights = number_weights(own, tuple(b for _, _, b in found))
     return Grouped(own, weights, ExpertRuns(given, ROWS, ORDER)).grouped(name, flat.copies)

@@ -3,7 +3,7 @@
 Weights are streamed as they are stored. A worker takes a few rows of W at a time, decodes a piece
 of each into scratch, and multiplies it by the same piece of all its rows of x: so memory traffic is
 the quantised bytes, once for every `ROWS` rows of x. Each sum has a fixed order, along K in vectors
-and at the end over their lanes, whatever is computed beside it.
+and at the end over their lanes, whatever is computed with it.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class Product:
             slots = self.block_sums(w, blocks, rows, run.first, own)
             for number, slot in enumerate(slots):
                 r, i = divmod(number, width)
-                self.put(w, self.held(w, slot), sums, r * COLUMNS + c + i)
+                self.put(w, self.load_sum(w, slot), sums, r * COLUMNS + c + i)
 
     def block_sums(
         self, w: Writer, blocks: Blocks, rows: int, row: Bound, columns: list[Bound]
@@ -276,9 +276,9 @@ class Product:
                 for r in range(rows):
                     x = self.x(w, at(w, row, r), at(w, first, k))
                     for c, weight in enumerate(packed):
-                        self.hold(
+                        self.store_sum(
                             w,
-                            fma(x, weight, self.held(w, slots[r * width + c])),
+                            fma(x, weight, self.load_sum(w, slots[r * width + c])),
                             slots[r * width + c],
                         )
         return slots
@@ -326,25 +326,25 @@ class Product:
         code, start = w.code, w.code.i64("mul", i, COLUMNS)
         slots = [code.slot(code.vector(ELEMENT[self.sums])) for _ in range(height * COLUMNS)]
         for number, slot in enumerate(slots):
-            self.hold(w, self.get(w, sums, at(w, start, number)), slot)
+            self.store_sum(w, self.get(w, sums, at(w, start, number)), slot)
         with code.count(0, count, self.lanes) as k:
             packed = [self.weight(w, c, k) for c in range(COLUMNS)]
             for r in range(height):
                 x = self.x(w, at(w, row, i, r), at(w, first, k))
                 for c, weight in enumerate(packed):
                     slot = slots[r * COLUMNS + c]
-                    self.hold(w, fma(x, weight, self.held(w, slot)), slot)
+                    self.store_sum(w, fma(x, weight, self.load_sum(w, slot)), slot)
         for number, slot in enumerate(slots):
-            self.put(w, self.held(w, slot), sums, at(w, start, number))
+            self.put(w, self.load_sum(w, slot), sums, at(w, start, number))
 
     def x(self, w: Writer, row: Bound, k: Bound) -> Vec:
         return w.load(GIVEN, at(w, w.code.i64("mul", row, w.size(self.row)), k), self.sums)
 
-    def held(self, w: Writer, slot: str) -> Vec:
+    def load_sum(self, w: Writer, slot: str) -> Vec:
         kind = w.code.vector(ELEMENT[self.sums])
         return Vec(w.code, w.code.let(f"load {kind}, ptr {slot}"), self.sums)
 
-    def hold(self, w: Writer, value: Vec, slot: str) -> None:
+    def store_sum(self, w: Writer, value: Vec, slot: str) -> None:
         w.code.do(f"store {value.type} {value.text}, ptr {slot}")
 
     def weight(self, w: Writer, column: int, k: Bound) -> Vec:
@@ -379,7 +379,7 @@ class Product:
                 )
 
     def total(self, value: Vec) -> Vec:
-        """Horizontal sum, broadcast: halves to halves."""
+        """Horizontal sum by recursive halving, broadcast."""
         step = self.lanes // 2
         while step:
             value = value + value.shuffled([i ^ step for i in range(self.lanes)])
@@ -395,10 +395,10 @@ def make_gguf_matmul(step: Step, name: str) -> KernelSequence:
     packed, place = step.operands[1], Buffer("operand", 1)
     if packed.strides[1] == 1:
         return Product(step, gguf_weights(step, packed, place)).kernel_sequence(name)
-    beside, moved = Layout.contiguous(packed.dims), Buffer("temp", 1)
-    given, to = BufferView(place, packed, DType.U8), BufferView(moved, beside, DType.U8)
+    compact, temp = Layout.contiguous(packed.dims), Buffer("temp", 1)
+    given, to = BufferView(place, packed, DType.U8), BufferView(temp, compact, DType.U8)
     first = copy_task(given, to, step.machine, f"{name}.w")
-    rest = Product(step, gguf_weights(step, beside, moved)).kernel_sequence(name)
+    rest = Product(step, gguf_weights(step, compact, temp)).kernel_sequence(name)
     return KernelSequence((first, *rest.tasks), (*rest.temps, product(packed.dims)))
 
 
@@ -435,7 +435,7 @@ def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
 
 
 def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
-    """Block-scaled weights with scales and zero points beside them."""
+    """Block-scaled weights, whose scales and zero points are operands of their own."""
     if not streams(step.node):
         contract = lower_contract(step.node, step.operands, step.results)
         if not isinstance(contract, Refusal):

@@ -4,9 +4,9 @@
 
 so that tiles multiply what is in memory. VNNI instructions multiply u8 by i8: other bytes are
 offset by 128 with their zero points. Without VNNI, i16 instructions (pmaddwd) multiply bytes less
-their zero points. All is in i32, which wraps alike on both sides. Padding is the zero point, which
-counts as 0. For depthwise convolutions, kernels are packed less their zero points, so that no
-window sums are needed.
+their zero points. All is in i32, which wraps on both sides of the identity. Padding is the zero
+point, which counts as 0. For depthwise convolutions, kernels are packed less their zero points, so
+that no window sums are needed.
 """
 
 from __future__ import annotations
@@ -201,8 +201,8 @@ def _as(x: QuantizedOperand, dtype: DType, exprs: Exprs) -> QuantizedOperand:
     if x.value.dtype is dtype:
         return x
     bits = exprs.apply(lookup("bitcast"), [x.value], {"to": dtype}, dtype)
-    turn = exprs.const(np.array(0x80, np.uint8).view(dtype.numpy), dtype)
-    value = exprs.apply(lookup("bit_xor"), [bits, turn], {}, dtype)
+    sign = exprs.const(np.array(0x80, np.uint8).view(dtype.numpy), dtype)
+    value = exprs.apply(lookup("bit_xor"), [bits, sign], {}, dtype)
     return QuantizedOperand(
         value, _offset_zero_point(x.zero, SIGN_OFFSET if dtype is DType.U8 else -SIGN_OFFSET, exprs)
     )
@@ -228,15 +228,15 @@ def _corrected(
     (total,) = (n for n in contract.epilogue if isinstance(n, Accumulator))
     made: Expr = total
     sums: list[CorrectionSums] = []
-    moved = _offset_zero_point(a, by, exprs) if by else a
-    sides = (moved, contract.right, contract.columns), (b, contract.left, contract.rows)
+    left_zero = _offset_zero_point(a, by, exprs) if by else a
+    sides = (left_zero, contract.right, contract.columns), (b, contract.left, contract.rows)
     for zero, side, axis in sides:
         if zero is not None:
             added = _summed(contract, side, axis)
             at = added.kernel.stores[0].at
-            held = exprs.load(len(contract.operands), at, I32)
+            loaded = exprs.load(len(contract.operands), at, I32)
             contract = replace(contract, operands=(*contract.operands, *added.kernel.results))
-            part = exprs.apply(lookup("mul"), [zero, held], {}, I32)
+            part = exprs.apply(lookup("mul"), [zero, loaded], {}, I32)
             made = exprs.apply(lookup("sub"), [made, part], {}, I32)
             sums.append(added)
     if a is not None and b is not None:
