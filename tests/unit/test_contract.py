@@ -15,8 +15,8 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.contract import Accumulator, Contract, materialised
-from rlx.kernel.expr import Load
+from rlx.kernel.contract import Contract, materialised
+from rlx.kernel.expr import Accumulator, Load
 from rlx.kernel.interpret import run
 from rlx.kernel.lower.contract import contraction, lower_contract, lower_contract_and_loop
 from rlx.kernel.lower.loop import body_of, loop_kernel

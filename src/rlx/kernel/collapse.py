@@ -1,4 +1,4 @@
-"""Fewer and longer loops: axes whose elements lie behind each other in every buffer are one axis.
+"""Fewer and longer loops: axes that are contiguous in every buffer are one axis.
 
 A chain over [8, 128, 64] is then one loop of 65,536 steps, and a sum over two dims one sum. Axes
 of extent 1 go.
@@ -6,24 +6,11 @@ of extent 1 go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
-from rlx.kernel.decompose import copied
-from rlx.kernel.expr import (
-    Affine,
-    Axis,
-    Expr,
-    Exprs,
-    Index,
-    Inside,
-    Kernel,
-    Load,
-    Reduce,
-    Store,
-)
-
-Move = Callable[[Affine], Affine]
+from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Index, Inside, Kernel, Load, Reduce
+from rlx.kernel.rewrite import rewritten, substitution
 
 
 def collapsed(kernel: Kernel) -> Kernel:
@@ -39,14 +26,12 @@ def _without_ones(kernel: Kernel) -> Kernel:
     if not gone:
         return kernel
 
-    def move(at: Affine) -> Affine:
-        return Affine(tuple((a, c) for a, c in at.terms if a not in gone), at.offset)
-
-    def fold(node: Reduce, body: Expr, exprs: Exprs) -> Expr:
-        return body if node.axis in gone else exprs.reduce(node.fold, node.axis, body)
+    def fold(node: Expr, args: list[Expr], _: Exprs) -> Expr | None:
+        return args[0] if isinstance(node, Reduce) and node.axis in gone else None
 
     axes = tuple(a for a in kernel.axes if a not in gone)
-    return _mapped(replace(kernel, axes=axes), move, fold)
+    at_zero = substitution(dict.fromkeys(gone, Affine()))
+    return rewritten(replace(kernel, axes=axes), fold, at_zero)
 
 
 def _mergeable(kernel: Kernel) -> Iterator[tuple[Axis, Axis]]:
@@ -83,46 +68,12 @@ def _folds_agree(kernel: Kernel, reduces: list[Reduce], outer: Axis, within: Axi
 
 def _merged(kernel: Kernel, outer: Axis, within: Axis) -> Kernel:
     both = Axis(f"{outer.name}_{within.name}", outer.extent * within.extent)
-    swap = {outer: None, within: both}
 
-    def move(at: Affine) -> Affine:
-        terms = [(swap.get(a, a), c) for a, c in at.terms]
-        return Affine(tuple((a, c) for a, c in terms if a is not None), at.offset)
+    def fold(node: Expr, args: list[Expr], exprs: Exprs) -> Expr | None:
+        if not isinstance(node, Reduce) or node.axis not in (outer, within):
+            return None
+        return args[0] if node.axis is within else exprs.reduce(node.fold, both, args[0])
 
-    def fold(node: Reduce, body: Expr, exprs: Exprs) -> Expr:
-        if node.axis is within:
-            return body
-        return exprs.reduce(node.fold, both if node.axis is outer else node.axis, body)
-
-    named = [swap.get(a, a) for a in kernel.axes]
-    axes = tuple(a for a in named if a is not None)
-    return _mapped(replace(kernel, axes=axes), move, fold)
-
-
-def _mapped(kernel: Kernel, move: Move, fold: Callable[[Reduce, Expr, Exprs], Expr]) -> Kernel:
-    exprs = Exprs()
-    new: dict[Expr, Expr] = {}
-    for node in kernel.nodes:
-        args = [new[a] for a in node.args]
-        if isinstance(node, Reduce):
-            new[node] = fold(node, args[0], exprs)
-        else:
-            new[node] = move_node(node, args, move, exprs)
-    stores = tuple(Store(s.result, move(s.at), new[s.value]) for s in kernel.stores)
-    return replace(kernel, stores=stores)
-
-
-def move_node(node: Expr, args: list[Expr], move: Move, exprs: Exprs) -> Expr:
-    """The same expression of other arguments, with its own index moved."""
-    match node:
-        case Index():
-            return exprs.index(move(node.at))
-        case Inside():
-            return exprs.inside(move(node.at), node.low, node.high)
-        case Load() if args:
-            at, kind, number = move(node.at), node.dtype, node.operand
-            return exprs.gather(number, at, kind, args[0], node.stride, node.bound)
-        case Load():
-            return exprs.load(node.operand, move(node.at), node.dtype)
-        case _:
-            return copied(node, args, exprs)
+    axes = tuple(both if a is within else a for a in kernel.axes if a is not outer)
+    merged = substitution({outer: Affine(), within: Affine.of(both)})
+    return rewritten(replace(kernel, axes=axes), fold, merged)

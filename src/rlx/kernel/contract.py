@@ -18,26 +18,20 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.kernel.expr import (
+    Accumulator,
     Affine,
-    Apply,
     Axis,
-    Choose,
     Expr,
     Exprs,
     Index,
     Inside,
     Kernel,
     Load,
-    Reduce,
     Store,
     postorder,
 )
+from rlx.kernel.rewrite import Rewriter, substitution
 from rlx.ops.op import lookup
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Accumulator(Expr):
-    """The finished sum of a contraction, rounded to its dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +78,14 @@ class Contract:
     def kernel(self) -> Kernel:
         """The same work as a plain loop nest, which is also what it means."""
         exprs = Exprs()
-        move = Mover(exprs, {})
-        factors = [exprs.cast(move(x), self.sums) for x in (self.left, self.right)]
+        copy = Rewriter(exprs)
+        factors = [exprs.cast(copy(x), self.sums) for x in (self.left, self.right)]
         total = exprs.apply(lookup("mul"), factors, {}, self.sums)
         for axis in reversed(self.inner):
             total = exprs.reduce("sum", axis, total)
         accumulators = [n for n in self.epilogue if isinstance(n, Accumulator)]
-        made = Mover(exprs, {}, {a: exprs.cast(total, a.dtype) for a in accumulators})
-        stores = tuple(Store(s.result, s.at, made(s.value)) for s in self.stores)
+        sums: dict[Expr, Expr] = {a: exprs.cast(total, a.dtype) for a in accumulators}
+        stores = tuple(map(Rewriter(exprs, replaced=sums).store, self.stores))
         return Kernel(self.name, self.outer, stores, self.operands, self.results)
 
     def __str__(self) -> str:
@@ -101,79 +95,28 @@ class Contract:
         )
 
 
-# -- moving expressions to other axes -------------------------------------------------------------
-
-Moves = Mapping[Axis, Affine]
-NONE: Mapping[Expr, Expr] = {}
+# -- expressions over other axes ------------------------------------------------------------------
 
 
-def moved_map(at: Affine, moves: Moves) -> Affine:
-    """The index map with axes replaced."""
-    total = Affine((), at.offset)
-    for axis, coefficient in at.terms:
-        total = total + moves.get(axis, Affine.of(axis)) * coefficient
-    return total
-
-
-class Mover:
-    """Makes expressions over other axes, some of them replaced."""
-
-    def __init__(self, exprs: Exprs, moves: Moves, replaced: Mapping[Expr, Expr] = NONE) -> None:
-        self.exprs, self.moves = exprs, moves
-        self.made = dict(replaced)
-
-    def __call__(self, root: Expr) -> Expr:
-        for node in postorder([root]):
-            if node not in self.made:
-                self.made[node] = self._moved(node, [self.made[a] for a in node.args])
-        return self.made[root]
-
-    def _moved(self, node: Expr, args: list[Expr]) -> Expr:
-        exprs = self.exprs
-        match node:
-            case Load():
-                at = moved_map(node.at, self.moves)
-                if args:
-                    return exprs.gather(
-                        node.operand, at, node.dtype, args[0], node.stride, node.bound
-                    )
-                return exprs.load(node.operand, at, node.dtype)
-            case Index():
-                return exprs.index(moved_map(node.at, self.moves))
-            case Inside():
-                return exprs.inside(moved_map(node.at, self.moves), node.low, node.high)
-            case Apply():
-                return exprs.apply(node.op, args, node.attrs, node.dtype)
-            case Choose():
-                return exprs.choose(*args)
-            case Reduce():
-                return exprs.reduce(node.fold, node.axis, args[0])
-            case Accumulator():
-                axes = (self.moves.get(a, Affine.of(a)).axes for a in node.free)
-                return Accumulator(node.dtype, free=frozenset[Axis]().union(*axes))
-            case _:
-                return node
-
-
-def moved(contract: Contract, moves: Moves) -> Contract:
+def over_axes(contract: Contract, axes: Mapping[Axis, Affine]) -> Contract:
     """The contract with axes replaced in every index map; the axes themselves are the caller's."""
-    exprs = Exprs()
-    move = Mover(exprs, moves)
-    stores = tuple(Store(s.result, moved_map(s.at, moves), move(s.value)) for s in contract.stores)
-    return replace(contract, left=move(contract.left), right=move(contract.right), stores=stores)
+    rewriter = Rewriter(Exprs(), substitution(axes))
+    stores = tuple(map(rewriter.store, contract.stores))
+    left, right = rewriter(contract.left), rewriter(contract.right)
+    return replace(contract, left=left, right=right, stores=stores)
 
 
 def through(contract: Contract, change: Callable[[Kernel], Kernel]) -> Contract:
     """The contract with its expressions changed as a kernel's are; the sum is a load there."""
     (total,) = (n for n in contract.epilogue if isinstance(n, Accumulator))
-    move = Mover(Exprs(), {}, {total: Load(total.dtype, operand=-1)})
+    rewriter = Rewriter(Exprs(), replaced={total: Load(total.dtype, operand=-1)})
     operands = [Store(-1, Affine(), x) for x in (contract.left, contract.right)]
-    stores = tuple(replace(s, value=move(s.value)) for s in (*operands, *contract.stores))
+    stores = tuple(map(rewriter.store, (*operands, *contract.stores)))
     shapes = contract.operands, contract.results
     made = change(Kernel(contract.name, contract.outer, stores, *shapes))
     loads: list[Expr] = [n for n in made.nodes if isinstance(n, Load) and n.operand == -1]
-    back = Mover(Exprs(), {}, dict.fromkeys(loads, total))
-    left, right, *after = (replace(s, value=back(s.value)) for s in made.stores)
+    back = Rewriter(Exprs(), replaced=dict.fromkeys(loads, total))
+    left, right, *after = map(back.store, made.stores)
     return replace(contract, left=left.value, right=right.value, stores=tuple(after))
 
 
@@ -219,7 +162,7 @@ def _without_single_steps(contract: Contract) -> Contract:
     that the right operand does not see, as a single column of one that the left does not."""
     gone = [a for a in (*contract.batch, *contract.inner[:-1]) if a.extent == 1]
     contract = replace(
-        moved(contract, {a: Affine() for a in gone}),
+        over_axes(contract, {a: Affine() for a in gone}),
         batch=tuple(a for a in contract.batch if a not in gone),
         inner=tuple(a for a in contract.inner if a not in gone),
     )
@@ -232,7 +175,7 @@ def _with_rows(contract: Contract) -> Contract:
     if contract.rows.extent != 1 or not free:
         return contract
     rest = tuple(b for b in contract.batch if b is not free[-1])
-    return replace(moved(contract, {contract.rows: Affine()}), rows=free[-1], batch=rest)
+    return replace(over_axes(contract, {contract.rows: Affine()}), rows=free[-1], batch=rest)
 
 
 def _pairs(contract: Contract) -> Iterator[tuple[Axis, Axis]]:
@@ -254,7 +197,7 @@ def _joined(contract: Contract, first: Axis, second: Axis) -> Contract:
 
     rows, columns = renamed((contract.rows, contract.columns))
     return replace(
-        moved(contract, {first: Affine(), second: Affine.of(one)}),
+        over_axes(contract, {first: Affine(), second: Affine.of(one)}),
         batch=renamed(contract.batch),
         rows=rows,
         columns=columns,

@@ -1,30 +1,17 @@
-"""Kernels in the words of a target: ops that it lacks are spelled out by their lowerings, at each
+"""Kernels in the ops of a target: those that it lacks are decomposed by their lowerings, at each
 point of the index space."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.expr import (
-    Apply,
-    Choose,
-    Const,
-    Expr,
-    Exprs,
-    Index,
-    Inside,
-    Kernel,
-    Load,
-    Reduce,
-    Size,
-    Store,
-)
+from rlx.kernel.expr import Apply, Expr, Exprs, Kernel
 from rlx.kernel.lower.loop import MAX_ROUNDS
 from rlx.kernel.refusal import NotLowered
+from rlx.kernel.rewrite import rewritten
 from rlx.ops.op import Kind
 
 IsNative = Callable[[Apply], bool]
@@ -32,48 +19,12 @@ IsNative = Callable[[Apply], bool]
 
 def decomposed(kernel: Kernel, is_native: IsNative) -> Kernel:
     """The same kernel in native ops only."""
-    return rebuilt(kernel, lambda node, args, exprs: _spelled(node, args, exprs, is_native))
+    return rewritten(kernel, lambda node, args, exprs: _in_native(node, args, exprs, is_native))
 
 
-def rebuilt(kernel: Kernel, make: Callable[[Expr, list[Expr], Exprs], Expr]) -> Kernel:
-    """The kernel with every expression made anew from its new arguments."""
-    exprs = Exprs()
-    new: dict[Expr, Expr] = {}
-    for node in kernel.nodes:
-        new[node] = make(node, [new[a] for a in node.args], exprs)
-    stores = tuple(Store(s.result, s.at, new[s.value]) for s in kernel.stores)
-    return replace(kernel, stores=stores)
-
-
-def copied(node: Expr, args: Sequence[Expr], exprs: Exprs) -> Expr:
-    """The same expression of other arguments."""
-    match node:
-        case Const():
-            return exprs.const(node.value, node.dtype)
-        case Size():
-            return exprs.size(node.dim, node.dtype)
-        case Index():
-            return exprs.index(node.at)
-        case Inside():
-            return exprs.inside(node.at, node.low, node.high)
-        case Load():
-            if not args:
-                return exprs.load(node.operand, node.at, node.dtype)
-            number, stride, bound = node.operand, node.stride, node.bound
-            return exprs.gather(number, node.at, node.dtype, args[0], stride, bound)
-        case Apply():
-            return exprs.apply(node.op, args, node.attrs, node.dtype)
-        case Choose():
-            return exprs.choose(args[0], args[1], args[2])
-        case Reduce():
-            return exprs.reduce(node.fold, node.axis, args[0])
-        case _:
-            raise NotLowered(f"{type(node).__name__} is no expression that can be copied")
-
-
-def _spelled(node: Expr, args: list[Expr], exprs: Exprs, is_native: IsNative) -> Expr:
+def _in_native(node: Expr, args: list[Expr], exprs: Exprs, is_native: IsNative) -> Expr | None:
     if not isinstance(node, Apply) or is_native(node):
-        return copied(node, args, exprs)
+        return None
     graph = _scalar_graph(node, is_native)
     made: dict[Node, Expr] = dict(zip(graph.inputs, args, strict=True))
     for inner in graph.order():

@@ -189,6 +189,11 @@ class Reduce(Expr):
         return (-(2**bits) if self.dtype.is_signed else 0) if is_max else 2**bits - 1
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Accumulator(Expr):
+    """The finished sum of a contraction, rounded to its dtype."""
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """result[at] = value."""

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from rlx.core.dtype import DType
-from rlx.kernel.decompose import copied, rebuilt
 from rlx.kernel.expr import Apply, Expr, Exprs, Kernel, Reduce
+from rlx.kernel.rewrite import rewritten
 from rlx.ops.op import lookup
 
 
@@ -25,10 +25,10 @@ def by_reciprocals(kernel: Kernel) -> Kernel:
     if not chosen:
         return kernel
 
-    def make(node: Expr, args: list[Expr], exprs: Exprs) -> Expr:
-        return _product(node, args, exprs) if node in chosen else copied(node, args, exprs)
+    def rule(node: Expr, args: list[Expr], exprs: Exprs) -> Expr | None:
+        return _product(node, args, exprs) if node in chosen else None
 
-    return rebuilt(kernel, make)
+    return rewritten(kernel, rule)
 
 
 def _sums(kernel: Kernel) -> dict[Expr, frozenset[Any]]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -32,8 +32,9 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.kernel import interpret
-from rlx.kernel.contract import Contract, Mover, moved_map
+from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.rewrite import rewritten, substitution
 from rlx.ops.op import Array
 
 
@@ -186,35 +187,21 @@ class Memory:
 
 def run(form: Scan, operands: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
     """What it means: its results on contiguous operands."""
-    shapes = [s.bind(sizes) for s in form.results]
-    whole = [np.zeros(s.static_dims, s.dtype.numpy) for s in shapes]
-    run_into(form, [np.ascontiguousarray(o) for o in operands], whole, sizes)
-    return whole
-
-
-def run_into(
-    form: Scan, operands: Sequence[Array], results: Sequence[Array], sizes: Mapping[str, int]
-) -> None:
-    """The same on buffers: index maps count from their starts."""
-    _Run(form, operands, results, sizes).run()
+    return _Run(form, operands, sizes).results()
 
 
 class _Run:
     """A scan in NumPy, step by step."""
 
-    def __init__(
-        self,
-        form: Scan,
-        operands: Sequence[Array],
-        results: Sequence[Array],
-        sizes: Mapping[str, int],
-    ) -> None:
+    def __init__(self, form: Scan, operands: Sequence[Array], sizes: Mapping[str, int]) -> None:
         self.form, self.sizes = form, sizes
-        self.given, self.made = [_flat(o) for o in operands], [_flat(r) for r in results]
+        self.given = [_flat(np.ascontiguousarray(o)) for o in operands]
         values = [v.shape.bind(sizes) for v in form.memory.values]
         self.values = [np.zeros(int(np.prod(s.static_dims)), s.dtype.numpy) for s in values]
+        shapes = [s.bind(sizes) for s in form.results]
+        self.whole = [np.zeros(s.static_dims, s.dtype.numpy) for s in shapes]
 
-    def run(self) -> None:
+    def results(self) -> list[Array]:
         form = self.form
         names = [v.name for v in form.memory.values]
         for one in form.before:
@@ -222,6 +209,7 @@ class _Run:
             interpret.run_into(one.contract.kernel(), self.given, into, self.sizes)
         for number, direction in enumerate(form.directions):
             self.direction(direction, {form.direction: Affine((), number)})
+        return self.whole
 
     def direction(self, one: Direction, moves: dict[Axis, Affine]) -> None:
         positions = self.positions(one)
@@ -237,17 +225,16 @@ class _Run:
         return iter(reversed(length) if one.is_reversed else length)
 
     def do(self, kernels: Sequence[Contract | Kernel], moves: dict[Axis, Affine]) -> None:
+        results = [_flat(a) for a in self.whole]
         for one in kernels:
             kernel = at_position(one.kernel() if isinstance(one, Contract) else one, moves)
-            given, made = [*self.given, *self.values], [*self.made, *self.values]
+            given, made = [*self.given, *self.values], [*results, *self.values]
             interpret.run_into(kernel, given, made, self.sizes)
 
 
 def at_position(kernel: Kernel, moves: Mapping[Axis, Affine]) -> Kernel:
     """The kernel with the position and the direction replaced."""
-    move = Mover(Exprs(), moves)
-    stores = (Store(s.result, moved_map(s.at, moves), move(s.value)) for s in kernel.stores)
-    return replace(kernel, stores=tuple(stores))
+    return rewritten(kernel, move=substitution(moves))
 
 
 def _flat(x: Array) -> Array:

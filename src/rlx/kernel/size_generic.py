@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from rlx.core.dim import Dim, DimLike
-from rlx.kernel.expr import Affine, Apply, Axis, Const, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.expr import Affine, Apply, Axis, Const, Expr, Kernel, Load
+from rlx.kernel.rewrite import rewritten
 
 
 @dataclass(slots=True)
@@ -45,13 +46,9 @@ def generic(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
     """The kernel with names, and what they stand for here; itself and none where it must not."""
     if not all(map(_is_plain, kernel.nodes)) or not all(_numbers(kernel)):
         return kernel, {}
-    names, exprs = _Names(), Exprs()
+    names = _Names()
     axes = tuple(map(names.axis, kernel.axes))
-    new: dict[Expr, Expr] = {}
-    for node in kernel.nodes:
-        new[node] = _renamed(node, [new[a] for a in node.args], names, exprs)
-    stores = tuple(Store(s.result, names.map(s.at), new[s.value]) for s in kernel.stores)
-    return replace(kernel, axes=axes, stores=stores), names.sizes
+    return rewritten(replace(kernel, axes=axes), move=names.map), names.sizes
 
 
 def _is_plain(node: Expr) -> bool:
@@ -67,14 +64,3 @@ def _numbers(kernel: Kernel) -> Iterable[bool]:
     for at in maps:
         for value in (*(c for _, c in at.terms), at.offset):
             yield not isinstance(value, Dim) and value >= 0
-
-
-def _renamed(node: Expr, args: list[Expr], names: _Names, exprs: Exprs) -> Expr:
-    match node:
-        case Load():
-            return exprs.load(node.operand, names.map(node.at), node.dtype)
-        case Apply():
-            return exprs.apply(node.op, args, node.attrs, node.dtype)
-        case _:
-            assert isinstance(node, Const)
-            return exprs.const(node.value, node.dtype)

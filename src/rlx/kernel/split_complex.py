@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rlx.core.dtype import DType
-from rlx.kernel.decompose import copied
 from rlx.kernel.expr import Apply, Choose, Const, Expr, Exprs, Kernel, Load, Reduce, Size, Store
 from rlx.kernel.refusal import NotLowered
+from rlx.kernel.rewrite import rebuilt
 from rlx.ops.op import lookup
 
 Pair = tuple[Expr, Expr]
@@ -63,7 +63,7 @@ class _Splitter:
         if isinstance(node, Apply) and touches_complex(node):
             return self.applied(node, args)
         if not node.dtype.is_complex:
-            return copied(node, args, self.exprs)
+            return rebuilt(node, list(args), self.exprs)
         kind = node.dtype.real
         match node:
             case Const():

@@ -7,14 +7,13 @@ alone, so the result is the same whoever does them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from rlx.core.dim import is_static, product
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
-from rlx.kernel.collapse import move_node
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Reduce, Store, postorder
+from rlx.kernel.rewrite import Rewriter, rewritten, substitution
 from rlx.ops.op import lookup
 
 MIN_CHUNK, MAX_CHUNKS = 8192, 256
@@ -75,7 +74,7 @@ def _partial(
     for number, r in enumerate(heads):
         inner = Axis(f"{r.axis.name}.in", _length(r, chunk))
         where = Affine.of(chunk) * inner.extent + Affine.of(inner)
-        body = _moved(r.args[0], {r.axis: where}, exprs)
+        body = Rewriter(exprs, substitution({r.axis: where}))(r.args[0])
         stores.append(Store(number, place, exprs.reduce(r.fold, inner, body)))
     dims = (*(a.extent for a in outer), chunk.extent)
     results = tuple(Shape(dims, r.dtype) for r in heads)
@@ -91,17 +90,15 @@ def _final(
     temps: tuple[Shape, ...],
 ) -> Kernel:
     """The kernel with each head a fold of its chunks, and of what no chunk has."""
-    exprs = Exprs()
-    new: dict[Expr, Expr] = {}
-    for node in kernel.nodes:
-        if isinstance(node, Reduce) and node in heads:
-            number = len(kernel.operands) + heads.index(node)
-            whole = exprs.reduce(node.fold, chunk, exprs.load(number, place, node.dtype))
-            new[node] = _with_rest(node, whole, chunk, exprs)
-        else:
-            new[node] = move_node(node, [new[a] for a in node.args], _same, exprs)
-    stores = tuple(Store(s.result, s.at, new[s.value]) for s in kernel.stores)
-    return replace(kernel, stores=stores, operands=(*kernel.operands, *temps))
+
+    def from_chunks(node: Expr, _: list[Expr], exprs: Exprs) -> Expr | None:
+        if not isinstance(node, Reduce) or node not in heads:
+            return None
+        number = len(kernel.operands) + heads.index(node)
+        whole = exprs.reduce(node.fold, chunk, exprs.load(number, place, node.dtype))
+        return _with_rest(node, whole, chunk, exprs)
+
+    return replace(rewritten(kernel, from_chunks), operands=(*kernel.operands, *temps))
 
 
 def _with_rest(r: Reduce, whole: Expr, chunk: Axis, exprs: Exprs) -> Expr:
@@ -109,25 +106,6 @@ def _with_rest(r: Reduce, whole: Expr, chunk: Axis, exprs: Exprs) -> Expr:
     if done == r.axis.extent:
         return whole
     rest = Axis(f"{r.axis.name}.rest", int(r.axis.extent) - done)
-    body = _moved(r.args[0], {r.axis: Affine.of(rest) + done}, exprs)
+    body = Rewriter(exprs, substitution({r.axis: Affine.of(rest) + done}))(r.args[0])
     parts = [whole, exprs.reduce(r.fold, rest, body)]
     return exprs.apply(lookup(COMBINES[r.fold]), parts, {}, r.dtype)
-
-
-def _same(at: Affine) -> Affine:
-    return at
-
-
-def _moved(root: Expr, where: Mapping[Axis, Affine], exprs: Exprs) -> Expr:
-    """The expression with other indices in the place of axes."""
-
-    def move(at: Affine) -> Affine:
-        total = Affine((), at.offset)
-        for axis, step in at.terms:
-            total = total + where.get(axis, Affine.of(axis)) * step
-        return total
-
-    new: dict[Expr, Expr] = {}
-    for node in postorder([root]):
-        new[node] = move_node(node, [new[a] for a in node.args], move, exprs)
-    return new[root]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from rlx.kernel.contract import Accumulator
 from rlx.kernel.expr import (
+    Accumulator,
     Affine,
     Apply,
     Axis,

@@ -15,10 +15,11 @@ import numpy as np
 from rlx.core.dim import Dim, DimLike, exact_div, product
 from rlx.core.layout import Layout
 from rlx.ir.mir import Graph, Node, topological
-from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed, moved_map
-from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Load, Reduce, Store
+from rlx.kernel.contract import Contract, collapsed
+from rlx.kernel.expr import Accumulator, Affine, Axis, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.lower.loop import body_of, in_primitives, loop_kernel
 from rlx.kernel.refusal import NotLowered, Refusal, attempt
+from rlx.kernel.rewrite import Rewriter, substitution
 
 ANCHOR = "matmul"
 
@@ -137,19 +138,17 @@ class _Parts:
         outer = (*batch, *rows, *columns)
         dtype = self.anchor.shape.dtype
         total = Accumulator(dtype, free=frozenset((*outer, row, column)))
-        move = Mover(Exprs(), moves, {self.load: total})
+        rewriter = Rewriter(Exprs(), substitution(moves), {self.load: total})
         return Contract(
             name,
             outer,
             row,
             column,
             axes[INNER],
-            move(self.left.stores[0].value),
-            move(self.right.stores[0].value),
+            rewriter(self.left.stores[0].value),
+            rewriter(self.right.stores[0].value),
             dtype.compute,
-            tuple(
-                Store(s.result, moved_map(s.at, moves), move(s.value)) for s in self.after.stores
-            ),
+            tuple(map(rewriter.store, self.after.stores)),
             self.left.operands,
             self.after.results,
         )

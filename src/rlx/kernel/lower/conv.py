@@ -20,8 +20,8 @@ from rlx.core.dim import DimLike, dim_max, exact_div
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed, moved_map
-from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.contract import Contract, collapsed
+from rlx.kernel.expr import Accumulator, Affine, Axis, Expr, Exprs, Kernel, Load, Store
 from rlx.kernel.lower.contract import (
     Digit,
     Refined,
@@ -34,6 +34,7 @@ from rlx.kernel.lower.contract import (
 )
 from rlx.kernel.lower.loop import body_of, in_primitives, loop_kernel
 from rlx.kernel.refusal import NotLowered, Refusal, attempt
+from rlx.kernel.rewrite import Rewriter, substitution
 from rlx.ops.nn.window_geometry import Windows
 
 ANCHOR = "conv"
@@ -222,7 +223,7 @@ class Conv:
                 place = Affine.of(new[-1])
             places.append(place + -windows.before[j])
         moves = dict(zip(axes, (Affine.of(new[0]), Affine.of(new[1]), *places)))
-        seen = Mover(exprs, moves)(value)
+        seen = Rewriter(exprs, substitution(moves))(value)
         seen = self.bordered(exprs, seen, places)
         layout = Layout.contiguous([a.extent for a in new])
         made = Shape(layout.dims, shape.dtype)
@@ -254,15 +255,15 @@ class Conv:
         right = exprs.load(image.operand, at, shape.dtype)
         of_kernels = one_axis_each(self.kernels, self.anchor)
         where = dict(zip(of_kernels, (channel, *inner)))
-        left = Mover(exprs, where)(self.kernels.stores[0].value)
+        left = Rewriter(exprs, substitution(where))(self.kernels.stores[0].value)
         *outer, columns = (a for r in (axes[0], *axes[2:]) for a in r.axes)
         *more, rows = self.channels(axes[1])
-        move = Mover(exprs, moves, self.totals((*outer, *more, rows, columns)))
+        totals = self.totals((*outer, *more, rows, columns))
+        rewriter = Rewriter(exprs, substitution(moves), totals)
         steps = tuple(a for at in inner for a in at.axes)
         return Contract(
             name, (*outer, *more), rows, columns, steps, left, right, shape.dtype.compute,
-            tuple(Store(s.result, moved_map(s.at, moves), move(s.value))
-                  for s in self.after.stores),
+            tuple(map(rewriter.store, self.after.stores)),
             self.image.operands, self.after.results,
         )  # fmt: skip
 

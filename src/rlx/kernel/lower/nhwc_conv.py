@@ -20,7 +20,7 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Node
-from rlx.kernel.contract import Contract, Mover, collapsed, moved_map
+from rlx.kernel.contract import Contract, collapsed
 from rlx.kernel.expr import (
     Affine,
     Axis,
@@ -36,6 +36,7 @@ from rlx.kernel.expr import (
 from rlx.kernel.lower.contract import Refined
 from rlx.kernel.lower.conv import Conv, flat, one_axis_each, position, with_operand
 from rlx.kernel.refusal import NotLowered, Refusal, attempt
+from rlx.kernel.rewrite import Rewriter, substitution
 from rlx.ops.op import lookup
 
 MAX_STRIDED_CHANNELS = 4
@@ -93,11 +94,12 @@ def _lowered(conv: Conv, name: str, reads: Reads) -> tuple[Kernel | None, Contra
     image = _image(conv, exprs, reads)
     group = conv.group(axes[1])
     channels = (group * size + channel,) if len(image.axes) == len(axes) else (group, channel)
-    left = Mover(exprs, dict(zip(image.axes, (batch, *channels, *seen))))(image.value)
+    at = substitution(dict(zip(image.axes, (batch, *channels, *seen))))
+    left = Rewriter(exprs, at)(image.value)
     left = conv.bordered(exprs, left, seen)
     of_kernels = one_axis_each(conv.kernels, conv.anchor)
     where = dict(zip(of_kernels, (made, channel, *taps)))
-    right = Mover(exprs, where)(conv.kernels.stores[0].value)
+    right = Rewriter(exprs, substitution(where))(conv.kernels.stores[0].value)
     inner = tuple(a for t in (*taps, channel) for a in t.axes)
     inner = (*inner, Axis("one", 1)) if _is_depthwise(conv) else _with_last(inner, left)
     contract = _contract(conv, name, axes, inner, left, right)
@@ -112,10 +114,9 @@ def _contract(
     shape, moves = conv.anchor.shape, conv.moves(axes)
     *outer, rows = (a for r in (axes[0], *axes[2:]) for a in r.axes)
     *more, columns = axes[1].axes if _is_depthwise(conv) else conv.channels(axes[1])
-    move = Mover(Exprs(), moves, conv.totals((*outer, *more, rows, columns)))
-    stores = tuple(
-        Store(s.result, moved_map(s.at, moves), move(s.value)) for s in conv.after.stores
-    )
+    totals = conv.totals((*outer, *more, rows, columns))
+    rewriter = Rewriter(Exprs(), substitution(moves), totals)
+    stores = tuple(map(rewriter.store, conv.after.stores))
     return Contract(
         name, (*more, *outer), rows, columns, inner, left, right, shape.dtype.compute, stores,
         conv.image.operands, conv.after.results,
@@ -188,11 +189,13 @@ def _image(conv: Conv, exprs: Exprs, reads: Reads) -> _Image:
     order, over = (batch, *places, group, channel), (batch, group, channel, *places)
     if isinstance(kept, Load) and kept.at.coefficient(joined) == 1:
         at = Affine.of(channel)
-        value = _there(exprs, at, channels, Mover(exprs, {joined: place + at})(kept))
+        moved = Rewriter(exprs, substitution({joined: place + at}))(kept)
+        value = _there(exprs, at, channels, moved)
         return _written(conv, exprs, kept, order, over, value)
     word = Axis("word", channel.extent // run)
-    parts = [Mover(exprs, {joined: place + Affine.of(word) * run + i})(kept) for i in range(run)]
-    parts = [_there(exprs, Affine.of(word) * run + i, channels, p) for i, p in enumerate(parts)]
+    steps = [Affine.of(word) * run + i for i in range(run)]
+    parts = [Rewriter(exprs, substitution({joined: place + at}))(kept) for at in steps]
+    parts = [_there(exprs, at, channels, p) for at, p in zip(steps, parts)]
     return _written(conv, exprs, kept, order, over, _joined(exprs, parts), word)
 
 
@@ -230,7 +233,7 @@ def _written(
     held = exprs.load(number, place, kept.dtype)
     given = conv.image.stores[0].value
     if kept in postorder([given]):
-        image = Mover(exprs, {}, {kept: held})(given)
+        image = Rewriter(exprs, replaced={kept: held})(given)
     else:
         image = exprs.apply(lookup("cast"), [held], {"to": given.dtype}, given.dtype)
     loops = tuple(order) if word is None else (*order[:-1], word)

@@ -15,9 +15,10 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.contract import Accumulator, Contract, Mover, collapsed
-from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store, strided
+from rlx.kernel.contract import Contract, collapsed
+from rlx.kernel.expr import Accumulator, Affine, Axis, Expr, Exprs, Kernel, Load, Store, strided
 from rlx.kernel.lower.loop import loop_kernel
+from rlx.kernel.rewrite import Rewriter
 from rlx.kernel.scan import Before, Direction, Leaf, Memory, Scan, Value
 from rlx.ops.nn.recurrent import GRU, LSTM, RNN, Cell, Layer, cell_of, gru_gates, gru_new, lstm_cell
 from rlx.ops.nn.recurrent import sizes_of as dims_of_layer
@@ -346,10 +347,10 @@ class _Layer:
             name = names[load.operand]
             leaf = leaves[name if name[-1].isdigit() else f"{name}0"]
             given[load] = e.cast(e.load(leaf.operand, leaf.at, self._dtype(leaf)), self.kind)
-        move, stores = Mover(e, {}, given), list[Store]()
+        copy, stores = Rewriter(e, replaced=given), list[Store]()
         for store in scalar.stores:
             name = made[store.result]
-            value = move(store.value)
+            value = copy(store.value)
             if "lengths" in self.attrs["extras"] and name in ("h", "c"):
                 inside = memory.load(e, "inside", self.b)
                 value = e.op("where", inside, value, self._own(e, memory, name))

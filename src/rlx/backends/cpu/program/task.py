@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.function import Code, Function, Source
+from rlx.backends.cpu.llvm.function import Code, Function
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.dim import DimLike, dim_max, evaluate
 from rlx.core.extent import ceiling
@@ -84,19 +84,6 @@ class Task:
     summary: str = ""
     """The schedule as text, for reports only."""
     kind: TaskKind = TaskKind.DEDICATED
-
-    @classmethod
-    def written(
-        cls,
-        function: Function,
-        buffers: tuple[Buffer, ...],
-        sizes: tuple[DimLike, ...] = (),
-        *rest: Any,
-        **more: Any,
-    ) -> Task:
-        """The task of code that is written already."""
-        source, key = Source(function, sizes), (function.text.partition("(")[2], sizes)
-        return cls(Code(function.name, lambda _: source, key), buffers, *rest, **more)
 
     def on(self, buffers: tuple[Buffer, ...]) -> Task:
         """The same task on other buffers."""

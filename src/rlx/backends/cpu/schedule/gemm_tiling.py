@@ -23,8 +23,9 @@ from rlx.core.errors import UnsupportedError
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.cost.machine import register_tiles
-from rlx.kernel.contract import Contract, Mover, extent_of
+from rlx.kernel.contract import Contract, extent_of
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store, postorder
+from rlx.kernel.rewrite import Rewriter, substitution
 
 INNER_BLOCK = 128
 """Inner steps of one chain of float additions; part of the definition of the bits, so the same
@@ -254,7 +255,7 @@ def pack_kernel(contract: Contract, tiling: Tiling) -> Kernel:
     panel = Axis("panel", parts_of(contract.columns.extent, tiling.columns))
     column = Axis("column", tiling.columns)
     place = Affine.of(panel) * tiling.columns + Affine.of(column)
-    right = Mover(exprs, {contract.columns: place})(contract.right)
+    right = Rewriter(exprs, substitution({contract.columns: place}))(contract.right)
     zero = exprs.const(np.zeros((), right.dtype.numpy), right.dtype)
     is_inside = exprs.inside(place, 0, contract.columns.extent)
     axes = (*packed_batch(contract), panel, *contract.inner, column)

@@ -19,10 +19,10 @@ from rlx.backends.cpu.schedule.loop_schedule import Schedule, check, choose, scr
 from rlx.backends.cpu.schedule.repeated_reductions import repeated_reduction
 from rlx.core.dim import DimLike, dim_max, dim_min, substitute
 from rlx.kernel.cost import cost_of
-from rlx.kernel.decompose import copied
-from rlx.kernel.expr import Apply, Axis, Expr, Exprs, Kernel, Load, Reduce, Store
+from rlx.kernel.expr import Apply, Axis, Expr, Exprs, Kernel, Load, Reduce
 from rlx.kernel.program.schedule import Buffer, buffers
 from rlx.kernel.refusal import NotLowered
+from rlx.kernel.rewrite import rebuilt, rewritten
 from rlx.kernel.size_generic import generic
 from rlx.kernel.split_reduction import split_reduction
 from rlx.kernel.structure import structure_of
@@ -175,12 +175,11 @@ def _read_only(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
     read = tuple(sorted({n.operand for n in loads}))
     if read == tuple(range(len(kernel.operands))):
         return kernel, read
-    exprs = Exprs()
-    made: dict[Expr, Expr] = {}
-    for node in kernel.nodes:
-        args = [made[a] for a in node.args]
-        moved = replace(node, operand=read.index(node.operand)) if isinstance(node, Load) else node
-        made[node] = copied(moved, args, exprs)
-    stores = tuple(Store(s.result, s.at, made[s.value]) for s in kernel.stores)
+
+    def renumbered(node: Expr, args: list[Expr], exprs: Exprs) -> Expr | None:
+        if not isinstance(node, Load):
+            return None
+        return rebuilt(replace(node, operand=read.index(node.operand)), args, exprs)
+
     operands = tuple(kernel.operands[i] for i in read)
-    return replace(kernel, stores=stores, operands=operands), read
+    return replace(rewritten(kernel, renumbered), operands=operands), read

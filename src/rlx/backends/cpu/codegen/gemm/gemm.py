@@ -37,9 +37,9 @@ from rlx.backends.cpu.schedule.gemm_tiling import (
 )
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
-from rlx.kernel.contract import Accumulator, Contract, through
+from rlx.kernel.contract import Contract, through
 from rlx.kernel.decompose import decomposed
-from rlx.kernel.expr import Axis, Expr, Load, postorder
+from rlx.kernel.expr import Accumulator, Axis, Expr, Load, postorder
 
 
 def legal(contract: Contract) -> Contract:

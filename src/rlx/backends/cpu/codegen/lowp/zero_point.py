@@ -22,9 +22,22 @@ from rlx.core.dim import DimLike, exact_div
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
-from rlx.kernel.contract import Accumulator, Contract, Mover, extent_of
-from rlx.kernel.expr import Affine, Apply, Axis, Const, Expr, Exprs, Inside, Kernel, Load, Store
+from rlx.kernel.contract import Contract, extent_of
+from rlx.kernel.expr import (
+    Accumulator,
+    Affine,
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Exprs,
+    Inside,
+    Kernel,
+    Load,
+    Store,
+)
 from rlx.kernel.lower.nhwc_conv import Reads, bounds_checks_of, is_depthwise
+from rlx.kernel.rewrite import Rewriter
 from rlx.ops.op import lookup
 
 I16, I32, SIGN_OFFSET = DType.I16, DType.I32, 128
@@ -246,7 +259,7 @@ def _corrected(
         made = exprs.apply(lookup("add"), [made, both], {}, I32)
     if not sums:
         return contract, ()
-    move = Mover(exprs, {}, {total: made})
+    move = Rewriter(exprs, replaced={total: made})
     stores = tuple(replace(s, value=move(s.value)) for s in contract.stores)
     return replace(contract, stores=stores), tuple(sums)
 
@@ -255,7 +268,7 @@ def _summed(contract: Contract, side: Expr, axis: Axis) -> CorrectionSums:
     """The sum of an operand over the inner axes, for each row or column and what it varies with."""
     exprs = Exprs()
     axes = (*(b for b in contract.batch if b in side.free), axis)
-    value = exprs.apply(lookup("cast"), [Mover(exprs, {})(side)], {"to": I32}, I32)
+    value = exprs.apply(lookup("cast"), [Rewriter(exprs)(side)], {"to": I32}, I32)
     for inner in reversed(contract.inner):
         value = exprs.reduce("sum", inner, value)
     dims: list[DimLike] = [x.extent for x in axes]

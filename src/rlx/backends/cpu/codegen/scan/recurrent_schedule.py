@@ -15,9 +15,10 @@ from rlx.core.dim import DimLike, dim_max, is_static
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
-from rlx.kernel.contract import Contract, moved_map
+from rlx.kernel.contract import Contract
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Load, Store, strided
+from rlx.kernel.rewrite import substituted
 from rlx.kernel.scan import Direction, Scan, Value
 
 MAX_TILE_ROWS = 6
@@ -55,7 +56,7 @@ class Stage:
     def bias_of(self, gate: int) -> Affine | None:
         """The bias of one of its gates."""
         at = None if self.bias is None else self.bias.at
-        return None if at is None else moved_map(at, {self.sums.batch[0]: Affine((), gate)})
+        return None if at is None else substituted(at, {self.sums.batch[0]: Affine((), gate)})
 
 
 def stages_of(form: Scan, one: Direction) -> tuple[Stage, ...]:
@@ -216,7 +217,7 @@ def packed_recurrent_weights(layer: RecurrentSchedule, one: Stage) -> Kernel:
     moves = {layer.form.direction: Affine.of(d), sums.columns: place,
              sums.batch[0]: Affine.of(gate), sums.inner[0]: Affine.of(k)}  # fmt: skip
     assert isinstance(sums.right, Load)
-    load = exprs.load(sums.right.operand, moved_map(sums.right.at, moves), sums.right.dtype)
+    load = exprs.load(sums.right.operand, substituted(sums.right.at, moves), sums.right.dtype)
     zero = exprs.const(np.zeros((), kind.numpy), kind)
     axes = (d, block, k, gate, column)
     made = Shape(tuple(a.extent for a in axes), kind)
