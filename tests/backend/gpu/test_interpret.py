@@ -380,6 +380,22 @@ def test_a_barrier_that_some_threads_do_not_reach() -> None:
         launch(b.program(), {})
 
 
+def test_loops_that_never_end_are_reported() -> None:
+    b = Builder("p", block=4)
+    y = b.output("y", I32)
+    total = b.variable(0, I32)
+    with b.loop(0, 4, b.const(0, I32), carry=[total]):
+        total += 1
+    y[b.thread] = total
+    fails(b.program(), "its step is 0", y=np.zeros(4, np.int32))
+    b = Builder("p", block=4)
+    total = b.variable(0, I32)
+    with b.repeat([total]) as again:
+        again.when(total >= 0)
+        total.set(0)
+    fails(b.program(), "it goes on after 16384 steps")
+
+
 def test_arguments_that_are_missing_or_of_another_dtype() -> None:
     program = kernels.scaled()
     with pytest.raises(LaunchError, match="buffer y is not given"):

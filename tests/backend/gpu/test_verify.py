@@ -6,13 +6,18 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import rlx
+from rlx.backends.gpu.check.form import FORMS
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.errors import ProgramError
 from rlx.backends.gpu.simt.nodes import Region, TileType, Value
+from rlx.backends.gpu.simt.parse import KINDS, parse
 from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.uniformity import Uniformity, Varies
 from rlx.backends.gpu.verify import Limits, verify
 from rlx.core.dtype import DType
@@ -323,3 +328,58 @@ def test_all_faults_are_errors_that_name_the_program() -> None:
     """A program from a file may hold anything."""
     broken = replace(kernels.scaled(), grid=(1, 1, 1), block=0)
     refused(broken, "a block has 0 threads")
+
+
+# -- programs from files --------------------------------------------------------------------------
+
+
+def test_every_kind_of_node_has_a_form() -> None:
+    assert set(FORMS) == set(KINDS.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "results", "attrs", "why"),
+    [
+        (ir.Bitcast, (), (F32,), {}, "it has 0 arguments; give it 1"),
+        (ir.Binary, (F32, F32), (), {"op": "add"}, "it has 0 results"),
+        (ir.Binary, (F32, F32), (F32,), {"op": "hypot"}, "its op is 'hypot'; use one of"),
+        (ir.Shuffle, (F32,), (F32,), {"mask": 1.5}, "its mask is 1.5"),
+        (ir.Position, (), (I32,), {"of": "block", "dim": 3}, "no dimension 3"),
+        (ir.Store, (I32, BOOL), (), {"buffer": "y", "has_mask": True}, "it stores no value"),
+        (ir.SharedLoad, (I32,), (F32,), {"memory": "s", "is_remote": True}, "and its rank"),
+        (ir.TileLoad, (I32,), (C,), {"memory": "s", "pitch": 0}, "its pitch is 0"),
+        (ir.MbarrierInit, (I32,), (), {"mbarrier": "m", "arrivals": 0}, "never completes"),
+    ],
+)
+def test_the_form_of_nodes(
+    kind: type[ir.Node],
+    args: tuple[ir.Type, ...],
+    results: tuple[ir.Type, ...],
+    attrs: dict[str, object],
+    why: str,
+) -> None:
+    refused(with_node(kind, args, results, **attrs), why)
+
+
+def mutated(written: str, rng: np.random.Generator) -> str:
+    """A few words of a text deleted, doubled, or put where others were."""
+    words = re.split(r"(\s+|[(),=:])", written)
+    for _ in range(int(rng.integers(1, 4))):
+        at, other = rng.integers(0, len(words), 2)
+        words[at] = ("", words[at] * 2, words[other])[int(rng.integers(3))]
+    return "".join(words)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_damaged_text_is_an_error_or_a_program(name: str) -> None:
+    """Never another exception: a program from a file may hold anything."""
+    rng = np.random.default_rng(len(name))
+    written = text(PROGRAMS[name])
+    outcomes = {"error": 0, "program": 0}
+    for _ in range(60):
+        try:
+            verify(parse(mutated(written, rng)))
+            outcomes["program"] += 1
+        except rlx.Error:
+            outcomes["error"] += 1
+    assert outcomes["error"] > 20

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlx.backends.gpu.check.form import form_faults
 from rlx.backends.gpu.check.memory import memory_faults
 from rlx.backends.gpu.check.phases import phase_faults
 from rlx.backends.gpu.check.types import structure_faults, type_faults
@@ -43,8 +44,9 @@ def verify(program: Program, limits: Limits | None = None) -> Program:
 
 def faults(program: Program, limits: Limits) -> Iterator[Fault]:
     """Everything that is wrong; later checks count on what earlier ones found right."""
-    for check in (_sizes(program, limits), structure_faults(program), type_faults(program)):
-        found = list(check)
+    checks = (form_faults, structure_faults, type_faults, lambda p: _sizes(p, limits))
+    for check in checks:
+        found = list(check(program))
         yield from found
         if found:
             return

@@ -6,6 +6,7 @@ run, and a launch in which all wait for ever is reported as such.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ from rlx.core.dim import evaluate
 Array = np.ndarray[Any, Any]
 BATCH_THREADS = 1 << 16
 """Threads that run at once."""
+MAX_STEPS = 1 << 14
+"""Of a loop that ends when a condition does: the longest in use has 64, one for each bit."""
 
 
 def launch(
@@ -153,6 +156,8 @@ class _Batch(Copies):
         (body,) = node.regions
         low, high, step = (self.values[a] for a in node.args[:3])
         carried = [self.values[a] for a in node.args[3:]]
+        if (step <= 0).any():
+            raise self.accesses.error(node, f"its step is {int(np.min(step))}; use 1 or more.")
         index = low
         while True:
             inside = self.within(mask, index < high)
@@ -217,7 +222,10 @@ class _Batch(Copies):
         test, body = node.regions
         carried = [self.values[a] for a in node.args]
         inside: Mask | Literal[False] = mask
-        while True:
+        for steps in itertools.count():
+            if steps == MAX_STEPS:
+                why = f"it goes on after {MAX_STEPS} steps; check its condition."
+                raise self.accesses.error(node, why)
             self.give(test.params, carried)
             yield from self.region(test, inside)
             inside = self.within(inside, self.values[test.yields[0]])

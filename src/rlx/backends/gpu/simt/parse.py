@@ -27,7 +27,9 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 
 KINDS: dict[str, type[Node]] = {
-    mnemonic(k): k for k in vars(ir).values() if isinstance(k, type) and issubclass(k, Node)
+    mnemonic(k): k
+    for k in vars(ir).values()
+    if isinstance(k, type) and issubclass(k, Node) and k is not Node
 }
 """Every kind of node by its name in the text."""
 NODE = re.compile(r"(?:(?P<results>%.*?) = )?(?P<kind>\w+)\((?P<args>[^)]*)\)(?P<attrs>.*)")
