@@ -276,12 +276,9 @@ log10 = _function(np.log10, "log10", "The logarithm of x to base 10.", flops="2*
 sin = _primitive(np.sin, "sin", "The sine of x.", cost=OpClass.TRIGONOMETRIC)
 cos = _primitive(np.cos, "cos", "The cosine of x.", cost=OpClass.TRIGONOMETRIC)
 tan = _function(np.tan, "tan", "The tangent of x.", flops="3*out")
-asin = _function(
-    np.arcsin, "asin", "The angle whose sine is x.", aliases=("arcsin",), flops="5*out"
-)
-acos = _function(
-    np.arccos, "acos", "The angle whose cosine is x.", aliases=("arccos",), flops="5*out"
-)
+_inverse = functools.partial(_function, flops="5*out")
+asin = _inverse(np.arcsin, "asin", "The angle whose sine is x.", aliases=("arcsin",))
+acos = _inverse(np.arccos, "acos", "The angle whose cosine is x.", aliases=("arccos",))
 atan = _function(np.arctan, "atan", "The angle whose tangent is x.", aliases=("arctan",))
 sinh = _function(np.sinh, "sinh", "(eˣ - e⁻ˣ) / 2.", flops="8*out")
 cosh = _function(np.cosh, "cosh", "(eˣ + e⁻ˣ) / 2.", flops="7*out")
