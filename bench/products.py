@@ -165,7 +165,7 @@ class Timed:
         node = product.node()
         step = Step.alone(node, CpuMachine.of(isa), product.constants)
         contract = contraction(node, step.operands, step.results)
-        self.recipe: KernelSequence = contraction_tasks(step, contract, "p")
+        self.recipe: KernelSequence = contraction_tasks(contract, step.constants, step.machine, "p")
         tasks = [*(p.task for p in self.recipe.packed), *self.recipe.tasks]
         text = module([*(t.function for t in tasks), peak_function(isa)], isa)
         self.native = Native(text + MANY, isa)

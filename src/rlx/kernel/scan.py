@@ -187,21 +187,35 @@ class Memory:
 
 def run(form: Scan, operands: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
     """What it means: its results on contiguous operands."""
-    return _Run(form, operands, sizes).results()
+    shapes = [s.bind(sizes) for s in form.results]
+    whole = [np.zeros(s.static_dims, s.dtype.numpy) for s in shapes]
+    run_into(form, [np.ascontiguousarray(o) for o in operands], whole, sizes)
+    return whole
+
+
+def run_into(
+    form: Scan, operands: Sequence[Array], results: Sequence[Array], sizes: Mapping[str, int]
+) -> None:
+    """The same on buffers: index maps count from their starts."""
+    _Run(form, operands, results, sizes).run()
 
 
 class _Run:
     """A scan in NumPy, step by step."""
 
-    def __init__(self, form: Scan, operands: Sequence[Array], sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        form: Scan,
+        operands: Sequence[Array],
+        results: Sequence[Array],
+        sizes: Mapping[str, int],
+    ) -> None:
         self.form, self.sizes = form, sizes
-        self.given = [_flat(np.ascontiguousarray(o)) for o in operands]
+        self.given, self.made = [_flat(o) for o in operands], [_flat(r) for r in results]
         values = [v.shape.bind(sizes) for v in form.memory.values]
         self.values = [np.zeros(int(np.prod(s.static_dims)), s.dtype.numpy) for s in values]
-        shapes = [s.bind(sizes) for s in form.results]
-        self.whole = [np.zeros(s.static_dims, s.dtype.numpy) for s in shapes]
 
-    def results(self) -> list[Array]:
+    def run(self) -> None:
         form = self.form
         names = [v.name for v in form.memory.values]
         for one in form.before:
@@ -209,7 +223,6 @@ class _Run:
             interpret.run_into(one.contract.kernel(), self.given, into, self.sizes)
         for number, direction in enumerate(form.directions):
             self.direction(direction, {form.direction: Affine((), number)})
-        return self.whole
 
     def direction(self, one: Direction, moves: dict[Axis, Affine]) -> None:
         positions = self.positions(one)
@@ -225,10 +238,9 @@ class _Run:
         return iter(reversed(length) if one.is_reversed else length)
 
     def do(self, kernels: Sequence[Contract | Kernel], moves: dict[Axis, Affine]) -> None:
-        results = [_flat(a) for a in self.whole]
         for one in kernels:
             kernel = at_position(one.kernel() if isinstance(one, Contract) else one, moves)
-            given, made = [*self.given, *self.values], [*results, *self.values]
+            given, made = [*self.given, *self.values], [*self.made, *self.values]
             interpret.run_into(kernel, given, made, self.sizes)
 
 

@@ -16,6 +16,7 @@ from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
 from rlx.kernel.lower.loop import body_of
+from rlx.kernel.scan import Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,5 +106,5 @@ def text_of(layout: Layout) -> str:
     return f"strides ({strides}) offset {layout.offset}"
 
 
-AnyKernel = Kernel | Contract | Conv | Attention | Copy | Special
+AnyKernel = Kernel | Contract | Conv | Attention | Scan | Copy | Special
 """What a step is made of."""

@@ -21,7 +21,7 @@ from rlx.ir.extents import measured_by
 from rlx.ir.interpret import evaluate_node, infer_binding
 from rlx.ir.lir import Space
 from rlx.ir.mir import Node
-from rlx.kernel import interpret
+from rlx.kernel import interpret, scan
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
@@ -40,6 +40,7 @@ from rlx.kernel.program.program import (
     WhileLoop,
 )
 from rlx.kernel.program.schedule import Buffer
+from rlx.kernel.scan import Scan
 from rlx.ops.op import Array
 
 POISON = 0xFF
@@ -217,6 +218,8 @@ class _Frame:
                 interpret.run_into(kernel.contract.kernel(), given, made, self.memory.sizes)
             case Attention():
                 interpret.run_into(kernel.kernel(), given, made, self.memory.sizes)
+            case Scan():
+                scan.run_into(kernel, given, made, self.memory.sizes)
             case Copy():
                 self.strided(made[0], kernel.target)[...] = self.strided(given[0], kernel.source)
             case Special():

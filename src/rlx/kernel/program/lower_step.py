@@ -10,6 +10,7 @@ from rlx.core.dim import DimLike, is_static
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Node
+from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import (
     Accumulator,
@@ -26,11 +27,13 @@ from rlx.kernel.lower.attention import lower_attention
 from rlx.kernel.lower.contract import lower_contract, lower_contract_and_loop, region_of
 from rlx.kernel.lower.conv import lower_conv
 from rlx.kernel.lower.loop import body_of, lower_loop
+from rlx.kernel.lower.scan import lower_scan
 from rlx.kernel.program.forms import AnyKernel, Conv, Copy, Special
 from rlx.kernel.program.program import KernelCall, KernelSequence, Step
 from rlx.kernel.program.schedule import Buffer, buffers
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.rewrite import Rewriter
+from rlx.kernel.scan import Scan
 from rlx.ops.op import Kind
 
 HasSpecial = Callable[[str], bool]
@@ -95,9 +98,17 @@ def contract_and_loop_kernels(step: Step) -> KernelSequence | Refusal:
 
 def special_kernels(step: Step) -> KernelSequence:
     """The step as the form of its op, or as a named algorithm."""
-    form = lower_attention(step.node, step.operands, step.results)
-    kernel = Special(step.node, step.operands, step.results) if isinstance(form, Refusal) else form
+    kernel = special_form(step.node, step.operands, step.results)
     return KernelSequence((_call(step, kernel, buffers(0, len(step.results))),))
+
+
+def special_form(
+    node: Node, operands: tuple[Layout, ...], results: tuple[Layout, ...]
+) -> Attention | Scan | Special:
+    """Attention or a scan, where the op is one; else its name is all there is to say."""
+    lower = lower_attention if node.op == "attention" else lower_scan
+    form = lower(node, operands, results)
+    return Special(node, operands, results) if isinstance(form, Refusal) else form
 
 
 def special_and_loop_kernels(step: Step, anchor: Node | None) -> KernelSequence | Refusal:
@@ -113,7 +124,7 @@ def special_and_loop_kernels(step: Step, anchor: Node | None) -> KernelSequence 
     after = lower_loop(rest, [*step.operands, between], step.results)
     if isinstance(after, Refusal):
         return after
-    special = Special(anchor, tuple(step.operands[i] for i in operands), (between,))
+    special = special_form(anchor, tuple(step.operands[i] for i in operands), (between,))
     first = KernelCall(
         special,
         tuple(Buffer("operand", i) for i in operands),

@@ -31,7 +31,6 @@ from rlx.backends.cpu.program.task import (
     Task,
     TaskKind,
 )
-from rlx.backends.cpu.program.task import Step as CpuStep
 from rlx.backends.cpu.schedule.gemm_tiling import (
     Tiling,
     has_few_output_channels,
@@ -68,11 +67,13 @@ def contraction_schedule(call: KernelCall, machine: CpuMachine) -> KernelSequenc
     return _Maker(call, machine).sequence()
 
 
-def contraction_tasks(step: CpuStep, contract: Contract, name: str) -> KernelSequence:
-    """The tasks of a contraction that is part of a dedicated kernel, on the step's operands."""
-    given, made = buffers(len(step.operands), 0), buffers(0, len(contract.results))
-    call = KernelCall(contract, given, made, step.constants, name=name)
-    return contraction_schedule(call, step.machine)
+def contraction_tasks(
+    contract: Contract, constants: frozenset[int], machine: CpuMachine, name: str
+) -> KernelSequence:
+    """The tasks of a contraction that is part of another kernel, on its operands; these of them
+    follow from weights alone."""
+    given, made = buffers(len(contract.operands), 0), buffers(0, len(contract.results))
+    return contraction_schedule(KernelCall(contract, given, made, constants, name=name), machine)
 
 
 def lower_conv_for(step: Step, isa: Isa) -> LoweredConv | Refusal:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.attention.online_softmax import attention_schedule
 from rlx.backends.cpu.codegen.lowp.packed_matmul import packed_in
+from rlx.backends.cpu.codegen.scan.cumulative import cumulative_schedule
+from rlx.backends.cpu.codegen.scan.recurrent import recurrent_schedule
+from rlx.backends.cpu.codegen.scan.state_space import state_space_schedule
 from rlx.backends.cpu.kernels import dedicated, has_dedicated
 from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
 from rlx.backends.cpu.llvm.function import Source
@@ -17,6 +20,8 @@ from rlx.backends.cpu.schedule.loop import loop_schedule
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
+from rlx.kernel.lower.recurrent import LAYERS
+from rlx.kernel.lower.state_space import STATE_SPACES
 from rlx.kernel.program.forms import Conv, Copy, Special
 from rlx.kernel.program.lower_step import conv_kernels, loop_kernels, special_and_loop_kernels
 from rlx.kernel.program.program import KernelCall, KernelForm, Step
@@ -24,6 +29,7 @@ from rlx.kernel.program.program import KernelSequence as Kernels
 from rlx.kernel.program.schedule import Buffer
 from rlx.kernel.program.select import Candidate, default_candidates
 from rlx.kernel.refusal import Refusal
+from rlx.kernel.scan import Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +67,18 @@ class CpuKernels:
                 return contraction_schedule(call, self.machine)
             case Attention():
                 return attention_schedule(call.kernel, self.machine, call.name)
+            case Scan():
+                return self._scan(call.kernel, call)
             case Copy():
                 return self._copy(call.kernel, call.name)
             case Special():
                 return self._dedicated(call.kernel, call)
+
+    def _scan(self, scan: Scan, call: KernelCall) -> KernelSequence:
+        if scan.name in LAYERS:
+            return recurrent_schedule(scan, call.constants, self.machine, call.name)
+        make = state_space_schedule if scan.name in STATE_SPACES else cumulative_schedule
+        return make(scan, self.machine, call.name)
 
     def _copy(self, copy: Copy, name: str) -> KernelSequence:
         dtype = copy.shape.dtype

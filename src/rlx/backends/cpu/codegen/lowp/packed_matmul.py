@@ -439,7 +439,7 @@ def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
     if not streams(step.node):
         contract = lower_contract(step.node, step.operands, step.results)
         if not isinstance(contract, Refusal):
-            return contraction_tasks(step, contract, name)
+            return contraction_tasks(contract, step.constants, step.machine, name)
     places = tuple(Buffer("operand", i) for i in range(1, len(step.operands)))
     return Product(step, number_weights(step, places)).kernel_sequence(name)
 

@@ -22,6 +22,7 @@ from rlx.backends.cpu.library.strided_copy import (
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import (
     KernelSequence,
     Step,
@@ -45,11 +46,17 @@ of its own."""
 
 
 def make_cumulative(given: Step, name: str) -> KernelSequence:
+    """The tasks of a step that is a cumulative op."""
     form = required(lower_scan(given.node, given.operands, given.results))
-    fold = _CumulativeScan.of(form, given.isa)
+    return cumulative_schedule(form, given.machine, name)
+
+
+def cumulative_schedule(form: Scan, machine: CpuMachine, name: str) -> KernelSequence:
+    """The tasks of a scan whose carry is a number of each row."""
+    fold = _CumulativeScan.of(form, machine.isa)
     units = fold.units.count
     ns = form.results[0].num_elements * NS_PER_ELEMENT
-    grain = given.machine.units_per_task(units, ns)
+    grain = machine.units_per_task(units, ns)
     task = Task(Code(name, fold.source), buffers(1, 1), units, grain)
     return KernelSequence((task,))
 

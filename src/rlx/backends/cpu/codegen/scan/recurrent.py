@@ -24,6 +24,7 @@ from rlx.backends.cpu.library.strided_copy import at, load_integer, vector_loop
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import (
     Buffer,
     KernelSequence,
@@ -41,32 +42,40 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Accumulator, Affine, Axis, Expr, Exprs, Kernel, Load, Store, postorder
 from rlx.kernel.lower.scan import lower_scan
 from rlx.kernel.refusal import required
-from rlx.kernel.scan import Leaf
+from rlx.kernel.scan import Leaf, Scan
 
 
 def make_recurrent(step: Step, name: str) -> KernelSequence:
+    """The tasks of a step that is a recurrent layer."""
     form = required(lower_scan(step.node, step.operands, step.results))
-    layer = RecurrentSchedule.of(form, step.machine)
+    return recurrent_schedule(form, step.constants, step.machine, name)
+
+
+def recurrent_schedule(
+    form: Scan, constants: frozenset[int], machine: CpuMachine, name: str
+) -> KernelSequence:
+    """The tasks of a recurrent layer; these of its operands follow from weights alone."""
+    layer = RecurrentSchedule.of(form, machine)
     (before,) = form.before
-    made = contraction_tasks(step, before.contract, f"{name}.x")
+    made = contraction_tasks(before.contract, constants, machine, f"{name}.x")
     projected = Buffer("temp", len(made.temps))
     first = tuple(replace(t, buffers=_moved(t.buffers, projected)) for t in made.tasks)
     temps, tasks, packed = [*made.temps, layer.projected_bytes], list(first), list(made.packed)
     where: list[Buffer] = []
     for i, one in enumerate(layer.stages[0]):
         kernel, called = packed_recurrent_weights(layer, one), f"{name}.pack{i}"
-        given, size = buffers(len(step.operands), 0), kernel.results[0].size_bytes
-        if 2 in step.constants:
+        given, size = buffers(len(form.operands), 0), kernel.results[0].size_bytes
+        if 2 in constants:
             to = [Buffer("result", 0)]
-            task = loop_task(kernel, given, to, step.machine, called, has_key=True)
+            task = loop_task(kernel, given, to, machine, called, has_key=True)
             where.append(Buffer("packed", len(packed)))
             packed.append(PackedWeights(task, size))
         else:
             where.append(Buffer("temp", len(temps)))
-            tasks.append(loop_task(kernel, given, [where[-1]], step.machine, called))
+            tasks.append(loop_task(kernel, given, [where[-1]], machine, called))
             temps.append(size)
-    own = (*buffers(len(step.operands), len(step.results)), projected, *where)
-    tasks.append(_steps_task(layer, step, name, own))
+    own = (*buffers(len(form.operands), len(form.results)), projected, *where)
+    tasks.append(_steps_task(layer, machine, name, own))
     return KernelSequence(tuple(tasks), tuple(temps), tuple(packed))
 
 
@@ -74,10 +83,12 @@ def _moved(given: tuple[Buffer, ...], to: Buffer) -> tuple[Buffer, ...]:
     return tuple(to if b.kind == "result" else b for b in given)
 
 
-def _steps_task(layer: RecurrentSchedule, step: Step, name: str, given: tuple[Buffer, ...]) -> Task:
+def _steps_task(
+    layer: RecurrentSchedule, machine: CpuMachine, name: str, given: tuple[Buffer, ...]
+) -> Task:
     units = layer.directions * layer.blocks
     ns = layer.length * layer.step_ns(units, layer.directions * layer.batch)
-    grain = step.machine.units_per_task(units, ns)
+    grain = machine.units_per_task(units, ns)
     _, size = layer.scratch()
     code = Code(name, lambda name: _Steps(layer).source(name))
     return Task(code, given, units, grain, size * layer.kind.itemsize, ())

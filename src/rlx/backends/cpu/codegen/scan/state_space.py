@@ -41,8 +41,14 @@ EXP_ROW_PS, EXP_VECTOR_PS = 600, 3000
 
 
 def make_state_space(step: Step, name: str) -> KernelSequence:
+    """The tasks of a step that is a state-space layer."""
     form = required(lower_scan(step.node, step.operands, step.results))
-    return KernelSequence((_Schedule.of(form, step.machine).task(name),))
+    return state_space_schedule(form, step.machine, name)
+
+
+def state_space_schedule(form: Scan, machine: CpuMachine, name: str) -> KernelSequence:
+    """The tasks of a scan whose carry is a matrix of each head."""
+    return KernelSequence((_Schedule.of(form, machine).task(name),))
 
 
 @dataclass(frozen=True, slots=True)
