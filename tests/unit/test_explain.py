@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ import pytest
 
 import rlx
 from rlx import ops
+from rlx.backends.base import target_of
+from rlx.cli.explain import _times_kernels  # pyright: ignore[reportPrivateUsage]
+from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.core.shape import Shape
 from rlx.explain.html import facts_of
@@ -384,6 +388,33 @@ def test_every_reversible_decision_can_be_turned_and_no_other_layer_notices() ->
         kept = [d.id for d in plain.decisions if d.is_reversible and d.where[0].endswith(other)]
         assert kept
         assert set(kept) <= set(after)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda", "wgpu"])
+def test_facts_and_predictions_are_those_of_the_targets_machine(target: str) -> None:
+    """The roofline: a launch, and the longer of the bytes and of the arithmetic."""
+    given = target_of(target)
+    machine, report = given.machine, rlx.explain(by_hand(), given)
+    facts = report.target
+    assert facts.gate == asdict(machine.gate)
+    assert [(c["bytes"], c["gb_s"]) for c in facts.caches] == [
+        (c.bytes, c.gb_s) for c in machine.caches
+    ]
+    assert facts.peak_gflops == {str(k): v for k, v in machine.peak_gflops.items()}
+    assert (facts.vector_bytes, facts.transpose_gb_s) == (
+        machine.vector_bytes, machine.transpose_gb_s,
+    )  # fmt: skip
+    assert report.kernels
+    for k in report.kernels:
+        moved, rate = k.bytes / machine.memory_gb_s(k.bytes), machine.gflops(DType(k.dtype))
+        assert k.predicted_ns == machine.gate.dispatch_ns + max(moved, k.flops / rate)
+
+
+@pytest.mark.parametrize(
+    ("target", "is_timed"), [("cpu", True), ("reference", False), ("cuda", False)]
+)
+def test_a_page_has_a_timeline_where_the_backend_times_kernels(target: str, is_timed: bool) -> None:
+    assert _times_kernels(target) is is_timed
 
 
 def test_the_backend_says_how_each_step_runs() -> None:

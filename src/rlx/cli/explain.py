@@ -97,10 +97,10 @@ def _times_kernels(target: str) -> bool:
     """Can kernels of the target be timed here, for the timeline of a page?"""
     from rlx.backends.base import find_backend, has_backend
 
-    name = target.partition(":")[0]
-    return (
-        has_backend(name) and find_backend(name).times_kernels and not find_backend(name).missing()
-    )
+    if not has_backend(target):
+        return False
+    backend = find_backend(target)
+    return backend.times_kernels and backend.missing() is None
 
 
 def _planned(model: str, target: str, wanted: Wanted) -> tuple[Report, BufferPlan]:
