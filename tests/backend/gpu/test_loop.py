@@ -132,7 +132,7 @@ def test_a_staged_row_is_loaded_once() -> None:
     assert sum(isinstance(n, ir.Load) for n in staged.nodes) == 2  # chunks
     assert not any(isinstance(n, ir.For) for n in staged.nodes)
     passes = program_of(CASES["softmax of any length"], GpuMachine())
-    assert sum(isinstance(n, ir.For) for n in passes.nodes) == 3
+    assert sum(isinstance(n, ir.For) for n in passes.nodes) == 4  # the sum goes by blocks
 
 
 def test_neighbouring_columns_are_neighbouring_threads() -> None:
@@ -185,3 +185,24 @@ def test_a_schedule_of_another_kernel_is_refused(change: dict[str, Any], why: st
     kernel = kernel_of(CASES["softmax vectors"])
     with pytest.raises(rlx.Error, match=why):
         emit(kernel, replace(schedule(kernel), **change))
+
+
+def test_long_sums_are_added_up_in_blocks() -> None:
+    """The error of a running sum grows with its length; that of blocks and of their sum hardly."""
+    case = Case(lambda x: ops.sum(x, axes=(0,)), of(F32, (U, 2)), ({"u": 700},))
+    program = program_of(case, replace(laws.SMALL, block=32))
+    assert sum(isinstance(n, ir.For) for n in program.nodes) == 2
+    x = np.random.default_rng(5).random((700, 2), np.float32)
+    (got,) = laws.execute(program, [x], case.node().shapes, {"u": 700})
+    parts = [np.add.accumulate(x[i : i + 256], axis=0)[-1] for i in range(0, 700, 256)]
+    np.testing.assert_array_equal(got, np.add.accumulate(np.stack(parts), axis=0)[-1])
+
+
+def test_code_does_not_grow_without_bounds() -> None:
+    def long(x: Any) -> Any:
+        for _ in range(200):
+            x = ops.add(ops.mul(x, x), 0.5)
+        return x
+
+    kernel = kernel_of(Case(long, of(DType.BF16, (64, 64))))
+    assert schedule(kernel).width < 4

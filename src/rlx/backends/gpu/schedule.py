@@ -20,6 +20,8 @@ from rlx.core.dim import DimLike, exact_div, lower_bound, product, upper_bound
 from rlx.core.errors import Error
 from rlx.kernel.expr import Affine, Axis, Expr, Kernel, Load, Reduce
 
+MAX_NODES = 1024
+"""Expressions of all neighbours of a thread: longer code costs more to assemble than it saves."""
 Team = Literal["thread", "warp", "block", "column"]
 
 
@@ -213,7 +215,8 @@ def _width(kernel: Kernel, gpu: GpuMachine, last: tuple[Axis, ...]) -> int:
     (axis,) = last
     sizes = [size for at, size in _accesses(kernel) if at.coefficient(axis) == 1]
     width = min(8, gpu.vector_bytes // min(sizes, default=gpu.vector_bytes))
-    while width > 1 and not _is_vectorised(kernel, axis, width):
+    nodes = len(kernel.nodes)
+    while width > 1 and (width * nodes > MAX_NODES or not _is_vectorised(kernel, axis, width)):
         width //= 2
     return width
 

@@ -29,7 +29,8 @@ from rlx.kernel.expr import Affine, Apply, Axis, Exprs, Index, Inside, Kernel, L
 from rlx.kernel.reciprocal import by_reciprocals
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
 
-MAX_I32 = 2**31 - 1
+MAX_I32 = 2**31 - 2**22
+"""Of indices in 32 bits: loops and the last team count a little beyond the last point."""
 
 
 def legal(kernel: Kernel) -> Kernel:

@@ -6,8 +6,7 @@ in order, then the parts, neighbours first. What varies along the row, each thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from rlx.backends.gpu.lower.expressions import Expressions
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
@@ -15,10 +14,13 @@ from rlx.backends.gpu.schedule import GpuSchedule, chain_of
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import ReduceOp
 from rlx.backends.gpu.simt.values import Var, Variable
-from rlx.core.dim import product
+from rlx.core.dim import product, upper_bound
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Axis, Expr, Kernel, Reduce
 
+SUM_STEPS = 256
+"""Terms that are added to one number: the rounding error of longer sums grows with their length,
+so a thread adds up such blocks, and then the blocks."""
 FOLDS: dict[str, ReduceOp] = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
@@ -67,30 +69,32 @@ class Reductions(Expressions):
         zero = self.b.const(0, self.index_dtype)
         return zero if lane is None else lane.to(self.index_dtype) * width
 
-    def along(
-        self, axes: Sequence[Axis], body: Callable[[], None], carry: Sequence[Variable] = ()
-    ) -> None:
+    def along(self, axes: Sequence[Axis], body: Callable[[], None]) -> None:
         """The team goes along axes: chunk by chunk of what it holds, or in a loop."""
         if self.is_staged(axes):
-            for chunk in self.chunks:
-                with self.inside(chunk):
-                    body()
+            self._staged(body)
             return
-        with self._looped(axes, carry):
+        width = self.width_along(axes)
+        with self.b.loop(self._start(width), self._extent(axes), self._step(width)) as flat:
+            self._at(axes, flat, width, body)
+
+    def _staged(self, body: Callable[[], None]) -> None:
+        for chunk in self.chunks:
+            with self.inside(chunk):
+                body()
+
+    def _extent(self, axes: Sequence[Axis]) -> Var:
+        return self.number(product(a.extent for a in axes))
+
+    def _step(self, width: int) -> int:
+        return self.schedule.threads * width
+
+    def _at(self, axes: Sequence[Axis], flat: Var, width: int, body: Callable[[], None]) -> None:
+        with self.inside(Scope(self.b.depth, self.opened(axes, flat, width))):
             body()
 
     def is_staged(self, axes: Sequence[Axis]) -> bool:
         return bool(self.chunks) and set(axes) == set(self.schedule.row)
-
-    @contextmanager
-    def _looped(self, axes: Sequence[Axis], carry: Sequence[Variable]) -> Generator[None]:
-        width = self.width_along(axes)
-        step = self.schedule.threads * width
-        extent = self.number(product(a.extent for a in axes))
-        with self.b.loop(self._start(width), extent, step, carry) as flat:
-            scope = Scope(self.b.depth, self.opened(axes, flat, width))
-            with self.inside(scope):
-                yield
 
     # -- folding ---------------------------------------------------------------------------------
 
@@ -103,12 +107,36 @@ class Reductions(Expressions):
     def _alone(self, node: Reduce, guards: Guards) -> Values:
         """A loop of this thread, for each of its neighbours."""
         totals = self._totals(node, self._slots(node))
-        low = self.b.const(0, self.index_dtype)
-        with self.b.loop(low, self.dim(node.axis.extent), 1, totals) as i:
-            self.scopes.append(Scope(self.b.depth, {node.axis: [i]}))
-            self._fold(node, totals, self.value(node.args[0], guards))
-            self.scopes.pop()
+        low, high = self.b.const(0, self.index_dtype), self.number(node.axis.extent)
+
+        def fold(into: list[Variable], i: Var) -> None:
+            with self.inside(Scope(self.b.depth, {node.axis: [i]})):
+                self._fold(node, into, self.value(node.args[0], guards))
+
+        self._folded(node, totals, (low, high, 1), fold)
         return [Var(t.builder, t.value) for t in totals]
+
+    def _folded(
+        self,
+        node: Reduce,
+        totals: list[Variable],
+        bounds: tuple[Var, Var, int],
+        fold: Callable[[list[Variable], Var], None],
+    ) -> None:
+        """A loop that folds; a long sum of floats in blocks."""
+        b, (low, high, step) = self.b, bounds
+        longest = upper_bound(product(a.extent for a in chain_of(node)[0]))
+        is_short = longest is not None and longest <= SUM_STEPS * step
+        if is_short or node.fold != "sum" or not node.dtype.is_float:
+            with b.loop(low, high, step, totals) as i:
+                fold(totals, i)
+            return
+        span = SUM_STEPS * step
+        with b.loop(b.const(0, self.index_dtype), high, span, totals) as start:
+            parts = self._totals(node, len(totals))
+            with b.loop(start + low, (start + span).min(high), step, parts) as i:
+                fold(parts, i)
+            self._fold(node, totals, [Var(p.builder, p.value) for p in parts])
 
     def _together(self, node: Reduce, guards: Guards) -> Values:
         axes, body = chain_of(node)
@@ -116,7 +144,7 @@ class Reductions(Expressions):
             axes = self.schedule.row
         wide = self._slots(node) if self.schedule.team == "column" else self.width_along(axes)
         totals = self._totals(node, wide)
-        self.along(axes, lambda: self._step(node, totals, body, guards), totals)
+        self._team_folded(node, totals, axes, body, guards)
         if self.schedule.team == "column":
             return [self._down(node, total) for total in totals]
         total = totals[0]
@@ -126,6 +154,27 @@ class Reductions(Expressions):
         if self.schedule.team == "warp":
             return [self.b.warp_reduce(op, total)]
         return [self.b.block_reduce(op, total)]
+
+    def _team_folded(
+        self,
+        node: Reduce,
+        totals: list[Variable],
+        axes: Sequence[Axis],
+        body: Expr,
+        guards: Guards,
+    ) -> None:
+        """Each thread's part of the row."""
+        if self.is_staged(axes):
+            self._staged(lambda: self._masked_fold(node, totals, self.value(body, guards)))
+            return
+        width = self.width_along(axes)
+
+        def fold(into: list[Variable], flat: Var) -> None:
+            body_of = lambda: self._fold(node, into, self.value(body, guards))
+            self._at(axes, flat, width, body_of)
+
+        bounds = (self._start(width), self._extent(axes), self._step(width))
+        self._folded(node, totals, bounds, fold)
 
     def _down(self, node: Reduce, part: Var) -> Var:
         """The parts of a column, through shared memory: warp 0's first."""
@@ -146,9 +195,8 @@ class Reductions(Expressions):
         start = self.b.const(node.identity, node.dtype.compute)
         return [self.b.variable(start) for _ in range(slots)]
 
-    def _step(self, node: Reduce, totals: list[Variable], body: Expr, guards: Guards) -> None:
+    def _masked_fold(self, node: Reduce, totals: list[Variable], values: Values) -> None:
         """Behind the end of the row, nothing is added."""
-        values = self.value(body, guards)
         mask = self.scopes[-1].mask
         if mask is not None:
             values = [v.where(mask, node.identity) for v in values]
