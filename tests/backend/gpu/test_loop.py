@@ -146,6 +146,16 @@ def test_neighbouring_columns_are_neighbouring_threads() -> None:
     assert sum(isinstance(n, ir.Barrier) for n in program.nodes) == 2  # maximum and sum
 
 
+@pytest.mark.parametrize("name", ["transposed", "transposed, named", "chain strided"])
+def test_transposed_loads_go_through_shared_memory(name: str) -> None:
+    given = scheduled(name)
+    assert given.tile is given.outer[-2]
+    program = program_of(CASES[name], GpuMachine())
+    assert sum(isinstance(n, ir.Barrier) for n in program.nodes) == 1
+    assert [m.count for m in program.shared] == [32 * 33] * len(program.shared)
+    assert program.shared
+
+
 def test_reductions_of_a_team_are_made_once() -> None:
     program = program_of(CASES["residual norm static"], GpuMachine())
     assert sum(isinstance(n, ir.Reduce) for n in program.nodes) == 2  # mean and variance

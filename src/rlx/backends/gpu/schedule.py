@@ -18,10 +18,12 @@ from typing import Literal
 
 from rlx.core.dim import DimLike, exact_div, lower_bound, product, upper_bound
 from rlx.core.errors import Error
-from rlx.kernel.expr import Affine, Axis, Expr, Kernel, Load, Reduce
+from rlx.kernel.expr import Affine, Axis, Choose, Expr, Kernel, Load, Reduce
 
 MAX_NODES = 1024
 """Expressions of all neighbours of a thread: longer code costs more to assemble than it saves."""
+MIN_TILE = 16
+"""Extents from which on a square pays."""
 Team = Literal["thread", "warp", "block", "column"]
 
 
@@ -59,6 +61,9 @@ class GpuSchedule:
     chunks: int = 0
     """Vectors of the row that each thread holds; 0 where it is gone along anew in each pass."""
     warp: int = 32
+    tile: Axis | None = None
+    """Some loads are contiguous along this axis, the last but one, while stores are along the last
+    outer one: squares of both are transposed in shared memory."""
 
     @property
     def threads(self) -> int:
@@ -88,6 +93,8 @@ def check(given: GpuSchedule, kernel: Kernel) -> None:
         "an axis of a reduction is a team's point": given.team != "thread"
         and any(f.axis in given.outer for f in folds),
         "its block is no number of warps": given.block % given.warp != 0,
+        "its tiles are not of its two last axes": given.tile is not None
+        and (given.tile is not given.outer[-2] or not can_tile(kernel) or given.vector is not None),
     }
     wrong = [what for what, is_wrong in faults.items() if is_wrong]
     if wrong:
@@ -106,6 +113,9 @@ def schedule(kernel: Kernel, machine: GpuMachine | None = None) -> GpuSchedule:
     fastest = _contiguous(kernel)
     ordered = tuple(sorted(outer, key=lambda a: a is fastest))
     if not row:
+        tile = _tile(kernel, fastest)
+        if tile is not None:
+            return _by_tiles(gpu, ordered, tile)
         return _by_threads(kernel, gpu, ordered, row, "thread")
     if not outer or fastest is None or fastest in row:
         return _by_teams(kernel, gpu, ordered, row)
@@ -176,6 +186,43 @@ def _by_threads(
     width = _width(kernel, gpu, outer[-1:])
     vector = outer[-1] if width > 1 else None
     return GpuSchedule(outer, row, team, gpu.block, vector, width, warp=gpu.warp)
+
+
+def _by_tiles(gpu: GpuMachine, outer: tuple[Axis, ...], tile: Axis) -> GpuSchedule:
+    """A block a square of the last axis and the one that loads are contiguous along."""
+    last = outer[-1]
+    rest = tuple(a for a in outer if a not in (tile, last))
+    return GpuSchedule((*rest, tile, last), (), "thread", gpu.block, warp=gpu.warp, tile=tile)
+
+
+def can_tile(kernel: Kernel) -> bool:
+    """Is every result stored at every point, and nothing chosen, gathered or reduced?"""
+    plain = all(not isinstance(n, Reduce | Choose) for n in kernel.nodes)
+    gathers = any(isinstance(n, Load) and n.args for n in kernel.nodes)
+    everywhere = all(s.at.axes == frozenset(kernel.axes) for s in kernel.stores)
+    return plain and everywhere and not gathers
+
+
+def transposed_loads(kernel: Kernel, tile: Axis, last: Axis) -> list[Load]:
+    """Loads that are contiguous along the tile's axis and not along the last one."""
+    loads = [n for n in kernel.nodes if isinstance(n, Load)]
+    jumps = [n for n in loads if n.at.coefficient(last) not in (0, 1)]
+    return [n for n in jumps if n.at.coefficient(tile) == 1]
+
+
+def _tile(kernel: Kernel, last: Axis | None) -> Axis | None:
+    """The axis that most loads are contiguous along which are not so along the last one."""
+    if last is None or not can_tile(kernel) or not _is_long(last):
+        return None
+    others = [a for a in kernel.axes if a is not last and _is_long(a)]
+    counts = {a: len(transposed_loads(kernel, a, last)) for a in others}
+    best = max(others, key=lambda a: counts[a], default=None)
+    return best if best is not None and counts[best] else None
+
+
+def _is_long(axis: Axis) -> bool:
+    longest = upper_bound(axis.extent)
+    return longest is None or longest >= MIN_TILE
 
 
 def _by_teams(

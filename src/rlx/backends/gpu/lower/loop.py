@@ -17,7 +17,7 @@ from rlx.backends.gpu.lower.elementwise import is_native
 from rlx.backends.gpu.lower.expressions import combined, zipped
 from rlx.backends.gpu.lower.reductions import Reductions
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
-from rlx.backends.gpu.schedule import GpuSchedule, check, is_padded
+from rlx.backends.gpu.schedule import GpuSchedule, check, is_padded, transposed_loads
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var
@@ -86,7 +86,7 @@ class _Loop(Reductions):
     def __init__(self, kernel: Kernel, schedule: GpuSchedule, name: str) -> None:
         self.counts = {a: _count(kernel, schedule, a) for a in schedule.outer}
         self.points = product(self.counts.values())
-        self.teams = schedule.block // schedule.threads
+        self.teams = 1 if schedule.tile else schedule.block // schedule.threads
         blocks = (self.points + (self.teams - 1)) // self.teams if kernel.stores else 0
         builder = Builder(name, block=schedule.block, grid=(blocks,), warp=schedule.warp)
         super().__init__(builder, kernel, index_dtype(kernel), schedule)
@@ -100,6 +100,9 @@ class _Loop(Reductions):
         """The point of each team, and nothing for those behind the last one."""
         b, schedule = self.b, self.schedule
         block = b.block_index().to(self.index_dtype)
+        if schedule.tile is not None:
+            self._tiles(block, schedule.tile, schedule.outer[-1])
+            return
         if self.teams == 1:
             self._team(block)
             return
@@ -128,6 +131,36 @@ class _Loop(Reductions):
                 self._store(store, first)
         if along:
             self.along(schedule.row, lambda: self._stores(along))
+
+    def _tiles(self, point: Var, tile: Axis, last: Axis) -> None:
+        """Loads along the tile's axis fill squares in shared memory, which are read along the
+        other; a row of a square is one element longer, so that a column's banks differ."""
+        b, size = self.b, self.schedule.warp
+        corner = self._outer(point)
+        self.scopes = [Scope(b.depth, {a: corner[a] for a in corner if a not in (tile, last)})]
+        start = {a: corner[a][0] * size for a in (tile, last)}
+        lane, warps = b.lane.to(self.index_dtype), self.schedule.block // size
+        rows = [b.warp.to(self.index_dtype) + k for k in range(0, size, warps)]
+        loads = transposed_loads(self.kernel, tile, last)
+        held = [
+            b.shared(f"tile{i}", n.dtype.compute, size * (size + 1)) for i, n in enumerate(loads)
+        ]
+        for row in rows:
+            with self.inside(self._square({tile: start[tile] + lane, last: start[last] + row})):
+                for node, memory in zip(loads, held):
+                    memory[row * (size + 1) + lane] = self.value(node)[0]
+        b.barrier()
+        for row in rows:
+            scope = self._square({tile: start[tile] + row, last: start[last] + lane})
+            for node, memory in zip(loads, held):
+                scope.known[node, ()] = [memory[lane * (size + 1) + row]]
+            with self.inside(scope):
+                self._stores(self.kernel.stores)
+
+    def _square(self, index: dict[Axis, Var]) -> Scope:
+        """A point of a square, if it is one of the axes'."""
+        mask = combined(v < self.dim(a.extent) for a, v in index.items())
+        return Scope(self.b.depth, {a: [v] for a, v in index.items()}, mask)
 
     def _outer(self, point: Var) -> dict[Axis, Values]:
         """The outer axes at the team's point; of the vector axis, the thread's neighbours."""
@@ -169,6 +202,8 @@ def _count(kernel: Kernel, schedule: GpuSchedule, axis: Axis) -> DimLike:
     """The points of an axis that teams are counted for."""
     if is_padded(kernel, axis):
         return dim_max(axis.extent, 1)
+    if schedule.tile is not None and axis in schedule.outer[-2:]:
+        return (axis.extent + (schedule.warp - 1)) // schedule.warp
     width = schedule.width if axis is schedule.vector else 1
     count = exact_div(axis.extent, width)
     assert count is not None
