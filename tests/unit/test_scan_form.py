@@ -67,12 +67,14 @@ def random(node: Node, seed: int = 1) -> list[Array]:
 
 @pytest.mark.parametrize("op", [*CUMULATIVE, *RECURRENT, *STATES])
 def test_the_form_means_what_the_op_means(op: str) -> None:
+    """Its steps contract a carry in recurrent layers, and reduce one in state-space layers."""
     for seed in range(CASES):
         draw = Draw([seed, 41])
         case = draw.case(lookup(op))
         node = node_of(op, [Shape(s.dims, s.dtype) for s in case.specs], **case.attrs)
-        arrays = list(draw.arrays(case))
-        for got, want in zip(run(formed(node), arrays, {}), wanted(node, arrays), strict=True):
+        form, arrays = formed(node), list(draw.arrays(case))
+        assert (form.contracts, form.reduces) == (op in RECURRENT, op in STATES)
+        for got, want in zip(run(form, arrays, {}), wanted(node, arrays), strict=True):
             assert_close(got, want)
 
 

@@ -33,7 +33,7 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.kernel import interpret
 from rlx.kernel.contract import Contract
-from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Store
+from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.rewrite import rewritten, substitution
 from rlx.ops.op import Array
 
@@ -110,6 +110,17 @@ class Scan:
     @property
     def memory(self) -> Memory:
         return Memory(self.operands, self.results, (*self.carries, *self.values))
+
+    @property
+    def contracts(self) -> bool:
+        """Does a step contract a carry with an operand, as recurrent layers do?"""
+        return any(isinstance(k, Contract) for d in self.directions for k in d.steps)
+
+    @property
+    def reduces(self) -> bool:
+        """Does a step reduce a carry over one of its axes, as state-space layers do?"""
+        kernels = [k for d in self.directions for k in d.steps if isinstance(k, Kernel)]
+        return any(isinstance(n, Reduce) for k in kernels for n in k.nodes)
 
     def value(self, name: str) -> Value | None:
         return next((v for v in (*self.carries, *self.values) if v.name == name), None)

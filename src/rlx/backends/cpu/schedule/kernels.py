@@ -20,8 +20,6 @@ from rlx.backends.cpu.schedule.loop import loop_schedule
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
-from rlx.kernel.lower.recurrent import LAYERS
-from rlx.kernel.lower.state_space import STATE_SPACES
 from rlx.kernel.program.forms import Conv, Copy, Special
 from rlx.kernel.program.lower_step import conv_kernels, loop_kernels, special_and_loop_kernels
 from rlx.kernel.program.program import KernelCall, KernelForm, Step
@@ -75,9 +73,9 @@ class CpuKernels:
                 return self._dedicated(call.kernel, call)
 
     def _scan(self, scan: Scan, call: KernelCall) -> KernelSequence:
-        if scan.name in LAYERS:
+        if scan.contracts:
             return recurrent_schedule(scan, call.constants, self.machine, call.name)
-        make = state_space_schedule if scan.name in STATE_SPACES else cumulative_schedule
+        make = state_space_schedule if scan.reduces else cumulative_schedule
         return make(scan, self.machine, call.name)
 
     def _copy(self, copy: Copy, name: str) -> KernelSequence:
