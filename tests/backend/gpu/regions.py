@@ -151,6 +151,26 @@ def spread(x: Node) -> tuple[Node, ...]:
     return ops.mean(ops.square(ops.sub(x, mean)), axes=(1,)), ops.log_sum_exp(x, axes=(1,))
 
 
+def block(x: Node, w: Node, bias: Node, residual: Node) -> Node:
+    return ops.add(ops.gelu(ops.add(ops.matmul(x, w), bias)), residual)
+
+
+def two_results(x: Node, w: Node, column: Node) -> tuple[Node, ...]:
+    total = ops.mul(ops.matmul(x, w), column)
+    return total, ops.cast(ops.maximum(total, column), to=DType.F64)
+
+
+def dequantised(x: Node, w: Node, scale: Node) -> Node:
+    return ops.matmul(ops.silu(x), ops.mul(ops.cast(w, to=F32), scale))
+
+
+def heads(x: Node, w: Node) -> Node:
+    """Inner axes that are strided, rows and columns in pieces."""
+    rows = ops.reshape(ops.transpose(x, perm=(0, 2, 1, 3)), dims=(2 * M, 20))
+    made = ops.reshape(ops.matmul(rows, w), dims=(2, M, 3, 7))
+    return ops.transpose(made, perm=(0, 2, 1, 3))
+
+
 def embedding_of(*ids: int) -> Case:
     shapes = (Shape([len(ids)], DType.I64), Shape([5, N]), Shape([N]))
     return Case(embedded, shapes, ({"n": 3}, {"n": 70}), special=ids)
@@ -196,3 +216,27 @@ CASES: dict[str, Case] = {
     "planes": Case(lambda x: ops.max(x, axes=(0, 2)), of(DType.I32, (3, M, N)), TAILS),
     "any": Case(lambda x: ops.any(ops.less(x, 0.0), axes=(1,)), of(F32, (M, N)), TAILS),
 }
+B = rlx.Dim("b", 0, 500)
+PRODUCTS = ({"m": 1, "n": 1}, {"m": 16, "n": 32}, {"m": 19, "n": 41})
+MATRICES = ((M, 37), (37, N))
+BLOCK = (*MATRICES, (N,), (M, N))
+CONTRACTIONS: dict[str, Case] = {
+    **{f"block {d.value}": Case(block, of(d, *BLOCK), PRODUCTS) for d in (F32, F16, BF16)},
+    "block transposed": Case(
+        block, of(F32, *BLOCK), PRODUCTS, {0: transposed, 1: transposed, 3: strided},
+        {0: transposed},
+    ),
+    "block strided": Case(block, of(F32, *BLOCK), PRODUCTS, {0: strided, 1: reversed_rows}),
+    "batch": Case(
+        block, of(F32, (B, 1, M, 5), (2, 5, N), (2, 1, N), (M, N)),
+        ({"b": 2, "m": 17, "n": 3}, {"b": 1, "m": 1, "n": 33}),
+    ),
+    "two results": Case(two_results, of(F32, *MATRICES, (M, 1)), PRODUCTS),
+    "dequantised": Case(
+        dequantised, (Shape([M, 37]), Shape([37, N], DType.I8), Shape([N])), PRODUCTS
+    ),
+    "heads": Case(heads, of(F32, (2, 4, M, 5), (20, 21)), ({"m": 3}, {"m": 9})),
+    "vectors": Case(ops.matmul, of(F32, (37,), (37, N)), ({"n": 1}, {"n": 40})),
+    "nothing to sum": Case(ops.matmul, of(F32, (3, 0), (0, 4))),
+}  # fmt: skip
+"""Contractions, as the loop kernels that they are."""

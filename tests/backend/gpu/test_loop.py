@@ -21,19 +21,41 @@ from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.kernel.expr import Kernel
+from rlx.kernel.lower.contract import contraction
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.ops import op as table
 from tests.backend.gpu import laws
-from tests.backend.gpu.regions import CASES, F32, Case, M, N, U, bound, embedding_of, of, span, view
+from tests.backend.gpu.regions import (
+    CASES,
+    CONTRACTIONS,
+    F32,
+    Case,
+    M,
+    N,
+    U,
+    bound,
+    embedding_of,
+    of,
+    span,
+    view,
+)
 
 Array = np.ndarray[Any, Any]
 MACHINES = {"small": laws.SMALL, "default": GpuMachine()}
-TOLERANCES = {"float32": 64 * 2.0**-23, "float16": 8 * 2.0**-10, "bfloat16": 8 * 2.0**-7}
-"""Sums of up to 700 numbers of size 1 in another order; halves are rounded after each op."""
+TOLERANCES = {
+    "float64": 64 * 2.0**-23,
+    "float32": 64 * 2.0**-23,
+    "float16": 8 * 2.0**-10,
+    "bfloat16": 8 * 2.0**-7,
+}
+"""Sums of up to 700 numbers of size 1 in another order; halves are rounded after each op, and f64
+results are of f32 ones."""
 
 
 def kernel_of(case: Case) -> Kernel:
     node = case.node()
+    if any(n.op == "matmul" for n in node.attrs["body"].order()):
+        return legal(contraction(node, *case.layouts(node)).kernel())
     return legal(loop_kernel(node, *case.layouts(node)))
 
 
@@ -54,9 +76,10 @@ def assert_close(got: Array, want: Array) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *CONTRACTIONS])
 def test_a_program_computes_what_the_region_means(name: str, machine: str) -> None:
-    case = CASES[name]
+    """Contractions too: as loops they are slow, and say that their kernels are of no target."""
+    case = {**CASES, **CONTRACTIONS}[name]
     node = case.node()
     given, taken = case.layouts(node)
     program = program_of(case, MACHINES[machine])
@@ -170,6 +193,12 @@ def test_indices_are_64_bits_where_32_do_not_suffice() -> None:
     assert width(U) is DType.I64
     assert width(1 << 16, 1 << 12) is DType.I32
     assert width(1 << 16, 1 << 16) is DType.I64
+
+
+def test_a_dependent_kernel_waits_before_it_reads() -> None:
+    program = program_of(CASES["softmax vectors"], GpuMachine(has_dependent_launch=True))
+    first = [type(n) for n in program.nodes][:2]
+    assert first == [ir.ReleaseDependents, ir.WaitDependencies]
 
 
 @pytest.mark.parametrize("row", [-1, 5])

@@ -13,7 +13,7 @@ The order of every reduction follows from the extents and this schedule, never f
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlx.core.dim import DimLike, exact_div, lower_bound, product, upper_bound
@@ -42,6 +42,7 @@ class GpuMachine:
     """Elements up to which a row is one warp's."""
     thread_column: int = 16
     """Elements up to which a column is one thread's."""
+    has_dependent_launch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,10 @@ class GpuSchedule:
     tile: Axis | None = None
     """Some loads are contiguous along this axis, the last but one, while stores are along the last
     outer one: squares of both are transposed in shared memory."""
+
+    is_dependent: bool = False
+    """The next kernel is released at once, and those before are waited for: with dependent launch,
+    blocks are there when their input is."""
 
     @property
     def threads(self) -> int:
@@ -109,6 +114,10 @@ def _fits(given: GpuSchedule, chunks: int) -> bool:
 def schedule(kernel: Kernel, machine: GpuMachine | None = None) -> GpuSchedule:
     """The schedule that the rules give; nothing is timed."""
     gpu = machine or GpuMachine()
+    return replace(_form(kernel, gpu), is_dependent=gpu.has_dependent_launch)
+
+
+def _form(kernel: Kernel, gpu: GpuMachine) -> GpuSchedule:
     outer, row = _split(kernel)
     fastest = _contiguous(kernel)
     ordered = tuple(sorted(outer, key=lambda a: a is fastest))

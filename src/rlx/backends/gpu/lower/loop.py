@@ -92,6 +92,9 @@ class _Loop(Reductions):
         super().__init__(builder, kernel, index_dtype(kernel), schedule)
 
     def program(self) -> Program:
+        if self.schedule.is_dependent:
+            self.b.release_dependents()
+            self.b.wait_dependencies()
         if self.kernel.stores:
             self._teams()
         return self.b.program()
