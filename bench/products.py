@@ -25,13 +25,14 @@ from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import Function, head_of, module
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import KernelSequence, Step, Task
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.lower.contract import contraction
+from rlx.kernel.program.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
 ROUNDS = 60
@@ -159,26 +160,28 @@ Call = Callable[[int, int, int], None]
 
 
 class Timed:
-    """A compiled recipe with its buffers."""
+    """A compiled schedule with its buffers."""
 
     def __init__(self, product: Product, isa: Isa) -> None:
         node = product.node()
         step = Step.alone(node, CpuMachine.of(isa), product.constants)
         contract = contraction(node, step.operands, step.results)
-        self.recipe: KernelSequence = contraction_tasks(contract, step.constants, step.machine, "p")
-        tasks = [*(p.task for p in self.recipe.packed), *self.recipe.tasks]
+        self.schedule: Schedule[Task] = contraction_tasks(
+            contract, step.constants, step.machine, "p"
+        )
+        tasks = [*(p.task for p in self.schedule.packed), *self.schedule.tasks]
         text = module([*(t.function for t in tasks), peak_function(isa)], isa)
         self.native = Native(text + MANY, isa)
         rng = np.random.default_rng(0)
         self.memory: dict[str, list[Array]] = {
             "operand": [self._drawn(rng, s) for s in product.shapes],
             "result": [memory(o.size_bytes + 64) for o in node.shapes],
-            "temp": [memory(evaluate(t, {}) + 64) for t in self.recipe.temps],
-            "packed": [memory(evaluate(p.size, {}) + 64) for p in self.recipe.packed],
+            "temp": [memory(evaluate(t, {}) + 64) for t in self.schedule.temps],
+            "packed": [memory(evaluate(p.size, {}) + 64) for p in self.schedule.packed],
         }
         self.scratch = [memory(1 << 22) for _ in range(2)]
         results = self.memory["result"]
-        for panels, made in zip(self.recipe.packed, self.memory["packed"]):
+        for panels, made in zip(self.schedule.packed, self.memory["packed"]):
             self.memory["result"] = [made]
             self.call(panels.task)(0, evaluate(panels.task.units, {}), 1)
         self.memory["result"] = results
@@ -259,7 +262,7 @@ def peak_gflops(timed: Timed, isa: Isa) -> float:
 def report(name: str, product: Product, isa: Isa) -> str:
     timed = Timed(product, isa)
     before = peak_gflops(timed, isa)
-    tasks = timed.recipe.tasks
+    tasks = timed.schedule.tasks
     one, two = ([task_seconds(timed, t, workers) for t in tasks] for workers in (1, 2))
     peak = max(before, peak_gflops(timed, isa))
     rate = [flops(product) / sum(x) / 1e9 for x in (one, two)]

@@ -9,13 +9,13 @@ import numpy as np
 
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import Function
-from rlx.backends.cpu.program.task import KernelSequence, Step, Task
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.backends.cpu.schedule.kernels import CpuKernels
 from rlx.core.dim import evaluate
 from rlx.kernel.program import program
 from rlx.kernel.program.lower_step import contract_kernels
 from rlx.kernel.program.program import KernelForm
-from rlx.kernel.program.schedule import Buffer
+from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.program.select import scheduled, select_step
 from rlx.kernel.refusal import required
 from tests.backend.cpu.guarded import guarded
@@ -23,21 +23,21 @@ from tests.backend.cpu.guarded import guarded
 Array = np.ndarray[Any, Any]
 
 
-def kernel_sequence_of(step: Step, name: str) -> KernelSequence:
+def kernel_sequence_of(step: Step, name: str) -> Schedule[Task]:
     """The tasks of a step that a form takes."""
     made = select_step(plan_step(step), CpuKernels(step.machine), name)
-    assert isinstance(made, program.KernelSequence), made
+    assert isinstance(made, program.Schedule[Task]), made
     return made.schedule
 
 
-def conv_of(step: Step, name: str) -> KernelSequence:
+def conv_of(step: Step, name: str) -> Schedule[Task]:
     """The tasks of a step as a convolution."""
     library = CpuKernels(step.machine)
     (found,) = (c for c in library.candidates(plan_step(step)) if c.form is KernelForm.CONVOLUTION)
     return required(scheduled(found.lower(plan_step(step)), library, name)).schedule
 
 
-def contraction_of(step: Step, name: str) -> KernelSequence:
+def contraction_of(step: Step, name: str) -> Schedule[Task]:
     """The tasks of a step as a contraction."""
     made = contract_kernels(plan_step(step))
     return required(scheduled(made, CpuKernels(step.machine), name)).schedule
@@ -48,25 +48,25 @@ def plan_step(step: Step) -> program.Step:
     return program.Step(step.node, step.operands, step.results, step.constants, step.prologue_only)
 
 
-def functions(recipe: KernelSequence) -> list[Function]:
-    return [t.function for t in (*(p.task for p in recipe.packed), *recipe.tasks)]
+def functions(schedule: Schedule[Task]) -> list[Function]:
+    return [t.function for t in (*(p.task for p in schedule.packed), *schedule.tasks)]
 
 
 class Runner:
-    """A recipe at some sizes; its panels, temporaries and scratch end at a fence."""
+    """A schedule at some sizes; its panels, temporaries and scratch end at a fence."""
 
-    def __init__(self, native: Native, recipe: KernelSequence, sizes: Mapping[str, int]) -> None:
-        self.native, self.recipe, self.sizes = native, recipe, sizes
-        self.temps = [self._memory(t) for t in recipe.temps]
-        self.packed = [self._memory(p.size) for p in recipe.packed]
+    def __init__(self, native: Native, schedule: Schedule[Task], sizes: Mapping[str, int]) -> None:
+        self.native, self.schedule, self.sizes = native, schedule, sizes
+        self.temps = [self._memory(t) for t in schedule.temps]
+        self.packed = [self._memory(p.size) for p in schedule.packed]
 
     def _memory(self, size: Any) -> Array:
         return guarded(np.full(evaluate(size, self.sizes), 0xA5, np.uint8))
 
     def run(self, operands: Sequence[Array], results: Sequence[Array], cuts: str = "once") -> None:
-        for panels, memory in zip(self.recipe.packed, self.packed):
+        for panels, memory in zip(self.schedule.packed, self.packed):
             self._do(panels.task, operands, [memory], cuts)
-        for task in self.recipe.tasks:
+        for task in self.schedule.tasks:
             self._do(task, operands, results, cuts)
 
     def _do(

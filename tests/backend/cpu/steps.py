@@ -13,7 +13,7 @@ from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import KernelSequence, Step, Task
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, GraphError
 from rlx.core.extent import measured_in
@@ -21,6 +21,7 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.lower.loop import body_of
+from rlx.kernel.program.schedule import Schedule
 from rlx.ops.draw import Case, Draw
 from tests.backend.cpu.guarded import guarded
 
@@ -110,23 +111,23 @@ class Steps:
 
     def __init__(self, given: Sequence[Trial], isa: Isa, is_run: bool = True) -> None:
         self.trials = given
-        self.recipes: list[KernelSequence] = [
+        self.schedules: list[Schedule[Task]] = [
             dedicated(t.node.op)(t.step(isa), f"step{i}") for i, t in enumerate(given)
         ]
-        functions = [t.function for r in self.recipes for t in r.tasks]
+        functions = [t.function for r in self.schedules for t in r.tasks]
         self.text = module(functions, isa)
         self.native = Native(self.text, isa) if is_run else None
 
     def run(self, number: int, cuts: str = "once") -> list[Array]:
         assert self.native is not None
-        return Run(self.trials[number], self.recipes[number], self.native).run(cuts)
+        return Run(self.trials[number], self.schedules[number], self.native).run(cuts)
 
 
 class Run:
     """One trial; every buffer ends at a fence, and what is not a result's stays as it was."""
 
-    def __init__(self, trial: Trial, recipe: KernelSequence, native: Native) -> None:
-        self.trial, self.recipe, self.native = trial, recipe, native
+    def __init__(self, trial: Trial, schedule: Schedule[Task], native: Native) -> None:
+        self.trial, self.schedule, self.native = trial, schedule, native
         self.sizes = dict(trial.sizes)
         most = {s.name: s.max for n in (trial.node,) for s in _extents_of(n)}
         self.ceilings = self.sizes | {
@@ -138,7 +139,7 @@ class Run:
             self.memory(self.extent(where, self.ceilings) * o.shape.dtype.itemsize)
             for o, where in zip(outputs, trial.results)
         ]
-        self.temps = [self.memory(evaluate(t, self.sizes)) for t in recipe.temps]
+        self.temps = [self.memory(evaluate(t, self.sizes)) for t in schedule.temps]
         self.found = guarded(np.full(max(1, len(trial.extents)), -1, np.int64))
 
     def memory(self, size: int) -> Array:
@@ -168,7 +169,7 @@ class Run:
 
     def run(self, cuts: str) -> list[Array]:
         kept = [m.copy() for m in self.operands]
-        for task in self.recipe.tasks:
+        for task in self.schedule.tasks:
             self.do(task, cuts)
         for before, after in zip(kept, self.operands):
             assert (before == after).all(), f"{self.trial} wrote to an operand"

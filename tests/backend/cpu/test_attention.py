@@ -15,13 +15,14 @@ from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import KernelSequence, Step
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.cost.machine import CacheLevel
 from rlx.ir.mir import Graph, Node
+from rlx.kernel.program.schedule import Schedule
 from rlx.ops import op as table
 from rlx.ops.draw import Draw
 from tests.backend.cpu.steps import Run, Trial, trials
@@ -143,7 +144,7 @@ ELSEWHERE = ("two kv heads", "causal", "window", "padding", "halves", "mask for 
 
 
 @functools.cache
-def compiled(isa: Isa) -> tuple[Native, dict[str, KernelSequence]]:
+def compiled(isa: Isa) -> tuple[Native, dict[str, Schedule[Task]]]:
     """All works in one module."""
     works = {n: (WORKS | STATIC)[n] for n in names(isa)}
     made = {n: kernel_sequence_of(w, isa, f"work{i}") for i, (n, w) in enumerate(works.items())}
@@ -154,18 +155,18 @@ def names(isa: Isa) -> Sequence[str]:
     return [*WORKS, *STATIC] if isa.name == host().name else ELSEWHERE
 
 
-def kernel_sequence_of(work: Work, isa: Isa, name: str) -> KernelSequence:
+def kernel_sequence_of(work: Work, isa: Isa, name: str) -> Schedule[Task]:
     node = work.node()
     return attention.make_attention(Step(node, *work.layouts(node), CpuMachine.of(isa)), name)
 
 
-def text_of(recipes: Any, isa: Isa) -> str:
-    return module([t.function for r in recipes for t in r.tasks], isa)
+def text_of(schedules: Any, isa: Isa) -> str:
+    return module([t.function for r in schedules for t in r.tasks], isa)
 
 
 def ran(name: str, trial: Trial, isa: Isa, cuts: str = "once") -> Array:
-    native, recipes = compiled(isa)
-    return Run(trial, recipes[name], native).run(cuts)[0]
+    native, schedules = compiled(isa)
+    return Run(trial, schedules[name], native).run(cuts)[0]
 
 
 def wide(trial: Trial, *, are_sizes: bool = False) -> Array:
@@ -236,29 +237,31 @@ def test_bits_do_not_depend_on_the_tile() -> None:
     step = Step(
         node, *work.layouts(node), replace(CpuMachine.of(host()), caches=(CacheLevel(64, 1.0),))
     )
-    recipe = attention.make_attention(step, "far")
-    assert recipe.tasks[0].units != compiled(host())[1]["known causal"].tasks[0].units
-    (got,) = Run(trial, recipe, Native(text_of([recipe], host()), host())).run("one by one")
+    schedule = attention.make_attention(step, "far")
+    assert schedule.tasks[0].units != compiled(host())[1]["known causal"].tasks[0].units
+    (got,) = Run(trial, schedule, Native(text_of([schedule], host()), host())).run("one by one")
     assert got.tobytes() == ran("known causal", trial, host()).tobytes()
 
 
 def test_one_query_and_many_are_one_recipe() -> None:
     """Where it is not known which, a call has units of one kind only, and the bits of one query
     are those of code for one."""
-    _, recipes = compiled(host())
+    _, schedules = compiled(host())
     for queries in (0, 1, 2):
-        units = [evaluate(t.units, {"b": 2, "s": queries, "k": 70}) for t in recipes["bias"].tasks]
+        units = [
+            evaluate(t.units, {"b": 2, "s": queries, "k": 70}) for t in schedules["bias"].tasks
+        ]
         assert [u > 0 for u in units] == [queries > 1, queries == 1, queries == 1]
     work = WORKS["plain"]
     trial = work.trial((2, 1, 700), 3)
     known = replace(work, dims=(B, 1, K))
     node = known.node()
-    recipe = attention.make_attention(
+    schedule = attention.make_attention(
         Step(node, *known.layouts(node), CpuMachine.of(host())), "one"
     )
-    native = Native(text_of([recipe], host()), host())
+    native = Native(text_of([schedule], host()), host())
     same = Trial(node, *known.layouts(node), trial.arrays, trial.sizes)
-    assert Run(same, recipe, native).run("once")[0].tobytes() == (
+    assert Run(same, schedule, native).run("once")[0].tobytes() == (
         ran("plain", trial, host()).tobytes()
     )
 
@@ -320,10 +323,10 @@ def test_drawn_cases(seed: int) -> None:
     for i in range(2):
         draw = Draw([seed, i])
         given += trials(draw, draw.case(op))
-    recipes = [attention.make_attention(t.step(host()), f"step{i}") for i, t in enumerate(given)]
-    native = Native(text_of(recipes, host()), host())
-    for trial, recipe in zip(given, recipes):
-        (got,) = Run(trial, recipe, native).run("one by one")
+    schedules = [attention.make_attention(t.step(host()), f"step{i}") for i, t in enumerate(given)]
+    native = Native(text_of(schedules, host()), host())
+    for trial, schedule in zip(given, schedules):
+        (got,) = Run(trial, schedule, native).run("one by one")
         check(got, trial)
 
 

@@ -16,13 +16,14 @@ from rlx.backends.cpu.isa import AVX2, AVX512, AVX512_BF16, NEON, Isa, host, why
 from rlx.backends.cpu.llvm.compile import assembled
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import KernelSequence, Step
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
+from rlx.kernel.program.schedule import Schedule
 from rlx.rules.engine import Fired
 from tests.backend.cpu.products import RUNNABLE, Array
 from tests.backend.cpu.sequences import functions, kernel_sequence_of
@@ -67,7 +68,7 @@ class Case:
         return Step(self.node, given, (made(self.node.shape.dims),), CpuMachine.of(isa), constants)
 
     def check(
-        self, native: Any, recipe: KernelSequence, rng: np.random.Generator, h: int = 9
+        self, native: Any, schedule: Schedule[Task], rng: np.random.Generator, h: int = 9
     ) -> None:
         sizes = {"h": h}
         bound = self.node.graph.bind(sizes)
@@ -78,7 +79,7 @@ class Case:
             arrays[0] = np.moveaxis(arrays[0], 1, -1)
         if self.is_last[1]:
             want = np.moveaxis(want, 1, -1)
-        compare(native, recipe, arrays, want, sizes)
+        compare(native, schedule, arrays, want, sizes)
 
 
 def of(specs: Sequence[Shape], is_last: tuple[bool, bool] = (True, True), op: str = "conv_integer",
@@ -124,13 +125,13 @@ def drawn(seed: int) -> Case:
 @on_every
 def test_drawn_convolutions_of_bytes(isa: Isa) -> None:
     drawn_ = [drawn(seed) for seed in range(36 if isa.name == host().name else 14)]
-    made: list[tuple[Case, KernelSequence]] = []
+    made: list[tuple[Case, Schedule[Task]]] = []
     for i, case in enumerate(drawn_):
         kernels = case.weights if i % 3 else frozenset[int]()
         made.append((case, kernel_sequence_of(case.step(isa, kernels), f"c{i}")))
     native = compiled([r for _, r in made], isa)
-    for i, (case, recipe) in enumerate(made):
-        case.check(native, recipe, np.random.default_rng(i))
+    for i, (case, schedule) in enumerate(made):
+        case.check(native, schedule, np.random.default_rng(i))
 
 
 B, NO = (1, 1, 1, 1), (0, 0, 0, 0)
@@ -160,29 +161,29 @@ def test_images_of_any_size(isa: Isa) -> None:
         for i, c in enumerate(LARGE.values())
     ]
     native = compiled([r for _, r in made], isa)
-    for case, recipe in made:
+    for case, schedule in made:
         for size in (5, 24):
-            case.check(native, recipe, np.random.default_rng(size), size)
+            case.check(native, schedule, np.random.default_rng(size), size)
 
 
-def recipe(name: str, isa: Isa = AVX512_BF16) -> KernelSequence:
+def schedule(name: str, isa: Isa = AVX512_BF16) -> Schedule[Task]:
     return kernel_sequence_of(LARGE[name].step(isa, LARGE[name].weights), "c")
 
 
 @pytest.mark.parametrize("name", ["words", "deep", "signed", "odd", "colours", "few of groups"])
 def test_dots_are_single_instructions(name: str) -> None:
-    text = module(functions(recipe(name)), AVX512_BF16)
+    text = module(functions(schedule(name)), AVX512_BF16)
     assert "vpdpbusd" in assembled(text, AVX512_BF16)
 
 
 def test_pairs_are_single_instructions() -> None:
-    text = module(functions(recipe("words", AVX2)), AVX2)
+    text = module(functions(schedule("words", AVX2)), AVX2)
     assert "vpmaddwd" in assembled(text, AVX2)
 
 
 def test_windows_of_bytes_are_read_where_they_lie() -> None:
     """One task, and weights in as many bytes as they are, up to a whole panel."""
-    made = recipe("words")
+    made = schedule("words")
     assert len(made.tasks) == 1
     assert made.temps == ()
     sums, kernels = sorted(p.size for p in made.packed)
@@ -191,7 +192,7 @@ def test_windows_of_bytes_are_read_where_they_lie() -> None:
 
 
 def test_other_processors_get_code_that_assembles() -> None:
-    text = module(functions(recipe("words", NEON)), NEON)
+    text = module(functions(schedule("words", NEON)), NEON)
     assert "mla" in assembled(text, NEON)
 
 

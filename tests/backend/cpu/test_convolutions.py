@@ -11,13 +11,14 @@ from rlx.backends.cpu.isa import Isa, host
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import KernelSequence, Step
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
+from rlx.kernel.program.schedule import Schedule
 from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
 from tests.backend.cpu.guarded import guarded
@@ -27,19 +28,19 @@ from tests.backend.cpu.sequences import Runner, conv_of, functions
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}
 
 
-def compiled(recipes: list[KernelSequence], isa: Isa) -> Native:
-    return Native(module([f for r in recipes for f in functions(r)], isa), isa)
+def compiled(schedules: list[Schedule[Task]], isa: Isa) -> Native:
+    return Native(module([f for r in schedules for f in functions(r)], isa), isa)
 
 
-def check(graph: Graph, native: Native, recipe: KernelSequence, arrays: list[Array],
+def check(graph: Graph, native: Native, schedule: Schedule[Task], arrays: list[Array],
           sizes: dict[str, int]) -> None:  # fmt: skip
     """The same bits however the work is cut, and near what the reference makes of it."""
     bound = graph.bind(sizes) if sizes else graph
     (want,) = evaluate(bound, {f"x{i}": a for i, a in enumerate(arrays)})
-    compare(native, recipe, arrays, want, sizes)
+    compare(native, schedule, arrays, want, sizes)
 
 
-def compare(native: Native, recipe: KernelSequence, arrays: Sequence[Array], want: Array,
+def compare(native: Native, schedule: Schedule[Task], arrays: Sequence[Array], want: Array,
             sizes: dict[str, int]) -> None:  # fmt: skip
     """Within 64 roundings of the largest result: sums of at most a few hundred numbers of size 1,
     taken in another order; what is not finite is so in both."""
@@ -47,7 +48,7 @@ def compare(native: Native, recipe: KernelSequence, arrays: Sequence[Array], wan
     found: list[Array] = []
     for cuts in ("once", "one by one"):
         made = guarded(np.zeros(want.shape, want.dtype))
-        Runner(native, recipe, sizes).run(given, [made], cuts)
+        Runner(native, schedule, sizes).run(given, [made], cuts)
         found.append(made)
     assert found[0].tobytes() == found[1].tobytes()
     if want.dtype.kind in "iub":
@@ -63,7 +64,7 @@ def compare(native: Native, recipe: KernelSequence, arrays: Sequence[Array], wan
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
 def test_drawn_convolutions(isa: Isa) -> None:
-    drawn: list[tuple[Graph, list[Array], KernelSequence]] = []
+    drawn: list[tuple[Graph, list[Array], Schedule[Task]]] = []
     for seed in range(24 if isa.name == host().name else 8):
         draw = Draw([seed, 11])
         case = draw.case(lookup("conv" if seed % 4 else "fused_conv_bias_act"))
@@ -76,8 +77,8 @@ def test_drawn_convolutions(isa: Isa) -> None:
         step = Step.alone(g.outputs[0], CpuMachine.of(isa), constants)
         drawn.append((g, draw.arrays(case), conv_of(step, f"c{seed}")))
     native = compiled([r for *_, r in drawn], isa)
-    for graph, arrays, recipe in drawn:
-        check(graph, native, recipe, arrays, {})
+    for graph, arrays, schedule in drawn:
+        check(graph, native, schedule, arrays, {})
 
 
 def last(dims: Sequence[DimLike]) -> Layout:
@@ -88,14 +89,14 @@ def last(dims: Sequence[DimLike]) -> Layout:
     return plain.permuted([order.index(i) for i in range(rank)])
 
 
-def check_last(graph: Graph, native: Native, recipe: KernelSequence, arrays: list[Array],
+def check_last(graph: Graph, native: Native, schedule: Schedule[Task], arrays: list[Array],
                sizes: dict[str, int]) -> None:  # fmt: skip
     """As `check`, images with their channels last."""
     bound = graph.bind(sizes) if sizes else graph
     (want,) = evaluate(bound, {f"x{i}": a for i, a in enumerate(arrays)})
     image, *more = arrays
     given = [np.moveaxis(image, 1, -1), *more]
-    compare(native, recipe, given, np.moveaxis(want, 1, -1), sizes)
+    compare(native, schedule, given, np.moveaxis(want, 1, -1), sizes)
 
 
 H = Dim("h", 1, 64)
@@ -142,8 +143,8 @@ TURNED: dict[str, tuple[tuple[Shape, Shape], dict[str, object]]] = {
 
 
 def stepped(given: Sequence[tuple[str, tuple[Shape, Shape], dict[str, object]]],
-            isa: Isa, is_turned: bool) -> list[tuple[Graph, KernelSequence]]:  # fmt: skip
-    made: list[tuple[Graph, KernelSequence]] = []
+            isa: Isa, is_turned: bool) -> list[tuple[Graph, Schedule[Task]]]:  # fmt: skip
+    made: list[tuple[Graph, Schedule[Task]]] = []
     for name, shapes, attrs in given:
         g = Graph(name)
         image, kernels = (g.input(f"x{i}", s) for i, s in enumerate(shapes))
@@ -162,11 +163,11 @@ def test_results_with_channels_last_of_images_without(isa: Isa) -> None:
     made = stepped([(n, *v) for n, v in TURNED.items()], isa, is_turned=True)
     native = compiled([r for _, r in made], isa)
     rng = np.random.default_rng(0)
-    for graph, recipe in made:
+    for graph, schedule in made:
         shapes = [n.shape.bind({"h": 9}) for n in graph.inputs]
         arrays = [rng.normal(size=s.static_dims).astype(s.dtype.numpy) for s in shapes]
         (want,) = evaluate(graph.bind({"h": 9}), {f"x{i}": a for i, a in enumerate(arrays)})
-        compare(native, recipe, arrays, np.moveaxis(want, 1, -1), {"h": 9})
+        compare(native, schedule, arrays, np.moveaxis(want, 1, -1), {"h": 9})
 
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
@@ -174,17 +175,17 @@ def test_images_with_channels_last(isa: Isa) -> None:
     made = stepped([(n, *v) for n, v in (LARGE | MORE).items()], isa, is_turned=False)
     native = compiled([r for _, r in made], isa)
     rng = np.random.default_rng(0)
-    for graph, recipe in made:
+    for graph, schedule in made:
         for size in (5, 24):
             shapes = [n.shape.bind({"h": size}) for n in graph.inputs]
             arrays = [(rng.normal(size=s.static_dims) * 3).astype(s.dtype.numpy) for s in shapes]
             arrays[0].flat[3] = np.inf if arrays[0].dtype.kind == "f" else 3
-            check_last(graph, native, recipe, arrays, {"h": size})
+            check_last(graph, native, schedule, arrays, {"h": size})
 
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
 def test_images_of_any_size(isa: Isa) -> None:
-    made: list[tuple[Graph, KernelSequence]] = []
+    made: list[tuple[Graph, Schedule[Task]]] = []
     for name, (shapes, attrs) in LARGE.items():
         g = Graph(name)
         inputs = [g.input(f"x{i}", s) for i, s in enumerate(shapes)]
@@ -193,8 +194,8 @@ def test_images_of_any_size(isa: Isa) -> None:
         made.append((g, conv_of(step, f"c{len(made)}")))
     native = compiled([r for _, r in made], isa)
     rng = np.random.default_rng(0)
-    for graph, recipe in made:
+    for graph, schedule in made:
         for size in (5, 24, 64):
             shapes = [n.shape.bind({"h": size}) for n in graph.inputs]
             arrays = [rng.normal(size=s.static_dims).astype(s.dtype.numpy) for s in shapes]
-            check(graph, native, recipe, arrays, {"h": size})
+            check(graph, native, schedule, arrays, {"h": size})

@@ -12,7 +12,8 @@ from rlx.backends.cpu.isa import host
 from rlx.backends.cpu.kernels import DEDICATED, PRIMITIVES, Registered
 from rlx.backends.cpu.llvm import builder
 from rlx.backends.cpu.llvm.function import Code
-from rlx.backends.cpu.program.task import KernelSequence, Step
+from rlx.backends.cpu.program.task import Step, Task
+from rlx.kernel.program.schedule import Schedule
 from rlx.ops import op as table
 from rlx.ops.draw import Draw
 from tests.backend.cpu.steps import trials
@@ -31,7 +32,7 @@ def steps(row: Registered, op: str) -> Iterator[Step]:
                 yield trial.step(host())
 
 
-def made(row: Registered, op: str) -> list[KernelSequence]:
+def made(row: Registered, op: str) -> list[Schedule[Task]]:
     return [row.load()(step, f"k{i}") for i, step in enumerate(steps(row, op))]
 
 

@@ -28,7 +28,8 @@ from rlx.backends.cpu.kernels import dedicated
 from rlx.backends.cpu.library.fft.plans import MAX_CONSTANT_TABLE_POINTS
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import module
-from rlx.backends.cpu.program.task import KernelSequence, Step
+from rlx.backends.cpu.program.task import Step, Task
+from rlx.kernel.program.schedule import Schedule
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.sequences import Runner, functions
 from tests.backend.cpu.steps import Steps, Trial, trials
@@ -73,16 +74,16 @@ class Batch:
 
     def __init__(self, nodes: list[Node], isa: Isa) -> None:
         self.nodes = nodes
-        self.recipes: list[KernelSequence] = [
+        self.schedules: list[Schedule[Task]] = [
             dedicated(n.op)(Step.alone(n, CpuMachine.of(isa)), f"f{i}") for i, n in enumerate(nodes)
         ]
-        self.text = module([f for r in self.recipes for f in functions(r)], isa)
+        self.text = module([f for r in self.schedules for f in functions(r)], isa)
         self.native = Native(self.text, isa)
 
     def run(self, number: int, x: Array, sizes: dict[str, int], cuts: str = "once") -> Array:
         shape = self.nodes[number].shape.bind(sizes)
         made = np.zeros(shape.static_dims, shape.dtype.numpy)
-        Runner(self.native, self.recipes[number], sizes).run([x], [made], cuts)
+        Runner(self.native, self.schedules[number], sizes).run([x], [made], cuts)
         return made
 
 
@@ -182,7 +183,7 @@ def test_tables_of_long_transforms_are_filled_once() -> None:
     ]
     cases = [(n, dtype) for n in lengths for dtype in (DType.C64, DType.C128)]
     batch = Batch([applied("fft", (2, n), dtype) for n, dtype in cases], host())
-    assert all(r.packed for r in batch.recipes)
+    assert all(r.packed for r in batch.schedules)
     for i, (n, dtype) in enumerate(cases):
         x = points(n, rows=2)
         want = np.fft.fft(x.astype(np.complex128))
@@ -239,9 +240,9 @@ def test_tables_are_shared_and_code_stays_small() -> None:
 def test_other_machines_have_code_for_it(isa: Isa) -> None:
     nodes = [applied("fft", (9, n), DType.C64) for n in (9, 17, 60)]
     nodes += [applied("rfft", (9, 60), DType.F16), applied("irfft", (9, 31), DType.C128)]
-    recipes = [
+    schedules = [
         dedicated(n.op)(Step.alone(n, CpuMachine.of(isa)), f"f{i}") for i, n in enumerate(nodes)
     ]
-    made = [f for r in recipes for f in functions(r)]
+    made = [f for r in schedules for f in functions(r)]
     text = assembled(module(made, isa), isa)
     assert all(f"{f.name}:" in text for f in made)

@@ -84,12 +84,12 @@ def test_frames_of_a_prime_length(op: str) -> None:
     """Their tables are filled once, as those of filters that are weights."""
     node = applied(op, 700, 67)
     step = Step.alone(node, CpuMachine.of(host()), frozenset({1}))
-    recipe = dedicated(op)(step, "prime")
-    assert len(recipe.packed) == (2 if op == "mel_frames" else 1)
-    native = Native(module(functions(recipe), host()), host())
+    schedule = dedicated(op)(step, "prime")
+    assert len(schedule.packed) == (2 if op == "mel_frames" else 1)
+    native = Native(module(functions(schedule), host()), host())
     given = filled(node, 700)
     made = np.zeros(node.shape.static_dims, node.shape.dtype.numpy)
-    Runner(native, recipe, {}).run(given, [made])
+    Runner(native, schedule, {}).run(given, [made])
     want = node.decl.evaluate(given, node.attrs, node.shapes)
     assert_close(made, np.asarray(want), op)
 

@@ -12,11 +12,12 @@ from rlx import ops
 from rlx.backends.cpu.isa import AVX512_BF16, NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import module
-from rlx.backends.cpu.program.task import KernelSequence
+from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Node
+from rlx.kernel.program.schedule import Schedule
 from tests.backend.cpu.products import RUNNABLE, WORKS, Array, B, Case, K, M, N, Work, of, turned
 from tests.backend.cpu.sequences import functions
 from tests.backend.cpu.test_products import Made, compiled, kernel_sequence_of, step_of, wide
@@ -86,12 +87,12 @@ CONSTANTS = frozenset({1, 2, 3})
 def made(isa: Isa, constants: frozenset[int]) -> Mapping[str, Made]:
     """Every work of this page, in one module."""
     works = {**FLOATS, **WHOLE, "rounded": ROUNDED}
-    recipes = [
+    schedules = [
         kernel_sequence_of(step_of(w, isa, constants), f"w{i}")
         for i, w in enumerate(works.values())
     ]
-    native: Native = compiled(recipes, isa)
-    return {name: Made(native, r) for name, r in zip(works, recipes)}
+    native: Native = compiled(schedules, isa)
+    return {name: Made(native, r) for name, r in zip(works, schedules)}
 
 
 ROUNDED = Work(then_rounded, (*of(BF16, (M, K), (K, N)), Shape([N])))
@@ -167,11 +168,11 @@ def test_infinities_and_nans_come_through(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def text_of(works: Mapping[str, Work], isa: Isa) -> str:
-    recipes: list[KernelSequence] = [
+    schedules: list[Schedule[Task]] = [
         kernel_sequence_of(step_of(w, isa, CONSTANTS), f"w{i}")
         for i, w in enumerate(works.values())
     ]
-    return module([f for r in recipes for f in functions(r)], isa)
+    return module([f for r in schedules for f in functions(r)], isa)
 
 
 def test_dots_are_single_instructions() -> None:
@@ -184,8 +185,8 @@ def test_dots_are_single_instructions() -> None:
 def test_bytes_are_widened_in_registers() -> None:
     """Weights are kept as bytes: their panels are as large as they are, up to a whole panel."""
     for name in ("channels", "blocks"):
-        recipe = kernel_sequence_of(step_of(FLOATS[name], host(), CONSTANTS), "w")
-        (panels,) = recipe.packed
+        schedule = kernel_sequence_of(step_of(FLOATS[name], host(), CONSTANTS), "w")
+        (panels,) = schedule.packed
         assert evaluate(panels.size, {"n": 640}) <= 640 * 96 + 128 * 96
 
 

@@ -1,4 +1,4 @@
-"""Products as recipes: drawn cases, what is packed, what is computed before and after."""
+"""Products as schedules: drawn cases, what is packed, what is computed before and after."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rlx.backends.cpu.isa import NEON, Isa, host
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import KernelSequence, Step
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
+from rlx.kernel.program.schedule import Schedule
 from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
 from tests.backend.cpu import products
@@ -44,7 +45,7 @@ EPS = {
 CASES = 32
 
 
-def kernel_sequence_of(step: Step, name: str) -> KernelSequence:
+def kernel_sequence_of(step: Step, name: str) -> Schedule[Task]:
     return contraction_of(step, name)
 
 
@@ -54,8 +55,8 @@ def step_of(work: Work, isa: Isa, constants: frozenset[int]) -> Step:
     return Step(node, tuple(given), tuple(made), CpuMachine.of(isa), constants)
 
 
-def compiled(recipes: list[KernelSequence], isa: Isa) -> Native:
-    return Native(module([f for r in recipes for f in functions(r)], isa), isa)
+def compiled(schedules: list[Schedule[Task]], isa: Isa) -> Native:
+    return Native(module([f for r in schedules for f in functions(r)], isa), isa)
 
 
 def wide(x: Array) -> Array:
@@ -90,13 +91,13 @@ def test_drawn_products(isa: Isa) -> None:
         step = Step.alone(node, CpuMachine.of(isa), constants)
         drawn.append((node, draw.arrays(case), kernel_sequence_of(step, f"p{seed}")))
     native = compiled([r for *_, r in drawn], isa)
-    for node, arrays, recipe in drawn:
+    for node, arrays, schedule in drawn:
         given = [guarded(np.ascontiguousarray(a)) for a in arrays]
         found = []
         for cuts in ("once", "one by one"):
             (shape,) = node.shapes
             made = guarded(np.full(shape.static_dims, 0, shape.dtype.numpy))
-            Runner(native, recipe, {}).run(given, [made], cuts)
+            Runner(native, schedule, {}).run(given, [made], cuts)
             check(made, arrays[0], arrays[1], shape.dtype)
             found.append(made.tobytes())
         assert found[0] == found[1]
@@ -158,15 +159,15 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Made:
-    """A recipe that a case can run."""
+    """A schedule that a case can run."""
 
     native: Native
-    recipe: KernelSequence
+    schedule: Schedule[Task]
 
     def run(
         self, given: Sequence[Array], made: Sequence[Array], sizes: Mapping[str, int], cuts: str
     ) -> None:
-        Runner(self.native, self.recipe, sizes).run(given, made, cuts)
+        Runner(self.native, self.schedule, sizes).run(given, made, cuts)
 
 
 def made_of(
@@ -174,11 +175,11 @@ def made_of(
 ) -> dict[str, Made]:
     """Recipes of works, in one module."""
     steps = [step_of(w, isa, constants) for w in works.values()]
-    recipes = [kernel_sequence_of(s, f"w{i}") for i, s in enumerate(steps)]
-    native = compiled(recipes, isa)
+    schedules = [kernel_sequence_of(s, f"w{i}") for i, s in enumerate(steps)]
+    native = compiled(schedules, isa)
     for name, work in works.items():
         patch.setitem(WORKS, name, work)
-    return {name: Made(native, r) for name, r in zip(works, recipes)}
+    return {name: Made(native, r) for name, r in zip(works, schedules)}
 
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda i: i.name)
@@ -186,7 +187,7 @@ def made_of(
 def test_what_surrounds_a_product(
     isa: Isa, constants: frozenset[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in test_gemm, but through recipes: 8 · eps · Σ|terms|."""
+    """As in test_gemm, but through schedules: 8 · eps · Σ|terms|."""
     monkeypatch.setattr(products, "drawn", few_rows)
     for name, made in made_of(SURROUNDED, isa, constants, monkeypatch).items():
         for seed, sizes in enumerate(SIZES):
@@ -201,7 +202,7 @@ def test_what_surrounds_a_product(
 def test_squares_are_turned_while_packing(isa: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns that lie apart, every edge of the squares, several chunks of inner steps."""
     for name, made in made_of(TURNED, isa, frozenset(), monkeypatch).items():
-        assert len(made.recipe.tasks) == 2
+        assert len(made.schedule.tasks) == 2
         for seed, (k, n) in enumerate([(16, 64), (600, 33), (17, 130), (0, 3), (5, 0), (3, 1)]):
             case = Case(name, {"b": 2, "m": 7, "k": k, "n": n}, seed)
             x, y = (view(a, f) for a, f in zip(case.given, case.operands))
@@ -218,7 +219,7 @@ def few_rows(rng: np.random.Generator, size: int, dtype: DType) -> Array:
 def test_other_processors_get_code_that_assembles() -> None:
     """Squares turned while packing, and a table of inner steps."""
     works = {**TURNED, "heads apart": SURROUNDED["heads apart"]}
-    recipes = [kernel_sequence_of(step_of(w, NEON, frozenset()), f"w{i}") for i, w in
+    schedules = [kernel_sequence_of(step_of(w, NEON, frozenset()), f"w{i}") for i, w in
                enumerate(works.values())]  # fmt: skip
-    text = module([f for r in recipes for f in functions(r)], NEON)
+    text = module([f for r in schedules for f in functions(r)], NEON)
     assert "fmla" in assembled(text, NEON)

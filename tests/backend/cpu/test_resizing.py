@@ -159,8 +159,8 @@ def test_a_result_turned_round_is_written_so() -> None:
     body.set_outputs([ops.transpose(made, perm=(0, 2, 3, 1))])
     g = Graph("turned")
     region = g.node("region", [g.input("x", x.shape)], {"body": body})
-    recipe = kernel_sequence_of(Step.alone(region, CpuMachine.of(host())), "k")
-    assert ["horizontal taps" in t.summary for t in recipe.tasks] == [True]
+    schedule = kernel_sequence_of(Step.alone(region, CpuMachine.of(host())), "k")
+    assert ["horizontal taps" in t.summary for t in schedule.tasks] == [True]
     g.set_outputs([region])
     given = values((1, 16, 9, 9), "f32", has_corners=False)
     want: Any = made.decl.evaluate([given], made.attrs, [made.shape])

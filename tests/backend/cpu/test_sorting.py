@@ -154,7 +154,7 @@ def test_a_row_too_long_for_its_words_is_refused() -> None:
     x = np.zeros(1, np.float32)
     trial = side_by_side(applied("argsort", x, (n,), {"axis": 0}), [x], {"n": 1})
     steps = Steps([trial], host())
-    task = steps.recipes[0].tasks[0]
+    task = steps.schedules[0].tasks[0]
     assert task.sizes == (n,)
     assert steps.native.call_part(task.function.name, [0, 0], [MAX_32BIT_POSITIONS + 1], 0, 1) == 1
     assert "too long" in task.failures[0]
@@ -165,7 +165,7 @@ def test_a_row_too_long_for_its_words_is_refused() -> None:
 )
 def test_other_machines_have_code_for_it(isa: Isa) -> None:
     given = [*long_rows(DType.F16, 0), *long_rows(DType.F64, 1)]
-    recipes = [dedicated(t.node.op)(t.step(isa), f"f{i}") for i, t in enumerate(given)]
-    functions = [t.function for r in recipes for t in r.tasks]
+    schedules = [dedicated(t.node.op)(t.step(isa), f"f{i}") for i, t in enumerate(given)]
+    functions = [t.function for r in schedules for t in r.tasks]
     text = assembled(module(functions, isa), isa)
     assert all(f"{f.name}:" in text for f in functions)

@@ -5,19 +5,20 @@ from __future__ import annotations
 from rlx.backends.cpu.library.strided_copy import Blocks, at, merged, step
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import KernelSequence, Step, Task, buffers
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import product
 from rlx.core.layout import Layout
+from rlx.kernel.program.schedule import Schedule, buffers
 
 POLLED_STEPS = 4096
 
 
-def make_leaky_sum(given: Step, name: str) -> KernelSequence:
+def make_leaky_sum(given: Step, name: str) -> Schedule[Task]:
     """The text is written when the code is first read: to choose a kernel writes none."""
     units, shape = _units(_rows(given)).count, given.node.shape
     grain = given.machine.units_per_task(units, shape.num_elements)
     code = Code(name, lambda own: _source(given, own))
-    return KernelSequence((Task(code, buffers(1, 1), units, grain),))
+    return Schedule((Task(code, buffers(1, 1), units, grain),))
 
 
 def _rows(given: Step) -> list[Layout]:

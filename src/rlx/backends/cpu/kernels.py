@@ -18,9 +18,10 @@ from rlx.cost.target import ConvolutionPrices, KernelLimit
 from rlx.ops.op import Kind
 
 if TYPE_CHECKING:
-    from rlx.backends.cpu.program.task import KernelSequence, Step
+    from rlx.backends.cpu.program.task import Step, Task
+    from rlx.kernel.program.schedule import Schedule
 
-    Maker = Callable[[Step, str], KernelSequence]
+    Maker = Callable[[Step, str], Schedule[Task]]
 
 REAL = frozenset(d for d in DType if not d.is_complex)
 GENERATED = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION})

@@ -23,15 +23,10 @@ from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
 from rlx.backends.cpu.llvm.function import Code as TaskCode
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import (
-    Buffer,
-    KernelSequence,
-    Step,
-    Task,
-    buffers,
-)
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dtype import DType
 from rlx.core.extent import CAPACITY_EXCEEDED, ceiling, measured_in
+from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 
 I64 = DType.I64
 NS_PER_ELEMENT = 2
@@ -47,7 +42,7 @@ def size_of(given: Step) -> Buffer:
 # -- nonzero --------------------------------------------------------------------------------------
 
 
-def make_nonzero(given: Step, name: str) -> KernelSequence:
+def make_nonzero(given: Step, name: str) -> Schedule[Task]:
     """Count per unit, prefix-sum the counts, scatter each element to its rank."""
     nonzero_bits = _Nonzero(given)
     tasks = (
@@ -55,7 +50,7 @@ def make_nonzero(given: Step, name: str) -> KernelSequence:
         nonzero_bits.prefix_sum_task(f"{name}.sum"),
         nonzero_bits.scatter_task(name),
     )
-    return KernelSequence(tasks, (8 * (ceiling(nonzero_bits.units.count) + 1),))
+    return Schedule(tasks, (8 * (ceiling(nonzero_bits.units.count) + 1),))
 
 
 class _Nonzero:
@@ -167,7 +162,7 @@ def _popcount(code: Code, bits: str) -> str:
 # -- arange ---------------------------------------------------------------------------------------
 
 
-def make_arange(given: Step, name: str) -> KernelSequence:
+def make_arange(given: Step, name: str) -> Schedule[Task]:
     """Every unit computes the count for itself."""
     dtype, most = given.node.shape.dtype, ceiling(given.node.shape.dims[0])
     units = Blocks((most,)).count
@@ -178,7 +173,7 @@ def make_arange(given: Step, name: str) -> KernelSequence:
     machine = given.machine
     grain = machine.units_per_task(units, machine.worker_ns(0, most * dtype.itemsize))
     code, given_to = TaskCode(name, partial(_arange, given)), (*buffers(3, 1), size_of(given))
-    return KernelSequence((Task(code, given_to, units, grain, failures=failures),))
+    return Schedule((Task(code, given_to, units, grain, failures=failures),))
 
 
 def _arange(given: Step, name: str) -> Source:
@@ -239,14 +234,14 @@ def _bound_exceeded(given: Step, text: str) -> str:
     return CAPACITY_EXCEEDED if given.node.attrs["at_most"] is None else text
 
 
-def make_as_size(given: Step, name: str) -> KernelSequence:
+def make_as_size(given: Step, name: str) -> Schedule[Task]:
     """Only the size is written."""
     failures = "a size is negative", _bound_exceeded(given, "a size is larger than at_most allows")
     code, given_to = (
         TaskCode(name, partial(_as_size, given)),
         (Buffer("operand", 0), size_of(given)),
     )
-    return KernelSequence((Task(code, given_to, failures=failures),))
+    return Schedule((Task(code, given_to, failures=failures),))
 
 
 def _as_size(given: Step, name: str) -> Source:
@@ -260,13 +255,13 @@ def _as_size(given: Step, name: str) -> Source:
     return w.source(name)
 
 
-def make_same_size(given: Step, name: str) -> KernelSequence:
+def make_same_size(given: Step, name: str) -> Schedule[Task]:
     failures = (
         "two sizes are to be equal, and differ. A size of 1 that is found at run time is not "
         "repeated either",
     )
     code = TaskCode(name, partial(_same_size, given))
-    return KernelSequence((Task(code, buffers(2, 1), failures=failures),))
+    return Schedule((Task(code, buffers(2, 1), failures=failures),))
 
 
 def _same_size(given: Step, name: str) -> Source:

@@ -34,17 +34,12 @@ from rlx.backends.cpu.library.strided_copy import (
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import (
-    Buffer,
-    KernelSequence,
-    Step,
-    Task,
-    buffers,
-)
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
 from rlx.core.layout import Layout
+from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 
 NS_PER_INDEX = 2
 ROWS_PER_POLL = 1 << 13
@@ -57,7 +52,7 @@ REDUCTIONS = {
 }
 
 
-def make_take_along_axis(given: Step, name: str) -> KernelSequence:
+def make_take_along_axis(given: Step, name: str) -> Schedule[Task]:
     """take_along_axis: y[…, i, …] = x[…, index[…, i, …], …]."""
     axis, indices = given.node.attrs["axis"], given.operands[1]
     dtype, parts = copy_dtype(given.node.shape.dtype)
@@ -70,7 +65,7 @@ def make_take_along_axis(given: Step, name: str) -> KernelSequence:
     reading = _Gather(given, dtype, stride, x.dims[axis], row)
     units = reading.units.count
     grain = given.machine.units_per_task(units, product(row[0].dims) * NS_PER_INDEX)
-    return KernelSequence((Task(Code(name, reading.source), buffers(2, 1), units, grain),))
+    return Schedule((Task(Code(name, reading.source), buffers(2, 1), units, grain),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +121,7 @@ class _Gather:
 # -- scatter --------------------------------------------------------------------------------------
 
 
-def make_scatter(given: Step, name: str) -> KernelSequence:
+def make_scatter(given: Step, name: str) -> Schedule[Task]:
     """scatter and scatter_add: x copied, then rows stored into it or combined with it.
 
     Half-precision sums and products are f32 until all updates are applied, and then rounded once.
@@ -138,14 +133,14 @@ def make_scatter(given: Step, name: str) -> KernelSequence:
     y = BufferView(result, given.results[0], dtype)
     if dtype.compute is dtype or reduction not in ("add", "mul"):
         copy = copy_task(x, y, given.machine, f"{name}.copy")
-        return KernelSequence((copy, _updates(given, y, reduction, name)))
+        return Schedule((copy, _updates(given, y, reduction, name)))
     wide = BufferView(Buffer("temp", 0), Layout.contiguous(y.layout.dims), dtype.compute)
     tasks = (
         copy_task(x, wide, given.machine, f"{name}.copy"),
         _updates(given, wide, reduction, name),
         copy_task(wide, y, given.machine, f"{name}.round"),
     )
-    return KernelSequence(tasks, (ceiling(product(y.layout.dims)) * dtype.compute.itemsize,))
+    return Schedule(tasks, (ceiling(product(y.layout.dims)) * dtype.compute.itemsize,))
 
 
 def _updates(given: Step, to: BufferView, reduction: str, name: str) -> Task:

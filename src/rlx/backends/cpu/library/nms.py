@@ -18,10 +18,11 @@ from rlx.backends.cpu.library.strided_copy import at, load_integer
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_min
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
+from rlx.kernel.program.schedule import Buffer, Schedule
 
 SORT_NS, PAIRS_PER_NS = 10, 4
 BOXES_PER_POLL = 256
@@ -215,8 +216,6 @@ def _temps(count: int) -> tuple[Buffer, ...]:
     return tuple(Buffer("temp", i) for i in range(count))
 
 
-def make_nms(given: Step, name: str) -> KernelSequence:
+def make_nms(given: Step, name: str) -> Schedule[Task]:
     boxes = _Nms(given)
-    return KernelSequence(
-        (boxes.select_task(f"{name}.class"), boxes.compact_task(name)), boxes.temps
-    )
+    return Schedule((boxes.select_task(f"{name}.class"), boxes.compact_task(name)), boxes.temps)

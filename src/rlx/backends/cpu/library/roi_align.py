@@ -29,18 +29,13 @@ from rlx.backends.cpu.library.strided_copy import (
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import (
-    Buffer,
-    KernelSequence,
-    Step,
-    Task,
-    buffers,
-)
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.backends.cpu.schedule.loop import loop_task
 from rlx.core.dim import DimLike, lower_bound
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.program.lower_step import copy_kernel
+from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 
 I64 = DType.I64
 X, ROIS, IMAGES, Y = range(4)
@@ -60,18 +55,18 @@ class _RoiKernel(ABC):
     """Images in NHWC."""
 
     @classmethod
-    def kernel_sequence(cls, given: Step, name: str) -> KernelSequence:
+    def kernel_sequence(cls, given: Step, name: str) -> Schedule[Task]:
         """The task, after one that transposes NCHW images to NHWC."""
         x, dtype = given.operands[X], given.node.shape.dtype
         lanes = dim_lanes(given.isa, dtype, x.dims[1])
         if x.strides[1] == 1:
-            return KernelSequence((cls(given, lanes, x).task(name, Buffer("operand", X)),))
+            return Schedule((cls(given, lanes, x).task(name, Buffer("operand", X)),))
         dims = (x.dims[0], *x.dims[2:], x.dims[1])
         nhwc, temp = Layout.contiguous(dims).permuted((0, 3, 1, 2)), Buffer("temp", 0)
         copied = copy_kernel(given.node.inputs[X].shape, x, nhwc)
         first = loop_task(copied, [Buffer("operand", X)], [temp], given.machine, f"{name}.image")
         made = cls(given, lanes, nhwc).task(name, temp)
-        return KernelSequence((first, made), (given.node.inputs[X].shape.size_bytes,))
+        return Schedule((first, made), (given.node.inputs[X].shape.size_bytes,))
 
     def task(self, name: str, image: Buffer) -> Task:
         shape, units = self.given.node.shape, self.units.count
@@ -417,9 +412,9 @@ def _rounded(x: Vec) -> Vec:
     return (x.abs() + 0.5).floor().copysign(x)
 
 
-def make_roi_align(given: Step, name: str) -> KernelSequence:
+def make_roi_align(given: Step, name: str) -> Schedule[Task]:
     return RoiAlign.kernel_sequence(given, name)
 
 
-def make_max_roi_pool(given: Step, name: str) -> KernelSequence:
+def make_max_roi_pool(given: Step, name: str) -> Schedule[Task]:
     return MaxRoiPool.kernel_sequence(given, name)

@@ -12,10 +12,11 @@ from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import Buffer, Task
+from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
+from rlx.kernel.program.schedule import Buffer
 
 BLOCK = 1024
 """Elements of a row in one unit."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import Code, Function
@@ -19,9 +18,7 @@ from rlx.core.extent import ceiling
 from rlx.core.layout import Layout
 from rlx.ir.mir import Node
 from rlx.kernel.lower.loop import body_of
-from rlx.kernel.program.schedule import Buffer, PackedWeights, Schedule, buffers
-
-__all__ = ["Buffer", "KernelSequence", "PackedWeights", "Task", "buffers"]
+from rlx.kernel.program.schedule import Buffer
 
 POLL_NS = 100_000
 """Between two polls of a loop inside of a unit, roughly: much more than a poll takes, and much less
@@ -118,10 +115,6 @@ class Task:
     def sizes(self) -> tuple[DimLike, ...]:
         """The values of these dims are what `sizes` points to, as i64."""
         return self.code.source.sizes
-
-
-KernelSequence: TypeAlias = Schedule[Task]
-"""How a kernel runs."""
 
 
 def iterations_per_poll(ns: DimLike) -> DimLike:

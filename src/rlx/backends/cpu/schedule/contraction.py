@@ -26,11 +26,7 @@ from rlx.backends.cpu.codegen.lowp.zero_point import (
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import Code
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import (
-    KernelSequence,
-    Task,
-    TaskKind,
-)
+from rlx.backends.cpu.program.task import Task, TaskKind
 from rlx.backends.cpu.schedule.gemm_tiling import (
     Tiling,
     has_few_output_channels,
@@ -58,18 +54,18 @@ from rlx.kernel.lower.nhwc_conv import (
 from rlx.kernel.program.forms import Conv
 from rlx.kernel.program.lower_step import LoweredConv
 from rlx.kernel.program.program import KernelCall, Step
-from rlx.kernel.program.schedule import Buffer, PackedWeights, buffers
+from rlx.kernel.program.schedule import Buffer, PackedWeights, Schedule, buffers
 from rlx.kernel.refusal import Refusal
 
 
-def contraction_schedule(call: KernelCall, machine: CpuMachine) -> KernelSequence:
+def contraction_schedule(call: KernelCall, machine: CpuMachine) -> Schedule[Task]:
     """The tasks of a contraction, or of a convolution that reads windows."""
     return _Maker(call, machine).sequence()
 
 
 def contraction_tasks(
     contract: Contract, constants: frozenset[int], machine: CpuMachine, name: str
-) -> KernelSequence:
+) -> Schedule[Task]:
     """The tasks of a contraction that is part of another kernel, on its operands; these of them
     follow from weights alone."""
     given, made = buffers(len(contract.operands), 0), buffers(0, len(contract.results))
@@ -112,7 +108,7 @@ class _Maker:
         self.temps: list[DimLike] = []
         self.packed: list[PackedWeights[Task]] = []
 
-    def sequence(self) -> KernelSequence:
+    def sequence(self) -> Schedule[Task]:
         match self.kernel:
             case Conv(contract, image):
                 self._windows(legal(contract), image)
@@ -120,7 +116,7 @@ class _Maker:
                 self._product(self.kernel, self.made)
             case _:
                 raise AssertionError(self.kernel)
-        return KernelSequence(tuple(self.tasks), tuple(self.temps), tuple(self.packed))
+        return Schedule(tuple(self.tasks), tuple(self.temps), tuple(self.packed))
 
     def _product(self, contract: Contract, made: Sequence[Buffer]) -> None:
         constants = self.constants

@@ -13,8 +13,8 @@ from rlx.backends.cpu.kernels import dedicated, has_dedicated
 from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import KernelSequence
 from rlx.backends.cpu.program.task import Step as CpuStep
+from rlx.backends.cpu.program.task import Task
 from rlx.backends.cpu.schedule.contraction import contraction_schedule, lower_conv_for
 from rlx.backends.cpu.schedule.loop import loop_schedule
 from rlx.kernel.attention import Attention
@@ -24,7 +24,7 @@ from rlx.kernel.program.forms import Conv, Copy, Special
 from rlx.kernel.program.lower_step import conv_kernels, loop_kernels, special_and_loop_kernels
 from rlx.kernel.program.program import KernelCall, KernelForm, Step
 from rlx.kernel.program.program import KernelSequence as Kernels
-from rlx.kernel.program.schedule import Buffer
+from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.program.select import Candidate, default_candidates
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.scan import Scan
@@ -54,7 +54,7 @@ class CpuKernels:
     def _conv(self, step: Step) -> Kernels | Refusal:
         return conv_kernels(step, lower_conv_for(step, self.machine.isa))
 
-    def schedule(self, call: KernelCall) -> KernelSequence | Refusal:
+    def schedule(self, call: KernelCall) -> Schedule[Task] | Refusal:
         """The tasks of a kernel. What a form cannot take is refused, here or by an exception that
         states the reason."""
         match call.kernel:
@@ -72,19 +72,19 @@ class CpuKernels:
             case Special():
                 return self._dedicated(call.kernel, call)
 
-    def _scan(self, scan: Scan, call: KernelCall) -> KernelSequence:
+    def _scan(self, scan: Scan, call: KernelCall) -> Schedule[Task]:
         if scan.contracts:
             return recurrent_schedule(scan, call.constants, self.machine, call.name)
         make = state_space_schedule if scan.reduces else cumulative_schedule
         return make(scan, self.machine, call.name)
 
-    def _copy(self, copy: Copy, name: str) -> KernelSequence:
+    def _copy(self, copy: Copy, name: str) -> Schedule[Task]:
         dtype = copy.shape.dtype
         source = BufferView(Buffer("operand", 0), copy.source, dtype)
         target = BufferView(Buffer("result", 0), copy.target, dtype)
-        return KernelSequence((copy_task(source, target, self.machine, name),))
+        return Schedule((copy_task(source, target, self.machine, name),))
 
-    def _dedicated(self, special: Special, call: KernelCall) -> KernelSequence | Refusal:
+    def _dedicated(self, special: Special, call: KernelCall) -> Schedule[Task] | Refusal:
         make = dedicated(special.name)
         if make is None:
             return Refusal(f"{special.node.label}: no kernel is written for it")
@@ -93,6 +93,6 @@ class CpuKernels:
         step = CpuStep(node, sources, targets, self.machine, call.constants, once)
         return make(step, call.name)
 
-    def emit(self, schedule: KernelSequence) -> tuple[Source, ...]:
+    def emit(self, schedule: Schedule[Task]) -> tuple[Source, ...]:
         """The code of every task of a schedule."""
         return tuple(t.code.source for t in schedule.all_tasks)

@@ -9,18 +9,14 @@ from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.codegen.loop.emit import legal
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import (
-    OUT_OF_RANGE,
-    KernelSequence,
-    Task,
-    TaskKind,
-)
-from rlx.backends.cpu.schedule.loop_schedule import Schedule, check, choose, scratch_bytes, sizes_of
+from rlx.backends.cpu.program.task import OUT_OF_RANGE, Task, TaskKind
+from rlx.backends.cpu.schedule.loop_schedule import Schedule as LoopSchedule
+from rlx.backends.cpu.schedule.loop_schedule import check, choose, scratch_bytes, sizes_of
 from rlx.backends.cpu.schedule.repeated_reductions import repeated_reduction
 from rlx.core.dim import DimLike, dim_max, dim_min, substitute
 from rlx.kernel.cost import cost_of
 from rlx.kernel.expr import Apply, Axis, Expr, Exprs, Kernel, Load, Reduce
-from rlx.kernel.program.schedule import Buffer, buffers
+from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.refusal import NotLowered
 from rlx.kernel.rewrite import rebuilt, rewritten
 from rlx.kernel.size_generic import generic
@@ -33,7 +29,7 @@ PREAMBLE_FACTOR = 8
 
 def loop_schedule(
     kernel: Kernel, machine: CpuMachine, name: str, *, prologue_only: bool = False
-) -> KernelSequence:
+) -> Schedule[Task]:
     """A loop kernel as one nest, or as several where reductions are long with few results. The
     code of what runs once is for any sizes, so that others can share it."""
     kernel = legal(kernel)
@@ -49,7 +45,7 @@ def loop_schedule(
         temps += [r.size_bytes for r in partial.results]
         given += between
     tasks.append(_Nest(kernel, machine, prologue_only).task(given, made, name))
-    return KernelSequence(tuple(tasks), tuple(temps))
+    return Schedule(tuple(tasks), tuple(temps))
 
 
 def loop_task(
@@ -111,7 +107,7 @@ class _Nest:
         return Source(function, tuple(substitute(d, self.sizes) for d in sizes_of(self.kernel)))
 
 
-def _how(kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> str:
+def _how(kernel: Kernel, schedule: LoopSchedule, sizes: Mapping[str, int]) -> str:
     """The schedule in words."""
     parts = [f"loop nest over {_extents(schedule.order, sizes)}"]
     if kernel.reduced:

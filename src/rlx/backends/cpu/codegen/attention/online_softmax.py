@@ -15,17 +15,12 @@ from rlx.backends.cpu.codegen.attention.vectorised_rows import VectorisedRows
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import (
-    Buffer,
-    KernelSequence,
-    Step,
-    Task,
-    buffers,
-)
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, lower_bound
 from rlx.kernel.attention import Attention, Positional
 from rlx.kernel.lower.attention import lower_attention
+from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.refusal import required
 
 DEPTH_VECTORISED_MAX_ROWS = 8
@@ -33,23 +28,23 @@ DEPTH_VECTORISED_MAX_ROWS = 8
 RECORDS, RESULT = Buffer("temp", 0), Buffer("result", 0)
 
 
-def make_attention(step: Step, name: str) -> KernelSequence:
+def make_attention(step: Step, name: str) -> Schedule[Task]:
     """The tasks of a step that is an attention."""
     form = required(lower_attention(step.node, step.operands, step.results))
     return attention_schedule(form, step.machine, name)
 
 
-def attention_schedule(form: Attention, machine: CpuMachine, name: str) -> KernelSequence:
+def attention_schedule(form: Attention, machine: CpuMachine, name: str) -> Schedule[Task]:
     """The tasks of an attention. Where one query is as likely as many, there is code for both, and
     the other's tasks have no units."""
     rows = rows_of(form)
     if is_static(rows) and 0 < rows <= DEPTH_VECTORISED_MAX_ROWS:
         return _few_queries(form, machine, name, rows)
     if not _may_be_one(form):
-        return KernelSequence((_many_queries(form, machine, name),))
+        return Schedule((_many_queries(form, machine, name),))
     is_one = dim_min(1, form.queries) * dim_max(0, 2 - form.queries)
     made = _few_queries(form, machine, f"{name}.few", form.group, is_one)
-    return KernelSequence((_many_queries(form, machine, name, 1 - is_one), *made.tasks), made.temps)
+    return Schedule((_many_queries(form, machine, name, 1 - is_one), *made.tasks), made.temps)
 
 
 def _may_be_one(form: Attention) -> bool:
@@ -77,7 +72,7 @@ def _many_queries(form: Attention, machine: CpuMachine, name: str, times: DimLik
 
 def _few_queries(
     form: Attention, machine: CpuMachine, name: str, rows: int, times: DimLike = 1
-) -> KernelSequence:
+) -> Schedule[Task]:
     """All rows over chunks of keys, and then the chunks combined."""
     isa = machine.isa
 
@@ -100,7 +95,7 @@ def _few_queries(
     grain = machine.units_per_task(heads * rows, machine.worker_ns(0, records))
     joined = code(f"{name}.joined", few.CombineChunks)
     second = Task(joined, (RECORDS, RESULT), heads * rows, grain)
-    return KernelSequence((first, second), (records,))
+    return Schedule((first, second), (records,))
 
 
 def _given(form: Attention, made: Buffer) -> tuple[Buffer, ...]:

@@ -13,9 +13,10 @@ from rlx.backends.cpu.library.strided_copy import at, load_index, load_integer
 from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Step, Task
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_min
 from rlx.core.dtype import DType
+from rlx.kernel.program.schedule import Buffer
 
 I64 = DType.I64
 EXPERTS = 2

@@ -22,15 +22,10 @@ from rlx.backends.cpu.library.strided_copy import (
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import (
-    Buffer,
-    KernelSequence,
-    Step,
-    Task,
-    TaskKind,
-)
+from rlx.backends.cpu.program.task import Step, Task, TaskKind
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
+from rlx.kernel.program.schedule import Buffer, Schedule
 
 ROWS = 48
 """Rows of a run: together they read an expert's columns once from memory, then from cache."""
@@ -133,6 +128,6 @@ class _Product:
         return made
 
 
-def make_grouped_matmul(given: Step, name: str) -> KernelSequence:
+def make_grouped_matmul(given: Step, name: str) -> Schedule[Task]:
     made = _Product.of(given)
-    return KernelSequence((made.groups.task(f"{name}.rows"), made.task(name)), made.groups.temps)
+    return Schedule((made.groups.task(f"{name}.rows"), made.task(name)), made.groups.temps)

@@ -16,11 +16,12 @@ from rlx.backends.cpu.codegen.lowp.packed_matmul import (
 from rlx.backends.cpu.library.strided_copy import BufferView, copy_task, load_integer, step
 from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.ir.mir import Graph, Node
+from rlx.kernel.program.schedule import Buffer, Schedule
 
 I64 = DType.I64
 ORDER, COPIES = 1, 3
@@ -58,12 +59,10 @@ class Grouped(Product):
     def place(self, w: Writer, row: Bound, order: int) -> Bound:
         return load_integer(w, order, row, I64)
 
-    def grouped(self, name: str, copies: list[tuple[Task, DimLike]]) -> KernelSequence:
+    def grouped(self, name: str, copies: list[tuple[Task, DimLike]]) -> Schedule[Task]:
         made = self.kernel_sequence(name)
         tasks = (self.groups.task(f"{name}.rows"), *(t for t, _ in copies), *made.tasks)
-        return KernelSequence(
-            tasks, (*made.temps, *self.groups.temps, *(size for _, size in copies))
-        )
+        return Schedule(tasks, (*made.temps, *self.groups.temps, *(size for _, size in copies)))
 
 
 # -- weights --------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ def _flat_step(given: Step, op: str, found: list[tuple[Node, Layout, Buffer]]) -
     return replace(given, node=node, operands=operands, constants=frozenset())
 
 
-def make_gguf_grouped_matmul(given: Step, name: str) -> KernelSequence:
+def make_gguf_grouped_matmul(given: Step, name: str) -> Schedule[Task]:
     flat = _Flat(given, name, [])
     found = [flat.operand(1, needs_unit_stride=True)]
     own = _flat_step(given, "gguf_matmul", found)
@@ -119,7 +118,7 @@ def make_gguf_grouped_matmul(given: Step, name: str) -> KernelSequence:
     return Grouped(own, weights, ExpertRuns(given, ROWS, ORDER)).grouped(name, flat.copies)
 
 
-def make_dequant_grouped_matmul(given: Step, name: str) -> KernelSequence:
+def make_dequant_grouped_matmul(given: Step, name: str) -> Schedule[Task]:
     flat = _Flat(given, name, [])
     numbers = (1, *range(EXPERTS + 1, len(given.operands)))
     found = [flat.operand(i, needs_unit_stride=False) for i in numbers]

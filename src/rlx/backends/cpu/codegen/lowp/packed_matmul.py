@@ -26,7 +26,7 @@ from rlx.backends.cpu.library.strided_copy import (
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task, TaskKind
+from rlx.backends.cpu.program.task import Step, Task, TaskKind
 from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
@@ -34,6 +34,7 @@ from rlx.core.layout import Layout
 from rlx.ir.mir import Node
 from rlx.kernel.lower.contract import lower_contract
 from rlx.kernel.lower.loop import body_of
+from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
 from rlx.ops.op import Kind
 from rlx.ops.quant.gguf import SCHEMES
@@ -173,9 +174,9 @@ class Product:
 
     # -- tasks ----------------------------------------------------------------------------------
 
-    def kernel_sequence(self, name: str) -> KernelSequence:
+    def kernel_sequence(self, name: str) -> Schedule[Task]:
         x_bytes = self.m * self.row * self.sums.itemsize
-        return KernelSequence((self.row_major(f"{name}.x"), self.multiply(name)), (x_bytes,))
+        return Schedule((self.row_major(f"{name}.x"), self.multiply(name)), (x_bytes,))
 
     def row_major(self, name: str) -> Task:
         """x in the dtype of the sums, row-major, zero-padded."""
@@ -390,7 +391,7 @@ class Product:
 # -- weights --------------------------------------------------------------------------------------
 
 
-def make_gguf_matmul(step: Step, name: str) -> KernelSequence:
+def make_gguf_matmul(step: Step, name: str) -> Schedule[Task]:
     """Blocks of a GGUF scheme. Strided bytes of a row are compacted first."""
     packed, place = step.operands[1], Buffer("operand", 1)
     if packed.strides[1] == 1:
@@ -399,7 +400,7 @@ def make_gguf_matmul(step: Step, name: str) -> KernelSequence:
     given, to = BufferView(place, packed, DType.U8), BufferView(temp, compact, DType.U8)
     first = copy_task(given, to, step.machine, f"{name}.w")
     rest = Product(step, gguf_weights(step, compact, temp)).kernel_sequence(name)
-    return KernelSequence((first, *rest.tasks), (*rest.temps, product(packed.dims)))
+    return Schedule((first, *rest.tasks), (*rest.temps, product(packed.dims)))
 
 
 def gguf_weights(step: Step, packed: Layout, place: Buffer) -> Weights:
@@ -434,7 +435,7 @@ def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
     return weights if size == 1 else w.code.let(f"udiv i64 {weights}, {size}")
 
 
-def make_dequant_matmul(step: Step, name: str) -> KernelSequence:
+def make_dequant_matmul(step: Step, name: str) -> Schedule[Task]:
     """Block-scaled weights, whose scales and zero points are operands of their own."""
     if not streams(step.node):
         contract = lower_contract(step.node, step.operands, step.results)

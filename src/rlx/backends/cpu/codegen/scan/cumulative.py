@@ -23,17 +23,12 @@ from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import (
-    KernelSequence,
-    Step,
-    Task,
-    buffers,
-    iterations_per_poll,
-)
+from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
 from rlx.core.dim import DimLike, product
 from rlx.core.layout import Layout
 from rlx.kernel.expr import Affine, Apply, Expr, Kernel, Load, Store
 from rlx.kernel.lower.scan import lower_scan
+from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import required
 from rlx.kernel.scan import Scan
 
@@ -45,20 +40,20 @@ COSTLY = frozenset({"exp", "log"})
 of its own."""
 
 
-def make_cumulative(given: Step, name: str) -> KernelSequence:
+def make_cumulative(given: Step, name: str) -> Schedule[Task]:
     """The tasks of a step that is a cumulative op."""
     form = required(lower_scan(given.node, given.operands, given.results))
     return cumulative_schedule(form, given.machine, name)
 
 
-def cumulative_schedule(form: Scan, machine: CpuMachine, name: str) -> KernelSequence:
+def cumulative_schedule(form: Scan, machine: CpuMachine, name: str) -> Schedule[Task]:
     """The tasks of a scan whose carry is a number of each row."""
     fold = _CumulativeScan.of(form, machine.isa)
     units = fold.units.count
     ns = form.results[0].num_elements * NS_PER_ELEMENT
     grain = machine.units_per_task(units, ns)
     task = Task(Code(name, fold.source), buffers(1, 1), units, grain)
-    return KernelSequence((task,))
+    return Schedule((task,))
 
 
 @dataclass(frozen=True, slots=True)

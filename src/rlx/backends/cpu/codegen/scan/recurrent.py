@@ -25,15 +25,7 @@ from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import (
-    Buffer,
-    KernelSequence,
-    PackedWeights,
-    Step,
-    Task,
-    buffers,
-    iterations_per_poll,
-)
+from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
 from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.backends.cpu.schedule.gemm_tiling import INNER_BLOCK, Tiling, parts_of
 from rlx.backends.cpu.schedule.loop import loop_task
@@ -41,11 +33,12 @@ from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Accumulator, Affine, Axis, Expr, Exprs, Kernel, Load, Store, postorder
 from rlx.kernel.lower.scan import lower_scan
+from rlx.kernel.program.schedule import Buffer, PackedWeights, Schedule, buffers
 from rlx.kernel.refusal import required
 from rlx.kernel.scan import Leaf, Scan
 
 
-def make_recurrent(step: Step, name: str) -> KernelSequence:
+def make_recurrent(step: Step, name: str) -> Schedule[Task]:
     """The tasks of a step that is a recurrent layer."""
     form = required(lower_scan(step.node, step.operands, step.results))
     return recurrent_schedule(form, step.constants, step.machine, name)
@@ -53,7 +46,7 @@ def make_recurrent(step: Step, name: str) -> KernelSequence:
 
 def recurrent_schedule(
     form: Scan, constants: frozenset[int], machine: CpuMachine, name: str
-) -> KernelSequence:
+) -> Schedule[Task]:
     """The tasks of a recurrent layer; these of its operands follow from weights alone."""
     layer = RecurrentSchedule.of(form, machine)
     (before,) = form.before
@@ -76,7 +69,7 @@ def recurrent_schedule(
             temps.append(size)
     own = (*buffers(len(form.operands), len(form.results)), projected, *where)
     tasks.append(_steps_task(layer, machine, name, own))
-    return KernelSequence(tuple(tasks), tuple(temps), tuple(packed))
+    return Schedule(tuple(tasks), tuple(temps), tuple(packed))
 
 
 def _moved(given: tuple[Buffer, ...], to: Buffer) -> tuple[Buffer, ...]:

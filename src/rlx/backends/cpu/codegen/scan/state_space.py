@@ -19,18 +19,13 @@ from rlx.backends.cpu.llvm.builder import Bound, Vec, fma
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.machine import CpuMachine
-from rlx.backends.cpu.program.task import (
-    KernelSequence,
-    Step,
-    Task,
-    buffers,
-    iterations_per_poll,
-)
+from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
 from rlx.backends.cpu.schedule.gemm_tiling import parts_of
 from rlx.core.dim import DimLike, dim_max, is_static, product
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Affine, Apply, Axis, Const, Expr, Kernel, Load, Reduce, Store
 from rlx.kernel.lower.scan import lower_scan
+from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import required
 from rlx.kernel.scan import Scan, Value
 
@@ -40,15 +35,15 @@ EXP_ROW_PS, EXP_VECTOR_PS = 600, 3000
 """The same where a row has its own decay, and where each of its columns has."""
 
 
-def make_state_space(step: Step, name: str) -> KernelSequence:
+def make_state_space(step: Step, name: str) -> Schedule[Task]:
     """The tasks of a step that is a state-space layer."""
     form = required(lower_scan(step.node, step.operands, step.results))
     return state_space_schedule(form, step.machine, name)
 
 
-def state_space_schedule(form: Scan, machine: CpuMachine, name: str) -> KernelSequence:
+def state_space_schedule(form: Scan, machine: CpuMachine, name: str) -> Schedule[Task]:
     """The tasks of a scan whose carry is a matrix of each head."""
-    return KernelSequence((_Schedule.of(form, machine).task(name),))
+    return Schedule((_Schedule.of(form, machine).task(name),))
 
 
 @dataclass(frozen=True, slots=True)

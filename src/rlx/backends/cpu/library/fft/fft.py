@@ -31,16 +31,11 @@ from rlx.backends.cpu.library.fft.twiddles import radices_of
 from rlx.backends.cpu.llvm.builder import Bound, literal
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import (
-    Buffer,
-    KernelSequence,
-    PackedWeights,
-    Step,
-    Task,
-)
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
+from rlx.kernel.program.schedule import Buffer, PackedWeights, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +110,20 @@ class TransformSpec:
 
     # -- tasks ----------------------------------------------------------------------------------
 
-    def kernel_sequence(self, rows: type[ComplexFft], name: str) -> KernelSequence:
+    def kernel_sequence(self, rows: type[ComplexFft], name: str) -> Schedule[Task]:
         """The transform of rows that `rows` writes, and what fills the tables of its plan: once,
         where the length is static."""
         fft_plan, isa = self.fft_plan(), self.step.isa
         size, ends = fft_plan.table_bytes, (Buffer("operand", 0), Buffer("result", 0))
         code = Code(name, lambda own: rows(self).source(own))
         if size == 0:
-            return KernelSequence((self.task(fft_plan, code, ends),))
+            return Schedule((self.task(fft_plan, code, ends),))
         tables = Buffer("packed" if is_static(self.n) else "temp", 0)
         main = self.task(fft_plan, code, (*ends, tables))
         if tables.kind == "packed":
             first = table_task(fft_plan, isa, f"{name}.tables", Buffer("result", 0))
-            return KernelSequence((main,), (), (PackedWeights(first, size),))
-        return KernelSequence((table_task(fft_plan, isa, f"{name}.tables", tables), main), (size,))
+            return Schedule((main,), (), (PackedWeights(first, size),))
+        return Schedule((table_task(fft_plan, isa, f"{name}.tables", tables), main), (size,))
 
     def task(self, fft_plan: FftPlan, code: Code, buffers: tuple[Buffer, ...]) -> Task:
         units = (self.count + fft_plan.batch - 1) // fft_plan.batch
@@ -335,7 +330,7 @@ def _arrays(step: Step) -> tuple[FftArray, FftArray]:
     return FftArray(0, step.operands[0], dtypes[0]), FftArray(1, step.results[0], dtypes[1])
 
 
-def make_fft(step: Step, name: str) -> KernelSequence:
+def make_fft(step: Step, name: str) -> Schedule[Task]:
     given, made = _arrays(step)
     n, attrs = given.layout.dims[-1], step.node.attrs
     if not given.dtype.is_complex:
@@ -345,14 +340,14 @@ def make_fft(step: Step, name: str) -> KernelSequence:
     return spec.kernel_sequence(ComplexFft, name)
 
 
-def make_ifft(step: Step, name: str) -> KernelSequence:
+def make_ifft(step: Step, name: str) -> Schedule[Task]:
     given, made = _arrays(step)
     n = given.layout.dims[-1]
     spec = TransformSpec(step, n, n, True, step.node.attrs["norm"], given, made)
     return spec.kernel_sequence(ComplexFft, name)
 
 
-def make_rfft(step: Step, name: str) -> KernelSequence:
+def make_rfft(step: Step, name: str) -> Schedule[Task]:
     given, made = _arrays(step)
     wanted, norm = step.node.attrs["n"], step.node.attrs["norm"]
     n = given.layout.dims[-1] if wanted is None else int(wanted)
@@ -363,7 +358,7 @@ def make_rfft(step: Step, name: str) -> KernelSequence:
     return whole.kernel_sequence(RealToComplex, name)
 
 
-def make_irfft(step: Step, name: str) -> KernelSequence:
+def make_irfft(step: Step, name: str) -> Schedule[Task]:
     given, made = _arrays(step)
     n, norm = made.layout.dims[-1], step.node.attrs["norm"]
     if has_half_length_fft(n, step.isa):

@@ -32,9 +32,10 @@ from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
 from rlx.backends.cpu.llvm.function import Code as TaskCode
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Task
+from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import DimLike, dim_max, is_static
 from rlx.core.dtype import DType
+from rlx.kernel.program.schedule import Buffer
 
 F64, I64 = DType.F64, DType.I64
 MAX_CONSTANT_TABLE_POINTS = 8192

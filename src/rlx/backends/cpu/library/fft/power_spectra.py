@@ -21,16 +21,11 @@ from rlx.backends.cpu.library.fft.plans import table_task
 from rlx.backends.cpu.llvm.builder import Bound, literal
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import (
-    Buffer,
-    KernelSequence,
-    PackedWeights,
-    Step,
-    Task,
-)
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
+from rlx.kernel.program.schedule import Buffer, PackedWeights, Schedule
 from rlx.ops.signal.fft import num_frames
 
 FRAMES_PER_CHUNK = 32
@@ -99,8 +94,8 @@ class SpectraKernel:
         code, scratch_bytes = Code(self.name, source), frames.scratch + scratch
         return Task(code, tuple(self.buffers), units, grain, scratch_bytes)
 
-    def kernel_sequence(self, *tasks: Task) -> KernelSequence:
-        return KernelSequence((*self.before, *tasks), tuple(self.temps), tuple(self.packed))
+    def kernel_sequence(self, *tasks: Task) -> Schedule[Task]:
+        return Schedule((*self.before, *tasks), tuple(self.temps), tuple(self.packed))
 
 
 class SpectraWriter:
@@ -128,7 +123,7 @@ class SpectraWriter:
 # -- per frame ------------------------------------------------------------------------------------
 
 
-def make_stft(step: Step, name: str) -> KernelSequence:
+def make_stft(step: Step, name: str) -> Schedule[Task]:
     """Complex spectra, interleaved."""
     kernel = SpectraKernel(step, name, step.results[0].dims[-2])
     dtype, layout, bins = step.node.shape.dtype.real, _doubled(step.results[0]), kernel.frames.bins
@@ -154,7 +149,7 @@ def _doubled(layout: Layout) -> Layout:
     return Layout(layout.dims, strides, 2 * layout.offset)
 
 
-def make_power(step: Step, name: str) -> KernelSequence:
+def make_power(step: Step, name: str) -> Schedule[Task]:
     """The power of each frame."""
     kernel = SpectraKernel(step, name, step.results[0].dims[-2])
 
@@ -187,7 +182,7 @@ class WelchMean(SpectraKernel):
     def signals(self) -> DimLike:
         return product(self.frames.signals)
 
-    def made(self) -> KernelSequence:
+    def made(self) -> Schedule[Task]:
         count = self.frames.count
         if is_static(count) and count <= 2 * FRAMES_PER_CHUNK:
             return self.kernel_sequence(self.one_chunk(int(count)))
@@ -296,7 +291,7 @@ def _doubled_text(w: Writer, scale: str) -> str:
     return w.code.let(f"fadd double {scale}, {scale}")
 
 
-def make_mean(step: Step, name: str) -> KernelSequence:
+def make_mean(step: Step, name: str) -> Schedule[Task]:
     """The mean power of each signal's frames."""
     return WelchMean(step, name).made()
 
@@ -313,7 +308,7 @@ class MelSpectra(SpectraKernel):
             self.frames.bins, step.results[0].dims[-1], self.frames.fft_plan.dtype, step.isa
         )
 
-    def made(self) -> KernelSequence:
+    def made(self) -> Schedule[Task]:
         flops = 2 * self.frames.total * self.frames.bins * self.filters.count
         filters = self.packed_filters()
         task = self.task(
@@ -369,6 +364,6 @@ class MelSpectra(SpectraKernel):
         return Task(code, (Buffer("operand", 1), to), self.filters.blocks)
 
 
-def make_mel(step: Step, name: str) -> KernelSequence:
+def make_mel(step: Step, name: str) -> Schedule[Task]:
     """The power of each frame in every band."""
     return MelSpectra(step, name).made()

@@ -23,10 +23,11 @@ from rlx.backends.cpu.library.pool.pool import (
 from rlx.backends.cpu.library.strided_copy import at, dim_lanes, step, unrolled_vector_loop
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import KernelSequence, Step
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
+from rlx.kernel.program.schedule import Schedule
 
 F32, I32, I64 = DType.F32, DType.I32, DType.I64
 Best = tuple[Vec, Vec]
@@ -250,5 +251,5 @@ class _BestVariable:
             self.code.do(f"store {kind} {value.text}, ptr {slot}")
 
 
-def make_max_pool_with_indices(given: Step, name: str) -> KernelSequence:
+def make_max_pool_with_indices(given: Step, name: str) -> Schedule[Task]:
     return pool_sequence(MaxPoolWithIndices.of(given), name)

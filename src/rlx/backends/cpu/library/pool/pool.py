@@ -23,15 +23,11 @@ from rlx.backends.cpu.library.strided_copy import Blocks, at, dim_lanes, step, u
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import (
-    KernelSequence,
-    Step,
-    Task,
-    buffers,
-)
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
+from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.ops.nn.window_geometry import Windows
 
 UNROLL = 4
@@ -461,11 +457,11 @@ def strided_load(w: Writer, start: str, place: Bound, stride: int, dtype: DType)
     return halves[0].joined(halves[1], range(0, 2 * lanes, 2))
 
 
-def make_pool(given: Step, name: str) -> KernelSequence:
+def make_pool(given: Step, name: str) -> Schedule[Task]:
     return pool_sequence(Pool.of(given), name)
 
 
-def pool_sequence(made: Pool, name: str) -> KernelSequence:
+def pool_sequence(made: Pool, name: str) -> Schedule[Task]:
     node, machine = made.given.node, made.given.machine
     folds = made.shape.num_elements * sum(made.taps) * OPS_PER_TAP
     traffic = sum((s.size_bytes for s in node.shapes), node.inputs[0].shape.size_bytes)
@@ -475,7 +471,7 @@ def pool_sequence(made: Pool, name: str) -> KernelSequence:
         machine.units_per_task(units, machine.worker_ns(folds, traffic)), made.scratch,
         summary=_strategy(made, made.windows),
     )  # fmt: skip
-    return KernelSequence((task,))
+    return Schedule((task,))
 
 
 def _strategy(made: Pool, windows: Windows) -> str:

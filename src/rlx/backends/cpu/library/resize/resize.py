@@ -17,19 +17,15 @@ from rlx.backends.cpu.library.resize.resize_plan import ResizePlan
 from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import (
-    KernelSequence,
-    Step,
-    Task,
-    buffers,
-)
+from rlx.backends.cpu.program.task import Step, Task
+from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.ops.nn.resize import lines_of, parts_of
 
 OPS_PER_TAP = 4
 """Instructions per tap."""
 
 
-def make_resize(given: Step, name: str) -> KernelSequence:
+def make_resize(given: Step, name: str) -> Schedule[Task]:
     where, rule = parts_of(given.node.attrs)
     lines = lines_of(given.node.inputs[0].shape.dims, *where)
     if not lines or 0 in given.node.shape.dims:
@@ -43,7 +39,7 @@ def make_resize(given: Step, name: str) -> KernelSequence:
         Code(name, partial(_source, made)), buffers(1, 1), units,
         given.machine.units_per_task(units, ns), made.scratch, summary=_strategy(made),
     )  # fmt: skip
-    return KernelSequence((task,))
+    return Schedule((task,))
 
 
 def _source(made: ResizePlan, name: str) -> Source:
@@ -57,12 +53,12 @@ def _source(made: ResizePlan, name: str) -> Source:
     return w.source(name)
 
 
-def _plain_copy(given: Step, name: str) -> KernelSequence:
+def _plain_copy(given: Step, name: str) -> Schedule[Task]:
     """Where no axis is resized, or there are no results."""
     dtype, to = given.node.shape.dtype, given.results[0]
     x = given.operands[0] if 0 not in given.node.shape.dims else to
     first, last = (BufferView(b, v, dtype) for b, v in zip(buffers(1, 1), (x, to)))
-    return KernelSequence((copy_task(first, last, given.machine, name),))
+    return Schedule((copy_task(first, last, given.machine, name),))
 
 
 def _strategy(made: ResizePlan) -> str:

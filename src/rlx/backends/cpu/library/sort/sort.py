@@ -21,10 +21,11 @@ from rlx.backends.cpu.library.sort.radix_keys import (
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Code, Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import KernelSequence, Step, Task, buffers
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
+from rlx.kernel.program.schedule import Schedule, buffers
 
 TOO_LONG = f"an axis of more than {MAX_32BIT_POSITIONS} elements is too long to sort"
 SORT_NS, SCAN_PER_NS = 8, 8
@@ -127,15 +128,15 @@ class SortSpec:
         pointer = self.given.element(w, 0, start, position, self.radix_keys.unsigned)
         return w.code.let(f"load {ELEMENT[self.radix_keys.unsigned]}, ptr {pointer}")
 
-    def kernel_sequence(self, code: Code, scratch: DimLike, row_ns: DimLike) -> KernelSequence:
+    def kernel_sequence(self, code: Code, scratch: DimLike, row_ns: DimLike) -> Schedule[Task]:
         """One task over rows, each of which takes so long."""
         scratch = (scratch + 63) // 64 * 64
         grain = self.step.machine.units_per_task(self.count, self.count * row_ns)
         given = buffers(1, len(self.made))
-        return KernelSequence((Task(code, given, self.count, grain, scratch, (TOO_LONG,)),))
+        return Schedule((Task(code, given, self.count, grain, scratch, (TOO_LONG,)),))
 
 
-def _full_sort(spec: SortSpec, name: str) -> KernelSequence:
+def _full_sort(spec: SortSpec, name: str) -> Schedule[Task]:
     """Rows sorted whole."""
     length = spec.given.length
     scratch = HISTOGRAM_BYTES + 2 * spec.radix_keys.key_bytes * length
@@ -181,7 +182,7 @@ class TopK:
         """Keys in the buffer at most."""
         return self.k + 1 if self.is_insertion else self.k + max(self.k, MIN_CANDIDATES)
 
-    def kernel_sequence(self, name: str) -> KernelSequence:
+    def kernel_sequence(self, name: str) -> Schedule[Task]:
         if self.k == 0:
             return self.spec.kernel_sequence(Code(name, self.empty_source), 0, 0)
         scratch = HISTOGRAM_BYTES + 2 * self.capacity * self.spec.radix_keys.key_bytes
@@ -308,17 +309,17 @@ class _TopKWriter:
 # -- ops ------------------------------------------------------------------------------------------
 
 
-def make_argsort(step: Step, name: str) -> KernelSequence:
+def make_argsort(step: Step, name: str) -> Schedule[Task]:
     descending = bool(step.node.attrs["descending"])
     return _full_sort(SortSpec.of(step, "position", descending=descending), name)
 
 
-def make_sort(step: Step, name: str) -> KernelSequence:
+def make_sort(step: Step, name: str) -> Schedule[Task]:
     descending = bool(step.node.attrs["descending"])
     return _full_sort(SortSpec.of(step, "value", descending=descending), name)
 
 
-def make_top_k(step: Step, name: str) -> KernelSequence:
+def make_top_k(step: Step, name: str) -> Schedule[Task]:
     attrs = step.node.attrs
     spec = SortSpec.of(step, "value", "position", descending=bool(attrs["largest"]))
     return TopK(spec, int(attrs["k"])).kernel_sequence(name)

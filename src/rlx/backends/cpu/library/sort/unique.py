@@ -34,11 +34,12 @@ from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code
 from rlx.backends.cpu.llvm.function import Code as TaskCode
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, KernelSequence, Step, Task
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
 from rlx.core.layout import Layout
+from rlx.kernel.program.schedule import Buffer, Schedule
 
 I64 = DType.I64
 NS_PER_VALUE = 2
@@ -52,7 +53,7 @@ each group; the group of each row; and radix keys, with as much spare."""
 FIRST, INVERSE, COUNTS, FOUND = range(6, 10)
 
 
-def make_unique(given: Step, name: str) -> KernelSequence:
+def make_unique(given: Step, name: str) -> Schedule[Task]:
     groups = _Groups.of(given)
     count = ceiling(groups.rows)
     key_bytes = ceiling(groups.rows * groups.columns) * groups.key.itemsize
@@ -62,7 +63,7 @@ def make_unique(given: Step, name: str) -> KernelSequence:
         groups.values_task(name),
     )
     radix_bytes = count * groups.radix_keys.key_bytes
-    return KernelSequence(tasks, (key_bytes, *(8 * count,) * 3, radix_bytes, radix_bytes))
+    return Schedule(tasks, (key_bytes, *(8 * count,) * 3, radix_bytes, radix_bytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.llvm.function import Code as TaskCode
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import Buffer, Step, Task
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
+from rlx.kernel.program.schedule import Buffer
 
 F32, F64, I32, I64 = DType.F32, DType.F64, DType.I32, DType.I64
 X, THRESHOLD, FEATURE, CHILD, MISSING, ROOT, WEIGHT, TARGET = range(8)

@@ -33,15 +33,10 @@ from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.llvm.function import Code as TaskCode
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.llvm.function_writer import Writer
-from rlx.backends.cpu.program.task import (
-    Buffer,
-    KernelSequence,
-    PackedWeights,
-    Step,
-    Task,
-)
+from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, product
 from rlx.core.dtype import DType
+from rlx.kernel.program.schedule import Buffer, PackedWeights, Schedule
 from rlx.ops.ml.trees import IDENTITY
 
 F64, I64 = DType.F64, DType.I64
@@ -95,7 +90,7 @@ class _Walks:
 
     # -- operands -------------------------------------------------------------------------------
 
-    def kernel_sequence(self, name: str) -> KernelSequence:
+    def kernel_sequence(self, name: str) -> Schedule[Task]:
         packing = Packing(self.of).tasks(name)
         is_fixed = set(range(1, len(self.of.step.operands))) <= self.of.step.constants
         # a record names its column in either copy of a row, whose length may be dynamic
@@ -114,7 +109,7 @@ class _Walks:
             tasks += [self.by_trees(f"{name}.few", (*given, sums)), self.sum_chunks(name, sums)]
         if not is_static(self.of.rows) or self.is_by_trees == 0:
             tasks.append(self.by_rows(f"{name}.many", (*given, Buffer("result", 0))))
-        return KernelSequence((*before, *tasks), tuple(temps), packed)
+        return Schedule((*before, *tasks), tuple(temps), packed)
 
     # -- many rows ------------------------------------------------------------------------------
 
@@ -468,5 +463,5 @@ def _into_temporary(task: Task, to: Buffer) -> Task:
     return replace(task, buffers=given)
 
 
-def make_tree_ensemble(step: Step, name: str) -> KernelSequence:
+def make_tree_ensemble(step: Step, name: str) -> Schedule[Task]:
     return _Walks(Ensemble(step)).kernel_sequence(name)
