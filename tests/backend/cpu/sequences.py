@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 def kernel_sequence_of(step: Step, name: str) -> Schedule[Task]:
     """The tasks of a step that a form takes."""
     made = select_step(plan_step(step), CpuKernels(step.machine), name)
-    assert isinstance(made, program.Schedule[Task]), made
+    assert isinstance(made, program.KernelSequence), made
     return made.schedule
 
 
