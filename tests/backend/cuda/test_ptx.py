@@ -113,6 +113,10 @@ def test_the_text_of_a_kernel() -> None:
             "cp.async.bulk.tensor.2d", "mbarrier.arrive.expect_tx", "fence.mbarrier_init",
             "\t.param .align 64 .b8 k_box[128]",
         ]),
+        ("warpgroup_gemm", [
+            "wgmma.fence", "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16",
+            "wgmma.wait_group",
+        ]),
         ("embedded", ["red.global.max.s32", "k_failures"]),
         ("columns", ["st.shared.f32", "bar.sync 0"]),
     ],
@@ -152,7 +156,7 @@ def test_what_ptx_lacks_is_refused(make: Any, why: str) -> None:
         ptx(b.program())
 
 
-@pytest.mark.parametrize("name", ["cluster_sum", "pipeline"])
+@pytest.mark.parametrize("name", ["cluster_sum", "pipeline", "warpgroup_gemm"])
 def test_hoppers_nodes_are_refused_before_hopper(name: str) -> None:
     with pytest.raises(rlx.Error, match=r"sm_80: (it begins|they begin) with sm_90"):
         ptx(PROGRAMS[name], SM_80)
@@ -178,7 +182,7 @@ SAMPLE = [*PROGRAMS, "chain static", "softmax bf16", "residual norm static", "jo
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_assembler_takes_it(name: str, tmp_path: Path) -> None:
     assert not assembled(ptx(ALL[name]), "sm_90a", tmp_path)
-    if name not in ("cluster_sum", "pipeline"):
+    if name not in ("cluster_sum", "pipeline", "warpgroup_gemm"):
         assert not assembled(ptx(ALL[name], SM_80), "sm_80", tmp_path)
 
 

@@ -215,3 +215,30 @@ def pipeline(k: int, *, release: bool = True, expect: bool = True) -> Program:
                 b.mbarrier_arrive(empty, stage)
         y[b.thread - 32] = total
     return b.program()
+
+
+def warpgroup_gemm(k: int, n: int = 16) -> Program:
+    """y [64, n] = x [64, k] w [n, k]ᵀ by four warps, out of shared memory that the copy engine
+    fills, 64 columns at a time."""
+    b = Builder("warpgroup_gemm", block=128)
+    x, w, y = b.input("x", BF16), b.input("w", BF16), b.output("y", F32)
+    maps = b.tensor_map("mx", x, (64, k), (64, 64)), b.tensor_map("mw", w, (n, k), (n, 64))
+    left = b.shared("left", BF16, 64 * 64, is_swizzled=True)
+    right = b.shared("right", BF16, n * 64, is_swizzled=True)
+    full = b.mbarrier("full")
+    with b.when(b.thread.eq(0)):
+        b.mbarrier_init(full, 1)
+    b.barrier()
+    tile = TileType("c", 16, n, F32)
+    total = b.variable(b.tile_fill(tile))
+    with b.loop(0, -(-k // 64), carry=[total]) as i:
+        with b.when(b.thread.eq(0)):
+            b.mbarrier_arrive(full, expected_bytes=(64 + n) * 128)
+            b.bulk_copy(left, 0, maps[0], 0, i * 64, full)
+            b.bulk_copy(right, 0, maps[1], 0, i * 64, full)
+        b.mbarrier_wait(full, i % 2)
+        total.set(b.warpgroup_mul(total, left, 0, right, 0, 64))
+        b.barrier()
+    for value, (r, c) in zip(b.tile_elements(total), b.tile_place(tile)):
+        y[(b.warp * 16 + r) * n + c] = value
+    return b.program()

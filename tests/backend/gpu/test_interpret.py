@@ -72,6 +72,14 @@ def test_gemm_in_matrix_tiles(k: int) -> None:
     assert np.all(np.abs(got.reshape(32, 16) - a @ b.T) <= k * EPS * (np.abs(a) @ np.abs(b).T))
 
 
+@pytest.mark.parametrize("k", [64, 96, 160])
+def test_gemm_of_four_warps_out_of_shared_memory(k: int) -> None:
+    x, w = (normal(*d).astype(ml_dtypes.bfloat16) for d in ((64, k), (16, k)))
+    got = run(kernels.warpgroup_gemm(k), x=x, w=w, y=np.zeros((64, 16), np.float32))["y"]
+    a, b = x.astype(float), w.astype(float)
+    assert np.all(np.abs(got.reshape(64, 16) - a @ b.T) <= k * EPS * (np.abs(a) @ np.abs(b).T))
+
+
 def test_sum_over_a_cluster() -> None:
     x = normal(3, 300)
     got = run(kernels.cluster_sum(), x=x, y=np.zeros(3, np.float32), m=3, n=300)["y"]

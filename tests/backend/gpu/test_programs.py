@@ -23,6 +23,7 @@ PROGRAMS = {
     "cluster_sum": kernels.cluster_sum(),
     "scan": kernels.scan(),
     "pipeline": kernels.pipeline(37),
+    "warpgroup_gemm": kernels.warpgroup_gemm(96),
 }
 
 

@@ -307,6 +307,33 @@ def test_mbarriers_are_initialised_expected_and_waited_for() -> None:
     refused(planted(lambda b: make(b, True, False)), "no arrival expects them")
 
 
+def warpgroup(make: Callable[[Builder, object], object] | None = None, **change: int) -> Program:
+    """A product of four warps, with something wrong."""
+    given = {"block": 128, "columns": 16, "depth": 64, "rows": 16, **change}
+    b = Builder("planted", block=given["block"])
+    arrays = [
+        b.shared(n, BF16, 4096, is_swizzled=not change.get("plain")) for n in ("left", "right")
+    ]
+    if make is not None:
+        make(b, arrays[0])
+    c = b.tile_fill(TileType("c", given["rows"], given["columns"], F32))
+    b.warpgroup_mul(c, arrays[0], 0, arrays[1], 0, given["depth"])
+    return b.program()
+
+
+def test_products_of_four_warps() -> None:
+    verify(warpgroup())
+    refused(warpgroup(block=96), "groups of four warps")
+    refused(warpgroup(depth=24), "with depth 24")
+    refused(warpgroup(rows=32), "use tiles of 16 rows")
+    refused(warpgroup(plain=1), "swizzled arrays of half floats")
+
+    def stored(b: Builder, memory: object) -> None:
+        memory[b.thread] = 0.0  # pyright: ignore[reportIndexIssue]
+
+    refused(warpgroup(stored), "fill it by bulk copies only")
+
+
 def test_dependent_launch() -> None:
     def make(b: Builder, order: str) -> None:
         x, w, y = b.input("x", F32), b.constant("w", F32), b.output("y", F32)

@@ -75,7 +75,7 @@ class Uniformity:
                 return self._together(node, given)
             case ir.TilePlace() | ir.TileElements():
                 return Varies.THREAD
-            case ir.TileLoad() | ir.TileMul() | ir.TileFill() | ir.TilePack():
+            case ir.TileLoad() | ir.TileMul() | ir.TileFill() | ir.TilePack() | ir.WarpgroupMul():
                 return max(given, Varies.WARP)
             case ir.SharedLoad():
                 # blocks have memory of their own

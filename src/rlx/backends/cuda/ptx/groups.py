@@ -12,6 +12,8 @@ I32 = DType.I32
 TILES = {("a", 16, 16), ("b", 16, 8), ("c", 16, 8)}
 """The operands and the accumulator of mma.m16n8k16."""
 ALL_LANES = "0xffffffff"
+DESCRIPTOR = (1 << 16) | (64 << 32) | (1 << 62)
+"""Of a wgmma operand: 64 · 16 bytes from 8 rows to the next 8, and the 128-byte swizzle."""
 
 
 class Groups(Memory):
@@ -46,7 +48,9 @@ class Groups(Memory):
     def _tile(self, value: Value) -> TileType:
         tile = value.type
         assert isinstance(tile, TileType)
-        if (tile.role, tile.rows, tile.columns) not in TILES or self.program.warp != 32:
+        is_wide = tile.role == "c" and tile.rows == 16 and tile.columns % 8 == 0
+        is_known = is_wide or (tile.role, tile.rows, tile.columns) in TILES
+        if not is_known or self.program.warp != 32:
             raise self.unsupported(f"tile {tile} in warps of {self.program.warp}")
         return tile
 
@@ -56,7 +60,7 @@ class Groups(Memory):
     def tile_fill(self, node: ir.TileFill) -> list[str]:
         tile, value = self._tile(node.result), self.one(node.args[0])
         if tile.dtype is F32:
-            return [self.let(F32, "mov.f32", value) for _ in range(4)]
+            return [self.let(F32, "mov.f32", value) for _ in range(tile.columns // 2)]
         word = self.let(None, "mov.b32", f"{{{value}, {value}}}")
         return [word] * (tile.rows * tile.columns // 64)
 
@@ -64,8 +68,8 @@ class Groups(Memory):
         tile = self._tile(node.result)
         index = self.one(node.args[0])
         if tile.role == "c":
-            if node.is_transposed:
-                raise self.unsupported("transposed load of an accumulator")
+            if node.is_transposed or tile.columns != 8:
+                raise self.unsupported(f"load of tile {tile}; load its elements")
             return [r for at in self._pairs(node.memory, index, node.pitch) for r in at[0]]
         return self._matrices(node, tile, index)
 
@@ -95,7 +99,7 @@ class Groups(Memory):
     def _pairs(
         self, memory: str, index: str, pitch: int, values: list[str] | None = None
     ) -> list[tuple[list[str], str]]:
-        """Two neighbours of each 8×8 piece of an accumulator, read, or written if given."""
+        """Two neighbours of each 8×8 piece of an accumulator of 16×8, read, or written if given."""
         lane = self.lane()
         row = self.let(None, "shr.u32", lane, "2")
         column = self.let(None, "shl.b32", self.let(None, "and.b32", lane, "3"), "1")
@@ -111,18 +115,47 @@ class Groups(Memory):
         return found
 
     def tile_store(self, node: ir.TileStore) -> None:
-        if self._tile(node.args[1]).role != "c":
-            raise self.unsupported("store of an operand tile; store its elements")
+        tile = self._tile(node.args[1])
+        if tile.role != "c" or tile.columns != 8:
+            raise self.unsupported(f"store of tile {tile}; store its elements")
         self._pairs(node.memory, self.one(node.args[0]), node.pitch, self.held[node.args[1]])
 
     def tile_mul(self, node: ir.TileMul) -> list[str]:
         dtype = self._tile(node.args[0]).dtype
+        if self._tile(node.args[2]).columns != 8:
+            raise self.unsupported(f"product of {node.args[2].type}; use tiles of 16x8")
         a, b, c = (self.held[v] for v in node.args)
         made = [self.register(F32) for _ in range(4)]
         kind = "bf16" if dtype is BF16 else "f16"
         instruction = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
         self.do(instruction, *("{" + ", ".join(r) + "}" for r in (made, a, b, c)))
         return made
+
+    def warpgroup_mul(self, node: ir.WarpgroupMul) -> list[str]:
+        """wgmma: each step of 16 takes 32 bytes of the rows, 2 in a descriptor's address."""
+        tile = self._tile(node.args[0])
+        kind = "bf16" if self.array(node.left).dtype is BF16 else "f16"
+        made = [self.let(F32, "mov.f32", r) for r in self.held[node.args[0]]]
+        sides = [(node.left, node.args[1]), (node.right, node.args[2])]
+        descriptors = [self._descriptor(name, index) for name, index in sides]
+        self.do("wgmma.fence.sync.aligned")
+        for step in range(node.depth // 16):
+            a, b = (self.let(DType.I64, "add.s64", d, str(2 * step)) for d in descriptors)
+            shape = f"m64n{tile.columns}k16.f32.{kind}.{kind}"
+            held = "{" + ", ".join(made) + "}"
+            self.do(f"wgmma.mma_async.sync.aligned.{shape}", held, a, b, "1", "1", "1", "0", "0")
+        self.do("wgmma.commit_group.sync.aligned")
+        self.do("wgmma.wait_group.sync.aligned", "0")
+        return made
+
+    def _descriptor(self, name: str, index: Value) -> str:
+        """Of a matrix with 128-byte rows, swizzled: its address, 1024 bytes from 8 rows to 8."""
+        at = self.converted(self.one(index), index.dtype, I32)
+        byte = self.let(None, "mul.lo.u32", at, str(self.array(name).dtype.itemsize))
+        start = self.let(None, "add.u32", "%SMEM", str(self.offsets[name]))
+        place = self.let(None, "and.b32", self.let(None, "add.u32", start, byte), "0x3ffff")
+        wide = self.let(DType.I64, "cvt.u64.u32", self.let(None, "shr.u32", place, "4"))
+        return self.let(DType.I64, "or.b64", wide, str(DESCRIPTOR))
 
     def tile_elements(self, node: ir.TileElements) -> list[str]:
         tile = self._tile(node.args[0])

@@ -23,7 +23,7 @@ SHARED_ALIGN = 1024
 """Of the block's memory: what the swizzle of a 128-byte row repeats in."""
 TENSOR_MAP_BYTES = 128
 HOPPER = (
-    ir.BulkCopy, ir.Push, ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
+    ir.WarpgroupMul, ir.BulkCopy, ir.Push, ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
     ir.ReleaseDependents, ir.WaitDependencies,
 )  # fmt: skip
 
@@ -69,6 +69,7 @@ class _Printer(Groups):
             ir.TileFill: self.tile_fill,
             ir.TileLoad: self.tile_load,
             ir.TileMul: self.tile_mul,
+            ir.WarpgroupMul: self.warpgroup_mul,
             ir.TileElements: self.tile_elements,
             ir.TilePack: self.tile_pack,
             ir.TilePlace: self.tile_place,

@@ -16,6 +16,7 @@ Range = tuple[int, int]
 def memory_faults(program: Program) -> Iterator[Fault]:
     """Accesses to what is not there, or not to be accessed so, or outside of it for sure."""
     yield from _duplicates(program)
+    yield from _copy_engine_only(program)
     ranges = Ranges(program).found
     for node in program.nodes:
         why = _unknown(program, node) or _rights(program, node) or _bounds(program, node, ranges)
@@ -37,6 +38,17 @@ def _duplicates(program: Program) -> Iterator[Fault]:
         yield None, f"two arguments or arrays are called {name}; give each a name of its own."
 
 
+def _copy_engine_only(program: Program) -> Iterator[Fault]:
+    """Products out of shared memory see what the copy engine wrote; what threads store there, they
+    would see only behind a fence between the two."""
+    products = [n for n in program.nodes if isinstance(n, ir.WarpgroupMul)]
+    operands = {name for n in products for name in (n.left, n.right)}
+    writers = (ir.SharedStore, ir.TileStore, ir.AsyncCopy, ir.Push)
+    for node in program.nodes:
+        if isinstance(node, writers) and node.memory in operands:
+            yield node, f"{node.memory} is an operand of products; fill it by bulk copies only."
+
+
 def _unknown(program: Program, node: Node) -> str | None:
     known = {
         "buffer": {b.name for b in program.buffers},
@@ -45,6 +57,9 @@ def _unknown(program: Program, node: Node) -> str | None:
         "map": {m.name for m in program.maps},
         "table": {t.name for t in program.tables},
     }
+    if isinstance(node, ir.WarpgroupMul):
+        missing = {node.left, node.right} - known["memory"]
+        return f"the program has no memory {missing.pop()}; declare it." if missing else None
     for attr, names in known.items():
         name = node.attrs.get(attr)
         if name is not None and name not in names:

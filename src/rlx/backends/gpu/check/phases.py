@@ -81,6 +81,10 @@ class _Walker:
                 state = self.states.get(name, State.READY)
                 if state is not State.READY:
                     yield node, f"it reads {name}, which is still being copied; {NEXT[state]}"
+            case ir.WarpgroupMul(left=left, right=right):
+                for name in (left, right):
+                    for _, why in self.step(ir.TileLoad(memory=name, pitch=1)):
+                        yield node, why
             case _:
                 pass
 

@@ -295,6 +295,22 @@ class _Types:
             return f"{a} times {b} is no {c}; the inner sizes and dtypes must be equal."
         return None
 
+    def _WarpgroupMul(self, node: ir.WarpgroupMul) -> str | None:
+        c = node.args[0].type
+        wrong = self._tile(c, "c") or self._index(node, 1) or self._index(node, 2)
+        if wrong or not isinstance(c, TileType):
+            return wrong
+        arrays = [s for s in self.program.shared if s.name in (node.left, node.right)]
+        if any(not s.is_swizzled or s.dtype not in TILE_DTYPES["a"] for s in arrays):
+            return "its operands are swizzled arrays of half floats; declare them so."
+        if len({s.dtype for s in arrays}) > 1 or node.result.type != c:
+            return "its operands have one dtype, and its result is a tile like c."
+        if c.rows != 16 or c.columns > 256 or node.depth % 16 or not 16 <= node.depth <= 64:
+            return f"{c} with depth {node.depth}; use tiles of 16 rows and a depth of 16 to 64."
+        if self.program.block % 128 or self.program.warp != 32:
+            return "it needs groups of four warps of 32; make the block a multiple of 128."
+        return None
+
     def _TileElements(self, node: ir.TileElements) -> str | None:
         kind = node.args[0].type
         return self._tile(kind) or self._held(kind, node.results)

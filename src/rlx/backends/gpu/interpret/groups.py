@@ -9,9 +9,11 @@ import numpy as np
 from rlx.backends.gpu.interpret.arithmetic import BINARIES
 from rlx.backends.gpu.interpret.threads import Mask, Threads
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, TileType
+from rlx.backends.gpu.simt.nodes import Node, TileType, Value
 
 Array = np.ndarray[Any, Any]
+GROUP = 128
+"""Threads of the four warps that multiply together."""
 
 
 class Groups(Threads):
@@ -102,6 +104,44 @@ class Groups(Threads):
         a, b, c = self.args(node)
         with np.errstate(all="ignore"):
             self.values[node.result] = a.astype(np.float32) @ b.astype(np.float32) + c
+
+    def warpgroup_mul(self, node: ir.WarpgroupMul, mask: Mask) -> None:
+        self.all_there(node, mask, GROUP)
+        leaders = self.there(mask)[::GROUP]
+        c = self.values[node.args[0]]
+        columns = c.shape[2]
+        made = np.array(c)
+        if len(leaders):
+            left = self._rows(node, node.left, node.args[1], leaders, 64, node.depth)
+            right = self._rows(node, node.right, node.args[2], leaders, columns, node.depth)
+            with np.errstate(all="ignore"):
+                product = left.astype(np.float32) @ right.astype(np.float32).swapaxes(1, 2)
+            warps = (leaders // self.program.warp)[:, None] + np.arange(4)
+            made[warps] = made[warps] + product.reshape(-1, 4, 16, columns)
+        self.values[node.result] = made
+
+    def _rows(
+        self,
+        node: ir.WarpgroupMul,
+        name: str,
+        at: Value,
+        leaders: Array,
+        rows: int,
+        depth: int,
+    ) -> Array:
+        """Rows of 128 bytes in shared memory, as far as they are multiplied."""
+        memory = self.shared[name]
+        pitch = 128 // memory.data.itemsize
+        index = self.number(at)[leaders]
+        if (index % (8 * pitch)).any():
+            why = f"an operand in {name} does not start at a multiple of 8 rows; align it."
+            raise self.accesses.error(node, why)
+        row, column = np.mgrid[:rows, :depth].reshape(2, -1)
+        where = (index[:, None] + row * pitch + column).reshape(-1)
+        ids = (self.ids[leaders][:, None] + np.arange(rows * depth) % GROUP).reshape(-1)
+        base = np.repeat(self.block_slot[leaders] * memory.count, rows * depth)
+        words = self.accesses.words(memory, node, where, base, ids, 1)
+        return self.accesses.read(memory, node, words, ids).reshape(len(leaders), rows, depth)
 
     def tile_load(self, node: ir.TileLoad, mask: Mask) -> None:
         tile = _tile(node.result.type)

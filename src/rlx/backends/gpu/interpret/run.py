@@ -100,6 +100,7 @@ class _Batch(Copies):
             ir.Shuffle: self.shuffle,
             ir.TileFill: self.tile_fill,
             ir.TileMul: self.tile_mul,
+            ir.WarpgroupMul: self.warpgroup_mul,
             ir.TileLoad: self.tile_load,
             ir.TileStore: self.tile_store,
             ir.TileElements: self.tile_elements,

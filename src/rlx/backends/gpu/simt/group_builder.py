@@ -67,6 +67,25 @@ class GroupBuilder(ThreadBuilder):
     def tile_mul(self, a: Var, b: Var, c: Var) -> Var:
         return self.value(ir.TileMul(args=values_of((a, b, c)), results=(Value(c.value.type),)))
 
+    def warpgroup_mul(
+        self,
+        c: Var,
+        left: SharedRef,
+        left_index: Var | int,
+        right: SharedRef,
+        right_index: Var | int,
+        depth: int,
+    ) -> Var:
+        args = (c.value, self.index(left_index).value, self.index(right_index).value)
+        node = ir.WarpgroupMul(
+            left=left.name,
+            right=right.name,
+            depth=depth,
+            args=args,
+            results=(Value(c.value.type),),
+        )
+        return self.value(node)
+
     def tile_store(self, tile: Var, memory: SharedRef, index: Var | int, pitch: int) -> None:
         args = (self.index(index).value, tile.value)
         self.add(ir.TileStore(memory=memory.name, pitch=pitch, args=args))

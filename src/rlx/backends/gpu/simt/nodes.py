@@ -329,6 +329,19 @@ class TileMul(Node):
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class WarpgroupMul(Node):
+    """c + a · bᵀ by four warps together, for targets that multiply out of shared memory.
+
+    a is 64×depth and b n×depth, of half floats in swizzled arrays with rows of 128 bytes; args: c,
+    the index of a's first element and of b's, both at multiples of 8 rows. Each warp holds 16 rows
+    of c, a tile of 16×n: the first warp the first ones. It is done when the node is."""
+
+    left: str
+    right: str
+    depth: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class TileStore(Node):
     """A tile into shared memory; args: index, tile."""
 
