@@ -12,7 +12,7 @@ from rlx.kernel.collapse import collapsed
 from rlx.kernel.expr import Kernel
 from rlx.kernel.interpret import run
 from rlx.kernel.lower.loop import loop_kernel
-from rlx.kernel.split_reduction import FEW, MAX_CHUNKS, MIN_CHUNK, split_reduction
+from rlx.kernel.split_reduction import MAX_CHUNKS, MAX_SPLIT_RESULTS, MIN_CHUNK, split_reduction
 
 ops = rlx.ops
 
@@ -54,6 +54,6 @@ def test_the_parts_mean_the_whole(name: str) -> None:
 
 def test_short_folds_and_many_results_stay_whole() -> None:
     assert split_reduction(kernel_of(lambda x: ops.sum(x), [MIN_CHUNK])) is None
-    many = kernel_of(lambda x: ops.sum(x, axes=1), [FEW + 1, 4 * MIN_CHUNK])
+    many = kernel_of(lambda x: ops.sum(x, axes=1), [MAX_SPLIT_RESULTS + 1, 4 * MIN_CHUNK])
     assert split_reduction(many) is None
     assert split_reduction(kernel_of(lambda x: x * 2.0, [4 * MIN_CHUNK])) is None

@@ -4,7 +4,7 @@
     store y[b, m, n] = relu(acc + bias[n])
 
 What is read from memory, and how its index moves with each axis, is in the expressions: a
-transposed operand, a broadcast batch and heads that lie apart are strides, not copies. All loops
+transposed operand, a broadcast batch and interleaved heads are strides, not copies. All loops
 besides rows, columns and inner ones are batch loops. What follows the sum is an expression on it.
 """
 
@@ -49,7 +49,7 @@ class Contract:
     right: Expr
     """Varies with batch, inner axes and columns only."""
     sums: DType
-    """What the sum is kept in."""
+    """The dtype of the accumulators."""
     stores: tuple[Store, ...]
     operands: tuple[Shape, ...]
     results: tuple[Shape, ...]
@@ -146,7 +146,7 @@ def _moves(contract: Contract, axis: Axis) -> bool:
 def collapsed(contract: Contract) -> Contract:
     """The same work with as few loops as the strides allow.
 
-    A batch loop whose every step is a whole turn of the rows is more rows: a weight that a batch
+    A batch loop whose stride is the extent of the rows is more rows: a weight that a batch
     shares is then one product. Loops of one step are dropped.
     """
     contract = _without_single_steps(contract)
@@ -179,7 +179,7 @@ def _with_rows(contract: Contract) -> Contract:
 
 
 def _pairs(contract: Contract) -> Iterator[tuple[Axis, Axis]]:
-    """Loops of which the first steps over whole turns of the second, wherever both index."""
+    """Loops of which the stride of the first is the extent of the second, in every index map."""
     batch, maps = contract.batch, contract.maps
     inner = zip(contract.inner, contract.inner[1:])
     outer = ((a, b) for a in batch for b in (contract.rows, contract.columns, *batch) if a is not b)

@@ -1,7 +1,7 @@
 """Kernels without their numbers: extents and strides as names, which kernels of other sizes share.
 
-What runs once is worth no code of its own. A kernel that folds or chooses keeps its numbers: in
-what order it adds and where its loops are cut follows from them.
+What runs once is worth no code of its own. A kernel that reduces or chooses stays specialised: in
+what order it adds and where its loops are split follows from its sizes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Complex numbers as pairs of real ones, for targets whose loops hold real numbers only.
 
-A complex operand or result is then read and written as the real numbers it lies in memory as: the
+A complex operand or result is then read and written as real numbers, interleaved in memory: the
 real part of element i at 2i, the imaginary part behind it.
 """
 
@@ -23,7 +23,7 @@ Value = Expr | Pair
 SPLIT = frozenset(
     "add sub neg mul div abs real imag make_complex equal where cast".split()  # noqa: SIM905
 )
-"""The ops that this page takes apart; others on complex numbers are spelled in them first."""
+"""The ops that are split here; others on complex numbers are decomposed into them first."""
 
 
 def has_complex(kernel: Kernel) -> bool:
@@ -54,7 +54,7 @@ def _stores(store: Store, value: Value) -> list[Store]:
 
 
 class _Splitter:
-    """Expressions of one kernel, taken apart."""
+    """Expressions of one kernel as pairs of real ones."""
 
     def __init__(self, exprs: Exprs, name: str) -> None:
         self.exprs, self.name = exprs, name
@@ -93,7 +93,7 @@ class _Splitter:
         return self.exprs.gather(node.operand, at, kind, args[0], stride, bound)
 
     def op(self, name: str, *args: Expr, **attrs: Any) -> Expr:
-        """A real op; its dtype is that of its last operand, unless it says."""
+        """A real op; its dtype is that of its last operand, unless `to` states it."""
         dtype = attrs.get("to", args[-1].dtype)
         is_truth = name in ("equal", "less", "less_equal", "greater_equal", "not_equal")
         return self.exprs.apply(lookup(name), args, attrs, DType.BOOL if is_truth else dtype)

@@ -17,8 +17,8 @@ from rlx.kernel.rewrite import Rewriter, rewritten, substitution
 from rlx.ops.op import lookup
 
 MIN_CHUNK, MAX_CHUNKS = 8192, 256
-FEW = 16
-"""Results of a fold; where there are more, they are work enough."""
+MAX_SPLIT_RESULTS = 16
+"""Results of a reduction that is split; where there are more, they occupy all workers."""
 COMBINES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
@@ -52,11 +52,11 @@ def _is_long(r: Reduce) -> bool:
     if not (is_static(length) and is_static(count)):
         return False
     is_held = r.dtype is not DType.BOOL and r.dtype.compute is r.dtype
-    return is_held and length >= 4 * MIN_CHUNK and count <= FEW
+    return is_held and length >= 4 * MIN_CHUNK and count <= MAX_SPLIT_RESULTS
 
 
 def _place(outer: tuple[Axis, ...], chunk: Axis) -> Affine:
-    """Where a chunk's fold lies, for each point of the outer axes."""
+    """The offset of a chunk's partial result, for each point of the outer axes."""
     at, weight = Affine.of(chunk), chunk.extent
     for axis in reversed(outer):
         at, weight = at + Affine.of(axis) * weight, weight * axis.extent
