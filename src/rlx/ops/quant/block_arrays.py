@@ -206,7 +206,8 @@ class _Plan:
 
     @property
     def _changes(self) -> list[int]:
-        """Where a value is not what its neighbour lets expect, the last position first."""
+        """Positions at which an offset does not follow the one before, or a constant changes; from
+        the last on."""
         steps = [np.diff(v) != 1 for v in self.offsets]
         steps += [np.diff(self.known[n].astype(np.int64)) != 0 for n in self.given]
         places = np.flatnonzero(np.logical_or.reduce(steps)) + 1

@@ -99,8 +99,7 @@ class Terms:
     def bound(self, term: Expr) -> int | None:
         """The greatest value of an integer that is never negative; None of other terms."""
         if term not in self._bounds:
-            for node in postorder(term):
-                self._bounds.setdefault(node, self._bound(node))
+            self._bounds[term] = self._bound(term)
         return self._bounds[term]
 
     def _bound(self, term: Expr) -> int | None:
@@ -115,7 +114,7 @@ class Terms:
         whole = None if term.dtype.is_signed else most
         if not isinstance(term, Apply):
             return whole
-        found = _bound_of(term, [self._bounds[a] for a in term.args])
+        found = _bound_of(term, [self.bound(a) for a in term.args])
         return found if found is not None and found <= most else whole
 
 

@@ -18,6 +18,7 @@ from rlx.backends.cpu.codegen.lowp.decode_plan import (
     decode_plan,
     filled,
     groups_of,
+    is_isomorphic,
     is_uniform,
     numbers_of,
 )
@@ -78,9 +79,8 @@ class Block:
         if self.code.lanes in PERMUTED and packet in self.plan.permutations:
             found = self.plan.permutations[packet]
             return permuted(self.vector(found.values), self.vector(found.indices).to(I32))
-        groups = groups_of(packet)
-        if len(groups) > 1:
-            return self._blended(packet, groups)
+        if not is_isomorphic(packet):
+            return self._blended(packet, groups_of(packet))
         match packet[0]:
             case Const():
                 return self._literal(packet)

@@ -27,6 +27,18 @@ def is_uniform(packet: Packet) -> bool:
     return all(t is packet[0] for t in packet)
 
 
+def is_isomorphic(packet: Packet) -> bool:
+    """Is the same applied in all lanes, or the same dtype loaded?"""
+    first = packet[0]
+    kind, dtype = type(first), first.dtype
+    if isinstance(first, Apply):
+        op = first.op
+        return all(isinstance(t, Apply) and t.op == op and t.dtype is dtype for t in packet)
+    if isinstance(first, Lookup):
+        return all(isinstance(t, Lookup) and t.table is first.table for t in packet)
+    return all(type(t) is kind and t.dtype is dtype for t in packet)
+
+
 def groups_of(packet: Packet) -> list[list[int]]:
     """Lanes by what is applied in them."""
     found: dict[object, list[int]] = {}
@@ -112,9 +124,8 @@ class DecodePlan:
         rows independently."""
         if is_uniform(packet) or numbers_of(packet) is not None:
             return True
-        groups = groups_of(packet)
-        if len(groups) > 1:
-            return all(self.is_packable(filled(packet, g), rows) for g in groups)
+        if not is_isomorphic(packet):
+            return all(self.is_packable(filled(packet, g), rows) for g in groups_of(packet))
         if isinstance(packet[0], Load):
             return self.window(packet) is not None
         if isinstance(packet[0], Lookup):
@@ -163,7 +174,7 @@ class DecodePlan:
             term, known = packet[0], found.setdefault(path, [])
             if isinstance(term, Apply) and term.dtype.is_float and term not in known:
                 known.append(term)
-        elif len(groups_of(packet)) == 1 and packet[0].args:
+        elif packet[0].args and is_isomorphic(packet):
             for number, column in enumerate(columns_of(packet)):
                 self._collect(column, (*path, number), found)
 
@@ -202,15 +213,18 @@ class DecodePlan:
         too."""
         if is_uniform(packet):
             return []
+        if numbers_of(packet) is not None:
+            return None
         found = self._inner_holes(packet)
-        bounds = [self.terms.bound(t) for t in packet]
-        is_small = all(b is not None and b < self.lanes for b in bounds)
-        if is_small and (found is None or len(set(found)) > 1):
-            return None if numbers_of(packet) is not None else [packet]
-        return found
+        is_one = found is not None and len(set(found)) <= 1
+        return found if is_one or not all(map(self._is_small, packet)) else [packet]
+
+    def _is_small(self, term: Expr) -> bool:
+        bound = self.terms.bound(term)
+        return bound is not None and bound < self.lanes
 
     def _inner_holes(self, packet: Packet) -> list[Packet] | None:
-        if len(groups_of(packet)) > 1 or not packet[0].args or isinstance(packet[0], Load):
+        if not packet[0].args or isinstance(packet[0], Load) or not is_isomorphic(packet):
             return None
         parts = [self._holes(c) for c in columns_of(packet)]
         found = [h for p in parts if p is not None for h in p]
