@@ -8,6 +8,7 @@ same object, so that a target that unrolls a block sees what its weights share.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -71,14 +72,17 @@ class Terms:
             return self._one((node,), lambda: node)
         if isinstance(node, Apply) and node.op == "where" and isinstance(args[0], Const):
             return args[1] if args[0].value else args[2]
-        given = [a for a in args if isinstance(a, Const)]
-        if len(given) == len(args):
-            arrays = tuple(np.asarray(a.value, a.dtype.numpy) for a in given)
-            return self.const(numbers(node, arrays).item(), node.dtype)
         if isinstance(node, Lookup):
-            return self._one((node.table, *args), lambda: Lookup(node.dtype, args, node.table))
+            return self._one((node.table, *args), lambda: self._made_of(node, args))
         assert isinstance(node, Apply)
-        return self._one((node.op, node.dtype, *args), lambda: Apply(node.dtype, args, node.op))
+        return self._one((node.op, node.dtype, *args), lambda: self._made_of(node, args))
+
+    def _made_of(self, node: Apply | Lookup, args: tuple[Expr, ...]) -> Expr:
+        given = [a for a in args if isinstance(a, Const)]
+        if len(given) < len(args):
+            return replace(node, args=args)
+        arrays = tuple(np.asarray(a.value, a.dtype.numpy) for a in given)
+        return self.const(numbers(node, arrays).item(), node.dtype)
 
     def replaced(self, term: Expr, old: Expr, new: Expr) -> Expr:
         """A term with another in place of one of its parts."""
