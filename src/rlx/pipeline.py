@@ -128,8 +128,8 @@ class CompileResult:
 class CompilePipeline:
     """Compiles for one target. The same input gives the same bytes, on any machine.
 
-    With `dump`, the graph after each pass and the plan are written to a folder, as text; with the
-    `kernels` of a backend, those that are selected, too."""
+    With `dump`, the graph after each pass and the plan are written to a folder, as text; with a
+    backend's `program`, which selects the kernels of a plan, those, too."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class CompilePipeline:
         alignment: int = 64,
         assert_fusion_clean: bool = False,
         dump: str | os.PathLike[str] | None = None,
-        kernels: KernelLibrary | None = None,
+        program: Callable[[LirModule], KernelProgram | None] | None = None,
     ) -> None:
         bytes_ = whole(alignment)
         if bytes_ is None or bytes_ < 1 or bytes_ & (bytes_ - 1):
@@ -149,7 +149,7 @@ class CompilePipeline:
         self.alignment = bytes_
         self.assert_fusion_clean = assert_fusion_clean
         self.dump = None if dump is None else path_of(dump)
-        self.kernels = kernels
+        self.program = program
 
     def compile(self, model: Any) -> CompileResult:
         """Compile whatever stage `model` is at."""
@@ -235,8 +235,8 @@ class CompilePipeline:
         lir = _planned(made.graph, self.target, self.options, self.alignment)
         made.clock.lap("plan", len(made.graph.nodes))
         made.dump.plan(lir)
-        if self.kernels is not None and made.dump.folder is not None:
-            made.dump.kernels(select_kernels(lir, self.kernels))
+        if self.program is not None and made.dump.folder is not None:
+            made.dump.kernels(self.program(lir))
         if named := made.unused:
             found = [c.decision for c in plan_choices(lir, self.options)]
             reversible = {d.id for d in found if d.is_reversible}

@@ -83,7 +83,7 @@ class Artefact:
     sources: Mapping[str, Source]
 
 
-class InterpretedBackend(KernelBackend):
+class InterpretedBackend(KernelBackend[Source, Artefact]):
     """Kernels as NumPy functions."""
 
     name: ClassVar[str] = "interpreted"

@@ -102,12 +102,45 @@ def measuring() -> tuple[Graph, dict[str, Any]]:
     return g, {"x": normal(0, 40), "n": np.array(1000)}
 
 
+def count(v: Node) -> Node:
+    return ops.sum(ops.cast(ops.nonzero(v > 0.0), to=rlx.DType.F32))
+
+
+def measuring_twice() -> tuple[Graph, dict[str, Any]]:
+    """A body that two steps share measures a size of its own in each."""
+    g = Graph("measuring_twice")
+    flag = g.input("flag", Shape([], rlx.DType.BOOL))
+    xs = [g.input(f"x{i}", Shape([20])) for i in range(2)]
+    g.set_outputs([rlx.cond(flag, count, ops.sum, x) for x in xs])
+    return g, {"flag": np.array(True), "x0": normal(0, 20), "x1": normal(1, 20)}
+
+
+def measuring_in_a_loop() -> tuple[Graph, dict[str, Any]]:
+    g = Graph("measuring_in_a_loop")
+    x, zero = g.input("x", Shape([7, 20])), g.constant(np.float32(0))
+    last, rows = rlx.scan_loop(lambda c, row: (c + count(row), row), zero, x)
+    g.set_outputs([last, rows])
+    return g, {"x": normal(0, 7, 20)}
+
+
+def scanning_what_was_found() -> tuple[Graph, dict[str, Any]]:
+    """As many steps as data says; storage is planned for the most."""
+    g = Graph("scanning_what_was_found")
+    x, c = g.input("x", Shape([40])), g.input("c", Shape([]))
+    rows = ops.transpose(ops.cast(ops.nonzero(x > 0.0), to=rlx.DType.F32), perm=(1, 0))
+    g.set_outputs([*rlx.scan_loop(lambda c, r: (c + ops.sum(r), r * 2.0 + c), c, rows)])
+    return g, {"x": normal(0, 40), "c": np.float32(0.5)}
+
+
 CASES: dict[str, tuple[Callable[[], tuple[Graph, dict[str, Any]]], type | None]] = {
     "layers": (layers, None),
     "branching": (branching, Branch),
     "looping": (looping, WhileLoop),
     "scanning": (scanning, ScanLoop),
     "measuring": (measuring, None),
+    "measuring twice": (measuring_twice, Branch),
+    "measuring in a loop": (measuring_in_a_loop, ScanLoop),
+    "scanning what was found": (scanning_what_was_found, ScanLoop),
 }
 """A graph, and the control flow that its program has."""
 

@@ -67,7 +67,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "num_threads": (lambda: BACKEND.num_threads, 1),
     "identity": (lambda: BACKEND.identity, "least"),
     "serializer": (BACKEND.serializer, None),
-    "kernels": (lambda: BACKEND.kernels(), None),
+    "program": (lambda: BACKEND.program(NOTHING), None),
     "description": (lambda: BACKEND.description(NOTHING), {}),
     "splits": (lambda: BACKEND.splits(NOTHING, {}), {}),
     "timed": (lambda: BACKEND.timed(NOTHING), "target 'least' does not time its kernels"),

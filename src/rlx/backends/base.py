@@ -22,14 +22,14 @@ to be done.
       architecture       ""
       measure(progress)  refused: no prices of its own
       calibrated(n)      None
-      kernels()          None: it takes whole plans
+      program(lir)       None: it takes whole plans
       serializer()       None: its programs are not written to files
 
 A backend that makes kernels of its own is a `KernelBackend`. The compiler selects the kernels of
 every step, as data (`kernel/program/`); the backend says which named algorithms it brings, how it
 runs a kernel, and what code that is:
 
-    class KernelBackend(Backend)
+    class KernelBackend(Backend)             of what it emits, and what it builds
       has_special(op)            required: is there an algorithm for this op?
       candidates(step)           the usual order of kernel forms
       schedule(call)             required: how it runs a kernel, or a Refusal with the reason
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from rlx.cost.decision import Decision
     from rlx.kernel.program.program import KernelCall, KernelProgram, Step
     from rlx.kernel.program.schedule import Schedule
-    from rlx.kernel.program.select import Candidate, KernelLibrary
+    from rlx.kernel.program.select import Candidate
     from rlx.kernel.refusal import Refusal
 
 GROUP = "rlx.backends"
@@ -132,6 +132,10 @@ class Program(ABC):
 
 
 P = TypeVar("P", bound=Program)
+S = TypeVar("S")
+"""What a kernel is emitted as."""
+A = TypeVar("A")
+"""What a program is built into."""
 
 
 class Serializer(ABC, Generic[P]):
@@ -213,8 +217,8 @@ class Backend(ABC):
     def compile(self, lir: LirModule) -> Program:
         """One object that runs the whole plan."""
 
-    def kernels(self) -> KernelLibrary | None:
-        """What kernels are selected for it; None where it takes whole plans."""
+    def program(self, lir: LirModule) -> KernelProgram | None:
+        """The kernels of a plan, selected for it; None where it takes whole plans."""
         return None
 
     def serializer(self) -> Serializer[Any] | None:
@@ -256,7 +260,7 @@ class Backend(ABC):
         return None
 
 
-class KernelBackend(Backend):
+class KernelBackend(Backend, Generic[S, A]):
     """A backend that makes kernels: the compiler selects them; it schedules, emits, runs them."""
 
     # -- kernels ---------------------------------------------------------------------------------
@@ -264,10 +268,6 @@ class KernelBackend(Backend):
     @abstractmethod
     def has_special(self, op: str) -> bool:
         """Does it bring an algorithm for this op?"""
-
-    def kernels(self) -> KernelLibrary:
-        """Itself."""
-        return self
 
     def candidates(self, step: Step) -> tuple[Candidate, ...]:
         """The kernel forms to try for a step, the preferred one first."""
@@ -280,7 +280,7 @@ class KernelBackend(Backend):
         """How it runs a kernel, or why it does not."""
 
     @abstractmethod
-    def emit(self, call: KernelCall, schedule: Schedule[Any]) -> Any:
+    def emit(self, call: KernelCall, schedule: Schedule[Any]) -> S:
         """The code of a kernel as it is scheduled. It depends on nothing else."""
 
     # -- programs --------------------------------------------------------------------------------
@@ -292,11 +292,11 @@ class KernelBackend(Backend):
         return select_kernels(lir, self)
 
     @abstractmethod
-    def build(self, program: KernelProgram) -> Any:
+    def build(self, program: KernelProgram) -> A:
         """All code of a program, and what is said beside it: what is cached and saved."""
 
     @abstractmethod
-    def load(self, artefact: Any) -> Program:
+    def load(self, artefact: A) -> Program:
         """What runs an artefact."""
 
     def compile(self, lir: LirModule) -> Program:

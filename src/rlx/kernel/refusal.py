@@ -2,7 +2,7 @@
 
 A lowering gives a kernel or a `Refusal`. Its helpers meet the reason deep inside, in the middle of
 an index map or an expression, and raise `NotLowered` there; `attempt` is the only place where that
-becomes a value, so no exception decides which kernel is chosen.
+becomes a value: selection reads values, and keeps every reason.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Structure:
             case Load():
                 return node.operand, self.affine(node.at), node.stride, node.bound
             case Apply():
-                return node.op.name, tuple(node.attrs.items())
+                return node.op.name, tuple(map(_exact, node.attrs.items()))
             case Reduce():
                 return node.fold, self.axis(node.axis)
             case Choose() | Accumulator():
@@ -80,6 +80,12 @@ class Structure:
     def value(self) -> Hashable:
         """All that was met."""
         return tuple(self._rows)
+
+
+def _exact(attribute: tuple[str, Hashable]) -> Hashable:
+    """1, 1.0 and True are equal, and so are 0.0 and -0.0; their types and texts are not."""
+    name, value = attribute
+    return name, type(value).__name__, str(value), value
 
 
 def structure_of(kernel: Kernel) -> Hashable:

@@ -45,9 +45,10 @@ class Dump:
         """The planned module."""
         self._write("plan.lir", lambda: lir_text(lir))
 
-    def kernels(self, program: object) -> None:
-        """The kernels of each step, as they were selected."""
-        self._write("kernels.txt", lambda: str(program))
+    def kernels(self, program: object | None) -> None:
+        """The kernels of each step, where some were selected."""
+        if program is not None:
+            self._write("kernels.txt", lambda: str(program))
 
     def _write(self, name: str, text: Callable[[], str]) -> None:
         if self.folder is None:

@@ -209,8 +209,10 @@ class Session:
 
         held = model.graph if isinstance(model, Bundle) else model
         try:
-            own = self.backend.kernels()
-            pipeline = CompilePipeline(self.target, options=options, dump=self.dump, kernels=own)
+            program = self.backend.program
+            pipeline = CompilePipeline(
+                self.target, options=options, dump=self.dump, program=program
+            )
             result = pipeline.compile(held)
             self._require_own(result.lir)
             return _Made(result, self.backend.compile(result.lir))

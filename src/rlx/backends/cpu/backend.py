@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuBackend(KernelBackend):
+class CpuBackend(KernelBackend["tuple[Source, ...]", "Artefact"]):
     """Native code for one instruction set, run by some threads."""
 
     name: ClassVar[str] = "cpu"

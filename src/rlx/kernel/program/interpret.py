@@ -1,7 +1,8 @@
 """Kernel programs in NumPy: what a whole program means, in its own planned memory.
 
 Every kernel runs by its own meaning, on the buffers and in the order that the program states; so a
-wrong layout, temporary, copy or place of a value shows in the results, without code of a target.
+wrong layout, temporary or offset shows in the results, without code of a target. Schedules are not
+read: what a target makes of a kernel is the target's to test.
 """
 
 from __future__ import annotations
@@ -229,7 +230,9 @@ class _Frame:
 
     def meaning(self, node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         """What the op gives; the sizes that it measures are known from then on."""
-        known = {n: s for n, s in self.memory.sizes.items() if not is_capacity(n)}
+        own = {s.name for s in measured_by(node)}
+        sizes = self.memory.sizes.items()
+        known = {n: s for n, s in sizes if not is_capacity(n) and n not in own}
         made: Any = evaluate_node(node, arrays, known)
         self.memory.found(known)
         return made if node.has_items else (made,)
@@ -282,8 +285,9 @@ class _Frame:
             made = self.ran(loop.body, [*carries, *seen])
             self.settle(node, inputs, [o.shape for o in loop.body.graph.outputs])
             carries = made[: loop.num_carries]
-            for row, new in zip(rows, made[loop.num_carries :]):
-                row.append(new)
+            shapes = [o.shape for o in loop.body.graph.outputs[loop.num_carries :]]
+            for row, new, shape in zip(rows, made[loop.num_carries :], shapes):
+                row.append(new[: self.memory.int(shape.size_bytes)])
         self.stacked(node, loop, turn)
         return [*carries, *(np.concatenate([np.empty(0, np.uint8), *r]) for r in rows)]
 
@@ -298,11 +302,15 @@ class _Frame:
         shapes = step.node.shapes[count:]
         stacked = [self.memory.room(s.size_bytes) for s in shapes]
         for at in order:
-            slices = [_part(x, at, length) for x in given[end:]]
+            slices = [
+                _part(x, at, self.memory.int(leaf.shape.size_bytes))
+                for x, leaf in zip(given[end:], scan.body.graph.inputs[-len(given[end:]) :])
+            ]
             made = self.ran(scan.body, [*carries, *given[count:end], *slices])
             carries = made[:count]
-            for whole, row in zip(stacked, made[count:]):
-                _part(whole, at, length)[:] = row
+            for whole, row, output in zip(stacked, made[count:], scan.body.graph.outputs[count:]):
+                size = self.memory.int(output.shape.size_bytes)
+                _part(whole, at, size)[:] = row[:size]
         return [*carries, *stacked]
 
     def settle(self, node: Node, named: Sequence[Shape], made: Sequence[Shape]) -> None:
@@ -321,8 +329,8 @@ def _bytes_of(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
-def _part(raw: Array, at: int, count: int) -> Array:
-    size = len(raw) // max(1, count)
+def _part(raw: Array, at: int, size: int) -> Array:
+    """The bytes of one slice along the first axis."""
     return raw[at * size : (at + 1) * size]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rlx.core.dim import DimLike, is_static, round_up
-from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
+from rlx.core.errors import OutOfMemoryError, UnsupportedError
 from rlx.core.extent import CAPACITY_EXCEEDED, measured_in
 from rlx.core.memory_limits import require_memory
 from rlx.cost.target import KernelLimit, Target
@@ -63,7 +63,7 @@ from rlx.plan.planner import plan_buffers
 MAIN = "main"
 NOTHING: Mapping[int, Value] = {}
 MAX_DEPTH = 40
-"""How deep steps may be made of smaller ones."""
+"""How deep bodies of control flow, and steps made of smaller ones, may nest."""
 MAX_CONCAT_OPERANDS = 16
 """Operands of unknown sizes that one loop nest concatenates."""
 
@@ -101,7 +101,7 @@ class NoKernel:
     @property
     def reason(self) -> str:
         """That of the preferred form."""
-        return self.refused[0].reason
+        return self.refused[0].reason if self.refused else "it tries no kernel form for it"
 
 
 def select_kernels(lir: LirModule, library: KernelLibrary) -> KernelProgram:
@@ -339,7 +339,10 @@ class ProgramBuilder:
         key = graph.digest(), tuple(fixed.items())
         if key not in self.bodies:
             if self.depth == MAX_DEPTH:
-                raise Error(f"{graph.name}: steps inside steps, more than {MAX_DEPTH} deep")
+                raise UnsupportedError(
+                    f"{graph.name}: branches, loops and the parts of steps nest more than "
+                    f"{MAX_DEPTH} deep. Flatten them."
+                )
             self.depth += 1
             name = f"r{len(self.bodies)}.{self.depth}"
             given = _with_params(with_extents_named(graph, name), fixed)

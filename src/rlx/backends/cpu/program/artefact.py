@@ -53,8 +53,6 @@ class Artefact:
     hosts: dict[int, HostStep]
     prologue: tuple[frozenset[int], ...]
     """Of each step of the prologue, the params that it follows from, by number."""
-    num_kernels: int
-    """Native functions; equal ones count once."""
     packed_at: DimLike
     """Where in the weights panels begin, which calls read; before them is what panels are made of,
     mostly."""
@@ -81,7 +79,6 @@ def artefact_of(made: Assembled, blob: Blob, codegen_spans: tuple[CodegenSpan, .
         made.program.failures,
         {k: _host(n) for k, n in made.program.hosts.items()},
         made.prologue,
-        len(made.program.sequences),
         made.main.plan.weight_formula,
         Interface.planned(made.program.lir),
         codegen_spans,

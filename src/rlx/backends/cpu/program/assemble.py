@@ -126,6 +126,14 @@ class FunctionWriter:
             return round_up(count)  # pyright: ignore[reportReturnType]
         return self.code.let(f"and i64 {self.code.i64('add', count, 63)}, -64")
 
+    def check(self, result: str) -> None:
+        """Leave with a code that is not 0."""
+        code, bad, on = self.code, self.code.label("bad"), self.code.label("on")
+        code.do(f"br i1 {code.let(f'icmp ne i32 {result}, 0')}, label %{bad}, label %{on}")
+        code.lines.append(f"{bad}:")
+        code.do(f"ret i32 {result}")
+        code.lines.append(f"{on}:")
+
     def function(self, name: str, head: str) -> Function:
         return Function(name, self.code.function(head), tuple(self.code.shared.items()))
 
@@ -197,7 +205,7 @@ class StepWriter(FunctionWriter):
         outside = [*graph.inputs, *graph.params]
         self.outside = {n: i for i, n in enumerate(outside)}
         self.first_output = len(outside)
-        self.outputs = output_indices(subprogram)
+        self.outputs = subprogram.output_indices
         self.behind = "%behind"
         self.buffers, self.sizes = "%buffers", "%sizes"
         self.most = [1, 1]
@@ -327,14 +335,6 @@ class StepWriter(FunctionWriter):
         at = self.code.let(f"getelementptr {kind}, ptr {base}, i64 {number}")
         self.code.do(f"store {kind} {value}, ptr {at}")
 
-    def check(self, result: str) -> None:
-        """Leave with a code that is not 0."""
-        code, bad, on = self.code, self.code.label("bad"), self.code.label("on")
-        code.do(f"br i1 {code.let(f'icmp ne i32 {result}, 0')}, label %{bad}, label %{on}")
-        code.lines.append(f"{bad}:")
-        code.do(f"ret i32 {result}")
-        code.lines.append(f"{on}:")
-
     def prepare(self, step: ProgramStep, number: int) -> None:
         """A step of the prologue, or the panels of another, if what it reads has changed; which
         of them have is known for the main subprogram alone."""
@@ -407,16 +407,6 @@ class StepWriter(FunctionWriter):
         self.code.intrinsic(
             "memcpy.p0.p0.i64", "void", f"ptr {to}", f"ptr {source}", f"i64 {size}", "i1 false"
         )
-
-
-def output_indices(subprogram: Subprogram) -> dict[Node, int]:
-    """Value → the output whose memory its kernel writes; the first, where it is several."""
-    found: dict[Node, int] = {}
-    for number, output in enumerate(subprogram.graph.outputs):
-        root = subprogram.plan.root(output)
-        if subprogram.plan.assignments[root].space is Space.ARENA and root.op != "input":
-            found.setdefault(root, number)
-    return found
 
 
 def functions_of(subprogram: Subprogram, isa: Isa, names: Names) -> Iterator[Function]:

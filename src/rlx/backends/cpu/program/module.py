@@ -242,9 +242,4 @@ class _Main(FunctionWriter):
     def _run(self, name: str) -> None:
         code = self.code
         args = CALL_ARGS.format(arena=self.word(Word.ARENA), externals=self.word(Word.EXTERNALS))
-        result = code.let(f"call i32 @{name}({args})")
-        bad, on = code.label("bad"), code.label("on")
-        code.do(f"br i1 {code.let(f'icmp ne i32 {result}, 0')}, label %{bad}, label %{on}")
-        code.lines.append(f"{bad}:")
-        code.do(f"ret i32 {result}")
-        code.lines.append(f"{on}:")
+        self.check(code.let(f"call i32 @{name}({args})"))

@@ -17,9 +17,32 @@ from rlx.kernel.expr import Axis, Choose, Expr, Inside, Kernel, Reduce, postorde
 def repeated_reduction(kernel: Kernel, schedule: Schedule) -> Reduce | None:
     """A reduction that would be computed at each point of an axis that it reduces."""
     reduced = [n.axis for n in kernel.nodes if isinstance(n, Reduce)]
-    if not {*reduced}.intersection(kernel.axes):
+    if len(reduced) < 2 and not {*reduced}.intersection(kernel.axes):
         return None
     return _Nest(kernel, schedule).found()
+
+
+def used_once(kernel: Kernel) -> set[Expr]:
+    """Values with one use, which are not stored."""
+    users: dict[Expr, int] = {}
+    for node in kernel.nodes:
+        for arg in node.args:
+            users[arg] = users.get(arg, 0) + 1
+    stored = {s.value for s in kernel.stores}
+    return {n for n, count in users.items() if count == 1 and n not in stored}
+
+
+def chain_of(r: Reduce, once: set[Expr]) -> tuple[tuple[Axis, ...], Reduce]:
+    """Nested reductions by one operation are one over several axes: those, and the innermost."""
+    axes, inner = [r.axis], r
+    while True:
+        body = inner.args[0]
+        if not (isinstance(body, Reduce) and body.fold == r.fold and body in once):
+            return tuple(axes), inner
+        if r.axis not in body.free:
+            return tuple(axes), inner
+        axes.append(body.axis)
+        inner = body
 
 
 class _Nest:
@@ -27,12 +50,7 @@ class _Nest:
 
     def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         self.kernel, self.schedule, self.cuts = kernel, schedule, Cuts(kernel, schedule)
-        users: dict[Expr, int] = {}
-        for node in kernel.nodes:
-            for arg in node.args:
-                users[arg] = users.get(arg, 0) + 1
-        stored = {s.value for s in kernel.stores}
-        self.once = {n for n, count in users.items() if count == 1 and n not in stored}
+        self.once = used_once(kernel)
         self.decided: dict[Axis, set[Inside]] = {}
 
     def found(self) -> Reduce | None:
@@ -89,29 +107,17 @@ class _Nest:
     def _needs(
         self, r: Reduce, waiting: list[Reduce], open_: frozenset[Axis], made: set[Expr]
     ) -> bool:
-        below = self._live(self._chain(r)[1].args, open_, made)
+        below = self._live(chain_of(r, self.once)[1].args, open_, made)
         return any(n in below for n in waiting)
 
     def _reduced(self, r: Reduce, open_: frozenset[Axis], made: set[Expr]) -> Reduce | None:
         if self._repeats(r, open_):
             return r
-        axes, inner = self._chain(r)
+        axes, inner = chain_of(r, self.once)
         return self._within(inner.args, open_.union(axes), (), set(made))
 
     def _repeats(self, r: Reduce, open_: frozenset[Axis]) -> bool:
-        return not open_.isdisjoint(self._chain(r)[0])
-
-    def _chain(self, r: Reduce) -> tuple[tuple[Axis, ...], Reduce]:
-        """Nested reductions by one operation are one over several axes."""
-        axes, inner = [r.axis], r
-        while True:
-            body = inner.args[0]
-            if not (isinstance(body, Reduce) and body.fold == r.fold and body in self.once):
-                return tuple(axes), inner
-            if r.axis not in body.free:
-                return tuple(axes), inner
-            axes.append(body.axis)
-            inner = body
+        return not open_.isdisjoint(chain_of(r, self.once)[0])
 
     def _live(
         self, roots: Iterable[Expr], open_: frozenset[Axis] | None, made: set[Expr]

@@ -18,10 +18,10 @@ from rlx.backends.cpu.codegen.loop.liveness import Liveness
 from rlx.backends.cpu.codegen.loop.nest import LoopNest
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
 from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.schedule.repeated_reductions import chain_of, used_once
 from rlx.core.dim import upper_bound
 from rlx.core.dtype import DType
-from rlx.kernel.expr import Axis, Expr, Kernel, Load, Reduce, postorder
-from rlx.kernel.refusal import NotLowered
+from rlx.kernel.expr import Axis, Expr, Load, Reduce, postorder
 
 Slots = dict[tuple[Reduce, int], str]
 """The accumulators of reductions, for each copy."""
@@ -44,7 +44,7 @@ class Reductions:
     ) -> None:
         self.context, self.code, self.lanes = context, context.code, context.lanes
         self.expressions, self.liveness, self.loops = expressions, liveness, loops
-        self.once = _with_one_use(context.kernel)
+        self.once = used_once(context.kernel)
 
     def reduce_ready(self, roots: Sequence[Expr]) -> None:
         """Compute the reductions that are invariant in unopened axes, those over the same axes
@@ -66,18 +66,8 @@ class Reductions:
         return all(is_made(n) or not n.free <= known for n in below)
 
     def chain(self, r: Reduce) -> tuple[tuple[Axis, ...], Reduce]:
-        """Nested reductions by one operation are one over several axes: those, and the
-        innermost."""
-        axes = [r.axis]
-        inner = r
-        while True:
-            body = inner.args[0]
-            if not (isinstance(body, Reduce) and body.fold == r.fold and body in self.once):
-                return tuple(axes), inner
-            if r.axis not in body.free:
-                return tuple(axes), inner
-            axes.append(body.axis)
-            inner = body
+        """The axes of nested reductions that are one, and the innermost of them."""
+        return chain_of(r, self.once)
 
     def reduce_alone(self, r: Reduce) -> None:
         """A reduction under a guard: computed there, by itself."""
@@ -85,12 +75,9 @@ class Reductions:
 
     def reduce(self, group: Sequence[Reduce], axes: tuple[Axis, ...]) -> None:
         """Across the lanes if none are vectorised yet, else down the axes with one accumulator for
-        each copy. Where an axis is open already, as with reductions of both axes of a result, the
-        reduction would be repeated at each of its points: such kernels are split into steps."""
+        each copy. No axis of them is open: a schedule that would repeat a reduction is refused."""
         context, schedule = self.context, self.context.schedule
-        if any(a in context.at.index for a in axes):
-            name = context.kernel.name
-            raise NotLowered(f"{name}: its folds over {axes} are at each point of them")
+        assert not any(a in context.at.index for a in axes), (context.kernel.name, axes)
         is_across = context.at.lane is None
         bodies = {r: self.chain(r)[1].args[0] for r in group}
         width = schedule.accumulators if is_across else context.at.copies
@@ -220,12 +207,3 @@ class Reductions:
                     value = value.where(self.context.at.tail, identity(self.code, r))
                 total = fold(r, self.loaded(r, slots[r, copy]), value)
                 self.code.do(f"store {total.type} {total.text}, ptr {slots[r, copy]}")
-
-
-def _with_one_use(kernel: Kernel) -> set[Expr]:
-    users: dict[Expr, int] = {}
-    for node in kernel.nodes:
-        for arg in node.args:
-            users[arg] = users.get(arg, 0) + 1
-    stored = {s.value for s in kernel.stores}
-    return {n for n, count in users.items() if count == 1 and n not in stored}
