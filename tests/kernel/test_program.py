@@ -11,7 +11,7 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
-from rlx.backends.cpu.llvm.function import Code
+from rlx.backends.cpu.llvm.function import TaskCode
 from rlx.core.shape import Shape
 from rlx.fuzz.generate import grow
 from rlx.fuzz.job import refused_ops
@@ -178,10 +178,10 @@ def test_a_step_that_no_form_takes_is_a_subprogram() -> None:
 
 
 def test_selection_writes_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(code: Code) -> None:
+    def forbidden(code: TaskCode) -> None:
         raise AssertionError(f"{code} was written")
 
-    monkeypatch.setattr(Code, "source", property(forbidden))
+    monkeypatch.setattr(TaskCode, "source", property(forbidden))
     graph, _ = layers()
     lir = CompilePipeline(BACKEND.target()).compile(graph).lir
     program = BACKEND.program(lir)

@@ -11,7 +11,7 @@ import pytest
 from rlx.backends.cpu.isa import host
 from rlx.backends.cpu.kernels import DEDICATED, PRIMITIVES, Registered
 from rlx.backends.cpu.llvm import builder
-from rlx.backends.cpu.llvm.function import Code
+from rlx.backends.cpu.llvm.function import TaskCode
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.kernel.program.schedule import Schedule
 from rlx.ops import op as table
@@ -44,7 +44,7 @@ def test_making_a_kernel_sequence_writes_no_code(
         raise AssertionError(f"{op}: {type(self).__name__} is written while a kernel is chosen")
 
     monkeypatch.setattr(builder.Code, "__init__", refuse)
-    monkeypatch.setattr(Code, "source", property(refuse))
+    monkeypatch.setattr(TaskCode, "source", property(refuse))
     sequences = made(row, op)
     assert sequences
     assert all(sequence.tasks for sequence in sequences)

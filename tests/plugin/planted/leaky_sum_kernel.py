@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.backends.cpu.library.strided_copy import Blocks, at, merged, step
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import product
@@ -17,7 +17,7 @@ def make_leaky_sum(given: Step, name: str) -> Schedule[Task]:
     """The text is written when the code is first read: to choose a kernel writes none."""
     units, shape = _units(_rows(given)).count, given.node.shape
     grain = given.machine.units_per_task(units, shape.num_elements)
-    code = Code(name, lambda own: _source(given, own))
+    code = TaskCode(name, lambda own: _source(given, own))
     return Schedule((Task(code, buffers(1, 1), units, grain),))
 
 

@@ -20,8 +20,7 @@ from rlx.backends.cpu.library.strided_copy import (
     vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
-from rlx.backends.cpu.llvm.function import Code as TaskCode
-from rlx.backends.cpu.llvm.function import Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dtype import DType

@@ -32,7 +32,7 @@ from rlx.backends.cpu.library.strided_copy import (
     vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product
@@ -65,7 +65,7 @@ def make_take_along_axis(given: Step, name: str) -> Schedule[Task]:
     reading = _Gather(given, dtype, stride, x.dims[axis], row)
     units = reading.units.count
     grain = given.machine.units_per_task(units, product(row[0].dims) * NS_PER_INDEX)
-    return Schedule((Task(Code(name, reading.source), buffers(2, 1), units, grain),))
+    return Schedule((Task(TaskCode(name, reading.source), buffers(2, 1), units, grain),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _updates(given: Step, to: BufferView, reduction: str, name: str) -> Task:
     ns = given.machine.worker_ns(0, traffic) + units * count * NS_PER_INDEX
     given_to = (Buffer("operand", 1), Buffer("operand", 2), to.buffer)
     grain = given.machine.units_per_task(units, ns)
-    return Task(Code(name, writing.source), given_to, units, grain)
+    return Task(TaskCode(name, writing.source), given_to, units, grain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from rlx.backends.cpu.library.counters import Variable, is_first_task, store_i64
 from rlx.backends.cpu.library.sort.radix_keys import HISTOGRAM_BYTES, KEYS_PER_POLL, RadixKeys
 from rlx.backends.cpu.library.strided_copy import at, load_integer
 from rlx.backends.cpu.llvm.builder import Bound, Vec
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_min
@@ -82,7 +82,7 @@ class _Nms:
         num_selected = BOX_FIELDS * (self.max_selected + self.lanes) * self.dtype.compute.itemsize
         row_ns = self.length * (SORT_NS + self.max_selected // PAIRS_PER_NS)
         return Task(
-            Code(name, self.select_source), (*_given(2), *_temps(2)), self.units,
+            TaskCode(name, self.select_source), (*_given(2), *_temps(2)), self.units,
             self.given.machine.units_per_task(self.units, ceiling(self.units * row_ns)),
             ceiling((HISTOGRAM_BYTES + keys + num_selected + 63) // 64 * 64),
             summary="greedy by score, each box against the selected ones",
@@ -188,7 +188,7 @@ class _Nms:
     def compact_task(self, name: str) -> Task:
         """Compact the selected boxes of all classes, and store their number."""
         given = (*_temps(2), Buffer("result", 0), size_of(self.given))
-        return Task(Code(name, self.compact_source), given)
+        return Task(TaskCode(name, self.compact_source), given)
 
     def compact_source(self, name: str) -> Source:
         w = Writer(self.given.isa)

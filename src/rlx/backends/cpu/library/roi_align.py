@@ -27,7 +27,7 @@ from rlx.backends.cpu.library.strided_copy import (
     vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.backends.cpu.schedule.loop import loop_task
@@ -74,7 +74,7 @@ class _RoiKernel(ABC):
         grain = machine.units_per_task(units, machine.worker_ns(steps, shape.size_bytes))
         given = (image, *buffers(3, 1)[1:])
         return Task(
-            Code(name, self.source), given, units, grain, self.scratch,
+            TaskCode(name, self.source), given, units, grain, self.scratch,
             summary=f"{self.strategy}, vectorised over channels",
         )  # fmt: skip
 

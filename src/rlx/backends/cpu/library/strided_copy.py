@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.codegen.math.storage_types import UNSIGNED, stored
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Task
@@ -283,7 +283,7 @@ def map_task(
     traffic = product(x.dims) * (given.dtype.itemsize + to.dtype.itemsize)
     units = made.units.count
     grain = machine.units_per_task(units, machine.worker_ns(0, traffic))
-    return Task(Code(name, made.source), (given.buffer, to.buffer), units, grain)
+    return Task(TaskCode(name, made.source), (given.buffer, to.buffer), units, grain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Source:
     sizes: tuple[DimLike, ...] = ()
 
 
-class Code:
+class TaskCode:
     """The code of a task, written when it is first read: to choose a kernel, to schedule it and to
     describe it writes none.
 
@@ -50,7 +50,7 @@ class Code:
         return self._write(self.name)
 
     def __repr__(self) -> str:
-        return f"Code({self.name})"
+        return f"TaskCode({self.name})"
 
 
 def head_of(name: str) -> str:

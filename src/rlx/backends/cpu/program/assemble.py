@@ -16,7 +16,7 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm import builder
 from rlx.backends.cpu.llvm.builder import Bound
-from rlx.backends.cpu.llvm.function import Code, Function
+from rlx.backends.cpu.llvm.function import Function, TaskCode
 from rlx.backends.cpu.program.call_context import Word
 from rlx.backends.cpu.program.dim_formulas import Formulas
 from rlx.backends.cpu.program.step_tables import (
@@ -82,7 +82,7 @@ class Names:
 
     sizes: dict[str, int]
     """Named dim → its place in the table of sizes."""
-    functions: Mapping[Code, str]
+    functions: Mapping[TaskCode, str]
     """The native function of each code that was written; equal ones are one."""
 
     def of(self, task: Task) -> str:
@@ -139,7 +139,7 @@ class FunctionWriter:
 
     @contextmanager
     def apart(self) -> Generator[None]:
-        """Code that may not run: what is computed in it is not known behind it."""
+        """TaskCode that may not run: what is computed in it is not known behind it."""
         known = self.value
         self.value = known.copy()
         yield

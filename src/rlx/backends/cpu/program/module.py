@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.function import Code, Function, module
+from rlx.backends.cpu.llvm.function import Function, TaskCode, module
 from rlx.backends.cpu.program.assemble import DISPATCH, FunctionWriter, Names, functions_of
 from rlx.backends.cpu.program.call_context import Mode, Word
 from rlx.backends.cpu.program.step_tables import PERFORM, PREPARE
@@ -86,7 +86,7 @@ class _Kernels:
 
     def __init__(self, written: Callable[[Function], None] | None) -> None:
         self.functions: dict[str, Function] = {}
-        self.names: dict[Code, str] = {}
+        self.names: dict[TaskCode, str] = {}
         self._written = written
 
     def write(self, sequence: KernelSequence) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.function import Code, Function
+from rlx.backends.cpu.llvm.function import Function, TaskCode
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.dim import DimLike, dim_max, evaluate
 from rlx.core.extent import ceiling
@@ -70,7 +70,7 @@ class Task:
     n-th of the failures.
     """
 
-    code: Code
+    code: TaskCode
     buffers: tuple[Buffer, ...]
     units: DimLike = 1
     grain: DimLike = 1

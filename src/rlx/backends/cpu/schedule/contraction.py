@@ -24,7 +24,7 @@ from rlx.backends.cpu.codegen.lowp.zero_point import (
     reads_of,
 )
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.function import Code
+from rlx.backends.cpu.llvm.function import TaskCode
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Task, TaskKind
 from rlx.backends.cpu.schedule.gemm_tiling import (
@@ -148,7 +148,7 @@ class _Maker:
         grain = self.machine.units_per_task(work.num_units, _nanoseconds(contract, self.machine))
         self.tasks.append(
             Task(
-                Code(self.name, work.source),
+                TaskCode(self.name, work.source),
                 used,
                 work.num_units,
                 grain,
@@ -163,7 +163,7 @@ class _Maker:
         one axis on the right, then also on the left."""
         is_even = not is_windowed(contract) or steps_evenly(contract.left, contract)
         is_read = isinstance(contract.left, Load) and not contract.left.args and is_even
-        if is_read and not self._wants_words(contract):
+        if is_read and not self._wants_dot_group(contract):
             return contract
         kernel, contract = materialised(contract)
         where = self._temp(kernel.results[0].size_bytes)
@@ -186,7 +186,7 @@ class _Maker:
             self.given.append(where)
         return contract
 
-    def _wants_words(self, contract: Contract) -> bool:
+    def _wants_dot_group(self, contract: Contract) -> bool:
         """Would several steps be one instruction's, if those on the left were contiguous?"""
         left, right, *_, last = contract.left, contract.right, *contract.inner
         assert isinstance(left, Load)
@@ -217,7 +217,7 @@ class _Maker:
         traffic = 2 * panels_of(work.contract, work.tiling).size_bytes
         ns = self.machine.worker_ns(0, traffic)
         grain = self.machine.units_per_task(work.num_units, ns)
-        code = Code(name, work.source, work.key)
+        code = TaskCode(name, work.source, work.key)
         return Task(code, used, work.num_units, grain, kind=TaskKind.PACKING)
 
     def _temp(self, size: DimLike) -> Buffer:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.codegen.loop.emit import legal
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import OUT_OF_RANGE, Task, TaskKind
 from rlx.backends.cpu.schedule.loop_schedule import Schedule as LoopSchedule
@@ -92,7 +92,7 @@ class _Nest:
         kernel, schedule, sizes = self.kernel, self.schedule, self.sizes
         units = substitute(schedule.parallel.extent if schedule.parallel else 1, sizes)
         return Task(
-            Code(name, self._source, key),
+            TaskCode(name, self._source, key),
             (*(given[i] for i in self.read), *made),
             units,
             _grain(self.given, units, self.machine),

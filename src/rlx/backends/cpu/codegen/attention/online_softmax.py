@@ -13,7 +13,7 @@ from rlx.backends.cpu.codegen.attention.operands import flops, rows_of, traffic
 from rlx.backends.cpu.codegen.attention.query_block import KEY_BLOCK, scratch_places, sizes_of
 from rlx.backends.cpu.codegen.attention.vectorised_rows import VectorisedRows
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling
@@ -67,7 +67,7 @@ def _many_queries(form: Attention, machine: CpuMachine, name: str, times: DimLik
     units = form.batch * form.kv_heads * blocks * times
     grain = machine.units_per_task(units, machine.worker_ns(flops(form), traffic(form)))
     scratch = scratch_places(form, tiling)["end"] * form.sums.itemsize
-    return Task(Code(name, write), _given(form, RESULT), units, grain, scratch)
+    return Task(TaskCode(name, write), _given(form, RESULT), units, grain, scratch)
 
 
 def _few_queries(
@@ -76,13 +76,13 @@ def _few_queries(
     """All rows over chunks of keys, and then the chunks combined."""
     isa = machine.isa
 
-    def code(name: str, kind: type[few.KeyChunks | few.CombineChunks]) -> Code:
+    def code(name: str, kind: type[few.KeyChunks | few.CombineChunks]) -> TaskCode:
         def write(name: str) -> Source:
             made = kind(form, isa, rows)
             made.write()
             return Source(made.function(name), few.sizes_of(form, isa))
 
-        return Code(name, write)
+        return TaskCode(name, write)
 
     size = form.sums.itemsize
     heads = form.batch * form.kv_heads * times

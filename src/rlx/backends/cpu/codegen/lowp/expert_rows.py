@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.library.counters import Variable, is_first_task, store_i64
 from rlx.backends.cpu.library.strided_copy import at, load_index, load_integer
 from rlx.backends.cpu.llvm.builder import Bound
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_min
@@ -59,7 +59,7 @@ class ExpertRuns:
     def task(self, name: str) -> Task:
         given, scratch = (Buffer("operand", EXPERTS), *self.buffers), 8 * self.experts
         summary = "counting sort of rows by expert"
-        return Task(Code(name, self.source), given, scratch=scratch, summary=summary)
+        return Task(TaskCode(name, self.source), given, scratch=scratch, summary=summary)
 
     def source(self, name: str) -> Source:
         w = Writer(self.given.isa)

@@ -20,7 +20,7 @@ from rlx.backends.cpu.library.strided_copy import (
     unrolled_vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task, TaskKind
 from rlx.core.dim import DimLike
@@ -68,7 +68,7 @@ class _Product:
         grain = self.given.machine.units_per_task(units, ns)
         buffers = (Buffer("operand", 0), Buffer("operand", 1), Buffer("result", 0))
         return Task(
-            Code(name, self.source), (*buffers, *self.groups.buffers), units, grain,
+            TaskCode(name, self.source), (*buffers, *self.groups.buffers), units, grain,
             summary="grouped GEMM, vectorised over columns", kind=TaskKind.GEMM,
         )  # fmt: skip
 

@@ -24,7 +24,7 @@ from rlx.backends.cpu.library.strided_copy import (
     masked_lane_stride,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task, TaskKind
 from rlx.backends.cpu.schedule.contraction import contraction_tasks
@@ -182,7 +182,7 @@ class Product:
         """x in the dtype of the sums, row-major, zero-padded."""
         grain = self.step.machine.units_per_task(self.m, self.m * self.row // 8)
         given = (Buffer("operand", 0), Buffer("temp", 0), *self.more)
-        return Task(Code(name, self.row_major_source), given, self.m, grain)
+        return Task(TaskCode(name, self.row_major_source), given, self.m, grain)
 
     def multiply(self, name: str) -> Task:
         runs, groups = self.units
@@ -191,7 +191,7 @@ class Product:
         grain = self.step.machine.units_per_task(units, self.nanoseconds)
         scratch = self.pieces_bytes + self.rows * COLUMNS * self.step.isa.vector_bytes
         return Task(
-            Code(name, self.source), given, units, grain, scratch,
+            TaskCode(name, self.source), given, units, grain, scratch,
             summary=f"GEMM with quantised weights, {PIECE} of {COLUMNS} columns at a time",
             kind=TaskKind.GEMM,
         )  # fmt: skip

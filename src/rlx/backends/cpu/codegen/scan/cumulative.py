@@ -20,7 +20,7 @@ from rlx.backends.cpu.library.strided_copy import (
     vector_loop,
 )
 from rlx.backends.cpu.llvm.builder import Bound, Vec
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
@@ -52,7 +52,7 @@ def cumulative_schedule(form: Scan, machine: CpuMachine, name: str) -> Schedule[
     units = fold.units.count
     ns = form.results[0].num_elements * NS_PER_ELEMENT
     grain = machine.units_per_task(units, ns)
-    task = Task(Code(name, fold.source), buffers(1, 1), units, grain)
+    task = Task(TaskCode(name, fold.source), buffers(1, 1), units, grain)
     return Schedule((task,))
 
 

@@ -22,7 +22,7 @@ from rlx.backends.cpu.codegen.scan.recurrent_schedule import (
 )
 from rlx.backends.cpu.library.strided_copy import at, load_integer, vector_loop
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
@@ -83,7 +83,7 @@ def _steps_task(
     ns = layer.length * layer.step_ns(units, layer.directions * layer.batch)
     grain = machine.units_per_task(units, ns)
     _, size = layer.scratch()
-    code = Code(name, lambda name: _Steps(layer).source(name))
+    code = TaskCode(name, lambda name: _Steps(layer).source(name))
     return Task(code, given, units, grain, size * layer.kind.itemsize, ())
 
 

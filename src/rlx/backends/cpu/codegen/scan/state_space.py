@@ -16,7 +16,7 @@ from rlx.backends.cpu.codegen.math.expression_vectors import apply_op
 from rlx.backends.cpu.codegen.scan.positions import place, stored_value
 from rlx.backends.cpu.library.strided_copy import at
 from rlx.backends.cpu.llvm.builder import Bound, Vec, fma
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
@@ -146,7 +146,7 @@ class _Schedule:
         ns = units * self.form.time.extent * self.step_ns
         grain = self.machine.units_per_task(units, ns)
         given = buffers(len(self.form.operands), len(self.form.results))
-        return Task(Code(name, self.source), given, units, grain, self.bytes, ())
+        return Task(TaskCode(name, self.source), given, units, grain, self.bytes, ())
 
     def source(self, name: str) -> Source:
         return _Steps(self).source(name)

@@ -29,7 +29,7 @@ from rlx.backends.cpu.library.fft.plans import (
 from rlx.backends.cpu.library.fft.real_fft import tangle, untangle
 from rlx.backends.cpu.library.fft.twiddles import radices_of
 from rlx.backends.cpu.llvm.builder import Bound, literal
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_min, is_static, product
@@ -115,7 +115,7 @@ class TransformSpec:
         where the length is static."""
         fft_plan, isa = self.fft_plan(), self.step.isa
         size, ends = fft_plan.table_bytes, (Buffer("operand", 0), Buffer("result", 0))
-        code = Code(name, lambda own: rows(self).source(own))
+        code = TaskCode(name, lambda own: rows(self).source(own))
         if size == 0:
             return Schedule((self.task(fft_plan, code, ends),))
         tables = Buffer("packed" if is_static(self.n) else "temp", 0)
@@ -125,7 +125,7 @@ class TransformSpec:
             return Schedule((main,), (), (PackedWeights(first, size),))
         return Schedule((table_task(fft_plan, isa, f"{name}.tables", tables), main), (size,))
 
-    def task(self, fft_plan: FftPlan, code: Code, buffers: tuple[Buffer, ...]) -> Task:
+    def task(self, fft_plan: FftPlan, code: TaskCode, buffers: tuple[Buffer, ...]) -> Task:
         units = (self.count + fft_plan.batch - 1) // fft_plan.batch
         scratch = 4 * fft_plan.dtype.itemsize * fft_plan.part_elements
         grain = self.step.machine.units_per_task(units, self.nanoseconds)

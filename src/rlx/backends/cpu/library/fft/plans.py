@@ -29,8 +29,7 @@ from rlx.backends.cpu.library.fft.twiddles import (
 )
 from rlx.backends.cpu.library.shared_functions import helper, polled_call
 from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
-from rlx.backends.cpu.llvm.function import Code as TaskCode
-from rlx.backends.cpu.llvm.function import Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import DimLike, dim_max, is_static

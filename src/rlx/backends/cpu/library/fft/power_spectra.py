@@ -19,7 +19,7 @@ from rlx.backends.cpu.library.fft.complex_io import (
 from rlx.backends.cpu.library.fft.framed_fft import Frames, FrameTransform
 from rlx.backends.cpu.library.fft.plans import table_task
 from rlx.backends.cpu.llvm.builder import Bound, literal
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static, product
@@ -91,7 +91,7 @@ class SpectraKernel:
             write(made)
             return made.w.source(name)
 
-        code, scratch_bytes = Code(self.name, source), frames.scratch + scratch
+        code, scratch_bytes = TaskCode(self.name, source), frames.scratch + scratch
         return Task(code, tuple(self.buffers), units, grain, scratch_bytes)
 
     def kernel_sequence(self, *tasks: Task) -> Schedule[Task]:
@@ -220,7 +220,9 @@ class WelchMean(SpectraKernel):
 
     def sum_chunks(self, chunks: DimLike, between: Buffer) -> Task:
         """The sum of a signal's chunks."""
-        code = Code(f"{self.name}.sum_chunks", lambda name: self.sum_chunks_source(chunks, name))
+        code = TaskCode(
+            f"{self.name}.sum_chunks", lambda name: self.sum_chunks_source(chunks, name)
+        )
         scratch_bytes = self.frames.scratch + self.sum_bytes
         return Task(code, (between, Buffer("result", 0)), self.signals, scratch=scratch_bytes)
 
@@ -360,7 +362,7 @@ class MelSpectra(SpectraKernel):
             return w.source(name)
 
         key = ("banded filters", self.filters, filters, dtype)
-        code = Code(f"{self.name}.filters", source, key)
+        code = TaskCode(f"{self.name}.filters", source, key)
         return Task(code, (Buffer("operand", 1), to), self.filters.blocks)
 
 

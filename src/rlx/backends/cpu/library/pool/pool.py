@@ -21,7 +21,7 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.library.strided_copy import Blocks, at, dim_lanes, step, unrolled_vector_loop
 from rlx.backends.cpu.llvm.builder import Bound, Vec
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static, product
@@ -467,7 +467,7 @@ def pool_sequence(made: Pool, name: str) -> Schedule[Task]:
     traffic = sum((s.size_bytes for s in node.shapes), node.inputs[0].shape.size_bytes)
     units = made.units.count
     task = Task(
-        Code(name, made.source), buffers(1, len(made.given.results)), units,
+        TaskCode(name, made.source), buffers(1, len(made.given.results)), units,
         machine.units_per_task(units, machine.worker_ns(folds, traffic)), made.scratch,
         summary=_strategy(made, made.windows),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from rlx.backends.cpu.library.resize.nchw import resize_rows
 from rlx.backends.cpu.library.resize.nhwc import resize_channels
 from rlx.backends.cpu.library.resize.resize_plan import ResizePlan
 from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.kernel.program.schedule import Schedule, buffers
@@ -36,7 +36,7 @@ def make_resize(given: Step, name: str) -> Schedule[Task]:
     traffic = node.inputs[0].shape.size_bytes + node.shape.size_bytes
     ns = given.machine.worker_ns(node.shape.num_elements * taps * OPS_PER_TAP, traffic)
     task = Task(
-        Code(name, partial(_source, made)), buffers(1, 1), units,
+        TaskCode(name, partial(_source, made)), buffers(1, 1), units,
         given.machine.units_per_task(units, ns), made.scratch, summary=_strategy(made),
     )  # fmt: skip
     return Schedule((task,))

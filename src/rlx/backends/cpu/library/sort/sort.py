@@ -19,7 +19,7 @@ from rlx.backends.cpu.library.sort.radix_keys import (
     key_lanes,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
-from rlx.backends.cpu.llvm.function import Code, Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product, provably_le
@@ -128,7 +128,7 @@ class SortSpec:
         pointer = self.given.element(w, 0, start, position, self.radix_keys.unsigned)
         return w.code.let(f"load {ELEMENT[self.radix_keys.unsigned]}, ptr {pointer}")
 
-    def kernel_sequence(self, code: Code, scratch: DimLike, row_ns: DimLike) -> Schedule[Task]:
+    def kernel_sequence(self, code: TaskCode, scratch: DimLike, row_ns: DimLike) -> Schedule[Task]:
         """One task over rows, each of which takes so long."""
         scratch = (scratch + 63) // 64 * 64
         grain = self.step.machine.units_per_task(self.count, self.count * row_ns)
@@ -140,7 +140,7 @@ def _full_sort(spec: SortSpec, name: str) -> Schedule[Task]:
     """Rows sorted whole."""
     length = spec.given.length
     scratch = HISTOGRAM_BYTES + 2 * spec.radix_keys.key_bytes * length
-    code = Code(name, partial(_full_sort_source, spec))
+    code = TaskCode(name, partial(_full_sort_source, spec))
     return spec.kernel_sequence(code, scratch, SORT_NS * length)
 
 
@@ -184,10 +184,10 @@ class TopK:
 
     def kernel_sequence(self, name: str) -> Schedule[Task]:
         if self.k == 0:
-            return self.spec.kernel_sequence(Code(name, self.empty_source), 0, 0)
+            return self.spec.kernel_sequence(TaskCode(name, self.empty_source), 0, 0)
         scratch = HISTOGRAM_BYTES + 2 * self.capacity * self.spec.radix_keys.key_bytes
         row_ns = self.spec.given.length // SCAN_PER_NS + SORT_NS * self.k
-        return self.spec.kernel_sequence(Code(name, self.source), scratch, row_ns)
+        return self.spec.kernel_sequence(TaskCode(name, self.source), scratch, row_ns)
 
     def source(self, name: str) -> Source:
         writer = _TopKWriter(self)

@@ -31,8 +31,7 @@ from rlx.backends.cpu.library.strided_copy import (
     step,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code
-from rlx.backends.cpu.llvm.function import Code as TaskCode
-from rlx.backends.cpu.llvm.function import Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product, provably_le

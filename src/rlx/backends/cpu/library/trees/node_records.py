@@ -17,8 +17,7 @@ from rlx.backends.cpu.codegen.loop.vector_access import load
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.strided_copy import at, load_integer
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
-from rlx.backends.cpu.llvm.function import Code as TaskCode
-from rlx.backends.cpu.llvm.function import Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static

@@ -30,8 +30,7 @@ from rlx.backends.cpu.library.trees.node_records import (
     ordered_key,
 )
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
-from rlx.backends.cpu.llvm.function import Code as TaskCode
-from rlx.backends.cpu.llvm.function import Source
+from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, product
