@@ -9,12 +9,14 @@ import pytest
 
 import rlx
 from rlx import ops
+from rlx.backends.cpu.isa import host
+from rlx.backends.cpu.machine import CpuMachine
+from rlx.backends.cpu.schedule.loop import loop_schedule
 from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.kernel.refusal import NotLowered
-from tests.backend.cpu.kernels import Batch, Work
 
 pytest.importorskip("llvmlite")
 Build = Callable[[Node], Node]
@@ -48,12 +50,10 @@ def region(build: Build, shape: Shape) -> Graph:
 @pytest.mark.parametrize("build", [beside, inside, around])
 @pytest.mark.parametrize("dims", [(5, 67), (40, 3)])
 def test_folds_of_both_axes_are_done_in_steps(build: Build, dims: tuple[int, int]) -> None:
-    from rlx.backends.cpu.isa import host
-
     graph = region(build, Shape(dims))
     x = np.random.default_rng(1).normal(size=dims).astype(np.float32)
     with pytest.raises(NotLowered, match="at each point"):
-        Batch([Work(loop_kernel(graph.outputs[0]), [x], {})], host())
+        loop_schedule(loop_kernel(graph.outputs[0]), CpuMachine.of(host()), "k")
     (want,) = evaluate(graph, {"x": x})
     # sums of at most 67 numbers of size 1, in another order
     np.testing.assert_allclose(rlx.compile(graph, target="cpu")(x), want, atol=1e-5)
