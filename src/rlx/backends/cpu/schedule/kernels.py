@@ -1,16 +1,14 @@
-"""The kernels of the CPU as selection asks for them: forms in order, and how each kernel runs."""
+"""The kernels of the CPU as selection asks for them: forms in order, and how each kernel runs.
+
+The code of forms that few models have is imported when a step first needs it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.backends.cpu.codegen.attention.online_softmax import attention_schedule
-from rlx.backends.cpu.codegen.lowp.packed_matmul import packed_in
-from rlx.backends.cpu.codegen.scan.cumulative import cumulative_schedule
-from rlx.backends.cpu.codegen.scan.recurrent import recurrent_schedule
-from rlx.backends.cpu.codegen.scan.state_space import state_space_schedule
+from rlx.backends.cpu.codegen.lowp.streamed import packed_in
 from rlx.backends.cpu.kernels import dedicated, has_dedicated
-from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
 from rlx.backends.cpu.llvm.function import Source
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step as CpuStep
@@ -64,7 +62,7 @@ class CpuKernels:
             case Contract() | Conv():
                 return contraction_schedule(call, self.machine)
             case Attention():
-                return attention_schedule(call.kernel, self.machine, call.name)
+                return self._attention(call.kernel, call.name)
             case Scan():
                 return self._scan(call.kernel, call)
             case Copy():
@@ -72,13 +70,24 @@ class CpuKernels:
             case Special():
                 return self._dedicated(call.kernel, call)
 
+    def _attention(self, attention: Attention, name: str) -> Schedule[Task]:
+        from rlx.backends.cpu.codegen.attention.online_softmax import attention_schedule
+
+        return attention_schedule(attention, self.machine, name)
+
     def _scan(self, scan: Scan, call: KernelCall) -> Schedule[Task]:
+        from rlx.backends.cpu.codegen.scan.cumulative import cumulative_schedule
+        from rlx.backends.cpu.codegen.scan.recurrent import recurrent_schedule
+        from rlx.backends.cpu.codegen.scan.state_space import state_space_schedule
+
         if scan.contracts:
             return recurrent_schedule(scan, call.constants, self.machine, call.name)
         make = state_space_schedule if scan.reduces else cumulative_schedule
         return make(scan, self.machine, call.name)
 
     def _copy(self, copy: Copy, name: str) -> Schedule[Task]:
+        from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
+
         dtype = copy.shape.dtype
         source = BufferView(Buffer("operand", 0), copy.source, dtype)
         target = BufferView(Buffer("result", 0), copy.target, dtype)

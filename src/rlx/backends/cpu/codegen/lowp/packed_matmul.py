@@ -15,6 +15,7 @@ from rlx.backends.cpu.codegen.loop.vector_access import load, store
 from rlx.backends.cpu.codegen.lowp.block_decode import Block, unpack
 from rlx.backends.cpu.codegen.lowp.block_scaled_decode import BlockScaledWeights
 from rlx.backends.cpu.codegen.lowp.decode_plan import decode_plan
+from rlx.backends.cpu.codegen.lowp.streamed import streams
 from rlx.backends.cpu.codegen.math.storage_types import to_memory
 from rlx.backends.cpu.library.strided_copy import (
     BufferView,
@@ -31,12 +32,9 @@ from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
-from rlx.ir.mir import Node
 from rlx.kernel.lower.contract import lower_contract
-from rlx.kernel.lower.loop import body_of
 from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
-from rlx.ops.op import Kind
 from rlx.ops.quant.gguf import SCHEMES
 
 COLUMNS = 4
@@ -454,24 +452,3 @@ def number_weights(step: Step, places: tuple[Buffer, ...]) -> Weights:
 
     blocks = Blocks(run, opened) if run is not None else None
     return Weights(given.compute_dtype, places, given.unpack, blocks)
-
-
-STREAMED = frozenset({
-    "gguf_matmul", "gguf_grouped_matmul", "dequant_grouped_matmul", "grouped_matmul",
-})  # fmt: skip
-"""Products that stream quantised weights: of one matrix, or of each row's expert."""
-
-
-def streams(node: Node) -> bool:
-    """Is it such a product? Bytes that are only scaled are a GEMM whose sums are."""
-    if node.op != "dequant_matmul":
-        return node.op in STREAMED
-    return node.attrs["packing"] not in ("int8", "uint8") or len(node.inputs) > 3
-
-
-def packed_in(node: Node) -> Node | None:
-    """The one such product in a region; None where there is none, or several."""
-    if node.decl.kind is not Kind.REGION:
-        return None
-    found = [n for n in body_of(node).order() if streams(n)]
-    return found[0] if len(found) == 1 else None
