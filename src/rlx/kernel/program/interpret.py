@@ -130,7 +130,8 @@ class _Frame:
         self.externals = externals
         leaves = [*graph.inputs, *graph.params]
         self.outside = {n: i for i, n in enumerate(leaves)}
-        for root, number in subprogram.output_indices.items():
+        self.written = subprogram.output_indices
+        for root, number in self.written.items():
             self.outside.setdefault(root, len(leaves) + number)
         self.first_output = len(leaves)
         self.arena = memory.room(self.plan.arena_formula)
@@ -146,7 +147,7 @@ class _Frame:
             self.step(step)
         for number, output in enumerate(graph.outputs):
             root = self.plan.root(output)
-            if self.subprogram.output_indices.get(root) != number:
+            if self.written.get(root) != number:
                 raw = self.contiguous(Value(root, self.plan.layout(output)), output.shape.dims)
                 self.externals[self.first_output + number][: len(raw)] = raw
 

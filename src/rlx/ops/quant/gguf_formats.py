@@ -174,7 +174,7 @@ def _iq2_xs() -> Expr:
 
 
 def _wide_index(low: int, high: int, number: Expr, bits: int) -> Expr:
-    """An index of 8 low bits and a few high ones, each packed by themselves."""
+    """An index whose 8 low bits and few high bits are packed in separate fields."""
     return cast(u8(low + number), U16) | cast(field_of(high, number, bits), U16) << 8
 
 

@@ -6,6 +6,7 @@ along that axis is as many values, and contiguous ones are loaded and stored as 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from rlx.backends.gpu.lower.elementwise import apply, constant
@@ -33,7 +34,7 @@ from rlx.kernel.expr import (
 )
 
 
-class Expressions(Scopes):
+class Expressions(Scopes, ABC):
     """Values of a kernel's expressions, each made once where it belongs."""
 
     def __init__(self, builder: Builder, kernel: Kernel, index: DType, vector: Axis | None) -> None:
@@ -96,8 +97,9 @@ class Expressions(Scopes):
                     f"kernel {self.kernel.name}: GPUs have no {type(node).__name__} of a kernel."
                 )
 
+    @abstractmethod
     def reduced(self, node: Reduce, guards: Guards) -> Values:
-        raise NotImplementedError
+        """The value of a reduction; how it is combined is the schedule's."""
 
     # -- guards ----------------------------------------------------------------------------------
 
