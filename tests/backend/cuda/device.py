@@ -17,7 +17,8 @@ import numpy as np
 
 from rlx.backends.cuda.driver import Driver
 from rlx.backends.gpu.lower.loop import emit, legal
-from rlx.backends.gpu.schedule import GpuMachine, schedule
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.loop import choose
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
 from rlx.core.errors import Error
@@ -78,7 +79,7 @@ def regions(device: Device) -> Iterator[str]:
         given, taken = case.layouts(node)
         for kind, machine in MACHINES.items():
             kernel = legal(loop_kernel(node, given, taken))
-            program = verify(emit(kernel, schedule(kernel, machine)))
+            program = verify(emit(kernel, choose(kernel, machine)))
             for sizes in case.sizes:
                 operands = case.data(sizes)
                 spans = [

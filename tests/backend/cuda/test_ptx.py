@@ -13,7 +13,8 @@ import pytest
 import rlx
 from rlx.backends.cuda.ptx.printer import Architecture, printable, ptx
 from rlx.backends.gpu.lower.loop import emit, legal
-from rlx.backends.gpu.schedule import GpuMachine, schedule
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.loop import choose
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.functions import FUNCTIONS
 from rlx.backends.gpu.simt.nodes import TileType
@@ -34,7 +35,7 @@ F32 = DType.F32
 def of_case(name: str, machine: GpuMachine) -> Program:
     node = CASES[name].node()
     kernel = legal(loop_kernel(node, *CASES[name].layouts(node)))
-    return emit(kernel, schedule(kernel, machine))
+    return emit(kernel, choose(kernel, machine))
 
 
 ALL = {

@@ -11,7 +11,8 @@ import numpy as np
 
 from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.lower.loop import emit, legal
-from rlx.backends.gpu.schedule import GpuMachine, schedule
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.loop import choose
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
 from rlx.core.shape import Shape
@@ -79,7 +80,7 @@ def kernel_of(made: Applied) -> Kernel | None:
 
 def program_of(kernel: Kernel, machine: GpuMachine) -> Program:
     legalised = legal(kernel)
-    return verify(emit(legalised, schedule(legalised, machine)))
+    return verify(emit(legalised, choose(legalised, machine)))
 
 
 def execute(

@@ -11,7 +11,8 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.gpu.lower.loop import emit, index_dtype, legal
-from rlx.backends.gpu.schedule import GpuMachine, GpuSchedule, schedule
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.loop import GpuSchedule, choose
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.simt.program import Program
@@ -61,7 +62,7 @@ def kernel_of(case: Case) -> Kernel:
 
 def program_of(case: Case, machine: GpuMachine) -> Program:
     kernel = kernel_of(case)
-    return verify(emit(kernel, schedule(kernel, machine)))
+    return verify(emit(kernel, choose(kernel, machine)))
 
 
 def assert_close(got: Array, want: Array) -> None:
@@ -130,7 +131,7 @@ def test_most_ops_are_loops() -> None:
 
 
 def scheduled(name: str, machine: GpuMachine | None = None) -> GpuSchedule:
-    return schedule(kernel_of(CASES[name]), machine)
+    return choose(kernel_of(CASES[name]), machine)
 
 
 def test_contiguous_rows_are_read_as_vectors() -> None:
@@ -223,7 +224,7 @@ def test_a_gathered_row_that_is_not_there_is_a_failure(row: int) -> None:
 def test_a_schedule_of_another_kernel_is_refused(change: dict[str, Any], why: str) -> None:
     kernel = kernel_of(CASES["softmax vectors"])
     with pytest.raises(rlx.Error, match=why):
-        emit(kernel, replace(schedule(kernel), **change))
+        emit(kernel, replace(choose(kernel), **change))
 
 
 def test_long_sums_are_added_up_in_blocks() -> None:
@@ -244,4 +245,4 @@ def test_code_does_not_grow_without_bounds() -> None:
         return x
 
     kernel = kernel_of(Case(long, of(DType.BF16, (64, 64))))
-    assert schedule(kernel).width < 4
+    assert choose(kernel).width < 4

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 
 from rlx.backends.gpu.lower.elementwise import apply, constant
 from rlx.backends.gpu.lower.scopes import Guards, Scopes, Values
-from rlx.backends.gpu.schedule import is_aligned
+from rlx.backends.gpu.schedule.loop import is_aligned
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
 from rlx.backends.gpu.simt.values import BufferRef, Var
+from rlx.backends.gpu.task import FAILURES
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
@@ -44,9 +45,9 @@ class Expressions(Scopes, ABC):
         self.inputs = [builder.input(f"x{i}", s.dtype.real) for i, s in enumerate(shapes)]
         shapes = kernel.results
         self.outputs = [builder.output(f"y{i}", s.dtype.real) for i, s in enumerate(shapes)]
-        gathers = [n for n in kernel.nodes if isinstance(n, Load) and n.args]
-        self.failures = builder.buffer("failures", DType.I32, "update", 1) if gathers else None
-        self.codes = {n: builder.failure(_meaning(n)) for n in gathers}
+        rows = gathers(kernel)
+        self.failures = builder.buffer(FAILURES, DType.I32, "update", 1) if rows else None
+        self.codes = {n: builder.failure(failure_text(n)) for n in rows}
 
     def value(self, root: Expr, guards: Guards = ()) -> Values:
         """The values of an expression; works on a stack, as bodies may be long chains."""
@@ -190,7 +191,12 @@ class Expressions(Scopes, ABC):
             buffer.store(slot[0], [slot[1]], slot[2] if masks else None)
 
 
-def _meaning(node: Load) -> str:
+def gathers(kernel: Kernel) -> list[Load]:
+    """The loads of gathered rows, each with a code for a row that is not there."""
+    return [n for n in kernel.nodes if isinstance(n, Load) and n.args]
+
+
+def failure_text(node: Load) -> str:
     return f"operand {node.operand}: an index is out of range for {node.bound} rows"
 
 

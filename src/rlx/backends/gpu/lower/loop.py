@@ -14,20 +14,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.gpu.lower.elementwise import is_native
-from rlx.backends.gpu.lower.expressions import combined, zipped
+from rlx.backends.gpu.lower.expressions import combined, failure_text, gathers, zipped
 from rlx.backends.gpu.lower.reductions import Reductions
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
-from rlx.backends.gpu.schedule import GpuSchedule, check, is_padded, transposed_loads
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.loop import GpuSchedule, check, choose, is_padded, transposed_loads
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var
+from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike, dim_max, exact_div, product
 from rlx.core.dtype import DType
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Affine, Apply, Axis, Exprs, Index, Inside, Kernel, Load, Size, Store
+from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.reciprocal import by_reciprocals
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
+from rlx.kernel.structure import structure_of
 
 MAX_I32 = 2**31 - 2**22
 """Of indices in 32 bits: loops and the last team count a little beyond the last point."""
@@ -43,6 +47,20 @@ def legal(kernel: Kernel) -> Kernel:
 
 def _is_native_or_split(node: Apply) -> bool:
     return not touches_complex(node) or node.op.name in SPLIT
+
+
+def loop_schedule(kernel: Kernel, machine: GpuMachine, name: str) -> Schedule[GpuTask]:
+    """The launch of a loop kernel."""
+    made = legal(kernel)
+    choice = choose(made, machine)
+    every = buffers(len(made.operands), len(made.results))
+    names = [f"{'x' if b.kind == 'operand' else 'y'}{b.index}" for b in every]
+    key = structure_of(made), machine
+    meanings = tuple(failure_text(n) for n in gathers(made))
+    launch = Launch(
+        name, lambda n: emit(made, choice, n), key, tuple(names), every, meanings, choice.text
+    )
+    return Schedule((launch,))
 
 
 def emit(kernel: Kernel, schedule: GpuSchedule, name: str = "") -> Program:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from rlx.backends.gpu.lower.expressions import Expressions
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
-from rlx.backends.gpu.schedule import GpuSchedule, chain_of
+from rlx.backends.gpu.schedule.loop import GpuSchedule, chain_of
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import ReduceOp
 from rlx.backends.gpu.simt.values import Var, Variable

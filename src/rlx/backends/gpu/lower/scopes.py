@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rlx.backends.gpu.schedule import is_padded
+from rlx.backends.gpu.schedule.loop import is_padded
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import Dim, DimLike, is_static, product, provably_le

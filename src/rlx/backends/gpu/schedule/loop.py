@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rlx.backends.gpu.machine import GpuMachine
 from rlx.core.dim import DimLike, exact_div, lower_bound, product, upper_bound
 from rlx.core.errors import Error
 from rlx.kernel.expr import Affine, Axis, Choose, Expr, Kernel, Load, Reduce
@@ -25,24 +26,6 @@ MAX_NODES = 1024
 MIN_TILE = 16
 """Extents from which on a square pays."""
 Team = Literal["thread", "warp", "block", "column"]
-
-
-@dataclass(frozen=True, slots=True)
-class GpuMachine:
-    """The numbers of a target that a choice depends on."""
-
-    warp: int = 32
-    block: int = 256
-    """Threads of a block where nothing else asks for more or fewer."""
-    max_block: int = 512
-    vector_bytes: int = 16
-    staged_vectors: int = 8
-    """Vectors of a row that a thread keeps in registers."""
-    warp_row: int = 256
-    """Elements up to which a row is one warp's."""
-    thread_column: int = 16
-    """Elements up to which a column is one thread's."""
-    has_dependent_launch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +52,17 @@ class GpuSchedule:
     is_dependent: bool = False
     """The next kernel is released at once, and those before are waited for: with dependent launch,
     blocks are there when their input is."""
+
+    @property
+    def text(self) -> str:
+        """In a few words, for reports."""
+        if self.tile is not None:
+            return f"squares of {self.warp}x{self.warp} through shared memory"
+        team = "a thread" if self.team == "thread" else f"a {self.team} of {self.threads} threads"
+        what = "a row" if self.row else "a point"
+        wide = f", {self.width} neighbours at a time" if self.width > 1 else ""
+        held = f", {self.chunks} vectors of the row in registers" if self.chunks else ""
+        return f"{team} {what}{wide}{held}"
 
     @property
     def threads(self) -> int:
@@ -111,7 +105,7 @@ def _fits(given: GpuSchedule, chunks: int) -> bool:
     return longest is not None and longest <= given.threads * given.width * chunks
 
 
-def schedule(kernel: Kernel, machine: GpuMachine | None = None) -> GpuSchedule:
+def choose(kernel: Kernel, machine: GpuMachine | None = None) -> GpuSchedule:
     """The schedule that the rules give; nothing is timed."""
     gpu = machine or GpuMachine()
     return replace(_form(kernel, gpu), is_dependent=gpu.has_dependent_launch)

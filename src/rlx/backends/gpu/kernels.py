@@ -1,0 +1,78 @@
+"""The kernels of a GPU as selection asks for them: forms in order, and how each kernel runs.
+
+Each form of kernel has a function that makes launches of it, or says why it does not. What no
+program is written for is the host's, where the op has no lowering; ops that have one are lowered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.backends.gpu.lower.loop import loop_schedule
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.task import GpuTask, HostTask, Launch
+from rlx.kernel.attention import Attention
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Kernel
+from rlx.kernel.program.forms import Conv, Copy, Special
+from rlx.kernel.program.lower_step import copy_kernel
+from rlx.kernel.program.program import KernelCall, Step
+from rlx.kernel.program.schedule import Schedule, buffers
+from rlx.kernel.program.select import Candidate, default_candidates
+from rlx.kernel.refusal import Refusal
+from rlx.kernel.scan import Scan
+from rlx.ops.op import Kind, lookup
+
+LOOP_KINDS = (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.MOVEMENT, Kind.REGION)
+NO_LOOPS = frozenset({"take_along_axis"})
+"""Movements that are no loop nests: their places are data."""
+CONTRACTIONS = frozenset({"matmul", "dot_general", "einsum", "conv"})
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKernels:
+    """What selection asks of a GPU, for one machine."""
+
+    machine: GpuMachine
+
+    def has_special(self, op: str) -> bool:
+        """Is it attention, or a primitive that is no loop nest and no contraction?"""
+        known = lookup(op)
+        is_loop = known.kind in LOOP_KINDS and op not in NO_LOOPS
+        is_primitive = known.lower is None and not is_loop and op not in CONTRACTIONS
+        return is_primitive or op == "attention"
+
+    def candidates(self, step: Step) -> tuple[Candidate, ...]:
+        return default_candidates(step, self)
+
+    def schedule(self, call: KernelCall) -> Schedule[GpuTask] | Refusal:
+        """The launches of a kernel. What a form cannot take is refused, here or by an exception
+        that states the reason."""
+        match call.kernel:
+            case Kernel():
+                return loop_schedule(call.kernel, self.machine, call.name)
+            case Contract():
+                return loop_schedule(call.kernel.kernel(), self.machine, call.name)
+            case Conv():
+                return loop_schedule(call.kernel.contract.kernel(), self.machine, call.name)
+            case Attention():
+                return loop_schedule(call.kernel.kernel(), self.machine, call.name)
+            case Copy(shape, source, target):
+                return loop_schedule(copy_kernel(shape, source, target), self.machine, call.name)
+            case Scan():
+                return on_host(call, "the device has no scans yet")
+            case Special(node=node):
+                if node.decl.lower is not None:
+                    return Refusal(f"{node.label}: no kernel is written for it")
+                return on_host(call, "no kernel is written for it")
+
+    def emit(self, schedule: Schedule[GpuTask]) -> tuple[Program, ...]:
+        """The programs of all launches of a schedule."""
+        return tuple(t.program() for t in schedule.all_tasks if isinstance(t, Launch))
+
+
+def on_host(call: KernelCall, reason: str) -> Schedule[GpuTask]:
+    """The kernel's NumPy meaning, between two transfers."""
+    every = buffers(len(call.operands), len(call.results))
+    return Schedule((HostTask(call.name, call.kernel, every, reason),))

@@ -1,0 +1,45 @@
+"""What schedules for a GPU depend on: the sizes of its groups of threads, and its capabilities.
+
+Capabilities select the form of a kernel before it is built, so that no printer has to emulate one.
+The defaults are those of any GPU with warps of 32; a target states its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+TileKind = Literal["mma", "wgmma", "mfma", "wmma"]
+"""Matrix instructions: of a warp, or of four warps out of shared memory (NVIDIA); of a wave (AMD:
+mfma of data-centre chips, wmma of the others)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMachine:
+    """The numbers and capabilities of a device that a choice depends on."""
+
+    warp: int = 32
+    block: int = 256
+    """Threads of a block where nothing else asks for more or fewer."""
+    max_block: int = 512
+    vector_bytes: int = 16
+    staged_vectors: int = 8
+    """Vectors of a row that a thread keeps in registers."""
+    warp_row: int = 256
+    """Elements up to which a row is one warp's."""
+    thread_column: int = 16
+    """Elements up to which a column is one thread's."""
+    processors: int = 64
+    """Multiprocessors, or compute units: how many blocks make the device busy."""
+    shared_bytes: int = 48 << 10
+    """Of shared memory that one block may have."""
+    tiles: frozenset[TileKind] = frozenset()
+    """Matrix instructions."""
+    has_async_copy: bool = False
+    """Copies from global to shared memory that threads need not wait for."""
+    has_bulk_copy: bool = False
+    """A copy engine that moves boxes of tensors."""
+    has_clusters: bool = False
+    """Blocks that reach each other's shared memory."""
+    has_dependent_launch: bool = False
+    """A kernel may begin before the one it depends on has ended."""
