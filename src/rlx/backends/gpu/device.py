@@ -1,0 +1,169 @@
+"""What runs SIMT programs: a device with memory, queues of work on it, and recorded graphs.
+
+A driver (CUDA, HIP) is one implementation; `simulated.py` interprets programs on NumPy and is
+another, so that all that is built on devices runs in tests without one.
+
+Addresses are integers. Work of one queue is done in order; a `Graph` is work that was recorded
+once, with its addresses and sizes, and is replayed by one call.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.simt.nodes import WaitDependencies
+from rlx.backends.gpu.simt.program import Program, TensorMap
+from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
+
+Array = np.ndarray[Any, Any]
+ALIGN = 256
+"""Of what a device allocates: a multiple of every vector, swizzle and tensor map's address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kernel as a device loads it, and what a launch must know of it: all that is saved."""
+
+    name: str
+    binary: bytes
+    grid: tuple[DimLike, DimLike, DimLike]
+    block: int
+    cluster: int
+    shared_bytes: int
+    buffers: tuple[str, ...]
+    """The parameters are their addresses, then the scalars, then the tensor maps."""
+    scalars: tuple[tuple[DType, DimLike], ...]
+    maps: tuple[TensorMap, ...] = ()
+    map_dtypes: tuple[DType, ...] = ()
+    """Of the buffers of the tensor maps."""
+    is_dependent: bool = False
+    """Does it wait for the kernels before it by itself, so that it may begin before they end?"""
+
+    @classmethod
+    def of(cls, program: Program, binary: bytes, shared_bytes: int) -> Code:
+        """The code of a program, assembled."""
+        return cls(
+            program.name,
+            binary,
+            program.grid,
+            program.block,
+            program.cluster,
+            shared_bytes,
+            tuple(b.name for b in program.buffers),
+            tuple((s.value.dtype, s.dim) for s in program.scalars if s.dim is not None),
+            program.maps,
+            tuple(program.buffer(m.buffer).dtype for m in program.maps),
+            any(isinstance(n, WaitDependencies) for n in program.nodes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Code that is loaded; `handle` is the device's."""
+
+    code: Code
+    handle: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on the device."""
+
+    address: int
+    size: int
+
+
+class Graph(ABC):
+    """Recorded work of one queue."""
+
+    @abstractmethod
+    def replay(self) -> None:
+        """Enqueue it once more."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        return
+
+
+class Queue(ABC):
+    """Work in order."""
+
+    @abstractmethod
+    def write(self, address: int, array: Array) -> None:
+        """Bytes of a contiguous array to the device; the array may be changed afterwards."""
+
+    @abstractmethod
+    def read(self, address: int, array: Array) -> None:
+        """Bytes from the device into a contiguous array; they are there after `wait`."""
+
+    @abstractmethod
+    def copy(self, to: int, address: int, size: int) -> None:
+        """Bytes from one place of the device to another; the two do not overlap."""
+
+    @abstractmethod
+    def fill(self, address: int, size: int, byte: int) -> None:
+        """The same byte everywhere."""
+
+    @abstractmethod
+    def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
+        """A kernel on buffers at these addresses, in the order of its code's; nothing where its
+        grid is empty."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until all that was enqueued is done. An error of it is raised here."""
+
+    @abstractmethod
+    def record(self, enqueue: Callable[[], None]) -> Graph:
+        """What a function enqueues here, as a graph: launches, copies and fills; nothing runs."""
+
+    @abstractmethod
+    def time_ns(self, enqueue: Callable[[], None]) -> float:
+        """What the device takes for what a function enqueues."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        return
+
+
+class Device(ABC):
+    """One device. Its methods may be called by several threads."""
+
+    machine: GpuMachine
+    """Its numbers and capabilities."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """As its maker calls it."""
+
+    @property
+    @abstractmethod
+    def architecture(self) -> str:
+        """What code is printed for."""
+
+    @abstractmethod
+    def assemble(self, programs: Sequence[Program]) -> list[Code]:
+        """Verified programs as code, in order; several at a time where that is faster."""
+
+    @abstractmethod
+    def load(self, code: Code) -> Kernel:
+        """Code that can be launched."""
+
+    @abstractmethod
+    def allocate(self, size: int) -> Memory:
+        """Bytes that nobody has written, aligned to `ALIGN`; an OutOfMemoryError says how many."""
+
+    @abstractmethod
+    def free(self, memory: Memory) -> None: ...
+
+    @abstractmethod
+    def queue(self) -> Queue:
+        """A new one; queues run beside each other."""

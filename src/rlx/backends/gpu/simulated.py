@@ -1,0 +1,167 @@
+"""A device that is simulated: programs are interpreted on NumPy, with races and bounds checked.
+
+Its code is the text of programs, which is parsed again when it is loaded.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.gpu.device import ALIGN, Array, Code, Device, Graph, Kernel, Memory, Queue
+from rlx.backends.gpu.interpret.run import launch
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.simt.errors import LaunchError
+from rlx.backends.gpu.simt.parse import parse
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.text import text
+from rlx.backends.gpu.verify import verify
+
+POISON = 0xFF
+"""NaN in every float, -1 or the greatest integer: what nobody has written."""
+SIMULATED = GpuMachine(
+    processors=4,
+    shared_bytes=227 << 10,
+    tiles=frozenset({"mma", "wgmma"}),
+    has_async_copy=True,
+    has_bulk_copy=True,
+    has_clusters=True,
+    has_dependent_launch=True,
+)
+"""All that any device has, and few processors, so that small problems keep it busy."""
+
+
+@dataclass(frozen=True)
+class SimulatedDevice(Device):
+    """Memory is NumPy arrays, by address."""
+
+    machine: GpuMachine = SIMULATED
+    _arrays: dict[int, Array] = field(default_factory=dict[int, Array], repr=False)
+    _starts: list[int] = field(default_factory=list[int], repr=False)
+    _lock: Any = field(default_factory=threading.RLock, repr=False)
+
+    @property
+    def name(self) -> str:
+        return "simulated"
+
+    @property
+    def architecture(self) -> str:
+        return "simulated"
+
+    def assemble(self, programs: Sequence[Program]) -> list[Code]:
+        return [Code.of(verify(p), text(p).encode(), p.shared_bytes) for p in programs]
+
+    def load(self, code: Code) -> Kernel:
+        return Kernel(code, parse(code.binary.decode()))
+
+    def allocate(self, size: int) -> Memory:
+        """Behind all that was there before, with a gap: nothing is ever at an address again."""
+        with self._lock:
+            last = self._starts[-1] if self._starts else 0
+            end = last + (self._arrays[last].nbytes if last in self._arrays else ALIGN)
+            address = -(-(end + ALIGN) // ALIGN) * ALIGN
+            self._arrays[address] = np.full(max(1, size), POISON, np.uint8)
+            self._starts.append(address)
+            return Memory(address, size)
+
+    def free(self, memory: Memory) -> None:
+        with self._lock:
+            del self._arrays[memory.address]
+            self._starts.remove(memory.address)
+
+    def queue(self) -> Queue:
+        return _Queue(self)
+
+    def bytes_at(self, address: int) -> Array:
+        """The memory from an address on."""
+        with self._lock:
+            found = bisect.bisect_right(self._starts, address) - 1
+            start = self._starts[found] if found >= 0 else -1
+            array = self._arrays.get(start)
+        if array is None or address - start > array.nbytes:
+            raise LaunchError(f"there is no memory at address {address}.")
+        return array[address - start :]
+
+
+@dataclass(frozen=True)
+class _Queue(Queue):
+    """Work is done when it is enqueued, unless it is recorded."""
+
+    device: SimulatedDevice
+    recorded: list[list[Callable[[], None]]] = field(default_factory=list[list[Callable[[], None]]])
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if self.recorded:
+            self.recorded[-1].append(work)
+        else:
+            work()
+
+    def write(self, address: int, array: Array) -> None:
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._room(address, raw.nbytes)[:] = raw
+
+    def read(self, address: int, array: Array) -> None:
+        array.reshape(-1).view(np.uint8)[:] = self._room(address, array.nbytes)
+
+    def copy(self, to: int, address: int, size: int) -> None:
+        def work() -> None:
+            self._room(to, size)[:] = self._room(address, size)
+
+        self._do(work)
+
+    def fill(self, address: int, size: int, byte: int) -> None:
+        self._do(lambda: self._room(address, size).fill(byte))
+
+    def _room(self, address: int, size: int) -> Array:
+        found = self.device.bytes_at(address)[:size]
+        if found.nbytes < size:
+            raise LaunchError(f"{size} bytes at address {address} go beyond their memory.")
+        return found
+
+    def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
+        program: Program = kernel.handle
+        at = dict(zip(kernel.code.buffers, addresses, strict=True))
+        known = dict(sizes)
+
+        def work() -> None:
+            arrays = {b.name: self._typed(at[b.name], b.dtype.numpy) for b in program.buffers}
+            launch(program, arrays, known)
+
+        self._do(work)
+
+    def _typed(self, address: int, dtype: Any) -> Array:
+        """Whole elements up to the end of the memory."""
+        raw = self.device.bytes_at(address)
+        size = np.dtype(dtype).itemsize
+        return raw[: raw.nbytes // size * size].view(dtype)
+
+    def wait(self) -> None:
+        return
+
+    def record(self, enqueue: Callable[[], None]) -> Graph:
+        self.recorded.append([])
+        try:
+            enqueue()
+        finally:
+            works = self.recorded.pop()
+        return _Graph(tuple(works))
+
+    def time_ns(self, enqueue: Callable[[], None]) -> float:
+        start = time.perf_counter_ns()
+        enqueue()
+        return float(time.perf_counter_ns() - start)
+
+
+@dataclass(frozen=True)
+class _Graph(Graph):
+    works: tuple[Callable[[], None], ...]
+
+    def replay(self) -> None:
+        for work in self.works:
+            work()
