@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,10 @@ def kernel_of(case: Case) -> Kernel:
 def program_of(case: Case, machine: GpuMachine) -> Program:
     kernel = kernel_of(case)
     return verify(emit(kernel, choose(kernel, machine)))
+
+
+def evaluate_dims(shape: Shape, sizes: Mapping[str, int]) -> int:
+    return int(np.prod(shape.bind(sizes).static_dims))
 
 
 def assert_close(got: Array, want: Array) -> None:
@@ -198,8 +203,25 @@ def test_indices_are_64_bits_where_32_do_not_suffice() -> None:
 
 def test_a_dependent_kernel_waits_before_it_reads() -> None:
     program = program_of(CASES["softmax vectors"], GpuMachine(has_dependent_launch=True))
-    first = [type(n) for n in program.nodes][:2]
-    assert first == [ir.ReleaseDependents, ir.WaitDependencies]
+    order = [type(n) for n in program.nodes]
+    assert order[0] is ir.ReleaseDependents
+    assert order.index(ir.WaitDependencies) < order.index(ir.Load)
+
+
+@pytest.mark.parametrize("name", ["residual norm static", "chain f32", "chain static"])
+def test_constants_are_loaded_before_the_kernels_before_are_done(name: str) -> None:
+    """Gains and biases, which each thread has once; results are the same."""
+    case, machine = CASES[name], GpuMachine(has_dependent_launch=True)
+    kernel, sizes = kernel_of(case), case.sizes[-1]
+    constants = frozenset({1, 2, 3})
+    plain = program_of(case, machine)
+    early = verify(emit(kernel, replace(choose(kernel, machine), constants=constants)))
+    assert {b.name for b in early.buffers if b.access == "constant"} == {"x1", "x2", "x3"}
+    before = list(early.nodes)[: [type(n) for n in early.nodes].index(ir.WaitDependencies)]
+    assert any(isinstance(n, ir.Load) for n in before)
+    results = [Shape([evaluate_dims(s, sizes)], s.dtype) for s in case.node().shapes]
+    for a, b in zip(*(laws.execute(p, case.data(sizes), results, sizes) for p in (plain, early))):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("row", [-1, 5])

@@ -49,17 +49,19 @@ class GpuKernels:
     def schedule(self, call: KernelCall) -> Schedule[GpuTask] | Refusal:
         """The launches of a kernel. What a form cannot take is refused, here or by an exception
         that states the reason."""
+        constants = frozenset[int]() if call.prologue_only else call.constants
+        given = self.machine, call.name, constants
         match call.kernel:
             case Kernel():
-                return loop_schedule(call.kernel, self.machine, call.name)
+                return loop_schedule(call.kernel, *given)
             case Contract():
-                return loop_schedule(call.kernel.kernel(), self.machine, call.name)
+                return loop_schedule(call.kernel.kernel(), *given)
             case Conv():
-                return loop_schedule(call.kernel.contract.kernel(), self.machine, call.name)
+                return loop_schedule(call.kernel.contract.kernel(), *given)
             case Attention():
-                return loop_schedule(call.kernel.kernel(), self.machine, call.name)
+                return loop_schedule(call.kernel.kernel(), *given)
             case Copy(shape, source, target):
-                return loop_schedule(copy_kernel(shape, source, target), self.machine, call.name)
+                return loop_schedule(copy_kernel(shape, source, target), *given)
             case Scan():
                 return on_host(call, "the device has no scans yet")
             case Special(node=node):

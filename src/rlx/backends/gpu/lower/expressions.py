@@ -38,11 +38,21 @@ from rlx.kernel.expr import (
 class Expressions(Scopes, ABC):
     """Values of a kernel's expressions, each made once where it belongs."""
 
-    def __init__(self, builder: Builder, kernel: Kernel, index: DType, vector: Axis | None) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        kernel: Kernel,
+        index: DType,
+        vector: Axis | None,
+        constants: frozenset[int],
+    ) -> None:
         super().__init__(builder, kernel, index)
         self.vector = vector
         shapes = kernel.operands
-        self.inputs = [builder.input(f"x{i}", s.dtype.real) for i, s in enumerate(shapes)]
+        access = lambda i: "constant" if i in constants else "read"
+        self.inputs = [
+            builder.buffer(f"x{i}", s.dtype.real, access(i)) for i, s in enumerate(shapes)
+        ]
         shapes = kernel.results
         self.outputs = [builder.output(f"y{i}", s.dtype.real) for i, s in enumerate(shapes)]
         rows = gathers(kernel)

@@ -12,13 +12,21 @@ are gathered, and holds the greatest code of what went wrong; `n` are the dims t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rlx.backends.gpu.lower.elementwise import is_native
 from rlx.backends.gpu.lower.expressions import combined, failure_text, gathers, zipped
 from rlx.backends.gpu.lower.reductions import Reductions
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.loop import GpuSchedule, check, choose, is_padded, transposed_loads
+from rlx.backends.gpu.schedule.loop import (
+    GpuSchedule,
+    check,
+    choose,
+    early_loads,
+    is_padded,
+    transposed_loads,
+)
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var
@@ -49,13 +57,15 @@ def _is_native_or_split(node: Apply) -> bool:
     return not touches_complex(node) or node.op.name in SPLIT
 
 
-def loop_schedule(kernel: Kernel, machine: GpuMachine, name: str) -> Schedule[GpuTask]:
-    """The launch of a loop kernel."""
+def loop_schedule(
+    kernel: Kernel, machine: GpuMachine, name: str, constants: frozenset[int] = frozenset()
+) -> Schedule[GpuTask]:
+    """The launch of a loop kernel. What no kernel of a run writes is constant."""
     made = legal(kernel)
-    choice = choose(made, machine)
+    choice = replace(choose(made, machine), constants=constants)
     every = buffers(len(made.operands), len(made.results))
     names = [f"{'x' if b.kind == 'operand' else 'y'}{b.index}" for b in every]
-    key = structure_of(made), machine
+    key = structure_of(made), machine, constants
     meanings = tuple(failure_text(n) for n in gathers(made))
     launch = Launch(
         name, lambda n: emit(made, choice, n), key, tuple(names), every, meanings, choice.text
@@ -112,37 +122,65 @@ class _Loop(Reductions):
     def program(self) -> Program:
         if self.schedule.is_dependent:
             self.b.release_dependents()
-            self.b.wait_dependencies()
         if self.kernel.stores:
-            self._teams()
+            self._grid()
         return self.b.program()
 
-    def _teams(self) -> None:
+    def _wait(self) -> None:
+        if self.schedule.is_dependent:
+            self.b.wait_dependencies()
+
+    def _grid(self) -> None:
         """The point of each team, and nothing for those behind the last one."""
-        b, schedule = self.b, self.schedule
-        block = b.block_index().to(self.index_dtype)
+        schedule = self.schedule
+        block = self.b.block_index().to(self.index_dtype)
         if schedule.tile is not None:
+            self._wait()
             self._tiles(block, schedule.tile, schedule.outer[-1])
             return
-        if self.teams == 1:
-            self._team(block)
+        point, inside = self._point(block)
+        self._open(point, inside)
+        if schedule.is_dependent:
+            self._load_constants()
+        self._wait()
+        if inside is None or schedule.team == "column":  # whose threads meet at barriers
+            self._team()
             return
+        with self.b.when(inside):
+            self._enter()
+            self._team()
+
+    def _point(self, block: Var) -> tuple[Var, Var | None]:
+        """Of the thread's team, and whether there is one; None where there always is."""
+        b, schedule = self.b, self.schedule
+        if self.teams == 1:
+            return block, None
         number = {"warp": b.warp, "thread": b.thread}.get(schedule.team, b.lane)
         point = block * self.teams + number.to(self.index_dtype)
-        if exact_div(self.points, self.teams) is not None:
-            self._team(point)
-            return
-        inside = point < self.dim(self.points)
-        if schedule.team == "column":  # whose threads meet at barriers
-            self._team(point, inside)
-            return
-        with b.when(inside):
-            self._team(point)
+        is_whole = exact_div(self.points, self.teams) is not None
+        return point, None if is_whole else point < self.dim(self.points)
 
-    def _team(self, point: Var, mask: Var | None = None) -> None:
+    def _open(self, point: Var, inside: Var | None) -> None:
+        self.scopes = [Scope(self.b.depth, self._outer(point), inside)]
+        self.chunks = [self.chunk(j) for j in range(self.schedule.chunks)]
+
+    def _enter(self) -> None:
+        """The same scopes in a region where the team's point is one; what is known stays so."""
+        self.scopes = [s.moved(self.b.depth, None) for s in self.scopes]
+        self.chunks = [c.moved(self.b.depth, c.mask) for c in self.chunks]
+
+    def _load_constants(self) -> None:
+        """What is small and depends on no kernel of the run, before it is waited for."""
+        for node in early_loads(self.kernel, self.schedule):
+            if node.free <= set(self.schedule.outer):
+                self.value(node)
+                continue
+            for chunk in self.chunks:
+                with self.inside(chunk):
+                    self.value(node)
+
+    def _team(self) -> None:
         schedule = self.schedule
-        self.scopes = [Scope(self.b.depth, self._outer(point), mask)]
-        self.chunks = [self.chunk(j) for j in range(schedule.chunks)]
         row = set(schedule.row)
         along = [s for s in self.kernel.stores if row & (s.at.axes | s.value.free)]
         lane = self.lane()

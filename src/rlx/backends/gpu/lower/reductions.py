@@ -30,7 +30,7 @@ class Reductions(Expressions):
     def __init__(
         self, builder: Builder, kernel: Kernel, index: DType, schedule: GpuSchedule
     ) -> None:
-        super().__init__(builder, kernel, index, schedule.vector)
+        super().__init__(builder, kernel, index, schedule.vector, schedule.constants)
         self.schedule = schedule
         self.chunks: list[Scope] = []
         """What each thread holds of the row, where it is staged."""

@@ -38,6 +38,10 @@ class Scope:
         default_factory=dict[tuple[Expr, Guards], Values]
     )
 
+    def moved(self, depth: int, mask: Var | None) -> Scope:
+        """The same place in an inner region, with all that is known outside of it."""
+        return Scope(depth, self.index, mask, dict(self.known))
+
 
 class Scopes:
     """The open scopes of a program under construction, the outermost first."""

@@ -23,6 +23,8 @@ from rlx.kernel.expr import Affine, Axis, Choose, Expr, Kernel, Load, Reduce
 
 MAX_NODES = 1024
 """Expressions of all neighbours of a thread: longer code costs more to assemble than it saves."""
+EARLY_BYTES = 128
+"""Of a thread's registers for constants that are loaded before the kernels before are done."""
 MIN_TILE = 16
 """Extents from which on a square pays."""
 Team = Literal["thread", "warp", "block", "column"]
@@ -49,6 +51,8 @@ class GpuSchedule:
     """Some loads are contiguous along this axis, the last but one, while stores are along the last
     outer one: squares of both are transposed in shared memory."""
 
+    constants: frozenset[int] = frozenset()
+    """Operands that no kernel of the run writes."""
     is_dependent: bool = False
     """The next kernel is released at once, and those before are waited for: with dependent launch,
     blocks are there when their input is."""
@@ -291,6 +295,35 @@ def is_aligned(at: Affine, axis: Axis, width: int, stride: DimLike = 0) -> bool:
         return False
     rest = (*(c for a, c in at.terms if a is not axis), at.offset, stride)
     return all(d == 0 or exact_div(d, width) is not None for d in rest)
+
+
+def early_loads(kernel: Kernel, given: GpuSchedule) -> list[Load]:
+    """Loads of constants that a thread makes before it waits: such as gains and biases, which a
+    thread has once. As many as `EARLY_BYTES` of registers hold."""
+    held, found = EARLY_BYTES, list[Load]()
+    for node in kernel.nodes:
+        if not isinstance(node, Load) or node.args or node.operand not in given.constants:
+            continue
+        size = _held_bytes(node, given)
+        if size is not None and size <= held and _is_unguarded(kernel, node):
+            found.append(node)
+            held -= size
+    return found
+
+
+def _held_bytes(node: Load, given: GpuSchedule) -> int | None:
+    """Registers of a thread for a load outside of all loops, in bytes; None where it is in one."""
+    width = given.width if given.vector in node.free else 1
+    if node.free <= set(given.outer):
+        return 4 * width
+    is_row = given.chunks > 0 and node.free <= set(given.row)
+    return 4 * width * given.chunks if is_row else None
+
+
+def _is_unguarded(kernel: Kernel, node: Load) -> bool:
+    """Is it read wherever the kernel runs?"""
+    is_chosen = any(isinstance(n, Choose) for n in kernel.nodes)
+    return not is_chosen and not any(is_padded(kernel, a) for a in kernel.axes)
 
 
 def is_padded(kernel: Kernel, axis: Axis) -> bool:
