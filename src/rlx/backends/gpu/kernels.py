@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.contraction import contraction_schedule
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, HostTask, Launch
 from rlx.kernel.attention import Attention
@@ -54,10 +55,8 @@ class GpuKernels:
         match call.kernel:
             case Kernel():
                 return loop_schedule(call.kernel, *given)
-            case Contract():
-                return loop_schedule(call.kernel.kernel(), *given)
-            case Conv():
-                return loop_schedule(call.kernel.contract.kernel(), *given)
+            case Contract() | Conv():
+                return contraction_schedule(call.kernel, *given)
             case Attention():
                 return loop_schedule(call.kernel.kernel(), *given)
             case Copy(shape, source, target):

@@ -1,0 +1,34 @@
+"""The forms of contractions and convolutions on a GPU, in the order they are tried.
+
+A form states for which products it is made, and refuses the others with a reason; what none takes
+runs as the loop nest that it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlx.backends.gpu.lower.loop import loop_schedule
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.task import GpuTask
+from rlx.kernel.contract import Contract
+from rlx.kernel.program.forms import Conv
+from rlx.kernel.program.schedule import Schedule
+from rlx.kernel.refusal import Refusal
+
+ContractionForm = Callable[[Contract, GpuMachine, str, frozenset[int]], Schedule[GpuTask] | Refusal]
+"""Of a contraction, the machine, the name of what is made, and the operands that no kernel of a
+run writes."""
+FORMS: tuple[ContractionForm, ...] = ()
+
+
+def contraction_schedule(
+    kernel: Contract | Conv, machine: GpuMachine, name: str, constants: frozenset[int]
+) -> Schedule[GpuTask]:
+    """The launches of the first form that takes it."""
+    contract = kernel.contract if isinstance(kernel, Conv) else kernel
+    for form in FORMS:
+        made = form(contract, machine, name, constants)
+        if not isinstance(made, Refusal):
+            return made
+    return loop_schedule(contract.kernel(), machine, name, constants)
