@@ -97,6 +97,29 @@ def test_the_text_of_a_kernel() -> None:
     assert "\tmul.rn.f32 %f3, %f1, %f2;\n" in text
 
 
+def test_wide_tiles_are_loaded_four_matrices_at_a_time() -> None:
+    """Constants that the swizzle does not change are part of the instruction, and a pair of f32 is
+    rounded by one."""
+    half, wide = DType.BF16, TileType("b", 16, 40, DType.BF16)
+    b = Builder("wide", block=32)
+    y, memory = b.output("y", F32), b.shared("memory", half, 64 * 64, is_swizzled=True)
+    for i in range(0, 64 * 64, 256):
+        memory.store(b.thread * 8 + i, [b.const(1.0, F32).to(half)] * 8)
+    b.barrier()
+    a = b.tile_pack(
+        TileType("a", 16, 16, half), [b.const(float(i), F32).to(half) for i in range(8)]
+    )
+    right = b.tile_load(wide, memory, b.warp * 1024 + 1024, 64, is_transposed=True)
+    total = b.tile_mul(a, right, b.tile_fill(TileType("c", 16, 40, F32)))
+    y[b.thread] = b.tile_elements(total)[0]
+    text = ptx(verify(b.program()))
+    assert text.count("ldmatrix.sync.aligned.m8n8.x4.shared.b16") == 2
+    assert text.count("ldmatrix.sync.aligned.m8n8.x2.shared.b16") == 1
+    assert text.count("mma.sync.aligned.m16n8k16") == 5
+    assert re.findall(r"ldmatrix.*\[%r\d+\+(\d+)\]", text) == ["2048", "4096", "6144"]
+    assert text.count("cvt.rn.bf16x2.f32") == 4 + 16 * 4
+
+
 @pytest.mark.parametrize(
     ("name", "instructions"),
     [

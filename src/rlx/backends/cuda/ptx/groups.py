@@ -1,16 +1,16 @@
-"""What threads do together, in PTX: barriers, shuffles, matrix tiles, asynchronous copies."""
+"""What threads do together, in PTX: barriers, shuffles, matrix tiles, asynchronous copies.
+
+Tiles are those of mma.m16n8k16: a of 16x16; b and c of 16 rows and any number of eight columns."""
 
 from __future__ import annotations
 
-from rlx.backends.cuda.ptx.memory import HALVES, Memory
+from rlx.backends.cuda.ptx.memory import HALVES, SWIZZLE_BYTES, Memory, operand_at
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F32
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import TileType, Value
 from rlx.core.dtype import DType
 
 I32 = DType.I32
-TILES = {("a", 16, 16), ("b", 16, 8), ("c", 16, 8)}
-"""The operands and the accumulator of mma.m16n8k16."""
 ALL_LANES = "0xffffffff"
 DESCRIPTOR = (1 << 16) | (64 << 32) | (1 << 62)
 """Of a wgmma operand: 64 · 16 bytes from 8 rows to the next 8, and the 128-byte swizzle."""
@@ -48,8 +48,8 @@ class Groups(Memory):
     def _tile(self, value: Value) -> TileType:
         tile = value.type
         assert isinstance(tile, TileType)
-        is_wide = tile.role == "c" and tile.rows == 16 and tile.columns % 8 == 0
-        is_known = is_wide or (tile.role, tile.rows, tile.columns) in TILES
+        columns = 16 if tile.role == "a" else tile.columns
+        is_known = tile.rows == 16 and tile.columns == columns
         if not is_known or self.program.warp != 32:
             raise self.unsupported(f"tile {tile} in warps of {self.program.warp}")
         return tile
@@ -66,35 +66,50 @@ class Groups(Memory):
 
     def tile_load(self, node: ir.TileLoad) -> list[str]:
         tile = self._tile(node.result)
+        if tile.role != "c":
+            return self._matrices(node, tile)
+        if node.is_transposed or tile.columns != 8:
+            raise self.unsupported(f"load of tile {tile}; load its elements")
         index = self.one(node.args[0])
-        if tile.role == "c":
-            if node.is_transposed or tile.columns != 8:
-                raise self.unsupported(f"load of tile {tile}; load its elements")
-            return [r for at in self._pairs(node.memory, index, node.pitch) for r in at[0]]
-        return self._matrices(node, tile, index)
+        return [r for at in self._pairs(node.memory, index, node.pitch) for r in at[0]]
 
-    def _matrices(self, node: ir.TileLoad, tile: TileType, index: str) -> list[str]:
-        """ldmatrix: lane 8i + r gives the address of row r of matrix i, 8 half floats."""
-        lane = self.lane()
-        by_columns = (tile.role == "b") == node.is_transposed
+    def _matrices(self, node: ir.TileLoad, tile: TileType) -> list[str]:
+        """ldmatrix: lane 8i + r gives the address of row r of matrix i, 8 half floats. Four make
+        operand a, and 16 columns of b: the matrices below each other first."""
         if tile.role == "a" and node.is_transposed:
             raise self.unsupported("transposed load of operand a")
-        if tile.role == "a" or not node.is_transposed:
-            row = self.let(None, "and.b32", lane, "15")
-            chunk = self.let(None, "shr.u32", lane, "4")
-        else:
-            row = self.let(None, "and.b32", lane, "7")
-            chunk = self.let(None, "and.b32", self.let(None, "shr.u32", lane, "3"), "1")
+        index, more = self.shared_index(node.memory, node.args[0])
+        by_columns = tile.role == "b" and node.is_transposed
+        lane, words = self.lane(), list[str]()
+        row, chunk = self._matrix_rows(lane, by_columns)
         at = self.let(None, "mad.lo.u32", row, str(node.pitch), index)
-        if tile.role == "a" or node.is_transposed:
-            at = self.let(None, "mad.lo.u32", chunk, "8", at)
-        count = 4 if tile.role == "a" else 2
+        at = self.let(None, "mad.lo.u32", chunk, "8", at)
         trans = "" if tile.role == "a" or by_columns else ".trans"
-        words = [self.register(None) for _ in range(count)]
-        address = self.shared_address(node.memory, at)
-        instruction = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16"
-        self.do(instruction, "{" + ", ".join(words) + "}", f"[{address}]")
+        for first in range(0, tile.columns, 16):
+            step = first * (node.pitch if by_columns else 1)
+            address = self._moved(node.memory, at, step, more)
+            count = min(4, (tile.columns - first) // 4)
+            held = [self.register(None) for _ in range(count)]
+            instruction = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16"
+            self.do(instruction, "{" + ", ".join(held) + "}", f"[{address}]")
+            words += held
         return words
+
+    def _matrix_rows(self, lane: str, by_columns: bool) -> tuple[str, str]:
+        """Row and chunk of eight elements that a lane gives the address of."""
+        if not by_columns:
+            return self.let(None, "and.b32", lane, "15"), self.let(None, "shr.u32", lane, "4")
+        upper = self.let(None, "and.b32", self.let(None, "shr.u32", lane, "1"), "8")
+        row = self.let(None, "or.b32", self.let(None, "and.b32", lane, "7"), upper)
+        return row, self.let(None, "and.b32", self.let(None, "shr.u32", lane, "3"), "1")
+
+    def _moved(self, memory: str, at: str, step: int, more: int) -> str:
+        """The operand `step` elements behind an index."""
+        array = self.array(memory)
+        size = step * array.dtype.itemsize
+        if array.is_swizzled and size % SWIZZLE_BYTES:
+            at, size = self.let(None, "add.u32", at, str(step)), 0
+        return operand_at(self.shared_address(memory, at), more + size)
 
     def _pairs(
         self, memory: str, index: str, pitch: int, values: list[str] | None = None
@@ -121,14 +136,14 @@ class Groups(Memory):
         self._pairs(node.memory, self.one(node.args[0]), node.pitch, self.held[node.args[1]])
 
     def tile_mul(self, node: ir.TileMul) -> list[str]:
-        dtype = self._tile(node.args[0]).dtype
-        if self._tile(node.args[2]).columns != 8:
-            raise self.unsupported(f"product of {node.args[2].type}; use tiles of 16x8")
+        """An instruction for every eight columns."""
+        kind = "bf16" if self._tile(node.args[0]).dtype is BF16 else "f16"
         a, b, c = (self.held[v] for v in node.args)
-        made = [self.register(F32) for _ in range(4)]
-        kind = "bf16" if dtype is BF16 else "f16"
+        made = [self.register(F32) for _ in c]
         instruction = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
-        self.do(instruction, *("{" + ", ".join(r) + "}" for r in (made, a, b, c)))
+        for n in range(self._tile(node.args[2]).columns // 8):
+            parts = made[4 * n : 4 * n + 4], a, b[2 * n : 2 * n + 2], c[4 * n : 4 * n + 4]
+            self.do(instruction, *("{" + ", ".join(r) + "}" for r in parts))
         return made
 
     def warpgroup_mul(self, node: ir.WarpgroupMul) -> list[str]:
@@ -165,8 +180,8 @@ class Groups(Memory):
         return [self._part(word, e, tile.dtype) for word in held for e in range(2)]
 
     def tile_pack(self, node: ir.TilePack) -> list[str]:
-        tile, given = self._tile(node.result), self.all(node.args)
-        return given if tile.dtype is F32 else self._words(given, tile.dtype)[0]
+        tile = self._tile(node.result)
+        return self.all(node.args) if tile.dtype is F32 else self.packed(node.args, tile.dtype)
 
     def tile_place(self, node: ir.TilePlace) -> list[str]:
         tile = self._tile(Value(node.tile))
@@ -188,10 +203,9 @@ class Groups(Memory):
     def async_copy(self, node: ir.AsyncCopy) -> None:
         size = node.width * self.array(node.memory).dtype.itemsize
         there, here = node.args[:2]
-        place = self.shared_address(node.memory, self.one(there), there.dtype)
         source = self.address(node.buffer, here)
         cache = "cg" if size == 16 else "ca"
-        operands = [f"[{place}]", f"[{source}]", str(size)]
+        operands = [f"[{self.shared_operand(node.memory, there)}]", f"[{source}]", str(size)]
         if len(node.args) > 2:
             operands.append(self.let(None, "selp.b32", str(size), "0", self.one(node.args[2])))
         self.do(f"cp.async.{cache}.shared.global", *operands)

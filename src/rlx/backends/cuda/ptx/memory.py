@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from rlx.backends.cuda.ptx.arithmetic import Arithmetic
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F16, bits_of, kind_of, literal
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Value
+from rlx.backends.gpu.simt.nodes import Node, Value
 from rlx.backends.gpu.simt.program import Program, Shared, shared_offsets
 from rlx.core.dtype import DType
 
 HALVES = (F16, BF16)
 I64 = DType.I64
+SWIZZLE_BYTES = 1024
+"""What the permutation of a swizzled array repeats in."""
 
 
 class Memory(Arithmetic):
@@ -25,6 +27,7 @@ class Memory(Arithmetic):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.offsets = shared_offsets(program)
+        self.maker: dict[Value, Node] = {r: n for n in program.nodes for r in n.results}
 
     # -- addresses -------------------------------------------------------------------------------
 
@@ -48,6 +51,35 @@ class Memory(Arithmetic):
             byte = self.let(None, "xor.b32", byte, self.let(None, "and.b32", row, "112"))
         start = self.let(None, "add.u32", "%SMEM", str(self.offsets[memory]))
         return self.let(None, "add.u32", start, byte)
+
+    def shared_index(self, memory: str, index: Value) -> tuple[str, int]:
+        """An index as a register and the bytes of its constant addends that the permutation does
+        not change: they are part of the instruction, and the rest is computed once for many."""
+        array, more = self.program.memory(memory), 0
+        unit = SWIZZLE_BYTES if array.is_swizzled else 1
+        while (found := self._addends(index)) is not None:
+            value, number = found
+            if number < 0 or number * array.dtype.itemsize % unit:
+                break
+            index, more = value, more + number * array.dtype.itemsize
+        at = self.one(index)
+        return (self.let(None, "cvt.u32.u64", at) if index.dtype is I64 else at), more
+
+    def _addends(self, index: Value) -> tuple[Value, int] | None:
+        """A value and a number whose sum it is."""
+        node = self.maker.get(index)
+        if not isinstance(node, ir.Binary) or node.op != "add":
+            return None
+        for value, other in (node.args, node.args[::-1]):
+            number = self.maker.get(other)
+            if isinstance(number, ir.Const):
+                return value, int(number.value)
+        return None
+
+    def shared_operand(self, memory: str, index: Value) -> str:
+        """An element in shared memory as an operand of an instruction."""
+        at, more = self.shared_index(memory, index)
+        return operand_at(self.shared_address(memory, at), more)
 
     def of_rank(self, address: str, rank: str) -> str:
         """The same place in the shared memory of another block of the cluster."""
@@ -91,9 +123,8 @@ class Memory(Arithmetic):
         for word in words if mask else ():
             self.do("mov.b32", word, "0")
         suffix = "b32" if size >= 4 else "u16"
-        self.do(
-            f"ld.{space}{_vector(len(words))}.{suffix}", _tuple(words), f"[{address}]", when=mask
-        )
+        instruction = f"ld.{space}{_vector(len(words))}.{suffix}"
+        self.do(instruction, _tuple(words), f"[{address}]", when=mask)
         per_word = 4 // dtype.itemsize
         return [self._part(words[i // per_word], i % per_word, dtype) for i in range(count)]
 
@@ -115,7 +146,31 @@ class Memory(Arithmetic):
         suffix = self._suffix(dtype)
         if len(held) > 1 and dtype.itemsize < 4:
             held, suffix = self._words(held, dtype)
-        self.do(f"st.{space}{_vector(len(held))}.{suffix}", f"[{address}]", _tuple(held), when=mask)
+        self._write(space, address, held, suffix, mask)
+
+    def _write(self, space: str, address: str, held: Sequence[str], suffix: str, mask: str) -> None:
+        instruction = f"st.{space}{_vector(len(held))}.{suffix}"
+        self.do(instruction, f"[{address}]", _tuple(held), when=mask)
+
+    def write_values(
+        self, space: str, address: str, dtype: DType, values: Sequence[Value], mask: str
+    ) -> None:
+        if dtype in HALVES and len(values) > 1:
+            self._write(space, address, self.packed(values, dtype), "b32", mask)
+        else:
+            self.write(space, address, dtype, self.all(values), mask)
+
+    def packed(self, values: Sequence[Value], dtype: DType) -> list[str]:
+        """Pairs of half floats as words; pairs that were just rounded are so in one instruction."""
+        return [self._pair(a, b, dtype) for a, b in zip(values[::2], values[1::2])]
+
+    def _pair(self, low: Value, high: Value, dtype: DType) -> str:
+        nodes = [self.maker.get(v) for v in (low, high)]
+        given = [n.args[0] for n in nodes if isinstance(n, ir.Convert)]
+        if len(given) == 2 and all(v.dtype is DType.F32 for v in given):
+            first, second = self.all(given)
+            return self.let(None, f"cvt.rn.{dtype.value}x2.f32", second, first)
+        return self.let(None, "mov.b32", f"{{{self.one(low)}, {self.one(high)}}}")
 
     def _words(self, values: Sequence[str], dtype: DType) -> tuple[list[str], str]:
         """Numbers put together to words, and the type of their access."""
@@ -144,7 +199,7 @@ class Memory(Arithmetic):
         dtype = self.program.buffer(node.buffer).dtype
         mask = self.one(node.args[1]) if node.has_mask else ""
         address = self.address(node.buffer, node.args[0])
-        self.write("global", address, dtype, self.all(node.args[1 + node.has_mask :]), mask)
+        self.write_values("global", address, dtype, node.args[1 + node.has_mask :], mask)
 
     def atomic(self, node: ir.Atomic) -> None:
         dtype = self.program.buffer(node.buffer).dtype
@@ -159,20 +214,20 @@ class Memory(Arithmetic):
 
     def shared_load(self, node: ir.SharedLoad) -> list[str]:
         dtype = self.array(node.memory).dtype
-        index = node.args[0]
-        address = self.shared_address(node.memory, self.one(index), index.dtype)
         mask = self.one(node.args[1]) if node.has_mask else ""
         if not node.is_remote:
-            return self.read("shared", address, dtype, len(node.results), mask)
-        place = self.of_rank(address, self.one(node.args[-1]))
-        return self.read("shared::cluster", place, dtype, len(node.results), mask)
+            operand = self.shared_operand(node.memory, node.args[0])
+            return self.read("shared", operand, dtype, len(node.results), mask)
+        index = node.args[0]
+        address = self.shared_address(node.memory, self.one(index), index.dtype)
+        there = self.of_rank(address, self.one(node.args[-1]))
+        return self.read("shared::cluster", there, dtype, len(node.results), mask)
 
     def shared_store(self, node: ir.SharedStore) -> None:
         dtype = self.array(node.memory).dtype
-        index = node.args[0]
-        address = self.shared_address(node.memory, self.one(index), index.dtype)
+        operand = self.shared_operand(node.memory, node.args[0])
         mask = self.one(node.args[1]) if node.has_mask else ""
-        self.write("shared", address, dtype, self.all(node.args[1 + node.has_mask :]), mask)
+        self.write_values("shared", operand, dtype, node.args[1 + node.has_mask :], mask)
 
     def table_load(self, node: ir.TableLoad) -> str:
         table = self.program.table(node.table)
@@ -181,6 +236,11 @@ class Memory(Arithmetic):
         start = self.let(I64, "mov.u64", node.table)
         place = self.let(I64, "mad.lo.s64", wide, size, start)
         return self.let(table.dtype, f"ld.const.{kind_of(table.dtype)}", f"[{place}]")
+
+
+def operand_at(address: str, more: int) -> str:
+    """An address and bytes behind it, as an operand without its brackets."""
+    return f"{address}+{more}" if more else address
 
 
 def _vector(count: int) -> str:
