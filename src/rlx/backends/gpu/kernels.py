@@ -13,6 +13,8 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.contraction import contraction_schedule
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, HostTask, Launch
+from rlx.core.dtype import DType
+from rlx.cost.target import KernelLimit
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
@@ -77,3 +79,34 @@ def on_host(call: KernelCall, reason: str) -> Schedule[GpuTask]:
     """The kernel's NumPy meaning, between two transfers."""
     every = buffers(len(call.operands), len(call.results))
     return Schedule((HostTask(call.name, call.kernel, every, reason),))
+
+
+# -- claims ---------------------------------------------------------------------------------------
+
+LOOP_FORMS = frozenset(
+    {
+        *("squeeze", "expand_dims", "narrow", "pad", "tile", "flip", "embedding", "softmax"),
+        *("log_softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "rope"),
+        *("fused_residual_ln", "fused_residual_rms_norm", "elementwise_region", "region"),
+        "block_quantize",
+    }
+)
+PRODUCT_FORMS = frozenset(
+    {
+        *("dot_general", "einsum", "fused_matmul_bias_act", "fused_swiglu", "wide_matmul"),
+        *("matmul_integer", "qlinear_matmul", "quantized_matmul"),
+        *("conv", "fused_conv_bias_act", "conv_integer", "wide_conv"),
+    }
+)
+"""Ops that become one kernel of a form as a whole, although they have a lowering."""
+
+
+def claims() -> frozenset[str]:
+    """The ops that have a kernel although they have a lowering, beside generated kinds."""
+    return LOOP_FORMS | PRODUCT_FORMS | {"attention"}
+
+
+def limits() -> dict[str, KernelLimit]:
+    """Op → what its kernel can take, where that is not everything: a product of complex numbers is
+    not the product of their parts."""
+    return {"prod": KernelLimit(frozenset(d for d in DType if not d.is_complex))}

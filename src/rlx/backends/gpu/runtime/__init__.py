@@ -1,0 +1,1 @@
+"""Programs of kernels on a device: what is launched where, as data, and what runs it."""

@@ -1,0 +1,365 @@
+"""One call of a program: routines run step by step, the device's work enqueued or replayed.
+
+Steps that the device does by itself, in a row, are a segment. A segment that comes again, at the
+same sizes and addresses, is recorded and from then on replayed as one graph. Only what the host
+must know in between makes it wait: conditions, measured sizes, and ops that it computes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.gpu.device import Array, Kernel
+from rlx.backends.gpu.runtime.memory import Context
+from rlx.backends.gpu.runtime.routine import (
+    AnyStep,
+    Artefact,
+    BranchStep,
+    CallStep,
+    CopyStep,
+    Enqueued,
+    Found,
+    HostStep,
+    LaunchStep,
+    Operand,
+    Place,
+    Routine,
+    ScanStep,
+    SizesStep,
+    WhileStep,
+)
+from rlx.core.attrs import bind
+from rlx.core.dim import Dim, DimLike, evaluate
+from rlx.core.errors import Error, GraphError
+from rlx.core.extent import is_capacity, measure, outgrown
+from rlx.ops.op import lookup
+
+MAX_GRAPHS = 256
+"""Of one context: where sizes or addresses keep changing, recording does not pay."""
+
+
+class Outgrown(Exception):
+    """More was found than a capacity holds; capacities as they are to be."""
+
+    def __init__(self, capacities: Mapping[str, int]) -> None:
+        super().__init__(capacities)
+        self.capacities = capacities
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps in a row that the device does by itself."""
+
+    number: int
+    steps: tuple[Enqueued, ...]
+
+
+Part = Segment | SizesStep | HostStep | CallStep | BranchStep | WhileStep | ScanStep
+
+
+def parts_of(steps: Sequence[AnyStep]) -> tuple[Part, ...]:
+    """Steps with segments joined."""
+    parts: list[Part] = []
+    run: list[Enqueued] = []
+    for step in steps:
+        if isinstance(step, LaunchStep | CopyStep):
+            run.append(step)
+            continue
+        if run:
+            parts.append(Segment(len(parts), tuple(run)))
+            run = []
+        parts.append(step)
+    if run:
+        parts.append(Segment(len(parts), tuple(run)))
+    return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An artefact whose code is loaded, with the parts of its routines."""
+
+    artefact: Artefact
+    kernels: tuple[Kernel, ...]
+    prologues: Mapping[str, tuple[Part, ...]]
+    bodies: Mapping[str, tuple[Part, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A routine that runs."""
+
+    routine: Routine
+    address: int
+    externals: tuple[int, ...]
+
+
+class Call:
+    """A call in a context, with weights at an address and sizes of named dims."""
+
+    def __init__(
+        self, loaded: Loaded, context: Context, weights: int, sizes: Mapping[str, int]
+    ) -> None:
+        self.loaded, self.context, self.weights = loaded, context, weights
+        self.queue, self.routines = context.queue, loaded.artefact.routines
+        self.sizes = dict(sizes)
+
+    # -- routines --------------------------------------------------------------------------------
+
+    def run(self, name: str, externals: Sequence[int]) -> None:
+        """A routine on the addresses of its inputs, params and outputs."""
+        self._run(self.routines[name], externals, self.loaded.bodies[name])
+
+    def prepare(self, name: str, externals: Sequence[int], done: set[str]) -> None:
+        """The prologue of a routine and of those that it calls: what follows from params alone.
+        Inputs and outputs are not known yet."""
+        if name in done:
+            return
+        done.add(name)
+        routine = self.routines[name]
+        self._run(routine, externals, self.loaded.prologues[name])
+        frame = _Frame(routine, 0, tuple(externals))
+        for step in (*routine.prologue, *routine.steps):
+            for body, operands in _bodies(step):
+                given = [self._known(p, frame) for p in operands]
+                outputs = [0] * len(self.routines[body].outputs)
+                self.prepare(body, self.routines[body].externals([*given, *outputs]), done)
+
+    def _known(self, place: Place, frame: _Frame) -> int:
+        """The address of a weight; 0 of what only a call has."""
+        return 0 if place.space == "frame" else self._at(place, frame)
+
+    def _run(self, routine: Routine, externals: Sequence[int], parts: Sequence[Part]) -> None:
+        if not parts:
+            return
+        size = max(self._int(f) for f in routine.frame)
+        address, mark = self.context.frames.push(size)
+        frame = _Frame(routine, address, tuple(externals))
+        for part in parts:
+            self._part(part, frame)
+        self.context.frames.pop(mark)
+
+    def _part(self, part: Part, frame: _Frame) -> None:
+        match part:
+            case Segment():
+                self._segment(part, frame)
+            case SizesStep():
+                self._read_sizes(part)
+            case HostStep():
+                self._host(part, frame)
+            case CallStep():
+                self._called(part.body, self._all(part.operands, part.results, frame))
+            case BranchStep():
+                self._branch(part, frame)
+            case WhileStep():
+                self._while(part, frame)
+            case ScanStep():
+                self._scan(part, frame)
+
+    def _called(self, body: str, given: list[int]) -> None:
+        self.run(body, self.routines[body].externals(given))
+
+    # -- addresses -------------------------------------------------------------------------------
+
+    def _int(self, dim: DimLike) -> int:
+        return evaluate(dim, self.sizes) if isinstance(dim, Dim) else dim
+
+    def _at(self, place: Place, frame: _Frame) -> int:
+        match place.space:
+            case "frame":
+                return frame.address + self._int(place.offset)
+            case "weights":
+                return self.weights + self._int(place.offset)
+            case "external":
+                return frame.externals[place.index] + self._int(place.offset)
+            case "size":
+                return self.context.sizes.address + 8 * place.index
+            case "failure":
+                return self.context.failures.address + 4 * place.index
+
+    def _all(self, operands: Sequence[Place], results: Sequence[Place], frame: _Frame) -> list[int]:
+        return [self._at(p, frame) for p in (*operands, *results)]
+
+    # -- segments --------------------------------------------------------------------------------
+
+    def _segment(self, segment: Segment, frame: _Frame) -> None:
+        context = self.context
+        sizes = tuple(self.sizes.items())
+        key = frame.routine.name, segment.number, frame.address, frame.externals, sizes
+        graph = context.graphs.get(key)
+        if graph is not None:
+            graph.replay()
+        elif key not in context.seen or len(context.graphs) >= MAX_GRAPHS:
+            if len(context.seen) < MAX_GRAPHS:
+                context.seen.add(key)
+            self._enqueue(segment, frame)
+        else:
+            graph = context.graphs[key] = self.queue.record(lambda: self._enqueue(segment, frame))
+            graph.replay()
+
+    def _enqueue(self, segment: Segment, frame: _Frame) -> None:
+        for step in segment.steps:
+            if isinstance(step, LaunchStep):
+                addresses = [self._at(p, frame) for p in step.places]
+                self.queue.launch(self.loaded.kernels[step.code], addresses, self.sizes)
+            elif size := self._int(step.size):
+                self.queue.copy(self._at(step.to, frame), self._at(step.source, frame), size)
+
+    # -- what the host must know -----------------------------------------------------------------
+
+    def _bytes(self, address: int, size: int) -> Array:
+        """Bytes of the device, as they are when all before is done."""
+        found = np.empty(size, np.uint8)
+        if size:
+            self.queue.read(address, found)
+            self.queue.wait()
+        return found
+
+    def found(self, sizes: Mapping[str, int]) -> None:
+        """Sizes that a step has measured; a capacity may have to grow first."""
+        self.sizes.update(sizes)
+        if more := outgrown(self.sizes):
+            raise Outgrown(more)
+
+    def _read_sizes(self, step: SizesStep) -> None:
+        symbols, table = self.loaded.artefact.symbols, self.context.sizes.address
+        rows = {n: symbols.index(n) for n in step.names if n in symbols}
+        raw = {n: self._bytes(table + 8 * row, 8).view(np.int64) for n, row in rows.items()}
+        self.found({n: int(v[0]) for n, v in raw.items()})
+
+    def settle(self, found: Found) -> None:
+        self.found({name: self._int(dim) for name, dim in found})
+
+    def _host(self, step: HostStep, frame: _Frame) -> None:
+        """An op by its NumPy meaning, between two transfers."""
+        operands = [self._read(o, frame) for o in step.operands]
+        known = {n: s for n, s in self.sizes.items() if not is_capacity(n)}
+        known = {n: s for n, s in known.items() if n not in step.measured}
+        attrs = {k: bind(v, known) for k, v in step.attrs.items()} if known else step.attrs
+        shapes = [r.shape.bind(known) for r in step.results]
+        try:
+            made = lookup(step.op).evaluate(operands, attrs, shapes)
+        except GraphError:
+            raise
+        except Error as error:
+            raise Error(f"{step.label}: {error}") from None
+        arrays: Sequence[Any] = made if isinstance(made, tuple) else (made,)
+        for shape, array in zip(shapes, arrays):
+            if shape.is_measured:
+                known.update(measure(shape.dims, array.shape))
+        self.found({n: known[n] for n in step.measured if n in known})
+        for operand, array in zip(step.results, arrays):
+            self._write(operand, np.asarray(array, operand.shape.dtype.numpy), frame)
+
+    def _read(self, operand: Operand, frame: _Frame) -> Array:
+        """A value as an array: the bytes that its layout reaches."""
+        dims, strides, offset, low, high = self._reach(operand)
+        dtype = np.dtype(operand.shape.dtype.numpy)
+        if 0 in dims:
+            return np.empty(dims, dtype)
+        raw = self._bytes(self._at(operand.place, frame) + low, high - low)
+        return np.ndarray(dims, dtype, raw, offset - low, strides)
+
+    def _write(self, operand: Operand, array: Array, frame: _Frame) -> None:
+        dims, strides, offset, low, high = self._reach(operand)
+        if 0 in dims:
+            return
+        address = self._at(operand.place, frame) + low
+        dense = operand.layout.is_contiguous
+        raw = np.empty(high - low, np.uint8) if dense else self._bytes(address, high - low)
+        view = np.ndarray(dims, np.dtype(operand.shape.dtype.numpy), raw, offset - low, strides)
+        view[...] = array
+        self.queue.write(address, raw)
+
+    def _reach(self, operand: Operand) -> tuple[list[int], list[int], int, int, int]:
+        """Dims and byte strides of a layout, its first element's byte, and the first and last byte
+        that it has."""
+        size, layout = operand.shape.dtype.itemsize, operand.layout
+        dims = [self._int(d) for d in layout.dims]
+        strides = [self._int(s) * size for s in layout.strides]
+        offset = self._int(layout.offset) * size
+        ends = [(n - 1) * s for n, s in zip(dims, strides)]
+        low = offset + sum(e for e in ends if e < 0)
+        return dims, strides, offset, low, offset + sum(e for e in ends if e > 0) + size
+
+    # -- control flow ----------------------------------------------------------------------------
+
+    def _branch(self, step: BranchStep, frame: _Frame) -> None:
+        side = 0 if self._bytes(self._at(step.condition, frame), 1)[0] else 1
+        self._called(step.bodies[side], self._all(step.operands, step.results, frame))
+        self.settle(step.found[side])
+
+    def _carried(self, body: str, count: int) -> list[int]:
+        """New room for what a body carries on."""
+        outputs = self.routines[body].outputs[:count]
+        return [self.context.frames.push(self._int(size))[0] for size in outputs]
+
+    def _while(self, step: WhileStep, frame: _Frame) -> None:
+        given = self._all(step.operands, (), frame)
+        results = self._all((), step.results, frame)
+        carries, seen = given[: step.num_carries], given[step.num_carries :]
+        mark = self.context.frames.mark
+        flag, _ = self.context.frames.push(1)
+        self.settle(step.first)
+        ends = results[step.num_carries :]
+        turn = 0
+        while step.limit is None or turn < step.limit:
+            self._called(step.condition, [*carries, *seen, flag])
+            if not self._bytes(flag, 1)[0]:
+                break
+            turn += 1
+            self._stacked(step, turn)
+            made = self._carried(step.body, step.num_carries)
+            self._called(step.body, [*carries, *seen, *made, *ends])
+            self.settle(step.next)
+            carries = made
+            ends = [e + self._int(s) for e, s in zip(ends, step.row_sizes)]
+        self._stacked(step, turn)
+        self._copied(results, carries, step.sizes)
+        self.context.frames.pop(mark)
+
+    def _stacked(self, step: WhileStep, turn: int) -> None:
+        if step.rows:
+            self.found({step.rows: turn})
+
+    def _copied(self, to: Sequence[int], sources: Sequence[int], sizes: Sequence[DimLike]) -> None:
+        for target, source, size in zip(to, sources, sizes):
+            if target != source and (count := self._int(size)):
+                self.queue.copy(target, source, count)
+
+    def _scan(self, step: ScanStep, frame: _Frame) -> None:
+        count, end = step.num_carries, step.num_carries + step.num_bcasts
+        given = self._all(step.operands, (), frame)
+        results = self._all((), step.results, frame)
+        carries, length = given[:count], self._int(step.length)
+        mark = self.context.frames.mark
+        rooms = [self._carried(step.body, count) for _ in range(2)]
+        for turn in range(length):
+            at = length - 1 - turn if step.is_reversed else turn
+            slices = [a + at * self._int(s) for a, s in zip(given[end:], step.slice_sizes)]
+            rows = [a + at * self._int(s) for a, s in zip(results[count:], step.row_sizes)]
+            made = rooms[turn % 2]
+            self._called(step.body, [*carries, *given[count:end], *slices, *made, *rows])
+            carries = made
+        self._copied(results, carries, step.sizes)
+        self.context.frames.pop(mark)
+
+
+def _bodies(step: AnyStep) -> Iterator[tuple[str, tuple[Place, ...]]]:
+    """The routines that a step calls, and the operands that each is given."""
+    match step:
+        case CallStep():
+            yield step.body, step.operands
+        case BranchStep():
+            for body in step.bodies:
+                yield body, step.operands
+        case WhileStep():
+            yield step.condition, step.operands
+            yield step.body, step.operands
+        case ScanStep():
+            yield step.body, step.operands
+        case _:
+            return

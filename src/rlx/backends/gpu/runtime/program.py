@@ -1,0 +1,184 @@
+"""A program in memory: params on the device, what follows from them made once, calls that may run
+beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.backends.base import Program
+from rlx.backends.gpu.device import Array, Device
+from rlx.backends.gpu.runtime.call import Call, Loaded, Outgrown, parts_of
+from rlx.backends.gpu.runtime.memory import Block, Context, Contexts
+from rlx.backends.gpu.runtime.routine import Artefact, as_bytes
+from rlx.core.dim import evaluate
+from rlx.core.errors import Error
+from rlx.core.extent import FIRST_CAPACITY, ceiling
+from rlx.ir.interpret import infer_binding
+
+GROWTH = 128
+"""Capacities grow by no more at once, so that what a call would need can be compared with what
+there is before a product of capacities is beyond all memory."""
+
+
+@dataclass(slots=True)
+class Weights:
+    """Params on the device, what follows from them alone, and the contexts of calls with them."""
+
+    params: Mapping[str, Array]
+    uploaded: Mapping[str, Block]
+    block: Block
+    sizes: Mapping[str, int]
+    contexts: Contexts
+    capacities: dict[str, int]
+    """As large as a call needed them so far."""
+
+
+class GpuProgram(Program):
+    """A loaded artefact."""
+
+    def __init__(self, artefact: Artefact, device: Device) -> None:
+        self.artefact, self.interface, self.device = artefact, artefact.interface, device
+        routines = artefact.routines.values()
+        self._loaded = Loaded(
+            artefact,
+            tuple(map(device.load, artefact.codes)),
+            {r.name: parts_of(r.prologue) for r in routines},
+            {r.name: parts_of(r.steps) for r in routines},
+        )
+
+    # -- weights ---------------------------------------------------------------------------------
+
+    def prepare(self, params: Mapping[str, Array], old: Weights | None) -> Weights:
+        sizes = infer_binding(self.interface.params, params)
+        artefact = self.artefact
+        contexts = Contexts(self.device, len(artefact.symbols), len(artefact.failures))
+        context = contexts.take()
+        uploaded = {
+            n.name: self._uploaded(n.name, params, old, context) for n in self.interface.params
+        }
+        block = Block(self.device, max(1, evaluate(ceiling(artefact.weight_bytes), sizes)))
+        for constant in artefact.constants:
+            raw = as_bytes(constant.value)
+            if raw.nbytes:
+                context.queue.write(block.address + evaluate(constant.offset, sizes), raw)
+        capacities = dict.fromkeys(artefact.capacities, FIRST_CAPACITY)
+        weights = Weights(dict(params), uploaded, block, sizes, contexts, capacities)
+        call = Call(self._loaded, context, block.address, {**capacities, **sizes})
+        call.prepare(artefact.main, self._externals(weights, None, None), set())
+        self._check(context)
+        contexts.give(context)
+        return weights
+
+    def _uploaded(
+        self, name: str, params: Mapping[str, Array], old: Weights | None, context: Context
+    ) -> Block:
+        array = params[name]
+        if old is not None and old.params.get(name) is array:
+            return old.uploaded[name]
+        made = Block(self.device, array.nbytes)
+        if array.nbytes:
+            context.queue.write(made.address, np.ascontiguousarray(array))
+        return made
+
+    def _externals(
+        self, weights: Weights, inputs: Sequence[int] | None, outputs: Sequence[int] | None
+    ) -> list[int]:
+        """Addresses in the order of the main routine; 0 of what is not known yet."""
+        params = [weights.uploaded[n.name].address for n in self.interface.params]
+        given = inputs if inputs is not None else [0] * len(self.interface.inputs)
+        made = outputs if outputs is not None else [0] * len(self.interface.outputs)
+        return [*given, *params, *made]
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def run(
+        self, weights: Weights, inputs: Sequence[Array], outputs: Sequence[Array | None]
+    ) -> list[Array]:
+        interface = self.interface
+        sizes = interface.bind(weights.params, inputs)
+        arrays = interface.checked(inputs, sizes)
+        interface.check_outs(outputs, sizes, is_measured=False)
+        interface.check_no_overlap(outputs, inputs)
+        context = weights.contexts.take()
+        try:
+            made = self._ran(weights, context, arrays, sizes)
+        finally:
+            weights.contexts.give(context)
+        interface.check_found(outputs, made)
+        return [_delivered(m, o) for m, o in zip(made, outputs)]
+
+    def _ran(
+        self,
+        weights: Weights,
+        context: Context,
+        arrays: Sequence[Array],
+        given: Mapping[str, int],
+    ) -> list[Array]:
+        """With capacities as large as they have to be: from then on every call has them."""
+        while True:
+            capacities = dict(weights.capacities)
+            try:
+                return self._attempt(weights, context, arrays, {**capacities, **given})
+            except Outgrown as error:
+                context.frames.pop(-1)
+                more = error.capacities
+                grown = {n: min(more.get(n, c), c * GROWTH) for n, c in capacities.items()}
+                weights.capacities = {n: max(c, weights.capacities[n]) for n, c in grown.items()}
+
+    def _attempt(
+        self,
+        weights: Weights,
+        context: Context,
+        arrays: Sequence[Array],
+        sizes: Mapping[str, int],
+    ) -> list[Array]:
+        queue, main = context.queue, self.artefact.routines[self.artefact.main]
+        inputs = [context.staging("input", i, a.nbytes).address for i, a in enumerate(arrays)]
+        for address, array in zip(inputs, arrays):
+            if array.nbytes:
+                queue.write(address, np.ascontiguousarray(array))
+        outputs = [
+            context.staging("output", i, evaluate(size, sizes)).address
+            for i, size in enumerate(main.outputs)
+        ]
+        call = Call(self._loaded, context, weights.block.address, sizes)
+        call.run(main.name, self._externals(weights, inputs, outputs))
+        made = [
+            np.empty(s.static_dims, s.dtype.numpy)
+            for s in (shape.bind(call.sizes) for _, shape in self.interface.outputs)
+        ]
+        for address, array in zip(outputs, made):
+            if array.nbytes:
+                queue.read(address, array)
+        self._check(context)
+        return made
+
+    def _check(self, context: Context) -> None:
+        """Wait, and raise what a kernel has noted."""
+        rows = self.artefact.failures
+        found = np.zeros(len(rows), np.int32)
+        if rows:
+            context.queue.read(context.failures.address, found)
+        context.queue.wait()
+        failed = np.flatnonzero(found)
+        if failed.size:
+            context.queue.fill(context.failures.address, context.failures.size, 0)
+            label, texts = rows[int(failed[0])]
+            code = int(found[failed[0]])
+            said = texts[code - 1] if 0 < code <= len(texts) else "it failed"
+            raise Error(f"{label}: {said}")
+
+    def scratch_bytes(self, sizes: Mapping[str, int], arena_bytes: int) -> int:
+        known = {**dict.fromkeys(self.artefact.capacities, FIRST_CAPACITY), **sizes}
+        main = self.artefact.routines[self.artefact.main]
+        return max(0, max(evaluate(f, known) for f in main.frame) - arena_bytes)
+
+
+def _delivered(made: Array, out: Array | None) -> Array:
+    if out is None:
+        return made
+    out[...] = made
+    return out

@@ -1,0 +1,67 @@
+"""The backend of GPUs on a device that is simulated: whole programs without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlx.backends.gpu.backend import GpuBackend
+from rlx.backends.gpu.device import Code, Device
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.runtime.program import GpuProgram
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simulated import SIMULATED, SimulatedDevice
+from rlx.fuzz.judge import Expected, compare
+from rlx.ir.mir import Graph
+from rlx.pipeline import CompilePipeline
+
+Array = np.ndarray[Any, Any]
+
+
+class SimulatedBackend(GpuBackend):
+    """CUDA's target on a simulated device."""
+
+    name: ClassVar[str] = "cuda"
+
+    def __init__(self, machine: GpuMachine = SIMULATED) -> None:
+        self._device = SimulatedDevice(machine)
+
+    @property
+    def machine(self) -> GpuMachine:
+        return self._device.machine
+
+    def device(self) -> Device:
+        return self._device
+
+    def assemble(self, programs: list[Program]) -> list[Code]:
+        return self._device.assemble(programs)
+
+    def configured(self, variant: str, threads: int | None, cache: Any = None) -> SimulatedBackend:
+        return self
+
+
+def program_of(graph: Graph, backend: SimulatedBackend) -> GpuProgram:
+    return backend.load(
+        backend.build(backend.program(CompilePipeline(backend.target()).compile(graph).lir))
+    )
+
+
+def outputs(
+    graph: Graph, values: Mapping[str, Array], backend: SimulatedBackend, calls: int = 1
+) -> list[Array]:
+    """What the last of some calls gives: from the third on, recorded graphs are replayed."""
+    program = program_of(graph, backend)
+    weights = program.prepare(
+        {n.attrs["name"]: values[n.attrs["name"]] for n in graph.params}, None
+    )
+    inputs = [np.asarray(values[n.attrs["name"]]) for n in graph.inputs]
+    made: list[Array] = []
+    for _ in range(calls):
+        made = program.run(weights, inputs, [None] * len(graph.outputs))
+    return made
+
+
+def differences(graph: Graph, values: Mapping[str, Array], got: Sequence[Array]) -> list[str]:
+    return [m.message for m in compare("gpu", Expected(graph, values), got)]

@@ -1,0 +1,127 @@
+"""Whole programs on a simulated device: every form of step, control flow, sizes, failures, weights.
+
+All laws and more random graphs: `make test-gpu`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.backends.gpu.runtime.call import Segment, parts_of
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
+from rlx.fuzz.generate import grow
+from rlx.fuzz.job import refused_ops
+from rlx.ir.mir import Graph
+from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs, program_of
+
+BACKEND = SimulatedBackend()
+RNG = np.random.default_rng(0)
+
+
+def normal(*dims: int) -> Any:
+    return RNG.standard_normal(dims, np.float32)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_are_the_references(seed: int) -> None:
+    grown = grow(seed, 12, refused_ops(["cpu"]))
+    assert differences(grown.graph, grown.values, outputs(grown.graph, grown.values, BACKEND)) == []
+
+
+def mlp(rows: int | Dim) -> Graph:
+    g = Graph("mlp")
+    x, w, b = g.input("x", Shape([rows, 8])), g.param("w", Shape([8, 6])), g.param("b", Shape([6]))
+    g.set_outputs([ops.softmax(ops.relu(ops.add(ops.matmul(x, w), b)), axis=-1)])
+    return g
+
+
+def test_recorded_work_is_replayed_with_the_same_results() -> None:
+    values = {"x": normal(5, 8), "w": normal(8, 6), "b": normal(6)}
+    program = program_of(mlp(5), BACKEND)
+    weights = program.prepare({n: values[n] for n in "wb"}, None)
+    calls = [program.run(weights, [values["x"]], [None])[0] for _ in range(4)]
+    context = weights.contexts.take()
+    assert len(context.graphs) == 1
+    assert all(np.array_equal(calls[0], c) for c in calls[1:])
+    assert differences(mlp(5), values, calls[:1]) == []
+
+
+def test_one_program_runs_all_sizes_of_a_named_dim() -> None:
+    graph = mlp(Dim("rows", 0, 100))
+    program = program_of(graph, BACKEND)
+    params = {"w": normal(8, 6), "b": normal(6)}
+    weights = program.prepare(params, None)
+    for rows in (1, 7, 64, 33, 7, 0, 7):
+        x = normal(rows, 8)
+        got = program.run(weights, [x], [None])
+        assert differences(graph, {**params, "x": x}, got) == []
+
+
+def test_weights_are_changed_between_calls() -> None:
+    values = {"x": normal(5, 8), "w": normal(8, 6), "b": normal(6)}
+    program = program_of(mlp(5), BACKEND)
+    first = program.prepare({n: values[n] for n in "wb"}, None)
+    before = program.run(first, [values["x"]], [None])
+    changed = {**values, "b": normal(6)}
+    second = program.prepare({n: changed[n] for n in "wb"}, first)
+    assert second.uploaded["w"] is first.uploaded["w"]
+    assert differences(mlp(5), changed, program.run(second, [values["x"]], [None])) == []
+    assert np.array_equal(before[0], program.run(first, [values["x"]], [None])[0])
+
+
+def test_an_index_out_of_range_names_its_node_and_the_next_call_is_right() -> None:
+    g = Graph("g")
+    table, rows = g.param("table", Shape([4, 3])), g.input("rows", Shape([2], DType.I64))
+    g.set_outputs([ops.embedding(table, rows)])
+    program = program_of(g, BACKEND)
+    weights = program.prepare({"table": normal(4, 3)}, None)
+    good = np.array([3, 0])
+    want = weights.params["table"][good]
+    assert np.array_equal(program.run(weights, [good], [None])[0], want)
+    with pytest.raises(rlx.Error, match=r"embedding.*out of range"):
+        program.run(weights, [np.array([1, 4])], [None])
+    assert np.array_equal(program.run(weights, [good], [None])[0], want)
+
+
+def test_sizes_that_data_decides_outgrow_their_capacity() -> None:
+    g = Graph("g")
+    end = g.input("end", Shape([], DType.I64))
+    g.set_outputs([ops.arange(0, end, 1)])
+    program = program_of(g, BACKEND)
+    weights = program.prepare({}, None)
+    for count in (3, 700, 0, 40_000):
+        (got,) = program.run(weights, [np.array(count)], [None])
+        assert np.array_equal(got, np.arange(count))
+
+
+def test_steps_of_the_device_in_a_row_are_one_segment() -> None:
+    program = program_of(mlp(5), BACKEND)
+    main = program.artefact.routines[program.artefact.main]
+    (only,) = parts_of(main.steps)
+    assert isinstance(only, Segment)
+
+
+def test_calls_of_several_threads_have_contexts_of_their_own() -> None:
+    values = {"w": normal(8, 6), "b": normal(6)}
+    program = program_of(mlp(5), BACKEND)
+    weights = program.prepare(values, None)
+    inputs = [normal(5, 8) for _ in range(4)]
+    got: dict[int, Any] = {}
+
+    def call(i: int) -> None:
+        got[i] = program.run(weights, [inputs[i]], [None])
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, x in enumerate(inputs):
+        assert differences(mlp(5), {**values, "x": x}, got[i]) == []
