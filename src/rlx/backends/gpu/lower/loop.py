@@ -120,7 +120,7 @@ class _Loop(Reductions):
         super().__init__(builder, kernel, index_dtype(kernel), schedule)
 
     def program(self) -> Program:
-        if self.schedule.is_dependent:
+        if self.schedule.is_dependent and self.kernel.stores:
             self.b.release_dependents()
         if self.kernel.stores:
             self._grid()
