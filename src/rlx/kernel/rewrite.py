@@ -123,3 +123,19 @@ def rewritten(kernel: Kernel, rule: Rule = no_rule, move: IndexMap = unchanged) 
     """The kernel with every expression rebuilt; its axes are the caller's."""
     rewriter = Rewriter(Exprs(), move, rule=rule)
     return replace(kernel, stores=tuple(map(rewriter.store, kernel.stores)))
+
+
+def read_only(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
+    """The kernel with the operands that it reads, and their numbers before."""
+    loads = [n for n in kernel.nodes if isinstance(n, Load)]
+    read = tuple(sorted({n.operand for n in loads}))
+    if read == tuple(range(len(kernel.operands))):
+        return kernel, read
+
+    def renumbered(node: Expr, args: list[Expr], exprs: Exprs) -> Expr | None:
+        if not isinstance(node, Load):
+            return None
+        return rebuilt(replace(node, operand=read.index(node.operand)), args, exprs)
+
+    operands = tuple(kernel.operands[i] for i in read)
+    return replace(rewritten(kernel, renumbered), operands=operands), read

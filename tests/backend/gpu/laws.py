@@ -14,19 +14,24 @@ from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import choose
 from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.backends.gpu.verify import verify
+from rlx.core.dim import evaluate
 from rlx.core.shape import Shape
 from rlx.fuzz.generate import is_bounded
 from rlx.fuzz.judge import Expected, compare
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.expr import Kernel
 from rlx.kernel.lower.loop import lower_loop
+from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
 from rlx.ops.draw import Case, Draw
 from rlx.ops.op import Op
 
 Array = np.ndarray[Any, Any]
-SMALL = GpuMachine(block=64, max_block=64, warp_row=64, staged_vectors=2)
+SMALL = GpuMachine(
+    block=64, max_block=64, warp_row=64, staged_vectors=2, processors=4, launch_bytes=1 << 10
+)
 """Small blocks, so that small shapes have several of them, loops and tails."""
 
 
@@ -101,6 +106,34 @@ def execute(
     launch(program, buffers, sizes)
     if program.failures and buffers["failures"][0]:
         raise IndexError(program.failures[int(buffers["failures"][0]) - 1])
+    return [a.reshape(s.static_dims) for a, s in zip(flat, shapes)]
+
+
+def run_schedule(
+    schedule: Schedule[GpuTask],
+    operands: Sequence[Array],
+    results: Sequence[Shape],
+    sizes: Mapping[str, int] | None = None,
+) -> list[Array]:
+    """The same for launches one after the other, with their temporaries."""
+    known = dict(sizes or {})
+    shapes = [s.bind(known) for s in results]
+    flat = [np.empty(int(np.prod(s.static_dims)), s.dtype.numpy) for s in shapes]
+    temps = [np.empty(evaluate(t, known), np.uint8) for t in schedule.temps]
+    for array in (*flat, *temps):
+        array.view(np.uint8)[:] = 1
+    held = {"operand": [np.ascontiguousarray(a).reshape(-1) for a in operands]}
+    held |= {"result": flat, "temp": temps}
+    for task in schedule.tasks:
+        assert isinstance(task, Launch)
+        program = verify(task.program())
+        given = {n: _real(held[b.kind][b.index]) for n, b in zip(task.names, task.buffers)}
+        own = [b for b in program.buffers if b.name in given]
+        typed = {b.name: given[b.name].view(b.dtype.numpy) for b in own}
+        failures = np.zeros(1, np.int32)
+        launch(program, typed | ({"failures": failures} if task.failures else {}), known)
+        if failures[0]:
+            raise IndexError(task.failures[int(failures[0]) - 1])
     return [a.reshape(s.static_dims) for a, s in zip(flat, shapes)]
 
 

@@ -31,6 +31,8 @@ class GpuMachine:
     """Elements up to which a column is one thread's."""
     processors: int = 64
     """Multiprocessors, or compute units: how many blocks make the device busy."""
+    launch_bytes: int = 128 << 10
+    """That one multiprocessor reads in the time that another launch costs."""
     shared_bytes: int = 48 << 10
     """Of shared memory that one block may have."""
     tiles: frozenset[TileKind] = frozenset()

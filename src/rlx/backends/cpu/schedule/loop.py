@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 
 from rlx.backends.cpu.codegen.loop import emit
 from rlx.backends.cpu.codegen.loop.emit import legal
@@ -15,10 +14,10 @@ from rlx.backends.cpu.schedule.loop_schedule import check, choose, scratch_bytes
 from rlx.backends.cpu.schedule.repeated_reductions import repeated_reduction
 from rlx.core.dim import DimLike, dim_max, dim_min, substitute
 from rlx.kernel.cost import cost_of
-from rlx.kernel.expr import Apply, Axis, Expr, Exprs, Kernel, Load, Reduce
+from rlx.kernel.expr import Apply, Axis, Expr, Kernel, Load, Reduce
 from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.refusal import NotLowered
-from rlx.kernel.rewrite import rebuilt, rewritten
+from rlx.kernel.rewrite import read_only
 from rlx.kernel.size_generic import generic
 from rlx.kernel.split_reduction import split_reduction
 from rlx.kernel.structure import structure_of
@@ -67,7 +66,7 @@ class _Nest:
     """A legal kernel with its schedule. It is called with what it reads only."""
 
     def __init__(self, kernel: Kernel, machine: CpuMachine, is_generic: bool = False) -> None:
-        self.given, self.read = _read_only(kernel)
+        self.given, self.read = read_only(kernel)
         self.machine, self.isa = machine, machine.isa
         self.kernel, self.sizes = generic(self.given) if is_generic else (self.given, {})
         self.schedule = choose(self.kernel, machine)
@@ -163,19 +162,3 @@ def _operations(node: Expr) -> DimLike:
     for axis in varies.free if cost else ():
         total = total * axis.extent
     return total
-
-
-def _read_only(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
-    """The kernel with the operands that it reads, and their numbers before."""
-    loads = [n for n in kernel.nodes if isinstance(n, Load)]
-    read = tuple(sorted({n.operand for n in loads}))
-    if read == tuple(range(len(kernel.operands))):
-        return kernel, read
-
-    def renumbered(node: Expr, args: list[Expr], exprs: Exprs) -> Expr | None:
-        if not isinstance(node, Load):
-            return None
-        return rebuilt(replace(node, operand=read.index(node.operand)), args, exprs)
-
-    operands = tuple(kernel.operands[i] for i in read)
-    return replace(rewritten(kernel, renumbered), operands=operands), read

@@ -16,7 +16,7 @@ from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
 from rlx.backends.gpu.simt.values import BufferRef, Var
 from rlx.backends.gpu.task import FAILURES
-from rlx.core.dim import DimLike
+from rlx.core.dim import DimLike, exact_div
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.kernel.expr import (
@@ -90,10 +90,7 @@ class Expressions(Scopes, ABC):
             case Index():
                 return [v.to(DType.I64) for v in self.affine(node.at)]
             case Inside():
-                return [
-                    (v >= self.dim(node.low)) & (v < self.dim(node.high))
-                    for v in self.affine(node.at)
-                ]
+                return self._inside(node)
             case Load():
                 return self._loaded(node, guards)
             case Apply():
@@ -107,6 +104,16 @@ class Expressions(Scopes, ABC):
                 raise UnsupportedError(
                     f"kernel {self.kernel.name}: GPUs have no {type(node).__name__} of a kernel."
                 )
+
+    def _inside(self, node: Inside) -> Values:
+        """At each neighbour; once where the ends are multiples of whole vectors."""
+        index = self.affine(node.at)
+        width = len(index)
+        ends = all(exact_div(e, width) is not None for e in (node.low, node.high) if e != 0)
+        if width > 1 and ends and self.is_vector(node.at, width):
+            index = index[:1]
+        low, high = self.dim(node.low), self.dim(node.high)
+        return [(v >= low) & (v < high) for v in index]
 
     @abstractmethod
     def reduced(self, node: Reduce, guards: Guards) -> Values:

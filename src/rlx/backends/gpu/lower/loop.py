@@ -27,6 +27,7 @@ from rlx.backends.gpu.schedule.loop import (
     is_padded,
     transposed_loads,
 )
+from rlx.backends.gpu.schedule.split import split as split_launches
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var
@@ -36,8 +37,9 @@ from rlx.core.dtype import DType
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Affine, Apply, Axis, Exprs, Index, Inside, Kernel, Load, Size, Store
-from rlx.kernel.program.schedule import Schedule, buffers
+from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.reciprocal import by_reciprocals
+from rlx.kernel.rewrite import read_only
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
 from rlx.kernel.structure import structure_of
 
@@ -60,17 +62,54 @@ def _is_native_or_split(node: Apply) -> bool:
 def loop_schedule(
     kernel: Kernel, machine: GpuMachine, name: str, constants: frozenset[int] = frozenset()
 ) -> Schedule[GpuTask]:
-    """The launch of a loop kernel. What no kernel of a run writes is constant."""
+    """The launches of a loop kernel: one, or several where reductions are long with few results.
+    What no kernel of a run writes is constant."""
     made = legal(kernel)
-    choice = replace(choose(made, machine), constants=constants)
     every = buffers(len(made.operands), len(made.results))
-    names = [f"{'x' if b.kind == 'operand' else 'y'}{b.index}" for b in every]
-    key = structure_of(made), machine, constants
-    meanings = tuple(failure_text(n) for n in gathers(made))
-    launch = Launch(
-        name, lambda n: emit(made, choice, n), key, tuple(names), every, meanings, choice.text
-    )
-    return Schedule((launch,))
+    launches = _Launches(machine, name, constants)
+    launches.add(made, every[: len(made.operands)], every[len(made.operands) :])
+    return Schedule(tuple(launches.tasks), tuple(launches.temps))
+
+
+class _Launches:
+    """The launches of one kernel, in order, and the temporaries between them."""
+
+    def __init__(self, machine: GpuMachine, name: str, constants: frozenset[int]) -> None:
+        self.machine, self.name, self.constants = machine, name, constants
+        self.tasks: list[GpuTask] = []
+        self.temps: list[DimLike] = []
+
+    def add(self, kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer]) -> None:
+        """A legal kernel, whose operands and results are these buffers."""
+        parts = split_launches(kernel, self.machine)
+        if parts is None:
+            self._launch(kernel, given, made)
+            return
+        first = parts.first
+        between = [Buffer("temp", len(self.temps) + i) for i in range(len(first.results))]
+        self.temps += [r.size_bytes for r in first.results]
+        add = self._launch if parts.is_done else self.add
+        add(first, given, between)
+        add(parts.rest, [*given, *between], made)
+
+    def _launch(self, kernel: Kernel, given: Sequence[Buffer], made: Sequence[Buffer]) -> None:
+        meanings = tuple(failure_text(n) for n in gathers(kernel))
+        kernel, read = read_only(kernel)
+        used = [given[i] for i in read]
+        held = [i for i, b in enumerate(used) if b.kind == "operand" and b.index in self.constants]
+        choice = replace(choose(kernel, self.machine), constants=frozenset(held))
+        names = [f"x{i}" for i in range(len(used))] + [f"y{i}" for i in range(len(made))]
+        self.tasks.append(
+            Launch(
+                f"{self.name}.part{len(self.tasks)}" if self.temps else self.name,
+                lambda n: emit(kernel, choice, n),
+                (structure_of(kernel), self.machine, choice.constants),
+                tuple(names),
+                (*used, *made),
+                meanings,
+                choice.text,
+            )
+        )
 
 
 def emit(kernel: Kernel, schedule: GpuSchedule, name: str = "") -> Program:
@@ -189,7 +228,12 @@ class _Loop(Reductions):
             if store not in along:
                 self._store(store, first)
         if along:
-            self.along(schedule.row, lambda: self._stores(along))
+            values = lambda: self._values(along)
+            self.along(schedule.row, values, lambda: self._stores(along))
+
+    def _values(self, stores: Sequence[Store]) -> None:
+        for store in stores:
+            self.value(store.value, self._guards(store))
 
     def _tiles(self, point: Var, tile: Axis, last: Axis) -> None:
         """Loads along the tile's axis fill squares in shared memory, which are read along the

@@ -7,6 +7,7 @@ in order, then the parts, neighbours first. What varies along the row, each thre
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rlx.backends.gpu.lower.expressions import Expressions
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
@@ -14,7 +15,7 @@ from rlx.backends.gpu.schedule.loop import GpuSchedule, chain_of
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import ReduceOp
 from rlx.backends.gpu.simt.values import Var, Variable
-from rlx.core.dim import product, upper_bound
+from rlx.core.dim import DimLike, exact_div, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Axis, Expr, Kernel, Reduce
 
@@ -22,6 +23,19 @@ SUM_STEPS = 256
 """Terms that are added to one number: the rounding error of longer sums grows with their length,
 so a thread adds up such blocks, and then the blocks."""
 FOLDS: dict[str, ReduceOp] = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What a loop of a thread goes over."""
+
+    low: Var
+    extent: DimLike
+    step: int
+
+
+_Fold = Callable[[list[Variable], Var, Var | None], None]
+"""Folds what is at an index into variables, where the mask holds."""
 
 
 class Reductions(Expressions):
@@ -69,29 +83,28 @@ class Reductions(Expressions):
         zero = self.b.const(0, self.index_dtype)
         return zero if lane is None else lane.to(self.index_dtype) * width
 
-    def along(self, axes: Sequence[Axis], body: Callable[[], None]) -> None:
+    def along(self, axes: Sequence[Axis], *bodies: Callable[[], None]) -> None:
         """The team goes along axes: chunk by chunk of what it holds, or in a loop."""
         if self.is_staged(axes):
-            self._staged(body)
+            self._each(self.chunks, bodies)
             return
         width = self.width_along(axes)
-        with self.b.loop(self._start(width), self._extent(axes), self._step(width)) as flat:
-            self._at(axes, flat, width, body)
+        step, extent = self.schedule.threads * width, product(a.extent for a in axes)
+        unroll, high = self.schedule.unroll, self.number(extent)
+        is_whole = exact_div(extent, unroll * step) is not None
+        with self.b.loop(self._start(width), high, unroll * step) as flat:
+            starts = [flat + number * step for number in range(unroll)]
+            masks = [None if is_whole or not n else s < high for n, s in enumerate(starts)]
+            opened = [self.opened(axes, s, width) for s in starts]
+            self._each([Scope(self.b.depth, o, m) for o, m in zip(opened, masks)], bodies)
 
-    def _staged(self, body: Callable[[], None]) -> None:
-        for chunk in self.chunks:
-            with self.inside(chunk):
-                body()
-
-    def _extent(self, axes: Sequence[Axis]) -> Var:
-        return self.number(product(a.extent for a in axes))
-
-    def _step(self, width: int) -> int:
-        return self.schedule.threads * width
-
-    def _at(self, axes: Sequence[Axis], flat: Var, width: int, body: Callable[[], None]) -> None:
-        with self.inside(Scope(self.b.depth, self.opened(axes, flat, width))):
-            body()
+    def _each(self, scopes: Sequence[Scope], bodies: Sequence[Callable[[], None]]) -> None:
+        """One after the other, each in all scopes: loads come before all stores, as a store may
+        write what a later load reads, for all that an assembler knows."""
+        for body in bodies:
+            for scope in scopes:
+                with self.inside(scope):
+                    body()
 
     def is_staged(self, axes: Sequence[Axis]) -> bool:
         return bool(self.chunks) and set(axes) == set(self.schedule.row)
@@ -107,36 +120,39 @@ class Reductions(Expressions):
     def _alone(self, node: Reduce, guards: Guards) -> Values:
         """A loop of this thread, for each of its neighbours."""
         totals = self._totals(node, self._slots(node))
-        low, high = self.b.const(0, self.index_dtype), self.number(node.axis.extent)
+        bounds = _Bounds(self.b.const(0, self.index_dtype), node.axis.extent, 1)
 
-        def fold(into: list[Variable], i: Var) -> None:
-            with self.inside(Scope(self.b.depth, {node.axis: [i]})):
-                self._fold(node, into, self.value(node.args[0], guards))
+        def fold(into: list[Variable], i: Var, mask: Var | None) -> None:
+            with self.inside(Scope(self.b.depth, {node.axis: [i]}, mask)):
+                self._masked_fold(node, into, self.value(node.args[0], guards))
 
-        self._folded(node, totals, (low, high, 1), fold)
+        self._folded(node, totals, bounds, fold)
         return [Var(t.builder, t.value) for t in totals]
 
-    def _folded(
-        self,
-        node: Reduce,
-        totals: list[Variable],
-        bounds: tuple[Var, Var, int],
-        fold: Callable[[list[Variable], Var], None],
-    ) -> None:
+    def _folded(self, node: Reduce, totals: list[Variable], bounds: _Bounds, fold: _Fold) -> None:
         """A loop that folds; a long sum of floats in blocks."""
-        b, (low, high, step) = self.b, bounds
+        b, step, high = self.b, bounds.step, self.number(bounds.extent)
         longest = upper_bound(product(a.extent for a in chain_of(node)[0]))
         is_short = longest is not None and longest <= SUM_STEPS * step
         if is_short or node.fold != "sum" or not node.dtype.is_float:
-            with b.loop(low, high, step, totals) as i:
-                fold(totals, i)
+            self._unrolled(totals, bounds, (bounds.low, high), fold)
             return
         span = SUM_STEPS * step
         with b.loop(b.const(0, self.index_dtype), high, span, totals) as start:
             parts = self._totals(node, len(totals))
-            with b.loop(start + low, (start + span).min(high), step, parts) as i:
-                fold(parts, i)
+            self._unrolled(parts, bounds, (start + bounds.low, (start + span).min(high)), fold)
             self._fold(node, totals, [Var(p.builder, p.value) for p in parts])
+
+    def _unrolled(
+        self, totals: list[Variable], bounds: _Bounds, ends: tuple[Var, Var], fold: _Fold
+    ) -> None:
+        """A loop of several vectors at a time; those behind the end are masked."""
+        unroll, step = self.schedule.unroll, bounds.step
+        is_whole = exact_div(bounds.extent, unroll * step) is not None
+        with self.b.loop(*ends, unroll * step, totals) as i:
+            for number in range(unroll):
+                at = i + number * step
+                fold(totals, at, None if is_whole or not number else at < ends[1])
 
     def _together(self, node: Reduce, guards: Guards) -> Values:
         axes, body = chain_of(node)
@@ -146,7 +162,7 @@ class Reductions(Expressions):
         totals = self._totals(node, wide)
         self._team_folded(node, totals, axes, body, guards)
         if self.schedule.team == "column":
-            return [self._down(node, total) for total in totals]
+            return self._down(node, totals)
         total = totals[0]
         for more in totals[1:]:
             total.set(_combine(node, total, more))
@@ -165,27 +181,32 @@ class Reductions(Expressions):
     ) -> None:
         """Each thread's part of the row."""
         if self.is_staged(axes):
-            self._staged(lambda: self._masked_fold(node, totals, self.value(body, guards)))
+            fold_chunk = lambda: self._masked_fold(node, totals, self.value(body, guards))
+            self._each(self.chunks, [fold_chunk])
             return
         width = self.width_along(axes)
 
-        def fold(into: list[Variable], flat: Var) -> None:
-            body_of = lambda: self._fold(node, into, self.value(body, guards))
-            self._at(axes, flat, width, body_of)
+        def fold(into: list[Variable], flat: Var, mask: Var | None) -> None:
+            with self.inside(Scope(self.b.depth, self.opened(axes, flat, width), mask)):
+                self._masked_fold(node, into, self.value(body, guards))
 
-        bounds = (self._start(width), self._extent(axes), self._step(width))
+        extent = product(a.extent for a in axes)
+        bounds = _Bounds(self._start(width), extent, self.schedule.threads * width)
         self._folded(node, totals, bounds, fold)
 
-    def _down(self, node: Reduce, part: Var) -> Var:
-        """The parts of a column, through shared memory: warp 0's first."""
-        b, warp = self.b, self.schedule.warp
-        memory = b.shared(f"parts{len(b.made.shared)}", part.dtype, self.schedule.block)
-        memory[b.thread] = part
+    def _down(self, node: Reduce, parts: Sequence[Var]) -> Values:
+        """The parts of columns, through shared memory: warp 0's first."""
+        b, warp, count = self.b, self.schedule.warp, len(parts)
+        block = self.schedule.block
+        memory = b.shared(f"parts{len(b.made.shared)}", parts[0].dtype, block * count)
+        for slot, part in enumerate(parts):
+            memory[b.thread + slot * block] = part
         b.barrier()
-        total = memory[b.lane]
+        totals = [memory[b.lane + slot * block] for slot in range(count)]
         for group in range(1, self.schedule.threads):
-            total = _combine(node, total, memory[b.lane + group * warp])
-        return total
+            starts = [slot * block + group * warp for slot in range(count)]
+            totals = [_combine(node, t, memory[b.lane + s]) for t, s in zip(totals, starts)]
+        return totals
 
     def _slots(self, node: Reduce) -> int:
         """Neighbours that a reduction is made for."""

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.core.dim import DimLike, exact_div, lower_bound, product, upper_bound
+from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.kernel.expr import Affine, Axis, Choose, Expr, Kernel, Load, Reduce
 
@@ -25,6 +27,11 @@ MAX_NODES = 1024
 """Expressions of all neighbours of a thread: longer code costs more to assemble than it saves."""
 EARLY_BYTES = 128
 """Of a thread's registers for constants that are loaded before the kernels before are done."""
+TYPICAL_EXTENT = 1024
+"""Of a named dim, where a choice has to be made before it is known."""
+FLIGHT_BYTES = 128
+"""Of loads that a thread has in flight in a loop: memory answers after some hundred cycles."""
+MAX_UNROLL = 8
 MIN_TILE = 16
 """Extents from which on a square pays."""
 Team = Literal["thread", "warp", "block", "column"]
@@ -47,6 +54,8 @@ class GpuSchedule:
     chunks: int = 0
     """Vectors of the row that each thread holds; 0 where it is gone along anew in each pass."""
     warp: int = 32
+    unroll: int = 1
+    """Vectors that a thread loads at once in a loop along the row."""
     tile: Axis | None = None
     """Some loads are contiguous along this axis, the last but one, while stores are along the last
     outer one: squares of both are transposed in shared memory."""
@@ -65,6 +74,7 @@ class GpuSchedule:
         team = "a thread" if self.team == "thread" else f"a {self.team} of {self.threads} threads"
         what = "a row" if self.row else "a point"
         wide = f", {self.width} neighbours at a time" if self.width > 1 else ""
+        wide += f", {self.unroll} loads in flight" if self.unroll > 1 else ""
         held = f", {self.chunks} vectors of the row in registers" if self.chunks else ""
         return f"{team} {what}{wide}{held}"
 
@@ -112,12 +122,34 @@ def _fits(given: GpuSchedule, chunks: int) -> bool:
 def choose(kernel: Kernel, machine: GpuMachine | None = None) -> GpuSchedule:
     """The schedule that the rules give; nothing is timed."""
     gpu = machine or GpuMachine()
-    return replace(_form(kernel, gpu), is_dependent=gpu.has_dependent_launch)
+    form = _form(kernel, gpu)
+    return replace(form, unroll=_unroll(kernel, form), is_dependent=gpu.has_dependent_launch)
+
+
+def _unroll(kernel: Kernel, form: GpuSchedule) -> int:
+    """So many vectors that `FLIGHT_BYTES` are loaded at once, if the row has as many."""
+    folds = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    if form.chunks or not (form.row or folds):
+        return 1
+    axes = form.row or tuple(dict.fromkeys(f.axis for f in folds))
+    loads = [n for n in kernel.nodes if isinstance(n, Load) and n.free & set(axes)]
+    each = sum(n.dtype.itemsize * (form.width if form.vector in n.free else 1) for n in loads)
+    along = form.width if form.vector in axes else 1
+    steps = max(estimate(a.extent) for a in axes) // (form.threads * along)
+    unroll, nodes = 1, len(kernel.nodes) * form.width
+    while (
+        unroll < MAX_UNROLL
+        and unroll * each < FLIGHT_BYTES
+        and 2 * unroll <= steps
+        and 2 * unroll * nodes <= MAX_NODES
+    ):
+        unroll *= 2
+    return unroll
 
 
 def _form(kernel: Kernel, gpu: GpuMachine) -> GpuSchedule:
     outer, row = _split(kernel)
-    fastest = _contiguous(kernel)
+    fastest = contiguous_axis(kernel)
     ordered = tuple(sorted(outer, key=lambda a: a is fastest))
     if not row:
         tile = _tile(kernel, fastest)
@@ -134,7 +166,7 @@ def _form(kernel: Kernel, gpu: GpuMachine) -> GpuSchedule:
 def _split(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
     """Outer axes and row. Reductions vary with the outer axes and not along the row, so they are
     made once for a row; where one varies along it, there is no row to share."""
-    heads = [r for r in _heads(kernel) if r.free <= set(kernel.axes)]
+    heads = [r for r in heads_of(kernel) if r.free <= set(kernel.axes)]
     bound = set(kernel.reduced)
     varied = frozenset[Axis]().union(*(r.free for r in heads)) - bound
     row = tuple(a for a in kernel.axes if a not in varied)
@@ -145,11 +177,11 @@ def _split(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
 
 def _common_row(kernel: Kernel) -> tuple[Axis, ...]:
     """The axes of reductions over which no result varies, if all go over the same ones."""
-    chains = {chain_of(r)[0] for r in _heads(kernel) if r.free <= set(kernel.axes)}
+    chains = {chain_of(r)[0] for r in heads_of(kernel) if r.free <= set(kernel.axes)}
     return next(iter(chains)) if len(chains) == 1 else ()
 
 
-def _heads(kernel: Kernel) -> list[Reduce]:
+def heads_of(kernel: Kernel) -> list[Reduce]:
     """Reductions that are not part of one over more axes."""
     folds = [n for n in kernel.nodes if isinstance(n, Reduce)]
     inside = {f.args[0] for f in folds if isinstance(f.args[0], Reduce)}
@@ -167,13 +199,28 @@ def chain_of(fold: Reduce) -> tuple[tuple[Axis, ...], Expr]:
 
 
 def _maps(kernel: Kernel) -> list[tuple[Affine, int]]:
-    """Index maps with their element sizes: stores count twice, as they cannot be cached."""
-    loads = [n for n in kernel.nodes if isinstance(n, Load)]
-    stores = [(s.at, 2 * kernel.results[s.result].dtype.itemsize) for s in kernel.stores]
-    return [*stores, *((n.at, n.dtype.itemsize) for n in loads)]
+    """Index maps with the bytes they go over: stores count twice, as they cannot be cached."""
+    loads = [(n.at, traffic_bytes(n.free, n.dtype)) for n in kernel.nodes if isinstance(n, Load)]
+    stores = [
+        (s.at, 2 * traffic_bytes(s.at.axes, kernel.results[s.result].dtype)) for s in kernel.stores
+    ]
+    return [*stores, *loads]
 
 
-def _contiguous(kernel: Kernel) -> Axis | None:
+def traffic_bytes(axes: Iterable[Axis], dtype: DType) -> int:
+    """Of an access that goes over axes."""
+    return int(prod(estimate(a.extent) for a in axes)) * dtype.itemsize
+
+
+def estimate(dim: DimLike) -> int:
+    """A size to choose by: `TYPICAL_EXTENT` of a named dim, as far as its bounds allow."""
+    if isinstance(dim, int):
+        return dim
+    most = upper_bound(dim)
+    return max(lower_bound(dim), TYPICAL_EXTENT if most is None else min(most, TYPICAL_EXTENT))
+
+
+def contiguous_axis(kernel: Kernel) -> Axis | None:
     """The axis along which most bytes are accessed with unit stride."""
     axes = dict.fromkeys((*reversed(kernel.axes), *kernel.reduced))
     worth = {a: sum(_worth(at, a) * size for at, size in _maps(kernel)) for a in axes}
