@@ -38,8 +38,8 @@ class Launch:
     scratch: DimLike = 0
 
     def program(self) -> Program:
-        """What is launched."""
-        return self.write(self.name)
+        """What is launched, under a name that every assembler takes."""
+        return self.write(self.name.replace(".", "_"))
 
     def on(self, buffers: tuple[Buffer, ...]) -> Launch:
         return replace(self, buffers=buffers)
