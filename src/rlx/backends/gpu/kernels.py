@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlx.backends.gpu.library.launches import Launches
+from rlx.backends.gpu.library.table import algorithm, has_algorithm
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.contraction import contraction_schedule
@@ -23,13 +25,11 @@ from rlx.kernel.program.lower_step import copy_kernel
 from rlx.kernel.program.program import KernelCall, Step
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.program.select import Candidate, default_candidates
-from rlx.kernel.refusal import Refusal
+from rlx.kernel.refusal import Refusal, attempt
 from rlx.kernel.scan import Scan
 from rlx.ops.op import Kind, lookup
 
 LOOP_KINDS = (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.MOVEMENT, Kind.REGION)
-NO_LOOPS = frozenset({"take_along_axis"})
-"""Movements that are no loop nests: their places are data."""
 CONTRACTIONS = frozenset({"matmul", "dot_general", "einsum", "conv"})
 
 
@@ -40,9 +40,12 @@ class GpuKernels:
     machine: GpuMachine
 
     def has_special(self, op: str) -> bool:
-        """Is it attention, or a primitive that is no loop nest and no contraction?"""
+        """Is it attention, an op of the library, or a primitive that is no loop nest and no
+        contraction?"""
+        if has_algorithm(op):
+            return True
         known = lookup(op)
-        is_loop = known.kind in LOOP_KINDS and op not in NO_LOOPS
+        is_loop = known.kind in LOOP_KINDS
         is_primitive = known.lower is None and not is_loop and op not in CONTRACTIONS
         return is_primitive or op == "attention"
 
@@ -65,10 +68,20 @@ class GpuKernels:
                 return loop_schedule(copy_kernel(shape, source, target), *given)
             case Scan():
                 return on_host(call, "the device has no scans yet")
-            case Special(node=node):
-                if node.decl.lower is not None:
-                    return Refusal(f"{node.label}: no kernel is written for it")
-                return on_host(call, "no kernel is written for it")
+            case Special():
+                return self._special(call, call.kernel)
+
+    def _special(self, call: KernelCall, special: Special) -> Schedule[GpuTask] | Refusal:
+        """The launches of a named algorithm. What has none, or cannot be done by it, is lowered,
+        and the host's where it has no lowering."""
+        make = algorithm(special.name)
+        made = Refusal(f"{special.node.label}: no kernel is written for it")
+        if make is not None:
+            launches = Launches(special, self.machine, call.name, call.constants)
+            made = attempt(lambda: make(launches))
+        if isinstance(made, Refusal) and special.node.decl.lower is None:
+            return on_host(call, made.reason)
+        return made
 
     def emit(self, schedule: Schedule[GpuTask]) -> tuple[Program, ...]:
         """The programs of all launches of a schedule."""

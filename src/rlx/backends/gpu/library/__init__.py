@@ -1,0 +1,1 @@
+"""Named algorithms as SIMT programs: gathers, compaction, sorts, transforms."""

@@ -1,0 +1,1 @@
+"""Sorting, selection of the greatest, and groups of equal values."""

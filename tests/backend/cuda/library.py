@@ -1,0 +1,79 @@
+"""Named algorithms on a GPU: `python -m tests.backend.cuda.library [ops…] [--draws N]`.
+
+Drawn cases of every op of the library, judged like any target's results. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cuda.driver import Driver
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.task import FAILURES, Launch
+from rlx.backends.gpu.verify import verify
+from rlx.core.errors import Error
+from rlx.ops.op import lookup
+from tests.backend.gpu import launches, laws, test_library
+
+MACHINES = {"small": test_library.SMALL, "default": GpuMachine(shared_bytes=227 << 10)}
+
+
+class DeviceMemory(launches.Memory):
+    """The same arrays, copied to the device and back around each launch."""
+
+    driver: Any = None
+    launched = 0
+
+    def launch(self, task: Launch) -> None:
+        driver, program = self.driver, verify(task.program())
+        kernel = driver.load(program)
+        named = dict(zip(task.names, task.buffers, strict=True))
+        arrays = {b.name: self.arrays[named[b.name]] for b in program.buffers if b.name in named}
+        failed = np.zeros(1, np.int32)
+        arrays |= {b.name: failed for b in program.buffers if b.name == FAILURES}
+        memory = {name: driver.allocate(a.nbytes + 64) for name, a in arrays.items()}
+        for name, array in arrays.items():
+            driver.write(memory[name], array)
+        driver.launch(kernel, memory, dict(self.sizes))
+        driver.wait()
+        for name, array in arrays.items():
+            driver.read(memory[name], array)
+            driver.free(memory[name])
+        DeviceMemory.launched += 1
+        if failed[0]:
+            raise Error(task.failures[int(failed[0]) - 1])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m tests.backend.cuda.library", description=__doc__)
+    parser.add_argument("ops", nargs="*", help="all of the library, where none is given")
+    parser.add_argument("--draws", type=int, default=6, help="of every op (6)")
+    parser.add_argument("--seconds", type=float, default=300, help="after which it stops (300)")
+    args = parser.parse_args(argv)
+    DeviceMemory.driver, bad = Driver(), 0
+    launches.Memory, end = DeviceMemory, time.monotonic() + args.seconds
+    for name in args.ops or test_library.OPS:
+        for number, made in enumerate(laws.drawn(lookup(name), 0, args.draws)):
+            for kind, machine in MACHINES.items():
+                try:
+                    found = test_library.wrong(made, machine, is_strided=number % 2 == 1)
+                except (Error, launches.Host) as error:
+                    found = [f"{str(error)[:600]} in {made.case}"]
+                bad += len(found)
+                for fault in found:
+                    print(f"{kind}: {fault}", flush=True)
+            if time.monotonic() > end:
+                print("stopped: no time left")
+                return 1
+        print(f"{name}: {DeviceMemory.launched} launches, {bad} wrong so far", flush=True)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
