@@ -68,23 +68,27 @@ class Groups(Memory):
         tile = self._tile(node.result)
         if tile.role != "c":
             return self._matrices(node, tile)
-        if node.is_transposed or tile.columns != 8:
-            raise self.unsupported(f"load of tile {tile}; load its elements")
-        index = self.one(node.args[0])
-        return [r for at in self._pairs(node.memory, index, node.pitch) for r in at[0]]
+        if node.is_transposed:
+            raise self.unsupported(f"transposed load of tile {tile}; load its elements")
+        starts = self._pieces(node.args[0], tile)
+        return [r for start in starts for r in self._pairs(node.memory, start, node.pitch)]
+
+    def _pieces(self, index: Value, tile: TileType) -> list[str]:
+        """The indices of the accumulators of 16×8 in a wide one."""
+        at = self.one(index)
+        rest = [self.let(None, "add.u32", at, str(n)) for n in range(8, tile.columns, 8)]
+        return [at, *rest]
 
     def _matrices(self, node: ir.TileLoad, tile: TileType) -> list[str]:
         """ldmatrix: lane 8i + r gives the address of row r of matrix i, 8 half floats. Four make
         operand a, and 16 columns of b: the matrices below each other first."""
-        if tile.role == "a" and node.is_transposed:
-            raise self.unsupported("transposed load of operand a")
         index, more = self.shared_index(node.memory, node.args[0])
-        by_columns = tile.role == "b" and node.is_transposed
+        by_columns = node.is_transposed
         lane, words = self.lane(), list[str]()
         row, chunk = self._matrix_rows(lane, by_columns)
         at = self.let(None, "mad.lo.u32", row, str(node.pitch), index)
         at = self.let(None, "mad.lo.u32", chunk, "8", at)
-        trans = "" if tile.role == "a" or by_columns else ".trans"
+        trans = ".trans" if (tile.role == "a") == by_columns else ""
         for first in range(0, tile.columns, 16):
             step = first * (node.pitch if by_columns else 1)
             address = self._moved(node.memory, at, step, more)
@@ -113,27 +117,29 @@ class Groups(Memory):
 
     def _pairs(
         self, memory: str, index: str, pitch: int, values: list[str] | None = None
-    ) -> list[tuple[list[str], str]]:
+    ) -> list[str]:
         """Two neighbours of each 8×8 piece of an accumulator of 16×8, read, or written if given."""
         lane = self.lane()
         row = self.let(None, "shr.u32", lane, "2")
         column = self.let(None, "shl.b32", self.let(None, "and.b32", lane, "3"), "1")
         at = self.let(None, "add.u32", self.let(None, "mad.lo.u32", row, str(pitch), index), column)
-        found: list[tuple[list[str], str]] = []
+        found: list[str] = []
         for piece in range(2):
             place = self.let(None, "add.u32", at, str(piece * 8 * pitch))
             address = self.shared_address(memory, place)
             if values is None:
-                found.append((self.read("shared", address, F32, 2), address))
+                found += self.read("shared", address, F32, 2)
             else:
                 self.write("shared", address, F32, values[2 * piece : 2 * piece + 2])
         return found
 
     def tile_store(self, node: ir.TileStore) -> None:
         tile = self._tile(node.args[1])
-        if tile.role != "c" or tile.columns != 8:
+        if tile.role != "c":
             raise self.unsupported(f"store of tile {tile}; store its elements")
-        self._pairs(node.memory, self.one(node.args[0]), node.pitch, self.held[node.args[1]])
+        held = self.held[node.args[1]]
+        for i, start in enumerate(self._pieces(node.args[0], tile)):
+            self._pairs(node.memory, start, node.pitch, held[4 * i : 4 * i + 4])
 
     def tile_mul(self, node: ir.TileMul) -> list[str]:
         """An instruction for every eight columns."""

@@ -123,23 +123,23 @@ def index_dtype(kernel: Kernel) -> DType:
     maps = [s.at for s in kernel.stores]
     maps += [n.at for n in kernel.nodes if isinstance(n, Load | Index | Inside)]
     gathers = [n for n in kernel.nodes if isinstance(n, Load) and n.args]
-    reach = [_reach(at) for at in maps]
-    reach += [_size(product(a.extent for a in (*kernel.axes, *kernel.reduced)))]
-    reach += [_size(n.stride * n.bound) for n in gathers]
-    reach += [_size(n.dim) for n in kernel.nodes if isinstance(n, Size)]
+    reach = [reach_of(at) for at in maps]
+    reach += [size_of(product(a.extent for a in (*kernel.axes, *kernel.reduced)))]
+    reach += [size_of(n.stride * n.bound) for n in gathers]
+    reach += [size_of(n.dim) for n in kernel.nodes if isinstance(n, Size)]
     known = [r for r in reach if r is not None]
     is_small = len(known) == len(reach) and sum(known) <= MAX_I32
     return DType.I32 if is_small else DType.I64
 
 
-def _reach(at: Affine) -> int | None:
+def reach_of(at: Affine) -> int | None:
     """The greatest size of an index."""
-    parts = [_size(c * a.extent) for a, c in at.terms] + [_size(at.offset)]
+    parts = [size_of(c * a.extent) for a, c in at.terms] + [size_of(at.offset)]
     known = [p for p in parts if p is not None]
     return sum(known) if len(known) == len(parts) else None
 
 
-def _size(dim: DimLike) -> int | None:
+def size_of(dim: DimLike) -> int | None:
     """The greatest absolute value."""
     if isinstance(dim, int):
         return abs(dim)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlx.backends.gpu.lower.contraction.launch import any_mma_schedule, mma_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.task import GpuTask
@@ -19,7 +20,9 @@ from rlx.kernel.refusal import Refusal
 ContractionForm = Callable[[Contract, GpuMachine, str, frozenset[int]], Schedule[GpuTask] | Refusal]
 """Of a contraction, the machine, the name of what is made, and the operands that no kernel of a
 run writes."""
-FORMS: tuple[ContractionForm, ...] = ()
+FORMS: tuple[ContractionForm, ...] = (mma_schedule, any_mma_schedule)
+CONVOLUTIONS: tuple[ContractionForm, ...] = (any_mma_schedule,)
+"""Of those whose left operand is read through a window."""
 
 
 def contraction_schedule(
@@ -27,7 +30,7 @@ def contraction_schedule(
 ) -> Schedule[GpuTask]:
     """The launches of the first form that takes it."""
     contract = kernel.contract if isinstance(kernel, Conv) else kernel
-    for form in FORMS:
+    for form in CONVOLUTIONS if isinstance(kernel, Conv) else FORMS:
         made = form(contract, machine, name, constants)
         if not isinstance(made, Refusal):
             return made

@@ -1,0 +1,182 @@
+"""Tiles of an operand from global to shared memory, a unit of neighbours at a time.
+
+A tile of rows by inner positions lies in shared memory in panels, whose rows are up to 128 bytes of
+neighbours: along the inner axis, or along the rows where that is how the operand is contiguous. The
+memory is swizzled, so that matrices of either are read without bank conflicts.
+
+What is copied as it is goes there asynchronously. What is computed is loaded to registers first,
+and stored when the stage before has been multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rlx.backends.gpu.lower.contraction.values import ProductValues
+from rlx.backends.gpu.lower.expressions import combined
+from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
+from rlx.backends.gpu.schedule.product import Operand
+from rlx.backends.gpu.simt.nodes import TileType
+from rlx.backends.gpu.simt.values import SharedRef, Var
+from rlx.kernel.expr import Axis, Load
+
+PANEL = 64
+"""Half floats of a row of shared memory: 128 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Neighbours that a thread moves in every step."""
+
+    line: Var
+    """Of the tile."""
+    column: Var
+    """Of the line: where its first element is."""
+    place: Var
+    """In a stage of shared memory."""
+
+
+@dataclass
+class TileLoader:
+    """One operand's tiles, for the threads of a block."""
+
+    values: ProductValues
+    operand: Operand
+    memory: SharedRef
+    outer: int
+    """Rows or columns of a tile."""
+    depth: int
+    threads: int
+    first: Var
+    """The flat position of the tile's first row or column."""
+    units: list[_Unit] = field(default_factory=list[_Unit])
+    scopes: dict[int, Scope] = field(default_factory=dict[int, Scope])
+    """Of rows or columns, by the thread's units."""
+
+    def __post_init__(self) -> None:
+        self.lines, self.row = self.outer, self.depth
+        if not self.operand.is_along_inner:
+            self.lines, self.row = self.depth, self.outer
+        self.panel = min(PANEL, self.row)
+        per_line = self.row // self.operand.unit
+        self.count = self.lines * per_line
+        self.units = [self._unit(i, per_line) for i in range(-(-self.count // self.threads))]
+        self.outer_scopes = [self._outer(u) for u in self.units]
+
+    @property
+    def size(self) -> int:
+        """Elements of a stage."""
+        return self.outer * self.depth
+
+    @property
+    def axis(self) -> tuple[Axis, ...]:
+        """Along which units go."""
+        axes = self.values.product.inner if self.operand.is_along_inner else self.operand.outer
+        return axes[-1:]
+
+    def _unit(self, number: int, per_line: int) -> _Unit:
+        """Threads of a warp go along a line. Sizes are powers of two."""
+        b, threads = self.values.b, self.threads
+        if threads % per_line == 0:
+            line = b.thread // per_line + number * (threads // per_line)
+            column = b.thread % per_line * self.operand.unit
+        else:
+            line = b.index(number * threads // per_line)
+            column = (b.thread + number * threads % per_line) * self.operand.unit
+        return _Unit(line, column, self.place(line, column))
+
+    def place(self, line: Var | int, column: Var | int) -> Var:
+        """Of an element of a stage in shared memory."""
+        b = self.values.b
+        at, along = b.index(line), b.index(column)
+        return (
+            along // self.panel * (self.lines * self.panel) + at * self.panel + along % self.panel
+        )
+
+    # -- positions -------------------------------------------------------------------------------
+
+    def _outer(self, unit: _Unit) -> Scope:
+        """Of the operand's rows: the same in every step, so it is known before the loop."""
+        is_inner = self.operand.is_along_inner
+        own = (unit.line if is_inner else unit.column).to(self.values.index_dtype)
+        width = 1 if is_inner or self.operand.source is not None else self.operand.unit
+        scope = self.values.scope(self.operand.outer, self.first + own, width)
+        if self._is_partial and self.operand.source is None:
+            assert scope.mask is not None
+            scope.mask = scope.mask & (self.values.b.thread < self.count)
+        return scope
+
+    @property
+    def _is_partial(self) -> bool:
+        """Have only some threads a unit?"""
+        return self.count < self.threads
+
+    def _inner(self, unit: _Unit, start: Var) -> Scope:
+        is_inner = self.operand.is_along_inner
+        own = (unit.column if is_inner else unit.line).to(self.values.index_dtype)
+        width = self.operand.unit if is_inner and self.operand.source is None else 1
+        return self.values.scope(self.values.product.inner, start + own, width)
+
+    # -- copies ----------------------------------------------------------------------------------
+
+    def fill(self, stage: Var, start: Var) -> Callable[[], None]:
+        """Begin to fill a stage with the tile whose first inner position is given; what is left to
+        do once it may be overwritten."""
+        at = stage * self.size
+        source = self.operand.source
+        if source is None:
+            held = [self._computed(i, start) for i in range(len(self.units))]
+            return lambda: self._stored(at, held)
+        if self._is_partial:
+            with self.values.b.when(self.values.b.thread < self.count):
+                self._copy(source, at, start)
+        else:
+            self._copy(source, at, start)
+        return lambda: None
+
+    def _copy(self, source: Load, at: Var, start: Var) -> None:
+        values, operand = self.values, self.operand
+        guards: Guards = tuple((g, True) for g in operand.guards)
+        for unit, outer in zip(self.units, self.outer_scopes):
+            with values.inside(outer), values.inside(self._inner(unit, start)):
+                (index,) = values.affine(source.at)
+                mask = combined(values.masks(guards))
+                buffer = values.inputs[source.operand]
+                values.b.async_copy(self.memory, at + unit.place, buffer, index, operand.unit, mask)
+
+    def _computed(self, number: int, start: Var) -> Values:
+        """The unit's values; 0 behind the last inner position, whatever is computed of nothing."""
+        values = self.values
+        values.vector = self.axis[0] if self.axis else None
+        inner = self._inner(self.units[number], start)
+        with values.inside(self.outer_scopes[number]), values.inside(inner):
+            made = values.value(self.operand.value)
+            assert inner.mask is not None
+            kept = [v.where(inner.mask, 0.0) for v in made]
+        whole = kept if len(kept) > 1 else kept * self.operand.unit
+        return [v.to(self.memory.dtype) for v in whole]
+
+    def _stored(self, at: Var, held: list[Values]) -> None:
+        b = self.values.b
+        mask = b.thread < self.count if self._is_partial else None
+        for unit, kept in zip(self.units, held):
+            self.memory.store(at + unit.place, kept, mask)
+
+    # -- matrices --------------------------------------------------------------------------------
+
+    def start(self, stage: Var, outer: Var, inner: Var) -> Var:
+        """The first matrix of a warp in a stage."""
+        is_inner = self.operand.is_along_inner
+        return stage * self.size + self.place(*((outer, inner) if is_inner else (inner, outer)))
+
+    def matrix(self, tile: TileType, start: Var, outer: int, inner: int) -> Var:
+        """A matrix, so many rows or columns and inner positions behind a warp's first one. The
+        number of whole lines is added last: printers make it part of the instruction."""
+        b = self.values.b
+        is_inner = self.operand.is_along_inner
+        line, column = (outer, inner) if is_inner else (inner, outer)
+        panel = column // self.panel * self.lines
+        at = start + column % self.panel + (panel + line) * self.panel
+        is_transposed = is_inner != (tile.role == "a")
+        return b.tile_load(tile, self.memory, at, self.panel, is_transposed=is_transposed)

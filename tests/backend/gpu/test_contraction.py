@@ -1,0 +1,302 @@
+"""Contractions and convolutions on matrix instructions, run by the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.backends.gpu.interpret.run import launch
+from rlx.backends.gpu.lower.contraction.launch import any_mma_schedule, mma_schedule
+from rlx.backends.gpu.lower.contraction.mma import emit
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.mma import CANDIDATES, MmaSchedule, choose
+from rlx.backends.gpu.schedule.product import Product, product_of
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.task import GpuTask, Launch
+from rlx.backends.gpu.verify import verify
+from rlx.core.dim import evaluate
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
+from rlx.ir.mir import Node
+from rlx.kernel.contract import Contract
+from rlx.kernel.interpret import run_into
+from rlx.kernel.lower.contract import contraction
+from rlx.kernel.lower.conv import lower_conv
+from rlx.kernel.lower.nhwc_conv import lower_nhwc_conv
+from rlx.kernel.program.schedule import Schedule
+from rlx.kernel.refusal import Refusal
+from tests.backend.gpu.regions import (
+    BF16,
+    BLOCK,
+    F16,
+    F32,
+    Case,
+    M,
+    N,
+    block,
+    heads,
+    of,
+    reversed_rows,
+    strided,
+    transposed,
+    two_results,
+)
+from tests.backend.gpu.test_loop import assert_close
+
+Array = np.ndarray[Any, Any]
+MACHINE = GpuMachine(
+    tiles=frozenset({"mma"}), has_async_copy=True, shared_bytes=227 << 10, processors=4
+)
+DEPENDENT = replace(MACHINE, has_dependent_launch=True)
+B = rlx.Dim("b", 0, 500)
+
+
+def scaled(x: Node, w: Node, scale: Node) -> Node:
+    """Weights of 8 bits as half floats in the loader."""
+    return ops.matmul(ops.exp(x), ops.cast(ops.mul(ops.cast(w, to=F32), scale), to=BF16))
+
+
+def rows_of(ids: Node, table: Node, w: Node) -> Node:
+    return ops.matmul(ops.embedding(table, ids), w)
+
+
+def narrow_heads(x: Node, w: Node) -> Node:
+    rows = ops.reshape(ops.transpose(x, perm=(0, 2, 1, 3)), dims=(2 * M, 32))
+    made = ops.reshape(ops.matmul(rows, w), dims=(2, M, 3, 8))
+    return ops.transpose(made, perm=(0, 2, 1, 3))
+
+
+SIZES = ({"m": 1, "n": 1}, {"m": 33, "n": 70})
+CASES: dict[str, Case] = {
+    **{f"block {d.value}": Case(block, of(d, *BLOCK), SIZES) for d in (F16, BF16)},
+    "aligned": Case(block, of(BF16, (M, 72), (72, 48), (48,), (M, 48)), ({"m": 5}, {"m": 130})),
+    "aligned, weights by columns": Case(
+        block, of(BF16, (M, 72), (72, 40), (40,), (M, 40)), ({"m": 70},), {1: transposed}
+    ),
+    "left by columns": Case(
+        block, of(F16, (40, 72), (72, 24), (24,), (40, 24)), operands={0: transposed}
+    ),
+    "result by columns": Case(
+        block, of(BF16, (40, 72), (72, 24), (24,), (40, 24)), results={0: transposed}
+    ),
+    "units of 4": Case(block, of(BF16, (33, 36), (36, 20), (20,), (33, 20))),
+    "strided": Case(
+        block, of(BF16, *BLOCK), ({"m": 19, "n": 41},), {0: strided, 1: reversed_rows, 3: strided}
+    ),
+    "batch": Case(
+        block, of(BF16, (B, 1, M, 8), (2, 8, N), (2, 1, N), (M, N)),
+        ({"b": 2, "m": 17, "n": 3}, {"b": 1, "m": 1, "n": 33}),
+    ),
+    "rows of a batch": Case(
+        block, of(BF16, (B, M, 16), (16, 24), (24,), (M, 24)), ({"b": 3, "m": 19},)
+    ),
+    "two results": Case(two_results, of(BF16, (M, 37), (37, N), (M, 1)), SIZES),
+    "computed operands": Case(
+        scaled, (Shape([M, 37], BF16), Shape([37, N], DType.I8), Shape([N])), SIZES
+    ),
+    "computed, aligned": Case(
+        scaled, (Shape([M, 40], BF16), Shape([40, 32], DType.I8), Shape([32])), ({"m": 35},)
+    ),
+    "heads": Case(heads, of(BF16, (2, 4, M, 5), (20, 21)), ({"m": 3}, {"m": 19})),
+    "aligned heads": Case(narrow_heads, of(BF16, (2, 4, M, 8), (32, 24)), ({"m": 19},)),
+    "gathered": Case(
+        rows_of, (Shape([20], DType.I64), *of(BF16, (5, 16), (16, 8))),
+        special=tuple(i % 5 for i in range(20)),
+    ),
+    "nothing to sum": Case(ops.matmul, of(BF16, (20, 0), (0, 8))),
+    "one to sum": Case(ops.matmul, of(BF16, (20, 1), (1, 8))),
+}  # fmt: skip
+
+
+def contract_of(case: Case) -> Contract:
+    node = case.node()
+    return contraction(node, *case.layouts(node))
+
+
+def product(contract: Contract) -> Product:
+    made = product_of(contract)
+    assert isinstance(made, Product), made
+    return made
+
+
+def run(
+    contract: Contract, made: Schedule[GpuTask], given: list[Array], sizes: Mapping[str, int]
+) -> list[Array]:
+    """The results of the launches, on flat buffers."""
+    shapes = [s.bind(sizes) for s in contract.results]
+    results = [np.full(int(np.prod(s.static_dims)), 3, s.dtype.numpy) for s in shapes]
+    temps = [np.zeros(evaluate(t, sizes), np.uint8) for t in made.temps]
+    for task in made.tasks:
+        assert isinstance(task, Launch)
+        program = verify(task.program())
+        arrays = {"operand": given, "result": results, "temp": temps}
+        buffers = {n: arrays[b.kind][b.index] for n, b in zip(task.names, task.buffers)}
+        for name, array in buffers.items():
+            dtype = program.buffer(name).dtype.numpy
+            buffers[name] = array if array.dtype == dtype else array.view(dtype)
+        if program.failures:
+            buffers["failures"] = np.zeros(1, np.int32)
+        launch(program, buffers, sizes)
+    return results
+
+
+def check(
+    contract: Contract, made: Schedule[GpuTask], given: list[Array], sizes: Mapping[str, int]
+) -> None:
+    """Against the loop nest that the contraction means."""
+    got = run(contract, made, given, sizes)
+    want = [np.full(a.shape, 3, a.dtype) for a in got]
+    run_into(contract.kernel(), given, want, sizes)
+    for a, b in zip(got, want, strict=True):
+        assert_close(a, b)
+
+
+def scheduled(contract: Contract, machine: GpuMachine = MACHINE) -> Schedule[GpuTask]:
+    made = mma_schedule(contract, machine, "product", frozenset({1}))
+    assert isinstance(made, Schedule), made
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_product_computes_what_its_loops_mean(name: str) -> None:
+    case = CASES[name]
+    contract = contract_of(case)
+    made = scheduled(contract, DEPENDENT)
+    for sizes in case.sizes:
+        check(contract, made, case.data(sizes), sizes)
+
+
+ALL = [MmaSchedule(*c) for c in CANDIDATES]
+
+
+@pytest.mark.parametrize("schedule", ALL, ids=lambda s: s.text)
+def test_every_tile_computes_the_same(schedule: MmaSchedule) -> None:
+    """Rows, columns and inner positions that no tile divides, in at least two tiles each."""
+    rows, columns, depth = schedule.rows + 9, schedule.columns + 8, 2 * schedule.depth + 24
+    dims = (rows, depth), (depth, columns), (columns,), (rows, columns)
+    case = Case(block, of(BF16, *dims), operands={1: transposed} if rows % 2 else {})
+    contract = contract_of(case)
+    program = verify(emit(product(contract), schedule, "product"))
+    given = case.data({})
+    got = np.zeros(rows * columns, given[0].dtype)
+    launch(program, {**{f"x{i}": a for i, a in enumerate(given)}, "y0": got})
+    want = np.zeros_like(got)
+    run_into(contract.kernel(), given, [want], {})
+    assert_close(got, want)
+
+
+# -- convolutions ---------------------------------------------------------------------------------
+
+
+def convolved(**attrs: Any) -> Any:
+    def build(x: Node, w: Node, bias: Node, *residual: Node) -> Node:
+        made = ops.conv(x, w, bias, **attrs)
+        return ops.maximum(ops.add(made, *residual) if residual else made, 0.0)
+
+    return build
+
+
+def channels_last(shape: Shape) -> Layout:
+    n, c, *places = shape.dims
+    last = len(places) + 1
+    return Layout.contiguous((n, *places, c)).permuted((0, last, *range(1, last)))
+
+
+def convolution(channels: int, made: int, size: int = 3, groups: int = 1, **attrs: Any) -> Case:
+    x, w = (2, channels, 7, 9), (made, channels // groups, size, size)
+    build = convolved(groups=groups, **attrs)
+    nhwc = {0: channels_last, 1: channels_last}
+    return Case(build, of(BF16, x, w, (made,)), operands=nhwc, results={0: channels_last})
+
+
+CONVOLUTIONS = {
+    "padded": convolution(16, 24, padding=(1, 1, 1, 1)),
+    "strided": convolution(8, 16, stride=(2, 2), padding=(1, 1, 1, 1)),
+    "dilated": convolution(8, 16, dilation=(2, 1), padding=(2, 0, 1, 0)),
+    "one tap": convolution(24, 32, size=1, stride=(2, 2)),
+    "few channels": convolution(3, 16, size=5, padding=(2, 2, 2, 2)),
+    "groups": convolution(32, 64, groups=2, padding=(1, 1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("is_nhwc", [True, False], ids=["nhwc", "nchw"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_is_an_implicit_product(name: str, is_nhwc: bool) -> None:
+    case = CONVOLUTIONS[name]
+    case = case if is_nhwc else replace(case, operands={}, results={})
+    node = case.node()
+    lower = lower_nhwc_conv if is_nhwc else lower_conv
+    made = lower(node, *case.layouts(node))
+    assert not isinstance(made, Refusal), made
+    image, contract = made
+    given = case.data({})
+    if image is not None:
+        given.append(np.zeros(int(np.prod(image.results[0].static_dims)), given[0].dtype))
+        run_into(image, given[:-1], given[-1:], {})
+    found = any_mma_schedule(contract, DEPENDENT, "convolution", frozenset({1}))
+    assert isinstance(found, Schedule), found
+    check(contract, found, given, {})
+
+
+def test_windows_of_contiguous_channels_are_copied_asynchronously() -> None:
+    case = CONVOLUTIONS["padded"]
+    node = case.node()
+    made = lower_nhwc_conv(node, *case.layouts(node))
+    assert not isinstance(made, Refusal)
+    found = product(made[1])
+    assert [x.unit for x in (found.left, found.right)] == [8, 8]
+    assert found.left.guards
+    assert len(found.rows) == 3
+    program = emit(found, MmaSchedule(*CANDIDATES[-1]), "conv")
+    copied = {n.buffer for n in program.nodes if isinstance(n, ir.AsyncCopy)}
+    assert copied == {"x0", "x1"}
+
+
+# -- choices --------------------------------------------------------------------------------------
+
+
+def test_constant_weights_are_requested_before_the_kernels_before_are_done() -> None:
+    (task,) = scheduled(contract_of(CASES["aligned"]), DEPENDENT).tasks
+    assert isinstance(task, Launch)
+    nodes = list(task.program().nodes)
+    wait = next(i for i, n in enumerate(nodes) if isinstance(n, ir.WaitDependencies))
+    early = {n.buffer for n in nodes[:wait] if isinstance(n, ir.AsyncCopy)}
+    late = {n.buffer for n in nodes[wait:] if isinstance(n, ir.AsyncCopy)}
+    assert (early, late) == ({"x1"}, {"x0", "x1"})
+
+
+def test_tiles_grow_with_the_product() -> None:
+    def tile(rows: int, columns: int) -> tuple[int, int]:
+        case = Case(ops.matmul, of(BF16, (rows, 1024), (1024, columns)))
+        made = choose(product(contract_of(case)), replace(MACHINE, processors=132))
+        assert made is not None
+        return made.rows, made.columns
+
+    assert tile(4096, 4096) == (128, 128)
+    assert tile(128, 384)[0] <= 32
+
+
+@pytest.mark.parametrize(
+    ("case", "machine", "why"),
+    [
+        (Case(ops.matmul, of(F32, (32, 8), (8, 8))), MACHINE, "half-precision"),
+        (Case(ops.matmul, of(BF16, (16, 8), (8, 8))), MACHINE, "at most 16 rows"),
+        (Case(ops.matmul, of(BF16, (32, 8), (8, 8))), GpuMachine(), "no matrix instructions"),
+        (
+            Case(ops.matmul, of(BF16, (32, 8), (8, 8))),
+            replace(MACHINE, shared_bytes=1024),
+            "do not fit shared memory",
+        ),
+    ],
+)
+def test_what_it_is_not_made_for_is_refused(case: Case, machine: GpuMachine, why: str) -> None:
+    made = mma_schedule(contract_of(case), machine, "product", frozenset())
+    assert isinstance(made, Refusal)
+    assert why in made.reason
