@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cuda.driver import Driver
+from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import choose
@@ -39,7 +39,8 @@ class Device:
     """Programs on the device, like `laws.execute` on NumPy."""
 
     def __init__(self) -> None:
-        self.driver = Driver()
+        self.device = CudaDevice()
+        self.queue = self.device.queue()
         self.launches = 0
 
     def execute(
@@ -57,16 +58,17 @@ class Device:
         given |= {"failures": np.zeros(1, np.int32)} if program.failures else {}
         for array in flat:
             array.view(np.uint8)[:] = 1
-        driver, kernel = self.driver, self.driver.load(program)
-        memory = {name: driver.allocate(a.nbytes) for name, a in given.items()}
+        device, queue = self.device, self.queue
+        kernel = device.load(device.assemble([program])[0])
+        memory = {name: device.allocate(a.nbytes) for name, a in given.items()}
         for name, array in given.items():
-            driver.write(memory[name], array)
-        driver.launch(kernel, memory, known)
-        driver.wait()
+            queue.write(memory[name].address, array)
+        queue.launch(kernel, [memory[b.name].address for b in program.buffers], known)
         self.launches += 1
         for name, array in given.items():
-            driver.read(memory[name], array)
-            driver.free(memory[name])
+            queue.read(memory[name].address, array)
+            device.free(memory[name])
+        queue.wait()
         if program.failures and given["failures"][0]:
             raise IndexError(program.failures[int(given["failures"][0]) - 1])
         return [a.reshape(s.static_dims) for a, s in zip(flat, shapes)]
@@ -129,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=300, help="after which it stops (300)")
     args = parser.parse_args(argv)
     device, end, bad = Device(), time.monotonic() + args.seconds, 0
-    print(f"code for {device.driver.architecture.name}", flush=True)
+    print(f"code for {device.device.architecture}", flush=True)
     for name, faults in (("regions", regions(device)), ("laws", ops(device, args.draws))):
         before = device.launches
         for fault in faults:

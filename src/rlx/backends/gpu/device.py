@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.nodes import WaitDependencies
+from rlx.backends.gpu.simt.errors import LaunchError
+from rlx.backends.gpu.simt.nodes import BulkCopy, WaitDependencies
 from rlx.backends.gpu.simt.program import Program, TensorMap
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
@@ -43,6 +44,8 @@ class Code:
     maps: tuple[TensorMap, ...] = ()
     map_dtypes: tuple[DType, ...] = ()
     """Of the buffers of the tensor maps."""
+    map_swizzles: tuple[bool, ...] = ()
+    """Are their boxes swizzled in shared memory?"""
     is_dependent: bool = False
     """Does it wait for the kernels before it by itself, so that it may begin before they end?"""
 
@@ -60,8 +63,25 @@ class Code:
             tuple((s.value.dtype, s.dim) for s in program.scalars if s.dim is not None),
             program.maps,
             tuple(program.buffer(m.buffer).dtype for m in program.maps),
+            tuple(_is_swizzled(program, m) for m in program.maps),
             any(isinstance(n, WaitDependencies) for n in program.nodes),
         )
+
+    def with_binary(self, binary: bytes) -> Code:
+        """The same, assembled further."""
+        return replace(self, binary=binary)
+
+
+def _is_swizzled(program: Program, tensor: TensorMap) -> bool:
+    """As is the memory that its boxes are copied to: all of it, or nothing of it."""
+    copies = [n for n in program.nodes if isinstance(n, BulkCopy) and n.map == tensor.name]
+    found = {program.memory(n.memory).is_swizzled for n in copies}
+    if len(found) > 1:
+        raise LaunchError(
+            f"program {program.name}: boxes of map {tensor.name} are copied to swizzled memory and "
+            "to memory that is not; declare a map for each."
+        )
+    return found == {True}
 
 
 @dataclass(frozen=True, slots=True)

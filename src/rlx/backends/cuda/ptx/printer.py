@@ -23,7 +23,7 @@ SHARED_ALIGN = 1024
 """Of the block's memory: what the swizzle of a 128-byte row repeats in."""
 TENSOR_MAP_BYTES = 128
 HOPPER = (
-    ir.WarpgroupMul, ir.BulkCopy, ir.Push, ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
+    ir.BulkCopy, ir.Push, ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
     ir.ReleaseDependents, ir.WaitDependencies,
 )  # fmt: skip
 
@@ -48,8 +48,13 @@ def ptx(program: Program, architecture: Architecture | None = None) -> str:
     Its parameters are the addresses of the buffers, then the scalars, then the tensor maps. Shared
     memory is dynamic: `printable(program).shared_bytes` of it.
     """
-    target = architecture or Architecture()
-    return _Printer(printable(program), target).module()
+    return printed(program, architecture or Architecture())[0]
+
+
+def printed(program: Program, target: Architecture) -> tuple[str, int]:
+    """The module of one kernel, and the bytes of shared memory that a launch asks for."""
+    made = printable(program)
+    return _Printer(made, target).module(), made.shared_bytes
 
 
 def printable(program: Program) -> Program:
@@ -107,9 +112,11 @@ class _Printer(Groups):
     def _check(self) -> None:
         """What the architecture does not have is refused before anything is printed."""
         for node in self.program.nodes:
+            name = type(node).__name__
             if isinstance(node, HOPPER) and self.target.capability < 90:
-                name = type(node).__name__
                 raise self.unsupported(f"{name} on {self.target.name}: it begins with sm_90")
+            if isinstance(node, ir.WarpgroupMul) and self.target.name != "sm_90a":
+                raise self.unsupported(f"{name} on {self.target.name}: sm_90a has it alone")
         if self.program.cluster > 1 and self.target.capability < 90:
             raise self.unsupported(f"clusters on {self.target.name}: they begin with sm_90")
 

@@ -1,0 +1,155 @@
+"""A CUDA device: its machine, code, memory and queues, by the driver library alone."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cuda.assemble import CUBIN, Log, assemble
+from rlx.backends.cuda.context import Context
+from rlx.backends.cuda.errors import DriverError
+from rlx.backends.cuda.library import Library, open_library
+from rlx.backends.cuda.machine import generation_of, machine_of
+from rlx.backends.cuda.memory import Allocator
+from rlx.backends.cuda.queue import CudaQueue
+from rlx.backends.cuda.staging import Slots
+from rlx.backends.gpu.device import Code, Device, Kernel, Memory
+from rlx.backends.gpu.simt.program import Program
+
+CAPABILITY = 75, 76
+PROCESSORS, SHARED_BYTES = 16, 97
+"""Attributes of a device: the version of its architecture, multiprocessors, shared memory that a
+block may ask for."""
+MAX_SHARED_BYTES = 8
+REGISTERS, LOCAL_BYTES = 4, 3
+"""Attributes of a function: dynamic shared memory that a launch may ask for; what a thread has."""
+DEFAULT_SHARED_BYTES = 48 << 10
+"""More must be asked for."""
+BULK_SLOTS, BULK_SLOT_BYTES = 4, 4 << 20
+RETIRED = 64
+"""Modules that nobody uses and that are unloaded together, since the device must be idle then."""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Function:
+    """A kernel's handle, and that of its module."""
+
+    value: int
+    module: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a thread of a kernel takes."""
+
+    registers: int
+    local_bytes: int
+    """Spilled registers, and arrays that are indexed."""
+
+
+class CudaDevice(Device):
+    """One device, by number."""
+
+    def __init__(self, number: int = 0, library: Library | None = None) -> None:
+        self.context = Context(library or open_library(), number)
+        major, minor = map(self.context.attribute, CAPABILITY)
+        self.capability = major * 10 + minor
+        self.generation = generation_of(self.capability)
+        self.machine = machine_of(
+            self.capability,
+            self.context.attribute(PROCESSORS),
+            self.context.attribute(SHARED_BYTES),
+        )
+        self._queues: weakref.WeakSet[CudaQueue] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        self._bulk: Slots | None = None
+        self._retired: list[int] = []
+        self._allocator = Allocator(self.context, self._live)
+        self.context.running = self._running
+
+    @property
+    def name(self) -> str:
+        return self.context.name
+
+    @property
+    def architecture(self) -> str:
+        return self.generation.architecture.name
+
+    # -- code ------------------------------------------------------------------------------------
+
+    def assemble(self, programs: Sequence[Program]) -> list[Code]:
+        return assemble(self.context, self.generation.architecture, programs)
+
+    def load(self, code: Code) -> Kernel:
+        self._unload_retired()
+        log = Log()
+        binary = code.binary if code.binary.startswith(CUBIN) else code.binary + b"\0"
+        try:
+            module = self.context.made("cuModuleLoadDataEx", binary, 2, log.keys, log.values)
+        except DriverError as error:
+            raise log.error(code.name, error) from None
+        function = self.context.made("cuModuleGetFunction", module, code.name.encode())
+        if code.shared_bytes > DEFAULT_SHARED_BYTES:
+            self.context("cuFuncSetAttribute", function, MAX_SHARED_BYTES, code.shared_bytes)
+        held = Function(function, module)
+        weakref.finalize(held, self._retired.append, module).atexit = False
+        return Kernel(code, held)
+
+    def _unload_retired(self) -> None:
+        if len(self._retired) < RETIRED:
+            return
+        with self._lock:
+            self.context("cuCtxSynchronize")
+            while self._retired:
+                self.context("cuModuleUnload", self._retired.pop())
+
+    def resources(self, kernel: Kernel) -> Resources:
+        """What the assembler gave a kernel."""
+        return Resources(self._of(kernel, REGISTERS), self._of(kernel, LOCAL_BYTES))
+
+    def _of(self, kernel: Kernel, attribute: int) -> int:
+        found = ctypes.c_int()
+        self.context("cuFuncGetAttribute", ctypes.byref(found), attribute, kernel.handle.value)
+        return found.value
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def allocate(self, size: int) -> Memory:
+        return self._allocator.allocate(size)
+
+    def free(self, memory: Memory) -> None:
+        self._allocator.free(memory)
+
+    def trim(self) -> None:
+        """Give memory that is kept for reuse back to the driver."""
+        self._allocator.trim()
+
+    @property
+    def memory_bytes(self) -> tuple[int, int]:
+        """Free memory of the device, and all of it."""
+        return self.context.memory_bytes
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def queue(self) -> CudaQueue:
+        made = CudaQueue(self.context, self._bulk_slots)
+        with self._lock:
+            self._queues.add(made)
+        return made
+
+    def _live(self) -> list[CudaQueue]:
+        with self._lock:
+            return list(self._queues)
+
+    def _running(self) -> list[str]:
+        return [name for queue in self._live() for name in queue.running]
+
+    def _bulk_slots(self) -> Slots:
+        """Pinned memory for large copies of all queues, made when the first one asks for it."""
+        with self._lock:
+            if self._bulk is None:
+                self._bulk = Slots(self.context, BULK_SLOTS, BULK_SLOT_BYTES)
+            return self._bulk

@@ -1,0 +1,173 @@
+"""Launches whose arguments are laid out: one call of the driver each.
+
+A launch's parameters are in one block of memory, in the order of the kernel's: addresses of the
+buffers, scalars, tensor maps. It is made once for a kernel, its addresses and sizes, and can be
+enqueued any number of times.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.backends.cuda.context import Context
+from rlx.backends.cuda.tensor_map import MAP_ALIGN, MAP_BYTES, Matrix, encode
+from rlx.backends.gpu.device import Code, Kernel
+from rlx.core.dim import evaluate
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, UnsupportedError
+
+CLUSTER, DEPENDENT = 4, 6
+"""Attributes of a launch: blocks of a cluster; that it may begin before the kernel before ends."""
+FORMATS = {
+    DType.I32: "i", DType.U32: "I", DType.I64: "q", DType.U64: "Q", DType.F32: "f", DType.F64: "d",
+}  # fmt: skip
+ADDRESS_BYTES = 8
+
+
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("num_attributes", ctypes.c_uint),
+    )
+
+
+def offsets(code: Code) -> tuple[tuple[int, ...], int]:
+    """Where each parameter is in the block, and the size of the block."""
+    found = [i * ADDRESS_BYTES for i in range(len(code.buffers))]
+    end = len(found) * ADDRESS_BYTES
+    sizes = [(dtype.itemsize, dtype.itemsize) for dtype, _ in code.scalars]
+    for size, align in (*sizes, *[(MAP_BYTES, MAP_ALIGN)] * len(code.maps)):
+        found.append(-(-end // align) * align)
+        end = found[-1] + size
+    return tuple(found), end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A launch that is ready to be enqueued."""
+
+    kernel: Kernel
+    config: Config
+    arguments: Any
+    """Pointers to the parameters."""
+    attributes: int
+    """That hold always; a dependent launch has one more."""
+    is_dependent: bool
+    kept: tuple[Any, ...]
+    """Memory that the driver reads."""
+
+    def enqueue(self, context: Context, launch: Any, is_dependent: bool) -> None:
+        """`launch` is cuLaunchKernelEx. `is_dependent`: the kernel before may still run."""
+        config, function = self.config, self.kernel.handle.value
+        config.num_attributes = self.attributes + is_dependent
+        passed = ctypes.byref(config)
+        code = launch(passed, function, self.arguments, None)
+        if code:
+            self._failed(context, code, passed)
+
+    def _failed(self, context: Context, code: int, passed: Any) -> None:
+        function = self.kernel.handle.value
+        try:
+            context.failed("cuLaunchKernelEx", code, passed, function, self.arguments, None)
+        except Error as error:
+            made, grid = self.kernel.code, tuple(self.config.grid)
+            raise type(error)(
+                f"kernel {made.name} (grid {grid}, {made.block} threads, clusters of "
+                f"{made.cluster}, {made.shared_bytes} bytes of shared memory): {error}"
+            ) from None
+
+
+def prepare(
+    context: Context,
+    kernel: Kernel,
+    addresses: Sequence[int],
+    sizes: Mapping[str, int],
+    stream: int,
+) -> Prepared | None:
+    """The launch of a kernel on buffers at these addresses; None where its grid is empty."""
+    code = kernel.code
+    grid = [evaluate(d, sizes) for d in code.grid]
+    if 0 in grid:
+        return None
+    places, size = offsets(code)
+    raw = ctypes.create_string_buffer(size + MAP_ALIGN)
+    base = -(-ctypes.addressof(raw) // MAP_ALIGN) * MAP_ALIGN
+    block = _block(context, code, addresses, sizes, places, size)
+    ctypes.memmove(base, block, size)
+    pointers = (ctypes.c_void_p * max(1, len(places)))(*(base + p for p in places))
+    attributes, count = _attributes(code)
+    config = Config(
+        (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(code.block, 1, 1), code.shared_bytes,
+        stream, ctypes.addressof(attributes), count,
+    )  # fmt: skip
+    kept = (raw, attributes)
+    return Prepared(kernel, config, pointers, count, code.is_dependent, kept)
+
+
+def _attributes(code: Code) -> tuple[Any, int]:
+    """The cluster's, where there is one, then that of a dependent launch; how many hold always."""
+    wanted = [(CLUSTER, (code.cluster, 1, 1))] if code.cluster > 1 else []
+    wanted.append((DEPENDENT, (1, 0, 0)))
+    found = (Attribute * len(wanted))()
+    for attribute, (number, values) in zip(found, wanted):
+        attribute.id = number
+        attribute.value[:3] = values
+    return found, len(wanted) - 1
+
+
+def _block(
+    context: Context,
+    code: Code,
+    addresses: Sequence[int],
+    sizes: Mapping[str, int],
+    places: Sequence[int],
+    size: int,
+) -> bytes:
+    """The parameters as bytes."""
+    if len(addresses) != len(code.buffers):
+        raise UnsupportedError(
+            f"kernel {code.name} has {len(code.buffers)} buffers and was given {len(addresses)}."
+        )
+    block = bytearray(size)
+    struct.pack_into(f"{len(addresses)}Q", block, 0, *addresses)
+    at = iter(places[len(addresses) :])
+    for dtype, dim in code.scalars:
+        struct.pack_into(_format(code, dtype), block, next(at), evaluate(dim, sizes))
+    for matrix in matrices(code, addresses, sizes):
+        start = next(at)
+        block[start : start + MAP_BYTES] = encode(context, matrix, code.name)
+    return bytes(block)
+
+
+def _format(code: Code, dtype: DType) -> str:
+    if dtype not in FORMATS:
+        raise UnsupportedError(f"kernel {code.name}: a scalar of {dtype} cannot be passed.")
+    return FORMATS[dtype]
+
+
+def matrices(code: Code, addresses: Sequence[int], sizes: Mapping[str, int]) -> list[Matrix]:
+    """What the tensor maps of a launch describe."""
+    at = dict(zip(code.buffers, addresses))
+    found: list[Matrix] = []
+    for tensor, dtype, is_swizzled in zip(
+        code.maps, code.map_dtypes, code.map_swizzles, strict=True
+    ):
+        rows, columns = (evaluate(d, sizes) for d in tensor.dims)
+        found.append(Matrix(dtype, at[tensor.buffer], rows, columns, tensor.box, is_swizzled))
+    return found

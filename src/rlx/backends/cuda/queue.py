@@ -1,0 +1,263 @@
+"""A queue of work on a CUDA device: one stream."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+
+import numpy as np
+
+from rlx.backends.cuda.context import Context
+from rlx.backends.cuda.errors import NOT_READY, DriverError
+from rlx.backends.cuda.graph import CudaGraph, captured
+from rlx.backends.cuda.launch import Prepared, prepare
+from rlx.backends.cuda.staging import NO_TIMING, Array, Pinned, Readback, Slots, bytes_of
+from rlx.backends.gpu.device import Kernel, Queue
+from rlx.core.errors import Error
+
+NON_BLOCKING = 1
+"""The flag of a stream that does not wait for the legacy default stream."""
+SMALL_BYTES = 64 << 10
+"""Up to which copies go through memory of the queue's own and are not waited for."""
+SMALL_SLOTS, SMALL_SLOT_BYTES = 4, 128 << 10
+READBACK_BYTES = 256 << 10
+PREPARED = 4096
+"""Launches that are held prepared."""
+NAMED = 16
+"""Kernels that an error names at most."""
+
+
+class CudaQueue(Queue):
+    """One stream. A queue is used by one thread at a time."""
+
+    def __init__(self, context: Context, bulk: Callable[[], Slots]) -> None:
+        self.context = context
+        self.stream = context.made("cuStreamCreate", NON_BLOCKING)
+        self.running: deque[str] = deque(maxlen=NAMED)
+        """The last kernels and graphs that were enqueued since the last wait."""
+        self._bulk = bulk
+        self._launch = context.library["cuLaunchKernelEx"]
+        self._prepared: dict[Hashable, Prepared | None] = {}
+        self._is_behind_kernel = False
+        self._nodes: list[Prepared] | None = None
+        self._lock = threading.Lock()
+        self._tick = self._done = self._marked = 0
+        self._is_closed = False
+
+    # -- copies ----------------------------------------------------------------------------------
+
+    def write(self, address: int, array: Array) -> None:
+        data = bytes_of(np.ascontiguousarray(array))
+        if not data.nbytes:
+            return
+        self._check_not_recording("write")
+        if data.nbytes <= SMALL_BYTES:
+            self._small.write(address, data, self.stream)
+        else:
+            bulk = self._bulk()
+            with bulk.lock:
+                bulk.write(address, data, self.stream)
+        self._enqueued()
+
+    def read(self, address: int, array: Array) -> None:
+        if not array.flags.c_contiguous:
+            raise Error("results are read into contiguous arrays only; give one that is.")
+        data = bytes_of(array)
+        if not data.nbytes:
+            return
+        self._check_not_recording("read")
+        if data.nbytes > SMALL_BYTES:
+            bulk = self._bulk()
+            with bulk.lock:
+                bulk.read(address, data, self.stream)
+        else:
+            if not self._readback.has_room(data.nbytes):
+                self.wait()
+            self._readback.read(address, data, self.stream)
+        self._enqueued()
+
+    def copy(self, to: int, address: int, size: int) -> None:
+        if size:
+            self.context.streamed("cuMemcpyDtoDAsync_v2", to, address, size, self.stream)
+            self._enqueued()
+
+    def fill(self, address: int, size: int, byte: int) -> None:
+        if size:
+            self.context.streamed("cuMemsetD8Async", address, byte, size, self.stream)
+            self._enqueued()
+
+    @cached_property
+    def _small(self) -> Slots:
+        return Slots(self.context, SMALL_SLOTS, SMALL_SLOT_BYTES)
+
+    @cached_property
+    def _readback(self) -> Readback:
+        return Readback(self.context, Pinned(self.context, READBACK_BYTES))
+
+    def _enqueued(self) -> None:
+        self._tick += 1
+        self._is_behind_kernel = False
+
+    # -- kernels ---------------------------------------------------------------------------------
+
+    def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
+        key = id(kernel), tuple(addresses), tuple(sizes.items())
+        try:
+            made = self._prepared[key]
+        except KeyError:
+            made = self._prepare(key, kernel, addresses, sizes)
+        if made is None:
+            return
+        made.enqueue(self.context, self._launch, made.is_dependent and self._is_behind_kernel)
+        self._is_behind_kernel = True
+        self._tick += 1
+        self.running.append(kernel.code.name)
+        if self._nodes is not None:
+            self._nodes.append(made)
+
+    def _prepare(
+        self, key: Hashable, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]
+    ) -> Prepared | None:
+        """The launch, which holds its kernel, so that no other has its identity."""
+        if len(self._prepared) >= PREPARED:
+            self._prepared.clear()
+        made = prepare(self.context, kernel, addresses, sizes, self.stream)
+        if made is not None:
+            self._prepared[key] = made
+        return made
+
+    # -- graphs ----------------------------------------------------------------------------------
+
+    def record(self, enqueue: Callable[[], None]) -> CudaGraph:
+        self._check_not_recording("record")
+        nodes = list[Prepared]()
+        running = tuple(self.running)
+        with self._lock:
+            self._nodes, self._is_behind_kernel = nodes, False
+        try:
+            graph = captured(self.context, self.stream, enqueue)
+        finally:
+            with self._lock:
+                self._nodes, self._is_behind_kernel = None, False
+            self.running.clear()
+            self.running.extend(running)
+        return CudaGraph(self, graph, tuple(nodes))
+
+    def replayed(self, name: str) -> None:
+        """A graph was enqueued."""
+        self._tick += 1
+        self._is_behind_kernel = False
+        self.running.append(name)
+
+    def _check_not_recording(self, what: str) -> None:
+        if self._nodes is not None:
+            raise Error(
+                f"{what} while work is recorded: a graph holds launches, copies and fills of the "
+                f"device alone. Do it before or after."
+            )
+
+    # -- order and time --------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        tick = self._tick
+        self.context.streamed("cuStreamSynchronize", self.stream)
+        self._done = max(self._done, tick)
+        self.running.clear()
+        if "_readback" in self.__dict__:
+            self._readback.finish()
+
+    def time_ns(self, enqueue: Callable[[], None]) -> float:
+        start, stop = self._timers
+        self.context.streamed("cuEventRecord", start, self.stream)
+        self._is_behind_kernel = False
+        enqueue()
+        self.context.streamed("cuEventRecord", stop, self.stream)
+        self._is_behind_kernel = False
+        self.context.streamed("cuEventSynchronize", stop)
+        elapsed = ctypes.c_float()
+        self.context.streamed("cuEventElapsedTime", ctypes.byref(elapsed), start, stop)
+        return elapsed.value * 1e6
+
+    @cached_property
+    def _timers(self) -> tuple[int, int]:
+        start, stop = (self.context.made("cuEventCreate", 0) for _ in range(2))
+        return start, stop
+
+    @cached_property
+    def _mark(self) -> int:
+        return self.context.made("cuEventCreate", NO_TIMING)
+
+    def wait_for(self, stream: int) -> None:
+        """Work that is enqueued from now on begins after what another library's stream has."""
+        self._order(stream, self.stream)
+        self._enqueued()
+
+    def release_to(self, stream: int) -> None:
+        """Another library's stream waits for what was enqueued here."""
+        self._order(self.stream, stream)
+
+    def _order(self, first: int, second: int) -> None:
+        event = self.context.made("cuEventCreate", NO_TIMING)
+        try:
+            self.context.streamed("cuEventRecord", event, first)
+            self.context.streamed("cuStreamWaitEvent", second, event, 0)
+        finally:
+            self.context.quietly("cuEventDestroy_v2", event)
+
+    # -- how far it has come ---------------------------------------------------------------------
+
+    @property
+    def tick(self) -> int:
+        return 0 if self._tick == self._done or self._is_closed else self._tick
+
+    def has_reached(self, tick: int) -> bool:
+        """An event behind all that is enqueued is recorded, unless one is on its way."""
+        if tick <= self._done or self._is_closed:
+            return True
+        with self._lock:
+            if self._nodes is not None or self._is_closed:
+                return self._is_closed
+            if self._marked and not self._is_marked_done():
+                return False
+            if tick <= self._done:
+                return True
+            now = self._tick
+            self.context.streamed("cuEventRecord", self._mark, self.stream)
+            self._marked = now
+            return self._is_marked_done()
+
+    def _is_marked_done(self) -> bool:
+        code = self.context.library["cuEventQuery"](self._mark)
+        if code == NOT_READY:
+            return False
+        if code:
+            self.context.failed("cuEventQuery", code, self._mark)
+        self._done, self._marked = max(self._done, self._marked), 0
+        return True
+
+    # -- end -------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        with suppress(DriverError):
+            self.wait()
+        made = self.__dict__
+        for event in (*made.get("_timers", ()), made.get("_mark", 0)):
+            if event:
+                self.context.quietly("cuEventDestroy_v2", event)
+        if "_small" in made:
+            self._small.close()
+        if "_readback" in made:
+            self._readback.pinned.close()
+        self.context.quietly("cuStreamDestroy_v2", self.stream)
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()

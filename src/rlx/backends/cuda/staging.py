@@ -1,0 +1,142 @@
+"""Pinned host memory that copies go through.
+
+The device copies by itself from and to memory that is pinned; NumPy's is not, and the driver would
+wait for the stream before it copies such memory. So bytes are copied to pinned memory first, and a
+slot of it is used again when the device has read it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cuda.context import Context
+
+Array = np.ndarray[Any, Any]
+ALIGN = 64
+NO_TIMING = 2
+"""The flag of events that only order work."""
+
+
+def bytes_of(array: Array) -> Array:
+    """The bytes of a contiguous array."""
+    return array.reshape(-1).view(np.uint8)
+
+
+class Pinned:
+    """Pinned bytes."""
+
+    def __init__(self, context: Context, size: int) -> None:
+        self._context = context
+        self.address = context.made("cuMemHostAlloc", size, 0)
+        self.bytes: Array = np.ctypeslib.as_array(
+            (ctypes.c_ubyte * size).from_address(self.address)
+        )
+
+    def close(self) -> None:
+        self._context.quietly("cuMemFreeHost", self.address)
+
+
+class Slots:
+    """A ring of pinned slots. A slot is entered once the device is done with it."""
+
+    def __init__(self, context: Context, count: int, size: int) -> None:
+        self.count, self.size = count, size
+        self.lock = threading.Lock()
+        self._context = context
+        self._pinned = Pinned(context, count * size)
+        self._events = [context.made("cuEventCreate", NO_TIMING) for _ in range(count)]
+        self._is_used = [False] * count
+        self._slot, self._filled = 0, 0
+
+    def room(self, size: int, stream: int) -> tuple[int, Array]:
+        """The address and the bytes of a piece of the ring, for a copy of the stream."""
+        if self._filled + size > self.size:
+            self._next(stream)
+        start = self._slot * self.size + self._filled
+        self._filled += -(-size // ALIGN) * ALIGN
+        return self._pinned.address + start, self._pinned.bytes[start : start + size]
+
+    def _next(self, stream: int) -> None:
+        """Close the slot behind the copies that were enqueued, and enter the next one."""
+        self._context.streamed("cuEventRecord", self._events[self._slot], stream)
+        self._is_used[self._slot] = True
+        self._slot, self._filled = (self._slot + 1) % self.count, 0
+        self.finish(self._slot)
+
+    def finish(self, slot: int) -> None:
+        """Wait until the device is done with a slot."""
+        if self._is_used[slot]:
+            self._context.streamed("cuEventSynchronize", self._events[slot])
+            self._is_used[slot] = False
+
+    def write(self, to: int, data: Array, stream: int) -> None:
+        """Bytes to the device, slot by slot; `data` may be changed afterwards."""
+        for start, size in pieces(data.nbytes, self.size):
+            address, room = self.room(size, stream)
+            np.copyto(room, data[start : start + size])
+            self._context.streamed("cuMemcpyHtoDAsync_v2", to + start, address, size, stream)
+
+    def read(self, source: int, data: Array, stream: int) -> None:
+        """Bytes from the device; they are there when it returns. One slot is copied by the device
+        while the host copies the one before."""
+        last: tuple[int, int, Array] | None = None
+        for start, size in pieces(data.nbytes, self.size):
+            self._next(stream)
+            slot = self._slot
+            address, room = self.room(size, stream)
+            self._context.streamed("cuMemcpyDtoHAsync_v2", address, source + start, size, stream)
+            self._context.streamed("cuEventRecord", self._events[slot], stream)
+            self._is_used[slot] = True
+            self._taken(last, data)
+            last = slot, start, room
+        self._taken(last, data)
+
+    def _taken(self, given: tuple[int, int, Array] | None, data: Array) -> None:
+        if given is not None:
+            slot, start, room = given
+            self.finish(slot)
+            np.copyto(data[start : start + room.nbytes], room)
+
+    def close(self) -> None:
+        for event in self._events:
+            self._context.quietly("cuEventDestroy_v2", event)
+        self._pinned.close()
+
+
+def pieces(size: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Starts and sizes of the parts of at most `limit` bytes."""
+    for start in range(0, size, limit):
+        yield start, min(limit, size - start)
+
+
+@dataclass
+class Readback:
+    """Small results on their way to the host: into pinned bytes, and to their arrays after."""
+
+    context: Context
+    pinned: Pinned
+    end: int = 0
+    waiting: list[tuple[Array, Array]] = field(default_factory=list[tuple[Array, Array]])
+
+    def has_room(self, size: int) -> bool:
+        return self.end + size <= self.pinned.bytes.nbytes
+
+    def read(self, source: int, data: Array, stream: int) -> None:
+        start = self.end
+        self.end += -(-data.nbytes // ALIGN) * ALIGN
+        address = self.pinned.address + start
+        self.context.streamed("cuMemcpyDtoHAsync_v2", address, source, data.nbytes, stream)
+        self.waiting.append((data, self.pinned.bytes[start : start + data.nbytes]))
+
+    def finish(self) -> None:
+        """The device has copied all of them."""
+        for data, room in self.waiting:
+            np.copyto(data, room)
+        self.waiting.clear()
+        self.end = 0

@@ -1,0 +1,80 @@
+"""Tensor maps: matrices as the copy engine reads them, 128 bytes that are passed by value."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlx.backends.cuda.context import Context
+from rlx.core.dtype import DType
+from rlx.core.errors import UnsupportedError
+
+MAP_BYTES, MAP_ALIGN = 128, 64
+SWIZZLE_BYTES = 128
+"""Of a row of a box whose 16-byte chunks are permuted."""
+MAX_BOX = 256
+ADDRESS_ALIGN = 16
+"""Of the matrix, and of the distance of its rows."""
+DTYPES: Mapping[DType, int] = {
+    DType.BOOL: 0, DType.U8: 0, DType.I8: 0, DType.U16: 1, DType.I16: 1, DType.U32: 2,
+    DType.I32: 3, DType.U64: 4, DType.C64: 4, DType.I64: 5, DType.F16: 6, DType.F32: 7,
+    DType.F64: 8, DType.BF16: 9,
+}  # fmt: skip
+"""The driver's numbers of element types; what is only copied has one of its size."""
+NO_SWIZZLE, SWIZZLE_128 = 0, 3
+L2_LINES_256 = 3
+"""Lines of the second level cache are requested in pairs, for matrices are read whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What one map describes."""
+
+    dtype: DType
+    address: int
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    """Rows and columns of one copy."""
+    is_swizzled: bool = True
+
+    @property
+    def row_bytes(self) -> int:
+        """The distance of rows; of one row it is nobody's, but must be aligned."""
+        size = self.columns * self.dtype.itemsize
+        return -(-size // ADDRESS_ALIGN) * ADDRESS_ALIGN if self.rows <= 1 else size
+
+    def refusal(self) -> str:
+        """Why the copy engine cannot read it; "" where it can."""
+        width = self.box[1] * self.dtype.itemsize
+        if self.dtype not in DTYPES:
+            return f"elements of {self.dtype}"
+        if self.address % ADDRESS_ALIGN:
+            return f"address {self.address:#x}, which is no multiple of {ADDRESS_ALIGN}"
+        if self.row_bytes % ADDRESS_ALIGN:
+            return f"rows of {self.row_bytes} bytes, which is no multiple of {ADDRESS_ALIGN}"
+        if not all(1 <= n <= MAX_BOX for n in self.box):
+            return f"a box of {self.box}; at most {MAX_BOX} each way"
+        if width % ADDRESS_ALIGN or (self.is_swizzled and width > SWIZZLE_BYTES):
+            return f"rows of a box of {width} bytes; 16, 32 … {SWIZZLE_BYTES} where swizzled"
+        return ""
+
+
+def encode(context: Context, matrix: Matrix, name: str) -> bytes:
+    """The bytes of a map, for a parameter of the kernel `name`."""
+    why = matrix.refusal()
+    if why:
+        raise UnsupportedError(f"kernel {name}: a tensor map cannot have {why}.")
+    raw = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGN)
+    at = -(-ctypes.addressof(raw) // MAP_ALIGN) * MAP_ALIGN
+    dims = (ctypes.c_uint64 * 2)(max(1, matrix.columns), max(1, matrix.rows))
+    strides = (ctypes.c_uint64 * 1)(max(ADDRESS_ALIGN, matrix.row_bytes))
+    box = (ctypes.c_uint32 * 2)(matrix.box[1], matrix.box[0])
+    steps = (ctypes.c_uint32 * 2)(1, 1)
+    swizzle = SWIZZLE_128 if matrix.is_swizzled else NO_SWIZZLE
+    context(
+        "cuTensorMapEncodeTiled", at, DTYPES[matrix.dtype], 2, matrix.address, dims, strides, box,
+        steps, 0, swizzle, L2_LINES_256, 0,
+    )  # fmt: skip
+    return ctypes.string_at(at, MAP_BYTES)

@@ -1,0 +1,426 @@
+"""The CUDA device layer on a library of host memory: arguments, order, memory, errors."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.cuda.device import CudaDevice
+from rlx.backends.cuda.errors import AssemblerError, DriverError, LostDeviceError
+from rlx.backends.cuda.launch import CLUSTER, DEPENDENT, offsets
+from rlx.backends.cuda.library import open_library
+from rlx.backends.cuda.machine import GENERATIONS, architecture_of, generation_of, machine_of
+from rlx.backends.cuda.memory import rounded
+from rlx.backends.cuda.tensor_map import Matrix
+from rlx.backends.gpu.device import ALIGN, Code, Kernel, Memory
+from rlx.backends.gpu.simt.program import TensorMap
+from rlx.core.dim import Dim
+from rlx.core.dtype import DType
+from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
+from tests.backend.cuda.fake import FakeCuda, Launched
+from tests.backend.gpu import kernels
+
+F32, BF16, I32, I64 = DType.F32, DType.BF16, DType.I32, DType.I64
+n = Dim("n")
+
+
+def code(name: str = "k", **more: Any) -> Code:
+    given: dict[str, Any] = {
+        "grid": ((n + 31) // 32, 1, 1), "block": 32, "cluster": 1, "shared_bytes": 0,
+        "buffers": ("x", "y"), "scalars": ((I32, n),),
+    }  # fmt: skip
+    return Code(name, f"\x7fELF .entry {name}(".encode(), **(given | more))
+
+
+def opened(fake: FakeCuda) -> tuple[CudaDevice, Any]:
+    device = CudaDevice(library=fake.library())
+    return device, device.queue()
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+
+def test_parameters_are_addresses_then_scalars_then_tensor_maps() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    made = code(
+        scalars=((I32, n), (I64, n * 2), (I32, n + 1)),
+        maps=(TensorMap("m", "y", (n, 64), (8, 32)),),
+        map_dtypes=(BF16,),
+        map_swizzles=(True,),
+    )
+    assert offsets(made) == ((0, 8, 16, 24, 32, 64), 192)
+    queue.launch(device.load(made), [4096, 8192], {"n": 70})
+    (launched,) = fake.launched
+    assert (launched.grid, launched.block) == ((3, 1, 1), (32, 1, 1))
+    assert [struct.unpack("Q", launched.parameter(i, 8))[0] for i in (0, 1)] == [4096, 8192]
+    assert struct.unpack("i", launched.parameter(2, 4)) == (70,)
+    assert struct.unpack("q", launched.parameter(3, 8)) == (140,)
+    assert struct.unpack("i", launched.parameter(4, 4)) == (71,)
+    encoded = struct.unpack("16Q", launched.parameter(5, 128))[:11]
+    # bf16, rank 2, address, columns, rows, bytes of a row, box of columns and rows, 128-byte
+    # swizzle, L2 promotion, zeros outside
+    assert encoded == (9, 2, 8192, 64, 70, 128, 32, 8, 3, 3, 0)
+
+
+def test_a_launch_is_prepared_once_and_an_empty_grid_is_nothing() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    kernel = device.load(code())
+    for _ in range(3):
+        queue.launch(kernel, [256, 512], {"n": 5})
+        queue.launch(kernel, [256, 512], {"n": 0})
+    assert len(fake.launched) == 3
+    assert len({launched.parameters for launched in fake.launched}) == 1
+    with pytest.raises(rlx.Error, match="kernel k has 2 buffers and was given 1"):
+        queue.launch(kernel, [256], {"n": 5})
+
+
+def test_only_a_kernel_right_behind_a_kernel_is_dependent() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    plain, dependent = device.load(code("p")), device.load(code("d", is_dependent=True))
+    cluster = device.load(code("c", is_dependent=True, cluster=4, grid=(8, 1, 1)))
+    memory = device.allocate(64)
+    where = [memory.address] * 2
+    for kernel in (dependent, dependent, plain, cluster):
+        queue.launch(kernel, where, {"n": 1})
+    queue.fill(memory.address, 4, 0)
+    queue.launch(cluster, where, {"n": 1})
+    queue.launch(dependent, where, {"n": 1})
+    queue.time_ns(lambda: queue.launch(dependent, where, {"n": 1}))
+    assert [launched.attributes for launched in fake.launched] == [
+        {},
+        {DEPENDENT: (1, 0, 0)},
+        {},
+        {CLUSTER: (4, 1, 1), DEPENDENT: (1, 0, 0)},
+        {CLUSTER: (4, 1, 1)},
+        {DEPENDENT: (1, 0, 0)},
+        {},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "why"),
+    [
+        (Matrix(BF16, 8, 4, 64, (4, 64)), "address 0x8, which is no multiple of 16"),
+        (Matrix(BF16, 16, 4, 65, (4, 64)), "rows of 130 bytes, which is no multiple of 16"),
+        (Matrix(F32, 16, 4, 64, (4, 64)), "rows of a box of 256 bytes"),
+        (Matrix(F32, 16, 4, 64, (4, 3), False), "rows of a box of 12 bytes"),
+        (Matrix(F32, 16, 999, 64, (257, 32)), "at most 256 each way"),
+        (Matrix(DType.C128, 16, 4, 64, (4, 1)), "elements of c128"),
+    ],
+)
+def test_matrices_that_the_copy_engine_cannot_read(matrix: Matrix, why: str) -> None:
+    assert why in matrix.refusal()
+
+
+def test_one_row_of_any_length_has_a_map() -> None:
+    assert not Matrix(F32, 16, 1, 3, (1, 4), False).refusal()
+
+
+def test_boxes_of_one_map_are_swizzled_or_not() -> None:
+    found = Code.of(kernels.warpgroup_gemm(96), b"", 0)
+    assert found.map_swizzles == (True, True)
+    assert Code.of(kernels.pipeline(37), b"", 0).map_swizzles == (False,)
+
+
+# -- copies and memory ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 65536, 65537, (4 << 20) + 1, (17 << 20) + 3])
+def test_bytes_come_back(size: int) -> None:
+    device, queue = opened(FakeCuda())
+    data = np.random.default_rng(size).integers(0, 255, size, np.uint8)
+    memory = device.allocate(size)
+    assert memory.address % ALIGN == 0
+    given = data.copy()
+    queue.write(memory.address, given)
+    given[:] = 0
+    got = np.zeros_like(data)
+    queue.read(memory.address, got)
+    queue.wait()
+    np.testing.assert_array_equal(got, data)
+
+
+def test_small_copies_go_round_the_ring() -> None:
+    """More than the pinned memory holds, in arrays of several dtypes that are not contiguous."""
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((i % 7 + 1, 1500)).T.astype(BF16.numpy) for i in range(60)]
+    held = [device.allocate(a.nbytes) for a in arrays]
+    for memory, array in zip(held, arrays):
+        queue.write(memory.address, array)
+    got = [np.empty(a.shape, a.dtype) for a in arrays]
+    for memory, array in zip(held, got):
+        queue.read(memory.address, array)
+    queue.wait()
+    assert all(np.array_equal(a, b) for a, b in zip(arrays, got))
+    with pytest.raises(Error, match="contiguous arrays only"):
+        queue.read(held[1].address, got[1].T)
+
+
+def test_copies_and_fills() -> None:
+    device, queue = opened(FakeCuda())
+    a, b = device.allocate(100), device.allocate(100)
+    queue.fill(a.address, 100, 7)
+    queue.copy(b.address, a.address, 50)
+    queue.fill(b.address + 50, 50, 1)
+    got = np.empty(100, np.uint8)
+    queue.read(b.address, got)
+    queue.wait()
+    np.testing.assert_array_equal(got, [7] * 50 + [1] * 50)
+
+
+def test_freed_memory_is_reused_only_behind_the_work_that_was_queued() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    other = device.queue()
+    first = device.allocate(1000)
+    device.free(first)
+    assert device.allocate(900).address == first.address  # nothing was queued
+    queue.fill(first.address, 10, 0)
+    other.fill(first.address, 10, 0)
+    device.free(first)
+    fake.are_events_done = False
+    second = device.allocate(1000)
+    assert second.address != first.address
+    queue.wait()
+    assert device.allocate(1000).address not in (first.address, second.address)
+    fake.are_events_done = True
+    assert device.allocate(1000).address == first.address
+
+
+def test_no_event_is_recorded_into_a_stream_that_is_captured() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    held = device.allocate(1000)
+    queue.fill(held.address, 10, 0)
+    device.free(held)
+    found: list[int] = []
+    queue.record(lambda: found.append(device.allocate(1000).address))
+    assert found[0] != held.address
+    assert "cuEventRecord" not in fake.calls
+
+
+def test_blocks_waste_at_most_an_eighth() -> None:
+    for size in (0, 1, 511, 513, 5000, 123_456, 98_765_432):
+        assert size <= rounded(size) <= max(512, size * 9 / 8 + 512)
+        assert rounded(size) % 512 == 0
+        assert rounded(rounded(size)) == rounded(size)
+
+
+def test_memory_that_is_kept_is_given_back_before_there_is_none() -> None:
+    fake = FakeCuda()
+    device, _ = opened(fake)
+    held = [device.allocate(100 << 20) for _ in range(9)]
+    for memory in held[1:]:
+        device.free(memory)
+    device.allocate(800 << 20)
+    with pytest.raises(OutOfMemoryError) as caught:
+        device.allocate(300 << 20)
+    assert "314,572,800 bytes of GPU memory were asked for, and " in str(caught.value)
+    assert "of 1,073,741,824 are free; rlx holds" in str(caught.value)
+    with pytest.raises(Error, match="was it freed"):
+        device.free(Memory(12345, 8))
+
+
+# -- graphs ---------------------------------------------------------------------------------------
+
+
+def doubled(launched: Launched) -> None:
+    source, target = (struct.unpack("Q", launched.parameter(i, 8))[0] for i in (0, 1))
+    (count,) = struct.unpack("i", launched.parameter(2, 4))
+    given = (ctypes.c_int * count).from_address(source)
+    (ctypes.c_int * count).from_address(target)[:] = [2 * v for v in given]
+
+
+def test_a_graph_is_recorded_and_replayed() -> None:
+    fake = FakeCuda(kernels={"k": doubled})
+    device, queue = opened(fake)
+    kernel = device.load(code(is_dependent=True))
+    x = np.arange(5, dtype=np.int32)
+    a, b = device.allocate(x.nbytes), device.allocate(x.nbytes)
+    queue.write(a.address, x)
+
+    def enqueue() -> None:
+        queue.launch(kernel, [a.address, b.address], {"n": 5})
+        queue.launch(kernel, [b.address, a.address], {"n": 5})
+
+    graph = queue.record(enqueue)
+    got = np.empty_like(x)
+    for factor in (1, 4, 16):
+        queue.read(a.address, got)
+        queue.wait()
+        np.testing.assert_array_equal(got, x * factor)
+        graph.replay()
+    assert [bool(launched.attributes) for launched in fake.launched] == [False, True]
+    graph.close()
+    graph.close()
+    assert not fake.graphs
+
+
+def test_what_fails_while_it_is_recorded_ends_the_recording() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    memory = device.allocate(8)
+    with pytest.raises(Error, match="write while work is recorded"):
+        queue.record(lambda: queue.write(memory.address, np.zeros(1)))
+    with pytest.raises(Error, match="read while work is recorded"):
+        queue.record(lambda: queue.read(memory.address, np.zeros(1)))
+    assert fake.captured is None
+    assert not fake.graphs
+    queue.write(memory.address, np.zeros(1))
+
+
+# -- code -----------------------------------------------------------------------------------------
+
+
+def test_programs_are_assembled_in_order_and_loaded_from_bytes() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    programs = [kernels.scaled(32 * i) for i in range(1, 9)]
+    codes = device.assemble(programs)
+    assert [c.block for c in codes] == [p.block for p in programs]
+    assert all(f".maxntid {c.block}," in c.binary.decode() for c in codes)
+    assert all(c.binary.startswith(b"\x7fELF") for c in codes)
+    calls = len(fake.calls)
+    kernel = device.load(codes[3])
+    assert not any(c.startswith("cuLink") for c in fake.calls[calls:])
+    queue.launch(kernel, [256, 512], {"n": 130})
+    assert fake.launched[0].grid == (2, 1, 1)
+
+
+def test_shared_memory_beyond_the_default_is_asked_for() -> None:
+    fake = FakeCuda()
+    device, _ = opened(fake)
+    device.load(code(shared_bytes=48 << 10))
+    assert "cuFuncSetAttribute" not in fake.calls
+    device.load(code(shared_bytes=(48 << 10) + 1))
+    assert "cuFuncSetAttribute" in fake.calls
+
+
+def test_the_assembler_is_quoted() -> None:
+    device, _ = opened(FakeCuda())
+    with pytest.raises(AssemblerError, match=r"kernel bad: .* says: line 4: syntax error"):
+        device.load(Code("bad", b"nonsense", (1, 1, 1), 32, 1, 0, (), ()))
+
+
+def test_modules_that_nobody_uses_are_unloaded() -> None:
+    fake = FakeCuda()
+    device, _ = opened(fake)
+    kept = device.load(code())
+    for _ in range(70):
+        device.load(code())
+    assert fake.calls.count("cuModuleUnload") == 64
+    assert isinstance(kept, Kernel)
+
+
+# -- architectures --------------------------------------------------------------------------------
+
+
+def test_capabilities_of_architectures() -> None:
+    assert machine_of(80).tiles == {"mma"}
+    assert machine_of(90).tiles == {"mma", "wgmma"}
+    assert machine_of(100).tiles == {"mma"}
+    assert [machine_of(c).shared_bytes >> 10 for c in GENERATIONS] == [163, 99, 99, 227, 227, 99]
+    assert [machine_of(c).has_clusters for c in GENERATIONS] == [False] * 3 + [True] * 3
+    assert machine_of(86, 82, 1000).processors == 82
+
+
+def test_a_newer_device_is_given_portable_code() -> None:
+    names = {80: "sm_80", 87: "sm_86", 90: "sm_90a", 100: "sm_100a", 103: "sm_100", 121: "sm_120"}
+    assert {c: generation_of(c).architecture.name for c in names} == names
+    assert architecture_of("sm_90").name == architecture_of("sm_90a").name == "sm_90a"
+    with pytest.raises(UnsupportedError, match=r"no CUDA architecture 'sm_70'. Use one of: sm_80"):
+        architecture_of("sm_70")
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", absent)
+    with pytest.raises(UnsupportedError, match=r"needs NVIDIA's driver, and .* cannot be loaded"):
+        open_library()
+
+
+@pytest.mark.parametrize(
+    ("fake", "number", "why"),
+    [
+        (FakeCuda(devices=0), 0, "there is no CUDA device 0; none here"),
+        (FakeCuda(devices=2), 3, "there is no CUDA device 3; 2 here: 0 to 1"),
+        (FakeCuda(fail={"cuInit": 100}), 0, "cuInit .* failed: CUDA_ERROR_100 .*rlx doctor"),
+        (FakeCuda(capability=75), 0, "compute capability 8.0 or later, and this one has 7.5"),
+        (FakeCuda(absent=frozenset({"cuLaunchKernelEx"})), 0, "12.8 has no cuLaunchKernelEx"),
+    ],
+)
+def test_devices_that_cannot_be_used(fake: FakeCuda, number: int, why: str) -> None:
+    with pytest.raises(UnsupportedError, match=why):
+        CudaDevice(number, fake.library()).queue()
+
+
+def test_a_sticky_error_names_the_kernel_and_stays() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    kernel, memory = device.load(code("bad_softmax")), device.allocate(8)
+    queue.launch(kernel, [memory.address] * 2, {"n": 1})
+    fake.fail["cuStreamSynchronize"] = 700
+    with pytest.raises(LostDeviceError) as caught:
+        queue.wait()
+    said = str(caught.value)
+    assert "cuStreamSynchronize answered CUDA_ERROR_ILLEGAL_ADDRESS (700: an illegal" in said
+    assert "Kernel bad_softmax was running." in said
+    assert "restart the process" in said
+    fake.fail.clear()
+    for later in (lambda: device.allocate(8), lambda: device.load(code()), device.queue):
+        with pytest.raises(LostDeviceError, match="bad_softmax"):
+            later()
+    calls = len(fake.calls)
+    device.free(memory)
+    device.trim()
+    queue.close()
+    assert fake.calls[calls:] == ["cuStreamSynchronize"]
+    assert CudaDevice(library=fake.library()).allocate(8)
+
+
+def test_kernels_of_a_graph_are_named() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    kernel = device.load(code("one"))
+    graph = queue.record(lambda: queue.launch(kernel, [0, 0], {"n": 1}))
+    graph.replay()
+    fake.fail["cuStreamSynchronize"] = 719
+    with pytest.raises(LostDeviceError, match="Kernel the graph of one was running"):
+        queue.wait()
+
+
+def test_a_launch_that_is_refused_is_named() -> None:
+    fake = FakeCuda(fail={"cuLaunchKernelEx": 701})
+    device, queue = opened(fake)
+    kernel = device.load(code("wide", shared_bytes=12))
+    with pytest.raises(DriverError, match=r"kernel wide \(grid \(1, 1, 1\), 32 threads.* 12 bytes"):
+        queue.launch(kernel, [0, 0], {"n": 1})
+
+
+def test_other_threads_and_libraries_see_no_context_of_ours() -> None:
+    """A thread without a current context may launch; afterwards it has none again."""
+    fake = FakeCuda(
+        needing_context=frozenset({"cuLaunchKernelEx", "cuGraphLaunch", "cuMemAlloc_v2"})
+    )
+    device, queue = opened(fake)
+    kernel = device.load(code())
+    device.allocate(10)
+    queue.launch(kernel, [0, 0], {"n": 1})
+    queue.record(lambda: queue.launch(kernel, [0, 0], {"n": 1})).replay()
+    assert len(fake.launched) == 2
+    assert not fake.current
