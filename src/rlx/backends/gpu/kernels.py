@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
+from rlx.backends.gpu.lower.attention.launch import attention_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.contraction import contraction_schedule
@@ -63,7 +64,7 @@ class GpuKernels:
             case Contract() | Conv():
                 return contraction_schedule(call.kernel, *given)
             case Attention():
-                return loop_schedule(call.kernel.kernel(), *given)
+                return attention_schedule(call.kernel, *given)
             case Copy(shape, source, target):
                 return loop_schedule(copy_kernel(shape, source, target), *given)
             case Scan():

@@ -1,0 +1,1 @@
+"""Attention as SIMT programs: tiles of keys, and the softmax of each row online."""

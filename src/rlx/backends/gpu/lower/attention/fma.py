@@ -1,0 +1,246 @@
+"""Attention by multiply-adds of single threads, for dtypes without matrix tiles.
+
+Sixteen neighbouring threads share some rows. Thread x of them has the keys x, x + 16, … of a tile
+of scores, and vectors of the values x, x + 16, …; weights go from one to the other through shared
+memory. Rows there are one vector longer than a multiple of all banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlx.backends.gpu.lower.attention.frame import Frame, Loader, Panel, Row, Source, vector_width
+from rlx.backends.gpu.lower.attention.results import Results
+from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, State, has_mask_operand
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.attention import (
+    LANES,
+    AttentionSchedule,
+    fma_pitches,
+    fma_width,
+)
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
+from rlx.core.dim import exact_div
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.kernel.attention import Attention
+
+UNROLLED = 2
+"""Vectors of the depth, or of keys, in one step of a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRow:
+    """A row, and this thread's part of it."""
+
+    number: Var
+    """In the block."""
+    row: Row
+    state: State
+    sums: list[Variable]
+
+
+class FmaKernel:
+    """One program."""
+
+    def __init__(
+        self,
+        form: Attention,
+        schedule: AttentionSchedule,
+        machine: GpuMachine,
+        constants: frozenset[int],
+        b: Builder,
+    ) -> None:
+        self.form, self.schedule, self.machine, self.b = form, schedule, machine, b
+        self.frame = Frame(b, form, constants, schedule.rows, schedule.splits)
+        self.results = Results(self.frame)
+        self.width = fma_width(form)
+        self.depth_pitch, self.value_pitch, self.key_pitch = fma_pitches(schedule, form)
+        rows, keys, stages = schedule.rows, schedule.keys, schedule.stages
+        self.queries = self._shared("queries", rows * self.depth_pitch)
+        self.key_tile = self._shared("keys", stages * keys * self.depth_pitch)
+        self.value_tile = self._shared("values", stages * keys * self.value_pitch)
+        self.weights = self._shared("weights", rows * self.key_pitch)
+        self.softmax = Softmax(self.frame, is_scaled=True)
+        self.value_width = _value_width(self.value_pitch, self.width)
+
+    def _shared(self, name: str, count: int) -> SharedRef:
+        return self.b.shared(name, self.form.sums, count)
+
+    # -- the program -----------------------------------------------------------------------------
+
+    def build(self) -> None:
+        b, schedule = self.b, self.schedule
+        self.frame.begin(self.machine.has_dependent_launch)
+        self.loader = Loader(self.frame, b.made.block, self.machine.has_async_copy)
+        self.tiles = self.frame.tiles(schedule.keys)
+        self.x, team = b.thread % LANES, b.thread // LANES
+        self.rows = [
+            self._row(team * schedule.thread_rows + i) for i in range(schedule.thread_rows)
+        ]
+        self._load_queries()
+        if schedule.stages > 1:
+            with b.when(self.tiles.low < self.tiles.high):
+                self._load(self.tiles.low)
+        carried = [v for r in self.rows for v in (*r.state.carried, *r.sums)]
+        with b.loop(self.tiles.low, self.tiles.high, carry=carried) as tile:
+            self._next(tile)
+            self._tile(tile)
+        for row in self.rows:
+            self._finish(row)
+
+    def _row(self, number: Var) -> ThreadRow:
+        b = self.b
+        sums = [b.variable(0.0, self.form.sums) for _ in range(self.value_pitch // LANES)]
+        row = self.frame.row(self.frame.first + number)
+        return ThreadRow(number, row, self.softmax.state(), sums)
+
+    def _load_queries(self) -> None:
+        """Multiplied by the scale, as the form has it."""
+        form, frame = self.form, self.frame
+
+        def row(number: Var) -> Row:
+            return frame.row(frame.first + number)
+
+        width = vector_width(form.q, form.sums, self.machine.vector_bytes)
+        at: Callable[[Var], Var] = lambda r: frame.of_row(form.q, row(r))
+        source = Source(frame.q, at, form.q.strides[3], form.depth, width)
+        loader = _ScaledLoader(frame, self.b.made.block, is_async=False)
+        panels = self._panels(self.depth_pitch - self.width, self.depth_pitch)
+        rows = self.schedule.rows
+        loader.load(source, self.queries, 0, panels, rows, lambda r: row(r).is_inside)
+
+    def _panels(self, columns: int, pitch: int) -> tuple[Panel, ...]:
+        return (Panel(0, columns, pitch, 0),)
+
+    def _load(self, tile: Var) -> None:
+        form, frame, keys = self.form, self.frame, self.schedule.keys
+        first, stage = tile * keys, self._stage(tile)
+        inside: Callable[[Var], Var] | None = lambda row: first + row < frame.keys
+        inside = None if exact_div(form.keys, keys) is not None else inside
+        pairs: list[tuple[Layout, SharedRef, int, int]] = [
+            (form.k, self.key_tile, self.depth_pitch - self.width, self.depth_pitch),
+            (form.v, self.value_tile, self.value_pitch, self.value_pitch),
+        ]
+        for number, (layout, memory, columns, pitch) in enumerate(pairs):
+            width = vector_width(layout, form.sums, self.machine.vector_bytes)
+            base = frame.of_kv_head(layout)
+
+            def at(row: Var, base: Var = base, layout: Layout = layout) -> Var:
+                return base + frame.times(first + row, layout.strides[2])
+
+            buffer = (frame.k, frame.v)[number]
+            source = Source(buffer, at, layout.strides[3], int(layout.dims[3]), width)
+            to = stage * (keys * pitch)
+            self.loader.load(source, memory, to, self._panels(columns, pitch), keys, inside)
+        self.b.async_commit()
+
+    def _stage(self, tile: Var) -> Var:
+        if self.schedule.stages == 1:
+            return self.b.const(0, DType.I32)
+        return (tile - self.tiles.low) % self.schedule.stages
+
+    def _next(self, tile: Var) -> None:
+        """Wait for the tile's copies, and start those of the next one."""
+        b = self.b
+        if self.schedule.stages == 1:
+            b.barrier()
+            self._load(tile)
+        b.async_wait(0)
+        b.barrier()
+        if self.schedule.stages > 1:
+            with b.when(tile + 1 < self.tiles.high):
+                self._load(tile + 1)
+
+    # -- one tile of keys ------------------------------------------------------------------------
+
+    def _tile(self, tile: Var) -> None:
+        b, first, stage = self.b, tile * self.schedule.keys, self._stage(tile)
+        columns = [self.x + c for c in range(0, self.schedule.keys, LANES)]
+        scores = self._scores(stage, columns)
+        loads = MaskLoads(self.frame, first) if has_mask_operand(self.frame) else None
+        for own, found in zip(self.rows, scores):
+            made = [self.softmax.score(s) for s in found]
+            if loads is not None:
+                marks = [loads.element(own.row, c) for c in columns]
+                made = [self.softmax.masked(s, m) for s, m in zip(made, marks)]
+            bounds = self.softmax.bounds(own.row, first)
+            made = [self.softmax.shown(s, c, bounds) for s, c in zip(made, columns)]
+            weights, factor = self.softmax.update(own.state, made, LANES)
+            for column, weight in zip(columns, weights):
+                self.weights[own.number * self.key_pitch + column] = weight
+            for total in own.sums:
+                total *= factor
+        b.barrier("warp")
+        self._weighed(stage)
+        b.barrier("warp")
+
+    def _scores(self, stage: Var, columns: list[Var]) -> list[list[Var]]:
+        b, pitch, step = self.b, self.depth_pitch, self.width * UNROLLED
+        totals = [[b.variable(0.0, self.form.sums) for _ in columns] for _ in self.rows]
+        base = stage * (self.schedule.keys * pitch)
+        carried = [t for row in totals for t in row]
+        with b.loop(0, pitch - self.width, step, carry=carried) as at:
+            for more in range(0, step, self.width):
+                starts = [base + c * pitch + at + more for c in columns]
+                keys = [self.key_tile.load(s, self.width) for s in starts]
+                for own, row in zip(self.rows, totals):
+                    left = self.queries.load(own.number * pitch + at + more, self.width)
+                    for total, right in zip(row, keys):
+                        for q, k in zip(left, right):
+                            total.set(b.fma(q, k, total))
+        return [[*row] for row in totals]
+
+    def _weighed(self, stage: Var) -> None:
+        """Weights times values, added to the sums."""
+        b, width, keys = self.b, self.width, self.schedule.keys
+        base = stage * (keys * self.value_pitch)
+        carried = [t for r in self.rows for t in r.sums]
+        with b.loop(0, keys, width, carry=carried) as key:
+            weights = [self.weights.load(r.number * self.key_pitch + key, width) for r in self.rows]
+            for i in range(width):
+                values = self._values(base + (key + i) * self.value_pitch)
+                for own, given in zip(self.rows, weights):
+                    for total, value in zip(own.sums, values):
+                        total.set(b.fma(given[i], value, total))
+
+    def _values(self, base: Var) -> list[Var]:
+        """This thread's columns of a row of values."""
+        width = self.value_width
+        starts = range(0, self.value_pitch, LANES * width)
+        found = [self.value_tile.load(base + self.x * width + s, width) for s in starts]
+        return [v for part in found for v in part]
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def _finish(self, own: ThreadRow) -> None:
+        b, width = self.b, self.value_width
+        total = b.warp_reduce("add", own.state.total, LANES)
+        starts = range(0, self.value_pitch, LANES * width)
+        values: list[tuple[Var, list[Var]]] = []
+        for number, start in enumerate(starts):
+            held = [*own.sums[number * width : (number + 1) * width]]
+            values.append((self.x * width + start, [b.variable(v) for v in held]))
+        self.results.store(own.row, own.state.most, total, values, self.x.eq(0), self.softmax)
+
+
+def _value_width(columns: int, most: int) -> int:
+    """Neighbouring columns of a thread: vectors that divide the columns of sixteen threads."""
+    width = most
+    while columns % (LANES * width):
+        width //= 2
+    return width
+
+
+class _ScaledLoader(Loader):
+    """Queries times the scale."""
+
+    def _moved(
+        self, source: Source, memory: SharedRef, there: Var, index: Var, mask: Var | None
+    ) -> None:
+        values = self.b.load(source.buffer, index, source.width, mask)
+        scale = self.frame.form.scale
+        held = [v.to(memory.dtype) * scale for v in values]
+        self.b.shared_store(memory, there, held)

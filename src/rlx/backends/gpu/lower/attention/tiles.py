@@ -1,0 +1,299 @@
+"""Attention by matrix tiles of a warp: scores, weights and sums stay in registers.
+
+A warp has some tiles of 16 rows. Keys and values come in tiles through shared memory, in stages:
+one is computed with while the next is copied. The weights of a tile of keys, as they are left by
+the first product, are the operand of the second one.
+
+Of tiles of mma, four neighbouring lanes hold the two rows r and r + 8 of an accumulator, two
+neighbouring columns of each 8x8 piece; an operand of 16x16 has the same pieces in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rlx.backends.gpu.lower.attention.frame import Frame, Loader, Panel, Row, Source, vector_width
+from rlx.backends.gpu.lower.attention.results import Results
+from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, has_mask_operand
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.attention import AttentionSchedule, panel_widths
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.nodes import TileType
+from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
+from rlx.core.dim import exact_div, upper_bound
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.kernel.attention import Attention, Positional
+
+LANES = 4
+"""Neighbouring lanes that hold a row."""
+
+
+def panels_of(columns: int, rows: int) -> tuple[Panel, ...]:
+    """Columns in panels of a power of two, so that a swizzled row is read without conflicts."""
+    found, first = list[Panel](), 0
+    for width in panel_widths(columns):
+        found.append(Panel(first, width, width, first * rows))
+        first += width
+    return tuple(found)
+
+
+class WarpTile:
+    """The state of 16 rows of a warp: queries, sums of values, and the softmax of each row."""
+
+    def __init__(self, kernel: TileKernel, first: Var) -> None:
+        self.kernel, b = kernel, kernel.b
+        self.first = first
+        """Of the rows, in the block."""
+        places = b.tile_place(kernel.score_tile)
+        self.rows = [kernel.row(first + places[0][0]), kernel.row(first + places[2][0])]
+        self.columns = [c for _, c in places]
+        self.states = [kernel.softmax.state() for _ in range(2)]
+        tiles = [TileType("c", 16, p.pitch, kernel.form.sums) for p in kernel.value_panels]
+        self.sums = [b.variable(b.tile_fill(t)) for t in tiles]
+
+    @property
+    def carried(self) -> list[Variable]:
+        return [*(v for s in self.states for v in s.carried), *self.sums]
+
+    def query(self, step: int) -> Var:
+        """Sixteen columns of the rows."""
+        kernel = self.kernel
+        panel = next(p for p in reversed(kernel.depth_panels(kernel.rows)) if p.first <= step * 16)
+        at = self.first * panel.pitch + (panel.offset + step * 16 - panel.first)
+        return kernel.b.tile_load(kernel.operand_tile, kernel.queries, at, panel.pitch)
+
+    def weighed(self, scores: Var, first: Var, loads: MaskLoads | None, is_edge: bool) -> list[Var]:
+        """The weights of a tile of keys, in the order of the tile's elements; the sums so far are
+        corrected."""
+        kernel, b = self.kernel, self.kernel.b
+        held = b.tile_elements(scores)
+        weights, factors = [held[0]] * len(held), list[Var]()
+        for half, (row, state) in enumerate(zip(self.rows, self.states)):
+            own = [i for i in range(len(held)) if i // 2 % 2 == half]
+            made = [kernel.softmax.score(held[i]) for i in own]
+            if loads is not None:
+                marks = [loads.element(row, self.columns[i]) for i in own]
+                made = [kernel.softmax.masked(s, m) for s, m in zip(made, marks)]
+            if is_edge:
+                bounds = kernel.softmax.bounds(row, first)
+                made = [kernel.softmax.shown(s, self.columns[i], bounds) for s, i in zip(made, own)]
+            found, factor = kernel.softmax.update(state, made, LANES)
+            factors.append(factor)
+            for i, w in zip(own, found):
+                weights[i] = w
+        for total in self.sums:
+            kept = [e * factors[i // 2 % 2] for i, e in enumerate(b.tile_elements(total))]
+            tile = total.value.type
+            assert isinstance(tile, TileType)
+            total.set(b.tile_pack(tile, kept))
+        return weights
+
+    def add(self, step: int, weights: Sequence[Var], values: Sequence[Var]) -> None:
+        """Sixteen keys' weights times their values, one tile of them for each panel."""
+        kernel, b = self.kernel, self.kernel.b
+        own = [w.to(kernel.form.dtype) for w in weights[8 * step : 8 * step + 8]]
+        left = b.tile_pack(kernel.operand_tile, own)
+        for total, right in zip(self.sums, values):
+            total.set(b.tile_mul(left, right, total))
+
+
+class TileKernel:
+    """One program."""
+
+    def __init__(
+        self,
+        form: Attention,
+        schedule: AttentionSchedule,
+        machine: GpuMachine,
+        constants: frozenset[int],
+        b: Builder,
+    ) -> None:
+        self.form, self.schedule, self.machine, self.b = form, schedule, machine, b
+        self.rows, self.keys = schedule.rows, schedule.keys
+        self.frame = Frame(b, form, constants, schedule.rows, schedule.splits)
+        self.results = Results(self.frame)
+        self.value_panels = panels_of(schedule.padded_value_depth, schedule.keys)
+        half, stages = form.dtype, schedule.stages
+        self.operand_tile = TileType("a", 16, 16, half)
+        self.score_tile = TileType("c", 16, schedule.keys, form.sums)
+        depth, values = schedule.padded_depth, schedule.padded_value_depth
+        self.queries = self._shared("queries", schedule.rows * depth)
+        self.key_tile = self._shared("keys", stages * schedule.keys * depth)
+        self.value_tile = self._shared("values", stages * schedule.keys * values)
+        self.softmax = Softmax(self.frame, is_scaled=False)
+
+    def _shared(self, name: str, count: int) -> SharedRef:
+        return self.b.shared(name, self.form.dtype, count, is_swizzled=True)
+
+    def depth_panels(self, rows: int) -> tuple[Panel, ...]:
+        return panels_of(self.schedule.padded_depth, rows)
+
+    def row(self, number: Var) -> Row:
+        return self.frame.row(self.frame.first + number)
+
+    # -- the program -----------------------------------------------------------------------------
+
+    def build(self) -> None:
+        b, schedule = self.b, self.schedule
+        self.frame.begin(self.machine.has_dependent_launch)
+        self.loader = Loader(self.frame, b.made.block, self.machine.has_async_copy)
+        self.tiles = self.frame.tiles(self.keys)
+        self._load_queries()
+        if schedule.stages > 1:
+            with b.when(self.tiles.low < self.tiles.high):
+                self._load(self.tiles.low)
+        warps, each = schedule.warps, schedule.warp_tiles
+        assert warps * each * 16 == schedule.rows
+        self._wait()
+        own = b.warp * (16 * each)
+        self.warp_tiles = [WarpTile(self, own + 16 * i) for i in range(each)]
+        self.held = self._held_queries()
+        self._loops()
+        for tile in self.warp_tiles:
+            self._finish(tile)
+
+    def _held_queries(self) -> list[list[Var]]:
+        """Short ones stay in registers; others are read again for each tile of keys."""
+        if not self.schedule.holds_queries:
+            return []
+        steps = range(self.schedule.padded_depth // 16)
+        return [[t.query(s) for s in steps] for t in self.warp_tiles]
+
+    def _wait(self) -> None:
+        """Until the copies so far are there for all threads."""
+        self.b.async_wait(0)
+        self.b.barrier()
+
+    def _load_queries(self) -> None:
+        form, frame = self.form, self.frame
+        width = vector_width(form.q, form.dtype, self.machine.vector_bytes)
+
+        def at(row: Var) -> Var:
+            return frame.of_row(form.q, self.row(row))
+
+        source = Source(frame.q, at, form.q.strides[3], form.depth, width)
+        panels = self.depth_panels(self.rows)
+        inside = None if self._rows_divide() else lambda row: self.row(row).is_inside
+        self.loader.load(source, self.queries, 0, panels, self.rows, inside)
+        self.b.async_commit()
+
+    def _rows_divide(self) -> bool:
+        return exact_div(self.form.queries * self.form.group, self.rows) is not None
+
+    def _keys_divide(self) -> bool:
+        return exact_div(self.form.keys, self.keys) is not None
+
+    def _load(self, tile: Var) -> None:
+        """A tile of keys and values to its stage."""
+        form, frame, schedule = self.form, self.frame, self.schedule
+        first, stage = tile * self.keys, self._stage(tile)
+        inside: Callable[[Var], Var] | None = lambda row: first + row < frame.keys
+        inside = None if self._keys_divide() else inside
+        pairs: list[tuple[Layout, Var, SharedRef, int]] = [
+            (form.k, self.key_base(), self.key_tile, schedule.padded_depth),
+            (form.v, self.value_base(), self.value_tile, schedule.padded_value_depth),
+        ]
+        for number, (layout, base, memory, columns) in enumerate(pairs):
+            width = vector_width(layout, form.dtype, self.machine.vector_bytes)
+
+            def at(row: Var, base: Var = base, layout: Layout = layout) -> Var:
+                return base + frame.times(first + row, layout.strides[2])
+
+            buffer = (frame.k, frame.v)[number]
+            source = Source(buffer, at, layout.strides[3], int(layout.dims[3]), width)
+            panels = panels_of(columns, self.keys)
+            to = stage * (self.keys * columns)
+            self.loader.load(source, memory, to, panels, self.keys, inside)
+        self.b.async_commit()
+
+    def key_base(self) -> Var:
+        return self.frame.of_kv_head(self.form.k)
+
+    def value_base(self) -> Var:
+        return self.frame.of_kv_head(self.form.v)
+
+    def _stage(self, tile: Var) -> Var:
+        if self.schedule.stages == 1:
+            return self.b.const(0, DType.I32)
+        return (tile - self.tiles.low) % self.schedule.stages
+
+    # -- the loop over tiles of keys -------------------------------------------------------------
+
+    def _loops(self) -> None:
+        """Tiles that all rows see whole need no comparisons."""
+        tiles, mask = self.tiles, self.form.mask
+        is_causal = isinstance(mask, Positional)
+        if is_causal and mask.window is not None:
+            self._loop(tiles.low, tiles.full_low, is_edge=True)
+        most = upper_bound(self.form.keys)
+        if most is None or most >= self.keys:
+            self._loop(tiles.full_low, tiles.full_high, is_edge=False)
+        if is_causal or not self._keys_divide():
+            self._loop(tiles.full_high, tiles.high, is_edge=True)
+
+    def _loop(self, low: Var, high: Var, *, is_edge: bool) -> None:
+        carried = [v for t in self.warp_tiles for v in t.carried]
+        with self.b.loop(low, high, carry=carried) as tile:
+            self._next(tile)
+            self._tile(tile, is_edge)
+
+    def _next(self, tile: Var) -> None:
+        """Wait for the tile's copies, and start those of the next one."""
+        b = self.b
+        if self.schedule.stages == 1:
+            b.barrier()
+            self._load(tile)
+            self._wait()
+            return
+        self._wait()
+        with b.when(tile + 1 < self.tiles.high):
+            self._load(tile + 1)
+
+    def _tile(self, tile: Var, is_edge: bool) -> None:
+        b, stage = self.b, self._stage(tile)
+        first = tile * self.keys
+        scores = self._scores(stage)
+        loads = MaskLoads(self.frame, first) if has_mask_operand(self.frame) else None
+        weights = [t.weighed(s, first, loads, is_edge) for t, s in zip(self.warp_tiles, scores)]
+        base = stage * (self.keys * self.schedule.padded_value_depth)
+        for step in range(self.keys // 16):
+            values: list[Var] = []
+            for panel in self.value_panels:
+                kind = TileType("b", 16, panel.pitch, self.form.dtype)
+                at = base + (panel.offset + step * 16 * panel.pitch)
+                values.append(b.tile_load(kind, self.value_tile, at, panel.pitch))
+            for warp_tile, own in zip(self.warp_tiles, weights):
+                warp_tile.add(step, own, values)
+
+    def _scores(self, stage: Var) -> list[Var]:
+        """Products of the queries of each tile of rows and the keys."""
+        b = self.b
+        made = [b.tile_fill(self.score_tile) for _ in self.warp_tiles]
+        kind = TileType("b", 16, self.keys, self.form.dtype)
+        base = stage * (self.keys * self.schedule.padded_depth)
+        for panel in self.depth_panels(self.keys):
+            for column in range(0, panel.columns, 16):
+                at = base + column + panel.offset
+                right = b.tile_load(kind, self.key_tile, at, panel.pitch, is_transposed=True)
+                step = (panel.first + column) // 16
+                for i, tile in enumerate(self.warp_tiles):
+                    left = self.held[i][step] if self.held else tile.query(step)
+                    made[i] = b.tile_mul(left, right, made[i])
+        return made
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def _finish(self, tile: WarpTile) -> None:
+        b = self.b
+        totals = [b.warp_reduce("add", s.total, LANES) for s in tile.states]
+        for half, (row, state, total) in enumerate(zip(tile.rows, tile.states, totals)):
+            values: list[tuple[Var, list[Var]]] = []
+            for panel, sums in zip(self.value_panels, tile.sums):
+                kind = sums.value.type
+                assert isinstance(kind, TileType)
+                held, places = b.tile_elements(sums), b.tile_place(kind)
+                for i in range(2 * half, len(held), 4):
+                    values.append((places[i][1] + panel.first, held[i : i + 2]))
+            is_first = b.lane % LANES
+            self.results.store(row, state.most, total, values, is_first.eq(0), self.softmax)

@@ -1,0 +1,241 @@
+"""How attention runs on a GPU: which rows and keys a block has, and by which products.
+
+A block does some rows, the queries of the heads of one kv head, and goes along the keys in tiles.
+Where there are few rows, several blocks share the keys of each, and a second launch combines what
+they found, in the order of the keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.core.dim import DimLike, is_static, lower_bound, product, upper_bound
+from rlx.core.dtype import DType
+from rlx.kernel.attention import Attention, Bias, Visibility
+from rlx.kernel.refusal import Refusal
+
+MAX_DEPTH = 256
+HELD_DEPTH = 128
+"""Up to which queries stay in registers."""
+FLOATS = (DType.F16, DType.BF16, DType.F32, DType.F64)
+PANEL = 64
+"""Columns of half floats in 128 bytes, which a swizzled array permutes."""
+LANES = 16
+"""Neighbouring threads that share rows of products by fma."""
+SPLIT_KEYS = 128
+"""The fewest keys that are worth a block of their own."""
+MAX_SPLITS = 64
+Form = Literal["mma", "fma"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSchedule:
+    """One way to run one attention."""
+
+    form: Form
+    rows: int
+    """Of a block."""
+    keys: int
+    """Of a tile."""
+    warps: int
+    stages: int
+    depth: int
+    value_depth: int
+    splits: int = 1
+    """Blocks that share the keys of their rows."""
+    thread_rows: int = 0
+    """Rows of products by fma that a thread has."""
+
+    @property
+    def text(self) -> str:
+        """In a few words, for reports."""
+        kind = "matrix tiles" if self.form == "mma" else "fma"
+        split = f", keys split over {self.splits} blocks" if self.splits > 1 else ""
+        return f"flash attention by {kind}, {self.rows} rows, tiles of {self.keys} keys{split}"
+
+    @property
+    def padded_depth(self) -> int:
+        return _padded(self.depth, 16)
+
+    @property
+    def padded_value_depth(self) -> int:
+        return _padded(self.value_depth, 16)
+
+    @property
+    def warp_tiles(self) -> int:
+        """Tiles of 16 rows of a warp."""
+        return self.rows // (16 * self.warps)
+
+    @property
+    def holds_queries(self) -> bool:
+        return self.padded_depth <= HELD_DEPTH
+
+
+def _padded(count: int, to: int) -> int:
+    return -(-count // to) * to
+
+
+def panel_widths(columns: int) -> tuple[int, ...]:
+    """A multiple of 16 as panels of 64, then of smaller powers of two."""
+    widths = [PANEL] * (columns // PANEL)
+    widths += [w for w in (PANEL // 2, PANEL // 4) if columns % PANEL & w]
+    return tuple(widths)
+
+
+def choose(form: Attention, machine: GpuMachine) -> AttentionSchedule | Refusal:
+    """The schedule that the rules give; nothing is timed."""
+    why = _refused(form)
+    if why is not None:
+        return Refusal(f"{form.name}: {why}")
+    is_half = form.dtype.compute is not form.dtype
+    made = (_by_tiles if is_half and "mma" in machine.tiles else _by_fma)(form, machine)
+    if shared_bytes(made, form) > machine.shared_bytes:
+        return Refusal(f"{form.name}: a block has no shared memory for its least tiles")
+    return made
+
+
+def _refused(form: Attention) -> str | None:
+    if form.dtype not in FLOATS:
+        return f"no kernel is written for {form.dtype}"
+    if not is_static(form.value_depth) or not is_static(form.depth):
+        return "the depth of its values is not known"
+    if not 0 < form.depth <= MAX_DEPTH or not 0 < form.value_depth <= MAX_DEPTH:
+        return f"its depths are {form.depth} and {form.value_depth}, not of 1 to {MAX_DEPTH}"
+    if isinstance(form.mask, Visibility | Bias):
+        dtype = form.mask.dtype
+        if not (dtype is DType.BOOL or dtype in FLOATS):
+            return f"its mask is of {dtype}"
+    return None
+
+
+def _rows(form: Attention) -> int | None:
+    """The most rows of a kv head, where it is known."""
+    return upper_bound(form.queries * form.group)
+
+
+# -- matrix tiles ---------------------------------------------------------------------------------
+
+
+def _by_tiles(form: Attention, machine: GpuMachine) -> AttentionSchedule:
+    depth, values = form.depth, int(form.v.dims[3])
+    warps = min(4, machine.max_block // machine.warp)
+    each = 2 if max(depth, values) <= PANEL else 1
+    made = AttentionSchedule("mma", 16 * warps * each, 64, warps, 2, depth, values)
+    return _fitted(_narrowed(made, form, machine), form, machine)
+
+
+def _narrowed(
+    schedule: AttentionSchedule, form: Attention, machine: GpuMachine
+) -> AttentionSchedule:
+    """Fewer rows where there are few, or blocks would not fill the device."""
+    most = _rows(form)
+    while schedule.rows > 16:
+        fits = most is None or most > schedule.rows // 2
+        is_full = _blocks(form, schedule.rows) >= 2 * machine.processors
+        if fits and (is_full or schedule.warp_tiles == 1):
+            break
+        rows = schedule.rows // 2
+        warps = schedule.warps if schedule.warp_tiles > 1 else schedule.warps // 2
+        schedule = replace(schedule, rows=rows, warps=warps)
+    return schedule
+
+
+def _blocks(form: Attention, rows: int) -> int:
+    """The fewest blocks, with sizes that are not known taken for one tile."""
+    count = row_tiles_of(form, rows) * form.batch * form.kv_heads
+    return max(lower_bound(count), form.kv_heads)
+
+
+def row_tiles_of(form: Attention, rows: int) -> DimLike:
+    return (form.queries * form.group + (rows - 1)) // rows
+
+
+def _fitted(schedule: AttentionSchedule, form: Attention, machine: GpuMachine) -> AttentionSchedule:
+    """Smaller tiles until the block's shared memory is enough."""
+    most = upper_bound(form.keys)
+    while schedule.keys > 16 and most is not None and most <= schedule.keys // 2:
+        schedule = replace(schedule, keys=schedule.keys // 2)
+    while shared_bytes(schedule, form) > machine.shared_bytes:
+        smaller = _smaller(schedule)
+        if smaller is None:
+            break
+        schedule = smaller
+    return schedule
+
+
+def _smaller(schedule: AttentionSchedule) -> AttentionSchedule | None:
+    if schedule.keys > 32:
+        return replace(schedule, keys=schedule.keys // 2)
+    if schedule.stages > 1:
+        return replace(schedule, stages=1)
+    if schedule.keys > 16:
+        return replace(schedule, keys=16)
+    if schedule.form == "mma" and schedule.warp_tiles > 1:
+        return replace(schedule, rows=schedule.rows // 2)
+    if schedule.form == "fma" and schedule.thread_rows > 1:
+        half = schedule.thread_rows // 2
+        rows = schedule.rows // schedule.thread_rows * half
+        return replace(schedule, rows=rows, thread_rows=half)
+    if schedule.warps > 1:
+        return replace(schedule, rows=schedule.rows // 2, warps=schedule.warps // 2)
+    return None
+
+
+def shared_bytes(schedule: AttentionSchedule, form: Attention) -> int:
+    """Of a block."""
+    if schedule.form == "fma":
+        return fma_elements(schedule, form) * form.sums.itemsize
+    depth, values = schedule.padded_depth, schedule.padded_value_depth
+    each = schedule.keys * (depth + values)
+    return (schedule.rows * depth + schedule.stages * each) * form.dtype.itemsize
+
+
+# -- fma ------------------------------------------------------------------------------------------
+
+
+def fma_width(form: Attention) -> int:
+    """Numbers of 16 bytes."""
+    return 16 // form.sums.itemsize
+
+
+def fma_pitches(schedule: AttentionSchedule, form: Attention) -> tuple[int, int, int]:
+    """Of rows of queries and keys, of values, and of weights: a vector more than a multiple of all
+    banks, so that rows are read side by side without conflicts."""
+    width = fma_width(form)
+    depth = _padded(schedule.depth, 2 * width)
+    return depth + width, _padded(schedule.value_depth, LANES), schedule.keys + width
+
+
+def fma_elements(schedule: AttentionSchedule, form: Attention) -> int:
+    depth, values, keys = fma_pitches(schedule, form)
+    rows = schedule.rows * (depth + keys)
+    return rows + schedule.stages * schedule.keys * (depth + values)
+
+
+def _by_fma(form: Attention, machine: GpuMachine) -> AttentionSchedule:
+    depth, values = form.depth, int(form.v.dims[3])
+    warps = min(4, machine.max_block // machine.warp)
+    each = 8 if max(depth, values) <= HELD_DEPTH else 4
+    each = each if form.sums is DType.F32 else 4
+    rows = machine.warp // LANES * warps * each
+    made = AttentionSchedule("fma", rows, 64, warps, 2, depth, values, thread_rows=each)
+    most = _rows(form)
+    while made.thread_rows > 1 and (
+        (most is not None and most <= made.rows // 2)
+        or _blocks(form, made.rows) < machine.processors
+    ):
+        half = made.thread_rows // 2
+        made = replace(made, rows=made.rows // 2, thread_rows=half)
+    return _fitted(made, form, machine)
+
+
+# -- splits ---------------------------------------------------------------------------------------
+
+
+def temps(form: Attention, schedule: AttentionSchedule) -> tuple[DimLike, DimLike]:
+    """The bytes of what blocks leave for the second launch."""
+    rows = product((form.batch, form.kv_heads * schedule.splits, form.queries, form.group))
+    size = form.sums.itemsize
+    return rows * schedule.value_depth * size, rows * (2 * size)

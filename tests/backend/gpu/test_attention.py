@@ -1,0 +1,392 @@
+"""Attention as SIMT programs: every form, mask, layout and size against what the op means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx.backends.gpu.interpret.run import launch
+from rlx.backends.gpu.lower.attention.launch import attention_schedule
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.attention import AttentionSchedule, choose, panel_widths
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.parse import parse
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.text import text
+from rlx.backends.gpu.task import GpuTask, Launch
+from rlx.backends.gpu.verify import verify
+from rlx.core.dim import Dim, DimLike, evaluate
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.core.shape import Shape
+from rlx.ir.mir import Graph, Node
+from rlx.kernel.attention import Attention
+from rlx.kernel.lower.attention import lower_attention
+from rlx.kernel.program.schedule import Schedule
+from rlx.kernel.refusal import Refusal, required
+from rlx.ops.draw import Draw
+from rlx.ops.op import lookup
+from tests.backend.gpu.regions import bound, span, view
+
+Array = np.ndarray[Any, Any]
+F16, BF16, F32, F64, BOOL = DType.F16, DType.BF16, DType.F32, DType.F64, DType.BOOL
+EPS = {F16: 2.0**-10, BF16: 2.0**-7, F32: 2.0**-23, F64: 2.0**-52}
+B, S, K = Dim("b"), Dim("s"), Dim("k")
+TILES = GpuMachine(
+    max_block=64, processors=2, shared_bytes=28 << 10, tiles=frozenset({"mma"}), has_async_copy=True
+)
+"""Small blocks, so that small shapes have several tiles and tails."""
+WIDE = replace(TILES, max_block=512, shared_bytes=227 << 10, has_dependent_launch=True)
+PLAIN = GpuMachine(max_block=32, processors=2, shared_bytes=16 << 10)
+MACHINES = {"tiles": TILES, "wide": WIDE, "plain": PLAIN}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An attention, where its values are in memory, and the sizes to run it at."""
+
+    heads: int
+    kv_heads: int
+    depth: int
+    dtype: DType = BF16
+    kind: str = "none"
+    mask: tuple[DimLike, ...] = ()
+    mask_dtype: DType = F32
+    value_depth: int = 0
+    is_packed: bool = True
+    memory: str = "contiguous"
+    dims: tuple[DimLike, DimLike, DimLike] = (B, S, K)
+    sizes: tuple[tuple[int, int, int], ...] = ((2, 17, 17), (1, 20, 40), (1, 3, 0), (0, 2, 2))
+    attrs: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def node(self) -> Node:
+        g, (b, s, k) = Graph("g"), self.dims
+        values = self.value_depth or self.depth
+        parts = (
+            (self.heads, s, self.depth),
+            (self.kv_heads, k, self.depth),
+            (self.kv_heads, k, values),
+        )
+        dims = [(b, n, h * d) if self.is_packed else (b, h, n, d) for h, n, d in parts]
+        inputs = [g.input(x, Shape(d, self.dtype)) for x, d in zip("qkv", dims)]
+        if self.mask:
+            inputs.append(g.input("mask", Shape(self.mask, self.mask_dtype)))
+        attrs = {"num_heads": self.heads, "kv_heads": self.kv_heads, "mask_kind": self.kind}
+        return g.node("attention", inputs, attrs | self.attrs)
+
+    def layouts(self, node: Node) -> tuple[list[Layout], list[Layout]]:
+        dims = [i.shape.dims for i in node.inputs]
+        made = [Layout.contiguous(node.shape.dims)]
+        match self.memory:
+            case "fused":
+                return [*_fused(dims[:3]), *map(Layout.contiguous, dims[3:])], made
+            case "by length":
+                given = [*map(_by_length, dims[:3]), *map(Layout.contiguous, dims[3:])]
+                return given, [_by_length(node.shape.dims)]
+            case "spread":
+                return [_spread(d) for d in dims], [_spread(node.shape.dims)]
+            case _:
+                return [Layout.contiguous(d) for d in dims], made
+
+    def form(self) -> Attention:
+        node = self.node()
+        return required(lower_attention(node, *self.layouts(node)))
+
+    def arrays(self, sizes: dict[str, int], seed: int) -> list[Array]:
+        rng = np.random.default_rng(seed)
+        shapes = [i.shape.bind(sizes) for i in self.node().inputs]
+        made = [rng.normal(size=s.static_dims).astype(s.dtype.numpy) for s in shapes]
+        if self.kind == "custom":
+            made[3] = (rng.random(shapes[3].static_dims) < 0.6).astype(shapes[3].dtype.numpy)
+        return made
+
+
+def _fused(dims: Sequence[Sequence[DimLike]]) -> list[Layout]:
+    """Columns of one array."""
+    total = sum((d[2] for d in dims[1:]), dims[0][2])
+    found, start = list[Layout](), 0
+    for batch, length, width in dims:
+        found.append(Layout.contiguous((batch, length, total)).sliced(2, start, width))
+        start = start + width
+    return found
+
+
+def _by_length(dims: Sequence[DimLike]) -> Layout:
+    """[batch, length, heads, depth] in memory."""
+    batch, heads, length, depth = dims
+    return Layout.contiguous((batch, length, heads, depth)).permuted((0, 2, 1, 3))
+
+
+def _spread(dims: Sequence[DimLike]) -> Layout:
+    """Every third element of the last axis, from an offset on."""
+    base = Layout.contiguous((*dims[:-1], dims[-1] * 3), 5)
+    return base.sliced(len(dims) - 1, 0, dims[-1], 3)
+
+
+CASES: dict[str, Case] = {
+    "fused": Case(3, 3, 32, memory="fused"),
+    "one kv head": Case(4, 1, 64, F16, memory="spread"),
+    "two kv heads": Case(6, 2, 80, is_packed=False, memory="by length"),
+    "causal": Case(4, 2, 64, kind="causal", memory="fused"),
+    "causal, odd group": Case(3, 1, 1, kind="causal", is_packed=False),
+    "causal, known": Case(2, 2, 48, F16, "causal", dims=(1, 64, 64), sizes=((1, 64, 64),)),
+    "window": Case(4, 2, 32, kind="sliding_window", attrs={"window": 20}),
+    "padding": Case(4, 2, 32, F16, "custom", (B, K), BOOL, attrs={"softcap": 3.0}),
+    "padding by floats": Case(3, 1, 8, BF16, "custom", (B, K), F32, memory="spread"),
+    "mask for each query": Case(3, 1, 32, BF16, "custom", (B, 1, S, K), BOOL),
+    "mask, NaN for none": Case(2, 1, 7, BF16, "custom", (1, S, K), F64,
+                               attrs={"masked_rows": "nan"}),
+    "bias": Case(4, 2, 32, F16, "bias", (B, 4, S, K), F16, attrs={"scale": 0.3}),
+    "bias for heads": Case(4, 2, 16, BF16, "bias", (4, 1, 1), BF16, attrs={"softcap": 2.0}),
+    "negative scale": Case(2, 1, 24, attrs={"scale": -0.4}),
+    "values deeper": Case(2, 1, 16, value_depth=112),
+    "values odd": Case(2, 1, 96, F16, "causal", value_depth=5),
+    "deep": Case(1, 1, 256, kind="causal", sizes=((1, 20, 33),)),
+    "f32": Case(3, 3, 32, F32, memory="fused"),
+    "f32 causal": Case(4, 2, 20, F32, "causal", value_depth=24),
+    "f32 window": Case(4, 2, 33, F32, "sliding_window", memory="spread", attrs={"window": 9}),
+    "f32 bias": Case(4, 2, 32, F32, "bias", (B, 4, S, K), F32, attrs={"softcap": 2.0}),
+    "f32 padding": Case(2, 2, 80, F32, "custom", (B, K), BOOL, is_packed=False),
+    "f64": Case(2, 1, 10, F64, "causal", sizes=((1, 17, 33),)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A node, where its values are in memory, and data."""
+
+    node: Node
+    operands: Sequence[Layout]
+    results: Sequence[Layout]
+    arrays: Sequence[Array]
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
+
+    @classmethod
+    def of(cls, case: Case, at: Sequence[int], seed: int = 0) -> Trial:
+        node, sizes = case.node(), dict(zip("bsk", at))
+        return cls(node, *case.layouts(node), case.arrays(sizes, seed), sizes)
+
+    def form(self) -> Attention:
+        return required(lower_attention(self.node, self.operands, self.results))
+
+    def wanted(self) -> Array:
+        """In the dtype of sums."""
+        wide = [a if a.dtype == np.bool_ else a.astype(np.float64) for a in self.arrays]
+        with np.errstate(all="ignore"):
+            return self.node.decl.reference(*wide, **self.node.attrs)
+
+    def run(self, machine: GpuMachine) -> Array:
+        return self.on(scheduled(self.form(), machine))
+
+    def on(self, given: tuple[Schedule[GpuTask], Sequence[Program]]) -> Array:
+        schedule, programs = given
+        (taken,) = (bound(x, self.sizes) for x in self.results)
+        out = np.empty(span(taken), self.node.shape.dtype.numpy)
+        out.view(np.uint8)[:] = 1
+        memory = {f"operand{i}": self._placed(i) for i in range(len(self.arrays))}
+        memory["result0"] = out
+        for i, size in enumerate(schedule.temps):
+            memory[f"temp{i}"] = np.full(evaluate(size, self.sizes), 0xFF, np.uint8)
+        for task, program in zip(schedule.tasks, programs):
+            assert isinstance(task, Launch)
+            given_to = {n: memory[str(b)] for n, b in zip(task.names, task.buffers, strict=True)}
+            dtypes = {b.name: b.dtype.numpy for b in program.buffers}
+            launch(program, {n: a.view(dtypes[n]) for n, a in given_to.items()}, self.sizes)
+        return view(taken, out)
+
+    def _placed(self, number: int) -> Array:
+        """An operand in its buffer, with other bits around it."""
+        layout, array = bound(self.operands[number], self.sizes), self.arrays[number]
+        flat = np.empty(span(layout), array.dtype)
+        flat.view(np.uint8)[:] = 0 if array.dtype == np.bool_ else 0xFF
+        view(layout, flat)[...] = array
+        return flat
+
+
+def scheduled(form: Attention, machine: GpuMachine) -> tuple[Schedule[GpuTask], Sequence[Program]]:
+    """How it runs, and its verified programs."""
+    schedule = attention_schedule(form, machine, "attend")
+    assert not isinstance(schedule, Refusal), schedule.reason
+    tasks = [t for t in schedule.tasks if isinstance(t, Launch)]
+    return schedule, [verify(t.program()) for t in tasks]
+
+
+def check(got: Array, trial: Trial) -> None:
+    """A score is a sum of `depth` products; its absolute error is the relative error of a weight.
+    Sums over keys round once for each; weights and results once to half floats."""
+    form, want = trial.form(), trial.wanted()
+    q, k, v = (abs(a.astype(np.float64)).max(initial=0.0) for a in trial.arrays[:3])
+    assert got.shape == want.shape
+    score = 1 + q * k * form.depth * abs(form.scale) + (form.softcap or 0.0)
+    roundings = form.depth + trial.arrays[1].size // max(1, form.depth) + 24
+    allowed = roundings * score * EPS[form.sums] * v
+    if form.dtype is not form.sums:
+        allowed += EPS[form.dtype] * v
+    np.testing.assert_allclose(
+        got.astype(np.float64), want, rtol=2 * EPS[form.dtype], atol=allowed, err_msg=str(trial)
+    )
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Every form of each case, and half floats by fma for a few."""
+    found: list[tuple[str, str]] = []
+    for number, (name, case) in enumerate(CASES.items()):
+        is_half = case.dtype in (F16, BF16)
+        machines = ["tiles", "wide", "plain"] if number % 6 == 3 else ["tiles", "wide"]
+        found += [(name, m) for m in (machines if is_half else ("wide", "plain"))]
+    return found
+
+
+@pytest.mark.parametrize(("name", "machine"), pairs())
+def test_a_program_computes_what_the_op_means(name: str, machine: str) -> None:
+    case = CASES[name]
+    made = scheduled(case.form(), MACHINES[machine])
+    for seed, at in enumerate(case.sizes):
+        trial = Trial.of(case, at, seed)
+        check(trial.on(made), trial)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_drawn_cases(seed: int) -> None:
+    draw = Draw([seed, 47])
+    case = draw.case(lookup("attention"))
+    g = Graph("g")
+    inputs = [g.input(f"x{i}", Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
+    node = g.node(lookup("attention"), inputs, case.attrs)
+    given = [Layout.contiguous(i.shape.dims) for i in node.inputs]
+    made = [Layout.contiguous(node.shape.dims)]
+    trial = Trial(node, given, made, list(draw.arrays(case)))
+    machine = list(MACHINES.values())[seed % 3]
+    if not isinstance(choose(trial.form(), machine), Refusal):
+        check(trial.run(machine), trial)
+
+
+# -- corner values --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_scores_that_are_not_finite(dtype: DType, value: float) -> None:
+    """NaN stays in its row; a key of -inf is seen by no query that has a positive product."""
+    for kind in ("none", "causal"):
+        case = Case(2, 1, 16, dtype, kind, sizes=((2, 20, 40),))
+        trial = Trial.of(case, (2, 20, 40), 3)
+        trial.arrays[1][0, 30, :] = value
+        trial.arrays[0][1, 7, 3] = value
+        want, got = trial.wanted(), trial.run(TILES)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_all_scores_may_be_minus_infinity(dtype: DType) -> None:
+    """Without a mask that is NaN, whatever comes before and after."""
+    trial = Trial.of(Case(2, 1, 16, dtype, memory="fused"), (1, 20, 40), 3)
+    trial.arrays[0][:] = abs(trial.arrays[0])
+    trial.arrays[1][:] = -np.inf
+    assert np.isnan(trial.run(TILES)).all()
+
+
+@pytest.mark.parametrize("rows", ["zeros", "nan"])
+@pytest.mark.parametrize("dtype", [F16, F32])
+def test_rows_that_see_nothing(dtype: DType, rows: str) -> None:
+    case = Case(2, 1, 16, dtype, "bias", (B, 2, S, K), dtype, attrs={"masked_rows": rows})
+    trial = Trial.of(case, (2, 20, 40), 3)
+    trial.arrays[3][0, 1, 4, :] = -np.inf
+    trial.arrays[3][1, 0, 3, :16] = -np.inf
+    got = trial.run(TILES)
+    hidden = got[0, 4, 16:]
+    assert np.isnan(hidden).all() if rows == "nan" else (hidden == 0).all()
+    hidden[...] = 0
+    check(got, trial) if rows == "zeros" else None
+    assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_the_least_number_is_a_bias_like_others(dtype: DType) -> None:
+    """Rows that have it everywhere weigh all keys the same: scores are lost in it."""
+    case = Case(1, 1, 16, dtype, "bias", (B, 1, S, K), dtype)
+    trial = Trial.of(case, (1, 20, 40), 3)
+    trial.arrays[3][0, 0, 4, :] = -3.38e38
+    got = trial.run(TILES)[0, 4]
+    mean = trial.arrays[2][0].astype(np.float64).mean(axis=0)
+    np.testing.assert_allclose(got.astype(np.float64), mean, atol=2 * EPS[dtype])
+
+
+def test_queries_before_all_keys_see_none() -> None:
+    case = Case(2, 1, 16, BF16, "causal", dims=(1, 40, 10), sizes=((1, 40, 10),))
+    trial = Trial.of(case, (1, 40, 10))
+    got = trial.run(TILES)
+    assert (got[0, :30] == 0).all()
+    assert got[0, 30:].any()
+    check(got, trial)
+
+
+# -- forms ----------------------------------------------------------------------------------------
+
+
+def chosen(case: Case, machine: GpuMachine) -> AttentionSchedule:
+    found = choose(case.form(), machine)
+    assert isinstance(found, AttentionSchedule)
+    return found
+
+
+def test_half_floats_are_multiplied_as_matrix_tiles() -> None:
+    made = chosen(Case(32, 8, 64, dims=(8, 1024, 1024)), WIDE)
+    assert (made.form, made.rows, made.keys, made.warps, made.stages) == ("mma", 128, 64, 4, 2)
+    assert chosen(Case(32, 8, 64, dims=(8, 1024, 1024)), PLAIN).form == "fma"
+    assert chosen(Case(32, 8, 64, F32, dims=(8, 1024, 1024)), WIDE).form == "fma"
+
+
+def test_only_tiles_at_the_edge_are_compared() -> None:
+    """Of known lengths that tiles divide, causal or not."""
+    for kind, loops in (("none", 1), ("causal", 2), ("sliding_window", 3)):
+        attrs = {"window": 100} if kind == "sliding_window" else {}
+        form = Case(1, 1, 64, kind=kind, dims=(1, 256, 256), attrs=attrs).form()
+        (program,) = scheduled(form, WIDE)[1]
+        assert sum(isinstance(n, ir.For) for n in program.nodes) == loops
+        selects = sum(isinstance(n, ir.Select) for n in program.nodes)
+        assert (selects > 16) == (kind != "none")
+
+
+def test_depths_are_panels_of_powers_of_two() -> None:
+    widths = {d: panel_widths(d) for d in (16, 64, 80, 112, 256)}
+    assert widths == {16: (16,), 64: (64,), 80: (64, 16), 112: (64, 32, 16), 256: (64,) * 4}
+
+
+def test_tiles_fit_shared_memory() -> None:
+    for depth in (16, 64, 128, 256):
+        for dtype in (BF16, F32, F64):
+            for machine in (GpuMachine(tiles=frozenset({"mma"})), WIDE):
+                form = Case(4, 2, depth, dtype).form()
+                schedule = attention_schedule(form, machine, "attend")
+                if isinstance(schedule, Refusal):
+                    assert (depth, dtype, machine is WIDE) == (256, F64, False)
+                    continue
+                for task in schedule.tasks:
+                    assert isinstance(task, Launch)
+                    assert task.program().shared_bytes <= machine.shared_bytes
+
+
+@pytest.mark.parametrize("case", [Case(1, 1, 300), Case(1, 1, 16, value_depth=260)])
+def test_deeper_heads_are_refused(case: Case) -> None:
+    found = attention_schedule(case.form(), WIDE, "attend")
+    assert isinstance(found, Refusal)
+    assert "not of 1 to 256" in found.reason
+
+
+def test_programs_are_deterministic_and_have_a_text() -> None:
+    for name in ("causal", "f32 bias"):
+        first, again = (scheduled(CASES[name].form(), TILES)[1] for _ in range(2))
+        assert [text(p) for p in first] == [text(p) for p in again]
+        assert [text(parse(text(p))) for p in first] == [text(p) for p in first]
+
+
+def test_launches_of_equal_attentions_share_a_program() -> None:
+    form = CASES["causal"].form()
+    keys = [scheduled(replace(form, name=n), TILES)[0].tasks[0].key for n in ("a", "b")]
+    assert keys[0] == keys[1]
+    assert scheduled(form, WIDE)[0].tasks[0].key != keys[0]
