@@ -17,7 +17,7 @@ LOG2_E, LN2 = 1.4426950408889634, 0.6931471805599453
 
 def is_native(call: ir.Call) -> bool:
     """Functions that PTX has with the accuracy asked for."""
-    return call.function == "sqrt" or call.accuracy == "fast"
+    return call.function in ("sqrt", "reciprocal") or call.accuracy == "fast"
 
 
 class Arithmetic(Text):
@@ -110,9 +110,9 @@ class Arithmetic(Text):
     def call(self, node: ir.Call) -> str:
         dtype, (x,) = node.result.dtype, self.all(node.args[:1])
         if node.accuracy == "precise":
-            if node.function != "sqrt":
+            if node.function not in ("sqrt", "reciprocal"):
                 raise self.unsupported(f"{node.function}; expand functions first")
-            return self.let(dtype, f"sqrt.rn.{kind_of(dtype)}", x)
+            return self.let(dtype, f"{_instruction(node)}.rn.{kind_of(dtype)}", x)
         match node.function:
             case "exp":
                 scaled = self.let(F32, "mul.rn.f32", x, literal(LOG2_E, F32))
@@ -120,9 +120,8 @@ class Arithmetic(Text):
             case "log":
                 scaled = self.let(F32, "lg2.approx.f32", x)
                 return self.let(F32, "mul.rn.f32", scaled, literal(LN2, F32))
-            case "exp2" | "sqrt" | "rsqrt" | "tanh":
-                names = {"exp2": "ex2"}
-                return self.let(F32, f"{names.get(node.function, node.function)}.approx.f32", x)
+            case "exp2" | "sqrt" | "reciprocal" | "rsqrt" | "tanh":
+                return self.let(F32, f"{_instruction(node)}.approx.f32", x)
             case _:
                 raise self.unsupported(f"fast {node.function}")
 
@@ -250,3 +249,7 @@ class Arithmetic(Text):
                 return [self.bitcast(node)]
             case _:
                 return None
+
+
+def _instruction(node: ir.Call) -> str:
+    return {"exp2": "ex2", "reciprocal": "rcp"}.get(node.function, node.function)

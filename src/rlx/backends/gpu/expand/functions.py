@@ -49,6 +49,8 @@ def _function(b: Builder, name: str, args: list[Var]) -> Var:
             return _wave(b, args[0], ahead=name == "cos")
         case "fmod":
             return _var(NATIVE["rem"](*cast(Any, lanes)))
+        case "reciprocal":
+            return 1.0 / args[0]
         case "rsqrt":
             return 1.0 / b.call("sqrt", args[0])
         case "exp2":

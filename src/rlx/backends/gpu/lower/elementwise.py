@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from rlx.backends.gpu.lower.fast import Fast, approximate
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
@@ -25,14 +26,17 @@ def is_native(node: Apply) -> bool:
     name = node.op.name
     if name in ("cast", "bitcast"):
         return True
-    if name in FUNCTIONS:
+    if name in FUNCTIONS or name == "sigmoid":
         return node.args[0].dtype.is_float
     return name in NATIVE
 
 
-def apply(b: Builder, node: Apply, args: Sequence[Var]) -> Var:
-    """A native op on values as they are held."""
+def apply(b: Builder, node: Apply, args: Sequence[Var], fast: Fast | None = None) -> Var:
+    """A native op on values as they are held; approximated where that is allowed."""
     name = node.op.name
+    made = None if fast is None else approximate(b, name, args[0], fast)
+    if made is not None:
+        return made
     if name == "cast":
         return cast(b, args[0], node.attrs["to"])
     if name == "bitcast":
@@ -65,6 +69,12 @@ FUNCTIONS: Mapping[str, str] = {
     "exp2": "exp2",
 }
 """Ops of floats that are functions of a program."""
+
+
+def _sigmoid(b: Builder, x: Var) -> Var:
+    """Through e^-|x|, which does not overflow."""
+    e = b.call("exp", -abs(x))
+    return e.where(x < 0.0, 1.0) / (e + 1.0)
 
 
 # -- integers -------------------------------------------------------------------------------------
@@ -211,5 +221,6 @@ NATIVE: dict[str, Callable[..., Var]] = {
     "shift_left": _shifted_left,
     "shift_right": _shifted_right,
     "is_nan": lambda b, x: x.ne(x),
+    "sigmoid": _sigmoid,
 }
 """Ops that are a few nodes each."""

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from rlx.backends.gpu.lower.elementwise import apply, constant
+from rlx.backends.gpu.lower.fast import contractions, fast_calls
 from rlx.backends.gpu.lower.scopes import Guards, Scopes, Values
 from rlx.backends.gpu.schedule.loop import is_aligned
 from rlx.backends.gpu.simt.builder import Builder
@@ -57,6 +58,7 @@ class Expressions(Scopes, ABC):
         self.outputs = [builder.output(f"y{i}", s.dtype.real) for i, s in enumerate(shapes)]
         rows = gathers(kernel)
         self.failures = builder.buffer(FAILURES, DType.I32, "update", 1) if rows else None
+        self.fast, self.contracted = fast_calls(kernel), contractions(kernel)
         self.codes = {n: builder.failure(failure_text(n)) for n in rows}
 
     def value(self, root: Expr, guards: Guards = ()) -> Values:
@@ -68,13 +70,17 @@ class Expressions(Scopes, ABC):
                 stack.pop()
                 continue
             is_lazy = isinstance(node, Reduce | Choose)
-            missing = [a for a in node.args if not is_lazy and self.find(a, guards) is None]
+            args = () if is_lazy else self._arguments(node)
+            missing = [a for a in args if self.find(a, guards) is None]
             stack += missing
             if not missing:
                 self._make(stack.pop(), guards)
         found = self.find(root, guards)
         assert found is not None
         return found
+
+    def _arguments(self, node: Expr) -> tuple[Expr, ...]:
+        return self.contracted[node].args if node in self.contracted else node.args
 
     def _make(self, node: Expr, guards: Guards) -> None:
         given = self.relevant(node, guards)
@@ -94,8 +100,8 @@ class Expressions(Scopes, ABC):
             case Load():
                 return self._loaded(node, guards)
             case Apply():
-                args = [self.value(a, guards) for a in node.args]
-                return [apply(self.b, node, slot) for slot in zipped(args)]
+                args = [self.value(a, guards) for a in self._arguments(node)]
+                return [self._applied(node, slot) for slot in zipped(args)]
             case Choose():
                 return self._chosen(node, guards)
             case Reduce():
@@ -104,6 +110,12 @@ class Expressions(Scopes, ABC):
                 raise UnsupportedError(
                     f"kernel {self.kernel.name}: GPUs have no {type(node).__name__} of a kernel."
                 )
+
+    def _applied(self, node: Apply, args: list[Var]) -> Var:
+        product = self.contracted.get(node)
+        if product is not None:
+            return product.apply(self.b, *args)
+        return apply(self.b, node, args, self.fast.get(node))
 
     def _inside(self, node: Inside) -> Values:
         """At each neighbour; once where the ends are multiples of whole vectors."""

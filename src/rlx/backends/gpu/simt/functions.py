@@ -32,7 +32,9 @@ FUNCTIONS: dict[str, Function] = {
         # correctly rounded on every target
         Function("sqrt", 1, (0.5, 0.5), 2.0**-22),
         Function("rsqrt", 1, (1.5, 1.5), 2.0**-22),
-        Function("exp", 1, (2, 2), 2.0**-21),
+        Function("reciprocal", 1, (0.5, 0.5), 2.0**-22),
+        # of x log₂ e, whose rounding is up to 2⁻¹⁷ of the result where x is large
+        Function("exp", 1, (2, 2), 2.0**-16),
         Function("exp2", 1, (2, 2), 2.0**-22),
         Function("expm1", 1, (2, 2)),
         Function("log", 1, (1, 1), 2.0**-21),

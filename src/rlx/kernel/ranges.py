@@ -1,0 +1,120 @@
+"""Interval analysis of kernel expressions: between which numbers a value is.
+
+Each bound is widened by `SLACK` of its size, which covers the roundings to half precision and the
+approximations of functions that a target may use. A NaN is in no range: it goes through whatever
+is made of a range, as all arithmetic hands it on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rlx.core.dtype import DType
+from rlx.kernel.expr import Apply, Choose, Const, Expr, Kernel
+
+Range = tuple[float, float]
+ANY: Range = (-math.inf, math.inf)
+SLACK = 2.0**-7
+
+
+def ranges(kernel: Kernel) -> dict[Expr, Range]:
+    """Of every expression."""
+    found: dict[Expr, Range] = {}
+    for node in kernel.nodes:
+        found[node] = _range(node, [found[a] for a in node.args])
+    return found
+
+
+def _range(node: Expr, args: list[Range]) -> Range:
+    if not node.dtype.is_float:
+        return (0.0, 1.0) if node.dtype is DType.BOOL else ANY
+    match node:
+        case Const():
+            value = float(node.value)
+            return ANY if math.isnan(value) else (value, value)
+        case Choose():
+            return _hull(*args[1:])
+        case Apply(op=op) if op.name in RULES:
+            return _widened(RULES[op.name](*args))
+        case Apply(op=op) if op.name in MONOTONE:
+            made = MONOTONE[op.name]
+            return _widened((made(args[0][0]), made(args[0][1])))
+        case Apply(op=op) if op.name == "cast" and node.args[0].dtype.is_float:
+            return _widened(args[0])
+        case _:
+            return ANY
+
+
+def _widened(x: Range) -> Range:
+    low, high = x
+    if math.isnan(low) or math.isnan(high):
+        return ANY
+    return low - abs(low) * SLACK, high + abs(high) * SLACK
+
+
+def _hull(*ranges: Range) -> Range:
+    return min(r[0] for r in ranges), max(r[1] for r in ranges)
+
+
+def _times(x: float, y: float) -> float:
+    return 0.0 if 0.0 in (x, y) else x * y
+
+
+def _product(x: Range, y: Range) -> Range:
+    ends = [_times(a, b) for a in x for b in y]
+    return min(ends), max(ends)
+
+
+def _quotient(x: Range, y: Range) -> Range:
+    if y[0] <= 0.0 <= y[1]:
+        return ANY
+    return _product(x, (1.0 / y[1], 1.0 / y[0]))
+
+
+def _size(x: Range) -> Range:
+    low, high = sorted((abs(x[0]), abs(x[1])))
+    return (0.0 if x[0] <= 0.0 <= x[1] else low), high
+
+
+def _squared(x: Range) -> Range:
+    low, high = _size(x)
+    return low * low, high * high
+
+
+def _unit(x: Range) -> Range:
+    return -1.0, 1.0
+
+
+RULES: dict[str, Callable[..., Range]] = {
+    "add": lambda x, y: (x[0] + y[0], x[1] + y[1]),
+    "sub": lambda x, y: (x[0] - y[1], x[1] - y[0]),
+    "mul": _product,
+    "div": _quotient,
+    "maximum": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
+    "minimum": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
+    "neg": lambda x: (-x[1], -x[0]),
+    "abs": _size,
+    "square": _squared,
+    "where": lambda c, x, y: _hull(x, y),
+    "sin": _unit,
+    "cos": _unit,
+}
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700.0 else math.inf
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + _exp(-x))
+
+
+MONOTONE: dict[str, Callable[[float], float]] = {
+    "exp": _exp,
+    "tanh": math.tanh,
+    "sigmoid": _sigmoid,
+    "erf": math.erf,
+    "sqrt": lambda x: math.sqrt(max(x, 0.0)),
+}
+"""Functions that grow with their operand."""

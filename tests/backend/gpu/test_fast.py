@@ -1,0 +1,203 @@
+"""Results of half precision: dropped roundings, approximated functions, polynomials of ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rlx import ops
+from rlx.backends.gpu.lower.fast import odd_polynomial
+from rlx.backends.gpu.lower.loop import emit, legal
+from rlx.backends.gpu.schedule.loop import choose
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.verify import verify
+from rlx.core.dtype import DType
+from rlx.ir.interpret import evaluate
+from rlx.kernel.expr import Apply, Kernel
+from rlx.kernel.lower.loop import loop_kernel
+from rlx.kernel.ranges import ranges
+from tests.backend.gpu import laws
+from tests.backend.gpu.regions import BF16, F16, F32, Case, of
+
+Array = np.ndarray[Any, Any]
+DIGITS = {BF16: (7, -133), F16: (10, -24)}
+"""Bits behind the first, and the exponent of the least number."""
+
+
+def kernel_of(build: Callable[..., Any], dtype: DType, count: int = 1 << 16) -> Kernel:
+    return legal(loop_kernel(Case(build, of(dtype, (count,))).node()))
+
+
+def program_of(kernel: Kernel) -> Program:
+    return verify(emit(kernel, choose(kernel)))
+
+
+def every_half(dtype: DType) -> Array:
+    return np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
+
+
+def unit(x: Array, dtype: DType) -> Array:
+    digits, least = DIGITS[dtype]
+    with np.errstate(all="ignore"):
+        exponent = np.floor(np.log2(np.abs(x))) - digits
+    return 2.0 ** np.maximum(np.where(np.isfinite(exponent), exponent, least), least)
+
+
+def sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, 1.0) / (1.0 + e)
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[Array], Array]]] = {
+    "exp": (ops.exp, np.exp),
+    "tanh": (ops.tanh, np.tanh),
+    "sigmoid": (ops.sigmoid, sigmoid),
+    "silu": (ops.silu, lambda x: x * sigmoid(x)),
+    "sqrt": (ops.sqrt, np.sqrt),
+    "clipped sigmoid": (
+        lambda x: ops.sigmoid(ops.clamp(x, min=-1.0, max=1.0)),
+        lambda x: sigmoid(np.clip(x, -1.0, 1.0)),
+    ),
+    "sigmoid from -1": (
+        lambda x: ops.sigmoid(ops.maximum(x, -1.0)),
+        lambda x: sigmoid(np.maximum(x, -1.0)),
+    ),
+    "narrow tanh": (
+        lambda x: ops.tanh(ops.clamp(x, min=-0.25, max=0.25)),
+        lambda x: np.tanh(np.clip(x, -0.25, 0.25)),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_every_half_are_within_an_eighth_of_a_unit(name: str, dtype: DType) -> None:
+    """Half a unit is the rounding's, an eighth the approximation's; the interpreter takes every
+    approximation at its worst. silu multiplies two of them and rounds in f32."""
+    build, exact = FUNCTIONS[name]
+    x = every_half(dtype)
+    program = program_of(kernel_of(build, dtype))
+    (got,) = laws.execute(program, [x], Case(build, of(dtype, (1 << 16,))).node().shapes)
+    with np.errstate(all="ignore"):
+        want = exact(x.astype(np.float64))
+        rounded = want.astype(dtype.numpy)
+        error = np.abs(got.astype(np.float64) - want) / unit(want, dtype)
+    is_special = ~np.isfinite(rounded.astype(np.float64))
+    same = (got == rounded) | (np.isnan(got.astype(np.float64)) & np.isnan(want))
+    assert np.all(same[is_special])
+    assert np.all(error[~is_special] <= 0.5 + 0.125 + 0.01), error[~is_special].max()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_results_of_f32_are_not_approximated(dtype: DType) -> None:
+    wide = program_of(kernel_of(lambda x: ops.exp(ops.cast(x, to=F32)), dtype))
+    both = program_of(kernel_of(lambda x: (ops.exp(x), ops.cast(ops.exp(x), to=F32)), dtype))
+    half = program_of(kernel_of(ops.exp, dtype))
+    calls = lambda p: [n.accuracy for n in p.nodes if isinstance(n, ir.Call)]
+    assert set(calls(wide)) == {"precise"}
+    assert set(calls(half)) == {"fast"}
+    assert "precise" in calls(both)
+
+
+def roundings(build: Callable[..., Any]) -> int:
+    """Casts to half precision."""
+    kernel = kernel_of(build, BF16, 64)
+    return sum(n.dtype is BF16 and isinstance(n, Apply) for n in kernel.nodes)
+
+
+def test_a_chain_is_rounded_once() -> None:
+    def chain(x: Any) -> Any:
+        return ops.mul(ops.add(ops.mul(x, x), 0.5), x)
+
+    assert roundings(chain) == 1
+    kernel = kernel_of(chain, BF16, 64)
+    assert sum(isinstance(n, ir.Fma) for n in program_of(kernel).nodes) == choose(kernel).width
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: ops.floor(ops.mul(x, x)),
+        lambda x: ops.where(ops.less(ops.mul(x, x), 0.5), x, ops.neg(x)),
+        lambda x: ops.cast(ops.mul(ops.mul(x, x), x), to=DType.I32),
+        lambda x: ops.cast(ops.add(ops.mul(x, x), 0.5), to=F32),
+    ],
+)
+def test_what_is_compared_or_made_whole_keeps_its_roundings(build: Callable[..., Any]) -> None:
+    kernel = kernel_of(build, BF16, 64)
+    assert any(n.dtype is BF16 and isinstance(n, Apply) for n in kernel.nodes)
+    x = (np.arange(64) / 16 - 2).astype(ml_dtypes.bfloat16)
+    node = Case(build, of(BF16, (64,))).node()
+    (want,) = evaluate(node.attrs["body"], {"v0": x})
+    (got,) = laws.execute(program_of(kernel), [x], node.shapes)
+    np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
+
+
+def test_a_stored_value_is_the_one_that_others_read() -> None:
+    """y and y - y·1: the second is 0 only if both are rounded, or neither is."""
+
+    def build(x: Any) -> tuple[Any, ...]:
+        y = ops.mul(x, x)
+        return y, ops.sub(y, ops.mul(y, 1.0))
+
+    x = np.random.default_rng(1).normal(size=64).astype(ml_dtypes.bfloat16)
+    node = Case(build, of(BF16, (64,))).node()
+    _, zero = laws.execute(program_of(kernel_of(build, BF16, 64)), [x], node.shapes)
+    assert not zero.astype(np.float64).any()
+
+
+# -- ranges ---------------------------------------------------------------------------------------
+
+
+def gated(x: Any) -> Any:
+    for _ in range(3):
+        x = ops.sub(ops.mul(ops.tanh(ops.add(ops.mul(x, 1.01), 0.5)), ops.sigmoid(x)), 0.1)
+    return x
+
+
+def test_a_sigmoid_of_a_narrow_range_is_a_polynomial() -> None:
+    """After the first round of the chain, |x| ≤ 1.13: two rounds have no sigmoid of the unit."""
+    kernel = kernel_of(gated, BF16)
+    width = choose(kernel).width
+    calls = [n.function for n in program_of(kernel).nodes if isinstance(n, ir.Call)]
+    assert calls.count("reciprocal") == calls.count("exp2") == width
+    assert calls.count("tanh") == 3 * width
+
+
+def test_ranges_hold_what_values_are() -> None:
+    def build(x: Any) -> tuple[Any, ...]:
+        t = ops.tanh(x)
+        return (
+            t, ops.sub(ops.mul(t, ops.sigmoid(x)), 0.1), ops.clamp(x, min=-2.0, max=3.0),
+            ops.div(t, ops.add(ops.square(t), 1.0)), ops.abs(ops.minimum(t, -0.5)),
+            ops.exp(ops.neg(ops.abs(x))), ops.where(ops.less(x, 0.0), t, 2.0),
+        )  # fmt: skip
+
+    node = Case(build, of(F32, (512,))).node()
+    kernel = legal(loop_kernel(node))
+    x = np.random.default_rng(2).normal(size=512).astype(np.float32) * 4
+    made = evaluate(node.attrs["body"], {"v0": x})
+    known = ranges(kernel)
+    for store, values in zip(kernel.stores, made, strict=True):
+        low, high = known[store.value]
+        assert low <= values.min() <= values.max() <= high
+        assert high - low < 6.0
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+def test_polynomials_are_as_good_as_stated(name: str) -> None:
+    exact = {"tanh": np.tanh, "sigmoid": sigmoid}[name]
+    for reach in (0.3, 1.0, 2.0):
+        errors = []
+        for count in range(1, 6):
+            terms, error = odd_polynomial(name, reach, count)
+            x = np.linspace(-reach, reach, 3000)
+            value = exact(np.zeros(1))[0] + x * np.polyval(terms[::-1], x * x)
+            assert np.max(np.abs(value / exact(x) - 1.0)) <= error * 1.01
+            errors.append(error)
+        assert errors == sorted(errors, reverse=True)
