@@ -122,12 +122,19 @@ class Launches:
         self.tasks.append(replace(launch, failures=failures, note=note))
 
     def pack(
-        self, part: str, body: Body, *, grid: Sequence[DimLike], block: int, made: View
+        self,
+        part: str,
+        body: Body,
+        *,
+        grid: Sequence[DimLike],
+        block: int,
+        made: View,
+        reads: Sequence[View] = (),
     ) -> View:
-        """Values that follow from nothing but the program, made once: a table."""
-        target = View(Buffer("result", 0), made.layout, made.dtype)
-        key = ("pack", part, made.layout.dims, made.dtype)
-        launch = self._launch(part, body, grid, block, ((), (target,), ()), key)
+        """A table that follows from the program alone, or from weights: made once. It is written
+        as result 0; tables of equal parts and operands are equal."""
+        key = ("pack", part, made.layout.dims, made.dtype, tuple(reads))
+        launch = self._launch(part, body, grid, block, (reads, (made,), ()), key)
         size = product(made.layout.dims) * made.dtype.itemsize
         self.packed.append(PackedWeights(replace(launch, key=key), size))
         return View(Buffer("packed", len(self.packed) - 1), made.layout, made.dtype, True)

@@ -39,12 +39,22 @@ def _row(ops: str, code: str) -> Registered:
     return Registered(tuple(ops.split()), code)
 
 
-DEDICATED = (_row("sort", "sort.sort:make_sort"),)
+DEDICATED = (
+    _row("sort", "sort.sort:make_sort"),
+    _row("ifft", "fft.fft:make_ifft"),
+    _row("rfft", "fft.fft:make_rfft"),
+    _row("irfft", "fft.fft:make_irfft"),
+    _row("stft", "fft.spectra:make_stft"),
+    _row("power_frames", "fft.spectra:make_power_frames"),
+    _row("mean_power", "fft.spectra:make_mean_power"),
+    _row("mel_frames", "fft.spectra:make_mel_frames"),
+)
 """Ops that have a lowering, too: a target claims them."""
 
 PRIMITIVES = (
     _row("take_along_axis", "gather_scatter:make_take_along_axis"),
     _row("scatter scatter_add", "gather_scatter:make_scatter"),
+    _row("fft", "fft.fft:make_fft"),
     _row("argsort", "sort.sort:make_argsort"),
     _row("top_k", "sort.top_k:make_top_k"),
     _row("nonzero", "compaction:make_nonzero"),

@@ -1,0 +1,136 @@
+"""Mel filter banks: the power of a block's frames in shared memory, times filters of which most
+entries are 0.
+
+Of filters that are weights, the range of rows in which each column is not 0 is found once, and only
+those are multiplied. What is left out would add 0 where all powers are finite; where one is not, 0
+times it is NaN, and all rows are multiplied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.backends.gpu.library.fft.butterflies import Complex
+from rlx.backends.gpu.library.fft.frames import Frames
+from rlx.backends.gpu.library.fft.plans import Plan
+from rlx.backends.gpu.library.fft.rows import Spectra
+from rlx.backends.gpu.library.launches import Launches
+from rlx.backends.gpu.library.sort.keys import Rows
+from rlx.backends.gpu.library.writer import View, Writer
+from rlx.backends.gpu.simt.values import SharedRef, Var
+from rlx.backends.gpu.task import GpuTask
+from rlx.core.dtype import DType
+from rlx.core.layout import Layout
+from rlx.kernel.program.schedule import Buffer, Schedule
+from rlx.kernel.refusal import Refusal
+
+I32 = DType.I32
+POWER = "power"
+
+
+@dataclass(frozen=True, slots=True)
+class MelProduct:
+    """Frames, and the filters [bins, bands]."""
+
+    made: Launches
+    frames: Frames
+    filters: View
+    bands: int
+
+    @property
+    def bins(self) -> int:
+        return self.frames.n // 2 + 1
+
+    def schedule(self) -> Schedule[GpuTask] | Refusal:
+        made, frames, ranges = self.made, self.frames, self._ranges()
+        tables = (self.filters, *([] if ranges is None else [ranges]))
+        given = Spectra(
+            made,
+            frames.n,
+            frames.dtype,
+            frames.total,
+            (*frames.reads, *tables),
+            (made.result(),),
+            self._emit,
+            more_bytes=self.bins * frames.dtype.itemsize,
+            before=self._before,
+            after=lambda w, plan: self._after(w, plan, ranges),
+        )
+        given.real_rows(frames.point)
+        return made.schedule()
+
+    def _before(self, w: Writer, plan: Plan) -> None:
+        w.b.shared(POWER, self.frames.dtype, plan.count * self.bins)
+
+    def _memory(self, w: Writer) -> SharedRef:
+        return SharedRef(w.b, POWER, self.frames.dtype)
+
+    def _emit(self, w: Writer, row: Var, k: Var, value: Complex, mask: Var | None) -> None:
+        re, im = value
+        count = w.b.made.memory(POWER).count // self.bins
+        slot = (row % count).to(I32)
+        power = w.b.fma(re, re, im * im)
+        self._memory(w).store(slot * self.bins + k, [power], mask)
+
+    def _after(self, w: Writer, plan: Plan, ranges: View | None) -> None:
+        """One sum for every frame of the block and every band."""
+        b, memory, to = w.b, self._memory(w), Rows(self.made.result(), _last(self.made))
+        b.barrier()
+        first = w.block_index() * plan.count
+        is_strange = self._has_nonfinite(w, plan, first)
+        with b.loop(b.thread, plan.count * self.bands, plan.block) as number:
+            slot, band = number // self.bands, number % self.bands
+            row = first + w.wide(slot)
+            with b.when(row < w.dim(self.frames.total)):
+                low, high = self._range(w, ranges, band, is_strange)
+                total = b.variable(0.0, self.frames.dtype)
+                with b.loop(low, high, carry=[total]) as k:
+                    factor = w.element(self.filters, (w.wide(k), w.wide(band)))
+                    total.set(b.fma(memory[slot * self.bins + k], factor, total))
+                w.store(to.view, to.at(w, row, band), [total.to(to.view.dtype)])
+
+    def _has_nonfinite(self, w: Writer, plan: Plan, first: Var) -> Var:
+        """Is a power of the block's frames not finite? x - x is then NaN, and else 0."""
+        b, memory = w.b, self._memory(w)
+        found = b.variable(False, DType.BOOL)
+        rows = (w.number(self.frames.total) - first).min(plan.count).to(I32)
+        with b.loop(b.thread, rows * self.bins, plan.block, carry=[found]) as i:
+            value = memory[i]
+            found.set(found | (value - value).ne(0.0))
+        return b.block_reduce("max", found)
+
+    # -- ranges ----------------------------------------------------------------------------------
+
+    def _range(self, w: Writer, ranges: View | None, band: Var, is_strange: Var) -> tuple[Var, Var]:
+        low, high = w.b.const(0, I32), w.b.const(self.bins, I32)
+        if ranges is None:
+            return low, high
+        own = w.ref(ranges).load(band * 2, 2)
+        return low.where(is_strange, own[0]), high.where(is_strange, own[1])
+
+    def _ranges(self) -> View | None:
+        """[bands, 2]: the first row that is not 0, and behind the last one, of filters that are
+        weights."""
+        if not self.filters.is_constant:
+            return None
+        table = View(Buffer("result", 0), Layout.contiguous((self.bands, 2)), I32)
+
+        def body(w: Writer) -> None:
+            b = w.b
+            with b.when(w.thread < self.bands):
+                low, high = b.variable(self.bins, I32), b.variable(0, I32)
+                with b.loop(0, self.bins, carry=[low, high]) as k:
+                    value = w.element(self.filters, (w.wide(k), w.thread))
+                    is_set = value.ne(0.0)
+                    low.set(low.min(k).where(is_set, low))
+                    high.set((k + 1).where(is_set, high))
+                w.ref(table).store(w.thread * 2, [low, high])
+
+        grid = (-(-self.bands // 32),)
+        return self.made.pack(
+            "ranges", body, grid=grid, block=32, made=table, reads=(self.filters,)
+        )
+
+
+def _last(made: Launches) -> int:
+    return len(made.result().layout.dims) - 1
