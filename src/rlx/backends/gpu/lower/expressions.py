@@ -156,12 +156,16 @@ class Expressions(Scopes, ABC):
     # -- memory ----------------------------------------------------------------------------------
 
     def _loaded(self, node: Load, guards: Guards) -> Values:
+        return [v.to(node.dtype.compute) for v in self.fetched(node, guards)]
+
+    def fetched(self, node: Load, guards: Guards) -> Values:
+        """The elements as they are stored."""
         index, masks = self.affine(node.at), self.masks(guards)
         if node.args:
             index, masks = self._gathered(node, index, masks, guards)
         buffer = self.inputs[node.operand]
         read = self._vectors if self._is_contiguous(node, index, masks) else self._scalars
-        return [v.to(node.dtype.compute) for v in read(buffer, index, masks)]
+        return read(buffer, index, masks)
 
     def _is_contiguous(self, node: Load, index: Values, masks: Values) -> bool:
         return (

@@ -121,11 +121,15 @@ def emit(kernel: Kernel, schedule: GpuSchedule, name: str = "") -> Program:
 
 def index_dtype(kernel: Kernel) -> DType:
     """64 bits where an index, or the number of points, may not fit in 32."""
+    return index_dtype_of(kernel, [product(a.extent for a in (*kernel.axes, *kernel.reduced))])
+
+
+def index_dtype_of(kernel: Kernel, counts: Sequence[DimLike]) -> DType:
+    """64 bits where an index, or a count of what a program goes over, may not fit in 32."""
     maps = [s.at for s in kernel.stores]
     maps += [n.at for n in kernel.nodes if isinstance(n, Load | Index | Inside)]
     gathers = [n for n in kernel.nodes if isinstance(n, Load) and n.args]
-    reach = [reach_of(at) for at in maps]
-    reach += [size_of(product(a.extent for a in (*kernel.axes, *kernel.reduced)))]
+    reach = [*map(reach_of, maps), *map(size_of, counts)]
     reach += [size_of(n.stride * n.bound) for n in gathers]
     reach += [size_of(n.dim) for n in kernel.nodes if isinstance(n, Size)]
     known = [r for r in reach if r is not None]

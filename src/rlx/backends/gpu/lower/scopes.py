@@ -37,6 +37,8 @@ class Scope:
     known: dict[tuple[Expr, Guards], Values] = field(
         default_factory=dict[tuple[Expr, Guards], Values]
     )
+    requested: dict[Load, Values] = field(default_factory=dict[Load, Values])
+    """Elements as they are stored, which were loaded before they are needed."""
 
     def moved(self, depth: int, mask: Var | None) -> Scope:
         """The same place in an inner region, with all that is known outside of it."""
@@ -50,7 +52,7 @@ class Scopes:
         self.b, self.kernel, self.index_dtype = builder, kernel, index
         self.scopes: list[Scope] = []
         self.sizes: dict[Dim, Var] = {}
-        self.guarded = _guarded(kernel)
+        self.guarded = guarded(kernel, any(is_padded(kernel, a) for a in kernel.axes))
 
     # -- numbers ---------------------------------------------------------------------------------
 
@@ -143,9 +145,9 @@ class Scopes:
         return (s.mask for s in self.scopes if s.mask is not None)
 
 
-def _guarded(kernel: Kernel) -> frozenset[Expr]:
-    """What reads memory that only a guard may allow it to, itself or by its arguments."""
-    pads = any(is_padded(kernel, a) for a in kernel.axes)
+def guarded(kernel: Kernel, pads: bool) -> frozenset[Expr]:
+    """What reads memory that only a guard may allow it to, itself or by its arguments; all loads,
+    if points are counted for axes that may be empty (`pads`)."""
     if not pads and not any(isinstance(n, Choose) for n in kernel.nodes):
         return frozenset()
     found: set[Expr] = set()

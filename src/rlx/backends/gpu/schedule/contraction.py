@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from rlx.backends.gpu.lower.contraction.launch import any_mma_schedule, mma_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
+from rlx.backends.gpu.lower.product.gemv import gemv_schedule
+from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.task import GpuTask
 from rlx.kernel.contract import Contract
@@ -20,8 +22,13 @@ from rlx.kernel.refusal import Refusal
 ContractionForm = Callable[[Contract, GpuMachine, str, frozenset[int]], Schedule[GpuTask] | Refusal]
 """Of a contraction, the machine, the name of what is made, and the operands that no kernel of a
 run writes."""
-FORMS: tuple[ContractionForm, ...] = (mma_schedule, any_mma_schedule)
-CONVOLUTIONS: tuple[ContractionForm, ...] = (any_mma_schedule,)
+FORMS: tuple[ContractionForm, ...] = (
+    gemv_schedule,
+    mma_schedule,
+    any_mma_schedule,
+    register_tile_schedule,
+)
+CONVOLUTIONS: tuple[ContractionForm, ...] = (any_mma_schedule, register_tile_schedule)
 """Of those whose left operand is read through a window."""
 
 

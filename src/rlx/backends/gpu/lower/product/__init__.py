@@ -1,0 +1,1 @@
+"""Contractions without matrix instructions: few rows, or tiles in registers."""

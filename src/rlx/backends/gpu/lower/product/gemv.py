@@ -1,0 +1,274 @@
+"""Products with few rows: the matrix is streamed once, and all rows share what was loaded.
+
+for the columns of a group of threads:
+    request the elements of the first turn       # before the wait, where they are constants
+    for each turn: sums[row, column] += left[row, inner] · right[inner, column]
+    add up the sums of a group: lanes by exchanges, warps through shared memory
+    one thread a sum: epilogue and stores
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlx.backends.gpu.lower.product.expressions import (
+    ProductExpressions,
+    failures_of,
+    legal_product,
+    names_of,
+    structure_of_product,
+)
+from rlx.backends.gpu.lower.scopes import Scope, Values
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.gemv import GemvSchedule, choose_gemv
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.values import Var
+from rlx.backends.gpu.task import GpuTask, Launch
+from rlx.core.dim import DimLike, exact_div, is_static, product, upper_bound
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Axis, Expr
+from rlx.kernel.program.schedule import Schedule, buffers
+from rlx.kernel.refusal import Refusal
+
+PASS_BYTES = 32 << 10
+"""Of shared memory for the sums of some rows: more rows are done in several passes."""
+
+
+def gemv_schedule(
+    contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
+) -> Schedule[GpuTask] | Refusal:
+    """The launch of a contraction with few rows, or few columns."""
+    few = (
+        contract if _is_less(contract.rows.extent, contract.columns.extent) else contract.swapped()
+    )
+    made = legal_product(few)
+    if isinstance(made, Refusal):
+        return made
+    choice = choose_gemv(made, machine)
+    if isinstance(choice, Refusal):
+        return choice
+    every = buffers(len(made.operands), len(made.results))
+    key = structure_of_product(made), machine, constants, "gemv"
+    write = lambda n: emit_gemv(made, choice, n, constants)
+    launch = Launch(name, write, key, names_of(every), every, failures_of(made), choice.text)
+    return Schedule((launch,))
+
+
+def _is_less(a: DimLike, b: DimLike) -> bool:
+    """Is the greatest a no greater than the greatest b?"""
+    most = [upper_bound(d) for d in (a, b)]
+    return most[0] is not None and (most[1] is None or most[0] <= most[1])
+
+
+def emit_gemv(
+    contract: Contract, schedule: GemvSchedule, name: str, constants: Iterable[int] = ()
+) -> Program:
+    """The program of a legal contraction whose rows are few."""
+    return _Gemv(contract, schedule, name, constants).program()
+
+
+Points = list[list[tuple[Scope, Scope]]]
+"""By chunk, then by column or row: its scope, and that of the inner axes in it."""
+
+
+class _Gemv(ProductExpressions):
+    def __init__(
+        self, contract: Contract, schedule: GemvSchedule, name: str, constants: Iterable[int]
+    ) -> None:
+        self.schedule = schedule
+        columns = schedule.block_columns
+        self.blocks = (contract.columns.extent + (columns - 1)) // columns
+        points = product(a.extent for a in contract.batch) * self.blocks
+        grid = (points if contract.stores and schedule.rows else 0,)
+        builder = Builder(name, block=schedule.block, grid=grid, warp=schedule.warp)
+        vector = schedule.inner[-1] if schedule.along == "inner" else contract.columns
+        super().__init__(builder, contract, constants, vector if schedule.width > 1 else None)
+        self.extent = product(a.extent for a in schedule.inner)
+
+    def program(self) -> Program:
+        b, schedule = self.b, self.schedule
+        if schedule.is_dependent:
+            b.release_dependents()
+        self._open()
+        right, left = self._turn(b.const(0, self.index_dtype), is_first=True)
+        self._request(right, self.contract.right, is_early=True)
+        self._request(left, self.contract.left, is_early=True)
+        if schedule.is_dependent:
+            b.wait_dependencies()
+        self._request(right, self.contract.right)
+        self._add(right, left)
+        self._other_turns()
+        self._finish()
+        return b.program()
+
+    # -- where a thread is -----------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """The block's point, the thread's columns, and the rows."""
+        b, schedule, index = self.b, self.schedule, self.index_dtype
+        lanes = schedule.inner_lanes
+        point, blocks = b.block_index().to(index), self.dim(self.blocks)
+        self.corner = point % blocks * schedule.block_columns
+        self.scopes = [self.scope(self.open_points(self.contract.batch, point // blocks))]
+        self.inner_warp, self.inner_lane = b.warp % schedule.inner_warps, b.lane % lanes
+        column_warp = b.warp // schedule.inner_warps
+        self.group = column_warp * (schedule.warp // lanes) + b.lane // lanes
+        self.inner_thread = (self.inner_warp * lanes + self.inner_lane).to(index)
+        self.columns = self._columns()
+        self.rows = [self._row(m) for m in range(schedule.rows)]
+        zero = b.const(0, self.contract.sums)
+        count = schedule.rows * schedule.thread_columns
+        self.totals = [b.variable(zero) for _ in range(count)]
+
+    def _columns(self) -> list[Scope]:
+        schedule = self.schedule
+        start = self.corner + self.group.to(self.index_dtype) * schedule.thread_columns
+        width = schedule.width if schedule.along == "columns" else 1
+        return [self._column(start + j * width, width) for j in range(schedule.columns)]
+
+    def _column(self, start: Var, width: int) -> Scope:
+        axis = self.contract.columns
+        is_full = exact_div(axis.extent, self.schedule.block_columns) is not None
+        mask = None if is_full else start < self.dim(axis.extent)
+        return self.scope({axis: [start + s for s in range(width)]}, mask)
+
+    def _row(self, number: int) -> Scope:
+        axis = self.contract.rows
+        here = self.b.const(number, self.index_dtype)
+        mask = None if is_static(axis.extent) else here < self.dim(axis.extent)
+        return self.scope({axis: [here]}, mask)
+
+    # -- turns -----------------------------------------------------------------------------------
+
+    def _turn(self, start: Var, *, is_first: bool = False) -> tuple[Points, Points]:
+        """The points of the right and of the left factor, from a place along the inner axes on."""
+        right, left = Points(), Points()
+        for chunk in range(self.schedule.chunks):
+            index, mask = self._chunk(start, chunk, is_first)
+            right.append([(c, self.scope(index, mask)) for c in self.columns])
+            left.append([(r, self.scope(index, mask)) for r in self.rows])
+        return right, left
+
+    def _chunk(
+        self, start: Var, chunk: int, is_first: bool
+    ) -> tuple[dict[Axis, Values], Var | None]:
+        schedule = self.schedule
+        threads = schedule.inner_threads
+        width = schedule.width if schedule.along == "inner" else 1
+        flat = start + (self.inner_thread + chunk * threads) * width
+        end = (chunk + 1) * threads * width
+        is_inside = is_first and is_static(self.extent) and end <= self.extent
+        is_full = is_inside or exact_div(self.extent, schedule.step) is not None
+        mask = None if is_full else flat < self.dim(self.extent)
+        return self.opened(schedule.inner, flat, width), mask
+
+    def _request(self, points: Points, factor: Expr, *, is_early: bool = False) -> None:
+        for outer, inner in (point for chunk in points for point in chunk):
+            with self.inside(outer), self.inside(inner):
+                self.request(factor, is_early=is_early)
+
+    def _add(self, right: Points, left: Points) -> None:
+        """The products of a turn, chunk by chunk: a row at a time meets all columns."""
+        for columns, rows in zip(right, left):
+            there = [self._values(point, self.contract.right) for point in columns]
+            for m, point in enumerate(rows):
+                self._add_row(m, self._values(point, self.contract.left), there)
+
+    def _values(self, point: tuple[Scope, Scope], factor: Expr) -> Values:
+        with self.inside(point[0]), self.inside(point[1]):
+            return self.factor(factor)
+
+    def _add_row(self, row: int, x: Values, columns: list[Values]) -> None:
+        schedule = self.schedule
+        first = row * schedule.thread_columns
+        for j, y in enumerate(columns):
+            for s in range(schedule.width):
+                own = first + (j if schedule.along == "inner" else s)
+                pair = (v[s if len(v) > 1 else 0] for v in (x, y))
+                self.totals[own].set(self.multiplied(self.totals[own], *pair))
+
+    def _other_turns(self) -> None:
+        step = self.schedule.step
+        if is_static(self.extent) and self.extent <= step:
+            return
+        start = self.b.const(step, self.index_dtype)
+        with self.b.loop(start, self.number(self.extent), step, self.totals) as flat:
+            right, left = self._turn(flat)
+            self._request(right, self.contract.right)
+            self._add(right, left)
+
+    # -- sums ------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Some rows at a time, as many as shared memory is kept for."""
+        schedule = self.schedule
+        size = schedule.inner_warps * schedule.block_columns * self.contract.sums.itemsize
+        rows = max(1, min(schedule.rows, PASS_BYTES // size))
+        values = rows * schedule.thread_columns
+        self.padded = -(-values // self._scattered(values)) * self._scattered(values)
+        count = schedule.inner_warps * schedule.groups * self.padded
+        self.parts = self.b.shared("parts", self.contract.sums, count)
+        for first in range(0, schedule.rows, rows):
+            if first:
+                self.b.barrier()
+            self._share(first, rows)
+            self.b.barrier()
+            self._store_rows(first, min(rows, schedule.rows - first))
+
+    def _scattered(self, values: int) -> int:
+        """Values that lanes add up at once, each keeping a part of them."""
+        return min(self.schedule.inner_lanes, 1 << max(0, values - 1).bit_length())
+
+    def _share(self, first: int, rows: int) -> None:
+        """Each warp's sums of some rows to shared memory."""
+        b, schedule = self.b, self.schedule
+        size = schedule.thread_columns
+        held: list[Var] = [*self.totals[first * size : (first + rows) * size]]
+        count, lanes = self._scattered(rows * size), schedule.inner_lanes
+        held += [b.const(0, self.contract.sums)] * (self.padded - len(held))
+        start = (self.inner_warp * schedule.groups + self.group) * self.padded
+        each = lanes // count
+        mask = (self.inner_lane % each).eq(0) if each > 1 else None
+        for number in range(0, self.padded, count):
+            part = held[number : number + count]
+            total = b.reduce_scatter("add", part, lanes) if lanes > 1 else part[0]
+            self.parts.store(start + self.inner_lane // each + number, [total], mask)
+
+    def _store_rows(self, first: int, rows: int) -> None:
+        """A thread for each sum, several where there are more."""
+        b, schedule = self.b, self.schedule
+        points = rows * schedule.block_columns
+        for start in range(0, points, schedule.block):
+            point = b.thread + start
+            is_full = start + schedule.block <= points
+            mask = None if is_full else point < points
+            self._store_point(first, point, mask)
+
+    def _store_point(self, first: int, point: Var, mask: Var | None) -> None:
+        schedule, contract = self.schedule, self.contract
+        columns, size = schedule.block_columns, schedule.thread_columns
+        row, column = point // columns, point % columns
+        at = column // size * self.padded + row * size + column % size
+        pitch = schedule.groups * self.padded
+        total = self.parts.load(at, 1, mask)[0]
+        for warp in range(1, schedule.inner_warps):
+            total = total + self.parts.load(at + warp * pitch, 1, mask)[0]
+        index = {
+            contract.rows: [row.to(self.index_dtype) + first],
+            contract.columns: [self.corner + column.to(self.index_dtype)],
+        }
+        with self.inside(self.scope(index, self._is_point(index, mask))):
+            self.store_sums([total])
+
+    def _is_point(self, index: dict[Axis, Values], mask: Var | None) -> Var | None:
+        """Is it one of the contraction's?"""
+        limits = [a for a in index if not is_static(a.extent) or a is self.contract.columns]
+        for axis in limits:
+            if (
+                exact_div(axis.extent, self.schedule.block_columns) is None
+                or axis is self.contract.rows
+            ):
+                inside = index[axis][0] < self.dim(axis.extent)
+                mask = inside if mask is None else mask & inside
+        return mask

@@ -1,0 +1,343 @@
+"""Products in tiles of registers, for numbers that no matrix instruction takes.
+
+    stage 0 of both factors to shared memory
+    for each stage:
+        request the elements of the next stage
+        sums[row, column] += left[inner, row] · right[inner, column]       # from shared memory
+        the next stage to the other half of shared memory; barrier
+    epilogue and stores of each thread's sums
+
+Stages are laid out with the inner axis outermost, so that a thread reads neighbouring rows and
+columns as vectors; a row of it is one vector longer, so that a factor which is contiguous along the
+inner axis is stored without bank conflicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rlx.backends.gpu.lower.expressions import combined
+from rlx.backends.gpu.lower.product.expressions import (
+    ProductExpressions,
+    failures_of,
+    legal_product,
+    names_of,
+    structure_of_product,
+)
+from rlx.backends.gpu.lower.product.split import split_product
+from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.register_tile import (
+    Loader,
+    RegisterTileSchedule,
+    choose_register_tile,
+    choose_splits,
+)
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.values import SharedRef, Var
+from rlx.backends.gpu.task import GpuTask, Launch
+from rlx.core.dim import DimLike, exact_div, product
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Expr
+from rlx.kernel.program.schedule import Schedule, buffers
+from rlx.kernel.refusal import Refusal
+
+SECTOR_BYTES = 32
+"""Neighbouring bytes that threads of a warp read of each row of a factor."""
+VECTOR_BYTES = 16
+"""What a row of a stage is padded by."""
+
+
+def register_tile_schedule(
+    contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
+) -> Schedule[GpuTask] | Refusal:
+    """The launches of a contraction of any size and dtype."""
+    made = legal_product(contract if stores_along_columns(contract) else contract.swapped())
+    if isinstance(made, Refusal):
+        return made
+    splits = choose_splits(made, machine)
+    if splits > 1:
+        return split_product(
+            made,
+            splits,
+            machine,
+            name,
+            constants,
+            lambda part, n: _launch(part, machine, n, constants),
+        )
+    return Schedule((_launch(made, machine, name, constants),))
+
+
+def stores_along_columns(contract: Contract) -> bool:
+    """Are results contiguous along columns, or not along rows either?"""
+    along = [s for s in contract.stores if s.at.coefficient(contract.rows) == 1]
+    return not along or any(s.at.coefficient(contract.columns) == 1 for s in contract.stores)
+
+
+def _launch(
+    contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
+) -> Launch:
+    choice = choose_register_tile(contract, machine)
+    every = buffers(len(contract.operands), len(contract.results))
+    key = structure_of_product(contract), machine, constants, "register tile"
+    write = lambda n: emit_register_tile(contract, choice, n, constants)
+    return Launch(name, write, key, names_of(every), every, failures_of(contract), choice.text)
+
+
+def emit_register_tile(
+    contract: Contract, schedule: RegisterTileSchedule, name: str, constants: Iterable[int] = ()
+) -> Program:
+    """The program of a legal contraction."""
+    return _RegisterTile(contract, schedule, name, constants).program()
+
+
+@dataclass(slots=True)
+class _Side:
+    """A factor, and where this thread's vectors of its tiles go."""
+
+    factor: Expr
+    loader: Loader
+    extent: DimLike
+    """Of its rows or columns."""
+    size: int
+    """Of a tile's."""
+    pitch: int
+    memory: SharedRef
+    vectors: list[_Vector]
+    """Of a stage."""
+
+
+@dataclass(slots=True)
+class _Vector:
+    """Neighbouring elements of a stage that a thread stores."""
+
+    scope: Scope
+    """Of its rows or columns."""
+    step: Var
+    """The first inner step."""
+    place: Var
+    """In the stage."""
+    mask: Var | None
+    """Is it one of the stage's? Not where there are more threads than vectors."""
+
+
+Requested = list[tuple[_Side, _Vector, Scope]]
+"""Vectors on their way, with the scope of the inner steps."""
+
+
+class _RegisterTile(ProductExpressions):
+    def __init__(
+        self,
+        contract: Contract,
+        schedule: RegisterTileSchedule,
+        name: str,
+        constants: Iterable[int],
+    ) -> None:
+        self.schedule, tile = schedule, schedule.tile
+        self.counts = [
+            (product(a.extent for a in axes) + (size - 1)) // size
+            for axes, size in (
+                (schedule.left.axes, tile.rows),
+                (schedule.right.axes, tile.columns),
+            )
+        ]
+        points = product(a.extent for a in schedule.batch) * product(self.counts)
+        grid = (points if contract.stores else 0,)
+        builder = Builder(name, block=schedule.block, grid=grid, warp=schedule.warp)
+        super().__init__(builder, contract, constants, None)
+        self.extent = product(a.extent for a in contract.inner)
+        self.is_finishing = False
+        self.group = max(1, min(4, VECTOR_BYTES // contract.sums.itemsize))
+
+    def program(self) -> Program:
+        b, depth = self.b, self.schedule.depth
+        if self.schedule.is_dependent:
+            b.release_dependents()
+        self._open()
+        zero = b.const(0, self.index_dtype)
+        first = self._requested(zero, is_early=True)
+        if self.schedule.is_dependent:
+            b.wait_dependencies()
+        self._store_stage(first, b.const(0, self.index_dtype))
+        b.barrier()
+        with b.loop(zero, self.number(self.extent), depth, self.totals) as start:
+            half = (start // depth) % 2
+            following = self._requested(start + depth)
+            self._multiply(half)
+            self._store_stage(following, 1 - half)
+            b.barrier()
+        self._finish()
+        return b.program()
+
+    # -- where a thread is -----------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """The block's tile, the thread's vectors of its factors, and its sums."""
+        b, schedule, tile, index = self.b, self.schedule, self.schedule.tile, self.index_dtype
+        point = b.block_index().to(index)
+        down, across = (self.dim(c) for c in self.counts)
+        row = point % down
+        column, batch = point // down % across, point // down // across
+        self.scopes = [self.scope(self.open_points(schedule.batch, batch))]
+        self.corners = row * tile.rows, column * tile.columns
+        self.left, self.right = (
+            self._side("left", self.contract.left, schedule.left, tile.rows, self.corners[0]),
+            self._side("right", self.contract.right, schedule.right, tile.columns, self.corners[1]),
+        )
+        self._place()
+        zero = b.const(0, self.contract.sums)
+        count = tile.thread_rows * tile.thread_columns
+        self.totals = [b.variable(zero) for _ in range(count)]
+
+    def _place(self) -> None:
+        """Rows and columns of threads in the tile: a warp is about as high as it is wide."""
+        b, tile, warp = self.b, self.schedule.tile, self.schedule.warp
+        across = tile.columns // tile.thread_columns
+        lanes = min(8, across)
+        warps = across // lanes
+        self.row_thread = b.warp // warps * (warp // lanes) + b.lane // lanes
+        self.column_thread = b.warp % warps * lanes + b.lane % lanes
+
+    def _side(self, name: str, factor: Expr, loader: Loader, size: int, corner: Var) -> _Side:
+        b, sums, depth = self.b, self.contract.sums, self.schedule.depth
+        pitch = size + max(1, VECTOR_BYTES // sums.itemsize)
+        memory = b.shared(name, sums, 2 * depth * pitch)
+        extent = product(a.extent for a in loader.axes)
+        side = _Side(factor, loader, extent, size, pitch, memory, [])
+        count = depth * size // loader.width
+        for start in range(0, count, self.schedule.block):
+            is_there = start + self.schedule.block <= count
+            mask = None if is_there else b.thread + start < count
+            side.vectors.append(self._vector(side, b.thread + start, corner, mask))
+        return side
+
+    def _vector(self, side: _Side, number: Var, corner: Var, is_there: Var | None) -> _Vector:
+        """A vector of a stage: neighbouring threads have neighbouring elements."""
+        loader, width = side.loader, side.loader.width
+        if loader.along == "outer":
+            each = side.size // width
+            outer, step = number % each * width, number // each
+        else:
+            near = self._near(side)
+            outer = number // near % side.size
+            step = (number % near + number // (near * side.size) * near) * width
+        flat = corner + outer.to(self.index_dtype)
+        slots = width if loader.along == "outer" else 1
+        is_full = exact_div(side.extent, side.size) is not None
+        inside = None if is_full else flat < self.dim(side.extent)
+        mask = combined(m for m in (is_there, inside) if m is not None)
+        scope = self.scope(self.opened(loader.axes, flat, slots), mask)
+        return _Vector(scope, step, step * side.pitch + outer, is_there)
+
+    def _near(self, side: _Side) -> int:
+        """Vectors of a row that neighbouring threads have."""
+        size = side.loader.width * self.contract.sums.itemsize
+        return max(1, min(self.schedule.depth // side.loader.width, SECTOR_BYTES // size))
+
+    # -- stages ----------------------------------------------------------------------------------
+
+    def _requested(self, start: Var, *, is_early: bool = False) -> Requested:
+        """The elements of a stage, loaded and not used yet."""
+        found: Requested = []
+        for side in (self.left, self.right):
+            self.vector = side.loader.vector
+            for vector in side.vectors:
+                inner = self._inner(side, start, vector.step)
+                with self.inside(vector.scope), self.inside(inner):
+                    self.request(side.factor, is_early=is_early)
+                found.append((side, vector, inner))
+        return found
+
+    def _inner(self, side: _Side, start: Var, step: Var) -> Scope:
+        flat = start + step.to(self.index_dtype)
+        slots = side.loader.width if side.loader.along == "inner" else 1
+        is_full = exact_div(self.extent, self.schedule.depth) is not None
+        mask = (start if is_full else flat) < self.dim(self.extent)
+        return self.scope(self.opened(self.schedule.inner, flat, slots), mask)
+
+    def _store_stage(self, requested: Requested, half: Var) -> None:
+        """Factors to shared memory."""
+        for side, vector, inner in requested:
+            self.vector = side.loader.vector
+            with self.inside(vector.scope), self.inside(inner):
+                values = self.factor(side.factor)
+            stage = half.to(vector.place.dtype) * (self.schedule.depth * side.pitch)
+            self._store_vector(side, stage + vector.place, values, vector.mask)
+
+    def _store_vector(self, side: _Side, start: Var, values: Values, mask: Var | None) -> None:
+        width = side.loader.width
+        held = values if len(values) == width else values * width
+        if side.loader.along == "inner":
+            for i, value in enumerate(held):
+                side.memory.store(start + i * side.pitch, [value], mask)
+            return
+        size = min(width, self.group)
+        for i in range(0, width, size):
+            side.memory.store(start + i, held[i : i + size], mask)
+
+    def _multiply(self, half: Var) -> None:
+        """The products of a stage, step by step."""
+        tile = self.schedule.tile
+        offset = half.to(self.row_thread.dtype) * self.schedule.depth
+        for step in range(self.schedule.depth):
+            x = self._fragment(self.left, offset, step, self.row_thread, tile.thread_rows)
+            y = self._fragment(self.right, offset, step, self.column_thread, tile.thread_columns)
+            for i, total in enumerate(self.totals):
+                row, column = divmod(i, tile.thread_columns)
+                total.set(self.multiplied(total, x[row], y[column]))
+
+    def _fragment(self, side: _Side, offset: Var, step: int, thread: Var, count: int) -> list[Var]:
+        """The rows or columns of a thread, in groups that neighbouring threads have in turn."""
+        start = offset * side.pitch + thread * self._held(count)
+        found: list[Var] = []
+        for place in self._groups(side.size, count):
+            found += side.memory.load(start + (step * side.pitch + place), self._held(count))
+        return found
+
+    def _held(self, count: int) -> int:
+        """Neighbours of a group."""
+        return min(self.group, count)
+
+    def _groups(self, size: int, count: int) -> list[int]:
+        """Where the groups of a thread begin, from the first of its place on."""
+        groups = count // self._held(count)
+        return [g * (size // groups) for g in range(groups)]
+
+    # -- sums ------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        tile = self.schedule.tile
+        width = min(self.schedule.store_width, self._held(tile.thread_columns))
+        self.vector = self.contract.columns
+        rows = self._lines(self.left, self.corners[0], self.row_thread, tile.thread_rows, 1)
+        columns = self._lines(
+            self.right, self.corners[1], self.column_thread, tile.thread_columns, width
+        )
+        self.is_finishing = True
+        for i, row in enumerate(rows):
+            for j, column in enumerate(columns):
+                first = i * tile.thread_columns + j * width
+                with self.inside(row), self.inside(column), self.inside(self.scope({})):
+                    self.store_sums([*self.totals[first : first + width]])
+
+    def place(self, node: Expr, guards: Guards) -> int:
+        """What varies with rows and columns belongs to the point of both; what varies with either,
+        to its own scope, so that it is made once."""
+        level = super().place(node, guards)
+        sides = (set(self.schedule.left.axes), set(self.schedule.right.axes))
+        free = node.free.union(*(g.free for g, _ in guards))
+        is_both = self.is_finishing and all(free & side for side in sides)
+        return len(self.scopes) - 1 if is_both else level
+
+    def _lines(self, side: _Side, corner: Var, thread: Var, count: int, width: int) -> list[Scope]:
+        """The thread's rows or columns, some neighbours at a time, in the order of its sums."""
+        held, found = self._held(count), list[Scope]()
+        is_full = exact_div(side.extent, side.size) is not None
+        for place in self._groups(side.size, count):
+            for i in range(0, held, width):
+                flat = corner + (thread * held + (place + i)).to(self.index_dtype)
+                mask = None if is_full else flat < self.dim(side.extent)
+                found.append(self.scope(self.opened(side.loader.axes, flat, width), mask))
+        return found

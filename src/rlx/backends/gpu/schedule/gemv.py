@@ -1,0 +1,227 @@
+"""How a product with few rows runs on a GPU: what the threads of a block read of the matrix.
+
+The matrix is read once, so its bytes are the time: every thread has `machine.stream_bytes` of it on
+their way before it waits for any. Vectors are along whichever axis of the matrix is contiguous.
+
+    along inner    a column's elements are neighbours: threads share a column, each a part of it
+    along columns  neighbouring columns are neighbours: threads share columns, each some inner steps
+
+The parts of a sum are added up in the order of threads, then of warps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.loop import is_aligned
+from rlx.core.dim import DimLike, exact_div, product, upper_bound
+from rlx.core.dtype import DType
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Axis, Expr, Load, postorder
+from rlx.kernel.refusal import Refusal
+
+MAX_ROWS = 16
+"""Rows whose sums fit in a thread's registers."""
+MAX_HALF_ROWS = 4
+"""Of half floats, where there are matrix instructions: converting more takes longer than loading
+the matrix."""
+UNKNOWN_EXTENT = 4096
+"""What a choice assumes of an extent that is not bounded."""
+MAX_WIDTH = 16
+"""Neighbours that a thread decodes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemvSchedule:
+    """One way to run a product with few rows."""
+
+    rows: int
+    """The most there are."""
+    inner: tuple[Axis, ...]
+    """In the order in which they are gone along, the last the fastest."""
+    along: Literal["inner", "columns"]
+    width: int
+    """Neighbours of a vector."""
+    columns: int
+    """Vectors beside each other that a thread has, along columns; else columns of a thread."""
+    chunks: int
+    """Vectors behind each other along the inner axes that a thread has at once."""
+    inner_lanes: int
+    """Threads of a warp that share columns."""
+    inner_warps: int
+    """Warps that do."""
+    column_warps: int
+    """Warps of a block with columns of their own."""
+    warp: int
+    is_dependent: bool = False
+
+    @property
+    def block(self) -> int:
+        return self.inner_warps * self.column_warps * self.warp
+
+    @property
+    def inner_threads(self) -> int:
+        return self.inner_lanes * self.inner_warps
+
+    @property
+    def thread_columns(self) -> int:
+        return self.columns * (self.width if self.along == "columns" else 1)
+
+    @property
+    def groups(self) -> int:
+        """Of threads that share columns."""
+        return self.warp // self.inner_lanes * self.column_warps
+
+    @property
+    def block_columns(self) -> int:
+        return self.groups * self.thread_columns
+
+    @property
+    def step(self) -> int:
+        """Elements along the inner axes that the threads of a group have at once."""
+        return self.inner_threads * self.chunks * (self.width if self.along == "inner" else 1)
+
+    @property
+    def text(self) -> str:
+        """In a few words, for reports."""
+        return (
+            f"gemv of {self.rows} rows: {self.block_columns} columns a block of {self.block} "
+            f"threads, {self.width} neighbours along {self.along}"
+        )
+
+
+def choose_gemv(contract: Contract, machine: GpuMachine) -> GemvSchedule | Refusal:
+    """The schedule of a contraction whose rows are few."""
+    rows = upper_bound(contract.rows.extent)
+    if rows is None or rows > MAX_ROWS:
+        return Refusal(f"{contract.name}: it has more than {MAX_ROWS} rows and columns")
+    if rows > MAX_HALF_ROWS and machine.tiles and _are_halves(contract):
+        return Refusal(f"{contract.name}: matrix instructions take {rows} rows of half floats")
+    along, axis, width = _vectors(contract, machine)
+    if along == "columns":
+        return _along_columns(contract, machine, rows, width)
+    return _along_inner(contract, machine, rows, axis, width)
+
+
+def _are_halves(contract: Contract) -> bool:
+    return {contract.left.dtype, contract.right.dtype} <= {DType.F16, DType.BF16}
+
+
+def matrix_loads(factor: Expr, columns: Axis, inner: tuple[Axis, ...]) -> list[Load]:
+    """The loads of a factor that go along columns and inner axes."""
+    loads = [n for n in postorder([factor]) if isinstance(n, Load)]
+    return [n for n in loads if columns in n.at.axes and n.at.axes & set(inner)] or loads
+
+
+def _vectors(
+    contract: Contract, machine: GpuMachine
+) -> tuple[Literal["inner", "columns"], Axis, int]:
+    """The axis along which the most of the matrix is contiguous, and the neighbours of a vector."""
+    loads = matrix_loads(contract.right, contract.columns, contract.inner)
+    axes = (*reversed(contract.inner), contract.columns)
+    widths = {a: _width(loads, a, machine) for a in axes}
+    bytes_of = {a: sum(n.dtype.itemsize for n in loads if n.at.coefficient(a) == 1) for a in axes}
+    best = max(axes, key=lambda a: (widths[a] * bytes_of[a], bytes_of[a]))
+    return ("columns" if best is contract.columns else "inner"), best, widths[best]
+
+
+def _width(loads: list[Load], axis: Axis, machine: GpuMachine) -> int:
+    """Neighbours whose widest access is one vector of the machine."""
+    sizes = [n.dtype.itemsize for n in loads if n.at.coefficient(axis) == 1]
+    width = min(MAX_WIDTH, machine.vector_bytes // min(sizes, default=machine.vector_bytes))
+    while width > 1 and not (
+        exact_div(axis.extent, width) is not None
+        and any(is_aligned(n.at, axis, width, n.stride) for n in loads)
+    ):
+        width //= 2
+    return width
+
+
+def _element_bytes(contract: Contract) -> int:
+    """Of all that is loaded for one element of the matrix."""
+    loads = matrix_loads(contract.right, contract.columns, contract.inner)
+    return max(1, sum(n.dtype.itemsize for n in loads))
+
+
+def _most(dim: DimLike) -> int:
+    found = upper_bound(dim)
+    return UNKNOWN_EXTENT if found is None else found
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _power(count: int) -> int:
+    """The least power of two that is no less."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+# -- along inner axes -----------------------------------------------------------------------------
+
+
+def _along_inner(
+    contract: Contract, machine: GpuMachine, rows: int, axis: Axis, width: int
+) -> GemvSchedule:
+    inner = (*(a for a in contract.inner if a is not axis), axis)
+    depth = _most(product(a.extent for a in inner))
+    vectors = max(1, _ceil(depth, width))
+    loads = max(1, machine.stream_bytes // (width * _element_bytes(contract)))
+    columns = _columns(contract, machine, loads)
+    chunks, threads = _share(vectors, max(1, loads // columns), machine)
+    warps = max(1, threads // machine.warp)
+    lanes = min(machine.warp, threads)
+    beside = max(1, min(4 * machine.warp, machine.max_block) // (warps * machine.warp))
+    return GemvSchedule(
+        rows, inner, "inner", width, columns, chunks, lanes, warps, beside, machine.warp,
+        is_dependent=machine.has_dependent_launch,
+    )  # fmt: skip
+
+
+def _columns(contract: Contract, machine: GpuMachine, loads: int) -> int:
+    """Columns of a thread: half of its loads, and few where that leaves processors idle."""
+    points = _most(product(a.extent for a in contract.batch)) * _most(contract.columns.extent)
+    columns = max(1, min(4, _power(loads // 2)))
+    while columns > 1 and _ceil(points, columns) < 2 * machine.processors:
+        columns //= 2
+    return columns
+
+
+def _share(vectors: int, chunks: int, machine: GpuMachine) -> tuple[int, int]:
+    """Vectors of each thread, and threads, for so many: the fewest turns, then the fewest idle."""
+    if vectors <= machine.warp:
+        return 1, _power(vectors)
+    most = max(1, machine.max_block // machine.warp)
+    found: list[tuple[int, int, int, int]] = []
+    for held in range(1, chunks + 2):
+        warps = min(most, _ceil(vectors, held * machine.warp))
+        turn = warps * machine.warp * held
+        found.append((_ceil(vectors, turn) * turn, abs(held - chunks), held, warps))
+    _, _, held, warps = min(found)
+    return held, warps * machine.warp
+
+
+# -- along columns --------------------------------------------------------------------------------
+
+
+def _along_columns(contract: Contract, machine: GpuMachine, rows: int, width: int) -> GemvSchedule:
+    """A block has as many columns as leave every processor one, a whole transfer at least."""
+    depth = max(1, _most(product(a.extent for a in contract.inner)))
+    batch = _most(product(a.extent for a in contract.batch))
+    vectors = max(1, _ceil(_most(contract.columns.extent), width))
+    size = width * _element_bytes(contract)
+    least = min(machine.warp, _power(max(1, machine.transfer_bytes // size)))
+    lanes = machine.warp
+    while lanes > least and batch * _ceil(vectors, lanes) < 2 * machine.processors:
+        lanes //= 2
+    lanes = min(lanes, _power(vectors))
+    inner_lanes = machine.warp // lanes
+    chunks = max(1, min(machine.stream_bytes // size, _ceil(depth, inner_lanes)))
+    most = max(1, machine.max_block // machine.warp)
+    warps = max(1, min(most, _ceil(depth, inner_lanes * chunks)))
+    return GemvSchedule(
+        rows, contract.inner, "columns", width, 1, chunks, inner_lanes, warps, 1, machine.warp,
+        is_dependent=machine.has_dependent_launch,
+    )  # fmt: skip

@@ -1,0 +1,265 @@
+"""How a product runs on a GPU without matrix instructions: tiles in shared memory and registers.
+
+A block does a tile of rows and columns; its factors come through shared memory, a few inner steps
+at a time, two stages of them. A thread keeps a small tile of sums in registers. All batch axes that
+a factor does not vary with are more rows or columns: the tiles of a convolution go over images.
+
+Where there are fewer tiles than processors, the inner axes are cut in parts, and a second launch
+adds the parts up in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.loop import is_aligned
+from rlx.core.dim import DimLike, exact_div, is_static, product, upper_bound
+from rlx.core.dtype import DType
+from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Axis, Expr, Load, postorder
+
+UNKNOWN_EXTENT = 1024
+"""What a choice assumes of an extent that is not bounded."""
+LANES = 128
+"""Products that a processor adds up in a cycle."""
+BUSY_WARPS = 8
+"""Warps that keep a processor busy."""
+REGISTERS = 65536
+START_CYCLES, LAUNCH_CYCLES = 1500, 3000
+"""Of a block, before its first product and after its last; of a second launch."""
+SPLIT_BYTES = 12
+"""Bytes that a processor writes and reads again in a cycle."""
+MAX_SPLITS = 16
+MIN_SPLIT_DEPTH = 128
+"""Inner steps of a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows and columns of a block, and of a thread."""
+
+    rows: int
+    columns: int
+    thread_rows: int
+    thread_columns: int
+    share: float
+    """Of the peak rate, where nothing else is in the way."""
+
+    @property
+    def threads(self) -> int:
+        return self.rows // self.thread_rows * (self.columns // self.thread_columns)
+
+    @property
+    def registers(self) -> int:
+        """Of a thread: its sums, twice what it multiplies, and addresses."""
+        own = self.thread_rows * self.thread_columns
+        return own + 2 * (self.thread_rows + self.thread_columns) + 32
+
+
+TILES = (
+    Tile(128, 128, 8, 8, 0.80),
+    Tile(128, 64, 8, 8, 0.72),
+    Tile(64, 128, 8, 8, 0.72),
+    Tile(64, 64, 8, 4, 0.62),
+    Tile(64, 32, 4, 4, 0.45),
+    Tile(32, 64, 4, 4, 0.45),
+    Tile(32, 32, 4, 2, 0.35),
+    Tile(16, 16, 2, 2, 0.15),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """How a factor's tiles are read: vectors along an axis."""
+
+    axes: tuple[Axis, ...]
+    """Rows or columns, the last the fastest."""
+    along: Literal["inner", "outer"]
+    vector: Axis
+    """The last of the axes, or of the inner ones."""
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTileSchedule:
+    """One way to run a product in tiles."""
+
+    tile: Tile
+    depth: int
+    """Inner steps of a stage."""
+    batch: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    """In the order in which they are gone along, the last the fastest."""
+    left: Loader
+    right: Loader
+    store_width: int
+    """Neighbouring columns that a thread stores at once."""
+    warp: int
+    is_dependent: bool = False
+
+    @property
+    def block(self) -> int:
+        return self.tile.threads
+
+    @property
+    def text(self) -> str:
+        """In a few words, for reports."""
+        t = self.tile
+        return (
+            f"tiles of {t.rows}x{t.columns}x{self.depth}, {t.thread_rows}x{t.thread_columns} sums "
+            f"a thread, {self.block} threads"
+        )
+
+
+def choose_register_tile(contract: Contract, machine: GpuMachine) -> RegisterTileSchedule:
+    """The tiles that the least time is expected of."""
+    rows, columns, batch = outer_axes(contract)
+    inner = _inner_order(contract, machine)
+    tile = min(_tiles(machine), key=lambda t: _cycles(contract, t, 1, machine))
+    return RegisterTileSchedule(
+        tile,
+        _depth(contract, machine),
+        batch,
+        inner,
+        _loader(contract.left, rows, inner[-1], machine),
+        _loader(contract.right, columns, inner[-1], machine),
+        _store_width(contract, machine),
+        machine.warp,
+        machine.has_dependent_launch,
+    )
+
+
+def choose_splits(contract: Contract, machine: GpuMachine) -> int:
+    """Into how many parts the inner axes are cut; 1 where that does not pay."""
+    first = contract.inner[0].extent
+    if not is_static(first) or not all(is_static(a.extent) for a in contract.outer):
+        return 1
+    depth = _most(product(a.extent for a in contract.inner))
+    parts = [
+        s
+        for s in range(1, MAX_SPLITS + 1)
+        if s == 1 or (first % s == 0 and depth // s >= MIN_SPLIT_DEPTH)
+    ]
+    return min(parts, key=lambda s: min(_cycles(contract, t, s, machine) for t in _tiles(machine)))
+
+
+def _tiles(machine: GpuMachine) -> list[Tile]:
+    found = [t for t in TILES if machine.warp <= t.threads <= machine.max_block]
+    return found or [TILES[-1]]
+
+
+def outer_axes(contract: Contract) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
+    """Axes that are gone along as rows, as columns, and those that both factors vary with."""
+    columns = tuple(a for a in contract.batch if a not in contract.left.free)
+    rest = tuple(a for a in contract.batch if a in contract.left.free)
+    rows = tuple(a for a in rest if a not in contract.right.free)
+    batch = tuple(a for a in rest if a in contract.right.free)
+    return (*rows, contract.rows), (*columns, contract.columns), batch
+
+
+# -- cost -----------------------------------------------------------------------------------------
+
+
+def _cycles(contract: Contract, tile: Tile, splits: int, machine: GpuMachine) -> float:
+    """What a processor takes for its tiles, those that run at once sharing its lanes."""
+    rows, columns, batch = ([_most(a.extent) for a in axes] for axes in outer_axes(contract))
+    m, n, count = (_product(x) for x in (rows, columns, batch))
+    k = max(1, _most(product(a.extent for a in contract.inner)) // splits)
+    blocks = count * splits * _ceil(m, tile.rows) * _ceil(n, tile.columns)
+    each = max(1, _ceil(blocks, machine.processors))
+    room = max(1, REGISTERS // (tile.registers * tile.threads))
+    warps = max(1, tile.threads // machine.warp)
+    cycles = 0.0
+    while each > 0:
+        together = min(each, room)
+        busy = min(1.0, together * warps / BUSY_WARPS)
+        work = together * tile.rows * tile.columns * k
+        cycles += START_CYCLES + work / (LANES * tile.share * busy)
+        each -= together
+    if splits > 1:
+        size = contract.sums.itemsize * splits * count * m * n
+        cycles += LAUNCH_CYCLES + size / (SPLIT_BYTES * machine.processors)
+    return cycles
+
+
+def _most(dim: DimLike) -> int:
+    found = upper_bound(dim)
+    return UNKNOWN_EXTENT if found is None else found
+
+
+def _product(counts: Iterable[int]) -> int:
+    total = 1
+    for count in counts:
+        total *= count
+    return total
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _depth(contract: Contract, machine: GpuMachine) -> int:
+    """Inner steps of a stage: fewer of wide numbers, whose tiles take more room."""
+    return 8 if contract.sums.itemsize > 4 else 16
+
+
+# -- accesses -------------------------------------------------------------------------------------
+
+
+def _inner_order(contract: Contract, machine: GpuMachine) -> tuple[Axis, ...]:
+    """The inner axes with the one last that most elements of both factors are contiguous along."""
+    loads = [[n for n in postorder([x]) if isinstance(n, Load)] for x in _factors(contract)]
+
+    def worth(axis: Axis) -> int:
+        return sum(_bytes(side, axis) * _width(side, axis, machine) for side in loads)
+
+    last = max(reversed(contract.inner), key=worth)
+    return (*(a for a in contract.inner if a is not last), last)
+
+
+def _factors(contract: Contract) -> tuple[Expr, Expr]:
+    return contract.left, contract.right
+
+
+def _loader(factor: Expr, axes: tuple[Axis, ...], inner: Axis, machine: GpuMachine) -> Loader:
+    """Vectors along the axis that more elements are contiguous along."""
+    loads = [n for n in postorder([factor]) if isinstance(n, Load)]
+    worth = {a: (_bytes(loads, a), _width(loads, a, machine)) for a in (axes[-1], inner)}
+    if worth[inner] > worth[axes[-1]]:
+        return Loader(axes, "inner", inner, worth[inner][1])
+    return Loader(axes, "outer", axes[-1], worth[axes[-1]][1])
+
+
+def _bytes(loads: list[Load], axis: Axis) -> int:
+    return sum(n.dtype.itemsize for n in loads if n.at.coefficient(axis) == 1)
+
+
+def _width(loads: list[Load], axis: Axis, machine: GpuMachine) -> int:
+    """Neighbours of a vector: at most what a thread stores to shared memory at once."""
+    sizes = [n.dtype.itemsize for n in loads if n.at.coefficient(axis) == 1]
+    width = min(4, machine.vector_bytes // min(sizes, default=machine.vector_bytes))
+    while width > 1 and not (
+        exact_div(axis.extent, width) is not None
+        and any(is_aligned(n.at, axis, width, n.stride) for n in loads)
+    ):
+        width //= 2
+    return width
+
+
+def _store_width(contract: Contract, machine: GpuMachine) -> int:
+    axis = contract.columns
+    width = shared_width(contract.sums, machine)
+    while width > 1 and not (
+        exact_div(axis.extent, width) is not None
+        and any(is_aligned(s.at, axis, width) for s in contract.stores)
+    ):
+        width //= 2
+    return width
+
+
+def shared_width(dtype: DType, machine: GpuMachine) -> int:
+    """Neighbours that threads read from shared memory at once."""
+    return max(1, min(4, machine.vector_bytes // dtype.itemsize))
