@@ -55,6 +55,7 @@ SIGNATURES: Mapping[str, str] = {
     "cuMemAlloc_v2": "pz",
     "cuMemFree_v2": "a",
     "cuMemGetInfo_v2": "pp",
+    "cuPointerGetAttribute": "pia",
     "cuMemHostAlloc": "pzu",
     "cuMemFreeHost": "p",
     "cuMemcpyHtoDAsync_v2": "apzp",

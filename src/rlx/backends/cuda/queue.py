@@ -16,11 +16,14 @@ from rlx.backends.cuda.errors import NOT_READY, DriverError
 from rlx.backends.cuda.graph import CudaGraph, captured
 from rlx.backends.cuda.launch import Prepared, prepare
 from rlx.backends.cuda.staging import NO_TIMING, Array, Pinned, Readback, Slots, bytes_of
+from rlx.backends.gpu.arrays.dlpack import CUDA
 from rlx.backends.gpu.device import Kernel, Queue
 from rlx.core.errors import Error
 
 NON_BLOCKING = 1
 """The flag of a stream that does not wait for the legacy default stream."""
+DEVICE_OF_POINTER = 9
+"""The attribute of an address: the number of its device."""
 SMALL_BYTES = 64 << 10
 """Up to which copies go through memory of the queue's own and are not waited for."""
 SMALL_SLOTS, SMALL_SLOT_BYTES = 4, 128 << 10
@@ -36,6 +39,7 @@ class CudaQueue(Queue):
 
     def __init__(self, context: Context, bulk: Callable[[], Slots]) -> None:
         self.context = context
+        self.device_id = CUDA, context.number
         self.stream = context.made("cuStreamCreate", NON_BLOCKING)
         self.running: deque[str] = deque(maxlen=NAMED)
         """The last kernels and graphs that were enqueued since the last wait."""
@@ -192,13 +196,16 @@ class CudaQueue(Queue):
         return self.context.made("cuEventCreate", NO_TIMING)
 
     def wait_for(self, stream: int) -> None:
-        """Work that is enqueued from now on begins after what another library's stream has."""
         self._order(stream, self.stream)
         self._enqueued()
 
     def release_to(self, stream: int) -> None:
-        """Another library's stream waits for what was enqueued here."""
         self._order(self.stream, stream)
+
+    def device_of(self, address: int) -> tuple[int, int]:
+        number = ctypes.c_int()
+        self.context("cuPointerGetAttribute", ctypes.byref(number), DEVICE_OF_POINTER, address)
+        return CUDA, number.value
 
     def _order(self, first: int, second: int) -> None:
         event = self.context.made("cuEventCreate", NO_TIMING)

@@ -115,6 +115,11 @@ class Graph(ABC):
 class Queue(ABC):
     """Work in order."""
 
+    stream: int = 0
+    """As other libraries of the device name it; 0 where they cannot."""
+    device_id: tuple[int, int] = (12, 0)
+    """The kind and number of its device, as DLPack counts them: an extension, if not said."""
+
     @abstractmethod
     def write(self, address: int, array: Array) -> None:
         """Bytes of a contiguous array to the device; the array may be changed afterwards."""
@@ -139,6 +144,18 @@ class Queue(ABC):
     @abstractmethod
     def wait(self) -> None:
         """Until all that was enqueued is done. An error of it is raised here."""
+
+    def wait_for(self, stream: int) -> None:
+        """What is enqueued from now on begins after what another library's stream has."""
+        return
+
+    def release_to(self, stream: int) -> None:
+        """Another library's stream waits for what was enqueued here."""
+        return
+
+    def device_of(self, address: int) -> tuple[int, int]:
+        """Whose memory an address is in, as DLPack counts devices."""
+        return self.device_id
 
     @abstractmethod
     def record(self, enqueue: Callable[[], None]) -> Graph:

@@ -1,0 +1,240 @@
+"""An array in a device's memory, and how other libraries' arrays become one.
+
+Nothing is copied. Order between the queues of rlx and other libraries' streams is kept on the
+device: what reads an array waits there for what writes it, and no host waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.gpu.arrays.dlpack import (
+    CPU,
+    CUDA,
+    CUDA_HOST,
+    CUDA_MANAGED,
+    ROCM,
+    VERSION,
+    Described,
+    ExchangeError,
+    consume,
+    dense,
+    produce,
+)
+from rlx.backends.gpu.device import Array, Queue
+from rlx.core.errors import UnsupportedError
+
+NO_ORDER = -1
+"""As a consumer's stream: it takes care of the order itself."""
+LEGACY_STREAM = {CUDA: 1, CUDA_MANAGED: 1, ROCM: 0}
+"""The stream that is meant where a consumer names none."""
+NUMPYS_OWN = 1
+"""`isbuiltin` of NumPy's dtypes; those of other packages have no code in a `typestr`."""
+DEVICE_NAMES = {CPU: "cpu", CUDA: "cuda", CUDA_HOST: "pinned host memory", ROCM: "rocm"}
+
+
+class NoInterfaceError(UnsupportedError, AttributeError):
+    """The array has no such interface; `hasattr` says so."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """An array on a device; strides count elements. It holds its memory."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: tuple[int, int]
+    """Kind and number, as DLPack counts them."""
+    queue: Queue | None = field(default=None, repr=False)
+    """Where it is written; None where it is ready."""
+    owner: Any = field(default=None, repr=False)
+    strides: tuple[int, ...] = ()
+    is_readonly: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.strides and self.shape:
+            object.__setattr__(self, "strides", dense(self.shape))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        """In row-major order; axes of one element and empty arrays have any strides."""
+        wanted = dense(self.shape)
+        return self.size == 0 or all(
+            n == 1 or a == b for n, a, b in zip(self.shape, self.strides, wanted)
+        )
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without axes has no length.")
+        return self.shape[0]
+
+    # -- to the host -----------------------------------------------------------------------------
+
+    def numpy(self, queue: Queue | None = None) -> Array:
+        """A copy of it on the host."""
+        found = queue or self.queue
+        if found is None:
+            raise UnsupportedError(
+                "this array came from another library and no queue reads it. Copy it to the host "
+                "there."
+            )
+        if not self.is_contiguous:
+            return self._strided(found)
+        made = np.empty(self.shape, self.dtype)
+        found.read(self.address, made)
+        found.wait()
+        return made
+
+    def _strided(self, queue: Queue) -> Array:
+        """All bytes from the first element to the last, then a copy of the view of them."""
+        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides)]
+        first, last = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach)
+        size = self.dtype.itemsize
+        raw = np.empty((last - first + 1) * size, np.uint8)
+        queue.read(self.address + first * size, raw)
+        queue.wait()
+        strides = [s * size for s in self.strides]
+        return np.ndarray(self.shape, self.dtype, raw, -first * size, strides).copy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ExchangeError("an array on a device becomes NumPy's by a copy only.")
+        made = self.numpy()
+        return made if dtype is None else made.astype(dtype, copy=False)
+
+    # -- to other libraries ----------------------------------------------------------------------
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if dl_device is not None and tuple(map(int, dl_device)) != self.device:
+            raise ExchangeError(f"the array is on {named(self.device)}; copy it there first.")
+        if copy:
+            raise ExchangeError("the array is given without a copy only; copy it after.")
+        self._order_before(stream)
+        given = Described(self.address, self.device, self.dtype, self.shape, self.strides)
+        is_versioned = max_version is not None and tuple(max_version) >= VERSION
+        return produce(given, self, is_versioned=is_versioned, is_readonly=self.is_readonly)
+
+    def _order_before(self, stream: int | None) -> None:
+        """The consumer's stream waits for what writes the array."""
+        if self.queue is None or stream == NO_ORDER:
+            return
+        if self.device[0] == CPU:
+            self.queue.wait()
+        else:
+            self.queue.release_to(LEGACY_STREAM[self.device[0]] if stream is None else stream)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device[0] not in (CUDA, CUDA_MANAGED):
+            raise NoInterfaceError(f"the array is on {named(self.device)}, not on a CUDA device.")
+        if self.dtype.isbuiltin != NUMPYS_OWN:
+            raise NoInterfaceError(f"the CUDA array interface has no {self.dtype}; use DLPack.")
+        found: dict[str, Any] = {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, self.is_readonly),
+            "strides": None if self.is_contiguous else tuple(
+                s * self.dtype.itemsize for s in self.strides
+            ),
+            "version": 3,
+        }  # fmt: skip
+        if self.queue is not None:
+            found["stream"] = self.queue.stream
+        return found
+
+
+def named(device: tuple[int, int]) -> str:
+    """cuda:0."""
+    return f"{DEVICE_NAMES.get(device[0], f'a device of kind {device[0]}')}:{device[1]}"
+
+
+# -- from other libraries -------------------------------------------------------------------------
+
+
+def is_on_device(value: Any) -> bool:
+    """Is it an array in a device's memory, of whatever library?"""
+    if isinstance(value, np.ndarray):
+        return False
+    if hasattr(value, "__dlpack_device__"):
+        return int(value.__dlpack_device__()[0]) not in (CPU, CUDA_HOST)
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def device_array(value: Any, queue: Queue, name: str = "array") -> DeviceArray:
+    """An array of any library that is on the queue's device. What is enqueued from now on comes
+    after what writes it."""
+    if isinstance(value, DeviceArray):
+        made = value
+        if made.queue is not None and made.queue is not queue:
+            queue.wait_for(made.queue.stream)
+    elif hasattr(value, "__dlpack__"):
+        made = _from_dlpack(value, queue, name)
+    elif hasattr(value, "__cuda_array_interface__"):
+        made = _from_interface(value.__cuda_array_interface__, value, queue)
+    else:
+        raise ExchangeError(
+            f"{name} is {type(value).__name__}, which has neither __dlpack__ nor "
+            "__cuda_array_interface__. Give a NumPy array, or one of a library that has."
+        )
+    if made.device != queue.device_id:
+        raise ExchangeError(
+            f"{name} is on {named(made.device)} and the model on {named(queue.device_id)}. Move it "
+            "there, or compile the model for that device."
+        )
+    return made
+
+
+def _from_dlpack(value: Any, queue: Queue, name: str) -> DeviceArray:
+    try:
+        try:
+            capsule = value.__dlpack__(stream=queue.stream, max_version=VERSION)
+        except TypeError:  # a library from before there were versions
+            capsule = value.__dlpack__(stream=queue.stream)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise ExchangeError(f"{name} cannot be exchanged: {error}") from None
+    found, is_readonly, owner = consume(capsule)
+    return DeviceArray(
+        found.address, found.shape, found.dtype, found.device, None, owner, found.strides,
+        is_readonly,
+    )  # fmt: skip
+
+
+def _from_interface(given: dict[str, Any], value: Any, queue: Queue) -> DeviceArray:
+    dtype, shape = np.dtype(given["typestr"]), tuple(given["shape"])
+    if given.get("mask") is not None:
+        raise ExchangeError("an array with a mask cannot be exchanged. Fill it before.")
+    strides = given.get("strides")
+    counted = dense(shape) if strides is None else tuple(s // dtype.itemsize for s in strides)
+    if strides is not None and any(s % dtype.itemsize for s in strides):
+        raise ExchangeError("strides that are no whole elements cannot be exchanged.")
+    if given.get("stream") is not None:
+        queue.wait_for(given["stream"])
+    address, is_readonly = given["data"]
+    device = queue.device_of(address) if address else queue.device_id
+    return DeviceArray(address, shape, dtype, device, None, value, counted, is_readonly)
