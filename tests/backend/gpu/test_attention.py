@@ -42,7 +42,9 @@ TILES = GpuMachine(
 """Small blocks, so that small shapes have several tiles and tails."""
 WIDE = replace(TILES, max_block=512, shared_bytes=227 << 10, has_dependent_launch=True)
 PLAIN = GpuMachine(max_block=32, processors=2, shared_bytes=16 << 10)
-MACHINES = {"tiles": TILES, "wide": WIDE, "plain": PLAIN}
+SPLIT = replace(WIDE, processors=4)
+CLUSTER = replace(SPLIT, has_clusters=True)
+MACHINES = {"tiles": TILES, "wide": WIDE, "plain": PLAIN, "split": SPLIT, "cluster": CLUSTER}
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,42 @@ def check(got: Array, trial: Trial) -> None:
     )
 
 
+DECODING: dict[str, Case] = {
+    "one query": Case(8, 2, 64, kind="causal", dims=(1, 1, 300), sizes=((1, 1, 300),)),
+    "padding": Case(6, 2, 48, F16, "custom", (B, K), BOOL, dims=(B, 1, K),
+                    sizes=((2, 1, 300), (1, 1, 17), (2, 1, 0))),
+    "bias": Case(4, 1, 40, BF16, "bias", (4, 1, K), BF16, dims=(2, 1, K), memory="spread",
+                 sizes=((2, 1, 150),)),
+    "window": Case(2, 1, 20, F16, "sliding_window", dims=(B, 1, K), attrs={"window": 100},
+                   sizes=((1, 1, 300),)),
+    "three queries": Case(4, 2, 72, kind="causal", dims=(B, 3, K), is_packed=False,
+                          memory="by length", sizes=((1, 3, 200), (1, 3, 2))),
+    "values deeper": Case(3, 1, 20, dims=(B, 1, 400), value_depth=200, sizes=((2, 1, 400),)),
+    "many queries": Case(1, 1, 16, dims=(1, 40, 600), sizes=((1, 40, 600),)),
+    "f32": Case(4, 2, 32, F32, "causal", dims=(1, 2, K), sizes=((1, 2, 300), (1, 2, 1))),
+    "f32 odd": Case(2, 2, 10, F32, dims=(1, 1, 300), value_depth=7, sizes=((1, 1, 300),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", ["split", "cluster"])
+@pytest.mark.parametrize("name", DECODING)
+def test_keys_split_over_blocks(name: str, machine: str) -> None:
+    """A second launch combines them, or the blocks of a cluster do, in the order of the keys."""
+    case = DECODING[name]
+    made = scheduled(case.form(), MACHINES[machine])
+    is_cluster = machine == "cluster" and case.dtype is not F32 and name != "many queries"
+    assert len(made[1]) == (1 if is_cluster else 2)
+    assert (made[1][0].cluster > 1) == is_cluster
+    for seed, at in enumerate(case.sizes):
+        trial = Trial.of(case, at, seed)
+        check(trial.on(made), trial)
+
+
+def test_a_cluster_and_a_second_launch_give_the_same_bits() -> None:
+    trial = Trial.of(DECODING["one query"], (1, 1, 300))
+    assert trial.run(SPLIT).tobytes() == trial.run(CLUSTER).tobytes()
+
+
 def pairs() -> list[tuple[str, str]]:
     """Every form of each case, and half floats by fma for a few."""
     found: list[tuple[str, str]] = []
@@ -288,6 +326,18 @@ def test_all_scores_may_be_minus_infinity(dtype: DType) -> None:
     trial.arrays[0][:] = abs(trial.arrays[0])
     trial.arrays[1][:] = -np.inf
     assert np.isnan(trial.run(TILES)).all()
+
+
+@pytest.mark.parametrize("rows", ["zeros", "nan"])
+@pytest.mark.parametrize("machine", ["split", "cluster"])
+def test_decoding_queries_that_see_nothing(machine: str, rows: str) -> None:
+    case = Case(2, 1, 16, BF16, "custom", (B, K), BOOL, dims=(B, 1, K), attrs={"masked_rows": rows})
+    trial = Trial.of(case, (2, 1, 300), 3)
+    trial.arrays[3][0] = False
+    trial.arrays[3][1, :256] = False
+    got = trial.run(MACHINES[machine])
+    assert np.isnan(got[0]).all() if rows == "nan" else (got[0] == 0).all()
+    assert np.isfinite(got[1]).all()
 
 
 @pytest.mark.parametrize("rows", ["zeros", "nan"])

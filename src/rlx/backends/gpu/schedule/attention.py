@@ -27,6 +27,9 @@ LANES = 16
 SPLIT_KEYS = 128
 """The fewest keys that are worth a block of their own."""
 MAX_SPLITS = 64
+MAX_CLUSTER = 8
+"""Blocks of a cluster on every device that has them."""
+BLOCKS_PER_PROCESSOR = 2
 Form = Literal["mma", "fma"]
 
 
@@ -45,6 +48,10 @@ class AttentionSchedule:
     value_depth: int
     splits: int = 1
     """Blocks that share the keys of their rows."""
+    is_cluster: bool = False
+    """Are those blocks a cluster, which combines what they found?"""
+    splits_warps: bool = False
+    """Do the warps of a block share the keys, too, and all have the same rows?"""
     thread_rows: int = 0
     """Rows of products by fma that a thread has."""
 
@@ -52,7 +59,8 @@ class AttentionSchedule:
     def text(self) -> str:
         """In a few words, for reports."""
         kind = "matrix tiles" if self.form == "mma" else "fma"
-        split = f", keys split over {self.splits} blocks" if self.splits > 1 else ""
+        group = "a cluster of " if self.is_cluster else ""
+        split = f", keys split over {group}{self.splits} blocks" if self.splits > 1 else ""
         return f"flash attention by {kind}, {self.rows} rows, tiles of {self.keys} keys{split}"
 
     @property
@@ -66,7 +74,12 @@ class AttentionSchedule:
     @property
     def warp_tiles(self) -> int:
         """Tiles of 16 rows of a warp."""
-        return self.rows // (16 * self.warps)
+        return self.rows // (16 * (1 if self.splits_warps else self.warps))
+
+    @property
+    def warp_keys(self) -> int:
+        """Keys of a tile that a warp has."""
+        return self.keys // self.warps if self.splits_warps else self.keys
 
     @property
     def holds_queries(self) -> bool:
@@ -91,6 +104,7 @@ def choose(form: Attention, machine: GpuMachine) -> AttentionSchedule | Refusal:
         return Refusal(f"{form.name}: {why}")
     is_half = form.dtype.compute is not form.dtype
     made = (_by_tiles if is_half and "mma" in machine.tiles else _by_fma)(form, machine)
+    made = _split(made, form, machine)
     if shared_bytes(made, form) > machine.shared_bytes:
         return Refusal(f"{form.name}: a block has no shared memory for its least tiles")
     return made
@@ -121,6 +135,10 @@ def _rows(form: Attention) -> int | None:
 def _by_tiles(form: Attention, machine: GpuMachine) -> AttentionSchedule:
     depth, values = form.depth, int(form.v.dims[3])
     warps = min(4, machine.max_block // machine.warp)
+    most = _rows(form)
+    if most is not None and most <= 16:
+        few = AttentionSchedule("mma", 16, 32 * warps, warps, 4, depth, values, splits_warps=True)
+        return _fitted(few, form, machine)
     each = 2 if max(depth, values) <= PANEL else 1
     made = AttentionSchedule("mma", 16 * warps * each, 64, warps, 2, depth, values)
     return _fitted(_narrowed(made, form, machine), form, machine)
@@ -155,7 +173,7 @@ def row_tiles_of(form: Attention, rows: int) -> DimLike:
 def _fitted(schedule: AttentionSchedule, form: Attention, machine: GpuMachine) -> AttentionSchedule:
     """Smaller tiles until the block's shared memory is enough."""
     most = upper_bound(form.keys)
-    while schedule.keys > 16 and most is not None and most <= schedule.keys // 2:
+    while schedule.warp_keys > 16 and most is not None and most <= schedule.keys // 2:
         schedule = replace(schedule, keys=schedule.keys // 2)
     while shared_bytes(schedule, form) > machine.shared_bytes:
         smaller = _smaller(schedule)
@@ -166,6 +184,8 @@ def _fitted(schedule: AttentionSchedule, form: Attention, machine: GpuMachine) -
 
 
 def _smaller(schedule: AttentionSchedule) -> AttentionSchedule | None:
+    if schedule.splits_warps:
+        return _smaller_split(schedule)
     if schedule.keys > 32:
         return replace(schedule, keys=schedule.keys // 2)
     if schedule.stages > 1:
@@ -183,13 +203,28 @@ def _smaller(schedule: AttentionSchedule) -> AttentionSchedule | None:
     return None
 
 
+def _smaller_split(schedule: AttentionSchedule) -> AttentionSchedule | None:
+    if schedule.stages > 2:
+        return replace(schedule, stages=schedule.stages // 2)
+    if schedule.warp_keys > 16:
+        return replace(schedule, keys=schedule.keys // 2)
+    if schedule.stages > 1:
+        return replace(schedule, stages=1)
+    if schedule.warps > 1:
+        return replace(schedule, keys=schedule.keys // 2, warps=schedule.warps // 2)
+    return None
+
+
 def shared_bytes(schedule: AttentionSchedule, form: Attention) -> int:
     """Of a block."""
     if schedule.form == "fma":
         return fma_elements(schedule, form) * form.sums.itemsize
     depth, values = schedule.padded_depth, schedule.padded_value_depth
     each = schedule.keys * (depth + values)
-    return (schedule.rows * depth + schedule.stages * each) * form.dtype.itemsize
+    tiles = (schedule.rows * depth + schedule.stages * each) * form.dtype.itemsize
+    parts = schedule.warps if schedule.splits_warps else 0
+    parts += schedule.splits if schedule.is_cluster else 0
+    return tiles + parts * schedule.rows * (values + 2) * form.sums.itemsize
 
 
 # -- fma ------------------------------------------------------------------------------------------
@@ -232,6 +267,27 @@ def _by_fma(form: Attention, machine: GpuMachine) -> AttentionSchedule:
 
 
 # -- splits ---------------------------------------------------------------------------------------
+
+
+def _split(schedule: AttentionSchedule, form: Attention, machine: GpuMachine) -> AttentionSchedule:
+    """Several blocks for the keys of each where blocks do not fill the device: as a cluster, if it
+    can be one."""
+    wanted = _ceil(BLOCKS_PER_PROCESSOR * machine.processors, _blocks(form, schedule.rows))
+    most = upper_bound(form.keys)
+    worth = MAX_SPLITS if most is None else _ceil(most, max(SPLIT_KEYS, schedule.keys))
+    splits = min(wanted, worth, MAX_SPLITS)
+    if splits <= 1:
+        return schedule
+    is_cluster = machine.has_clusters and schedule.splits_warps and splits <= MAX_CLUSTER
+    stages = schedule.stages
+    if most is not None:
+        stages = min(stages, 1 + _ceil(most, splits * schedule.keys))
+    made = replace(schedule, splits=splits, is_cluster=is_cluster, stages=stages)
+    return made if shared_bytes(made, form) <= machine.shared_bytes else schedule
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 def temps(form: Attention, schedule: AttentionSchedule) -> tuple[DimLike, DimLike]:

@@ -54,8 +54,9 @@ class FmaKernel:
         b: Builder,
     ) -> None:
         self.form, self.schedule, self.machine, self.b = form, schedule, machine, b
-        self.frame = Frame(b, form, constants, schedule.rows, schedule.splits)
-        self.results = Results(self.frame)
+        self.frame = Frame(b, form, schedule.rows, schedule.splits)
+        self.frame.take(constants)
+        self.results = Results(self.frame, has_parts=schedule.splits > 1)
         self.width = fma_width(form)
         self.depth_pitch, self.value_pitch, self.key_pitch = fma_pitches(schedule, form)
         rows, keys, stages = schedule.rows, schedule.keys, schedule.stages

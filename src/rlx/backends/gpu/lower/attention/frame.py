@@ -87,16 +87,18 @@ class Tiles:
 class Frame:
     """The arguments of a program, and where its blocks are."""
 
-    def __init__(
-        self, b: Builder, form: Attention, constants: frozenset[int], rows: int, splits: int = 1
-    ) -> None:
+    def __init__(self, b: Builder, form: Attention, rows: int, splits: int = 1) -> None:
         self.b, self.form, self.rows, self.splits = b, form, rows, splits
         self.index = index_dtype(form)
         self.sizes: dict[tuple[Dim, DType], Var] = {}
+        self.mask: BufferRef | None = None
+
+    def take(self, constants: frozenset[int]) -> None:
+        """The operands as arguments."""
+        form = self.form
         self.q, self.k, self.v = (self._operand(i, form.dtype, constants) for i in (Q, K, V))
-        mask = form.mask
-        has_mask = isinstance(mask, MaskOperand)
-        self.mask = self._operand(MASK, mask.dtype, constants) if has_mask else None
+        if isinstance(form.mask, MaskOperand):
+            self.mask = self._operand(MASK, form.mask.dtype, constants)
 
     def _operand(self, number: int, dtype: DType, constants: frozenset[int]) -> BufferRef:
         access: Access = "constant" if number in constants else "read"

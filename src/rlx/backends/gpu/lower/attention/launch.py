@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from rlx.backends.gpu.lower.attention.fma import FmaKernel
 from rlx.backends.gpu.lower.attention.frame import blocks
+from rlx.backends.gpu.lower.attention.merge import merge_program
+from rlx.backends.gpu.lower.attention.results import PARTS, STATS
 from rlx.backends.gpu.lower.attention.tiles import TileKernel
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.attention import AttentionSchedule, choose
+from rlx.backends.gpu.schedule.attention import AttentionSchedule, choose, temps
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.kernel.attention import Attention
-from rlx.kernel.program.schedule import Schedule, buffers
+from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
 
 
@@ -24,18 +27,41 @@ def attention_schedule(
     choice = choose(form, machine)
     if isinstance(choice, Refusal):
         return choice
-    every = buffers(len(form.operands), 1)
-    names = (*(f"x{i}" for i in range(len(form.operands))), "y0")
-    key = replace(form, name=""), choice, machine, constants
-    launch = Launch(
-        name,
-        lambda n: attention_program(form, choice, machine, constants, n),
-        key,
-        names,
-        every,
-        note=choice.text,
+    return launches(form, choice, machine, name, constants)
+
+
+def launches(
+    form: Attention,
+    schedule: AttentionSchedule,
+    machine: GpuMachine,
+    name: str,
+    constants: frozenset[int] = frozenset(),
+) -> Schedule[GpuTask]:
+    """The launch over tiles of keys, and one that combines the splits of keys, if there are any
+    that no cluster combines."""
+    key = replace(form, name=""), schedule, machine, constants
+    operands = tuple((f"x{i}", Buffer("operand", i)) for i in range(len(form.operands)))
+    result = (("y0", Buffer("result", 0)),)
+    parts = ((PARTS, Buffer("temp", 0)), (STATS, Buffer("temp", 1)))
+    is_split = schedule.splits > 1 and not schedule.is_cluster
+
+    def made(
+        number: int, write: Callable[[str], Program], given: tuple[tuple[str, Buffer], ...]
+    ) -> Launch:
+        names, buffers = (tuple(x) for x in zip(*given))
+        own = name if number == 0 else f"{name}_merge"
+        note = schedule.text if number == 0 else "the splits of the keys combined"
+        return Launch(own, write, (*key, number), names, buffers, note=note)
+
+    first = made(
+        0,
+        lambda n: attention_program(form, schedule, machine, constants, n),
+        (*operands, *(parts if is_split else result)),
     )
-    return Schedule((launch,))
+    if not is_split:
+        return Schedule((first,))
+    second = made(1, lambda n: merge_program(form, schedule, machine, n), (*parts, *result))
+    return Schedule((first, second), temps(form, schedule))
 
 
 def attention_program(
@@ -47,7 +73,9 @@ def attention_program(
 ) -> Program:
     """The program over tiles of keys."""
     grid = (blocks(form, schedule.rows, schedule.splits),)
-    b = Builder(name, block=schedule.warps * machine.warp, grid=grid, warp=machine.warp)
+    cluster = schedule.splits if schedule.is_cluster else 1
+    block = schedule.warps * machine.warp
+    b = Builder(name, block=block, grid=grid, warp=machine.warp, cluster=cluster)
     kind = TileKernel if schedule.form == "mma" else FmaKernel
     kind(form, schedule, machine, constants, b).build()
     return b.program()

@@ -13,23 +13,19 @@ from collections.abc import Sequence
 from rlx.backends.gpu.lower.attention.frame import Frame, Row, row_count
 from rlx.backends.gpu.lower.attention.softmax import Softmax
 from rlx.backends.gpu.simt.values import BufferRef, Var
-from rlx.core.dim import DimLike, exact_div
+from rlx.core.dim import exact_div
 
 PARTS, STATS = "t0", "t1"
 """The temporaries."""
 
 
-def units(frame: Frame) -> DimLike:
-    return frame.form.batch * (frame.form.kv_heads * frame.splits)
-
-
 class Results:
     """The buffers that a program writes."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, *, has_parts: bool) -> None:
         self.frame, form, b = frame, frame.form, frame.b
         self.out: BufferRef | None = None
-        if frame.splits == 1:
+        if not has_parts:
             self.out = b.output("y0", form.dtype)
         else:
             self.parts, self.stats = b.output(PARTS, form.sums), b.output(STATS, form.sums)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlx.backends.gpu.lower.attention.frame import Frame, Loader, Panel, Row, Source, vector_width
+from rlx.backends.gpu.lower.attention.merge import merge_warps, prepare_cluster
 from rlx.backends.gpu.lower.attention.results import Results
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, has_mask_operand
 from rlx.backends.gpu.machine import GpuMachine
@@ -89,6 +90,17 @@ class WarpTile:
             total.set(b.tile_pack(tile, kept))
         return weights
 
+    def elements(self, half: int) -> list[tuple[Var, list[Var]]]:
+        """The sums that this thread has of a row: neighbouring columns, with the first one."""
+        b, found = self.kernel.b, list[tuple[Var, list[Var]]]()
+        for panel, sums in zip(self.kernel.value_panels, self.sums):
+            kind = sums.value.type
+            assert isinstance(kind, TileType)
+            held, places = b.tile_elements(sums), b.tile_place(kind)
+            for i in range(2 * half, len(held), 4):
+                found.append((places[i][1] + panel.first, held[i : i + 2]))
+        return found
+
     def add(self, step: int, weights: Sequence[Var], values: Sequence[Var]) -> None:
         """Sixteen keys' weights times their values, one tile of them for each panel."""
         kernel, b = self.kernel, self.kernel.b
@@ -111,12 +123,17 @@ class TileKernel:
     ) -> None:
         self.form, self.schedule, self.machine, self.b = form, schedule, machine, b
         self.rows, self.keys = schedule.rows, schedule.keys
-        self.frame = Frame(b, form, constants, schedule.rows, schedule.splits)
-        self.results = Results(self.frame)
+        self.frame = Frame(b, form, schedule.rows, schedule.splits)
+        self.frame.take(constants)
+        self.results = Results(
+            self.frame, has_parts=schedule.splits > 1 and not schedule.is_cluster
+        )
         self.value_panels = panels_of(schedule.padded_value_depth, schedule.keys)
         half, stages = form.dtype, schedule.stages
+        self.own_keys = schedule.warp_keys
+        """Keys of a tile that a warp has."""
         self.operand_tile = TileType("a", 16, 16, half)
-        self.score_tile = TileType("c", 16, schedule.keys, form.sums)
+        self.score_tile = TileType("c", 16, self.own_keys, form.sums)
         depth, values = schedule.padded_depth, schedule.padded_value_depth
         self.queries = self._shared("queries", schedule.rows * depth)
         self.key_tile = self._shared("keys", stages * schedule.keys * depth)
@@ -139,17 +156,22 @@ class TileKernel:
         self.frame.begin(self.machine.has_dependent_launch)
         self.loader = Loader(self.frame, b.made.block, self.machine.has_async_copy)
         self.tiles = self.frame.tiles(self.keys)
+        self.cluster_parts = prepare_cluster(self) if schedule.is_cluster else None
         self._load_queries()
-        if schedule.stages > 1:
-            with b.when(self.tiles.low < self.tiles.high):
-                self._load(self.tiles.low)
-        warps, each = schedule.warps, schedule.warp_tiles
-        assert warps * each * 16 == schedule.rows
-        self._wait()
-        own = b.warp * (16 * each)
+        for ahead in range(schedule.stages - 1):
+            self._load_ahead(self.tiles.low + ahead)
+        b.async_wait(max(0, schedule.stages - 2))
+        b.barrier()
+        each = schedule.warp_tiles
+        own, self.first_key = b.warp * (16 * each), b.const(0, DType.I32)
+        if schedule.splits_warps:
+            own, self.first_key = self.first_key, b.warp * self.own_keys
         self.warp_tiles = [WarpTile(self, own + 16 * i) for i in range(each)]
         self.held = self._held_queries()
         self._loops()
+        if schedule.splits_warps:
+            merge_warps(self, self.warp_tiles[0])
+            return
         for tile in self.warp_tiles:
             self._finish(tile)
 
@@ -160,10 +182,11 @@ class TileKernel:
         steps = range(self.schedule.padded_depth // 16)
         return [[t.query(s) for s in steps] for t in self.warp_tiles]
 
-    def _wait(self) -> None:
-        """Until the copies so far are there for all threads."""
-        self.b.async_wait(0)
-        self.b.barrier()
+    def _load_ahead(self, tile: Var) -> None:
+        """A group of copies, empty where there is no such tile."""
+        with self.b.when(tile < self.tiles.high):
+            self._load(tile)
+        self.b.async_commit()
 
     def _load_queries(self) -> None:
         form, frame = self.form, self.frame
@@ -176,7 +199,8 @@ class TileKernel:
         panels = self.depth_panels(self.rows)
         inside = None if self._rows_divide() else lambda row: self.row(row).is_inside
         self.loader.load(source, self.queries, 0, panels, self.rows, inside)
-        self.b.async_commit()
+        if self.schedule.stages == 1:
+            self.b.async_commit()
 
     def _rows_divide(self) -> bool:
         return exact_div(self.form.queries * self.form.group, self.rows) is not None
@@ -205,7 +229,6 @@ class TileKernel:
             panels = panels_of(columns, self.keys)
             to = stage * (self.keys * columns)
             self.loader.load(source, memory, to, panels, self.keys, inside)
-        self.b.async_commit()
 
     def key_base(self) -> Var:
         return self.frame.of_kv_head(self.form.k)
@@ -239,42 +262,43 @@ class TileKernel:
             self._tile(tile, is_edge)
 
     def _next(self, tile: Var) -> None:
-        """Wait for the tile's copies, and start those of the next one."""
-        b = self.b
-        if self.schedule.stages == 1:
+        """Wait for the tile's copies, and start those of a later one."""
+        b, stages = self.b, self.schedule.stages
+        if stages == 1:
             b.barrier()
             self._load(tile)
-            self._wait()
-            return
-        self._wait()
-        with b.when(tile + 1 < self.tiles.high):
-            self._load(tile + 1)
+            b.async_commit()
+        b.async_wait(max(0, stages - 2))
+        b.barrier()
+        if stages > 1:
+            self._load_ahead(tile + (stages - 1))
 
     def _tile(self, tile: Var, is_edge: bool) -> None:
         b, stage = self.b, self._stage(tile)
-        first = tile * self.keys
+        first = tile * self.keys + self.first_key
         scores = self._scores(stage)
         loads = MaskLoads(self.frame, first) if has_mask_operand(self.frame) else None
         weights = [t.weighed(s, first, loads, is_edge) for t, s in zip(self.warp_tiles, scores)]
         base = stage * (self.keys * self.schedule.padded_value_depth)
-        for step in range(self.keys // 16):
+        for step in range(self.own_keys // 16):
             values: list[Var] = []
             for panel in self.value_panels:
                 kind = TileType("b", 16, panel.pitch, self.form.dtype)
-                at = base + (panel.offset + step * 16 * panel.pitch)
+                own = base + self.first_key * panel.pitch
+                at = own + (panel.offset + step * 16 * panel.pitch)
                 values.append(b.tile_load(kind, self.value_tile, at, panel.pitch))
-            for warp_tile, own in zip(self.warp_tiles, weights):
-                warp_tile.add(step, own, values)
+            for warp_tile, found in zip(self.warp_tiles, weights):
+                warp_tile.add(step, found, values)
 
     def _scores(self, stage: Var) -> list[Var]:
         """Products of the queries of each tile of rows and the keys."""
         b = self.b
         made = [b.tile_fill(self.score_tile) for _ in self.warp_tiles]
-        kind = TileType("b", 16, self.keys, self.form.dtype)
+        kind = TileType("b", 16, self.own_keys, self.form.dtype)
         base = stage * (self.keys * self.schedule.padded_depth)
         for panel in self.depth_panels(self.keys):
             for column in range(0, panel.columns, 16):
-                at = base + column + panel.offset
+                at = base + self.first_key * panel.pitch + column + panel.offset
                 right = b.tile_load(kind, self.key_tile, at, panel.pitch, is_transposed=True)
                 step = (panel.first + column) // 16
                 for i, tile in enumerate(self.warp_tiles):
@@ -286,14 +310,8 @@ class TileKernel:
 
     def _finish(self, tile: WarpTile) -> None:
         b = self.b
-        totals = [b.warp_reduce("add", s.total, LANES) for s in tile.states]
-        for half, (row, state, total) in enumerate(zip(tile.rows, tile.states, totals)):
-            values: list[tuple[Var, list[Var]]] = []
-            for panel, sums in zip(self.value_panels, tile.sums):
-                kind = sums.value.type
-                assert isinstance(kind, TileType)
-                held, places = b.tile_elements(sums), b.tile_place(kind)
-                for i in range(2 * half, len(held), 4):
-                    values.append((places[i][1] + panel.first, held[i : i + 2]))
-            is_first = b.lane % LANES
-            self.results.store(row, state.most, total, values, is_first.eq(0), self.softmax)
+        for half, (row, state) in enumerate(zip(tile.rows, tile.states)):
+            total = b.warp_reduce("add", state.total, LANES)
+            is_first = (b.lane % LANES).eq(0)
+            values = tile.elements(half)
+            self.results.store(row, state.most, total, values, is_first, self.softmax)
