@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ from rlx.ops.draw import Case, Draw
 from rlx.ops.op import Op
 
 Array = np.ndarray[Any, Any]
+Run = Callable[[Program, Mapping[str, Array], Mapping[str, int] | None], None]
+"""What executes a program on arrays, in place."""
 SMALL = GpuMachine(
     block=64, max_block=64, warp_row=64, staged_vectors=2, processors=4, launch_bytes=1 << 10
 )
@@ -93,6 +95,7 @@ def execute(
     operands: Sequence[Array],
     results: Sequence[Shape],
     sizes: Mapping[str, int] | None = None,
+    run: Run = launch,
 ) -> list[Array]:
     """The results of a launch on flat operands; what is not written stays a pattern of bits."""
     buffers = {f"x{i}": _real(np.ascontiguousarray(a).reshape(-1)) for i, a in enumerate(operands)}
@@ -103,7 +106,7 @@ def execute(
     buffers |= {f"y{i}": _real(a) for i, a in enumerate(flat)}
     if program.failures:
         buffers["failures"] = np.zeros(1, np.int32)
-    launch(program, buffers, sizes)
+    run(program, buffers, sizes)
     if program.failures and buffers["failures"][0]:
         raise IndexError(program.failures[int(buffers["failures"][0]) - 1])
     return [a.reshape(s.static_dims) for a, s in zip(flat, shapes)]
@@ -141,9 +144,9 @@ def _real(array: Array) -> Array:
     return array.view(array.real.dtype) if array.dtype.kind == "c" else array
 
 
-def wrong(made: Applied, program: Program) -> list[str]:
+def wrong(made: Applied, program: Program, run: Run = launch) -> list[str]:
     """What the program computes wrongly, each with its case."""
     operands = [made.values[f"x{i}"] for i in range(len(made.values))]
-    results = execute(program, operands, [o.shape for o in made.graph.outputs])
+    results = execute(program, operands, [o.shape for o in made.graph.outputs], run=run)
     found = compare("gpu", Expected(made.graph, made.values), results)
     return [f"{m.message} in {made.case}" for m in found]

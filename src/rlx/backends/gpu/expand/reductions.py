@@ -55,9 +55,11 @@ def _narrow(x: Var, dtype: DType) -> Var:
 
 
 def _butterfly(b: Builder, op: ReduceOp, x: Var, width: int) -> Var:
+    """Groups of `distance` threads hold one value each, so any thread of the other group will do:
+    the one in reverse order, which operand permutations of AMD GPUs reach up to 16 threads."""
     distance = 1
     while distance < width:
-        x = b.binary(op, x, b.shuffle(x, distance))
+        x = b.binary(op, x, b.shuffle(x, 2 * distance - 1))
         distance *= 2
     return x
 

@@ -12,6 +12,7 @@ from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import Node, TileType, Value
 
 Array = np.ndarray[Any, Any]
+TILE_ROW_BYTES = 16
 GROUP = 128
 """Threads of the four warps that multiply together."""
 
@@ -169,11 +170,20 @@ class Groups(Threads):
         leaders = self.there(mask)[::warp]
         rows, columns = np.mgrid[: tile.rows, : tile.columns].reshape(2, -1)
         at = columns * node.pitch + rows if is_transposed else rows * node.pitch + columns
-        index = (self.number(node.args[0])[leaders][:, None] + at).reshape(-1)
+        starts = self.number(node.args[0])[leaders]
+        self._aligned(node, tile, starts)
+        index = (starts[:, None] + at).reshape(-1)
         lanes = np.arange(tile.rows * tile.columns) % warp
         ids = (self.ids[leaders][:, None] + lanes).reshape(-1)
         base = np.repeat(self.block_slot[leaders] * memory.count, tile.rows * tile.columns)
         return leaders // warp, self.accesses.words(memory, node, index, base, ids, 1), ids
+
+    def _aligned(self, node: ir.TileLoad | ir.TileStore, tile: TileType, starts: Array) -> None:
+        """Rows of operands are read 16 bytes at a time."""
+        row = TILE_ROW_BYTES // tile.dtype.itemsize
+        if tile.role != "c" and (node.pitch % row or (starts % row).any()):
+            why = f"a row of a tile in {node.memory} starts at no multiple of {row}; align it."
+            raise self.accesses.error(node, why)
 
     def tile_elements(self, node: ir.TileElements, mask: Mask) -> None:
         tile = _tile(node.args[0].type)

@@ -316,7 +316,7 @@ class TileFill(Node):
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class TileLoad(Node):
     """A tile from shared memory; args: index of its first element. Row r begins at index +
-    r·pitch; of a transposed tile, column c."""
+    r·pitch; of a transposed tile, column c. Those of operands begin at multiples of 16 bytes."""
 
     memory: str
     pitch: int

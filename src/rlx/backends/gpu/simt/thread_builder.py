@@ -73,6 +73,8 @@ class ThreadBuilder(OpenRegions):
         return self.value(ir.Compare(op=op, args=(a.value, b.value), results=(Value(BOOL),)))
 
     def unary(self, op: ir.UnaryOp, a: Var) -> Var:
+        if op == "abs" and a.dtype.is_integer and not a.dtype.is_signed:
+            return a
         return self.value(ir.Unary(op=op, args=(a.value,), results=(Value(a.dtype),)))
 
     def call(self, function: str, *args: Var, fast: bool = False) -> Var:

@@ -1,0 +1,1 @@
+"""AMD GPUs: SIMT programs by way of LLVM's AMDGCN, loaded by HIP."""
