@@ -151,6 +151,7 @@ class Machine:
             "wave.barrier": of(lambda: self.all_lanes(None) and None, None),
             "exp2.f32": of(_rounded(np.exp2), FLOAT, FLOAT),
             "sqrt.f32": of(_rounded(np.sqrt), FLOAT, FLOAT),
+            "rcp.f32": of(_rounded(lambda x: 1 / x), FLOAT, FLOAT),
             "rsq.f32": of(_rounded(lambda x: 1 / np.sqrt(x)), FLOAT, FLOAT),
             "product": of(self.product, None, *[ctypes.c_void_p] * 4, WORD, WORD),
         }

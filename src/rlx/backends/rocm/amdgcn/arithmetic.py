@@ -33,7 +33,9 @@ PREDICATES = {
 LOG2_E, LN2 = 1.4426950408889634, 0.6931471805599453
 SUBNORMAL = 2.0**-126
 """Below it, the special function unit takes a number for 0."""
-NATIVE_FAST = frozenset({"exp", "exp2", "log", "sqrt", "rsqrt"})
+POWERS = {"sqrt": ("sqrt", -12), "rsqrt": ("rsq", 12), "reciprocal": ("rcp", 24)}
+"""Instructions of powers of x, and the exponent of 2 by which the power of 2²⁴ x is too small."""
+NATIVE_FAST = frozenset({"exp", "exp2", "log", *POWERS})
 
 
 def is_native(call: ir.Call) -> bool:
@@ -171,22 +173,21 @@ class Arithmetic(Text):
                 made = self.call("float", "llvm.log2.f32", ("float", x))
                 return self.let(f"fmul float {made}, {literal(LN2, F32)}")
             case _, name:
-                return self._root(name, x)
+                return self._power(name, x)
 
     def _special(self, name: str, x: str) -> str:
         return self.call("float", f"llvm.amdgcn.{name}.f32", ("float", x))
 
-    def _root(self, name: str, x: str) -> str:
-        """Of a subnormal number, by the root of its multiple by 2²⁴."""
-        is_small = self.let(f"fcmp olt float {x}, {literal(SUBNORMAL, F32)}")
+    def _power(self, name: str, x: str) -> str:
+        """Of a subnormal number, by the power of its multiple by 2²⁴."""
+        instruction, exponent = POWERS[name]
+        size = self.call("float", "llvm.fabs.f32", ("float", x))
+        is_small = self.let(f"fcmp olt float {size}, {literal(SUBNORMAL, F32)}")
         large = self.let(f"fmul float {x}, {literal(2.0**24, F32)}")
-        root = self._special(
-            "rsq" if name == "rsqrt" else "sqrt",
-            self.let(f"select i1 {is_small}, float {large}, float {x}"),
-        )
-        factor = literal(2.0**12 if name == "rsqrt" else 2.0**-12, F32)
-        scaled = self.let(f"fmul float {root}, {factor}")
-        return self.let(f"select i1 {is_small}, float {scaled}, float {root}")
+        given = self.let(f"select i1 {is_small}, float {large}, float {x}")
+        power = self._special(instruction, given)
+        scaled = self.let(f"fmul float {power}, {literal(2.0**exponent, F32)}")
+        return self.let(f"select i1 {is_small}, float {scaled}, float {power}")
 
     # -- dtypes ----------------------------------------------------------------------------------
 
