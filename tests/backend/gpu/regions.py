@@ -186,6 +186,12 @@ CASES: dict[str, Case] = {
         chain, of(F32, *CHAIN), TAILS, {0: strided, 3: reversed_rows}, {0: transposed}
     ),
     "transposed": Case(ops.add, of(F32, (33, 40), (33, 40)), operands={0: transposed}),
+    "transposed halves": Case(ops.add, of(BF16, (70, 98), (70, 98)), operands={0: transposed}),
+    "transposed, even": Case(
+        lambda x, y: ops.mul(ops.transpose(x, perm=(0, 2, 1)), y),
+        of(F16, (2, 2 * M, 66), (66, 2 * M)),
+        ({"m": 1}, {"m": 35}),
+    ),
     "transposed, named": Case(ops.add, of(F16, (M, N), (M, N)), TAILS, {0: transposed}),
     "joined": Case(joined, of(F32, (M, 5), (M, N)), TAILS, {1: strided}),
     "joined, static": Case(joined, of(F32, (3, 8), (3, 12))),

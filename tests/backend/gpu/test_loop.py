@@ -185,6 +185,14 @@ def test_transposed_loads_go_through_shared_memory(name: str) -> None:
     assert program.shared
 
 
+@pytest.mark.parametrize("name", ["transposed halves", "transposed, even"])
+def test_pairs_of_halves_are_transposed_as_words(name: str) -> None:
+    assert scheduled(name).tile_size == 64
+    program = program_of(CASES[name], GpuMachine())
+    assert [m.dtype.itemsize for m in program.shared] == [2]
+    assert all(len(n.results) == 2 for n in program.nodes if isinstance(n, ir.SharedLoad))
+
+
 def test_reductions_of_a_team_are_made_once() -> None:
     program = program_of(CASES["residual norm static"], GpuMachine())
     assert sum(isinstance(n, ir.Reduce) for n in program.nodes) == 2  # mean and variance

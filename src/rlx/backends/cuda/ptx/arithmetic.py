@@ -116,12 +116,13 @@ class Arithmetic(Text):
         match node.function:
             case "exp":
                 scaled = self.let(F32, "mul.rn.f32", x, literal(LOG2_E, F32))
-                return self.let(F32, "ex2.approx.f32", scaled)
+                return self.let(F32, "ex2.approx.ftz.f32", scaled)
             case "log":
                 scaled = self.let(F32, "lg2.approx.f32", x)
                 return self.let(F32, "mul.rn.f32", scaled, literal(LN2, F32))
             case "exp2" | "sqrt" | "reciprocal" | "rsqrt" | "tanh":
-                return self.let(F32, f"{_instruction(node)}.approx.f32", x)
+                flush = ".ftz" if node.function in ("exp2", "reciprocal") else ""
+                return self.let(F32, f"{_instruction(node)}.approx{flush}.f32", x)
             case _:
                 raise self.unsupported(f"fast {node.function}")
 

@@ -20,6 +20,8 @@ from rlx.ops.op import lookup
 Array = np.ndarray[Any, Any]
 TABLE_NAMES = {"fmod": "rem"}
 """Functions that the op table calls otherwise."""
+FLUSHED = frozenset({"exp", "exp2", "reciprocal"})
+"""Fast functions whose subnormal results are 0."""
 UNEXPECTED = 0xA5
 
 
@@ -129,6 +131,8 @@ def call(node: ir.Call, args: Sequence[Array]) -> Array:
     if node.accuracy == "fast" and error is not None:
         is_up = np.ascontiguousarray(args[0]).view(np.uint32) & 1
         made = made * (1.0 + np.where(is_up.reshape(made.shape), error, -error))
+        if node.function in FLUSHED:
+            made = np.where(np.abs(made) < np.finfo(np.float32).tiny, 0.0, made)
     return np.asarray(made).astype(dtype)
 
 

@@ -6,7 +6,7 @@ and a sigmoid is made of them, as exact at -20 as at 20; ½ + ½ tanh ½x is not
 and is used only from where its error is within the bound on. The unit's tanh is off by 2⁻¹¹, enough
 for bf16 and too much for f16. Where the argument is proved to be in a narrow range (a sigmoid of
 what a tanh was a factor of), an odd polynomial does without the units, whose throughput is an
-eighth of that of a multiply-add.
+eighth of that of a multiply-add. Results of less than 2⁻¹²⁶ may be 0.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ MAX_TERMS = {"sigmoid": 5, "tanh": 2}
 TANH_ERROR = 2.0**-11
 """Relative, of the special function unit's tanh."""
 LOG2_E = 1.4426950408889634
-LARGE = 80.0
-"""Up to which eˣ and e⁻ˣ are normal numbers."""
 SMALL_TANH = 0.25
 """Below which tanh is its series, as 1 - 2 / (1 + e²ˣ) cancels there."""
 
@@ -134,12 +132,8 @@ def _sigmoid(b: Builder, x: Var, fast: Fast) -> Var:
         return b.fma(x, _horner(b, x * x, odd), 0.5)
     if _tanh_sigmoid_error(fast.argument[0]) <= fast.bound:
         return b.fma(b.call("tanh", x * 0.5, fast=True), 0.5, 0.5)
-    if fast.argument[0] >= -LARGE:
-        raised = b.call("exp2", x * -LOG2_E, fast=True)
-        return b.call("reciprocal", raised + 1.0, fast=True)
-    raised = b.call("exp2", abs(x) * -LOG2_E, fast=True)
-    share = b.call("reciprocal", raised + 1.0, fast=True)
-    return raised.where(x < 0.0, 1.0) * share
+    raised = b.call("exp2", x * -LOG2_E, fast=True)
+    return b.call("reciprocal", raised + 1.0, fast=True)
 
 
 def _tanh_sigmoid_error(low: float) -> float:

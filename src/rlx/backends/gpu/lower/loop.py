@@ -243,10 +243,13 @@ class _Loop(Reductions):
     def _tiles(self, point: Var, tile: Axis, last: Axis) -> None:
         """Loads along the tile's axis fill squares in shared memory, which are read along the
         other; a row of a square is one element longer, so that a column's banks differ."""
-        b, size = self.b, self.schedule.warp
+        b, size = self.b, self.schedule.tile_size
         corner = self._outer(point)
         self.scopes = [Scope(b.depth, {a: corner[a] for a in corner if a not in (tile, last)})]
         start = {a: corner[a][0] * size for a in (tile, last)}
+        if self.schedule.width == 2:
+            self._pair_tiles(start, tile, last)
+            return
         lane, warps = b.lane.to(self.index_dtype), self.schedule.block // size
         rows = [b.warp.to(self.index_dtype) + k for k in range(0, size, warps)]
         loads = transposed_loads(self.kernel, tile, last)
@@ -254,21 +257,64 @@ class _Loop(Reductions):
             b.shared(f"tile{i}", n.dtype.compute, size * (size + 1)) for i, n in enumerate(loads)
         ]
         for row in rows:
-            with self.inside(self._square({tile: start[tile] + lane, last: start[last] + row})):
+            place = {tile: [start[tile] + lane], last: [start[last] + row]}
+            with self.inside(self._square(place)):
                 for node, memory in zip(loads, held):
                     memory[row * (size + 1) + lane] = self.value(node)[0]
         b.barrier()
         for row in rows:
-            scope = self._square({tile: start[tile] + row, last: start[last] + lane})
+            scope = self._square({tile: [start[tile] + row], last: [start[last] + lane]})
             for node, memory in zip(loads, held):
                 scope.known[node, ()] = [memory[lane * (size + 1) + row]]
             with self.inside(scope):
                 self._stores(self.kernel.stores)
 
-    def _square(self, index: dict[Axis, Var]) -> Scope:
-        """A point of a square, if it is one of the axes'."""
-        mask = combined(v < self.dim(a.extent) for a, v in index.items())
-        return Scope(self.b.depth, {a: [v] for a, v in index.items()}, mask)
+    def _pair_tiles(self, start: dict[Axis, Var], tile: Axis, last: Axis) -> None:
+        """The same of half floats, two neighbours at a time: a thread reads two words of
+        neighbouring rows and stores two of neighbouring columns. Word w of row r is at
+        w ^ (r // 2), so that neither way two threads of a warp use a bank."""
+        b, size, warp = self.b, self.schedule.tile_size, self.schedule.warp
+        lane, number = b.lane.to(self.index_dtype), b.warp.to(self.index_dtype)
+        numbers = [number + k for k in range(0, warp, self.schedule.block // warp)]
+        loads = transposed_loads(self.kernel, tile, last)
+        held = [b.shared(f"tile{i}", n.dtype, size * size) for i, n in enumerate(loads)]
+        self.vector = tile
+        for row in [*numbers, *(n + warp for n in numbers)]:
+            first = start[tile] + lane * 2
+            with self.inside(self._square({tile: [first, first + 1], last: [start[last] + row]})):
+                for node, memory in zip(loads, held):
+                    pair = [v.to(node.dtype) for v in self.value(node)]
+                    memory.store(row * size + (lane ^ (row >> 1)) * 2, pair)
+        b.barrier()
+        self.vector = last
+        for word in numbers:
+            places = [(lane * 2 + side) * size + (lane ^ word) * 2 for side in range(2)]
+            words = [[m.load(place, 2) for place in places] for m in held]
+            for side in range(2):
+                self._pair_stores(start, loads, words, word * 2 + side, side)
+
+    def _pair_stores(
+        self,
+        start: dict[Axis, Var],
+        loads: Sequence[Load],
+        words: Sequence[Sequence[Values]],
+        row: Var,
+        side: int,
+    ) -> None:
+        """The stores of two neighbours in one row of a square."""
+        tile, last = self.schedule.outer[-2:]
+        first = start[last] + self.b.lane.to(self.index_dtype) * 2
+        scope = self._square({tile: [start[tile] + row], last: [first, first + 1]})
+        for node, (low, high) in zip(loads, words):
+            compute = node.dtype.compute
+            scope.known[node, ()] = [low[side].to(compute), high[side].to(compute)]
+        with self.inside(scope):
+            self._stores(self.kernel.stores)
+
+    def _square(self, index: dict[Axis, Values]) -> Scope:
+        """A point of a square, or two neighbours, if they are of the axes'."""
+        mask = combined(v[0] < self.dim(a.extent) for a, v in index.items())
+        return Scope(self.b.depth, index, mask)
 
     def _outer(self, point: Var) -> dict[Axis, Values]:
         """The outer axes at the team's point; of the vector axis, the thread's neighbours."""
@@ -311,7 +357,7 @@ def _count(kernel: Kernel, schedule: GpuSchedule, axis: Axis) -> DimLike:
     if is_padded(kernel, axis):
         return dim_max(axis.extent, 1)
     if schedule.tile is not None and axis in schedule.outer[-2:]:
-        return (axis.extent + (schedule.warp - 1)) // schedule.warp
+        return (axis.extent + (schedule.tile_size - 1)) // schedule.tile_size
     width = schedule.width if axis is schedule.vector else 1
     count = exact_div(axis.extent, width)
     assert count is not None

@@ -32,6 +32,10 @@ TYPICAL_EXTENT = 1024
 FLIGHT_BYTES = 128
 """Of loads that a thread has in flight in a loop: memory answers after some hundred cycles."""
 MAX_UNROLL = 8
+BUSY_VECTORS, IDLE_VECTORS = 4, 2
+"""Of a row that each thread has: where there are many rows, few warps that meet at a barrier and
+much in flight; where there are few, many threads to be done soon."""
+MIN_BLOCK = 64
 MIN_TILE = 16
 """Extents from which on a square pays."""
 Team = Literal["thread", "warp", "block", "column"]
@@ -70,13 +74,18 @@ class GpuSchedule:
     def text(self) -> str:
         """In a few words, for reports."""
         if self.tile is not None:
-            return f"squares of {self.warp}x{self.warp} through shared memory"
+            return f"squares of {self.tile_size}x{self.tile_size} through shared memory"
         team = "a thread" if self.team == "thread" else f"a {self.team} of {self.threads} threads"
         what = "a row" if self.row else "a point"
         wide = f", {self.width} neighbours at a time" if self.width > 1 else ""
         wide += f", {self.unroll} loads in flight" if self.unroll > 1 else ""
         held = f", {self.chunks} vectors of the row in registers" if self.chunks else ""
         return f"{team} {what}{wide}{held}"
+
+    @property
+    def tile_size(self) -> int:
+        """Of a square's sides."""
+        return self.warp * self.width
 
     @property
     def threads(self) -> int:
@@ -154,7 +163,7 @@ def _form(kernel: Kernel, gpu: GpuMachine) -> GpuSchedule:
     if not row:
         tile = _tile(kernel, fastest)
         if tile is not None:
-            return _by_tiles(gpu, ordered, tile)
+            return _by_tiles(kernel, gpu, ordered, tile)
         return _by_threads(kernel, gpu, ordered, row, "thread")
     if not outer or fastest is None or fastest in row:
         return _by_teams(kernel, gpu, ordered, row)
@@ -238,15 +247,23 @@ def _by_threads(
 ) -> GpuSchedule:
     """Neighbouring threads do neighbours of the last outer axis."""
     width = _width(kernel, gpu, outer[-1:])
+    block, points = gpu.block, prod(estimate(a.extent) for a in outer)
+    while team == "thread" and block > MIN_BLOCK and points < gpu.processors * block * width:
+        block //= 2
     vector = outer[-1] if width > 1 else None
-    return GpuSchedule(outer, row, team, gpu.block, vector, width, warp=gpu.warp)
+    return GpuSchedule(outer, row, team, block, vector, width, warp=gpu.warp)
 
 
-def _by_tiles(gpu: GpuMachine, outer: tuple[Axis, ...], tile: Axis) -> GpuSchedule:
-    """A block a square of the last axis and the one that loads are contiguous along."""
+def _by_tiles(kernel: Kernel, gpu: GpuMachine, outer: tuple[Axis, ...], tile: Axis) -> GpuSchedule:
+    """A block a square of the last axis and the one that loads are contiguous along: of pairs of
+    half floats, where both axes have whole pairs."""
     last = outer[-1]
     rest = tuple(a for a in outer if a not in (tile, last))
-    return GpuSchedule((*rest, tile, last), (), "thread", gpu.block, warp=gpu.warp, tile=tile)
+    sizes = {n.dtype.itemsize for n in transposed_loads(kernel, tile, last)}
+    pairs = all(exact_div(a.extent, 2) is not None for a in (tile, last))
+    width = 2 if pairs and sizes == {2} else 1
+    axes = (*rest, tile, last)
+    return GpuSchedule(axes, (), "thread", gpu.block, None, width, warp=gpu.warp, tile=tile)
 
 
 def can_tile(kernel: Kernel) -> bool:
@@ -290,7 +307,9 @@ def _by_teams(
         chunks = _ceil(longest, gpu.warp * width)
         block = gpu.block
         return GpuSchedule(outer, row, "warp", block, vector, width, chunks, gpu.warp)
-    block = gpu.block if longest is None else _block(longest, width, gpu)
+    rows = prod(estimate(a.extent) for a in outer)
+    each = BUSY_VECTORS if rows >= BUSY_VECTORS * gpu.processors else IDLE_VECTORS
+    block = gpu.block if longest is None else _block(longest, each * width, gpu)
     chunks = 0 if longest is None else _ceil(longest, block * width)
     staged = chunks if chunks <= gpu.staged_vectors else 0
     return GpuSchedule(outer, row, "block", block, vector, width, staged, gpu.warp)
@@ -300,9 +319,9 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _block(longest: int, width: int, gpu: GpuMachine) -> int:
-    """Threads for a row: two vectors each, and as many warps as that takes."""
-    wanted = _ceil(longest, 2 * width)
+def _block(longest: int, each: int, gpu: GpuMachine) -> int:
+    """Threads for a row, of so many elements each."""
+    wanted = _ceil(longest, each)
     block = gpu.warp
     while block < wanted and block < gpu.max_block:
         block *= 2

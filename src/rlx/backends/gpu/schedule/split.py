@@ -109,7 +109,7 @@ def _parts(kernel: Kernel, schedule: GpuSchedule, machine: GpuMachine) -> int:
     each = _load_bytes(kernel) // blocks
     if blocks >= 2 * machine.processors or each < machine.launch_bytes:
         return 1
-    wanted = -(-BLOCKS_PER_PROCESSOR * machine.processors // blocks)
+    wanted = BLOCKS_PER_PROCESSOR * machine.processors // blocks
     return min(wanted, each * CHUNKS_PER_LAUNCH // machine.launch_bytes)
 
 
@@ -135,7 +135,7 @@ def blocks_of(kernel: Kernel, schedule: GpuSchedule) -> int:
     """About how many there are."""
     points = prod(estimate(a.extent) for a in schedule.outer)
     if schedule.tile is not None:
-        return max(1, points // schedule.warp**2)
+        return max(1, points // schedule.tile_size**2)
     width = schedule.width if schedule.vector in schedule.outer else 1
     return max(1, points * schedule.threads // (schedule.block * width))
 

@@ -2,7 +2,8 @@
 
 `precise` is for results of f32 and f64: errors in units in the last place, over all inputs, with
 the specials of the op table. `fast` is for values that are rounded to half precision: what the
-special function unit gives, with its absolute error near the range that matters.
+special function unit gives, with its relative error; exponentials and reciprocals that are less
+than the least normal number are 0.
 """
 
 from __future__ import annotations
