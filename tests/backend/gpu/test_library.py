@@ -169,3 +169,30 @@ def test_sizes_are_compared() -> None:
     assert got == 0
     with pytest.raises(Error, match="two sizes"):
         run(node, np.array(-1, np.int32), np.array(7, np.int32))
+
+
+# -- boxes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [3, 1000])
+@pytest.mark.parametrize("threshold", [None, 0.6])
+@pytest.mark.parametrize("shared_bytes", [48 << 10, 600])
+def test_boxes_of_several_chunks(most: int, threshold: float | None, shared_bytes: int) -> None:
+    """Selected boxes in shared memory, and where they do not fit it; equal scores and NaN."""
+    rng = np.random.default_rng(most)
+    corners = rng.random((2, 200, 2)) * 10
+    boxes = np.concatenate([corners, corners + rng.random((2, 200, 2)) * 3], 2).astype(np.float32)
+    scores = np.round(rng.random((2, 3, 200)), 2).astype(np.float32)
+    scores[0, 1, :70] = np.nan
+    attrs = {"max_output_boxes_per_class": most, "iou_threshold": 0.3, "score_threshold": threshold}
+    shapes = Shape((2, Dim("n"), 4), DType.F32), Shape((2, 3, Dim("n")), DType.F32)
+    node = node_of("non_max_suppression", *shapes, **attrs)
+    want = lookup("non_max_suppression").reference(
+        boxes, scores, **attrs, center_point_box=False, extent="e"
+    )
+    special = special_of(node)
+    machine = GpuMachine(block=64, max_block=64, shared_bytes=shared_bytes)
+    schedule, results = schedule_of(special, machine), [(want.shape, np.int64)]
+    made = run_special(special, schedule, [boxes, scores], results, {"n": 200}, 1)
+    np.testing.assert_array_equal(made[0][0], want)
+    assert made[1] == [len(want)]

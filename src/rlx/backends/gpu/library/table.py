@@ -41,6 +41,7 @@ def _row(ops: str, code: str) -> Registered:
 
 DEDICATED = (
     _row("sort", "sort.sort:make_sort"),
+    _row("non_max_suppression", "nms:make_nms"),
     _row("ifft", "fft.fft:make_ifft"),
     _row("rfft", "fft.fft:make_rfft"),
     _row("irfft", "fft.fft:make_irfft"),
