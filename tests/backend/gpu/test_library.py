@@ -71,7 +71,7 @@ def test_drawn_cases(name: str) -> None:
 
 # -- scatter --------------------------------------------------------------------------------------
 
-I, P = Dim("i", 0, 500), Dim("p", 1, 90)
+I, P, N = Dim("i", 0, 500), Dim("p", 1, 90), Dim("n", 1, 100)
 
 
 def run(node: Node, *operands: Array, measures: int = 0, dims: Any = None, **sizes: int) -> Any:
@@ -180,12 +180,12 @@ def test_sizes_are_compared() -> None:
 def test_boxes_of_several_chunks(most: int, threshold: float | None, shared_bytes: int) -> None:
     """Selected boxes in shared memory, and where they do not fit it; equal scores and NaN."""
     rng = np.random.default_rng(most)
-    corners = rng.random((2, 200, 2)) * 10
-    boxes = np.concatenate([corners, corners + rng.random((2, 200, 2)) * 3], 2).astype(np.float32)
-    scores = np.round(rng.random((2, 3, 200)), 2).astype(np.float32)
+    corners = rng.random((2, 100, 2)) * 10
+    boxes = np.concatenate([corners, corners + rng.random((2, 100, 2)) * 3], 2).astype(np.float32)
+    scores = np.round(rng.random((2, 3, 100)), 2).astype(np.float32)
     scores[0, 1, :70] = np.nan
     attrs = {"max_output_boxes_per_class": most, "iou_threshold": 0.3, "score_threshold": threshold}
-    shapes = Shape((2, Dim("n"), 4), DType.F32), Shape((2, 3, Dim("n")), DType.F32)
+    shapes = Shape((2, N, 4), DType.F32), Shape((2, 3, N), DType.F32)
     node = node_of("non_max_suppression", *shapes, **attrs)
     want = lookup("non_max_suppression").reference(
         boxes, scores, **attrs, center_point_box=False, extent="e"
@@ -193,6 +193,26 @@ def test_boxes_of_several_chunks(most: int, threshold: float | None, shared_byte
     special = special_of(node)
     machine = GpuMachine(block=64, max_block=64, shared_bytes=shared_bytes)
     schedule, results = schedule_of(special, machine), [(want.shape, np.int64)]
-    made = run_special(special, schedule, [boxes, scores], results, {"n": 200}, 1)
+    made = run_special(special, schedule, [boxes, scores], results, {"n": 100}, 1)
     np.testing.assert_array_equal(made[0][0], want)
     assert made[1] == [len(want)]
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_groups_of_many_blocks(axis: int | None, is_sorted: bool) -> None:
+    """NaN is no NaN's equal, zeros are equal; entries of an axis are compared number by number."""
+    rng = np.random.default_rng(3)
+    few = np.array([0.0, -0.0, np.nan, 1.0, 2.0, 3.0], np.float32)
+    x = rng.choice(few, (2, 300) if axis is None else (3, 40, 2))
+    dims = [Dim("n", 1, 300) if d >= 40 else d for d in x.shape]
+    attrs = {"axis": axis, "is_sorted": is_sorted, "equal_nan": False}
+    node = node_of("unique", Shape(dims, DType.F32), **attrs)
+    want = lookup("unique").reference(x, **attrs, extent="e")
+    special = special_of(node)
+    schedule = schedule_of(special, SMALL)
+    shapes, sizes = [(a.shape, a.dtype) for a in want], {"n": max(x.shape)}
+    got, (found,) = run_special(special, schedule, [x], shapes, sizes, 1)
+    assert found == len(want[1])
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)

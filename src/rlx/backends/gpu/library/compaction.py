@@ -25,6 +25,8 @@ Holds = Callable[[Writer, Var, Var], Var]
 """Does the condition hold for the element of this number? The mask says whether there is one."""
 Put = Callable[[Writer, Var, Var, Var], None]
 """Stores an element (number, rank, how many there are) for which it holds."""
+PutEach = Callable[[Writer, Var, Var, Var], None]
+"""Stores any element: its number, how many stay before it and it among them, does it stay?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +112,27 @@ class Compaction:
     ) -> None:
         """Every element that stays to its rank."""
 
+        def each(w: Writer, number: Var, up_to: Var, stays: Var) -> None:
+            with w.b.when(stays):
+                put(w, number, up_to - 1, w.ref(sums)[w.number(self.blocks)])
+
+        self.each(sums, each, reads, writes)
+
+    def each(
+        self, sums: View, put: PutEach, reads: tuple[View, ...], writes: tuple[View, ...]
+    ) -> None:
+        """Every element with how many stay up to it."""
+
         def place(w: Writer) -> None:
             b = w.b
             rank = b.variable(w.ref(sums)[w.block_index()])
-            total = w.ref(sums)[w.number(self.blocks)]
             for turn in range(PER_THREAD):
                 number, inside = self._element(w, turn)
                 stays = inside & self.holds(w, number, inside)
                 one = stays.to(I64)
-                before = b.block_scan("add", one, is_inclusive=False)
-                with b.when(stays):
-                    put(w, number, rank + before, total)
+                up_to = rank + b.block_scan("add", one)
+                with b.when(inside):
+                    put(w, number, up_to, stays)
                 rank.set(rank + b.block_reduce("add", one))
 
         self.made.program(

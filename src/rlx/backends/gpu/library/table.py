@@ -42,6 +42,8 @@ def _row(ops: str, code: str) -> Registered:
 DEDICATED = (
     _row("sort", "sort.sort:make_sort"),
     _row("non_max_suppression", "nms:make_nms"),
+    _row("roi_align", "roi_align:make_roi_align"),
+    _row("tree_ensemble", "trees:make_tree_ensemble"),
     _row("ifft", "fft.fft:make_ifft"),
     _row("rfft", "fft.fft:make_rfft"),
     _row("irfft", "fft.fft:make_irfft"),
@@ -58,6 +60,7 @@ PRIMITIVES = (
     _row("fft", "fft.fft:make_fft"),
     _row("argsort", "sort.sort:make_argsort"),
     _row("top_k", "sort.top_k:make_top_k"),
+    _row("unique", "sort.unique:make_unique"),
     _row("nonzero", "compaction:make_nonzero"),
     _row("arange", "sizes:make_arange"),
     _row("as_size", "sizes:make_as_size"),

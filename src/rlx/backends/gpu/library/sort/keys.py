@@ -98,7 +98,7 @@ class Keys:
         """Of the element (u32)."""
         return item[-1].to(U32)
 
-    def is_less(self, a: Item, b: Item) -> Var:
+    def is_less(self, w: Writer, a: Item, b: Item) -> Var:
         if len(a) == 1:
             return a[0] < b[0]
         return (a[0] < b[0]) | (a[0].eq(b[0]) & (a[1] < b[1]))

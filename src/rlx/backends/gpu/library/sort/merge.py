@@ -54,4 +54,4 @@ def _search(
     next_place = place + half
     is_there = next_place <= count
     there = source.load(w, row, start + next_place - 1, is_there)
-    place.set(next_place.where(is_there & keys.is_less(there, own), place))
+    place.set(next_place.where(is_there & keys.is_less(w, there, own), place))

@@ -80,9 +80,19 @@ class Sorted:
         """Of the rows."""
         return product(self.rows.others.dims)
 
+    @property
+    def length(self) -> DimLike:
+        """Of a row."""
+        return self.rows.length
+
+    @property
+    def reads(self) -> tuple[View, ...]:
+        """What items, their order and their results depend on."""
+        return (self.rows.view,)
+
     def fetch(self, w: Writer, row: Var, position: Var) -> Item:
         """The item at a position, or nothing behind the row's end."""
-        inside = position < w.dim(self.rows.length)
+        inside = position < w.dim(self.length)
         value = w.load(self.rows.view, self.rows.at(w, row, position), inside)[0]
         item = self.keys.item(w.b, value, position)
         return [x.where(inside, n) for x, n in zip(item, self.keys.nothing(w.b))]
@@ -90,7 +100,7 @@ class Sorted:
 
 def sort_rows(made: Launches, given: Sorted) -> Schedule[GpuTask] | Refusal:
     """The launches that sort rows."""
-    longest = upper_bound(ceiling(given.rows.length))
+    longest = upper_bound(ceiling(given.length))
     if longest is not None and longest > MAX_LENGTH:
         return Refusal(f"{made.node.label}: {TOO_LONG}")
     tile = tile_of(made, given.keys, longest)
@@ -110,7 +120,7 @@ def tile_of(made: Launches, keys: Keys, longest: int | None) -> int:
 
 def _tiles(made: Launches, given: Sorted, tile: int, to: Items | None) -> None:
     """Sort every tile; whole rows are stored, tiles of rows are items of the next launch."""
-    length, keys = given.rows.length, given.keys
+    length, keys = given.length, given.keys
     tiles = (length + (tile - 1)) // tile
     block = tile_threads(tile, made.machine.max_block)
     is_unbounded = upper_bound(ceiling(length)) is None
@@ -136,7 +146,7 @@ def _tiles(made: Launches, given: Sorted, tile: int, to: Items | None) -> None:
         body,
         grid=(given.count * tiles,),
         block=block,
-        reads=(given.rows.view,),
+        reads=given.reads,
         writes=given.writes if to is None else to.views,
         failures=(TOO_LONG,) if is_unbounded else (),
         note=f"sorts tiles of {tile}",
@@ -156,7 +166,7 @@ def _merged(made: Launches, given: Sorted, tile: int, longest: int) -> None:
 
 def _merge(made: Launches, given: Sorted, source: Items, to: Items | None, run: int) -> None:
     keys, block = given.keys, made.machine.block
-    total = given.count * given.rows.length
+    total = given.count * given.length
 
     def body(w: Writer) -> None:
         def put(row: Var, place: Var, item: Item) -> None:
@@ -172,7 +182,7 @@ def _merge(made: Launches, given: Sorted, source: Items, to: Items | None, run: 
         body,
         grid=((total + (block - 1)) // block,),
         block=block,
-        reads=(*source.views, given.rows.view) if to is None else source.views,
+        reads=(*source.views, *given.reads),
         writes=given.writes if to is None else to.views,
         note=f"merges runs of {run}",
         shape=run,
@@ -180,5 +190,5 @@ def _merge(made: Launches, given: Sorted, source: Items, to: Items | None, run: 
 
 
 def _items(made: Launches, given: Sorted) -> Items:
-    dims = (given.count, given.rows.length)
+    dims = (given.count, given.length)
     return Items(tuple(made.temp(dims, d) for d in given.keys.dtypes))

@@ -51,7 +51,7 @@ def _bitonic(w: Writer, keys: Keys, tile: int, memory: list[SharedRef]) -> None:
             high = low + stride
             one, other = ([m[i] for m in memory] for i in (low, high))
             falls = ((low >> level) & 1).ne(0)
-            swaps = keys.is_less(other, one) ^ falls
+            swaps = keys.is_less(w, other, one) ^ falls
             for ref, x, y in zip(memory, chosen(swaps, other, one), chosen(swaps, one, other)):
                 ref[low] = x
                 ref[high] = y

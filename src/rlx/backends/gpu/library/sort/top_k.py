@@ -93,7 +93,7 @@ def _in_registers(made: Launches, given: Sorted, k: int, held: int) -> None:
         body,
         grid=((given.count + (per_block - 1)) // per_block,),
         block=block,
-        reads=(given.rows.view,),
+        reads=given.reads,
         writes=given.writes,
         note=f"a warp a row, {held} items a thread",
     )
@@ -102,7 +102,7 @@ def _in_registers(made: Launches, given: Sorted, k: int, held: int) -> None:
 def _first(w: Writer, keys: Keys, items: list[Item], warp: int) -> Item:
     """The least item of all threads of the warp."""
     while len(items) > 1:
-        pairs = [_less(keys, *items[i : i + 2]) for i in range(0, len(items) - 1, 2)]
+        pairs = [_less(w, keys, *items[i : i + 2]) for i in range(0, len(items) - 1, 2)]
         items = [*pairs, *items[len(pairs) * 2 :]]
     (own,) = items
     if len(own) == 1:
@@ -112,17 +112,17 @@ def _first(w: Writer, keys: Keys, items: list[Item], warp: int) -> Item:
     return [key, w.b.warp_reduce("min", own[1].where(own[0].eq(key), last), warp)]
 
 
-def _less(keys: Keys, a: Item, b: Item) -> Item:
+def _less(w: Writer, keys: Keys, a: Item, b: Item) -> Item:
     if len(a) == 1:
         return [a[0].min(b[0])]
-    is_less = keys.is_less(a, b)
+    is_less = keys.is_less(w, a, b)
     return [x.where(is_less, y) for x, y in zip(a, b)]
 
 
 def _by_tiles(made: Launches, given: Sorted, k: int, tile: int) -> None:
     """The k first of every tile, then of every tile of these, until there is one tile."""
     source: Items | None = None
-    length: DimLike = given.rows.length
+    length = given.length
     while (longest := upper_bound(ceiling(length)) or 0) > tile:
         tiles = (length + (tile - 1)) // tile
         dims = (given.count, tiles * k)
@@ -168,7 +168,7 @@ def _candidates(
         body,
         grid=(given.count * tiles,),
         block=block,
-        reads=(given.rows.view, *(items.views if items is not None else ())),
+        reads=(*given.reads, *(items.views if items is not None else ())),
         writes=given.writes if to is None else to.views,
         note=f"the first {k} of tiles of {tile}",
         shape=tile,
