@@ -11,6 +11,7 @@ import pytest
 
 import rlx
 from rlx import ops
+from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
@@ -20,19 +21,22 @@ from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dtype import DType
-from rlx.ir.mir import Node
+from rlx.core.shape import Shape
+from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
 from rlx.kernel.interpret import run
 from rlx.kernel.lower.contract import contraction
 from rlx.kernel.lower.conv import lower_conv
+from rlx.kernel.program.program import Step
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.ops.quant.gguf_formats import SCHEMES
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import BF16, CONTRACTIONS, F16, F32, Case, U, bound, of, span
 from tests.backend.gpu.schedules import execute, meaning
 
 Array = np.ndarray[Any, Any]
-DEPENDENT = GpuMachine(processors=32, has_dependent_launch=True)
+DEPENDENT = GpuMachine(processors=32, has_dependent_launch=True, has_async_copy=True)
 MACHINES = {"small": laws.SMALL, "dependent": DEPENDENT}
 TOLERANCES = {"float64": 2.0**-45, "float32": 2.0**-18, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 """Sums of up to 2048 numbers of size 1 in another order, relative to the greatest; the meaning adds
@@ -195,6 +199,60 @@ def test_a_convolution_computes_what_its_contraction_means(name: str, dtype: DTy
     check(contract, schedule, operands, spans, {})
 
 
+# -- quantised weights ----------------------------------------------------------------------------
+
+
+def quantised(op: str, rows: int, **attrs: Any) -> tuple[Contract, list[Array]]:
+    """A product with packed weights of 19 outputs, as selection finds it, and operands for it."""
+    rng = np.random.default_rng(1)
+    if op == "gguf_matmul":
+        block = SCHEMES[attrs["scheme"]]
+        inner, size = 2 * block.weights, 2 * block.block_bytes
+        more: list[Array] = []
+    else:
+        inner, size = 128, 64 if attrs["packing"] in ("int4", "uint4") else 128
+        more = [rng.normal(size=(19, 4)).astype(np.float16)]
+    # bytes of at most 59 are finite as either half of an f16
+    packed = rng.integers(0, 60, (19, size)).astype(np.uint8)
+    arrays = [rng.normal(size=(rows, inner)).astype(np.float32), packed, *more]
+    graph = Graph("quantised")
+    shapes = [Shape(a.shape, DType.of(a.dtype)) for a in arrays]
+    node = graph.node(op, [graph.input(f"x{i}", s) for i, s in enumerate(shapes)], attrs)
+    calls = GpuKernels(DEPENDENT).candidates(Step.alone(node))
+    made = (c.lower(Step.alone(node)) for c in calls)
+    found = next(m for m in made if not isinstance(m, Refusal))
+    (call,) = found.calls
+    assert isinstance(call.kernel, Contract)
+    return call.kernel, [a.reshape(-1) for a in arrays]
+
+
+@pytest.mark.parametrize("rows", [2, 17])
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        *(("gguf_matmul", {"scheme": s}) for s in ("f16", "q4_0", "q5_1", "q8_0", "q4_k", "q6_k")),
+        *(("gguf_matmul", {"scheme": s}) for s in ("iq4_nl", "mxfp4", "tq2_0")),
+        *(("dequant_matmul", {"packing": p, "block": 32}) for p in ("int8", "int4", "fp8_e4m3")),
+    ],
+    ids=lambda v: next(iter(v.values())) if isinstance(v, dict) else v,
+)
+def test_packed_weights_are_decoded_where_they_are_loaded(
+    op: str, attrs: Mapping[str, Any], rows: int
+) -> None:
+    contract, operands = quantised(op, rows, **attrs)
+    schedule = contraction_schedule(contract, DEPENDENT, "k", frozenset({1, 2}))
+    check(contract, schedule, operands, [rows * 19], {})
+
+
+def test_a_byte_is_loaded_once_for_the_weights_in_it() -> None:
+    contract, _ = quantised("gguf_matmul", 1, scheme="q4_k")
+    (launch,) = made(gemv_schedule(contract, DEPENDENT, "k", frozenset({1}))).tasks
+    assert isinstance(launch, Launch)
+    loads = [n for n in nodes_of(launch, ir.Load) if n.buffer == "x1"]
+    assert {len(n.results) for n in loads} == {1, 16}
+    assert sum(len(n.results) == 16 for n in loads) <= 8
+
+
 # -- forms ----------------------------------------------------------------------------------------
 
 
@@ -221,10 +279,11 @@ def test_the_matrix_is_requested_in_vectors_before_the_wait() -> None:
 def test_tiles_are_read_and_stored_in_vectors() -> None:
     case = Case(ops.matmul, of(F32, (256, 64), (64, 256)))
     (launch,) = launches(case, register_tile_schedule, replace(DEPENDENT, processors=4))
-    assert launch.note.startswith("tiles of 128x128x16")
-    for kind in (ir.Load, ir.Store, ir.SharedLoad):
-        widths = {len(n.results) or len(n.args) - 1 for n in nodes_of(launch, kind)}
-        assert widths == {4}, kind
+    assert launch.note.startswith("tiles of 128x128x8, 4 stages")
+    assert {n.width for n in nodes_of(launch, ir.AsyncCopy) if n.buffer == "x1"} == {4}
+    assert {len(n.results) for n in nodes_of(launch, ir.SharedLoad)} == {4}
+    assert {len(n.args) - 1 for n in nodes_of(launch, ir.Store)} == {4}
+    assert not nodes_of(launch, ir.Load)
 
 
 def test_few_tiles_are_done_in_parts() -> None:

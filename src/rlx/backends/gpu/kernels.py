@@ -6,7 +6,8 @@ program is written for is the host's, where the op has no lowering; ops that hav
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
@@ -21,9 +22,10 @@ from rlx.cost.target import KernelLimit
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
+from rlx.kernel.lower.spelled_out import spelled_out
 from rlx.kernel.program.forms import Conv, Copy, Special
-from rlx.kernel.program.lower_step import copy_kernel
-from rlx.kernel.program.program import KernelCall, Step
+from rlx.kernel.program.lower_step import contract_kernels, copy_kernel, loop_kernels
+from rlx.kernel.program.program import KernelCall, KernelForm, KernelSequence, Step
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.program.select import Candidate, default_candidates
 from rlx.kernel.refusal import Refusal, attempt
@@ -32,6 +34,25 @@ from rlx.ops.op import Kind, lookup
 
 LOOP_KINDS = (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.MOVEMENT, Kind.REGION)
 CONTRACTIONS = frozenset({"matmul", "dot_general", "einsum", "conv"})
+
+Lower = Callable[[Step], KernelSequence | Refusal]
+
+
+def _spelled(lower: Lower) -> Lower:
+    """The kernels of a step whose small arrays are arithmetic of positions."""
+
+    def lowered(step: Step) -> KernelSequence | Refusal:
+        node = spelled_out(step.node)
+        return node if isinstance(node, Refusal) else lower(replace(step, node=node))
+
+    return lowered
+
+
+SPELLED_OUT = (
+    Candidate(KernelForm.LOOP, _spelled(loop_kernels)),
+    Candidate(KernelForm.GEMM, _spelled(contract_kernels)),
+)
+"""For quantised weights, which are decoded where they are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +72,10 @@ class GpuKernels:
         return is_primitive or op == "attention"
 
     def candidates(self, step: Step) -> tuple[Candidate, ...]:
-        return default_candidates(step, self)
+        found = default_candidates(step, self)
+        forms = [c.form for c in found]
+        at = forms.index(KernelForm.GEMM) + 1 if KernelForm.GEMM in forms else len(found)
+        return (*found[:at], *SPELLED_OUT, *found[at:])
 
     def schedule(self, call: KernelCall) -> Schedule[GpuTask] | Refusal:
         """The launches of a kernel. What a form cannot take is refused, here or by an exception

@@ -16,10 +16,10 @@ from typing import Literal
 
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import is_aligned
-from rlx.core.dim import DimLike, exact_div, product, upper_bound
+from rlx.core.dim import DimLike, exact_div, is_static, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
-from rlx.kernel.expr import Axis, Expr, Load, postorder
+from rlx.kernel.expr import Apply, Axis, Expr, Load, postorder
 from rlx.kernel.refusal import Refusal
 
 MAX_ROWS = 16
@@ -31,6 +31,12 @@ UNKNOWN_EXTENT = 4096
 """What a choice assumes of an extent that is not bounded."""
 MAX_WIDTH = 16
 """Neighbours that a thread decodes at once."""
+MAX_CHUNKS = 8
+"""Vectors that a thread has at once along inner axes, where they are rows apart."""
+MAX_OWN = 8
+"""Positions of axes that a thread goes along by itself."""
+MAX_NODES = 8192
+"""Of the code of a thread's vectors: more takes longer to assemble than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,9 @@ class GemvSchedule:
     """The most there are."""
     inner: tuple[Axis, ...]
     """In the order in which they are gone along, the last the fastest."""
+    own: tuple[Axis, ...]
+    """Inner axes that the matrix does not vary with, though what is made of it does, such as the
+    halves of a byte: every thread goes along them by itself."""
     along: Literal["inner", "columns"]
     width: int
     """Neighbours of a vector."""
@@ -140,9 +149,9 @@ def _width(loads: list[Load], axis: Axis, machine: GpuMachine) -> int:
 
 
 def _element_bytes(contract: Contract) -> int:
-    """Of all that is loaded for one element of the matrix."""
+    """Of the greatest of what is loaded for one element of the matrix."""
     loads = matrix_loads(contract.right, contract.columns, contract.inner)
-    return max(1, sum(n.dtype.itemsize for n in loads))
+    return max((n.dtype.itemsize for n in loads), default=1)
 
 
 def _most(dim: DimLike) -> int:
@@ -165,19 +174,40 @@ def _power(count: int) -> int:
 def _along_inner(
     contract: Contract, machine: GpuMachine, rows: int, axis: Axis, width: int
 ) -> GemvSchedule:
-    inner = (*(a for a in contract.inner if a is not axis), axis)
+    own = _own_axes(contract, axis)
+    inner = (*(a for a in contract.inner if a is not axis and a not in own), axis)
     depth = _most(product(a.extent for a in inner))
     vectors = max(1, _ceil(depth, width))
-    loads = max(1, machine.stream_bytes // (width * _element_bytes(contract)))
+    loads = _loads(contract, machine, width, own, rows)
     columns = _columns(contract, machine, loads)
     chunks, threads = _share(vectors, max(1, loads // columns), machine)
     warps = max(1, threads // machine.warp)
     lanes = min(machine.warp, threads)
     beside = max(1, min(4 * machine.warp, machine.max_block) // (warps * machine.warp))
     return GemvSchedule(
-        rows, inner, "inner", width, columns, chunks, lanes, warps, beside, machine.warp,
+        rows, inner, own, "inner", width, columns, chunks, lanes, warps, beside, machine.warp,
         is_dependent=machine.has_dependent_launch,
     )  # fmt: skip
+
+
+def _own_axes(contract: Contract, axis: Axis) -> tuple[Axis, ...]:
+    """The inner axes that loads along the axis do not vary with, as long as they are short."""
+    loads = [n for n in postorder([contract.right]) if isinstance(n, Load)]
+    moving = frozenset[Axis]().union(*(n.free for n in loads if axis in n.at.axes))
+    found = [a for a in contract.inner if a not in moving and a is not axis]
+    count = product(a.extent for a in found)
+    return tuple(found) if is_static(count) and count <= MAX_OWN else ()
+
+
+def _loads(
+    contract: Contract, machine: GpuMachine, width: int, own: tuple[Axis, ...], rows: int
+) -> int:
+    """Vectors that a thread has on their way, fewer where much code is made of each."""
+    own_points = product(a.extent for a in own)
+    assert is_static(own_points)
+    nodes = sum(isinstance(n, Apply) for n in postorder([contract.right])) + rows
+    code = max(1, MAX_NODES // (nodes * width * own_points))
+    return max(1, min(code, machine.stream_bytes // (width * _element_bytes(contract))))
 
 
 def _columns(contract: Contract, machine: GpuMachine, loads: int) -> int:
@@ -218,10 +248,10 @@ def _along_columns(contract: Contract, machine: GpuMachine, rows: int, width: in
         lanes //= 2
     lanes = min(lanes, _power(vectors))
     inner_lanes = machine.warp // lanes
-    chunks = max(1, min(machine.stream_bytes // size, _ceil(depth, inner_lanes)))
+    chunks = max(1, min(MAX_CHUNKS, machine.stream_bytes // size, _ceil(depth, inner_lanes)))
     most = max(1, machine.max_block // machine.warp)
     warps = max(1, min(most, _ceil(depth, inner_lanes * chunks)))
     return GemvSchedule(
-        rows, contract.inner, "columns", width, 1, chunks, inner_lanes, warps, 1, machine.warp,
+        rows, contract.inner, (), "columns", width, 1, chunks, inner_lanes, warps, 1, machine.warp,
         is_dependent=machine.has_dependent_launch,
     )  # fmt: skip

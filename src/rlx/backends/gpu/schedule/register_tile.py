@@ -17,7 +17,6 @@ from typing import Literal
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import is_aligned
 from rlx.core.dim import DimLike, exact_div, is_static, product, upper_bound
-from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Axis, Expr, Load, postorder
 
@@ -27,7 +26,12 @@ LANES = 128
 """Products that a processor adds up in a cycle."""
 BUSY_WARPS = 8
 """Warps that keep a processor busy."""
-REGISTERS = 65536
+REGISTERS, MAX_REGISTERS = 65536, 128
+"""Of a processor, and of a thread where two blocks of 256 are to fit."""
+VECTOR_BYTES = 16
+"""What threads read from shared memory at once."""
+DEPTH, MAX_STAGES = 8, 4
+"""Inner steps of a stage: more take registers for elements on their way."""
 START_CYCLES, LAUNCH_CYCLES = 1500, 3000
 """Of a block, before its first product and after its last; of a second launch."""
 SPLIT_BYTES = 12
@@ -52,11 +56,11 @@ class Tile:
     def threads(self) -> int:
         return self.rows // self.thread_rows * (self.columns // self.thread_columns)
 
-    @property
-    def registers(self) -> int:
+    def registers(self, itemsize: int) -> int:
         """Of a thread: its sums, twice what it multiplies, and addresses."""
         own = self.thread_rows * self.thread_columns
-        return own + 2 * (self.thread_rows + self.thread_columns) + 32
+        numbers = own + 2 * (self.thread_rows + self.thread_columns)
+        return numbers * max(1, itemsize // 4) + 32
 
 
 TILES = (
@@ -81,6 +85,9 @@ class Loader:
     vector: Axis
     """The last of the axes, or of the inner ones."""
     width: int
+    source: Load | None = None
+    """What is copied to shared memory as it is, while threads go on; none where something is
+    computed of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,8 @@ class RegisterTileSchedule:
     tile: Tile
     depth: int
     """Inner steps of a stage."""
+    stages: int
+    """That are in shared memory at a time, a power of two."""
     batch: tuple[Axis, ...]
     inner: tuple[Axis, ...]
     """In the order in which they are gone along, the last the fastest."""
@@ -109,8 +118,8 @@ class RegisterTileSchedule:
         """In a few words, for reports."""
         t = self.tile
         return (
-            f"tiles of {t.rows}x{t.columns}x{self.depth}, {t.thread_rows}x{t.thread_columns} sums "
-            f"a thread, {self.block} threads"
+            f"tiles of {t.rows}x{t.columns}x{self.depth}, {self.stages} stages, "
+            f"{t.thread_rows}x{t.thread_columns} sums a thread, {self.block} threads"
         )
 
 
@@ -118,14 +127,17 @@ def choose_register_tile(contract: Contract, machine: GpuMachine) -> RegisterTil
     """The tiles that the least time is expected of."""
     rows, columns, batch = outer_axes(contract)
     inner = _inner_order(contract, machine)
-    tile = min(_tiles(machine), key=lambda t: _cycles(contract, t, 1, machine))
+    tile = min(_tiles(contract, machine), key=lambda t: _cycles(contract, t, 1, machine))
+    left = _loader(contract, contract.left, rows, inner[-1], machine)
+    right = _loader(contract, contract.right, columns, inner[-1], machine)
     return RegisterTileSchedule(
         tile,
-        _depth(contract, machine),
+        DEPTH,
+        _stages(contract, tile, left, right, machine),
         batch,
         inner,
-        _loader(contract.left, rows, inner[-1], machine),
-        _loader(contract.right, columns, inner[-1], machine),
+        left,
+        right,
         _store_width(contract, machine),
         machine.warp,
         machine.has_dependent_launch,
@@ -143,12 +155,31 @@ def choose_splits(contract: Contract, machine: GpuMachine) -> int:
         for s in range(1, MAX_SPLITS + 1)
         if s == 1 or (first % s == 0 and depth // s >= MIN_SPLIT_DEPTH)
     ]
-    return min(parts, key=lambda s: min(_cycles(contract, t, s, machine) for t in _tiles(machine)))
+    return min(parts, key=lambda s: _least_cycles(contract, s, machine))
 
 
-def _tiles(machine: GpuMachine) -> list[Tile]:
-    found = [t for t in TILES if machine.warp <= t.threads <= machine.max_block]
+def _least_cycles(contract: Contract, splits: int, machine: GpuMachine) -> float:
+    return min(_cycles(contract, t, splits, machine) for t in _tiles(contract, machine))
+
+
+def _tiles(contract: Contract, machine: GpuMachine) -> list[Tile]:
+    """Those whose sums leave room for two blocks' registers."""
+    found = [
+        t
+        for t in TILES
+        if machine.warp <= t.threads <= machine.max_block
+        and t.registers(contract.sums.itemsize) <= MAX_REGISTERS
+    ]
     return found or [TILES[-1]]
+
+
+def _stages(
+    contract: Contract, tile: Tile, left: Loader, right: Loader, machine: GpuMachine
+) -> int:
+    """More than two where copies are under way while threads go on."""
+    size = contract.sums.itemsize * DEPTH * (tile.rows + tile.columns + 2 * VECTOR_BYTES)
+    has_copies = left.source is not None or right.source is not None
+    return MAX_STAGES if has_copies and MAX_STAGES * size <= machine.shared_bytes else 2
 
 
 def outer_axes(contract: Contract) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
@@ -170,7 +201,7 @@ def _cycles(contract: Contract, tile: Tile, splits: int, machine: GpuMachine) ->
     k = max(1, _most(product(a.extent for a in contract.inner)) // splits)
     blocks = count * splits * _ceil(m, tile.rows) * _ceil(n, tile.columns)
     each = max(1, _ceil(blocks, machine.processors))
-    room = max(1, REGISTERS // (tile.registers * tile.threads))
+    room = max(1, REGISTERS // (tile.registers(contract.sums.itemsize) * tile.threads))
     warps = max(1, tile.threads // machine.warp)
     cycles = 0.0
     while each > 0:
@@ -201,11 +232,6 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _depth(contract: Contract, machine: GpuMachine) -> int:
-    """Inner steps of a stage: fewer of wide numbers, whose tiles take more room."""
-    return 8 if contract.sums.itemsize > 4 else 16
-
-
 # -- accesses -------------------------------------------------------------------------------------
 
 
@@ -224,13 +250,27 @@ def _factors(contract: Contract) -> tuple[Expr, Expr]:
     return contract.left, contract.right
 
 
-def _loader(factor: Expr, axes: tuple[Axis, ...], inner: Axis, machine: GpuMachine) -> Loader:
-    """Vectors along the axis that more elements are contiguous along."""
+def _loader(
+    contract: Contract, factor: Expr, axes: tuple[Axis, ...], inner: Axis, machine: GpuMachine
+) -> Loader:
+    """Vectors along the axis that more elements are contiguous along. Copies along the inner axis
+    are of single elements, which are rows apart in shared memory."""
     loads = [n for n in postorder([factor]) if isinstance(n, Load)]
     worth = {a: (_bytes(loads, a), _width(loads, a, machine)) for a in (axes[-1], inner)}
+    source = _source(contract, factor) if machine.has_async_copy else None
     if worth[inner] > worth[axes[-1]]:
-        return Loader(axes, "inner", inner, worth[inner][1])
-    return Loader(axes, "outer", axes[-1], worth[axes[-1]][1])
+        return Loader(axes, "inner", inner, worth[inner][1] if source is None else 1, source)
+    width = worth[axes[-1]][1]
+    if source is not None and not is_aligned(source.at, axes[-1], width):
+        width = 1
+    return Loader(axes, "outer", axes[-1], width, source)
+
+
+def _source(contract: Contract, factor: Expr) -> Load | None:
+    """The load that a factor is, where its elements are the sums' numbers."""
+    is_load = isinstance(factor, Load) and not factor.args
+    is_held = factor.dtype is contract.sums and factor.dtype.itemsize in (4, 8)
+    return factor if isinstance(factor, Load) and is_load and is_held else None
 
 
 def _bytes(loads: list[Load], axis: Axis) -> int:
@@ -251,15 +291,10 @@ def _width(loads: list[Load], axis: Axis, machine: GpuMachine) -> int:
 
 def _store_width(contract: Contract, machine: GpuMachine) -> int:
     axis = contract.columns
-    width = shared_width(contract.sums, machine)
+    width = max(1, min(4, machine.vector_bytes // contract.sums.itemsize))
     while width > 1 and not (
         exact_div(axis.extent, width) is not None
         and any(is_aligned(s.at, axis, width) for s in contract.stores)
     ):
         width //= 2
     return width
-
-
-def shared_width(dtype: DType, machine: GpuMachine) -> int:
-    """Neighbours that threads read from shared memory at once."""
-    return max(1, min(4, machine.vector_bytes // dtype.itemsize))

@@ -96,11 +96,16 @@ class ProductExpressions(Expressions):
         for node in postorder([factor]):
             if not isinstance(node, Load) or node.args or node in self.guarded:
                 continue
+            if not all(self.is_open(a) for a in node.free):
+                continue
             if is_early and node.operand not in self.constants:
                 continue
             with self.at(self.place(node, ())) as scope:
                 if node not in scope.requested:
                     scope.requested[node] = super().fetched(node, ())
+
+    def is_open(self, axis: Axis) -> bool:
+        return any(axis in s.index for s in self.scopes)
 
     def fetched(self, node: Load, guards: Guards) -> Values:
         found = self.scopes[-1].requested.get(node)

@@ -9,6 +9,7 @@ for the columns of a group of threads:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from rlx.backends.gpu.lower.product.expressions import (
@@ -25,7 +26,7 @@ from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask, Launch
-from rlx.core.dim import DimLike, exact_div, is_static, product, upper_bound
+from rlx.core.dim import DimLike, evaluate, exact_div, is_static, product, upper_bound
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Axis, Expr
 from rlx.kernel.program.schedule import Schedule, buffers
@@ -85,6 +86,8 @@ class _Gemv(ProductExpressions):
         vector = schedule.inner[-1] if schedule.along == "inner" else contract.columns
         super().__init__(builder, contract, constants, vector if schedule.width > 1 else None)
         self.extent = product(a.extent for a in schedule.inner)
+        counts = [range(int(evaluate(a.extent, {}))) for a in schedule.own]
+        self.own = [dict(zip(schedule.own, at)) for at in itertools.product(*counts)]
 
     def program(self) -> Program:
         b, schedule = self.b, self.schedule
@@ -171,12 +174,15 @@ class _Gemv(ProductExpressions):
     def _add(self, right: Points, left: Points) -> None:
         """The products of a turn, chunk by chunk: a row at a time meets all columns."""
         for columns, rows in zip(right, left):
-            there = [self._values(point, self.contract.right) for point in columns]
-            for m, point in enumerate(rows):
-                self._add_row(m, self._values(point, self.contract.left), there)
+            for own in self.own:
+                there = [self._values(point, own, self.contract.right) for point in columns]
+                for m, point in enumerate(rows):
+                    self._add_row(m, self._values(point, own, self.contract.left), there)
 
-    def _values(self, point: tuple[Scope, Scope], factor: Expr) -> Values:
-        with self.inside(point[0]), self.inside(point[1]):
+    def _values(self, point: tuple[Scope, Scope], own: dict[Axis, int], factor: Expr) -> Values:
+        """At a position of the thread's own axes: what does not vary with them is made once."""
+        index = {a: [self.b.const(i, self.index_dtype)] for a, i in own.items()}
+        with self.inside(point[0]), self.inside(point[1]), self.inside(self.scope(index)):
             return self.factor(factor)
 
     def _add_row(self, row: int, x: Values, columns: list[Values]) -> None:

@@ -1,11 +1,14 @@
 """Products in tiles of registers, for numbers that no matrix instruction takes.
 
-    stage 0 of both factors to shared memory
+    the first stages of both factors to shared memory
     for each stage:
-        request the elements of the next stage
+        barrier; copy or request the elements of a later stage
         sums[row, column] += left[inner, row] · right[inner, column]       # from shared memory
-        the next stage to the other half of shared memory; barrier
+        what was requested, computed, to shared memory
     epilogue and stores of each thread's sums
+
+A factor that is plainly loaded is copied asynchronously, several stages ahead; of any other, the
+next stage's elements are in registers while this one is multiplied.
 
 Stages are laid out with the inner axis outermost, so that a thread reads neighbouring rows and
 columns as vectors; a row of it is one vector longer, so that a factor which is contiguous along the
@@ -29,6 +32,7 @@ from rlx.backends.gpu.lower.product.split import split_product
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.register_tile import (
+    VECTOR_BYTES,
     Loader,
     RegisterTileSchedule,
     choose_register_tile,
@@ -39,6 +43,7 @@ from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike, exact_div, product
+from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Expr
 from rlx.kernel.program.schedule import Schedule, buffers
@@ -46,8 +51,6 @@ from rlx.kernel.refusal import Refusal
 
 SECTOR_BYTES = 32
 """Neighbouring bytes that threads of a warp read of each row of a factor."""
-VECTOR_BYTES = 16
-"""What a row of a stage is padded by."""
 
 
 def register_tile_schedule(
@@ -156,20 +159,76 @@ class _RegisterTile(ProductExpressions):
         if self.schedule.is_dependent:
             b.release_dependents()
         self._open()
-        zero = b.const(0, self.index_dtype)
-        first = self._requested(zero, is_early=True)
-        if self.schedule.is_dependent:
-            b.wait_dependencies()
+        first = self._first_stages()
         self._store_stage(first, b.const(0, self.index_dtype))
-        b.barrier()
+        zero = b.const(0, self.index_dtype)
         with b.loop(zero, self.number(self.extent), depth, self.totals) as start:
-            half = (start // depth) % 2
+            self._await_stage()
+            self._copy_stage(start + depth * (self.schedule.stages - 1))
             following = self._requested(start + depth)
-            self._multiply(half)
-            self._store_stage(following, 1 - half)
-            b.barrier()
+            self._multiply(start)
+            self._store_stage(following, start + depth)
+        if self._copied:
+            b.async_wait()
         self._finish()
         return b.program()
+
+    def _first_stages(self) -> Requested:
+        """All stages but one on their way; those of constants, before the kernels before are
+        waited for."""
+        b, stages = self.b, self.schedule.stages
+        starts = [b.const(i * self.schedule.depth, self.index_dtype) for i in range(stages - 1)]
+        early = [s for s in self._copied if self._is_constant(s)]
+        for start in starts:
+            self._copy(early, start)
+        found = self._requested(starts[0], is_early=True)
+        if self.schedule.is_dependent:
+            b.wait_dependencies()
+        for start in starts if self._copied else ():
+            self._copy([s for s in self._copied if s not in early], start)
+            b.async_commit()
+        return found
+
+    @property
+    def _copied(self) -> list[_Side]:
+        return [s for s in (self.left, self.right) if s.loader.source is not None]
+
+    def _is_constant(self, side: _Side) -> bool:
+        source = side.loader.source
+        return source is not None and source.operand in self.constants
+
+    def _await_stage(self) -> None:
+        """This stage is there, for all threads, and all are done with the one before."""
+        if self._copied:
+            self.b.async_wait(self.schedule.stages - 2)
+        self.b.barrier()
+
+    def _copy_stage(self, start: Var) -> None:
+        if self._copied:
+            self._copy(self._copied, start)
+            self.b.async_commit()
+
+    def _copy(self, sides: list[_Side], start: Var) -> None:
+        """Elements of a stage to shared memory, while threads go on."""
+        for side in sides:
+            self.vector = side.loader.vector
+            for vector in side.vectors:
+                if vector.mask is None:
+                    self._copy_vector(side, vector, start)
+                    continue
+                with self.b.when(vector.mask):  # others would write zeros
+                    self._copy_vector(side, vector, start)
+
+    def _copy_vector(self, side: _Side, vector: _Vector, start: Var) -> None:
+        source = side.loader.source
+        assert source is not None
+        with self.inside(vector.scope), self.inside(self._inner(side, start, vector.step)):
+            index, masks = self.affine(source.at), self.masks(())
+        mask, buffer = masks[0] if masks else None, self.inputs[source.operand]
+        size = min(side.loader.width, self.group)
+        for i in range(0, side.loader.width, size):
+            place = self._stage(start, side) + vector.place + i
+            self.b.async_copy(side.memory, place, buffer, index[i], size, mask)
 
     # -- where a thread is -----------------------------------------------------------------------
 
@@ -203,7 +262,7 @@ class _RegisterTile(ProductExpressions):
     def _side(self, name: str, factor: Expr, loader: Loader, size: int, corner: Var) -> _Side:
         b, sums, depth = self.b, self.contract.sums, self.schedule.depth
         pitch = size + max(1, VECTOR_BYTES // sums.itemsize)
-        memory = b.shared(name, sums, 2 * depth * pitch)
+        memory = b.shared(name, sums, self.schedule.stages * depth * pitch)
         extent = product(a.extent for a in loader.axes)
         side = _Side(factor, loader, extent, size, pitch, memory, [])
         count = depth * size // loader.width
@@ -243,7 +302,7 @@ class _RegisterTile(ProductExpressions):
         found: Requested = []
         for side in (self.left, self.right):
             self.vector = side.loader.vector
-            for vector in side.vectors:
+            for vector in side.vectors if side.loader.source is None else ():
                 inner = self._inner(side, start, vector.step)
                 with self.inside(vector.scope), self.inside(inner):
                     self.request(side.factor, is_early=is_early)
@@ -257,14 +316,19 @@ class _RegisterTile(ProductExpressions):
         mask = (start if is_full else flat) < self.dim(self.extent)
         return self.scope(self.opened(self.schedule.inner, flat, slots), mask)
 
-    def _store_stage(self, requested: Requested, half: Var) -> None:
+    def _stage(self, start: Var, side: _Side) -> Var:
+        """Where a stage begins in a side's memory."""
+        schedule = self.schedule
+        number = start.to(DType.I32) >> (schedule.depth.bit_length() - 1)
+        return (number & (schedule.stages - 1)) * (schedule.depth * side.pitch)
+
+    def _store_stage(self, requested: Requested, start: Var) -> None:
         """Factors to shared memory."""
         for side, vector, inner in requested:
             self.vector = side.loader.vector
             with self.inside(vector.scope), self.inside(inner):
                 values = self.factor(side.factor)
-            stage = half.to(vector.place.dtype) * (self.schedule.depth * side.pitch)
-            self._store_vector(side, stage + vector.place, values, vector.mask)
+            self._store_vector(side, self._stage(start, side) + vector.place, values, vector.mask)
 
     def _store_vector(self, side: _Side, start: Var, values: Values, mask: Var | None) -> None:
         width = side.loader.width
@@ -277,20 +341,19 @@ class _RegisterTile(ProductExpressions):
         for i in range(0, width, size):
             side.memory.store(start + i, held[i : i + size], mask)
 
-    def _multiply(self, half: Var) -> None:
+    def _multiply(self, start: Var) -> None:
         """The products of a stage, step by step."""
         tile = self.schedule.tile
-        offset = half.to(self.row_thread.dtype) * self.schedule.depth
         for step in range(self.schedule.depth):
-            x = self._fragment(self.left, offset, step, self.row_thread, tile.thread_rows)
-            y = self._fragment(self.right, offset, step, self.column_thread, tile.thread_columns)
+            x = self._fragment(self.left, start, step, self.row_thread, tile.thread_rows)
+            y = self._fragment(self.right, start, step, self.column_thread, tile.thread_columns)
             for i, total in enumerate(self.totals):
                 row, column = divmod(i, tile.thread_columns)
                 total.set(self.multiplied(total, x[row], y[column]))
 
-    def _fragment(self, side: _Side, offset: Var, step: int, thread: Var, count: int) -> list[Var]:
+    def _fragment(self, side: _Side, stage: Var, step: int, thread: Var, count: int) -> list[Var]:
         """The rows or columns of a thread, in groups that neighbouring threads have in turn."""
-        start = offset * side.pitch + thread * self._held(count)
+        start = self._stage(stage, side) + thread * self._held(count)
         found: list[Var] = []
         for place in self._groups(side.size, count):
             found += side.memory.load(start + (step * side.pitch + place), self._held(count))
