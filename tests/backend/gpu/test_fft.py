@@ -53,6 +53,18 @@ def test_lengths(n: int, machine: GpuMachine) -> None:
     assert_close(got, np.fft.irfft(wide[:, :bins], n), n)
 
 
+@pytest.mark.parametrize("n", [720, 37])
+def test_rows_that_do_not_fit_shared_memory(n: int) -> None:
+    """In four steps, and as a convolution of such; real rows are complex ones then."""
+    machine = GpuMachine(block=64, max_block=64, shared_bytes=700, has_dependent_launch=True)
+    rng = np.random.default_rng(n)
+    x = (rng.standard_normal((3, n)) + 1j * rng.standard_normal((3, n))).astype(np.complex64)
+    (got,) = run(node_of("fft", Shape((B, n), DType.C64), inverse=True), machine, x, b=3)
+    assert_close(got, np.fft.ifft(x.astype(np.complex128)), n)
+    (got,) = run(node_of("rfft", Shape((B, n), DType.F32)), machine, x.real.copy(), b=3)
+    assert_close(got, np.fft.rfft(x.real.astype(np.float64)), n)
+
+
 def test_plans() -> None:
     assert radices_of(512) == (8, 8, 8)
     assert radices_of(1024) == (8, 8, 4, 4)

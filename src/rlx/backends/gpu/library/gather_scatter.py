@@ -1,9 +1,10 @@
 """Gathers and scatters along an axis: take_along_axis, scatter, scatter_add.
 
 Updates of one element are applied in the order of their indices, whatever the number of threads.
-Few indices are compared with every element's place. Of many without a reduction the last one wins:
-the greatest number of an update at each place, which integer atomics find in any order. With a
-reduction the indices are sorted, stably, so that the updates of a place follow one another.
+In a small result every element is compared with all indices. Else x is copied, and what follows is
+in proportion to the updates. Without a reduction the last one wins: the greatest number of an
+update at each place, which integer atomics find in any order. With a reduction the indices are
+sorted, stably, so that the updates of a place follow one another.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rlx.backends.gpu.library.sort.sort import order_of
 from rlx.backends.gpu.library.writer import View, Writer, is_row
 from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.backends.gpu.task import GpuTask
-from rlx.core.dim import DimLike, product, upper_bound
+from rlx.core.dim import DimLike, lower_bound, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
 from rlx.core.layout import Layout
@@ -26,7 +27,9 @@ from rlx.kernel.refusal import Refusal
 
 OUT_OF_RANGE = "an index is out of range"
 MAX_COMPARED = 32
-"""Indices that are compared with every element's place: a sort of them costs more launches."""
+"""Indices that are compared with every element's place, """
+MAX_COMPARISONS = 1 << 20
+"""and how many comparisons are faster than the launches that spare them."""
 Values = list[Var]
 
 
@@ -55,12 +58,14 @@ def make_take_along_axis(made: Launches) -> Schedule[GpuTask]:
 def make_scatter(made: Launches) -> Schedule[GpuTask] | Refusal:
     """scatter and scatter_add: x with rows stored into it or combined with it."""
     given = _Scatter.of(made)
-    most = upper_bound(ceiling(given.count))
-    if most is not None and most <= MAX_COMPARED:
-        given.compared(made)
-        return made.schedule()
+    most, size = (upper_bound(ceiling(d)) for d in (given.count, given.size))
     if most is not None and most >= 1 << 31:
         return Refusal(f"{made.node.label}: more than 2^31 indices. Split them")
+    few = most is not None and most <= MAX_COMPARED
+    if few and size is not None and size * (most or 0) <= MAX_COMPARISONS:
+        given.compared(made)
+        return made.schedule()
+    made.copy(given.x, given.y)
     if given.reduction == "none":
         given.latest(made)
         return made.schedule()
@@ -171,143 +176,158 @@ class _Scatter:
             note="compares every place with every index",
         )
 
-    # -- the last update -------------------------------------------------------------------------
+    # -- in proportion to the updates ------------------------------------------------------------
+
+    @property
+    def free(self) -> tuple[DimLike, ...]:
+        """The axes that indices do not address."""
+        return (*self.y.layout.dims[: self.axis], *self.y.layout.dims[self.axis + 1 :])
+
+    def _position(self, free: list[Var], row: Var) -> list[Var]:
+        return [*free[: self.axis], row, *free[self.axis :]]
 
     def latest(self, made: Launches) -> None:
-        """The number of the last update at every place, then one pass over the result."""
+        """The number of the last update at every place that has one: below 0 first, whatever is
+        in memory, then the greatest; its row is stored."""
         winners = made.temp((self.places,), DType.I32)
+
+        def below(w: Writer, row: Var, _: Var, inside: Var) -> None:
+            w.b.atomic(w.ref(winners), "min", row, -1, inside)
+
+        def greatest(w: Writer, row: Var, number: Var, inside: Var) -> None:
+            w.fail(~inside, OUT_OF_RANGE)
+            w.b.atomic(w.ref(winners), "max", row, number.to(DType.I32), inside)
+
+        def store(w: Writer) -> None:
+            with w.b.when(w.thread < w.number(self.count) * w.dim(product(self.free))):
+                number, *free = w.split(w.thread, (self.count, *self.free))
+                row, inside = self._known_row(w, number)
+                winner = w.wide(w.ref(winners).load(row, 1, inside)[0])
+                with w.b.when(inside & winner.eq(number)):
+                    position = self._position(free, row)
+                    values = self.update(w, position, number, None)
+                    w.store(self.y, w.at(self.y.layout, position), values)
+
+        self._each_index(made, "below", below, winners)
+        self._each_index(made, "greatest", greatest, winners, (OUT_OF_RANGE,))
         block = made.machine.block
-
-        def clear(w: Writer) -> None:
-            with w.b.when(w.thread < w.dim(self.places)):
-                w.ref(winners)[w.thread] = -1
-
-        def find(w: Writer) -> None:
-            with w.b.when(w.thread < w.dim(self.count)):
-                row = self.index(w, w.thread)
-                inside = is_row(row, w.dim(self.places))
-                w.fail(~inside, OUT_OF_RANGE)
-                there = w.wide(row).where(inside, 0)
-                w.b.atomic(w.ref(winners), "max", there, w.thread.to(DType.I32), inside)
-
-        def select(w: Writer) -> None:
-            with w.b.when(w.thread < w.dim(self.size)):
-                position = w.split(w.thread, self.y.layout.dims)
-                totals = self.start(w, position)
-                winner = w.wide(w.ref(winners)[position[self.axis]])
-                holds = winner >= 0
-                values = self.update(w, position, winner.max(0), holds)
-                self.combined(totals, values, holds)
-                self.stored(w, position, totals)
-
-        blocks = ((self.places + (block - 1)) // block,)
-        made.program("clear", clear, grid=blocks, block=block, writes=(winners,))
         made.program(
-            "find",
-            find,
-            grid=((self.count + (block - 1)) // block,),
+            "store",
+            store,
+            grid=((self.count * product(self.free) + (block - 1)) // block,),
             block=block,
-            reads=(self.indices,),
-            updates=(winners,),
-            failures=(OUT_OF_RANGE,),
-        )
-        grid, block = self.elements(made)
-        made.program(
-            "select",
-            select,
-            grid=grid,
-            block=block,
-            reads=(self.x, self.updates, winners),
+            reads=(self.indices, self.updates, winners),
             writes=(self.y,),
             note="the last update of every place",
         )
 
-    # -- in order --------------------------------------------------------------------------------
+    def _known_row(self, w: Writer, number: Var) -> tuple[Var, Var]:
+        """The row of an index, 0 where it is out of range, and whether it is in."""
+        row = self.index(w, number)
+        inside = is_row(row, w.dim(self.places))
+        return w.wide(row).where(inside, 0), inside
+
+    def _each_index(
+        self,
+        made: Launches,
+        part: str,
+        do: Callable[[Writer, Var, Var, Var], None],
+        winners: View,
+        failures: tuple[str, ...] = (),
+    ) -> None:
+        block = made.machine.block
+
+        def body(w: Writer) -> None:
+            with w.b.when(w.thread < w.dim(self.count)):
+                row, inside = self._known_row(w, w.thread)
+                do(w, row, w.thread, inside)
+
+        made.program(
+            part,
+            body,
+            grid=((self.count + (block - 1)) // block,),
+            block=block,
+            reads=(self.indices,),
+            updates=(winners,),
+            failures=failures,
+        )
 
     def in_order(self, made: Launches) -> Schedule[GpuTask] | Refusal:
-        """Indices sorted, where the run of each place begins, then each element its run."""
+        """Indices sorted; the threads of the first one of each run apply the whole run."""
         flat = self._flat_indices(made)
         order = order_of(made, flat)
         if isinstance(order, Refusal):
             return order
-        firsts = made.temp((self.places,), DType.I32)
-        self._find_runs(made, flat, order, firsts)
+        free = product(self.free)
 
         def apply(w: Writer) -> None:
             b, count = w.b, w.number(self.count)
-            with b.when(w.thread < w.dim(self.size)):
-                position = w.split(w.thread, self.y.layout.dims)
-                totals = self.start(w, position)
-                own = position[self.axis]
-                first = w.wide(w.ref(firsts)[own])
-                at = b.variable(count.where(first < 0, first))
-                with b.repeat([at, *totals]) as again:
-                    inside = at < count
-                    number = w.wide(w.ref(order).load(at, 1, inside)[0])
-                    again.when(inside & _same(w, flat, number, own, inside))
-                    number = w.wide(w.ref(order)[at])
-                    values = self.update(w, position, number, None)
-                    self.combined(totals, self.held(values), b.const(True, DType.BOOL))
-                    at.set(at + 1)
-                self.stored(w, position, totals)
+            with b.when(w.thread < count * w.dim(free)):
+                start, *rest = w.split(w.thread, (self.count, *self.free))
+                row = _row(w, flat, w.wide(w.ref(order)[start]))
+                inside = is_row(row, w.dim(self.places))
+                w.fail(~inside, OUT_OF_RANGE)
+                has_before = start > 0
+                before = w.wide(w.ref(order).load(start - 1, 1, has_before)[0])
+                begins = ~has_before | _row(w, flat, before, has_before).ne(row)
+                with b.when(inside & begins):
+                    self._run(w, flat, order, start, self._position(rest, w.wide(row)))
 
-        grid, block = self.elements(made)
+        block = made.machine.block
         made.program(
             "apply",
             apply,
-            grid=grid,
+            grid=((self.count * free + (block - 1)) // block,),
             block=block,
-            reads=(self.x, self.updates, flat, order, firsts),
+            reads=(self.x, self.updates, flat, order),
             writes=(self.y,),
+            failures=(OUT_OF_RANGE,),
             note="sorted updates, in their order",
         )
+        self._check_indices(made)
         return made.schedule()
+
+    def _run(self, w: Writer, flat: View, order: View, start: Var, position: list[Var]) -> None:
+        """All updates of one element."""
+        b, count, own = w.b, w.number(self.count), position[self.axis]
+        totals, at = self.start(w, position), b.variable(start)
+        with b.repeat([at, *totals]) as again:
+            inside = at < count
+            number = w.wide(w.ref(order).load(at, 1, inside)[0])
+            again.when(inside & _equal(_row(w, flat, number, inside), own))
+            number = w.wide(w.ref(order)[at])
+            values = self.update(w, position, number, None)
+            self.combined(totals, self.held(values), b.const(True, DType.BOOL))
+            at.set(at + 1)
+        self.stored(w, position, totals)
+
+    def _check_indices(self, made: Launches) -> None:
+        """Where the other axes may be empty, no thread has met the indices."""
+        if lower_bound(product(self.free)) > 0:
+            return
+        block = made.machine.block
+
+        def body(w: Writer) -> None:
+            with w.b.when(w.thread < w.dim(self.count)):
+                w.fail(~self._known_row(w, w.thread)[1], OUT_OF_RANGE)
+
+        made.program(
+            "check",
+            body,
+            grid=((self.count + (block - 1)) // block,),
+            block=block,
+            reads=(self.indices,),
+            failures=(OUT_OF_RANGE,),
+        )
 
     def _flat_indices(self, made: Launches) -> View:
         whole = made.contiguous(self.indices)
         layout = Layout((self.count,), (1,), whole.layout.offset)
         return View(whole.buffer, layout, whole.dtype, whole.is_constant)
 
-    def _find_runs(self, made: Launches, flat: View, order: View, firsts: View) -> None:
-        block = made.machine.block
-
-        def clear(w: Writer) -> None:
-            with w.b.when(w.thread < w.dim(self.places)):
-                w.ref(firsts)[w.thread] = -1
-
-        def find(w: Writer) -> None:
-            with w.b.when(w.thread < w.dim(self.count)):
-                i = w.thread
-                row = _row(w, flat, w.wide(w.ref(order)[i]))
-                has_before = i > 0
-                before = w.wide(w.ref(order).load(i - 1, 1, has_before)[0])
-                previous = _row(w, flat, before, has_before)
-                inside = is_row(row, w.dim(self.places))
-                w.fail(~inside, OUT_OF_RANGE)
-                begins = inside & (~has_before | previous.ne(row))
-                there = w.wide(row).where(inside, 0)
-                w.ref(firsts).store(there, [i.to(DType.I32)], begins)
-
-        blocks = ((self.places + (block - 1)) // block,)
-        made.program("clear", clear, grid=blocks, block=block, writes=(firsts,))
-        made.program(
-            "runs",
-            find,
-            grid=((self.count + (block - 1)) // block,),
-            block=block,
-            reads=(flat, order),
-            updates=(firsts,),
-            failures=(OUT_OF_RANGE,),
-        )
-
 
 def _row(w: Writer, flat: View, number: Var, mask: Var | None = None) -> Var:
     return w.ref(flat).load(w.at(flat.layout, (number,)), 1, mask)[0]
-
-
-def _same(w: Writer, flat: View, number: Var, own: Var, mask: Var) -> Var:
-    """Is the index of this number the own place?"""
-    return _equal(_row(w, flat, number, mask), own)
 
 
 def _equal(row: Var, place: Var) -> Var:

@@ -6,11 +6,12 @@ what belongs to even and to odd points is told apart behind the last pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.library.fft.butterflies import Complex, multiplied, swapped
-from rlx.backends.gpu.library.fft.plans import Plan, bluestein_length, plan_of
+from rlx.backends.gpu.library.fft.plans import Plan, bluestein_length, plan_of, radices_of
 from rlx.backends.gpu.library.fft.transform import Transform, both
 from rlx.backends.gpu.library.fft.twiddles import chirp, chirp_spectrum, loaded, roots
 from rlx.backends.gpu.library.launches import Launches
@@ -20,6 +21,8 @@ from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.kernel.refusal import NotLowered
 
+MAX_CHIRP_TERMS = 1 << 30
+"""Of the transform of a chirp by its definition, which is made once."""
 ReadPoint = Callable[[Writer, Var, Var, Var | None], Complex]
 """A point of a row: the row's number, the point's, and a mask."""
 ReadReal = Callable[[Writer, Var, Var, Var | None], Var]
@@ -56,7 +59,7 @@ class Spectra:
         """Every point of the spectrum of complex rows."""
         plan = self._plan(self.n)
         if plan is None:
-            self._bluestein(read)
+            (self._bluestein if radices_of(self.n) is None else self._four_step)(read)
             return
         table = roots(self.made, self.n, self.dtype)
 
@@ -112,7 +115,8 @@ class Spectra:
         n, dtype, length = self.n, self.dtype, bluestein_length(self.n)
         plan = self._plan(length)
         if plan is None:
-            raise self.too_long()
+            self._long_bluestein(read, length)
+            return
         table, own = roots(self.made, length, dtype), chirp(self.made, n, dtype)
         spectrum = chirp_spectrum(self.made, n, length, dtype)
 
@@ -138,6 +142,71 @@ class Spectra:
 
         note = f"{n} points as a convolution of {plan.text}"
         self._launch("bluestein", body, plan, (table, own, spectrum), note)
+
+    def _long_bluestein(self, read: ReadPoint, length: int) -> None:
+        """The same where a row does not fit shared memory: the product goes through a temporary."""
+        n, dtype, made = self.n, self.dtype, self.made
+        if self.after is not None or n * length > MAX_CHIRP_TERMS:
+            raise self.too_long()
+        own, spectrum = chirp(made, n, dtype), chirp_spectrum(made, n, length, dtype)
+        between = made.temp((self.rows, length, 2), dtype)
+
+        def chirped(w: Writer, row: Var, i: Var, mask: Var | None) -> Complex:
+            inside = both(mask, i < n)
+            return multiplied(read(w, row, i, inside), loaded(w, own, i, inside))
+
+        def keep(w: Writer, row: Var, k: Var, value: Complex, mask: Var | None) -> None:
+            product = multiplied(value, loaded(w, spectrum, k, mask))
+            _put(w, between, (row, w.wide(k)), swapped(product), mask)
+
+        def finish(w: Writer, row: Var, k: Var, value: Complex, mask: Var | None) -> None:
+            inside = both(mask, k < n)
+            turned = multiplied(swapped(value), loaded(w, own, k, inside))
+            self.emit(w, row, k, turned, inside)
+
+        reads = (*self.reads, own, spectrum)
+        Spectra(made, length, dtype, self.rows, reads, (between,), keep).complex_rows(chirped)
+        last = Spectra(made, length, dtype, self.rows, (between, own), self.writes, finish)
+        last.complex_rows(lambda w, row, i, mask: _got(w, between, (row, w.wide(i)), mask))
+
+    def _four_step(self, read: ReadPoint) -> None:
+        """n = p·q: transforms of p points that are q apart, turned, then of q points:
+
+        X_(k + p·m) = Σ_j ω_q^(jm) ω_n^(jk) Σ_i ω_p^(ik) x_(i·q + j)"""
+        halves = self._halves()
+        if halves is None or self.after is not None:
+            raise self.too_long()
+        (p, q), made, dtype = halves, self.made, self.dtype
+        table, between = roots(made, self.n, dtype), made.temp((self.rows, p, q, 2), dtype)
+
+        def column(w: Writer, number: Var, i: Var, mask: Var | None) -> Complex:
+            row, j = w.split(number, (self.rows, q))
+            return read(w, row, i * q + j.to(i.dtype), mask)
+
+        def turn(w: Writer, number: Var, k: Var, value: Complex, mask: Var | None) -> None:
+            row, j = w.split(number, (self.rows, q))
+            turned = multiplied(value, loaded(w, table, j.to(k.dtype) * k, mask))
+            _put(w, between, (row, w.wide(k), j), turned, mask)
+
+        def finish(w: Writer, number: Var, m: Var, value: Complex, mask: Var | None) -> None:
+            row, k = w.split(number, (self.rows, p))
+            self.emit(w, row, m * p + k.to(m.dtype), value, mask)
+
+        def row_of(w: Writer, number: Var, i: Var, mask: Var | None) -> Complex:
+            row, k = w.split(number, (self.rows, p))
+            return _got(w, between, (row, k, w.wide(i)), mask)
+
+        reads = (*self.reads, table)
+        Spectra(made, p, dtype, self.rows * q, reads, (between,), turn).complex_rows(column)
+        last = (between, *self.reads)
+        Spectra(made, q, dtype, self.rows * p, last, self.writes, finish).complex_rows(row_of)
+
+    def _halves(self) -> tuple[int, int] | None:
+        """The most even factors that each fit a block."""
+        for p in range(math.isqrt(self.n), 1, -1):
+            if self.n % p == 0 and self._plan(p) and self._plan(self.n // p):
+                return p, self.n // p
+        return None
 
     # -- real rows -------------------------------------------------------------------------------
 
@@ -169,6 +238,15 @@ class Spectra:
             return read(w, row, i, mask), w.b.const(0.0, self.dtype)
 
         replace(self, emit=emit).complex_rows(point)
+
+
+def _put(w: Writer, view: View, at: tuple[Var, ...], value: Complex, mask: Var | None) -> None:
+    w.ref(view).store(w.at(view.layout, (*at, 0)), value, mask)
+
+
+def _got(w: Writer, view: View, at: tuple[Var, ...], mask: Var | None) -> Complex:
+    re, im = w.ref(view).load(w.at(view.layout, (*at, 0)), 2, mask)
+    return re, im
 
 
 def _pair(w: Writer, read: ReadReal, row: Var, i: Var, mask: Var | None) -> Complex:
