@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from rlx import ops
+from rlx.backends.gpu.library import pool
 from rlx.backends.gpu.library.table import DEDICATED, PRIMITIVES
 from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.task import Launch
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
@@ -64,7 +66,7 @@ def wrong(made: laws.Applied, machine: GpuMachine, *, is_strided: bool) -> list[
 @pytest.mark.parametrize("name", OPS)
 def test_drawn_cases(name: str) -> None:
     found: list[str] = []
-    for number, made in enumerate(laws.drawn(lookup(name), 0, 6)):
+    for number, made in enumerate(laws.drawn(lookup(name), 0, 4)):
         found += wrong(made, SMALL, is_strided=number % 2 == 1)
     assert not found, "\n".join(found)
 
@@ -216,3 +218,26 @@ def test_groups_of_many_blocks(axis: int | None, is_sorted: bool) -> None:
     assert found == len(want[1])
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+# -- pools ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["max_pool", "avg_pool", "lp_pool"])
+def test_windows_of_many_taps_are_loops(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MAX_UNROLLED", 0)
+    found: list[str] = []
+    for number, made in enumerate(laws.drawn(lookup(name), 0, 6)):
+        found += wrong(made, SMALL, is_strided=number % 2 == 1)
+    assert not found, "\n".join(found)
+
+
+def test_channels_of_few_taps_are_vectors() -> None:
+    """NHWC: channels are contiguous, and 16 bytes of them are read at once."""
+    nhwc = Layout((2, 16, 9, 9), (16 * 81, 1, 16 * 9, 16))
+    node = node_of("max_pool", Shape((2, 16, 9, 9), DType.BF16), kernel=(3, 3), padding=(1,) * 4)
+    out = Layout((2, 16, 3, 3), (16 * 9, 1, 16 * 3, 16))
+    special = special_of(node, [nhwc], [out])
+    (task,) = schedule_of(special, GpuMachine()).tasks
+    assert isinstance(task, Launch)
+    assert "8 neighbours at a time" in task.note

@@ -42,6 +42,8 @@ def _row(ops: str, code: str) -> Registered:
 DEDICATED = (
     _row("sort", "sort.sort:make_sort"),
     _row("non_max_suppression", "nms:make_nms"),
+    _row("max_pool avg_pool lp_pool", "pool:make_pool"),
+    _row("max_pool_with_indices", "pool:make_max_pool_with_indices"),
     _row("roi_align", "roi_align:make_roi_align"),
     _row("tree_ensemble", "trees:make_tree_ensemble"),
     _row("ifft", "fft.fft:make_ifft"),
