@@ -72,6 +72,7 @@ FEW_ROWS = {
         for d in (F32, F16)
     },
     "long": Case(nk, of(BF16, (3, 2048), (9, 2048))),
+    "one inner position": Case(ops.matmul, of(F32, (3, 1), (1, 70))),
     "long rows": Case(ops.matmul, of(F32, (16, 300), (300, 40))),
     "gated bf16": Case(gated, of(BF16, *GATED)),
     "gated f32": Case(gated, of(F32, *GATED)),

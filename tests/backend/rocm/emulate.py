@@ -259,8 +259,11 @@ def launch(
     target: Architecture,
     buffers: Mapping[str, Array],
     sizes: Mapping[str, int] | None = None,
+    *,
+    in_place: bool = False,
 ) -> None:
-    """Run what is printed of a program on arrays, in place."""
+    """Run what is printed of a program on arrays, which it changes. In place: the arrays are
+    aligned to 16 bytes, and may be the same memory."""
     known = sizes or {}
     grid = [evaluate(d, known) for d in program.grid]
     machine = Machine(target, program, grid)
@@ -276,7 +279,8 @@ def launch(
     engine.add_module(module)
     engine.finalize_object()
     kinds: list[Any] = [ctypes.c_void_p] * len(program.buffers)
-    copies = [_aligned(buffers[b.name]) for b in program.buffers]
+    arrays = [buffers[b.name] for b in program.buffers]
+    copies = arrays if in_place else [_aligned(a) for a in arrays]
     given: list[Any] = [c.ctypes.data for c in copies]
     for scalar in program.scalars:
         assert scalar.dim is not None
@@ -285,8 +289,9 @@ def launch(
     kernel = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(name))
     _run(machine, text, prefix, lambda: kernel(*given), grid)
     engine.remove_module(module)
-    for buffer, copy in zip(program.buffers, copies):
-        buffers[buffer.name].reshape(-1).view(np.uint8)[:] = copy
+    for array, copy in zip(arrays, copies):
+        if array is not copy:
+            array.reshape(-1).view(np.uint8)[:] = copy
 
 
 def _aligned(array: Array) -> Array:

@@ -115,12 +115,15 @@ class ProductExpressions(Expressions):
         """The values as numbers of the sums' dtype; zeros at points that are none."""
         sums = self.contract.sums
         values = [cast(self.b, v, sums) for v in self.value(factor)]
-        mask = None if is_zero_of_zeros(factor) else self._mask()
+        first = self.place(factor, ()) + 1 if is_zero_of_zeros(factor) else 0
+        mask = self._mask(first)
         return values if mask is None else [v.where(mask, 0) for v in values]
 
-    def _mask(self) -> Var | None:
+    def _mask(self, first: int) -> Var | None:
+        """Is it a point of the scopes from the first on? Elements are loaded in the scope that
+        they belong to, as its mask and those around it allow."""
         total: Var | None = None
-        for mask in self.point_masks():
+        for mask in (s.mask for s in self.scopes[first:] if s.mask is not None):
             total = mask if total is None else total & mask
         return total
 
