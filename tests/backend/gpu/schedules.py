@@ -13,7 +13,7 @@ from rlx.backends.gpu.verify import verify
 from rlx.core.dim import evaluate
 from rlx.kernel.contract import Contract
 from rlx.kernel.interpret import run_into
-from rlx.kernel.program.schedule import Buffer, Schedule
+from rlx.kernel.program.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
 POISON = 0xFF
@@ -26,25 +26,33 @@ def execute(
     results: Sequence[Array],
     sizes: Mapping[str, int],
 ) -> None:
-    """All launches on flat arrays; failures are raised."""
-    assert not schedule.packed
-    temps = [np.full(evaluate(t, sizes), POISON, np.uint8) for t in schedule.temps]
-    kinds = {"operand": operands, "result": results, "temp": temps}
+    """All launches on flat arrays, those that pack weights first; failures are raised."""
+    temps = [poisoned(evaluate(t, sizes)) for t in schedule.temps]
+    packed = [poisoned(evaluate(p.size, sizes)) for p in schedule.packed]
+    for made, weights in zip(schedule.packed, packed):
+        _launch(made.task, {"operand": operands, "result": [weights]}, sizes)
+    kinds = {"operand": operands, "result": results, "temp": temps, "packed": packed}
     for task in schedule.tasks:
-        assert isinstance(task, Launch)
-        program = verify(task.program())
-        dtypes = {b.name: b.dtype.numpy for b in program.buffers}
+        _launch(task, kinds, sizes)
 
-        def array(buffer: Buffer, name: str, dtypes: Any = dtypes) -> Array:
-            found = kinds[buffer.kind][buffer.index]
-            return found.view(dtypes[name]) if buffer.kind == "temp" else found
 
-        given = {n: array(b, n) for n, b in zip(task.names, task.buffers, strict=True)}
-        given |= {"failures": np.zeros(1, np.int32)} if program.failures else {}
-        assert program.failures == task.failures
-        launch(program, given, sizes)
-        if program.failures and given["failures"][0]:
-            raise IndexError(program.failures[int(given["failures"][0]) - 1])
+def poisoned(size: int) -> Array:
+    return np.full(size, POISON, np.uint8)
+
+
+def _launch(task: GpuTask, kinds: Mapping[str, Sequence[Array]], sizes: Mapping[str, int]) -> None:
+    assert isinstance(task, Launch)
+    program = verify(task.program())
+    dtypes = {b.name: b.dtype.numpy for b in program.buffers}
+    given: dict[str, Array] = {}
+    for name, buffer in zip(task.names, task.buffers, strict=True):
+        array = kinds[buffer.kind][buffer.index]
+        given[name] = array.view(dtypes[name]) if array.dtype == np.uint8 else array
+    given |= {"failures": np.zeros(1, np.int32)} if program.failures else {}
+    assert program.failures == task.failures
+    launch(program, given, sizes)
+    if program.failures and given["failures"][0]:
+        raise IndexError(program.failures[int(given["failures"][0]) - 1])
 
 
 def meaning(

@@ -34,6 +34,7 @@ from rlx.ops.quant.gguf_formats import SCHEMES
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import BF16, CONTRACTIONS, F16, F32, Case, U, bound, of, span
 from tests.backend.gpu.schedules import execute, meaning
+from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs
 
 Array = np.ndarray[Any, Any]
 DEPENDENT = GpuMachine(processors=32, has_dependent_launch=True, has_async_copy=True)
@@ -252,6 +253,37 @@ def test_a_byte_is_loaded_once_for_the_weights_in_it() -> None:
     loads = [n for n in nodes_of(launch, ir.Load) if n.buffer == "x1"]
     assert {len(n.results) for n in loads} == {1, 16}
     assert sum(len(n.results) == 16 for n in loads) <= 8
+
+
+def test_blocks_out_of_line_are_packed_once() -> None:
+    """Those of q4_0 have 18 bytes; as weights, they are read as whole vectors."""
+    contract, operands = quantised("gguf_matmul", 3, scheme="q4_0")
+    schedule = contraction_schedule(contract, DEPENDENT, "k", frozenset({1}))
+    (packed,) = schedule.packed
+    assert 0 < int(packed.size) - operands[1].size < 3 * 16  # each of three arrays is rounded up
+    (launch,) = schedule.tasks
+    assert isinstance(launch, Launch)
+    assert "16 neighbours" in launch.note
+    assert [str(b) for b in launch.buffers] == ["operand0", "operand1", "packed0", "result0"]
+    check(contract, schedule, operands, [3 * 19], {})
+    assert not contraction_schedule(contract, DEPENDENT, "k", frozenset()).packed
+
+
+@pytest.mark.parametrize("scheme", ["q4_0", "q6_k", "iq2_xs"])
+def test_whole_programs_decode_their_weights(scheme: str) -> None:
+    """Formats with codebooks are decoded by steps of their own."""
+    block, rng = SCHEMES[scheme], np.random.default_rng(2)
+    graph = Graph("quantised")
+    x = graph.input("x", Shape((2, block.weights)))
+    w = graph.param("w", Shape((5, block.block_bytes), DType.U8))
+    made = ops.gguf_matmul(x, w, scheme=scheme)
+    graph.set_outputs([ops.relu(ops.add(made, graph.param("b", Shape((5,)))))])
+    values = {
+        "x": rng.normal(size=(2, block.weights)).astype(np.float32),
+        "w": rng.integers(0, 60, (5, block.block_bytes)).astype(np.uint8),
+        "b": rng.normal(size=5).astype(np.float32),
+    }
+    assert differences(graph, values, outputs(graph, values, SimulatedBackend())) == []
 
 
 # -- forms ----------------------------------------------------------------------------------------

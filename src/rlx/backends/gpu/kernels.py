@@ -126,13 +126,13 @@ LOOP_FORMS = frozenset(
         *("squeeze", "expand_dims", "narrow", "pad", "tile", "flip", "embedding", "softmax"),
         *("log_softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "rope"),
         *("fused_residual_ln", "fused_residual_rms_norm", "elementwise_region", "region"),
-        "block_quantize",
+        *("block_quantize", "block_dequantize", "gguf_dequantize"),
     }
 )
 PRODUCT_FORMS = frozenset(
     {
         *("dot_general", "einsum", "fused_matmul_bias_act", "fused_swiglu", "wide_matmul"),
-        *("matmul_integer", "qlinear_matmul", "quantized_matmul"),
+        *("matmul_integer", "qlinear_matmul", "quantized_matmul", "gguf_matmul", "dequant_matmul"),
         *("conv", "fused_conv_bias_act", "conv_integer", "wide_conv"),
     }
 )

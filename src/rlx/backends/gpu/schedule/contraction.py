@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from rlx.backends.gpu.lower.contraction.launch import any_mma_schedule, mma_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
+from rlx.backends.gpu.lower.product.aligned import aligned_schedule
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
@@ -23,6 +24,7 @@ ContractionForm = Callable[[Contract, GpuMachine, str, frozenset[int]], Schedule
 """Of a contraction, the machine, the name of what is made, and the operands that no kernel of a
 run writes."""
 FORMS: tuple[ContractionForm, ...] = (
+    aligned_schedule,
     gemv_schedule,
     mma_schedule,
     any_mma_schedule,

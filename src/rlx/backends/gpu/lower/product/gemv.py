@@ -19,16 +19,17 @@ from rlx.backends.gpu.lower.product.expressions import (
     names_of,
     structure_of_product,
 )
-from rlx.backends.gpu.lower.scopes import Scope, Values
+from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.gemv import GemvSchedule, choose_gemv
 from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike, evaluate, exact_div, is_static, product, upper_bound
 from rlx.kernel.contract import Contract
-from rlx.kernel.expr import Axis, Expr
+from rlx.kernel.expr import Affine, Axis, Expr, Load
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import Refusal
 
@@ -87,6 +88,7 @@ class _Gemv(ProductExpressions):
         super().__init__(builder, contract, constants, vector if schedule.width > 1 else None)
         self.extent = product(a.extent for a in schedule.inner)
         counts = [range(int(evaluate(a.extent, {}))) for a in schedule.own]
+        self.own_at: dict[Axis, int] = {}
         self.own = [dict(zip(schedule.own, at)) for at in itertools.product(*counts)]
 
     def program(self) -> Program:
@@ -181,9 +183,48 @@ class _Gemv(ProductExpressions):
 
     def _values(self, point: tuple[Scope, Scope], own: dict[Axis, int], factor: Expr) -> Values:
         """At a position of the thread's own axes: what does not vary with them is made once."""
+        self.own_at = own
         index = {a: [self.b.const(i, self.index_dtype)] for a, i in own.items()}
         with self.inside(point[0]), self.inside(point[1]), self.inside(self.scope(index)):
             return self.factor(factor)
+
+    def fetched(self, node: Load, guards: Guards) -> Values:
+        axis = None if guards else self._interleaved(node)
+        if axis is None or self.vector is None:
+            return super().fetched(node, guards)
+        with self.at(self.place(node, ()) - 1) as scope:
+            if node not in scope.requested:
+                scope.requested[node] = self._run(node, axis)
+        return scope.requested[node][self.own_at[axis] :: int(evaluate(axis.extent, {}))]
+
+    def _interleaved(self, node: Load) -> Axis | None:
+        """The axis of the thread's own whose positions lie between those of the vectors, if all
+        of them together are a run of aligned vectors."""
+        between = [a for a in self.schedule.own if a in node.at.axes]
+        if self.vector is None or len(between) != 1 or node.args:
+            return None
+        step, (axis,) = node.at.coefficient(self.vector), between
+        if step != axis.extent or node.at.coefficient(axis) != 1:
+            return None
+        size = self._piece(node)
+        rest = [c for a, c in node.at.terms if a not in (axis, self.vector)]
+        is_whole = all(d == 0 or exact_div(d, size) is not None for d in (*rest, node.at.offset))
+        return axis if is_whole else None
+
+    def _piece(self, node: Load) -> int:
+        """Elements of a run that are loaded at once."""
+        assert self.vector is not None
+        count = self.schedule.width * int(evaluate(node.at.coefficient(self.vector), {}))
+        return min(count, MAX_VECTOR_BYTES // node.dtype.real.itemsize)
+
+    def _run(self, node: Load, axis: Axis) -> Values:
+        """The elements at all positions of the axis."""
+        assert self.vector is not None
+        start = Affine(tuple(t for t in node.at.terms if t[0] is not axis), node.at.offset)
+        index, masks, size = self.affine(start)[0], self.masks(()), self._piece(node)
+        count = self.schedule.width * int(evaluate(axis.extent, {}))
+        buffer, mask = self.inputs[node.operand], masks[0] if masks else None
+        return [v for s in range(0, count, size) for v in buffer.load(index + s, size, mask)]
 
     def _add_row(self, row: int, x: Values, columns: list[Values]) -> None:
         schedule = self.schedule
