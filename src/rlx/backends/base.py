@@ -73,7 +73,11 @@ if TYPE_CHECKING:
     from rlx.kernel.refusal import Refusal
 
 GROUP = "rlx.backends"
-BUILT_IN = {"reference": "rlx.backends.reference", "cpu": "rlx.backends.cpu.backend"}
+BUILT_IN = {
+    "reference": "rlx.backends.reference",
+    "cpu": "rlx.backends.cpu.backend",
+    "cuda": "rlx.backends.cuda.backend",
+}
 
 
 class Program(ABC):
@@ -94,6 +98,13 @@ class Program(ABC):
         self, weights: Any, inputs: Sequence[Array], outputs: Sequence[Array | None]
     ) -> list[Array]:
         """One call: the outputs, written into the given arrays where there are any."""
+
+    def bind(self, weights: Any, inputs: Sequence[Any]) -> Any:
+        """The call on these inputs, prepared to be run many times; an UnsupportedError where
+        calls are not."""
+        raise UnsupportedError(
+            f"{self.interface.name}: {type(self).__name__} binds no calls. Call the executable."
+        )
 
     def quick(self, weights: Any) -> Callable[..., Any] | None:
         """A function of the inputs in order that gives what `run` gives, the output or a tuple of

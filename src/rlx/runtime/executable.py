@@ -332,6 +332,11 @@ class Executable:
         results = self._run(dict(zip(names, arrays)), self._targets(out))
         return results[0] if len(results) == 1 else tuple(results)
 
+    def bind(self, *arrays: Any) -> Any:
+        """The call on these inputs, prepared: what it gives is called without arguments and runs
+        on memory of the device, where nothing has to be copied, checked or allocated again."""
+        return self._program.bind(self._ready().memory, self.arrays(arrays))
+
     # -- phases --------------------------------------------------------------------------------
 
     def prologue(self, params: Mapping[str, Any] | None = None) -> None:

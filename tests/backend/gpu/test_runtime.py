@@ -125,3 +125,16 @@ def test_calls_of_several_threads_have_contexts_of_their_own() -> None:
         thread.join()
     for i, x in enumerate(inputs):
         assert differences(mlp(5), {**values, "x": x}, got[i]) == []
+
+
+@pytest.mark.parametrize("inner", [1, 3])
+def test_a_factor_that_an_inner_axis_does_not_move_is_summed_once_for_each(
+    inner: int,
+) -> None:
+    """An outer product, and one summed over an axis that only the other factor has."""
+    g = Graph("g")
+    x, y = g.input("x", Shape([2, 3, inner], DType.I64)), g.input("y", Shape([2, 4], DType.I64))
+    g.set_outputs([ops.einsum(x, y, equation="bmk,bn->bmn")])
+    values = {"x": RNG.integers(-9, 9, (2, 3, inner)), "y": RNG.integers(-9, 9, (2, 4))}
+    (got,) = outputs(g, values, BACKEND)
+    assert np.array_equal(got, np.einsum("bmk,bn->bmn", values["x"], values["y"]))

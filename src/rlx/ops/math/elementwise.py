@@ -471,7 +471,8 @@ def _saturated(x: Array, to: DType) -> Array:
     whole = np.trunc(np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf))
     inside = (whole > float(info.min) - 1.0) & (whole < float(info.max) + 1.0)
     kept = np.where(inside, whole, 0.0).astype(to.numpy)
-    high = np.where(whole > 0, info.max, info.min).astype(to.numpy)
+    ends = np.array([info.min, info.max], to.numpy)
+    high = ends[(whole > 0).astype(np.intp)]
     return np.where(inside & (whole < 2.0**info.bits), kept, high)
 
 

@@ -208,6 +208,25 @@ class Call:
             elif size := self._int(step.size):
                 self.queue.copy(self._at(step.to, frame), self._at(step.source, frame), size)
 
+    def segment_times(
+        self, parts: Sequence[Part], externals: Sequence[int], repeats: int
+    ) -> Iterator[tuple[str, float]]:
+        """The launches of the main routine's segments, each repeated as a graph: its node and
+        code, and its microseconds."""
+        routine = self.routines[self.loaded.artefact.main]
+        address, mark = self.context.frames.push(max(self._int(f) for f in routine.frame))
+        frame = _Frame(routine, address, tuple(externals))
+        for step in (s for p in parts if isinstance(p, Segment) for s in p.steps):
+            if isinstance(step, LaunchStep):
+                one = Segment(0, (step,) * repeats)
+                graph = self.queue.record(lambda o=one: self._enqueue(o, frame))
+                graph.replay()
+                times = sorted(self.queue.time_ns(graph.replay) for _ in range(5))
+                graph.close()
+                code = self.loaded.artefact.codes[step.code]
+                yield f"{step.label} {code.name}", times[2] / repeats / 1e3
+        self.context.frames.pop(mark)
+
     # -- what the host must know -----------------------------------------------------------------
 
     def _bytes(self, address: int, size: int) -> Array:

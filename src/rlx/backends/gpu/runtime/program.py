@@ -10,6 +10,7 @@ import numpy as np
 
 from rlx.backends.base import Program
 from rlx.backends.gpu.device import Array, Device
+from rlx.backends.gpu.runtime.bound import BoundCall
 from rlx.backends.gpu.runtime.call import Call, Loaded, Outgrown, parts_of
 from rlx.backends.gpu.runtime.memory import Block, Context, Contexts
 from rlx.backends.gpu.runtime.routine import Artefact, as_bytes
@@ -155,6 +156,24 @@ class GpuProgram(Program):
                 queue.read(address, array)
         self._check(context)
         return made
+
+    def bind(self, weights: Weights, inputs: Sequence[Array]) -> BoundCall:
+        """The call on these inputs, which are copied to the device now."""
+        sizes = self.interface.bind(weights.params, inputs)
+        arrays = self.interface.checked(inputs, sizes)
+        context = weights.contexts.take()
+        held = [Block(self.device, max(1, a.nbytes)) for a in arrays]
+        for block, array in zip(held, arrays):
+            if array.nbytes:
+                context.queue.write(block.address, np.ascontiguousarray(array))
+        known = {**weights.capacities, **sizes}
+        main = self.artefact.routines[self.artefact.main]
+        made = [Block(self.device, max(1, evaluate(size, known))) for size in main.outputs]
+        call = Call(self._loaded, context, weights.block.address, known)
+        inside, outside = [b.address for b in held], [b.address for b in made]
+        externals = self._externals(weights, inside, outside)
+        outputs = {n: (b, s) for (n, s), b in zip(self.interface.outputs, made)}
+        return BoundCall(self._loaded, context, call, externals, outputs, (weights, held))
 
     def _check(self, context: Context) -> None:
         """Wait, and raise what a kernel has noted."""

@@ -1,0 +1,91 @@
+"""The backend of NVIDIA's GPUs: PTX of our own, assembled by the driver alone."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlx.backends.base import Missing
+from rlx.backends.cuda.assemble import print_code
+from rlx.backends.cuda.device import CudaDevice
+from rlx.backends.cuda.machine import GENERATIONS, HOPPER, architecture_of, machine_of
+from rlx.backends.cuda.ptx.printer import Architecture
+from rlx.backends.gpu.backend import GpuBackend
+from rlx.backends.gpu.device import Code
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.simt.program import Program
+from rlx.core.disk_cache import Cache
+from rlx.core.errors import Error
+
+
+@dataclass(frozen=True, slots=True)
+class CudaBackend(GpuBackend):
+    """One device, or an architecture that code is printed for without one."""
+
+    name: ClassVar[str] = "cuda"
+    summary: ClassVar[str] = "NVIDIA GPUs, by the driver alone"
+
+    variant: str = ""
+    """The number of a device; or an architecture such as sm_80, to compile for another machine."""
+    cache: Cache | None = None
+
+    def configured(
+        self, variant: str, threads: int | None, cache: Cache | None = None
+    ) -> CudaBackend:
+        if threads is not None:
+            raise Error(f"threads is {threads}; target 'cuda' runs on the device. Leave it out.")
+        if variant and not variant.isdigit():
+            architecture_of(variant)
+        return CudaBackend(variant, cache)
+
+    def missing(self) -> Missing | None:
+        try:
+            self.device()
+        except Error as error:
+            return Missing(str(error))
+        return None
+
+    def device(self) -> CudaDevice:
+        if self.variant and not self.variant.isdigit():
+            raise Error(
+                f"target 'cuda:{self.variant}' is an architecture to compile for. "
+                "To run on a device, use target='cuda', or 'cuda:0' for the first."
+            )
+        return _device(int(self.variant or 0))
+
+    @property
+    def _compiled_for(self) -> Architecture | None:
+        """The architecture, where it is not a device's."""
+        if self.variant and not self.variant.isdigit():
+            return architecture_of(self.variant)
+        return GENERATIONS[HOPPER].architecture if self.missing() else None
+
+    @property
+    def architecture(self) -> str:
+        found = self._compiled_for
+        return self.device().architecture if found is None else found.name
+
+    @property
+    def machine(self) -> GpuMachine:
+        found = self._compiled_for
+        return self.device().machine if found is None else machine_of(found.capability)
+
+    def assemble(self, programs: list[Program]) -> list[Code]:
+        found = self._compiled_for
+        if found is None:
+            return self.device().assemble(programs)
+        return [print_code(p, found) for p in programs]
+
+    @property
+    def identity(self) -> str:
+        return f"{self.name} {self.architecture}"
+
+
+@functools.cache
+def _device(number: int) -> CudaDevice:
+    """One for all backends: programs share its memory and its modules."""
+    return CudaDevice(number)
+
+
+backend = CudaBackend()

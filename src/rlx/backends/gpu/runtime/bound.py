@@ -1,0 +1,77 @@
+"""A call that is bound to its arrays: nothing is checked or looked up when it runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from rlx.backends.gpu.device import Array
+from rlx.backends.gpu.runtime.call import Call, Loaded, Segment
+from rlx.backends.gpu.runtime.memory import Block, Context
+from rlx.backends.gpu.runtime.routine import LaunchStep
+from rlx.core.shape import Shape
+
+
+class BoundCall:
+    """A program on inputs and outputs that stay where they are, in a context of its own."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        context: Context,
+        call: Call,
+        externals: Sequence[int],
+        outputs: Mapping[str, tuple[Block, Shape]],
+        held: object,
+    ) -> None:
+        self._held = held  # memory that the work reads
+        self._loaded, self._context, self._call = loaded, context, call
+        self._externals, self._made = list(externals), outputs
+        self._sizes = dict(call.sizes)
+        parts = loaded.bodies[loaded.artefact.main]
+        self._is_one_segment = len(parts) == 1 and isinstance(parts[0], Segment)
+        self._replay: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        """Enqueue the work."""
+        if self._replay is not None:
+            self._replay()
+            return
+        self._call.sizes = dict(self._sizes)
+        self._call.run(self._loaded.artefact.main, self._externals)
+        if self._is_one_segment and self._context.graphs:
+            self._replay = next(reversed(self._context.graphs.values())).replay
+
+    def wait(self) -> None:
+        """Until what was enqueued is done."""
+        self._context.queue.wait()
+
+    def time_ns(self) -> float:
+        """What the device takes for one call."""
+        return self._context.queue.time_ns(self)
+
+    @property
+    def outputs(self) -> tuple[Array, ...]:
+        """The results of the last call, on the host."""
+        made: list[Array] = []
+        for block, shape in self._made.values():
+            bound = shape.bind(self._call.sizes)
+            array = np.empty(bound.static_dims, bound.dtype.numpy)
+            if array.nbytes:
+                self._context.queue.read(block.address, array)
+            made.append(array)
+        self.wait()
+        return tuple(made)
+
+    @property
+    def num_launches(self) -> int:
+        """Kernels of the main routine."""
+        parts = self._loaded.bodies[self._loaded.artefact.main]
+        steps = [s for p in parts if isinstance(p, Segment) for s in p.steps]
+        return sum(isinstance(s, LaunchStep) for s in steps)
+
+    def kernel_times(self, repeats: int = 20) -> Iterator[tuple[str, float]]:
+        """Each kernel by itself, in microseconds, many times in a row."""
+        parts = self._loaded.bodies[self._loaded.artefact.main]
+        yield from self._call.segment_times(parts, self._externals, repeats)
