@@ -85,6 +85,9 @@ class Context:
             queue.fill(table.address, table.size, 0)
         return cls(device, queue, Frames(device), sizes, noted)
 
+    def clear_failures(self) -> None:
+        self.queue.fill(self.failures.address, self.failures.size, 0)
+
     def staging(self, kind: str, number: int, size: int) -> Block:
         """Memory for an input or output of the caller's; it stays where it is while it fits."""
         found = self.staged.get((kind, number))

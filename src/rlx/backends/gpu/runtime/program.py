@@ -125,6 +125,7 @@ class GpuProgram(Program):
                 return self._attempt(weights, context, arrays, {**capacities, **given})
             except Outgrown as error:
                 context.frames.pop(-1)
+                context.clear_failures()  # the kernel that found more has noted it
                 more = error.capacities
                 grown = {n: min(more.get(n, c), c * GROWTH) for n, c in capacities.items()}
                 weights.capacities = {n: max(c, weights.capacities[n]) for n, c in grown.items()}
@@ -184,7 +185,7 @@ class GpuProgram(Program):
         context.queue.wait()
         failed = np.flatnonzero(found)
         if failed.size:
-            context.queue.fill(context.failures.address, context.failures.size, 0)
+            context.clear_failures()
             label, texts = rows[int(failed[0])]
             code = int(found[failed[0]])
             said = texts[code - 1] if 0 < code <= len(texts) else "it failed"
