@@ -302,7 +302,7 @@ class Exprs:
     def apply(self, op: Op, args: Sequence[Expr], attrs: Mapping[str, Any], dtype: DType) -> Expr:
         """An op of the table. Half floats compute in f32 and are rounded once, here."""
         if op.name == "cast":
-            return self._narrow(args[0], dtype) or self._apply(op, args, attrs, dtype)
+            return self.narrowed(args[0], dtype) or self._apply(op, args, attrs, dtype)
         if dtype.compute is dtype or op.is_exact or op.name in SELECTING:
             return self._apply(op, args, attrs, dtype)
         wide = self._apply(op, [self.widened(a) for a in args], attrs, dtype.compute)
@@ -331,7 +331,7 @@ class Exprs:
         key = ("apply", op.name, *map(id, args), *attrs.items())
         return self._make(key, lambda: Apply(dtype, tuple(args), _free(args), op, attrs))
 
-    def _narrow(self, x: Expr, to: DType, depth: int = 0) -> Expr | None:
+    def narrowed(self, x: Expr, to: DType, depth: int = 0) -> Expr | None:
         """An f32 that holds a half float already, as that half float: such as max(x, 0)."""
         if to.compute is to or x.dtype is not to.compute or depth > MAX_SELECTIONS:
             return None
@@ -343,7 +343,7 @@ class Exprs:
                 return given if given.dtype is to else None
             case Apply(op=op) if op.name in SELECTING:
                 parts = [
-                    a if a.dtype is DType.BOOL else self._narrow(a, to, depth + 1) for a in x.args
+                    a if a.dtype is DType.BOOL else self.narrowed(a, to, depth + 1) for a in x.args
                 ]
                 found = [a for a in parts if a is not None]
                 return self._apply(op, found, x.attrs, to) if len(found) == len(parts) else None

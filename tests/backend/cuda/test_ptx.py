@@ -141,6 +141,10 @@ def test_wide_tiles_are_loaded_four_matrices_at_a_time() -> None:
             "wgmma.fence", "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16",
             "wgmma.wait_group",
         ]),
+        ("pipelined_gemm", [
+            "1, 1, 1, 0, 1;", "wgmma.wait_group.sync.aligned 1;", "setmaxnreg.dec.sync.aligned.u32",
+            "fence.proxy.async.shared::cta", ".minnctapersm 1",
+        ]),
         ("embedded", ["red.global.max.s32", "k_failures"]),
         ("columns", ["st.shared.f32", "bar.sync 0"]),
     ],
@@ -180,7 +184,7 @@ def test_what_ptx_lacks_is_refused(make: Any, why: str) -> None:
         ptx(b.program())
 
 
-@pytest.mark.parametrize("name", ["cluster_sum", "pipeline", "warpgroup_gemm"])
+@pytest.mark.parametrize("name", ["cluster_sum", "pipeline", "warpgroup_gemm", "pipelined_gemm"])
 def test_hoppers_nodes_are_refused_before_hopper(name: str) -> None:
     with pytest.raises(rlx.Error, match=r"sm_80: (it begins|they begin) with sm_90"):
         ptx(PROGRAMS[name], SM_80)
@@ -206,7 +210,7 @@ SAMPLE = [*PROGRAMS, "chain static", "softmax bf16", "residual norm static", "jo
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_assembler_takes_it(name: str, tmp_path: Path) -> None:
     assert not assembled(ptx(ALL[name]), "sm_90a", tmp_path)
-    if name not in ("cluster_sum", "pipeline", "warpgroup_gemm"):
+    if name not in ("cluster_sum", "pipeline", "warpgroup_gemm", "pipelined_gemm"):
         assert not assembled(ptx(ALL[name], SM_80), "sm_80", tmp_path)
 
 

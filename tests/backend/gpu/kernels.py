@@ -217,6 +217,62 @@ def pipeline(k: int, *, release: bool = True, expect: bool = True) -> Program:
     return b.program()
 
 
+def pipelined_gemm(k: int, *, release_early: bool = False, fence: bool = True) -> Program:
+    """y [64, 64] = x [64, k] w [k, 64]: a warp copies x by its threads and has w copied in two
+    stages of 64; four more multiply, a product under way beside the next. w is not transposed."""
+    steps = -(-k // 64)
+    b = Builder("pipelined_gemm", block=256)
+    x, w, y = b.input("x", BF16), b.input("w", BF16), b.output("y", F32)
+    box = b.tensor_map("mw", w, (k, 64), (64, 64))
+    left, right = (b.shared(n, BF16, 2 * 4096, is_swizzled=True) for n in ("left", "right"))
+    full, empty = b.mbarrier("full", 2), b.mbarrier("empty", 2)
+    with b.when(b.thread.eq(0)):
+        for i in range(2):
+            b.mbarrier_init(full, 2, i)
+            b.mbarrier_init(empty, 1, i)
+    b.barrier()
+    with b.when(b.warp < 4):
+        b.register_limit(40, is_more=False)
+        with b.when(b.warp < 1), b.loop(0, steps) as i:
+            b.mbarrier_wait(empty, (i // 2 + 1) % 2, i % 2)
+            with b.when(b.lane.eq(0)):
+                b.mbarrier_arrive(full, i % 2, 8192)
+                b.bulk_copy(right, i % 2 * 4096, box, i * 64, 0, full, i % 2)
+            for unit in range(16):
+                row, chunk = unit * 4 + b.lane // 8, b.lane % 8 * 8
+                at = i % 2 * 4096 + row * 64 + chunk
+                b.async_copy(left, at, x, row * k + i * 64 + chunk, 8, i * 64 + chunk < k)
+            b.async_commit()
+            b.async_wait()
+            if fence:
+                b.proxy_fence()
+            b.barrier("warp")
+            with b.when(b.lane.eq(0)):
+                b.mbarrier_arrive(full, i % 2)
+    with b.otherwise():
+        b.register_limit(232, is_more=True)
+        tile = TileType("c", 16, 64, F32)
+        total = b.variable(b.tile_fill(tile))
+        first = (b.thread % 128).eq(0)
+        with b.loop(0, steps, carry=[total]) as i:
+            at = i % 2 * 4096
+            b.mbarrier_wait(full, i // 2 % 2, i % 2)
+            made = b.warpgroup_mul(total, left, at, right, at, 64, panels=(0, 4096), is_async=True)
+            total.set(made)
+            if not release_early:
+                b.warpgroup_wait(1)
+            with b.when(first & (i > 0)):
+                b.mbarrier_arrive(empty, (i + 1) % 2)
+            if release_early:
+                b.warpgroup_wait(1)
+        b.warpgroup_wait()
+        with b.when(first):
+            b.mbarrier_arrive(empty, (steps - 1) % 2)
+        for value, (r, c) in zip(b.tile_elements(total), b.tile_place(tile)):
+            y[((b.warp - 4) * 16 + r) * 64 + c] = value
+    return b.program()
+
+
 def warpgroup_gemm(k: int, n: int = 16) -> Program:
     """y [64, n] = x [64, k] w [n, k]ᵀ by four warps, out of shared memory that the copy engine
     fills, 64 columns at a time."""

@@ -14,9 +14,12 @@ from rlx import ops
 from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.lower.contraction.launch import any_mma_schedule, mma_schedule
 from rlx.backends.gpu.lower.contraction.mma import emit
+from rlx.backends.gpu.lower.contraction.wgmma import emit as emit_wgmma
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.mma import CANDIDATES, MmaSchedule, choose
+from rlx.backends.gpu.schedule import wgmma
+from rlx.backends.gpu.schedule.mma import ELEMENTWISE, TILES, MmaSchedule, choose
 from rlx.backends.gpu.schedule.product import Product, product_of
+from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.backends.gpu.verify import verify
@@ -173,7 +176,11 @@ def test_a_product_computes_what_its_loops_mean(name: str) -> None:
         check(contract, made, case.data(sizes), sizes)
 
 
-ALL = [MmaSchedule(*c) for c in CANDIDATES]
+ALL = [
+    *(MmaSchedule(r, c, 64 if r * c < 128 * 128 else 32, 3, w) for r, c, w in TILES),
+    *(MmaSchedule(r, c, 32, 2, w) for r, c, w in ELEMENTWISE),
+    MmaSchedule(16, 32, 128, 4, (1, 1, 4)),
+]
 
 
 @pytest.mark.parametrize("schedule", ALL, ids=lambda s: s.text)
@@ -190,6 +197,24 @@ def test_every_tile_computes_the_same(schedule: MmaSchedule) -> None:
     want = np.zeros_like(got)
     run_into(contract.kernel(), given, [want], {})
     assert_close(got, want)
+
+
+@pytest.mark.parametrize(("rows", "splits", "warps"), [(32, 4, (2, 1, 2)), (16, 2, (1, 2, 1))])
+def test_blocks_of_a_cluster_share_the_inner_positions(
+    rows: int, splits: int, warps: tuple[int, int, int]
+) -> None:
+    """Some of them have no step at all."""
+    schedule = MmaSchedule(rows, 32, 64, 3, warps, splits, is_dependent=True)
+    for depth in (40, 200, 1000):
+        case = Case(block, of(BF16, (40, depth), (depth, 40), (40,), (40, 40)))
+        contract = contract_of(case)
+        program = verify(emit(product(contract), schedule, "product"))
+        given = case.data({})
+        got = np.zeros(40 * 40, given[0].dtype)
+        launch(program, {**{f"x{i}": a for i, a in enumerate(given)}, "y0": got})
+        want = np.zeros_like(got)
+        run_into(contract.kernel(), given, [want], {})
+        assert_close(got, want)
 
 
 # -- convolutions ---------------------------------------------------------------------------------
@@ -254,7 +279,7 @@ def test_windows_of_contiguous_channels_are_copied_asynchronously() -> None:
     assert [x.unit for x in (found.left, found.right)] == [8, 8]
     assert found.left.guards
     assert len(found.rows) == 3
-    program = emit(found, MmaSchedule(*CANDIDATES[-1]), "conv")
+    program = emit(found, ALL[-1], "conv")
     copied = {n.buffer for n in program.nodes if isinstance(n, ir.AsyncCopy)}
     assert copied == {"x0", "x1"}
 
@@ -269,7 +294,9 @@ def test_constant_weights_are_requested_before_the_kernels_before_are_done() -> 
     wait = next(i for i, n in enumerate(nodes) if isinstance(n, ir.WaitDependencies))
     early = {n.buffer for n in nodes[:wait] if isinstance(n, ir.AsyncCopy)}
     late = {n.buffer for n in nodes[wait:] if isinstance(n, ir.AsyncCopy)}
-    assert (early, late) == ({"x1"}, {"x0", "x1"})
+    assert (early, late) == ({"x1"}, {"x0"})
+    biases = [i for i, n in enumerate(nodes) if isinstance(n, ir.Load) and n.buffer == "x2"]
+    assert not biases or max(biases) > wait  # it is no constant here
 
 
 def test_tiles_grow_with_the_product() -> None:
@@ -300,3 +327,71 @@ def test_what_it_is_not_made_for_is_refused(case: Case, machine: GpuMachine, why
     made = mma_schedule(contract_of(case), machine, "product", frozenset())
     assert isinstance(made, Refusal)
     assert why in made.reason
+
+
+# -- matrix instructions of four warps ------------------------------------------------------------
+
+HOPPER = replace(DEPENDENT, tiles=frozenset({"mma", "wgmma"}), has_bulk_copy=True, processors=2)
+
+
+def by_groups(contract: Contract, columns: int = 128) -> tuple[Product, WgmmaSchedule]:
+    found = product(contract)
+    made = wgmma.choose(found, HOPPER, frozenset({1}))
+    assert isinstance(made, WgmmaSchedule), made
+    return found, replace(made, columns=columns, stages=2)
+
+
+BULK = {
+    "weights by columns": Case(
+        block, of(BF16, (M, 136), (136, 136), (136,), (M, 136)), ({"m": 5}, {"m": 140}),
+        {1: transposed},
+    ),
+    "weights by rows": Case(block, of(F16, (M, 72), (72, 136), (136,), (M, 136)), ({"m": 130},)),
+    "left by columns": Case(
+        block, of(BF16, (136, 72), (72, 24), (24,), (136, 24)), operands={0: transposed}
+    ),
+    "f32 sums": Case(
+        lambda x, w: ops.cast(ops.matmul(ops.cast(x, to=F32), ops.cast(w, to=F32)), to=F32),
+        of(BF16, (130, 64), (64, 72)),
+    ),
+    "batch": Case(ops.matmul, of(BF16, (3, 40, 64), (3, 64, 24))),
+    "batch, any depth": Case(
+        ops.matmul, of(BF16, (3, 40, 72), (3, 72, 24)), operands={1: transposed}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BULK)
+def test_groups_of_four_warps_compute_what_the_loops_mean(name: str) -> None:
+    case = BULK[name]
+    contract = contract_of(case)
+    found, schedule = by_groups(contract)
+    for sizes in case.sizes:
+        program = verify(emit_wgmma(found, schedule, "product"))
+        given = case.data(sizes)
+        (shape,) = (s.bind(sizes) for s in contract.results)
+        got = np.full(int(np.prod(shape.static_dims)), 3, shape.dtype.numpy)
+        want = got.copy()
+        launch(program, {**{f"x{i}": a for i, a in enumerate(given)}, "y0": got}, sizes)
+        run_into(contract.kernel(), given, [want], sizes)
+        assert_close(got, want)
+
+
+@pytest.mark.parametrize("name", ["padded", "strided", "one tap", "groups"])
+def test_windows_are_copied_by_threads_beside_the_copy_engine(name: str) -> None:
+    case = CONVOLUTIONS[name]
+    node = case.node()
+    made = lower_nhwc_conv(node, *case.layouts(node))
+    assert not isinstance(made, Refusal)
+    image, contract = made
+    assert image is None
+    found, schedule = by_groups(contract, 64)
+    schedule = replace(schedule, stages=3)
+    assert (schedule.left is None, schedule.right is None) == (True, False)
+    program = verify(emit_wgmma(found, schedule, "conv"))
+    given = case.data({})
+    got = np.full(int(np.prod(contract.results[0].static_dims)), 3, given[0].dtype)
+    want = got.copy()
+    launch(program, {**{f"x{i}": a for i, a in enumerate(given)}, "y0": got})
+    run_into(contract.kernel(), given, [want], {})
+    assert_close(got, want)

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx
 from rlx.backends.gpu.interpret.groups import places
 from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.simt.builder import Builder
@@ -78,6 +79,29 @@ def test_gemm_of_four_warps_out_of_shared_memory(k: int) -> None:
     got = run(kernels.warpgroup_gemm(k), x=x, w=w, y=np.zeros((64, 16), np.float32))["y"]
     a, b = x.astype(float), w.astype(float)
     assert np.all(np.abs(got.reshape(64, 16) - a @ b.T) <= k * EPS * (np.abs(a) @ np.abs(b).T))
+
+
+@pytest.mark.parametrize("k", [64, 136, 200])
+def test_products_of_four_warps_that_overlap(k: int) -> None:
+    x, w = (normal(*d).astype(ml_dtypes.bfloat16) for d in ((64, k), (k, 64)))
+    got = run(kernels.pipelined_gemm(k), x=x, w=w, y=np.zeros((64, 64), np.float32))["y"]
+    a, b = x.astype(float), w.astype(float)
+    assert np.all(np.abs(got.reshape(64, 64) - a @ b) <= k * EPS * (np.abs(a) @ np.abs(b)))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"release_early": True}, "race|changed while its product was under way|still filling"),
+        ({"fence": False}, "no proxy fence"),
+    ],
+)
+def test_operands_of_products_under_way_are_left_alone(change: dict[str, bool], why: str) -> None:
+    x, w = (normal(*d).astype(ml_dtypes.bfloat16) for d in ((64, 256), (256, 64)))
+    program = kernels.pipelined_gemm(256, **change)
+    given = {"x": x.reshape(-1), "w": w.reshape(-1), "y": np.zeros(64 * 64, np.float32)}
+    with pytest.raises(rlx.Error, match=why):
+        launch(program, given)
 
 
 def test_sum_over_a_cluster() -> None:

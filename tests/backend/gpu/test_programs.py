@@ -24,6 +24,7 @@ PROGRAMS = {
     "scan": kernels.scan(),
     "pipeline": kernels.pipeline(37),
     "warpgroup_gemm": kernels.warpgroup_gemm(96),
+    "pipelined_gemm": kernels.pipelined_gemm(200),
 }
 
 

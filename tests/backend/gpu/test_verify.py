@@ -331,7 +331,29 @@ def test_products_of_four_warps() -> None:
     def stored(b: Builder, memory: object) -> None:
         memory[b.thread] = 0.0  # pyright: ignore[reportIndexIssue]
 
-    refused(warpgroup(stored), "fill it by bulk copies only")
+    refused(warpgroup(stored), "add a proxy fence behind this")
+
+
+def under_way(**change: bool) -> Program:
+    """Two asynchronous products after each other, with something wrong."""
+    b = Builder("planted", block=128)
+    left, right = (b.shared(n, BF16, 4096, is_swizzled=True) for n in ("left", "right"))
+    zero = b.tile_fill(TileType("c", 16, 64, F32))
+    total = b.warpgroup_mul(zero, left, 0, right, 0, 64, is_async=True)
+    again = zero if change.get("twice") else total
+    total = b.warpgroup_mul(again, left, 0, right, 0, 64, panels=(0, 4096), is_async=True)
+    b.warpgroup_wait(1 if change.get("early") else 0)
+    b.output("y", F32)[b.thread] = b.tile_elements(total)[0]
+    if change.get("odd"):
+        b.register_limit(100, is_more=True)
+    return b.program()
+
+
+def test_asynchronous_products() -> None:
+    verify(under_way())
+    refused(under_way(early=True), "sums of a product that is under way")
+    refused(under_way(twice=True), "used elsewhere, too")
+    refused(under_way(odd=True), "use a multiple of 8")
 
 
 def test_dependent_launch() -> None:

@@ -168,6 +168,8 @@ def matrices(code: Code, addresses: Sequence[int], sizes: Mapping[str, int]) -> 
     for tensor, dtype, is_swizzled in zip(
         code.maps, code.map_dtypes, code.map_swizzles, strict=True
     ):
-        rows, columns = (evaluate(d, sizes) for d in tensor.dims)
-        found.append(Matrix(dtype, at[tensor.buffer], rows, columns, tensor.box, is_swizzled))
+        dims = (*tensor.dims, tensor.row_stride, tensor.offset)
+        rows, columns, pitch, offset = (evaluate(d, sizes) for d in dims)
+        address = at[tensor.buffer] + offset * dtype.itemsize
+        found.append(Matrix(dtype, address, rows, columns, tensor.box, is_swizzled, pitch))
     return found

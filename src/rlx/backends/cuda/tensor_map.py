@@ -38,11 +38,13 @@ class Matrix:
     box: tuple[int, int]
     """Rows and columns of one copy."""
     is_swizzled: bool = True
+    pitch: int | None = None
+    """Elements from a row to the next, where it is not the number of columns."""
 
     @property
     def row_bytes(self) -> int:
         """The distance of rows; of one row it is nobody's, but must be aligned."""
-        size = self.columns * self.dtype.itemsize
+        size = (self.columns if self.pitch is None else self.pitch) * self.dtype.itemsize
         return -(-size // ADDRESS_ALIGN) * ADDRESS_ALIGN if self.rows <= 1 else size
 
     def refusal(self) -> str:

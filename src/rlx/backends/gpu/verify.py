@@ -84,7 +84,7 @@ def _needs_warps(node: Node) -> bool:
 
 WARP_NODES = (
     ir.ReduceScatter, ir.Shuffle, ir.TileLoad, ir.TileMul, ir.WarpgroupMul, ir.TileStore,
-    ir.TilePack, ir.TileElements, ir.TilePlace,
+    ir.WarpgroupWait, ir.RegisterLimit, ir.TilePack, ir.TileElements, ir.TilePlace,
 )  # fmt: skip
 ALONE = (ir.TileElements, ir.TilePlace)
 """Of those, what a thread does by itself."""

@@ -12,8 +12,8 @@ from rlx.core.dtype import DType
 
 I32 = DType.I32
 ALL_LANES = "0xffffffff"
-DESCRIPTOR = (1 << 16) | (64 << 32) | (1 << 62)
-"""Of a wgmma operand: 64 · 16 bytes from 8 rows to the next 8, and the 128-byte swizzle."""
+DESCRIPTOR = (64 << 32) | (1 << 62)
+"""Of a wgmma operand: 64 · 16 bytes from 8 lines to the next 8, and the 128-byte swizzle."""
 
 
 class Groups(Memory):
@@ -153,30 +153,47 @@ class Groups(Memory):
         return made
 
     def warpgroup_mul(self, node: ir.WarpgroupMul) -> list[str]:
-        """wgmma: each step of 16 takes 32 bytes of the rows, 2 in a descriptor's address."""
+        """wgmma: each step of 16 takes 32 bytes of lines along the inner positions, or 16 lines
+        across them: 2 or 128 in a descriptor's address. The sums of an asynchronous one stay in
+        their registers, which nothing may touch while it is under way."""
         tile = self._tile(node.args[0])
         kind = "bf16" if self.array(node.left).dtype is BF16 else "f16"
-        made = [self.let(F32, "mov.f32", r) for r in self.held[node.args[0]]]
-        sides = [(node.left, node.args[1]), (node.right, node.args[2])]
-        descriptors = [self._descriptor(name, index) for name, index in sides]
+        held = self.held[node.args[0]]
+        made = held if node.is_async else [self.let(F32, "mov.f32", r) for r in held]
+        panels = node.left_panel, node.right_panel
+        sides = zip((node.left, node.right), node.args[1:], panels)
+        descriptors = [self._descriptor(*side) for side in sides]
+        flags = ["1", "1", "1", *(str(int(p > 0)) for p in panels)]
         self.do("wgmma.fence.sync.aligned")
         for step in range(node.depth // 16):
-            a, b = (self.let(DType.I64, "add.s64", d, str(2 * step)) for d in descriptors)
-            shape = f"m64n{tile.columns}k16.f32.{kind}.{kind}"
-            held = "{" + ", ".join(made) + "}"
-            self.do(f"wgmma.mma_async.sync.aligned.{shape}", held, a, b, "1", "1", "1", "0", "0")
+            a, b = (
+                self.let(DType.I64, "add.s64", d, str((128 if p else 2) * step))
+                for d, p in zip(descriptors, panels)
+            )
+            instruction = f"wgmma.mma_async.sync.aligned.m64n{tile.columns}k16.f32.{kind}.{kind}"
+            self.do(instruction, "{" + ", ".join(made) + "}", a, b, *flags)
         self.do("wgmma.commit_group.sync.aligned")
-        self.do("wgmma.wait_group.sync.aligned", "0")
+        if not node.is_async:
+            self.do("wgmma.wait_group.sync.aligned", "0")
         return made
 
-    def _descriptor(self, name: str, index: Value) -> str:
-        """Of a matrix with 128-byte rows, swizzled: its address, 1024 bytes from 8 rows to 8."""
+    def warpgroup_wait(self, node: ir.WarpgroupWait) -> None:
+        self.do("wgmma.wait_group.sync.aligned", str(node.pending))
+
+    def register_limit(self, node: ir.RegisterLimit) -> None:
+        way = "inc" if node.is_more else "dec"
+        self.do(f"setmaxnreg.{way}.sync.aligned.u32", str(node.count))
+
+    def _descriptor(self, name: str, index: Value, panel: int) -> str:
+        """Of a swizzled matrix with lines of 128 bytes: its address, 1024 bytes from 8 lines to
+        the next 8, and the distance of panels."""
         at = self.converted(self.one(index), index.dtype, I32)
         byte = self.let(None, "mul.lo.u32", at, str(self.array(name).dtype.itemsize))
         start = self.let(None, "add.u32", "%SMEM", str(self.offsets[name]))
         place = self.let(None, "and.b32", self.let(None, "add.u32", start, byte), "0x3ffff")
         wide = self.let(DType.I64, "cvt.u64.u32", self.let(None, "shr.u32", place, "4"))
-        return self.let(DType.I64, "or.b64", wide, str(DESCRIPTOR))
+        apart = max(1, panel * self.array(name).dtype.itemsize // 16) << 16
+        return self.let(DType.I64, "or.b64", wide, str(DESCRIPTOR | apart))
 
     def tile_elements(self, node: ir.TileElements) -> list[str]:
         tile = self._tile(node.args[0])

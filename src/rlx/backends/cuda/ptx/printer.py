@@ -23,9 +23,12 @@ SHARED_ALIGN = 1024
 """Of the block's memory: what the swizzle of a 128-byte row repeats in."""
 TENSOR_MAP_BYTES = 128
 HOPPER = (
-    ir.BulkCopy, ir.Push, ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
+    ir.BulkCopy, ir.Push, ir.ProxyFence, ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
     ir.ReleaseDependents, ir.WaitDependencies,
 )  # fmt: skip
+
+
+ONLY_90A = (ir.WarpgroupMul, ir.WarpgroupWait, ir.RegisterLimit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,9 @@ class _Printer(Groups):
             ir.MbarrierWait: self.mbarrier_wait,
             ir.BulkCopy: self.bulk_copy,
             ir.Push: self.push,
+            ir.WarpgroupWait: self.warpgroup_wait,
+            ir.RegisterLimit: self.register_limit,
+            ir.ProxyFence: lambda node: self.do("fence.proxy.async.shared::cta"),
             ir.ReleaseDependents: lambda node: self.do("griddepcontrol.launch_dependents"),
             ir.WaitDependencies: lambda node: self.do("griddepcontrol.wait"),
             ir.For: self.loop,
@@ -115,7 +121,7 @@ class _Printer(Groups):
             name = type(node).__name__
             if isinstance(node, HOPPER) and self.target.capability < 90:
                 raise self.unsupported(f"{name} on {self.target.name}: it begins with sm_90")
-            if isinstance(node, ir.WarpgroupMul) and self.target.name != "sm_90a":
+            if isinstance(node, ONLY_90A) and self.target.name != "sm_90a":
                 raise self.unsupported(f"{name} on {self.target.name}: sm_90a has it alone")
         if self.program.cluster > 1 and self.target.capability < 90:
             raise self.unsupported(f"clusters on {self.target.name}: they begin with sm_90")
@@ -136,6 +142,8 @@ class _Printer(Groups):
         yield ",\n".join(self._parameters())
         yield ")"
         yield f".maxntid {program.block}, 1, 1"
+        if any(isinstance(n, ir.RegisterLimit) for n in program.nodes):
+            yield ".minnctapersm 1"
         if program.cluster > 1:
             yield ".explicitcluster"
             yield f".reqnctapercluster {program.cluster}, 1, 1"
@@ -197,11 +205,13 @@ class _Printer(Groups):
     # -- control ---------------------------------------------------------------------------------
 
     def assign(self, values: Sequence[Value], given: Sequence[Value]) -> None:
-        """All at once: a value may be one of those that are replaced."""
-        staged = [self.fresh(v) for v in given]
-        for registers, source in zip(staged, given):
+        """All at once: a value may be one of those that are replaced. What is in its registers
+        already, as the sums of products under way are, stays there."""
+        pairs = [p for p in zip(values, given, strict=True) if self.held[p[0]] != self.held[p[1]]]
+        staged = [self.fresh(source) for _, source in pairs]
+        for registers, (_, source) in zip(staged, pairs):
             self.move(source, registers, self.held[source])
-        for value, registers in zip(values, staged, strict=True):
+        for (value, _), registers in zip(pairs, staged):
             self.move(value, self.held[value], registers)
 
     def own(self, values: Sequence[Value], given: Sequence[Value]) -> None:

@@ -16,7 +16,7 @@ Range = tuple[int, int]
 def memory_faults(program: Program) -> Iterator[Fault]:
     """Accesses to what is not there, or not to be accessed so, or outside of it for sure."""
     yield from _duplicates(program)
-    yield from _copy_engine_only(program)
+    yield from _unfenced(program)
     ranges = Ranges(program).found
     for node in program.nodes:
         why = _unknown(program, node) or _rights(program, node) or _bounds(program, node, ranges)
@@ -38,15 +38,17 @@ def _duplicates(program: Program) -> Iterator[Fault]:
         yield None, f"two arguments or arrays are called {name}; give each a name of its own."
 
 
-def _copy_engine_only(program: Program) -> Iterator[Fault]:
+def _unfenced(program: Program) -> Iterator[Fault]:
     """Products out of shared memory see what the copy engine wrote; what threads store there, they
-    would see only behind a fence between the two."""
+    see only behind a fence between the two. Which words a fence is for, the interpreter checks."""
+    if any(isinstance(n, ir.ProxyFence) for n in program.nodes):
+        return
     products = [n for n in program.nodes if isinstance(n, ir.WarpgroupMul)]
     operands = {name for n in products for name in (n.left, n.right)}
     writers = (ir.SharedStore, ir.TileStore, ir.AsyncCopy, ir.Push)
     for node in program.nodes:
         if isinstance(node, writers) and node.memory in operands:
-            yield node, f"{node.memory} is an operand of products; fill it by bulk copies only."
+            yield node, f"{node.memory} is an operand of products; add a proxy fence behind this."
 
 
 def _unknown(program: Program, node: Node) -> str | None:

@@ -8,11 +8,12 @@ checked, and the interpreter checks every word.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from enum import IntEnum
 
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Region
+from rlx.backends.gpu.simt.nodes import Node, Region, Value
 from rlx.backends.gpu.simt.program import Program
 
 Fault = tuple[Node | None, str]
@@ -38,6 +39,8 @@ def phase_faults(program: Program) -> Iterator[Fault]:
     walker = _Walker()
     yield from walker.region(program.body)
     yield from _unwaited(program)
+    yield from _Products().region(program.body)
+    yield from _products_in_place(program)
     yield from _mbarriers(program)
     yield from _dependent_launch(program)
 
@@ -92,6 +95,42 @@ class _Walker:
         for name, state in self.states.items():
             if state is old:
                 self.states[name] = new
+
+
+class _Products:
+    """Sums of asynchronous products that are under way as the program goes on."""
+
+    def __init__(self) -> None:
+        self.open: set[Value] = set()
+
+    def region(self, region: Region) -> Iterator[Fault]:
+        for node in region.nodes:
+            yield from self.step(node)
+            for inner in node.regions:
+                yield from self.region(inner)
+            for inner in node.regions if self.open else ():
+                self.open |= {r for r, y in zip(node.results, inner.yields) if y in self.open}
+
+    def step(self, node: Node) -> Iterator[Fault]:
+        if isinstance(node, ir.WarpgroupWait):
+            self.open = self.open if node.pending else set()
+        is_product = isinstance(node, ir.WarpgroupMul) and node.is_async
+        if not is_product and not node.regions and any(a in self.open for a in node.args):
+            yield node, "it uses sums of a product that is under way; wait for it with no pending."
+        if is_product:
+            self.open.add(node.result)
+
+
+def _products_in_place(program: Program) -> Iterator[Fault]:
+    """An asynchronous product adds to the registers of its sums."""
+    products = [n for n in program.nodes if isinstance(n, ir.WarpgroupMul) and n.is_async]
+    if not products:
+        return
+    used = Counter(a for n in program.nodes for a in n.args)
+    used.update(y for n in program.nodes for r in n.regions for y in r.yields)
+    for node in products:
+        if used[node.args[0]] > 1:
+            yield node, "the sums that it adds to are used elsewhere, too; give it its own."
 
 
 def _unwaited(program: Program) -> Iterator[Fault]:

@@ -305,10 +305,17 @@ class _Types:
             return "its operands are swizzled arrays of half floats; declare them so."
         if len({s.dtype for s in arrays}) > 1 or node.result.type != c:
             return "its operands have one dtype, and its result is a tile like c."
+        if node.left_panel % 512 or node.right_panel % 512:
+            return "its panels are whole groups of eight lines of 64; align them."
         if c.rows != 16 or c.columns > 256 or node.depth % 16 or not 16 <= node.depth <= 64:
             return f"{c} with depth {node.depth}; use tiles of 16 rows and a depth of 16 to 64."
         if self.program.block % 128 or self.program.warp != 32:
             return "it needs groups of four warps of 32; make the block a multiple of 128."
+        return None
+
+    def _RegisterLimit(self, node: ir.RegisterLimit) -> str | None:
+        if node.count % 8 or not 24 <= node.count <= 256:
+            return f"{node.count} registers; use a multiple of 8 from 24 to 256."
         return None
 
     def _TileElements(self, node: ir.TileElements) -> str | None:

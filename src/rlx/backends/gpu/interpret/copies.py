@@ -18,9 +18,12 @@ from rlx.backends.gpu.interpret.order import ThreadOrder
 from rlx.backends.gpu.interpret.threads import Mask
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import Node, Value
+from rlx.backends.gpu.simt.program import TensorMap
 from rlx.core.dim import evaluate
 
 Array = np.ndarray[Any, Any]
+MAP_ALIGN = 16
+"""Bytes that the rows of a tensor map start at multiples of."""
 
 
 @dataclass(slots=True)
@@ -39,6 +42,7 @@ class Copies(Groups):
 
     def prepare(self) -> None:
         self.copies: list[_Copy] = []
+        self.products = []
         self.committed = np.zeros(self.count, np.int64)
         marks, start = {}, 0
         for barrier in self.program.mbarriers:
@@ -92,6 +96,9 @@ class Copies(Groups):
 
     def finish(self) -> None:
         """Nothing may be under way when the threads end."""
+        for product in self.products:
+            why = "threads end while this product is under way; wait for it."
+            raise self.accesses.error(product.node, why)
         for copy in self.copies:
             thread = self.accesses.who(int(self.ids[copy.slots[0]]))
             why = f"{thread} ends while this copy is under way; commit it and wait for its group."
@@ -204,7 +211,11 @@ class Copies(Groups):
         """The box of each thread, with zeros outside of the tensor."""
         tensor = next(m for m in self.program.maps if m.name == node.map)
         rows, columns = (evaluate(d, self.sizes) for d in tensor.dims)
-        data = self.buffers[tensor.buffer].data[: rows * columns].reshape(rows, columns)
+        pitch, offset = (evaluate(d, self.sizes) for d in (tensor.row_stride, tensor.offset))
+        flat = self.buffers[tensor.buffer].data
+        self._inside(node, tensor, (rows, columns, pitch, offset), flat.size)
+        steps = (pitch * flat.itemsize, flat.itemsize)
+        data = np.lib.stride_tricks.as_strided(flat[offset:], (rows, columns), steps)
         height, width = tensor.box
         made = np.zeros((len(there), height, width), data.dtype)
         row, column = (self.number(v)[there] for v in node.args[1:3])
@@ -214,6 +225,20 @@ class Copies(Groups):
             found = data[np.clip(y, 0, rows - 1)[:, :, None], np.clip(x, 0, columns - 1)[:, None]]
             made = np.where(inside, found, made)
         return made.reshape(len(there), -1)
+
+    def _inside(
+        self, node: ir.BulkCopy, tensor: TensorMap, sizes: tuple[int, int, int, int], count: int
+    ) -> None:
+        """The matrix is one of the buffer, and its rows start where the copy engine can read."""
+        rows, columns, pitch, offset = sizes
+        end = offset + (rows - 1) * pitch + columns if rows and columns else 0
+        if end > count or offset < 0 or pitch < columns:
+            why = f"map {tensor.name} reaches element {end} of {count}; fix its dims."
+            raise self.accesses.error(node, why)
+        size = self.buffers[tensor.buffer].data.itemsize
+        if (offset * size) % MAP_ALIGN or (rows > 1 and (pitch * size) % MAP_ALIGN):
+            why = f"rows of map {tensor.name} start at no multiples of {MAP_ALIGN} bytes; align it."
+            raise self.accesses.error(node, why)
 
     sizes: dict[str, int]
     """Of the program's dims."""

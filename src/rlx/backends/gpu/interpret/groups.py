@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from rlx.backends.gpu.interpret.arithmetic import BINARIES
 from rlx.backends.gpu.interpret.threads import Mask, Threads
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, TileType, Value
+from rlx.backends.gpu.simt.nodes import Node, TileType
 
 Array = np.ndarray[Any, Any]
 TILE_ROW_BYTES = 16
@@ -17,8 +19,20 @@ GROUP = 128
 """Threads of the four warps that multiply together."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Product:
+    """A product that some groups of four warps have under way."""
+
+    node: ir.WarpgroupMul
+    leaders: Array
+    args: Sequence[Array]
+    operands: tuple[Array, Array]
+
+
 class Groups(Threads):
     """Collective nodes."""
+
+    products: list[_Product]
 
     def all_there(self, node: Node, mask: Mask, group: int) -> None:
         """Groups of threads come as a whole or not at all."""
@@ -113,36 +127,75 @@ class Groups(Threads):
         columns = c.shape[2]
         made = np.array(c)
         if len(leaders):
-            left = self._rows(node, node.left, node.args[1], leaders, 64, node.depth)
-            right = self._rows(node, node.right, node.args[2], leaders, columns, node.depth)
+            left, right = (self._operand(node, side, leaders) for side in (0, 1))
             with np.errstate(all="ignore"):
                 product = left.astype(np.float32) @ right.astype(np.float32).swapaxes(1, 2)
             warps = (leaders // self.program.warp)[:, None] + np.arange(4)
             made[warps] = made[warps] + product.reshape(-1, 4, 16, columns)
+            if node.is_async:
+                self.products.append(_Product(node, leaders, self.args(node), (left, right)))
         self.values[node.result] = made
+
+    def warpgroup_wait(self, node: ir.WarpgroupWait, mask: Mask) -> None:
+        """The operands are read until here: nobody may have changed them since the product."""
+        self.all_there(node, mask, GROUP)
+        waiting = set(self.there(mask)[::GROUP].tolist())
+        mine = [p for p in self.products if waiting & set(p.leaders.tolist())]
+        done = mine[: max(0, len(mine) - node.pending)]
+        for product in done:
+            for side in (0, 1):
+                found = self._operand(product.node, side, product.leaders, product.args)
+                if not np.array_equal(found, product.operands[side], equal_nan=True):
+                    why = "an operand changed while its product was under way; wait for it before."
+                    raise self.accesses.error(product.node, why)
+        self.products = [p for p in self.products if p not in done]
+        if done:
+            self.order.barrier(self.there(mask)[::GROUP], GROUP)
+
+    def _operand(
+        self,
+        node: ir.WarpgroupMul,
+        side: int,
+        leaders: Array,
+        args: Sequence[Array] | None = None,
+    ) -> Array:
+        """The rows of an operand as far as they are multiplied."""
+        name, panel = ((node.left, node.left_panel), (node.right, node.right_panel))[side]
+        tile = _tile(node.args[0].type)
+        values = self.values[node.args[1 + side]] if args is None else args[1 + side]
+        index = np.broadcast_to(values, (self.count,)).astype(np.int64)[leaders]
+        rows = 64 if side == 0 else tile.columns
+        return self._rows(node, name, index, leaders, (rows, node.depth), panel)
 
     def _rows(
         self,
         node: ir.WarpgroupMul,
         name: str,
-        at: Value,
+        index: Array,
         leaders: Array,
-        rows: int,
-        depth: int,
+        shape: tuple[int, int],
+        panel: int,
     ) -> Array:
-        """Rows of 128 bytes in shared memory, as far as they are multiplied."""
-        memory = self.shared[name]
+        """Out of lines of 128 bytes, which go along the inner positions or along the rows."""
+        memory, (rows, depth) = self.shared[name], shape
         pitch = 128 // memory.data.itemsize
-        index = self.number(at)[leaders]
         if (index % (8 * pitch)).any():
-            why = f"an operand in {name} does not start at a multiple of 8 rows; align it."
+            why = f"an operand in {name} does not start at a multiple of 8 lines; align it."
             raise self.accesses.error(node, why)
         row, column = np.mgrid[:rows, :depth].reshape(2, -1)
-        where = (index[:, None] + row * pitch + column).reshape(-1)
+        at = row // pitch * panel + column * pitch + row % pitch if panel else row * pitch + column
+        where = (index[:, None] + at).reshape(-1)
         ids = (self.ids[leaders][:, None] + np.arange(rows * depth) % GROUP).reshape(-1)
         base = np.repeat(self.block_slot[leaders] * memory.count, rows * depth)
         words = self.accesses.words(memory, node, where, base, ids, 1)
+        self.accesses.fenced(memory, node, words)
         return self.accesses.read(memory, node, words, ids).reshape(len(leaders), rows, depth)
+
+    def proxy_fence(self, node: ir.ProxyFence, mask: Mask) -> None:
+        ids = self.ids[self.there(mask)] + 1
+        for memory in self.shared.values():
+            if memory.unfenced is not None:
+                memory.unfenced[np.isin(memory.unfenced, ids)] = 0
 
     def tile_load(self, node: ir.TileLoad, mask: Mask) -> None:
         tile = _tile(node.result.type)

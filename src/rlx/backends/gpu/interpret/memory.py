@@ -34,6 +34,8 @@ class Memory:
     """Which words of shared memory were written."""
     pending: Array | None = None
     """The node whose asynchronous copy fills a word, and 0 for none."""
+    unfenced: Array | None = None
+    """The thread, counted from 1, whose write to an operand of products no fence is behind."""
 
     @property
     def is_shared(self) -> bool:
@@ -103,6 +105,19 @@ class Accesses:
             race = memory.shadow.write(self.order, *self._flat(words, threads), self.nodes[node])
             self._reported(memory, node, race)
         self.fill(memory, words, values)
+        self._unfence(memory, words, threads)
+
+    def _unfence(self, memory: Memory, words: Array, threads: Array) -> None:
+        if memory.unfenced is not None:
+            memory.unfenced[words] = threads[:, None] + 1
+
+    def fenced(self, memory: Memory, node: Node, words: Array) -> None:
+        """A product is about to read words."""
+        if memory.unfenced is None or not memory.unfenced[words].any():
+            return
+        thread = int(memory.unfenced[words].max()) - 1
+        why = f"{self.who(thread)} wrote an operand in {memory.name}, with no proxy fence behind it"
+        raise self.error(node, f"{why}; add one before the barrier or arrival.")
 
     def fill(self, memory: Memory, words: Array, values: Array) -> None:
         """Without any check."""
@@ -124,6 +139,7 @@ class Accesses:
         assert memory.pending is not None
         memory.pending[words] = 0
         self.fill(memory, words, values)
+        self._unfence(memory, words, threads)
         if memory.shadow is not None:
             flat, each = self._flat(words, threads)
             memory.shadow.set_write(flat, each, self.order.clock(each), self.nodes[node])
@@ -146,6 +162,8 @@ class Accesses:
             ids, stamps = (np.repeat(a, words.shape[1]) for a in (engines, clocks))
             memory.shadow.set_write(flat, ids, stamps, self.nodes[node])
         self.fill(memory, words, values)
+        if memory.unfenced is not None:
+            memory.unfenced[words] = 0
 
     def _flat(self, words: Array, threads: Array) -> tuple[Array, Array]:
         return words.reshape(-1), np.repeat(threads, words.shape[1])

@@ -64,7 +64,11 @@ class Threads:
         words = count * self.blocks
         shadow = Shadow(words, self.program.warp)
         unset = np.zeros(words, bool)
-        return Memory(name, np.zeros(words, dtype), count, shadow, unset, np.zeros(words, np.int32))
+        products = [n for n in self.program.nodes if isinstance(n, ir.WarpgroupMul)]
+        is_operand = any(name in (n.left, n.right) for n in products)
+        unfenced = np.zeros(words, np.int64) if is_operand else None
+        pending = np.zeros(words, np.int32)
+        return Memory(name, np.zeros(words, dtype), count, shadow, unset, pending, unfenced)
 
     # -- values ----------------------------------------------------------------------------------
 

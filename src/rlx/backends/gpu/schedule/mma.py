@@ -2,12 +2,14 @@
 
 A block makes a tile of the result. Tiles of both operands go through shared memory, several stages
 of them under way at a time; each warp multiplies a part of them, of which the sums are in its
-registers. Where tiles are few, several warps share the inner positions of each.
+registers. Where tiles are few, several warps share the inner positions of each, or several blocks
+of a cluster.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import overload
 
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.product import Product
@@ -17,7 +19,7 @@ TILE = 16
 """Rows, columns and depth of the matrices that a warp multiplies at once."""
 MANY = 4096
 """Rows or columns that are counted on where their number has no bound."""
-SUMS_BYTES = 32 << 10
+SUMS_BYTES = 36 << 10
 """Of shared memory for finished sums: larger tiles are stored in several passes."""
 
 
@@ -33,6 +35,9 @@ class MmaSchedule:
     stages: int
     warps: tuple[int, int, int]
     """Along rows, columns and inner positions."""
+    splits: int = 1
+    """Blocks of a cluster that share the inner positions of a tile: each adds up what all of them
+    have of some of its rows."""
     warp: int = 32
     constants: frozenset[int] = frozenset()
     """Operands that no kernel of a run writes: requested before the kernels before are done."""
@@ -50,6 +55,11 @@ class MmaSchedule:
         return self.rows // self.warps[0], self.columns // self.warps[1]
 
     @property
+    def edge(self) -> int:
+        """Rows and columns of a tile together: what is loaded at each inner position."""
+        return self.rows + self.columns
+
+    @property
     def pitch(self) -> int:
         """Of rows of finished sums: 8 more, so that the rows of a matrix are in unlike banks."""
         return self.columns + 8
@@ -65,71 +75,149 @@ class MmaSchedule:
     @property
     def shared_bytes(self) -> int:
         operands = 2 * self.stages * self.depth * (self.rows + self.columns)
-        return operands + 4 * self.rows * self.pitch * self.warps[2] // self.passes
+        return operands + 4 * self.rows * self.pitch * self.warps[2] // self.passes + 8
 
     @property
     def text(self) -> str:
         """In a few words, for reports."""
         tile = f"{self.rows}x{self.columns}x{self.depth}"
         warps = "x".join(map(str, self.warps))
-        return f"tiles of {tile} on matrix instructions, {self.stages} stages, {warps} warps"
+        split = f", inner positions split over {self.splits} blocks" if self.splits > 1 else ""
+        return f"tiles of {tile} on matrix instructions, {self.stages} stages, {warps} warps{split}"
 
 
-CANDIDATES = (
-    (128, 128, 32, 4, (2, 2, 1)),
-    (128, 64, 64, 3, (2, 2, 1)),
-    (64, 128, 64, 3, (2, 2, 1)),
-    (64, 64, 64, 3, (2, 2, 1)),
-    (32, 128, 64, 3, (1, 4, 1)),
-    (32, 64, 64, 4, (1, 2, 2)),
-    (64, 32, 64, 4, (2, 1, 2)),
-    (128, 16, 64, 4, (4, 1, 1)),
-    (16, 128, 64, 4, (1, 4, 1)),
-    (16, 64, 64, 4, (1, 2, 2)),
-    (16, 32, 64, 4, (1, 1, 4)),
-    (16, 16, 64, 2, (1, 1, 2)),
+TILES = (
+    (128, 128, (2, 2, 1)),
+    (128, 64, (2, 2, 1)),
+    (64, 128, (2, 2, 1)),
+    (64, 64, (2, 2, 2)),
+    (32, 128, (2, 4, 1)),
+    (32, 64, (2, 2, 2)),
+    (64, 32, (4, 1, 2)),
+    (32, 32, (2, 1, 4)),
+    (128, 16, (8, 1, 1)),
+    (16, 128, (1, 4, 2)),
+    (16, 64, (1, 2, 2)),
+    (16, 32, (1, 1, 4)),
+    (16, 16, (1, 1, 4)),
 )
-"""Rows, columns, depth, stages and warps that are considered."""
+"""Rows, columns and warps of the tiles that are considered."""
+ELEMENTWISE = (
+    (128, 128, (4, 2, 1)),
+    (128, 64, (4, 2, 1)),
+    (64, 64, (2, 4, 1)),
+    (32, 64, (2, 2, 1)),
+    (16, 64, (1, 4, 1)),
+    (64, 16, (4, 1, 1)),
+)
+"""The same where elements of an operand are read one by one: the code of a thread has each of its
+elements in a stage, so that there are few of them."""
+STAGES = 4
+MAX_WHOLE = 12
+"""Steps up to which each has a stage of its own."""
+SPLITS = (1, 2, 4, 8)
+MIN_SPLIT_ROWS = 8
+"""Of a tile that each block of a cluster stores."""
 
 
 def choose(
     product: Product, machine: GpuMachine, constants: frozenset[int] = frozenset()
 ) -> MmaSchedule | None:
     """The schedule that is predicted to take the fewest cycles; none if no tile has room."""
-    ways = [
-        MmaSchedule(*c, machine.warp, constants, machine.has_dependent_launch) for c in CANDIDATES
+    fitting = [
+        replace(
+            w, warp=machine.warp, constants=constants, is_dependent=machine.has_dependent_launch
+        )
+        for w in candidates(product, machine)
+        if w.shared_bytes <= machine.shared_bytes
     ]
-    fitting = [w for w in ways if w.shared_bytes <= machine.shared_bytes]
     return min(fitting, key=lambda w: cycles(product, w, machine), default=None)
 
 
-PRODUCTS_PER_CYCLE = 1100
+def candidates(product: Product, machine: GpuMachine) -> list[MmaSchedule]:
+    """Every way that is considered."""
+    if any(x.source is None and x.unit == 1 for x in (product.left, product.right)):
+        return [MmaSchedule(rows, columns, 32, 2, warps) for rows, columns, warps in ELEMENTWISE]
+    splits = [s for s in SPLITS if s == 1 or machine.has_clusters]
+    return [
+        _staged(product, MmaSchedule(rows, columns, depth, STAGES, warps, split), machine)
+        for rows, columns, warps in TILES
+        for split in splits
+        if split == 1 or rows // split >= MIN_SPLIT_ROWS
+        for depth in ((32, 64) if rows * columns > 64 * 128 else (64, 128))
+    ]
+
+
+def _staged(product: Product, schedule: MmaSchedule, machine: GpuMachine) -> MmaSchedule:
+    """A stage for each step, if there are few and they fit; else as many as do, up to four."""
+    steps = steps_of(product, schedule)
+    if isinstance(steps, int) and steps <= MAX_WHOLE:
+        whole = replace(schedule, stages=max(2, steps))
+        if whole.shared_bytes <= machine.shared_bytes:
+            return whole
+    fewer = (replace(schedule, stages=n) for n in range(STAGES, 2, -1))
+    return next((w for w in fewer if w.shared_bytes <= machine.shared_bytes), schedule)
+
+
+PRODUCTS_PER_CYCLE = 1000
 """Multiply-adds of a processor: what warps reach of what matrix instructions are able to."""
 SHARED_BYTES_PER_CYCLE = 128
-CACHE_BYTES_PER_CYCLE = 28
+CACHE_BYTES_PER_CYCLE = 45
 """From the second-level cache to one processor."""
-START_CYCLES = 2500
+ALL_CACHE_BYTES_PER_CYCLE = 4500
+"""To all of them."""
+CACHE_LATENCY = 1250
+"""Cycles, under load: with fewer bytes under way it bounds the rate."""
+START_CYCLES = 1840
 """From the start of a block to its first products, and from its last ones to the end."""
+STEP_CYCLES = 150
+"""Of a step that waits for the stage it fills anew."""
+CLUSTER_CYCLES = 1200
+"""Of each block of a cluster, until all have pushed their sums."""
 
 
 def cycles(product: Product, schedule: MmaSchedule, machine: GpuMachine) -> float:
     """A prediction: the tiles of a processor one after the other, each bound by its products, by
     shared memory or by the cache that its operands come from."""
-    batch, rows, columns, inner = (_count(d) for d in product.sizes)
-    tiles = batch * _ceil(rows, schedule.rows) * _ceil(columns, schedule.columns)
+    batch, rows, columns, inner = (typical(d) for d in product.sizes)
+    inner = ceil_div(inner, schedule.splits)
+    tiles = batch * ceil_div(rows, schedule.rows) * ceil_div(columns, schedule.columns)
+    blocks = tiles * schedule.splits
+    each = ceil_div(blocks, machine.processors)
+    area = schedule.rows * schedule.columns
     wide = sum(schedule.warp_tile) * schedule.block // schedule.warp
     shared = 2 * wide / schedule.warps[2] * inner / SHARED_BYTES_PER_CYCLE
-    products = schedule.rows * schedule.columns * inner / PRODUCTS_PER_CYCLE
-    cache = 2 * (schedule.rows + schedule.columns) * inner / CACHE_BYTES_PER_CYCLE
-    stored = 12 * schedule.rows * schedule.columns / SHARED_BYTES_PER_CYCLE
-    each = max(products, shared, cache) + stored
-    return START_CYCLES + _ceil(tiles, machine.processors) * each
+    bound = max(area * inner / PRODUCTS_PER_CYCLE, shared, _loaded(schedule, inner, each, machine))
+    total = max(each * bound, 2 * blocks * schedule.edge * inner / ALL_CACHE_BYTES_PER_CYCLE)
+    steps = ceil_div(inner, schedule.depth)
+    waits = 0 if steps <= schedule.stages else STEP_CYCLES * steps
+    stored = each * 12 * area / schedule.splits / SHARED_BYTES_PER_CYCLE
+    pushed = CLUSTER_CYCLES * schedule.splits if schedule.splits > 1 else 0
+    return START_CYCLES + total + waits + stored + pushed
 
 
-def _count(dim: DimLike) -> int:
+def _loaded(schedule: MmaSchedule, inner: int, each: int, machine: GpuMachine) -> float:
+    """Cycles in which a block's operands come from the cache."""
+    resident = min(each, max(1, machine.shared_bytes // schedule.shared_bytes))
+    whole = 2 * schedule.edge * max(1, inner)
+    under_way = min(whole, 2 * schedule.edge * schedule.depth * (schedule.stages - 1))
+    return whole / min(CACHE_BYTES_PER_CYCLE, resident * under_way / CACHE_LATENCY)
+
+
+def steps_of(product: Product, schedule: MmaSchedule) -> DimLike:
+    """Stages of inner positions of one block."""
+    return ceil_div(product.sizes[3], schedule.depth * schedule.splits)
+
+
+def typical(dim: DimLike) -> int:
+    """The size that a choice is made for."""
     most = upper_bound(dim)
     return MANY if most is None else most
 
 
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
+@overload
+def ceil_div(a: int, b: int) -> int: ...
+@overload
+def ceil_div(a: DimLike, b: int) -> DimLike: ...
+def ceil_div(a: DimLike, b: int) -> DimLike:
+    return (a + (b - 1)) // b

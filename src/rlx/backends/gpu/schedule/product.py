@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lower.elementwise import is_native
 from rlx.backends.gpu.schedule.loop import is_aligned
-from rlx.core.dim import DimLike, exact_div, product
+from rlx.core.dim import DimLike, exact_div, is_static, product
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract, through
 from rlx.kernel.decompose import decomposed
@@ -26,6 +26,7 @@ from rlx.kernel.expr import (
     Choose,
     Const,
     Expr,
+    Exprs,
     Inside,
     Kernel,
     Load,
@@ -35,6 +36,8 @@ from rlx.kernel.expr import (
 from rlx.kernel.refusal import Refusal
 
 HALVES = (DType.F16, DType.BF16)
+MIN_RUN = 8
+"""Contiguous elements that threads share out between them."""
 UNITS = (8, 4, 2)
 """Half floats that are accessed at once: 16, 8 or 4 bytes."""
 
@@ -54,6 +57,8 @@ class Operand:
     """What is copied as it is in memory, where nothing is computed of it."""
     guards: tuple[Inside, ...] = ()
     """Where that is read; elsewhere it is 0."""
+    is_scattered: bool = False
+    """Is hardly anything contiguous? Neighbouring threads then read neighbouring rows."""
 
     def is_constant(self, constants: frozenset[int]) -> bool:
         """Does it depend on nothing that a kernel of a run writes?"""
@@ -107,6 +112,7 @@ class Product:
 
 def product_of(contract: Contract) -> Product | Refusal:
     """The product of a contraction of half floats, or why it is none."""
+    contract = _in_halves(contract)
     left, right = contract.left, contract.right
     if left.dtype is not right.dtype or left.dtype not in HALVES:
         return Refusal(f"{contract.name}: its operands are not of one half-precision dtype")
@@ -119,6 +125,16 @@ def product_of(contract: Contract) -> Product | Refusal:
     if _is_by_rows(legal):
         return replace(_grouped(legal.swapped()), is_swapped=True)
     return _grouped(legal)
+
+
+def _in_halves(contract: Contract) -> Contract:
+    """Operands of f32 that hold half floats as those: the products of either are exact in f32."""
+    exprs = Exprs()
+    for half in HALVES if contract.sums is DType.F32 else ():
+        left, right = (exprs.narrowed(x, half) for x in (contract.left, contract.right))
+        if left is not None and right is not None:
+            return replace(contract, left=left, right=right)
+    return contract
 
 
 def _is_by_rows(contract: Contract) -> bool:
@@ -155,6 +171,8 @@ def _operand(value: Expr, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> O
     """Units go along the axis that allows the longer ones; if both do, along the inner one."""
     ways = [(_unit(value, axes[-1:]), axes is inner) for axes in (inner, outer)]
     unit, is_along_inner = max(ways, key=lambda way: way[0])
+    if unit == 1 and not _has_runs(value, inner[-1:]) and not _has_runs(value, outer[-1:]):
+        return Operand(value, outer, True, 1, is_scattered=True)
     if unit == 1:
         is_along_inner = _contiguous(value, inner[-1:]) >= _contiguous(value, outer[-1:])
     made = Operand(value, outer, is_along_inner, unit)
@@ -172,6 +190,12 @@ def _loads(value: Expr) -> Iterable[Load]:
 
 def _contiguous(value: Expr, last: Sequence[Axis]) -> int:
     return sum(n.at.coefficient(a) == 1 for n in _loads(value) for a in last)
+
+
+def _has_runs(value: Expr, last: Sequence[Axis]) -> bool:
+    """Is something contiguous along an axis of more than a few steps?"""
+    is_long = any(not is_static(a.extent) or a.extent >= MIN_RUN for a in last)
+    return is_long and _contiguous(value, last) > 0
 
 
 def _unit(value: Expr, last: Sequence[Axis]) -> int:

@@ -98,9 +98,16 @@ class Builder(GroupBuilder):
         return self.scalar(name, dtype, dim)
 
     def tensor_map(
-        self, name: str, buffer: BufferRef, dims: tuple[DimLike, DimLike], box: tuple[int, int]
+        self,
+        name: str,
+        buffer: BufferRef,
+        dims: tuple[DimLike, DimLike],
+        box: tuple[int, int],
+        *,
+        pitch: DimLike | None = None,
+        offset: DimLike = 0,
     ) -> str:
-        added = TensorMap(name, buffer.name, dims, box)
+        added = TensorMap(name, buffer.name, dims, box, pitch, offset)
         self.made = replace(self.made, maps=(*self.made.maps, added))
         return name
 

@@ -75,16 +75,31 @@ class GroupBuilder(ThreadBuilder):
         right: SharedRef,
         right_index: Var | int,
         depth: int,
+        *,
+        panels: tuple[int, int] = (0, 0),
+        is_async: bool = False,
     ) -> Var:
         args = (c.value, self.index(left_index).value, self.index(right_index).value)
         node = ir.WarpgroupMul(
             left=left.name,
             right=right.name,
             depth=depth,
+            left_panel=panels[0],
+            right_panel=panels[1],
+            is_async=is_async,
             args=args,
             results=(Value(c.value.type),),
         )
         return self.value(node)
+
+    def warpgroup_wait(self, pending: int = 0) -> None:
+        self.add(ir.WarpgroupWait(pending=pending))
+
+    def proxy_fence(self) -> None:
+        self.add(ir.ProxyFence())
+
+    def register_limit(self, count: int, *, is_more: bool) -> None:
+        self.add(ir.RegisterLimit(count=count, is_more=is_more))
 
     def tile_store(self, tile: Var, memory: SharedRef, index: Var | int, pitch: int) -> None:
         args = (self.index(index).value, tile.value)

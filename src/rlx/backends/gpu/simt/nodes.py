@@ -332,13 +332,42 @@ class TileMul(Node):
 class WarpgroupMul(Node):
     """c + a · bᵀ by four warps together, for targets that multiply out of shared memory.
 
-    a is 64×depth and b n×depth, of half floats in swizzled arrays with rows of 128 bytes; args: c,
-    the index of a's first element and of b's, both at multiples of 8 rows. Each warp holds 16 rows
-    of c, a tile of 16×n: the first warp the first ones. It is done when the node is."""
+    a is 64×depth and b n×depth, of half floats in swizzled arrays with lines of 128 bytes; args: c,
+    the index of a's first element and of b's, both at multiples of 8 lines. Each warp holds 16 rows
+    of c, a tile of 16×n: the first warp the first ones. It is done when the node is; or, if
+    asynchronous, a group of its own, under way until a `WarpgroupWait`: until then c is nothing but
+    the c of another one, and the operands stay as they are."""
 
     left: str
     right: str
     depth: int
+    left_panel: int = 0
+    """Elements from 64 rows to the next 64, whose lines are rows side by side at one inner
+    position each; 0 where lines go along the inner positions."""
+    right_panel: int = 0
+    is_async: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class WarpgroupWait(Node):
+    """All but the last `pending` products of the four warps are done, in each of them."""
+
+    pending: int = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ProxyFence(Node):
+    """What this thread wrote to shared memory is there for products of four warps, too, which
+    otherwise see only what the copy engine wrote; for others' after a barrier or an arrival."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class RegisterLimit(Node):
+    """From here on each thread of the four warps has so many registers: fewer, which leaves them
+    to others, or more, which waits until others have left them."""
+
+    count: int
+    is_more: bool
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

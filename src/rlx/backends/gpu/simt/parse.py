@@ -102,9 +102,9 @@ class _Parser:
                 return replace(made, scalars=(*made.scalars, self._scalar(rest)))
             case "map":
                 name, buffer, box, dims = rest.split(" ", 3)
-                rows, columns = self._grid(dims)
+                rows, columns, pitch, offset = self._grid(dims)
                 height, width = map(int, box.split("x"))
-                added = TensorMap(name, buffer, (rows, columns), (height, width))
+                added = TensorMap(name, buffer, (rows, columns), (height, width), pitch, offset)
                 return replace(made, maps=(*made.maps, added))
             case "shared":
                 return replace(made, shared=(*made.shared, self._shared(rest)))

@@ -52,6 +52,14 @@ class TensorMap:
     buffer: str
     dims: tuple[DimLike, DimLike]
     box: tuple[int, int]
+    pitch: DimLike | None = None
+    """Elements from a row to the next; as many as it has columns where nothing is said."""
+    offset: DimLike = 0
+    """Of its first element in the buffer."""
+
+    @property
+    def row_stride(self) -> DimLike:
+        return self.dims[1] if self.pitch is None else self.pitch
 
 
 @dataclass(frozen=True, slots=True)

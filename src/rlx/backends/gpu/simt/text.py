@@ -61,9 +61,9 @@ def _head(program: Program, number: dict[Value, int]) -> Iterator[str]:
         dim = "" if scalar.dim is None else f" = {scalar.dim}"
         yield f"scalar {_result(scalar.value, number)} {scalar.name}{dim}"
     for tensor in program.maps:
-        rows, columns = tensor.dims
         box = "x".join(map(str, tensor.box))
-        yield f"map {tensor.name} {tensor.buffer} {box} {rows}, {columns}"
+        dims = ", ".join(map(str, (*tensor.dims, tensor.row_stride, tensor.offset)))
+        yield f"map {tensor.name} {tensor.buffer} {box} {dims}"
     for memory in program.shared:
         swizzled = " swizzled" if memory.is_swizzled else ""
         yield f"shared {memory.name} {memory.dtype} {memory.count} align {memory.align}{swizzled}"
@@ -78,7 +78,7 @@ def _dims(program: Program) -> Iterable[DimLike]:
     yield from (b.count for b in program.buffers if b.count is not None)
     yield from (s.dim for s in program.scalars if s.dim is not None)
     for tensor in program.maps:
-        yield from tensor.dims
+        yield from (*tensor.dims, tensor.row_stride, tensor.offset)
 
 
 def _dim(dim: Dim) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from rlx.backends.gpu.lower.contraction.mma import emit
+from rlx.backends.gpu.lower.contraction.mma import emit as emit_mma
+from rlx.backends.gpu.lower.contraction.wgmma import emit as emit_wgmma
 from rlx.backends.gpu.lower.expressions import failure_text, gathers
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.mma import choose
-from rlx.backends.gpu.schedule.product import product_of
+from rlx.backends.gpu.schedule import mma, wgmma
+from rlx.backends.gpu.schedule.mma import MmaSchedule
+from rlx.backends.gpu.schedule.product import Product, product_of
+from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
+from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import upper_bound
 from rlx.kernel.contract import Contract
@@ -21,7 +25,7 @@ GEMV_MAX_ROWS = 16
 def mma_schedule(
     contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
 ) -> Schedule[GpuTask] | Refusal:
-    """Products of half floats with more than a few rows, by matrix instructions of warps."""
+    """Products of half floats with more than a few rows, by matrix instructions."""
     product = product_of(contract)
     if isinstance(product, Refusal):
         return product
@@ -40,7 +44,7 @@ def any_mma_schedule(
     product = product_of(contract)
     if isinstance(product, Refusal):
         return product
-    choice = choose(product, machine, constants)
+    choice = _chosen(product, machine, constants)
     if choice is None:
         return Refusal(f"{contract.name}: its tiles do not fit shared memory")
     every = buffers(len(contract.operands), len(contract.results))
@@ -51,3 +55,22 @@ def any_mma_schedule(
         name, lambda n: emit(product, choice, n), key, names, every, meanings, choice.text
     )
     return Schedule((launch,))
+
+
+def _chosen(
+    product: Product, machine: GpuMachine, constants: frozenset[int]
+) -> MmaSchedule | WgmmaSchedule | None:
+    """The schedule of either kind of instruction that is predicted to take fewer cycles."""
+    by_warps = mma.choose(product, machine, constants)
+    by_groups = wgmma.choose(product, machine, constants)
+    if isinstance(by_groups, Refusal) or by_warps is None:
+        return by_warps
+    cycles = mma.cycles(product, by_warps, machine), wgmma.cycles(product, by_groups, machine)
+    return by_warps if cycles[0] <= cycles[1] else by_groups
+
+
+def emit(product: Product, choice: MmaSchedule | WgmmaSchedule, name: str) -> Program:
+    """The program of a product."""
+    if isinstance(choice, WgmmaSchedule):
+        return emit_wgmma(product, choice, name)
+    return emit_mma(product, choice, name)

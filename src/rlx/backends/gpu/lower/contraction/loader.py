@@ -14,13 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rlx.backends.gpu.lower.contraction.values import ProductValues
-from rlx.backends.gpu.lower.expressions import combined
+from rlx.backends.gpu.lower.expressions import combined, zipped
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.schedule.product import Operand
 from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.gpu.simt.values import SharedRef, Var
-from rlx.kernel.expr import Axis, Load
+from rlx.core.dim import exact_div
+from rlx.core.dim import product as count_of
+from rlx.kernel.expr import Affine, Axis, Exprs, Load
 
+SCATTERED = 8
+"""Inner positions that a thread reads one by one, and stores at once."""
 PANEL = 64
 """Half floats of a row of shared memory: 128 bytes."""
 
@@ -59,10 +63,15 @@ class TileLoader:
         if not self.operand.is_along_inner:
             self.lines, self.row = self.depth, self.outer
         self.panel = min(PANEL, self.row)
-        per_line = self.row // self.operand.unit
+        self.unit = SCATTERED if self.operand.is_scattered else self.operand.unit
+        per_line = self.row // self.unit
         self.count = self.lines * per_line
         self.units = [self._unit(i, per_line) for i in range(-(-self.count // self.threads))]
         self.outer_scopes = [self._outer(u) for u in self.units]
+        extent = count_of(a.extent for a in self.values.product.inner)
+        self._flat = Axis("flat", extent)
+        self._bounds = Exprs().inside(Affine.of(self._flat), 0, extent)
+        """Is a scattered position one of the product's?"""
 
     @property
     def size(self) -> int:
@@ -76,15 +85,22 @@ class TileLoader:
         return axes[-1:]
 
     def _unit(self, number: int, per_line: int) -> _Unit:
-        """Threads of a warp go along a line. Sizes are powers of two."""
-        b, threads = self.values.b, self.threads
-        if threads % per_line == 0:
-            line = b.thread // per_line + number * (threads // per_line)
-            column = b.thread % per_line * self.operand.unit
+        """Threads of a warp go along a line, or across lines of what is scattered. Sizes are
+        powers of two."""
+        if self.operand.is_scattered:
+            column, line = self._divided(number, self.lines)
         else:
-            line = b.index(number * threads // per_line)
-            column = (b.thread + number * threads % per_line) * self.operand.unit
-        return _Unit(line, column, self.place(line, column))
+            line, column = self._divided(number, per_line)
+        return _Unit(line, column * self.unit, self.place(line, column * self.unit))
+
+    def _divided(self, number: int, count: int) -> tuple[Var, Var]:
+        """The number of one of the thread's units, divided by a count, and the rest."""
+        b, threads = self.values.b, self.threads
+        if threads == count:
+            return b.index(number), b.thread
+        if threads % count == 0:
+            return b.thread // count + number * (threads // count), b.thread % count
+        return b.index(number * threads // count), b.thread + number * threads % count
 
     def place(self, line: Var | int, column: Var | int) -> Var:
         """Of an element of a stage in shared memory."""
@@ -100,11 +116,13 @@ class TileLoader:
         """Of the operand's rows: the same in every step, so it is known before the loop."""
         is_inner = self.operand.is_along_inner
         own = (unit.line if is_inner else unit.column).to(self.values.index_dtype)
-        width = 1 if is_inner or self.operand.source is not None else self.operand.unit
-        scope = self.values.scope(self.operand.outer, self.first + own, width)
+        width = 1 if is_inner or self.operand.source is not None else self.unit
+        outer = self.operand.outer
+        is_whole = exact_div(count_of(a.extent for a in outer), self.outer) is not None
+        scope = self.values.scope(outer, self.first + own, width, is_whole=is_whole)
         if self._is_partial and self.operand.source is None:
-            assert scope.mask is not None
-            scope.mask = scope.mask & (self.values.b.thread < self.count)
+            is_there = self.values.b.thread < self.count
+            scope.mask = is_there if scope.mask is None else scope.mask & is_there
         return scope
 
     @property
@@ -112,50 +130,62 @@ class TileLoader:
         """Have only some threads a unit?"""
         return self.count < self.threads
 
-    def _inner(self, unit: _Unit, start: Var) -> Scope:
+    def _inner(self, unit: _Unit, start: Var, has_tail: bool) -> Scope:
         is_inner = self.operand.is_along_inner
         own = (unit.column if is_inner else unit.line).to(self.values.index_dtype)
         width = self.operand.unit if is_inner and self.operand.source is None else 1
-        return self.values.scope(self.values.product.inner, start + own, width)
+        inner = self.values.product.inner
+        if self.operand.is_scattered:
+            return self._scattered(start + own)
+        return self.values.scope(inner, start + own, width, is_whole=not has_tail)
+
+    def _scattered(self, first: Var) -> Scope:
+        """Neighbouring inner positions, each by its own indices."""
+        values, inner = self.values, self.values.product.inner
+        flat = [first + i for i in range(SCATTERED)]
+        opened = [values.opened(inner, f, 1) for f in flat]
+        index = {a: [o[a][0] for o in opened] for a in inner}
+        return Scope(values.b.depth, {**index, self._flat: flat})
 
     # -- copies ----------------------------------------------------------------------------------
 
-    def fill(self, stage: Var, start: Var) -> Callable[[], None]:
+    def fill(self, stage: Var, start: Var, *, has_tail: bool = True) -> Callable[[], None]:
         """Begin to fill a stage with the tile whose first inner position is given; what is left to
-        do once it may be overwritten."""
+        do once it may be overwritten. A tail is masked where there may be one."""
         at = stage * self.size
         source = self.operand.source
         if source is None:
-            held = [self._computed(i, start) for i in range(len(self.units))]
+            held = [self._computed(i, start, has_tail) for i in range(len(self.units))]
             return lambda: self._stored(at, held)
         if self._is_partial:
             with self.values.b.when(self.values.b.thread < self.count):
-                self._copy(source, at, start)
+                self._copy(source, at, start, has_tail)
         else:
-            self._copy(source, at, start)
+            self._copy(source, at, start, has_tail)
         return lambda: None
 
-    def _copy(self, source: Load, at: Var, start: Var) -> None:
+    def _copy(self, source: Load, at: Var, start: Var, has_tail: bool) -> None:
         values, operand = self.values, self.operand
         guards: Guards = tuple((g, True) for g in operand.guards)
         for unit, outer in zip(self.units, self.outer_scopes):
-            with values.inside(outer), values.inside(self._inner(unit, start)):
+            with values.inside(outer), values.inside(self._inner(unit, start, has_tail)):
                 (index,) = values.affine(source.at)
                 mask = combined(values.masks(guards))
                 buffer = values.inputs[source.operand]
                 values.b.async_copy(self.memory, at + unit.place, buffer, index, operand.unit, mask)
 
-    def _computed(self, number: int, start: Var) -> Values:
+    def _computed(self, number: int, start: Var, has_tail: bool) -> Values:
         """The unit's values; 0 behind the last inner position, whatever is computed of nothing."""
-        values = self.values
-        values.vector = self.axis[0] if self.axis else None
-        inner = self._inner(self.units[number], start)
+        values, is_scattered = self.values, self.operand.is_scattered
+        values.vector = self.axis[0] if self.axis and not is_scattered else None
+        inner = self._inner(self.units[number], start, has_tail)
         with values.inside(self.outer_scopes[number]), values.inside(inner):
-            made = values.value(self.operand.value)
-            assert inner.mask is not None
-            kept = [v.where(inner.mask, 0.0) for v in made]
-        whole = kept if len(kept) > 1 else kept * self.operand.unit
-        return [v.to(self.memory.dtype) for v in whole]
+            guards: Guards = ((self._bounds, True),) if is_scattered and has_tail else ()
+            made = values.value(self.operand.value, guards)
+            masks = values.value(self._bounds) if guards else [inner.mask] if inner.mask else []
+            lists = [made * self.unit if len(made) == 1 else made, *([masks] if masks else [])]
+            kept = [slot[0].where(slot[1], 0.0) if masks else slot[0] for slot in zipped(lists)]
+        return [v.to(self.memory.dtype) for v in kept]
 
     def _stored(self, at: Var, held: list[Values]) -> None:
         b = self.values.b

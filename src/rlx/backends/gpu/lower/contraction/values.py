@@ -15,7 +15,7 @@ from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import DimLike
 from rlx.core.dim import product as count_of
 from rlx.core.dtype import DType
-from rlx.kernel.expr import Affine, Axis, Load, Reduce, Size
+from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, Size, postorder
 
 
 class ProductValues(Expressions):
@@ -24,18 +24,20 @@ class ProductValues(Expressions):
     def __init__(self, builder: Builder, product: Product, constants: frozenset[int]) -> None:
         super().__init__(builder, product.kernel(), index_dtype(product), None, constants)
         self.product = product
+        self.guarded = self.guarded | _scattered(product)
 
     def reduced(self, node: Reduce, guards: Guards) -> Values:
         raise AssertionError("a contraction's expressions reduce nothing")
 
     def _affine(self, at: Affine, slot: int) -> Var:
-        total = self.number(at.offset)
+        total: Var | None = None
         for level in range(len(self.scopes)):
             terms = [(a, c) for a, c in at.terms if self._level(a) == level]
             if terms:
                 with self.at(level):
-                    total = self._plus(total, terms, slot)
-        return total
+                    before = self.number(at.offset) if total is None else total
+                    total = self._plus(before, terms, slot)
+        return self.number(at.offset) if total is None else total
 
     def _plus(self, total: Var, terms: list[tuple[Axis, DimLike]], slot: int) -> Var:
         part: Var | None = None
@@ -46,10 +48,23 @@ class ProductValues(Expressions):
         assert part is not None
         return total + part
 
-    def scope(self, axes: tuple[Axis, ...], flat: Var, width: int = 1) -> Scope:
-        """A flat position of axes, and whether there is one."""
+    def scope(
+        self, axes: tuple[Axis, ...], flat: Var, width: int = 1, *, is_whole: bool = False
+    ) -> Scope:
+        """A flat position of axes, and whether there is one, where there may be none."""
         extent = self.dim(count_of(a.extent for a in axes))
-        return Scope(self.b.depth, self.opened(axes, flat, width), flat < extent)
+        mask = None if is_whole else flat < extent
+        return Scope(self.b.depth, self.opened(axes, flat, width), mask)
+
+
+def _scattered(product: Product) -> frozenset[Expr]:
+    """What loads of scattered operands are part of: they are masked one by one."""
+    found: set[Expr] = set()
+    for operand in (product.left, product.right):
+        for node in postorder([operand.value]) if operand.is_scattered else ():
+            if isinstance(node, Load) or any(a in found for a in node.args):
+                found.add(node)
+    return frozenset(found)
 
 
 def index_dtype(product: Product) -> DType:

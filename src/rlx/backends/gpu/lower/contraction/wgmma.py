@@ -1,0 +1,331 @@
+"""Products on matrix instructions of four warps, as SIMT programs.
+
+    name(x0, x1, …, y0, …, failures, n0, …, left, right)
+
+    one thread, for each tile and each stage of inner positions:
+        wait until the stage is free; have both operands' boxes copied to it
+    or four warps, where an operand is read through a window:
+        wait until the stage is free; copy to it; say that an earlier one is there
+    two groups of four warps, for each tile:
+        for each stage: wait until it is there; multiply; free the stage before
+        store
+
+What is outside of the operands is 0 to the copy engine, and rows and columns behind the last ones
+are not stored, so any sizes will do.
+"""
+
+from __future__ import annotations
+
+from rlx.backends.gpu.lower.contraction.epilogue import SumsStore
+from rlx.backends.gpu.lower.contraction.loader import TileLoader
+from rlx.backends.gpu.lower.contraction.values import ProductValues
+from rlx.backends.gpu.lower.scopes import Scope
+from rlx.backends.gpu.schedule.product import Operand, Product
+from rlx.backends.gpu.schedule.wgmma import (
+    DEPTH,
+    GROUP_ROWS,
+    GROUPS,
+    BulkOperand,
+    WgmmaSchedule,
+)
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.nodes import TileType
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.values import Var, Variable
+from rlx.core.dim import DimLike, dim_min, exact_div
+from rlx.core.dtype import DType
+
+F32, I32 = DType.F32, DType.I32
+LINE = 64
+"""Half floats of 128 bytes."""
+PANEL = DEPTH * LINE
+"""Elements of a box whose lines are at one inner position each."""
+FULL, EMPTY = "full", "empty"
+TILE_ROWS = 8
+"""Tiles below each other that are taken before those beside them: they share columns, which the
+second-level cache then holds."""
+
+
+def emit(product: Product, schedule: WgmmaSchedule, name: str) -> Program:
+    """The program of a product."""
+    return _Wgmma(product, schedule, name).program()
+
+
+class _Wgmma:
+    """One program."""
+
+    def __init__(self, product: Product, schedule: WgmmaSchedule, name: str) -> None:
+        self.product, self.schedule = product, schedule
+        batch, rows, columns, inner = product.sizes
+        self.down, self.across, self.steps = (
+            (size + (tile - 1)) // tile
+            for size, tile in ((rows, schedule.rows), (columns, schedule.columns), (inner, DEPTH))
+        )
+        self.tiles: DimLike = self.down * self.across * batch
+        grid = (dim_min(self.tiles, schedule.blocks),)
+        self.b = Builder(name, block=schedule.block, grid=grid, warp=schedule.warp)
+        self.values = ProductValues(self.b, product, schedule.constants)
+        self._declare()
+
+    def _declare(self) -> None:
+        b, schedule, half = self.b, self.schedule, self.product.dtype
+        sizes = schedule.rows, schedule.columns
+        sides = (self.product.left, schedule.left), (self.product.right, schedule.right)
+        names = ("left", "right")
+        self.memories = [
+            b.shared(n, half, schedule.stages * size * DEPTH, is_swizzled=True)
+            for n, size in zip(names, sizes)
+        ]
+        self.maps = [
+            "" if bulk is None else self._map(n, operand, bulk, size)
+            for n, (operand, bulk), size in zip(names, sides, sizes)
+        ]
+        kept = half if schedule.sums_bytes == half.itemsize else F32
+        self.sums = b.shared("sums", kept, schedule.rows * schedule.pitch)
+        self.full, self.empty = (b.mbarrier(n, schedule.stages) for n in (FULL, EMPTY))
+
+    def _map(self, name: str, operand: Operand, bulk: BulkOperand, outer: int) -> str:
+        box = (outer, LINE) if operand.is_along_inner else (DEPTH, LINE)
+        buffer = self.values.inputs[bulk.operand]
+        return self.b.tensor_map(
+            f"{name}_map", buffer, bulk.dims, box, pitch=bulk.pitch, offset=bulk.offset
+        )
+
+    def program(self) -> Program:
+        b, schedule = self.b, self.schedule
+        if schedule.is_dependent:
+            b.release_dependents()
+        with b.when(b.thread.eq(0)):
+            for stage in range(schedule.stages):
+                b.mbarrier_init(self.full, self._arrivals, stage)
+                b.mbarrier_init(self.empty, GROUPS, stage)
+        b.barrier()
+        if schedule.is_dependent:
+            b.wait_dependencies()
+        with b.when(b.warp < 4):
+            self._limit(0)
+            if schedule.is_bulk:
+                with b.when(b.thread.eq(0)):
+                    self._copy()
+            else:
+                self._copy_by_threads()
+        with b.otherwise():
+            self._limit(1)
+            self._multiply()
+        return b.program()
+
+    def _limit(self, role: int) -> None:
+        counts = self.schedule.registers
+        if counts is not None:
+            self.b.register_limit(counts[role], is_more=role == 1)
+
+    @property
+    def _arrivals(self) -> int:
+        """At a stage that is full: of the thread that has it copied, and of warps that copy."""
+        schedule = self.schedule
+        has_bulk = schedule.left is not None or schedule.right is not None
+        return int(has_bulk) + (0 if schedule.is_bulk else 4)
+
+    # -- tiles -----------------------------------------------------------------------------------
+
+    def _place(self, tile: Var) -> tuple[Var, Var, Var]:
+        """The tile's first row and column, and its place in the batch."""
+        b = self.b
+        down, across = (self.values.number(d).to(I32) for d in (self.down, self.across))
+        area = down * across
+        batch, rest = (tile // area, tile % area) if self.product.batch else (b.index(0), tile)
+        band = across * TILE_ROWS
+        first = rest // band * TILE_ROWS
+        height = (down - first).min(TILE_ROWS)
+        row, column = first + rest % band % height, rest % band // height
+        return row * self.schedule.rows, column * self.schedule.columns, batch
+
+    def _open(self, batch: Var) -> None:
+        """The scope of a tile."""
+        values = self.values
+        zero = self.b.const(0, values.index_dtype)
+        index = {a: [zero] for a in self.product.single}
+        index |= values.opened(self.product.batch, batch.to(values.index_dtype), 1)
+        values.scopes = [Scope(self.b.depth, index)]
+
+    def _stage(self, step: Variable) -> tuple[Var, Var]:
+        """The stage of a step, counted over all tiles, and how often it was used before."""
+        return step % self.schedule.stages, step // self.schedule.stages
+
+    # -- copies ----------------------------------------------------------------------------------
+
+    def _copy(self) -> None:
+        b = self.b
+        step, tiles = b.variable(0), self.values.number(self.tiles).to(I32)
+        steps = self.values.number(self.steps).to(I32)
+        with b.loop(b.block_index(), tiles, b.block_count(), carry=[step]) as tile:
+            row, column, batch = self._place(tile)
+            self._open(batch)
+            with b.loop(0, steps, carry=[step]) as k:
+                stage, turn = self._stage(step)
+                b.mbarrier_wait(self.empty, (turn + 1) % 2, stage)
+                self._bulk(stage, (row, column), k * DEPTH)
+                step += 1
+
+    def _bulk(self, stage: Var, outer: tuple[Var, Var], inner: Var) -> None:
+        """What the copy engine fills a stage with."""
+        schedule = self.schedule
+        sides = (self.product.left, schedule.left), (self.product.right, schedule.right)
+        sizes = schedule.rows, schedule.columns
+        size = sum(2 * DEPTH * n for n, (_, bulk) in zip(sizes, sides) if bulk is not None)
+        self.b.mbarrier_arrive(self.full, stage, size)
+        for side, (operand, bulk) in enumerate(sides):
+            if bulk is not None:
+                self._boxes(side, operand, bulk, (stage, outer[side], inner))
+
+    def _copy_by_threads(self) -> None:
+        """Each thread units of both operands, or of one beside the copy engine. A stage is full
+        when the copies of some stages later are under way."""
+        b, lag = self.b, self.schedule.lag
+        step, tiles = b.variable(0), self.values.number(self.tiles).to(I32)
+        steps = self.values.number(self.steps).to(I32)
+        with b.loop(b.block_index(), tiles, b.block_count(), carry=[step]) as tile:
+            row, column, batch = self._place(tile)
+            self._open(batch)
+            loaders = self._loaders((row, column))
+            with b.loop(0, steps, carry=[step]) as k:
+                stage, turn = self._stage(step)
+                b.mbarrier_wait(self.empty, (turn + 1) % 2, stage)
+                if len(loaders) == 1:
+                    with b.when(b.thread.eq(0)):
+                        self._bulk(stage, (row, column), k * DEPTH)
+                self._fill(loaders, stage, k)
+                self._arrive(step - lag, lag)
+                step += 1
+        for left in reversed(range(lag)):
+            self._arrive(step - (left + 1), left)
+
+    def _loaders(self, outer: tuple[Var, Var]) -> list[TileLoader]:
+        """Of the operands that threads copy."""
+        schedule, index = self.schedule, self.values.index_dtype
+        operands = (self.product.left, schedule.left), (self.product.right, schedule.right)
+        sizes = schedule.rows, schedule.columns
+        return [
+            TileLoader(
+                self.values, operand, memory, size, DEPTH, 4 * schedule.warp, first.to(index)
+            )
+            for (operand, bulk), memory, size, first in zip(operands, self.memories, sizes, outer)
+            if bulk is None
+        ]
+
+    def _fill(self, loaders: list[TileLoader], stage: Var, k: Var) -> None:
+        start = k.to(self.values.index_dtype) * DEPTH
+        has_tail = exact_div(self.product.sizes[3], DEPTH) is None
+        for loader in loaders:
+            loader.fill(stage, start, has_tail=has_tail)()
+        self.b.async_commit()
+
+    def _arrive(self, step: Var, pending: int) -> None:
+        """A warp's copies of a step are there, for products, too."""
+        b = self.b
+        b.async_wait(pending)
+        b.proxy_fence()
+        b.barrier("warp")
+        with b.when(b.lane.eq(0) & (step >= 0)):
+            b.mbarrier_arrive(self.full, step.max(0) % self.schedule.stages)
+
+    def _boxes(
+        self, side: int, operand: Operand, bulk: BulkOperand, at: tuple[Var, Var, Var]
+    ) -> None:
+        """A stage of an operand: one box of its lines, or one for each 64 of its elements."""
+        stage, outer, inner = at
+        size = (self.schedule.rows, self.schedule.columns)[side]
+        start, moved = stage * (size * DEPTH), self._moved(bulk)
+        copy = lambda place, line, element: self.b.bulk_copy(
+            self.memories[side], place, self.maps[side], line, element, self.full, stage
+        )
+        if operand.is_along_inner:
+            copy(start, outer + moved, inner)
+            return
+        for number in range(size // LINE):
+            copy(start + number * PANEL, inner + moved, outer + number * LINE)
+
+    def _moved(self, bulk: BulkOperand) -> Var:
+        """Lines before those of the tile's place in the batch."""
+        total = self.b.index(0)
+        for axis, step in bulk.batch:
+            (index,) = self.values.position(axis)
+            total = total + (index * self.values.dim(step)).to(I32)
+        return total
+
+    # -- products --------------------------------------------------------------------------------
+
+    def _multiply(self) -> None:
+        b = self.b
+        step, tiles = b.variable(0), self.values.number(self.tiles).to(I32)
+        with b.loop(b.block_index(), tiles, b.block_count(), carry=[step]) as tile:
+            row, column, batch = self._place(tile)
+            self._open(batch)
+            self._store(self._sums(step), row, column)
+
+    @property
+    def group(self) -> Var:
+        """Of four warps: 0 has the first rows."""
+        return self.b.warp // 4 - 1
+
+    def _sums(self, step: Variable) -> Var:
+        b, schedule = self.b, self.schedule
+        steps = self.values.number(self.steps).to(I32)
+        total = b.variable(b.tile_fill(TileType("c", 16, schedule.columns, F32)))
+        with b.loop(0, steps, carry=[total, step]) as k:
+            stage, turn = self._stage(step)
+            b.mbarrier_wait(self.full, turn % 2, stage)
+            total.set(self._product(total, stage))
+            b.warpgroup_wait(1)
+            self._release((step + (schedule.stages - 1)) % schedule.stages, k > 0)
+            step += 1
+        b.warpgroup_wait(0)
+        self._release((step + (schedule.stages - 1)) % schedule.stages, steps > 0)
+        return total
+
+    def _product(self, total: Var, stage: Var) -> Var:
+        left, right = self.memories
+        rows, columns = self.schedule.rows, self.schedule.columns
+        x = stage * (rows * DEPTH) + self.group * (GROUP_ROWS * DEPTH)
+        sides = self.product.left, self.product.right
+        panels = [0 if side.is_along_inner else PANEL for side in sides]
+        return self.b.warpgroup_mul(
+            total, left, x, right, stage * (columns * DEPTH), DEPTH,
+            panels=(panels[0], panels[1]), is_async=True,
+        )  # fmt: skip
+
+    def _release(self, stage: Var, condition: Var) -> None:
+        """One thread of each group: the products of all of its warps are done."""
+        is_first = (self.b.thread % (4 * self.schedule.warp)).eq(0)
+        with self.b.when(condition & is_first):
+            self.b.mbarrier_arrive(self.empty, stage)
+
+    # -- stores ----------------------------------------------------------------------------------
+
+    def _store(self, total: Var, row: Var, column: Var) -> None:
+        """Each warp its 16 rows, some columns in each pass."""
+        b, schedule, values = self.b, self.schedule, self.values
+        warp = b.warp - 4
+        first = warp * (16 * schedule.pitch)
+        start = (row + warp * 16).to(values.index_dtype)
+        held = b.tile_elements(total)
+        count = len(held) * schedule.chunk // schedule.columns
+        for number in range(schedule.columns // schedule.chunk):
+            b.barrier("warp")
+            self._keep(held[number * count : (number + 1) * count], first)
+            b.barrier("warp")
+            at = (column + number * schedule.chunk).to(values.index_dtype)
+            stored = SumsStore(
+                values, self.sums, first, 16, schedule.chunk, schedule.pitch, b.lane,
+                schedule.warp, at,
+            )  # fmt: skip
+            stored.store(lambda line: start + line.to(values.index_dtype))
+
+    def _keep(self, held: list[Var], first: Var) -> None:
+        """Pairs of neighbours, as threads hold them."""
+        schedule = self.schedule
+        places = self.b.tile_place(TileType("c", 16, schedule.chunk, F32))
+        for i in range(0, len(held), 2):
+            row, column = places[i]
+            pair = [v.to(self.sums.dtype) for v in held[i : i + 2]]
+            self.sums.store(first + row * schedule.pitch + column, pair)
