@@ -324,6 +324,7 @@ class Job:
     name: str
     path: str
     calls: int
+    target: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +355,8 @@ def judged(job: Job) -> Answer:
     try:
         model = rlx.load(job.path)
         read = time.perf_counter()
-        exe: Any = rlx.compile(model, "cpu", threads=1)
+        threads = 1 if job.target == "cpu" else None
+        exe: Any = rlx.compile(model, job.target, threads=threads)
         made = exe.run(given)
         done = time.perf_counter()
     except rlx.Error as error:
@@ -406,6 +408,7 @@ def main(argv: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--only", metavar="RE", default="", help="models whose name has this")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"of files ({FOLDER})")
+    parser.add_argument("--target", default="cpu", help="what rlx compiles for (cpu)")
     parser.add_argument("--calls", type=int, default=5, help="timed calls of each (5)")
     args = parser.parse_args(argv)
     try:
@@ -416,7 +419,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     os.environ["RLX_CACHE"] = "off"
     names = [n for n in MODELS if re.search(args.only, n)]
-    jobs = [Job(n, str(fetched(n, args.folder)), args.calls) for n in names]
+    jobs = [Job(n, str(fetched(n, args.folder)), args.calls, args.target) for n in names]
     return _told(jobs)
 
 

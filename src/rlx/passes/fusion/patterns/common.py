@@ -67,6 +67,11 @@ def flat(node: Node) -> Node:
 
 
 def concatenated(nodes: Iterable[Node], axis: int) -> Node:
-    """`nodes` concatenated; for weights this runs in the prologue, once per parameters."""
+    """`nodes` concatenated; for weights this runs in the prologue, once per parameters. Transposed
+    ones are concatenated as they lie in memory, so that their rows stay contiguous."""
     given = tuple(nodes)
-    return given[0].graph.node("concat", given, {"axis": axis})
+    graph, perm = given[0].graph, given[0].attrs.get("perm")
+    if perm is None or any(n.op != "transpose" or n.attrs["perm"] != perm for n in given):
+        return graph.node("concat", given, {"axis": axis})
+    rows = graph.node("concat", tuple(n.inputs[0] for n in given), {"axis": perm[axis]})
+    return graph.node("transpose", (rows,), {"perm": perm})
