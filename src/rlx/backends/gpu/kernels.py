@@ -13,6 +13,7 @@ from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
 from rlx.backends.gpu.lower.attention.launch import attention_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
+from rlx.backends.gpu.lower.scan.launch import scan_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.contraction import contraction_schedule
 from rlx.backends.gpu.simt.program import Program
@@ -92,7 +93,8 @@ class GpuKernels:
             case Copy(shape, source, target):
                 return loop_schedule(copy_kernel(shape, source, target), *given)
             case Scan():
-                return on_host(call, "the device has no scans yet")
+                made = scan_schedule(call.kernel, *given)
+                return on_host(call, made.reason) if isinstance(made, Refusal) else made
             case Special():
                 return self._special(call, call.kernel)
 

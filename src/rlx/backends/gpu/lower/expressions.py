@@ -49,17 +49,24 @@ class Expressions(Scopes, ABC):
     ) -> None:
         super().__init__(builder, kernel, index)
         self.vector = vector
-        shapes = kernel.operands
-        access = lambda i: "constant" if i in constants else "read"
-        self.inputs = [
-            builder.buffer(f"x{i}", s.dtype.real, access(i)) for i, s in enumerate(shapes)
-        ]
-        shapes = kernel.results
-        self.outputs = [builder.output(f"y{i}", s.dtype.real) for i, s in enumerate(shapes)]
+        self.inputs: list[BufferRef] = []
+        self.outputs: list[BufferRef] = []
+        self.declare(constants)
         rows = gathers(kernel)
         self.failures = builder.buffer(FAILURES, DType.I32, "update", 1) if rows else None
         self.fast, self.contracted = fast_calls(kernel), contractions(kernel)
         self.codes = {n: builder.failure(failure_text(n)) for n in rows}
+
+    def declare(self, constants: frozenset[int]) -> None:
+        """The buffers of operands and results."""
+        access = lambda i: "constant" if i in constants else "read"
+        self.inputs = [
+            self.b.buffer(f"x{i}", s.dtype.real, access(i))
+            for i, s in enumerate(self.kernel.operands)
+        ]
+        self.outputs = [
+            self.b.output(f"y{i}", s.dtype.real) for i, s in enumerate(self.kernel.results)
+        ]
 
     def value(self, root: Expr, guards: Guards = ()) -> Values:
         """The values of an expression; works on a stack, as bodies may be long chains."""

@@ -108,6 +108,8 @@ def choose_gemv(contract: Contract, machine: GpuMachine) -> GemvSchedule | Refus
         return Refusal(f"{contract.name}: it has more than {MAX_ROWS} rows and columns")
     if rows > MAX_HALF_ROWS and machine.tiles and _are_halves(contract):
         return Refusal(f"{contract.name}: matrix instructions take {rows} rows of half floats")
+    if rows == 0:
+        return Refusal(f"{contract.name}: it has no rows")
     along, axis, width = _vectors(contract, machine)
     if along == "columns":
         return _along_columns(contract, machine, rows, width)

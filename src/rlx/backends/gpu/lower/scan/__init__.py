@@ -1,0 +1,1 @@
+"""Scans as SIMT programs."""

@@ -1,0 +1,237 @@
+"""How scans run on a GPU: what goes along the time axis together.
+
+Channels of a scan are the points of its carries that no step mixes: rows of a cumulative op, or
+columns of a state. A thread has a channel, its carries in registers; where a step reduces a state
+over its rows, neighbouring threads share the rows and combine their parts. Where steps mix all
+points, as those of recurrent layers do, a block has all that depends on each other, and the threads
+meet between the kernels of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from rlx.backends.gpu.lower.scan.local import LocalIndex, local_index
+from rlx.backends.gpu.lower.scan.steps import ScanKernels
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.loop import estimate
+from rlx.core.dim import exact_div
+from rlx.kernel.expr import Axis, Load, Reduce
+from rlx.kernel.refusal import Refusal, attempt
+
+MAX_ROWS = 16
+"""Of a state that a thread holds, in registers."""
+MAX_COPIES = 16
+"""Points of axes that no carry has, done one after the other by each thread."""
+FLIGHT_LOADS = 32
+"""Loads that a thread has in flight: those of later steps do not depend on the carries."""
+MAX_UNROLL = 8
+MIN_BLOCK = 32
+ALIGN_BYTES = 16
+"""Of an array in shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSchedule:
+    """A channel a thread, or a few neighbouring ones."""
+
+    points: tuple[Axis, ...]
+    """Of a channel, the last the fastest."""
+    rows: Axis | None
+    """Of a state, over which steps reduce."""
+    lanes: int
+    """Threads that share a channel's rows."""
+    block: int
+    unroll: int
+    """Steps whose loads are made at once."""
+
+    @property
+    def slots(self) -> int:
+        """Rows that each thread holds."""
+        return 1 if self.rows is None else -(-int(self.rows.extent) // self.lanes)
+
+    @property
+    def text(self) -> str:
+        team = "a thread" if self.lanes == 1 else f"{self.lanes} threads"
+        held = f" with {self.slots} rows of its state" if self.rows is not None else ""
+        return f"{team} a channel{held}, {self.unroll} steps loaded at once"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSchedule:
+    """A block a point of the axes that steps do not mix."""
+
+    points: tuple[Axis, ...]
+    vector: Axis | None
+    """The last of them, if a block has several neighbours of it."""
+    width: int
+    block: int
+    warp: int
+    local: Mapping[str, LocalIndex]
+    """Values that the block has in shared memory; others are in global memory."""
+
+    @property
+    def text(self) -> str:
+        each = f" of {self.width} rows" if self.width > 1 else ""
+        return f"a block{each}, its {self.block} threads together at each step"
+
+
+def by_channels(kernels: ScanKernels, machine: GpuMachine) -> ChannelSchedule | Refusal:
+    """Channels of a thread or a few, where steps do not mix them."""
+    scan = kernels.scan
+    axes = scan.carries[0].axes if scan.carries else ()
+    rows = [a for a in axes if a in kernels.reduced]
+    points = tuple(a for a in axes if a not in rows)
+    reason = _mixing(kernels, axes, points, rows)
+    if reason:
+        return Refusal(f"{scan.name}: {reason}")
+    lanes = _lanes(rows[0], machine) if rows else 1
+    count = prod(estimate(a.extent) for a in points) * lanes
+    block = machine.block
+    while block > max(MIN_BLOCK, lanes) and count < 2 * machine.processors * block:
+        block //= 2
+    loads = _loads_of_a_step(kernels, rows, lanes)
+    unroll = max(1, min(MAX_UNROLL, FLIGHT_LOADS // max(1, loads)))
+    made = rows[0] if rows else None
+    return ChannelSchedule(points, made, lanes, max(block, machine.warp), unroll)
+
+
+def _mixing(
+    kernels: ScanKernels, axes: tuple[Axis, ...], points: tuple[Axis, ...], rows: list[Axis]
+) -> str:
+    """Why channels are not independent; empty where they are."""
+    scan = kernels.scan
+    if scan.before or len(kernels.reversals) > 1 or not scan.carries:
+        return "its steps are not those of channels"
+    if len(rows) > 1 or set(kernels.reduced) - set(rows):
+        return "a step reduces over more than the rows of a state"
+    if rows and (not isinstance(rows[0].extent, int) or rows[0].extent > MAX_ROWS * 32):
+        return "its state has too many rows for registers"
+    if any(set(points) - set(v.axes) or set(v.axes) - set(axes) for v in kernels.memory.values):
+        return "its values have other axes than its carries"
+    if not _is_diagonal(kernels):
+        return "a step mixes the points of its carries"
+    extras = [a for k in kernels.all for a in k.axes if a not in axes]
+    if (
+        any(not isinstance(a.extent, int) for a in extras)
+        or prod(int(a.extent) for a in dict.fromkeys(extras)) > MAX_COPIES
+    ):
+        return "its steps have more axes than its carries"
+    return ""
+
+
+def _is_diagonal(kernels: ScanKernels) -> bool:
+    """Is every value read and written at the point itself?"""
+    read = [(kernels.value_of(n), n.at) for n in kernels.loads]
+    made = [(kernels.stored_value(s), s.at) for s in kernels.whole.stores]
+    return all(v is None or at == v.at(*v.axes) for v, at in (*read, *made))
+
+
+def _lanes(rows: Axis, machine: GpuMachine) -> int:
+    lanes = 1
+    while lanes < machine.warp and lanes * MAX_ROWS < int(rows.extent):
+        lanes *= 2
+    return lanes
+
+
+def _loads_of_a_step(kernels: ScanKernels, rows: list[Axis], lanes: int) -> int:
+    """That each thread makes of operands."""
+    slots = -(-int(rows[0].extent) // lanes) if rows else 1
+    nodes = [n for k in kernels.steps for n in k.nodes if isinstance(n, Load)]
+    own = [n for n in nodes if kernels.value_of(n) is None]
+    return sum(slots if set(rows) & n.free else 1 for n in own)
+
+
+# -- blocks ---------------------------------------------------------------------------------------
+
+
+def by_blocks(kernels: ScanKernels, machine: GpuMachine) -> BlockSchedule | Refusal:
+    """A block for all that depends on each other."""
+    if _has_hazard(kernels):
+        return Refusal(f"{kernels.scan.name}: a kernel of a step reads what it writes elsewhere")
+    shared = [a for a in kernels.whole.axes if _is_independent(kernels, a)]
+    points = tuple(shared)
+    width = _width(points[-1]) if points else 1
+    longest = max((_points(kernels, k.axes, points, machine) for k in kernels.steps), default=1)
+    block = machine.warp
+    while block < machine.max_block and block < longest:
+        block *= 2
+    vector = points[-1] if width > 1 else None
+    widths = {a: width if a is vector else 1 for a in points}
+    return BlockSchedule(
+        points, vector, width, block, machine.warp, _local(kernels, widths, machine)
+    )
+
+
+def _local(
+    kernels: ScanKernels, widths: Mapping[Axis, int], machine: GpuMachine
+) -> dict[str, LocalIndex]:
+    """The values that are written, as long as shared memory lasts."""
+    left, found = machine.shared_bytes, dict[str, LocalIndex]()
+    for value in kernels.memory.values:
+        index = local_index(value, widths) if value.name in kernels.written else None
+        size = index.size * value.dtype.itemsize + ALIGN_BYTES if index is not None else 0
+        if index is not None and size <= left and _is_local(kernels, index):
+            found[value.name] = index
+            left -= size
+    return found
+
+
+def _is_local(kernels: ScanKernels, index: LocalIndex) -> bool:
+    """Does every index map go by whole strides?"""
+    maps = [n.at for n in kernels.loads if kernels.value_of(n) is index.value]
+    maps += [s.at for s in kernels.whole.stores if kernels.stored_value(s) is index.value]
+    return not isinstance(attempt(lambda: [index.of(at) for at in maps]), Refusal)
+
+
+def _points(
+    kernels: ScanKernels, axes: tuple[Axis, ...], shared: tuple[Axis, ...], machine: GpuMachine
+) -> int:
+    """Threads that a kernel of a step has work for."""
+    own = prod(estimate(a.extent) for a in axes if a not in shared)
+    return own * (machine.warp if kernels.reduced else 1)
+
+
+def _width(axis: Axis) -> int:
+    """Neighbours of a batch that a block does: weights are read once for all of them."""
+    return next(w for w in (4, 2, 1) if exact_div(axis.extent, w) is not None)
+
+
+def _is_independent(kernels: ScanKernels, axis: Axis) -> bool:
+    """Do all values that vary with an axis stay at its point, and are none without it written by
+    kernels that have it?"""
+    for kernel in kernels.all:
+        if axis not in kernel.axes:
+            return False
+        if any(axis not in v.axes for s in kernel.stores if (v := kernels.stored_value(s))):
+            return False
+    read = [(kernels.value_of(n), n.at) for n in kernels.loads]
+    made = [(kernels.stored_value(s), s.at) for s in kernels.whole.stores]
+    for value, at in (*read, *made):
+        if value is None or axis not in value.axes:
+            continue
+        own = value.at(*value.axes).coefficient(axis)
+        if at.coefficient(axis) != own:
+            return False
+    return True
+
+
+def _has_hazard(kernels: ScanKernels) -> bool:
+    """Does a kernel read a value at another place than where it writes it?"""
+    for kernel in kernels.all:
+        made = {s.result - len(kernels.scan.results): s.at for s in kernel.stores}
+        for node in kernel.nodes:
+            if not isinstance(node, Load):
+                continue
+            at = made.get(node.operand - len(kernels.scan.operands))
+            is_own = kernels.value_of(node) is not None and at is not None
+            if is_own and (at != node.at or _is_folded(kernel.nodes, node)):
+                return True
+    return False
+
+
+def _is_folded(nodes: tuple[object, ...], load: Load) -> bool:
+    """Is it read by a reduction over one of its axes?"""
+    return any(isinstance(n, Reduce) and n.axis in load.free for n in nodes)
