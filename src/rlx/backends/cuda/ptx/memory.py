@@ -17,6 +17,8 @@ from rlx.core.dtype import DType
 
 HALVES = (F16, BF16)
 I64 = DType.I64
+MAX_IMMEDIATE = 1 << 16
+"""Elements that an instruction adds to an address."""
 SWIZZLE_BYTES = 1024
 """What the permutation of a swizzled array repeats in."""
 
@@ -32,14 +34,17 @@ class Memory(Arithmetic):
     # -- addresses -------------------------------------------------------------------------------
 
     def address(self, buffer: str, index: Value) -> str:
-        """Of an element in global memory."""
-        size = self.program.buffer(buffer).dtype.itemsize
+        """Of an element in global memory, as an operand without its brackets. Constant addends of
+        the index are part of the instruction: indices are in range, so nothing wraps."""
+        size, more = self.program.buffer(buffer).dtype.itemsize, 0
+        while (found := self._addends(index)) is not None and 0 <= found[1] <= MAX_IMMEDIATE:
+            index, more = found[0], more + found[1] * size
         at = self.one(index)
         if index.dtype is I64:
             moved = self.let(I64, "mul.lo.s64", at, str(size))
         else:
             moved = self.let(I64, "mul.wide.s32", at, str(size))
-        return self.let(I64, "add.s64", f"%P_{buffer}", moved)
+        return operand_at(self.let(I64, "add.s64", f"%P_{buffer}", moved), more)
 
     def shared_address(self, memory: str, index: str, index_dtype: DType = DType.I32) -> str:
         """Of an element in shared memory, through the array's permutation."""

@@ -115,10 +115,12 @@ class Launches:
         failures: tuple[str, ...] = (),
         note: str = "",
         shape: object = None,
+        is_early: bool = False,
     ) -> None:
         """A program of the body. What it depends on beside the op, its layouts and the machine is
-        its `part` and `shape`."""
-        launch = self._launch(part, body, grid, block, (reads, writes, updates), shape)
+        its `part` and `shape`. The body of an early one reads constants, then waits (`w.wait`)."""
+        views = (reads, writes, updates)
+        launch = self._launch(part, body, grid, block, views, shape, is_early=is_early)
         self.tasks.append(replace(launch, failures=failures, note=note))
 
     def pack(
@@ -147,6 +149,8 @@ class Launches:
         block: int,
         views: tuple[Sequence[View], Sequence[View], Sequence[View]],
         shape: object,
+        *,
+        is_early: bool = False,
     ) -> Launch:
         reads, writes, updates = views
         every = [(v, "constant" if v.is_constant else "read") for v in reads]
@@ -154,7 +158,11 @@ class Launches:
         index = index_dtype([v for v, _ in every], [*grid, block])
 
         def write(name: str) -> Program:
-            return _written(name, self.machine, body, (grid, block), every, index)
+            w = _writer(name, self.machine, (grid, block), every, index)
+            if not is_early:
+                w.wait()
+            body(w)
+            return w.program()
 
         given = [v.buffer for v, _ in every]
         key = (*self._key, part, block, tuple(grid), tuple(every), shape)
@@ -174,23 +182,20 @@ class Launches:
         return Schedule(tuple(self.tasks), tuple(self.temps), tuple(self.packed))
 
 
-def _written(
+def _writer(
     name: str,
     machine: GpuMachine,
-    body: Body,
     size: tuple[Sequence[DimLike], int],
     views: Sequence[tuple[View, str]],
     index: DType,
-) -> Program:
+) -> Writer:
+    """A program with its buffers; the kernels behind it are released at once."""
     grid, block = size
     b = Builder(name, block=block, grid=grid, warp=machine.warp)
     refs = {v.buffer: b.buffer(str(v.buffer), v.dtype.real, _access(access)) for v, access in views}
-    w = Writer(b, refs, index)
     if machine.has_dependent_launch:
         b.release_dependents()
-        b.wait_dependencies()
-    body(w)
-    return w.program()
+    return Writer(b, refs, index, is_dependent=machine.has_dependent_launch)
 
 
 def _access(name: str) -> Access:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from rlx.backends.gpu.lower.loop import MAX_I32
 from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.nodes import Value
 from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import BufferRef, Var
+from rlx.backends.gpu.simt.values import BufferRef, Var, Variable
 from rlx.backends.gpu.task import FAILURES
 from rlx.core.dim import Dim, DimLike, is_static, upper_bound
 from rlx.core.dtype import DType
@@ -67,13 +68,29 @@ def _size(dim: DimLike) -> int | None:
 class Writer:
     """One program under construction."""
 
-    def __init__(self, b: Builder, refs: Mapping[Buffer, BufferRef], index: DType) -> None:
-        self.b, self.refs, self.index = b, refs, index
+    def __init__(
+        self,
+        b: Builder,
+        refs: Mapping[Buffer, BufferRef],
+        index: DType,
+        *,
+        is_dependent: bool = False,
+    ) -> None:
+        self.b, self.refs, self.index, self.is_dependent = b, refs, index, is_dependent
         self.sizes: dict[Dim, Var] = {}
+        self.shifts: dict[Value, tuple[Var, int]] = {}
+        """Sums of a value and a number that `plus` has made."""
         self.failures: BufferRef | None = None
+        self.variables: dict[str, Variable] = {}
+        """What parts of an algorithm hand to each other."""
 
     def program(self) -> Program:
         return self.b.program()
+
+    def wait(self) -> None:
+        """For the kernels before this one: only constants may be read until here."""
+        if self.is_dependent:
+            self.b.wait_dependencies()
 
     # -- numbers ---------------------------------------------------------------------------------
 
@@ -92,7 +109,28 @@ class Writer:
 
     def wide(self, value: Var) -> Var:
         """In the dtype of indices."""
-        return value.to(self.index)
+        if value.dtype is self.index or value.value not in self.shifts:
+            return value.to(self.index)
+        base, number = self.shifts[value.value]
+        return self.plus(base.to(self.index), number)
+
+    def plus(self, x: Var, y: Var | int) -> Var:
+        """x + y with numbers added last: addresses that differ in these have the rest in common."""
+        a, c = self.shifts.get(x.value, (x, 0))
+        b, d = self.shifts.get(y.value, (y, 0)) if isinstance(y, Var) else (0, y)
+        base, number = a + b, c + d
+        if number == 0:
+            return base
+        made = base + number
+        self.shifts[made.value] = (base, number)
+        return made
+
+    def times(self, x: Var, factor: Var | int) -> Var:
+        """x · factor, the same way."""
+        if not isinstance(factor, int) or x.value not in self.shifts:
+            return x * factor
+        base, number = self.shifts[x.value]
+        return self.plus(base * factor, number * factor)
 
     @property
     def thread(self) -> Var:
@@ -118,7 +156,7 @@ class Writer:
             if stride == 0:
                 continue
             given = position if isinstance(position, Var) else self.number(position)
-            total = total + given * self.dim(stride)
+            total = self.plus(total, self.times(given, self.dim(stride)))
         return total
 
     # -- memory ----------------------------------------------------------------------------------
@@ -128,10 +166,10 @@ class Writer:
 
     def load(self, view: View, at: Var, mask: Var | None = None) -> list[Var]:
         """The parts of an element, as they are stored."""
-        return self.ref(view).load(at * view.parts, view.parts, mask)
+        return self.ref(view).load(self.times(at, view.parts), view.parts, mask)
 
     def store(self, view: View, at: Var, values: Sequence[Var], mask: Var | None = None) -> None:
-        self.ref(view).store(at * view.parts, values, mask)
+        self.ref(view).store(self.times(at, view.parts), values, mask)
 
     def element(self, view: View, positions: Sequence[Var | int], mask: Var | None = None) -> Var:
         """A real element in its compute dtype."""

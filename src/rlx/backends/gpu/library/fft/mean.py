@@ -92,6 +92,7 @@ class MeanPower:
             writes=(to,),
             note=f"pairs of frames: {plan.text}",
             shape=(plan, parts),
+            is_early=True,
         )
 
     def _transforms(
@@ -104,7 +105,10 @@ class MeanPower:
         places = t.butterflies(last)
         totals = [b.variable(0.0, frames.dtype) for _ in range(len(places) * last)]
         pairs, count = w.number((frames.count + 1) // 2), w.dim(frames.count)
-        factors = self._factors(w, t)
+        is_early = self.frames.window is not None and self.frames.window.is_constant
+        factors = self._factors(w, t) if is_early else {}
+        w.wait()
+        factors = factors or self._factors(w, t)
         with b.loop(part * plan.count, pairs, parts * plan.count, carry=totals) as start:
             t.again()
             pair = start + w.wide(t.slot)
@@ -113,7 +117,7 @@ class MeanPower:
 
             def read(i: Var, mask: Var | None) -> Complex:
                 values = [
-                    frames.sample(w, signal, f * frames.hop + w.wide(i), both(mask, own))
+                    frames.sample(w, signal, w.plus(f * frames.hop, w.wide(i)), both(mask, own))
                     for f, own in ((first, inside[0]), (second, inside[1]))
                 ]
                 factor = factors.get(i.value)
@@ -131,7 +135,7 @@ class MeanPower:
         step, found = t.plan.n // radix, dict[object, Var]()
         for j, mask in t.butterflies(radix):
             for m in range(radix):
-                i = j + m * step
+                i = w.plus(j, m * step)
                 factor = self.frames.factor(w, i, mask)
                 if factor is not None:
                     found[i.value] = factor

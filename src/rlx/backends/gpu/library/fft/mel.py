@@ -25,7 +25,10 @@ from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
 
 I32 = DType.I32
-POWER = "power"
+POWER, STRANGE = "power", "strange"
+"""The powers of a block's frames, and whether a thread has met one that is not finite."""
+FRAMES_PER_THREAD = 2
+"""Frames whose sums share what is loaded of the filters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,12 @@ class MelProduct:
             before=self._before,
             after=lambda w, plan: self._after(w, plan, ranges),
         )
-        given.real_rows(frames.point)
+        given.real_rows(frames.point, frames.pairs)
         return made.schedule()
 
     def _before(self, w: Writer, plan: Plan) -> None:
         w.b.shared(POWER, self.frames.dtype, plan.count * self.bins)
+        w.variables[STRANGE] = w.b.variable(False, DType.BOOL)
 
     def _memory(self, w: Writer) -> SharedRef:
         return SharedRef(w.b, POWER, self.frames.dtype)
@@ -70,34 +74,35 @@ class MelProduct:
         count = w.b.made.memory(POWER).count // self.bins
         slot = (row % count).to(I32)
         power = w.b.fma(re, re, im * im)
+        strange = w.variables[STRANGE]
+        strange.set(strange | (power - power).ne(0.0))
         self._memory(w).store(slot * self.bins + k, [power], mask)
 
     def _after(self, w: Writer, plan: Plan, ranges: View | None) -> None:
-        """One sum for every frame of the block and every band."""
-        b, memory, to = w.b, self._memory(w), Rows(self.made.result(), _last(self.made))
+        """Sums for every frame of the block and every band."""
+        b, groups = w.b, -(-plan.count // FRAMES_PER_THREAD)
+        is_strange = b.block_reduce("max", w.variables[STRANGE])
         b.barrier()
-        first = w.block_index() * plan.count
-        is_strange = self._has_nonfinite(w, plan, first)
-        with b.loop(b.thread, plan.count * self.bands, plan.block) as number:
-            slot, band = number // self.bands, number % self.bands
-            row = first + w.wide(slot)
-            with b.when(row < w.dim(self.frames.total)):
-                low, high = self._range(w, ranges, band, is_strange)
-                total = b.variable(0.0, self.frames.dtype)
-                with b.loop(low, high, carry=[total]) as k:
-                    factor = w.element(self.filters, (w.wide(k), w.wide(band)))
-                    total.set(b.fma(memory[slot * self.bins + k], factor, total))
-                w.store(to.view, to.at(w, row, band), [total.to(to.view.dtype)])
+        rest = w.number(self.frames.total) - w.block_index() * plan.count
+        last = (rest.min(plan.count) - 1).to(I32)
+        with b.loop(b.thread, groups * self.bands, plan.block) as number:
+            group, band = number // self.bands, number % self.bands
+            low, high = self._range(w, ranges, band, is_strange)
+            slots = [group * FRAMES_PER_THREAD + n for n in range(FRAMES_PER_THREAD)]
+            known = [s.min(last) for s in slots]
+            totals = [b.variable(0.0, self.frames.dtype) for _ in slots]
+            with b.loop(low, high, carry=totals) as k:
+                factor = w.element(self.filters, (w.wide(k), w.wide(band)))
+                for slot, total in zip(known, totals):
+                    total.set(b.fma(self._memory(w)[slot * self.bins + k], factor, total))
+            for slot, total in zip(slots, totals):
+                self._store(w, plan, slot, band, total)
 
-    def _has_nonfinite(self, w: Writer, plan: Plan, first: Var) -> Var:
-        """Is a power of the block's frames not finite? x - x is then NaN, and else 0."""
-        b, memory = w.b, self._memory(w)
-        found = b.variable(False, DType.BOOL)
-        rows = (w.number(self.frames.total) - first).min(plan.count).to(I32)
-        with b.loop(b.thread, rows * self.bins, plan.block, carry=[found]) as i:
-            value = memory[i]
-            found.set(found | (value - value).ne(0.0))
-        return b.block_reduce("max", found)
+    def _store(self, w: Writer, plan: Plan, slot: Var, band: Var, total: Var) -> None:
+        to = Rows(self.made.result(), _last(self.made))
+        row = w.block_index() * plan.count + w.wide(slot)
+        inside = (slot < plan.count) & (row < w.dim(self.frames.total))
+        w.store(to.view, to.at(w, row, band), [total.to(to.view.dtype)], inside)
 
     # -- ranges ----------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ def plan_of(
     radices = radices_of(n)
     if radices is None:
         return None
-    threads = min((_cost(n, radices, t), t) for t in _choices(n, radices, machine))[1]
+    threads = _threads(n, radices, machine)
     room, element = machine.shared_bytes, 2 * dtype.itemsize
     wanted = max(1, min(machine.block // threads, most or machine.block))
     for number in buffers:
@@ -97,9 +97,12 @@ def plan_of(
     return None
 
 
-def _choices(n: int, radices: tuple[int, ...], machine: GpuMachine) -> list[int]:
-    """One butterfly a thread in some pass, or as many threads as there are."""
-    return sorted({max(1, min(n // r, machine.max_block)) for r in radices})
+def _threads(n: int, radices: tuple[int, ...], machine: GpuMachine) -> int:
+    """One butterfly a thread in some pass, or as many threads as there are: the most of those that
+    cost about the least."""
+    choices = {max(1, min(n // r, machine.max_block)) for r in radices}
+    costs = {t: _cost(n, radices, t) for t in choices}
+    return max(t for t in choices if costs[t] <= 1.1 * min(costs.values()))
 
 
 def _cost(n: int, radices: tuple[int, ...], threads: int) -> int:

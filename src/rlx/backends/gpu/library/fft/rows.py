@@ -7,7 +7,7 @@ what belongs to even and to odd points is told apart behind the last pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.library.fft.butterflies import Complex, multiplied, swapped
@@ -26,6 +26,8 @@ MAX_CHIRP_TERMS = 1 << 30
 ReadPoint = Callable[[Writer, Var, Var, Var | None], Complex]
 """A point of a row: the row's number, the point's, and a mask."""
 ReadReal = Callable[[Writer, Var, Var, Var | None], Var]
+ReadPairs = Callable[[Writer, Var, Sequence[tuple[Var, Var | None]]], list[Complex]]
+"""Pairs of neighbours of a row: their numbers, each with a mask."""
 Hook = Callable[[Writer, Plan], None]
 EmitPoint = Callable[[Writer, Var, Var, Complex, Var | None], None]
 
@@ -65,8 +67,10 @@ class Spectra:
 
         def body(w: Writer) -> None:
             t = Transform(w, plan, table, self.dtype)
+            twiddles = t.twiddles()
+            w.wait()
             row, active = self._row(w, t)
-            held = t.run(lambda i, mask: read(w, row, i, both(mask, active)))
+            held = t.run(lambda i, mask: read(w, row, i, both(mask, active)), twiddles)
             for result in held:
                 for k, value in result.points:
                     self.emit(w, row, k, value, both(result.mask, active))
@@ -107,6 +111,7 @@ class Spectra:
             writes=self.writes,
             note=note,
             shape=plan,
+            is_early=True,
         )
 
     def _bluestein(self, read: ReadPoint) -> None:
@@ -122,6 +127,7 @@ class Spectra:
 
         def body(w: Writer) -> None:
             t = Transform(w, plan, table, dtype)
+            w.wait()
             row, active = self._row(w, t)
 
             def chirped(i: Var, mask: Var | None) -> Complex:
@@ -210,8 +216,9 @@ class Spectra:
 
     # -- real rows -------------------------------------------------------------------------------
 
-    def real_rows(self, read: ReadReal) -> None:
-        """The first n // 2 + 1 points of the spectrum of real rows."""
+    def real_rows(self, read: ReadReal, read_pairs: ReadPairs | None = None) -> None:
+        """The first n // 2 + 1 points of the spectrum of real rows; `read_pairs` reads several
+        pairs of neighbours at once, where there is a better way than one by one."""
         plan = None if self.n % 2 else self._plan(self.n // 2)
         if plan is None:
             self._as_complex(read)
@@ -220,8 +227,15 @@ class Spectra:
 
         def body(w: Writer) -> None:
             t = Transform(w, plan, table, self.dtype, table_stride=2)
+            twiddles = t.twiddles()
+            w.wait()
             row, active = self._row(w, t)
-            held = t.run(lambda i, mask: _pair(w, read, row, i, both(mask, active)))
+            places = [(i, both(mask, active)) for i, mask in t.first_points()]
+            if read_pairs is None:
+                points = [_pair(w, read, row, i, mask) for i, mask in places]
+            else:
+                points = read_pairs(w, row, places)
+            held = t.transformed(points, twiddles)
             t.leave(held)
             for k, value, mask in real_bins(t, plan.n, active):
                 self.emit(w, row, k, value, mask)
@@ -250,25 +264,28 @@ def _got(w: Writer, view: View, at: tuple[Var, ...], mask: Var | None) -> Comple
 
 
 def _pair(w: Writer, read: ReadReal, row: Var, i: Var, mask: Var | None) -> Complex:
-    return read(w, row, i * 2, mask), read(w, row, i * 2 + 1, mask)
+    first = w.times(i, 2)
+    return read(w, row, first, mask), read(w, row, w.plus(first, 1), mask)
 
 
 def real_bins(t: Transform, half: int, active: Var | None) -> list[tuple[Var, Complex, Var | None]]:
     """The bins 0 … half of this thread, of real points whose pairs were transformed; the spectrum
-    of the pairs Z is in shared memory:
+    of the pairs Z is in shared memory. Bins k and half - k are made together:
 
-        X_k = (Z_k + Z*_(h-k)) / 2 + ω^k (Z_k - Z*_(h-k)) / 2i"""
+        E = (Z_k + Z*_(h-k)) / 2, O = (Z_k - Z*_(h-k)) / 2i, X_k = E + ω^k O, X_(h-k) = (E - ω^k O)*
+    """
     found: list[tuple[Var, Complex, Var | None]] = []
-    threads = t.plan.threads
-    for start in range(0, half + 1, threads):
-        k = t.lane + start
-        is_whole = start + threads <= half + 1
-        mask = both(active, None if is_whole else k <= half)
-        (a, b), (c, d) = (
-            t.point(k.where(k < half, 0), mask),
-            t.point((half - k).where(k > 0, 0), mask),
-        )
-        turn = loaded(t.w, t.table, k, mask)
-        odd = multiplied((b + d, c - a), turn)
-        found.append((k, ((a + c + odd[0]) * 0.5, (b - d + odd[1]) * 0.5), mask))
+    threads, last = t.plan.threads, half // 2
+    for start in range(0, last + 1, threads):
+        k = t.w.plus(t.lane, start)
+        is_whole = start + threads <= last + 1
+        mask = both(active, None if is_whole else k <= last)
+        mirror = half - k
+        (a, b), (c, d) = t.point(k, mask), t.point(mirror.where(k > 0, 0), mask)
+        odd = multiplied((b + d, c - a), loaded(t.w, t.table, k, mask))
+        even = a + c, b - d
+        found.append((k, ((even[0] + odd[0]) * 0.5, (even[1] + odd[1]) * 0.5), mask))
+        other = (even[0] - odd[0]) * 0.5, (odd[1] - even[1]) * 0.5
+        is_own = k.eq(mirror) if start + threads > last else None
+        found.append((mirror, other, mask if is_own is None else both(mask, ~is_own)))
     return found

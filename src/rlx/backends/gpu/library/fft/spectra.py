@@ -35,7 +35,7 @@ def _framed(
         store(w, to, row, k, value, mask)
 
     given = Spectra(made, frames.n, frames.dtype, frames.total, frames.reads, (y,), emit)
-    given.real_rows(frames.point)
+    given.real_rows(frames.point, frames.pairs)
     return made.schedule()
 
 

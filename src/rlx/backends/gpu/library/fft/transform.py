@@ -8,7 +8,7 @@ row, the last one leaves the spectrum, both in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.gpu.library.fft.butterflies import Complex, butterfly, multiplied
@@ -18,6 +18,7 @@ from rlx.backends.gpu.library.writer import View, Writer
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
 
+PAD_SHIFT = PAD_EVERY.bit_length() - 1
 Read = Callable[[Var, Var | None], Complex]
 """The point of this number, where a mask holds."""
 Emit = Callable[[Var, Complex, Var | None], None]
@@ -64,17 +65,21 @@ class Transform:
             found.append((number, both(self.is_used, None if is_whole else number < count)))
         return found
 
-    def place(self, index: Var) -> Var:
-        """Of a point of this thread's transform in the buffer in use; each is two numbers."""
-        start = (self.buffer * self.plan.count + self.slot) * self.plan.pitch
-        return (start + index + index // PAD_EVERY) * 2
+    def place(self, index: Var, offset: int = 0) -> Var:
+        """Of a point of this thread's transform in the buffer in use; each is two numbers. Offsets
+        of whole paddings are the last addend, which instructions add."""
+        if offset % PAD_EVERY:
+            index, offset = index + offset, 0
+        start = self.slot * self.plan.pitch + index + (index >> PAD_SHIFT)
+        buffer = self.buffer * self.plan.count * self.plan.pitch
+        return start * 2 + 2 * (buffer + offset + offset // PAD_EVERY)
 
-    def point(self, index: Var, mask: Var | None) -> Complex:
-        re, im = self.memory.load(self.place(index), 2, mask)
+    def point(self, index: Var, mask: Var | None, offset: int = 0) -> Complex:
+        re, im = self.memory.load(self.place(index, offset), 2, mask)
         return re, im
 
-    def put(self, index: Var, value: Complex, mask: Var | None) -> None:
-        self.memory.store(self.place(index), value, mask)
+    def put(self, index: Var, value: Complex, mask: Var | None, offset: int = 0) -> None:
+        self.memory.store(self.place(index, offset), value, mask)
 
     # -- passes ----------------------------------------------------------------------------------
 
@@ -85,7 +90,7 @@ class Transform:
         for radix in self.plan.radices:
             rounds = self.butterflies(radix) if done > 1 else []
             step = self.plan.n // (done * radix)
-            found.append([self._powers(j % done * step, radix, m) for j, m in rounds])
+            found.append([self._powers(divided(j, done)[1] * step, radix, m) for j, m in rounds])
             done *= radix
         return found
 
@@ -100,34 +105,55 @@ class Transform:
                 found[m] = multiplied(found[high], found[m - high])
         return [found[m] for m in range(1, radix)]
 
+    def first_points(self) -> list[tuple[Var, Var | None]]:
+        """The points that the first pass of this thread takes, in order, and whether there are
+        such."""
+        radix = self.plan.radices[0]
+        step = self.plan.n // radix
+        places = self.butterflies(radix)
+        return [(self.w.plus(j, m * step), mask) for j, mask in places for m in range(radix)]
+
     def run(self, read: Read, twiddles: Twiddles | None = None) -> list[Held]:
+        """All passes over points that are read one by one."""
+        return self.transformed([read(i, mask) for i, mask in self.first_points()], twiddles)
+
+    def transformed(self, first: Sequence[Complex], twiddles: Twiddles | None = None) -> list[Held]:
         """All passes. The results of the last one are in registers."""
-        plan, given = self.plan, twiddles or self.twiddles()
+        plan, given, rest = self.plan, twiddles or self.twiddles(), iter(first)
         done, held = 1, list[tuple[Var, list[Complex], Var | None]]()
         for number, radix in enumerate(plan.radices):
             count = plan.n // radix
             held = []
             for turn, (j, mask) in enumerate(self.butterflies(radix)):
-                points = [read(j + m * count, mask) for m in range(radix)]
-                if number:
+                if number == 0:
+                    points = [next(rest) for _ in range(radix)]
+                else:
+                    points = [self.point(j, mask, m * count) for m in range(radix)]
                     more = zip(points[1:], given[number][turn])
                     points = [points[0], *(multiplied(p, t) for p, t in more)]
                 held.append((j, butterfly(points), mask))
             if number + 1 < len(plan.radices):
                 self._exchange(held, done, radix)
-                read = self.point
             done *= radix
         last = plan.n // plan.radices[-1]
-        return [Held([(j + m * last, v) for m, v in enumerate(p)], k) for j, p, k in held]
+        return [
+            Held([(self.w.plus(j, m * last), v) for m, v in enumerate(p)], k) for j, p, k in held
+        ]
 
     def _exchange(
         self, held: list[tuple[Var, list[Complex], Var | None]], done: int, radix: int
     ) -> None:
         self.turn()
         for j, points, mask in held:
-            base = j // done * (done * radix) + j % done
+            group, inner = divided(j, done)
+            base = group * (done * radix) + inner
+            if done == 1 and radix == PAD_EVERY:
+                start = self.place(base)  # a multiple of the padding: its points are neighbours
+                for m, value in enumerate(points):
+                    self.memory.store(self.w.plus(start, 2 * m), value, mask)
+                continue
             for m, value in enumerate(points):
-                self.put(base + m * done, value, mask)
+                self.put(base, value, mask, m * done)
         self.b.barrier()
         self.is_read = True
 
@@ -151,6 +177,13 @@ class Transform:
         """Before the next transforms of a loop: the first buffer, once nobody reads it."""
         self.b.barrier()
         self.buffer, self.is_read = 0, False
+
+
+def divided(x: Var, by: int) -> tuple[Var, Var]:
+    """Quotient and remainder of a number from 0 on."""
+    if by & (by - 1):
+        return x // by, x % by
+    return x >> (by.bit_length() - 1), x & (by - 1)
 
 
 def both(a: Var | None, b: Var | None) -> Var | None:

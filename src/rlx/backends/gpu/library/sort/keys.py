@@ -64,7 +64,8 @@ class Rows:
     def at(self, w: Writer, row: Var, position: Var) -> Var:
         """The index of an element."""
         base = w.at(self.others, w.split(row, self.others.dims))
-        return base + w.wide(position) * w.dim(self.view.layout.strides[self.axis])
+        stride = w.dim(self.view.layout.strides[self.axis])
+        return w.plus(base, w.times(w.wide(position), stride))
 
 
 @dataclass(frozen=True, slots=True)
