@@ -86,6 +86,7 @@ FEW_ROWS = {
     "any sizes": Case(nk, of(F32, (FEW, K), (U, K)), (*SIZES, {"m": 2, "k": 0, "u": 5})),
     "rows of any sizes": Case(ops.matmul, of(F32, (FEW, K), (K, U)), SIZES),
     "batch": Case(ops.matmul, of(F32, (3, 4, 1, 64), (3, 4, 64, 33))),
+    "whole turns of nothing": Case(nk, of(F32, (2, 1024 * K), (3, 1024 * K)), ({"k": 0}, {"k": 1})),
     **{name: CONTRACTIONS[name] for name in ("heads", "vectors", "nothing to sum")},
 }
 ANY_ROWS = {

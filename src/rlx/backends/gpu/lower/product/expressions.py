@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 
 from rlx.backends.gpu.lower.elementwise import cast, is_native
-from rlx.backends.gpu.lower.expressions import Expressions, failure_text, gathers
+from rlx.backends.gpu.lower.expressions import failure_text, gathers
+from rlx.backends.gpu.lower.hoisted import HoistedIndices
 from rlx.backends.gpu.lower.loop import index_dtype_of
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values, guarded
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import product
-from rlx.core.errors import UnsupportedError
 from rlx.kernel.contract import Contract, through
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import (
@@ -27,7 +27,6 @@ from rlx.kernel.expr import (
     Expr,
     Kernel,
     Load,
-    Reduce,
     Store,
     postorder,
 )
@@ -63,7 +62,7 @@ def structure_of_product(contract: Contract) -> Hashable:
     return len(contract.batch), contract.sums, structure_of(whole(contract))
 
 
-class ProductExpressions(Expressions):
+class ProductExpressions(HoistedIndices):
     """The values of a contraction's expressions at the points that scopes open."""
 
     def __init__(
@@ -84,9 +83,6 @@ class ProductExpressions(Expressions):
         super().__init__(builder, kernel, index, vector, frozenset(constants))
         self.contract, self.constants = contract, frozenset(constants)
         self.guarded = guarded(kernel, pads=False)
-
-    def reduced(self, node: Reduce, guards: Guards) -> Values:
-        raise UnsupportedError(f"kernel {self.kernel.name}: its factors reduce an axis.")
 
     # -- factors ---------------------------------------------------------------------------------
 

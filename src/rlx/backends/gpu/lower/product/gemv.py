@@ -27,7 +27,7 @@ from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask, Launch
-from rlx.core.dim import DimLike, evaluate, exact_div, is_static, product, upper_bound
+from rlx.core.dim import DimLike, evaluate, exact_div, is_static, lower_bound, product, upper_bound
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Affine, Axis, Expr, Load
 from rlx.kernel.program.schedule import Schedule, buffers
@@ -164,7 +164,8 @@ class _Gemv(ProductExpressions):
         flat = start + (self.inner_thread + chunk * threads) * width
         end = (chunk + 1) * threads * width
         is_inside = is_first and is_static(self.extent) and end <= self.extent
-        is_full = is_inside or exact_div(self.extent, schedule.step) is not None
+        is_some = not is_first or lower_bound(self.extent) > 0
+        is_full = is_inside or (is_some and exact_div(self.extent, schedule.step) is not None)
         mask = None if is_full else flat < self.dim(self.extent)
         return self.opened(schedule.inner, flat, width), mask
 

@@ -1,0 +1,39 @@
+"""Expressions of products: index maps in parts, each where the axes that it varies with are open.
+
+What rows have to do with an address is added up once, before the loop over inner positions, so
+that a step of that loop adds one number to each address.
+"""
+
+from __future__ import annotations
+
+from rlx.backends.gpu.lower.expressions import Expressions
+from rlx.backends.gpu.lower.scopes import Guards, Values
+from rlx.backends.gpu.simt.values import Var
+from rlx.core.dim import DimLike
+from rlx.kernel.expr import Affine, Axis, Reduce
+
+
+class HoistedIndices(Expressions):
+    """Values of expressions that reduce nothing."""
+
+    def reduced(self, node: Reduce, guards: Guards) -> Values:
+        raise AssertionError("a contraction's expressions reduce nothing")
+
+    def _affine(self, at: Affine, slot: int) -> Var:
+        total: Var | None = None
+        for level in range(len(self.scopes)):
+            terms = [(a, c) for a, c in at.terms if self._level(a) == level]
+            if terms:
+                with self.at(level):
+                    before = self.number(at.offset) if total is None else total
+                    total = self._plus(before, terms, slot)
+        return self.number(at.offset) if total is None else total
+
+    def _plus(self, total: Var, terms: list[tuple[Axis, DimLike]], slot: int) -> Var:
+        part: Var | None = None
+        for axis, coefficient in terms:
+            found = self.position(axis)
+            term = found[slot if len(found) > 1 else 0] * self.dim(coefficient)
+            part = term if part is None else part + term
+        assert part is not None
+        return total + part
