@@ -33,9 +33,6 @@ from rlx.kernel.refusal import Refusal, attempt
 from rlx.kernel.scan import Scan
 from rlx.ops.op import Kind, lookup
 
-LOOP_KINDS = (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.MOVEMENT, Kind.REGION)
-CONTRACTIONS = frozenset({"matmul", "dot_general", "einsum", "conv"})
-
 Lower = Callable[[Step], KernelSequence | Refusal]
 
 
@@ -63,14 +60,10 @@ class GpuKernels:
     machine: GpuMachine
 
     def has_special(self, op: str) -> bool:
-        """Is it attention, an op of the library, or a primitive that is no loop nest and no
-        contraction?"""
-        if has_algorithm(op):
-            return True
+        """Is it attention, an op of the library, or a primitive that is none of the forms?"""
         known = lookup(op)
-        is_loop = known.kind in LOOP_KINDS
-        is_primitive = known.lower is None and not is_loop and op not in CONTRACTIONS
-        return is_primitive or op == "attention"
+        is_primitive = known.lower is None and known.kind is Kind.SPECIAL
+        return is_primitive or has_algorithm(op) or op == "attention"
 
     def candidates(self, step: Step) -> tuple[Candidate, ...]:
         found = default_candidates(step, self)
