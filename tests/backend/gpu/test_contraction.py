@@ -27,14 +27,15 @@ from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
-from rlx.ir.mir import Node
+from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
 from rlx.kernel.interpret import run_into
 from rlx.kernel.lower.contract import contraction
 from rlx.kernel.lower.conv import lower_conv
 from rlx.kernel.lower.nhwc_conv import lower_nhwc_conv
-from rlx.kernel.program.schedule import Schedule
+from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.pipeline import CompilePipeline
 from tests.backend.gpu.regions import (
     BF16,
     BLOCK,
@@ -51,6 +52,7 @@ from tests.backend.gpu.regions import (
     transposed,
     two_results,
 )
+from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs
 from tests.backend.gpu.test_loop import assert_close
 
 Array = np.ndarray[Any, Any]
@@ -136,10 +138,12 @@ def run(
     shapes = [s.bind(sizes) for s in contract.results]
     results = [np.full(int(np.prod(s.static_dims)), 3, s.dtype.numpy) for s in shapes]
     temps = [np.zeros(evaluate(t, sizes), np.uint8) for t in made.temps]
-    for task in made.tasks:
+    packed = [np.zeros(evaluate(p.size, sizes), np.uint8) for p in made.packed]
+    tasks = [(p.task, packed[i : i + 1]) for i, p in enumerate(made.packed)]
+    for task, made_by in (*tasks, *((t, results) for t in made.tasks)):
         assert isinstance(task, Launch)
         program = verify(task.program())
-        arrays = {"operand": given, "result": results, "temp": temps}
+        arrays = {"operand": given, "result": made_by, "temp": temps, "packed": packed}
         buffers = {n: arrays[b.kind][b.index] for n, b in zip(task.names, task.buffers)}
         for name, array in buffers.items():
             dtype = program.buffer(name).dtype.numpy
@@ -270,6 +274,20 @@ def test_a_convolution_is_an_implicit_product(name: str, is_nhwc: bool) -> None:
     check(contract, found, given, {})
 
 
+def test_kernels_that_are_stored_by_channel_are_packed_once() -> None:
+    """Images are NHWC and kernels OIHW: their product goes along taps, then channels."""
+    case = replace(CONVOLUTIONS["padded"], operands={0: channels_last})
+    node = case.node()
+    made = lower_nhwc_conv(node, *case.layouts(node))
+    assert not isinstance(made, Refusal)
+    schedule = any_mma_schedule(made[1], DEPENDENT, "convolution", frozenset({1}))
+    assert isinstance(schedule, Schedule)
+    assert [p.size for p in schedule.packed] == [24 * 16 * 9 * 2]
+    (task,) = schedule.tasks
+    assert Buffer("packed", 0) in task.buffers
+    check(made[1], schedule, case.data({}), {})
+
+
 def test_windows_of_contiguous_channels_are_copied_asynchronously() -> None:
     case = CONVOLUTIONS["padded"]
     node = case.node()
@@ -395,3 +413,26 @@ def test_windows_are_copied_by_threads_beside_the_copy_engine(name: str) -> None
     launch(program, {**{f"x{i}": a for i, a in enumerate(given)}, "y0": got})
     run_into(contract.kernel(), given, [want], {})
     assert_close(got, want)
+
+
+def test_a_model_of_convolutions_and_products() -> None:
+    """NCHW as it comes: images are transposed, kernels packed once, all on matrix instructions."""
+    graph = Graph("net")
+    x = graph.input("x", Shape([2, 8, 9, 7], BF16))
+    shapes = {"k0": (16, 8, 3, 3), "k1": (24, 16, 1, 1), "w": (24, 8)}
+    weights = {n: graph.param(n, Shape(d, BF16)) for n, d in shapes.items()}
+    hidden = ops.maximum(ops.conv(x, weights["k0"], padding=(1, 1, 1, 1), stride=(2, 2)), 0.0)
+    hidden = ops.conv(hidden, weights["k1"])
+    rows = ops.reshape(ops.transpose(hidden, perm=(0, 2, 3, 1)), dims=(40, 24))
+    graph.set_outputs([ops.matmul(rows, weights["w"])])
+    rng = np.random.default_rng(3)
+    values = {
+        "x": rng.normal(size=(2, 8, 9, 7)),
+        **{n: rng.normal(size=d) for n, d in shapes.items()},
+    }
+    given = {n: v.astype(BF16.numpy) for n, v in values.items()}
+    backend = SimulatedBackend(MACHINE)
+    program = backend.program(CompilePipeline(backend.target()).compile(graph).lir)
+    texts = [t.text({}) for s in program.sequences for t in s.schedule.tasks]
+    assert sum("matrix instructions" in t for t in texts) == 3, texts
+    assert not differences(graph, given, outputs(graph, given, backend))

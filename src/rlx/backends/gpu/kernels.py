@@ -15,7 +15,7 @@ from rlx.backends.gpu.lower.attention.launch import attention_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.lower.scan.launch import scan_schedule
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.contraction import contraction_schedule
+from rlx.backends.gpu.schedule.contraction import contraction_schedule, window_kernels
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, HostTask, Launch
 from rlx.core.dtype import DType
@@ -66,7 +66,7 @@ class GpuKernels:
         return is_primitive or has_algorithm(op) or op == "attention"
 
     def candidates(self, step: Step) -> tuple[Candidate, ...]:
-        found = default_candidates(step, self)
+        found = default_candidates(step, self, window_kernels)
         forms = [c.form for c in found]
         at = forms.index(KernelForm.GEMM) + 1 if KernelForm.GEMM in forms else len(found)
         return (*found[:at], *SPELLED_OUT, *found[at:])

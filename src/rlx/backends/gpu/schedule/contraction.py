@@ -14,9 +14,13 @@ from rlx.backends.gpu.lower.product.aligned import aligned_schedule
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.product import product_of
 from rlx.backends.gpu.task import GpuTask
 from rlx.kernel.contract import Contract
+from rlx.kernel.lower.nhwc_conv import is_plain_gemm, lower_nhwc_conv
 from rlx.kernel.program.forms import Conv
+from rlx.kernel.program.lower_step import LoweredConv, conv_kernels, plain_conv_kernels
+from rlx.kernel.program.program import KernelSequence, Step
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
 
@@ -32,6 +36,17 @@ FORMS: tuple[ContractionForm, ...] = (
 )
 CONVOLUTIONS: tuple[ContractionForm, ...] = (any_mma_schedule, register_tile_schedule)
 """Of those whose left operand is read through a window."""
+
+
+def window_kernels(step: Step) -> KernelSequence | Refusal:
+    """The step as a convolution whose rows are windows and whose inner positions end with channels:
+    an NCHW image is transposed first, so that channels are copied as vectors. That is for products
+    on matrix instructions; others go along the last spatial axis."""
+    made = lower_nhwc_conv(step.node, step.operands, step.results)
+    if isinstance(made, Refusal) or isinstance(product_of(made[1]), Refusal):
+        return plain_conv_kernels(step)
+    lowered = LoweredConv(*made, has_windows=not is_plain_gemm(made[1]))
+    return conv_kernels(step, lowered)
 
 
 def contraction_schedule(

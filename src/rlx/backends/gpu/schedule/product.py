@@ -33,7 +33,9 @@ from rlx.kernel.expr import (
     Store,
     postorder,
 )
+from rlx.kernel.precision import without_roundings
 from rlx.kernel.refusal import Refusal
+from rlx.kernel.rewrite import Rewriter, substitution
 
 HALVES = (DType.F16, DType.BF16)
 MIN_RUN = 8
@@ -49,6 +51,9 @@ class Operand:
     value: Expr
     outer: tuple[Axis, ...]
     """Its rows or columns."""
+    inner: tuple[Axis, ...]
+    """The product's inner axes; one instead, where a step of their flat position is always the same
+    in memory."""
     is_along_inner: bool
     """Are units of it contiguous along the last inner axis, or along the last of the others?"""
     unit: int
@@ -121,7 +126,7 @@ def product_of(contract: Contract) -> Product | Refusal:
     outer = frozenset(a for a in contract.outer if a.extent != 1)
     if any(s.at.axes != outer for s in contract.stores):
         return Refusal(f"{contract.name}: a result has other axes than the product")
-    legal = through(contract, lambda kernel: decomposed(kernel, is_native))
+    legal = through(contract, lambda kernel: without_roundings(decomposed(kernel, is_native)))
     if _is_by_rows(legal):
         return replace(_grouped(legal.swapped()), is_swapped=True)
     return _grouped(legal)
@@ -169,14 +174,15 @@ def _grouped(contract: Contract) -> Product:
 
 def _operand(value: Expr, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> Operand:
     """Units go along the axis that allows the longer ones; if both do, along the inner one."""
+    value, inner = _with_one_inner_axis(value, inner)
     ways = [(_unit(value, axes[-1:]), axes is inner) for axes in (inner, outer)]
     unit, is_along_inner = max(ways, key=lambda way: way[0])
     if unit == 1 and not _has_runs(value, inner[-1:]) and not _has_runs(value, outer[-1:]):
-        return Operand(value, outer, True, 1, is_scattered=True)
+        return Operand(value, outer, inner, True, 1, is_scattered=True)
     if unit == 1:
         is_along_inner = _contiguous(value, inner[-1:]) >= _contiguous(value, outer[-1:])
-    made = Operand(value, outer, is_along_inner, unit)
-    source, guards = _copied(value)
+    source, guards = copied(value)
+    made = Operand(value, outer, inner, is_along_inner, unit)
     along = (inner if is_along_inner else outer)[-1:]
     if source is None or unit == 1 or any(g.free & set(along) for g in guards):
         return made
@@ -212,7 +218,29 @@ def _is_unit(at: Affine, last: Sequence[Axis], unit: int, stride: DimLike = 0) -
     )
 
 
-def _copied(value: Expr) -> tuple[Load | None, tuple[Inside, ...]]:
+def _with_one_inner_axis(value: Expr, inner: tuple[Axis, ...]) -> tuple[Expr, tuple[Axis, ...]]:
+    """A plain load over one inner axis, where its index is linear in their flat position."""
+    if not isinstance(value, Load) or value.args or stride_of(value.at, inner) is None:
+        return value, inner
+    flat = Axis("k", product(a.extent for a in inner))
+    moves = {a: Affine() for a in inner} | {inner[-1]: Affine.of(flat)}
+    return Rewriter(Exprs(), substitution(moves))(value), (flat,)
+
+
+def stride_of(at: Affine, axes: Sequence[Axis]) -> DimLike | None:
+    """By which a step of the flat position of axes moves; none where that differs."""
+    if not axes:
+        return None
+    step = at.coefficient(axes[-1])
+    expected = step
+    for axis, before in zip(reversed(axes), reversed(axes[:-1])):
+        expected = expected * axis.extent
+        if at.coefficient(before) != expected:
+            return None
+    return step
+
+
+def copied(value: Expr) -> tuple[Load | None, tuple[Inside, ...]]:
     """The load that an operand is, inside of bounds outside of which it is 0; none where something
     is computed of it."""
     guards: list[Inside] = []

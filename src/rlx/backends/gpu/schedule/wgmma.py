@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.mma import START_CYCLES, ceil_div, typical
-from rlx.backends.gpu.schedule.product import Operand, Product
+from rlx.backends.gpu.schedule.product import Operand, Product, copied, stride_of
 from rlx.core.dim import DimLike, exact_div
 from rlx.core.dim import product as count_of
-from rlx.kernel.expr import Accumulator, Affine, Axis
+from rlx.kernel.expr import Accumulator, Axis
 from rlx.kernel.refusal import Refusal
 
 DEPTH = 64
@@ -161,12 +161,12 @@ def cycles(product: Product, schedule: WgmmaSchedule, machine: GpuMachine) -> fl
 def bulk_operand(product: Product, operand: Operand) -> BulkOperand | Refusal:
     """An operand whose tiles are boxes of one matrix, aligned to 16 bytes: what is outside of it
     reads as 0, so nothing else bounds its tiles."""
-    source = operand.source
-    if source is None or operand.guards:
+    source, guards = copied(operand.value)
+    if source is None or guards:
         return Refusal("an operand is computed, or read through a window")
-    inner, outer = product.inner, operand.outer
+    inner, outer = operand.inner, operand.outer
     lines, along = (outer, inner) if operand.is_along_inner else (inner, outer)
-    pitch, step = _stride(source.at, lines), _stride(source.at, along)
+    pitch, step = stride_of(source.at, lines), stride_of(source.at, along)
     if pitch is None or step != 1 or not inner or not outer:
         return Refusal("an operand is no matrix of contiguous lines")
     batch = [(a, exact_div(source.at.coefficient(a), pitch)) for a in product.batch]
@@ -186,16 +186,3 @@ def bulk_operand(product: Product, operand: Operand) -> BulkOperand | Refusal:
 
 def _count(axes: Sequence[Axis]) -> DimLike:
     return count_of(a.extent for a in axes)
-
-
-def _stride(at: Affine, axes: Sequence[Axis]) -> DimLike | None:
-    """By which a step of the flat position of axes moves; none where that differs."""
-    if not axes:
-        return None
-    step = at.coefficient(axes[-1])
-    expected = step
-    for axis, before in zip(reversed(axes), reversed(axes[:-1])):
-        expected = expected * axis.extent
-        if at.coefficient(before) != expected:
-            return None
-    return step

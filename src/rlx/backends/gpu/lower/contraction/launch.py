@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from rlx.backends.gpu.lower.contraction.mma import emit as emit_mma
+from rlx.backends.gpu.lower.contraction.pack import packed
 from rlx.backends.gpu.lower.contraction.wgmma import emit as emit_wgmma
 from rlx.backends.gpu.lower.expressions import failure_text, gathers
 from rlx.backends.gpu.machine import GpuMachine
@@ -14,7 +18,7 @@ from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import upper_bound
 from rlx.kernel.contract import Contract
-from rlx.kernel.program.schedule import Schedule, buffers
+from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.structure import structure_of
 
@@ -41,6 +45,25 @@ def any_mma_schedule(
     """The same for any number of rows: convolutions, and what no form for few rows takes."""
     if not machine.tiles:
         return Refusal(f"{contract.name}: the device has no matrix instructions")
+    moved = packed(contract, machine, name, constants)
+    if moved is None:
+        return _launched(contract, machine, name, constants)
+    own = len(contract.operands)
+    made = _launched(moved[0], machine, name, constants | {own})
+    if isinstance(made, Refusal):
+        return made
+    tasks = tuple(t.on(tuple(map(_as_packed(own), t.buffers))) for t in made.tasks)
+    return replace(made, tasks=tasks, packed=(moved[1],))
+
+
+def _as_packed(operand: int) -> Callable[[Buffer], Buffer]:
+    """The operand behind the others is made of weights."""
+    return lambda b: Buffer("packed", 0) if b == Buffer("operand", operand) else b
+
+
+def _launched(
+    contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
+) -> Schedule[GpuTask] | Refusal:
     product = product_of(contract)
     if isinstance(product, Refusal):
         return product

@@ -68,7 +68,7 @@ class TileLoader:
         self.count = self.lines * per_line
         self.units = [self._unit(i, per_line) for i in range(-(-self.count // self.threads))]
         self.outer_scopes = [self._outer(u) for u in self.units]
-        extent = count_of(a.extent for a in self.values.product.inner)
+        extent = count_of(a.extent for a in self.operand.inner)
         self._flat = Axis("flat", extent)
         self._bounds = Exprs().inside(Affine.of(self._flat), 0, extent)
         """Is a scattered position one of the product's?"""
@@ -81,7 +81,7 @@ class TileLoader:
     @property
     def axis(self) -> tuple[Axis, ...]:
         """Along which units go."""
-        axes = self.values.product.inner if self.operand.is_along_inner else self.operand.outer
+        axes = self.operand.inner if self.operand.is_along_inner else self.operand.outer
         return axes[-1:]
 
     def _unit(self, number: int, per_line: int) -> _Unit:
@@ -134,14 +134,14 @@ class TileLoader:
         is_inner = self.operand.is_along_inner
         own = (unit.column if is_inner else unit.line).to(self.values.index_dtype)
         width = self.operand.unit if is_inner and self.operand.source is None else 1
-        inner = self.values.product.inner
+        inner = self.operand.inner
         if self.operand.is_scattered:
             return self._scattered(start + own)
         return self.values.scope(inner, start + own, width, is_whole=not has_tail)
 
     def _scattered(self, first: Var) -> Scope:
         """Neighbouring inner positions, each by its own indices."""
-        values, inner = self.values, self.values.product.inner
+        values, inner = self.values, self.operand.inner
         flat = [first + i for i in range(SCATTERED)]
         opened = [values.opened(inner, f, 1) for f in flat]
         index = {a: [o[a][0] for o in opened] for a in inner}
