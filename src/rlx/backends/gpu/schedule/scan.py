@@ -10,15 +10,16 @@ meet between the kernels of a step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
+from rlx.backends.gpu.lower.scan.associative import Associative, TimeChunks
 from rlx.backends.gpu.lower.scan.local import LocalIndex, local_index
 from rlx.backends.gpu.lower.scan.steps import ScanKernels
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.loop import estimate
-from rlx.core.dim import exact_div
-from rlx.kernel.expr import Axis, Load, Reduce
+from rlx.backends.gpu.schedule.loop import estimate, is_aligned
+from rlx.core.dim import DimLike, exact_div
+from rlx.kernel.expr import Affine, Axis, Load, Reduce
 from rlx.kernel.refusal import Refusal, attempt
 
 MAX_ROWS = 16
@@ -29,6 +30,13 @@ FLIGHT_LOADS = 32
 """Loads that a thread has in flight: those of later steps do not depend on the carries."""
 MAX_UNROLL = 8
 MIN_BLOCK = 32
+MIN_CHANNELS = 256
+"""Channels from which on neighbouring threads are along them, where the time axis is strided."""
+CHANNELS_PER_PROCESSOR = 512
+BLOCKS_PER_PROCESSOR = 4
+MIN_STEPS = 32
+"""Of a chunk."""
+MAX_CHUNKS, GRANULE, MAX_WIDTH = 1024, 64, 8
 ALIGN_BYTES = 16
 """Of an array in shared memory."""
 
@@ -46,6 +54,8 @@ class ChannelSchedule:
     block: int
     unroll: int
     """Steps whose loads are made at once."""
+    chunks: TimeChunks | None = None
+    """Parts of the time axis, each from a carry that was made before."""
 
     @property
     def slots(self) -> int:
@@ -56,7 +66,27 @@ class ChannelSchedule:
     def text(self) -> str:
         team = "a thread" if self.lanes == 1 else f"{self.lanes} threads"
         held = f" with {self.slots} rows of its state" if self.rows is not None else ""
-        return f"{team} a channel{held}, {self.unroll} steps loaded at once"
+        parts = f" of {self.chunks.axis.extent} chunks" if self.chunks else ""
+        return f"{team} a channel{held}{parts}, {self.unroll} steps loaded at once"
+
+
+@dataclass(frozen=True, slots=True)
+class RowSchedule:
+    """A block a row of a cumulative op."""
+
+    points: tuple[Axis, ...]
+    width: int
+    """Neighbours of a thread."""
+    block: int
+    warp: int
+    is_aligned: bool
+    """Are they vectors in memory, and rows whole vectors?"""
+    chunks: TimeChunks | None = None
+
+    @property
+    def text(self) -> str:
+        parts = f" of {self.chunks.axis.extent} chunks" if self.chunks else ""
+        return f"a block of {self.block} threads a row{parts}, {self.width} neighbours a thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +172,63 @@ def _loads_of_a_step(kernels: ScanKernels, rows: list[Axis], lanes: int) -> int:
     nodes = [n for k in kernels.steps for n in k.nodes if isinstance(n, Load)]
     own = [n for n in nodes if kernels.value_of(n) is None]
     return sum(slots if set(rows) & n.free else 1 for n in own)
+
+
+# -- cumulative ops -------------------------------------------------------------------------------
+
+
+def by_prefixes(step: Associative, machine: GpuMachine) -> ChannelSchedule | RowSchedule:
+    """Neighbouring threads along the row, or along the time axis where that is contiguous or rows
+    are few; long time axes of few rows in chunks."""
+    scan, points = step.kernels.scan, step.carry.axes
+    count = prod(estimate(a.extent) for a in points)
+    length = estimate(scan.time.extent)
+    if _is_strided(step) and count >= MIN_CHANNELS:
+        whole = by_channels(step.kernels, machine)
+        if isinstance(whole, ChannelSchedule):
+            wanted = machine.processors * CHANNELS_PER_PROCESSOR // count
+            return replace(whole, chunks=_time_chunks(step, wanted, length // MIN_STEPS, 1))
+    width, is_aligned = _row_vectors(step, machine)
+    block = machine.warp
+    while block < machine.block and block * width < length:
+        block *= 2
+    tiles = length // (block * width)
+    wanted = machine.processors * BLOCKS_PER_PROCESSOR // max(1, count)
+    chunks = _time_chunks(step, wanted, tiles, GRANULE) if count < machine.processors else None
+    return RowSchedule(points, width, block, machine.warp, is_aligned, chunks)
+
+
+def _time_chunks(step: Associative, wanted: int, most: int, granule: int) -> TimeChunks | None:
+    parts = min(wanted, most, MAX_CHUNKS)
+    if parts < 2:
+        return None
+    extent = step.kernels.scan.time.extent
+    length: DimLike = (extent + (parts * granule - 1)) // (parts * granule) * granule
+    return TimeChunks(Axis("chunk", parts), length)
+
+
+def _is_strided(step: Associative) -> bool:
+    """Are neighbours of a row apart in memory, while rows are neighbours?"""
+    time, last = step.kernels.scan.time, step.carry.axes[-1:]
+    maps = [n.at for n in step.kernels.loads if step.kernels.value_of(n) is None]
+    return all(abs_stride(at, time) != 1 and at.coefficient(a) == 1 for at in maps for a in last)
+
+
+def abs_stride(at: Affine, axis: Axis) -> DimLike:
+    stride = at.coefficient(axis)
+    return abs(stride) if isinstance(stride, int) else stride
+
+
+def _row_vectors(step: Associative, machine: GpuMachine) -> tuple[int, bool]:
+    """Neighbours of a thread, and whether every access to them is one of a whole vector."""
+    kernels, time = step.kernels, step.kernels.scan.time
+    loads = [(n.at, n.dtype) for n in kernels.loads if kernels.value_of(n) is None]
+    stores = [s for s in kernels.whole.stores if kernels.stored_value(s) is None]
+    every = loads + [(s.at, kernels.scan.results[s.result].dtype.real) for s in stores]
+    size = min(dtype.itemsize for _, dtype in every)
+    width = max(1, min(MAX_WIDTH, machine.vector_bytes // size))
+    is_forward = not kernels.reversals[0] and exact_div(time.extent, width) is not None
+    return width, is_forward and all(is_aligned(at, time, width) for at, _ in every)
 
 
 # -- blocks ---------------------------------------------------------------------------------------

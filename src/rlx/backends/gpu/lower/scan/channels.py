@@ -68,17 +68,25 @@ class _Channels(Steps):
         name: str,
     ) -> None:
         self.schedule = schedule
-        self.count = product(a.extent for a in schedule.points)
+        chunks = schedule.chunks
+        self.axes = (*([chunks.axis] if chunks else []), *schedule.points)
+        self.count = product(a.extent for a in self.axes)
         threads = self.count * schedule.lanes
         block = schedule.block
         builder = Builder(name, block=block, grid=((threads + (block - 1)) // block,))
-        counts = [threads + block, kernels.scan.time.extent]
+        time = kernels.scan.time.extent
+        counts = [threads + block, 2 * time + block]
         index = index_dtype_of(kernels.whole, counts)
         super().__init__(builder, kernels, index, None, constants)
         self.held: dict[str, list[Var]] = {}
         """Values by name: a register for each row that the thread holds."""
         self.slots: list[Scope] = []
         self.slot = 0
+
+    def declare(self, constants: frozenset[int]) -> None:
+        super().declare(constants)
+        dtype = self.scan.carries[0].dtype
+        self.start = self.buffer("start", dtype, "read", self.schedule.chunks is not None)
 
     def program(self, is_dependent: bool) -> Program:
         if is_dependent:
@@ -102,7 +110,8 @@ class _Channels(Steps):
         point = thread // schedule.lanes
         is_whole = exact_div(self.count * schedule.lanes, schedule.block) is not None
         inside = None if is_whole else point < self.dim(self.count)
-        index = self.opened(schedule.points, point, 1)
+        index = self.opened(self.axes, point, 1)
+        self.point = point
         index[self.scan.direction] = [b.const(self.kernels.first, self.index_dtype)]
         self.scopes = [Scope(b.depth, index, inside)]
 
@@ -133,6 +142,11 @@ class _Channels(Steps):
             zero = self.b.const(0, value.dtype.compute)
             self.held[value.name] = [zero] * (self.schedule.slots if self._has_rows(value) else 1)
         scan = self.scan
+        if self.schedule.chunks is not None:
+            (carry,) = scan.carries
+            (made,) = self.start.load(self.point, 1, self.scopes[0].mask)
+            self.held[carry.name] = [made.to(carry.dtype.compute)]
+            return
         first = self.position_of(self.b.const(0, self.index_dtype), self.kernels.reversals[0])
         may_be_empty = scan.has_first and lower_bound(scan.time.extent) == 0
         mask = self.number(scan.time.extent) > 0 if may_be_empty else None
@@ -146,14 +160,13 @@ class _Channels(Steps):
     def _loop(self) -> None:
         """All steps, several at a time."""
         b, unroll = self.b, self.schedule.unroll
-        extent = self.scan.time.extent
+        low, high = self._bounds()
         carried = [v.name for v in self.scan.carries]
         variables = {n: [b.variable(v) for v in self.held[n]] for n in carried}
-        low = b.const(int(self.scan.has_first), self.index_dtype)
         every = [v for held in variables.values() for v in held]
-        with b.loop(low, self.number(extent), unroll, every) as step:
+        with b.loop(low, high, unroll, every) as step:
             self._give(variables)
-            steps = [self._step(step, number) for number in range(unroll)]
+            steps = [self._step(step, number, high) for number in range(unroll)]
             for scope, frames in steps:
                 with self.inside(scope):
                     self._request(frames)
@@ -165,14 +178,22 @@ class _Channels(Steps):
                     variable.set(value)
         self._give(variables)
 
+    def _bounds(self) -> tuple[Var, Var]:
+        """The first step and the end, of all steps or of a chunk's."""
+        chunks, end = self.schedule.chunks, self.number(self.scan.time.extent)
+        if chunks is None:
+            return self.b.const(int(self.scan.has_first), self.index_dtype), end
+        length = self.dim(chunks.length)
+        low = self.position(chunks.axis)[0] * length
+        return low, (low + length).min(end)
+
     def _give(self, variables: dict[str, list[Variable]]) -> None:
         for name, held in variables.items():
             self.held[name] = [Var(self.b, v.value) for v in held]
 
-    def _step(self, step: Var, number: int) -> tuple[Scope, list[_Frame]]:
-        extent = self.scan.time.extent
+    def _step(self, step: Var, number: int, end: Var) -> tuple[Scope, list[_Frame]]:
         now = step + number
-        mask = now < self.number(extent) if number else None
+        mask = now < end if number else None
         place = self.position_of(now, self.kernels.reversals[0])
         scope = Scope(self.b.depth, {self.scan.time: [place]}, mask)
         return scope, [self._frame(k) for k in self.kernels.steps]

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from rlx.backends.gpu.lower.loop import loop_schedule
+from rlx.backends.gpu.lower.scan.associative import (
+    Associative,
+    associative,
+    fold_of_chunks,
+    folds_before,
+)
 from rlx.backends.gpu.lower.scan.blocks import emit_blocks
 from rlx.backends.gpu.lower.scan.channels import emit_channels
+from rlx.backends.gpu.lower.scan.rows import emit_rows
 from rlx.backends.gpu.lower.scan.steps import ScanKernels, directions
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.contraction import contraction_schedule
-from rlx.backends.gpu.schedule.scan import by_blocks, by_channels
+from rlx.backends.gpu.schedule.scan import RowSchedule, by_blocks, by_channels, by_prefixes
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike
 from rlx.kernel.contract import Contract
@@ -67,6 +74,10 @@ def _from_temps(operands: int, places: Mapping[int, int]) -> Move:
 def _steps(
     kernels: ScanKernels, machine: GpuMachine, name: str, constants: frozenset[int]
 ) -> Schedule[GpuTask] | Refusal:
+    """All steps of a direction, in the first form that takes them."""
+    step = associative(kernels)
+    if step is not None:
+        return _prefixes(step, machine, name, constants)
     is_dependent = machine.has_dependent_launch
     channels = by_channels(kernels, machine)
     if not isinstance(channels, Refusal):
@@ -80,6 +91,38 @@ def _steps(
     names, buffers, temps = _with_values(kernels, frozenset(blocks.local))
     key = "blocks", *_key(kernels), machine, constants
     return Schedule((Launch(name, write, key, names, buffers, (), blocks.text),), temps)
+
+
+def _prefixes(
+    step: Associative, machine: GpuMachine, name: str, constants: frozenset[int]
+) -> Schedule[GpuTask]:
+    """A prefix scan in one launch, or in three where its time axis is split."""
+    kernels, is_dependent = step.kernels, machine.has_dependent_launch
+    choice = by_prefixes(step, machine)
+    names, buffers = _buffers(kernels)
+    key = "prefixes", *_key(kernels), machine, constants
+    if isinstance(choice, RowSchedule):
+        write = lambda n: emit_rows(step, choice, constants, is_dependent, n)
+    else:
+        write = lambda n: emit_channels(kernels, choice, constants, is_dependent, n)
+    if choice.chunks is None:
+        return Schedule((Launch(name, write, key, names, buffers, (), choice.text),))
+    folds = fold_of_chunks(step, choice.chunks, choice.points)
+    before = folds_before(step, choice.chunks, choice.points)
+    start = Buffer("operand", len(kernels.scan.operands))
+    last = Launch(name, write, key, (*names, "start"), (*buffers, start), (), choice.text)
+    size = folds.results[0].size_bytes
+    parts: list[tuple[Schedule[GpuTask], Move]] = [
+        (loop_schedule(folds, machine, f"{name}_folds", constants), _into_temp(0)),
+        (loop_schedule(before, machine, f"{name}_before"), _between),
+        (Schedule((last,)), _from_temps(len(kernels.scan.operands), {0: 1})),
+    ]
+    return joined([size, size], parts)
+
+
+def _between(buffer: Buffer) -> Buffer:
+    """From the folds of chunks to those of all before each."""
+    return Buffer("temp", 0 if buffer.kind == "operand" else 1)
 
 
 def _buffers(kernels: ScanKernels) -> tuple[tuple[str, ...], tuple[Buffer, ...]]:
