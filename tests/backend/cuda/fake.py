@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlx.backends.cuda.graph import CopyParams, FillParams, KernelParams
 from rlx.backends.cuda.launch import Attribute, Config
 from rlx.backends.cuda.library import SIGNATURES, TYPES, Library
 
@@ -58,6 +59,8 @@ class FakeCuda:
     needing_context: frozenset[str] = frozenset()
     """Functions that fail where no context is current."""
     calls: list[str] = field(default_factory=list[str])
+    noted: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Copies and events, with their streams."""
     launched: list[Launched] = field(default_factory=list[Launched])
     kernels: dict[str, Callable[[Launched], None]] = field(
         default_factory=dict[str, Callable[[Launched], None]]
@@ -67,8 +70,9 @@ class FakeCuda:
     events: dict[int, bool] = field(default_factory=dict[int, bool])
     """Is the event done?"""
     are_events_done: bool = True
-    captured: list[Work] | None = None
-    graphs: dict[int, list[Work]] = field(default_factory=dict[int, list[Work]])
+    captured: dict[int, Work] | None = None
+    graphs: dict[int, dict[int, Work]] = field(default_factory=dict[int, dict[int, Work]])
+    """Nodes by number."""
     modules: dict[int, bytes] = field(default_factory=dict[int, bytes])
     names: dict[int, str] = field(default_factory=dict[int, str])
     used: int = 0
@@ -85,7 +89,7 @@ class FakeCuda:
         if self.captured is None:
             work()
         else:
-            self.captured.append(work)
+            self.captured[self.handle()] = work
 
     # -- the functions, without "cu" -------------------------------------------------------------
 
@@ -113,7 +117,13 @@ class FakeCuda:
         ctypes.memmove(to, b"Fake GPU\0", 9)
 
     def DeviceGetAttribute(self, to: int, number: int, device: int) -> None:
-        known = {75: self.capability // 10, 76: self.capability % 10, 16: 7, 97: 99 << 10}
+        known = {
+            75: self.capability // 10,
+            76: self.capability % 10,
+            16: 7,
+            38: 1 << 20,
+            97: 99 << 10,
+        }
         put(to, known[number], ctypes.c_int)
 
     def DevicePrimaryCtxRetain(self, to: int, device: int) -> None:
@@ -229,12 +239,15 @@ class FakeCuda:
             {a.id: tuple(a.value[:3]) for a in found}, parameters,
         )  # fmt: skip
         self.launched.append(noted)
-        work = self.kernels.get(noted.name)
+        self.do(lambda: self.run(noted))
+
+    def run(self, launched: Launched) -> None:
+        work = self.kernels.get(launched.name)
         if work is not None:
-            self.do(lambda: work(noted))
+            work(launched)
 
     def StreamBeginCapture_v2(self, stream: int, mode: int) -> None:
-        self.captured = []
+        self.captured = {}
 
     def StreamEndCapture(self, stream: int, to: int) -> None:
         assert self.captured is not None
@@ -244,11 +257,38 @@ class FakeCuda:
 
     def GraphInstantiateWithFlags(self, to: int, graph: int, flags: int) -> None:
         number = self.handle()
-        self.graphs[number] = self.graphs[graph]
+        self.graphs[number] = dict(self.graphs[graph])
         put(to, number)
 
+    def StreamGetCaptureInfo_v2(
+        self, stream: int, status: int, number: int, graph: int, nodes: int, count: int
+    ) -> None:
+        assert self.captured is not None
+        held = ctypes.c_uint64(list(self.captured)[-1])
+        self.memory[ctypes.addressof(held)] = held
+        put(nodes, ctypes.addressof(held))
+        put(count, 1)
+
+    def GraphExecKernelNodeSetParams_v2(self, graph: int, node: int, params: int) -> None:
+        given = KernelParams.from_address(params)
+        noted = Launched(
+            self.names[given.function], tuple(given.grid), tuple(given.block), given.shared_bytes,
+            {}, given.pointers,
+        )  # fmt: skip
+        self.graphs[graph][node] = lambda: self.run(noted)
+
+    def GraphExecMemcpyNodeSetParams(self, graph: int, node: int, params: int, ctx: int) -> None:
+        given = CopyParams.from_address(params)
+        to, source, size = given.target.address, given.source.address, given.size[0]
+        self.graphs[graph][node] = lambda: ctypes.memmove(to, source, size) and None
+
+    def GraphExecMemsetNodeSetParams(self, graph: int, node: int, params: int, ctx: int) -> None:
+        given = FillParams.from_address(params)
+        address, value, size = given.address, given.value, given.width
+        self.graphs[graph][node] = lambda: ctypes.memset(address, value, size) and None
+
     def GraphLaunch(self, graph: int, stream: int) -> None:
-        for work in self.graphs[graph]:
+        for work in self.graphs[graph].values():
             work()
 
     def GraphDestroy(self, graph: int) -> None:
@@ -271,6 +311,8 @@ class _Handle:
 
         def called(*args: Any) -> int:
             cuda.calls.append(name)
+            if name.startswith(("cuMemcpy", "cuEventRecord")):
+                cuda.noted.append((name, args[-1]))
             if name in cuda.fail:
                 return cuda.fail[name]
             if name in cuda.needing_context and not cuda.current:

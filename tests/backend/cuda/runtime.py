@@ -24,7 +24,10 @@ from rlx.backends.cuda.assemble import print_code
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.errors import AssemblerError, LostDeviceError
 from rlx.backends.cuda.machine import architecture_of
+from rlx.backends.gpu.arrays.device_array import DeviceArray, device_array
+from rlx.backends.gpu.arrays.exchange import Exchange
 from rlx.backends.gpu.device import Code, Kernel, Memory
+from rlx.backends.gpu.runtime.calibration import measure
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
@@ -292,6 +295,145 @@ def graphs() -> Iterator[str]:
     graph.close()
 
 
+def rebinding() -> Iterator[str]:
+    """A graph at other addresses: kernels with clusters and tensor maps, copies, fills; what it
+    takes against recording again."""
+    r = Run()
+    n, length = 5000, 24
+    kernel = r.load(step())
+    x = RNG.integers(-(2**30), 2**30, n).astype(np.int32)
+    first, other, inside, out, other_out = (r.device.allocate(n * 4) for _ in range(5))
+    pairs = [(inside.address, inside.address)] * (length - 1)
+
+    def enqueue() -> None:
+        r.queue.launch(kernel, [first.address, inside.address], {"n": n})
+        for pair in pairs:
+            r.queue.launch(kernel, pair, {"n": n})
+        r.queue.fill(out.address, n * 4, 9)
+        r.queue.copy(out.address, inside.address, n * 4 - 400)
+
+    graph = r.queue.record(enqueue)
+    r.queue.write(first.address, x)
+    r.queue.write(other.address, x + 5)
+    size = n * 4
+    there = [(first.address, size, other.address), (out.address, size, other_out.address)]
+    back = [(other.address, size, first.address), (other_out.address, size, out.address)]
+    for _ in range(20):
+        for moves, given, memory in ((there, x + 5, other_out), (back, x, out)):
+            assert graph.rebind(moves)
+            graph.replay()
+            got, want = r.get(memory, x), stepped(given, length)
+            np.testing.assert_array_equal(got[:-100], want[:-100])
+            assert np.all(got[-100:].view(np.uint8) == 9)
+    yield "40 rebound replays: right"
+    yield from rebound_maps(r)
+    start = time.perf_counter()
+    for _ in range(50):
+        graph.rebind(there)
+        graph.rebind(back)
+    yield f"rebind 3 of 26 nodes: {(time.perf_counter() - start) * 1e4:.1f} µs"
+    start = time.perf_counter()
+    for _ in range(20):
+        r.queue.record(enqueue).close()
+    yield f"record 26 nodes: {(time.perf_counter() - start) / 20 * 1e6:.1f} µs"
+
+
+def rebound_maps(r: Run) -> Iterator[str]:
+    cluster, pipeline = r.load(kernels.cluster_sum()), r.load(kernels.pipeline(40))
+    rows = [RNG.standard_normal((37, 300)).astype(np.float32) for _ in range(2)]
+    boxes = [RNG.standard_normal((40, 16)).astype(np.float32) for _ in range(2)]
+    held, boxed = [r.put(a) for a in rows], [r.put(a) for a in boxes]
+    sums, columns = r.put(np.zeros(37, np.float32)), r.put(np.zeros(16, np.float32))
+
+    def enqueue() -> None:
+        r.queue.launch(cluster, [held[0].address, sums.address], {"m": 37, "n": 300})
+        r.queue.launch(pipeline, [boxed[0].address, columns.address], {})
+
+    graph = r.queue.record(enqueue)
+    for turn in range(2):
+        graph.replay()
+        x, y = rows[turn], boxes[turn]
+        got = r.get(sums, np.empty(37, np.float32))
+        assert np.all(np.abs(got - x.sum(1, dtype=float)) <= 12 * F32_EPS * np.abs(x).sum(1))
+        got = r.get(columns, np.empty(16, np.float32))
+        assert np.all(np.abs(got - y.sum(0, dtype=float)) <= 40 * F32_EPS * np.abs(y).sum(0))
+        moves = [(a.address, a.size, b.address) for a, b in (held, boxed)]
+        graph.rebind(moves)
+    yield "clusters and tensor maps rebound: right"
+
+
+def exchange() -> Iterator[str]:
+    """Arrays of torch, both ways, behind work on streams of torch's and ours."""
+    import torch
+
+    r = Run()
+    n = 1 << 22
+    kernel = r.load(step())
+    for number in range(6):
+        stream = torch.cuda.Stream() if number % 2 else torch.cuda.current_stream()
+        with torch.cuda.stream(stream):
+            x = torch.randint(-99, 99, (n,), device="cuda", dtype=torch.int32)
+            torch.cuda._sleep(20_000_000)
+            x += 1
+            given = device_array(x, r.queue) if number < 4 else device_array(Plain(x), r.queue)
+            made = r.device.allocate(n * 4)
+            for _ in range(20):
+                r.queue.launch(kernel, [given.address, made.address], {"n": n})
+            out = DeviceArray(made.address, (n // 4, 4), np.dtype(np.int32), (2, 0), r.queue, made)
+            got = torch.from_dlpack(out) if number % 3 else torch.as_tensor(out, device="cuda")
+            assert got.data_ptr() == made.address
+            want = (x * 3 + 1).reshape(-1, 4)
+            assert torch.equal(got, want)
+            r.device.free(made)
+    yield "torch tensors by DLPack and by the CUDA array interface, ordered: right"
+    for kind in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bool):
+        x = torch.randn(3, 4, device="cuda").to(kind).t()
+        found = device_array(x, r.queue)
+        assert (found.shape, found.strides) == ((4, 3), (1, 4))
+        host = found.numpy(r.queue).astype(np.float32)
+        np.testing.assert_array_equal(host, x.float().cpu().numpy())
+        again = DeviceArray(
+            found.address, found.shape, found.dtype, found.device, r.queue, x, found.strides
+        )
+        assert torch.equal(torch.from_dlpack(again).view(torch.uint8), x.view(torch.uint8))
+    yield "bf16, fp8, f16, bool, strided: right"
+    yield from exchange_times(r)
+
+
+def exchange_times(r: Run) -> Iterator[str]:
+    import torch
+
+    x = torch.zeros(4, 128, 384, device="cuda")
+    table = Exchange.of(torch.Tensor)
+    assert table is not None
+    assert table.described(x).address == x.data_ptr()
+    assert table.stream((2, 0)) == torch.cuda.current_stream().cuda_stream
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        assert table.stream((2, 0)) == side.cuda_stream
+    memory = r.device.allocate(x.nbytes)
+    ours = DeviceArray(memory.address, (4, 128, 384), np.dtype("f4"), (2, 0), r.queue, memory)
+    for name, f in {
+        "describe by the table": lambda: table.described(x),
+        "torch's stream": lambda: table.stream((2, 0)),
+        "device_array of torch's": lambda: device_array(x, r.queue),
+        "DeviceArray made": lambda: DeviceArray(0, (4, 128, 384), ours.dtype, (2, 0), r.queue),
+        "torch.from_dlpack of ours": lambda: torch.from_dlpack(ours),
+        "wait_for a stream": lambda: r.queue.wait_for(side.cuda_stream),
+    }.items():
+        yield f"{name}: {host_us(f, r.queue.wait):.2f} µs"
+
+
+class Plain:
+    """A tensor with the CUDA array interface alone."""
+
+    def __init__(self, tensor: Any) -> None:
+        import torch
+
+        stream = torch.cuda.current_stream().cuda_stream
+        self.__cuda_array_interface__ = tensor.__cuda_array_interface__ | {"stream": stream or 1}
+
+
 def host_us(f: Callable[[], Any], wait: Callable[[], None], count: int = 100) -> float:
     """What a call costs the host, in µs."""
     found: list[float] = []
@@ -365,6 +507,15 @@ def bandwidths(size: int) -> Iterator[str]:
             r.queue.wait()
             times.append(time.perf_counter() - start)
         yield f"{name} {size >> 10} KiB: {size / min(times[1:]) / 1e9:.1f} GB/s"
+
+
+def calibration() -> Iterator[str]:
+    """The device's numbers."""
+    start = time.perf_counter()
+    (found,) = measure(CudaDevice(), lambda *_: None)
+    yield f"measured in {time.perf_counter() - start:.1f} s"
+    for name, value in found.as_dict().items():
+        yield f"{name}: {value}"
 
 
 def threads() -> Iterator[str]:
@@ -444,7 +595,19 @@ def child() -> int:
 
 PARTS = {
     f.__name__: f
-    for f in (facts, memory, launches, codes, graphs, overhead, bandwidth, threads, errors)
+    for f in (
+        facts,
+        memory,
+        launches,
+        codes,
+        graphs,
+        rebinding,
+        exchange,
+        overhead,
+        bandwidth,
+        threads,
+        errors,
+    )
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 import rlx
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.errors import AssemblerError, DriverError, LostDeviceError
+from rlx.backends.cuda.graph import CopyParams, KernelParams
 from rlx.backends.cuda.launch import CLUSTER, DEPENDENT, offsets
 from rlx.backends.cuda.library import open_library
 from rlx.backends.cuda.machine import GENERATIONS, architecture_of, generation_of, machine_of
@@ -133,7 +134,7 @@ def test_boxes_of_one_map_are_swizzled_or_not() -> None:
 # -- copies and memory ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0, 1, 65536, 65537, (4 << 20) + 1, (17 << 20) + 3])
+@pytest.mark.parametrize("size", [0, 1, 65536, 65537, (1 << 20) + 1, (5 << 20) + 3])
 def test_bytes_come_back(size: int) -> None:
     device, queue = opened(FakeCuda())
     data = np.random.default_rng(size).integers(0, 255, size, np.uint8)
@@ -166,6 +167,21 @@ def test_small_copies_go_round_the_ring() -> None:
         queue.read(held[1].address, got[1].T)
 
 
+def test_pinned_memory_is_used_again_behind_the_copies_of_its_own_stream() -> None:
+    """Large copies of two queues: each slot's event is recorded in the stream that reads it."""
+    fake = FakeCuda()
+    device, first = opened(fake)
+    second = device.queue()
+    data = np.zeros(3 << 20, np.uint8)
+    memory = device.allocate(data.nbytes)
+    for queue in (first, second, first):
+        fake.noted.clear()
+        queue.write(memory.address, data)
+        assert {s for name, s in fake.noted if name == "cuMemcpyHtoDAsync_v2"} == {queue.stream}
+        assert {s for name, s in fake.noted if name == "cuEventRecord"} == {queue.stream}
+        assert fake.noted[-1][0] == "cuEventRecord"
+
+
 def test_copies_and_fills() -> None:
     device, queue = opened(FakeCuda())
     a, b = device.allocate(100), device.allocate(100)
@@ -195,6 +211,27 @@ def test_freed_memory_is_reused_only_behind_the_work_that_was_queued() -> None:
     assert device.allocate(1000).address not in (first.address, second.address)
     fake.are_events_done = True
     assert device.allocate(1000).address == first.address
+
+
+def test_memory_that_others_use_is_reused_when_the_device_was_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlx.backends.cuda.memory.SHARED_BYTES", 3000)
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    held = [device.allocate(1024) for _ in range(2)]
+    queue.share(held[0].address + 100)
+    for memory in held:
+        device.free(memory)
+    assert device.allocate(1024) == held[1]
+    assert device.allocate(1024) not in held
+    assert "cuCtxSynchronize" not in fake.calls
+    for _ in range(2):
+        memory = device.allocate(1024)
+        queue.share(memory.address)
+        device.free(memory)
+    assert device.allocate(1024) == held[0]  # too much waits for the others by now
+    assert fake.calls.count("cuCtxSynchronize") == 1
 
 
 def test_no_event_is_recorded_into_a_stream_that_is_captured() -> None:
@@ -264,6 +301,39 @@ def test_a_graph_is_recorded_and_replayed() -> None:
     graph.close()
     graph.close()
     assert not fake.graphs
+
+
+def test_a_graph_is_given_other_addresses() -> None:
+    """Kernels, copies and fills, at addresses inside of what moves; the others stay."""
+    fake = FakeCuda(kernels={"k": doubled})
+    device, queue = opened(fake)
+    kernel = device.load(code())
+    x = np.arange(6, dtype=np.int32)
+    a, b, c, other_a, other_c = (device.allocate(x.nbytes) for _ in range(5))
+    queue.write(a.address, x)
+    queue.write(other_a.address, x + 100)
+
+    def enqueue() -> None:
+        queue.launch(kernel, [a.address + 4, b.address], {"n": 5})
+        queue.fill(c.address, 24, 0)
+        queue.copy(c.address + 8, b.address, 16)
+
+    graph = queue.record(enqueue)
+    graph.replay()
+    assert graph.rebind([(a.address, 24, other_a.address), (c.address, 24, other_c.address)])
+    calls = len(fake.calls)
+    assert graph.rebind([(12345, 10, 54321)])  # nobody has it
+    assert len(fake.calls) == calls
+    graph.replay()
+    got = [np.empty_like(x) for _ in range(3)]
+    for memory, array in zip((c, other_c, a), got):
+        queue.read(memory.address, array)
+    queue.wait()
+    np.testing.assert_array_equal(got[0], [0, 0, *(2 * x[1:5])])
+    np.testing.assert_array_equal(got[1], [0, 0, *(2 * (x[1:5] + 100))])
+    np.testing.assert_array_equal(got[2], x)
+    assert ctypes.sizeof(CopyParams) == 200
+    assert ctypes.sizeof(KernelParams) == 72
 
 
 def test_what_fails_while_it_is_recorded_ends_the_recording() -> None:

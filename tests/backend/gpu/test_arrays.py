@@ -66,6 +66,9 @@ class Waiting:
     def release_to(self, stream: int) -> None:
         self.noted.append(("releases", stream))
 
+    def share(self, address: int) -> None:
+        self.shared = address
+
     def device_of(self, address: int) -> tuple[int, int]:
         return CUDA, address // (1 << 40)
 

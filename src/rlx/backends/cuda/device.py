@@ -15,20 +15,19 @@ from rlx.backends.cuda.library import Library, open_library
 from rlx.backends.cuda.machine import generation_of, machine_of
 from rlx.backends.cuda.memory import Allocator
 from rlx.backends.cuda.queue import CudaQueue
-from rlx.backends.cuda.staging import Slots
+from rlx.backends.cuda.staging import Bulk
 from rlx.backends.gpu.device import Code, Device, Kernel, Memory
 from rlx.backends.gpu.simt.program import Program
 
 CAPABILITY = 75, 76
-PROCESSORS, SHARED_BYTES = 16, 97
-"""Attributes of a device: the version of its architecture, multiprocessors, shared memory that a
-block may ask for."""
+PROCESSORS, CACHE_BYTES, SHARED_BYTES = 16, 38, 97
+"""Attributes of a device: the version of its architecture, multiprocessors, the second level cache,
+shared memory that a block may ask for."""
 MAX_SHARED_BYTES = 8
 REGISTERS, LOCAL_BYTES = 4, 3
 """Attributes of a function: dynamic shared memory that a launch may ask for; what a thread has."""
 DEFAULT_SHARED_BYTES = 48 << 10
 """More must be asked for."""
-BULK_SLOTS, BULK_SLOT_BYTES = 4, 4 << 20
 RETIRED = 64
 """Modules that nobody uses and that are unloaded together, since the device must be idle then."""
 
@@ -63,9 +62,10 @@ class CudaDevice(Device):
             self.context.attribute(PROCESSORS),
             self.context.attribute(SHARED_BYTES),
         )
+        self.cache_bytes = self.context.attribute(CACHE_BYTES)
         self._queues: weakref.WeakSet[CudaQueue] = weakref.WeakSet()
         self._lock = threading.RLock()
-        self._bulk: Slots | None = None
+        self._bulk: Bulk | None = None
         self._retired: list[int] = []
         self._allocator = Allocator(self.context, self._live)
         self.context.running = self._running
@@ -135,7 +135,7 @@ class CudaDevice(Device):
     # -- queues ----------------------------------------------------------------------------------
 
     def queue(self) -> CudaQueue:
-        made = CudaQueue(self.context, self._bulk_slots)
+        made = CudaQueue(self.context, self._bulk_copies, self._allocator.share)
         with self._lock:
             self._queues.add(made)
         return made
@@ -147,9 +147,9 @@ class CudaDevice(Device):
     def _running(self) -> list[str]:
         return [name for queue in self._live() for name in queue.running]
 
-    def _bulk_slots(self) -> Slots:
+    def _bulk_copies(self) -> Bulk:
         """Pinned memory for large copies of all queues, made when the first one asks for it."""
         with self._lock:
             if self._bulk is None:
-                self._bulk = Slots(self.context, BULK_SLOTS, BULK_SLOT_BYTES)
+                self._bulk = Bulk(self.context)
             return self._bulk

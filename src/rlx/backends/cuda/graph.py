@@ -1,19 +1,22 @@
 """CUDA graphs: work of a stream that is captured once and replayed by one call.
 
 Edges between a kernel and a dependent one after it are programmatic, as their launches were: the
-second may begin before the first ends.
+second may begin before the first ends. The addresses of an instantiated graph's nodes can be
+replaced, which takes the nodes that have them and not the whole graph.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cuda.context import Context
 from rlx.backends.cuda.launch import Prepared
-from rlx.backends.gpu.device import Graph
+from rlx.backends.gpu.device import Graph, Move
 from rlx.core.errors import Error
 
 if TYPE_CHECKING:
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 RELAXED = 2
 """The capture mode: other calls of this and other threads go on as usual."""
+DEVICE_MEMORY = 2
+NAMED = 8
+"""Kernels that a graph is named by."""
 
 
 def captured(context: Context, stream: int, enqueue: Callable[[], None]) -> int:
@@ -38,10 +44,163 @@ def captured(context: Context, stream: int, enqueue: Callable[[], None]) -> int:
     return graph.value
 
 
+def last_node(context: Context, stream: int) -> int:
+    """The node that was captured last: what the next one will depend on."""
+    status, count = ctypes.c_int(), ctypes.c_size_t()
+    number, graph, nodes = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_void_p()
+    context(
+        "cuStreamGetCaptureInfo_v2",
+        stream,
+        *map(ctypes.byref, (status, number, graph, nodes, count)),
+    )
+    return ctypes.c_uint64.from_address(nodes.value or 0).value if count.value == 1 else 0
+
+
+# -- nodes ----------------------------------------------------------------------------------------
+
+
+class KernelParams(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("pointers", ctypes.c_void_p),
+        ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
+
+
+class CopySide(ctypes.Structure):
+    """One side of a copy."""
+
+    _fields_ = (
+        ("x", ctypes.c_size_t * 4),
+        ("kind", ctypes.c_uint),
+        ("host", ctypes.c_void_p),
+        ("address", ctypes.c_uint64),
+        ("array", ctypes.c_void_p),
+        ("reserved", ctypes.c_void_p),
+        ("pitch", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    )
+
+
+class CopyParams(ctypes.Structure):
+    """CUDA_MEMCPY3D_v2."""
+
+    _fields_ = (
+        ("source", CopySide),
+        ("target", CopySide),
+        ("size", ctypes.c_size_t * 3),
+    )
+
+
+class FillParams(ctypes.Structure):
+    """CUDA_MEMSET_NODE_PARAMS."""
+
+    _fields_ = (
+        ("address", ctypes.c_uint64),
+        ("pitch", ctypes.c_size_t),
+        ("value", ctypes.c_uint),
+        ("element_size", ctypes.c_uint),
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node(ABC):
+    """A node of a captured graph, and what it does."""
+
+    handle: int
+
+    @abstractmethod
+    def moved(self, context: Context, moves: Sequence[Move]) -> Node | None:
+        """The node at the new addresses; None where it has none of the old ones."""
+
+    @abstractmethod
+    def update(self, context: Context, graph: int) -> None:
+        """Replace it in an instantiated graph."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelNode(Node):
+    launch: Prepared
+
+    def moved(self, context: Context, moves: Sequence[Move]) -> KernelNode | None:
+        given = self.launch
+        addresses = tuple(_moved(a, moves) for a in given.addresses)
+        if addresses == given.addresses:
+            return None
+        code, sizes = given.kernel.code, given.sizes
+        parameters = given.parameters.moved(context, code, addresses, sizes)
+        return KernelNode(self.handle, replace(given, addresses=addresses, parameters=parameters))
+
+    def update(self, context: Context, graph: int) -> None:
+        config, pointers = self.launch.config, self.launch.parameters.pointers
+        params = KernelParams(
+            self.launch.kernel.handle.value, config.grid, config.block, config.shared_bytes,
+            ctypes.addressof(pointers), None, None, None,
+        )  # fmt: skip
+        context("cuGraphExecKernelNodeSetParams_v2", graph, self.handle, ctypes.byref(params))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyNode(Node):
+    to: int
+    source: int
+    size: int
+
+    def moved(self, context: Context, moves: Sequence[Move]) -> CopyNode | None:
+        to, source = _moved(self.to, moves), _moved(self.source, moves)
+        is_same = (to, source) == (self.to, self.source)
+        return None if is_same else CopyNode(self.handle, to, source, self.size)
+
+    def update(self, context: Context, graph: int) -> None:
+        params = CopyParams(_side(self.source, self.size), _side(self.to, self.size))
+        params.size[:] = self.size, 1, 1
+        args = ctypes.byref(params), context.handle
+        context("cuGraphExecMemcpyNodeSetParams", graph, self.handle, *args)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FillNode(Node):
+    address: int
+    size: int
+    byte: int
+
+    def moved(self, context: Context, moves: Sequence[Move]) -> FillNode | None:
+        address = _moved(self.address, moves)
+        return None if address == self.address else replace(self, address=address)
+
+    def update(self, context: Context, graph: int) -> None:
+        params = FillParams(self.address, self.size, self.byte, 1, self.size, 1)
+        args = ctypes.byref(params), context.handle
+        context("cuGraphExecMemsetNodeSetParams", graph, self.handle, *args)
+
+
+def _side(address: int, size: int) -> CopySide:
+    return CopySide(kind=DEVICE_MEMORY, address=address, pitch=size, height=1)
+
+
+def _moved(address: int, moves: Sequence[Move]) -> int:
+    for old, size, new in moves:
+        if old <= address < old + max(1, size):
+            return address - old + new
+    return address
+
+
+# -- graphs ---------------------------------------------------------------------------------------
+
+
 class CudaGraph(Graph):
     """An instantiated graph. It holds the launches, hence their kernels."""
 
-    def __init__(self, queue: CudaQueue, graph: int, nodes: tuple[Prepared, ...]) -> None:
+    def __init__(self, queue: CudaQueue, graph: int, nodes: list[Node]) -> None:
         self._queue = queue
         self._context = queue.context
         self._graph = graph
@@ -52,7 +211,7 @@ class CudaGraph(Graph):
         except BaseException:
             self._context.quietly("cuGraphDestroy", graph)
             raise
-        self._launch = self._context.library["cuGraphLaunch"]
+        self._launch: Any = self._context.library["cuGraphLaunch"]
 
     def replay(self) -> None:
         queue = self._queue
@@ -60,6 +219,16 @@ class CudaGraph(Graph):
         if code:
             self._context.failed("cuGraphLaunch", code, self._exec, queue.stream)
         queue.replayed(self._name)
+
+    def rebind(self, moves: Sequence[Move]) -> bool:
+        """Replays that were enqueued have the old addresses, later ones the new."""
+        context = self._context
+        for i, node in enumerate(self._nodes):
+            found = node.moved(context, moves)
+            if found is not None:
+                found.update(context, self._exec)
+                self._nodes[i] = found
+        return True
 
     def close(self) -> None:
         """Work that was enqueued goes on: the driver frees the graph behind it."""
@@ -73,8 +242,9 @@ class CudaGraph(Graph):
             self.close()
 
 
-def _name(nodes: tuple[Prepared, ...]) -> str:
+def _name(nodes: Sequence[Node]) -> str:
     """Of the graph, for errors: its kernels."""
-    names = list(dict.fromkeys(n.kernel.code.name for n in nodes))
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"the graph of {', '.join(names[:8])}{more}"
+    names = [n.launch.kernel.code.name for n in nodes if isinstance(n, KernelNode)]
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"the graph of {', '.join(names[:NAMED])}{more}"

@@ -59,32 +59,69 @@ def offsets(code: Code) -> tuple[tuple[int, ...], int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Parameters:
+    """The block of a launch's parameters, and the pointers to each."""
+
+    pointers: Any
+    raw: Any
+    base: int
+    """The first aligned byte of the block."""
+    size: int
+
+    @classmethod
+    def of(
+        cls, context: Context, code: Code, addresses: Sequence[int], sizes: Mapping[str, int]
+    ) -> Parameters:
+        places, size = offsets(code)
+        return cls.laid(_block(context, code, addresses, sizes, places, size), places)
+
+    @classmethod
+    def laid(cls, block: bytes, places: Sequence[int]) -> Parameters:
+        raw = ctypes.create_string_buffer(len(block) + MAP_ALIGN)
+        base = -(-ctypes.addressof(raw) // MAP_ALIGN) * MAP_ALIGN
+        ctypes.memmove(base, block, len(block))
+        pointers = (ctypes.c_void_p * max(1, len(places)))(*(base + p for p in places))
+        return cls(pointers, raw, base, len(block))
+
+    def moved(
+        self, context: Context, code: Code, addresses: Sequence[int], sizes: Mapping[str, int]
+    ) -> Parameters:
+        """The same at other addresses: scalars stay as they are."""
+        places, size = offsets(code)
+        block = bytearray(ctypes.string_at(self.base, size))
+        struct.pack_into(f"{len(addresses)}Q", block, 0, *addresses)
+        _put_maps(context, code, addresses, sizes, block, places)
+        return Parameters.laid(bytes(block), places)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """A launch that is ready to be enqueued."""
 
     kernel: Kernel
+    addresses: tuple[int, ...]
+    sizes: Mapping[str, int]
     config: Config
-    arguments: Any
-    """Pointers to the parameters."""
-    attributes: int
+    parameters: Parameters
+    num_attributes: int
     """That hold always; a dependent launch has one more."""
     is_dependent: bool
-    kept: tuple[Any, ...]
-    """Memory that the driver reads."""
+    kept: Any
+    """Memory that the config points to."""
 
     def enqueue(self, context: Context, launch: Any, is_dependent: bool) -> None:
         """`launch` is cuLaunchKernelEx. `is_dependent`: the kernel before may still run."""
         config, function = self.config, self.kernel.handle.value
-        config.num_attributes = self.attributes + is_dependent
+        config.num_attributes = self.num_attributes + is_dependent
         passed = ctypes.byref(config)
-        code = launch(passed, function, self.arguments, None)
+        code = launch(passed, function, self.parameters.pointers, None)
         if code:
             self._failed(context, code, passed)
 
     def _failed(self, context: Context, code: int, passed: Any) -> None:
-        function = self.kernel.handle.value
+        args = passed, self.kernel.handle.value, self.parameters.pointers, None
         try:
-            context.failed("cuLaunchKernelEx", code, passed, function, self.arguments, None)
+            context.failed("cuLaunchKernelEx", code, *args)
         except Error as error:
             made, grid = self.kernel.code, tuple(self.config.grid)
             raise type(error)(
@@ -105,19 +142,14 @@ def prepare(
     grid = [evaluate(d, sizes) for d in code.grid]
     if 0 in grid:
         return None
-    places, size = offsets(code)
-    raw = ctypes.create_string_buffer(size + MAP_ALIGN)
-    base = -(-ctypes.addressof(raw) // MAP_ALIGN) * MAP_ALIGN
-    block = _block(context, code, addresses, sizes, places, size)
-    ctypes.memmove(base, block, size)
-    pointers = (ctypes.c_void_p * max(1, len(places)))(*(base + p for p in places))
+    parameters = Parameters.of(context, code, addresses, sizes)
     attributes, count = _attributes(code)
     config = Config(
         (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(code.block, 1, 1), code.shared_bytes,
         stream, ctypes.addressof(attributes), count,
     )  # fmt: skip
-    kept = (raw, attributes)
-    return Prepared(kernel, config, pointers, count, code.is_dependent, kept)
+    given = tuple(addresses), dict(sizes)
+    return Prepared(kernel, *given, config, parameters, count, code.is_dependent, attributes)
 
 
 def _attributes(code: Code) -> tuple[Any, int]:
@@ -149,10 +181,23 @@ def _block(
     at = iter(places[len(addresses) :])
     for dtype, dim in code.scalars:
         struct.pack_into(_format(code, dtype), block, next(at), evaluate(dim, sizes))
-    for matrix in matrices(code, addresses, sizes):
-        start = next(at)
-        block[start : start + MAP_BYTES] = encode(context, matrix, code.name)
+    _put_maps(context, code, addresses, sizes, block, places)
     return bytes(block)
+
+
+def _put_maps(
+    context: Context,
+    code: Code,
+    addresses: Sequence[int],
+    sizes: Mapping[str, int],
+    block: bytearray,
+    places: Sequence[int],
+) -> None:
+    """The tensor maps, which are the last parameters."""
+    if not code.maps:
+        return
+    for start, matrix in zip(places[-len(code.maps) :], matrices(code, addresses, sizes)):
+        block[start : start + MAP_BYTES] = encode(context, matrix, code.name)
 
 
 def _format(code: Code, dtype: DType) -> str:

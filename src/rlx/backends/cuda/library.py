@@ -78,7 +78,11 @@ SIGNATURES: Mapping[str, str] = {
     # graphs
     "cuStreamBeginCapture_v2": "pi",
     "cuStreamEndCapture": "pp",
+    "cuStreamGetCaptureInfo_v2": "pppppp",
     "cuGraphInstantiateWithFlags": "ppa",
+    "cuGraphExecKernelNodeSetParams_v2": "ppp",
+    "cuGraphExecMemcpyNodeSetParams": "pppp",
+    "cuGraphExecMemsetNodeSetParams": "pppp",
     "cuGraphLaunch": "pp",
     "cuGraphDestroy": "p",
     "cuGraphExecDestroy": "p",

@@ -13,9 +13,17 @@ import numpy as np
 
 from rlx.backends.cuda.context import Context
 from rlx.backends.cuda.errors import NOT_READY, DriverError
-from rlx.backends.cuda.graph import CudaGraph, captured
+from rlx.backends.cuda.graph import (
+    CopyNode,
+    CudaGraph,
+    FillNode,
+    KernelNode,
+    Node,
+    captured,
+    last_node,
+)
 from rlx.backends.cuda.launch import Prepared, prepare
-from rlx.backends.cuda.staging import NO_TIMING, Array, Pinned, Readback, Slots, bytes_of
+from rlx.backends.cuda.staging import NO_TIMING, Array, Bulk, Pinned, Readback, Slots, bytes_of
 from rlx.backends.gpu.arrays.dlpack import CUDA
 from rlx.backends.gpu.device import Kernel, Queue
 from rlx.core.errors import Error
@@ -37,17 +45,20 @@ NAMED = 16
 class CudaQueue(Queue):
     """One stream. A queue is used by one thread at a time."""
 
-    def __init__(self, context: Context, bulk: Callable[[], Slots]) -> None:
+    def __init__(
+        self, context: Context, bulk: Callable[[], Bulk], share: Callable[[int], None]
+    ) -> None:
         self.context = context
         self.device_id = CUDA, context.number
         self.stream = context.made("cuStreamCreate", NON_BLOCKING)
         self.running: deque[str] = deque(maxlen=NAMED)
         """The last kernels and graphs that were enqueued since the last wait."""
         self._bulk = bulk
+        self._share = share
         self._launch = context.library["cuLaunchKernelEx"]
         self._prepared: dict[Hashable, Prepared | None] = {}
         self._is_behind_kernel = False
-        self._nodes: list[Prepared] | None = None
+        self._nodes: list[Node] | None = None
         self._lock = threading.Lock()
         self._tick = self._done = self._marked = 0
         self._is_closed = False
@@ -62,9 +73,7 @@ class CudaQueue(Queue):
         if data.nbytes <= SMALL_BYTES:
             self._small.write(address, data, self.stream)
         else:
-            bulk = self._bulk()
-            with bulk.lock:
-                bulk.write(address, data, self.stream)
+            self._bulk().write(address, data, self.stream)
         self._enqueued()
 
     def read(self, address: int, array: Array) -> None:
@@ -75,9 +84,7 @@ class CudaQueue(Queue):
             return
         self._check_not_recording("read")
         if data.nbytes > SMALL_BYTES:
-            bulk = self._bulk()
-            with bulk.lock:
-                bulk.read(address, data, self.stream)
+            self._bulk().read(address, data, self.stream)
         else:
             if not self._readback.has_room(data.nbytes):
                 self.wait()
@@ -88,11 +95,15 @@ class CudaQueue(Queue):
         if size:
             self.context.streamed("cuMemcpyDtoDAsync_v2", to, address, size, self.stream)
             self._enqueued()
+            if self._nodes is not None:
+                self._nodes.append(CopyNode(self._last_node(), to, address, size))
 
     def fill(self, address: int, size: int, byte: int) -> None:
         if size:
             self.context.streamed("cuMemsetD8Async", address, byte, size, self.stream)
             self._enqueued()
+            if self._nodes is not None:
+                self._nodes.append(FillNode(self._last_node(), address, size, byte))
 
     @cached_property
     def _small(self) -> Slots:
@@ -121,7 +132,7 @@ class CudaQueue(Queue):
         self._tick += 1
         self.running.append(kernel.code.name)
         if self._nodes is not None:
-            self._nodes.append(made)
+            self._nodes.append(KernelNode(self._last_node(), made))
 
     def _prepare(
         self, key: Hashable, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]
@@ -138,7 +149,7 @@ class CudaQueue(Queue):
 
     def record(self, enqueue: Callable[[], None]) -> CudaGraph:
         self._check_not_recording("record")
-        nodes = list[Prepared]()
+        nodes = list[Node]()
         running = tuple(self.running)
         with self._lock:
             self._nodes, self._is_behind_kernel = nodes, False
@@ -149,7 +160,10 @@ class CudaQueue(Queue):
                 self._nodes, self._is_behind_kernel = None, False
             self.running.clear()
             self.running.extend(running)
-        return CudaGraph(self, graph, tuple(nodes))
+        return CudaGraph(self, graph, nodes)
+
+    def _last_node(self) -> int:
+        return last_node(self.context, self.stream)
 
     def replayed(self, name: str) -> None:
         """A graph was enqueued."""
@@ -201,6 +215,9 @@ class CudaQueue(Queue):
 
     def release_to(self, stream: int) -> None:
         self._order(self.stream, stream)
+
+    def share(self, address: int) -> None:
+        self._share(address)
 
     def device_of(self, address: int) -> tuple[int, int]:
         number = ctypes.c_int()

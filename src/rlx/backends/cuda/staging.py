@@ -8,8 +8,10 @@ slot of it is used again when the device has read it.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +20,12 @@ import numpy as np
 from rlx.backends.cuda.context import Context
 
 Array = np.ndarray[Any, Any]
+Pieces = Sequence[tuple[int, int]]
+"""Starts and sizes of parts of some bytes."""
 ALIGN = 64
 NO_TIMING = 2
 """The flag of events that only order work."""
+BULK_THREADS, BULK_SLOTS, BULK_SLOT_BYTES = 4, 2, 1 << 20
 
 
 def bytes_of(array: Array) -> Array:
@@ -47,7 +52,6 @@ class Slots:
 
     def __init__(self, context: Context, count: int, size: int) -> None:
         self.count, self.size = count, size
-        self.lock = threading.Lock()
         self._context = context
         self._pinned = Pinned(context, count * size)
         self._events = [context.made("cuEventCreate", NO_TIMING) for _ in range(count)]
@@ -64,10 +68,16 @@ class Slots:
 
     def _next(self, stream: int) -> None:
         """Close the slot behind the copies that were enqueued, and enter the next one."""
-        self._context.streamed("cuEventRecord", self._events[self._slot], stream)
-        self._is_used[self._slot] = True
+        if not self._is_used[self._slot]:
+            self.seal(stream)
         self._slot, self._filled = (self._slot + 1) % self.count, 0
         self.finish(self._slot)
+
+    def seal(self, stream: int) -> None:
+        """The slot is used again behind what the stream has; nothing more goes into it."""
+        self._context.streamed("cuEventRecord", self._events[self._slot], stream)
+        self._is_used[self._slot] = True
+        self._filled = self.size
 
     def finish(self, slot: int) -> None:
         """Wait until the device is done with a slot."""
@@ -75,26 +85,24 @@ class Slots:
             self._context.streamed("cuEventSynchronize", self._events[slot])
             self._is_used[slot] = False
 
-    def write(self, to: int, data: Array, stream: int) -> None:
+    def write(self, to: int, data: Array, stream: int, pieces: Pieces | None = None) -> None:
         """Bytes to the device, slot by slot; `data` may be changed afterwards."""
-        for start, size in pieces(data.nbytes, self.size):
+        for start, size in pieces or pieces_of(data.nbytes, self.size):
             address, room = self.room(size, stream)
             np.copyto(room, data[start : start + size])
             self._context.streamed("cuMemcpyHtoDAsync_v2", to + start, address, size, stream)
 
-    def read(self, source: int, data: Array, stream: int) -> None:
+    def read(self, source: int, data: Array, stream: int, pieces: Pieces | None = None) -> None:
         """Bytes from the device; they are there when it returns. One slot is copied by the device
         while the host copies the one before."""
         last: tuple[int, int, Array] | None = None
-        for start, size in pieces(data.nbytes, self.size):
+        for start, size in pieces or pieces_of(data.nbytes, self.size):
             self._next(stream)
-            slot = self._slot
             address, room = self.room(size, stream)
             self._context.streamed("cuMemcpyDtoHAsync_v2", address, source + start, size, stream)
-            self._context.streamed("cuEventRecord", self._events[slot], stream)
-            self._is_used[slot] = True
+            self.seal(stream)
             self._taken(last, data)
-            last = slot, start, room
+            last = self._slot, start, room
         self._taken(last, data)
 
     def _taken(self, given: tuple[int, int, Array] | None, data: Array) -> None:
@@ -109,10 +117,43 @@ class Slots:
         self._pinned.close()
 
 
-def pieces(size: int, limit: int) -> Iterator[tuple[int, int]]:
+def pieces_of(size: int, limit: int) -> Pieces:
     """Starts and sizes of the parts of at most `limit` bytes."""
-    for start in range(0, size, limit):
-        yield start, min(limit, size - start)
+    return [(start, min(limit, size - start)) for start in range(0, size, limit)]
+
+
+class Bulk:
+    """Large copies, by several threads: one copies about 10 GB/s to pinned memory, and the device
+    takes several times that. Each has a ring of its own."""
+
+    def __init__(self, context: Context) -> None:
+        self._lock = threading.Lock()
+        count = min(BULK_THREADS, os.cpu_count() or 1)
+        self._rings = [Slots(context, BULK_SLOTS, BULK_SLOT_BYTES) for _ in range(count)]
+        self._pool = ThreadPoolExecutor(count, "rlx-copy")
+
+    def write(self, to: int, data: Array, stream: int) -> None:
+        def copy(ring: Slots, pieces: Pieces) -> None:
+            ring.write(to, data, stream, pieces)
+            ring.seal(stream)  # the next copy may be another stream's
+
+        self._each(copy, data.nbytes)
+
+    def read(self, source: int, data: Array, stream: int) -> None:
+        self._each(lambda ring, pieces: ring.read(source, data, stream, pieces), data.nbytes)
+
+    def _each(self, copy: Callable[[Slots, Pieces], None], size: int) -> None:
+        """Parts in turn to the threads; few of them are this one's."""
+        parts = pieces_of(size, BULK_SLOT_BYTES)
+        with self._lock:
+            if len(parts) <= 2:
+                copy(self._rings[0], parts)
+                return
+            shares = [parts[i :: len(self._rings)] for i in range(len(self._rings))]
+            given = [(r, p) for r, p in zip(self._rings, shares) if p]
+            done = [self._pool.submit(copy, ring, part) for ring, part in given]
+            for part in done:
+                part.result()
 
 
 @dataclass

@@ -100,12 +100,21 @@ class Memory:
     size: int
 
 
+Move = tuple[int, int, int]
+"""Addresses from the first on, so many bytes, become those from the last on."""
+
+
 class Graph(ABC):
     """Recorded work of one queue."""
 
     @abstractmethod
     def replay(self) -> None:
         """Enqueue it once more."""
+
+    def rebind(self, moves: Sequence[Move]) -> bool:
+        """Use other addresses from now on, where that is cheaper than to record again; False
+        where it is not."""
+        return False
 
     def close(self) -> None:
         """Give back what it holds."""
@@ -153,6 +162,10 @@ class Queue(ABC):
         """Another library's stream waits for what was enqueued here."""
         return
 
+    def share(self, address: int) -> None:
+        """Other libraries may use the memory at an address on streams of theirs."""
+        return
+
     def device_of(self, address: int) -> tuple[int, int]:
         """Whose memory an address is in, as DLPack counts devices."""
         return self.device_id
@@ -175,6 +188,8 @@ class Device(ABC):
 
     machine: GpuMachine
     """Its numbers and capabilities."""
+    cache_bytes: int = 0
+    """Of its last cache; 0 where that is not known."""
 
     @property
     @abstractmethod

@@ -142,7 +142,10 @@ class DeviceArray:
 
     def _order_before(self, stream: int | None) -> None:
         """The consumer's stream waits for what writes the array."""
-        if self.queue is None or stream == NO_ORDER:
+        if self.queue is None:
+            return
+        self.queue.share(self.address)
+        if stream == NO_ORDER:
             return
         if self.device[0] == CPU:
             self.queue.wait()
@@ -165,6 +168,7 @@ class DeviceArray:
             "version": 3,
         }  # fmt: skip
         if self.queue is not None:
+            self.queue.share(self.address)
             found["stream"] = self.queue.stream
         return found
 
