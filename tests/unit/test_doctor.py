@@ -37,6 +37,21 @@ def test_a_missing_package_has_its_command(monkeypatch: pytest.MonkeyPatch) -> N
     assert not next(t for t in found.targets if t.name == "cpu").is_here
 
 
+def test_devices_are_those_that_backends_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(doctor, "NVIDIA", str(tmp_path / "nvidia0"))
+    monkeypatch.setattr(doctor, "AMD", str(tmp_path / "none"))
+    assert "an NVIDIA GPU" in examine(False).devices
+    line = "cuda:0 NVIDIA H200, capability 9.0, 140 GiB, driver 13.0"
+    monkeypatch.setattr(CpuBackend, "devices", lambda self: (line,))
+    found = examine(False)
+    assert line in found.devices
+    assert "an NVIDIA GPU" not in found.devices
+    assert f"devices: {line}" in str(found)
+
+
 def test_the_cache_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = examine(tmp_path / "cache").cache
     assert found.is_on

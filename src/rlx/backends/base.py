@@ -12,6 +12,7 @@ to be done.
       configured(...)    required              run(weights, inputs, outputs)  required
       compile(lir)       required              quick(weights)       None: there is only `run`
       missing()          None: it runs here    step, finish         refused: phases run together
+      devices()          (): it names none
       runs_any_plan      False                 scratch_bytes(...)   0
       num_threads        1                     threads              1
       identity           its name              codegen_spans        ()
@@ -210,6 +211,11 @@ class Backend(ABC):
     def missing(self) -> Missing | None:
         """The package or device without which it cannot run; None where all is here."""
         return None
+
+    def devices(self) -> tuple[str, ...]:
+        """The devices that it finds here, a line each, for `rlx doctor`; none but the processor,
+        if it does not say."""
+        return ()
 
     @property
     def num_threads(self) -> int:

@@ -98,7 +98,7 @@ class Doctor:
             f"code for {self.machine['code'] or 'none'}",
             "targets:", *(_target_line(t) for t in self.targets),
             "packages:", *(_package_line(p) for p in self.packages),
-            f"devices: {', '.join(self.devices) or 'the processor alone'}",
+            f"devices: {'; '.join(self.devices) or 'the processor alone'}",
             f"prices: {self.calibration or 'as documented; none were measured here'}",
             f"cache: {_cache_text(self.cache)}",
             *(["to do:", *(f"  {line}" for line in self.to_do)] if self.to_do else []),
@@ -149,15 +149,26 @@ def _package(name: str, use: str, brings: str) -> PackageState:
 
 
 def _devices() -> list[str]:
-    """What the system shows; no driver is loaded for it."""
-    found: list[str] = []
-    if Path(NVIDIA).exists():
-        found.append("an NVIDIA GPU")
-    if Path(AMD).exists():
-        found.append("an AMD GPU")
-    if sys.platform == "darwin" and platform.machine() == "arm64":
-        found.append("an Apple GPU")
-    return found
+    """What backends find, and what the system shows where they find nothing."""
+    found = [line for name in backend_names() for line in _found_by(name)]
+    shown = [
+        ("cuda", "an NVIDIA GPU", Path(NVIDIA).exists()),
+        ("rocm", "an AMD GPU", Path(AMD).exists()),
+    ]
+    shown.append(("metal", "an Apple GPU", _has_apple_gpu()))
+    is_told = {line.split(":")[0] for line in found}
+    return found + [text for name, text, is_here in shown if is_here and name not in is_told]
+
+
+def _found_by(name: str) -> tuple[str, ...]:
+    try:
+        return find_backend(name).devices()
+    except Error:
+        return ()
+
+
+def _has_apple_gpu() -> bool:
+    return sys.platform == "darwin" and platform.machine() == "arm64"
 
 
 def _code_name() -> str:

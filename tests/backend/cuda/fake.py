@@ -126,6 +126,9 @@ class FakeCuda:
         }
         put(to, known[number], ctypes.c_int)
 
+    def DeviceTotalMem_v2(self, to: int, device: int) -> None:
+        put(to, 3 * TOTAL)
+
     def DevicePrimaryCtxRetain(self, to: int, device: int) -> None:
         put(to, 500 + device)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.cuda.context import found_devices
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.errors import AssemblerError, DriverError, LostDeviceError
 from rlx.backends.cuda.graph import CopyParams, KernelParams
@@ -437,6 +438,13 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_devices_that_cannot_be_used(fake: FakeCuda, number: int, why: str) -> None:
     with pytest.raises(UnsupportedError, match=why):
         CudaDevice(number, fake.library()).queue()
+
+
+def test_devices_are_listed_without_a_context() -> None:
+    fake = FakeCuda(devices=2, capability=86)
+    found = found_devices(fake.library())
+    assert [str(f) for f in found] == [f"cuda:{i} Fake GPU, capability 8.6, 3 GiB" for i in (0, 1)]
+    assert "cuDevicePrimaryCtxRetain" not in fake.calls
 
 
 def test_a_sticky_error_names_the_kernel_and_stays() -> None:

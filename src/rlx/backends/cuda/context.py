@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlx.backends.cuda.errors import (
@@ -38,32 +39,20 @@ class Context:
         """Why it is lost; "" while it is not."""
         self.running: Callable[[], Sequence[str]] = tuple[str, ...]
         """The kernels that may be running, for errors."""
-        self._plain("cuInit", 0)
+        check(library, "cuInit", 0)
         self._check_number()
-        self.device = self._int("cuDeviceGet", number)
+        self.device = integer(library, "cuDeviceGet", number)
         self.handle = ctypes.c_void_p()
-        self._plain("cuDevicePrimaryCtxRetain", ctypes.byref(self.handle), self.device)
+        check(library, "cuDevicePrimaryCtxRetain", ctypes.byref(self.handle), self.device)
 
     def _check_number(self) -> None:
-        count = self._int("cuDeviceGetCount")
+        count = integer(self.library, "cuDeviceGetCount")
         if not 0 <= self.number < count:
             here = f"{count} here: 0 to {count - 1}" if count > 1 else f"{count or 'none'} here"
             raise UnsupportedError(
                 f"there is no CUDA device {self.number}; {here}. Choose another one, or use "
                 "target='cpu'."
             )
-
-    def _plain(self, name: str, *args: Any) -> None:
-        """A call that needs no context."""
-        code = self.library[name](*args)
-        if code:
-            raise error_of(name, code, self.library.text(code))
-
-    def _int(self, name: str, *args: Any) -> int:
-        """The number that such a call writes to its first argument."""
-        found = ctypes.c_int()
-        self._plain(name, ctypes.byref(found), *args)
-        return found.value
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -135,13 +124,17 @@ class Context:
     # -- facts -----------------------------------------------------------------------------------
 
     def attribute(self, number: int) -> int:
-        return self._int("cuDeviceGetAttribute", number, self.device)
+        return integer(self.library, "cuDeviceGetAttribute", number, self.device)
 
     @property
     def name(self) -> str:
-        text = ctypes.create_string_buffer(256)
-        self._plain("cuDeviceGetName", text, len(text), self.device)
-        return text.value.decode(errors="replace")
+        return device_name(self.library, self.device)
+
+    @property
+    def capability(self) -> int:
+        """90 for compute capability 9.0."""
+        major, minor = map(self.attribute, CAPABILITY)
+        return 10 * major + minor
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
@@ -149,3 +142,63 @@ class Context:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
+
+
+# -- what there is --------------------------------------------------------------------------------
+
+CAPABILITY = 75, 76
+"""Attributes of a device: the version of its architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDevice:
+    """A device of this machine, whether it can be used or not."""
+
+    number: int
+    name: str
+    capability: int
+    """90 for compute capability 9.0."""
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        major, minor = divmod(self.capability, 10)
+        size = self.memory_bytes / 2**30
+        return f"cuda:{self.number} {self.name}, capability {major}.{minor}, {size:.0f} GiB"
+
+
+def found_devices(library: Library) -> tuple[FoundDevice, ...]:
+    """All devices that the driver shows. No context is made."""
+    check(library, "cuInit", 0)
+    return tuple(_found(library, i) for i in range(integer(library, "cuDeviceGetCount")))
+
+
+def _found(library: Library, number: int) -> FoundDevice:
+    device = integer(library, "cuDeviceGet", number)
+    major, minor = (integer(library, "cuDeviceGetAttribute", a, device) for a in CAPABILITY)
+    size = ctypes.c_size_t()
+    check(library, "cuDeviceTotalMem_v2", ctypes.byref(size), device)
+    name = device_name(library, device)
+    return FoundDevice(number, name, 10 * major + minor, size.value)
+
+
+# -- calls that need no context -------------------------------------------------------------------
+
+
+def check(library: Library, name: str, *args: Any) -> None:
+    """Call a function that needs no context."""
+    code = library[name](*args)
+    if code:
+        raise error_of(name, code, library.text(code))
+
+
+def integer(library: Library, name: str, *args: Any) -> int:
+    """The number that such a function writes to its first argument."""
+    found = ctypes.c_int()
+    check(library, name, ctypes.byref(found), *args)
+    return found.value
+
+
+def device_name(library: Library, device: int) -> str:
+    text = ctypes.create_string_buffer(256)
+    check(library, "cuDeviceGetName", text, len(text), device)
+    return text.value.decode(errors="replace")

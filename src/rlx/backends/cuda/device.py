@@ -19,10 +19,9 @@ from rlx.backends.cuda.staging import Bulk
 from rlx.backends.gpu.device import Code, Device, Kernel, Memory
 from rlx.backends.gpu.simt.program import Program
 
-CAPABILITY = 75, 76
 PROCESSORS, CACHE_BYTES, SHARED_BYTES = 16, 38, 97
-"""Attributes of a device: the version of its architecture, multiprocessors, the second level cache,
-shared memory that a block may ask for."""
+"""Attributes of a device: multiprocessors, the second level cache, shared memory that a block may
+ask for."""
 MAX_SHARED_BYTES = 8
 REGISTERS, LOCAL_BYTES = 4, 3
 """Attributes of a function: dynamic shared memory that a launch may ask for; what a thread has."""
@@ -54,8 +53,7 @@ class CudaDevice(Device):
 
     def __init__(self, number: int = 0, library: Library | None = None) -> None:
         self.context = Context(library or open_library(), number)
-        major, minor = map(self.context.attribute, CAPABILITY)
-        self.capability = major * 10 + minor
+        self.capability = self.context.capability
         self.generation = generation_of(self.capability)
         self.machine = machine_of(
             self.capability,
@@ -63,7 +61,7 @@ class CudaDevice(Device):
             self.context.attribute(SHARED_BYTES),
         )
         self.cache_bytes = self.context.attribute(CACHE_BYTES)
-        self._queues: weakref.WeakSet[CudaQueue] = weakref.WeakSet()
+        self._queues: tuple[weakref.ref[CudaQueue], ...] = ()
         self._lock = threading.RLock()
         self._bulk: Bulk | None = None
         self._retired: list[int] = []
@@ -137,12 +135,12 @@ class CudaDevice(Device):
     def queue(self) -> CudaQueue:
         made = CudaQueue(self.context, self._bulk_copies, self._allocator.share)
         with self._lock:
-            self._queues.add(made)
+            alive = [q for q in self._queues if q() is not None]
+            self._queues = (*alive, weakref.ref(made))
         return made
 
     def _live(self) -> list[CudaQueue]:
-        with self._lock:
-            return list(self._queues)
+        return [queue for held in self._queues if (queue := held()) is not None]
 
     def _running(self) -> list[str]:
         return [name for queue in self._live() for name in queue.running]

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from rlx.backends.cuda.context import Context
 from rlx.backends.gpu.device import Memory
@@ -41,17 +40,19 @@ class Progress(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Freed:
+class Freed(NamedTuple):
     """A block, and what must be done before it is used again."""
 
     address: int
     size: int
-    after: tuple[tuple[Progress, int], ...]
+    after: Sequence[tuple[Progress, int]]
 
     @property
     def is_ready(self) -> bool:
-        return all(queue.has_reached(tick) for queue, tick in self.after)
+        for queue, tick in self.after:  # noqa: SIM110 (a generator takes longer than the loop)
+            if not queue.has_reached(tick):
+                return False
+        return True
 
 
 def rounded(size: int) -> int:
@@ -99,10 +100,10 @@ class Allocator:
         size = self._sizes.pop(memory.address, None)
         if size is None:
             raise Error(f"there is no memory at {memory.address:#x} to free; was it freed?")
-        after = [(q, q.tick) for q in self._queues() if q.tick]
+        after = [(q, tick) for q in self._queues() if (tick := q.tick)]
         if memory.address in self._shared:
             after.append((self._idle, self._idle.tick))
-        self._returned.append(Freed(memory.address, size, tuple(after)))
+        self._returned.append(Freed(memory.address, size, after))
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()

@@ -34,6 +34,8 @@ DEVICE_OF_POINTER = 9
 """The attribute of an address: the number of its device."""
 SMALL_BYTES = 64 << 10
 """Up to which copies go through memory of the queue's own and are not waited for."""
+TINY_BYTES = 8 << 10
+"""Up to which a copy as Python's bytes on the way is cheaper than views of arrays."""
 SMALL_SLOTS, SMALL_SLOT_BYTES = 4, 128 << 10
 READBACK_BYTES = 256 << 10
 PREPARED = 4096
@@ -61,34 +63,37 @@ class CudaQueue(Queue):
         self._nodes: list[Node] | None = None
         self._lock = threading.Lock()
         self._tick = self._done = self._marked = 0
-        self._is_closed = False
+        self._is_closed = self._has_read = False
 
     # -- copies ----------------------------------------------------------------------------------
 
     def write(self, address: int, array: Array) -> None:
-        data = bytes_of(np.ascontiguousarray(array))
-        if not data.nbytes:
+        size = array.nbytes
+        if not size:
             return
         self._check_not_recording("write")
-        if data.nbytes <= SMALL_BYTES:
-            self._small.write(address, data, self.stream)
+        if size <= TINY_BYTES:
+            self._small.put(address, array, size, self.stream)
         else:
-            self._bulk().write(address, data, self.stream)
+            data = bytes_of(np.ascontiguousarray(array))
+            copies = self._small if size <= SMALL_BYTES else self._bulk()
+            copies.write(address, data, self.stream)
         self._enqueued()
 
     def read(self, address: int, array: Array) -> None:
+        size = array.nbytes
         if not array.flags.c_contiguous:
             raise Error("results are read into contiguous arrays only; give one that is.")
-        data = bytes_of(array)
-        if not data.nbytes:
+        if not size:
             return
         self._check_not_recording("read")
-        if data.nbytes > SMALL_BYTES:
-            self._bulk().read(address, data, self.stream)
+        if size > SMALL_BYTES:
+            self._bulk().read(address, bytes_of(array), self.stream)
         else:
-            if not self._readback.has_room(data.nbytes):
+            if not self._readback.has_room(size):
                 self.wait()
-            self._readback.read(address, data, self.stream)
+            self._readback.read(address, array, self.stream)
+            self._has_read = True
         self._enqueued()
 
     def copy(self, to: int, address: int, size: int) -> None:
@@ -185,8 +190,9 @@ class CudaQueue(Queue):
         self.context.streamed("cuStreamSynchronize", self.stream)
         self._done = max(self._done, tick)
         self.running.clear()
-        if "_readback" in self.__dict__:
+        if self._has_read:
             self._readback.finish()
+            self._has_read = False
 
     def time_ns(self, enqueue: Callable[[], None]) -> float:
         start, stop = self._timers
