@@ -314,8 +314,8 @@ class _Handle:
 
         def called(*args: Any) -> int:
             cuda.calls.append(name)
-            if name.startswith(("cuMemcpy", "cuEventRecord")):
-                cuda.noted.append((name, args[-1]))
+            if name.startswith(("cuMemcpy", "cuEventRecord", "cuStreamWaitEvent")):
+                cuda.noted.append((name, args[0 if name == "cuStreamWaitEvent" else -1]))
             if name in cuda.fail:
                 return cuda.fail[name]
             if name in cuda.needing_context and not cuda.current:

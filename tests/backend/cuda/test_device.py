@@ -183,6 +183,27 @@ def test_pinned_memory_is_used_again_behind_the_copies_of_its_own_stream() -> No
         assert fake.noted[-1][0] == "cuEventRecord"
 
 
+def test_streams_of_others_are_ordered_by_one_event() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    queue.release_to(99)
+    assert fake.noted == []  # nothing was enqueued
+    memory = device.allocate(8)
+    fake.are_events_done = False
+    queue.fill(memory.address, 8, 0)
+    assert not queue.is_idle
+    fake.noted.clear()
+    queue.release_to(99)
+    queue.release_to(queue.stream)
+    queue.wait_for(98)
+    assert fake.noted == [
+        ("cuEventRecord", queue.stream), ("cuStreamWaitEvent", 99),
+        ("cuEventRecord", 98), ("cuStreamWaitEvent", queue.stream),
+    ]  # fmt: skip
+    queue.wait()
+    assert queue.is_idle
+
+
 def test_copies_and_fills() -> None:
     device, queue = opened(FakeCuda())
     a, b = device.allocate(100), device.allocate(100)

@@ -220,7 +220,18 @@ class CudaQueue(Queue):
         self._enqueued()
 
     def release_to(self, stream: int) -> None:
-        self._order(self.stream, stream)
+        if self.tick:
+            self._order(self.stream, stream)
+
+    def _order(self, first: int, second: int) -> None:
+        """A stream waits for an event as it was recorded last, so that one serves for all."""
+        if first != second:
+            self.context.streamed("cuEventRecord", self._fence, first)
+            self.context.streamed("cuStreamWaitEvent", second, self._fence, 0)
+
+    @cached_property
+    def _fence(self) -> int:
+        return self.context.made("cuEventCreate", NO_TIMING)
 
     def share(self, address: int) -> None:
         self._share(address)
@@ -230,19 +241,15 @@ class CudaQueue(Queue):
         self.context("cuPointerGetAttribute", ctypes.byref(number), DEVICE_OF_POINTER, address)
         return CUDA, number.value
 
-    def _order(self, first: int, second: int) -> None:
-        event = self.context.made("cuEventCreate", NO_TIMING)
-        try:
-            self.context.streamed("cuEventRecord", event, first)
-            self.context.streamed("cuStreamWaitEvent", second, event, 0)
-        finally:
-            self.context.quietly("cuEventDestroy_v2", event)
-
     # -- how far it has come ---------------------------------------------------------------------
 
     @property
     def tick(self) -> int:
         return 0 if self._tick == self._done or self._is_closed else self._tick
+
+    @property
+    def is_idle(self) -> bool:
+        return self.has_reached(self._tick)
 
     def has_reached(self, tick: int) -> bool:
         """An event behind all that is enqueued is recorded, unless one is on its way."""
@@ -279,7 +286,8 @@ class CudaQueue(Queue):
         with suppress(DriverError):
             self.wait()
         made = self.__dict__
-        for event in (*made.get("_timers", ()), made.get("_mark", 0)):
+        events = *made.get("_timers", ()), made.get("_mark", 0), made.get("_fence", 0)
+        for event in events:
             if event:
                 self.context.quietly("cuEventDestroy_v2", event)
         if "_small" in made:

@@ -154,6 +154,11 @@ class Queue(ABC):
     def wait(self) -> None:
         """Until all that was enqueued is done. An error of it is raised here."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Is all that was enqueued done? Nobody waits."""
+        return True
+
     def wait_for(self, stream: int) -> None:
         """What is enqueued from now on begins after what another library's stream has."""
         return
