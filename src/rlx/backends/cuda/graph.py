@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cuda.context import Context
@@ -44,16 +45,29 @@ def captured(context: Context, stream: int, enqueue: Callable[[], None]) -> int:
     return graph.value
 
 
-def last_node(context: Context, stream: int) -> int:
-    """The node that was captured last: what the next one will depend on."""
-    status, count = ctypes.c_int(), ctypes.c_size_t()
-    number, graph, nodes = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_void_p()
-    context(
-        "cuStreamGetCaptureInfo_v2",
-        stream,
-        *map(ctypes.byref, (status, number, graph, nodes, count)),
-    )
-    return ctypes.c_uint64.from_address(nodes.value or 0).value if count.value == 1 else 0
+class Captured:
+    """What a stream has captured so far, asked again and again."""
+
+    def __init__(self, context: Context, stream: int) -> None:
+        self._context, self._stream = context, stream
+        self._nodes, self._count = ctypes.c_void_p(), ctypes.c_size_t()
+        self._out = [
+            ctypes.byref(v)
+            for v in (
+                ctypes.c_int(),
+                ctypes.c_uint64(),
+                ctypes.c_uint64(),
+                self._nodes,
+                self._count,
+            )
+        ]
+
+    def last(self) -> int:
+        """The node that was captured last: what the next one will depend on."""
+        self._context.streamed("cuStreamGetCaptureInfo_v2", self._stream, *self._out)
+        if self._count.value != 1:
+            return 0
+        return ctypes.c_uint64.from_address(self._nodes.value or 0).value
 
 
 # -- nodes ----------------------------------------------------------------------------------------
@@ -118,6 +132,11 @@ class Node(ABC):
 
     handle: int
 
+    @property
+    @abstractmethod
+    def addresses(self) -> Sequence[int]:
+        """All that it reads or writes."""
+
     @abstractmethod
     def moved(self, context: Context, moves: Sequence[Move]) -> Node | None:
         """The node at the new addresses; None where it has none of the old ones."""
@@ -130,6 +149,10 @@ class Node(ABC):
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelNode(Node):
     launch: Prepared
+
+    @property
+    def addresses(self) -> Sequence[int]:
+        return self.launch.addresses
 
     def moved(self, context: Context, moves: Sequence[Move]) -> KernelNode | None:
         given = self.launch
@@ -155,6 +178,10 @@ class CopyNode(Node):
     source: int
     size: int
 
+    @property
+    def addresses(self) -> Sequence[int]:
+        return self.to, self.source
+
     def moved(self, context: Context, moves: Sequence[Move]) -> CopyNode | None:
         to, source = _moved(self.to, moves), _moved(self.source, moves)
         is_same = (to, source) == (self.to, self.source)
@@ -172,6 +199,10 @@ class FillNode(Node):
     address: int
     size: int
     byte: int
+
+    @property
+    def addresses(self) -> Sequence[int]:
+        return (self.address,)
 
     def moved(self, context: Context, moves: Sequence[Move]) -> FillNode | None:
         address = _moved(self.address, moves)
@@ -222,13 +253,27 @@ class CudaGraph(Graph):
 
     def rebind(self, moves: Sequence[Move]) -> bool:
         """Replays that were enqueued have the old addresses, later ones the new."""
-        context = self._context
-        for i, node in enumerate(self._nodes):
-            found = node.moved(context, moves)
+        context, users = self._context, self._users
+        near = [a for a in users if _moved(a, moves) != a]
+        if not all(self._nodes[n].handle for a in near for n in users[a]):
+            return False
+        for number in sorted({n for a in near for n in users.pop(a)}):
+            found = self._nodes[number].moved(context, moves)
             if found is not None:
                 found.update(context, self._exec)
-                self._nodes[i] = found
+                self._nodes[number] = found
+                for address in found.addresses:
+                    users.setdefault(address, set()).add(number)
         return True
+
+    @cached_property
+    def _users(self) -> dict[int, set[int]]:
+        """The nodes that have an address; those of others stay as they are when some move."""
+        found: dict[int, set[int]] = {}
+        for number, node in enumerate(self._nodes):
+            for address in node.addresses:
+                found.setdefault(address, set()).add(number)
+        return found
 
     def close(self) -> None:
         """Work that was enqueued goes on: the driver frees the graph behind it."""

@@ -14,13 +14,13 @@ import numpy as np
 from rlx.backends.cuda.context import Context
 from rlx.backends.cuda.errors import NOT_READY, DriverError
 from rlx.backends.cuda.graph import (
+    Captured,
     CopyNode,
     CudaGraph,
     FillNode,
     KernelNode,
     Node,
     captured,
-    last_node,
 )
 from rlx.backends.cuda.launch import Prepared, prepare
 from rlx.backends.cuda.staging import NO_TIMING, Array, Bulk, Pinned, Readback, Slots, bytes_of
@@ -168,7 +168,11 @@ class CudaQueue(Queue):
         return CudaGraph(self, graph, nodes)
 
     def _last_node(self) -> int:
-        return last_node(self.context, self.stream)
+        return self._captured.last()
+
+    @cached_property
+    def _captured(self) -> Captured:
+        return Captured(self.context, self.stream)
 
     def replayed(self, name: str) -> None:
         """A graph was enqueued."""

@@ -26,6 +26,8 @@ ALIGN = 64
 NO_TIMING = 2
 """The flag of events that only order work."""
 BULK_THREADS, BULK_SLOTS, BULK_SLOT_BYTES = 4, 2, 1 << 20
+BULK_PIECE_BYTES = 256 << 10
+"""Parts of smaller copies, so that the device copies one while the host copies the next."""
 
 
 def bytes_of(array: Array) -> Array:
@@ -156,14 +158,14 @@ class Bulk:
         self._each(lambda ring, pieces: ring.read(source, data, stream, pieces), data.nbytes)
 
     def _each(self, copy: Callable[[Slots, Pieces], None], size: int) -> None:
-        """Parts in turn to the threads; few of them are this one's."""
-        parts = pieces_of(size, BULK_SLOT_BYTES)
+        """Parts in turn to the threads; what is little is this one's."""
+        parts = pieces_of(size, min(BULK_SLOT_BYTES, max(BULK_PIECE_BYTES, size // 16)))
+        count = min(len(self._rings), len(parts) // 4)
         with self._lock:
-            if len(parts) <= 2:
+            if count <= 1:
                 copy(self._rings[0], parts)
                 return
-            shares = [parts[i :: len(self._rings)] for i in range(len(self._rings))]
-            given = [(r, p) for r, p in zip(self._rings, shares) if p]
+            given = [(self._rings[i], parts[i::count]) for i in range(count)]
             done = [self._pool.submit(copy, ring, part) for ring, part in given]
             for part in done:
                 part.result()

@@ -20,6 +20,8 @@ from rlx.core.errors import Error
 VERSION = 1, 0
 """That is written where the consumer knows it."""
 READ_ONLY = 1
+ALIGN = 256
+"""An address for empty arrays, which may have none."""
 NAME, NAME_USED = b"dltensor", b"used_dltensor"
 VERSIONED, VERSIONED_USED = b"dltensor_versioned", b"used_dltensor_versioned"
 CPU, CUDA, CUDA_HOST, ROCM, CUDA_MANAGED = 1, 2, 3, 10, 13
@@ -141,25 +143,16 @@ def _python(name: str, result: Any, *types: Any) -> Any:
     return ctypes.PYFUNCTYPE(result, *types)((name, ctypes.pythonapi))
 
 
-_new = _python("PyCapsule_New", ctypes.py_object, *[ctypes.c_void_p] * 3)
-_is_valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-_rename = _python("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-_hold = _python("Py_IncRef", None, ctypes.c_void_p)
-_release = _python("Py_DecRef", None, ctypes.c_void_p)
+_is_valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+_rename = _python("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _KINDS = (
     (VERSIONED, ctypes.c_char_p(VERSIONED_USED), ManagedVersioned),
     (NAME, ctypes.c_char_p(NAME_USED), Managed),
 )
-"""The names of a capsule, before and after it is consumed, and its struct. Capsules point to their
-names, which are held here."""
-_NEW_NAMES = {VERSIONED: ctypes.c_char_p(VERSIONED), NAME: ctypes.c_char_p(NAME)}
-
-
-def _address(name: ctypes.c_char_p) -> int | None:
-    return ctypes.cast(name, ctypes.c_void_p).value
+"""The names of a capsule, before and after it is consumed, and its struct. A capsule points to its
+name, which is held here."""
 
 
 class Consumed:
@@ -175,71 +168,62 @@ class Consumed:
             deleter(ctypes.addressof(self._managed))
 
 
-def consume(capsule: Any) -> tuple[Described, bool, Consumed]:
-    """The array in a capsule, whether it may only be read, and what holds it."""
+def _opened(capsule: Any) -> tuple[Managed | ManagedVersioned, ctypes.c_char_p]:
+    """The struct in a capsule, and the name of the capsule once it is consumed."""
     for name, used, kind in _KINDS:
-        if not _is_valid(id(capsule), name):
-            continue
-        managed = kind.from_address(_pointer(id(capsule), name))
-        flags = managed.flags if isinstance(managed, ManagedVersioned) else 0
-        if isinstance(managed, ManagedVersioned) and managed.major != VERSION[0]:
-            raise ExchangeError(
-                f"a capsule of DLPack {managed.major}.{managed.minor} is not known."
-            )
-        found = described(managed.tensor)
-        _rename(id(capsule), _address(used))
-        return found, bool(flags & READ_ONLY), Consumed(managed)
+        if _is_valid(capsule, name):
+            return kind.from_address(_pointer(capsule, name)), used
     raise ExchangeError("no DLPack capsule, or one that was consumed before; ask for a new one.")
 
 
-class _Holder:
-    """All that a struct points to, and what holds its memory."""
+def consume(capsule: Any) -> tuple[Described, bool, Consumed]:
+    """The array in a capsule, whether it may only be read, and what holds it."""
+    managed, used = _opened(capsule)
+    flags = managed.flags if isinstance(managed, ManagedVersioned) else 0
+    if isinstance(managed, ManagedVersioned) and managed.major != VERSION[0]:
+        raise ExchangeError(f"a capsule of DLPack {managed.major}.{managed.minor} is not known.")
+    found = described(managed.tensor)
+    _rename(capsule, ctypes.cast(used, ctypes.c_void_p).value)
+    return found, bool(flags & READ_ONLY), Consumed(managed)
 
-    def __init__(self, given: Described, owner: Any, is_versioned: bool, is_readonly: bool) -> None:
-        count = max(1, len(given.shape))
+
+class _Stand:
+    """What NumPy makes an array of whose base this is: it never reads the memory."""
+
+    def __init__(self, given: Described, owner: Any) -> None:
         self.owner = owner
-        self.shape = (ctypes.c_int64 * count)(*given.shape)
-        self.strides = (ctypes.c_int64 * count)(*given.strides)
-        self.managed = ManagedVersioned() if is_versioned else Managed()
-        code, bits = CODES[given.dtype]
-        self.managed.tensor = DLTensor(
-            given.address, *given.device, len(given.shape), code, bits, 1,
-            ctypes.addressof(self.shape), ctypes.addressof(self.strides), 0,
-        )  # fmt: skip
-        self.managed.holder = id(self)
-        self.managed.deleter = ctypes.cast(_DELETERS[is_versioned], ctypes.c_void_p).value
-        if isinstance(self.managed, ManagedVersioned):
-            self.managed.major, self.managed.minor = VERSION
-            self.managed.flags = READ_ONLY if is_readonly else 0
-
-
-def _delete(address: int) -> None:
-    _release(Managed.from_address(address).holder)
-
-
-def _delete_versioned(address: int) -> None:
-    _release(ManagedVersioned.from_address(address).holder)
-
-
-def _destroy(capsule: int) -> None:
-    """A capsule that nobody consumed."""
-    for name, _, kind in _KINDS:
-        if _is_valid(capsule, name):
-            _release(kind.from_address(_pointer(capsule, name)).holder)
-
-
-_DELETERS = _Deleter(_delete), _Deleter(_delete_versioned)
-_DESTRUCTOR = _Destructor(_destroy)
-for _callback in (*_DELETERS, _DESTRUCTOR):
-    _hold(id(_callback))  # other libraries may call them while the interpreter shuts down
+        size = given.dtype.itemsize
+        self.__array_interface__ = {
+            "data": (given.address or ALIGN, False),
+            "shape": given.shape,
+            "strides": tuple(s * size for s in given.strides),
+            "typestr": f"|u{size}" if size <= 8 else f"<c{size}",
+            "version": 3,
+        }
 
 
 def produce(given: Described, owner: Any, *, is_versioned: bool, is_readonly: bool) -> Any:
-    """A capsule of an array whose memory `owner` holds."""
+    """A capsule of an array whose memory `owner` holds.
+
+    It is NumPy's, of an array at the same address, with the device and the type replaced: its
+    deleter is C, as others may call it without Python's lock, or while an exception is on its way,
+    where no Python function can run.
+    """
     if given.dtype not in CODES:
         raise ExchangeError(f"DLPack has no type for {given.dtype}. Cast the array before.")
-    holder = _Holder(given, owner, is_versioned, is_readonly)
-    name = _NEW_NAMES[VERSIONED if is_versioned else NAME]
-    _hold(id(holder))
-    destructor = ctypes.cast(_DESTRUCTOR, ctypes.c_void_p)
-    return _new(ctypes.addressof(holder.managed), _address(name), destructor)
+    array = np.asarray(_Stand(given, owner))
+    capsule = _versioned(array) if is_versioned else array.__dlpack__()
+    managed, _ = _opened(capsule)
+    tensor = managed.tensor
+    tensor.device_type, tensor.device_id = given.device
+    tensor.code, tensor.bits = CODES[given.dtype]
+    if is_readonly and isinstance(managed, ManagedVersioned):
+        managed.flags |= READ_ONLY
+    return capsule
+
+
+def _versioned(array: np.ndarray[Any, Any]) -> Any:
+    try:
+        return array.__dlpack__(max_version=VERSION)
+    except TypeError:  # a NumPy before 2.1 knows the older struct alone
+        return array.__dlpack__()
