@@ -27,7 +27,10 @@ from rlx.backends.cuda.machine import architecture_of
 from rlx.backends.gpu.arrays.device_array import DeviceArray, device_array
 from rlx.backends.gpu.arrays.exchange import Exchange
 from rlx.backends.gpu.device import Code, Kernel, Memory
+from rlx.backends.gpu.lower.loop import emit, legal
+from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.runtime.calibration import measure
+from rlx.backends.gpu.schedule.loop import choose
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
@@ -35,7 +38,10 @@ from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.core.shape import Shape
+from rlx.kernel.lower.loop import loop_kernel
 from tests.backend.gpu import kernels
+from tests.backend.gpu.regions import CASES
+from tests.backend.gpu.test_programs import PROGRAMS
 
 Array = np.ndarray[Any, Any]
 I32 = DType.I32
@@ -199,6 +205,13 @@ def launches() -> Iterator[str]:
     yield "plain, empty, cluster, plain and swizzled tensor maps: right"
 
 
+def region_programs() -> Iterator[Program]:
+    for case in CASES.values():
+        node = case.node()
+        kernel = legal(loop_kernel(node, *case.layouts(node)))
+        yield emit(kernel, choose(kernel, GpuMachine()))
+
+
 def codes() -> Iterator[str]:
     """Assembled in threads; loaded from bytes; PTX of an older architecture; ptxas's words."""
     d = CudaDevice()
@@ -215,6 +228,19 @@ def codes() -> Iterator[str]:
     start = time.perf_counter()
     loaded = [d.load(c) for c in made]
     yield f"64 loaded in {(time.perf_counter() - start) * 1e3:.1f} ms; {d.resources(loaded[0])}"
+    larger = [verify(p) for p in (*PROGRAMS.values(), *region_programs())]
+    start = time.perf_counter()
+    printed = [print_code(p, d.generation.architecture) for p in larger]
+    took = time.perf_counter() - start
+    start = time.perf_counter()
+    d.assemble(larger)
+    both = time.perf_counter() - start
+    start = time.perf_counter()
+    for program in larger:
+        d.assemble([program])
+    serial = time.perf_counter() - start
+    times = ", ".join(f"{t * 1e3:.0f} ms" for t in (took, both, serial))
+    yield f"{len(printed)} kernels printed; assembled, too; one by one: {times}"
     older = print_code(kernels.softmax(), architecture_of("sm_80"))
     r = Run(d)
     kernel = d.load(older)

@@ -79,8 +79,13 @@ def test_a_launch_is_prepared_once_and_an_empty_grid_is_nothing() -> None:
         queue.launch(kernel, [256, 512], {"n": 0})
     assert len(fake.launched) == 3
     assert len({launched.parameters for launched in fake.launched}) == 1
-    with pytest.raises(rlx.Error, match="kernel k has 2 buffers and was given 1"):
-        queue.launch(kernel, [256], {"n": 5})
+    queue.launch(kernel, [512, 1024], {"n": 5})  # only the addresses are new
+    moved = fake.launched[-1]
+    assert [struct.unpack("Q", moved.parameter(i, 8))[0] for i in (0, 1)] == [512, 1024]
+    assert struct.unpack("i", moved.parameter(2, 4)) == (5,)
+    for sizes in ({"n": 5}, {"n": 6}):
+        with pytest.raises(rlx.Error, match="kernel k has 2 buffers and was given 1"):
+            queue.launch(kernel, [256], sizes)
 
 
 def test_only_a_kernel_right_behind_a_kernel_is_dependent() -> None:

@@ -40,13 +40,14 @@ def print_code(program: Program, architecture: Architecture) -> Code:
 def assemble(
     context: Context, architecture: Architecture, programs: Sequence[Program]
 ) -> list[Code]:
-    """Programs with machine code, in order. One is linked while the next is printed."""
+    """Programs with machine code, in order. All are printed first: threads that link would wait
+    for the interpreter's lock after every call while another prints."""
+    texts = [print_code(p, architecture) for p in programs]
     workers = min(THREADS, len(programs), os.cpu_count() or 1)
     if workers <= 1:
-        return [_linked(context, print_code(p, architecture)) for p in programs]
+        return [_linked(context, code) for code in texts]
     with ThreadPoolExecutor(workers, "rlx-assemble") as pool:
-        made = [pool.submit(_linked, context, print_code(p, architecture)) for p in programs]
-        return [m.result() for m in made]
+        return list(pool.map(lambda code: _linked(context, code), texts))
 
 
 def _linked(context: Context, code: Code) -> Code:

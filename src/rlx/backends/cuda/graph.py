@@ -159,9 +159,7 @@ class KernelNode(Node):
         addresses = tuple(_moved(a, moves) for a in given.addresses)
         if addresses == given.addresses:
             return None
-        code, sizes = given.kernel.code, given.sizes
-        parameters = given.parameters.moved(context, code, addresses, sizes)
-        return KernelNode(self.handle, replace(given, addresses=addresses, parameters=parameters))
+        return KernelNode(self.handle, given.moved(context, addresses))
 
     def update(self, context: Context, graph: int) -> None:
         config, pointers = self.launch.config, self.launch.parameters.pointers

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlx.backends.cuda.context import Context
@@ -63,10 +63,10 @@ class Parameters:
     """The block of a launch's parameters, and the pointers to each."""
 
     pointers: Any
-    raw: Any
-    base: int
-    """The first aligned byte of the block."""
-    size: int
+    block: bytes
+    places: tuple[int, ...]
+    kept: Any
+    """The memory that is pointed to."""
 
     @classmethod
     def of(
@@ -76,22 +76,21 @@ class Parameters:
         return cls.laid(_block(context, code, addresses, sizes, places, size), places)
 
     @classmethod
-    def laid(cls, block: bytes, places: Sequence[int]) -> Parameters:
-        raw = ctypes.create_string_buffer(len(block) + MAP_ALIGN)
-        base = -(-ctypes.addressof(raw) // MAP_ALIGN) * MAP_ALIGN
+    def laid(cls, block: bytes, places: tuple[int, ...]) -> Parameters:
+        kept = ctypes.create_string_buffer(len(block) + MAP_ALIGN)
+        base = -(-ctypes.addressof(kept) // MAP_ALIGN) * MAP_ALIGN
         ctypes.memmove(base, block, len(block))
-        pointers = (ctypes.c_void_p * max(1, len(places)))(*(base + p for p in places))
-        return cls(pointers, raw, base, len(block))
+        pointers = (ctypes.c_void_p * max(1, len(places)))(*[base + p for p in places])
+        return cls(pointers, block, places, kept)
 
     def moved(
         self, context: Context, code: Code, addresses: Sequence[int], sizes: Mapping[str, int]
     ) -> Parameters:
         """The same at other addresses: scalars stay as they are."""
-        places, size = offsets(code)
-        block = bytearray(ctypes.string_at(self.base, size))
+        block = bytearray(self.block)
         struct.pack_into(f"{len(addresses)}Q", block, 0, *addresses)
-        _put_maps(context, code, addresses, sizes, block, places)
-        return Parameters.laid(bytes(block), places)
+        _put_maps(context, code, addresses, sizes, block, self.places)
+        return Parameters.laid(bytes(block), self.places)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +107,13 @@ class Prepared:
     is_dependent: bool
     kept: Any
     """Memory that the config points to."""
+
+    def moved(self, context: Context, addresses: Sequence[int]) -> Prepared:
+        """The same launch at other addresses."""
+        code = self.kernel.code
+        check_addresses(code, addresses)
+        parameters = self.parameters.moved(context, code, addresses, self.sizes)
+        return replace(self, addresses=tuple(addresses), parameters=parameters)
 
     def enqueue(self, context: Context, launch: Any, is_dependent: bool) -> None:
         """`launch` is cuLaunchKernelEx. `is_dependent`: the kernel before may still run."""
@@ -172,10 +178,7 @@ def _block(
     size: int,
 ) -> bytes:
     """The parameters as bytes."""
-    if len(addresses) != len(code.buffers):
-        raise UnsupportedError(
-            f"kernel {code.name} has {len(code.buffers)} buffers and was given {len(addresses)}."
-        )
+    check_addresses(code, addresses)
     block = bytearray(size)
     struct.pack_into(f"{len(addresses)}Q", block, 0, *addresses)
     at = iter(places[len(addresses) :])
@@ -198,6 +201,13 @@ def _put_maps(
         return
     for start, matrix in zip(places[-len(code.maps) :], matrices(code, addresses, sizes)):
         block[start : start + MAP_BYTES] = encode(context, matrix, code.name)
+
+
+def check_addresses(code: Code, addresses: Sequence[int]) -> None:
+    if len(addresses) != len(code.buffers):
+        raise Error(
+            f"kernel {code.name} has {len(code.buffers)} buffers and was given {len(addresses)}."
+        )
 
 
 def _format(code: Code, dtype: DType) -> str:

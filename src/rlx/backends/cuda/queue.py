@@ -58,7 +58,9 @@ class CudaQueue(Queue):
         self._bulk = bulk
         self._share = share
         self._launch = context.library["cuLaunchKernelEx"]
-        self._prepared: dict[Hashable, Prepared | None] = {}
+        self._prepared: dict[Hashable, Prepared] = {}
+        self._shaped: dict[Hashable, Prepared] = {}
+        """The last launch of a kernel at certain sizes."""
         self._is_behind_kernel = False
         self._nodes: list[Node] | None = None
         self._lock = threading.Lock()
@@ -125,11 +127,11 @@ class CudaQueue(Queue):
     # -- kernels ---------------------------------------------------------------------------------
 
     def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
-        key = id(kernel), tuple(addresses), tuple(sizes.items())
+        given = tuple(addresses), tuple(sizes.items())
         try:
-            made = self._prepared[key]
+            made = self._prepared[id(kernel), given]
         except KeyError:
-            made = self._prepare(key, kernel, addresses, sizes)
+            made = self._prepare(kernel, given, sizes)
         if made is None:
             return
         made.enqueue(self.context, self._launch, made.is_dependent and self._is_behind_kernel)
@@ -140,14 +142,24 @@ class CudaQueue(Queue):
             self._nodes.append(KernelNode(self._last_node(), made))
 
     def _prepare(
-        self, key: Hashable, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]
+        self,
+        kernel: Kernel,
+        given: tuple[tuple[int, ...], tuple[tuple[str, int], ...]],
+        sizes: Mapping[str, int],
     ) -> Prepared | None:
-        """The launch, which holds its kernel, so that no other has its identity."""
+        """The launch, which holds its kernel, so that no other has its identity. Where only the
+        addresses are new, they are all that is replaced."""
         if len(self._prepared) >= PREPARED:
             self._prepared.clear()
-        made = prepare(self.context, kernel, addresses, sizes, self.stream)
+            self._shaped.clear()
+        shape = id(kernel), given[1]
+        found = self._shaped.get(shape)
+        if found is not None:
+            made = found.moved(self.context, given[0])
+        else:
+            made = prepare(self.context, kernel, given[0], sizes, self.stream)
         if made is not None:
-            self._prepared[key] = made
+            self._prepared[id(kernel), given] = self._shaped[shape] = made
         return made
 
     # -- graphs ----------------------------------------------------------------------------------
