@@ -75,6 +75,8 @@ class FakeCuda:
     """Nodes by number."""
     modules: dict[int, bytes] = field(default_factory=dict[int, bytes])
     names: dict[int, str] = field(default_factory=dict[int, str])
+    streams: dict[str, int] = field(default_factory=dict[str, int])
+    """The last that was captured, launched to, and given a graph."""
     used: int = 0
     last: int = 1000
 
@@ -242,6 +244,7 @@ class FakeCuda:
             {a.id: tuple(a.value[:3]) for a in found}, parameters,
         )  # fmt: skip
         self.launched.append(noted)
+        self.streams["launch"] = given.stream
         self.do(lambda: self.run(noted))
 
     def run(self, launched: Launched) -> None:
@@ -251,6 +254,7 @@ class FakeCuda:
 
     def StreamBeginCapture_v2(self, stream: int, mode: int) -> None:
         self.captured = {}
+        self.streams["capture"] = stream
 
     def StreamEndCapture(self, stream: int, to: int) -> None:
         assert self.captured is not None
@@ -291,6 +295,7 @@ class FakeCuda:
         self.graphs[graph][node] = lambda: ctypes.memset(address, value, size) and None
 
     def GraphLaunch(self, graph: int, stream: int) -> None:
+        self.streams["graph"] = stream
         for work in self.graphs[graph].values():
             work()
 

@@ -426,6 +426,33 @@ def exchange() -> Iterator[str]:
     yield from exchange_times(r)
 
 
+def on_their_streams() -> Iterator[str]:
+    """Graphs on torch's streams, in order with its own work, without any call that orders them."""
+    import torch
+
+    device = CudaDevice()
+    n = 1 << 20
+    kernel = device.load(device.assemble([verify(step())])[0])
+    for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
+        queue = device.queue(stream.cuda_stream)
+        with torch.cuda.stream(stream):
+            x, y = (torch.zeros(n, device="cuda", dtype=torch.int32) for _ in range(2))
+            pair = [x.data_ptr(), y.data_ptr()]
+            graph = queue.record(lambda: queue.launch(kernel, pair, {"n": n}))  # noqa: B023
+            want = torch.zeros_like(x)
+            for i in range(50):
+                torch.cuda._sleep(100_000)
+                x += i
+                graph.replay()
+                queue.launch(kernel, [y.data_ptr(), x.data_ptr()], {"n": n})
+                x -= y
+                want = (want + i) * 6 + 3
+            assert torch.equal(x, want), (x[0], want[0])
+            yield f"50 calls between torch's on stream {stream.cuda_stream:#x}: right"
+            yield f"replay there: {host_us(graph.replay, queue.wait):.2f} µs"
+        queue.close()
+
+
 def exchange_times(r: Run) -> Iterator[str]:
     import torch
 

@@ -363,6 +363,40 @@ def test_a_graph_is_given_other_addresses() -> None:
     assert ctypes.sizeof(KernelParams) == 72
 
 
+def test_a_queue_on_another_librarys_stream() -> None:
+    """Its work is there; recording is not, and neither is anything when it is closed."""
+    fake = FakeCuda(kernels={"k": doubled})
+    device, _ = opened(fake)
+    kernel = device.load(code())
+    x = np.arange(5, dtype=np.int32)
+    a, b = device.allocate(x.nbytes), device.allocate(x.nbytes)
+    queue = device.queue(stream=4711)
+    queue.write(a.address, x)
+    graph = queue.record(lambda: queue.launch(kernel, [a.address, b.address], {"n": 5}))
+    assert fake.streams == {"capture": fake.streams["capture"], "launch": fake.streams["capture"]}
+    assert fake.streams["capture"] != 4711
+    fake.noted.clear()
+    fake.are_events_done = False
+    graph.replay()
+    assert fake.streams["graph"] == 4711
+    assert fake.noted == [("cuEventRecord", 4711)]
+    queue.launch(kernel, [b.address, a.address], {"n": 5})
+    assert fake.streams["launch"] == 4711
+    device.free(b)
+    assert not queue.is_idle
+    assert device.allocate(x.nbytes).address != b.address
+    fake.are_events_done = True
+    assert device.allocate(x.nbytes).address == b.address
+    got = np.empty_like(x)
+    queue.read(a.address, got)
+    fake.noted.clear()
+    queue.wait()
+    np.testing.assert_array_equal(got, x * 4)
+    queue.close()
+    assert fake.noted == []  # the stream may have ended by now
+    assert "cuStreamSynchronize" not in fake.calls
+
+
 def test_what_fails_while_it_is_recorded_ends_the_recording() -> None:
     fake = FakeCuda()
     device, queue = opened(fake)

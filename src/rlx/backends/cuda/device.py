@@ -14,7 +14,7 @@ from rlx.backends.cuda.errors import DriverError
 from rlx.backends.cuda.library import Library, open_library
 from rlx.backends.cuda.machine import generation_of, machine_of
 from rlx.backends.cuda.memory import Allocator
-from rlx.backends.cuda.queue import CudaQueue
+from rlx.backends.cuda.queue import CudaQueue, ForeignQueue
 from rlx.backends.cuda.staging import Bulk
 from rlx.backends.gpu.device import Code, Device, Kernel, Memory
 from rlx.backends.gpu.simt.program import Program
@@ -132,8 +132,9 @@ class CudaDevice(Device):
 
     # -- queues ----------------------------------------------------------------------------------
 
-    def queue(self) -> CudaQueue:
-        made = CudaQueue(self.context, self._bulk_copies, self._allocator.share)
+    def queue(self, stream: int | None = None) -> CudaQueue:
+        kind = CudaQueue if stream is None else ForeignQueue
+        made = kind(self.context, self._bulk_copies, self._allocator.share, stream)
         with self._lock:
             alive = [q for q in self._queues if q() is not None]
             self._queues = (*alive, weakref.ref(made))

@@ -115,9 +115,10 @@ class Prepared:
         parameters = self.parameters.moved(context, code, addresses, self.sizes)
         return replace(self, addresses=tuple(addresses), parameters=parameters)
 
-    def enqueue(self, context: Context, launch: Any, is_dependent: bool) -> None:
+    def enqueue(self, context: Context, launch: Any, stream: int, is_dependent: bool) -> None:
         """`launch` is cuLaunchKernelEx. `is_dependent`: the kernel before may still run."""
         config, function = self.config, self.kernel.handle.value
+        config.stream = stream
         config.num_attributes = self.num_attributes + is_dependent
         passed = ctypes.byref(config)
         code = launch(passed, function, self.parameters.pointers, None)
@@ -137,11 +138,7 @@ class Prepared:
 
 
 def prepare(
-    context: Context,
-    kernel: Kernel,
-    addresses: Sequence[int],
-    sizes: Mapping[str, int],
-    stream: int,
+    context: Context, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]
 ) -> Prepared | None:
     """The launch of a kernel on buffers at these addresses; None where its grid is empty."""
     code = kernel.code
@@ -152,7 +149,7 @@ def prepare(
     attributes, count = _attributes(code)
     config = Config(
         (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(code.block, 1, 1), code.shared_bytes,
-        stream, ctypes.addressof(attributes), count,
+        None, ctypes.addressof(attributes), count,
     )  # fmt: skip
     given = tuple(addresses), dict(sizes)
     return Prepared(kernel, *given, config, parameters, count, code.is_dependent, attributes)

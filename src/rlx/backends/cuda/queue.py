@@ -48,11 +48,15 @@ class CudaQueue(Queue):
     """One stream. A queue is used by one thread at a time."""
 
     def __init__(
-        self, context: Context, bulk: Callable[[], Bulk], share: Callable[[int], None]
+        self,
+        context: Context,
+        bulk: Callable[[], Bulk],
+        share: Callable[[int], None],
+        stream: int | None = None,
     ) -> None:
         self.context = context
         self.device_id = CUDA, context.number
-        self.stream = context.made("cuStreamCreate", NON_BLOCKING)
+        self.stream = context.made("cuStreamCreate", NON_BLOCKING) if stream is None else stream
         self.running: deque[str] = deque(maxlen=NAMED)
         """The last kernels and graphs that were enqueued since the last wait."""
         self._bulk = bulk
@@ -134,7 +138,8 @@ class CudaQueue(Queue):
             made = self._prepare(kernel, given, sizes)
         if made is None:
             return
-        made.enqueue(self.context, self._launch, made.is_dependent and self._is_behind_kernel)
+        is_dependent = made.is_dependent and self._is_behind_kernel
+        made.enqueue(self.context, self._launch, self.stream, is_dependent)
         self._is_behind_kernel = True
         self._tick += 1
         self.running.append(kernel.code.name)
@@ -157,7 +162,7 @@ class CudaQueue(Queue):
         if found is not None:
             made = found.moved(self.context, given[0])
         else:
-            made = prepare(self.context, kernel, given[0], sizes, self.stream)
+            made = prepare(self.context, kernel, given[0], sizes)
         if made is not None:
             self._prepared[id(kernel), given] = self._shaped[shape] = made
         return made
@@ -204,6 +209,10 @@ class CudaQueue(Queue):
     def wait(self) -> None:
         tick = self._tick
         self.context.streamed("cuStreamSynchronize", self.stream)
+        self._waited(tick)
+
+    def _waited(self, tick: int) -> None:
+        """All up to there is done."""
         self._done = max(self._done, tick)
         self.running.clear()
         if self._has_read:
@@ -310,8 +319,69 @@ class CudaQueue(Queue):
             self._small.close()
         if "_readback" in made:
             self._readback.pinned.close()
+        self._close_stream()
+
+    def _close_stream(self) -> None:
         self.context.quietly("cuStreamDestroy_v2", self.stream)
 
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
+
+
+class ForeignQueue(CudaQueue):
+    """A queue on a stream of another library, in order with what that enqueues there.
+
+    The stream may end at any time after a call: how far it has come is asked of an event that is
+    recorded behind each. The legacy default stream cannot be captured, so recording has a stream
+    of its own.
+    """
+
+    def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
+        super().launch(kernel, addresses, sizes)
+        self._note()
+
+    def replayed(self, name: str) -> None:
+        super().replayed(name)
+        self._note()
+
+    def _enqueued(self) -> None:
+        super()._enqueued()
+        self._note()
+
+    def _note(self) -> None:
+        if self._nodes is None:
+            self.context.streamed("cuEventRecord", self._mark, self.stream)
+            self._marked = self._tick
+
+    def has_reached(self, tick: int) -> bool:
+        with self._lock:
+            if self._marked:
+                self._is_marked_done()
+            return tick <= self._done or self._is_closed
+
+    def record(self, enqueue: Callable[[], None]) -> CudaGraph:
+        stream, self.stream = self.stream, self._recording
+        try:
+            return super().record(enqueue)
+        finally:
+            self.stream = stream
+
+    @cached_property
+    def _recording(self) -> int:
+        return self.context.made("cuStreamCreate", NON_BLOCKING)
+
+    @cached_property
+    def _captured(self) -> Captured:
+        return Captured(self.context, self._recording)
+
+    def wait(self) -> None:
+        """Until the last event, behind which nothing of ours is."""
+        tick = self._tick
+        if self._marked:
+            self.context.streamed("cuEventSynchronize", self._mark)
+        self._waited(tick)
+
+    def _close_stream(self) -> None:
+        if "_recording" in self.__dict__:
+            self.context.quietly("cuStreamDestroy_v2", self._recording)

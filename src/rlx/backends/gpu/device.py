@@ -222,5 +222,6 @@ class Device(ABC):
     def free(self, memory: Memory) -> None: ...
 
     @abstractmethod
-    def queue(self) -> Queue:
-        """A new one; queues run beside each other."""
+    def queue(self, stream: int | None = None) -> Queue:
+        """A new one; queues run beside each other. One on a stream of another library is in order
+        with what that enqueues there, where devices have streams."""

@@ -77,7 +77,7 @@ class SimulatedDevice(Device):
             del self._arrays[memory.address]
             self._starts.remove(memory.address)
 
-    def queue(self) -> Queue:
+    def queue(self, stream: int | None = None) -> Queue:
         return _Queue(self)
 
     def bytes_at(self, address: int) -> Array:
