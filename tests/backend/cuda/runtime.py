@@ -14,8 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -24,93 +23,22 @@ from rlx.backends.cuda.assemble import print_code
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.errors import AssemblerError, LostDeviceError
 from rlx.backends.cuda.machine import architecture_of
-from rlx.backends.gpu.arrays.device_array import DeviceArray, device_array
-from rlx.backends.gpu.arrays.exchange import Exchange
-from rlx.backends.gpu.device import Code, Kernel, Memory
+from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.runtime.calibration import measure
 from rlx.backends.gpu.schedule.loop import choose
-from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
-from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.core.shape import Shape
 from rlx.kernel.lower.loop import loop_kernel
+from tests.backend.cuda.exchange import exchange, on_their_streams
+from tests.backend.cuda.harness import F32_EPS, RNG, Run, host_us, step, stepped
 from tests.backend.gpu import kernels
 from tests.backend.gpu.regions import CASES
 from tests.backend.gpu.test_programs import PROGRAMS
-
-Array = np.ndarray[Any, Any]
-I32 = DType.I32
-RNG = np.random.default_rng(int(time.time()))
-F32_EPS = 2.0**-24
-
-
-class Run:
-    """A device with a queue, and kernels on NumPy arrays."""
-
-    def __init__(self, device: CudaDevice | None = None) -> None:
-        self.device = device or CudaDevice()
-        self.queue = self.device.queue()
-
-    def load(self, program: Program) -> Kernel:
-        return self.device.load(self.device.assemble([verify(program)])[0])
-
-    def put(self, array: Array) -> Memory:
-        memory = self.device.allocate(array.nbytes)
-        self.queue.write(memory.address, array)
-        return memory
-
-    def get(self, memory: Memory, like: Array) -> Array:
-        made = np.empty_like(like)
-        self.queue.read(memory.address, made)
-        self.queue.wait()
-        return made
-
-    def repeated(
-        self, kernel: Kernel, pairs: Sequence[Sequence[int]], **sizes: int
-    ) -> Callable[[], None]:
-        """Launches on pairs of addresses, one behind the other."""
-
-        def enqueue() -> None:
-            for pair in pairs:
-                self.queue.launch(kernel, pair, sizes)
-
-        return enqueue
-
-    def kernel(self, program: Program, *arrays: Array, **sizes: int) -> list[Array]:
-        """The buffers after a launch."""
-        kernel, held = self.load(program), [self.put(a) for a in arrays]
-        self.queue.launch(kernel, [m.address for m in held], sizes)
-        made = [self.get(m, a) for m, a in zip(held, arrays)]
-        for memory in held:
-            self.device.free(memory)
-        return made
-
-
-def step(name: str = "step", block: int = 128) -> Program:
-    """y = 3 x + 1 on i32, which wraps: order matters, and every bit counts. It begins before the
-    kernel before it ends."""
-    n = Dim("n")
-    b = Builder(name, block=block, grid=((n + block - 1) // block,))
-    x, y, count = b.input("x", I32, n), b.output("y", I32, n), b.size("n", n)
-    b.release_dependents()
-    i = b.block_index() * block + b.thread
-    b.wait_dependencies()
-    with b.when(i < count):
-        y[i] = x[i] * 3 + 1
-    return b.program()
-
-
-def stepped(x: Array, count: int) -> Array:
-    with np.errstate(over="ignore"):
-        for _ in range(count):
-            x = x * np.int32(3) + np.int32(1)
-    return x
-
 
 # -- parts ----------------------------------------------------------------------------------------
 
@@ -388,117 +316,6 @@ def rebound_maps(r: Run) -> Iterator[str]:
     yield "clusters and tensor maps rebound: right"
 
 
-def exchange() -> Iterator[str]:
-    """Arrays of torch, both ways, behind work on streams of torch's and ours."""
-    import torch
-
-    r = Run()
-    n = 1 << 22
-    kernel = r.load(step())
-    for number in range(6):
-        stream = torch.cuda.Stream() if number % 2 else torch.cuda.current_stream()
-        with torch.cuda.stream(stream):
-            x = torch.randint(-99, 99, (n,), device="cuda", dtype=torch.int32)
-            torch.cuda._sleep(20_000_000)
-            x += 1
-            given = device_array(x, r.queue) if number < 4 else device_array(Plain(x), r.queue)
-            made = r.device.allocate(n * 4)
-            for _ in range(20):
-                r.queue.launch(kernel, [given.address, made.address], {"n": n})
-            out = DeviceArray(made.address, (n // 4, 4), np.dtype(np.int32), (2, 0), r.queue, made)
-            got = torch.from_dlpack(out) if number % 3 else torch.as_tensor(out, device="cuda")
-            assert got.data_ptr() == made.address
-            want = (x * 3 + 1).reshape(-1, 4)
-            assert torch.equal(got, want)
-            r.device.free(made)
-    yield "torch tensors by DLPack and by the CUDA array interface, ordered: right"
-    for kind in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bool):
-        x = torch.randn(3, 4, device="cuda").to(kind).t()
-        found = device_array(x, r.queue)
-        assert (found.shape, found.strides) == ((4, 3), (1, 4))
-        host = found.numpy(r.queue).astype(np.float32)
-        np.testing.assert_array_equal(host, x.float().cpu().numpy())
-        again = DeviceArray(
-            found.address, found.shape, found.dtype, found.device, r.queue, x, found.strides
-        )
-        assert torch.equal(torch.from_dlpack(again).float(), x.float())
-    yield "bf16, fp8, f16, bool, strided: right"
-    yield from exchange_times(r)
-
-
-def on_their_streams() -> Iterator[str]:
-    """Graphs on torch's streams, in order with its own work, without any call that orders them."""
-    import torch
-
-    device = CudaDevice()
-    n = 1 << 20
-    kernel = device.load(device.assemble([verify(step())])[0])
-    for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
-        queue = device.queue(stream.cuda_stream)
-        with torch.cuda.stream(stream):
-            x, y = (torch.zeros(n, device="cuda", dtype=torch.int32) for _ in range(2))
-            pair = [x.data_ptr(), y.data_ptr()]
-            graph = queue.record(lambda: queue.launch(kernel, pair, {"n": n}))  # noqa: B023
-            want = torch.zeros_like(x)
-            for i in range(50):
-                torch.cuda._sleep(100_000)
-                x += i
-                graph.replay()
-                queue.launch(kernel, [y.data_ptr(), x.data_ptr()], {"n": n})
-                x -= y
-                want = (want + i) * 6 + 3
-            assert torch.equal(x, want), (x[0], want[0])
-            yield f"50 calls between torch's on stream {stream.cuda_stream:#x}: right"
-            yield f"replay there: {host_us(graph.replay, queue.wait):.2f} µs"
-        queue.close()
-
-
-def exchange_times(r: Run) -> Iterator[str]:
-    import torch
-
-    x = torch.zeros(4, 128, 384, device="cuda")
-    table = Exchange.of(torch.Tensor)
-    assert table is not None
-    assert table.described(x).address == x.data_ptr()
-    assert table.stream((2, 0)) == torch.cuda.current_stream().cuda_stream
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        assert table.stream((2, 0)) == side.cuda_stream
-    memory = r.device.allocate(x.nbytes)
-    ours = DeviceArray(memory.address, (4, 128, 384), np.dtype("f4"), (2, 0), r.queue, memory)
-    for name, f in {
-        "describe by the table": lambda: table.described(x),
-        "torch's stream": lambda: table.stream((2, 0)),
-        "device_array of torch's": lambda: device_array(x, r.queue),
-        "DeviceArray made": lambda: DeviceArray(0, (4, 128, 384), ours.dtype, (2, 0), r.queue),
-        "torch.from_dlpack of ours": lambda: torch.from_dlpack(ours),
-        "wait_for a stream": lambda: r.queue.wait_for(side.cuda_stream),
-    }.items():
-        yield f"{name}: {host_us(f, r.queue.wait):.2f} µs"
-
-
-class Plain:
-    """A tensor with the CUDA array interface alone."""
-
-    def __init__(self, tensor: Any) -> None:
-        import torch
-
-        stream = torch.cuda.current_stream().cuda_stream
-        self.__cuda_array_interface__ = tensor.__cuda_array_interface__ | {"stream": stream or 1}
-
-
-def host_us(f: Callable[[], Any], wait: Callable[[], None], count: int = 100) -> float:
-    """What a call costs the host, in µs."""
-    found: list[float] = []
-    for _ in range(15):
-        wait()
-        start = time.perf_counter_ns()
-        for _ in range(count):
-            f()
-        found.append((time.perf_counter_ns() - start) / count / 1e3)
-    return statistics.median(found)
-
-
 def overhead() -> Iterator[str]:
     """What calls cost the host."""
     r = Run()
@@ -656,8 +473,10 @@ PARTS = {
         graphs,
         rebinding,
         exchange,
+        on_their_streams,
         overhead,
         bandwidth,
+        calibration,
         threads,
         errors,
     )

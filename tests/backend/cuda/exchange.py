@@ -1,0 +1,113 @@
+"""Arrays of torch on a GPU, both ways: parts of `python -m tests.backend.cuda.runtime`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cuda.device import CudaDevice
+from rlx.backends.gpu.arrays.device_array import DeviceArray, device_array
+from rlx.backends.gpu.arrays.exchange import Exchange
+from rlx.backends.gpu.verify import verify
+from tests.backend.cuda.harness import Run, host_us, step
+
+
+def exchange() -> Iterator[str]:
+    """Arrays of torch, both ways, behind work on streams of torch's and ours."""
+    import torch
+
+    r = Run()
+    n = 1 << 22
+    kernel = r.load(step())
+    for number in range(6):
+        stream = torch.cuda.Stream() if number % 2 else torch.cuda.current_stream()
+        with torch.cuda.stream(stream):
+            x = torch.randint(-99, 99, (n,), device="cuda", dtype=torch.int32)
+            torch.cuda._sleep(20_000_000)
+            x += 1
+            given = device_array(x, r.queue) if number < 4 else device_array(Plain(x), r.queue)
+            made = r.device.allocate(n * 4)
+            for _ in range(20):
+                r.queue.launch(kernel, [given.address, made.address], {"n": n})
+            out = DeviceArray(made.address, (n // 4, 4), np.dtype(np.int32), (2, 0), r.queue, made)
+            got = torch.from_dlpack(out) if number % 3 else torch.as_tensor(out, device="cuda")
+            assert got.data_ptr() == made.address
+            want = (x * 3 + 1).reshape(-1, 4)
+            assert torch.equal(got, want)
+            r.device.free(made)
+    yield "torch tensors by DLPack and by the CUDA array interface, ordered: right"
+    for kind in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bool):
+        x = torch.randn(3, 4, device="cuda").to(kind).t()
+        found = device_array(x, r.queue)
+        assert (found.shape, found.strides) == ((4, 3), (1, 4))
+        host = found.numpy(r.queue).astype(np.float32)
+        np.testing.assert_array_equal(host, x.float().cpu().numpy())
+        again = DeviceArray(
+            found.address, found.shape, found.dtype, found.device, r.queue, x, found.strides
+        )
+        assert torch.equal(torch.from_dlpack(again).float(), x.float())
+    yield "bf16, fp8, f16, bool, strided: right"
+    yield from exchange_times(r)
+
+
+def on_their_streams() -> Iterator[str]:
+    """Graphs on torch's streams, in order with its own work, without any call that orders them."""
+    import torch
+
+    device = CudaDevice()
+    n = 1 << 20
+    kernel = device.load(device.assemble([verify(step())])[0])
+    for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
+        queue = device.queue(stream.cuda_stream)
+        with torch.cuda.stream(stream):
+            x, y = (torch.zeros(n, device="cuda", dtype=torch.int32) for _ in range(2))
+            pair = [x.data_ptr(), y.data_ptr()]
+            graph = queue.record(lambda: queue.launch(kernel, pair, {"n": n}))  # noqa: B023
+            want = torch.zeros_like(x)
+            for i in range(50):
+                torch.cuda._sleep(100_000)
+                x += i
+                graph.replay()
+                queue.launch(kernel, [y.data_ptr(), x.data_ptr()], {"n": n})
+                x -= y
+                want = (want + i) * 6 + 3
+            assert torch.equal(x, want), (x[0], want[0])
+            yield f"50 calls between torch's on stream {stream.cuda_stream:#x}: right"
+            yield f"replay there: {host_us(graph.replay, queue.wait):.2f} µs"
+        queue.close()
+
+
+def exchange_times(r: Run) -> Iterator[str]:
+    import torch
+
+    x = torch.zeros(4, 128, 384, device="cuda")
+    table = Exchange.of(torch.Tensor)
+    assert table is not None
+    assert table.described(x).address == x.data_ptr()
+    assert table.stream((2, 0)) == torch.cuda.current_stream().cuda_stream
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        assert table.stream((2, 0)) == side.cuda_stream
+    memory = r.device.allocate(x.nbytes)
+    ours = DeviceArray(memory.address, (4, 128, 384), np.dtype("f4"), (2, 0), r.queue, memory)
+    for name, f in {
+        "describe by the table": lambda: table.described(x),
+        "torch's stream": lambda: table.stream((2, 0)),
+        "device_array of torch's": lambda: device_array(x, r.queue),
+        "DeviceArray made": lambda: DeviceArray(0, (4, 128, 384), ours.dtype, (2, 0), r.queue),
+        "torch.from_dlpack of ours": lambda: torch.from_dlpack(ours),
+        "wait_for a stream": lambda: r.queue.wait_for(side.cuda_stream),
+    }.items():
+        yield f"{name}: {host_us(f, r.queue.wait):.2f} µs"
+
+
+class Plain:
+    """A tensor with the CUDA array interface alone."""
+
+    def __init__(self, tensor: Any) -> None:
+        import torch
+
+        stream = torch.cuda.current_stream().cuda_stream
+        self.__cuda_array_interface__ = tensor.__cuda_array_interface__ | {"stream": stream or 1}
