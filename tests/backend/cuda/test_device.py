@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.cuda.backend import CudaBackend
 from rlx.backends.cuda.context import found_devices
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.errors import AssemblerError, DriverError, LostDeviceError
@@ -505,6 +506,15 @@ def test_devices_are_listed_without_a_context() -> None:
     found = found_devices(fake.library())
     assert [str(f) for f in found] == [f"cuda:{i} Fake GPU, capability 8.6, 3 GiB" for i in (0, 1)]
     assert "cuDevicePrimaryCtxRetain" not in fake.calls
+
+
+def test_the_backend_lists_devices_for_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda()
+    monkeypatch.setattr("rlx.backends.cuda.backend.open_library", fake.library)
+    line = "cuda:0 Fake GPU, capability 9.0, 3 GiB, driver 12.8"
+    assert CudaBackend().devices() == (line,)
+    fake.fail["cuInit"] = 100
+    assert CudaBackend().devices() == ()
 
 
 def test_a_sticky_error_names_the_kernel_and_stays() -> None:

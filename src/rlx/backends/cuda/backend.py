@@ -8,7 +8,9 @@ from typing import ClassVar
 
 from rlx.backends.base import Missing
 from rlx.backends.cuda.assemble import print_code
+from rlx.backends.cuda.context import found_devices
 from rlx.backends.cuda.device import CudaDevice
+from rlx.backends.cuda.library import open_library
 from rlx.backends.cuda.machine import GENERATIONS, HOPPER, architecture_of, machine_of
 from rlx.backends.cuda.ptx.printer import Architecture
 from rlx.backends.gpu.backend import GpuBackend
@@ -45,6 +47,14 @@ class CudaBackend(GpuBackend):
         except Error as error:
             return Missing(str(error))
         return None
+
+    def devices(self) -> tuple[str, ...]:
+        """Those that the driver shows, whether they can be used or not."""
+        try:
+            library = open_library()
+            return tuple(f"{d}, driver {library.version}" for d in found_devices(library))
+        except Error:
+            return ()
 
     def device(self) -> CudaDevice:
         if self.variant and not self.variant.isdigit():

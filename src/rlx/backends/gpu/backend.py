@@ -18,6 +18,7 @@ from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.runtime.routine import Artefact
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
+from rlx.cost.calibrate import Numbers, Progress
 from rlx.cost.target import LOOPS, Target
 from rlx.ir.lir import LirModule
 from rlx.kernel.program.program import KernelCall, KernelProgram, KernelSequence, Step
@@ -85,6 +86,11 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
 
     def load(self, artefact: Artefact) -> GpuProgram:
         return GpuProgram(artefact, self.device())
+
+    def measure(self, progress: Progress) -> tuple[Numbers, ...]:
+        from rlx.backends.gpu.runtime.calibration import measure
+
+        return measure(self.device(), progress)
 
     def description(self, lir: LirModule) -> Steps:
         """Each step's form with the launches that it makes."""
