@@ -17,7 +17,7 @@ from rlx.ir.mir import Node
 from tests.backend.gpu.launches import node_of, run_special, schedule_of, special_of
 
 Array = np.ndarray[Any, Any]
-TINY = GpuMachine(block=64, max_block=64, shared_bytes=400, has_dependent_launch=True)
+TINY = GpuMachine(block=64, max_block=64, shared_bytes=800, has_dependent_launch=True)
 """Tiles of 32 items, so that short rows are merged."""
 N = Dim("n", 1, 600)
 U = Dim("u", 16)

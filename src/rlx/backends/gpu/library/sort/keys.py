@@ -81,6 +81,11 @@ class Keys:
         return (U64, U32) if self.dtype.compute.itemsize == 8 else (U64,)
 
     @property
+    def max_tile(self) -> int:
+        """Items that a block sorts."""
+        return 2048
+
+    @property
     def item_bytes(self) -> int:
         return sum(d.itemsize for d in self.dtypes)
 

@@ -22,7 +22,6 @@ from rlx.core.extent import ceiling
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
 
-MAX_TILE = 2048
 MAX_LENGTH = 1 << 31
 TOO_LONG = f"a row has more than {MAX_LENGTH} elements. Split it"
 Put = Callable[[Writer, Var, Var, Item], None]
@@ -113,8 +112,8 @@ def sort_rows(made: Launches, given: Sorted) -> Schedule[GpuTask] | Refusal:
 
 def tile_of(made: Launches, keys: Keys, longest: int | None) -> int:
     """The least power of two that holds a row, if shared memory holds so many items."""
-    fits = 1 << ((made.machine.shared_bytes // keys.item_bytes).bit_length() - 1)
-    most = min(MAX_TILE, fits)
+    fits = 1 << ((made.machine.shared_bytes // (2 * keys.item_bytes)).bit_length() - 1)
+    most = min(keys.max_tile, fits)
     return most if longest is None else min(most, max(2, 1 << (longest - 1).bit_length()))
 
 
@@ -122,7 +121,7 @@ def _tiles(made: Launches, given: Sorted, tile: int, to: Items | None) -> None:
     """Sort every tile; whole rows are stored, tiles of rows are items of the next launch."""
     length, keys = given.length, given.keys
     tiles = (length + (tile - 1)) // tile
-    block = tile_threads(tile, made.machine.max_block)
+    block = tile_threads(tile, made.machine.max_block, made.machine.warp)
     is_unbounded = upper_bound(ceiling(length)) is None
 
     def body(w: Writer) -> None:
@@ -131,11 +130,9 @@ def _tiles(made: Launches, given: Sorted, tile: int, to: Items | None) -> None:
         row, start = block_number // count, block_number % count * tile
         if is_unbounded:
             w.fail(w.number(length) > MAX_LENGTH, TOO_LONG)
-        memory = sort_tile(w, keys, tile, row, start, lambda at, _: given.fetch(w, row, at))
-        with b.loop(b.thread, tile, block) as i:
+        for i, item in sort_tile(w, keys, tile, start, lambda at: given.fetch(w, row, at)):
             place = start + w.wide(i)
-            item = [m[i] for m in memory]
-            with b.when(place < w.dim(length)):
+            with b.when((i < tile) & (place < w.dim(length))):
                 if to is None:
                     given.put(w, row, place, item)
                 else:

@@ -143,7 +143,7 @@ def _candidates(
     """The k first items of every tile; of the last one, what is asked for."""
     (items, length), keys = source, given.keys
     tiles = (length + (tile - 1)) // tile
-    block = tile_threads(tile, made.machine.max_block)
+    block = tile_threads(tile, made.machine.max_block, made.machine.warp)
 
     def fetch(w: Writer, row: Var, position: Var) -> Item:
         if items is None:
@@ -155,13 +155,12 @@ def _candidates(
     def body(w: Writer) -> None:
         b, number, count = w.b, w.block_index(), w.dim(tiles)
         row, own = number // count, number % count
-        memory = sort_tile(w, keys, tile, row, own * tile, lambda at, _: fetch(w, row, at))
-        with b.loop(b.thread, min(k, tile), block) as i:
-            item = [m[i] for m in memory]
-            if to is None:
-                given.put(w, row, w.wide(i), item)
-            else:
-                to.store(w, row, own * k + w.wide(i), item)
+        for i, item in sort_tile(w, keys, tile, own * tile, lambda at: fetch(w, row, at)):
+            with b.when(i < min(k, tile)):
+                if to is None:
+                    given.put(w, row, w.wide(i), item)
+                else:
+                    to.store(w, row, own * k + w.wide(i), item)
 
     made.program(
         "candidates",

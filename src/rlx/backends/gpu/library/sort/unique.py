@@ -72,6 +72,11 @@ class Lexicographic(Keys):
     def dtypes(self) -> tuple[DType, ...]:
         return (U32,)
 
+    @property
+    def max_tile(self) -> int:
+        """A comparison is a loop, of which a program has one for every step of a network."""
+        return 128
+
     def is_less(self, w: Writer, a: Item, b: Item) -> Var:
         """By the first number in which they differ, else by where they are."""
         builder, last = w.b, builder_last(w)
