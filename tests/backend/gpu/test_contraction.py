@@ -203,13 +203,20 @@ def test_every_tile_computes_the_same(schedule: MmaSchedule) -> None:
     assert_close(got, want)
 
 
-@pytest.mark.parametrize(("rows", "splits", "warps"), [(32, 4, (2, 1, 2)), (16, 2, (1, 2, 1))])
+@pytest.mark.parametrize(
+    ("rows", "columns", "splits", "warps", "depths"),
+    [
+        (32, 32, 4, (2, 1, 2), (40, 200, 1000)),
+        (16, 32, 2, (1, 2, 1), (40, 200)),
+        (128, 128, 4, (2, 2, 1), (200,)),
+    ],
+)
 def test_blocks_of_a_cluster_share_the_inner_positions(
-    rows: int, splits: int, warps: tuple[int, int, int]
+    rows: int, columns: int, splits: int, warps: tuple[int, int, int], depths: tuple[int, ...]
 ) -> None:
     """Some of them have no step at all."""
-    schedule = MmaSchedule(rows, 32, 64, 3, warps, splits, is_dependent=True)
-    for depth in (40, 200, 1000):
+    schedule = MmaSchedule(rows, columns, 64, 3, warps, splits, is_dependent=True)
+    for depth in depths:
         case = Case(block, of(BF16, (40, depth), (depth, 40), (40,), (40, 40)))
         contract = contract_of(case)
         program = verify(emit(product(contract), schedule, "product"))

@@ -67,6 +67,8 @@ class MmaSchedule:
     @property
     def passes(self) -> int:
         """In which finished sums are stored."""
+        if self.splits > 1:
+            return 1
         tiles, whole = self.warp_tile[0] // TILE, 4 * self.rows * self.pitch * self.warps[2]
         return next(
             (n for n in range(1, tiles) if tiles % n == 0 and whole <= SUMS_BYTES * n), tiles
