@@ -29,6 +29,7 @@ from tests.backend.gpu.test_programs import PROGRAMS
 PTXAS = shutil.which("ptxas")
 needs_ptxas = pytest.mark.skipif(PTXAS is None, reason="ptxas, of the CUDA toolkit, is not there")
 SM_80 = Architecture("sm_80", "8.0")
+HOPPER = ("cluster_sum", "pipeline", "warpgroup_gemm", "pipelined_gemm", "warpgroup_values")
 F32 = DType.F32
 
 
@@ -145,6 +146,9 @@ def test_wide_tiles_are_loaded_four_matrices_at_a_time() -> None:
             "1, 1, 1, 0, 1;", "wgmma.wait_group.sync.aligned 1;", "setmaxnreg.dec.sync.aligned.u32",
             "fence.proxy.async.shared::cta", ".minnctapersm 1",
         ]),
+        ("warpgroup_values", [
+            "cp.async.bulk.tensor.3d", "m64n80k16.f32.bf16.bf16 {", "0, 1, 1, 1;", "1, 1, 1, 1;",
+        ]),
         ("embedded", ["red.global.max.s32", "k_failures"]),
         ("columns", ["st.shared.f32", "bar.sync 0"]),
     ],
@@ -184,7 +188,7 @@ def test_what_ptx_lacks_is_refused(make: Any, why: str) -> None:
         ptx(b.program())
 
 
-@pytest.mark.parametrize("name", ["cluster_sum", "pipeline", "warpgroup_gemm", "pipelined_gemm"])
+@pytest.mark.parametrize("name", HOPPER)
 def test_hoppers_nodes_are_refused_before_hopper(name: str) -> None:
     with pytest.raises(rlx.Error, match=r"sm_80: (it begins|they begin) with sm_90"):
         ptx(PROGRAMS[name], SM_80)
@@ -210,7 +214,7 @@ SAMPLE = [*PROGRAMS, "chain static", "softmax bf16", "residual norm static", "jo
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_assembler_takes_it(name: str, tmp_path: Path) -> None:
     assert not assembled(ptx(ALL[name]), "sm_90a", tmp_path)
-    if name not in ("cluster_sum", "pipeline", "warpgroup_gemm", "pipelined_gemm"):
+    if name not in HOPPER:
         assert not assembled(ptx(ALL[name], SM_80), "sm_80", tmp_path)
 
 

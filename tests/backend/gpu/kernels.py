@@ -9,7 +9,8 @@ import numpy as np
 from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.program import OuterDim, Program
+from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.verify import verify
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
@@ -297,4 +298,32 @@ def warpgroup_gemm(k: int, n: int = 16) -> Program:
         b.barrier()
     for value, (r, c) in zip(b.tile_elements(total), b.tile_place(tile)):
         y[(b.warp * 16 + r) * n + c] = value
+    return b.program()
+
+
+def warpgroup_values(batch: int, k: int, n: int) -> Program:
+    """y [batch, 64, n] = x [64, k] w [batch, k, n], a block for each of the batch: x in registers,
+    w as the copy engine reads it, 64 columns at a time; what is behind k is 0."""
+    depth, panels = -(-k // 16) * 16, -(-n // 64)
+    b = Builder("warpgroup_values", block=128, grid=(batch,))
+    x, w, y = b.input("x", BF16), b.input("w", BF16), b.output("y", F32)
+    outer = [OuterDim(batch, k * n)]
+    boxes = b.tensor_map("mw", w, (k, n), (depth, 64), outer=outer)
+    right = b.shared("right", BF16, panels * depth * 64, is_swizzled=True)
+    full = b.mbarrier("full")
+    with b.when(b.thread.eq(0)):
+        b.mbarrier_init(full, 1)
+        b.mbarrier_arrive(full, expected_bytes=panels * depth * 128)
+        for i in range(panels):
+            b.bulk_copy(right, i * depth * 64, boxes, 0, i * 64, full, 0, [b.block_index()])
+    b.barrier()
+    b.mbarrier_wait(full, 0)
+    left, a = list[Var](), TileType("a", 16, 16, BF16)
+    for first in range(0, depth, 16):
+        places = [(b.warp * 16 + r, c + first) for r, c in b.tile_place(a)]
+        left.append(b.tile_pack(a, [x.load(r * k + c, mask=c < k)[0] for r, c in places]))
+    tile = TileType("c", 16, n, F32)
+    total = b.warpgroup_mul_tiles(b.tile_fill(tile), left, right, 0, panel=depth * 64)
+    for value, (r, c) in zip(b.tile_elements(total), b.tile_place(tile)):
+        y[(b.block_index() * 64 + b.warp * 16 + r) * n + c] = value
     return b.program()

@@ -104,6 +104,15 @@ def test_operands_of_products_under_way_are_left_alone(change: dict[str, bool], 
         launch(program, given)
 
 
+@pytest.mark.parametrize(("k", "n"), [(16, 8), (90, 80), (130, 128)])
+def test_a_batch_of_products_with_the_left_operand_in_registers(k: int, n: int) -> None:
+    x, w = (normal(*d).astype(ml_dtypes.bfloat16) for d in ((64, k), (2, k, n)))
+    program = kernels.warpgroup_values(2, k, n)
+    got = run(program, x=x, w=w, y=np.zeros((2, 64, n), np.float32))["y"]
+    a, b = x.astype(float), w.astype(float)
+    assert np.all(np.abs(got.reshape(2, 64, n) - a @ b) <= k * EPS * (np.abs(a) @ np.abs(b)))
+
+
 def test_sum_over_a_cluster() -> None:
     x = normal(3, 300)
     got = run(kernels.cluster_sum(), x=x, y=np.zeros(3, np.float32), m=3, n=300)["y"]

@@ -25,6 +25,7 @@ PROGRAMS = {
     "pipeline": kernels.pipeline(37),
     "warpgroup_gemm": kernels.warpgroup_gemm(96),
     "pipelined_gemm": kernels.pipelined_gemm(200),
+    "warpgroup_values": kernels.warpgroup_values(2, 90, 80),
 }
 
 

@@ -16,7 +16,7 @@ from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.errors import ProgramError
 from rlx.backends.gpu.simt.nodes import Region, TileType, Value
 from rlx.backends.gpu.simt.parse import KINDS, parse
-from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.program import OuterDim, Program
 from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.uniformity import Uniformity, Varies
 from rlx.backends.gpu.verify import Limits, verify
@@ -354,6 +354,58 @@ def test_asynchronous_products() -> None:
     refused(under_way(early=True), "sums of a product that is under way")
     refused(under_way(twice=True), "used elsewhere, too")
     refused(under_way(odd=True), "use a multiple of 8")
+
+
+def test_left_operands_in_registers() -> None:
+    def make(b: Builder, kind: TileType, columns: int) -> None:
+        right = b.shared("right", BF16, 4096, is_swizzled=True)
+        c = b.tile_fill(TileType("c", 16, columns, F32))
+        b.warpgroup_mul_tiles(c, [b.tile_fill(kind)] * 2, right, 0, panel=2048)
+
+    def product(kind: TileType, columns: int = 64) -> Program:
+        b = Builder("planted", block=128)
+        make(b, kind, columns)
+        return b.program()
+
+    verify(product(TileType("a", 16, 16, BF16)))
+    refused(product(TileType("a", 16, 16, DType.F16)), "its left operand is tiles a16x16.bf16")
+    refused(product(TileType("a", 16, 32, BF16)), "one for 16 inner positions")
+    refused(product(TileType("a", 16, 16, BF16), 264), "use tiles of 16 rows")
+
+
+def test_products_are_waited_for_in_their_order() -> None:
+    def made(pending: int, first: bool) -> Program:
+        b = Builder("planted", block=128)
+        arrays = [b.shared(n, BF16, 4096, is_swizzled=True) for n in ("left", "right")]
+        y, tile = b.output("y", F32), TileType("c", 16, 16, F32)
+        given = (arrays[0], 0, arrays[1], 0, 64)
+        sums = [b.warpgroup_mul(b.tile_fill(tile), *given, is_async=True) for _ in range(2)]
+        b.warpgroup_wait(pending)
+        y[b.thread] = b.tile_elements(sums[0 if first else 1])[0]
+        b.warpgroup_wait(0)
+        return b.program()
+
+    verify(made(1, first=True))
+    verify(made(0, first=False))
+    refused(made(1, first=False), "a product that is under way")
+    refused(made(2, first=True), "a product that is under way")
+
+
+def test_boxes_have_a_place_in_every_outer_dim() -> None:
+    def made(places: int) -> Program:
+        b = Builder("planted", block=32)
+        x, memory = b.input("x", F32), b.shared("memory", F32, 256)
+        box = b.tensor_map("box", x, (16, 16), (16, 16), outer=[OuterDim(3, 256)])
+        bar = b.mbarrier("bar")
+        b.mbarrier_init(bar, 1)
+        b.mbarrier_arrive(bar, expected_bytes=1024)
+        b.bulk_copy(memory, 0, box, 0, 0, bar, 0, [0] * places)
+        b.mbarrier_wait(bar, 0)
+        return b.program()
+
+    verify(made(1))
+    refused(made(0), "a box of box has 1 outer places")
+    refused(made(2), "a box of box has 1 outer places")
 
 
 def test_dependent_launch() -> None:

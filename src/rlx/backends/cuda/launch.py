@@ -223,5 +223,8 @@ def matrices(code: Code, addresses: Sequence[int], sizes: Mapping[str, int]) -> 
         dims = (*tensor.dims, tensor.row_stride, tensor.offset)
         rows, columns, pitch, offset = (evaluate(d, sizes) for d in dims)
         address = at[tensor.buffer] + offset * dtype.itemsize
-        found.append(Matrix(dtype, address, rows, columns, tensor.box, is_swizzled, pitch))
+        outer = tuple(
+            (evaluate(o.count, sizes), evaluate(o.stride, sizes), o.box) for o in tensor.outer
+        )
+        found.append(Matrix(dtype, address, rows, columns, tensor.box, is_swizzled, pitch, outer))
     return found

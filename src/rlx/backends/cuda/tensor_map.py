@@ -40,6 +40,8 @@ class Matrix:
     is_swizzled: bool = True
     pitch: int | None = None
     """Elements from a row to the next, where it is not the number of columns."""
+    outer: tuple[tuple[int, int, int], ...] = ()
+    """Matrices, the distance of their elements, and how many a box has; the outermost first."""
 
     @property
     def row_bytes(self) -> int:
@@ -56,7 +58,10 @@ class Matrix:
             return f"address {self.address:#x}, which is no multiple of {ADDRESS_ALIGN}"
         if self.row_bytes % ADDRESS_ALIGN:
             return f"rows of {self.row_bytes} bytes, which is no multiple of {ADDRESS_ALIGN}"
-        if not all(1 <= n <= MAX_BOX for n in self.box):
+        apart = [s * self.dtype.itemsize for n, s, _ in self.outer if n > 1]
+        if any(s % ADDRESS_ALIGN for s in apart):
+            return f"matrices {apart} bytes apart, which are no multiples of {ADDRESS_ALIGN}"
+        if not all(1 <= n <= MAX_BOX for n in (*self.box, *(n for *_, n in self.outer))):
             return f"a box of {self.box}; at most {MAX_BOX} each way"
         if width % ADDRESS_ALIGN or (self.is_swizzled and width > SWIZZLE_BYTES):
             return f"rows of a box of {width} bytes; 16, 32 … {SWIZZLE_BYTES} where swizzled"
@@ -70,13 +75,17 @@ def encode(context: Context, matrix: Matrix, name: str) -> bytes:
         raise UnsupportedError(f"kernel {name}: a tensor map cannot have {why}.")
     raw = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGN)
     at = -(-ctypes.addressof(raw) // MAP_ALIGN) * MAP_ALIGN
-    dims = (ctypes.c_uint64 * 2)(max(1, matrix.columns), max(1, matrix.rows))
-    strides = (ctypes.c_uint64 * 1)(max(ADDRESS_ALIGN, matrix.row_bytes))
-    box = (ctypes.c_uint32 * 2)(matrix.box[1], matrix.box[0])
-    steps = (ctypes.c_uint32 * 2)(1, 1)
+    inner = matrix.outer[::-1]
+    size, rank = matrix.dtype.itemsize, 2 + len(inner)
+    counts = (matrix.columns, matrix.rows, *(n for n, _, _ in inner))
+    apart = (matrix.row_bytes, *(s * size if n > 1 else 0 for n, s, _ in inner))
+    dims = (ctypes.c_uint64 * rank)(*(max(1, n) for n in counts))
+    strides = (ctypes.c_uint64 * (rank - 1))(*(max(ADDRESS_ALIGN, s) for s in apart))
+    box = (ctypes.c_uint32 * rank)(*matrix.box[::-1], *(n for *_, n in inner))
+    steps = (ctypes.c_uint32 * rank)(*[1] * rank)
     swizzle = SWIZZLE_128 if matrix.is_swizzled else NO_SWIZZLE
     context(
-        "cuTensorMapEncodeTiled", at, DTYPES[matrix.dtype], 2, matrix.address, dims, strides, box,
-        steps, 0, swizzle, L2_LINES_256, 0,
+        "cuTensorMapEncodeTiled", at, DTYPES[matrix.dtype], rank, matrix.address, dims, strides,
+        box, steps, 0, swizzle, L2_LINES_256, 0,
     )  # fmt: skip
     return ctypes.string_at(at, MAP_BYTES)

@@ -157,25 +157,40 @@ class Groups(Memory):
         across them: 2 or 128 in a descriptor's address. The sums of an asynchronous one stay in
         their registers, which nothing may touch while it is under way."""
         tile = self._tile(node.args[0])
-        kind = "bf16" if self.array(node.left).dtype is BF16 else "f16"
+        kind = "bf16" if self.array(node.right).dtype is BF16 else "f16"
         held = self.held[node.args[0]]
         made = held if node.is_async else [self.let(F32, "mov.f32", r) for r in held]
-        panels = node.left_panel, node.right_panel
-        sides = zip((node.left, node.right), node.args[1:], panels)
-        descriptors = [self._descriptor(*side) for side in sides]
-        flags = ["1", "1", "1", *(str(int(p > 0)) for p in panels)]
+        left, right = self._left_steps(node), self._steps(node, node.right, -1, node.right_panel)
+        turned = ([node.left_panel] if node.left else []) + [node.right_panel]
+        instruction = f"wgmma.mma_async.sync.aligned.m64n{tile.columns}k16.f32.{kind}.{kind}"
         self.do("wgmma.fence.sync.aligned")
-        for step in range(node.depth // 16):
-            a, b = (
-                self.let(DType.I64, "add.s64", d, str((128 if p else 2) * step))
-                for d, p in zip(descriptors, panels)
-            )
-            instruction = f"wgmma.mma_async.sync.aligned.m64n{tile.columns}k16.f32.{kind}.{kind}"
+        for step, (a, b) in enumerate(zip(left, right)):
+            adds = "0" if step == 0 and self._is_zero(node.args[0]) else "1"
+            flags = [adds, "1", "1", *(str(int(p > 0)) for p in turned)]
             self.do(instruction, "{" + ", ".join(made) + "}", a, b, *flags)
         self.do("wgmma.commit_group.sync.aligned")
         if not node.is_async:
             self.do("wgmma.wait_group.sync.aligned", "0")
         return made
+
+    def _left_steps(self, node: ir.WarpgroupMul) -> list[str]:
+        """The left operand at each step: a descriptor, or the registers of a tile."""
+        if node.left:
+            return self._steps(node, node.left, 1, node.left_panel)
+        return ["{" + ", ".join(self.held[a]) + "}" for a in node.args[1:-1]]
+
+    def _steps(self, node: ir.WarpgroupMul, name: str, number: int, panel: int) -> list[str]:
+        first = self._descriptor(name, node.args[number], panel)
+        each = 128 if panel else 2
+        return [
+            self.let(DType.I64, "add.s64", first, str(each * s)) for s in range(node.depth // 16)
+        ]
+
+    def _is_zero(self, sums: Value) -> bool:
+        """Were the sums just set to 0? Then the first product replaces them."""
+        node = self.maker.get(sums)
+        number = self.maker.get(node.args[0]) if isinstance(node, ir.TileFill) else None
+        return isinstance(number, ir.Const) and number.value == 0.0
 
     def warpgroup_wait(self, node: ir.WarpgroupWait) -> None:
         self.do("wgmma.wait_group.sync.aligned", str(node.pending))
@@ -268,12 +283,13 @@ class Groups(Memory):
         self.do("bra", label, when=f"!{is_done}")
 
     def bulk_copy(self, node: ir.BulkCopy) -> None:
-        there, row, column, which = node.args
+        there, row, column, which, *outer = node.args
         place = self.shared_address(node.memory, self.one(there), there.dtype)
         bar = self._mbarrier(node.mbarrier, which)
-        at = f"[%P_{node.map}, {{{self.one(column)}, {self.one(row)}}}]"
+        places = self.all([column, row, *reversed(outer)])
+        at = f"[%P_{node.map}, {{{', '.join(places)}}}]"
         kind = "mbarrier::complete_tx::bytes"
-        instruction = f"cp.async.bulk.tensor.2d.shared::cluster.global.{kind}"
+        instruction = f"cp.async.bulk.tensor.{len(places)}d.shared::cluster.global.{kind}"
         self.do(instruction, f"[{place}]", at, f"[{bar}]")
 
     def push(self, node: ir.Push) -> None:

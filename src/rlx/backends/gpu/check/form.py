@@ -30,12 +30,12 @@ FORMS: dict[type[Node], tuple[Count, Count]] = {
     ir.While: (SOME, SOME), ir.Barrier: (NONE, NONE), ir.Reduce: (ONE, ONE),
     ir.ReduceScatter: (SOME, ONE), ir.Scan: (ONE, ONE), ir.Shuffle: (ONE, ONE),
     ir.TileFill: (ONE, ONE), ir.TileLoad: (ONE, ONE), ir.TileMul: ((3, 3), ONE),
-    ir.WarpgroupMul: ((3, 3), ONE), ir.WarpgroupWait: (NONE, NONE),
+    ir.WarpgroupMul: ((3, MANY), ONE), ir.WarpgroupWait: (NONE, NONE),
     ir.RegisterLimit: (NONE, NONE), ir.ProxyFence: (NONE, NONE), ir.TileStore: ((2, 2), NONE),
     ir.TileElements: (ONE, SOME), ir.TilePack: (SOME, ONE),
     ir.TilePlace: (NONE, SOME), ir.AsyncCopy: ((2, 3), NONE), ir.AsyncCommit: (NONE, NONE),
     ir.AsyncWait: (NONE, NONE), ir.MbarrierInit: (ONE, NONE), ir.MbarrierArrive: ((1, 2), NONE),
-    ir.MbarrierWait: ((2, 2), NONE), ir.BulkCopy: ((4, 4), NONE), ir.Push: ((4, MANY), NONE),
+    ir.MbarrierWait: ((2, 2), NONE), ir.BulkCopy: ((4, 7), NONE), ir.Push: ((4, MANY), NONE),
     ir.ReleaseDependents: (NONE, NONE), ir.WaitDependencies: (NONE, NONE),
 }  # fmt: skip
 """Arguments and results of each kind of node."""

@@ -44,7 +44,7 @@ def _unfenced(program: Program) -> Iterator[Fault]:
     if any(isinstance(n, ir.ProxyFence) for n in program.nodes):
         return
     products = [n for n in program.nodes if isinstance(n, ir.WarpgroupMul)]
-    operands = {name for n in products for name in (n.left, n.right)}
+    operands = {name for n in products for name in (n.left, n.right) if name}
     writers = (ir.SharedStore, ir.TileStore, ir.AsyncCopy, ir.Push)
     for node in program.nodes:
         if isinstance(node, writers) and node.memory in operands:
@@ -60,7 +60,7 @@ def _unknown(program: Program, node: Node) -> str | None:
         "table": {t.name for t in program.tables},
     }
     if isinstance(node, ir.WarpgroupMul):
-        missing = {node.left, node.right} - known["memory"]
+        missing = {node.left, node.right} - known["memory"] - {""}
         return f"the program has no memory {missing.pop()}; declare it." if missing else None
     for attr, names in known.items():
         name = node.attrs.get(attr)

@@ -85,7 +85,7 @@ class _Walker:
                 if state is not State.READY:
                     yield node, f"it reads {name}, which is still being copied; {NEXT[state]}"
             case ir.WarpgroupMul(left=left, right=right):
-                for name in (left, right):
+                for name in filter(None, (left, right)):
                     for _, why in self.step(ir.TileLoad(memory=name, pitch=1)):
                         yield node, why
             case _:
@@ -98,27 +98,31 @@ class _Walker:
 
 
 class _Products:
-    """Sums of asynchronous products that are under way as the program goes on."""
+    """Sums of asynchronous products that are under way as the program goes on: of each product,
+    in the order in which they were started."""
 
     def __init__(self) -> None:
-        self.open: set[Value] = set()
+        self.open: list[set[Value]] = []
 
     def region(self, region: Region) -> Iterator[Fault]:
         for node in region.nodes:
             yield from self.step(node)
             for inner in node.regions:
                 yield from self.region(inner)
-            for inner in node.regions if self.open else ():
-                self.open |= {r for r, y in zip(node.results, inner.yields) if y in self.open}
+            for inner, sums in ((r, s) for r in node.regions for s in self.open):
+                sums |= {r for r, y in zip(node.results, inner.yields) if y in sums}
 
     def step(self, node: Node) -> Iterator[Fault]:
         if isinstance(node, ir.WarpgroupWait):
-            self.open = self.open if node.pending else set()
+            self.open = self.open[max(0, len(self.open) - node.pending) :]
         is_product = isinstance(node, ir.WarpgroupMul) and node.is_async
-        if not is_product and not node.regions and any(a in self.open for a in node.args):
-            yield node, "it uses sums of a product that is under way; wait for it with no pending."
+        used = set(node.args[1:] if is_product else node.args)
+        if not node.regions and any(used & sums for sums in self.open):
+            yield node, "it uses sums of a product that is under way; wait for it."
         if is_product:
-            self.open.add(node.result)
+            for sums in (s for s in self.open if node.args[0] in s):
+                sums.add(node.result)
+            self.open.append({node.result})
 
 
 def _products_in_place(program: Program) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from typing import Any
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.functions import FLOATS, FUNCTIONS
 from rlx.backends.gpu.simt.nodes import Node, Region, TileType, Type, Value
-from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.program import MAX_OUTER, Program
 from rlx.core.dtype import DType
 
 BOOL, I32, I64 = DType.BOOL, DType.I32, DType.I64
@@ -296,8 +296,8 @@ class _Types:
         return None
 
     def _WarpgroupMul(self, node: ir.WarpgroupMul) -> str | None:
-        c = node.args[0].type
-        wrong = self._tile(c, "c") or self._index(node, 1) or self._index(node, 2)
+        c, last = node.args[0].type, len(node.args) - 1
+        wrong = self._tile(c, "c") or self._index(node, last) or self._left(node)
         if wrong or not isinstance(c, TileType):
             return wrong
         arrays = [s for s in self.program.shared if s.name in (node.left, node.right)]
@@ -307,11 +307,30 @@ class _Types:
             return "its operands have one dtype, and its result is a tile like c."
         if node.left_panel % 512 or node.right_panel % 512:
             return "its panels are whole groups of eight lines of 64; align them."
-        if c.rows != 16 or c.columns > 256 or node.depth % 16 or not 16 <= node.depth <= 64:
+        lines = node.depth if node.right_panel and (node.left_panel or not node.left) else 64
+        if c.rows != 16 or c.columns > 256 or node.depth % 16 or not 16 <= node.depth <= lines:
             return f"{c} with depth {node.depth}; use tiles of 16 rows and a depth of 16 to 64."
         if self.program.block % 128 or self.program.warp != 32:
             return "it needs groups of four warps of 32; make the block a multiple of 128."
         return None
+
+    def _left(self, node: ir.WarpgroupMul) -> str | None:
+        """An index in shared memory, or tiles of the right operand's dtype."""
+        if node.left:
+            return self._index(node, 1) if len(node.args) == 3 else "it has two operands and c."
+        wanted = TileType("a", 16, 16, self._memory(node.right))
+        if any(a.type != wanted for a in node.args[1:-1]) or node.depth != 16 * len(
+            node.args[1:-1]
+        ):
+            return f"its left operand is tiles {wanted}, one for 16 inner positions."
+        return None
+
+    def _BulkCopy(self, node: ir.BulkCopy) -> str | None:
+        found = [m for m in self.program.maps if m.name == node.map]
+        outer = len(found[0].outer) if found else 0
+        if outer > MAX_OUTER or len(node.args) != 4 + outer:
+            return f"a box of {node.map} has {outer} outer places, at most {MAX_OUTER}; give each."
+        return self._index(node)
 
     def _RegisterLimit(self, node: ir.RegisterLimit) -> str | None:
         if node.count % 8 or not 24 <= node.count <= 256:

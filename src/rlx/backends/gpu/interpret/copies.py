@@ -210,33 +210,41 @@ class Copies(Groups):
     def _boxes(self, node: ir.BulkCopy, there: Array) -> Array:
         """The box of each thread, with zeros outside of the tensor."""
         tensor = next(m for m in self.program.maps if m.name == node.map)
-        rows, columns = (evaluate(d, self.sizes) for d in tensor.dims)
-        pitch, offset = (evaluate(d, self.sizes) for d in (tensor.row_stride, tensor.offset))
-        flat = self.buffers[tensor.buffer].data
-        self._inside(node, tensor, (rows, columns, pitch, offset), flat.size)
-        steps = (pitch * flat.itemsize, flat.itemsize)
-        data = np.lib.stride_tricks.as_strided(flat[offset:], (rows, columns), steps)
-        height, width = tensor.box
-        made = np.zeros((len(there), height, width), data.dtype)
-        row, column = (self.number(v)[there] for v in node.args[1:3])
-        y, x = row[:, None] + np.arange(height), column[:, None] + np.arange(width)
-        inside = ((y >= 0) & (y < rows))[:, :, None] & ((x >= 0) & (x < columns))[:, None]
-        if rows and columns:
-            found = data[np.clip(y, 0, rows - 1)[:, :, None], np.clip(x, 0, columns - 1)[:, None]]
-            made = np.where(inside, found, made)
-        return made.reshape(len(there), -1)
+        number = lambda d: evaluate(d, self.sizes)
+        counts = [*(number(o.count) for o in tensor.outer), *map(number, tensor.dims)]
+        steps = [*(number(o.stride) for o in tensor.outer), number(tensor.row_stride), 1]
+        offset, flat = number(tensor.offset), self.buffers[tensor.buffer].data
+        self._inside(node, tensor, counts, steps, offset)
+        box = (*(o.box for o in tensor.outer), *tensor.box)
+        firsts = [*node.args[4:], *node.args[1:3]]
+        index, inside = np.full((1,) * (1 + len(box)), offset), np.ones((1,) * (1 + len(box)), bool)
+        for axis, (first, count, step, size) in enumerate(zip(firsts, counts, steps, box)):
+            shape = [len(there)] + [1] * len(box)
+            shape[1 + axis] = size
+            at = (self.number(first)[there][:, None] + np.arange(size)).reshape(shape)
+            inside = inside & (at >= 0) & (at < count)
+            index = index + np.clip(at, 0, max(0, count - 1)) * step
+        found = flat[index] if 0 not in counts else np.zeros(index.shape, flat.dtype)
+        return np.where(inside, found, np.zeros((), flat.dtype)).reshape(len(there), -1)
 
     def _inside(
-        self, node: ir.BulkCopy, tensor: TensorMap, sizes: tuple[int, int, int, int], count: int
+        self,
+        node: ir.BulkCopy,
+        tensor: TensorMap,
+        counts: list[int],
+        steps: list[int],
+        offset: int,
     ) -> None:
-        """The matrix is one of the buffer, and its rows start where the copy engine can read."""
-        rows, columns, pitch, offset = sizes
-        end = offset + (rows - 1) * pitch + columns if rows and columns else 0
-        if end > count or offset < 0 or pitch < columns:
-            why = f"map {tensor.name} reaches element {end} of {count}; fix its dims."
+        """The tensor is one of the buffer, and its rows start where the copy engine can read."""
+        data = self.buffers[tensor.buffer].data
+        last = offset + sum((c - 1) * s for c, s in zip(counts, steps))
+        end = last + 1 if 0 not in counts else 0
+        if end > data.size or offset < 0 or min(steps) < 0:
+            why = f"map {tensor.name} reaches element {end} of {data.size}; fix its dims."
             raise self.accesses.error(node, why)
-        size = self.buffers[tensor.buffer].data.itemsize
-        if (offset * size) % MAP_ALIGN or (rows > 1 and (pitch * size) % MAP_ALIGN):
+        size = data.itemsize
+        apart = [s for c, s in zip(counts[:-1], steps) if c > 1]
+        if any((d * size) % MAP_ALIGN for d in (offset, *apart)):
             why = f"rows of map {tensor.name} start at no multiples of {MAP_ALIGN} bytes; align it."
             raise self.accesses.error(node, why)
 

@@ -162,7 +162,12 @@ class Groups(Threads):
         """The rows of an operand as far as they are multiplied."""
         name, panel = ((node.left, node.left_panel), (node.right, node.right_panel))[side]
         tile = _tile(node.args[0].type)
-        values = self.values[node.args[1 + side]] if args is None else args[1 + side]
+        given = self.args(node) if args is None else args
+        if not name:
+            warps = (leaders // self.program.warp)[:, None] + np.arange(4)
+            whole = np.concatenate([np.asarray(a)[warps] for a in given[1:-1]], axis=3)
+            return whole.reshape(len(leaders), 64, node.depth)
+        values = given[1] if side == 0 else given[-1]
         index = np.broadcast_to(values, (self.count,)).astype(np.int64)[leaders]
         rows = 64 if side == 0 else tile.columns
         return self._rows(node, name, index, leaders, (rows, node.depth), panel)

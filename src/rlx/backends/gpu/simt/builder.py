@@ -30,6 +30,7 @@ from rlx.backends.gpu.simt.program import (
     Access,
     Buffer,
     Mbarrier,
+    OuterDim,
     Program,
     Scalar,
     Shared,
@@ -106,8 +107,9 @@ class Builder(GroupBuilder):
         *,
         pitch: DimLike | None = None,
         offset: DimLike = 0,
+        outer: Sequence[OuterDim] = (),
     ) -> str:
-        added = TensorMap(name, buffer.name, dims, box, pitch, offset)
+        added = TensorMap(name, buffer.name, dims, box, pitch, offset, tuple(outer))
         self.made = replace(self.made, maps=(*self.made.maps, added))
         return name
 

@@ -92,6 +92,28 @@ class GroupBuilder(ThreadBuilder):
         )
         return self.value(node)
 
+    def warpgroup_mul_tiles(
+        self,
+        c: Var,
+        left: Sequence[Var],
+        right: SharedRef,
+        right_index: Var | int,
+        *,
+        panel: int = 0,
+        is_async: bool = False,
+    ) -> Var:
+        """The left operand in registers, sixteen inner positions a tile."""
+        node = ir.WarpgroupMul(
+            left="",
+            right=right.name,
+            depth=16 * len(left),
+            right_panel=panel,
+            is_async=is_async,
+            args=(c.value, *values_of(left), self.index(right_index).value),
+            results=(Value(c.value.type),),
+        )
+        return self.value(node)
+
     def warpgroup_wait(self, pending: int = 0) -> None:
         self.add(ir.WarpgroupWait(pending=pending))
 
@@ -178,8 +200,9 @@ class GroupBuilder(ThreadBuilder):
         column: Var | int,
         mbarrier: str,
         which: Var | int = 0,
+        outer: Sequence[Var | int] = (),
     ) -> None:
-        args = tuple(self.index(v).value for v in (at, row, column, which))
+        args = tuple(self.index(v).value for v in (at, row, column, which, *outer))
         node = ir.BulkCopy(memory=memory.name, map=tensor_map, mbarrier=mbarrier, args=args)
         self.add(node)
 

@@ -333,7 +333,8 @@ class WarpgroupMul(Node):
     """c + a · bᵀ by four warps together, for targets that multiply out of shared memory.
 
     a is 64×depth and b n×depth, of half floats in swizzled arrays with lines of 128 bytes; args: c,
-    the index of a's first element and of b's, both at multiples of 8 lines. Each warp holds 16 rows
+    the index of a's first element and of b's, both at multiples of 8 lines; or, where a is in no
+    array (`left` is empty), each warp's 16 rows of it in tiles of 16×16. Each warp holds 16 rows
     of c, a tile of 16×n: the first warp the first ones. It is done when the node is; or, if
     asynchronous, a group of its own, under way until a `WarpgroupWait`: until then c is nothing but
     the c of another one, and the operands stay as they are."""
@@ -452,7 +453,8 @@ class MbarrierWait(Node):
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BulkCopy(Node):
     """A box of a tensor map to shared memory, done by the copy engine and counted in bytes by a
-    barrier; args: index there, row, column, which barrier. Outside of the tensor it reads 0."""
+    barrier; args: index there, row, column, which barrier, and the places in the outer dims.
+    Outside of the tensor it reads 0."""
 
     memory: str
     map: str

@@ -15,6 +15,7 @@ from rlx.backends.gpu.simt.program import (
     Access,
     Buffer,
     Mbarrier,
+    OuterDim,
     Program,
     Scalar,
     Shared,
@@ -102,10 +103,7 @@ class _Parser:
                 return replace(made, scalars=(*made.scalars, self._scalar(rest)))
             case "map":
                 name, buffer, box, dims = rest.split(" ", 3)
-                rows, columns, pitch, offset = self._grid(dims)
-                height, width = map(int, box.split("x"))
-                added = TensorMap(name, buffer, (rows, columns), (height, width), pitch, offset)
-                return replace(made, maps=(*made.maps, added))
+                return replace(made, maps=(*made.maps, self._map(name, buffer, box, dims)))
             case "shared":
                 return replace(made, shared=(*made.shared, self._shared(rest)))
             case "mbarrier":
@@ -119,6 +117,14 @@ class _Parser:
                 return replace(made, failures=(*made.failures, rest))
             case _:
                 raise self.error("a program has no such line")
+
+    def _map(self, name: str, buffer: str, box: str, dims: str) -> TensorMap:
+        rows, columns, pitch, offset, *rest = self._grid(dims)
+        *boxes, height, width = map(int, box.split("x"))
+        if len(rest) != 2 * len(boxes):
+            raise self.error("each outer dim of a map has a count, a stride and a box")
+        outer = tuple(map(OuterDim, rest[::2], rest[1::2], boxes))
+        return TensorMap(name, buffer, (rows, columns), (height, width), pitch, offset, outer)
 
     def _declare(self) -> None:
         found = DIM.fullmatch(self.line.text)

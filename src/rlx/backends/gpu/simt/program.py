@@ -45,8 +45,23 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
+class OuterDim:
+    """Matrices at equal distances, of which one box has some."""
+
+    count: DimLike
+    stride: DimLike
+    """Elements from one to the next."""
+    box: int = 1
+
+
+MAX_OUTER = 3
+"""The copy engine knows tensors of up to five dims."""
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A matrix in a buffer as the copy engine reads it, a box of rows and columns at a time."""
+    """A matrix in a buffer, or a tensor of them, as the copy engine reads it: a box of rows and
+    columns at a time."""
 
     name: str
     buffer: str
@@ -56,6 +71,8 @@ class TensorMap:
     """Elements from a row to the next; as many as it has columns where nothing is said."""
     offset: DimLike = 0
     """Of its first element in the buffer."""
+    outer: tuple[OuterDim, ...] = ()
+    """The dims of matrices, the outermost first."""
 
     @property
     def row_stride(self) -> DimLike:

@@ -11,7 +11,7 @@ from rlx.backends.gpu.simt.program import Program
 
 PURE = (
     ir.Const, ir.Position, ir.Binary, ir.Compare, ir.Unary, ir.Call, ir.Fma, ir.Select,
-    ir.Convert, ir.Bitcast, ir.TableLoad, ir.TilePlace, ir.TileFill,
+    ir.Convert, ir.Bitcast, ir.TableLoad, ir.TilePlace,
 )  # fmt: skip
 """Nodes that depend on nothing but their arguments, whoever executes them and when."""
 

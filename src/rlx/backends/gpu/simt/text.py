@@ -61,8 +61,9 @@ def _head(program: Program, number: dict[Value, int]) -> Iterator[str]:
         dim = "" if scalar.dim is None else f" = {scalar.dim}"
         yield f"scalar {_result(scalar.value, number)} {scalar.name}{dim}"
     for tensor in program.maps:
-        box = "x".join(map(str, tensor.box))
-        dims = ", ".join(map(str, (*tensor.dims, tensor.row_stride, tensor.offset)))
+        box = "x".join(map(str, (*(o.box for o in tensor.outer), *tensor.box)))
+        outer = [d for o in tensor.outer for d in (o.count, o.stride)]
+        dims = ", ".join(map(str, (*tensor.dims, tensor.row_stride, tensor.offset, *outer)))
         yield f"map {tensor.name} {tensor.buffer} {box} {dims}"
     for memory in program.shared:
         swizzled = " swizzled" if memory.is_swizzled else ""
@@ -79,6 +80,7 @@ def _dims(program: Program) -> Iterable[DimLike]:
     yield from (s.dim for s in program.scalars if s.dim is not None)
     for tensor in program.maps:
         yield from (*tensor.dims, tensor.row_stride, tensor.offset)
+        yield from (d for o in tensor.outer for d in (o.count, o.stride))
 
 
 def _dim(dim: Dim) -> str:
