@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlx.backends.gpu.interpret.run import launch
-from rlx.backends.gpu.lower.attention.launch import attention_schedule
+from rlx.backends.gpu.lower.attention.launch import attention_schedule, launches
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import AttentionSchedule, choose, panel_widths
 from rlx.backends.gpu.simt import nodes as ir
@@ -269,6 +269,47 @@ def test_a_cluster_and_a_second_launch_give_the_same_bits() -> None:
     assert trial.run(SPLIT).tobytes() == trial.run(CLUSTER).tobytes()
 
 
+GROUPS: dict[str, tuple[Case, int]] = {
+    "causal": (Case(4, 2, 64, kind="causal", memory="fused", sizes=((2, 40, 70), (1, 3, 0))), 2),
+    "two panels": (Case(2, 1, 80, F16, sizes=((1, 33, 50),), is_packed=False), 2),
+    "window": (Case(3, 1, 16, kind="sliding_window", attrs={"window": 20},
+                    sizes=((1, 70, 100),)), 1),
+    "bias": (Case(2, 2, 24, BF16, "bias", (B, 2, S, K), BF16, value_depth=72,
+                  sizes=((1, 20, 40),), is_packed=False, memory="by length"), 1),
+    "padding": (Case(4, 1, 32, F16, "custom", (B, K), BOOL, sizes=((2, 17, 50),)), 4),
+    "known": (Case(1, 1, 128, kind="causal", dims=(1, 64, 64), sizes=((1, 64, 64),)), 1),
+}  # fmt: skip
+BULK = replace(WIDE, tiles=frozenset({"mma", "wgmma"}), has_bulk_copy=True)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_products_of_four_warps(name: str) -> None:
+    """Blocks of 64 rows that go on to others; tiles of 32 keys."""
+    case, members = GROUPS[name]
+    form = case.form()
+    values = case.value_depth or case.depth
+    choice = AttentionSchedule("wgmma", 64, 32, 8, 2, case.depth, values, members=members, blocks=2)
+    made = launches(form, choice, BULK, "attend")
+    (task,) = made.tasks
+    assert isinstance(task, Launch)
+    program = verify(task.program())
+    assert text(parse(text(program))) == text(program)
+    for seed, at in enumerate(case.sizes):
+        trial = Trial.of(case, at, seed)
+        check(trial.on((made, [program])), trial)
+
+
+def test_what_the_copy_engine_reads_is_multiplied_by_four_warps() -> None:
+    long = (1, 512, 512)
+    made = chosen(Case(8, 2, 128, kind="causal", dims=long), BULK)
+    assert (made.form, made.rows, made.keys, made.members) == ("wgmma", 128, 128, 4)
+    assert chosen(Case(6, 2, 64, dims=long), BULK).members == 1  # 128 rows are no groups of 3
+    assert chosen(Case(8, 2, 256, dims=long), BULK).keys == 64
+    assert chosen(Case(8, 2, 128, dims=long, memory="spread"), BULK).form == "mma"
+    assert chosen(Case(8, 2, 20, dims=long), BULK).form == "mma"  # rows at multiples of 8 bytes
+    assert chosen(Case(8, 2, 64, dims=(1, 1, 512)), BULK).form == "mma"
+
+
 def pairs() -> list[tuple[str, str]]:
     """Every form of each case, and half floats by fma for a few."""
     found: list[tuple[str, str]] = []
@@ -397,9 +438,13 @@ def test_only_tiles_at_the_edge_are_compared() -> None:
         attrs = {"window": 100} if kind == "sliding_window" else {}
         form = Case(1, 1, 64, kind=kind, dims=(1, 256, 256), attrs=attrs).form()
         (program,) = scheduled(form, WIDE)[1]
-        assert sum(isinstance(n, ir.For) for n in program.nodes) == loops
-        selects = sum(isinstance(n, ir.Select) for n in program.nodes)
-        assert (selects > 16) == (kind != "none")
+        found = [n for n in program.nodes if isinstance(n, ir.For)]
+        assert len(found) == loops
+        nodes = [[*ir.walk(n.regions[0])] for n in found]
+        selects = [sum(isinstance(n, ir.Select) for n in inner) for inner in nodes]
+        assert [n > 16 for n in selects] == {1: [False], 2: [False, True], 3: [True, False, True]}[
+            loops
+        ]
 
 
 def test_depths_are_panels_of_powers_of_two() -> None:

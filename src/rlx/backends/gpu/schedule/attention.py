@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.core.dim import DimLike, is_static, lower_bound, product, upper_bound
+from rlx.core.dim import DimLike, exact_div, is_static, lower_bound, product, upper_bound
 from rlx.core.dtype import DType
+from rlx.core.layout import Layout
 from rlx.kernel.attention import Attention, Bias, Visibility
 from rlx.kernel.refusal import Refusal
 
@@ -29,8 +30,15 @@ SPLIT_KEYS = 128
 MAX_SPLITS = 64
 MAX_CLUSTER = 8
 """Blocks of a cluster on every device that has them."""
-BLOCKS_PER_PROCESSOR = 2
-Form = Literal["mma", "fma"]
+BLOCKS_PER_PROCESSOR = {"wgmma": 1, "mma": 2, "fma": 2}
+"""That run at once; where warps split the keys, one, with more copies under way."""
+MERGE_KEYS, PART_KEYS = 96, 8
+"""Keys that a block does in the time that it takes to combine parts, and one more of them."""
+USUAL_KEYS = 4096
+"""Where nothing is known of their number."""
+GROUP_ROWS = 64
+"""Rows of four warps that multiply together."""
+Form = Literal["wgmma", "mma", "fma"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +62,15 @@ class AttentionSchedule:
     """Do the warps of a block share the keys, too, and all have the same rows?"""
     thread_rows: int = 0
     """Rows of products by fma that a thread has."""
+    members: int = 0
+    """Heads of a group whose rows are taken together; all of them, if 0."""
+    blocks: int = 0
+    """That go on from one tile of rows to another; 0 where each has its own."""
 
     @property
     def text(self) -> str:
         """In a few words, for reports."""
-        kind = "matrix tiles" if self.form == "mma" else "fma"
+        kind = {"wgmma": "warpgroup products", "mma": "matrix tiles", "fma": "fma"}[self.form]
         group = "a cluster of " if self.is_cluster else ""
         split = f", keys split over {group}{self.splits} blocks" if self.splits > 1 else ""
         return f"flash attention by {kind}, {self.rows} rows, tiles of {self.keys} keys{split}"
@@ -82,6 +94,15 @@ class AttentionSchedule:
         return self.keys // self.warps if self.splits_warps else self.keys
 
     @property
+    def depth_panels(self) -> int:
+        """Panels of 64 columns."""
+        return _ceil(self.depth, PANEL)
+
+    @property
+    def value_panels(self) -> int:
+        return _ceil(self.value_depth, PANEL)
+
+    @property
     def holds_queries(self) -> bool:
         return self.padded_depth <= HELD_DEPTH
 
@@ -103,6 +124,8 @@ def choose(form: Attention, machine: GpuMachine) -> AttentionSchedule | Refusal:
     if why is not None:
         return Refusal(f"{form.name}: {why}")
     is_half = form.dtype.compute is not form.dtype
+    if is_half and (found := _by_warpgroups(form, machine)) is not None:
+        return found
     made = (_by_tiles if is_half and "mma" in machine.tiles else _by_fma)(form, machine)
     made = _split(made, form, machine)
     if shared_bytes(made, form) > machine.shared_bytes:
@@ -129,6 +152,50 @@ def _rows(form: Attention) -> int | None:
     return upper_bound(form.queries * form.group)
 
 
+# -- warpgroups -----------------------------------------------------------------------------------
+
+WARPGROUP_KEYS = 512
+"""Keys from which on products of four warps pay."""
+
+
+def _by_warpgroups(form: Attention, machine: GpuMachine) -> AttentionSchedule | None:
+    """Where there are whole tiles of rows and the copy engine can read the operands."""
+    if "wgmma" not in machine.tiles or not machine.has_bulk_copy:
+        return None
+    if not all(_is_bulk(x) for x in (form.q, form.k, form.v)):
+        return None
+    rows, keys = _rows(form), upper_bound(form.keys)
+    is_long = keys is None or keys >= WARPGROUP_KEYS
+    if (rows is not None and rows < 2 * GROUP_ROWS) or not is_long:
+        return None
+    depth, values = form.depth, int(form.v.dims[3])
+    tile = 128 if max(depth, values) <= HELD_DEPTH else 64
+    members = form.group if (2 * GROUP_ROWS) % form.group == 0 else 1
+    made = AttentionSchedule(
+        "wgmma", 2 * GROUP_ROWS, tile, 12, 2, depth, values, members=members,
+        blocks=machine.processors,
+    )  # fmt: skip
+    return made if shared_bytes(made, form) <= machine.shared_bytes else None
+
+
+def _is_bulk(layout: Layout) -> bool:
+    """Are rows contiguous and at multiples of 16 bytes?"""
+    *others, step = layout.strides
+    apart = [s for d, s in zip(layout.dims, others) if d != 1]
+    whole = all(exact_div(x, 8) is not None for x in (*apart, layout.offset))
+    return step == 1 and whole and all(lower_bound(s) >= 0 for s in apart)
+
+
+def panels_bytes(rows: int, panels: int) -> int:
+    """Of panels of 64 half floats."""
+    return rows * panels * PANEL * 2
+
+
+def warpgroup_registers(groups: int) -> tuple[int, int]:
+    """Of the warps that copy, and of those that multiply: all of a processor's 64 K."""
+    return {1: (56, 256), 2: (24, 240), 3: (32, 160)}[groups]
+
+
 # -- matrix tiles ---------------------------------------------------------------------------------
 
 
@@ -137,7 +204,8 @@ def _by_tiles(form: Attention, machine: GpuMachine) -> AttentionSchedule:
     warps = min(4, machine.max_block // machine.warp)
     most = _rows(form)
     if most is not None and most <= 16:
-        few = AttentionSchedule("mma", 16, 32 * warps, warps, 4, depth, values, splits_warps=True)
+        keys = (32 if depth + values <= 2 * PANEL else 16) * warps
+        few = AttentionSchedule("mma", 16, keys, warps, 4, depth, values, splits_warps=True)
         return _fitted(few, form, machine)
     each = 2 if max(depth, values) <= PANEL else 1
     made = AttentionSchedule("mma", 16 * warps * each, 64, warps, 2, depth, values)
@@ -219,6 +287,11 @@ def shared_bytes(schedule: AttentionSchedule, form: Attention) -> int:
     """Of a block."""
     if schedule.form == "fma":
         return fma_elements(schedule, form) * form.sums.itemsize
+    if schedule.form == "wgmma":
+        keys, panels = schedule.keys, schedule.depth_panels
+        each = panels_bytes(keys, panels) + panels_bytes(keys, schedule.value_panels)
+        barriers = 16 * (1 + 2 * schedule.stages)
+        return panels_bytes(schedule.rows, panels) + schedule.stages * each + barriers
     depth, values = schedule.padded_depth, schedule.padded_value_depth
     each = schedule.keys * (depth + values)
     tiles = (schedule.rows * depth + schedule.stages * each) * form.dtype.itemsize
@@ -272,18 +345,33 @@ def _by_fma(form: Attention, machine: GpuMachine) -> AttentionSchedule:
 def _split(schedule: AttentionSchedule, form: Attention, machine: GpuMachine) -> AttentionSchedule:
     """Several blocks for the keys of each where blocks do not fill the device: as a cluster, if it
     can be one."""
-    wanted = _ceil(BLOCKS_PER_PROCESSOR * machine.processors, _blocks(form, schedule.rows))
     most = upper_bound(form.keys)
     worth = MAX_SPLITS if most is None else _ceil(most, max(SPLIT_KEYS, schedule.keys))
-    splits = min(wanted, worth, MAX_SPLITS)
-    if splits <= 1:
+    each = 1 if schedule.splits_warps else BLOCKS_PER_PROCESSOR[schedule.form]
+    places = each * machine.processors
+    splits = _splits(_blocks(form, schedule.rows), places, most or USUAL_KEYS, worth)
+    if splits == 1:
         return schedule
     is_cluster = machine.has_clusters and schedule.splits_warps and splits <= MAX_CLUSTER
     stages = schedule.stages
     if most is not None:
         stages = min(stages, 1 + _ceil(most, splits * schedule.keys))
     made = replace(schedule, splits=splits, is_cluster=is_cluster, stages=stages)
-    return made if shared_bytes(made, form) <= machine.shared_bytes else schedule
+    if is_cluster and shared_bytes(made, form) > machine.shared_bytes:
+        return replace(made, is_cluster=False)
+    return made
+
+
+def _splits(blocks: int, places: int, keys: int, worth: int) -> int:
+    """The splits that take the least time, where so many blocks run at once: in keys of a block
+    that are done one after the other."""
+
+    def time_keys(splits: int) -> float:
+        rounds = _ceil(splits * blocks, places)
+        merge = MERGE_KEYS + PART_KEYS * splits if splits > 1 else 0
+        return rounds * keys / splits + merge
+
+    return min(range(1, max(1, min(worth, MAX_SPLITS)) + 1), key=time_keys)
 
 
 def _ceil(a: int, b: int) -> int:

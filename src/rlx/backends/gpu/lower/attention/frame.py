@@ -87,8 +87,12 @@ class Tiles:
 class Frame:
     """The arguments of a program, and where its blocks are."""
 
-    def __init__(self, b: Builder, form: Attention, rows: int, splits: int = 1) -> None:
+    def __init__(
+        self, b: Builder, form: Attention, rows: int, splits: int = 1, members: int = 0
+    ) -> None:
+        """`members` are the heads whose rows are taken together: all of a group, if 0."""
         self.b, self.form, self.rows, self.splits = b, form, rows, splits
+        self.members = members or form.group
         self.index = index_dtype(form)
         self.sizes: dict[tuple[Dim, DType], Var] = {}
         self.mask: BufferRef | None = None
@@ -106,20 +110,25 @@ class Frame:
 
     def begin(self, is_dependent: bool) -> None:
         """Let the next kernel begin, wait for those before, and find the place of the block."""
-        b, form = self.b, self.form
         if is_dependent:
-            b.release_dependents()
-            b.wait_dependencies()
-        place = b.block_index()
+            self.b.release_dependents()
+            self.b.wait_dependencies()
+        self.at(self.b.block_index())
+
+    def at(self, place: Var) -> None:
+        """The rows of that number among those of all blocks."""
+        form, members = self.form, self.members
+        units = form.heads // members
         self.split = place % self.splits
         place = place // self.splits
-        self.kv_head, place = place % form.kv_heads, place // form.kv_heads
+        self.unit, place = place % units, place // units
+        self.kv_head = self.unit * members // form.group
         batch = self.number(form.batch)
         self.batch = place % batch
         tile = place // batch
-        tiles = self.number(row_tiles(form, self.rows))
+        tiles = self.number(row_tiles(form, self.rows, members))
         self.first = (tiles - 1 - tile) * self.rows
-        self.count = self.number(row_count(form))
+        self.count = self.number(form.queries * members)
         self.keys = self.number(form.keys)
 
     # -- numbers ---------------------------------------------------------------------------------
@@ -141,8 +150,8 @@ class Frame:
 
     def row(self, number: Var) -> Row:
         """The row of that number among those of the kv head."""
-        group = self.form.group
-        return Row(number // group, number % group, number < self.count)
+        members = self.members
+        return Row(number // members, number % members, number < self.count)
 
     def of_kv_head(self, layout: Layout) -> Var:
         """The offset of the keys or values of the block."""
@@ -156,7 +165,7 @@ class Frame:
     def of_row(self, layout: Layout, row: Row) -> Var:
         """The offset of a row of queries, of results or of the mask."""
         start = self.number(layout.offset, self.index) + self.times(self.batch, layout.strides[0])
-        head = self.kv_head * self.form.group + row.member
+        head = self.unit * self.members + row.member
         return (
             start + self.times(head, layout.strides[1]) + self.times(row.query, layout.strides[2])
         )
@@ -202,12 +211,13 @@ def row_count(form: Attention) -> DimLike:
     return form.queries * form.group
 
 
-def row_tiles(form: Attention, rows: int) -> DimLike:
-    return (row_count(form) + (rows - 1)) // rows
+def row_tiles(form: Attention, rows: int, members: int) -> DimLike:
+    return (form.queries * members + (rows - 1)) // rows
 
 
-def blocks(form: Attention, rows: int, splits: int = 1) -> DimLike:
-    return row_tiles(form, rows) * form.batch * (form.kv_heads * splits)
+def blocks(form: Attention, rows: int, splits: int = 1, members: int = 0) -> DimLike:
+    together = members or form.group
+    return row_tiles(form, rows, together) * form.batch * (form.heads // together * splits)
 
 
 # -- loads of tiles -------------------------------------------------------------------------------

@@ -10,11 +10,13 @@ from rlx.backends.gpu.lower.attention.frame import blocks
 from rlx.backends.gpu.lower.attention.merge import merge_program
 from rlx.backends.gpu.lower.attention.results import PARTS, STATS
 from rlx.backends.gpu.lower.attention.tiles import TileKernel
+from rlx.backends.gpu.lower.attention.warpgroups import WarpgroupKernel
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import AttentionSchedule, choose, temps
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch
+from rlx.core.dim import dim_min
 from rlx.kernel.attention import Attention
 from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
@@ -72,10 +74,11 @@ def attention_program(
     name: str,
 ) -> Program:
     """The program over tiles of keys."""
-    grid = (blocks(form, schedule.rows, schedule.splits),)
+    count = blocks(form, schedule.rows, schedule.splits, schedule.members)
+    grid = (dim_min(count, schedule.blocks) if schedule.blocks else count,)
     cluster = schedule.splits if schedule.is_cluster else 1
     block = schedule.warps * machine.warp
     b = Builder(name, block=block, grid=grid, warp=machine.warp, cluster=cluster)
-    kind = TileKernel if schedule.form == "mma" else FmaKernel
-    kind(form, schedule, machine, constants, b).build()
+    kinds = {"wgmma": WarpgroupKernel, "mma": TileKernel, "fma": FmaKernel}
+    kinds[schedule.form](form, schedule, machine, constants, b).build()
     return b.program()

@@ -51,10 +51,13 @@ class Results:
         for column, given in values:
             made = [(v * share).to(frame.form.dtype) for v in given]
             at = base + frame.times(column, layout.strides[3])
-            self._put(self.out, at, column, made, row.is_inside, depth, self._is_paired(len(made)))
+            self._put(self.out, at, column, made, row.is_inside, depth, self._is_aligned(len(made)))
 
-    def _is_paired(self, width: int) -> bool:
-        """Are neighbouring columns contiguous from an even index on?"""
+    def has_vectors(self, width: int) -> bool:
+        """Are so many neighbouring columns of the result contiguous from a multiple of it on?"""
+        return self.out is not None and self._is_aligned(width)
+
+    def _is_aligned(self, width: int) -> bool:
         layout = self.frame.form.out
         *others, step = layout.strides
         fixed = (*others, layout.offset, layout.dims[3])

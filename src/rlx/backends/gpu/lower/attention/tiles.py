@@ -11,6 +11,7 @@ neighbouring columns of each 8x8 piece; an operand of 16x16 has the same pieces 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from rlx.backends.gpu.lower.attention.frame import Frame, Loader, Panel, Row, Source, vector_width
 from rlx.backends.gpu.lower.attention.merge import merge_warps, prepare_cluster
@@ -39,10 +40,25 @@ def panels_of(columns: int, rows: int) -> tuple[Panel, ...]:
     return tuple(found)
 
 
+class RowKernel(Protocol):
+    """What the rows of a warp need to know of the kernel that they are part of."""
+
+    b: Builder
+    form: Attention
+    softmax: Softmax
+    value_panels: tuple[Panel, ...]
+    operand_tile: TileType
+    score_tile: TileType
+
+    def row(self, number: Var) -> Row:
+        """A row of the block."""
+        ...
+
+
 class WarpTile:
     """The state of 16 rows of a warp: queries, sums of values, and the softmax of each row."""
 
-    def __init__(self, kernel: TileKernel, first: Var) -> None:
+    def __init__(self, kernel: RowKernel, first: Var) -> None:
         self.kernel, b = kernel, kernel.b
         self.first = first
         """Of the rows, in the block."""
@@ -57,16 +73,11 @@ class WarpTile:
     def carried(self) -> list[Variable]:
         return [*(v for s in self.states for v in s.carried), *self.sums]
 
-    def query(self, step: int) -> Var:
-        """Sixteen columns of the rows."""
-        kernel = self.kernel
-        panel = next(p for p in reversed(kernel.depth_panels(kernel.rows)) if p.first <= step * 16)
-        at = self.first * panel.pitch + (panel.offset + step * 16 - panel.first)
-        return kernel.b.tile_load(kernel.operand_tile, kernel.queries, at, panel.pitch)
-
-    def weighed(self, scores: Var, first: Var, loads: MaskLoads | None, is_edge: bool) -> list[Var]:
-        """The weights of a tile of keys, in the order of the tile's elements; the sums so far are
-        corrected."""
+    def weighed(
+        self, scores: Var, first: Var, loads: MaskLoads | None, is_edge: bool
+    ) -> tuple[list[Var], list[Var]]:
+        """The weights of a tile of keys, in the order of the tile's elements, and what the sums so
+        far of both rows are multiplied by."""
         kernel, b = self.kernel, self.kernel.b
         held = b.tile_elements(scores)
         weights, factors = [held[0]] * len(held), list[Var]()
@@ -83,12 +94,38 @@ class WarpTile:
             factors.append(factor)
             for i, w in zip(own, found):
                 weights[i] = w
+        return weights, factors
+
+    def correct(self, factors: Sequence[Var]) -> None:
+        b = self.kernel.b
         for total in self.sums:
             kept = [e * factors[i // 2 % 2] for i, e in enumerate(b.tile_elements(total))]
             tile = total.value.type
             assert isinstance(tile, TileType)
             total.set(b.tile_pack(tile, kept))
-        return weights
+
+    def vectors(self, half: int, results: Results) -> list[tuple[Var, list[Var]]]:
+        """The same, but the four lanes of a row exchange pairs, so that each has eight neighbours,
+        where the result takes them at once."""
+        b, pairs = self.kernel.b, self.elements(half)
+        if not results.has_vectors(2 * LANES):
+            return pairs
+        lane, found = b.lane % LANES, list[tuple[Var, list[Var]]]()
+        bits = [(lane & step).ne(0) for step in (1, 2)]
+        whole = len(pairs) // LANES * LANES
+        for first in range(0, whole, LANES):
+            four = [values for _, values in pairs[first : first + LANES]]
+            for step, bit in zip((1, 2), bits):
+                four = _exchanged(b, four, step, bit)
+            column = pairs[first][0] + lane * (2 * LANES - 2)
+            found.append((column, [v for pair in four for v in pair]))
+        return found + pairs[whole:]
+
+    def operand(self, step: int, weights: Sequence[Var]) -> Var:
+        """Sixteen keys' weights."""
+        kernel = self.kernel
+        own = [w.to(kernel.form.dtype) for w in weights[8 * step : 8 * step + 8]]
+        return kernel.b.tile_pack(kernel.operand_tile, own)
 
     def elements(self, half: int) -> list[tuple[Var, list[Var]]]:
         """The sums that this thread has of a row: neighbouring columns, with the first one."""
@@ -103,9 +140,7 @@ class WarpTile:
 
     def add(self, step: int, weights: Sequence[Var], values: Sequence[Var]) -> None:
         """Sixteen keys' weights times their values, one tile of them for each panel."""
-        kernel, b = self.kernel, self.kernel.b
-        own = [w.to(kernel.form.dtype) for w in weights[8 * step : 8 * step + 8]]
-        left = b.tile_pack(kernel.operand_tile, own)
+        b, left = self.kernel.b, self.operand(step, weights)
         for total, right in zip(self.sums, values):
             total.set(b.tile_mul(left, right, total))
 
@@ -180,7 +215,14 @@ class TileKernel:
         if not self.schedule.holds_queries:
             return []
         steps = range(self.schedule.padded_depth // 16)
-        return [[t.query(s) for s in steps] for t in self.warp_tiles]
+        return [[self._query(t, s) for s in steps] for t in self.warp_tiles]
+
+    def _query(self, tile: WarpTile, step: int) -> Var:
+        """Sixteen columns of the rows."""
+        panels = self.depth_panels(self.rows)
+        panel = next(p for p in reversed(panels) if p.first <= step * 16)
+        at = tile.first * panel.pitch + (panel.offset + step * 16 - panel.first)
+        return self.b.tile_load(self.operand_tile, self.queries, at, panel.pitch)
 
     def _load_ahead(self, tile: Var) -> None:
         """A group of copies, empty where there is no such tile."""
@@ -278,7 +320,11 @@ class TileKernel:
         first = tile * self.keys + self.first_key
         scores = self._scores(stage)
         loads = MaskLoads(self.frame, first) if has_mask_operand(self.frame) else None
-        weights = [t.weighed(s, first, loads, is_edge) for t, s in zip(self.warp_tiles, scores)]
+        weights: list[list[Var]] = []
+        for warp_tile, products in zip(self.warp_tiles, scores):
+            found, factors = warp_tile.weighed(products, first, loads, is_edge)
+            warp_tile.correct(factors)
+            weights.append(found)
         base = stage * (self.keys * self.schedule.padded_value_depth)
         for step in range(self.own_keys // 16):
             values: list[Var] = []
@@ -287,8 +333,8 @@ class TileKernel:
                 own = base + self.first_key * panel.pitch
                 at = own + (panel.offset + step * 16 * panel.pitch)
                 values.append(b.tile_load(kind, self.value_tile, at, panel.pitch))
-            for warp_tile, found in zip(self.warp_tiles, weights):
-                warp_tile.add(step, found, values)
+            for warp_tile, own_weights in zip(self.warp_tiles, weights):
+                warp_tile.add(step, own_weights, values)
 
     def _scores(self, stage: Var) -> list[Var]:
         """Products of the queries of each tile of rows and the keys."""
@@ -302,7 +348,7 @@ class TileKernel:
                 right = b.tile_load(kind, self.key_tile, at, panel.pitch, is_transposed=True)
                 step = (panel.first + column) // 16
                 for i, tile in enumerate(self.warp_tiles):
-                    left = self.held[i][step] if self.held else tile.query(step)
+                    left = self.held[i][step] if self.held else self._query(tile, step)
                     made[i] = b.tile_mul(left, right, made[i])
         return made
 
@@ -313,5 +359,20 @@ class TileKernel:
         for half, (row, state) in enumerate(zip(tile.rows, tile.states)):
             total = b.warp_reduce("add", state.total, LANES)
             is_first = (b.lane % LANES).eq(0)
-            values = tile.elements(half)
+            values = tile.vectors(half, self.results)
             self.results.store(row, state.most, total, values, is_first, self.softmax)
+
+
+def _exchanged(b: Builder, four: Sequence[list[Var]], step: int, bit: Var) -> list[list[Var]]:
+    """One step of a transpose of four by four: lanes whose numbers differ in a bit exchange what
+    belongs to the other."""
+    made = [*four]
+    for i in range(LANES):
+        if i & step:
+            continue
+        low, high = four[i], four[i | step]
+        kept = [h.where(bit, l) for l, h in zip(low, high)]
+        given = [b.shuffle(l.where(bit, h), step) for l, h in zip(low, high)]
+        made[i] = [g.where(bit, k) for g, k in zip(given, kept)]
+        made[i | step] = [k.where(bit, g) for g, k in zip(given, kept)]
+    return made
