@@ -64,6 +64,9 @@ class AttentionSchedule:
     """Rows of products by fma that a thread has."""
     members: int = 0
     """Heads of a group whose rows are taken together; all of them, if 0."""
+    takes_turns: bool = False
+    """Do groups of four warps start their products one after the other, so that one computes
+    weights while another multiplies?"""
     blocks: int = 0
     """That go on from one tile of rows to another; 0 where each has its own."""
 

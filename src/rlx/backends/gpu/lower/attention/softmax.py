@@ -6,8 +6,9 @@ What is subtracted is 0 where all scores so far are -inf, so that their weights 
 score of NaN or inf makes its row NaN, as the form says.
 
 Results of half precision take exponentials of base 2, one instruction, with log₂ e in the factor of
-the scores; others the precise ones. A bias may be the least number, which log₂ e would make -inf,
-so with one the factor comes after the subtraction.
+the scores; f32 corrects them for what that factor rounds off; f64 takes the precise ones. A bias
+may be the least number, which log₂ e would make -inf, so with one the factor comes after the
+subtraction.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from rlx.core.dtype import DType
 from rlx.kernel.attention import Bias, MaskOperand, Positional, Visibility
 
 INF = float("inf")
-LOG2_E = 1.4426950408889634
+LOG2_E, LN2 = 1.4426950408889634, 0.6931471805599453
+LOG2_E_REST = 1.9259629911266175e-08
+"""What f32 leaves of log₂ e."""
+LEAST_EXPONENT = -150.0
+"""Its exponential is 0 in f32, as that of -inf."""
 
 
 class State:
@@ -104,7 +109,19 @@ class Softmax:
         else:
             x = s - base
             x = x if self.factor == 1.0 else x * self.factor
-        return b.call("exp2", x, fast=True) if self.is_fast else b.call("exp", x)
+        if self.is_fast:
+            return b.call("exp2", x, fast=True)
+        return self._exp(x) if self.dtype is DType.F32 else b.call("exp", x)
+
+    def _exp(self, x: Var) -> Var:
+        """2^h · (1 + l ln 2), where h + l is x log₂ e: to two units in the last place, with one
+        special function. x is at most 0, and below the limit the power is 0."""
+        b = self.b
+        x = x.max(LEAST_EXPONENT)
+        high = x * LOG2_E
+        low = b.fma(x, LOG2_E_REST, b.fma(x, LOG2_E, -high))
+        power = b.call("exp2", high, fast=True)
+        return b.fma(power, low * LN2, power)
 
     def update(self, state: State, scores: Sequence[Var], width: int) -> tuple[list[Var], Var]:
         """The weights of a thread's scores of a row that `width` neighbouring threads hold, and
