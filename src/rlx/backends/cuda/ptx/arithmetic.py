@@ -221,6 +221,8 @@ class Arithmetic(Text):
         thread = self.let(I32, "mov.u32", "%tid.x")
         if node.of == "thread":
             return thread
+        if node.of == "warp" and self.uniform_warp:
+            return self.uniform_warp
         if node.of == "lane":
             return self.let(I32, "and.b32", thread, str(warp - 1))
         return self.let(I32, "shr.u32", thread, str(warp.bit_length() - 1))

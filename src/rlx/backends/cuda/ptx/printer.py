@@ -18,6 +18,7 @@ from rlx.backends.gpu.expand.reductions import expand_reductions
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import Node, Region, Value
 from rlx.backends.gpu.simt.program import Program, Scalar
+from rlx.core.dtype import DType
 
 SHARED_ALIGN = 1024
 """Of the block's memory: what the swizzle of a 128-byte row repeats in."""
@@ -112,8 +113,17 @@ class _Printer(Groups):
         self._check()
         for scalar in self.program.scalars:
             self.give(scalar.value, *self._argument(scalar))
+        if any(isinstance(n, ir.RegisterLimit) for n in self.program.nodes):
+            self.uniform_warp = self._uniform_warp()
         self.nodes(self.program.body)
         return "\n".join([*self._head(), *self._declared(), *self.lines, "\tret;", "}", ""])
+
+    def _uniform_warp(self) -> str:
+        """Roles of warps that have registers of their own are branches on a value that the
+        assembler knows to be the warp's: else it gives all threads as many as at the start."""
+        thread = self.let(DType.I32, "mov.u32", "%tid.x")
+        warp = self.let(DType.I32, "shr.u32", thread, "5")
+        return self.let(DType.I32, "shfl.sync.idx.b32", warp, "0", "31", "0xffffffff")
 
     def _check(self) -> None:
         """What the architecture does not have is refused before anything is printed."""

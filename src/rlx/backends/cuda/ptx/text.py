@@ -55,6 +55,9 @@ class Text:
         self.counts: dict[tuple[str, str], int] = {}
         self.held: dict[Value, list[str]] = {}
         self.labels = 0
+        self.uniform_warp = ""
+        """A register that holds the number of the warp, if the assembler must know that all of its
+        threads have the same."""
 
     def register(self, dtype: DType | None) -> str:
         """A new register for a number of the dtype; a 32-bit word for none."""

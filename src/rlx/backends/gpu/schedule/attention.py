@@ -64,9 +64,6 @@ class AttentionSchedule:
     """Rows of products by fma that a thread has."""
     members: int = 0
     """Heads of a group whose rows are taken together; all of them, if 0."""
-    takes_turns: bool = False
-    """Do groups of four warps start their products one after the other, so that one computes
-    weights while another multiplies?"""
     blocks: int = 0
     """That go on from one tile of rows to another; 0 where each has its own."""
 
@@ -172,10 +169,11 @@ def _by_warpgroups(form: Attention, machine: GpuMachine) -> AttentionSchedule | 
     if (rows is not None and rows < 2 * GROUP_ROWS) or not is_long:
         return None
     depth, values = form.depth, int(form.v.dims[3])
-    tile = 128 if max(depth, values) <= HELD_DEPTH else 64
+    if max(depth, values) > HELD_DEPTH:
+        return None
     members = form.group if (2 * GROUP_ROWS) % form.group == 0 else 1
     made = AttentionSchedule(
-        "wgmma", 2 * GROUP_ROWS, tile, 12, 2, depth, values, members=members,
+        "wgmma", 2 * GROUP_ROWS, 128, 12, 2, depth, values, members=members,
         blocks=machine.processors,
     )  # fmt: skip
     return made if shared_bytes(made, form) <= machine.shared_bytes else None
@@ -211,7 +209,8 @@ def _by_tiles(form: Attention, machine: GpuMachine) -> AttentionSchedule:
         few = AttentionSchedule("mma", 16, keys, warps, 4, depth, values, splits_warps=True)
         return _fitted(few, form, machine)
     each = 2 if max(depth, values) <= PANEL else 1
-    made = AttentionSchedule("mma", 16 * warps * each, 64, warps, 2, depth, values)
+    keys = 64 if max(depth, values) <= HELD_DEPTH else 32
+    made = AttentionSchedule("mma", 16 * warps * each, keys, warps, 2, depth, values)
     return _fitted(_narrowed(made, form, machine), form, machine)
 
 
