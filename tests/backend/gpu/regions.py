@@ -182,6 +182,14 @@ CHAIN = ((M, N), (N,), (M, 1), (M, N))
 CASES: dict[str, Case] = {
     **{f"chain {d.value}": Case(chain, of(d, *CHAIN), TAILS) for d in (F32, F16, BF16)},
     "chain static": Case(chain, of(BF16, (6, 64), (64,), (6, 1), (6, 64))),
+    "ragged": Case(ops.silu, of(BF16, (37, 61))),
+    "ragged, named": Case(ops.mul, of(F32, (M, N), (M, N)), ({"m": 37, "n": 41}, *TAILS)),
+    "ragged planes": Case(
+        lambda x, y: ops.add(ops.mul(x, y), x),
+        of(F32, (3, 4, 333), (3, 4, 1)),
+        operands={0: lambda s: Layout((3, 4, 333), (4 * 336, 336, 1), 0)},
+        results={0: lambda s: Layout((3, 4, 333), (4 * 336, 336, 1), 0)},
+    ),
     "chain strided": Case(
         chain, of(F32, *CHAIN), TAILS, {0: strided, 3: reversed_rows}, {0: transposed}
     ),

@@ -148,6 +148,17 @@ def test_contiguous_rows_are_read_as_vectors() -> None:
     assert scheduled("chain f32").width == 1  # a named dim may be odd
 
 
+def test_an_axis_ends_with_a_part_of_a_vector() -> None:
+    """Where all vectors are aligned: rows of odd lengths begin anywhere."""
+    for name, width in {"ragged": 8, "ragged, named": 4, "ragged planes": 4}.items():
+        given = scheduled(name)
+        assert (given.is_ragged, given.width) == (True, width)
+        program = program_of(CASES[name], GpuMachine())
+        widths = {len(n.results) for n in program.nodes if isinstance(n, ir.Load)}
+        assert widths == {1, width}
+    assert scheduled("chain f32").width == 1
+
+
 def test_rows_are_a_warps_or_a_blocks_by_their_length() -> None:
     assert scheduled("softmax static").team == "warp"
     wide = scheduled("softmax vectors")

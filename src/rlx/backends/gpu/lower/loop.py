@@ -183,6 +183,9 @@ class _Loop(Reductions):
             self._tiles(block, schedule.tile, schedule.outer[-1])
             return
         point, inside = self._point(block)
+        if schedule.is_ragged:
+            self._ragged(point, inside)
+            return
         self._open(point, inside)
         if schedule.is_dependent:
             self._load_constants()
@@ -192,6 +195,32 @@ class _Loop(Reductions):
             return
         with self.b.when(inside):
             self._enter()
+            self._team()
+
+    def _ragged(self, point: Var, inside: Var | None) -> None:
+        """A vector, or the points of an axis behind its last whole vector, one by one."""
+        axis, width = self.schedule.vector, self.schedule.width
+        assert axis is not None
+        self._open(point, None)
+        first = self.position(axis)[0]
+        is_whole = first + width <= self.dim(axis.extent)
+        masks = [is_whole] if inside is None else [is_whole, inside]
+        self.scopes[0].mask = combined(masks)
+        outer = self.scopes[0].index
+        if self.schedule.is_dependent:
+            self._load_constants()
+        self._wait()
+        assert self.scopes[0].mask is not None
+        with self.b.when(self.scopes[0].mask):
+            self._enter()
+            self._team()
+        self.vector = None
+        is_part = ~is_whole if inside is None else ~is_whole & inside
+        with (
+            self.b.when(is_part),
+            self.b.loop(first, self.number(axis.extent)) as index,
+        ):
+            self.scopes = [Scope(self.b.depth, {**outer, axis: [index]})]
             self._team()
 
     def _point(self, block: Var) -> tuple[Var, Var | None]:
@@ -360,5 +389,4 @@ def _count(kernel: Kernel, schedule: GpuSchedule, axis: Axis) -> DimLike:
         return (axis.extent + (schedule.tile_size - 1)) // schedule.tile_size
     width = schedule.width if axis is schedule.vector else 1
     count = exact_div(axis.extent, width)
-    assert count is not None
-    return count
+    return (axis.extent + (width - 1)) // width if count is None else count

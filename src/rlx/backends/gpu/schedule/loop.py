@@ -21,7 +21,7 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.core.dim import DimLike, exact_div, lower_bound, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
-from rlx.kernel.expr import Affine, Axis, Choose, Expr, Kernel, Load, Reduce
+from rlx.kernel.expr import Affine, Axis, Choose, Expr, Inside, Kernel, Load, Reduce
 
 MAX_NODES = 1024
 """Expressions of all neighbours of a thread: longer code costs more to assemble than it saves."""
@@ -32,10 +32,14 @@ TYPICAL_EXTENT = 1024
 FLIGHT_BYTES = 128
 """Of loads that a thread has in flight in a loop: memory answers after some hundred cycles."""
 MAX_UNROLL = 8
+STAGED_ELEMENTS = 32
+"""Of a row that a thread keeps in registers, where vectors are short."""
 BUSY_VECTORS, IDLE_VECTORS = 4, 2
 """Of a row that each thread has: where there are many rows, few warps that meet at a barrier and
 much in flight; where there are few, many threads to be done soon."""
 MIN_BLOCK = 64
+MIN_VECTORS = 64
+"""Of an axis that ends with a part of one."""
 MIN_TILE = 16
 """Extents from which on a square pays."""
 Team = Literal["thread", "warp", "block", "column"]
@@ -83,6 +87,11 @@ class GpuSchedule:
         return f"{team} {what}{wide}{held}"
 
     @property
+    def is_ragged(self) -> bool:
+        """May the last vector of the axis be a part of one? Its points are done one by one."""
+        return self.vector is not None and exact_div(self.vector.extent, self.width) is None
+
+    @property
     def tile_size(self) -> int:
         """Of a square's sides."""
         return self.warp * self.width
@@ -108,8 +117,8 @@ def check(given: GpuSchedule, kernel: Kernel) -> None:
         "a team of several threads has no row": given.team != "thread" and not given.row,
         "its vector axis is not the last one": given.vector is not None
         and given.vector not in last,
-        "its vectors do not divide the axis": given.vector is not None
-        and exact_div(given.vector.extent, given.width) is None,
+        "its vectors do not divide the axis": given.is_ragged
+        and (given.team != "thread" or bool(given.row)),
         "its row is too long for its registers": given.chunks > 0
         and not _fits(given, given.chunks),
         "an axis of a reduction is a team's point": given.team != "thread"
@@ -246,7 +255,7 @@ def _by_threads(
     kernel: Kernel, gpu: GpuMachine, outer: tuple[Axis, ...], row: tuple[Axis, ...], team: Team
 ) -> GpuSchedule:
     """Neighbouring threads do neighbours of the last outer axis."""
-    width = _width(kernel, gpu, outer[-1:])
+    width = _width(kernel, gpu, outer[-1:], can_be_ragged=team == "thread" and not row)
     block, points = gpu.block, prod(estimate(a.extent) for a in outer)
     while team == "thread" and block > MIN_BLOCK and points < gpu.processors * block * width:
         block //= 2
@@ -311,7 +320,8 @@ def _by_teams(
     each = BUSY_VECTORS if rows >= BUSY_VECTORS * gpu.processors else IDLE_VECTORS
     block = gpu.block if longest is None else _block(longest, each * width, gpu)
     chunks = 0 if longest is None else _ceil(longest, block * width)
-    staged = chunks if chunks <= gpu.staged_vectors else 0
+    fits = chunks <= gpu.staged_vectors or chunks * width <= STAGED_ELEMENTS
+    staged = chunks if fits else 0
     return GpuSchedule(outer, row, "block", block, vector, width, staged, gpu.warp)
 
 
@@ -328,17 +338,32 @@ def _block(longest: int, each: int, gpu: GpuMachine) -> int:
     return block
 
 
-def _width(kernel: Kernel, gpu: GpuMachine, last: tuple[Axis, ...]) -> int:
+def _width(
+    kernel: Kernel, gpu: GpuMachine, last: tuple[Axis, ...], *, can_be_ragged: bool = False
+) -> int:
     """Neighbours that a thread does: as many as the widest access of its buffers has."""
     if not last:
         return 1
     (axis,) = last
     sizes = [size for at, size in _accesses(kernel) if at.coefficient(axis) == 1]
     width = min(8, gpu.vector_bytes // min(sizes, default=gpu.vector_bytes))
-    nodes = len(kernel.nodes)
+    nodes, most = len(kernel.nodes), width
     while width > 1 and (width * nodes > MAX_NODES or not _is_vectorised(kernel, axis, width)):
         width //= 2
-    return width
+    if width > 1 or not can_be_ragged:
+        return width
+    fits = (w for w in (8, 4, 2) if w <= most and w * nodes <= MAX_NODES // 2)
+    return next((w for w in fits if _is_mostly_vectors(kernel, axis, w)), 1)
+
+
+def _is_mostly_vectors(kernel: Kernel, axis: Axis, width: int) -> bool:
+    """Are all neighbours along a long axis aligned vectors, but for its end? Rows that are no whole
+    vectors begin anywhere."""
+    maps = [at for at, _ in _accesses(kernel) if at.coefficient(axis) != 0]
+    is_plain = all(not isinstance(n, Reduce | Choose | Inside) for n in kernel.nodes)
+    is_long = estimate(axis.extent) >= MIN_VECTORS * width
+    is_whole = is_plain and is_long and not is_padded(kernel, axis)
+    return is_whole and all(is_aligned(at, axis, width) for at in maps)
 
 
 def _accesses(kernel: Kernel) -> Iterable[tuple[Affine, int]]:
