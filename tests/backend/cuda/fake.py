@@ -8,6 +8,7 @@ captured; launches are noted, and given to a function of the kernel's name.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -267,14 +268,19 @@ class FakeCuda:
         self.graphs[number] = dict(self.graphs[graph])
         put(to, number)
 
-    def StreamGetCaptureInfo_v2(
-        self, stream: int, status: int, number: int, graph: int, nodes: int, count: int
-    ) -> None:
-        assert self.captured is not None
-        held = ctypes.c_uint64(list(self.captured)[-1])
-        self.memory[ctypes.addressof(held)] = held
-        put(nodes, ctypes.addressof(held))
-        put(count, 1)
+    def GraphGetNodes(self, graph: int, nodes: int, count: int) -> None:
+        """In no order."""
+        found = list(reversed(self.graphs[graph]))
+        put(count, len(found))
+        if nodes:
+            (ctypes.c_uint64 * len(found)).from_address(nodes)[:] = found
+
+    def GraphGetEdges_v2(self, graph: int, first: int, second: int, data: int, count: int) -> None:
+        found = list(self.graphs[graph])
+        edges = list(itertools.pairwise(found))[::-1]
+        put(count, len(edges))
+        for to, ends in zip((first, second), zip(*edges)) if first else ():
+            (ctypes.c_uint64 * len(edges)).from_address(to)[:] = ends
 
     def GraphExecKernelNodeSetParams_v2(self, graph: int, node: int, params: int) -> None:
         given = KernelParams.from_address(params)

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -157,14 +158,16 @@ def codes() -> Iterator[str]:
     loaded = [d.load(c) for c in made]
     yield f"64 loaded in {(time.perf_counter() - start) * 1e3:.1f} ms; {d.resources(loaded[0])}"
     larger = [verify(p) for p in (*PROGRAMS.values(), *region_programs())]
+    fresh = f"{time.time_ns():x}"  # the driver caches what it has assembled
+    first, second = ([replace(p, name=f"{p.name}_{fresh}{i}") for p in larger] for i in "ab")
     start = time.perf_counter()
     printed = [print_code(p, d.generation.architecture) for p in larger]
     took = time.perf_counter() - start
     start = time.perf_counter()
-    d.assemble(larger)
+    d.assemble(first)
     both = time.perf_counter() - start
     start = time.perf_counter()
-    for program in larger:
+    for program in second:
         d.assemble([program])
     serial = time.perf_counter() - start
     times = ", ".join(f"{t * 1e3:.0f} ms" for t in (took, both, serial))

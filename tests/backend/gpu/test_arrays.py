@@ -337,6 +337,18 @@ def test_arrays_are_described_by_the_librarys_functions() -> None:
     bf16 = np.dtype(ml_dtypes.bfloat16)
     assert exchange.described(kind()) == (8192 + 64, (CUDA, 1), bf16, (3, 4), (4, 1))
     assert exchange.stream((CUDA, 1)) == 2001
+    queue: Any = Waiting()
+    queue.device_id = CUDA, 1
+    value = kind()
+    made = device_array(value, queue)
+    assert (made.address, made.dtype, made.shape, made.owner) == (8256, bf16, (3, 4), value)
+    assert queue.noted == [("waits for", 2001)]
+    queue.device_id = CUDA, 0
+    with pytest.raises(ExchangeError, match="is on cuda:1"):
+        device_array(value, queue)
+    tensor.lanes = 2
+    with pytest.raises(ExchangeError, match=r"x cannot be exchanged: an array of .* 2 lanes"):
+        device_array(value, queue, "x")
     assert Exchange.of(int) is None
     table[0] = 2
     assert Exchange.of(kind) is None  # of a later major version

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,29 +45,25 @@ def captured(context: Context, stream: int, enqueue: Callable[[], None]) -> int:
     return graph.value
 
 
-class Captured:
-    """What a stream has captured so far, asked again and again."""
+def nodes_in_order(context: Context, graph: int) -> list[int]:
+    """The nodes of a graph that was captured from one stream: a chain."""
+    count, edges = ctypes.c_size_t(), ctypes.c_size_t()
+    context("cuGraphGetNodes", graph, None, ctypes.byref(count))
+    nodes = (ctypes.c_uint64 * max(1, count.value))()
+    context("cuGraphGetNodes", graph, nodes, ctypes.byref(count))
+    context("cuGraphGetEdges_v2", graph, None, None, None, ctypes.byref(edges))
+    ends = [(ctypes.c_uint64 * max(1, edges.value))() for _ in range(3)]
+    context("cuGraphGetEdges_v2", graph, *ends, ctypes.byref(edges))
+    after = dict(zip(ends[0][: edges.value], ends[1][: edges.value]))
+    first = set(nodes[: count.value]) - set(after.values())
+    return _chain(first.pop(), after) if len(first) == 1 else []
 
-    def __init__(self, context: Context, stream: int) -> None:
-        self._context, self._stream = context, stream
-        self._nodes, self._count = ctypes.c_void_p(), ctypes.c_size_t()
-        self._out = [
-            ctypes.byref(v)
-            for v in (
-                ctypes.c_int(),
-                ctypes.c_uint64(),
-                ctypes.c_uint64(),
-                self._nodes,
-                self._count,
-            )
-        ]
 
-    def last(self) -> int:
-        """The node that was captured last: what the next one will depend on."""
-        self._context.streamed("cuStreamGetCaptureInfo_v2", self._stream, *self._out)
-        if self._count.value != 1:
-            return 0
-        return ctypes.c_uint64.from_address(self._nodes.value or 0).value
+def _chain(first: int, after: Mapping[int, int]) -> list[int]:
+    found = [first]
+    while found[-1] in after:
+        found.append(after[found[-1]])
+    return found
 
 
 # -- nodes ----------------------------------------------------------------------------------------
@@ -126,11 +122,8 @@ class FillParams(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Node(ABC):
-    """A node of a captured graph, and what it does."""
-
-    handle: int
+    """What a node of a captured graph does."""
 
     @property
     @abstractmethod
@@ -142,8 +135,8 @@ class Node(ABC):
         """The node at the new addresses; None where it has none of the old ones."""
 
     @abstractmethod
-    def update(self, context: Context, graph: int) -> None:
-        """Replace it in an instantiated graph."""
+    def update(self, context: Context, graph: int, node: int) -> None:
+        """Replace the node in an instantiated graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,15 +152,15 @@ class KernelNode(Node):
         addresses = tuple(_moved(a, moves) for a in given.addresses)
         if addresses == given.addresses:
             return None
-        return KernelNode(self.handle, given.moved(context, addresses))
+        return KernelNode(given.moved(context, addresses))
 
-    def update(self, context: Context, graph: int) -> None:
+    def update(self, context: Context, graph: int, node: int) -> None:
         config, pointers = self.launch.config, self.launch.parameters.pointers
         params = KernelParams(
             self.launch.kernel.handle.value, config.grid, config.block, config.shared_bytes,
             ctypes.addressof(pointers), None, None, None,
         )  # fmt: skip
-        context("cuGraphExecKernelNodeSetParams_v2", graph, self.handle, ctypes.byref(params))
+        context("cuGraphExecKernelNodeSetParams_v2", graph, node, ctypes.byref(params))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,13 +176,13 @@ class CopyNode(Node):
     def moved(self, context: Context, moves: Sequence[Move]) -> CopyNode | None:
         to, source = _moved(self.to, moves), _moved(self.source, moves)
         is_same = (to, source) == (self.to, self.source)
-        return None if is_same else CopyNode(self.handle, to, source, self.size)
+        return None if is_same else CopyNode(to, source, self.size)
 
-    def update(self, context: Context, graph: int) -> None:
+    def update(self, context: Context, graph: int, node: int) -> None:
         params = CopyParams(_side(self.source, self.size), _side(self.to, self.size))
         params.size[:] = self.size, 1, 1
         args = ctypes.byref(params), context.handle
-        context("cuGraphExecMemcpyNodeSetParams", graph, self.handle, *args)
+        context("cuGraphExecMemcpyNodeSetParams", graph, node, *args)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,10 +199,10 @@ class FillNode(Node):
         address = _moved(self.address, moves)
         return None if address == self.address else replace(self, address=address)
 
-    def update(self, context: Context, graph: int) -> None:
+    def update(self, context: Context, graph: int, node: int) -> None:
         params = FillParams(self.address, self.size, self.byte, 1, self.size, 1)
         args = ctypes.byref(params), context.handle
-        context("cuGraphExecMemsetNodeSetParams", graph, self.handle, *args)
+        context("cuGraphExecMemsetNodeSetParams", graph, node, *args)
 
 
 def _side(address: int, size: int) -> CopySide:
@@ -251,18 +244,23 @@ class CudaGraph(Graph):
 
     def rebind(self, moves: Sequence[Move]) -> bool:
         """Replays that were enqueued have the old addresses, later ones the new."""
-        context, users = self._context, self._users
-        near = [a for a in users if _moved(a, moves) != a]
-        if not all(self._nodes[n].handle for a in near for n in users[a]):
+        context, users, handles = self._context, self._users, self._handles
+        if len(handles) != len(self._nodes):
             return False
+        near = [a for a in users if _moved(a, moves) != a]
         for number in sorted({n for a in near for n in users.pop(a)}):
             found = self._nodes[number].moved(context, moves)
             if found is not None:
-                found.update(context, self._exec)
+                found.update(context, self._exec, handles[number])
                 self._nodes[number] = found
                 for address in found.addresses:
                     users.setdefault(address, set()).add(number)
         return True
+
+    @cached_property
+    def _handles(self) -> list[int]:
+        """Of the nodes, in order."""
+        return nodes_in_order(self._context, self._graph)
 
     @cached_property
     def _users(self) -> dict[int, set[int]]:

@@ -78,7 +78,8 @@ SIGNATURES: Mapping[str, str] = {
     # graphs
     "cuStreamBeginCapture_v2": "pi",
     "cuStreamEndCapture": "pp",
-    "cuStreamGetCaptureInfo_v2": "pppppp",
+    "cuGraphGetNodes": "ppp",
+    "cuGraphGetEdges_v2": "ppppp",
     "cuGraphInstantiateWithFlags": "ppa",
     "cuGraphExecKernelNodeSetParams_v2": "ppp",
     "cuGraphExecMemcpyNodeSetParams": "pppp",

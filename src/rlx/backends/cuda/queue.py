@@ -14,7 +14,6 @@ import numpy as np
 from rlx.backends.cuda.context import Context
 from rlx.backends.cuda.errors import NOT_READY, DriverError
 from rlx.backends.cuda.graph import (
-    Captured,
     CopyNode,
     CudaGraph,
     FillNode,
@@ -107,14 +106,14 @@ class CudaQueue(Queue):
             self.context.streamed("cuMemcpyDtoDAsync_v2", to, address, size, self.stream)
             self._enqueued()
             if self._nodes is not None:
-                self._nodes.append(CopyNode(self._last_node(), to, address, size))
+                self._nodes.append(CopyNode(to, address, size))
 
     def fill(self, address: int, size: int, byte: int) -> None:
         if size:
             self.context.streamed("cuMemsetD8Async", address, byte, size, self.stream)
             self._enqueued()
             if self._nodes is not None:
-                self._nodes.append(FillNode(self._last_node(), address, size, byte))
+                self._nodes.append(FillNode(address, size, byte))
 
     @cached_property
     def _small(self) -> Slots:
@@ -144,7 +143,7 @@ class CudaQueue(Queue):
         self._tick += 1
         self.running.append(kernel.code.name)
         if self._nodes is not None:
-            self._nodes.append(KernelNode(self._last_node(), made))
+            self._nodes.append(KernelNode(made))
 
     def _prepare(
         self,
@@ -183,13 +182,6 @@ class CudaQueue(Queue):
             self.running.clear()
             self.running.extend(running)
         return CudaGraph(self, graph, nodes)
-
-    def _last_node(self) -> int:
-        return self._captured.last()
-
-    @cached_property
-    def _captured(self) -> Captured:
-        return Captured(self.context, self.stream)
 
     def replayed(self, name: str) -> None:
         """A graph was enqueued."""
@@ -370,10 +362,6 @@ class ForeignQueue(CudaQueue):
     @cached_property
     def _recording(self) -> int:
         return self.context.made("cuStreamCreate", NON_BLOCKING)
-
-    @cached_property
-    def _captured(self) -> Captured:
-        return Captured(self.context, self._recording)
 
     def wait(self) -> None:
         """Until the last event, behind which nothing of ours is."""

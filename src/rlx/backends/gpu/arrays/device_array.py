@@ -6,7 +6,7 @@ device: what reads an array waits there for what writes it, and no host waits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from rlx.backends.gpu.arrays.dlpack import (
     dense,
     produce,
 )
+from rlx.backends.gpu.arrays.exchange import Exchange
 from rlx.backends.gpu.device import Array, Queue
 from rlx.core.errors import UnsupportedError
 
@@ -40,24 +41,38 @@ class NoInterfaceError(UnsupportedError, AttributeError):
     """The array has no such interface; `hasattr` says so."""
 
 
-@dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """An array on a device; strides count elements. It holds its memory."""
+    """An array on a device; strides count elements. It holds its memory, and nothing of it changes:
+    it is no dataclass because making one counts in every call."""
 
-    address: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    device: tuple[int, int]
-    """Kind and number, as DLPack counts them."""
-    queue: Queue | None = field(default=None, repr=False)
-    """Where it is written; None where it is ready."""
-    owner: Any = field(default=None, repr=False)
-    strides: tuple[int, ...] = ()
-    is_readonly: bool = False
+    __slots__ = (
+        "__weakref__", "address", "device", "dtype", "is_readonly", "owner", "queue", "shape",
+        "strides",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        if not self.strides and self.shape:
-            object.__setattr__(self, "strides", dense(self.shape))
+    def __init__(
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        device: tuple[int, int],
+        queue: Queue | None = None,
+        owner: Any = None,
+        strides: tuple[int, ...] | None = None,
+        is_readonly: bool = False,
+    ) -> None:
+        self.address, self.shape, self.dtype = address, shape, dtype
+        self.device = device
+        """Kind and number, as DLPack counts them."""
+        self.queue = queue
+        """Where it is written; None where it is ready."""
+        self.owner = owner
+        self.strides = dense(shape) if strides is None else strides
+        self.is_readonly = is_readonly
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"DeviceArray({self.dtype}[{shape}] on {named(self.device)})"
 
     @property
     def ndim(self) -> int:
@@ -192,11 +207,18 @@ def is_on_device(value: Any) -> bool:
 
 def device_array(value: Any, queue: Queue, name: str = "array") -> DeviceArray:
     """An array of any library that is on the queue's device. What is enqueued from now on comes
-    after what writes it."""
+    after what writes it.
+
+    The library may reuse the memory as soon as nobody holds the array, in the order of its own
+    stream: whoever enqueues work on it lets that stream wait (`Queue.release_to`), or enqueues the
+    work there (`Device.queue(stream)`).
+    """
     if isinstance(value, DeviceArray):
         made = value
         if made.queue is not None and made.queue is not queue:
             queue.wait_for(made.queue.stream)
+    elif (table := _table(type(value))) is not None:
+        made = _from_table(table, value, queue, name)
     elif hasattr(value, "__dlpack__"):
         made = _from_dlpack(value, queue, name)
     elif hasattr(value, "__cuda_array_interface__"):
@@ -212,6 +234,25 @@ def device_array(value: Any, queue: Queue, name: str = "array") -> DeviceArray:
             "there, or compile the model for that device."
         )
     return made
+
+
+@functools.lru_cache(maxsize=64)
+def _table(kind: type) -> Exchange | None:
+    """The functions of an array type; looking them up takes as long as a call of them."""
+    return Exchange.of(kind)
+
+
+def _from_table(table: Exchange, value: Any, queue: Queue, name: str) -> DeviceArray:
+    """By the library's functions, which take a part of the time of a capsule."""
+    try:
+        address, device, dtype, shape, strides = table.described(value)
+    except (BufferError, RuntimeError, ValueError, TypeError) as error:
+        raise ExchangeError(f"{name} cannot be exchanged: {error}") from None
+    if dtype.kind == "c":  # torch conjugates on reading, which a capsule refuses and this does not
+        return _from_dlpack(value, queue, name)
+    if device == queue.device_id:
+        queue.wait_for(table.stream(device))
+    return DeviceArray(address, shape, dtype, device, None, value, strides)
 
 
 def _from_dlpack(value: Any, queue: Queue, name: str) -> DeviceArray:
