@@ -23,8 +23,10 @@ I32 = DType.I32
 
 def expand_reductions(program: Program) -> Program:
     """The program without reductions and scans, for targets with shuffles."""
-    groups = any(isinstance(n, ir.Reduce | ir.ReduceScatter) for n in program.nodes)
-    if groups and program.block % program.warp:
+    kinds = {type(n) for n in program.nodes}
+    if not kinds & {ir.Reduce, ir.ReduceScatter, ir.Scan}:
+        return program
+    if kinds & {ir.Reduce, ir.ReduceScatter} and program.block % program.warp:
         raise UnsupportedError(
             f"program {program.name}: a block of {program.block} threads has a part of a warp of "
             f"{program.warp}, which shuffles do not reach. Make the block a multiple."

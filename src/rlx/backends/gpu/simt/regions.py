@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import BinaryOp, Node, Number, Region, Value
+from rlx.backends.gpu.simt.nodes import BinaryOp, Node, Number, Region, Value, attr_names
 from rlx.backends.gpu.simt.program import Program
 
 PURE = (
@@ -98,9 +98,13 @@ class OpenRegions:
 
 
 def _key(node: Node) -> tuple[object, ...]:
-    types = tuple(r.type for r in node.results)
-    values = tuple(repr(v) for v in node.attrs.values())
-    return (type(node), *node.args, types, *values)
+    """Of pure nodes, which have one result, or one type of all. Numbers are told apart by their
+    text: 1, 1.0 and True are equal, as are zeros of both signs."""
+    kind, results = type(node), node.results
+    names = attr_names(kind)
+    values = [getattr(node, n) for n in names]
+    said = [v if type(v) is str else repr(v) for v in values]
+    return kind, node.args, len(results), results[0].type, *said
 
 
 def _folded(op: BinaryOp, x: int, y: int) -> int | None:
