@@ -46,6 +46,8 @@ DEDICATED = (
     _row("max_pool_with_indices", "pool:make_max_pool_with_indices"),
     _row("roi_align", "roi_align:make_roi_align"),
     _row("tree_ensemble", "trees:make_tree_ensemble"),
+    _row("cholesky", "triangular:make_cholesky"),
+    _row("triangular_solve", "triangular:make_triangular_solve"),
     _row("ifft", "fft.fft:make_ifft"),
     _row("rfft", "fft.fft:make_rfft"),
     _row("irfft", "fft.fft:make_irfft"),
