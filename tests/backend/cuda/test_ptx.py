@@ -18,7 +18,9 @@ from rlx.backends.gpu.schedule.loop import choose
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.functions import FUNCTIONS
 from rlx.backends.gpu.simt.nodes import TileType
+from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.text import text as text_of
 from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.kernel.lower.loop import loop_kernel
@@ -66,6 +68,15 @@ def test_registers_are_declared_and_labels_are_there(name: str) -> None:
     assert len(labels) == len(set(labels))
     assert set(re.findall(r"bra (L\d+);", text)) <= set(labels)
     assert text.count("{") == text.count("}")
+
+
+def test_registers_are_bounded_where_several_blocks_are_to_be_resident() -> None:
+    b = Builder("bounded", block=256, resident=2)
+    b.output("y", F32)[b.thread] = 1.0
+    program = b.program()
+    assert ".minnctapersm 2" in ptx(program)
+    assert parse(text_of(program)).resident == 2
+    assert ".minnctapersm" not in ptx(PROGRAMS["scaled"])
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -12,10 +12,15 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.gpu.kernels import GpuKernels
+from rlx.backends.gpu.lower.product.expressions import legal_product
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
-from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
+from rlx.backends.gpu.lower.product.register_tile import (
+    emit_register_tile,
+    register_tile_schedule,
+)
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.contraction import ContractionForm, contraction_schedule
+from rlx.backends.gpu.schedule.register_tile import choose_register_tile
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.simt.text import text
@@ -159,6 +164,25 @@ def check(
     meaning(contract, operands, want, sizes)
     for a, b in zip(got, want, strict=True):
         assert_close(a, b, contract.sums)
+
+
+@pytest.mark.parametrize("slices", [2, 4])
+@pytest.mark.parametrize("machine", ["copies", "no copies"])
+@pytest.mark.parametrize("name", ["tails", "gated", "any sizes", "i8"])
+def test_slices_of_a_block_share_its_inner_steps(name: str, machine: str, slices: int) -> None:
+    case = ANY_ROWS[name]
+    contract, given = contract_of(case), replace(DEPENDENT, has_async_copy=machine == "copies")
+    schedule = made(register_tile_schedule(contract, given, "k", frozenset({1})))
+    legal = legal_product(contract)
+    assert isinstance(legal, Contract)
+    choice = replace(choose_register_tile(legal, given), slices=slices)
+    task = schedule.tasks[-1]
+    assert isinstance(task, Launch)
+    assert len(schedule.tasks) == 1
+    write = lambda n: emit_register_tile(legal, choice, n, frozenset({1}))
+    for sizes in case.sizes:
+        spans = [span(bound(x, sizes)) for x in case.layouts(case.node())[1]]
+        check(contract, Schedule((replace(task, write=write),)), case.data(sizes), spans, sizes)
 
 
 # -- convolutions ---------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class GpuMachine:
     """Vectors of a row that a thread keeps in registers."""
     stream_bytes: int = 128
     """Of a matrix that is read once, that each thread has on their way before it waits."""
-    transfer_bytes: int = 64
+    transfer_bytes: int = 32
     """Neighbouring bytes below which memory is not read at its full rate."""
     warp_row: int = 256
     """Elements up to which a row is one warp's."""

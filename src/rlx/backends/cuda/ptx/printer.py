@@ -152,8 +152,8 @@ class _Printer(Groups):
         yield ",\n".join(self._parameters())
         yield ")"
         yield f".maxntid {program.block}, 1, 1"
-        if any(isinstance(n, ir.RegisterLimit) for n in program.nodes):
-            yield ".minnctapersm 1"
+        if program.resident or any(isinstance(n, ir.RegisterLimit) for n in program.nodes):
+            yield f".minnctapersm {max(1, program.resident)}"
         if program.cluster > 1:
             yield ".explicitcluster"
             yield f".reqnctapercluster {program.cluster}, 1, 1"

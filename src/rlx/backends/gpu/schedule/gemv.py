@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.loop import is_aligned
+from rlx.backends.gpu.schedule.loop import is_aligned, traffic_bytes
 from rlx.core.dim import DimLike, exact_div, is_static, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
@@ -31,7 +31,7 @@ UNKNOWN_EXTENT = 4096
 """What a choice assumes of an extent that is not bounded."""
 MAX_WIDTH = 16
 """Neighbours that a thread decodes at once."""
-MAX_CHUNKS = 8
+MIN_CHUNKS, MAX_CHUNKS = 4, 16
 """Vectors that a thread has at once along inner axes, where they are rows apart."""
 MAX_OWN = 8
 """Positions of axes that a thread goes along by itself."""
@@ -133,7 +133,10 @@ def _vectors(
     loads = matrix_loads(contract.right, contract.columns, contract.inner)
     axes = (*reversed(contract.inner), contract.columns)
     widths = {a: _width(loads, a, machine) for a in axes}
-    bytes_of = {a: sum(n.dtype.itemsize for n in loads if n.at.coefficient(a) == 1) for a in axes}
+    bytes_of = {
+        a: sum(traffic_bytes(n.free, n.dtype) for n in loads if n.at.coefficient(a) == 1)
+        for a in axes
+    }
     best = max(axes, key=lambda a: (widths[a] * bytes_of[a], bytes_of[a]))
     return ("columns" if best is contract.columns else "inner"), best, widths[best]
 
@@ -151,9 +154,10 @@ def _width(loads: list[Load], axis: Axis, machine: GpuMachine) -> int:
 
 
 def _element_bytes(contract: Contract) -> int:
-    """Of the greatest of what is loaded for one element of the matrix."""
+    """Of what most of the matrix is."""
     loads = matrix_loads(contract.right, contract.columns, contract.inner)
-    return max((n.dtype.itemsize for n in loads), default=1)
+    most = max(loads, key=lambda n: traffic_bytes(n.free, n.dtype), default=None)
+    return 1 if most is None else most.dtype.itemsize
 
 
 def _most(dim: DimLike) -> int:
@@ -239,18 +243,19 @@ def _share(vectors: int, chunks: int, machine: GpuMachine) -> tuple[int, int]:
 
 
 def _along_columns(contract: Contract, machine: GpuMachine, rows: int, width: int) -> GemvSchedule:
-    """A block has as many columns as leave every processor one, a whole transfer at least."""
+    """A block has as many columns as leave most processors one, a whole transfer at least."""
     depth = max(1, _most(product(a.extent for a in contract.inner)))
     batch = _most(product(a.extent for a in contract.batch))
     vectors = max(1, _ceil(_most(contract.columns.extent), width))
     size = width * _element_bytes(contract)
     least = min(machine.warp, _power(max(1, machine.transfer_bytes // size)))
     lanes = machine.warp
-    while lanes > least and batch * _ceil(vectors, lanes) < 2 * machine.processors:
+    while lanes > least and 4 * batch * _ceil(vectors, lanes) < 3 * machine.processors:
         lanes //= 2
     lanes = min(lanes, _power(vectors))
     inner_lanes = machine.warp // lanes
-    chunks = max(1, min(MAX_CHUNKS, machine.stream_bytes // size, _ceil(depth, inner_lanes)))
+    held = 2 * machine.stream_bytes // (size * rows) if rows else 1
+    chunks = max(1, min(MAX_CHUNKS, max(held, MIN_CHUNKS), _ceil(depth, inner_lanes)))
     most = max(1, machine.max_block // machine.warp)
     warps = max(1, min(most, _ceil(depth, inner_lanes * chunks)))
     return GemvSchedule(

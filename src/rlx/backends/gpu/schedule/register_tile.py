@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.loop import is_aligned
+from rlx.backends.gpu.schedule.loop import is_aligned, traffic_bytes
 from rlx.core.dim import DimLike, exact_div, is_static, product, upper_bound
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Axis, Expr, Load, postorder
@@ -24,16 +24,19 @@ UNKNOWN_EXTENT = 1024
 """What a choice assumes of an extent that is not bounded."""
 LANES = 128
 """Products that a processor adds up in a cycle."""
-BUSY_WARPS = 8
-"""Warps that keep a processor busy."""
+IDLE_SHARE, WARP_SHARE = 0.6, 0.05
+"""Of a processor that one warp keeps busy, and that each further one adds."""
+LARGE_BYTES = 256
+"""Of a thread's sums, from which on its registers are bounded."""
 REGISTERS, MAX_REGISTERS = 65536, 128
 """Of a processor, and of a thread where two blocks of 256 are to fit."""
 VECTOR_BYTES = 16
 """What threads read from shared memory at once."""
 DEPTH, MAX_STAGES = 8, 4
 """Inner steps of a stage: more take registers for elements on their way."""
-START_CYCLES, LAUNCH_CYCLES = 1500, 3000
-"""Of a block, before its first product and after its last; of a second launch."""
+START_CYCLES, EXCHANGE_CYCLES, LAUNCH_CYCLES = 1500, 300, 3000
+"""Of a block, before its first product and after its last; of adding a slice; of a second
+launch."""
 SPLIT_BYTES = 12
 """Bytes that a processor writes and reads again in a cycle."""
 MAX_SPLITS = 16
@@ -56,6 +59,10 @@ class Tile:
     def threads(self) -> int:
         return self.rows // self.thread_rows * (self.columns // self.thread_columns)
 
+    def sums_bytes(self, itemsize: int, slices: int) -> int:
+        """Of the sums of all slices but one."""
+        return itemsize * self.rows * self.columns * (slices - 1)
+
     def registers(self, itemsize: int) -> int:
         """Of a thread: its sums, twice what it multiplies, and addresses."""
         own = self.thread_rows * self.thread_columns
@@ -64,15 +71,17 @@ class Tile:
 
 
 TILES = (
-    Tile(128, 128, 8, 8, 0.80),
-    Tile(128, 64, 8, 8, 0.72),
-    Tile(64, 128, 8, 8, 0.72),
-    Tile(64, 64, 8, 4, 0.62),
-    Tile(64, 32, 4, 4, 0.45),
-    Tile(32, 64, 4, 4, 0.45),
-    Tile(32, 32, 4, 2, 0.35),
-    Tile(16, 16, 2, 2, 0.15),
+    Tile(128, 128, 8, 8, 0.70),
+    Tile(128, 64, 8, 8, 0.62),
+    Tile(64, 128, 8, 8, 0.66),
+    Tile(64, 64, 8, 4, 0.60),
+    Tile(64, 32, 4, 4, 0.34),
+    Tile(32, 64, 4, 4, 0.41),
+    Tile(32, 32, 4, 2, 0.18),
+    Tile(16, 16, 2, 2, 0.08),
 )
+SLICES = (1, 2, 4)
+"""Groups of threads that share a block's inner steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,8 @@ class RegisterTileSchedule:
     """Inner steps of a stage."""
     stages: int
     """That are in shared memory at a time, a power of two."""
+    slices: int
+    """Groups of threads that each have stages of their own; their sums are added up in order."""
     batch: tuple[Axis, ...]
     inner: tuple[Axis, ...]
     """In the order in which they are gone along, the last the fastest."""
@@ -111,7 +122,12 @@ class RegisterTileSchedule:
 
     @property
     def block(self) -> int:
-        return self.tile.threads
+        return self.tile.threads * self.slices
+
+    def resident(self, itemsize: int) -> int:
+        """Blocks that a processor is to hold: large tiles take more registers than they need."""
+        is_large = self.tile.thread_rows * self.tile.thread_columns * itemsize >= LARGE_BYTES
+        return max(1, REGISTERS // (MAX_REGISTERS * self.block)) if is_large else 0
 
     @property
     def text(self) -> str:
@@ -120,6 +136,7 @@ class RegisterTileSchedule:
         return (
             f"tiles of {t.rows}x{t.columns}x{self.depth}, {self.stages} stages, "
             f"{t.thread_rows}x{t.thread_columns} sums a thread, {self.block} threads"
+            + (f" in {self.slices} groups along inner axes" if self.slices > 1 else "")
         )
 
 
@@ -127,13 +144,14 @@ def choose_register_tile(contract: Contract, machine: GpuMachine) -> RegisterTil
     """The tiles that the least time is expected of."""
     rows, columns, batch = outer_axes(contract)
     inner = _inner_order(contract, machine)
-    tile = min(_tiles(contract, machine), key=lambda t: _cycles(contract, t, 1, machine))
+    tile, slices = min(_ways(contract, machine), key=lambda w: _cycles(contract, *w, 1, machine))
     left = _loader(contract, contract.left, rows, inner[-1], machine)
     right = _loader(contract, contract.right, columns, inner[-1], machine)
     return RegisterTileSchedule(
         tile,
         DEPTH,
-        _stages(contract, tile, left, right, machine),
+        _stages(contract, tile, slices, left, right, machine),
+        slices,
         batch,
         inner,
         left,
@@ -159,27 +177,37 @@ def choose_splits(contract: Contract, machine: GpuMachine) -> int:
 
 
 def _least_cycles(contract: Contract, splits: int, machine: GpuMachine) -> float:
-    return min(_cycles(contract, t, splits, machine) for t in _tiles(contract, machine))
+    return min(_cycles(contract, *way, splits, machine) for way in _ways(contract, machine))
 
 
-def _tiles(contract: Contract, machine: GpuMachine) -> list[Tile]:
-    """Those whose sums leave room for two blocks' registers."""
+def _ways(contract: Contract, machine: GpuMachine) -> list[tuple[Tile, int]]:
+    """Tiles whose sums leave room for two blocks' registers, and slices that a block has room for:
+    the sums of all but one are exchanged through shared memory."""
+    size = contract.sums.itemsize
     found = [
-        t
+        (t, n)
         for t in TILES
-        if machine.warp <= t.threads <= machine.max_block
-        and t.registers(contract.sums.itemsize) <= MAX_REGISTERS
+        for n in SLICES
+        if machine.warp <= t.threads * n <= machine.max_block
+        and t.registers(size) <= MAX_REGISTERS
+        and n * _stage_bytes(contract, t) * 2 + t.sums_bytes(size, n) <= machine.shared_bytes
     ]
-    return found or [TILES[-1]]
+    return found or [(TILES[-1], 1)]
+
+
+def _stage_bytes(contract: Contract, tile: Tile) -> int:
+    size = contract.sums.itemsize
+    return DEPTH * (size * (tile.rows + tile.columns) + 2 * VECTOR_BYTES)
 
 
 def _stages(
-    contract: Contract, tile: Tile, left: Loader, right: Loader, machine: GpuMachine
+    contract: Contract, tile: Tile, slices: int, left: Loader, right: Loader, machine: GpuMachine
 ) -> int:
     """More than two where copies are under way while threads go on."""
-    size = contract.sums.itemsize * DEPTH * (tile.rows + tile.columns + 2 * VECTOR_BYTES)
+    sums = tile.sums_bytes(contract.sums.itemsize, slices)
+    size = MAX_STAGES * slices * _stage_bytes(contract, tile) + sums
     has_copies = left.source is not None or right.source is not None
-    return MAX_STAGES if has_copies and MAX_STAGES * size <= machine.shared_bytes else 2
+    return MAX_STAGES if has_copies and size <= machine.shared_bytes else 2
 
 
 def outer_axes(contract: Contract) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
@@ -194,26 +222,31 @@ def outer_axes(contract: Contract) -> tuple[tuple[Axis, ...], tuple[Axis, ...], 
 # -- cost -----------------------------------------------------------------------------------------
 
 
-def _cycles(contract: Contract, tile: Tile, splits: int, machine: GpuMachine) -> float:
+def _cycles(contract: Contract, tile: Tile, slices: int, splits: int, machine: GpuMachine) -> float:
     """What a processor takes for its tiles, those that run at once sharing its lanes."""
     rows, columns, batch = ([_most(a.extent) for a in axes] for axes in outer_axes(contract))
     m, n, count = (_product(x) for x in (rows, columns, batch))
     k = max(1, _most(product(a.extent for a in contract.inner)) // splits)
     blocks = count * splits * _ceil(m, tile.rows) * _ceil(n, tile.columns)
     each = max(1, _ceil(blocks, machine.processors))
-    room = max(1, REGISTERS // (tile.registers(contract.sums.itemsize) * tile.threads))
-    warps = max(1, tile.threads // machine.warp)
-    cycles = 0.0
-    while each > 0:
-        together = min(each, room)
-        busy = min(1.0, together * warps / BUSY_WARPS)
-        work = together * tile.rows * tile.columns * k
-        cycles += START_CYCLES + work / (LANES * tile.share * busy)
-        each -= together
+    threads = tile.threads * slices
+    room = max(1, REGISTERS // (tile.registers(contract.sums.itemsize) * threads))
+    warps = max(1, threads // machine.warp)
+    turns, rest = divmod(each, room)
+    cycles = turns * _turn_cycles(tile, room, warps, k, slices)
+    cycles += _turn_cycles(tile, rest, warps, k, slices) if rest else 0.0
     if splits > 1:
         size = contract.sums.itemsize * splits * count * m * n
         cycles += LAUNCH_CYCLES + size / (SPLIT_BYTES * machine.processors)
     return cycles
+
+
+def _turn_cycles(tile: Tile, blocks: int, warps: int, depth: int, slices: int) -> float:
+    """Of some blocks that run at once."""
+    busy = min(1.0, IDLE_SHARE + WARP_SHARE * blocks * warps)
+    work = blocks * tile.rows * tile.columns * depth
+    start = START_CYCLES + EXCHANGE_CYCLES * (slices - 1)
+    return start + work / (LANES * tile.share * busy)
 
 
 def _most(dim: DimLike) -> int:
@@ -274,7 +307,7 @@ def _source(contract: Contract, factor: Expr) -> Load | None:
 
 
 def _bytes(loads: list[Load], axis: Axis) -> int:
-    return sum(n.dtype.itemsize for n in loads if n.at.coefficient(axis) == 1)
+    return sum(traffic_bytes(n.free, n.dtype) for n in loads if n.at.coefficient(axis) == 1)
 
 
 def _width(loads: list[Load], axis: Axis, machine: GpuMachine) -> int:

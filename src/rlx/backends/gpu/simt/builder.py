@@ -55,9 +55,11 @@ class Builder(GroupBuilder):
         grid: Sequence[DimLike] = (1,),
         cluster: int = 1,
         warp: int = 32,
+        resident: int = 0,
     ) -> None:
         x, y, z = (*grid, 1, 1, 1)[:3]
-        super().__init__(Program(name, (x, y, z), block, Region(), cluster=cluster, warp=warp))
+        made = Program(name, (x, y, z), block, Region(), cluster=cluster, warp=warp)
+        super().__init__(replace(made, resident=resident))
 
     @classmethod
     def empty(cls, program: Program) -> Builder:

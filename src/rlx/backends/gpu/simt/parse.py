@@ -92,7 +92,7 @@ class _Parser:
             case "grid":
                 x, y, z = self._grid(rest)
                 return replace(made, grid=(x, y, z))
-            case "block" | "cluster" | "warp":
+            case "block" | "cluster" | "warp" | "resident":
                 return replace(made, **{word: int(rest)})
             case "dim":
                 self._declare()

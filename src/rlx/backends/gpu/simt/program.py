@@ -135,6 +135,9 @@ class Program:
     cluster: int = 1
     warp: int = 32
     """Threads of a warp, where the program counts on it; 1 where it does not."""
+    resident: int = 0
+    """Blocks that a processor is to hold at once, which bounds the registers of a thread; 0 where
+    the assembler decides."""
     failures: tuple[str, ...] = ()
     """What the codes mean that it writes to a buffer of that name: 1 is the first."""
 

@@ -54,6 +54,8 @@ def _head(program: Program, number: dict[Value, int]) -> Iterator[str]:
     yield f"grid {', '.join(map(str, program.grid))}"
     for name in ("block", "cluster", "warp"):
         yield f"{name} {getattr(program, name)}"
+    if program.resident:
+        yield f"resident {program.resident}"
     for buffer in program.buffers:
         count = "" if buffer.count is None else f" {buffer.count}"
         yield f"buffer {buffer.name} {buffer.dtype} {buffer.access}{count}"

@@ -148,36 +148,63 @@ class _RegisterTile(ProductExpressions):
         ]
         points = product(a.extent for a in schedule.batch) * product(self.counts)
         grid = (points if contract.stores else 0,)
-        builder = Builder(name, block=schedule.block, grid=grid, warp=schedule.warp)
+        resident = schedule.resident(contract.sums.itemsize)
+        builder = Builder(
+            name, block=schedule.block, grid=grid, warp=schedule.warp, resident=resident
+        )
         super().__init__(builder, contract, constants, None)
         self.extent = product(a.extent for a in contract.inner)
         self.is_finishing = False
         self.group = max(1, min(4, VECTOR_BYTES // contract.sums.itemsize))
 
     def program(self) -> Program:
-        b, depth = self.b, self.schedule.depth
+        b, step = self.b, self.step
         if self.schedule.is_dependent:
             b.release_dependents()
         self._open()
         first = self._first_stages()
         self._store_stage(first, b.const(0, self.index_dtype))
         zero = b.const(0, self.index_dtype)
-        with b.loop(zero, self.number(self.extent), depth, self.totals) as start:
+        with b.loop(zero, self.number(self.extent), step, self.totals) as start:
             self._await_stage()
-            self._copy_stage(start + depth * (self.schedule.stages - 1))
-            following = self._requested(start + depth)
+            self._copy_stage(start + step * (self.schedule.stages - 1))
+            following = self._requested(start + step)
             self._multiply(start)
-            self._store_stage(following, start + depth)
+            self._store_stage(following, start + step)
         if self._copied:
             b.async_wait()
-        self._finish()
+        if self.schedule.slices == 1:
+            self._finish([*self.totals])
+        else:
+            self._add_slices()
         return b.program()
+
+    @property
+    def step(self) -> int:
+        """Inner positions of a stage of all slices."""
+        return self.schedule.depth * self.schedule.slices
+
+    def _add_slices(self) -> None:
+        """The first slice adds the others' sums to its own, in order, and stores them."""
+        b, threads = self.b, self.schedule.tile.threads
+        count = len(self.totals) * threads
+        memory = b.shared("slices", self.contract.sums, count * (self.schedule.slices - 1))
+        for i, total in enumerate(self.totals):
+            place = (self.slice - 1) * count + (self.own + i * threads)
+            memory.store(place, [total], self.slice.ne(0))
+        b.barrier()
+        with b.when(self.slice.eq(0)):
+            sums: list[Var] = [*self.totals]
+            for n in range(self.schedule.slices - 1):
+                parts = [memory[self.own + (n * count + i * threads)] for i in range(len(sums))]
+                sums = [x + y for x, y in zip(sums, parts)]
+            self._finish(sums)
 
     def _first_stages(self) -> Requested:
         """All stages but one on their way; those of constants, before the kernels before are
         waited for."""
         b, stages = self.b, self.schedule.stages
-        starts = [b.const(i * self.schedule.depth, self.index_dtype) for i in range(stages - 1)]
+        starts = [b.const(i * self.step, self.index_dtype) for i in range(stages - 1)]
         early = [s for s in self._copied if self._is_constant(s)]
         for start in starts:
             self._copy(early, start)
@@ -236,6 +263,10 @@ class _RegisterTile(ProductExpressions):
         """The block's tile, the thread's vectors of its factors, and its sums."""
         b, schedule, tile, index = self.b, self.schedule, self.schedule.tile, self.index_dtype
         point = b.block_index().to(index)
+        self.slice = b.const(0, DType.I32)
+        self.own = b.thread
+        if schedule.slices > 1:
+            self.slice, self.own = b.thread // tile.threads, b.thread % tile.threads
         down, across = (self.dim(c) for c in self.counts)
         row = point % down
         column, batch = point // down % across, point // down // across
@@ -256,20 +287,22 @@ class _RegisterTile(ProductExpressions):
         across = tile.columns // tile.thread_columns
         lanes = min(8, across)
         warps = across // lanes
-        self.row_thread = b.warp // warps * (warp // lanes) + b.lane // lanes
-        self.column_thread = b.warp % warps * lanes + b.lane % lanes
+        number = b.warp % max(1, tile.threads // warp)
+        self.row_thread = number // warps * (warp // lanes) + b.lane // lanes
+        self.column_thread = number % warps * lanes + b.lane % lanes
 
     def _side(self, name: str, factor: Expr, loader: Loader, size: int, corner: Var) -> _Side:
         b, sums, depth = self.b, self.contract.sums, self.schedule.depth
         pitch = size + max(1, VECTOR_BYTES // sums.itemsize)
-        memory = b.shared(name, sums, self.schedule.stages * depth * pitch)
+        stages = self.schedule.stages * self.schedule.slices
+        memory = b.shared(name, sums, stages * depth * pitch)
         extent = product(a.extent for a in loader.axes)
         side = _Side(factor, loader, extent, size, pitch, memory, [])
         count = depth * size // loader.width
-        for start in range(0, count, self.schedule.block):
-            is_there = start + self.schedule.block <= count
-            mask = None if is_there else b.thread + start < count
-            side.vectors.append(self._vector(side, b.thread + start, corner, mask))
+        threads = self.schedule.tile.threads
+        for start in range(0, count, threads):
+            mask = None if start + threads <= count else self.own + start < count
+            side.vectors.append(self._vector(side, self.own + start, corner, mask))
         return side
 
     def _vector(self, side: _Side, number: Var, corner: Var, is_there: Var | None) -> _Vector:
@@ -310,17 +343,17 @@ class _RegisterTile(ProductExpressions):
         return found
 
     def _inner(self, side: _Side, start: Var, step: Var) -> Scope:
-        flat = start + step.to(self.index_dtype)
+        flat = start + (self.slice * self.schedule.depth + step).to(self.index_dtype)
         slots = side.loader.width if side.loader.along == "inner" else 1
-        is_full = exact_div(self.extent, self.schedule.depth) is not None
+        is_full = exact_div(self.extent, self.step) is not None
         mask = (start if is_full else flat) < self.dim(self.extent)
         return self.scope(self.opened(self.schedule.inner, flat, slots), mask)
 
     def _stage(self, start: Var, side: _Side) -> Var:
         """Where a stage begins in a side's memory."""
         schedule = self.schedule
-        number = start.to(DType.I32) >> (schedule.depth.bit_length() - 1)
-        return (number & (schedule.stages - 1)) * (schedule.depth * side.pitch)
+        number = (start.to(DType.I32) >> (self.step.bit_length() - 1)) & (schedule.stages - 1)
+        return (self.slice * schedule.stages + number) * (schedule.depth * side.pitch)
 
     def _store_stage(self, requested: Requested, start: Var) -> None:
         """Factors to shared memory."""
@@ -370,7 +403,7 @@ class _RegisterTile(ProductExpressions):
 
     # -- sums ------------------------------------------------------------------------------------
 
-    def _finish(self) -> None:
+    def _finish(self, sums: list[Var]) -> None:
         tile = self.schedule.tile
         width = min(self.schedule.store_width, self._held(tile.thread_columns))
         self.vector = self.contract.columns
@@ -383,7 +416,7 @@ class _RegisterTile(ProductExpressions):
             for j, column in enumerate(columns):
                 first = i * tile.thread_columns + j * width
                 with self.inside(row), self.inside(column), self.inside(self.scope({})):
-                    self.store_sums([*self.totals[first : first + width]])
+                    self.store_sums(sums[first : first + width])
 
     def place(self, node: Expr, guards: Guards) -> int:
         """What varies with rows and columns belongs to the point of both; what varies with either,
