@@ -77,6 +77,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "summary": (lambda: BACKEND.summary, ""),
     "runs_any_plan": (lambda: BACKEND.runs_any_plan, False),
     "times_kernels": (lambda: BACKEND.times_kernels, False),
+    "bind": (lambda: PROGRAM.bind(NOTHING, []), "least: LeastProgram binds no calls"),
     "quick": (lambda: PROGRAM.quick(NOTHING), None),
     "step": (lambda: PROGRAM.step(NOTHING, []), "least: LeastProgram does not run SteadyState"),
     "finish": (lambda: PROGRAM.finish(NOTHING), "least: LeastProgram does not run SteadyState"),
@@ -84,7 +85,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "threads": (lambda: PROGRAM.threads, 1),
     "codegen_spans": (lambda: PROGRAM.codegen_spans, ()),
 }
-REFUSED = frozenset(("timed", "measure", "step", "finish"))
+REFUSED = frozenset(("timed", "measure", "bind", "step", "finish"))
 
 
 @pytest.mark.parametrize("cls", [Backend, KernelBackend, Program, Serializer, Timed])

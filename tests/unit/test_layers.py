@@ -29,7 +29,7 @@ FOR_ANNOTATIONS = {
 }
 """Imports that only type checkers read may name what is above, for these reasons."""
 LAZY = {
-    "cost/targets.py": ("backends", "the documented cpu claims the kernels that are registered"),
+    "cost/targets.py": ("backends", "documented targets claim the kernels that are registered"),
 }
 """Modules that import from a layer above them when a function is called, and why."""
 ROOT = Path(rlx.__file__).parent

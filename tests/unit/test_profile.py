@@ -107,7 +107,7 @@ def test_a_sync_inside_a_branch_is_one() -> None:
 def test_the_kinds_that_wait_for_the_host() -> None:
     assert rlx.host_sync_op_kinds() == {"log_mel", "welch_peaks", "custom"}
     assert rlx.host_sync_op_kinds("cpu") == set()
-    assert rlx.host_sync_op_kinds("cuda") == {"custom"}
+    assert rlx.host_sync_op_kinds("cuda") == {"custom", "if", "while"}
 
 
 def test_metadata_costs_nothing_even_as_an_output() -> None:

@@ -16,7 +16,7 @@ to be done.
       runs_any_plan      False                 scratch_bytes(...)   0
       num_threads        1                     threads              1
       identity           its name              codegen_spans        ()
-      description(lir)   {}
+      description(lir)   {}                    bind(...)            refused: calls are not bound
       splits(lir, ...)   {}
       times_kernels      False
       timed(lir)         refused: no clock for kernels

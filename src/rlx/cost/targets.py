@@ -49,13 +49,6 @@ WHY_NO_LAPACK = (
 _CPU_FACTORS: Mapping[str, str] = dict.fromkeys(
     ("qr", "svd", "eigh", "solve", "slogdet"), WHY_NO_LAPACK
 )
-_DETECTION = _ops("non_max_suppression roi_align")
-"""What the vision libraries of CUDA and ROCm have: elsewhere they are loops."""
-
-_CUDA = (
-    _GPU | _FFTS | _DETECTION | _ops("dot_general einsum log_mel welch_peaks fused_conv_bias_act")
-)
-_ROCM = _GPU | _FFTS | _DETECTION | _ops("dot_general einsum welch_peaks fused_conv_bias_act")
 _METAL = _GPU | _ops("dot_general log_mel welch_peaks fused_swiglu fused_conv_bias_act")
 _MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - _RECURRENCES - {"group_norm"}
 _WGPU = _GPU | _ops("welch_peaks fused_swiglu fused_attention_block")
@@ -91,7 +84,7 @@ _WGSL_FACTORS: Mapping[str, str] = dict.fromkeys(
     "WebGPU has no library that factorises matrices, and a shader cannot wait for the pivots that "
     "another chooses. Use another target",
 )
-"""The others have LAPACK's routines: CUDA cuSOLVER, ROCm rocSOLVER; XLA and MLX bring their own."""
+"""XLA and MLX bring LAPACK's routines of their own; for CUDA and ROCm the host has them."""
 
 # -- what is read in place ------------------------------------------------------------------------
 
@@ -127,19 +120,21 @@ def _cpu() -> Target:
 
 
 def _cuda() -> Target:
-    """Graphs have conditional nodes, so branches and loops stay on the device; but a replayed
-    body has fixed addresses, so a scan, whose slices move, is unrolled."""
-    return Target(
-        "cuda", DOCUMENTED["cuda"], _BOUNDED, _GENERATED, _CUDA, _GPU_LIMITS, {}, {},
-        views=_STRIDED, syncs=_HOST, regions=_ALL_REGIONS, loops=frozenset({"if", "while"}),
-    )  # fmt: skip
+    """The host runs branches and loops, on values that stay on the device."""
+    return _by_kernels("cuda")
 
 
 def _rocm() -> Target:
-    """HIP graphs have no conditional nodes."""
+    return _by_kernels("rocm")
+
+
+def _by_kernels(name: str) -> Target:
+    """Claims are those of the kernels that GPUs have, and written nowhere else."""
+    from rlx.backends.gpu import claims
+
     return Target(
-        "rocm", DOCUMENTED["rocm"], _BOUNDED, _GENERATED, _ROCM, _GPU_LIMITS, {}, {},
-        views=_STRIDED, syncs=_HOST, regions=_ALL_REGIONS, loops=frozenset(),
+        name, DOCUMENTED[name], _BOUNDED, _GENERATED, claims.claims(), claims.limits(), {}, {},
+        views=_STRIDED, syncs=_HOST | _ALL_LOOPS - {"scan"}, regions=_ALL_REGIONS, loops=_ALL_LOOPS,
     )  # fmt: skip
 
 

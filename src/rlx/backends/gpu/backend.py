@@ -6,12 +6,11 @@ A target's own part is its device, how code is printed for it, and its prices.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
 from typing import Any
 
 from rlx.backends.base import KernelBackend, StepFacts, Steps
 from rlx.backends.gpu.device import Code, Device
-from rlx.backends.gpu.kernels import GpuKernels, claims, limits
+from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.runtime.lay_out import lay_out, programs_of
 from rlx.backends.gpu.runtime.program import GpuProgram
@@ -19,7 +18,7 @@ from rlx.backends.gpu.runtime.routine import Artefact
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
 from rlx.cost.calibrate import Numbers, Progress
-from rlx.cost.target import LOOPS, Target
+from rlx.cost.target import Target
 from rlx.ir.lir import LirModule
 from rlx.kernel.program.program import KernelCall, KernelProgram, KernelSequence, Step
 from rlx.kernel.program.schedule import Schedule
@@ -50,14 +49,8 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
         return GpuKernels(self.machine)
 
     def target(self) -> Target:
-        """The documented one, with claims that follow from the kernels there are."""
-        return replace(
-            Target.of(self.name),
-            native=claims(),
-            kernel_limits=limits(),
-            loops=frozenset(LOOPS),
-            claimed=None,
-        )
+        """The documented one, whose claims follow from the kernels there are."""
+        return Target.of(self.name)
 
     def has_special(self, op: str) -> bool:
         return self.kernels.has_special(op)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from rlx.backends.gpu.claims import FORMS
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
 from rlx.backends.gpu.lower.attention.launch import attention_schedule
@@ -18,8 +19,6 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.contraction import contraction_schedule, window_kernels
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, HostTask, Launch
-from rlx.core.dtype import DType
-from rlx.cost.target import KernelLimit
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
@@ -60,10 +59,10 @@ class GpuKernels:
     machine: GpuMachine
 
     def has_special(self, op: str) -> bool:
-        """Is it attention, an op of the library, or a primitive that is none of the forms?"""
+        """Is it a form by itself, an op of the library, or a primitive that is no other form?"""
         known = lookup(op)
         is_primitive = known.lower is None and known.kind is Kind.SPECIAL
-        return is_primitive or has_algorithm(op) or op == "attention"
+        return is_primitive or has_algorithm(op) or op in FORMS
 
     def candidates(self, step: Step) -> tuple[Candidate, ...]:
         found = default_candidates(step, self, window_kernels)
@@ -86,8 +85,7 @@ class GpuKernels:
             case Copy(shape, source, target):
                 return loop_schedule(copy_kernel(shape, source, target), *given)
             case Scan():
-                made = scan_schedule(call.kernel, *given)
-                return on_host(call, made.reason) if isinstance(made, Refusal) else made
+                return scan_schedule(call.kernel, *given)
             case Special():
                 return self._special(call, call.kernel)
 
@@ -112,34 +110,3 @@ def on_host(call: KernelCall, reason: str) -> Schedule[GpuTask]:
     """The kernel's NumPy meaning, between two transfers."""
     every = buffers(len(call.operands), len(call.results))
     return Schedule((HostTask(call.name, call.kernel, every, reason),))
-
-
-# -- claims ---------------------------------------------------------------------------------------
-
-LOOP_FORMS = frozenset(
-    {
-        *("squeeze", "expand_dims", "narrow", "pad", "tile", "flip", "embedding", "softmax"),
-        *("log_softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "rope"),
-        *("fused_residual_ln", "fused_residual_rms_norm", "elementwise_region", "region"),
-        *("block_quantize", "block_dequantize", "gguf_dequantize"),
-    }
-)
-PRODUCT_FORMS = frozenset(
-    {
-        *("dot_general", "einsum", "fused_matmul_bias_act", "fused_swiglu", "wide_matmul"),
-        *("matmul_integer", "qlinear_matmul", "quantized_matmul", "gguf_matmul", "dequant_matmul"),
-        *("conv", "fused_conv_bias_act", "conv_integer", "wide_conv"),
-    }
-)
-"""Ops that become one kernel of a form as a whole, although they have a lowering."""
-
-
-def claims() -> frozenset[str]:
-    """The ops that have a kernel although they have a lowering, beside generated kinds."""
-    return LOOP_FORMS | PRODUCT_FORMS | {"attention"}
-
-
-def limits() -> dict[str, KernelLimit]:
-    """Op → what its kernel can take, where that is not everything: a product of complex numbers is
-    not the product of their parts."""
-    return {"prod": KernelLimit(frozenset(d for d in DType if not d.is_complex))}

@@ -111,7 +111,8 @@ class Call:
 
     def run(self, name: str, externals: Sequence[int]) -> None:
         """A routine on the addresses of its inputs, params and outputs."""
-        self._run(self.routines[name], externals, self.loaded.bodies[name])
+        routine = self.routines[name]
+        self._run(routine, externals, self.loaded.bodies[name], routine.frame)
 
     def prepare(self, name: str, externals: Sequence[int], done: set[str]) -> None:
         """The prologue of a routine and of those that it calls: what follows from params alone.
@@ -120,7 +121,7 @@ class Call:
             return
         done.add(name)
         routine = self.routines[name]
-        self._run(routine, externals, self.loaded.prologues[name])
+        self._run(routine, externals, self.loaded.prologues[name], routine.prologue_frame)
         frame = _Frame(routine, 0, tuple(externals))
         for step in (*routine.prologue, *routine.steps):
             for body, operands in _bodies(step):
@@ -132,10 +133,16 @@ class Call:
         """The address of a weight; 0 of what only a call has."""
         return 0 if place.space == "frame" else self._at(place, frame)
 
-    def _run(self, routine: Routine, externals: Sequence[int], parts: Sequence[Part]) -> None:
+    def _run(
+        self,
+        routine: Routine,
+        externals: Sequence[int],
+        parts: Sequence[Part],
+        sizes: Sequence[DimLike],
+    ) -> None:
         if not parts:
             return
-        size = max(self._int(f) for f in routine.frame)
+        size = max(map(self._int, sizes))
         address, mark = self.context.frames.push(size)
         frame = _Frame(routine, address, tuple(externals))
         for part in parts:

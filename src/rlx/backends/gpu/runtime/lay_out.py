@@ -132,14 +132,22 @@ class _RoutineMaker:
         self.written = sub.output_indices
         for root, number in self.written.items():
             self.outside.setdefault(root, len(leaves) + number)
-        self.arena = round_up(ceiling(self.plan.arena_formula), ALIGN)
-        self.frame: list[DimLike] = [self.arena]
+        self._begin(round_up(ceiling(self.plan.arena_formula), ALIGN))
+
+    def _begin(self, start: DimLike) -> None:
+        """Temporaries from here on: behind the arena; the prologue has none."""
+        self.start = start
+        self.frame: list[DimLike] = [start]
 
     def made(self) -> Routine:
         sub, graph = self.sub, self.sub.graph
         self._constants()
+        start = self.start
+        self._begin(0)
         packing = [s for step in sub.packing for s in self._packing(step)]
         prologue = [s for step in sub.prologue for s in self.step(step)]
+        prologue_frame = tuple(self.frame)
+        self._begin(start)
         steps = [s for step in sub.calls for s in self.step(step)]
         outputs = tuple(ceiling(o.shape.size_bytes) for o in graph.outputs)
         return Routine(
@@ -148,6 +156,7 @@ class _RoutineMaker:
             len(graph.params),
             sub.bound,
             tuple(self.frame),
+            prologue_frame,
             (*prologue, *packing),
             (*steps, *self._copied_out()),
             outputs,
@@ -190,9 +199,10 @@ class _RoutineMaker:
         """Where a contiguous value begins."""
         return _moved(self.slot(value.node), value.layout.offset * value.node.shape.dtype.itemsize)
 
-    def room(self, start: DimLike, sizes: Iterable[DimLike]) -> list[Place]:
-        """Places in the frame one behind the other, from a multiple of `ALIGN` on."""
+    def room(self, sizes: Iterable[DimLike]) -> list[Place]:
+        """Places in the frame for temporaries, one behind the other."""
         places: list[Place] = []
+        start = self.start
         for size in sizes:
             places.append(Place("frame", start))
             start = round_up(start + ceiling(size), ALIGN)
@@ -204,7 +214,7 @@ class _RoutineMaker:
     def step(self, step: ProgramStep) -> Iterable[AnyStep]:
         if isinstance(step.lowering, KernelSequence):
             schedule = step.lowering.schedule
-            temps = self.room(self.arena, schedule.temps)
+            temps = self.room(schedule.temps)
             yield from self._tasks(step, schedule.tasks, temps)
             if step.sizes and _is_measured_here(schedule):
                 yield SizesStep(step.sizes)
@@ -215,7 +225,7 @@ class _RoutineMaker:
         """Packed weights; the result of a task that packs is their place."""
         assert isinstance(step.lowering, KernelSequence)
         schedule: Schedule[GpuTask] = step.lowering.schedule
-        temps = self.room(self.arena, schedule.temps)
+        temps = self.room(schedule.temps)
         for packed, offset in zip(schedule.packed, step.packed_offsets):
             yield self._task(step, packed.task, temps, Place("weights", offset))
 
@@ -256,7 +266,7 @@ class _RoutineMaker:
     def _control(self, step: ProgramStep) -> Iterable[AnyStep]:
         """Operands that are strided are made contiguous first."""
         sizes = [v.size if c is not None else 0 for v, c in zip(step.operands, step.copies)]
-        rooms = self.room(self.arena, sizes)
+        rooms = self.room(sizes)
         operands: list[Place] = []
         for value, copy, room in zip(step.operands, step.copies, rooms):
             operands.append(self.value(value) if copy is None else room)

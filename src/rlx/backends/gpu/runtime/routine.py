@@ -172,6 +172,8 @@ class Routine:
     """Which operands of its caller are its params; all others are its inputs."""
     frame: tuple[DimLike, ...]
     """The frame has the greatest of these sizes."""
+    prologue_frame: tuple[DimLike, ...]
+    """The same of the prologue, which has temporaries only."""
     prologue: tuple[AnyStep, ...]
     steps: tuple[AnyStep, ...]
     outputs: tuple[DimLike, ...]
