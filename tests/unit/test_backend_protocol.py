@@ -74,6 +74,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "architecture": (lambda: BACKEND.architecture, ""),
     "measure": (lambda: BACKEND.measure(print), "target 'least' cannot be calibrated"),
     "calibrated": (lambda: BACKEND.calibrated(1), None),
+    "devices": (BACKEND.devices, ()),
     "summary": (lambda: BACKEND.summary, ""),
     "runs_any_plan": (lambda: BACKEND.runs_any_plan, False),
     "times_kernels": (lambda: BACKEND.times_kernels, False),
