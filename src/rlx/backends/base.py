@@ -78,6 +78,7 @@ BUILT_IN = {
     "reference": "rlx.backends.reference",
     "cpu": "rlx.backends.cpu.backend",
     "cuda": "rlx.backends.cuda.backend",
+    "rocm": "rlx.backends.rocm.backend",
 }
 
 

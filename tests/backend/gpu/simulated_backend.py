@@ -42,14 +42,14 @@ class SimulatedBackend(GpuBackend):
         return self
 
 
-def program_of(graph: Graph, backend: SimulatedBackend) -> GpuProgram:
+def program_of(graph: Graph, backend: GpuBackend) -> GpuProgram:
     return backend.load(
         backend.build(backend.program(CompilePipeline(backend.target()).compile(graph).lir))
     )
 
 
 def outputs(
-    graph: Graph, values: Mapping[str, Array], backend: SimulatedBackend, calls: int = 1
+    graph: Graph, values: Mapping[str, Array], backend: GpuBackend, calls: int = 1
 ) -> list[Array]:
     """What the last of some calls gives: from the third on, recorded graphs are replayed."""
     program = program_of(graph, backend)

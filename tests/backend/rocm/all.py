@@ -1,8 +1,10 @@
-"""Every loop kernel of the laws, for AMD GPUs: `python -m tests.backend.rocm.all [emulate]`.
+"""Every kernel of the laws, for AMD GPUs: `python -m tests.backend.rocm.all [emulate] [first]`.
 
-Each is verified as LLVM IR and assembled for gfx942, gfx1100 and gfx1201, its code object passes
-the structure checks, and the interpreter runs it in waves of 64; with `emulate`, what was printed
-is run on the host, too. Large sizes are drawn for every third.
+One application of every op is compiled. All its programs, of every form, are verified as LLVM IR
+and assembled for gfx942, gfx1100 and gfx1201, and their code objects pass the structure checks;
+the interpreter runs the loop kernels in waves of 64. With `emulate`, the models run as they would
+on a device: by calls of HIP, which stand-ins of the host's take, and by what was printed. `first`
+is the number of the application that is drawn (0); every third is large.
 """
 
 from __future__ import annotations
@@ -11,47 +13,59 @@ import sys
 import time
 from collections.abc import Iterator
 
-from rlx.backends.rocm.architecture import ARCHITECTURES, Architecture
+from rlx.backends.gpu.runtime.lay_out import programs_of
+from rlx.backends.rocm.architecture import ARCHITECTURES
+from rlx.core.errors import Error
+from rlx.ops import op as table
+from rlx.pipeline import CompilePipeline
 from tests.backend.gpu import laws
-from tests.backend.rocm import emulate
-from tests.backend.rocm.programs import DRAWN, small
+from tests.backend.gpu.simulated_backend import differences, outputs
+from tests.backend.rocm.fake import EmulatedBackend, FakeHip
+from tests.backend.rocm.programs import small
 from tests.backend.rocm.structure import checked
 
 TARGETS = ("gfx942", "gfx1100", "gfx1201")
+OPS = [o for o in table.table().values() if not o.why_no_cases]
 
 
-def applications() -> Iterator[laws.Applied]:
-    for op in DRAWN:
-        yield from laws.drawn(op, 0, 3)
+def of_programs(made: laws.Applied, backend: EmulatedBackend) -> Iterator[list[str]]:
+    """What is wrong with each program that is made of an application."""
+    target = backend.device().target
+    lir = CompilePipeline(backend.target()).compile(made.graph).lir
+    for program in programs_of(backend.program(lir)).values():
+        yield checked(program, target)[1]
+    kernel = laws.kernel_of(made) if target.wave == 64 else None
+    if kernel is not None:
+        yield laws.wrong(made, laws.program_of(kernel, small(target)))
 
 
-def faults(target: Architecture, *, is_emulated: bool) -> tuple[int, list[str]]:
-    """Programs, and what is wrong with them."""
-    count, found = 0, list[str]()
-    for made in applications():
-        kernel = laws.kernel_of(made)
-        if kernel is None:
-            continue
-        program = laws.program_of(kernel, small(target))
-        found += checked(program, target)[1]
-        if target.wave == 64:
-            found += laws.wrong(made, program)
+def faults(
+    made: laws.Applied, backend: EmulatedBackend, *, is_emulated: bool
+) -> Iterator[list[str]]:
+    try:
+        yield from of_programs(made, backend)
         if is_emulated:
-            found += emulate.wrong(made, program, target)
-        count += 1
-    return count, found
+            got = outputs(made.graph, made.values, backend)
+            yield differences(made.graph, made.values, got)
+    except Error as error:
+        yield [str(error)]
 
 
 def main() -> int:
-    is_emulated, every = "emulate" in sys.argv[1:], list[str]()
+    words, bad = sys.argv[1:], 0
+    first = next((int(w) for w in words if w.isdigit()), 0)
     for name in TARGETS:
-        start = time.perf_counter()
-        count, found = faults(ARCHITECTURES[name], is_emulated=is_emulated)
-        seconds = time.perf_counter() - start
-        print(f"{name}: {count} kernels, {len(found)} faults, {seconds:.0f} s", flush=True)
-        every += found
-    print("\n".join(every[:20]))
-    return bool(every)
+        start, count = time.perf_counter(), 0
+        backend = EmulatedBackend(FakeHip(architecture=ARCHITECTURES[name].name))
+        for op in OPS:
+            for made in laws.drawn(op, first, 1):
+                for found in faults(made, backend, is_emulated="emulate" in words):
+                    count, bad = count + 1, bad + len(found)
+                    for fault in found:
+                        print(f"{name}: {op.name}: {fault[:400]} in {made.case}", flush=True)
+        print(f"{name}: {count} checks in {time.perf_counter() - start:.0f} s", flush=True)
+    print(f"{bad} faults")
+    return int(bad > 0)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -30,39 +29,81 @@ from tests.backend.gpu import laws
 
 Array = np.ndarray[Any, Any]
 WORD, FLOAT = ctypes.c_uint32, ctypes.c_float
+SCALARS = {4: ctypes.c_int32, 8: ctypes.c_int64}
 SIDE = 16
+WAITING = tuple(
+    f"@llvm.amdgcn.{name}"
+    for name in (
+        "update.dpp", "permlane", "ds.swizzle", "ds.bpermute", "readfirstlane", "s.barrier",
+        "wave.barrier", "mfma", "wmma",
+    )
+)  # fmt: skip
+"""Instructions for which threads wait for each other."""
 
 
-@dataclass
+class Meeting:
+    """Threads that go on when all of them have come: a gate for each, which the last one opens."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.come, self.is_broken = count, 0, False
+        self.lock = threading.Lock()
+        self.gates = [threading.Lock() for _ in range(count)]
+        for gate in self.gates:
+            gate.acquire()
+
+    def wait(self, number: int) -> None:
+        with self.lock:
+            self.come = (self.come + 1) % self.count
+            is_last = self.come == 0
+        if is_last:
+            self.open(number)
+        else:
+            self.gates[number].acquire()
+        assert not self.is_broken, "another thread has failed"
+
+    def open(self, number: int = -1) -> None:
+        for i, gate in enumerate(self.gates):
+            if i != number and gate.locked():
+                gate.release()
+
+    def abort(self) -> None:
+        self.is_broken = True
+        self.open()
+
+
 class Wave:
-    """Lanes that exchange values: each puts one in, and takes another's when all have."""
+    """Lanes that exchange values: each puts one in, and takes another's when all have. The values
+    of the time before are left alone, as slow lanes may still look at them."""
 
-    lanes: int
-    meeting: threading.Barrier
-    values: list[Any] = field(default_factory=list[Any])
+    def __init__(self, lanes: int) -> None:
+        self.meeting = Meeting(lanes)
+        self.values: list[list[Any]] = [[None] * lanes, [None] * lanes]
+        self.times = [0] * lanes
 
     def exchange(self, lane: int, value: Any) -> list[Any]:
         """The values of all lanes."""
-        self.values[lane] = value
-        self.meeting.wait()
-        found = list(self.values)
-        self.meeting.wait()
+        self.times[lane] += 1
+        found = self.values[self.times[lane] % 2]
+        found[lane] = value
+        self.meeting.wait(lane)
         return found
 
 
 class Machine:
     """The instructions, by name, for the GPU thread that runs on the current host thread."""
 
-    def __init__(self, target: Architecture, program: Program, grid: Sequence[int]) -> None:
-        self.target, self.program, self.wave = target, program, target.wave
+    def __init__(self, target: Architecture, block: int) -> None:
+        self.target, self.wave, self.threads = target, target.wave, block
         self.here = threading.local()
-        self.block = threading.Barrier(program.block)
-        self.counts = (ctypes.c_uint32 * 3)(*grid)
-        waves = -(-program.block // self.wave)
-        self.waves = [
-            Wave(n, threading.Barrier(n), [None] * n)
-            for n in (min(self.wave, program.block - w * self.wave) for w in range(waves))
-        ]
+        self.block = Meeting(block)
+        self.counts = (ctypes.c_uint32 * 3)()
+        self.table: dict[str, Any] = {}
+        starts = range(0, block, self.wave)
+        self.waves = [Wave(min(self.wave, block - start)) for start in starts]
+
+    def abort(self) -> None:
+        for meeting in (self.block, *(w.meeting for w in self.waves)):
+            meeting.abort()
 
     @property
     def lane(self) -> int:
@@ -114,7 +155,8 @@ class Machine:
     def product(self, a: int, b: int, c: int, out: int, count: int, is_f16: int) -> None:
         dtype = np.dtype(np.float16 if is_f16 else ml_dtypes.bfloat16)
         held = SIDE * SIDE // self.wave
-        mine = (_read(a, dtype, count), _read(b, dtype, count), _read(c, np.dtype("f4"), held))
+        given = ((a, dtype, count), (b, dtype, count), (c, np.dtype("f4"), held))
+        mine = tuple(_read(*g).copy() for g in given)
         left, right, total = (np.stack(m) for m in zip(*self.all_lanes(mine)))
         lane, element = np.mgrid[: self.wave, :held]
         group, along = lane // SIDE, lane % SIDE
@@ -147,7 +189,7 @@ class Machine:
             "ds.swizzle": of(self.swizzle, WORD, WORD, WORD),
             "ds.bpermute": of(self.bpermute, WORD, WORD, WORD),
             "readfirstlane.i32": of(self.first, WORD, WORD),
-            "s.barrier": of(lambda: self.block.wait() and None, None),
+            "s.barrier": of(lambda: self.block.wait(here.thread), None),
             "wave.barrier": of(lambda: self.all_lanes(None) and None, None),
             "exp2.f32": of(_rounded(np.exp2), FLOAT, FLOAT),
             "sqrt.f32": of(_rounded(np.sqrt), FLOAT, FLOAT),
@@ -266,32 +308,44 @@ def launch(
     aligned to 16 bytes, and may be the same memory."""
     known = sizes or {}
     grid = [evaluate(d, known) for d in program.grid]
-    machine = Machine(target, program, grid)
-    table = machine.callbacks()
-    text, prefix = host_text(llvm_ir(program, target)), f"emu{next(_numbers)}"
-    name = f"{prefix}.{program.name}"
-    text = text.replace("emu.", f"{prefix}.").replace(f"@{program.name}(", f"@{name}(")
-    for key, function in table.items():
+    arrays = [buffers[b.name] for b in program.buffers]
+    copies = arrays if in_place else [_aligned(a) for a in arrays]
+    scalars = [evaluate(s.dim, known) for s in program.scalars if s.dim is not None]
+    launch_at(program, target, grid, [*(c.ctypes.data for c in copies), *scalars])
+    for array, copy in zip(arrays, copies):
+        if array is not copy:
+            array.reshape(-1).view(np.uint8)[:] = copy
+
+
+def launch_at(
+    program: Program, target: Architecture, grid: Sequence[int], arguments: Sequence[int]
+) -> None:
+    """The same on memory of the host: arguments are addresses, then scalars."""
+    kinds = tuple(SCALARS[s.value.dtype.itemsize] for s in program.scalars)
+    kinds = (*[ctypes.c_void_p] * len(program.buffers), *kinds)
+    text = llvm_ir(program, target)
+    machine, kernel = _compiled(text, program.name, target, program.block, kinds)
+    machine.counts[:] = grid
+    _run(machine, text, lambda: kernel(*arguments), grid)
+
+
+@functools.lru_cache(64)
+def _compiled(
+    text: str, name: str, target: Architecture, block: int, kinds: tuple[Any, ...]
+) -> tuple[Machine, Any]:
+    """A kernel for the host, and the machine that it calls."""
+    machine, prefix = Machine(target, block), f"emu{next(_numbers)}"
+    made = host_text(text).replace("emu.", f"{prefix}.").replace(f"@{name}(", f"@{prefix}.k(")
+    machine.table = machine.callbacks()
+    for key, function in machine.table.items():
         llvm.add_symbol(f"{prefix}.{key}", _address(function))
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(made)
     module.verify()
     engine, _ = _engine()
     engine.add_module(module)
     engine.finalize_object()
-    kinds: list[Any] = [ctypes.c_void_p] * len(program.buffers)
-    arrays = [buffers[b.name] for b in program.buffers]
-    copies = arrays if in_place else [_aligned(a) for a in arrays]
-    given: list[Any] = [c.ctypes.data for c in copies]
-    for scalar in program.scalars:
-        assert scalar.dim is not None
-        kinds.append(ctypes.c_int64 if scalar.value.dtype.itemsize == 8 else ctypes.c_int32)
-        given.append(evaluate(scalar.dim, known))
-    kernel = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(name))
-    _run(machine, text, prefix, lambda: kernel(*given), grid)
-    engine.remove_module(module)
-    for array, copy in zip(arrays, copies):
-        if array is not copy:
-            array.reshape(-1).view(np.uint8)[:] = copy
+    address = engine.get_function_address(f"{prefix}.k")
+    return machine, ctypes.CFUNCTYPE(None, *kinds)(address)
 
 
 def _aligned(array: Array) -> Array:
@@ -303,15 +357,12 @@ def _aligned(array: Array) -> Array:
     return made
 
 
-def _run(
-    machine: Machine, text: str, prefix: str, kernel: Callable[[], None], grid: Sequence[int]
-) -> None:
-    waits = ("dpp", "permlane", "swizzle", "bpermute", "firstlane", "barrier", "product")
+def _run(machine: Machine, text: str, kernel: Callable[[], None], grid: Sequence[int]) -> None:
     blocks = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
-    threads = machine.program.block
-    if not any(f"@{prefix}." in line and w in line for line in text.splitlines() for w in waits):
+    if not any(name in text for name in WAITING):
         for machine.here.block in blocks:
-            for machine.here.thread in range(threads):
+            for thread in range(machine.threads):
+                machine.here.thread = thread
                 kernel()
         return
     failed: list[BaseException] = []
@@ -321,16 +372,16 @@ def _run(
         try:
             for machine.here.block in blocks:
                 kernel()
-                machine.block.wait()
+                machine.block.wait(thread)
         except BaseException as error:
             failed.append(error)
-            machine.block.abort()  # the others must not wait for it
+            machine.abort()
 
-    workers = [threading.Thread(target=one, args=(t,), daemon=True) for t in range(threads)]
+    workers = [threading.Thread(target=one, args=(t,)) for t in range(machine.threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join()
     assert not failed, failed
 
 

@@ -11,13 +11,14 @@ import pytest
 import rlx
 from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.schedule.loop import choose
+from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.functions import FUNCTIONS
 from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
 from rlx.backends.rocm.amdgcn.assemble import assembly
-from rlx.backends.rocm.amdgcn.printer import llvm_ir
+from rlx.backends.rocm.amdgcn.printer import REFUSED, Printer, llvm_ir
 from rlx.backends.rocm.architecture import ARCHITECTURES, Architecture, architecture
 from rlx.core.dtype import DType
 from rlx.kernel.lower.loop import loop_kernel
@@ -32,6 +33,8 @@ GFX90A, GFX942, GFX1100, GFX1201 = ARCHITECTURES.values()
 TARGETS = (GFX942, GFX1100, GFX1201)
 F32, BF16 = DType.F32, DType.BF16
 HOPPER = ("cluster_sum", "pipeline", "warpgroup_gemm")
+LACKING = (*REFUSED, ir.TileMul)
+"""Nodes that no AMD GPU has, and tiles of 16x8."""
 
 
 def of_case(name: str, target: Architecture) -> Program:
@@ -77,7 +80,8 @@ def test_loop_kernels_are_assembled(target: Architecture) -> None:
 
 
 def test_programs_written_by_hand_are_assembled() -> None:
-    every = [p for n, p in PROGRAMS.items() if n not in (*HOPPER, "tile_gemm")]
+    every = [p for p in PROGRAMS.values() if not any(isinstance(n, LACKING) for n in p.nodes)]
+    assert len(every) >= 5
     assert [f for p in every for f in checked(p, GFX1100)[1]] == []
 
 
@@ -163,6 +167,18 @@ def test_a_swizzled_array_is_accessed_through_its_permutation() -> None:
     text = llvm_ir(tiles(GFX942, BF16), GFX942)
     assert len(re.findall(r"(%v\d+) = lshr i32 %v\d+, 3\n  %v\d+ = and i32 \1, 112", text)) >= 4
     assert ", 112\n" not in llvm_ir(PROGRAMS["transpose"], GFX1100)
+
+
+def test_every_node_is_printed_expanded_or_refused() -> None:
+    kinds = {k for k in vars(ir).values() if isinstance(k, type) and issubclass(k, ir.Node)}
+    printer = Printer(PROGRAMS["scaled"], GFX942)
+    printed = {*printer.many, *printer.single, *printer.effects}
+    computed = {
+        ir.Const, ir.Position, ir.Binary, ir.Compare, ir.Unary, ir.Call, ir.Fma, ir.Select,
+        ir.Convert, ir.Bitcast,
+    }  # fmt: skip
+    expanded = {ir.Reduce, ir.ReduceScatter, ir.Scan}
+    assert kinds - {ir.Node} == printed | computed | expanded | set(REFUSED)
 
 
 # -- what is refused ------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from rlx.backends.cuda.errors import (
     LOST,
     LOST_ADVICE,
     LostDeviceError,
-    error_of,
     lost_text,
 )
 from rlx.backends.cuda.library import Library
@@ -42,16 +41,20 @@ class Context:
         check(library, "cuInit", 0)
         self._check_number()
         self.device = integer(library, "cuDeviceGet", number)
-        self.handle = ctypes.c_void_p()
-        check(library, "cuDevicePrimaryCtxRetain", ctypes.byref(self.handle), self.device)
+        self.handle = self._retained()
+
+    def _retained(self) -> ctypes.c_void_p:
+        found = ctypes.c_void_p()
+        check(self.library, "cuDevicePrimaryCtxRetain", ctypes.byref(found), self.device)
+        return found
 
     def _check_number(self) -> None:
         count = integer(self.library, "cuDeviceGetCount")
         if not 0 <= self.number < count:
             here = f"{count} here: 0 to {count - 1}" if count > 1 else f"{count or 'none'} here"
             raise UnsupportedError(
-                f"there is no CUDA device {self.number}; {here}. Choose another one, or use "
-                "target='cpu'."
+                f"there is no {self.library.product} device {self.number}; {here}. Choose another "
+                "one, or use target='cpu'."
             )
 
     # -- calls -----------------------------------------------------------------------------------
@@ -110,11 +113,11 @@ class Context:
 
     def error(self, name: str, code: int) -> Error:
         """What a failed call is raised as; a sticky error is remembered."""
-        meaning = self.library.text(code)
         if code in LOST:
-            self.lost = self.lost or lost_text(name, meaning, self.running())
+            called, meaning = self.library.name_of(name), self.library.text(code)
+            self.lost = self.lost or lost_text(called, meaning, self.running())
             return LostDeviceError(f"{self.lost} {LOST_ADVICE}")
-        return error_of(name, code, meaning)
+        return self.library.error(name, code)
 
     def quietly(self, name: str, *args: Any) -> None:
         """Give something back; there is nothing to give where the context is lost."""
@@ -188,7 +191,7 @@ def check(library: Library, name: str, *args: Any) -> None:
     """Call a function that needs no context."""
     code = library[name](*args)
     if code:
-        raise error_of(name, code, library.text(code))
+        raise library.error(name, code)
 
 
 def integer(library: Library, name: str, *args: Any) -> int:

@@ -52,15 +52,18 @@ class CudaDevice(Device):
     """One device, by number."""
 
     def __init__(self, number: int = 0, library: Library | None = None) -> None:
-        self.context = Context(library or open_library(), number)
-        self.capability = self.context.capability
+        context = Context(library or open_library(), number)
+        self.capability = context.capability
         self.generation = generation_of(self.capability)
         self.machine = machine_of(
-            self.capability,
-            self.context.attribute(PROCESSORS),
-            self.context.attribute(SHARED_BYTES),
+            self.capability, context.attribute(PROCESSORS), context.attribute(SHARED_BYTES)
         )
-        self.cache_bytes = self.context.attribute(CACHE_BYTES)
+        self.cache_bytes = context.attribute(CACHE_BYTES)
+        self._start(context)
+
+    def _start(self, context: Context) -> None:
+        """What all queues share: the context, its memory, and modules to be unloaded."""
+        self.context = context
         self._queues: tuple[weakref.ref[CudaQueue], ...] = ()
         self._lock = threading.RLock()
         self._bulk: Bulk | None = None
@@ -133,12 +136,15 @@ class CudaDevice(Device):
     # -- queues ----------------------------------------------------------------------------------
 
     def queue(self, stream: int | None = None) -> CudaQueue:
-        kind = CudaQueue if stream is None else ForeignQueue
-        made = kind(self.context, self._bulk_copies, self._allocator.share, stream)
+        made = self._new_queue(stream)
         with self._lock:
             alive = [q for q in self._queues if q() is not None]
             self._queues = (*alive, weakref.ref(made))
         return made
+
+    def _new_queue(self, stream: int | None) -> CudaQueue:
+        kind = CudaQueue if stream is None else ForeignQueue
+        return kind(self.context, self._bulk_copies, self._allocator.share, stream)
 
     def _live(self) -> list[CudaQueue]:
         return [queue for held in self._queues if (queue := held()) is not None]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from rlx.core.errors import UnsupportedError
+from rlx.backends.cuda.errors import error_of
+from rlx.core.errors import Error, UnsupportedError
 
 NAMES = {"win32": "nvcuda.dll"}
 LIBRARY = NAMES.get(sys.platform, "libcuda.so.1")
@@ -95,6 +96,8 @@ Function = Callable[..., int]
 class Library:
     """The driver library of this machine, or what stands for it in tests."""
 
+    product: ClassVar[str] = "CUDA"
+
     def __init__(self, handle: Any) -> None:
         self._handle = handle
         self._found: dict[str, Function] = {}
@@ -115,6 +118,14 @@ class Library:
         made.restype = ctypes.c_int
         self._found[name] = made
         return made
+
+    def name_of(self, name: str) -> str:
+        """What the library itself calls a function."""
+        return name
+
+    def error(self, name: str, code: int) -> Error:
+        """What a call that failed is raised as."""
+        return error_of(name, code, self.text(code))
 
     def text(self, code: int) -> str:
         """What an error code means, as the driver says."""

@@ -24,7 +24,7 @@ from rlx.backends.cuda.graph import (
 from rlx.backends.cuda.launch import Prepared, prepare
 from rlx.backends.cuda.staging import NO_TIMING, Array, Bulk, Pinned, Readback, Slots, bytes_of
 from rlx.backends.gpu.arrays.dlpack import CUDA
-from rlx.backends.gpu.device import Kernel, Queue
+from rlx.backends.gpu.device import Graph, Kernel, Queue
 from rlx.core.errors import Error
 
 NON_BLOCKING = 1
@@ -168,7 +168,7 @@ class CudaQueue(Queue):
 
     # -- graphs ----------------------------------------------------------------------------------
 
-    def record(self, enqueue: Callable[[], None]) -> CudaGraph:
+    def record(self, enqueue: Callable[[], None]) -> Graph:
         self._check_not_recording("record")
         nodes = list[Node]()
         running = tuple(self.running)
@@ -352,7 +352,7 @@ class ForeignQueue(CudaQueue):
                 self._is_marked_done()
             return tick <= self._done or self._is_closed
 
-    def record(self, enqueue: Callable[[], None]) -> CudaGraph:
+    def record(self, enqueue: Callable[[], None]) -> Graph:
         stream, self.stream = self.stream, self._recording
         try:
             return super().record(enqueue)

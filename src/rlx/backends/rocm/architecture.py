@@ -25,7 +25,8 @@ class Architecture:
     wave: int
     tiles: TileKind
     processors: int
-    """Compute units of the largest product."""
+    """Of the largest product: compute units of CDNA, pairs of them of RDNA, where a workgroup may
+    have both."""
     elf_mach: int
     """EF_AMDGPU_MACH: the low byte of the ELF flags of its code."""
     features: str = ""
@@ -56,8 +57,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     for a in (
         Architecture("gfx90a", 64, "mfma", 104, 0x3F),
         Architecture("gfx942", 64, "mfma", 304, 0x4C),
-        Architecture("gfx1100", 32, "wmma", 96, 0x41, _WAVE32),
-        Architecture("gfx1201", 32, "wmma", 64, 0x4E, _WAVE32),
+        Architecture("gfx1100", 32, "wmma", 48, 0x41, _WAVE32),
+        Architecture("gfx1201", 32, "wmma", 32, 0x4E, _WAVE32),
     )
 }
 

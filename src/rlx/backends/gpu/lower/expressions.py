@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from rlx.backends.gpu.lower.elementwise import apply, constant
-from rlx.backends.gpu.lower.fast import half_precision
+from rlx.backends.gpu.lower.fast import contractions, fast_calls
 from rlx.backends.gpu.lower.scopes import Guards, Scopes, Values
 from rlx.backends.gpu.schedule.loop import is_aligned
 from rlx.backends.gpu.simt.builder import Builder
@@ -54,7 +54,7 @@ class Expressions(Scopes, ABC):
         self.declare(constants)
         rows = gathers(kernel)
         self.failures = builder.buffer(FAILURES, DType.I32, "update", 1) if rows else None
-        self.half = half_precision(kernel)
+        self.fast, self.contracted = fast_calls(kernel), contractions(kernel)
         self.codes = {n: builder.failure(failure_text(n)) for n in rows}
 
     def declare(self, constants: frozenset[int]) -> None:
@@ -70,7 +70,6 @@ class Expressions(Scopes, ABC):
 
     def value(self, root: Expr, guards: Guards = ()) -> Values:
         """The values of an expression; works on a stack, as bodies may be long chains."""
-        root = self.half.source(root)
         stack = [root]
         while stack:
             node = stack[-1]
@@ -78,7 +77,7 @@ class Expressions(Scopes, ABC):
                 stack.pop()
                 continue
             is_lazy = isinstance(node, Reduce | Choose)
-            args = () if is_lazy else self.half.arguments(node)
+            args = () if is_lazy else self._arguments(node)
             missing = [a for a in args if self.find(a, guards) is None]
             stack += missing
             if not missing:
@@ -86,6 +85,9 @@ class Expressions(Scopes, ABC):
         found = self.find(root, guards)
         assert found is not None
         return found
+
+    def _arguments(self, node: Expr) -> tuple[Expr, ...]:
+        return self.contracted[node].args if node in self.contracted else node.args
 
     def _make(self, node: Expr, guards: Guards) -> None:
         given = self.relevant(node, guards)
@@ -105,7 +107,7 @@ class Expressions(Scopes, ABC):
             case Load():
                 return self._loaded(node, guards)
             case Apply():
-                args = [self.value(a, guards) for a in self.half.arguments(node)]
+                args = [self.value(a, guards) for a in self._arguments(node)]
                 return [self._applied(node, slot) for slot in zipped(args)]
             case Choose():
                 return self._chosen(node, guards)
@@ -117,10 +119,10 @@ class Expressions(Scopes, ABC):
                 )
 
     def _applied(self, node: Apply, args: list[Var]) -> Var:
-        fused = self.half.fused.get(node)
-        if fused is not None:
-            return fused.apply(self.b, *args)
-        return apply(self.b, node, args, self.half.fast.get(node))
+        product = self.contracted.get(node)
+        if product is not None:
+            return product.apply(self.b, *args)
+        return apply(self.b, node, args, self.fast.get(node))
 
     def _inside(self, node: Inside) -> Values:
         """At each neighbour; once where the ends are multiples of whole vectors."""

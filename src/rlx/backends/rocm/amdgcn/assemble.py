@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import llvmlite.binding as llvm
 
+from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.llvm_compiler import Compiler, Compilers
 from rlx.backends.rocm.amdgcn.printer import llvm_ir
 from rlx.backends.rocm.architecture import TRIPLE, Architecture
 from rlx.backends.rocm.code_object import code_object
+
+THREADS = 8
 
 
 def _compiler(target: Architecture) -> Compiler:
@@ -44,3 +50,16 @@ def relocatable(program: Program, target: Architecture) -> bytes:
 def assembled(program: Program, target: Architecture) -> bytes:
     """The code object of a verified program. Thread-safe."""
     return code_object(relocatable(program, target))
+
+
+def assemble(programs: Sequence[Program], target: Architecture) -> list[Code]:
+    """Verified programs as code, in order, several at a time: LLVM runs without Python's lock.
+    Shared memory is part of the code, so that launches ask for none."""
+    made = functools.partial(assembled, target=target)
+    workers = min(THREADS, len(programs), os.cpu_count() or 1)
+    if workers <= 1:
+        binaries = [made(p) for p in programs]
+    else:
+        with ThreadPoolExecutor(workers, "rlx-assemble") as pool:
+            binaries = list(pool.map(made, programs))
+    return [Code.of(p, b, 0) for p, b in zip(programs, binaries)]

@@ -31,10 +31,11 @@ OPTIONAL = {
     "workgroup-id-z": "llvm.amdgcn.workgroup.id.z",
 }
 """What it reads where it calls these."""
-CLUSTERED = (
-    ir.WarpgroupMul, ir.BulkCopy, ir.Push, ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
+REFUSED = (
+    ir.WarpgroupMul, ir.WarpgroupWait, ir.ProxyFence, ir.RegisterLimit, ir.BulkCopy, ir.Push,
+    ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
 )  # fmt: skip
-"""Nodes of clusters and copy engines, which no AMD GPU has."""
+"""Nodes of clusters, copy engines and products of four warps, which no AMD GPU has."""
 WARPS = (ir.Shuffle, ir.Reduce, ir.ReduceScatter)
 
 
@@ -44,7 +45,7 @@ def llvm_ir(program: Program, target: Architecture) -> str:
     Its arguments are the addresses of the buffers, then the scalars. Shared memory is static.
     """
     _check(program, target)
-    return _Printer(printable(program), target).module()
+    return Printer(printable(program), target).module()
 
 
 def printable(program: Program) -> Program:
@@ -56,7 +57,7 @@ def _check(program: Program, target: Architecture) -> None:
     """What the architecture does not have is refused before anything is printed."""
     name = f"program {program.name}"
     for node in program.nodes:
-        if isinstance(node, CLUSTERED):
+        if isinstance(node, REFUSED):
             kind = type(node).__name__
             raise UnsupportedError(f"{name}: {target.name} has no {kind}; lower it without.")
         if isinstance(node, WARPS) and program.warp > target.wave:
@@ -75,7 +76,7 @@ def _check(program: Program, target: Architecture) -> None:
         )
 
 
-class _Printer(Groups):
+class Printer(Groups):
     """One module."""
 
     def __init__(self, program: Program, target: Architecture) -> None:

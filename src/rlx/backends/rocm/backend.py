@@ -1,0 +1,123 @@
+"""The backend of AMD's GPUs: SIMT programs through LLVM, run by HIP.
+
+It has never been run on an AMD GPU: code is verified, assembled and checked, and what is printed
+runs on the host in tests.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, ClassVar
+
+from rlx.backends.base import Missing
+from rlx.backends.gpu.backend import GpuBackend
+from rlx.backends.gpu.device import Code
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.rocm.architecture import ARCHITECTURES, Architecture, architecture
+from rlx.core.disk_cache import Cache
+from rlx.core.errors import Error, UnsupportedError
+
+if TYPE_CHECKING:
+    from rlx.backends.rocm.device import HipDevice
+
+DEFAULT = ARCHITECTURES["gfx942"]
+"""What is compiled for where there is no device."""
+UNTRIED = "It has never been run on an AMD GPU."
+NO_LLVM = Missing("llvmlite is not installed", "pip install 'rlx[rocm]'")
+
+
+@dataclass(frozen=True, slots=True)
+class RocmBackend(GpuBackend):
+    """One device, or an architecture that code is assembled for without one."""
+
+    name: ClassVar[str] = "rocm"
+    summary: ClassVar[str] = f"AMD GPUs, by LLVM and HIP. {UNTRIED}"
+
+    variant: str = ""
+    """The number of a device; or an architecture such as gfx942, to compile for another machine."""
+    cache: Cache | None = None
+
+    def configured(
+        self, variant: str, threads: int | None, cache: Cache | None = None
+    ) -> RocmBackend:
+        if threads is not None:
+            raise Error(f"threads is {threads}; target 'rocm' runs on the device. Leave it out.")
+        if variant and not variant.isdigit():
+            architecture(variant)
+        return RocmBackend(variant, cache)
+
+    def missing(self) -> Missing | None:
+        if find_spec("llvmlite") is None:
+            return NO_LLVM
+        try:
+            self.device()
+        except Error as error:
+            return Missing(f"{error} {UNTRIED}")
+        return None
+
+    def devices(self) -> tuple[str, ...]:
+        """Those that HIP shows, whether they can be used or not."""
+        from rlx.backends.rocm.context import shown_devices
+        from rlx.backends.rocm.library import open_library
+
+        try:
+            library = open_library()
+            return tuple(f"{d}, HIP {library.version}" for d in shown_devices(library))
+        except Error:
+            return ()
+
+    def device(self) -> HipDevice:
+        if self.variant and not self.variant.isdigit():
+            raise Error(
+                f"target 'rocm:{self.variant}' is an architecture to compile for. "
+                "To run on a device, use target='rocm', or 'rocm:0' for the first."
+            )
+        return _device(int(self.variant or 0))
+
+    @property
+    def _compiled_for(self) -> Architecture | None:
+        """The architecture, where it is not a device's."""
+        if self.variant and not self.variant.isdigit():
+            return architecture(self.variant)
+        return DEFAULT if self.missing() else None
+
+    @property
+    def target_architecture(self) -> Architecture:
+        """What code is generated for."""
+        return self._compiled_for or self.device().target
+
+    @property
+    def architecture(self) -> str:
+        return self.target_architecture.name
+
+    @property
+    def machine(self) -> GpuMachine:
+        found = self._compiled_for
+        return self.device().machine if found is None else found.machine
+
+    def assemble(self, programs: list[Program]) -> list[Code]:
+        if find_spec("llvmlite") is None:
+            raise UnsupportedError(
+                f"target 'rocm' generates code with LLVM: {NO_LLVM.reason}; {NO_LLVM.command}."
+            )
+        from rlx.backends.rocm.amdgcn.assemble import assemble
+
+        return assemble(programs, self.target_architecture)
+
+    @property
+    def identity(self) -> str:
+        return f"{self.name} {self.architecture}"
+
+
+@functools.cache
+def _device(number: int) -> HipDevice:
+    """One for all backends: programs share its memory and its modules."""
+    from rlx.backends.rocm.device import HipDevice
+
+    return HipDevice(number)
+
+
+backend = RocmBackend()

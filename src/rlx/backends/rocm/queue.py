@@ -1,0 +1,49 @@
+"""A queue of work on an AMD device: one stream, and graphs that are captured from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.backends.cuda.queue import CudaQueue, ForeignQueue
+from rlx.backends.gpu.arrays.dlpack import ROCM
+from rlx.backends.gpu.device import Graph
+from rlx.backends.rocm.context import HipContext
+
+
+class HipQueue(CudaQueue):
+    """One stream. A queue is used by one thread at a time."""
+
+    context: HipContext
+
+    def __init__(self, context: HipContext, *shared: Any) -> None:
+        super().__init__(context, *shared)
+        self.device_id = ROCM, context.number
+
+    def record(self, enqueue: Callable[[], None]) -> Graph:
+        return HipGraph(super().record(enqueue))
+
+    def _last_node(self) -> int:
+        """Nodes of HIP's graphs are not replaced: a graph of other addresses is recorded anew."""
+        return 0
+
+    def device_of(self, address: int) -> tuple[int, int]:
+        return ROCM, super().device_of(address)[1]
+
+
+class ForeignHipQueue(HipQueue, ForeignQueue):
+    """A queue on a stream of another library."""
+
+
+@dataclass(frozen=True, eq=False)
+class HipGraph(Graph):
+    """An instantiated graph, with the addresses that it was recorded with."""
+
+    captured: Graph
+
+    def replay(self) -> None:
+        self.captured.replay()
+
+    def close(self) -> None:
+        self.captured.close()
