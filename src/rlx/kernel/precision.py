@@ -1,27 +1,36 @@
-"""The precision that values of a kernel need: what only reaches results of half precision by way
-of continuous functions may be off by a fraction of their unit in the last place.
+"""The precision that values of a kernel need: what only reaches results of half precision may be
+off by a fraction of their unit in the last place.
 
-Two things follow. Roundings to half precision between the ops of a fused chain are dropped, as
-arithmetic is in f32 anyway and the result is nearer to the exact one without them. And functions
-may be approximated (`backends/gpu/lower/fast.py`). A value that is compared, rounded to a whole
-number or used as an index is what it is, to the last bit: there a small error is a large one.
+Errors here are relative. An op that hands them on as they are needs its operand as exact as its
+result. A sum of numbers of either sign may cancel, and an exponential makes a relative error of an
+absolute one: their operands are needed in f32, but where the graph itself has them in half
+precision, as then the graph has errors that large. A value that is compared, made a whole number or
+used as an index is what it is, to the last bit.
+
+Two things follow for kernels whose results are of half precision: roundings inside of a chain can
+be dropped, as arithmetic is in f32 anyway, and functions can be approximated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from rlx.core.dtype import DType
-from rlx.kernel.expr import Apply, Choose, Expr, Exprs, Kernel, Reduce
-from rlx.kernel.rewrite import rewritten
+from rlx.kernel.expr import Apply, Choose, Expr, Kernel, Reduce
+from rlx.kernel.ranges import Range, ranges
 
-CONTINUOUS = frozenset(
+PRESERVING = frozenset(
     {
-        *("add", "sub", "mul", "div", "neg", "abs", "square", "maximum", "minimum", "where"),
-        *("exp", "exp2", "expm1", "log", "log1p", "pow", "sqrt", "rsqrt"),
-        *("tanh", "sigmoid", "sin", "cos", "atan2", "erf", "erfc"),
+        *("mul", "div", "neg", "abs", "square", "maximum", "minimum", "where"),
+        *("sqrt", "rsqrt", "tanh", "erf"),
     }
 )
+"""Ops whose relative error is about that of their operands."""
+CONTINUOUS = PRESERVING | {
+    *("add", "sub", "exp", "exp2", "expm1", "log", "log1p", "pow", "sigmoid"),
+    *("sin", "cos", "atan2", "erfc"),
+}
 """Ops whose result moves little when their operands do."""
 
 
@@ -30,7 +39,9 @@ class Precision(IntEnum):
 
     BF16 = 0
     F16 = 1
-    FULL = 2
+    F32 = 2
+    EXACT = 3
+    """As the graph states it, rounding by rounding."""
 
 
 HALVES = {DType.BF16: Precision.BF16, DType.F16: Precision.F16}
@@ -38,55 +49,76 @@ HALVES = {DType.BF16: Precision.BF16, DType.F16: Precision.F16}
 
 def precisions(kernel: Kernel) -> dict[Expr, Precision]:
     """The precision that each value needs, for all that is made of it."""
-    found = {s.value: HALVES.get(s.value.dtype, Precision.FULL) for s in kernel.stores}
+    known = ranges(kernel)
+    found = {s.value: HALVES.get(s.value.dtype, Precision.EXACT) for s in kernel.stores}
     for user in reversed(kernel.nodes):
         for arg in user.args:
-            needed = _needed(user, arg, found[user])
+            needed = _needed(user, arg, found[user], known)
             found[arg] = max(found.get(arg, Precision.BF16), needed)
     return found
 
 
-def _needed(user: Expr, arg: Expr, of_user: Precision) -> Precision:
+def _needed(user: Expr, arg: Expr, of_user: Precision, known: Mapping[Expr, Range]) -> Precision:
     """Of an operand, by what its user needs."""
-    if of_user is Precision.FULL or not arg.dtype.is_float or not user.dtype.is_float:
-        return Precision.FULL
+    if of_user is Precision.EXACT or not arg.dtype.is_float or not user.dtype.is_float:
+        return Precision.EXACT
     match user:
         case Apply(op=op) if op.name == "cast":
-            return max(of_user, HALVES.get(user.dtype, Precision.BF16))
-        case Apply(op=op):
-            return of_user if op.name in CONTINUOUS else Precision.FULL
-        case Reduce() | Choose():
+            return HALVES.get(user.dtype, of_user)
+        case Apply(op=op) if op.name not in CONTINUOUS:
+            return Precision.EXACT
+        case Apply() | Reduce():
+            is_kept = _preserves(user, known) or _is_rounded(arg)
+            return of_user if is_kept else max(of_user, Precision.F32)
+        case Choose():
             return of_user
         case _:
-            return Precision.FULL
+            return Precision.EXACT
 
 
-def without_roundings(kernel: Kernel) -> Kernel:
-    """The same kernel with chains of half precision in f32 throughout. A value that is stored, or
-    has other readers than arithmetic in f32, is rounded: all who read it have the same number."""
-    needed, users = precisions(kernel), _users(kernel)
-    gone = {n for n in kernel.nodes if _is_dropped(n, users) and needed[n] is not Precision.FULL}
-    if not gone:
-        return kernel
-
-    def rule(node: Expr, args: list[Expr], _: Exprs) -> Expr | None:
-        return args[0] if node in gone or (node.args and node.args[0] in gone) else None
-
-    return rewritten(kernel, rule)
+def _preserves(user: Apply | Reduce, known: Mapping[Expr, Range]) -> bool:
+    """Is the relative error of the result about that of its operands?"""
+    if isinstance(user, Reduce):
+        return user.fold in ("max", "min") or _sign(known[user.args[0]]) != 0
+    signs = [_sign(known[a]) for a in user.args]
+    if user.op.name == "add":
+        return signs[0] * signs[1] > 0
+    if user.op.name == "sub":
+        return signs[0] * signs[1] < 0
+    return user.op.name in PRESERVING
 
 
-def _is_dropped(node: Expr, users: dict[Expr, list[Expr | None]]) -> bool:
-    """Is it f32 rounded to half precision, only to be f32 again?"""
-    if not _is_cast(node) or node.dtype not in HALVES or node.args[0].dtype is not DType.F32:
-        return False
-    return all(u is not None and _is_cast(u) and u.dtype is DType.F32 for u in users[node])
+def _sign(x: Range) -> int:
+    """That all numbers of a range have; 0 where they have either."""
+    return int(x[0] >= 0.0) - int(x[1] <= 0.0)
+
+
+def _is_rounded(node: Expr) -> bool:
+    """Is it a number of half precision?"""
+    return _is_cast(node) and node.args[0].dtype in HALVES
+
+
+def unrounded(kernel: Kernel, needed: Mapping[Expr, Precision]) -> dict[Expr, Expr]:
+    """f32 values that were rounded to half precision, each with what it was before: what readers
+    of a chain of half precision may take instead. A value that is stored, or has other readers
+    than arithmetic in f32, is rounded: all who read it have the same number."""
+    users = readers(kernel)
+    found: dict[Expr, Expr] = {}
+    for node in kernel.nodes:
+        if not _is_rounded(node) or node.dtype is not DType.F32:
+            continue
+        (half,) = node.args
+        is_alone = _is_cast(half) and half.args[0].dtype is DType.F32 and users[half] == [node]
+        if is_alone and needed[node] is not Precision.EXACT:
+            found[node] = found.get(half.args[0], half.args[0])
+    return found
 
 
 def _is_cast(node: Expr) -> bool:
     return isinstance(node, Apply) and node.op.name == "cast"
 
 
-def _users(kernel: Kernel) -> dict[Expr, list[Expr | None]]:
+def readers(kernel: Kernel) -> dict[Expr, list[Expr | None]]:
     """Who reads each value; None is memory."""
     found: dict[Expr, list[Expr | None]] = {n: [] for n in kernel.nodes}
     for node in kernel.nodes:
@@ -95,9 +127,3 @@ def _users(kernel: Kernel) -> dict[Expr, list[Expr | None]]:
     for store in kernel.stores:
         found[store.value].append(None)
     return found
-
-
-def sole_users(kernel: Kernel) -> dict[Expr, Expr]:
-    """The reader of each value that has one."""
-    found = _users(kernel)
-    return {n: u[0] for n, u in found.items() if len(u) == 1 and u[0] is not None}

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from rlx.core.dtype import DType
-from rlx.kernel.expr import Apply, Choose, Const, Expr, Kernel
+from rlx.kernel.expr import Apply, Choose, Const, Expr, Kernel, Reduce
 
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
@@ -35,6 +35,8 @@ def _range(node: Expr, args: list[Range]) -> Range:
             return ANY if math.isnan(value) else (value, value)
         case Choose():
             return _hull(*args[1:])
+        case Reduce(fold="sum"):
+            return (0.0, math.inf) if args[0][0] >= 0.0 else ANY
         case Apply(op=op) if op.name in RULES:
             return _widened(RULES[op.name](*args))
         case Apply(op=op) if op.name in MONOTONE:

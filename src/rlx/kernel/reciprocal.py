@@ -20,8 +20,7 @@ from rlx.ops.op import lookup
 
 def by_reciprocals(kernel: Kernel) -> Kernel:
     """The same kernel with quotients of rows by their sums as products."""
-    sums = _sums(kernel)
-    chosen = {n for n in kernel.nodes if isinstance(n, Apply) and _is_row_quotient(n, sums)}
+    chosen = row_quotients(kernel)
     if not chosen:
         return kernel
 
@@ -29,6 +28,13 @@ def by_reciprocals(kernel: Kernel) -> Kernel:
         return _product(node, args, exprs) if node in chosen else None
 
     return rewritten(kernel, rule)
+
+
+def row_quotients(kernel: Kernel) -> frozenset[Expr]:
+    """Quotients of rows by their sums."""
+    sums = _sums(kernel)
+    quotients = [n for n in kernel.nodes if isinstance(n, Apply) and _is_row_quotient(n, sums)]
+    return frozenset(quotients)
 
 
 def _sums(kernel: Kernel) -> dict[Expr, frozenset[Any]]:

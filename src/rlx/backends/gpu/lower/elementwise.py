@@ -46,6 +46,17 @@ def apply(b: Builder, node: Apply, args: Sequence[Var], fast: Fast | None = None
     return NATIVE[name](b, *args)
 
 
+def scaled_reciprocal(b: Builder, y: Var) -> tuple[Var, Var]:
+    """s and 1 / (y · s): x / y is x · s times that. The power of two s is 1, unless 1 / y by itself
+    is out of range."""
+    info = np.finfo(y.dtype.numpy)
+    tiny, bits = float(info.tiny), 2.0 ** (info.nmant + 2)
+    size = abs(y)
+    scale = b.const(1.0 / bits, y.dtype).where(size > 1.0 / tiny, 1.0)
+    scale = b.const(bits, y.dtype).where(size < tiny, scale)
+    return scale, 1.0 / (y * scale)
+
+
 def constant(b: Builder, node: Const) -> Var:
     """A number as it is held."""
     dtype = node.dtype

@@ -9,8 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from rlx.backends.gpu.lower.elementwise import apply, constant
-from rlx.backends.gpu.lower.fast import contractions, fast_calls
+from rlx.backends.gpu.lower.elementwise import apply, constant, scaled_reciprocal
+from rlx.backends.gpu.lower.fast import half_precision
 from rlx.backends.gpu.lower.scopes import Guards, Scopes, Values
 from rlx.backends.gpu.schedule.loop import is_aligned
 from rlx.backends.gpu.simt.builder import Builder
@@ -34,6 +34,7 @@ from rlx.kernel.expr import (
     Reduce,
     Size,
 )
+from rlx.kernel.reciprocal import row_quotients
 
 
 class Expressions(Scopes, ABC):
@@ -54,7 +55,7 @@ class Expressions(Scopes, ABC):
         self.declare(constants)
         rows = gathers(kernel)
         self.failures = builder.buffer(FAILURES, DType.I32, "update", 1) if rows else None
-        self.fast, self.contracted = fast_calls(kernel), contractions(kernel)
+        self.half, self.quotients = half_precision(kernel), row_quotients(kernel)
         self.codes = {n: builder.failure(failure_text(n)) for n in rows}
 
     def declare(self, constants: frozenset[int]) -> None:
@@ -70,6 +71,7 @@ class Expressions(Scopes, ABC):
 
     def value(self, root: Expr, guards: Guards = ()) -> Values:
         """The values of an expression; works on a stack, as bodies may be long chains."""
+        root = self.half.source(root)
         stack = [root]
         while stack:
             node = stack[-1]
@@ -77,7 +79,7 @@ class Expressions(Scopes, ABC):
                 stack.pop()
                 continue
             is_lazy = isinstance(node, Reduce | Choose)
-            args = () if is_lazy else self._arguments(node)
+            args = () if is_lazy else self.half.arguments(node)
             missing = [a for a in args if self.find(a, guards) is None]
             stack += missing
             if not missing:
@@ -85,9 +87,6 @@ class Expressions(Scopes, ABC):
         found = self.find(root, guards)
         assert found is not None
         return found
-
-    def _arguments(self, node: Expr) -> tuple[Expr, ...]:
-        return self.contracted[node].args if node in self.contracted else node.args
 
     def _make(self, node: Expr, guards: Guards) -> None:
         given = self.relevant(node, guards)
@@ -106,8 +105,10 @@ class Expressions(Scopes, ABC):
                 return self._inside(node)
             case Load():
                 return self._loaded(node, guards)
+            case Apply() if node in self.quotients:
+                return self._quotient(node, guards)
             case Apply():
-                args = [self.value(a, guards) for a in self._arguments(node)]
+                args = [self.value(a, guards) for a in self.half.arguments(node)]
                 return [self._applied(node, slot) for slot in zipped(args)]
             case Choose():
                 return self._chosen(node, guards)
@@ -119,10 +120,22 @@ class Expressions(Scopes, ABC):
                 )
 
     def _applied(self, node: Apply, args: list[Var]) -> Var:
-        product = self.contracted.get(node)
-        if product is not None:
-            return product.apply(self.b, *args)
-        return apply(self.b, node, args, self.fast.get(node))
+        fused = self.half.fused.get(node)
+        if fused is not None:
+            return fused.apply(self.b, *args)
+        return apply(self.b, node, args, self.half.fast.get(node))
+
+    def _quotient(self, node: Apply, guards: Guards) -> Values:
+        """Of a row by its sum: one division where the sum is, and products along the row."""
+        row, total = self.half.arguments(node)
+        given = self.relevant(total, guards)
+        with self.at(self.place(total, given)) as scope:
+            if (total, given) not in scope.reciprocals:
+                made = [scaled_reciprocal(self.b, v) for v in self.value(total, guards)]
+                scope.reciprocals[total, given] = made
+            pairs = scope.reciprocals[total, given]
+        scales, factors = [s for s, _ in pairs], [f for _, f in pairs]
+        return [x * s * f for x, s, f in zipped([self.value(row, guards), scales, factors])]
 
     def _inside(self, node: Inside) -> Values:
         """At each neighbour; once where the ends are multiples of whole vectors."""

@@ -2,11 +2,12 @@
 
 A value that only reaches results of half precision may be off by an eighth of their unit in the
 last place, relative to itself: results are rounded to half a unit. So exponentials are the unit's,
-and a sigmoid is made of them, as exact at -20 as at 20; ½ + ½ tanh ½x is not,
-and is used only from where its error is within the bound on. The unit's tanh is off by 2⁻¹¹, enough
-for bf16 and too much for f16. Where the argument is proved to be in a narrow range (a sigmoid of
-what a tanh was a factor of), an odd polynomial does without the units, whose throughput is an
-eighth of that of a multiply-add. Results of less than 2⁻¹²⁶ may be 0.
+and a sigmoid is made of them, as exact at -20 as at 20; ½ + ½ tanh ½x is not, and is used only from
+where its error is within the bound on. The other way around, 1 + tanh x is 2 sigmoid 2x, and
+1 + erf x is erfc -x, which do not cancel. The unit's tanh is off by 2⁻¹¹, enough for bf16 and too
+much for f16. Where the argument is proved to be in a narrow range (a sigmoid of what a tanh was a
+factor of), an odd polynomial does without the units, whose throughput is an eighth of that of a
+multiply-add. Results of less than 2⁻¹²⁶ may be 0.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from dataclasses import dataclass
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
-from rlx.kernel.expr import Apply, Expr, Kernel
-from rlx.kernel.precision import Precision, precisions, sole_users
-from rlx.kernel.ranges import Range, ranges
+from rlx.kernel.expr import Apply, Const, Expr, Kernel
+from rlx.kernel.precision import Precision, precisions, readers, unrounded
+from rlx.kernel.ranges import ANY, Range, ranges
 
 BOUNDS = {Precision.BF16: 2.0**-10, Precision.F16: 2.0**-13}
 """Relative errors that are an eighth of a unit in the last place."""
@@ -32,6 +33,9 @@ TANH_ERROR = 2.0**-11
 LOG2_E = 1.4426950408889634
 SMALL_TANH = 0.25
 """Below which tanh is its series, as 1 - 2 / (1 + e²ˣ) cancels there."""
+ERFC_SCALE, ERFC_TERMS, ERFC_END = 0.5, 6, 9.5
+"""erfc z · e^z² is a polynomial of 1 / (1 + z / 2), within 2⁻¹³ up to where erfc is less than the
+least number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,59 +50,112 @@ class Fast:
         return BOUNDS[self.precision]
 
 
-def fast_calls(kernel: Kernel) -> dict[Expr, Fast]:
-    """The functions of a kernel that may be approximated."""
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A node and some of its operands as one function of other values."""
+
+    args: tuple[Expr, ...]
+    apply: Callable[..., Var]
+    """Of a builder, and the values of the arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalfPrecision:
+    """What a kernel with results of half precision does otherwise than its expressions state."""
+
+    sources: Mapping[Expr, Expr]
+    """Values that are read as they were before they were rounded."""
+    fast: Mapping[Expr, Fast]
+    """Functions that are approximated."""
+    fused: Mapping[Expr, Fused]
+
+    def source(self, node: Expr) -> Expr:
+        return self.sources.get(node, node)
+
+    def arguments(self, node: Expr) -> tuple[Expr, ...]:
+        """What a node is computed of."""
+        given = self.fused[node].args if node in self.fused else node.args
+        return tuple(map(self.source, given))
+
+
+NOTHING = HalfPrecision({}, {}, {})
+
+
+def half_precision(kernel: Kernel) -> HalfPrecision:
+    """By the precision that each value needs."""
+    if not any(s.value.dtype in (DType.BF16, DType.F16) for s in kernel.stores):
+        return NOTHING
+    needed = precisions(kernel)
+    sources = unrounded(kernel, needed)
+    return HalfPrecision(
+        sources, _fast_calls(kernel, needed), _Fusion(kernel, needed, sources).found()
+    )
+
+
+def _fast_calls(kernel: Kernel, needed: Mapping[Expr, Precision]) -> dict[Expr, Fast]:
+    known = ranges(kernel)
     named = [n for n in kernel.nodes if isinstance(n, Apply) and n.op.name in APPROXIMATIONS]
-    if not named:
-        return {}
-    needed, known = precisions(kernel), ranges(kernel)
     calls = [n for n in named if n.dtype is DType.F32 and needed[n] in BOUNDS]
     return {n: Fast(needed[n], known[n.args[0]]) for n in calls}
 
 
-@dataclass(frozen=True, slots=True)
-class Contraction:
-    """left · right + addend, rounded once, with signs."""
+class _Fusion:
+    """Nodes that are computed together with an operand that nobody else reads."""
 
-    left: Expr
-    right: Expr
-    addend: Expr
-    negates_product: bool = False
-    negates_addend: bool = False
+    def __init__(
+        self, kernel: Kernel, needed: Mapping[Expr, Precision], sources: Mapping[Expr, Expr]
+    ) -> None:
+        self.kernel, self.needed, self.sources = kernel, needed, sources
+        self.users = readers(kernel)
 
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        return self.left, self.right, self.addend
+    def found(self) -> dict[Expr, Fused]:
+        sums = [n for n in self.kernel.nodes if isinstance(n, Apply) and n.dtype is DType.F32]
+        named = [n for n in sums if n.op.name in ("add", "sub")]
+        made = {n: self._sum(n) for n in named if self.needed[n] is not Precision.EXACT}
+        return {n: f for n, f in made.items() if f is not None}
 
-    def apply(self, b: Builder, x: Var, y: Var, z: Var) -> Var:
-        return b.fma(-x if self.negates_product else x, y, -z if self.negates_addend else z)
+    def _sum(self, node: Apply) -> Fused | None:
+        left, right = node.args
+        is_sub = node.op.name == "sub"
+        for own, other in ((left, right), (right, left)):
+            inner = self._sole(own, node)
+            if inner is None:
+                continue
+            if inner.op.name in ONE_PLUS and not is_sub and _is_one(other):
+                return self._one_plus(inner, node)
+            if inner.op.name == "mul":
+                return _product_sum(inner, other, is_sub and own is right, is_sub and own is left)
+        return None
+
+    def _one_plus(self, inner: Apply, node: Apply) -> Fused | None:
+        if self.needed[node] not in BOUNDS:
+            return None
+        fast = Fast(self.needed[node], ANY)
+        return Fused(inner.args, lambda b, x: ONE_PLUS[inner.op.name](b, x, fast))
+
+    def _sole(self, arg: Expr, user: Expr) -> Apply | None:
+        """The op that makes an operand, if it is for this user alone."""
+        if arg in self.sources:
+            is_alone = self.users[arg] == [user] and len(self.users[self.sources[arg]]) == 1
+        else:
+            is_alone = self.users[arg] == [user]
+        made = self.sources.get(arg, arg)
+        return made if is_alone and isinstance(made, Apply) and made.dtype is DType.F32 else None
 
 
-def contractions(kernel: Kernel) -> dict[Expr, Contraction]:
-    """Sums of products that are one operation where results are of half precision."""
-    needed, users = precisions(kernel), sole_users(kernel)
-    found: dict[Expr, Contraction] = {}
-    for node in kernel.nodes:
-        if node.dtype is not DType.F32 or needed[node] not in BOUNDS:
-            continue
-        match node:
-            case Apply(op=op, args=(Apply(args=(x, y)) as product, z)) if op.name in (
-                "add",
-                "sub",
-            ) and _is_product(product, node, users):
-                found[node] = Contraction(x, y, z, negates_addend=op.name == "sub")
-            case Apply(op=op, args=(z, Apply(args=(x, y)) as product)) if op.name in (
-                "add",
-                "sub",
-            ) and _is_product(product, node, users):
-                found[node] = Contraction(x, y, z, negates_product=op.name == "sub")
-            case _:
-                pass
-    return found
+def _product_sum(product: Apply, addend: Expr, minus_product: bool, minus_addend: bool) -> Fused:
+    """± x · y ± z, rounded once."""
+
+    def apply(b: Builder, x: Var, y: Var, z: Var) -> Var:
+        return b.fma(-x if minus_product else x, y, -z if minus_addend else z)
+
+    x, y = product.args
+    return Fused((x, y, addend), apply)
 
 
-def _is_product(node: Apply, user: Expr, users: Mapping[Expr, Expr]) -> bool:
-    return node.op.name == "mul" and node.dtype is DType.F32 and users.get(node) is user
+def _is_one(node: Expr) -> bool:
+    inner = node.args[0] if isinstance(node, Apply) and node.op.name == "cast" else node
+    return isinstance(inner, Const) and float(inner.value) == 1.0
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -142,6 +199,20 @@ def _tanh_sigmoid_error(low: float) -> float:
     return TANH_ERROR * max(0.5, abs(tanh) / (1.0 + tanh)) if tanh > -1.0 else math.inf
 
 
+def _erfc(b: Builder, x: Var, fast: Fast) -> Var:
+    """2 - r where x < 0 and r elsewhere, with r = erfc |x| = e^-x² · Σ terms[k] tᵏ."""
+    size = abs(x)
+    t = b.call("reciprocal", b.fma(size, ERFC_SCALE, 1.0), fast=True)
+    raised = b.call("exp2", x * x * -LOG2_E, fast=True)
+    value = _horner(b, t, scaled_erfc()[0]) * raised
+    return (2.0 - value).where(x < 0.0, value)
+
+
+ONE_PLUS: dict[str, Callable[[Builder, Var, Fast], Var]] = {
+    "tanh": lambda b, x, fast: _sigmoid(b, x * 2.0, fast) * 2.0,
+    "erf": lambda b, x, fast: _erfc(b, -x, fast),
+}
+"""1 + f(x), without the digits that the sum loses where f(x) is near -1."""
 Approximation = Callable[[Builder, Var, Fast], Var | None]
 APPROXIMATIONS: dict[str, Approximation] = {
     "exp": _of_unit("exp"),
@@ -190,6 +261,24 @@ def odd_polynomial(name: str, reach: float, count: int) -> tuple[tuple[float, ..
     samples = [reach * k / 256 for k in range(-256, 257) if k]
     made = [f(0.0) + x * sum(c * x ** (2 * i) for i, c in enumerate(terms)) for x in samples]
     return terms, max(abs(y / f(x) - 1.0) for x, y in zip(samples, made))
+
+
+@functools.cache
+def scaled_erfc() -> tuple[tuple[float, ...], float]:
+    """The terms of erfc z · e^z² in t = 1 / (1 + z · scale), and their greatest relative error."""
+    low, high = 1.0 / (1.0 + ERFC_SCALE * ERFC_END), 1.0
+    middle, half = 0.5 * (high + low), 0.5 * (high - low)
+    angles = [math.pi * (k + 0.5) / ERFC_TERMS for k in range(ERFC_TERMS)]
+    points = [middle + half * math.cos(a) for a in angles]
+    terms = _interpolated(points, [_scaled_erfc(t) for t in points])
+    samples = [low + (high - low) * k / 512 for k in range(513)]
+    made = [sum(c * t**i for i, c in enumerate(terms)) for t in samples]
+    return terms, max(abs(y / _scaled_erfc(t) - 1.0) for t, y in zip(samples, made))
+
+
+def _scaled_erfc(t: float) -> float:
+    z = (1.0 / t - 1.0) / ERFC_SCALE
+    return math.erfc(z) * math.exp(z * z)
 
 
 def _interpolated(points: Sequence[float], values: Sequence[float]) -> tuple[float, ...]:

@@ -37,9 +37,7 @@ from rlx.core.dtype import DType
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Affine, Apply, Axis, Exprs, Index, Inside, Kernel, Load, Size, Store
-from rlx.kernel.precision import without_roundings
 from rlx.kernel.program.schedule import Buffer, Schedule, buffers
-from rlx.kernel.reciprocal import by_reciprocals
 from rlx.kernel.rewrite import read_only
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
 from rlx.kernel.structure import structure_of
@@ -53,7 +51,7 @@ def legal(kernel: Kernel) -> Kernel:
     kernel = collapsed(kernel)
     if has_complex(kernel):
         kernel = split(decomposed(kernel, _is_native_or_split))
-    return without_roundings(by_reciprocals(decomposed(kernel, is_native)))
+    return decomposed(kernel, is_native)
 
 
 def _is_native_or_split(node: Apply) -> bool:

@@ -37,6 +37,10 @@ class Scope:
     known: dict[tuple[Expr, Guards], Values] = field(
         default_factory=dict[tuple[Expr, Guards], Values]
     )
+    reciprocals: dict[tuple[Expr, Guards], list[tuple[Var, Var]]] = field(
+        default_factory=dict[tuple[Expr, Guards], list[tuple[Var, Var]]]
+    )
+    """Of values that rows are divided by: the scale of each, and one over the scaled value."""
     requested: dict[Load, Values] = field(default_factory=dict[Load, Values])
     """Elements as they are stored, which were loaded before they are needed."""
 

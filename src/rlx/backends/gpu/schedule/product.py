@@ -33,7 +33,6 @@ from rlx.kernel.expr import (
     Store,
     postorder,
 )
-from rlx.kernel.precision import without_roundings
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.rewrite import Rewriter, substitution
 
@@ -126,7 +125,7 @@ def product_of(contract: Contract) -> Product | Refusal:
     outer = frozenset(a for a in contract.outer if a.extent != 1)
     if any(s.at.axes != outer for s in contract.stores):
         return Refusal(f"{contract.name}: a result has other axes than the product")
-    legal = through(contract, lambda kernel: without_roundings(decomposed(kernel, is_native)))
+    legal = through(contract, lambda kernel: decomposed(kernel, is_native))
     if _is_by_rows(legal):
         return replace(_grouped(legal.swapped()), is_swapped=True)
     return _grouped(legal)

@@ -16,6 +16,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import Error
 
 I32, BOOL = DType.I32, DType.BOOL
+HALVES = (DType.F16, DType.BF16)
 
 
 class ThreadBuilder(OpenRegions):
@@ -106,7 +107,13 @@ class ThreadBuilder(OpenRegions):
         number = self.number_of(x.value)
         if number is not None and x.dtype.is_integer and dtype.is_integer:
             return self.const(number, dtype)
-        return self.value(ir.Convert(args=(x.value,), results=(Value(dtype),)))
+        narrow = self.widened.get(x.value)
+        if narrow is not None and narrow.dtype is dtype:
+            return Var(self, narrow)
+        made = self.value(ir.Convert(args=(x.value,), results=(Value(dtype),)))
+        if x.dtype in HALVES and dtype is DType.F32:
+            self.widened[made.value] = x.value
+        return made
 
     def bitcast(self, x: Var, dtype: DType) -> Var:
         if x.dtype is dtype:
