@@ -15,6 +15,7 @@ from rlx.backends.gpu.library.fft.butterflies import Complex, butterfly, multipl
 from rlx.backends.gpu.library.fft.plans import PAD_EVERY, Plan
 from rlx.backends.gpu.library.fft.twiddles import loaded
 from rlx.backends.gpu.library.writer import View, Writer
+from rlx.backends.gpu.simt.nodes import Scope
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
 
@@ -49,6 +50,8 @@ class Transform:
         whole = plan.block == plan.threads * plan.count
         self.is_used = None if whole else self.slot < plan.count
         """Does this thread belong to a transform at all?"""
+        self.scope: Scope = "warp" if plan.warp % plan.threads == 0 else "block"
+        """Who exchanges points: transforms that are within warps do not wait for others."""
         self.buffer = 0
         self.is_read = False
         """May some thread still read the buffer that is written next?"""
@@ -90,7 +93,12 @@ class Transform:
         for radix in self.plan.radices:
             rounds = self.butterflies(radix) if done > 1 else []
             step = self.plan.n // (done * radix)
-            found.append([self._powers(divided(j, done)[1] * step, radix, m) for j, m in rounds])
+            own: list[list[Complex]] = []
+            for turn, (j, mask) in enumerate(rounds):
+                is_same = turn > 0 and turn * self.plan.threads % done == 0
+                index = divided(j, done)[1] * step
+                own.append(own[0] if is_same else self._powers(index, radix, mask))
+            found.append(own)
             done *= radix
         return found
 
@@ -154,7 +162,7 @@ class Transform:
                 continue
             for m, value in enumerate(points):
                 self.put(base, value, mask, m * done)
-        self.b.barrier()
+        self.b.barrier(self.scope)
         self.is_read = True
 
     def turn(self) -> None:
@@ -162,7 +170,7 @@ class Transform:
         if self.plan.buffers == 2:
             self.buffer = 1 - self.buffer
         elif self.is_read:
-            self.b.barrier()
+            self.b.barrier(self.scope)
 
     def leave(self, held: list[Held]) -> None:
         """The spectrum in shared memory, for all threads of the transform."""
@@ -170,12 +178,12 @@ class Transform:
         for result in held:
             for index, value in result.points:
                 self.put(index, value, result.mask)
-        self.b.barrier()
+        self.b.barrier(self.scope)
         self.is_read = True
 
     def again(self) -> None:
         """Before the next transforms of a loop: the first buffer, once nobody reads it."""
-        self.b.barrier()
+        self.b.barrier(self.scope)
         self.buffer, self.is_read = 0, False
 
 
