@@ -159,6 +159,7 @@ def test_check_says_what_runs(model: str, text: str, capsys: pytest.CaptureFixtu
     assert "runs on cpu: 2 native" in called(capsys, "check", text)
     found = json.loads(called(capsys, "check", model, "--json", "--target", "cuda"))
     assert found["runs"] is True
+    assert "runs on rocm: 2 native" in called(capsys, "check", model, "--target", "rocm")
     assert [(n["name"], n["op"]) for n in found["nodes"]] == [
         ("product", "MatMul"), ("cut", "Relu"),
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from rlx.cli import options
 from rlx.core.errors import Error
 
 if TYPE_CHECKING:
+    from rlx.backends.base import Backend
     from rlx.cli.inputs import Wanted
     from rlx.frontends.onnx.model import Model
     from rlx.frontends.onnx.support_report import Report
@@ -93,24 +94,36 @@ def _context(target: str) -> Context:
 
 def _compiled(report: Report, graph: Any, target: str) -> Report:
     """Whatever only a compile finds out; for targets that are not here, as far as their plan."""
-    from rlx.backends.base import has_backend
+    from rlx.backends.base import find_backend, has_backend
     from rlx.cli.progress import progress
     from rlx.cost.target import Target
     from rlx.frontends.onnx.support_report import Report, failed
     from rlx.pipeline import CompilePipeline
-    from rlx.runtime.session import Session
 
     if report.count("missing"):
         return report
     try:
         with progress("compiling"):
             if has_backend(target):
-                Session(target).executable(graph, {})
+                _generate(graph, find_backend(target))
             else:
                 CompilePipeline(Target.of(target)).compile(graph)
     except Error as error:
         return Report((failed(error),))
     return report
+
+
+def _generate(graph: Any, backend: Backend) -> None:
+    """The code of a graph, of GPUs also where there is no device: for an architecture then."""
+    from rlx.backends.gpu.backend import GpuBackend
+    from rlx.pipeline import CompilePipeline
+    from rlx.runtime.session import Session
+
+    if not isinstance(backend, GpuBackend) or backend.missing() is None:
+        Session(backend.name).executable(graph, {})
+        return
+    made = CompilePipeline(backend.target()).compile(graph)
+    backend.build(backend.program(made.lir))
 
 
 def _facts(path: str, target: str, report: Report, model: Model | None) -> dict[str, Any]:
