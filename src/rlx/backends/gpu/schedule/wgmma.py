@@ -95,8 +95,9 @@ class WgmmaSchedule:
 
     @property
     def lag(self) -> int:
-        """Stages that threads have under way before they wait for the first of them."""
-        return self.stages - 2
+        """Stages that threads have under way before they wait for the first of them; the others
+        are there for products when threads wait."""
+        return max(1, min(3, self.stages - 2))
 
     @property
     def registers(self) -> tuple[int, int] | None:

@@ -190,12 +190,12 @@ class _Wgmma:
             loaders = self._loaders((row, column))
             with b.loop(0, steps, carry=[step]) as k:
                 stage, turn = self._stage(step)
+                self._arrive(step - lag, lag - 1)
                 b.mbarrier_wait(self.empty, (turn + 1) % 2, stage)
                 if len(loaders) == 1:
                     with b.when(b.thread.eq(0)):
                         self._bulk(stage, (row, column), k * DEPTH)
                 self._fill(loaders, stage, k)
-                self._arrive(step - lag, lag)
                 step += 1
         for left in reversed(range(lag)):
             self._arrive(step - (left + 1), left)
