@@ -26,10 +26,10 @@ class HoistedIndices(Expressions):
             if terms:
                 with self.at(level):
                     before = self.number(at.offset) if total is None else total
-                    total = self._plus(before, terms, slot)
+                    total = self.plus(before, terms, slot)
         return self.number(at.offset) if total is None else total
 
-    def _plus(self, total: Var, terms: list[tuple[Axis, DimLike]], slot: int) -> Var:
+    def plus(self, total: Var, terms: list[tuple[Axis, DimLike]], slot: int) -> Var:
         part: Var | None = None
         for axis, coefficient in terms:
             found = self.position(axis)

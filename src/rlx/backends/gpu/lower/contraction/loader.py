@@ -13,16 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rlx.backends.gpu.lower.contraction.values import ProductValues
+from rlx.backends.gpu.lower.contraction.values import ProductValues, Terms
 from rlx.backends.gpu.lower.expressions import combined, zipped
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.schedule.product import Operand
-from rlx.backends.gpu.simt.nodes import TileType
+from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES, TileType
 from rlx.backends.gpu.simt.values import SharedRef, Var
-from rlx.core.dim import exact_div
+from rlx.core.dim import DimLike, exact_div, is_static
 from rlx.core.dim import product as count_of
-from rlx.kernel.expr import Affine, Axis, Exprs, Load
+from rlx.kernel.expr import Affine, Axis, Exprs, Index, Inside, Load, postorder
 
+MAX_TABULATED = 4096
+"""Inner positions of which a table is made."""
 SCATTERED = 8
 """Inner positions that a thread reads one by one, and stores at once."""
 PANEL = 64
@@ -72,6 +74,7 @@ class TileLoader:
         self._flat = Axis("flat", extent)
         self._bounds = Exprs().inside(Affine.of(self._flat), 0, extent)
         """Is a scattered position one of the product's?"""
+        self._tables = self._tabulated(extent) if self.operand.is_scattered else {}
 
     @property
     def size(self) -> int:
@@ -143,9 +146,43 @@ class TileLoader:
         """Neighbouring inner positions, each by its own indices."""
         values, inner = self.values, self.operand.inner
         flat = [first + i for i in range(SCATTERED)]
-        opened = [values.opened(inner, f, 1) for f in flat]
-        index = {a: [o[a][0] for o in opened] for a in inner}
+        inside = first.min(self._tabulated_count - SCATTERED) if self._tables else first
+        values.parts = {
+            terms: [v for i in range(0, SCATTERED, wide) for v in table.load(inside + i, wide)]
+            for terms, table in self._tables.items()
+            for wide in [MAX_VECTOR_BYTES // table.dtype.itemsize]
+        }
+        opened = [{} if self._tables else values.opened(inner, f, 1) for f in flat]
+        index = {a: flat if self._tables else [o[a][0] for o in opened] for a in inner}
         return Scope(values.b.depth, {**index, self._flat: flat})
+
+    def _tabulated(self, extent: DimLike) -> dict[Terms, SharedRef]:
+        """What each inner position has to do with each index map, in shared memory: a table costs
+        a load, and the indices of several axes some divisions."""
+        inner, b = self.operand.inner, self.values.b
+        nodes = postorder([self.operand.value])
+        maps = [n.at for n in nodes if isinstance(n, Load | Index | Inside)]
+        found = dict.fromkeys(tuple(t for t in m.terms if t[0] in inner) for m in maps)
+        if not is_static(extent) or not 0 < extent <= MAX_TABULATED or len(inner) < 2:
+            return {}
+        self._tabulated_count = count = -(-extent // self.depth) * self.depth
+        tables = {
+            terms: b.shared(f"{self.memory.name}_offsets{i}", self.values.index_dtype, count)
+            for i, terms in enumerate(t for t in found if t)
+        }
+        with b.loop(b.thread, count, self.threads) as at:
+            flat = at.to(self.values.index_dtype)
+            opened = self.values.opened(inner, flat.min(extent - 1), 1)
+            for terms, table in tables.items():
+                table[at] = self._sum(terms, opened)
+        b.barrier()
+        return tables
+
+    def _sum(self, terms: Terms, opened: dict[Axis, Values]) -> Var:
+        total = self.values.number(0)
+        for axis, coefficient in terms:
+            total = total + opened[axis][0] * self.values.dim(coefficient)
+        return total
 
     # -- copies ----------------------------------------------------------------------------------
 
@@ -177,6 +214,7 @@ class TileLoader:
     def _computed(self, number: int, start: Var, has_tail: bool) -> Values:
         """The unit's values; 0 behind the last inner position, whatever is computed of nothing."""
         values, is_scattered = self.values, self.operand.is_scattered
+        values.parts = {}
         values.vector = self.axis[0] if self.axis and not is_scattered else None
         inner = self._inner(self.units[number], start, has_tail)
         with values.inside(self.outer_scopes[number]), values.inside(inner):

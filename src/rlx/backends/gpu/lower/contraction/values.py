@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from rlx.backends.gpu.lower.hoisted import HoistedIndices
 from rlx.backends.gpu.lower.loop import MAX_I32, reach_of, size_of
-from rlx.backends.gpu.lower.scopes import Scope
+from rlx.backends.gpu.lower.scopes import Scope, Values
 from rlx.backends.gpu.schedule.product import Product
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
+from rlx.core.dim import DimLike
 from rlx.core.dim import product as count_of
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Axis, Expr, Load, Size, postorder
+
+Terms = tuple[tuple[Axis, DimLike], ...]
+"""Of an index map, over the inner axes."""
 
 
 class ProductValues(HoistedIndices):
@@ -20,6 +24,12 @@ class ProductValues(HoistedIndices):
         super().__init__(builder, product.kernel(), index_dtype(product), None, constants)
         self.product = product
         self.guarded = self.guarded | _scattered(product)
+        self.parts: dict[Terms, Values] = {}
+        """What inner positions have to do with index maps, where a table has it."""
+
+    def plus(self, total: Var, terms: list[tuple[Axis, DimLike]], slot: int) -> Var:
+        known = self.parts.get(tuple(terms))
+        return super().plus(total, terms, slot) if known is None else total + known[slot]
 
     def scope(
         self, axes: tuple[Axis, ...], flat: Var, width: int = 1, *, is_whole: bool = False
