@@ -51,6 +51,30 @@ def emit(product: Product, schedule: WgmmaSchedule, name: str) -> Program:
     return _Wgmma(product, schedule, name).program()
 
 
+class _Ring:
+    """The stage that comes next, and its phase: stages are used in turn, over all tiles."""
+
+    def __init__(self, b: Builder, stages: int) -> None:
+        self.b, self.stages = b, stages
+        self.stage, self.turn = b.variable(0), b.variable(0)
+        """The turn is that of the stage's use: 0, then 1, then 0 …"""
+
+    @property
+    def carried(self) -> list[Variable]:
+        return [self.stage, self.turn]
+
+    @property
+    def before(self) -> Var:
+        """The stage before."""
+        last = self.b.const(self.stages - 1, I32)
+        return last.where(self.stage.eq(0), self.stage - 1)
+
+    def advance(self) -> None:
+        is_last = self.stage.eq(self.stages - 1)
+        self.turn.set((self.turn ^ 1).where(is_last, self.turn))
+        self.stage.set(self.b.const(0, I32).where(is_last, self.stage + 1))
+
+
 class _Wgmma:
     """One program."""
 
@@ -148,24 +172,19 @@ class _Wgmma:
         index |= values.opened(self.product.batch, batch.to(values.index_dtype), 1)
         values.scopes = [Scope(self.b.depth, index)]
 
-    def _stage(self, step: Variable) -> tuple[Var, Var]:
-        """The stage of a step, counted over all tiles, and how often it was used before."""
-        return step % self.schedule.stages, step // self.schedule.stages
-
     # -- copies ----------------------------------------------------------------------------------
 
     def _copy(self) -> None:
-        b = self.b
-        step, tiles = b.variable(0), self.values.number(self.tiles).to(I32)
+        b, ring = self.b, _Ring(self.b, self.schedule.stages)
+        tiles = self.values.number(self.tiles).to(I32)
         steps = self.values.number(self.steps).to(I32)
-        with b.loop(b.block_index(), tiles, b.block_count(), carry=[step]) as tile:
+        with b.loop(b.block_index(), tiles, b.block_count(), carry=ring.carried) as tile:
             row, column, batch = self._place(tile)
             self._open(batch)
-            with b.loop(0, steps, carry=[step]) as k:
-                stage, turn = self._stage(step)
-                b.mbarrier_wait(self.empty, (turn + 1) % 2, stage)
-                self._bulk(stage, (row, column), k * DEPTH)
-                step += 1
+            with b.loop(0, steps, carry=ring.carried) as k:
+                b.mbarrier_wait(self.empty, ring.turn ^ 1, ring.stage)
+                self._bulk(ring.stage, (row, column), k * DEPTH)
+                ring.advance()
 
     def _bulk(self, stage: Var, outer: tuple[Var, Var], inner: Var) -> None:
         """What the copy engine fills a stage with."""
@@ -181,21 +200,22 @@ class _Wgmma:
     def _copy_by_threads(self) -> None:
         """Each thread units of both operands, or of one beside the copy engine. A stage is full
         when the copies of some stages later are under way."""
-        b, lag = self.b, self.schedule.lag
+        b, lag, ring = self.b, self.schedule.lag, _Ring(self.b, self.schedule.stages)
         step, tiles = b.variable(0), self.values.number(self.tiles).to(I32)
         steps = self.values.number(self.steps).to(I32)
-        with b.loop(b.block_index(), tiles, b.block_count(), carry=[step]) as tile:
+        carried = [step, *ring.carried]
+        with b.loop(b.block_index(), tiles, b.block_count(), carry=carried) as tile:
             row, column, batch = self._place(tile)
             self._open(batch)
             loaders = self._loaders((row, column))
-            with b.loop(0, steps, carry=[step]) as k:
-                stage, turn = self._stage(step)
+            with b.loop(0, steps, carry=carried) as k:
                 self._arrive(step - lag, lag - 1)
-                b.mbarrier_wait(self.empty, (turn + 1) % 2, stage)
+                b.mbarrier_wait(self.empty, ring.turn ^ 1, ring.stage)
                 if len(loaders) == 1:
                     with b.when(b.thread.eq(0)):
-                        self._bulk(stage, (row, column), k * DEPTH)
-                self._fill(loaders, stage, k)
+                        self._bulk(ring.stage, (row, column), k * DEPTH)
+                self._fill(loaders, ring.stage, k)
+                ring.advance()
                 step += 1
         for left in reversed(range(lag)):
             self._arrive(step - (left + 1), left)
@@ -256,31 +276,30 @@ class _Wgmma:
     # -- products --------------------------------------------------------------------------------
 
     def _multiply(self) -> None:
-        b = self.b
-        step, tiles = b.variable(0), self.values.number(self.tiles).to(I32)
-        with b.loop(b.block_index(), tiles, b.block_count(), carry=[step]) as tile:
+        b, ring = self.b, _Ring(self.b, self.schedule.stages)
+        tiles = self.values.number(self.tiles).to(I32)
+        with b.loop(b.block_index(), tiles, b.block_count(), carry=ring.carried) as tile:
             row, column, batch = self._place(tile)
             self._open(batch)
-            self._store(self._sums(step), row, column)
+            self._store(self._sums(ring), row, column)
 
     @property
     def group(self) -> Var:
         """Of four warps: 0 has the first rows."""
         return self.b.warp // 4 - 1
 
-    def _sums(self, step: Variable) -> Var:
+    def _sums(self, ring: _Ring) -> Var:
         b, schedule = self.b, self.schedule
         steps = self.values.number(self.steps).to(I32)
         total = b.variable(b.tile_fill(TileType("c", 16, schedule.columns, F32)))
-        with b.loop(0, steps, carry=[total, step]) as k:
-            stage, turn = self._stage(step)
-            b.mbarrier_wait(self.full, turn % 2, stage)
-            total.set(self._product(total, stage))
+        with b.loop(0, steps, carry=[total, *ring.carried]) as k:
+            b.mbarrier_wait(self.full, ring.turn, ring.stage)
+            total.set(self._product(total, ring.stage))
             b.warpgroup_wait(1)
-            self._release((step + (schedule.stages - 1)) % schedule.stages, k > 0)
-            step += 1
+            self._release(ring.before, k > 0)
+            ring.advance()
         b.warpgroup_wait(0)
-        self._release((step + (schedule.stages - 1)) % schedule.stages, steps > 0)
+        self._release(ring.before, steps > 0)
         return total
 
     def _product(self, total: Var, stage: Var) -> Var:
