@@ -5,16 +5,23 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rlx
+from rlx.backends.cuda.machine import machine_of
 from rlx.backends.cuda.ptx.printer import Architecture, printable, ptx
+from rlx.backends.gpu.lower.contraction.mma import emit as emit_mma
+from rlx.backends.gpu.lower.contraction.wgmma import emit as emit_wgmma
 from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule import wgmma
 from rlx.backends.gpu.schedule.loop import choose
+from rlx.backends.gpu.schedule.mma import MmaSchedule
+from rlx.backends.gpu.schedule.product import Product, product_of
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.functions import FUNCTIONS
 from rlx.backends.gpu.simt.nodes import TileType
@@ -23,9 +30,10 @@ from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.text import text as text_of
 from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
+from rlx.kernel.lower.contract import contraction
 from rlx.kernel.lower.loop import loop_kernel
 from tests.backend.gpu import laws
-from tests.backend.gpu.regions import CASES
+from tests.backend.gpu.regions import CASES, Case, block, of, transposed
 from tests.backend.gpu.test_programs import PROGRAMS
 
 PTXAS = shutil.which("ptxas")
@@ -217,6 +225,15 @@ def assembled(text: str, arch: str, folder: Path) -> str:
     return made.stderr + made.stdout if made.returncode else ""
 
 
+def assembler_log(text: str, arch: str, folder: Path) -> str:
+    """What it says of a kernel that it takes."""
+    source = folder / "kernel.ptx"
+    source.write_text(text)
+    command = [str(PTXAS), "-v", f"-arch={arch}", "-o", str(folder / "kernel.cubin"), str(source)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return made.stderr + made.stdout
+
+
 SAMPLE = [*PROGRAMS, "chain static", "softmax bf16", "residual norm static", "joined", "columns",
           "embedded", "integers", "softmax of any length"]  # fmt: skip
 
@@ -234,3 +251,33 @@ def test_the_assembler_takes_it(name: str, tmp_path: Path) -> None:
 def test_the_assembler_takes_every_function(dtype: DType, tmp_path: Path) -> None:
     for name in FUNCTIONS:
         assert not assembled(ptx(called(name, dtype)), "sm_90a", tmp_path), name
+
+
+def products() -> dict[str, Program]:
+    """Products on matrix instructions, one of each kind of program."""
+    half = DType.BF16
+    dims = ((300, 72), (72, 136), (136,), (300, 136))
+    case = Case(block, of(half, *dims), operands={0: transposed})
+    found = product_of(contraction(case.node(), *case.layouts(case.node())))
+    assert isinstance(found, Product)
+    machine = machine_of(90)
+    groups = wgmma.choose(found, machine)
+    assert isinstance(groups, wgmma.WgmmaSchedule)
+    by_threads = replace(groups, left=None)
+    return {
+        "warps": emit_mma(found, MmaSchedule(32, 64, 64, 3, (2, 2, 2)), "p"),
+        "clusters": emit_mma(found, MmaSchedule(32, 64, 64, 2, (2, 2, 2), 2), "p"),
+        "groups": emit_wgmma(found, groups, "p"),
+        "threads": emit_wgmma(found, by_threads, "p"),
+    }
+
+
+@needs_ptxas
+def test_the_assembler_takes_products_and_overlaps_them(tmp_path: Path) -> None:
+    """A product that it cannot overlap with the next is reported as C7510."""
+    for name, program in products().items():
+        text = ptx(verify(program))
+        assert not assembled(text, "sm_90a", tmp_path), name
+        said = assembler_log(text, "sm_90a", tmp_path)
+        assert "C7510" not in said, said
+        assert "0 bytes spill stores" in said, said

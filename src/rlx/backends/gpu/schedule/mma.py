@@ -140,14 +140,21 @@ def candidates(product: Product, machine: GpuMachine) -> list[MmaSchedule]:
     """Every way that is considered."""
     if any(x.source is None and x.unit == 1 for x in (product.left, product.right)):
         return [MmaSchedule(rows, columns, 32, 2, warps) for rows, columns, warps in ELEMENTWISE]
-    splits = [s for s in SPLITS if s == 1 or machine.has_clusters]
     return [
         _staged(product, MmaSchedule(rows, columns, depth, STAGES, warps, split), machine)
         for rows, columns, warps in TILES
-        for split in splits
-        if split == 1 or rows // split >= MIN_SPLIT_ROWS
+        for split in SPLITS
+        if split == 1 or _can_split(product, rows, columns, split, machine)
         for depth in ((32, 64) if rows * columns > 64 * 128 else (64, 128))
     ]
+
+
+def _can_split(product: Product, rows: int, columns: int, split: int, machine: GpuMachine) -> bool:
+    """Has each block of a cluster rows to store, and a processor of its own?"""
+    batch, m, n, _ = (typical(d) for d in product.sizes)
+    blocks = batch * ceil_div(m, rows) * ceil_div(n, columns) * split
+    has_rows = rows // split >= MIN_SPLIT_ROWS
+    return machine.has_clusters and has_rows and blocks <= machine.processors
 
 
 def _staged(product: Product, schedule: MmaSchedule, machine: GpuMachine) -> MmaSchedule:

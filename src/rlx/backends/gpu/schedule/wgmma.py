@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.mma import START_CYCLES, ceil_div, typical
+from rlx.backends.gpu.schedule.mma import ceil_div, typical
 from rlx.backends.gpu.schedule.product import Operand, Product, copied, stride_of
 from rlx.core.dim import DimLike, exact_div
 from rlx.core.dim import product as count_of
@@ -116,8 +116,10 @@ class WgmmaSchedule:
 
 COLUMNS = (256, 128, 64)
 STAGES = (8, 6, 5, 4, 3)
-PRODUCTS_PER_CYCLE = {256: 1750, 128: 1600, 64: 1000}
-"""Multiply-adds of a processor that are reached, by columns of a tile."""
+BYTES_PER_CYCLE = 33
+"""Of stages that are filled and multiplied: what is reached with tiles of any size."""
+START_CYCLES = 3500
+"""From the start of a block to its first products, and from its last ones to the end."""
 
 
 def choose(
@@ -153,9 +155,9 @@ def cycles(product: Product, schedule: WgmmaSchedule, machine: GpuMachine) -> fl
     """A prediction: the tiles of a processor one after the other."""
     batch, rows, columns, inner = (typical(d) for d in product.sizes)
     tiles = batch * ceil_div(rows, schedule.rows) * ceil_div(columns, schedule.columns)
-    products = schedule.rows * schedule.columns * max(inner, DEPTH)
-    stored = 8 * schedule.rows * schedule.columns / 128
-    each = products / PRODUCTS_PER_CYCLE[schedule.columns] + stored
+    stage = 2 * DEPTH * (schedule.rows + schedule.columns)
+    stored = 12 * schedule.rows * schedule.columns / 128
+    each = ceil_div(inner, DEPTH) * stage / BYTES_PER_CYCLE + stored
     return START_CYCLES + ceil_div(tiles, machine.processors) * each
 
 
