@@ -312,17 +312,20 @@ def _by_teams(
     width = _width(kernel, gpu, row[-1:])
     vector = row[-1] if width > 1 else None
     longest = upper_bound(product(a.extent for a in row))
-    if longest is not None and longest <= gpu.warp_row:
-        chunks = _ceil(longest, gpu.warp * width)
-        block = gpu.block
-        return GpuSchedule(outer, row, "warp", block, vector, width, chunks, gpu.warp)
+    if longest is None:
+        return GpuSchedule(outer, row, "block", gpu.block, vector, width, 0, gpu.warp)
     rows = prod(estimate(a.extent) for a in outer)
     each = BUSY_VECTORS if rows >= BUSY_VECTORS * gpu.processors else IDLE_VECTORS
-    block = gpu.block if longest is None else _block(longest, each * width, gpu)
-    chunks = 0 if longest is None else _ceil(longest, block * width)
+    block = gpu.warp if longest <= gpu.warp_row else _block(longest, each * width, gpu)
+    chunks = _ceil(longest, block * width)
     fits = chunks <= gpu.staged_vectors or chunks * width <= STAGED_ELEMENTS
-    staged = chunks if fits else 0
-    return GpuSchedule(outer, row, "block", block, vector, width, staged, gpu.warp)
+    if not fits:
+        return GpuSchedule(outer, row, "block", gpu.block, vector, width, 0, gpu.warp)
+    if block > gpu.warp:
+        return GpuSchedule(outer, row, "block", block, vector, width, chunks, gpu.warp)
+    while block < gpu.block and 2 * block * gpu.processors <= rows * gpu.warp:
+        block *= 2
+    return GpuSchedule(outer, row, "warp", block, vector, width, chunks, gpu.warp)
 
 
 def _ceil(a: int, b: int) -> int:
