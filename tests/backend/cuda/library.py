@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cuda.driver import Driver
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.task import FAILURES, Launch
 from rlx.backends.gpu.verify import verify
 from rlx.core.errors import Error
 from rlx.ops.op import lookup
+from tests.backend.cuda.harness import Run
 from tests.backend.gpu import launches, laws, test_library
 
 MACHINES = {"small": test_library.SMALL, "default": GpuMachine(shared_bytes=227 << 10)}
@@ -27,24 +27,25 @@ MACHINES = {"small": test_library.SMALL, "default": GpuMachine(shared_bytes=227 
 class DeviceMemory(launches.Memory):
     """The same arrays, copied to the device and back around each launch."""
 
-    driver: Any = None
+    run: Any = None
     launched = 0
 
     def launch(self, task: Launch) -> None:
-        driver, program = self.driver, verify(task.program())
-        kernel = driver.load(program)
+        run, program = self.run, verify(task.program())
+        kernel = run.load(program)
         named = dict(zip(task.names, task.buffers, strict=True))
         arrays = {b.name: self.arrays[named[b.name]] for b in program.buffers if b.name in named}
         failed = np.zeros(1, np.int32)
         arrays |= {b.name: failed for b in program.buffers if b.name == FAILURES}
-        memory = {name: driver.allocate(a.nbytes + 64) for name, a in arrays.items()}
+        memory = {name: run.device.allocate(a.nbytes + 64) for name, a in arrays.items()}
         for name, array in arrays.items():
-            driver.write(memory[name], array)
-        driver.launch(kernel, memory, dict(self.sizes))
-        driver.wait()
+            run.queue.write(memory[name].address, array)
+        addresses = [memory[b.name].address for b in program.buffers]
+        run.queue.launch(kernel, addresses, dict(self.sizes))
         for name, array in arrays.items():
-            driver.read(memory[name], array)
-            driver.free(memory[name])
+            run.queue.read(memory[name].address, array)
+            run.device.free(memory[name])
+        run.queue.wait()
         DeviceMemory.launched += 1
         if failed[0]:
             raise Error(task.failures[int(failed[0]) - 1])
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, default=6, help="of every op (6)")
     parser.add_argument("--seconds", type=float, default=300, help="after which it stops (300)")
     args = parser.parse_args(argv)
-    DeviceMemory.driver, bad = Driver(), 0
+    DeviceMemory.run, bad = Run(), 0
     launches.Memory, end = DeviceMemory, time.monotonic() + args.seconds
     for name in args.ops or test_library.OPS:
         for number, made in enumerate(laws.drawn(lookup(name), 0, args.draws)):

@@ -239,6 +239,7 @@ class CudaQueue(Queue):
     def release_to(self, stream: int) -> None:
         if self.tick:
             self._order(self.stream, stream)
+            self._is_behind_kernel = False
 
     def _order(self, first: int, second: int) -> None:
         """A stream waits for an event as it was recorded last, so that one serves for all."""
