@@ -274,6 +274,23 @@ def test_no_event_is_recorded_into_a_stream_that_is_captured() -> None:
     assert "cuEventRecord" not in fake.calls
 
 
+def test_nobody_waits_for_the_device_while_work_is_recorded() -> None:
+    fake = FakeCuda()
+    device, queue = opened(fake)
+    held = [device.allocate(100 << 20) for _ in range(3)]
+
+    def enqueue() -> None:
+        for memory in held:
+            device.free(memory)
+
+    queue.record(enqueue)
+    assert "cuCtxSynchronize" not in fake.calls
+    assert fake.used >= 300 << 20
+    device.allocate(10)
+    assert fake.calls.count("cuCtxSynchronize") == 1
+    assert fake.used < 1 << 20
+
+
 def test_blocks_waste_at_most_an_eighth() -> None:
     for size in (0, 1, 511, 513, 5000, 123_456, 98_765_432):
         assert size <= rounded(size) <= max(512, size * 9 / 8 + 512)
@@ -406,6 +423,9 @@ def test_what_fails_while_it_is_recorded_ends_the_recording() -> None:
         queue.record(lambda: queue.write(memory.address, np.zeros(1)))
     with pytest.raises(Error, match="read while work is recorded"):
         queue.record(lambda: queue.read(memory.address, np.zeros(1)))
+    for wrong in (queue.wait, lambda: queue.wait_for(99), lambda: queue.record(queue.wait)):
+        with pytest.raises(Error, match="while work is recorded"):
+            queue.record(wrong)
     assert fake.captured is None
     assert not fake.graphs
     queue.write(memory.address, np.zeros(1))

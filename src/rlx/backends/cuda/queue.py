@@ -199,6 +199,7 @@ class CudaQueue(Queue):
     # -- order and time --------------------------------------------------------------------------
 
     def wait(self) -> None:
+        self._check_not_recording("wait")
         tick = self._tick
         self.context.streamed("cuStreamSynchronize", self.stream)
         self._waited(tick)
@@ -233,6 +234,7 @@ class CudaQueue(Queue):
         return self.context.made("cuEventCreate", NO_TIMING)
 
     def wait_for(self, stream: int) -> None:
+        self._check_not_recording("wait_for")
         self._order(stream, self.stream)
         self._enqueued()
 
@@ -264,6 +266,10 @@ class CudaQueue(Queue):
     @property
     def tick(self) -> int:
         return 0 if self._tick == self._done or self._is_closed else self._tick
+
+    @property
+    def is_recording(self) -> bool:
+        return self._nodes is not None
 
     @property
     def is_idle(self) -> bool:
