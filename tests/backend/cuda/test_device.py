@@ -455,7 +455,13 @@ def test_shared_memory_beyond_the_default_is_asked_for() -> None:
     device.load(code(shared_bytes=48 << 10))
     assert "cuFuncSetAttribute" not in fake.calls
     device.load(code(shared_bytes=(48 << 10) + 1))
-    assert "cuFuncSetAttribute" in fake.calls
+    assert fake.calls.count("cuFuncSetAttribute") == 1
+    device.load(code(cluster=8, grid=(16, 1, 1)))
+    assert fake.calls.count("cuFuncSetAttribute") == 1
+    device.load(code(cluster=16, grid=(16, 1, 1)))
+    assert fake.calls.count("cuFuncSetAttribute") == 2
+    with pytest.raises(UnsupportedError, match=r"asks for 102400 bytes .* Fake GPU has 101376"):
+        device.load(code(shared_bytes=100 << 10))
 
 
 def test_the_assembler_is_quoted() -> None:

@@ -18,14 +18,17 @@ from rlx.backends.cuda.queue import CudaQueue, ForeignQueue
 from rlx.backends.cuda.staging import Bulk
 from rlx.backends.gpu.device import Code, Device, Kernel, Memory
 from rlx.backends.gpu.simt.program import Program
+from rlx.core.errors import UnsupportedError
 
 PROCESSORS, CACHE_BYTES, SHARED_BYTES = 16, 38, 97
 """Attributes of a device: multiprocessors, the second level cache, shared memory that a block may
 ask for."""
-MAX_SHARED_BYTES = 8
+MAX_SHARED_BYTES, LARGE_CLUSTERS = 8, 14
 REGISTERS, LOCAL_BYTES = 4, 3
-"""Attributes of a function: dynamic shared memory that a launch may ask for; what a thread has."""
+"""Attributes of a function: dynamic shared memory, and clusters of more than 8 blocks, that a
+launch may ask for; what a thread has."""
 DEFAULT_SHARED_BYTES = 48 << 10
+PORTABLE_CLUSTER = 8
 """More must be asked for."""
 RETIRED = 64
 """Modules that nobody uses and that are unloaded together, since the device must be idle then."""
@@ -93,14 +96,26 @@ class CudaDevice(Device):
         except DriverError as error:
             raise log.error(code.name, error) from None
         function = self.context.made("cuModuleGetFunction", module, code.name.encode())
-        if code.shared_bytes > DEFAULT_SHARED_BYTES:
-            self.context("cuFuncSetAttribute", function, MAX_SHARED_BYTES, code.shared_bytes)
         held = Function(function, module)
         weakref.finalize(held, self._retired.append, module).atexit = False
+        self._allow(code, function)
         return Kernel(code, held)
 
+    def _allow(self, code: Code, function: int) -> None:
+        """What a launch must not ask for unless the function was told."""
+        if code.shared_bytes > self.machine.shared_bytes:
+            raise UnsupportedError(
+                f"kernel {code.name} asks for {code.shared_bytes} bytes of shared memory, and a "
+                f"block of {self.name} has {self.machine.shared_bytes}. Compile the model for this "
+                "device."
+            )
+        if code.shared_bytes > DEFAULT_SHARED_BYTES:
+            self.context("cuFuncSetAttribute", function, MAX_SHARED_BYTES, code.shared_bytes)
+        if code.cluster > PORTABLE_CLUSTER:
+            self.context("cuFuncSetAttribute", function, LARGE_CLUSTERS, 1)
+
     def _unload_retired(self) -> None:
-        if len(self._retired) < RETIRED:
+        if len(self._retired) < RETIRED or any(q.is_recording for q in self._live()):
             return
         with self._lock:
             self.context("cuCtxSynchronize")
