@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rlx
 from rlx.backends.cuda.machine import machine_of
+from rlx.backends.cuda.ptx.arithmetic import reciprocal_of
 from rlx.backends.cuda.ptx.printer import Architecture, printable, ptx
 from rlx.backends.gpu.lower.contraction.mma import emit as emit_mma
 from rlx.backends.gpu.lower.contraction.wgmma import emit as emit_wgmma
@@ -281,3 +283,23 @@ def test_the_assembler_takes_products_and_overlaps_them(tmp_path: Path) -> None:
         said = assembler_log(text, "sm_90a", tmp_path)
         assert "C7510" not in said, said
         assert "0 bytes spill stores" in said, said
+
+
+@pytest.mark.parametrize("divisor", [3, 5, 6, 7, 40, 80, 101, 641, 1 << 20 | 1, (1 << 31) - 1])
+def test_divisions_by_constants_are_products(divisor: int) -> None:
+    """The high word, shifted, with 1 more for negative numbers: for every kind of number."""
+    factor, shift = reciprocal_of(divisor)
+    assert -(1 << 31) <= factor < 1 << 31
+    ends = [0, 1, divisor - 1, divisor, divisor + 1, (1 << 31) - 1, 1 << 30, 12345678]
+    rng = np.random.default_rng(divisor)
+    numbers = [*ends, *(-n for n in ends), -(1 << 31), *map(int, rng.integers(0, 1 << 31, 400))]
+    for n in numbers:
+        high = (n * factor) >> 32
+        high += n if factor < 0 else 0
+        assert (high >> shift) + (n < 0) == abs(n) // divisor * (1 if n >= 0 else -1)
+    b = Builder("divided", block=32)
+    y = b.output("y", DType.I32)
+    y[b.thread] = b.thread // divisor + b.thread % divisor
+    text = ptx(verify(b.program()))
+    assert "div." not in text
+    assert "rem." not in text

@@ -72,7 +72,7 @@ def test_plans() -> None:
     assert radices_of(17) is None
     plan = plan_of(512, DType.F32, GpuMachine())
     assert plan is not None
-    assert (plan.threads, plan.count, plan.block) == (64, 4, 256)
+    assert (plan.threads, plan.count, plan.block) == (64, 2, 128)
 
 
 def test_an_unknown_length_is_the_hosts() -> None:

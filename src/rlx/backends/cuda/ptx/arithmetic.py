@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F16, F32, F64, Text, bits_of, kind_of, literal
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node
+from rlx.backends.gpu.simt.nodes import Node, Value
 from rlx.core.dtype import DType
 
 ROUNDINGS = {"floor": "rmi", "ceil": "rpi", "trunc": "rzi", "round": "rni"}
@@ -20,8 +21,30 @@ def is_native(call: ir.Call) -> bool:
     return call.function in ("sqrt", "reciprocal") or call.accuracy == "fast"
 
 
+def is_odd_divisor(number: int) -> bool:
+    """Is it a divisor that is no power of two, which shifts do?"""
+    return number > 2 and number & (number - 1) != 0
+
+
+def reciprocal_of(divisor: int) -> tuple[int, int]:
+    """A factor of 32 bits and a shift: n / d is the high word of n · factor, shifted, plus 1 where
+    n is negative; to a factor that does not fit 31 bits, n is added. The least power of two 2^p
+    for which 2^p / d, rounded up, is exact enough for all n (Warren, Hacker's Delight)."""
+    greatest = (1 << 31) - 1 - (1 << 31) % divisor
+    power = 32
+    while (1 << power) <= greatest * (divisor - (1 << power) % divisor):
+        power += 1
+    factor = ((1 << power) + divisor - (1 << power) % divisor) // divisor
+    return factor - (1 << 32 if factor >> 31 else 0), power - 32
+
+
 class Arithmetic(Text):
     """Nodes that compute."""
+
+    @cached_property
+    def integers(self) -> dict[Value, int]:
+        """The integer constants that were printed."""
+        return {}
 
     def const(self, node: ir.Const) -> str:
         dtype = node.result.dtype
@@ -29,6 +52,8 @@ class Arithmetic(Text):
             return self.let(BOOL, "mov.pred", "-1" if node.value else "0")
         if dtype in HALVES:
             return self._rounded(self.let(F32, "mov.f32", literal(node.value, F32)), dtype)
+        if dtype.is_integer:
+            self.integers[node.result] = int(node.value)
         suffix = kind_of(dtype) if dtype.is_float else f"b{bits_of(dtype)}"
         return self.let(dtype, f"mov.{suffix}", literal(node.value, dtype))
 
@@ -44,7 +69,22 @@ class Arithmetic(Text):
             raise self.unsupported(f"{node.op} of {dtype}; convert it to f32")
         if dtype.is_float:
             return self._float(node.op, dtype, a, b)
+        divisor = self.integers.get(node.args[1], 0)
+        if node.op in ("div", "rem") and dtype is I32 and is_odd_divisor(divisor):
+            return self._by_constant(node.op, a, divisor)
         return self._integer(node.op, dtype, a, b)
+
+    def _by_constant(self, op: str, x: str, divisor: int) -> str:
+        """Quotient or remainder by a constant: ptxas would divide as by any other number."""
+        factor, shift = reciprocal_of(divisor)
+        high = self.let(I32, "mul.hi.s32", x, str(factor))
+        if factor < 0:
+            high = self.let(I32, "add.s32", high, x)
+        moved = self.let(I32, "shr.s32", high, str(shift)) if shift else high
+        quotient = self.let(I32, "add.s32", moved, self.let(I32, "shr.u32", x, "31"))
+        if op == "div":
+            return quotient
+        return self.let(I32, "mad.lo.s32", quotient, str(-divisor), x)
 
     def _float(self, op: str, dtype: DType, a: str, b: str) -> str:
         kind = kind_of(dtype)

@@ -96,7 +96,8 @@ class OpenRegions:
             return a
         if (op, x) in (("add", 0), ("mul", 1)):
             return b
-        return 0 if (op, 0) in ((op, x), (op, y)) and op == "mul" else None
+        is_nothing = (op == "mul" and 0 in (x, y)) or (op, y) == ("rem", 1)
+        return 0 if is_nothing else None
 
 
 def _key(node: Node) -> tuple[object, ...]:

@@ -16,6 +16,8 @@ from rlx.core.dtype import DType
 RADICES = (8, 4, 2, 3, 5, 7, 11, 13)
 PAD_EVERY = 8
 """Of shared memory: an element more behind so many, so that strides of a radix differ in banks."""
+BLOCK_THREADS = 128
+"""Of all transforms of a block: measured to be a little faster than more."""
 DOUBLE_BUFFER_BYTES = 40 << 10
 """Up to which an exchange has two buffers, and so one barrier less."""
 
@@ -88,7 +90,8 @@ def plan_of(
         return None
     threads = _threads(n, radices, machine)
     room, element = machine.shared_bytes, 2 * dtype.itemsize
-    wanted = max(1, min(machine.block // threads, most or machine.block))
+    block = min(machine.block, BLOCK_THREADS)
+    wanted = max(1, min(block // threads, most or block))
     for number in buffers:
         own = number * pitch_of(n) * element + more_bytes
         count = min(wanted, room // own)
