@@ -25,8 +25,8 @@ CLAIMS = {
     "metal": {*FUSED} - {"fused_attention_block"},
     "mlx": {*FUSED} - {"fused_attention_block"},
     "wgpu": {*FUSED} - {"dot_general"},
-    "cuda": {*FUSED} - {"fused_attention_block", "fused_swiglu"},
-    "rocm": {*FUSED} - {"fused_attention_block", "fused_swiglu"},
+    "cuda": {*FUSED} - {"fused_attention_block"},
+    "rocm": {*FUSED} - {"fused_attention_block"},
     "tpu": {"fused_matmul_bias_act", "fused_residual_ln"},
 }
 
@@ -113,8 +113,8 @@ def _welch(n_fft: int, k: int, dtype: DType = DType.F32) -> Node:
     return g.welch_peaks(g.input("s", Shape([4, 2 * n_fft], dtype)), k=k, n_segments=2)
 
 
-@pytest.mark.parametrize("name", ["cuda", "rocm", "metal", "wgpu"])
-def test_welch_peaks_is_native_on_gpus_within_the_kernels_bounds(name: str) -> None:
+@pytest.mark.parametrize("name", ["metal", "wgpu"])
+def test_welch_peaks_is_native_within_the_kernels_bounds(name: str) -> None:
     target = Target.of(name)
     assert target.claim(_welch(1022, 64)).is_native  # 512 bins
     assert target.claim(_welch(1024, 64)).kind == "lowered"  # 513 bins
@@ -126,8 +126,8 @@ def test_welch_peaks_is_native_on_gpus_within_the_kernels_bounds(name: str) -> N
 
 def test_welch_peaks_elsewhere() -> None:
     assert Target.of("cpu").claim(_welch(4096, 100)).kind == "lowered"  # to three kernels
-    assert Target.of("tpu").claim(_welch(256, 16)).kind == "lowered"
-    assert Target.of("mlx").claim(_welch(256, 16)).kind == "lowered"
+    for name in ("cuda", "rocm", "tpu", "mlx"):
+        assert Target.of(name).claim(_welch(256, 16)).kind == "lowered"
 
 
 @pytest.mark.parametrize("target", ALL, ids=repr)
@@ -141,9 +141,9 @@ def test_every_op_that_can_run_says_why_where_it_is_not_native(target: Target) -
 def test_a_claim_of_no_kernel_names_target_and_op() -> None:
     g = Graph("g")
     node = g.fused_swiglu(g.input("x", Shape([2, 8])))
-    claim = Target.of("cuda").claim(node)
+    claim = Target.of("tpu").claim(node)
     assert (claim.kind, claim.reason) == (
-        "lowered", "cuda has no dedicated kernel for fused_swiglu",
+        "lowered", "tpu has no dedicated kernel for fused_swiglu",
     )  # fmt: skip
 
 
@@ -164,7 +164,8 @@ def _loop(max_iterations: int | None) -> Node:
 
 
 def test_a_target_that_unrolls_refuses_an_unbounded_loop_with_the_reason() -> None:
-    for name, kind in [("cpu", "native"), ("cuda", "native"), ("wgpu", "no"), ("rocm", "no")]:
+    running = dict.fromkeys(("cpu", "cuda", "rocm"), "native")
+    for name, kind in {**running, "wgpu": "no", "metal": "no"}.items():
         assert Target.of(name).claim(_loop(None)).kind == kind
     assert "max_iterations" in Target.of("wgpu").claim(_loop(None)).reason
     assert Target.of("wgpu").claim(_loop(8)).kind == "lowered"
@@ -179,7 +180,8 @@ def test_a_scan_is_unrolled_only_where_its_length_is_fixed() -> None:
         attrs = {"body": body, "length": length, "num_carries": 1}
         return g.node("scan", (g.input("c", Shape([])), xs), attrs)
 
-    for name, kinds in [("cpu", ["native"] * 2), ("cuda", ["lowered", "no"])]:
+    running = dict.fromkeys(("cpu", "cuda", "rocm"), ["native"] * 2)
+    for name, kinds in {**running, "metal": ["lowered", "no"]}.items():
         assert [Target.of(name).claim(scan(n)).kind for n in (4, Dim("n"))] == kinds
 
 
