@@ -92,7 +92,7 @@ FEW_ROWS = {
     "rows of any sizes": Case(ops.matmul, of(F32, (FEW, K), (K, U)), SIZES),
     "batch": Case(ops.matmul, of(F32, (3, 4, 1, 64), (3, 4, 64, 33))),
     "whole turns of nothing": Case(nk, of(F32, (2, 1024 * K), (3, 1024 * K)), ({"k": 0}, {"k": 1})),
-    **{name: CONTRACTIONS[name] for name in ("heads", "vectors", "nothing to sum")},
+    **{name: CONTRACTIONS[name] for name in ("vectors", "nothing to sum")},
 }
 ANY_ROWS = {
     **CONTRACTIONS,
@@ -371,6 +371,19 @@ def test_many_rows_are_no_gemv() -> None:
     )
     assert isinstance(refused, Refusal)
     assert "16 rows" in refused.reason
+
+
+def test_rows_of_an_image_are_no_gemv_each() -> None:
+    """A convolution's columns are those of one line of an image, of which there are many."""
+    case = Case(conv(padding=(1, 1, 1, 1)), of(F32, (2, 8, 7, 7), (20, 8, 3, 3), (20,)))
+    lowered = lower_conv(case.node(), *case.layouts(case.node()))
+    assert not isinstance(lowered, Refusal)
+    refused = gemv_schedule(lowered[1], DEPENDENT, "k", frozenset())
+    assert isinstance(refused, Refusal)
+    assert "more rows" in refused.reason
+    schedule = contraction_schedule(lowered[1], DEPENDENT, "k", frozenset({1}))
+    assert len(schedule.packed) == 1
+    assert "tiles of" in schedule.tasks[0].text({})
 
 
 def test_truth_values_and_complex_numbers_are_refused() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from rlx.backends.gpu.lower.contraction.launch import any_mma_schedule, mma_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.lower.product.aligned import aligned_schedule
+from rlx.backends.gpu.lower.product.filters import filters_schedule
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
@@ -32,9 +33,14 @@ FORMS: tuple[ContractionForm, ...] = (
     gemv_schedule,
     mma_schedule,
     any_mma_schedule,
+    filters_schedule,
     register_tile_schedule,
 )
-CONVOLUTIONS: tuple[ContractionForm, ...] = (any_mma_schedule, register_tile_schedule)
+CONVOLUTIONS: tuple[ContractionForm, ...] = (
+    any_mma_schedule,
+    filters_schedule,
+    register_tile_schedule,
+)
 """Of those whose left operand is read through a window."""
 
 

@@ -106,6 +106,9 @@ def choose_gemv(contract: Contract, machine: GpuMachine) -> GemvSchedule | Refus
     rows = upper_bound(contract.rows.extent)
     if rows is None or rows > MAX_ROWS:
         return Refusal(f"{contract.name}: it has more than {MAX_ROWS} rows and columns")
+    more = [a.extent for a in contract.batch if a not in contract.right.free]
+    if rows * _most(product(more)) > MAX_ROWS:
+        return Refusal(f"{contract.name}: batch axes that share its matrix are more rows")
     if rows > MAX_HALF_ROWS and machine.tiles and _are_halves(contract):
         return Refusal(f"{contract.name}: matrix instructions take {rows} rows of half floats")
     if rows == 0:

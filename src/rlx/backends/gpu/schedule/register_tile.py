@@ -164,14 +164,14 @@ def choose_register_tile(contract: Contract, machine: GpuMachine) -> RegisterTil
 
 def choose_splits(contract: Contract, machine: GpuMachine) -> int:
     """Into how many parts the inner axes are cut; 1 where that does not pay."""
-    first = contract.inner[0].extent
-    if not is_static(first) or not all(is_static(a.extent) for a in contract.outer):
+    if not all(is_static(a.extent) for a in (*contract.inner, *contract.outer)):
         return 1
+    longest = max(int(a.extent) for a in contract.inner)
     depth = _most(product(a.extent for a in contract.inner))
     parts = [
         s
         for s in range(1, MAX_SPLITS + 1)
-        if s == 1 or (first % s == 0 and depth // s >= MIN_SPLIT_DEPTH)
+        if s == 1 or (longest % s == 0 and depth // s >= MIN_SPLIT_DEPTH)
     ]
     return min(parts, key=lambda s: _least_cycles(contract, s, machine))
 
@@ -269,18 +269,18 @@ def _ceil(a: int, b: int) -> int:
 
 
 def _inner_order(contract: Contract, machine: GpuMachine) -> tuple[Axis, ...]:
-    """The inner axes with the one last that most elements of both factors are contiguous along."""
-    loads = [[n for n in postorder([x]) if isinstance(n, Load)] for x in _factors(contract)]
+    """The inner axes with the one last that most elements are contiguous along, of factors that
+    are not so along rows or columns."""
+    rows, columns, _ = outer_axes(contract)
+    sides = ((contract.left, rows[-1]), (contract.right, columns[-1]))
+    found = [([n for n in postorder([x]) if isinstance(n, Load)], last) for x, last in sides]
 
     def worth(axis: Axis) -> int:
-        return sum(_bytes(side, axis) * _width(side, axis, machine) for side in loads)
+        along = [loads for loads, last in found if _bytes(loads, axis) > _bytes(loads, last)]
+        return sum(_bytes(loads, axis) * _width(loads, axis, machine) for loads in along)
 
     last = max(reversed(contract.inner), key=worth)
     return (*(a for a in contract.inner if a is not last), last)
-
-
-def _factors(contract: Contract) -> tuple[Expr, Expr]:
-    return contract.left, contract.right
 
 
 def _loader(

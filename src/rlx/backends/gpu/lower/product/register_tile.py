@@ -343,11 +343,18 @@ class _RegisterTile(ProductExpressions):
         return found
 
     def _inner(self, side: _Side, start: Var, step: Var) -> Scope:
-        flat = start + (self.slice * self.schedule.depth + step).to(self.index_dtype)
+        """The inner steps of a vector. Where a stage lies in one run of the last axis, the others
+        are the same for all of it."""
+        own = (self.slice * self.schedule.depth + step).to(self.index_dtype)
         slots = side.loader.width if side.loader.along == "inner" else 1
         is_full = exact_div(self.extent, self.step) is not None
-        mask = (start if is_full else flat) < self.dim(self.extent)
-        return self.scope(self.opened(self.schedule.inner, flat, slots), mask)
+        mask = (start if is_full else start + own) < self.dim(self.extent)
+        axes = self.schedule.inner
+        if exact_div(axes[-1].extent, self.step) is None:
+            return self.scope(self.opened(axes, start + own, slots), mask)
+        index = self.opened(axes, start, 1)
+        index[axes[-1]] = [index[axes[-1]][0] + own + s for s in range(slots)]
+        return self.scope(index, mask)
 
     def _stage(self, start: Var, side: _Side) -> Var:
         """Where a stage begins in a side's memory."""

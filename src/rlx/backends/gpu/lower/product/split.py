@@ -40,9 +40,9 @@ def split_product(
 
 
 def split_contract(contract: Contract, parts: int) -> tuple[Contract, Kernel]:
-    """The contraction of parts of the first inner axis, which they divide, and the kernel that
+    """The contraction of parts of the longest inner axis, which they divide, and the kernel that
     adds them up: it reads them as one more operand, behind the others."""
-    axis = contract.inner[0]
+    axis = max(contract.inner, key=lambda a: int(a.extent))
     extent = exact_div(axis.extent, parts)
     assert extent is not None
     part, rest = Axis("part", parts), Axis(axis.name, extent)
@@ -55,7 +55,7 @@ def split_contract(contract: Contract, parts: int) -> tuple[Contract, Kernel]:
     first = replace(
         moved,
         batch=(part, *contract.batch),
-        inner=(rest, *contract.inner[1:]),
+        inner=tuple(rest if a is axis else a for a in contract.inner),
         stores=(Store(0, at, total),),
         results=(shape,),
     )
