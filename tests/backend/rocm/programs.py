@@ -140,6 +140,39 @@ def tile_product(
     return b.program()
 
 
+def staged(target: Architecture, steps: int = 5) -> Program:
+    """y [16, 16] = x [16, 16 steps] w [16, 16 steps]ᵀ by a wave, in two stages: the next one is
+    copied while one is multiplied, by some lanes only."""
+    warp, size = target.wave, 16 * steps
+    b = Builder("staged", block=warp, warp=warp)
+    x, w, y = b.input("x", DType.F16), b.input("w", DType.F16), b.output("y", F32)
+    arrays = [b.shared(n, DType.F16, 2 * 256) for n in ("left", "right")]
+    a, bt = (TileType(r, 16, 16, DType.F16) for r in ("a", "b"))
+
+    def fill(step: Any) -> None:
+        with b.when(b.thread < 32):
+            row, half = b.thread // 2, b.thread % 2 * 8
+            for source, array in zip((x, w), arrays):
+                at = step % 2 * 256 + row * 16 + half
+                b.async_copy(array, at, source, row * size + step * 16 + half, 8, step < steps)
+        b.async_commit()
+
+    fill(b.const(0, I32))
+    total = b.variable(b.tile_fill(accumulator()))
+    with b.loop(0, steps, carry=[total]) as step:
+        b.async_wait(0)
+        b.barrier()
+        fill(step + 1)
+        one = b.tile_load(a, arrays[0], step % 2 * 256, 16)
+        two = b.tile_load(bt, arrays[1], step % 2 * 256, 16, is_transposed=True)
+        total.set(b.tile_mul(one, two, total))
+        b.barrier()
+    b.async_wait(0)
+    for value, (r, c) in zip(b.tile_elements(total), b.tile_place(accumulator())):
+        y[r * 16 + c] = value
+    return b.program()
+
+
 def fast(name: str, count: int) -> Program:
     b = Builder(f"fast_{name}", block=32, grid=(-(-count // 32),))
     x, y = b.input("x", F32), b.output("y", F32)

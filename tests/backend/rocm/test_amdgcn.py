@@ -71,7 +71,7 @@ def test_every_function_is_assembled(name: str) -> None:
 def test_loop_kernels_are_assembled(target: Architecture) -> None:
     """A sample; all by `python -m tests.backend.rocm.all`."""
     found: list[str] = []
-    for op in DRAWN[TARGETS.index(target) :: 9]:
+    for op in DRAWN[TARGETS.index(target) :: 15]:
         for made in laws.drawn(op, 0, 1):
             kernel = laws.kernel_of(made)
             if kernel is not None:
@@ -138,6 +138,17 @@ def test_nothing_is_contracted_that_the_program_did_not() -> None:
         text = assembly(b.program(), target)
         assert re.search(r"v_mul_f32", text)
         assert not re.search(r"v_(fma|fmac|mad|mac|pk_fma)", text)
+
+
+def test_copies_are_under_way_while_products_are_made() -> None:
+    """In a round of the loop: loads, then products, and the stores of what was loaded last."""
+    text = llvm_ir(programs.staged(GFX942), GFX942)
+    load, product, store = (
+        text.rindex(part)
+        for part in ("load <8 x half>, ptr addrspace(1)", "call <4 x float>", "store <8 x half>")
+    )
+    assert load < product < store
+    assert text.rindex("fence") > store  # a barrier ends the round
 
 
 def test_uniform_positions_are_scalars() -> None:

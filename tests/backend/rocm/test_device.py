@@ -134,13 +134,13 @@ def test_a_missing_library_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def product() -> tuple[Graph, dict[str, Array]]:
-    """A product of half floats on matrix instructions, and what follows it."""
+    """A product of half floats on matrix instructions, in several stages, and what follows it."""
     graph = Graph("product")
-    x = graph.input("x", Shape((17, 16), DType.F16))
-    w = graph.param("w", Shape((16, 24), DType.F16))
+    x = graph.input("x", Shape((17, 150), DType.F16))
+    w = graph.param("w", Shape((150, 24), DType.F16))
     graph.set_outputs([ops.gelu(ops.matmul(x, w))])
     rng = np.random.default_rng(3)
-    values = {"x": rng.standard_normal((17, 16)), "w": rng.standard_normal((16, 24)) / 4}
+    values = {"x": rng.standard_normal((17, 150)), "w": rng.standard_normal((150, 24)) / 12}
     return graph, {k: v.astype(np.float16) for k, v in values.items()}
 
 

@@ -27,6 +27,7 @@ class Groups(Memory):
         """What threads wrote is seen behind it: the fences keep memory accesses on their side."""
         if node.scope == "cluster":
             raise self.unsupported("barrier of a cluster (Barrier)")
+        self.finish_copies()
         scope = "workgroup" if node.scope == "block" else "wavefront"
         wait = "llvm.amdgcn.s.barrier" if node.scope == "block" else "llvm.amdgcn.wave.barrier"
         self.do(f'fence syncscope("{scope}") release')

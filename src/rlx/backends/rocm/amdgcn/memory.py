@@ -7,7 +7,9 @@ so 32-bit ones are extended by zeros, which leaves the sign out of the address a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import Value
@@ -20,6 +22,20 @@ from rlx.core.dtype import DType
 GLOBAL, LOCAL, CONSTANT = "ptr addrspace(1)", "ptr addrspace(3)", "ptr addrspace(4)"
 STREAMED = ", !nontemporal !1"
 INVARIANT = ", !invariant.load !0"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy to shared memory that is under way: what was loaded, and where it goes."""
+
+    kind: str
+    value: str
+    place: str
+    size: int
+    mask: str = ""
+    """Does it happen at all?"""
+
+
 ATOMICS = {"add": "add", "or": "or", "and": "and"}
 
 
@@ -31,6 +47,7 @@ class Memory(Arithmetic):
         self.constants = {}
         self.buffers = {b.name: b for b in program.buffers}
         self.arrays: dict[str, Shared] = {s.name: s for s in program.shared}
+        self.copies: list[Copy] = []
 
     # -- addresses -------------------------------------------------------------------------------
 
@@ -171,15 +188,38 @@ class Memory(Arithmetic):
         read = self.let(f"load {kind}, {CONSTANT} {place}, align {size}{INVARIANT}")
         return self.let(f"icmp ne i8 {read}, 0") if table.dtype is BOOL else read
 
+    # -- asynchronous copies ---------------------------------------------------------------------
+
     def async_copy(self, node: ir.AsyncCopy) -> None:
-        """A load and a store: what waits for the copy then waits for nothing."""
+        """A load to registers; the store is made later, when somebody waits for it, so that the
+        load is under way meanwhile."""
         dtype = self.arrays[node.memory].dtype
         mask = "".join(self.all(node.args[2:]))
         source = f"{GLOBAL} {self.address(node.buffer, node.args[1])}"
         read = self.read_vector(source, dtype, node.width, mask)
-        place = f"{LOCAL} {self.shared_address(node.memory, self.narrow(node.args[0]))}"
+        place = self.shared_address(node.memory, self.narrow(node.args[0]))
         kind = vector_kind(stored_kind(dtype), node.width)
-        self.do(f"store {kind} {read}, {place}, align {node.width * dtype.itemsize}")
+        self.copies.append(Copy(kind, read, place, node.width * dtype.itemsize))
+
+    def finish_copies(self) -> None:
+        """The stores of all copies that are under way."""
+        for copy in self.copies:
+            text = f"store {copy.kind} {copy.value}, {LOCAL} {copy.place}, align {copy.size}"
+            self.only(copy.mask, functools.partial(self.do, text))
+        self.copies = []
+
+    def merge_copies(self, sides: Sequence[tuple[list[Copy], str]]) -> None:
+        """Copies that began in one of several blocks, which control has come from."""
+        for copies, own in sides:
+            for copy in copies:
+                values = {own: (copy.value, copy.place, copy.mask or "true")}
+                kinds = (copy.kind, LOCAL, "i1")
+                none = ("poison", "poison", "false")
+                value, place, mask = (
+                    self.phi(kind, *((values.get(b, none)[i], b) for _, b in sides))
+                    for i, kind in enumerate(kinds)
+                )
+                self.copies.append(Copy(copy.kind, value, place, copy.size, mask))
 
     def table(self, name: str) -> str:
         """The declaration of a table."""

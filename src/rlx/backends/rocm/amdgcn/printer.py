@@ -8,11 +8,11 @@ from typing import Any
 from rlx.backends.gpu.expand.functions import expand_functions
 from rlx.backends.gpu.expand.reductions import expand_reductions
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Region, Value
+from rlx.backends.gpu.simt.nodes import Node, Region, Value, walk
 from rlx.backends.gpu.simt.program import Program, Scalar
 from rlx.backends.rocm.amdgcn.arithmetic import is_native
 from rlx.backends.rocm.amdgcn.groups import Groups
-from rlx.backends.rocm.amdgcn.memory import GLOBAL
+from rlx.backends.rocm.amdgcn.memory import GLOBAL, Copy
 from rlx.backends.rocm.amdgcn.text import BOOL, kind_of
 from rlx.backends.rocm.architecture import LDS_BYTES, TRIPLE, Architecture
 from rlx.core.errors import UnsupportedError
@@ -36,6 +36,8 @@ REFUSED = (
     ir.MbarrierInit, ir.MbarrierArrive, ir.MbarrierWait,
 )  # fmt: skip
 """Nodes of clusters, copy engines and products of four warps, which no AMD GPU has."""
+WAITS = (ir.AsyncWait, ir.Barrier, ir.For, ir.While)
+"""Nodes before which copies that are under way are finished."""
 WARPS = (ir.Shuffle, ir.Reduce, ir.ReduceScatter)
 
 
@@ -103,7 +105,7 @@ class Printer(Groups):
             ir.Barrier: self.barrier,
             ir.AsyncCopy: self.async_copy,
             ir.AsyncCommit: self._nothing,
-            ir.AsyncWait: self._nothing,
+            ir.AsyncWait: lambda node: self.finish_copies(),
             ir.ReleaseDependents: self._nothing,
             ir.WaitDependencies: self._nothing,
             ir.For: self.loop,
@@ -112,7 +114,7 @@ class Printer(Groups):
         }
 
     def _nothing(self, node: Node) -> None:
-        """Copies are done when they are made, and kernels begin when those before have ended."""
+        """All copies are waited for at once, and kernels begin when those before have ended."""
 
     # -- the module ------------------------------------------------------------------------------
 
@@ -196,8 +198,14 @@ class Printer(Groups):
             sources = f"[ {given}, %{before} ], [ {next_}, %{self.block} ]"
             self.lines[at + i] = f"  {self.held[param]} = phi {kind} {sources}"
 
+    def _body(self, region: Region) -> None:
+        """Of a loop: values of one round are not there in the next, so its copies end with it."""
+        self.nodes(region)
+        self.finish_copies()
+
     def loop(self, node: ir.For) -> None:
         (body,) = node.regions
+        self.finish_copies()
         first, before = self.all([node.args[0], *node.args[3:]]), self.block
         high, step = self.all(node.args[1:3])
         head, inside, end = self.label(), self.label(), self.label()
@@ -207,7 +215,7 @@ class Printer(Groups):
         index, kind = self.one(body.params[0]), kind_of(body.params[0].dtype)
         self.branch_to(self.let(f"icmp slt {kind} {index}, {high}"), inside, end)
         self.begin(inside)
-        self.nodes(body)
+        self._body(body)
         more = [self.let(f"add {kind} {index}, {step}"), *self.all(body.yields)]
         self._close(phis, body.params, first, before, more)
         self.jump(head)
@@ -215,31 +223,39 @@ class Printer(Groups):
         self.held.update(zip(node.results, self.all(body.params[1:]), strict=True))
 
     def branch(self, node: ir.If) -> None:
+        if any(isinstance(n, WAITS) for region in node.regions for n in walk(region)):
+            self.finish_copies()
         yes, no, end = self.label(), self.label(), self.label()
         self.branch_to(self.one(node.args[0]), yes, no)
         sides: list[tuple[list[str], str]] = []
+        begun: list[tuple[list[Copy], str]] = []
         for label, region in zip((yes, no), node.regions, strict=True):
+            before, self.copies = self.copies, []
             self.begin(label)
             self.nodes(region)
             sides.append((self.all(region.yields), self.block))
+            begun.append((self.copies, self.block))
+            self.copies = before
             self.jump(end)
         self.begin(end)
         for i, result in enumerate(node.results):
             sources = [(values[i], block) for values, block in sides]
             self.held[result] = self.phi(self.type_of(result.type), *sources)
+        self.merge_copies(begun)
 
     def repeat(self, node: ir.While) -> None:
         test, body = node.regions
+        self.finish_copies()
         first, before = self.all(node.args), self.block
         head, inside, end = self.label(), self.label(), self.label()
         self.jump(head)
         self.begin(head)
         phis = self._phis(test.params)
-        self.nodes(test)
+        self._body(test)
         self.branch_to(self.one(test.yields[0]), inside, end)
         self.begin(inside)
         self.held.update(zip(body.params, self.all(test.params), strict=True))
-        self.nodes(body)
+        self._body(body)
         self._close(phis, test.params, first, before, self.all(body.yields))
         self.jump(head)
         self.begin(end)
