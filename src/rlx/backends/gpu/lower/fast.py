@@ -7,7 +7,7 @@ where its error is within the bound on. The other way around, 1 + tanh x is 2 si
 1 + erf x is erfc -x, which do not cancel. The unit's tanh is off by 2⁻¹¹, enough for bf16 and too
 much for f16. Where the argument is proved to be in a narrow range (a sigmoid of what a tanh was a
 factor of), an odd polynomial does without the units, whose throughput is an eighth of that of a
-multiply-add. Results of less than 2⁻¹²⁶ may be 0.
+multiply-add. Results of less than 2⁻¹²⁵ are off by up to that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
@@ -30,6 +30,15 @@ MAX_TERMS = {"sigmoid": 5, "tanh": 2}
 """Of an odd polynomial: as many multiply-adds as cost less than the units do."""
 TANH_ERROR = 2.0**-11
 """Relative, of the special function unit's tanh."""
+UNITS = {"sigmoid": 2}
+"""Uses of the special function units by a function; others are one."""
+MANY_UNITS = 4
+"""Uses for a point that take longer than memory does to read and write a half float."""
+RECIPROCAL_BITS, NEWTON_ERROR = 0x7EF311C3, 2.0**-12
+"""1 / x is about the float whose bits are these less those of x; two steps of Newton's leave 2⁻¹²
+of its error."""
+LARGEST = 87.0
+"""Of x for which eˣ and e⁻ˣ are normal numbers."""
 LOG2_E = 1.4426950408889634
 SMALL_TANH = 0.25
 """Below which tanh is its series, as 1 - 2 / (1 + e²ˣ) cancels there."""
@@ -44,6 +53,8 @@ class Fast:
 
     precision: Precision
     argument: Range
+    spares_units: bool = False
+    """Is arithmetic cheaper here, as the units are what the kernel waits for?"""
 
     @property
     def bound(self) -> float:
@@ -96,7 +107,9 @@ def _fast_calls(kernel: Kernel, needed: Mapping[Expr, Precision]) -> dict[Expr, 
     known = ranges(kernel)
     named = [n for n in kernel.nodes if isinstance(n, Apply) and n.op.name in APPROXIMATIONS]
     calls = [n for n in named if n.dtype is DType.F32 and needed[n] in BOUNDS]
-    return {n: Fast(needed[n], known[n.args[0]]) for n in calls}
+    made = {n: Fast(needed[n], known[n.args[0]]) for n in calls}
+    units = sum(UNITS.get(n.op.name, 1) for n in calls if _odd_terms(n.op.name, made[n]) is None)
+    return {n: replace(f, spares_units=units >= MANY_UNITS) for n, f in made.items()}
 
 
 class _Fusion:
@@ -189,8 +202,20 @@ def _sigmoid(b: Builder, x: Var, fast: Fast) -> Var:
         return b.fma(x, _horner(b, x * x, odd), 0.5)
     if _tanh_sigmoid_error(fast.argument[0]) <= fast.bound:
         return b.fma(b.call("tanh", x * 0.5, fast=True), 0.5, 0.5)
+    if fast.spares_units and fast.bound >= NEWTON_ERROR:
+        raised = b.call("exp2", x.max(-LARGEST) * -LOG2_E, fast=True)
+        return _newton_reciprocal(b, raised + 1.0)
     raised = b.call("exp2", x * -LOG2_E, fast=True)
     return b.call("reciprocal", raised + 1.0, fast=True)
+
+
+def _newton_reciprocal(b: Builder, x: Var) -> Var:
+    """1 / x of positive normal numbers: the difference of exponents, and two steps of Newton's."""
+    bits = b.const(RECIPROCAL_BITS, DType.U32) - x.bits(DType.U32)
+    found = bits.bits(DType.F32)
+    for _ in range(2):
+        found = found * b.fma(-x, found, 2.0)
+    return found
 
 
 def _tanh_sigmoid_error(low: float) -> float:
@@ -238,7 +263,7 @@ def _odd_terms(name: str, fast: Fast) -> tuple[float, ...] | None:
     """f(x) - f(0) = x · Σ terms[k] · x²ᵏ on the argument's range, within the bound; None where it
     takes more terms than are worth it."""
     reach = max(abs(fast.argument[0]), abs(fast.argument[1]))
-    if not reach < 4.0:
+    if name not in MAX_TERMS or not reach < 4.0:
         return None
     found = (odd_polynomial(name, reach, count) for count in range(1, MAX_TERMS[name] + 1))
     return next((terms for terms, error in found if error <= fast.bound), None)
