@@ -6,9 +6,10 @@ A target's own part is its device, how code is printed for it, and its prices.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
-from rlx.backends.base import KernelBackend, StepFacts, Steps
+from rlx.backends.base import KernelBackend, Serializer, StepFacts, Steps
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.machine import GpuMachine
@@ -17,6 +18,8 @@ from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.runtime.routine import Artefact
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
+from rlx.core.errors import Error
+from rlx.core.sections import Bytes, Sections
 from rlx.cost.calibrate import Numbers, Progress
 from rlx.cost.target import Target
 from rlx.ir.lir import LirModule
@@ -80,6 +83,9 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     def load(self, artefact: Artefact) -> GpuProgram:
         return GpuProgram(artefact, self.device())
 
+    def serializer(self) -> Serializer[GpuProgram]:
+        return _Files(self)
+
     def measure(self, progress: Progress) -> tuple[Numbers, ...]:
         from rlx.backends.gpu.runtime.calibration import measure
 
@@ -95,3 +101,27 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
             for s in (*main.prologue, *main.calls)
             if isinstance(s.lowering, KernelSequence)
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Files(Serializer[GpuProgram]):
+    """Programs in files: code for one architecture, which nothing has to compile again."""
+
+    backend: GpuBackend
+
+    def stored(self, program: GpuProgram) -> tuple[dict[str, Any], dict[str, Bytes]]:
+        from rlx.backends.gpu.runtime.serialize import packed
+
+        return packed(program.artefact)
+
+    def opened(self, head: dict[str, Any], file: Sections) -> GpuProgram:
+        from rlx.backends.gpu.runtime.serialize import opened
+
+        artefact = opened(head, file)
+        here = self.backend.architecture
+        if artefact.architecture != here:
+            raise Error(
+                f"{file.name} holds code for {artefact.architecture}, and the device is {here}. "
+                "Compile the model on this machine."
+            )
+        return self.backend.load(artefact)
