@@ -25,9 +25,10 @@ from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
 
 I32 = DType.I32
-POWER, STRANGE = "power", "strange"
-"""The powers of a block's frames, and whether a thread has met one that is not finite."""
-FRAMES_PER_THREAD = 2
+POWER, STRANGE, SLOT, LOW, HIGH = "power", "strange", "slot", "low", "high"
+"""The powers of a block's frames, whether a thread has met one that is not finite, which of the
+block's transforms it belongs to, and the rows of its band."""
+MAX_FRAMES = 8
 """Frames whose sums share what is loaded of the filters."""
 
 
@@ -45,6 +46,8 @@ class MelProduct:
         return self.frames.n // 2 + 1
 
     def schedule(self) -> Schedule[GpuTask] | Refusal:
+        if self.bands == 0:
+            return self.made.schedule()
         made, frames, ranges = self.made, self.frames, self._ranges()
         tables = (self.filters, *([] if ranges is None else [ranges]))
         given = Spectra(
@@ -56,23 +59,27 @@ class MelProduct:
             (made.result(),),
             self._emit,
             more_bytes=self.bins * frames.dtype.itemsize,
-            before=self._before,
+            before=lambda w, plan: self._before(w, plan, ranges),
             after=lambda w, plan: self._after(w, plan, ranges),
         )
         given.real_rows(frames.point, frames.pairs)
         return made.schedule()
 
-    def _before(self, w: Writer, plan: Plan) -> None:
-        w.b.shared(POWER, self.frames.dtype, plan.count * self.bins)
-        w.variables[STRANGE] = w.b.variable(False, DType.BOOL)
+    def _before(self, w: Writer, plan: Plan, ranges: View | None) -> None:
+        """What sums need that does not depend on the signal is loaded first."""
+        b = w.b
+        b.shared(POWER, self.frames.dtype, plan.count * self.bins)
+        w.variables[STRANGE] = b.variable(False, DType.BOOL)
+        w.variables[SLOT] = b.variable(b.thread // plan.threads)
+        low, high = self._range(w, ranges, b.thread % self.bands)
+        w.variables[LOW], w.variables[HIGH] = b.variable(low), b.variable(high)
 
     def _memory(self, w: Writer) -> SharedRef:
         return SharedRef(w.b, POWER, self.frames.dtype)
 
     def _emit(self, w: Writer, row: Var, k: Var, value: Complex, mask: Var | None) -> None:
         re, im = value
-        count = w.b.made.memory(POWER).count // self.bins
-        slot = (row % count).to(I32)
+        slot = w.variables[SLOT]
         power = w.b.fma(re, re, im * im)
         strange = w.variables[STRANGE]
         strange.set(strange | (power - power).ne(0.0))
@@ -80,23 +87,41 @@ class MelProduct:
 
     def _after(self, w: Writer, plan: Plan, ranges: View | None) -> None:
         """Sums for every frame of the block and every band."""
-        b, groups = w.b, -(-plan.count // FRAMES_PER_THREAD)
+        b, frames = w.b, self._frames_per_thread(plan)
+        count = -(-plan.count // frames) * self.bands
         is_strange = b.block_reduce("max", w.variables[STRANGE])
         b.barrier()
         rest = w.number(self.frames.total) - w.block_index() * plan.count
         last = (rest.min(plan.count) - 1).to(I32)
-        with b.loop(b.thread, groups * self.bands, plan.block) as number:
-            group, band = number // self.bands, number % self.bands
-            low, high = self._range(w, ranges, band, is_strange)
-            slots = [group * FRAMES_PER_THREAD + n for n in range(FRAMES_PER_THREAD)]
-            known = [s.min(last) for s in slots]
-            totals = [b.variable(0.0, self.frames.dtype) for _ in slots]
-            with b.loop(low, high, carry=totals) as k:
-                factor = w.element(self.filters, (w.wide(k), w.wide(band)))
-                for slot, total in zip(known, totals):
-                    total.set(b.fma(self._memory(w)[slot * self.bins + k], factor, total))
-            for slot, total in zip(slots, totals):
-                self._store(w, plan, slot, band, total)
+        if count <= plan.block:
+            found = w.variables[LOW], w.variables[HIGH]
+            with b.when(b.thread < count):
+                self._sums(w, plan, b.thread, self._chosen(found, is_strange), last)
+            return
+        with b.loop(b.thread, count, plan.block) as number:
+            found = self._range(w, ranges, number % self.bands)
+            self._sums(w, plan, number, self._chosen(found, is_strange), last)
+
+    def _frames_per_thread(self, plan: Plan) -> int:
+        """The fewest for which every thread has one band at most, so that all are busy."""
+        for frames in range(1, min(plan.count, MAX_FRAMES) + 1):
+            if -(-plan.count // frames) * self.bands <= plan.block:
+                return frames
+        return min(plan.count, MAX_FRAMES)
+
+    def _sums(self, w: Writer, plan: Plan, number: Var, found: tuple[Var, Var], last: Var) -> None:
+        """Those of a band and some frames, which share what is loaded of the filters."""
+        b, frames = w.b, self._frames_per_thread(plan)
+        group, band = number // self.bands, number % self.bands
+        slots = [group * frames + n for n in range(frames)]
+        known = [s.min(last) * self.bins for s in slots]
+        totals = [b.variable(0.0, self.frames.dtype) for _ in slots]
+        with b.loop(*found, carry=totals) as k:
+            factor = w.element(self.filters, (w.wide(k), w.wide(band)))
+            for start, total in zip(known, totals):
+                total.set(b.fma(self._memory(w)[start + k], factor, total))
+        for slot, total in zip(slots, totals):
+            self._store(w, plan, slot, band, total)
 
     def _store(self, w: Writer, plan: Plan, slot: Var, band: Var, total: Var) -> None:
         to = Rows(self.made.result(), _last(self.made))
@@ -106,12 +131,21 @@ class MelProduct:
 
     # -- ranges ----------------------------------------------------------------------------------
 
-    def _range(self, w: Writer, ranges: View | None, band: Var, is_strange: Var) -> tuple[Var, Var]:
-        low, high = w.b.const(0, I32), w.b.const(self.bins, I32)
+    def _range(self, w: Writer, ranges: View | None, band: Var) -> tuple[Var, Var]:
+        """The rows in which a band is not 0, as far as it is known."""
         if ranges is None:
-            return low, high
-        own = w.ref(ranges).load(band * 2, 2)
-        return low.where(is_strange, own[0]), high.where(is_strange, own[1])
+            return w.b.const(0, I32), w.b.const(self.bins, I32)
+        low, high = w.ref(ranges).load(band * 2, 2)
+        return low, high
+
+    def _chosen(self, found: tuple[Var, Var], is_strange: Var) -> tuple[Var, Var]:
+        """All rows where a power is not finite."""
+        low, high = found
+        builder = low.builder
+        return (
+            builder.const(0, I32).where(is_strange, low),
+            builder.const(self.bins, I32).where(is_strange, high),
+        )
 
     def _ranges(self) -> View | None:
         """[bands, 2]: the first row that is not 0, and behind the last one, of filters that are
