@@ -113,6 +113,41 @@ def test_a_batch_of_products_with_the_left_operand_in_registers(k: int, n: int) 
     assert np.all(np.abs(got.reshape(2, 64, n) - a @ b) <= k * EPS * (np.abs(a) @ np.abs(b)))
 
 
+def turns(*, gives: bool = True) -> Program:
+    """Four warps one after the other add to a word of shared memory, three times each: all wait at
+    the same node, each for the one before."""
+    b = Builder("turns", block=128)
+    y, word, order = b.output("y", DType.I32), b.shared("word", DType.I32, 1), b.mbarrier("o", 4)
+    with b.when(b.thread.eq(0)):
+        word[0] = 0
+        for i in range(4):
+            b.mbarrier_init(order, 1, i)
+    b.barrier()
+    total = b.variable(0)
+    with b.loop(0, 3, carry=[total]) as i:
+        first = b.const(1, DType.I32).where(b.warp.eq(0), 0)
+        b.mbarrier_wait(order, (i + first) % 2, b.warp)
+        total.set(word[0] * 2 + b.warp)
+        b.barrier("warp")
+        with b.when(b.lane.eq(0)):
+            word[0] = total
+            if gives:
+                b.mbarrier_arrive(order, (b.warp + 1) % 4)
+    y[b.thread] = total
+    return b.program()
+
+
+def test_warps_of_one_region_take_turns() -> None:
+    got = run(turns(), y=np.zeros(128, np.int32))["y"].reshape(4, 32)
+    want, word = [0] * 4, 0
+    for _ in range(3):
+        for warp in range(4):
+            word = want[warp] = word * 2 + warp
+    np.testing.assert_array_equal(got, np.repeat(np.array(want)[:, None], 32, axis=1))
+    with pytest.raises(rlx.Error, match="deadlock"):
+        run(turns(gives=False), y=np.zeros(128, np.int32))
+
+
 def test_sum_over_a_cluster() -> None:
     x = normal(3, 300)
     got = run(kernels.cluster_sum(), x=x, y=np.zeros(3, np.float32), m=3, n=300)["y"]

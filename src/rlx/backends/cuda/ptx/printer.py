@@ -113,14 +113,14 @@ class _Printer(Groups):
         self._check()
         for scalar in self.program.scalars:
             self.give(scalar.value, *self._argument(scalar))
-        if any(isinstance(n, ir.RegisterLimit) for n in self.program.nodes):
+        if any(isinstance(n, ir.WarpgroupMul) for n in self.program.nodes):
             self.uniform_warp = self._uniform_warp()
         self.nodes(self.program.body)
         return "\n".join([*self._head(), *self._declared(), *self.lines, "\tret;", "}", ""])
 
     def _uniform_warp(self) -> str:
-        """Roles of warps that have registers of their own are branches on a value that the
-        assembler knows to be the warp's: else it gives all threads as many as at the start."""
+        """Roles of warps are branches on a value that the assembler knows to be the warp's, or
+        else products of four warps are in control flow that may diverge."""
         thread = self.let(DType.I32, "mov.u32", "%tid.x")
         warp = self.let(DType.I32, "shr.u32", thread, "5")
         return self.let(DType.I32, "shfl.sync.idx.b32", warp, "0", "31", "0xffffffff")

@@ -310,8 +310,8 @@ class _Types:
         lines = node.depth if node.right_panel and (node.left_panel or not node.left) else 64
         if c.rows != 16 or c.columns > 256 or node.depth % 16 or not 16 <= node.depth <= lines:
             return f"{c} with depth {node.depth}; use tiles of 16 rows and a depth of 16 to 64."
-        if self.program.block % 128 or self.program.warp != 32:
-            return "it needs groups of four warps of 32; make the block a multiple of 128."
+        if self.program.block < 128 or self.program.warp != 32:
+            return "it needs groups of four warps of 32; give the block 128 threads or more."
         return None
 
     def _left(self, node: ir.WarpgroupMul) -> str | None:

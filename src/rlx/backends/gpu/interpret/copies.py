@@ -42,6 +42,7 @@ class Copies(Groups):
 
     def prepare(self) -> None:
         self.copies: list[_Copy] = []
+        self.splits, self.may_split = 0, False
         self.products = []
         self.committed = np.zeros(self.count, np.int64)
         marks, start = {}, 0
@@ -163,12 +164,19 @@ class Copies(Groups):
         self.phase[done] += 1
         self.missing[done] = self.needed[done]
 
-    def mbarrier_wait(self, node: ir.MbarrierWait, mask: Mask) -> Generator[Node]:
+    def mbarrier_wait(
+        self, node: ir.MbarrierWait, mask: Mask
+    ) -> Generator[Node, None, Array | None]:
+        """Gives the threads that must be left behind, if only others of them bring their phase."""
         there = self.there(mask)
         at = self.block_slot[there], self._which(node, node.mbarrier, node.args[0], there)
         self._ready(node, at, there)
         parity = self.number(node.args[1])[there] & 1
-        while len(there) and ((self.phase[at] & 1) == parity).any():
+        while len(there) and (waits := (self.phase[at] & 1) == parity).any():
+            if self.may_split and not waits.all():
+                behind = np.zeros(self.count, bool)
+                behind[there[waits]] = True
+                return behind
             yield node
         order = self.order
         assert isinstance(order, ThreadOrder)
@@ -178,6 +186,7 @@ class Copies(Groups):
         rows[np.arange(len(there)), engine] = self.phase[at]
         order.learn(there, rows)
         self.progress += 1
+        return None
 
     def _counted(self, node: Node, at: tuple[Array, Array], size_bytes: int) -> None:
         np.subtract.at(self.bytes, at, size_bytes)

@@ -51,6 +51,20 @@ class Groups(Threads):
                 "here, so move it out of the branch.",
             )
 
+    def groups_there(self, node: Node, mask: Mask) -> None:
+        """Groups of four warps, too; those behind the last one have no part in it."""
+        block = self.program.block
+        rest = block % GROUP
+        lines = (np.ones(self.count, bool) if mask is None else mask).reshape(-1, block)
+        if rest and lines[:, -rest:].any():
+            why = f"the last {rest} threads of a block are no group of {GROUP}; leave them out."
+            raise self.accesses.error(node, why)
+        for first in range(0, block - rest, GROUP):
+            here = lines[:, first : first + GROUP]
+            if (here.any(axis=1) & ~here.all(axis=1)).any():
+                self.all_there(node, mask, self.program.warp)
+                raise self.accesses.error(node, "a warp of four that multiply is not there.")
+
     def barrier(self, node: ir.Barrier, mask: Mask) -> None:
         program = self.program
         sizes = {"warp": program.warp, "block": program.block}
@@ -121,7 +135,7 @@ class Groups(Threads):
             self.values[node.result] = a.astype(np.float32) @ b.astype(np.float32) + c
 
     def warpgroup_mul(self, node: ir.WarpgroupMul, mask: Mask) -> None:
-        self.all_there(node, mask, GROUP)
+        self.groups_there(node, mask)
         leaders = self.there(mask)[::GROUP]
         c = self.values[node.args[0]]
         columns = c.shape[2]
@@ -138,7 +152,7 @@ class Groups(Threads):
 
     def warpgroup_wait(self, node: ir.WarpgroupWait, mask: Mask) -> None:
         """The operands are read until here: nobody may have changed them since the product."""
-        self.all_there(node, mask, GROUP)
+        self.groups_there(node, mask)
         waiting = set(self.there(mask)[::GROUP].tolist())
         mine = [p for p in self.products if waiting & set(p.leaders.tolist())]
         done = mine[: max(0, len(mine) - node.pending)]

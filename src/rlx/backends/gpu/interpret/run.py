@@ -121,31 +121,66 @@ class _Batch(Copies):
         }
         seen = -1
         for waiting in self.region(self.program.body, None):
-            if self.progress == seen:
+            if self.progress == seen and self.may_split:
                 raise self.accesses.error(
                     waiting,
                     "deadlock: every thread waits for a phase that does not complete; check "
                     "arrivals, expected bytes and parity.",
                 )
+            self.may_split = self.progress == seen
             seen = self.progress
         self.finish()
 
     def region(self, region: Region, mask: Mask) -> Generator[Node]:
+        yield from self.nodes(region.nodes, mask)
+
+    def nodes(self, nodes: Sequence[Node], mask: Mask) -> Generator[Node]:
         """Runs the nodes; gives the one that waits, whenever no thread of it can go on."""
-        for node in region.nodes:
+        for number, node in enumerate(nodes):
+            before = [self.values.get(r) for r in node.results] if self.splits else []
             step = self.steps.get(type(node))
             if step is not None:
                 step(node, mask)
             elif isinstance(node, ir.Position):
                 self.values[node.result] = self.position(node)
             elif isinstance(node, ir.MbarrierWait):
-                yield from self.mbarrier_wait(node, mask)
+                behind = yield from self.mbarrier_wait(node, mask)
+                if behind is not None:
+                    yield from self.split(nodes[number:], mask, behind)
+                    return
             elif node.regions:
                 yield from self.control(node, mask)
             else:
                 made = computed(node, self.args(node))
                 assert made is not None
                 self.values[node.result] = made
+            self.merge(node.results, before, mask)
+
+    def split(self, nodes: Sequence[Node], mask: Mask, behind: Array) -> Generator[Node]:
+        """Threads that wait for others of the same region are left behind there; all meet at its
+        end."""
+        ready = ~behind if mask is None else mask & ~behind
+        self.splits += 1
+        self.progress += 1
+        yield from self.together([self.nodes(nodes, ready), self.nodes(nodes, behind)])
+        self.splits -= 1
+
+    def together(self, running: list[Generator[Node]]) -> Generator[Node]:
+        """In turns, as long as one of them goes on."""
+        while running:
+            waiting: list[tuple[Generator[Node], Node]] = []
+            for side in running:
+                stopped = next(side, None)
+                waiting += [] if stopped is None else [(side, stopped)]
+            running = [side for side, _ in waiting]
+            if waiting:
+                yield waiting[0][1]
+
+    def merge(self, values: Sequence[Value], before: Sequence[Array | None], mask: Mask) -> None:
+        """While threads of one region are at different nodes, each keeps its own values."""
+        for value, old in zip(values, before):
+            if mask is not None and old is not None:
+                self.values[value] = self.chosen(mask, self.values[value], old, value)
 
     def control(self, node: Node, mask: Mask) -> Generator[Node]:
         match node:
@@ -167,11 +202,11 @@ class _Batch(Copies):
             inside = self.within(mask, index < high)
             if inside is False:
                 break
-            self.give(body.params, [index, *carried])
+            self.give(body.params, [index, *carried], inside)
             yield from self.region(body, inside)
             carried = self.taken(inside, mask, body.yields, carried)
             index = np.asarray(index + step, low.dtype)
-        self.give(node.results, carried)
+        self.give(node.results, carried, mask)
 
     def within(self, mask: Mask, condition: Array) -> Mask | Literal[False]:
         """The threads for which it holds, too; False for none."""
@@ -182,9 +217,11 @@ class _Batch(Copies):
             return False
         return None if both.all() else both
 
-    def give(self, params: Sequence[Value], values: Sequence[Array]) -> None:
+    def give(self, params: Sequence[Value], values: Sequence[Array], mask: Mask) -> None:
+        before = [self.values.get(p) for p in params] if self.splits else []
         for param, value in zip(params, values, strict=True):
             self.values[param] = value
+        self.merge(params, before, mask)
 
     def taken(
         self,
@@ -200,19 +237,11 @@ class _Batch(Copies):
         return [self.chosen(inside, n, o, v) for n, o, v in zip(new, old, values)]
 
     def branch(self, node: ir.If, mask: Mask) -> Generator[Node]:
-        """Both sides in turns, as long as one of them goes on."""
         condition = self.values[node.args[0]]
         both = (condition, ~condition)
         sides: list[Mask | Literal[False]] = [self.within(mask, c) for c in both]
-        running = [self.region(r, m) for r, m in zip(node.regions, sides) if m is not False]
-        while running:
-            waiting: list[tuple[Generator[Node], Node]] = []
-            for side in running:
-                stopped = next(side, None)
-                waiting += [] if stopped is None else [(side, stopped)]
-            running = [side for side, _ in waiting]
-            if waiting:
-                yield waiting[0][1]
+        sides_run = [self.region(r, m) for r, m in zip(node.regions, sides) if m is not False]
+        yield from self.together(sides_run)
         yes, no = ([self.values.get(v) for v in r.yields] for r in node.regions)
         for result, a, b in zip(node.results, yes, no):
             if sides[0] is False or sides[1] is False or a is None or b is None:
@@ -220,7 +249,7 @@ class _Batch(Copies):
             else:
                 made = self.chosen(np.broadcast_to(condition, (self.count,)), a, b, result)
             assert made is not None
-            self.values[result] = made
+            self.give([result], [made], mask)
 
     def repeat(self, node: Node, mask: Mask) -> Generator[Node]:
         test, body = node.regions
@@ -230,12 +259,12 @@ class _Batch(Copies):
             if steps == MAX_STEPS:
                 why = f"it goes on after {MAX_STEPS} steps; check its condition."
                 raise self.accesses.error(node, why)
-            self.give(test.params, carried)
+            self.give(test.params, carried, inside)
             yield from self.region(test, inside)
             inside = self.within(inside, self.values[test.yields[0]])
             if inside is False:
                 break
-            self.give(body.params, carried)
+            self.give(body.params, carried, inside)
             yield from self.region(body, inside)
             carried = self.taken(inside, None, body.yields, carried)
-        self.give(node.results, carried)
+        self.give(node.results, carried, mask)

@@ -64,6 +64,9 @@ class AttentionSchedule:
     """Rows of products by fma that a thread has."""
     members: int = 0
     """Heads of a group whose rows are taken together; all of them, if 0."""
+    takes_turns: bool = False
+    """Do groups of four warps start their products one after the other, so that one computes
+    weights while another multiplies?"""
     blocks: int = 0
     """That go on from one tile of rows to another; 0 where each has its own."""
 
@@ -92,6 +95,11 @@ class AttentionSchedule:
     def warp_keys(self) -> int:
         """Keys of a tile that a warp has."""
         return self.keys // self.warps if self.splits_warps else self.keys
+
+    @property
+    def limits_registers(self) -> bool:
+        """Do the warps that copy, a whole group of four, leave registers to the others?"""
+        return self.form == "wgmma" and self.warps % 4 == 0
 
     @property
     def depth_panels(self) -> int:

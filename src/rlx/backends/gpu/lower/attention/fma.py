@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlx.backends.gpu.lower.attention.frame import Frame, Loader, Panel, Row, Source, vector_width
+from rlx.backends.gpu.lower.attention.frame import (
+    Frame,
+    Loader,
+    Panel,
+    Row,
+    Source,
+    cycled,
+    vector_width,
+)
 from rlx.backends.gpu.lower.attention.results import Results
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, State, has_mask_operand
 from rlx.backends.gpu.machine import GpuMachine
@@ -23,7 +31,6 @@ from rlx.backends.gpu.schedule.attention import (
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
 from rlx.core.dim import exact_div
-from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.attention import Attention
 
@@ -139,9 +146,7 @@ class FmaKernel:
         self.b.async_commit()
 
     def _stage(self, tile: Var) -> Var:
-        if self.schedule.stages == 1:
-            return self.b.const(0, DType.I32)
-        return (tile - self.tiles.low) % self.schedule.stages
+        return cycled(tile - self.tiles.low, self.schedule.stages)[0]
 
     def _next(self, tile: Var) -> None:
         """Wait for the tile's copies, and start those of the next one."""

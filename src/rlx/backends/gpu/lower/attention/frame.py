@@ -206,6 +206,13 @@ class Frame:
         return start, (start + each).min(high)
 
 
+def cycled(step: Var, count: int) -> tuple[Var, Var]:
+    """Which of `count` a step that is not negative takes in turn, and how often it was taken."""
+    if count & (count - 1):
+        return step % count, step // count
+    return step & (count - 1), step >> (count.bit_length() - 1)
+
+
 def row_count(form: Attention) -> DimLike:
     """Rows of one kv head."""
     return form.queries * form.group

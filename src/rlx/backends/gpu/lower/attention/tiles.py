@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rlx.backends.gpu.lower.attention.frame import Frame, Loader, Panel, Row, Source, vector_width
+from rlx.backends.gpu.lower.attention.frame import (
+    Frame,
+    Loader,
+    Panel,
+    Row,
+    Source,
+    cycled,
+    vector_width,
+)
 from rlx.backends.gpu.lower.attention.merge import merge_warps, prepare_cluster
 from rlx.backends.gpu.lower.attention.results import Results
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, has_mask_operand
@@ -279,9 +287,7 @@ class TileKernel:
         return self.frame.of_kv_head(self.form.v)
 
     def _stage(self, tile: Var) -> Var:
-        if self.schedule.stages == 1:
-            return self.b.const(0, DType.I32)
-        return (tile - self.tiles.low) % self.schedule.stages
+        return cycled(tile - self.tiles.low, self.schedule.stages)[0]
 
     # -- the loop over tiles of keys -------------------------------------------------------------
 

@@ -17,7 +17,7 @@ their position, that is the one whose scores are compared.
 
 from __future__ import annotations
 
-from rlx.backends.gpu.lower.attention.frame import Frame, Panel, Row, Tiles, blocks
+from rlx.backends.gpu.lower.attention.frame import Frame, Panel, Row, Tiles, blocks, cycled
 from rlx.backends.gpu.lower.attention.results import Results
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, has_mask_operand
 from rlx.backends.gpu.lower.attention.tiles import LANES, WarpTile
@@ -39,6 +39,8 @@ from rlx.core.layout import Layout
 from rlx.kernel.attention import Attention, Positional
 
 QUERIES, KEYS, VALUES = "queries", "keys", "values"
+TURNS = "turns"
+GROUP_THREADS = 128
 
 
 class WarpgroupKernel:
@@ -77,6 +79,8 @@ class WarpgroupKernel:
         self.empty = {
             n: b.mbarrier(f"{n}_empty", 1 if n == QUERIES else stages) for n in self.memory
         }
+        if schedule.takes_turns:
+            b.mbarrier(TURNS, self.groups)
         self.maps = {
             QUERIES: self._query_map(form.q),
             KEYS: self._map(KEYS, frame.k, form.k),
@@ -125,20 +129,23 @@ class WarpgroupKernel:
                 for stage in range(1 if name == QUERIES else schedule.stages):
                     b.mbarrier_init(self.full[name], 1, stage)
                     b.mbarrier_init(self.empty[name], self.groups, stage)
+            for group in range(self.groups if schedule.takes_turns else 0):
+                b.mbarrier_init(TURNS, 1, group)
         b.barrier()
         if self.machine.has_dependent_launch:
             b.wait_dependencies()
-        few, many = warpgroup_registers(self.groups)
         self.work = self.frame.number(blocks(self.form, schedule.rows, members=schedule.members))
         for dim in self._sizes():
             self.frame.number(dim)
-        with b.when(b.warp < 4):
-            b.register_limit(few, is_more=False)
-            with b.when(b.thread.eq(0)):
-                self._copy()
-        with b.otherwise():
-            b.register_limit(many, is_more=True)
+        with b.when(b.warp < 4 * self.groups):
+            if schedule.limits_registers:
+                b.register_limit(warpgroup_registers(self.groups)[1], is_more=True)
             self._multiply()
+        with b.otherwise():
+            if schedule.limits_registers:
+                b.register_limit(warpgroup_registers(self.groups)[0], is_more=False)
+            with b.when(b.thread.eq(GROUP_THREADS * self.groups)):
+                self._copy()
 
     def _sizes(self) -> tuple[DimLike, ...]:
         return (self.form.batch, self.form.keys)
@@ -150,7 +157,7 @@ class WarpgroupKernel:
         with b.loop(b.block_index(), self.work, b.block_count(), carry=[step, turn]) as place:
             self.frame.at(place)
             tiles = self.frame.tiles(self.schedule.keys)
-            b.mbarrier_wait(self.empty[QUERIES], (turn + 1) % 2)
+            b.mbarrier_wait(self.empty[QUERIES], (turn + 1) & 1)
             self._copy_queries()
             with b.loop(0, tiles.high - tiles.low, carry=[step]) as number:
                 first = (tiles.high - 1 - number) * self.schedule.keys
@@ -172,7 +179,7 @@ class WarpgroupKernel:
     def _copy_tile(self, name: str, step: Var, first: Var, panels: int) -> None:
         b, frame, keys = self.b, self.frame, self.schedule.keys
         stage, turn = self._stage(step)
-        b.mbarrier_wait(self.empty[name], (turn + 1) % 2, stage)
+        b.mbarrier_wait(self.empty[name], (turn + 1) & 1, stage)
         b.mbarrier_arrive(self.full[name], stage, panels_bytes(keys, panels))
         for panel in range(panels):
             at = stage * (keys * panels * PANEL) + panel * keys * PANEL
@@ -183,16 +190,16 @@ class WarpgroupKernel:
 
     def _stage(self, step: Var) -> tuple[Var, Var]:
         """The stage of a step, counted over all tiles of rows, and how often it was used before."""
-        return step % self.schedule.stages, step // self.schedule.stages
+        return cycled(step, self.schedule.stages)
 
     # -- products --------------------------------------------------------------------------------
 
     def _multiply(self) -> None:
         b, step, turn = self.b, self.b.variable(0), self.b.variable(0)
-        self.group = b.warp // 4 - 1
+        self.group = b.warp >> 2
         with b.loop(b.block_index(), self.work, b.block_count(), carry=[step, turn]) as place:
             self.frame.at(place)
-            b.mbarrier_wait(self.full[QUERIES], turn % 2)
+            b.mbarrier_wait(self.full[QUERIES], turn & 1)
             self._rows(step)
             turn += 1
 
@@ -200,7 +207,7 @@ class WarpgroupKernel:
         """A tile of rows."""
         b, keys = self.b, self.schedule.keys
         tiles = self.frame.tiles(keys)
-        self.tile = WarpTile(self, (b.warp - 4) * 16)
+        self.tile = WarpTile(self, b.warp * 16)
         count = tiles.high - tiles.low
         zero = b.tile_fill(self.operand_tile)
         self.weights = [b.variable(zero) for _ in range(keys // 16)]
@@ -214,7 +221,9 @@ class WarpgroupKernel:
         self._store()
 
     def _first(self, step: Var, tiles: Tiles) -> None:
+        self._take_turn(step)
         scores = self._scores(step)
+        self._give_turn()
         self.b.warpgroup_wait(0)
         self._release(KEYS, step)
         is_edge = isinstance(self.form.mask, Positional) or not self._keys_divide()
@@ -250,8 +259,10 @@ class WarpgroupKernel:
         b, carried = self.b, [*self.tile.carried, *self.weights]
         with b.loop(low, high, carry=carried) as number:
             now = step + number
+            self._take_turn(now)
             scores = self._scores(now)
             self._add(now - 1)
+            self._give_turn()
             b.warpgroup_wait(1)
             self._release(KEYS, now)
             weights, factors = self._weighed(scores, tiles.high - 1 - number, is_edge)
@@ -260,11 +271,23 @@ class WarpgroupKernel:
             self.tile.correct(factors)
             self._keep(weights)
 
+    def _take_turn(self, step: Var) -> None:
+        """The first group is the first: for it, a phase before the first one is over."""
+        if self.schedule.takes_turns:
+            is_first = self.b.const(1, I32).where(self.group.eq(0), 0)
+            self.b.mbarrier_wait(TURNS, (step + is_first) % 2, self.group)
+
+    def _give_turn(self) -> None:
+        if self.schedule.takes_turns:
+            after = (self.group + 1) % self.groups
+            with self.b.when((self.b.thread % (4 * self.machine.warp)).eq(0)):
+                self.b.mbarrier_arrive(TURNS, after)
+
     def _scores(self, step: Var) -> Var:
         """Products of queries and keys, started."""
         b, keys, rows = self.b, self.schedule.keys, self.schedule.rows
         stage, turn = self._stage(step)
-        b.mbarrier_wait(self.full[KEYS], turn % 2, stage)
+        b.mbarrier_wait(self.full[KEYS], turn & 1, stage)
         total = b.tile_fill(self.score_tile)
         base = stage * (keys * self.depth_panels * PANEL)
         own = self.group * (GROUP_ROWS * PANEL)
@@ -280,7 +303,7 @@ class WarpgroupKernel:
         """Weights times values, started."""
         b, keys = self.b, self.schedule.keys
         stage, turn = self._stage(step)
-        b.mbarrier_wait(self.full[VALUES], turn % 2, stage)
+        b.mbarrier_wait(self.full[VALUES], turn & 1, stage)
         (sums,) = self.tile.sums
         base = stage * (keys * self.columns_panels * PANEL)
         made = b.warpgroup_mul_tiles(
@@ -302,7 +325,7 @@ class WarpgroupKernel:
 
     def _arrive(self, name: str, stage: Var) -> None:
         """One thread of each group: the products of all of its warps are done."""
-        with self.b.when((self.b.thread % (4 * self.machine.warp)).eq(0)):
+        with self.b.when((self.b.thread & (GROUP_THREADS - 1)).eq(0)):
             self.b.mbarrier_arrive(self.empty[name], stage)
 
     def _store(self) -> None:
