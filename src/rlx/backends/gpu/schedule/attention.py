@@ -28,6 +28,8 @@ LANES = 16
 SPLIT_KEYS = 128
 """The fewest keys that are worth a block of their own."""
 MAX_SPLITS = 64
+MERGE_CHUNK = 4
+"""Columns that a thread combines at a time."""
 MAX_CLUSTER = 8
 """Blocks of a cluster on every device that has them."""
 BLOCKS_PER_PROCESSOR = {"wgmma": 1, "mma": 2, "fma": 2}
@@ -95,6 +97,11 @@ class AttentionSchedule:
     def warp_keys(self) -> int:
         """Keys of a tile that a warp has."""
         return self.keys // self.warps if self.splits_warps else self.keys
+
+    @property
+    def owned_columns(self) -> int:
+        """Columns of the result that each block of a cluster combines, in chunks of a thread's."""
+        return _ceil(self.padded_value_depth, MERGE_CHUNK * self.splits) * MERGE_CHUNK
 
     @property
     def limits_registers(self) -> bool:
@@ -305,9 +312,9 @@ def shared_bytes(schedule: AttentionSchedule, form: Attention) -> int:
     depth, values = schedule.padded_depth, schedule.padded_value_depth
     each = schedule.keys * (depth + values)
     tiles = (schedule.rows * depth + schedule.stages * each) * form.dtype.itemsize
-    parts = schedule.warps if schedule.splits_warps else 0
-    parts += schedule.splits if schedule.is_cluster else 0
-    return tiles + parts * schedule.rows * (values + 2) * form.sums.itemsize
+    parts = schedule.warps * (values + 2) if schedule.splits_warps else 0
+    parts += schedule.splits * (schedule.owned_columns + 2) if schedule.is_cluster else 0
+    return tiles + parts * schedule.rows * form.sums.itemsize
 
 
 # -- fma ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from rlx.backends.gpu.lower.attention.frame import Frame, Row, row_count
 from rlx.backends.gpu.lower.attention.results import PARTS, STATS, Results
 from rlx.backends.gpu.lower.attention.softmax import Softmax, tree
 from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.attention import MERGE_CHUNK as CHUNK
 from rlx.backends.gpu.schedule.attention import AttentionSchedule
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
@@ -27,8 +28,6 @@ from rlx.kernel.attention import Attention
 if TYPE_CHECKING:
     from rlx.backends.gpu.lower.attention.tiles import TileKernel, WarpTile
 
-CHUNK = 4
-"""Columns that a thread combines at a time."""
 BARRIER = "merged"
 
 
@@ -115,18 +114,13 @@ def _each(b: Builder, rows: int, chunks: int, do: Callable[[Var, Var], None]) ->
 # -- clusters -------------------------------------------------------------------------------------
 
 
-def owned_chunks(schedule: AttentionSchedule) -> int:
-    """Chunks of columns that each block of a cluster combines."""
-    return -(-schedule.padded_value_depth // (CHUNK * schedule.splits))
-
-
 def prepare_cluster(kernel: TileKernel) -> Parts:
     """The memory that the blocks of the cluster push into, and its mbarrier."""
     b, schedule, dtype = kernel.b, kernel.schedule, kernel.form.sums
-    chunks = owned_chunks(schedule)
-    parts = Parts.of(b, "block", dtype, schedule.splits, 16, chunks * CHUNK)
+    columns = schedule.owned_columns
+    parts = Parts.of(b, "block", dtype, schedule.splits, 16, columns)
     b.mbarrier(BARRIER)
-    size = schedule.splits * 16 * (chunks * CHUNK + 2) * dtype.itemsize
+    size = schedule.splits * 16 * (columns + 2) * dtype.itemsize
     with b.when(b.thread.eq(0)):
         b.mbarrier_init(BARRIER, 1)
         b.mbarrier_arrive(BARRIER, expected_bytes=size)
@@ -136,7 +130,7 @@ def prepare_cluster(kernel: TileKernel) -> Parts:
 
 def _merge_blocks(kernel: TileKernel, warps: Parts) -> None:
     b, schedule, softmax = kernel.b, kernel.schedule, kernel.softmax
-    parts, each = kernel.cluster_parts, owned_chunks(schedule)
+    parts, each = kernel.cluster_parts, schedule.owned_columns // CHUNK
     assert parts is not None
     last = schedule.padded_value_depth // CHUNK - 1
 
