@@ -28,6 +28,7 @@ from rlx.kernel.lower.loop import loop_kernel
 from rlx.ops import op as table
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import (
+    BF16,
     CASES,
     CONTRACTIONS,
     F32,
@@ -218,6 +219,8 @@ def test_indices_are_64_bits_where_32_do_not_suffice() -> None:
     assert width(U) is DType.I64
     assert width(1 << 16, 1 << 12) is DType.I32
     assert width(1 << 16, 1 << 16) is DType.I64
+    row = Case(ops.softmax, of(BF16, (1 << 13, 1 << 13))).node()
+    assert index_dtype(legal(loop_kernel(row))) is DType.I32  # its axis is one, reduced or not
 
 
 def test_a_dependent_kernel_waits_before_it_reads() -> None:

@@ -34,9 +34,9 @@ UNITS = {"sigmoid": 2}
 """Uses of the special function units by a function; others are one."""
 MANY_UNITS = 4
 """Uses for a point that take longer than memory does to read and write a half float."""
-RECIPROCAL_BITS, NEWTON_ERROR = 0x7EF311C3, 2.0**-12
-"""1 / x is about the float whose bits are these less those of x; two steps of Newton's leave 2⁻¹²
-of its error."""
+RECIPROCAL_BITS, NEWTON_ERROR = 0x7EF311C3, 2.0**-17
+"""1 / x is within 5 % of the float whose bits are these less those of x; two steps of Newton's
+leave a relative error of 2⁻¹⁷."""
 LARGEST = 87.0
 """Of x for which eˣ and e⁻ˣ are normal numbers."""
 LOG2_E = 1.4426950408889634

@@ -119,7 +119,9 @@ def emit(kernel: Kernel, schedule: GpuSchedule, name: str = "") -> Program:
 
 def index_dtype(kernel: Kernel) -> DType:
     """64 bits where an index, or the number of points, may not fit in 32."""
-    return index_dtype_of(kernel, [product(a.extent for a in (*kernel.axes, *kernel.reduced))])
+    return index_dtype_of(
+        kernel, [product(a.extent for a in dict.fromkeys((*kernel.axes, *kernel.reduced)))]
+    )
 
 
 def index_dtype_of(kernel: Kernel, counts: Sequence[DimLike]) -> DType:
