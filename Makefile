@@ -8,7 +8,7 @@ BENCH  := .venv-bench
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad safetensors xgboost-cpu onnxmltools
 
-.PHONY: help setup demo tour test test-cpu-matrix check bench bench-setup bench-compile \
+.PHONY: help setup demo tour test test-cpu-matrix test-gpu check bench bench-setup bench-compile \
         bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs wheel clean
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make fuzz-cpu       5,000 through native code, and 200 between guard pages"
 	@echo "make fuzz-onnx-ops  300 models of every ONNX operator against its evaluators"
 	@echo "make test-cpu-matrix  every op, 24 cases, on every instruction set"
+	@echo "make test-gpu       every op's laws and random graphs on a GPU that is simulated"
 	@echo "make bench          run time against every installed peer: bench/results/README.md"
 	@echo "make bench-setup    install the peers, in a virtual environment of their own"
 	@echo "make zoo-verbs      every verb of the command line on 18 published models (RLX_ZOO: a folder)"
@@ -62,6 +63,10 @@ test: setup
 
 test-cpu-matrix: setup
 	$(PY) -m tests.backend.cpu.matrix
+
+# On a device: python -m tests.backend.cuda.all.
+test-gpu: setup
+	$(PY) -m tests.backend.gpu.all $(or $(ARGS),--draws 3 --graphs 100)
 
 test-browser: setup
 	$(PY) -m pytest -s -p no:xdist -o addopts="-q --strict-markers --import-mode=importlib" \

@@ -51,25 +51,29 @@ class Applied:
     case: Case
 
 
-def drawn(op: Op, first: int, count: int) -> Iterator[Applied]:
+def drawn(
+    op: Op, first: int, count: int, limit: int = MAX_ELEMENTS, *, has_weights: bool = False
+) -> Iterator[Applied]:
     """The same on every run; every third has sizes that fill warps and blocks."""
     for i in range(first, first + count):
         draw = Draw([zlib.crc32(f"gpu {op.name}".encode()), i], is_large=i % 3 == 2)
         case = draw.case(op)
-        while not is_bounded(case) or _elements(case) > MAX_ELEMENTS:
+        while not is_bounded(case) or _elements(case) > limit:
             case = draw.case(op)
-        yield applied(case, draw.arrays(case))
+        yield applied(case, draw.arrays(case), has_weights=has_weights)
 
 
 def _elements(case: Case) -> int:
     return sum(int(np.prod(s.dims)) for s in case.specs)
 
 
-def applied(case: Case, arrays: Sequence[Array]) -> Applied:
+def applied(case: Case, arrays: Sequence[Array], *, has_weights: bool = False) -> Applied:
+    """With weights, all operands but the first are parameters of the graph."""
     graph = Graph("law")
     values = {f"x{i}": a for i, a in enumerate(arrays)}
     shapes = [Shape(s.dims, s.dtype) for s in case.specs]
-    operands = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
+    makers = [graph.input, graph.param if has_weights else graph.input]
+    operands = [makers[i > 0](f"x{i}", s) for i, s in enumerate(shapes)]
     attrs = {k: v for k, v in case.attrs.items() if k != "extent"}
     node = graph.node(case.op, operands, graph.extents.named(case.op, operands, attrs))
     items = range(len(node.shapes)) if node.has_items else ()
