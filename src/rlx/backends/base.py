@@ -108,6 +108,10 @@ class Program(ABC):
             f"{self.interface.name}: {type(self).__name__} binds no calls. Call the executable."
         )
 
+    def takes(self, value: Any) -> bool:
+        """May an input of a bound call be this array, which is in memory of the device?"""
+        return False
+
     def quick(self, weights: Any) -> Callable[..., Any] | None:
         """A function of the inputs in order that gives what `run` gives, the output or a tuple of
         them, with less overhead; None where there is none."""

@@ -334,8 +334,13 @@ class Executable:
 
     def bind(self, *arrays: Any) -> Any:
         """The call on these inputs, prepared: what it gives is called without arguments and runs
-        on memory of the device, where nothing has to be copied, checked or allocated again."""
-        return self._program.bind(self._ready().memory, self.arrays(arrays))
+        on memory of the device, where nothing has to be copied, checked or allocated again. Arrays
+        that are there already, of any library with DLPack, are read where they are."""
+        takes, names = self._program.takes, list(self.inputs)
+        if len(arrays) != len(names) or not any(map(takes, arrays)):
+            return self._program.bind(self._ready().memory, self.arrays(arrays))
+        given = [a if takes(a) else as_array(a, f"input {n!r}") for n, a in zip(names, arrays)]
+        return self._program.bind(self._ready().memory, given)
 
     # -- phases --------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ device: what reads an array waits there for what writes it, and no host waits.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,11 @@ class DeviceArray:
         return self.size == 0 or all(
             n == 1 or a == b for n, a, b in zip(self.shape, self.strides, wanted)
         )
+
+    @property
+    def stand(self) -> Array:
+        """What NumPy checks in its place: an array of this shape and dtype, without memory."""
+        return np.broadcast_to(np.zeros((), self.dtype), self.shape)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -203,6 +209,15 @@ def is_on_device(value: Any) -> bool:
     if hasattr(value, "__dlpack_device__"):
         return int(value.__dlpack_device__()[0]) not in (CPU, CUDA_HOST)
     return hasattr(value, "__cuda_array_interface__")
+
+
+def current_stream(values: Iterable[Any]) -> int | None:
+    """The stream that the library of the first such array works on now, where it says so."""
+    for value in values:
+        table = None if isinstance(value, DeviceArray) else _table(type(value))
+        if table is not None and is_on_device(value):
+            return table.stream(table.described(value).device)
+    return None
 
 
 def device_array(value: Any, queue: Queue, name: str = "array") -> DeviceArray:

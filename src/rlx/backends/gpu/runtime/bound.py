@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from rlx.backends.gpu.arrays.device_array import DeviceArray
 from rlx.backends.gpu.device import Array
 from rlx.backends.gpu.runtime.call import Call, Loaded, Segment
 from rlx.backends.gpu.runtime.memory import Block, Context
@@ -23,9 +24,12 @@ class BoundCall:
         call: Call,
         externals: Sequence[int],
         outputs: Mapping[str, tuple[Block, Shape]],
-        held: object,
+        inputs: Sequence[DeviceArray],
+        weights: object,
     ) -> None:
-        self._held = held  # memory that the work reads
+        self._weights = weights  # memory that the work reads
+        self.inputs = tuple(inputs)
+        """Where it reads them: what is written there, the next call reads."""
         self._loaded, self._context, self._call = loaded, context, call
         self._externals, self._made = list(externals), outputs
         self._sizes = dict(call.sizes)
@@ -40,8 +44,8 @@ class BoundCall:
             return
         self._call.sizes = dict(self._sizes)
         self._call.run(self._loaded.artefact.main, self._externals)
-        if self._is_one_segment and self._context.graphs:
-            self._replay = next(reversed(self._context.graphs.values())).replay
+        if self._is_one_segment and self._call.replayed is not None:
+            self._replay = self._call.replayed.replay
 
     def wait(self) -> None:
         """Until what was enqueued is done."""
@@ -62,6 +66,16 @@ class BoundCall:
                 self._context.queue.read(block.address, array)
             made.append(array)
         self.wait()
+        return tuple(made)
+
+    @property
+    def device_outputs(self) -> tuple[DeviceArray, ...]:
+        """The results where they are: the next call writes them again."""
+        queue, made = self._context.queue, list[DeviceArray]()
+        for block, shape in self._made.values():
+            bound = shape.bind(self._call.sizes)
+            where = block.address, tuple(bound.static_dims), bound.dtype.numpy
+            made.append(DeviceArray(*where, queue.device_id, queue, block))
         return tuple(made)
 
     @property

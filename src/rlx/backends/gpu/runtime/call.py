@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.device import Array, Kernel
+from rlx.backends.gpu.device import Array, Graph, Kernel
 from rlx.backends.gpu.runtime.memory import Context
 from rlx.backends.gpu.runtime.routine import (
     AnyStep,
@@ -106,6 +106,8 @@ class Call:
         self.loaded, self.context, self.weights = loaded, context, weights
         self.queue, self.routines = context.queue, loaded.artefact.routines
         self.sizes = dict(sizes)
+        self.replayed: Graph | None = None
+        """The graph of the last segment, if it was replayed."""
 
     # -- routines --------------------------------------------------------------------------------
 
@@ -196,7 +198,7 @@ class Call:
         context = self.context
         sizes = tuple(self.sizes.items())
         key = frame.routine.name, segment.number, frame.address, frame.externals, sizes
-        graph = context.graphs.get(key)
+        self.replayed = graph = context.graphs.get(key)
         if graph is not None:
             graph.replay()
         elif key not in context.seen or len(context.graphs) >= MAX_GRAPHS:
@@ -204,7 +206,9 @@ class Call:
                 context.seen.add(key)
             self._enqueue(segment, frame)
         else:
-            graph = context.graphs[key] = self.queue.record(lambda: self._enqueue(segment, frame))
+            self.replayed = graph = context.graphs[key] = self.queue.record(
+                lambda: self._enqueue(segment, frame)
+            )
             graph.replay()
 
     def _enqueue(self, segment: Segment, frame: _Frame) -> None:

@@ -78,8 +78,8 @@ class Context:
     """What was enqueued once: the second time it is recorded."""
 
     @classmethod
-    def new(cls, device: Device, symbols: int, failures: int) -> Context:
-        queue = device.queue()
+    def new(cls, device: Device, symbols: int, failures: int, stream: int | None = None) -> Context:
+        queue = device.queue(stream)
         sizes, noted = (Block(device, max(8, n)) for n in (8 * symbols, 4 * failures))
         for table in (sizes, noted):
             queue.fill(table.address, table.size, 0)
@@ -109,6 +109,11 @@ class Contexts:
             if self._free:
                 return self._free.pop()
         return Context.new(*self._given)
+
+    def on(self, stream: int | None) -> Context:
+        """A new one, which never comes back here; on a stream of another library, if one is
+        given."""
+        return Context.new(*self._given, stream)
 
     def give(self, context: Context) -> None:
         with self._lock:

@@ -5,10 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rlx.backends.base import Program
+from rlx.backends.gpu.arrays.device_array import (
+    DeviceArray,
+    current_stream,
+    device_array,
+    is_on_device,
+)
 from rlx.backends.gpu.device import Array, Device
 from rlx.backends.gpu.runtime.bound import BoundCall
 from rlx.backends.gpu.runtime.call import Call, Loaded, Outgrown, parts_of
@@ -158,23 +165,41 @@ class GpuProgram(Program):
         self._check(context)
         return made
 
-    def bind(self, weights: Weights, inputs: Sequence[Array]) -> BoundCall:
-        """The call on these inputs, which are copied to the device now."""
-        sizes = self.interface.bind(weights.params, inputs)
-        arrays = self.interface.checked(inputs, sizes)
-        context = weights.contexts.take()
-        held = [Block(self.device, max(1, a.nbytes)) for a in arrays]
-        for block, array in zip(held, arrays):
-            if array.nbytes:
-                context.queue.write(block.address, np.ascontiguousarray(array))
+    def bind(self, weights: Weights, inputs: Sequence[Any]) -> BoundCall:
+        """The call on these inputs. Arrays of the device are read where they are, in order with
+        what their library enqueues on its stream; others are copied to the device now."""
+        context = weights.contexts.on(current_stream(inputs))
+        leaves = self.interface.inputs
+        arrays = [
+            device_array(a, context.queue, f"input {n.name!r}") if self.takes(a) else a
+            for n, a in zip(leaves, inputs, strict=True)
+        ]
+        stands = [a.stand if isinstance(a, DeviceArray) else a for a in arrays]
+        sizes = self.interface.bind(weights.params, stands)
+        self.interface.checked(stands, sizes)
+        held = [self._held(n.name, a, context) for n, a in zip(leaves, arrays)]
         known = {**weights.capacities, **sizes}
         main = self.artefact.routines[self.artefact.main]
         made = [Block(self.device, max(1, evaluate(size, known))) for size in main.outputs]
         call = Call(self._loaded, context, weights.block.address, known)
-        inside, outside = [b.address for b in held], [b.address for b in made]
+        inside, outside = [a.address for a in held], [b.address for b in made]
         externals = self._externals(weights, inside, outside)
         outputs = {n: (b, s) for (n, s), b in zip(self.interface.outputs, made)}
-        return BoundCall(self._loaded, context, call, externals, outputs, (weights, held))
+        return BoundCall(self._loaded, context, call, externals, outputs, held, weights)
+
+    def takes(self, value: Any) -> bool:
+        return is_on_device(value)
+
+    def _held(self, name: str, array: Array | DeviceArray, context: Context) -> DeviceArray:
+        """An input in memory of the device that stays where it is."""
+        if isinstance(array, DeviceArray):
+            if not array.is_contiguous:
+                raise Error(f"input {name!r} is on the device and not contiguous. Make it so.")
+            return array
+        block, queue = Block(self.device, max(1, array.nbytes)), context.queue
+        if array.nbytes:
+            queue.write(block.address, np.ascontiguousarray(array))
+        return DeviceArray(block.address, array.shape, array.dtype, queue.device_id, queue, block)
 
     def _check(self, context: Context) -> None:
         """Wait, and raise what a kernel has noted."""
