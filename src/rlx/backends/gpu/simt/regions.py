@@ -30,6 +30,8 @@ class OpenRegions:
         self.made = program
         self._stack = [_Open(())]
         self._numbers: dict[Value, Number] = {}
+        self.addends: dict[Value, tuple[Value, int]] = {}
+        """Integers that are a value plus a number."""
         self.widened: dict[Value, Value] = {}
         """f32 values that are half floats, which a conversion to those gives back."""
 

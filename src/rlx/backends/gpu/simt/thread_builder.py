@@ -68,7 +68,35 @@ class ThreadBuilder(OpenRegions):
         short = self.simplified(op, a.value, b.value)
         if short is not None:
             return Var(self, short) if isinstance(short, Value) else self.const(short, a.dtype)
+        if op == "add" and a.dtype.is_integer:
+            return self._integer_sum(a, b)
         return self.value(ir.Binary(op=op, args=(a.value, b.value), results=(Value(a.dtype),)))
+
+    def _integer_sum(self, a: Var, b: Var) -> Var:
+        """Numbers are added last: indices that differ by a number share the rest, and their
+        addresses are one and an offset. Integers wrap, so the order does not matter."""
+        (x, m), (y, n) = self._addend(a), self._addend(b)
+        made = ir.Binary(op="add", args=(a.value, b.value), results=(Value(a.dtype),))
+        if m == 0 and n == 0:
+            return self.value(made)
+        if x is None or y is None:
+            root = x or y
+            assert root is not None
+            number = self.const(m + n, a.dtype)
+            made = ir.Binary(op="add", args=(root, number.value), results=(Value(a.dtype),))
+            total = self.value(made)
+            self.addends[total.value] = (root, m + n)
+            return total
+        return self.binary(
+            "add", self.binary("add", Var(self, x), Var(self, y)), self.const(m + n, a.dtype)
+        )
+
+    def _addend(self, x: Var) -> tuple[Value | None, int]:
+        """An integer as a value and a number whose sum it is."""
+        number = self.number_of(x.value)
+        if number is not None:
+            return None, int(number)
+        return self.addends.get(x.value, (x.value, 0))
 
     def compare(self, op: ir.CompareOp, a: Var, b: Var) -> Var:
         return self.value(ir.Compare(op=op, args=(a.value, b.value), results=(Value(BOOL),)))
