@@ -33,6 +33,8 @@ MAX_WIDTH = 16
 """Neighbours that a thread decodes at once."""
 MIN_CHUNKS, MAX_CHUNKS = 4, 16
 """Vectors that a thread has at once along inner axes, where they are rows apart."""
+REGISTERS = 65536
+"""Of a processor."""
 MAX_OWN = 8
 """Positions of axes that a thread goes along by itself."""
 MAX_NODES = 8192
@@ -64,6 +66,8 @@ class GemvSchedule:
     column_warps: int
     """Warps of a block with columns of their own."""
     warp: int
+    is_decoded: bool = False
+    """Is more done with the matrix than a conversion?"""
     is_dependent: bool = False
 
     @property
@@ -93,6 +97,12 @@ class GemvSchedule:
         return self.inner_threads * self.chunks * (self.width if self.along == "inner" else 1)
 
     @property
+    def resident(self) -> int:
+        """Blocks that a processor is to hold: the loads of many threads hide each other."""
+        registers = 64 if self.rows <= 2 and not self.is_decoded else 128
+        return max(1, REGISTERS // (registers * self.block)) if self.rows <= 8 else 0
+
+    @property
     def text(self) -> str:
         """In a few words, for reports."""
         return (
@@ -117,6 +127,11 @@ def choose_gemv(contract: Contract, machine: GpuMachine) -> GemvSchedule | Refus
     if along == "columns":
         return _along_columns(contract, machine, rows, width)
     return _along_inner(contract, machine, rows, axis, width)
+
+
+def _is_decoded(contract: Contract) -> bool:
+    done = (n for n in postorder([contract.right]) if isinstance(n, Apply))
+    return any(n.op.name != "cast" for n in done)
 
 
 def _are_halves(contract: Contract) -> bool:
@@ -195,7 +210,7 @@ def _along_inner(
     beside = max(1, min(4 * machine.warp, machine.max_block) // (warps * machine.warp))
     return GemvSchedule(
         rows, inner, own, "inner", width, columns, chunks, lanes, warps, beside, machine.warp,
-        is_dependent=machine.has_dependent_launch,
+        is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
     )  # fmt: skip
 
 
@@ -263,5 +278,5 @@ def _along_columns(contract: Contract, machine: GpuMachine, rows: int, width: in
     warps = max(1, min(most, _ceil(depth, inner_lanes * chunks)))
     return GemvSchedule(
         rows, contract.inner, (), "columns", width, 1, chunks, inner_lanes, warps, 1, machine.warp,
-        is_dependent=machine.has_dependent_launch,
+        is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
     )  # fmt: skip

@@ -24,19 +24,19 @@ UNKNOWN_EXTENT = 1024
 """What a choice assumes of an extent that is not bounded."""
 LANES = 128
 """Products that a processor adds up in a cycle."""
-IDLE_SHARE, WARP_SHARE = 0.6, 0.05
+IDLE_SHARE, WARP_SHARE = 0.85, 0.01
 """Of a processor that one warp keeps busy, and that each further one adds."""
-LARGE_BYTES = 256
-"""Of a thread's sums, from which on its registers are bounded."""
 REGISTERS, MAX_REGISTERS = 65536, 128
 """Of a processor, and of a thread where two blocks of 256 are to fit."""
 VECTOR_BYTES = 16
 """What threads read from shared memory at once."""
 DEPTH, MAX_STAGES = 8, 4
 """Inner steps of a stage: more take registers for elements on their way."""
-START_CYCLES, EXCHANGE_CYCLES, LAUNCH_CYCLES = 1500, 300, 3000
+START_CYCLES, EXCHANGE_CYCLES, LAUNCH_CYCLES = 1500, 300, 6000
 """Of a block, before its first product and after its last; of adding a slice; of a second
 launch."""
+STAGE_CYCLES = 150
+"""Of a stage at least: a barrier, and shared memory's latency."""
 SPLIT_BYTES = 12
 """Bytes that a processor writes and reads again in a cycle."""
 MAX_SPLITS = 16
@@ -59,6 +59,11 @@ class Tile:
     def threads(self) -> int:
         return self.rows // self.thread_rows * (self.columns // self.thread_columns)
 
+    @property
+    def is_large(self) -> bool:
+        """Are a thread's sums most of its registers?"""
+        return self.thread_rows * self.thread_columns >= 64
+
     def sums_bytes(self, itemsize: int, slices: int) -> int:
         """Of the sums of all slices but one."""
         return itemsize * self.rows * self.columns * (slices - 1)
@@ -72,15 +77,15 @@ class Tile:
 
 TILES = (
     Tile(128, 128, 8, 8, 0.70),
-    Tile(128, 64, 8, 8, 0.62),
-    Tile(64, 128, 8, 8, 0.66),
-    Tile(64, 64, 8, 4, 0.60),
+    Tile(128, 64, 8, 8, 0.60),
+    Tile(64, 128, 8, 8, 0.62),
+    Tile(64, 64, 8, 4, 0.53),
     Tile(64, 32, 4, 4, 0.34),
-    Tile(32, 64, 4, 4, 0.41),
-    Tile(32, 32, 4, 2, 0.18),
-    Tile(16, 16, 2, 2, 0.08),
+    Tile(32, 64, 4, 4, 0.40),
+    Tile(32, 32, 4, 2, 0.24),
+    Tile(16, 16, 2, 2, 0.12),
 )
-SLICES = (1, 2, 4)
+SLICES = (1, 4)
 """Groups of threads that share a block's inner steps."""
 
 
@@ -126,7 +131,7 @@ class RegisterTileSchedule:
 
     def resident(self, itemsize: int) -> int:
         """Blocks that a processor is to hold: large tiles take more registers than they need."""
-        is_large = self.tile.thread_rows * self.tile.thread_columns * itemsize >= LARGE_BYTES
+        is_large = self.tile.is_large and itemsize == 4
         return max(1, REGISTERS // (MAX_REGISTERS * self.block)) if is_large else 0
 
     @property
@@ -145,8 +150,8 @@ def choose_register_tile(contract: Contract, machine: GpuMachine) -> RegisterTil
     rows, columns, batch = outer_axes(contract)
     inner = _inner_order(contract, machine)
     tile, slices = min(_ways(contract, machine), key=lambda w: _cycles(contract, *w, 1, machine))
-    left = _loader(contract, contract.left, rows, inner[-1], machine)
-    right = _loader(contract, contract.right, columns, inner[-1], machine)
+    left = _loader(contract, contract.left, rows, inner[-1], tile, machine)
+    right = _loader(contract, contract.right, columns, inner[-1], tile, machine)
     return RegisterTileSchedule(
         tile,
         DEPTH,
@@ -182,13 +187,15 @@ def _least_cycles(contract: Contract, splits: int, machine: GpuMachine) -> float
 
 def _ways(contract: Contract, machine: GpuMachine) -> list[tuple[Tile, int]]:
     """Tiles whose sums leave room for two blocks' registers, and slices that a block has room for:
-    the sums of all but one are exchanged through shared memory."""
+    the sums of all but one are exchanged through shared memory. Large tiles keep a processor as
+    busy as shared memory lets them by themselves."""
     size = contract.sums.itemsize
     found = [
         (t, n)
         for t in TILES
         for n in SLICES
         if machine.warp <= t.threads * n <= machine.max_block
+        and (n == 1 or not t.is_large)
         and t.registers(size) <= MAX_REGISTERS
         and n * _stage_bytes(contract, t) * 2 + t.sums_bytes(size, n) <= machine.shared_bytes
     ]
@@ -246,7 +253,8 @@ def _turn_cycles(tile: Tile, blocks: int, warps: int, depth: int, slices: int) -
     busy = min(1.0, IDLE_SHARE + WARP_SHARE * blocks * warps)
     work = blocks * tile.rows * tile.columns * depth
     start = START_CYCLES + EXCHANGE_CYCLES * (slices - 1)
-    return start + work / (LANES * tile.share * busy)
+    stages = _ceil(depth, DEPTH * slices)
+    return start + max(work / (LANES * tile.share * busy), stages * STAGE_CYCLES)
 
 
 def _most(dim: DimLike) -> int:
@@ -284,15 +292,23 @@ def _inner_order(contract: Contract, machine: GpuMachine) -> tuple[Axis, ...]:
 
 
 def _loader(
-    contract: Contract, factor: Expr, axes: tuple[Axis, ...], inner: Axis, machine: GpuMachine
+    contract: Contract,
+    factor: Expr,
+    axes: tuple[Axis, ...],
+    inner: Axis,
+    tile: Tile,
+    machine: GpuMachine,
 ) -> Loader:
     """Vectors along the axis that more elements are contiguous along. Copies along the inner axis
-    are of single elements, which are rows apart in shared memory."""
+    are of single elements, which are rows apart in shared memory: large tiles, whose products take
+    longer than loads, do with vectors in registers."""
     loads = [n for n in postorder([factor]) if isinstance(n, Load)]
     worth = {a: (_bytes(loads, a), _width(loads, a, machine)) for a in (axes[-1], inner)}
     source = _source(contract, factor) if machine.has_async_copy else None
     if worth[inner] > worth[axes[-1]]:
-        return Loader(axes, "inner", inner, worth[inner][1] if source is None else 1, source)
+        width = worth[inner][1]
+        is_copied = source is not None and (width == 1 or not tile.is_large)
+        return Loader(axes, "inner", inner, *((1, source) if is_copied else (width, None)))
     width = worth[axes[-1]][1]
     if source is not None and not is_aligned(source.at, axes[-1], width):
         width = 1

@@ -83,7 +83,13 @@ class _Gemv(ProductExpressions):
         self.blocks = (contract.columns.extent + (columns - 1)) // columns
         points = product(a.extent for a in contract.batch) * self.blocks
         grid = (points if contract.stores and schedule.rows else 0,)
-        builder = Builder(name, block=schedule.block, grid=grid, warp=schedule.warp)
+        builder = Builder(
+            name,
+            block=schedule.block,
+            grid=grid,
+            warp=schedule.warp,
+            resident=schedule.resident,
+        )
         vector = schedule.inner[-1] if schedule.along == "inner" else contract.columns
         super().__init__(builder, contract, constants, vector if schedule.width > 1 else None)
         self.extent = product(a.extent for a in schedule.inner)
