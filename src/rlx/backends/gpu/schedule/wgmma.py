@@ -63,6 +63,8 @@ class WgmmaSchedule:
     constants: frozenset[int] = frozenset()
     is_dependent: bool = False
     warp: int = 32
+    flight: int = 1
+    """Products of a group that are under way while the next is requested."""
 
     @property
     def rows(self) -> int:

@@ -63,11 +63,9 @@ class _Ring:
     def carried(self) -> list[Variable]:
         return [self.stage, self.turn]
 
-    @property
-    def before(self) -> Var:
-        """The stage before."""
-        last = self.b.const(self.stages - 1, I32)
-        return last.where(self.stage.eq(0), self.stage - 1)
+    def before(self, steps: int) -> Var:
+        """The stage so many steps before."""
+        return (self.stage + (self.stages - steps)).where(self.stage < steps, self.stage - steps)
 
     def advance(self) -> None:
         is_last = self.stage.eq(self.stages - 1)
@@ -295,11 +293,12 @@ class _Wgmma:
         with b.loop(0, steps, carry=[total, *ring.carried]) as k:
             b.mbarrier_wait(self.full, ring.turn, ring.stage)
             total.set(self._product(total, ring.stage))
-            b.warpgroup_wait(1)
-            self._release(ring.before, k > 0)
+            b.warpgroup_wait(schedule.flight)
+            self._release(ring.before(schedule.flight), k >= schedule.flight)
             ring.advance()
         b.warpgroup_wait(0)
-        self._release(ring.before, steps > 0)
+        for left in reversed(range(schedule.flight)):
+            self._release(ring.before(left + 1), steps > left)
         return total
 
     def _product(self, total: Var, stage: Var) -> Var:
