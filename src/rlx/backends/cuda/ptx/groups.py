@@ -4,7 +4,9 @@ Tiles are those of mma.m16n8k16: a of 16x16; b and c of 16 rows and any number o
 
 from __future__ import annotations
 
-from rlx.backends.cuda.ptx.memory import HALVES, SWIZZLE_BYTES, Memory, operand_at
+from dataclasses import replace
+
+from rlx.backends.cuda.ptx.memory import HALVES, SWIZZLE_BYTES, Memory, SharedIndex
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F32
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import TileType, Value
@@ -82,16 +84,16 @@ class Groups(Memory):
     def _matrices(self, node: ir.TileLoad, tile: TileType) -> list[str]:
         """ldmatrix: lane 8i + r gives the address of row r of matrix i, 8 half floats. Four make
         operand a, and 16 columns of b: the matrices below each other first."""
-        index, more = self.shared_index(node.memory, node.args[0])
+        index = self.shared_index(node.memory, node.args[0])
         by_columns = node.is_transposed
         lane, words = self.lane(), list[str]()
         row, chunk = self._matrix_rows(lane, by_columns)
-        at = self.let(None, "mad.lo.u32", row, str(node.pitch), index)
+        at = self.let(None, "mad.lo.u32", row, str(node.pitch), index.at)
         at = self.let(None, "mad.lo.u32", chunk, "8", at)
         trans = ".trans" if (tile.role == "a") == by_columns else ""
         for first in range(0, tile.columns, 16):
             step = first * (node.pitch if by_columns else 1)
-            address = self._moved(node.memory, at, step, more)
+            address = self._moved(node.memory, at, step, index)
             count = min(4, (tile.columns - first) // 4)
             held = [self.register(None) for _ in range(count)]
             instruction = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16"
@@ -107,13 +109,13 @@ class Groups(Memory):
         row = self.let(None, "or.b32", self.let(None, "and.b32", lane, "7"), upper)
         return row, self.let(None, "and.b32", self.let(None, "shr.u32", lane, "3"), "1")
 
-    def _moved(self, memory: str, at: str, step: int, more: int) -> str:
+    def _moved(self, memory: str, at: str, step: int, index: SharedIndex) -> str:
         """The operand `step` elements behind an index."""
         array = self.array(memory)
         size = step * array.dtype.itemsize
         if array.is_swizzled and size % SWIZZLE_BYTES:
             at, size = self.let(None, "add.u32", at, str(step)), 0
-        return operand_at(self.shared_address(memory, at), more + size)
+        return self.shared_place(memory, at, replace(index, bytes=index.bytes + size))
 
     def _pairs(
         self, memory: str, index: str, pitch: int, values: list[str] | None = None

@@ -7,6 +7,7 @@ them or put together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rlx.backends.cuda.ptx.arithmetic import Arithmetic
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F16, bits_of, kind_of, literal
@@ -21,6 +22,18 @@ MAX_IMMEDIATE = 1 << 16
 """Elements that an instruction adds to an address."""
 SWIZZLE_BYTES = 1024
 """What the permutation of a swizzled array repeats in."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedIndex:
+    """Where an element of shared memory is."""
+
+    at: str
+    """What the array's permutation is of."""
+    bytes: int = 0
+    """To be added behind it: a number of the instruction."""
+    moved: str = ""
+    """Bytes to be added behind it, in a register."""
 
 
 class Memory(Arithmetic):
@@ -57,18 +70,50 @@ class Memory(Arithmetic):
         start = self.let(None, "add.u32", "%SMEM", str(self.offsets[memory]))
         return self.let(None, "add.u32", start, byte)
 
-    def shared_index(self, memory: str, index: Value) -> tuple[str, int]:
-        """An index as a register and the bytes of its constant addends that the permutation does
-        not change: they are part of the instruction, and the rest is computed once for many."""
+    def shared_index(self, memory: str, index: Value) -> SharedIndex:
+        """An index with the addends apart that the permutation does not change: constant ones are
+        part of the instruction, those that vary, such as the start of a stage, are added behind,
+        and what is permuted is computed once for many."""
         array, more = self.program.memory(memory), 0
+        size = array.dtype.itemsize
         unit = SWIZZLE_BYTES if array.is_swizzled else 1
         while (found := self._addends(index)) is not None:
             value, number = found
-            if number < 0 or number * array.dtype.itemsize % unit:
+            if number < 0 or number * size % unit:
                 break
-            index, more = value, more + number * array.dtype.itemsize
-        at = self.one(index)
-        return (self.let(None, "cvt.u32.u64", at) if index.dtype is I64 else at), more
+            index, more = value, more + number * size
+        if not array.is_swizzled or index.dtype is I64:
+            at = self.one(index)
+            at = self.let(None, "cvt.u32.u64", at) if index.dtype is I64 else at
+            return SharedIndex(at, more)
+        terms = self._terms(index)
+        whole = [t for t in terms if self._is_multiple(t, unit // size)]
+        rest = [t for t in terms if t not in whole]
+        if not whole or not rest:
+            return SharedIndex(self.one(index), more)
+        moved = self.let(None, "mul.lo.u32", self._sum(whole), str(size))
+        return SharedIndex(self._sum(rest), more, moved)
+
+    def _terms(self, index: Value) -> list[Value]:
+        """The addends of an index."""
+        node = self.maker.get(index)
+        if not isinstance(node, ir.Binary) or node.op != "add":
+            return [index]
+        return [t for a in node.args for t in self._terms(a)]
+
+    def _is_multiple(self, value: Value, of: int) -> bool:
+        """Is it a product with a multiple of a number?"""
+        node = self.maker.get(value)
+        if not isinstance(node, ir.Binary) or node.op != "mul":
+            return False
+        numbers = [self.maker.get(a) for a in node.args]
+        return any(isinstance(n, ir.Const) and int(n.value) % of == 0 for n in numbers)
+
+    def _sum(self, terms: Sequence[Value]) -> str:
+        total = self.one(terms[0])
+        for term in terms[1:]:
+            total = self.let(None, "add.u32", total, self.one(term))
+        return total
 
     def _addends(self, index: Value) -> tuple[Value, int] | None:
         """A value and a number whose sum it is."""
@@ -83,8 +128,15 @@ class Memory(Arithmetic):
 
     def shared_operand(self, memory: str, index: Value) -> str:
         """An element in shared memory as an operand of an instruction."""
-        at, more = self.shared_index(memory, index)
-        return operand_at(self.shared_address(memory, at), more)
+        found = self.shared_index(memory, index)
+        return self.shared_place(memory, found.at, found)
+
+    def shared_place(self, memory: str, at: str, index: SharedIndex) -> str:
+        """An operand: what is permuted, moved by what is not."""
+        address = self.shared_address(memory, at)
+        if index.moved:
+            address = self.let(None, "add.u32", address, index.moved)
+        return operand_at(address, index.bytes)
 
     def of_rank(self, address: str, rank: str) -> str:
         """The same place in the shared memory of another block of the cluster."""
