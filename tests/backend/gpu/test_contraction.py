@@ -259,6 +259,7 @@ CONVOLUTIONS = {
     "one tap": convolution(24, 32, size=1, stride=(2, 2)),
     "few channels": convolution(3, 16, size=5, padding=(2, 2, 2, 2)),
     "groups": convolution(32, 64, groups=2, padding=(1, 1, 1, 1)),
+    "one channel of each group": convolution(9, 3, groups=3, padding=(1, 0, 1, 0)),
 }
 
 
@@ -340,6 +341,7 @@ def test_tiles_grow_with_the_product() -> None:
     [
         (Case(ops.matmul, of(F32, (32, 8), (8, 8))), MACHINE, "half-precision"),
         (Case(ops.matmul, of(BF16, (16, 8), (8, 8))), MACHINE, "at most 16 rows"),
+        (Case(ops.matmul, of(BF16, (3, 1, 8), (3, 8, 1))), MACHINE, "neither rows nor columns"),
         (Case(ops.matmul, of(BF16, (32, 8), (8, 8))), GpuMachine(), "no matrix instructions"),
         (
             Case(ops.matmul, of(BF16, (32, 8), (8, 8))),

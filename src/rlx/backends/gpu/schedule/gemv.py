@@ -230,7 +230,7 @@ def _loads(
     own_points = product(a.extent for a in own)
     assert is_static(own_points)
     nodes = sum(isinstance(n, Apply) for n in postorder([contract.right])) + rows
-    code = max(1, MAX_NODES // (nodes * width * own_points))
+    code = max(1, MAX_NODES // max(1, nodes * width * own_points))
     return max(1, min(code, machine.stream_bytes // (width * _element_bytes(contract))))
 
 

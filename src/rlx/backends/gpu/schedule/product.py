@@ -126,9 +126,11 @@ def product_of(contract: Contract) -> Product | Refusal:
     if any(s.at.axes != outer for s in contract.stores):
         return Refusal(f"{contract.name}: a result has other axes than the product")
     legal = through(contract, lambda kernel: decomposed(kernel, is_native))
-    if _is_by_rows(legal):
-        return replace(_grouped(legal.swapped()), is_swapped=True)
-    return _grouped(legal)
+    is_swapped = _is_by_rows(legal)
+    made = _grouped(legal.swapped() if is_swapped else legal)
+    if not made.rows and not made.columns:
+        return Refusal(f"{contract.name}: it has neither rows nor columns")
+    return replace(made, is_swapped=is_swapped)
 
 
 def _in_halves(contract: Contract) -> Contract:

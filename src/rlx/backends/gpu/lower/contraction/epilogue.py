@@ -48,7 +48,7 @@ class SumsStore:
     def __post_init__(self) -> None:
         self.width = min(self.values.product.store_width, self.columns)
         self.per_line = self.columns // self.width
-        if self.threads % self.per_line == 0:
+        if self.threads % self.per_line == 0 and self.values.product.rows:
             self._across = self._columns(self.thread)
 
     def _columns(self, unit: Var) -> Scope:
@@ -104,7 +104,8 @@ class SumsStore:
         row = values.scope(values.product.rows, row_of(line))
         assert row.mask is not None
         row.mask = row.mask if is_there is None else row.mask & is_there
-        self._give(row, line, at, is_there)
+        # a value is where the innermost of its axes is: of a single row, that of the columns
+        self._give(row if values.product.rows else across, line, at, is_there)
         return across, row
 
     def _give(self, scope: Scope, line: Var, at: Var, is_there: Var | None) -> None:
