@@ -473,6 +473,15 @@ def test_only_tiles_at_the_edge_are_compared() -> None:
         ]
 
 
+def test_rows_that_may_be_many_are_not_split() -> None:
+    """Every part is written and read once more; of one query for each head, that is little."""
+    assert chosen(Case(8, 2, 64), SPLIT).splits == 1
+    assert chosen(Case(8, 2, 64, F32), SPLIT).splits == 1
+    assert chosen(Case(8, 2, 64, dims=(B, 1, K)), SPLIT).splits > 1
+    assert chosen(Case(8, 2, 64, dims=(1, 40, K)), SPLIT).splits > 1
+    assert chosen(Case(8, 2, 64, F32), SPLIT).thread_rows == 8
+
+
 def test_depths_are_panels_of_powers_of_two() -> None:
     widths = {d: panel_widths(d) for d in (16, 64, 80, 112, 256)}
     assert widths == {16: (16,), 64: (64,), 80: (64, 16), 112: (64, 32, 16), 256: (64,) * 4}

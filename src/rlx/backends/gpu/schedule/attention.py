@@ -36,6 +36,8 @@ BLOCKS_PER_PROCESSOR = {"wgmma": 1, "mma": 2, "fma": 2}
 """That run at once; where warps split the keys, one, with more copies under way."""
 MERGE_KEYS, PART_KEYS = 96, 8
 """Keys that a block does in the time that it takes to combine parts, and one more of them."""
+MANY = 1 << 20
+"""Blocks that fill any device."""
 USUAL_KEYS = 4096
 """Where nothing is known of their number."""
 GROUP_ROWS = 64
@@ -246,9 +248,17 @@ def _narrowed(
 
 
 def _blocks(form: Attention, rows: int) -> int:
-    """The fewest blocks, with sizes that are not known taken for one tile."""
-    count = row_tiles_of(form, rows) * form.batch * form.kv_heads
-    return max(lower_bound(count), form.kv_heads)
+    """The most blocks; as many as fill any device where that is not known."""
+    most = upper_bound(_block_count(form, rows))
+    return MANY if most is None else max(most, 1)
+
+
+def _fewest_blocks(form: Attention, rows: int) -> int:
+    return max(lower_bound(_block_count(form, rows)), form.kv_heads)
+
+
+def _block_count(form: Attention, rows: int) -> DimLike:
+    return row_tiles_of(form, rows) * form.batch * form.kv_heads
 
 
 def row_tiles_of(form: Attention, rows: int) -> DimLike:
@@ -361,12 +371,14 @@ def _by_fma(form: Attention, machine: GpuMachine) -> AttentionSchedule:
 
 def _split(schedule: AttentionSchedule, form: Attention, machine: GpuMachine) -> AttentionSchedule:
     """Several blocks for the keys of each where blocks do not fill the device: as a cluster, if it
-    can be one."""
+    can be one. Of few rows each, what is left to combine is little, so a batch that is not known
+    counts as one; of others it must be known that they are few."""
     most = upper_bound(form.keys)
     worth = MAX_SPLITS if most is None else _ceil(most, max(SPLIT_KEYS, schedule.keys))
     each = 1 if schedule.splits_warps else BLOCKS_PER_PROCESSOR[schedule.form]
+    counted = _fewest_blocks if schedule.splits_warps else _blocks
     places = each * machine.processors
-    splits = _splits(_blocks(form, schedule.rows), places, most or USUAL_KEYS, worth)
+    splits = _splits(counted(form, schedule.rows), places, most or USUAL_KEYS, worth)
     if splits == 1:
         return schedule
     is_cluster = machine.has_clusters and schedule.splits_warps and splits <= MAX_CLUSTER
