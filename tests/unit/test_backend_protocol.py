@@ -79,6 +79,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "runs_any_plan": (lambda: BACKEND.runs_any_plan, False),
     "times_kernels": (lambda: BACKEND.times_kernels, False),
     "bind": (lambda: PROGRAM.bind(NOTHING, []), "least: LeastProgram binds no calls"),
+    "takes": (lambda: PROGRAM.takes(NOTHING), False),
     "quick": (lambda: PROGRAM.quick(NOTHING), None),
     "step": (lambda: PROGRAM.step(NOTHING, []), "least: LeastProgram does not run SteadyState"),
     "finish": (lambda: PROGRAM.finish(NOTHING), "least: LeastProgram does not run SteadyState"),

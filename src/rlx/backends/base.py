@@ -17,7 +17,7 @@ to be done.
       num_threads        1                     threads              1
       identity           its name              codegen_spans        ()
       description(lir)   {}                    bind(...)            refused: calls are not bound
-      splits(lir, ...)   {}
+      splits(lir, ...)   {}                    takes(value)         False: it is copied
       times_kernels      False
       timed(lir)         refused: no clock for kernels
       architecture       ""
