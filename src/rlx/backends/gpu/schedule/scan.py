@@ -37,6 +37,9 @@ BLOCKS_PER_PROCESSOR = 4
 MIN_STEPS = 32
 """Of a chunk."""
 MAX_CHUNKS, GRANULE, MAX_WIDTH = 1024, 64, 8
+GROUP = 8
+"""Threads that reduce together in a step: they read whole sectors of weights, and a shuffle serves
+all groups of a warp."""
 ALIGN_BYTES = 16
 """Of an array in shared memory."""
 
@@ -278,7 +281,7 @@ def _points(
 ) -> int:
     """Threads that a kernel of a step has work for."""
     own = prod(estimate(a.extent) for a in axes if a not in shared)
-    return own * (machine.warp if kernels.reduced else 1)
+    return own * (GROUP if kernels.reduced else 1)
 
 
 def _width(axis: Axis) -> int:

@@ -2,14 +2,15 @@
 threads meet after each kernel of a step.
 
 A block has one point of the axes that no step mixes, or a few neighbours, such as rows of a batch:
-then it reads recurrent weights once for all of them. Reductions of a step are a warp's each, its
-threads along the reduced axis, so that weights are read contiguously. Values of the scan are in
+then it reads recurrent weights once for all of them. Reductions of a step are a few threads'
+each, along the reduced axis, so that weights are read contiguously. Values of the scan are in
 shared memory where they fit, else in global memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from rlx.backends.gpu.lower.expressions import combined, zipped
 from rlx.backends.gpu.lower.loop import index_dtype_of
@@ -18,7 +19,7 @@ from rlx.backends.gpu.lower.scan.local import LocalIndex
 from rlx.backends.gpu.lower.scan.steps import ScanKernels, Steps, first_points
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.schedule.loop import chain_of
-from rlx.backends.gpu.schedule.scan import BlockSchedule
+from rlx.backends.gpu.schedule.scan import GROUP, BlockSchedule
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var
@@ -26,7 +27,7 @@ from rlx.core.dim import DimLike, exact_div, lower_bound, product
 from rlx.kernel.expr import Affine, Axis, Kernel, Load, Reduce, Store
 from rlx.kernel.scan import Value
 
-UNROLL = 4
+UNROLL = 8
 """Loads of a reduction that a thread has in flight."""
 
 
@@ -146,27 +147,41 @@ class _Blocks(Steps):
             self.b.barrier()
 
     def _kernel(self, kernel: Kernel) -> None:
-        """A thread a point, or a warp where there is something to reduce."""
-        b, schedule = self.b, self.schedule
-        axes = [a for a in kernel.axes if a not in schedule.points]
+        """A thread a point, or a group of threads where there is something to reduce."""
+        axes = [a for a in kernel.axes if a not in self.schedule.points]
+        count: DimLike = product(a.extent for a in axes)
         self.is_cooperative = any(isinstance(n, Reduce) for n in kernel.nodes)
-        number = b.warp if self.is_cooperative else b.thread
-        step = schedule.block // (schedule.warp if self.is_cooperative else 1)
-        count = self.number(product(a.extent for a in axes))
         with (
-            b.loop(number.to(self.index_dtype), count, step) as flat,
-            self.inside(Scope(b.depth, self.opened(axes, flat, 1))),
+            self._points(count) as (flat, mask),
+            self.inside(Scope(self.b.depth, self.opened(axes, flat, 1), mask)),
         ):
             values = [self.value(s.value) for s in kernel.stores]
             for store, made in zip(kernel.stores, values):
                 self._store(kernel, store, made)
 
+    @contextmanager
+    def _points(self, count: DimLike) -> Generator[tuple[Var, Var | None]]:
+        """A loop over points, and whether the thread has one: all threads of a warp go around as
+        often, as they meet in reductions."""
+        b, block, warp = self.b, self.schedule.block, self.schedule.warp
+        end = self.number(count)
+        if not self.is_cooperative:
+            with b.loop(b.thread.to(self.index_dtype), end, block) as flat:
+                yield flat, None
+            return
+        groups = warp // GROUP
+        first = b.warp.to(self.index_dtype) * groups
+        own = (b.lane // GROUP).to(self.index_dtype)
+        with b.loop(first, end, block // GROUP) as base:
+            flat = base + own
+            yield flat, None if exact_div(count, groups) is not None else flat < end
+
     def _store(self, kernel: Kernel, store: Store, values: Values) -> None:
         known = [a for a in kernel.axes if a not in self.schedule.points]
         firsts = [self.position(a)[0].eq(0) for a in first_points(kernel, store, known)]
         if self.is_cooperative:
-            firsts.append(self.b.lane.eq(0))
-        mask = combined(firsts)
+            firsts.append((self.b.lane % GROUP).eq(0))
+        mask = combined([*self.point_masks(), *firsts])
         masks = [] if mask is None else [mask]
         value = self.kernels.stored_value(store)
         if value is None:
@@ -212,8 +227,8 @@ class _Blocks(Steps):
         return [memory.load(i, 1, mask)[0] for i in self._index(value, node.at)]
 
     def reduced(self, node: Reduce, guards: Guards) -> Values:
-        """By a warp: each thread its steps in order, then the threads, neighbours first."""
-        b, op, warp = self.b, FOLDS[node.fold], self.schedule.warp
+        """By a group: each thread its steps in order, then the threads, neighbours first."""
+        b, op = self.b, FOLDS[node.fold]
         axes, body = chain_of(node)
         extent: DimLike = product(a.extent for a in axes)
         identity = b.const(node.identity, node.dtype.compute)
@@ -221,16 +236,16 @@ class _Blocks(Steps):
         if extent == 0:
             return [identity] * slots
         totals = [b.variable(identity) for _ in range(slots)]
-        unroll = min(UNROLL, -(-extent // warp)) if isinstance(extent, int) else UNROLL
-        is_whole = exact_div(extent, warp * unroll) is not None
-        high = self.number(extent)
-        with b.loop(b.lane.to(self.index_dtype), high, warp * unroll, totals) as flat:
+        unroll = min(UNROLL, -(-extent // GROUP)) if isinstance(extent, int) else UNROLL
+        is_whole = exact_div(extent, GROUP * unroll) is not None
+        high, first = self.number(extent), (b.lane % GROUP).to(self.index_dtype)
+        with b.loop(first, high, GROUP * unroll, totals) as flat:
             for number in range(unroll):
-                at = flat + number * warp
+                at = flat + number * GROUP
                 mask = None if is_whole or not number else at < high
                 with self.inside(Scope(b.depth, self.opened(axes, at, 1), mask)):
                     values = self.value(body, guards)
                 for total, value in zip(totals, values if len(values) > 1 else values * slots):
                     kept = value if mask is None else value.where(mask, identity)
                     total.set(b.binary(op, total, kept))
-        return [b.warp_reduce(op, t) for t in totals]
+        return [b.warp_reduce(op, t, GROUP) for t in totals]
