@@ -8,7 +8,7 @@ BENCH  := .venv-bench
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad safetensors xgboost-cpu onnxmltools
 
-.PHONY: help setup demo tour test test-cpu-matrix test-gpu check bench bench-setup bench-compile \
+.PHONY: help setup demo tour test test-cpu-matrix test-gpu test-rocm check bench bench-setup bench-compile \
         bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs wheel clean
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make fuzz-onnx-ops  300 models of every ONNX operator against its evaluators"
 	@echo "make test-cpu-matrix  every op, 24 cases, on every instruction set"
 	@echo "make test-gpu       every op's laws and random graphs on a GPU that is simulated"
+	@echo "make test-rocm      every op's kernels for AMD GPUs: assembled, checked, run on the host"
 	@echo "make bench          run time against every installed peer: bench/results/README.md"
 	@echo "make bench-setup    install the peers, in a virtual environment of their own"
 	@echo "make zoo-verbs      every verb of the command line on 18 published models (RLX_ZOO: a folder)"
@@ -67,6 +68,9 @@ test-cpu-matrix: setup
 # On a device: python -m tests.backend.cuda.all.
 test-gpu: setup
 	$(PY) -m tests.backend.gpu.all $(or $(ARGS),--draws 3 --graphs 100)
+
+test-rocm: setup
+	$(PY) -m tests.backend.rocm.all $(or $(ARGS),emulate)
 
 test-browser: setup
 	$(PY) -m pytest -s -p no:xdist -o addopts="-q --strict-markers --import-mode=importlib" \
