@@ -21,6 +21,7 @@ from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.errors import LaunchError, located
 from rlx.backends.gpu.simt.nodes import Node, Region, Value
 from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.uniformity import Uniformity, Varies
 from rlx.core.dim import evaluate
 
 Array = np.ndarray[Any, Any]
@@ -48,13 +49,22 @@ def launch(
     if total % program.cluster:
         why = f"{total} blocks are no clusters of {program.cluster}; round the grid up."
         raise LaunchError(located(program, None, why))
-    clusters = max(1, BATCH_THREADS // (program.block * program.cluster))
+    together = 1 if _waits_by_block(program) else BATCH_THREADS
+    clusters = max(1, together // (program.block * program.cluster))
     step = clusters * program.cluster
     for first in range(0, total, step):
         blocks = min(step, total - first)
         batch = _Batch(program, (x, y, z), first, blocks, memories, numbers)
         batch.sizes = known
         batch.run()
+
+
+def _waits_by_block(program: Program) -> bool:
+    """Do blocks wait for mbarriers in loops of lengths of their own? In lock step one of them would
+    wait for what another does only later."""
+    loops = [n for n in program.nodes if isinstance(n, ir.For) and program.mbarriers]
+    found = Uniformity(program) if loops else None
+    return any(found is not None and found.of(n.args[:3]) > Varies.GRID for n in loops)
 
 
 def _memory(program: Program, name: str, buffers: Mapping[str, Array]) -> Memory:
