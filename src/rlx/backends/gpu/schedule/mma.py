@@ -207,7 +207,7 @@ def cycles(product: Product, schedule: MmaSchedule, machine: GpuMachine) -> floa
 
 def _loaded(schedule: MmaSchedule, inner: int, each: int, machine: GpuMachine) -> float:
     """Cycles in which a block's operands come from the cache."""
-    resident = min(each, max(1, machine.shared_bytes // schedule.shared_bytes))
+    resident = max(1, min(each, machine.shared_bytes // schedule.shared_bytes))
     whole = 2 * schedule.edge * max(1, inner)
     under_way = min(whole, 2 * schedule.edge * schedule.depth * (schedule.stages - 1))
     return whole / min(CACHE_BYTES_PER_CYCLE, resident * under_way / CACHE_LATENCY)
