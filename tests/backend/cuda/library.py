@@ -27,11 +27,11 @@ MACHINES = {"small": test_library.SMALL, "default": GpuMachine(shared_bytes=227 
 class DeviceMemory(launches.Memory):
     """The same arrays, copied to the device and back around each launch."""
 
-    run: Any = None
+    on: Any = None
     launched = 0
 
     def launch(self, task: Launch) -> None:
-        run, program = self.run, verify(task.program())
+        run, program = self.on, verify(task.program())
         kernel = run.load(program)
         named = dict(zip(task.names, task.buffers, strict=True))
         arrays = {b.name: self.arrays[named[b.name]] for b in program.buffers if b.name in named}
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, default=6, help="of every op (6)")
     parser.add_argument("--seconds", type=float, default=300, help="after which it stops (300)")
     args = parser.parse_args(argv)
-    DeviceMemory.run, bad = Run(), 0
+    DeviceMemory.on, bad = Run(), 0
     launches.Memory, end = DeviceMemory, time.monotonic() + args.seconds
     for name in args.ops or test_library.OPS:
         for number, made in enumerate(laws.drawn(lookup(name), 0, args.draws)):
