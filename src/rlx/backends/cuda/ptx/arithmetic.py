@@ -108,15 +108,17 @@ class Arithmetic(Text):
             made = self.let(dtype, f"shl.b{size}" if op == "shl" else f"shr.{kind}", a, amount)
         else:
             made = self.let(dtype, f"mul.lo.{kind}" if op == "mul" else f"{op}.{kind}", a, b)
-        return self.extended(made, dtype)
+        is_inside = op in ("shr", "rem", "min", "max")  # of numbers of its width, one of them
+        return made if is_inside else self.extended(made, dtype)
 
     def extended(self, register: str, dtype: DType) -> str:
         """The low bits of a word as the number of 8 or 16 bits that they are."""
         if dtype.itemsize >= 4 or dtype.is_float or dtype is BOOL:
             return register
-        shift = str(32 - dtype.itemsize * 8)
-        high = self.let(None, "shl.b32", register, shift)
-        return self.let(dtype, f"shr.{kind_of(dtype)}", high, shift)
+        size = dtype.itemsize * 8
+        if dtype.is_signed:
+            return self.let(dtype, "bfe.s32", register, "0", str(size))
+        return self.let(dtype, "and.b32", register, str((1 << size) - 1))
 
     # -- the rest --------------------------------------------------------------------------------
 

@@ -99,7 +99,8 @@ class GemvSchedule:
     @property
     def resident(self) -> int:
         """Blocks that a processor is to hold: the loads of many threads hide each other."""
-        registers = 64 if self.rows <= 2 and not self.is_decoded else 128
+        is_light = self.rows <= 2 and self.along == "inner" and not self.is_decoded
+        registers = 64 if is_light else 128
         return max(1, REGISTERS // (registers * self.block)) if self.rows <= 8 else 0
 
     @property
