@@ -12,7 +12,9 @@ import pytest
 
 import rlx
 from rlx import ops
+from rlx.backends.gpu.arrays.device_array import DeviceArray
 from rlx.backends.gpu.runtime.call import Segment, parts_of
+from rlx.backends.gpu.runtime.memory import Block
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -138,3 +140,48 @@ def test_a_factor_that_an_inner_axis_does_not_move_is_summed_once_for_each(
     values = {"x": RNG.integers(-9, 9, (2, 3, inner)), "y": RNG.integers(-9, 9, (2, 4))}
     (got,) = outputs(g, values, BACKEND)
     assert np.array_equal(got, np.einsum("bmk,bn->bmn", values["x"], values["y"]))
+
+
+def on_device(array: Any) -> DeviceArray:
+    """A copy of an array in memory of the device."""
+    queue, block = BACKEND.device().queue(), Block(BACKEND.device(), array.nbytes)
+    queue.write(block.address, array)
+    return DeviceArray(block.address, array.shape, array.dtype, queue.device_id, queue, block)
+
+
+def test_arrays_on_the_device_give_results_on_the_device() -> None:
+    values = {"w": normal(8, 6), "b": normal(6)}
+    program = program_of(mlp(Dim("rows", 1, 64)), BACKEND)
+    weights = program.prepare(values, None)
+    call = program.quick(weights)
+    for rows in (5, 17):
+        x = normal(rows, 8)
+        made = call(on_device(x))
+        assert isinstance(made, DeviceArray)
+        assert np.array_equal(made.numpy(), call(x))
+        assert np.array_equal(call(made_again := on_device(x)).numpy(), made.numpy())
+        assert made_again.shape == (rows, 8)
+
+
+def test_a_bound_call_reads_what_is_there_when_it_runs() -> None:
+    values = {"w": normal(8, 6), "b": normal(6)}
+    program = program_of(mlp(5), BACKEND)
+    weights = program.prepare(values, None)
+    x, other = normal(5, 8), normal(5, 8)
+    given = on_device(x)
+    bound = program.bind(weights, [given])
+    for array in (x, x, other, x):
+        assert given.queue is not None
+        given.queue.write(given.address, array)
+        bound()
+        (got,) = bound.outputs
+        assert np.array_equal(got, program.run(weights, [array], [None])[0])
+
+
+def test_an_array_of_another_dtype_on_the_device_is_an_error() -> None:
+    program = program_of(mlp(5), BACKEND)
+    weights = program.prepare({"w": normal(8, 6), "b": normal(6)}, None)
+    with pytest.raises(rlx.Error, match="x"):
+        program.quick(weights)(on_device(np.zeros((5, 8), np.float64)))
+    with pytest.raises(rlx.Error, match="x"):
+        program.quick(weights)(on_device(np.zeros((5, 7), np.float32)))

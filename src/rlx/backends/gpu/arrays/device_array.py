@@ -251,6 +251,16 @@ def device_array(value: Any, queue: Queue, name: str = "array") -> DeviceArray:
     return made
 
 
+def stream_of(value: Any, device: tuple[int, int]) -> int:
+    """The stream on which another library works on its array: the one that it says, else the one
+    that is meant where none is said."""
+    table = _table(type(value))
+    if table is not None:
+        return table.stream(device)
+    given = getattr(value, "__cuda_array_interface__", None) or {}
+    return given.get("stream") or LEGACY_STREAM.get(device[0], 0)
+
+
 @functools.lru_cache(maxsize=64)
 def _table(kind: type) -> Exchange | None:
     """The functions of an array type; looking them up takes as long as a call of them."""

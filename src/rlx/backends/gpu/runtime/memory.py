@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlx.backends.gpu.device import ALIGN, Device, Graph, Memory, Queue
@@ -88,6 +90,10 @@ class Context:
     def clear_failures(self) -> None:
         self.queue.fill(self.failures.address, self.failures.size, 0)
 
+    def room(self, size: int) -> Block:
+        """Memory of its own."""
+        return Block(self.device, max(1, size))
+
     def staging(self, kind: str, number: int, size: int) -> Block:
         """Memory for an input or output of the caller's; it stays where it is while it fits."""
         found = self.staged.get((kind, number))
@@ -114,6 +120,16 @@ class Contexts:
         """A new one, which never comes back here; on a stream of another library, if one is
         given."""
         return Context.new(*self._given, stream)
+
+    @contextmanager
+    def taken(self) -> Generator[Context]:
+        """One for a call, whose frames are gone when it ends, however it does."""
+        context = self.take()
+        try:
+            yield context
+        finally:
+            context.frames.pop(-1)
+            self.give(context)
 
     def give(self, context: Context) -> None:
         with self._lock:

@@ -3,9 +3,9 @@ beside each other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,16 +19,22 @@ from rlx.backends.gpu.arrays.device_array import (
 from rlx.backends.gpu.device import Array, Device
 from rlx.backends.gpu.runtime.bound import BoundCall
 from rlx.backends.gpu.runtime.call import Call, Loaded, Outgrown, parts_of
+from rlx.backends.gpu.runtime.given import Given, is_usable, placed
 from rlx.backends.gpu.runtime.memory import Block, Context, Contexts
 from rlx.backends.gpu.runtime.routine import Artefact, as_bytes
+from rlx.core.arrays import as_array
 from rlx.core.dim import evaluate
 from rlx.core.errors import Error
 from rlx.core.extent import FIRST_CAPACITY, ceiling
+from rlx.core.shape import Shape
 from rlx.ir.interpret import infer_binding
 
 GROWTH = 128
 """Capacities grow by no more at once, so that what a call would need can be compared with what
 there is before a product of capacities is beyond all memory."""
+
+Outputs: TypeAlias = Callable[[Context, Sequence[int]], list[int]]
+"""Makes room for outputs of these sizes."""
 
 
 @dataclass(slots=True)
@@ -105,31 +111,76 @@ class GpuProgram(Program):
     def run(
         self, weights: Weights, inputs: Sequence[Array], outputs: Sequence[Array | None]
     ) -> list[Array]:
+        """Arrays of the host: they are copied to the device, and the results back."""
         interface = self.interface
         sizes = interface.bind(weights.params, inputs)
-        arrays = interface.checked(inputs, sizes)
         interface.check_outs(outputs, sizes, is_measured=False)
         interface.check_no_overlap(outputs, inputs)
-        context = weights.contexts.take()
-        try:
-            made = self._ran(weights, context, arrays, sizes)
-        finally:
-            weights.contexts.give(context)
-        interface.check_found(outputs, made)
-        return [_delivered(m, o) for m, o in zip(made, outputs)]
+        with weights.contexts.taken() as context:
+            given = placed(interface, weights.params, context, inputs, anew=False)
+            made = self._ran(weights, context, given, self._staged)
+            arrays = [np.empty(s.static_dims, s.dtype.numpy) for _, s in made]
+            for (address, _), array in zip(made, arrays):
+                if array.nbytes:
+                    context.queue.read(address, array)
+            self._check(context)
+        interface.check_found(outputs, arrays)
+        return [_delivered(m, o) for m, o in zip(arrays, outputs)]
+
+    def quick(self, weights: Weights) -> Callable[..., Any]:
+        """Where all inputs are on the device, so are the results, and nothing waits for them."""
+        count = len(self.interface.inputs)
+
+        def call(*arrays: Any) -> Any:
+            given, outs = arrays[:count], list(arrays[count:])
+            if given and not outs and all(map(is_on_device, given)):
+                made: Sequence[Any] = self.run_on_device(weights, given)
+            else:
+                named = zip(given, self.interface.inputs)
+                host = [as_array(a, f"input {n.name!r}") for a, n in named]
+                made = self.run(weights, host, outs or [None] * len(self.interface.outputs))
+            return made[0] if len(made) == 1 else tuple(made)
+
+        return call
+
+    def run_on_device(self, weights: Weights, inputs: Sequence[Any]) -> list[DeviceArray]:
+        """Arrays on the device, of rlx or of other libraries; the results stay there. Kernels that
+        may find something wrong are waited for."""
+        blocks: list[Block] = []
+
+        def outputs(context: Context, sizes: Sequence[int]) -> list[int]:
+            blocks[:] = [context.room(size) for size in sizes]
+            return [b.address for b in blocks]
+
+        with weights.contexts.taken() as context:
+            given = placed(self.interface, weights.params, context, inputs, anew=True)
+            made = self._ran(weights, context, given, outputs)
+            for stream in given.streams:
+                context.queue.release_to(stream)
+            if self.artefact.failures:
+                self._check(context)
+            queue = context.queue
+        return [
+            DeviceArray(
+                b.address, s.static_dims, np.dtype(s.dtype.numpy), queue.device_id, queue, b
+            )
+            for b, (_, s) in zip(blocks, made)
+        ]
+
+    def _staged(self, context: Context, sizes: Sequence[int]) -> list[int]:
+        return [context.staging("output", i, s).address for i, s in enumerate(sizes)]
 
     def _ran(
-        self,
-        weights: Weights,
-        context: Context,
-        arrays: Sequence[Array],
-        given: Mapping[str, int],
-    ) -> list[Array]:
-        """With capacities as large as they have to be: from then on every call has them."""
+        self, weights: Weights, context: Context, given: Given, outputs: Outputs
+    ) -> list[tuple[int, Shape]]:
+        """Where the results are, and their shapes. Capacities are as large as they have to be: from
+        then on every call has them."""
         while True:
             capacities = dict(weights.capacities)
             try:
-                return self._attempt(weights, context, arrays, {**capacities, **given})
+                return self._attempt(
+                    weights, context, given, {**capacities, **given.sizes}, outputs
+                )
             except Outgrown as error:
                 context.frames.pop(-1)
                 context.clear_failures()  # the kernel that found more has noted it
@@ -141,29 +192,16 @@ class GpuProgram(Program):
         self,
         weights: Weights,
         context: Context,
-        arrays: Sequence[Array],
+        given: Given,
         sizes: Mapping[str, int],
-    ) -> list[Array]:
-        queue, main = context.queue, self.artefact.routines[self.artefact.main]
-        inputs = [context.staging("input", i, a.nbytes).address for i, a in enumerate(arrays)]
-        for address, array in zip(inputs, arrays):
-            if array.nbytes:
-                queue.write(address, np.ascontiguousarray(array))
-        outputs = [
-            context.staging("output", i, evaluate(size, sizes)).address
-            for i, size in enumerate(main.outputs)
-        ]
+        outputs: Outputs,
+    ) -> list[tuple[int, Shape]]:
+        main = self.artefact.routines[self.artefact.main]
+        made = outputs(context, [evaluate(size, sizes) for size in main.outputs])
         call = Call(self._loaded, context, weights.block.address, sizes)
-        call.run(main.name, self._externals(weights, inputs, outputs))
-        made = [
-            np.empty(s.static_dims, s.dtype.numpy)
-            for s in (shape.bind(call.sizes) for _, shape in self.interface.outputs)
-        ]
-        for address, array in zip(outputs, made):
-            if array.nbytes:
-                queue.read(address, array)
-        self._check(context)
-        return made
+        call.run(main.name, self._externals(weights, given.addresses, made))
+        shapes = (shape.bind(call.sizes) for _, shape in self.interface.outputs)
+        return list(zip(made, shapes))
 
     def bind(self, weights: Weights, inputs: Sequence[Any]) -> BoundCall:
         """The call on these inputs. Arrays of the device are read where they are, in order with
@@ -193,8 +231,11 @@ class GpuProgram(Program):
     def _held(self, name: str, array: Array | DeviceArray, context: Context) -> DeviceArray:
         """An input in memory of the device that stays where it is."""
         if isinstance(array, DeviceArray):
-            if not array.is_contiguous:
-                raise Error(f"input {name!r} is on the device and not contiguous. Make it so.")
+            if not is_usable(array):
+                raise Error(
+                    f"input {name!r} is on the device and not contiguous, or not aligned to 16 "
+                    "bytes. Bind a copy of it."
+                )
             return array
         block, queue = Block(self.device, max(1, array.nbytes)), context.queue
         if array.nbytes:
