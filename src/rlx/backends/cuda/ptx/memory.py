@@ -44,6 +44,34 @@ class Memory(Arithmetic):
         self.offsets = shared_offsets(program)
         self.maker: dict[Value, Node] = {r: n for n in program.nodes for r in n.results}
 
+    def binary(self, node: ir.Binary) -> str:
+        """Quotients by powers of two are shifts: the assembler divides by any number, constant or
+        not, by way of a reciprocal, some twenty instructions."""
+        number = self.maker.get(node.args[1])
+        dtype = node.result.dtype
+        if node.op not in ("div", "rem") or not isinstance(number, ir.Const):
+            return super().binary(node)
+        by = int(number.value) if dtype.is_integer and dtype.itemsize >= 4 else 0
+        if by < 2 or by & (by - 1):
+            return super().binary(node)
+        return self._by_power(node.op, dtype, self.one(node.args[0]), by.bit_length() - 1)
+
+    def _by_power(self, op: str, dtype: DType, x: str, power: int) -> str:
+        """Towards 0: of a negative number, of it and the divisor less 1."""
+        bits = bits_of(dtype)
+        moved = x
+        if dtype.is_signed:
+            sign = self.let(dtype, f"shr.s{bits}", x, str(bits - 1))
+            moved = self.let(
+                dtype, f"add.s{bits}", x, self.let(dtype, f"shr.u{bits}", sign, str(bits - power))
+            )
+        if op == "div":
+            return self.let(dtype, f"shr.{kind_of(dtype)}", moved, str(power))
+        if not dtype.is_signed:
+            return self.let(dtype, f"and.b{bits}", x, str((1 << power) - 1))
+        whole = self.let(dtype, f"and.b{bits}", moved, str(-(1 << power)))
+        return self.let(dtype, f"sub.s{bits}", x, whole)
+
     # -- addresses -------------------------------------------------------------------------------
 
     def address(self, buffer: str, index: Value) -> str:
