@@ -68,6 +68,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "identity": (lambda: BACKEND.identity, "least"),
     "serializer": (BACKEND.serializer, None),
     "program": (lambda: BACKEND.program(NOTHING), None),
+    "generate": (lambda: BACKEND.generate(NOTHING), None),
     "description": (lambda: BACKEND.description(NOTHING), {}),
     "splits": (lambda: BACKEND.splits(NOTHING, {}), {}),
     "timed": (lambda: BACKEND.timed(NOTHING), "target 'least' does not time its kernels"),

@@ -24,6 +24,7 @@ to be done.
       measure(progress)  refused: no prices of its own
       calibrated(n)      None
       program(lir)       None: it takes whole plans
+      generate(lir)      what `compile` does
       serializer()       None: its programs are not written to files
 
 A backend that makes kernels of its own is a `KernelBackend`. The compiler selects the kernels of
@@ -243,6 +244,11 @@ class Backend(ABC):
         """The kernels of a plan, selected for it; None where it takes whole plans."""
         return None
 
+    def generate(self, lir: LirModule) -> None:
+        """All code of a plan, which is then dropped: what cannot be generated is an error. Where a
+        backend can, it needs no device for that."""
+        self.compile(lir)
+
     def serializer(self) -> Serializer[Any] | None:
         """What writes its programs to files and reads them; None where they stay in memory."""
         return None
@@ -320,6 +326,10 @@ class KernelBackend(Backend, Generic[S, A]):
     @abstractmethod
     def load(self, artefact: A) -> Program:
         """What runs an artefact."""
+
+    def generate(self, lir: LirModule) -> None:
+        """Its kernels selected and built, but not loaded."""
+        self.build(self.program(lir))
 
     def compile(self, lir: LirModule) -> Program:
         """Its kernels selected, built and loaded."""

@@ -114,16 +114,14 @@ def _compiled(report: Report, graph: Any, target: str) -> Report:
 
 
 def _generate(graph: Any, backend: Backend) -> None:
-    """The code of a graph, of GPUs also where there is no device: for an architecture then."""
-    from rlx.backends.gpu.backend import GpuBackend
+    """The code of a graph, also where there is no device: for an architecture then."""
     from rlx.pipeline import CompilePipeline
     from rlx.runtime.session import Session
 
-    if not isinstance(backend, GpuBackend) or backend.missing() is None:
+    if backend.missing() is None:
         Session(backend.name).executable(graph, {})
         return
-    made = CompilePipeline(backend.target()).compile(graph)
-    backend.build(backend.program(made.lir))
+    backend.generate(CompilePipeline(backend.target()).compile(graph).lir)
 
 
 def _facts(path: str, target: str, report: Report, model: Model | None) -> dict[str, Any]:

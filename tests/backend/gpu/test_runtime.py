@@ -31,7 +31,7 @@ def normal(*dims: int) -> Any:
     return RNG.standard_normal(dims, np.float32)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_graphs_are_the_references(seed: int) -> None:
     grown = grow(seed, 12, refused_ops(["cpu"]))
     assert differences(grown.graph, grown.values, outputs(grown.graph, grown.values, BACKEND)) == []

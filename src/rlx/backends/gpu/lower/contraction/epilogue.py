@@ -75,7 +75,9 @@ class SumsStore:
         total = self.lines * self.per_line
         steps = -(-total // threads)
         nodes = max(1, self.width * len(self.values.product.contract.epilogue))
-        together = min(steps, MAX_UNROLLED, max(1, UNROLLED_NODES // nodes))
+        most = min(steps, MAX_UNROLLED, max(1, UNROLLED_NODES // nodes))
+        # as many as divide the steps: those behind the last would be units of other tiles
+        together = next(n for n in range(most, 0, -1) if steps % n == 0)
         if steps == together:
             self._some([self.thread + i * threads for i in range(steps)], row_of)
             return
