@@ -185,3 +185,21 @@ def test_an_array_of_another_dtype_on_the_device_is_an_error() -> None:
         program.quick(weights)(on_device(np.zeros((5, 8), np.float64)))
     with pytest.raises(rlx.Error, match="x"):
         program.quick(weights)(on_device(np.zeros((5, 7), np.float32)))
+
+
+def test_weights_are_packed_before_the_sizes_of_a_call_are_known() -> None:
+    """A convolution packs its kernel, and has a temporary as large as the image."""
+    g = Graph("g")
+    x = g.input("x", Shape([Dim("batch", 1, 8), 16, 9, 9], DType.BF16))
+    w = g.param("w", Shape([32, 16, 3, 3], DType.BF16))
+    g.set_outputs([ops.conv(x, w, padding=(1, 1, 1, 1))])
+    program = program_of(g, BACKEND)
+    routine = program.artefact.routines[program.artefact.main]
+    assert routine.prologue
+    assert any(isinstance(size, Dim) for size in routine.frame)
+    params = {"w": normal(32, 16, 3, 3).astype(DType.BF16.numpy)}
+    weights = program.prepare(params, None)
+    for batch in (2, 1):
+        image = normal(batch, 16, 9, 9).astype(DType.BF16.numpy)
+        got = program.run(weights, [image], [None])
+        assert differences(g, {**params, "x": image}, got) == []

@@ -222,12 +222,15 @@ class _RoutineMaker:
             yield from self._control(step)
 
     def _packing(self, step: ProgramStep) -> Iterable[AnyStep]:
-        """Packed weights; the result of a task that packs is their place."""
+        """Packed weights; the result of a task that packs is their place. Of the temporaries, those
+        of calls may have sizes that only a call knows."""
         assert isinstance(step.lowering, KernelSequence)
         schedule: Schedule[GpuTask] = step.lowering.schedule
-        temps = self.room(schedule.temps)
-        for packed, offset in zip(schedule.packed, step.packed_offsets):
-            yield self._task(step, packed.task, temps, Place("weights", offset))
+        packing = [p.task for p in schedule.packed]
+        used = {b.index for t in packing for b in t.buffers if b.kind == "temp"}
+        temps = self.room(t if i in used else 0 for i, t in enumerate(schedule.temps))
+        for task, offset in zip(packing, step.packed_offsets):
+            yield self._task(step, task, temps, Place("weights", offset))
 
     def _tasks(
         self, step: ProgramStep, tasks: Iterable[GpuTask], temps: Sequence[Place]
