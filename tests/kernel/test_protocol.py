@@ -22,7 +22,7 @@ from tests.backend.cpu.laws import CLAIMED, Batch, batch, chunks
 from tests.kernel.interpreted import InterpretedBackend, InterpretedProgram
 
 BACKEND = InterpretedBackend()
-GRAPHS = range(12)
+GRAPHS = range(6)
 
 
 def program_of(graph: Graph) -> InterpretedProgram:
