@@ -299,7 +299,7 @@ BULK = replace(WIDE, tiles=frozenset({"mma", "wgmma"}), has_bulk_copy=True)
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_products_of_four_warps(name: str) -> None:
-    """Blocks that go on to other rows; tiles of 32 keys. With two groups, they take turns; warps
+    """Blocks that go on to other rows; tiles of 32 keys. With one group and with two; warps
     that copy have registers of their own where they are a group, too."""
     case, members = GROUPS[name]
     form = case.form()
@@ -308,7 +308,7 @@ def test_products_of_four_warps(name: str) -> None:
     warps = 4 * groups + (4 if name in ("causal", "bias") else 1)
     choice = AttentionSchedule(
         "wgmma", 64 * groups, 32, warps, 2, case.depth, values, members=members,
-        takes_turns=groups > 1, blocks=2,
+        blocks=2,
     )  # fmt: skip
     made = launches(form, choice, BULK, "attend")
     (task,) = made.tasks

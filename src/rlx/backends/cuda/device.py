@@ -102,7 +102,7 @@ class CudaDevice(Device):
         return Kernel(code, held)
 
     def _allow(self, code: Code, function: int) -> None:
-        """What a launch must not ask for unless the function was told."""
+        """Limits of a function that are raised before a launch exceeds their defaults."""
         if code.shared_bytes > self.machine.shared_bytes:
             raise UnsupportedError(
                 f"kernel {code.name} asks for {code.shared_bytes} bytes of shared memory, and a "

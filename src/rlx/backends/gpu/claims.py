@@ -1,6 +1,6 @@
 """What GPU targets claim: the ops that become kernels although they have a lowering.
 
-Ops of the library are those that it registers; scans and attention are forms by themselves. The
+Ops of the library are those that it registers; each scan and attention is a kernel form. The
 documented targets are derived from these names, so nothing here imports code of kernels.
 """
 
@@ -33,7 +33,7 @@ SCANS = frozenset(
 )
 ATTENTION = frozenset({"attention"})
 FORMS = SCANS | ATTENTION
-"""Ops that are a form of kernel by themselves."""
+"""Ops of which each has a kernel form of its own."""
 
 
 def claims() -> frozenset[str]:

@@ -24,10 +24,6 @@ class HipQueue(CudaQueue):
     def record(self, enqueue: Callable[[], None]) -> Graph:
         return HipGraph(super().record(enqueue))
 
-    def _last_node(self) -> int:
-        """Nodes of HIP's graphs are not replaced: a graph of other addresses is recorded anew."""
-        return 0
-
     def device_of(self, address: int) -> tuple[int, int]:
         return ROCM, super().device_of(address)[1]
 
@@ -38,7 +34,8 @@ class ForeignHipQueue(HipQueue, ForeignQueue):
 
 @dataclass(frozen=True, eq=False)
 class HipGraph(Graph):
-    """An instantiated graph, with the addresses that it was recorded with."""
+    """An instantiated graph, with the addresses that it was recorded with: nodes of HIP's graphs are
+    not replaced, so one of other addresses is recorded anew."""
 
     captured: Graph
 

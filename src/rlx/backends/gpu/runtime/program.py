@@ -113,11 +113,10 @@ class GpuProgram(Program):
     ) -> list[Array]:
         """Arrays of the host: they are copied to the device, and the results back."""
         interface = self.interface
-        sizes = interface.bind(weights.params, inputs)
-        interface.check_outs(outputs, sizes, is_measured=False)
         interface.check_no_overlap(outputs, inputs)
         with weights.contexts.taken() as context:
             given = placed(interface, weights.params, context, inputs, anew=False)
+            interface.check_outs(outputs, given.sizes, is_measured=False)
             made = self._ran(weights, context, given, self._staged)
             arrays = [np.empty(s.static_dims, s.dtype.numpy) for _, s in made]
             for (address, _), array in zip(made, arrays):

@@ -68,9 +68,6 @@ class AttentionSchedule:
     """Rows of products by fma that a thread has."""
     members: int = 0
     """Heads of a group whose rows are taken together; all of them, if 0."""
-    takes_turns: bool = False
-    """Do groups of four warps start their products one after the other, so that one computes
-    weights while another multiplies?"""
     blocks: int = 0
     """That go on from one tile of rows to another; 0 where each has its own."""
 
@@ -337,7 +334,7 @@ def fma_width(form: Attention) -> int:
 
 def fma_pitches(schedule: AttentionSchedule, form: Attention) -> tuple[int, int, int]:
     """Of rows of queries and keys, of values, and of weights: a vector more than a multiple of all
-    banks, so that rows are read side by side without conflicts."""
+    banks, so that neighbouring rows are read without bank conflicts."""
     width = fma_width(form)
     depth = _padded(schedule.depth, 2 * width)
     return depth + width, _padded(schedule.value_depth, LANES), schedule.keys + width

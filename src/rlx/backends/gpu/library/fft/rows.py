@@ -1,7 +1,7 @@
 """Launches that transform rows, whatever they are read from and written to.
 
 Real rows of even length are transforms of half the length, whose points are pairs of neighbours;
-what belongs to even and to odd points is told apart behind the last pass.
+the spectra of even and of odd points are separated after the last pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Short-time spectra: stft, power_frames, mean_power (Welch's mean), mel_frames.
 
 A block transforms several frames at once. Of a mean only the sum of powers counts: two frames are
-one complex transform, |F₁|² + |F₂|² = (|Z_k|² + |Z_-k|²)/2, and nothing has to be told apart.
+one complex transform, |F₁|² + |F₂|² = (|Z_k|² + |Z_-k|²)/2, so spectra need not be separated.
 """
 
 from __future__ import annotations

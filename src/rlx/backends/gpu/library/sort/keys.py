@@ -16,8 +16,6 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 
 U32, U64, I32, I64 = DType.U32, DType.U64, DType.I32, DType.I64
-LAST_INDEX = 0xFFFFFFFF
-"""Behind the index of every element: of what is no element."""
 Item = list[Var]
 """A key and an index: one number where the key has 32 bits, else two."""
 

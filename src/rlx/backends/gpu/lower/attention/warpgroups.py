@@ -39,7 +39,6 @@ from rlx.core.layout import Layout
 from rlx.kernel.attention import Attention, Positional
 
 QUERIES, KEYS, VALUES = "queries", "keys", "values"
-TURNS = "turns"
 GROUP_THREADS = 128
 
 
@@ -79,8 +78,6 @@ class WarpgroupKernel:
         self.empty = {
             n: b.mbarrier(f"{n}_empty", 1 if n == QUERIES else stages) for n in self.memory
         }
-        if schedule.takes_turns:
-            b.mbarrier(TURNS, self.groups)
         self.maps = {
             QUERIES: self._query_map(form.q),
             KEYS: self._map(KEYS, frame.k, form.k),
@@ -129,8 +126,6 @@ class WarpgroupKernel:
                 for stage in range(1 if name == QUERIES else schedule.stages):
                     b.mbarrier_init(self.full[name], 1, stage)
                     b.mbarrier_init(self.empty[name], self.groups, stage)
-            for group in range(self.groups if schedule.takes_turns else 0):
-                b.mbarrier_init(TURNS, 1, group)
         b.barrier()
         if self.machine.has_dependent_launch:
             b.wait_dependencies()
@@ -221,9 +216,7 @@ class WarpgroupKernel:
         self._store()
 
     def _first(self, step: Var, tiles: Tiles) -> None:
-        self._take_turn(step)
         scores = self._scores(step)
-        self._give_turn()
         self.b.warpgroup_wait(0)
         self._release(KEYS, step)
         is_edge = isinstance(self.form.mask, Positional) or not self._keys_divide()
@@ -259,10 +252,8 @@ class WarpgroupKernel:
         b, carried = self.b, [*self.tile.carried, *self.weights]
         with b.loop(low, high, carry=carried) as number:
             now = step + number
-            self._take_turn(now)
             scores = self._scores(now)
             self._add(now - 1)
-            self._give_turn()
             b.warpgroup_wait(1)
             self._release(KEYS, now)
             weights, factors = self._weighed(scores, tiles.high - 1 - number, is_edge)
@@ -270,18 +261,6 @@ class WarpgroupKernel:
             self._release(VALUES, now - 1)
             self.tile.correct(factors)
             self._keep(weights)
-
-    def _take_turn(self, step: Var) -> None:
-        """The first group is the first: for it, a phase before the first one is over."""
-        if self.schedule.takes_turns:
-            is_first = self.b.const(1, I32).where(self.group.eq(0), 0)
-            self.b.mbarrier_wait(TURNS, (step + is_first) % 2, self.group)
-
-    def _give_turn(self) -> None:
-        if self.schedule.takes_turns:
-            after = (self.group + 1) % self.groups
-            with self.b.when((self.b.thread % (4 * self.machine.warp)).eq(0)):
-                self.b.mbarrier_arrive(TURNS, after)
 
     def _scores(self, step: Var) -> Var:
         """Products of queries and keys, started."""

@@ -2,7 +2,7 @@
 
     carry ← carry ∘ x[t],  result[t] made of the carry before or behind the step
 
-∘ is a sum, a product, a maximum or a minimum: parts of the time axis can be folded by themselves.
+∘ is a sum, a product, a maximum or a minimum: chunks of the time axis can be reduced independently.
 Where there are few channels, the axis is split into chunks, in three launches: the fold of each
 chunk, the fold of all chunks before each, and the steps of each chunk from there on.
 """
