@@ -34,7 +34,7 @@ class ForeignHipQueue(HipQueue, ForeignQueue):
 
 @dataclass(frozen=True, eq=False)
 class HipGraph(Graph):
-    """An instantiated graph, with the addresses that it was recorded with: nodes of HIP's graphs are
+    """An instantiated graph, with the addresses it was recorded with: nodes of HIP's graphs are
     not replaced, so one of other addresses is recorded anew."""
 
     captured: Graph
