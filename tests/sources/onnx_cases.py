@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,26 @@ def cases(page: str, op_type: str) -> list[OnnxCase]:
         for c in registered
         if len(c.model.graph.node) == 1 and c.model.graph.node[0].op_type == op_type
     ]
+
+
+def on_cases(page: str, op_type: str) -> Callable[[Callable[[OnnxCase], None]], Callable[[], None]]:
+    """A test of each of them. They are made when it runs, not when it is collected: ONNX takes
+    seconds to compute some, and every worker collects every test."""
+
+    def decorated(test: Callable[[OnnxCase], None]) -> Callable[[], None]:
+        def on_all() -> None:
+            found = cases(page, op_type)
+            assert found
+            for case in found:
+                try:
+                    test(case)
+                except Exception as error:
+                    error.add_note(f"ONNX's case {case.name}")
+                    raise
+
+        return on_all
+
+    return decorated
 
 
 def _read(case: Any) -> OnnxCase:

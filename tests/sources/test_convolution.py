@@ -14,7 +14,7 @@ from rlx.core.errors import Error, GraphError
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.ops.op import lookup
-from tests.sources.onnx_cases import OnnxCase, cases, padding
+from tests.sources.onnx_cases import OnnxCase, cases, on_cases, padding
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
@@ -122,7 +122,7 @@ def test_conv_is_scipys_correlation(axes, groups):
         np.testing.assert_array_equal(with_bias, got + bias.reshape(-1, *[1] * axes))
 
 
-@pytest.mark.parametrize("case", cases("conv", "Conv"), ids=lambda c: c.name)
+@on_cases("conv", "Conv")
 def test_conv_on_onnx_cases(case: OnnxCase):
     x, w = case.inputs
     got = ops.conv(x, w, stride=case.attrs.get("strides", ()), padding=pads_of(case, w.shape[2:]))
@@ -174,7 +174,7 @@ def test_lowered_transposed_convolutions_are_what_they_were(kernel, geometry):
     np.testing.assert_array_equal(got, declared(x, w, **geometry))
 
 
-@pytest.mark.parametrize("case", cases("convtranspose", "ConvTranspose"), ids=lambda c: c.name)
+@on_cases("convtranspose", "ConvTranspose")
 def test_conv_transpose_on_onnx_cases(case: OnnxCase):
     (x, w), attrs, axes = case.inputs, case.attrs, case.inputs[0].ndim - 2
     stride, dilation = attrs.get("strides", (1,) * axes), attrs.get("dilations", (1,) * axes)
@@ -246,7 +246,7 @@ def test_col2im_is_onnxs(axes):
         np.testing.assert_array_equal(ops.col2im(x, image=image, kernel=kernel, **geometry), want)
 
 
-@pytest.mark.parametrize("case", cases("col2im", "Col2Im"), ids=lambda c: c.name)
+@on_cases("col2im", "Col2Im")
 def test_col2im_on_onnx_cases(case: OnnxCase):
     x, image, kernel = case.inputs
     got = ops.col2im(
@@ -257,7 +257,7 @@ def test_col2im_on_onnx_cases(case: OnnxCase):
     np.testing.assert_array_equal(got, case.outputs[0])
 
 
-@pytest.mark.parametrize("case", cases("deformconv", "DeformConv"), ids=lambda c: c.name)
+@on_cases("deformconv", "DeformConv")
 def test_deform_conv_on_onnx_cases(case: OnnxCase):
     x, w, offset, bias, mask = (*case.inputs, None, None)[:5]
     got = ops.deform_conv(
@@ -333,7 +333,7 @@ def geometry_of(case: OnnxCase) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("case", cases("maxpool", "MaxPool"), ids=lambda c: c.name)
+@on_cases("maxpool", "MaxPool")
 def test_max_pool_on_onnx_cases(case: OnnxCase):
     (x,), geometry = case.inputs, geometry_of(case)
     np.testing.assert_array_equal(ops.max_pool(x, **geometry), case.outputs[0])
@@ -344,7 +344,7 @@ def test_max_pool_on_onnx_cases(case: OnnxCase):
         np.testing.assert_array_equal(indices, case.outputs[1])
 
 
-@pytest.mark.parametrize("case", cases("averagepool", "AveragePool"), ids=lambda c: c.name)
+@on_cases("averagepool", "AveragePool")
 def test_avg_pool_on_onnx_cases(case: OnnxCase):
     counts = bool(case.attrs.get("count_include_pad", 0))
     got = ops.avg_pool(case.inputs[0], **geometry_of(case), count_include_pad=counts)
@@ -355,14 +355,14 @@ def test_avg_pool_on_onnx_cases(case: OnnxCase):
     np.testing.assert_allclose(got, case.outputs[0], rtol=1e-5, atol=atol)
 
 
-@pytest.mark.parametrize("case", cases("lppool", "LpPool"), ids=lambda c: c.name)
+@on_cases("lppool", "LpPool")
 def test_lp_pool_on_onnx_cases(case: OnnxCase):
     got = ops.lp_pool(case.inputs[0], **geometry_of(case), p=float(case.attrs["p"]))
     # a root of a sum of at most 27 powers in f32; ONNX's goes through a mean
     np.testing.assert_allclose(got, case.outputs[0], rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("case", cases("maxunpool", "MaxUnpool"), ids=lambda c: c.name)
+@on_cases("maxunpool", "MaxUnpool")
 def test_max_unpool_on_onnx_cases(case: OnnxCase):
     """An output shape leaves room after the image that the kernel and stride give."""
     x, indices, *more = case.inputs

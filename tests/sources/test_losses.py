@@ -7,7 +7,7 @@ import pytest
 
 from rlx import ops
 from rlx.core.errors import Error, GraphError
-from tests.sources.onnx_cases import OnnxCase, cases
+from tests.sources.onnx_cases import OnnxCase, on_cases
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
@@ -20,16 +20,12 @@ RNG = np.random.default_rng(5)
 F32 = {"rtol": 1e-5, "atol": 1e-6}
 
 
-@pytest.mark.parametrize(
-    "case", cases("negativeloglikelihoodloss", "NegativeLogLikelihoodLoss"), ids=lambda c: c.name
-)
+@on_cases("negativeloglikelihoodloss", "NegativeLogLikelihoodLoss")
 def test_nll_loss(case: OnnxCase) -> None:
     np.testing.assert_allclose(ops.nll_loss(*case.inputs, **case.attrs), case.outputs[0], **F32)
 
 
-@pytest.mark.parametrize(
-    "case", cases("softmax_cross_entropy_loss", "SoftmaxCrossEntropyLoss"), ids=lambda c: c.name
-)
+@on_cases("softmax_cross_entropy_loss", "SoftmaxCrossEntropyLoss")
 def test_softmax_cross_entropy(case: OnnxCase) -> None:
     got = ops.softmax_cross_entropy(*case.inputs, **case.attrs)
     np.testing.assert_allclose(got, case.outputs[0], **F32)

@@ -10,7 +10,7 @@ from rlx import ops
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ops.op import lookup
-from tests.sources.onnx_cases import OnnxCase, cases
+from tests.sources.onnx_cases import OnnxCase, on_cases
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
@@ -36,11 +36,7 @@ DOUBLE = {"rtol": 1e-12, "atol": 1e-13}
 """The same in f64, with room for a variance near 0."""
 
 
-def on_onnx(page: str, op_type: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", cases(page, op_type), ids=lambda c: c.name)
-
-
-@on_onnx("layernormalization", "LayerNormalization")
+@on_cases("layernormalization", "LayerNormalization")
 def test_layer_norm_on_onnx_cases(case: OnnxCase):
     x, scale, bias = case.inputs
     attrs = {"axis": case.attrs.get("axis", -1), "eps": case.attrs.get("epsilon", 1e-5)}
@@ -55,19 +51,19 @@ def test_rms_norm_is_onnxs(axis):
     np.testing.assert_allclose(ops.rms_norm(x, scale, axis=axis, eps=1e-3), want, **SUMS)
 
 
-@on_onnx("groupnormalization", "GroupNormalization")
+@on_cases("groupnormalization", "GroupNormalization")
 def test_group_norm_on_onnx_cases(case: OnnxCase):
     attrs = {"groups": case.attrs["num_groups"], "eps": case.attrs.get("epsilon", 1e-5)}
     np.testing.assert_allclose(ops.group_norm(*case.inputs, **attrs), case.outputs[0], **SUMS)
 
 
-@on_onnx("instance_normalization", "InstanceNormalization")
+@on_cases("instance_normalization", "InstanceNormalization")
 def test_instance_norm_on_onnx_cases(case: OnnxCase):
     got = ops.instance_norm(*case.inputs, eps=case.attrs.get("epsilon", 1e-5))
     np.testing.assert_allclose(got, case.outputs[0], **SUMS)
 
 
-@on_onnx("batch_normalization", "BatchNormalization")
+@on_cases("batch_normalization", "BatchNormalization")
 def test_batch_norm_on_onnx_cases(case: OnnxCase):
     """In training ONNX takes the statistics of the batch, which are then what is given here."""
     x, scale, bias, mean, var = case.inputs
@@ -112,7 +108,7 @@ def test_gated_residual_by_hand():
     np.testing.assert_array_equal(got, [[10.5, 0.5], [29.5, -0.5]])
 
 
-@on_onnx("lpnormalization", "LpNormalization")
+@on_cases("lpnormalization", "LpNormalization")
 def test_lp_normalization_on_onnx_cases(case: OnnxCase):
     attrs = {"axis": case.attrs.get("axis", -1), "p": case.attrs.get("p", 2)}
     got = ops.lp_normalization(case.inputs[0], **attrs)
@@ -145,7 +141,7 @@ def test_local_response_norm_is_the_formula(size):
     np.testing.assert_allclose(ops.lrn(x, **attrs), by_channel(x, **attrs), **DOUBLE)
 
 
-@on_onnx("lrn", "LRN")
+@on_cases("lrn", "LRN")
 def test_local_response_norm_on_onnx_cases(case: OnnxCase):
     (x,), attrs = case.inputs, case.attrs
     given = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0} | attrs
@@ -154,7 +150,7 @@ def test_local_response_norm_on_onnx_cases(case: OnnxCase):
     np.testing.assert_allclose(got, case.outputs[0], **SUMS)
 
 
-@on_onnx("meanvariancenormalization", "MeanVarianceNormalization")
+@on_cases("meanvariancenormalization", "MeanVarianceNormalization")
 def test_mean_variance_normalization_on_onnx_cases(case: OnnxCase):
     got = ops.mean_variance_normalization(case.inputs[0], axes=(0, 2, 3))
     np.testing.assert_allclose(got, case.outputs[0], rtol=1e-4, atol=1e-5)  # E[x²] - E[x]² in f32

@@ -15,7 +15,7 @@ from rlx import ops
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ops.op import lookup
-from tests.sources.onnx_cases import OnnxCase, cases
+from tests.sources.onnx_cases import OnnxCase, on_cases
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
@@ -35,17 +35,13 @@ ORDER = ("bias", "lengths", "initial_h", "initial_c", "peepholes")
 
 # -- ONNX's cases ---------------------------------------------------------------------------------
 
-ONNX = [
-    (name, case)
-    for name, page, op_type in (
-        ("lstm", "lstm", "LSTM"), ("gru", "gru", "GRU"), ("rnn", "rnn", "RNN"),
-    )
-    for case in cases(page, op_type)
-]  # fmt: skip
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
+def test_onnx_cases(name: str):
+    on_cases(name, name.upper())(lambda case: agrees(name, case))()
 
 
-@pytest.mark.parametrize(("name", "case"), ONNX, ids=[c.name for _, c in ONNX])
-def test_onnx_cases(name: str, case: OnnxCase):
+def agrees(name: str, case: OnnxCase) -> None:
     order = ORDER if name == "lstm" else ORDER[:3]
     given = [(e, x) for e, x in zip(order, case.inputs[3:]) if x is not None]
     direction = case.attrs.get("direction", "forward")
@@ -372,7 +368,7 @@ def linear(inputs: list[Any], attrs: dict[str, Any]) -> tuple[np.ndarray, np.nda
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", cases("linear_attention", "LinearAttention"), ids=lambda c: c.name)
+@on_cases("linear_attention", "LinearAttention")
 def test_linear_attention_cases(case: OnnxCase):
     made = linear(case.inputs, case.attrs)
     for got, want in zip(made, case.outputs):

@@ -11,7 +11,7 @@ from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.ops.op import lookup
-from tests.sources.onnx_cases import OnnxCase, cases
+from tests.sources.onnx_cases import OnnxCase, on_cases
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ops.scatter(two, Shape((1,), "i64"), one, reduction="add")
 
 
-@pytest.mark.parametrize("case", cases("tensorscatter", "TensorScatter"), ids=lambda c: c.name)
+@on_cases("tensorscatter", "TensorScatter")
 def test_tensor_scatter_cases(case: OnnxCase) -> None:
     got = ops.tensor_scatter(*case.inputs, **case.attrs)
     np.testing.assert_array_equal(got, case.outputs[0])

@@ -17,10 +17,10 @@ import itertools
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from rlx.core.errors import Error
 from rlx.core.files import HeldFile, opened
@@ -34,6 +34,7 @@ _HELD = 1 << 20
 """Files from this size on stay open and are read by section; a smaller one is read at once."""
 
 Bytes: TypeAlias = bytes | memoryview
+T = TypeVar("T")
 
 
 def packed(head: Mapping[str, Any], sections: Mapping[str, Bytes]) -> Iterator[Bytes]:
@@ -120,6 +121,18 @@ class Sections:
         if _hash([found]) != digest:
             raise _broken(self.name, f"the checksum of its section {name!r} is wrong")
         return found
+
+    def decoded(self, decode: Callable[[], T]) -> T:
+        """What a function reads of the program in the file. Whatever is wrong with it is an
+        Error."""
+        try:
+            return decode()
+        except Error:
+            raise
+        except Exception as error:
+            raise Error(
+                f"{self.name} holds no program that can be read ({error!r:.80}). Make it again."
+            ) from None
 
 
 def _parsed(name: str, manifest: bytes) -> tuple[dict[str, Any], dict[str, Any]]:

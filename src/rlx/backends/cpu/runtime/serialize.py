@@ -57,15 +57,8 @@ def _host_json(step: HostStep) -> list[Any]:
 
 
 def opened(head: dict[str, Any], file: Sections) -> Artefact:
-    """The program in a file. Whatever is wrong with it is an Error."""
-    try:
-        return _opened(head, file)
-    except Error:
-        raise
-    except Exception as error:
-        raise Error(
-            f"{file.name} holds no program that can be read ({error!r:.80}). Make it again."
-        ) from None
+    """The program in a file."""
+    return file.decoded(lambda: _opened(head, file))
 
 
 def _opened(head: dict[str, Any], file: Sections) -> Artefact:

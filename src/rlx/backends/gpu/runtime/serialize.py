@@ -124,15 +124,8 @@ class _Writer:
 
 
 def opened(head: dict[str, Any], file: Sections) -> Artefact:
-    """The program in a file. Whatever is wrong with it is an Error."""
-    try:
-        return _opened(head, file)
-    except Error:
-        raise
-    except Exception as error:
-        raise Error(
-            f"{file.name} holds no program that can be read ({error!r:.80}). Make it again."
-        ) from None
+    """The program in a file."""
+    return file.decoded(lambda: _opened(head, file))
 
 
 def _opened(head: dict[str, Any], file: Sections) -> Artefact:

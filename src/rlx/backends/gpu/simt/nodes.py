@@ -343,8 +343,8 @@ class WarpgroupMul(Node):
     right: str
     depth: int
     left_panel: int = 0
-    """Elements from 64 rows to the next 64, whose lines are rows side by side at one inner
-    position each; 0 where lines go along the inner positions."""
+    """Elements from 64 rows to the next 64, where rows are contiguous: a line has 64 rows at one
+    inner position; 0 where the inner positions are contiguous."""
     right_panel: int = 0
     is_async: bool = False
 
