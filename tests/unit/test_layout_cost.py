@@ -34,15 +34,16 @@ TARGET = CpuBackend("avx512").target()
 TERMS = Terms(TARGET)
 
 
-def conv(out: int, channels: int, size: int, taps: int = 3, **attrs: int) -> Node:
-    """A convolution whose result is as large as its image, at stride 1."""
+def conv(
+    out: int, channels: int, size: int, taps: int = 3, dtype: DType = DType.F32, groups: int = 1
+) -> Node:
+    """A convolution whose result is as large as its image."""
     g = Graph("conv")
     x, w = (
-        g.input("x", Shape([1, channels, size, size])),
-        g.param("w", Shape([out, channels, taps, taps])),
+        g.input("x", Shape([1, channels, size, size], dtype)),
+        g.param("w", Shape([out, channels // groups, taps, taps], dtype)),
     )
-    stride, pad = attrs.get("stride", 1), taps // 2
-    return ops.conv(x, w, stride=(stride, stride), padding=(pad,) * 4)
+    return ops.conv(x, w, padding=(taps // 2,) * 4, groups=groups)
 
 
 def cost_of(node: Node, image: bool, result: bool, terms: Terms = TERMS) -> LayoutCost:
@@ -154,14 +155,35 @@ def test_a_transpose_at_the_end_of_a_region_permutes_its_stores() -> None:
     assert is_nhwc(inner)
 
 
+def test_matrix_instructions_read_windows_as_runs_of_channels() -> None:
+    """An NCHW image is transposed by a kernel of its own, whatever the layout of the result."""
+    terms, half = Terms(Target.of("cuda")), conv(64, 32, 64, dtype=DType.BF16)
+    moved = LayoutCost(transposed_bytes=2 * terms.bytes_of(half.inputs[0].shape), launches=1)
+    for result in (True, False):
+        assert cost_of(half, False, result, terms) == moved
+        assert cost_of(half, True, result, terms) == LayoutCost()
+
+
+def test_loops_on_gpus_follow_the_layout_of_depthwise_convolutions_alone() -> None:
+    terms = Terms(Target.of("rocm"))
+    depthwise = conv(32, 32, 64, dtype=DType.BF16, groups=32)
+    size = terms.bytes_of(depthwise.shape)
+    assert cost_of(depthwise, True, True, terms) == LayoutCost()
+    assert cost_of(depthwise, True, False, terms) == LayoutCost(transposed_bytes=2 * size)
+    full = conv(64, 32, 64)
+    assert cost_of(full, False, False, terms) == LayoutCost()
+    assert cost_of(full, True, True, terms).transposed_bytes == 3 * terms.bytes_of(full.shape)
+
+
 def test_layout_cost_is_priced_at_the_targets_rates() -> None:
-    work = LayoutCost(flops=1000, sequential_bytes=2000, transposed_bytes=3000, reload_bytes=4000)
+    work = LayoutCost(1000, 2000, 3000, 4000, launches=5)
     far, machine = 1 << 40, TARGET.machine
     want = (
         1000 / machine.gflops(DType.F32)
         + 2000 / machine.gate.memory_gb_s
         + 3000 / min(machine.transpose_gb_s, machine.gate.memory_gb_s)
         + 4000 / machine.memory_gb_s(1 << 17)
+        + 5 * machine.gate.dispatch_ns
     )
     assert work.ns(machine, far, DType.F32) == pytest.approx(want, rel=1e-12)
 

@@ -10,6 +10,7 @@ import rlx
 from rlx import ops
 from rlx.backends.cpu.backend import CpuBackend
 from rlx.core.dim import Dim
+from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.cost.target import Target
 from rlx.ir.interpret import evaluate
@@ -34,17 +35,17 @@ def network(image: Node, *weights: Node) -> list[Node]:
     return [ops.mean(both, axes=(2, 3)), ops.reshape(both, dims=(n, 24 * 25)) * 2.0, z + 1.0]
 
 
-def built() -> Graph:
+def built(dtype: DType = DType.F32) -> Graph:
     g = Graph("net")
-    image = g.input("image", Shape([N, 3, 18, 17]))
+    image = g.input("image", Shape([N, 3, 18, 17], dtype))
     dims = ((16, 3, 3, 3), (16, 16, 3, 3), (16, 1, 3, 3), (24, 32, 1, 1))
-    weights = [g.param(f"w{i}", Shape(d)) for i, d in enumerate(dims)]
+    weights = [g.param(f"w{i}", Shape(d, dtype)) for i, d in enumerate(dims)]
     g.set_outputs(network(image, *weights))
     return g
 
 
-def planned(target: Target | str) -> LirModule:
-    lir = CompilePipeline(target).compile_graph(built()).lir
+def planned(target: Target | str, dtype: DType = DType.F32) -> LirModule:
+    lir = CompilePipeline(target).compile_graph(built(dtype)).lir
     require_sound(lir)
     return lir
 
@@ -60,7 +61,17 @@ def test_nothing_is_turned_round_between_convolutions() -> None:
 
 
 def test_targets_that_do_not_ask_for_it_are_left_alone() -> None:
-    assert not any(n.op == "transpose" for n in planned("cuda").mir.graph.order())
+    assert not any(n.op == "transpose" for n in planned("metal").mir.graph.order())
+
+
+@pytest.mark.parametrize("target", ["cuda", "rocm"])
+def test_matrix_instructions_ask_for_it_where_they_multiply(target: str) -> None:
+    """The images of half floats, and none of f32."""
+    half = planned(target, DType.BF16)
+    turned = [n for n in half.mir.graph.order() if n.op == "transpose"]
+    assert len(turned) >= 4
+    assert all(half.plan.is_view(n) for n in turned)
+    assert not any(n.op == "transpose" for n in planned(target).mir.graph.order())
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -114,7 +114,7 @@ class DecisionLog:
             + benefit.host_readback_bytes_saved
             + candidate.layout_savings.sequential_bytes
             + candidate.layout_savings.transposed_bytes,
-            benefit.launches_saved, kind=candidate.kind,
+            benefit.launches_saved + candidate.layout_savings.launches, kind=candidate.kind,
         ))  # fmt: skip
 
     def choose(
@@ -163,7 +163,7 @@ class DecisionLog:
         return gate.score_ns(candidate.benefit) + layout_ns - compute_ns
 
     def _weigh(self, candidate: Candidate) -> tuple[bool, str, float]:
-        gain_ns, least_ns = self.gain_ns(candidate), self.target.gate.min_gain_ns
+        gain_ns, least_ns = self.gain_ns(candidate), self._least_ns(candidate)
         if is_dominating(
             candidate.benefit, -candidate.flops_delta, *astuple(candidate.layout_savings)
         ):
@@ -171,6 +171,11 @@ class DecisionLog:
         if gain_ns >= least_ns:
             return True, f"gains {gain_ns:,.0f} ns, at least the {least_ns:,.0f} ns asked", gain_ns
         return False, f"gains {gain_ns:,.0f} ns, less than the {least_ns:,.0f} ns asked", gain_ns
+
+    def _least_ns(self, candidate: Candidate) -> float:
+        """The gain that is asked: of a layout, which makes no new kernel, any."""
+        least_ns = self.target.gate.min_gain_ns
+        return min(least_ns, 1.0) if candidate.kind == "layout" else least_ns
 
     def _record(self, nodes: Sequence[Node], proposal: Decision) -> Decision:
         """Give `proposal` its id and place, and the forced verdict if there is one.
@@ -200,7 +205,7 @@ def _dtype(nodes: Iterable[Node]) -> DType:
 def _savings(candidate: Candidate) -> str:
     benefit, layout_savings = candidate.benefit, candidate.layout_savings
     parts = [
-        (benefit.launches_saved, "launch", "launches"),
+        (benefit.launches_saved + layout_savings.launches, "launch", "launches"),
         (benefit.sync_points_saved, "sync", "syncs"),
         (benefit.device_traffic_bytes_saved, "byte of traffic", "bytes of traffic"),
         (benefit.host_readback_bytes_saved, "byte of readback", "bytes of readback"),

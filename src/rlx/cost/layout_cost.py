@@ -16,8 +16,9 @@ second-level cache. NHWC, in turn, computes an address per window and per tap of
 channels do not amortise.
 
 Lanes, register tiles and bandwidths are the machine's; what addresses take is stated by the target
-(`ConvolutionPrices`). A target without such prices has other convolution kernels than these, and
-only strided operands are priced.
+(`ConvolutionPrices`). Convolutions on matrix instructions (`ImplicitGemm`) read windows as runs of
+channels: what an NCHW image costs is a transposing copy. A target without such prices has other
+convolution kernels than these, and only strided operands are priced.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.cost.machine import Machine
+from rlx.cost.target import ConvolutionPrices, ImplicitGemm
 from rlx.cost.terms import Terms
 from rlx.ir.mir import Graph, Node
 from rlx.ops.nn.window_geometry import Windows
@@ -51,6 +53,8 @@ class LayoutCost:
     """Read and written by a transposing copy."""
     reload_bytes: int = 0
     """Reloaded for every register tile from a near cache, strided: prefetch does not help."""
+    launches: int = 0
+    """Of kernels that only transpose."""
 
     def __add__(self, other: LayoutCost) -> LayoutCost:
         return LayoutCost(
@@ -58,11 +62,16 @@ class LayoutCost:
             self.sequential_bytes + other.sequential_bytes,
             self.transposed_bytes + other.transposed_bytes,
             self.reload_bytes + other.reload_bytes,
+            self.launches + other.launches,
         )
 
     def __sub__(self, other: LayoutCost) -> LayoutCost:
         return self + LayoutCost(
-            -other.flops, -other.sequential_bytes, -other.transposed_bytes, -other.reload_bytes
+            -other.flops,
+            -other.sequential_bytes,
+            -other.transposed_bytes,
+            -other.reload_bytes,
+            -other.launches,
         )
 
     def ns(self, machine: Machine, near_bytes: int, dtype: DType) -> float:
@@ -73,6 +82,7 @@ class LayoutCost:
             + self.sequential_bytes / machine.memory_gb_s(near_bytes)
             + self.transposed_bytes / machine.transpose_gb_s_for(near_bytes)
             + self.reload_bytes / machine.second_level_gb_s
+            + self.launches * machine.gate.dispatch_ns
         )
 
 
@@ -139,8 +149,7 @@ def layout_cost(
         return more
     key = conv, writes_nhwc, seen and is_nhwc(seen)
     if key not in terms.conv_layout_costs:
-        price = _vectorised_over_channels if writes_nhwc else _vectorised_over_width
-        terms.conv_layout_costs[key] = price(conv, key[2], terms)
+        terms.conv_layout_costs[key] = _convolution(*key, terms)
     return more + terms.conv_layout_costs[key]
 
 
@@ -162,6 +171,42 @@ def inner_results(node: Node, layouts: Sequence[Layout]) -> list[Layout]:
 # -- convolutions ----------------------------------------------------------------------------------
 
 
+def _convolution(
+    conv: Node, writes_nhwc: bool, is_image_nhwc: bool | None, terms: Terms
+) -> LayoutCost:
+    """By the target's kernels. `is_image_nhwc` is None where the region computes the image."""
+    prices = terms.target.convolutions
+    if isinstance(prices, ImplicitGemm):
+        is_product = conv.inputs[0].shape.dtype in prices.dtypes and not is_depthwise(conv)
+        price = _by_matrix_tiles if is_product else _by_loops
+        return price(conv, writes_nhwc, is_image_nhwc, terms)
+    price = _vectorised_over_channels if writes_nhwc else _vectorised_over_width
+    return price(conv, is_image_nhwc, terms)
+
+
+def _by_matrix_tiles(
+    conv: Node, writes_nhwc: bool, is_image_nhwc: bool | None, terms: Terms
+) -> LayoutCost:
+    """On matrix instructions: an NCHW image is transposed by a kernel of its own."""
+    del writes_nhwc
+    image = conv.inputs[0].shape
+    if is_image_nhwc is not False or image.dims[1] == 1:
+        return NO_COST
+    return LayoutCost(transposed_bytes=2 * terms.bytes_of(image), launches=1)
+
+
+def _by_loops(
+    conv: Node, writes_nhwc: bool, is_image_nhwc: bool | None, terms: Terms
+) -> LayoutCost:
+    """Neighbouring threads do neighbours of a row of the image, or of the channels of a depthwise
+    convolution in NHWC: other operands and results are accessed with strides."""
+    image = LayoutCost(transposed_bytes=2 * terms.bytes_of(conv.inputs[0].shape))
+    result = LayoutCost(transposed_bytes=2 * terms.bytes_of(conv.shape))
+    if is_depthwise(conv):
+        return image if is_image_nhwc is (not writes_nhwc) else NO_COST
+    return (image if is_image_nhwc else NO_COST) + (result if writes_nhwc else NO_COST)
+
+
 def _vectorised_over_channels(conv: Node, is_image_nhwc: bool | None, terms: Terms) -> LayoutCost:
     """Vectorised over output channels: those of a group, or all of a depthwise one. `is_image_nhwc`
     is None where the region computes the image itself."""
@@ -178,7 +223,7 @@ def _vectorised_over_channels(conv: Node, is_image_nhwc: bool | None, terms: Ter
 def _address_flops(conv: Node, windows: Windows, terms: Terms) -> int:
     """Address computation as flops: each scalar instruction takes the time of one vector FMA."""
     prices = terms.target.convolutions
-    if prices is None:
+    if not isinstance(prices, ConvolutionPrices):
         return 0
     pixels = terms.size_of(conv.shape.dims[0] * product(conv.shape.dims[2:]))
     taps = terms.size_of(windows.area)

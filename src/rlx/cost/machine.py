@@ -182,11 +182,17 @@ _APPLE_CACHES = (CacheLevel(16 * MB, 400),)
 
 DOCUMENTED: Mapping[str, Machine] = {
     "cpu": Machine(_CPU_GATE, _rates(200, 100, 200), _CPU_CACHES),
-    "cuda": Machine(_DISCRETE_GATE, _rates(12_000, 6_000, 100_000), (CacheLevel(40 * MB, 3_000),)),
-    "rocm": Machine(_DISCRETE_GATE, _rates(20_000, 20_000, 150_000), (CacheLevel(8 * MB, 3_000),)),
+    "cuda": Machine(
+        _DISCRETE_GATE, _rates(12_000, 6_000, 100_000), (CacheLevel(40 * MB, 3_000),),
+        transpose_gb_s=600,
+    ),
+    "rocm": Machine(
+        _DISCRETE_GATE, _rates(20_000, 20_000, 150_000), (CacheLevel(8 * MB, 3_000),),
+        transpose_gb_s=600,
+    ),
     "metal": Machine(_APPLE_GATE, _rates(5_000, 5_000, 10_000), _APPLE_CACHES),
     "mlx": Machine(_APPLE_GATE, _rates(5_000, 100, 10_000), _APPLE_CACHES),
     "wgpu": Machine(_REMOTE_GATE, _rates(2_000, 2_000, 2_000), (CacheLevel(4 * MB, 200),)),
     "tpu": Machine(_REMOTE_GATE, _rates(20_000, 500, 100_000), (CacheLevel(16 * MB, 1_000),)),
-}
+}  # fmt: skip
 """By target: a processor with vectors of 128 bits, and a device of each kind."""

@@ -91,6 +91,16 @@ class ConvolutionPrices:
 
 
 @dataclass(frozen=True, slots=True)
+class ImplicitGemm:
+    """Convolutions as products of windows and filters on matrix instructions. Windows are read as
+    runs of channels, so that an NCHW image is transposed by a kernel of its own first; results are
+    stored in either layout alike."""
+
+    dtypes: frozenset[DType]
+    """Of the images that matrix instructions multiply; others are convolved in NCHW."""
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """What a target does with a node: runs its own kernel, runs the lowering, or cannot."""
 
@@ -134,9 +144,9 @@ class Target:
     """What a region kernel can hold, of `REGION_KINDS`."""
     loops: frozenset[str]
     """Control flow that runs as such, of `LOOPS`; the rest is unrolled or becomes selects."""
-    convolutions: ConvolutionPrices | None = None
-    """Prices of convolution kernels for NCHW and NHWC images, of which the cheaper is taken; None
-    where images are NCHW."""
+    convolutions: ConvolutionPrices | ImplicitGemm | None = None
+    """What convolutions of NCHW and of NHWC images cost, of which the cheaper is taken; None where
+    images are NCHW."""
     jit_compiles: bool = False
     """Is each kernel compiled just in time, so that deduplicated kernels compile once?"""
     claimed: frozenset[str] | None = None

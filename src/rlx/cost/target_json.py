@@ -11,7 +11,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.cost.gate import IoFusionGate
 from rlx.cost.machine import CacheLevel, Machine
-from rlx.cost.target import ConvolutionPrices, FusionLimits, KernelLimit, Target
+from rlx.cost.target import ConvolutionPrices, FusionLimits, ImplicitGemm, KernelLimit, Target
 from rlx.ops.cost import OpClass
 from rlx.ops.op import Kind
 
@@ -37,7 +37,7 @@ def _plain(value: Any) -> Any:
             return [_plain(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
         case IoFusionGate() | FusionLimits() | CacheLevel() | ConvolutionPrices():
             return asdict(value)
-        case KernelLimit() | Machine():
+        case KernelLimit() | Machine() | ImplicitGemm():
             return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
         case Mapping():
             return {_plain(k): _plain(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
@@ -57,7 +57,7 @@ def read_target(held: Mapping[str, Any]) -> Target:
         given["claimed"] = _texts(given["claimed"])
     given["machine"] = read_machine(given["machine"])
     if given["convolutions"] is not None:
-        given["convolutions"] = ConvolutionPrices(**given["convolutions"])
+        given["convolutions"] = _convolutions(given["convolutions"])
     given["limits"] = FusionLimits(**given["limits"])
     given["native_kinds"] = frozenset(map(Kind, given["native_kinds"]))
     given["kernel_limits"] = {_text(k): _limit(v) for k, v in given["kernel_limits"].items()}
@@ -77,6 +77,12 @@ def read_machine(held: Mapping[str, Any]) -> Machine:
     given["peak_gflops"] = {DType(k): _number(v) for k, v in given["peak_gflops"].items()}
     given["caches"] = tuple(CacheLevel(_number(c["bytes"]), c["gb_s"]) for c in given["caches"])  # pyright: ignore[reportArgumentType]
     return Machine(**given)
+
+
+def _convolutions(held: Mapping[str, Any]) -> ConvolutionPrices | ImplicitGemm:
+    if set(held) == {"dtypes"}:
+        return ImplicitGemm(frozenset(map(DType, held["dtypes"])))
+    return ConvolutionPrices(**held)
 
 
 def _limit(held: Mapping[str, Any]) -> KernelLimit:

@@ -135,6 +135,7 @@ def _by_kernels(name: str) -> Target:
     return Target(
         name, DOCUMENTED[name], _BOUNDED, _GENERATED, claims.claims(), claims.limits(), {}, {},
         views=_STRIDED, syncs=_HOST | _ALL_LOOPS - {"scan"}, regions=_ALL_REGIONS, loops=_ALL_LOOPS,
+        convolutions=claims.CONVOLUTIONS,
     )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ def _is_chosen(node: Node, state: _Layouts) -> bool:
 def _why(node: Node, layouts: Mapping[Node, Layout]) -> str | None:
     """What NHWC is good for in this kernel; None if nothing."""
     if _convolves(node):
-        return "NHWC vectorises the convolution over output channels"
+        return "NHWC vectorises the convolution over channels"
     return "layout-agnostic, and its operand is NHWC" if _has_nhwc_operand(node, layouts) else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rlx.backends.gpu.library.table import claims as library_claims
 from rlx.core.dtype import DType
-from rlx.cost.target import KernelLimit
+from rlx.cost.target import ImplicitGemm, KernelLimit
 
 LOOPS = frozenset(
     {
@@ -32,6 +32,7 @@ SCANS = frozenset(
     }
 )
 ATTENTION = frozenset({"attention"})
+CONVOLUTIONS = ImplicitGemm(frozenset({DType.F16, DType.BF16}))
 FORMS = SCANS | ATTENTION
 """Ops of which each has a kernel form of its own."""
 
