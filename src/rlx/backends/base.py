@@ -21,6 +21,7 @@ to be done.
       times_kernels      False
       timed(lir)         refused: no clock for kernels
       architecture       ""
+      hardware           its architecture
       measure(progress)  refused: no prices of its own
       calibrated(n)      None
       program(lir)       None: it takes whole plans
@@ -276,6 +277,12 @@ class Backend(ABC):
         """What code is generated for, such as an instruction set: prices measured for one do not
         hold for another. "" where no code is generated."""
         return ""
+
+    @property
+    def hardware(self) -> str:
+        """What measured prices hold for: the architecture, and the device where there are several
+        of one architecture."""
+        return self.architecture
 
     def measure(self, progress: Progress) -> tuple[Numbers, ...]:
         """What launches, bytes and arithmetic cost here, for each number of threads that counts."""

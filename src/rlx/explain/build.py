@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
-from rlx.backends.base import Steps
+from rlx.backends.base import Backend, Steps
 from rlx.core.dim import evaluate
 from rlx.cost.decision import Decision
 from rlx.cost.machine import Machine
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 
 
 def report_of(
-    result: CompileResult, more: Sequence[Decision] = (), threads: int | None = None
+    result: CompileResult, more: Sequence[Decision] = (), backend: Backend | None = None
 ) -> Report:
     """The report of a compile; `more` are decisions taken before it, such as by a front end.
-    `threads` may take part in a call, all there are where it is None."""
+    `backend` is what runs it, its target's own where none is given."""
     from rlx.explain.kernel_notes import steps_of
 
     lir = result.lir
     terms = Terms(lir.target, sizes=result.options.sizes)
-    steps = steps_of(lir, result.options, threads)
+    steps = steps_of(lir, result.options, backend)
     decisions = decisions_of(result, steps, more)
     buffers, at = _buffers(result)
     kernels = _kernels(result, terms, at, steps)

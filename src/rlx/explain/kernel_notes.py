@@ -16,17 +16,22 @@ if TYPE_CHECKING:
     from rlx.passes.options import FusionOptions
 
 
-def steps_of(lir: LirModule, options: FusionOptions, threads: int | None = None) -> Steps:
-    """Step → how the target's backend runs it, at the sizes asked for and with so many threads;
-    nothing where none is there to be asked."""
+def steps_of(lir: LirModule, options: FusionOptions, backend: Backend | None = None) -> Steps:
+    """Step → how its target's backend runs it, at the sizes asked for: the one that is given, else
+    as it is by default; nothing where none is there to be asked."""
+    own = backend if backend and backend.name == lir.target.name else _found(lir.target.name)
+    asked = _at(lir, options.sizes)
+    return {} if own is None else _priced(own.description(asked), asked, own)
+
+
+def _found(name: str) -> Backend | None:
     from rlx.backends.base import find_backend
+    from rlx.core.disk_cache import Cache
 
     try:
-        backend = find_backend(lir.target.name)
+        return find_backend(name).configured("", None, Cache.of(None, os.environ))
     except Error:
-        return {}
-    asked = _at(lir, options.sizes)
-    return _priced(backend.description(asked), asked, backend, threads)
+        return None
 
 
 def _at(lir: LirModule, sizes: Mapping[str, int]) -> LirModule:
@@ -36,16 +41,14 @@ def _at(lir: LirModule, sizes: Mapping[str, int]) -> LirModule:
     return replace(lir, plan=replace(lir.plan, representative=known))
 
 
-def _priced(steps: Steps, lir: LirModule, backend: Backend, threads: int | None) -> Steps:
+def _priced(steps: Steps, lir: LirModule, backend: Backend) -> Steps:
     """Steps with what parallelising them gains, where that is possible."""
-    from rlx.core.disk_cache import Cache
     from rlx.explain.pricing import Prices
 
     can = [
         n for n, f in steps.items() if any(d.what == SPLIT and d.is_reversible for d in f.decisions)
     ]
-    own = backend.configured("", threads, Cache.of(None, os.environ))
-    prices = Prices.at(lir.target, own.num_threads, own.calibrated)
+    prices = Prices.at(lir.target, backend.num_threads, backend.calibrated)
     gains = prices.gains_of_splitting(can, lir.plan.representative)
     return {n: _with_gain(f, gains.get(n, 0.0)) for n, f in steps.items()}
 

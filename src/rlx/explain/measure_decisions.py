@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from rlx.core.errors import Error
+from rlx.core.errors import Error, UnsupportedError
 from rlx.cost.decision import Decision
 from rlx.explain.pricing import Prices, key_of
 from rlx.ir.mir import Node
@@ -45,6 +45,8 @@ ROUND_S = 0.02
 """A round of one build; rounds alternate, so that what slows the machine slows both."""
 MIN_ROUNDS = 12
 """Of each build, however long they take."""
+RECORDED = 2
+"""Calls after which work of a device is recorded, and from then on replayed."""
 RESAMPLES = 1000
 QUIET_QUANTILE = 0.1
 """The quantile of the rounds that is compared: the fastest, which nothing disturbed."""
@@ -273,9 +275,7 @@ class Bench:
 
     def time(self, other: Executable, seconds: float) -> tuple[Array, Array]:
         """Nanoseconds of a call of this build and of another, round by round."""
-        calls = [lambda: self.exe(*self.arrays), lambda: other(*self.arrays)]
-        for call in calls:
-            call()
+        calls = [_timer(exe, self.arrays) for exe in (self.exe, other)]
         rounds: list[tuple[float, float]] = []
         until = time.perf_counter() + seconds
         while len(rounds) < MIN_ROUNDS or time.perf_counter() < until:
@@ -286,14 +286,31 @@ class Bench:
         return both[:, 0], both[:, 1]
 
 
-def _round(call: Callable[[], Any]) -> float:
+def _timer(exe: Executable, arrays: Sequence[Array]) -> Callable[[], float]:
+    """What a call takes, measured by calling it: on arrays of the device, by its own clock, where
+    calls are bound to one; else by the host's."""
+
+    def timed() -> float:
+        start = time.perf_counter_ns()
+        exe(*arrays)
+        return float(time.perf_counter_ns() - start)
+
+    timed()
+    try:
+        bound = exe.bind(*arrays)
+    except UnsupportedError:
+        return timed
+    for _ in range(RECORDED):
+        bound()
+    return bound.time_ns
+
+
+def _round(call: Callable[[], float]) -> float:
     """The median call of a round."""
-    times: list[int] = []
+    times: list[float] = []
     end = time.perf_counter() + ROUND_S
     while not times or time.perf_counter() < end:
-        start = time.perf_counter_ns()
-        call()
-        times.append(time.perf_counter_ns() - start)
+        times.append(call())
     return statistics.median(times)
 
 

@@ -95,11 +95,13 @@ def profile(exe: Executable, inputs: Inputs, *, seconds: float = 1.0) -> KernelT
     medians = [float(statistics.median(step)) for step in zip(*taken)]
     terms = Terms(exe.lir.target, sizes=sizes)
     total = sum(medians)
-    made = [_kernel(n, ns, len(calls), total, terms) for n, ns in zip(steps, medians)]
+    made = [kernel_time(n, ns, len(calls), total, terms) for n, ns in zip(steps, medians)]
     return KernelTimes(exe.name, sizes, statistics.median(calls), tuple(made))
 
 
-def _kernel(node: Node, ns: float, calls: int, total: float, terms: Terms) -> KernelTime:
+def kernel_time(node: Node, ns: float, calls: int, total: float, terms: Terms) -> KernelTime:
+    """A kernel that took so long: what it moved and computed meanwhile, and what the machine could
+    have."""
     size, flops = terms.kernel(node).device_traffic_bytes, terms.flops_of(node)
     least = least_ns(terms.target.machine, size, flops, node.shapes[0].dtype)
     spent = max(ns, 1.0)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rlx._version import __version__
 from rlx.backends.timing import CodegenSpan, Run
 from rlx.core.files import writing
+from rlx.cost.terms import Terms
+from rlx.explain.roofline import kernel_time
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Node
@@ -85,11 +87,12 @@ def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
     ready = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     program.run_timed(weights, arrays)
     runs = [program.run_timed(weights, arrays) for _ in range(calls)]
+    terms = Terms(exe.lir.target, sizes=exe.sizes(inputs))
     events = [
         *_passes(result),
         Event("instrumented build", TIMED_BUILD, COMPILE, 0, begun, ready),
         *_codegen(exe.codegen_spans or program.codegen_spans, program.functions),
-        *(e for i, run in enumerate(runs) for e in _call(i, run, program.steps)),
+        *(e for i, run in enumerate(runs) for e in _call(i, run, program.steps, terms)),
     ]
     return Trace(exe.name, exe.lir.target.name, tuple(events))
 
@@ -109,12 +112,20 @@ def _codegen(codegen_spans: Iterable[CodegenSpan], steps: Mapping[str, Node]) ->
         yield Event(name + rest, "codegen", COMPILE, m.thread, m.start_ns, m.stop_ns, args)
 
 
-def _call(number: int, run: Run, steps: tuple[Node, ...]) -> Iterator[Event]:
+def _call(number: int, run: Run, steps: tuple[Node, ...], terms: Terms) -> Iterator[Event]:
+    """Rates are of the whole step, whichever threads had parts of it."""
     lost = (("dropped spans", run.lost),) if run.lost else ()
     yield Event(f"call {number + 1}", "call", CALLS, 0, run.start_ns, run.stop_ns, lost)
+    took = run.step_ns(len(steps))
     for span in run.spans:
         node = steps[span.step]
-        args = ("step", span.step), ("op", node.op), ("shape", str(node.shape))
+        rates = kernel_time(node, took[span.step], 1, sum(took), terms)
+        args = (
+            ("step", span.step), ("op", node.op), ("shape", str(node.shape)),
+            ("bytes", rates.bytes), ("flops", rates.flops), ("GB/s", round(rates.gb_s, 3)),
+            ("GFLOP/s", round(rates.gflop_s, 3)),
+            ("of the roofline", round(rates.roofline_share, 3)),
+        )  # fmt: skip
         yield Event(node.label, "kernel", CALLS, 1 + span.thread, span.start_ns, span.stop_ns, args)
 
 

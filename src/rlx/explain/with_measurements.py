@@ -36,7 +36,7 @@ def measured_report(
     given = sample_inputs(exe) if inputs is None else inputs
     times = exe.profile(given, seconds=seconds)
     found = measure(exe, given, most=most, seconds=seconds, progress=progress)
-    return with_times(report_of(exe.result, exe.before, exe.threads), exe, times, found)
+    return with_times(report_of(exe.result, exe.before, exe.backend), exe, times, found)
 
 
 def with_times(report: Report, exe: Executable, times: KernelTimes, found: Measurement) -> Report:

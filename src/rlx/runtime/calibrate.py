@@ -19,7 +19,7 @@ def calibrate(
     backend = find_backend(name).configured(variant, None)
     folder = Cache.of(cache, os.environ)
     numbers = backend.measure(progress or _silent)
-    made = Calibration(name, machine(backend.architecture), numbers)
+    made = Calibration(name, machine(backend.hardware), numbers)
     if folder is not None and not folder.write_note(note_name(name), made.text()):
         raise Error(f"the calibration cannot be written to {folder.folder}: it is not writable.")
     return made

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,7 +74,12 @@ class Doctor:
     packages: tuple[PackageState, ...]
     devices: tuple[str, ...]
     calibration: Calibration | None
+    """Of the processor."""
     cache: CacheState
+    measured: Mapping[str, Calibration | None] = field(
+        default_factory=dict[str, "Calibration | None"]
+    )
+    """Of the other targets that run here and have prices of their own."""
 
     @property
     def to_do(self) -> tuple[str, ...]:
@@ -83,13 +88,17 @@ class Doctor:
         lines += [f"target {t.name}: {t.missing}" for t in self.targets if t.missing]
         if self.calibration is None and self.cache.is_on and not self.cache.problem:
             lines.append("prices of this machine, for the gate: rlx calibrate")
+        if self.cache.is_on and not self.cache.problem:
+            missing = [name for name, found in self.measured.items() if found is None]
+            lines += [f"prices of {n}, for the gate: rlx calibrate --target {n}" for n in missing]
         if self.cache.problem:
             lines.append(f"the cache: {self.cache.problem}")
         return tuple(dict.fromkeys(lines))
 
     def as_dict(self) -> dict[str, Any]:
-        prices = self.calibration and [n.as_dict() for n in self.calibration.numbers]
-        return {**asdict(self), "calibration": prices, "to_do": list(self.to_do)}
+        held = {**asdict(self), "calibration": _prices(self.calibration)}
+        measured = {name: _prices(found) for name, found in self.measured.items()}
+        return {**held, "measured": measured, "to_do": list(self.to_do)}
 
     def __str__(self) -> str:
         return "\n".join([
@@ -100,6 +109,7 @@ class Doctor:
             "packages:", *(_package_line(p) for p in self.packages),
             f"devices: {'; '.join(self.devices) or 'the processor alone'}",
             f"prices: {self.calibration or 'as documented; none were measured here'}",
+            *(f"prices of {n}: {c or 'as documented'}" for n, c in self.measured.items()),
             f"cache: {_cache_text(self.cache)}",
             *(["to do:", *(f"  {line}" for line in self.to_do)] if self.to_do else []),
         ])  # fmt: skip
@@ -119,7 +129,22 @@ def examine(cache: CacheLike = None) -> Doctor:
         tuple(_devices()),
         cached_calibration("cpu", detail, found),
         _cache_state(found, problem),
+        {n: c for n in backend_names() if n != "cpu" for c in _measured(n, found)},
     )
+
+
+def _measured(name: str, cache: Cache | None) -> tuple[Calibration | None, ...]:
+    """The prices of a target that has some, if it runs here; nothing of any other."""
+    try:
+        backend = find_backend(name)
+        has_prices = backend.missing() is None and bool(backend.architecture)
+        return (cached_calibration(name, backend.hardware, cache),) if has_prices else ()
+    except Error:
+        return ()
+
+
+def _prices(found: Calibration | None) -> list[dict[str, Any]] | None:
+    return found and [n.as_dict() for n in found.numbers]
 
 
 def _target(name: str) -> TargetState:

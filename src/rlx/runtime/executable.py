@@ -170,7 +170,7 @@ class Executable:
             return measured_report(self, inputs, most=most, seconds=seconds, progress=progress)
         from rlx.explain.build import report_of
 
-        return report_of(self.result, self.before, self.threads)
+        return report_of(self.result, self.before, self._backend)
 
     @takes(inputs=INPUTS, seconds=SECONDS)
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
@@ -216,6 +216,11 @@ class Executable:
     def codegen_spans(self) -> tuple[CodegenSpan, ...]:
         """What its native code took, part by part; nothing where that was kept from before."""
         return self._program.codegen_spans
+
+    @property
+    def backend(self) -> Backend:
+        """What runs it."""
+        return self._backend
 
     @property
     def threads(self) -> int:

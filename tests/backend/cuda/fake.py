@@ -198,6 +198,9 @@ class FakeCuda:
     def EventRecord(self, event: int, stream: int) -> None:
         self.events[event] = self.are_events_done
 
+    def EventRecordWithFlags(self, event: int, stream: int, flags: int) -> None:
+        self.do(lambda: self.events.update({event: self.are_events_done}))
+
     def EventQuery(self, event: int) -> int:
         return 0 if self.events[event] or self.are_events_done else 600
 

@@ -13,6 +13,7 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simulated import SIMULATED, SimulatedDevice
+from rlx.core.disk_cache import Cache
 from rlx.fuzz.judge import Expected, compare
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
@@ -25,8 +26,8 @@ class SimulatedBackend(GpuBackend):
 
     name: ClassVar[str] = "cuda"
 
-    def __init__(self, machine: GpuMachine = SIMULATED) -> None:
-        self._device = SimulatedDevice(machine)
+    def __init__(self, machine: GpuMachine = SIMULATED, cache: Cache | None = None) -> None:
+        self._device, self.cache = SimulatedDevice(machine), cache
 
     @property
     def machine(self) -> GpuMachine:
@@ -40,6 +41,10 @@ class SimulatedBackend(GpuBackend):
 
     def configured(self, variant: str, threads: int | None, cache: Any = None) -> SimulatedBackend:
         return self
+
+    @property
+    def architecture(self) -> str:
+        return self._device.architecture
 
 
 def program_of(graph: Graph, backend: GpuBackend) -> GpuProgram:

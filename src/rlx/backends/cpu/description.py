@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from rlx.backends.base import StepFacts
 from rlx.backends.cpu.kernels import has_dedicated
 from rlx.backends.cpu.program.task import TaskKind
+from rlx.backends.step_facts import WHY, control_text, form_decision, refused_forms
 from rlx.core.dim import DimLike, evaluate
 from rlx.core.extent import ceiling
 from rlx.cost.decision import Decision
@@ -15,35 +16,12 @@ from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Node
 from rlx.kernel.program.lower_step import special_anchor
 from rlx.kernel.program.program import (
-    Branch,
-    Control,
-    HostCall,
     KernelForm,
     KernelProgram,
     KernelSequence,
     Nested,
     ProgramStep,
-    RefusedForm,
-    ScanLoop,
-    WhileLoop,
 )
-
-CONTROL = {
-    Nested: ("steps", "no kernel form takes it whole: a subprogram of {count} smaller steps"),
-    Branch: ("branch", "one of two subprograms, by its first operand"),
-    WhileLoop: ("loop", "a subprogram, for as long as its condition holds"),
-    ScanLoop: ("scan", "a subprogram, once for every slice"),
-    HostCall: ("host", "the program that registered the op runs it"),
-}
-WHY = {
-    KernelForm.DEDICATED: "{op} has a dedicated kernel",
-    KernelForm.STRIDED_COPIES: "a concat of many values of unknown sizes: a strided copy of each",
-    KernelForm.CONVOLUTION: "a convolution with its prologue and epilogue",
-    KernelForm.LOOP: "all index maps are affine: one loop nest",
-    KernelForm.GEMM: "a matrix product with its prologue and epilogue",
-    KernelForm.GEMM_AND_LOOP: "a matrix product; its epilogue is not elementwise, so a loop nest",
-    KernelForm.DEDICATED_AND_LOOP: "a dedicated kernel, and a loop nest for its epilogue",
-}
 
 
 def describe(program: KernelProgram) -> dict[Node, StepFacts]:
@@ -56,38 +34,22 @@ def describe(program: KernelProgram) -> dict[Node, StepFacts]:
 def _facts(step: ProgramStep, lir: LirModule, sizes: Mapping[str, int]) -> StepFacts:
     lowering = step.lowering
     if not isinstance(lowering, KernelSequence):
-        name, text = _control(lowering)
-        refused = _refused(lowering.refused) if isinstance(lowering, Nested) else ()
-        return StepFacts(name, (text,), (*refused, _decision(name, text, is_taken=True)))
+        name, text = control_text(lowering)
+        refused = refused_forms(lowering.refused) if isinstance(lowering, Nested) else ()
+        return StepFacts(name, (text,), (*refused, form_decision(name, text, is_taken=True)))
     schedule = lowering.schedule
     tasks = tuple(t.text(sizes) for t in schedule.tasks)
     packed = tuple(f"packed when parameters are set: {p.task.text(sizes)}" for p in schedule.packed)
-    decisions = (*_refused(lowering.refused), _taken(step.node, lowering))
+    decisions = (*refused_forms(lowering.refused), _taken(step.node, lowering))
     if lir.plan.phases[step.node] is not Phase.PROLOGUE:
         decisions += (_split(lowering, sizes, lir.target.machine),)
     return StepFacts(_kind(lowering), (*packed, *tasks), decisions)
 
 
-def _control(lowering: Control) -> tuple[str, str]:
-    name, text = CONTROL[type(lowering)]
-    count = len(lowering.body.calls) if isinstance(lowering, Nested) else 0
-    return name, text.format(count=count)
-
-
-def _decision(what: str, reason: str, *, is_taken: bool) -> Decision:
-    name = f"run_as_{what.replace(' ', '_')}"
-    return Decision("", name, (), is_taken, reason, is_reversible=False, kind="kernel")
-
-
-def _refused(forms: Iterable[RefusedForm]) -> tuple[Decision, ...]:
-    """The forms that were considered and do not fit, with the reason of each."""
-    return tuple(_decision(r.form.value, r.reason, is_taken=False) for r in forms)
-
-
 def _taken(node: Node, lowering: KernelSequence) -> Decision:
     why = WHY[lowering.form].format(op=special_anchor(node, has_dedicated).op)
     once = "; weights are packed once" if lowering.schedule.packed else ""
-    return _decision(lowering.form.value, why + once, is_taken=True)
+    return form_decision(lowering.form.value, why + once, is_taken=True)
 
 
 def _kind(lowering: KernelSequence) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cuda.context import Context
 from rlx.backends.cuda.launch import Prepared
-from rlx.backends.gpu.device import Graph, Move
+from rlx.backends.gpu.device import Graph, Move, StampedGraph
 from rlx.core.errors import Error
 
 if TYPE_CHECKING:
@@ -281,6 +281,51 @@ class CudaGraph(Graph):
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
+
+
+class Events:
+    """Time stamps of a graph."""
+
+    def __init__(self, context: Context, count: int) -> None:
+        self.context = context
+        self.handles = [context.made("cuEventCreate", 0) for _ in range(count)]
+
+    def stamps_ns(self) -> list[float]:
+        """From the first on, once the last is there."""
+        self.context.streamed("cuEventSynchronize", self.handles[-1])
+        elapsed, found = ctypes.c_float(), list[float]()
+        for event in self.handles:
+            given = ctypes.byref(elapsed), self.handles[0], event
+            self.context.streamed("cuEventElapsedTime", *given)
+            found.append(elapsed.value * 1e6)
+        return found
+
+    def close(self) -> None:
+        for event in self.handles:
+            self.context.quietly("cuEventDestroy_v2", event)
+        self.handles.clear()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+
+@dataclass(frozen=True, eq=False)
+class CudaStampedGraph(StampedGraph):
+    """A graph with an event between any two parts."""
+
+    captured: Graph
+    events: Events
+
+    def replay(self) -> None:
+        self.captured.replay()
+
+    def stamps_ns(self) -> list[float]:
+        return self.events.stamps_ns()
+
+    def close(self) -> None:
+        self.captured.close()
+        self.events.close()
 
 
 def _name(nodes: Sequence[Node]) -> str:

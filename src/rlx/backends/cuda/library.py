@@ -72,6 +72,7 @@ SIGNATURES: Mapping[str, str] = {
     "cuEventCreate": "pu",
     "cuEventDestroy_v2": "p",
     "cuEventRecord": "pp",
+    "cuEventRecordWithFlags": "ppu",
     "cuEventQuery": "p",
     "cuEventSynchronize": "p",
     "cuEventElapsedTime": "ppp",

@@ -16,6 +16,8 @@ from rlx.backends.cuda.errors import NOT_READY, DriverError
 from rlx.backends.cuda.graph import (
     CopyNode,
     CudaGraph,
+    CudaStampedGraph,
+    Events,
     FillNode,
     KernelNode,
     Node,
@@ -24,11 +26,13 @@ from rlx.backends.cuda.graph import (
 from rlx.backends.cuda.launch import Prepared, prepare
 from rlx.backends.cuda.staging import NO_TIMING, Array, Bulk, Pinned, Readback, Slots, bytes_of
 from rlx.backends.gpu.arrays.dlpack import CUDA
-from rlx.backends.gpu.device import Graph, Kernel, Queue
+from rlx.backends.gpu.device import Graph, Kernel, Queue, StampedGraph
 from rlx.core.errors import Error
 
 NON_BLOCKING = 1
 """The flag of a stream that does not wait for the legacy default stream."""
+IN_GRAPH = 1
+"""The flag of an event that a captured stream records whenever the graph is replayed."""
 DEVICE_OF_POINTER = 9
 """The attribute of an address: the number of its device."""
 SMALL_BYTES = 64 << 10
@@ -211,6 +215,18 @@ class CudaQueue(Queue):
         if self._has_read:
             self._readback.finish()
             self._has_read = False
+
+    def record_stamped(self, parts: Sequence[Callable[[], None]]) -> StampedGraph:
+        events = Events(self.context, len(parts) + 1)
+
+        def enqueue() -> None:
+            for event, part in zip(events.handles, (*parts, None)):
+                self.context.streamed("cuEventRecordWithFlags", event, self.stream, IN_GRAPH)
+                self._is_behind_kernel = False
+                if part is not None:
+                    part()
+
+        return CudaStampedGraph(self.record(enqueue), events)
 
     def time_ns(self, enqueue: Callable[[], None]) -> float:
         start, stop = self._timers

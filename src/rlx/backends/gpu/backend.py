@@ -6,31 +6,39 @@ A target's own part is its device, how code is printed for it, and its prices.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlx.backends.base import KernelBackend, Serializer, StepFacts, Steps
+from rlx.backends.base import KernelBackend, Serializer, Steps
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.runtime.lay_out import lay_out, programs_of
+from rlx.backends.gpu.runtime.lay_out import lay_out, owners_of, programs_of
 from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.runtime.routine import Artefact
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
+from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error
 from rlx.core.sections import Bytes, Sections
-from rlx.cost.calibrate import Numbers, Progress
+from rlx.cost.calibrate import Numbers, Progress, cached_calibration
 from rlx.cost.target import Target
 from rlx.ir.lir import LirModule
-from rlx.kernel.program.program import KernelCall, KernelProgram, KernelSequence, Step
+from rlx.kernel.program.program import KernelCall, KernelProgram, Step
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.program.select import Candidate
 from rlx.kernel.refusal import Refusal
 
+if TYPE_CHECKING:
+    from rlx.backends.gpu.runtime.timed import TimedProgram
+
 
 class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     """Kernels as SIMT programs, on one device."""
+
+    times_kernels: ClassVar[bool] = True
+    cache: Cache | None = None
+    """Of what was measured."""
 
     @property
     @abstractmethod
@@ -52,8 +60,12 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
         return GpuKernels(self.machine)
 
     def target(self) -> Target:
-        """The documented one, whose claims follow from the kernels there are."""
-        return Target.of(self.name)
+        """The documented one, whose claims follow from the kernels there are, with the prices that
+        were measured on the device, if they were."""
+        documented, numbers = Target.of(self.name), self.calibrated(1)
+        if numbers is None:
+            return documented
+        return replace(documented, machine=numbers.applied(documented.machine))
 
     def has_special(self, op: str) -> bool:
         return self.kernels.has_special(op)
@@ -75,9 +87,17 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
         return select_kernels(lir, self.kernels)
 
     def build(self, program: KernelProgram) -> Artefact:
+        return self._laid_out(program, *self._assembled(program))
+
+    def _assembled(self, program: KernelProgram) -> tuple[dict[object, int], list[Code]]:
+        """The number of each launch's code, by its key, and all code."""
         programs = programs_of(program)
         assembled = self.assemble([verify(p) for p in programs.values()])
-        numbers = {key: i for i, key in enumerate(programs)}
+        return {key: i for i, key in enumerate(programs)}, assembled
+
+    def _laid_out(
+        self, program: KernelProgram, numbers: dict[object, int], assembled: list[Code]
+    ) -> Artefact:
         return lay_out(program, numbers, assembled, self.architecture)
 
     def load(self, artefact: Artefact) -> GpuProgram:
@@ -86,21 +106,38 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     def serializer(self) -> Serializer[GpuProgram]:
         return _Files(self)
 
+    # -- measuring -------------------------------------------------------------------------------
+
+    @property
+    def hardware(self) -> str:
+        return self.architecture if self.missing() else f"{self.device().name} {self.architecture}"
+
+    def timed(self, lir: LirModule) -> TimedProgram:
+        from rlx.backends.gpu.runtime.timed import TimedProgram
+
+        program = self.program(lir)
+        numbers, assembled = self._assembled(program)
+        artefact = self._laid_out(program, numbers, assembled)
+        nodes = [s.node for s in program.main.calls]
+        owners = owners_of(program, numbers, assembled)
+        return TimedProgram(artefact, self.device(), nodes, owners)
+
     def measure(self, progress: Progress) -> tuple[Numbers, ...]:
         from rlx.backends.gpu.runtime.calibration import measure
 
         return measure(self.device(), progress)
 
+    def calibrated(self, threads: int) -> Numbers | None:
+        """Of the device, whatever the number of the host's threads."""
+        if self.cache is None:
+            return None
+        found = cached_calibration(self.name, self.hardware, self.cache)
+        return found and found.for_threads(1)
+
     def description(self, lir: LirModule) -> Steps:
-        """Each step's form with the launches that it makes."""
-        main = self.program(lir).main
-        return {
-            s.node: StepFacts(
-                s.lowering.form.value, tuple(t.text({}) for t in s.lowering.schedule.tasks)
-            )
-            for s in (*main.prologue, *main.calls)
-            if isinstance(s.lowering, KernelSequence)
-        }
+        from rlx.backends.gpu.description import describe
+
+        return describe(self.program(lir), self.has_special)
 
 
 @dataclass(frozen=True, slots=True)

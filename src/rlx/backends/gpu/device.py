@@ -121,6 +121,15 @@ class Graph(ABC):
         return
 
 
+class StampedGraph(Graph):
+    """Recorded work of which the device notes when each part begins."""
+
+    @abstractmethod
+    def stamps_ns(self) -> list[float]:
+        """The time at the start of each part and at the end of the last, of the last replay, which
+        is waited for; the first is 0."""
+
+
 class Queue(ABC):
     """Work in order."""
 
@@ -178,6 +187,11 @@ class Queue(ABC):
     @abstractmethod
     def record(self, enqueue: Callable[[], None]) -> Graph:
         """What a function enqueues here, as a graph: launches, copies and fills; nothing runs."""
+
+    @abstractmethod
+    def record_stamped(self, parts: Sequence[Callable[[], None]]) -> StampedGraph:
+        """What functions enqueue here, one after the other, with a time stamp between any two: no
+        part begins before the one before it has ended."""
 
     @abstractmethod
     def time_ns(self, enqueue: Callable[[], None]) -> float:

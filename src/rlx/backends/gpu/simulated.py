@@ -14,7 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.device import ALIGN, Array, Code, Device, Graph, Kernel, Memory, Queue
+from rlx.backends.gpu.device import (
+    ALIGN,
+    Array,
+    Code,
+    Device,
+    Graph,
+    Kernel,
+    Memory,
+    Queue,
+    StampedGraph,
+)
 from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt.errors import LaunchError
@@ -153,7 +163,11 @@ class _Queue(Queue):
             works = self.recorded.pop()
         return _Graph(tuple(works))
 
+    def record_stamped(self, parts: Sequence[Callable[[], None]]) -> StampedGraph:
+        return _Stamped(tuple(self.record(part) for part in parts))
+
     def time_ns(self, enqueue: Callable[[], None]) -> float:
+        """What interpreting it takes: nothing is known of a real device's time."""
         start = time.perf_counter_ns()
         enqueue()
         return float(time.perf_counter_ns() - start)
@@ -166,3 +180,20 @@ class _Graph(Graph):
     def replay(self) -> None:
         for work in self.works:
             work()
+
+
+@dataclass(frozen=True)
+class _Stamped(StampedGraph):
+    """Its clock is the host's."""
+
+    parts: tuple[Graph, ...]
+    times: list[int] = field(default_factory=list[int])
+
+    def replay(self) -> None:
+        self.times[:] = [time.perf_counter_ns()]
+        for part in self.parts:
+            part.replay()
+            self.times.append(time.perf_counter_ns())
+
+    def stamps_ns(self) -> list[float]:
+        return [float(t - self.times[0]) for t in self.times]

@@ -51,6 +51,7 @@ NAMES: Mapping[str, str] = {
     "cuEventCreate": "hipEventCreateWithFlags",
     "cuEventDestroy_v2": "hipEventDestroy",
     "cuEventRecord": "hipEventRecord",
+    "cuEventRecordWithFlags": "hipEventRecordWithFlags",
     "cuEventQuery": "hipEventQuery",
     "cuEventSynchronize": "hipEventSynchronize",
     "cuEventElapsedTime": "hipEventElapsedTime",

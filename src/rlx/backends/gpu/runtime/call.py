@@ -89,7 +89,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class Frame:
     """A routine that runs."""
 
     routine: Routine
@@ -124,14 +124,14 @@ class Call:
         done.add(name)
         routine = self.routines[name]
         self._run(routine, externals, self.loaded.prologues[name], routine.prologue_frame)
-        frame = _Frame(routine, 0, tuple(externals))
+        frame = Frame(routine, 0, tuple(externals))
         for step in (*routine.prologue, *routine.steps):
             for body, operands in _bodies(step):
                 given = [self._known(p, frame) for p in operands]
                 outputs = [0] * len(self.routines[body].outputs)
                 self.prepare(body, self.routines[body].externals([*given, *outputs]), done)
 
-    def _known(self, place: Place, frame: _Frame) -> int:
+    def _known(self, place: Place, frame: Frame) -> int:
         """The address of a weight; 0 of what only a call has."""
         return 0 if place.space == "frame" else self._at(place, frame)
 
@@ -146,12 +146,12 @@ class Call:
             return
         size = max(map(self._int, sizes))
         address, mark = self.context.frames.push(size)
-        frame = _Frame(routine, address, tuple(externals))
+        frame = Frame(routine, address, tuple(externals))
         for part in parts:
             self._part(part, frame)
         self.context.frames.pop(mark)
 
-    def _part(self, part: Part, frame: _Frame) -> None:
+    def _part(self, part: Part, frame: Frame) -> None:
         match part:
             case Segment():
                 self._segment(part, frame)
@@ -176,7 +176,7 @@ class Call:
     def _int(self, dim: DimLike) -> int:
         return evaluate(dim, self.sizes) if isinstance(dim, Dim) else dim
 
-    def _at(self, place: Place, frame: _Frame) -> int:
+    def _at(self, place: Place, frame: Frame) -> int:
         match place.space:
             case "frame":
                 return frame.address + self._int(place.offset)
@@ -189,12 +189,12 @@ class Call:
             case "failure":
                 return self.context.failures.address + 4 * place.index
 
-    def _all(self, operands: Sequence[Place], results: Sequence[Place], frame: _Frame) -> list[int]:
+    def _all(self, operands: Sequence[Place], results: Sequence[Place], frame: Frame) -> list[int]:
         return [self._at(p, frame) for p in (*operands, *results)]
 
     # -- segments --------------------------------------------------------------------------------
 
-    def _segment(self, segment: Segment, frame: _Frame) -> None:
+    def _segment(self, segment: Segment, frame: Frame) -> None:
         context = self.context
         sizes = tuple(self.sizes.items())
         key = frame.routine.name, segment.number, frame.address, frame.externals, sizes
@@ -211,7 +211,7 @@ class Call:
             )
             graph.replay()
 
-    def _enqueue(self, segment: Segment, frame: _Frame) -> None:
+    def _enqueue(self, segment: Segment, frame: Frame) -> None:
         for step in segment.steps:
             if isinstance(step, LaunchStep):
                 addresses = [self._at(p, frame) for p in step.places]
@@ -226,7 +226,7 @@ class Call:
         code, and its microseconds."""
         routine = self.routines[self.loaded.artefact.main]
         address, mark = self.context.frames.push(max(self._int(f) for f in routine.frame))
-        frame = _Frame(routine, address, tuple(externals))
+        frame = Frame(routine, address, tuple(externals))
         for step in (s for p in parts if isinstance(p, Segment) for s in p.steps):
             if isinstance(step, LaunchStep):
                 one = Segment(0, (step,) * repeats)
@@ -263,7 +263,7 @@ class Call:
     def settle(self, found: Found) -> None:
         self.found({name: self._int(dim) for name, dim in found})
 
-    def _host(self, step: HostStep, frame: _Frame) -> None:
+    def _host(self, step: HostStep, frame: Frame) -> None:
         """An op by its NumPy meaning, between two transfers."""
         operands = [self._read(o, frame) for o in step.operands]
         known = {n: s for n, s in self.sizes.items() if not is_capacity(n)}
@@ -284,7 +284,7 @@ class Call:
         for operand, array in zip(step.results, arrays):
             self._write(operand, np.asarray(array, operand.shape.dtype.numpy), frame)
 
-    def _read(self, operand: Operand, frame: _Frame) -> Array:
+    def _read(self, operand: Operand, frame: Frame) -> Array:
         """A value as an array: the bytes that its layout reaches."""
         dims, strides, offset, low, high = self._reach(operand)
         dtype = np.dtype(operand.shape.dtype.numpy)
@@ -293,7 +293,7 @@ class Call:
         raw = self._bytes(self._at(operand.place, frame) + low, high - low)
         return np.ndarray(dims, dtype, raw, offset - low, strides)
 
-    def _write(self, operand: Operand, array: Array, frame: _Frame) -> None:
+    def _write(self, operand: Operand, array: Array, frame: Frame) -> None:
         dims, strides, offset, low, high = self._reach(operand)
         if 0 in dims:
             return
@@ -317,7 +317,7 @@ class Call:
 
     # -- control flow ----------------------------------------------------------------------------
 
-    def _branch(self, step: BranchStep, frame: _Frame) -> None:
+    def _branch(self, step: BranchStep, frame: Frame) -> None:
         side = 0 if self._bytes(self._at(step.condition, frame), 1)[0] else 1
         self._called(step.bodies[side], self._all(step.operands, step.results, frame))
         self.settle(step.found[side])
@@ -327,7 +327,7 @@ class Call:
         outputs = self.routines[body].outputs[:count]
         return [self.context.frames.push(self._int(size))[0] for size in outputs]
 
-    def _while(self, step: WhileStep, frame: _Frame) -> None:
+    def _while(self, step: WhileStep, frame: Frame) -> None:
         given = self._all(step.operands, (), frame)
         results = self._all((), step.results, frame)
         carries, seen = given[: step.num_carries], given[step.num_carries :]
@@ -360,7 +360,7 @@ class Call:
             if target != source and (count := self._int(size)):
                 self.queue.copy(target, source, count)
 
-    def _scan(self, step: ScanStep, frame: _Frame) -> None:
+    def _scan(self, step: ScanStep, frame: Frame) -> None:
         count, end = step.num_carries, step.num_carries + step.num_bcasts
         given = self._all(step.operands, (), frame)
         results = self._all((), step.results, frame)

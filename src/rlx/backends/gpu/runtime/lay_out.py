@@ -97,6 +97,16 @@ def lay_out(
     )
 
 
+def owners_of(
+    program: KernelProgram, codes: Mapping[object, int], assembled: Sequence[Code]
+) -> tuple[int, ...]:
+    """The step of the plan that each step of the main routine belongs to, but for outputs that are
+    copied behind the last."""
+    maker = _RoutineMaker(_Maker(program, codes, assembled), program.main)
+    calls = program.main.calls
+    return tuple(i for i, step in enumerate(calls) for _ in maker.step(step))
+
+
 @dataclass(slots=True)
 class _Maker:
     """Makes routines, and keeps what they share."""

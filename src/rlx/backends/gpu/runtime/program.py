@@ -197,10 +197,13 @@ class GpuProgram(Program):
     ) -> list[tuple[int, Shape]]:
         main = self.artefact.routines[self.artefact.main]
         made = outputs(context, [evaluate(size, sizes) for size in main.outputs])
-        call = Call(self._loaded, context, weights.block.address, sizes)
+        call = self._call(context, weights, sizes)
         call.run(main.name, self._externals(weights, given.addresses, made))
         shapes = (shape.bind(call.sizes) for _, shape in self.interface.outputs)
         return list(zip(made, shapes))
+
+    def _call(self, context: Context, weights: Weights, sizes: Mapping[str, int]) -> Call:
+        return Call(self._loaded, context, weights.block.address, sizes)
 
     def bind(self, weights: Weights, inputs: Sequence[Any]) -> BoundCall:
         """The call on these inputs. Arrays of the device are read where they are, in order with
