@@ -8,13 +8,14 @@ BENCH  := .venv-bench
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad safetensors xgboost-cpu onnxmltools
 
-.PHONY: help setup demo tour test test-cpu-matrix test-gpu test-rocm check bench bench-setup bench-compile \
+.PHONY: help setup demo tour test test-thorough test-cpu-matrix test-gpu test-rocm check bench bench-setup bench-compile \
         bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs wheel clean
 
 help:
 	@echo "make demo           a search by meaning: a real model compiled, asked and explained"
 	@echo "make tour           the compiler in one file that runs"
 	@echo "make test           set up, then run the whole test suite"
+	@echo "make test-thorough  the same with more cases of each kind, on every instruction set"
 	@echo "make test-browser   the page of a report in Debian's chromium and chromium-driver"
 	@echo "make check          lint, formatting and strict types"
 	@echo "make fuzz           5,000 random graphs through all seven pipelines"
@@ -61,6 +62,9 @@ tour: setup
 
 test: setup
 	$(PY) -m pytest -n 2
+
+test-thorough: setup
+	RLX_THOROUGH=1 $(PY) -m pytest -n 2 $(ARGS)
 
 test-cpu-matrix: setup
 	$(PY) -m tests.backend.cpu.matrix

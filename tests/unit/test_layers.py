@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,9 +57,13 @@ def layer_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else "__init__"
 
 
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+
 def imports() -> Iterator[Import]:
-    for path in sorted(ROOT.rglob("*.py")):
-        tree = ast.parse(path.read_text())
+    for path, tree in trees().items():
         typing = {id(n) for branch in ast.walk(tree) if is_typing(branch) for n in ast.walk(branch)}
         lazy = {id(n) for f in ast.walk(tree) if is_function(f) for n in ast.walk(f)}
         parts = ("rlx", *path.relative_to(ROOT).with_suffix("").parts)
@@ -119,8 +124,8 @@ def test_no_relative_imports() -> None:
     """They would not be read above."""
     relative = [
         str(path)
-        for path in ROOT.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert not relative

@@ -18,10 +18,11 @@ from rlx.ir.mir import Graph
 from rlx.ir.text import read_module, show
 from rlx.ops.draw import Draw
 from rlx.ops.op import Op, table
+from tests.effort import tries
 
 FILES = sorted((Path(__file__).parents[1] / "ir").glob("*.ir"))
 TEXTS = [f.read_text(encoding="utf-8") for f in FILES]
-ROUNDS = 600
+ROUNDS = tries(200, 600)
 HANG_SECONDS = 60
 """No text takes seconds to read; a minute is a hang on any machine."""
 
@@ -43,7 +44,7 @@ def no_hang(text: str) -> Iterator[None]:
 
 
 """Mutations of each file, and the most that reading one of them may take: they are small."""
-SEEDS, PER_SEED = 3, 12
+SEEDS, PER_SEED = tries(1, 3), 12
 """Applications drawn of each op, and mutations of each."""
 
 WORD = re.compile(r'"[^"]*"|[A-Za-z_][\w.]*|\d+|\S')

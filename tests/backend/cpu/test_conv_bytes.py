@@ -28,6 +28,7 @@ from rlx.rules.engine import Fired
 from tests.backend.cpu.products import RUNNABLE, Array
 from tests.backend.cpu.sequences import functions, kernel_sequence_of
 from tests.backend.cpu.test_convolutions import compare, compiled, last
+from tests.effort import tries
 
 U8, I8 = DType.U8, DType.I8
 H = Dim("h", 1, 64)
@@ -124,7 +125,9 @@ def drawn(seed: int) -> Case:
 
 @on_every
 def test_drawn_convolutions_of_bytes(isa: Isa) -> None:
-    drawn_ = [drawn(seed) for seed in range(36 if isa.name == host().name else 14)]
+    drawn_ = [
+        drawn(seed) for seed in range(tries(12, 36) if isa.name == host().name else tries(8, 14))
+    ]
     made: list[tuple[Case, Schedule[Task]]] = []
     for i, case in enumerate(drawn_):
         kernels = case.weights if i % 3 else frozenset[int]()
@@ -162,7 +165,7 @@ def test_images_of_any_size(isa: Isa) -> None:
     ]
     native = compiled([r for _, r in made], isa)
     for case, schedule in made:
-        for size in (5, 24):
+        for size in (5, 24)[: tries(1, 2)]:
             case.check(native, schedule, np.random.default_rng(size), size)
 
 

@@ -15,8 +15,9 @@ from rlx.fuzz.campaign import SIDES
 from rlx.fuzz.guard_pages import PAGE, Guarded, Side
 from rlx.fuzz.job import Job, refused_ops, verdict
 from rlx.fuzz.workers import Lost, each
+from tests.effort import tries
 
-GRAPHS = 30
+GRAPHS = tries(6, 30)
 FIRST = 10_000
 
 

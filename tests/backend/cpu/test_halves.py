@@ -12,12 +12,13 @@ from rlx import ops
 from rlx.core.dtype import DType
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph, Node
+from tests.effort import tries
 
 pytest.importorskip("llvmlite")
 
 HALVES = [DType.F16, DType.BF16]
 TARGETS = ["cpu", "cpu:avx2", "cpu:sse2", "reference"]
-ROWS, COLUMNS, SEEDS = 6, 40, 2
+ROWS, COLUMNS, SEEDS = 6, 40, tries(1, 2)
 
 
 def run(graph: Graph, values: dict[str, np.ndarray], target: str) -> list[np.ndarray]:

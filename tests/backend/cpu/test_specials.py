@@ -20,6 +20,7 @@ from rlx.ops import op as table
 from rlx.ops.draw import Draw
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.steps import Steps, Trial, side_by_side, trials
+from tests.effort import tries
 
 INDEXED = ("take_along_axis", "scatter", "scatter_add")
 RUNNING = ("cumsum", "cumprod", "cummax", "cummin", "cum_log_sum_exp")
@@ -65,7 +66,7 @@ def assert_right(got: np.ndarray, want: np.ndarray, trial: Trial) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_drawn_cases_are_as_the_reference(op: str) -> None:
-    check(drawn(op, 10), host())
+    check(drawn(op, tries(5, 10)), host())
 
 
 @pytest.mark.parametrize("isa", [AVX2, SSE2], ids=lambda i: i.name)
