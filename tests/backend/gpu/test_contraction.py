@@ -27,11 +27,13 @@ from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
+from rlx.ir.interpret import evaluate as interpreted
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.contract import Contract
 from rlx.kernel.interpret import run_into
 from rlx.kernel.lower.contract import contraction
 from rlx.kernel.lower.conv import lower_conv
+from rlx.kernel.lower.narrow_conv import lower_narrow_conv
 from rlx.kernel.lower.nhwc_conv import lower_nhwc_conv
 from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
@@ -280,6 +282,32 @@ def test_a_convolution_is_an_implicit_product(name: str, is_nhwc: bool) -> None:
     found = any_mma_schedule(contract, DEPENDENT, "convolution", frozenset({1}))
     assert isinstance(found, Schedule), found
     check(contract, found, given, {})
+
+
+@pytest.mark.parametrize(("stride", "channels"), [(2, 4), (1, 8), (8, 3)])
+def test_few_channels_are_written_down_so_that_rows_of_windows_are_copied(
+    stride: int, channels: int
+) -> None:
+    """RGB images with their borders: units of 8 hold neighbouring taps, or channels that are 0."""
+    build = convolved(stride=(2, stride), padding=(2, 1, 0, 3))
+    case = Case(build, of(BF16, (2, 3, 9, 11), (16, 3, 3, 5), (16,)))
+    node = case.node()
+    made = lower_narrow_conv(node, *case.layouts(node), 8)
+    assert not isinstance(made, Refusal), made
+    image, contract = made
+    assert image.results[0].dims[-1] == channels
+    given = case.data({})
+    given.append(np.zeros(int(np.prod(image.results[0].static_dims)), given[0].dtype))
+    run_into(image, given[:-1], given[-1:], {})
+    found = any_mma_schedule(contract, DEPENDENT, "convolution", frozenset({1}))
+    assert isinstance(found, Schedule), found
+    assert found.packed
+    check(contract, found, given, {})
+    got = np.zeros(int(np.prod(node.shape.static_dims)), given[0].dtype)
+    run_into(contract.kernel(), given, [got], {})
+    shaped = {f"v{i}": a.reshape(s.static_dims) for i, (a, s) in enumerate(zip(given, case.shapes))}
+    (want,) = interpreted(node.attrs["body"], shaped)
+    assert_close(got, want.ravel())
 
 
 def test_kernels_that_are_stored_by_channel_are_packed_once() -> None:

@@ -131,6 +131,17 @@ def test_a_softmax_of_halves_is_of_fast_exponentials() -> None:
     assert sum(isinstance(n, ir.Binary) and n.op == "div" for n in nodes) == 1
 
 
+def test_a_divisor_of_many_points_is_inverted_once() -> None:
+    """A quotient is then off by 1.5 units of f32 at most: 3k / 3 is k in half precision."""
+    node = Case(ops.div, of(BF16, (128, 64), (64,))).node()
+    program = program_of(legal(loop_kernel(node)))
+    x = 3 * np.arange(128 * 64).reshape(128, 64) % 256
+    given = [x.astype(ml_dtypes.bfloat16), np.full(64, 3, ml_dtypes.bfloat16)]
+    (got,) = laws.execute(program, given, node.shapes)
+    (want,) = evaluate(node.attrs["body"], dict(zip(("v0", "v1"), given)))
+    np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
+
+
 def test_inside_of_an_op_digits_are_not_cancelled() -> None:
     """mish is x · tanh(softplus x), softplus a sum: its parts are needed in f32; tanh of it not."""
     calls = [n for n in program_of(kernel_of(ops.mish, BF16)).nodes if isinstance(n, ir.Call)]

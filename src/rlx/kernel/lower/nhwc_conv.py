@@ -102,15 +102,16 @@ def _lowered(conv: Conv, name: str, reads: Reads) -> tuple[Kernel | None, Contra
     right = Rewriter(exprs, substitution(where))(conv.kernels.stores[0].value)
     inner = tuple(a for t in (*taps, channel) for a in t.axes)
     inner = (*inner, Axis("one", 1)) if _is_depthwise(conv) else _with_last(inner, left)
-    contract = _contract(conv, name, axes, inner, left, right)
+    contract = implicit_gemm(conv, name, axes, inner, left, right)
     if image.held is not None:
         contract = with_operand(contract, image.held)
     return image.writing, collapsed(contract)
 
 
-def _contract(
+def implicit_gemm(
     conv: Conv, name: str, axes: Sequence[Refined], inner: tuple[Axis, ...], left: Expr, right: Expr
 ) -> Contract:
+    """The product whose rows are the places of windows, and whose columns are output channels."""
     shape, moves = conv.anchor.shape, conv.moves(axes)
     *outer, rows = (a for r in (axes[0], *axes[2:]) for a in r.axes)
     *more, columns = axes[1].axes if _is_depthwise(conv) else conv.channels(axes[1])

@@ -55,7 +55,8 @@ class Expressions(Scopes, ABC):
         self.declare(constants)
         rows = gathers(kernel)
         self.failures = builder.buffer(FAILURES, DType.I32, "update", 1) if rows else None
-        self.half, self.quotients = half_precision(kernel), row_quotients(kernel)
+        self.half = half_precision(kernel)
+        self.quotients = row_quotients(kernel) | self.half.quotients
         self.codes = {n: builder.failure(failure_text(n)) for n in rows}
 
     def declare(self, constants: frozenset[int]) -> None:

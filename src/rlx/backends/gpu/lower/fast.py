@@ -79,6 +79,9 @@ class HalfPrecision:
     fast: Mapping[Expr, Fast]
     """Functions that are approximated."""
     fused: Mapping[Expr, Fused]
+    quotients: frozenset[Expr] = frozenset()
+    """Divisions by what is the same for several points: products with its reciprocal, which are
+    within 1.5 units in the last place of f32."""
 
     def source(self, node: Expr) -> Expr:
         return self.sources.get(node, node)
@@ -98,8 +101,18 @@ def half_precision(kernel: Kernel) -> HalfPrecision:
         return NOTHING
     needed = precisions(kernel)
     sources = unrounded(kernel, needed)
-    return HalfPrecision(
-        sources, _fast_calls(kernel, needed), _Fusion(kernel, needed, sources).found()
+    fused = _Fusion(kernel, needed, sources).found()
+    return HalfPrecision(sources, _fast_calls(kernel, needed), fused, _quotients(kernel, needed))
+
+
+def _quotients(kernel: Kernel, needed: Mapping[Expr, Precision]) -> frozenset[Expr]:
+    named = [n for n in kernel.nodes if isinstance(n, Apply) and n.op.name == "div"]
+    return frozenset(
+        n
+        for n in named
+        if n.dtype is DType.F32
+        and needed[n] is not Precision.EXACT
+        and n.args[1].free < n.args[0].free
     )
 
 

@@ -16,8 +16,11 @@ from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.product import product_of
+from rlx.backends.gpu.schedule.wgmma import UNIT
 from rlx.backends.gpu.task import GpuTask
 from rlx.kernel.contract import Contract
+from rlx.kernel.expr import Kernel, Load, postorder
+from rlx.kernel.lower.narrow_conv import lower_narrow_conv
 from rlx.kernel.lower.nhwc_conv import is_plain_gemm, lower_nhwc_conv
 from rlx.kernel.program.forms import Conv
 from rlx.kernel.program.lower_step import LoweredConv, conv_kernels, plain_conv_kernels
@@ -46,13 +49,28 @@ CONVOLUTIONS: tuple[ContractionForm, ...] = (
 
 def window_kernels(step: Step) -> KernelSequence | Refusal:
     """The step as a convolution whose rows are windows and whose inner positions end with channels:
-    an NCHW image is transposed first, so that channels are copied as vectors. That is for products
-    on matrix instructions; others go along the last spatial axis."""
-    made = lower_nhwc_conv(step.node, step.operands, step.results)
+    an NCHW image is transposed first, so that channels are copied as vectors, and one of few
+    channels is written down for that. That is for products on matrix instructions; others go along
+    the last spatial axis."""
+    made = _narrow(step)
+    if isinstance(made, Refusal):
+        made = lower_nhwc_conv(step.node, step.operands, step.results)
     if isinstance(made, Refusal) or isinstance(product_of(made[1]), Refusal):
         return plain_conv_kernels(step)
     lowered = LoweredConv(*made, has_windows=not is_plain_gemm(made[1]))
     return conv_kernels(step, lowered)
+
+
+def _narrow(step: Step) -> tuple[Kernel, Contract] | Refusal:
+    """The step as a convolution of few channels, whose filters are packed."""
+    made = lower_narrow_conv(step.node, step.operands, step.results, UNIT)
+    if isinstance(made, Refusal):
+        return made
+    filters = [n for n in postorder([made[1].right]) if isinstance(n, Load)]
+    if not all(n.operand in step.constants for n in filters):
+        return Refusal(f"{made[1].name}: its filters are no constants")
+    found = product_of(made[1])
+    return found if isinstance(found, Refusal) else made
 
 
 def contraction_schedule(

@@ -181,6 +181,8 @@ START_CYCLES = 1840
 """From the start of a block to its first products, and from its last ones to the end."""
 STEP_CYCLES = 150
 """Of a step that waits for the stage it fills anew."""
+WINDOW_CYCLES = 1.1
+"""Of each unit that is read through a window: where it is, and whether that is in the image."""
 CLUSTER_CYCLES = 1200
 """Of each block of a cluster, until all have pushed their sums."""
 
@@ -197,17 +199,30 @@ def cycles(product: Product, schedule: MmaSchedule, machine: GpuMachine) -> floa
     wide = sum(schedule.warp_tile) * schedule.block // schedule.warp
     shared = 2 * wide / schedule.warps[2] * inner / SHARED_BYTES_PER_CYCLE
     bound = max(area * inner / PRODUCTS_PER_CYCLE, shared, _loaded(schedule, inner, each, machine))
+    bound += WINDOW_CYCLES * _window_units(product, schedule) * inner
     total = max(each * bound, 2 * blocks * schedule.edge * inner / ALL_CACHE_BYTES_PER_CYCLE)
     steps = ceil_div(inner, schedule.depth)
     waits = 0 if steps <= schedule.stages else STEP_CYCLES * steps
     stored = each * 12 * area / schedule.splits / SHARED_BYTES_PER_CYCLE
     pushed = CLUSTER_CYCLES * schedule.splits if schedule.splits > 1 else 0
-    return START_CYCLES + total + waits + stored + pushed
+    starts = max(1.0, each / _resident(schedule, each, machine))
+    return START_CYCLES * starts + total + waits + stored + pushed
+
+
+def _resident(schedule: MmaSchedule, each: int, machine: GpuMachine) -> int:
+    """Blocks that a processor holds at once: one starts while others multiply."""
+    return max(1, min(each, machine.shared_bytes // schedule.shared_bytes))
+
+
+def _window_units(product: Product, schedule: MmaSchedule) -> float:
+    """Units of a tile at each inner position whose place in an image is found one by one."""
+    sides = (product.left, schedule.rows), (product.right, schedule.columns)
+    return sum(size / side.unit for side, size in sides if side.guards)
 
 
 def _loaded(schedule: MmaSchedule, inner: int, each: int, machine: GpuMachine) -> float:
     """Cycles in which a block's operands come from the cache."""
-    resident = max(1, min(each, machine.shared_bytes // schedule.shared_bytes))
+    resident = _resident(schedule, each, machine)
     whole = 2 * schedule.edge * max(1, inner)
     under_way = min(whole, 2 * schedule.edge * schedule.depth * (schedule.stages - 1))
     return whole / min(CACHE_BYTES_PER_CYCLE, resident * under_way / CACHE_LATENCY)

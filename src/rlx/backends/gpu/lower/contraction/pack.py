@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.product import Operand, product_of
+from rlx.backends.gpu.schedule.product import Operand, copied, product_of
 from rlx.backends.gpu.schedule.wgmma import UNIT, bulk_operand
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import exact_div, is_static, product
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
-from rlx.kernel.contract import Contract
+from rlx.kernel.contract import Contract, collapsed
 from rlx.kernel.expr import Affine, Axis, Expr, Kernel, Load, Store
 from rlx.kernel.program.schedule import PackedWeights
 from rlx.kernel.refusal import Refusal
@@ -43,8 +43,9 @@ def packed(
 def _axes(
     contract: Contract, side: str, value: Expr, operand: Operand, constants: frozenset[int]
 ) -> tuple[Axis, ...] | None:
-    """Of the matrix, the inner ones last, if it is a constant that is only moved."""
-    is_moved = isinstance(value, Load) and not value.args and value.operand in constants
+    """Of the matrix, the inner ones last, if it is a constant that is only moved, or 0."""
+    source, _ = copied(value)
+    is_moved = source is not None and source.operand in constants
     depth = product(a.extent for a in contract.inner)
     if not is_moved or exact_div(depth, UNIT) is None or not operand.outer:
         return None
@@ -68,5 +69,5 @@ def _made(
     (task,) = loop_schedule(kernel, machine, f"{name}.pack").tasks
     load = Load(value.dtype, (), at.axes, len(contract.operands), at)
     operands = (*contract.operands, shape)
-    made = replace(contract, operands=operands, **{side: load})
+    made = collapsed(replace(contract, operands=operands, **{side: load}))
     return made, PackedWeights(task, shape.size_bytes)
