@@ -367,7 +367,7 @@ def test_an_index_outside_of_a_buffer(index: int) -> None:
         y[0] = x[b.thread * 0 + index]
     fails(
         b.program(),
-        rf"thread 3 of block 0 is at index {index} of x, which has 16 elements",
+        rf"thread 3 of block 0 is at index {index} of x, which has elements 0 to 15",
         x=normal(16),
         y=normal(16),
     )
@@ -377,7 +377,7 @@ def test_an_index_outside_of_shared_memory() -> None:
     b = Builder("p", block=32)
     s = b.shared("s", F32, 16)
     s[b.thread] = 1.0
-    fails(b.program(), "thread 16 of block 0 is at index 16 of s, which has 16 elements")
+    fails(b.program(), "thread 16 of block 0 is at index 16 of s, which has elements 0 to 15")
 
 
 def test_an_unaligned_vector() -> None:

@@ -15,12 +15,15 @@ from rlx import ops
 from rlx.backends.gpu.arrays.device_array import DeviceArray
 from rlx.backends.gpu.runtime.call import Segment, parts_of
 from rlx.backends.gpu.runtime.memory import Block
+from rlx.backends.gpu.simt.errors import LaunchError
+from rlx.backends.gpu.simulated import SimulatedDevice
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.fuzz.generate import grow
 from rlx.fuzz.job import refused_ops
 from rlx.ir.mir import Graph
+from tests.backend.gpu.kernels import scaled
 from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs, program_of
 
 BACKEND = SimulatedBackend()
@@ -35,6 +38,27 @@ def normal(*dims: int) -> Any:
 def test_random_graphs_are_the_references(seed: int) -> None:
     grown = grow(seed, 12, refused_ops(["cpu"]))
     assert differences(grown.graph, grown.values, outputs(grown.graph, grown.values, BACKEND)) == []
+
+
+@pytest.mark.parametrize("span", [(0, 16), (8, 32)])
+def test_a_kernel_ends_where_it_leaves_the_values_of_its_buffers(span: tuple[int, int]) -> None:
+    """The memory goes on: other values lie there."""
+    device = SimulatedDevice()
+    queue, memory = device.queue(), device.allocate(64)
+    kernel = device.load(device.assemble([scaled()])[0])
+    addresses = memory.address, memory.address + 32
+    queue.launch_within(kernel, addresses, {"n": 8}, lambda: [(0, 32), (0, 32)])
+    with pytest.raises(LaunchError, match=f"elements {span[0] // 4} to {span[1] // 4 - 1}"):
+        queue.launch_within(kernel, addresses, {"n": 8}, lambda: [(0, 32), span])
+
+
+def test_values_that_walk_back_are_behind_the_address_of_their_kernel() -> None:
+    """Their first position is not their first element in memory."""
+    g = Graph("back")
+    x = g.input("x", Shape([40, 8]))
+    g.set_outputs([ops.exp(ops.flip(ops.narrow(x, axis=0, start=3, length=30), axes=(0,)))])
+    values = {"x": normal(40, 8)}
+    assert differences(g, values, outputs(g, values, BACKEND)) == []
 
 
 def mlp(rows: int | Dim) -> Graph:

@@ -104,6 +104,10 @@ Move = tuple[int, int, int]
 """Addresses from the first on, so many bytes, become those from the last on."""
 
 
+ByteSpan = tuple[int, int]
+"""The first of some bytes, and the end of them."""
+
+
 class Graph(ABC):
     """Recorded work of one queue."""
 
@@ -158,6 +162,17 @@ class Queue(ABC):
     def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
         """A kernel on buffers at these addresses, in the order of its code's; nothing where its
         grid is empty."""
+
+    def launch_within(
+        self,
+        kernel: Kernel,
+        addresses: Sequence[int],
+        sizes: Mapping[str, int],
+        spans: Callable[[], Sequence[ByteSpan]],
+    ) -> None:
+        """The same, with the bytes from each address on that the kernel may touch: a device that
+        checks bounds asks for them."""
+        self.launch(kernel, addresses, sizes)
 
     @abstractmethod
     def wait(self) -> None:

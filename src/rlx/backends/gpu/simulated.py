@@ -17,6 +17,7 @@ import numpy as np
 from rlx.backends.gpu.device import (
     ALIGN,
     Array,
+    ByteSpan,
     Code,
     Device,
     Graph,
@@ -52,8 +53,6 @@ class SimulatedDevice(Device):
     """Memory is NumPy arrays, by address."""
 
     machine: GpuMachine = SIMULATED
-    execute: Callable[[Program, dict[str, Array], dict[str, int]], None] = launch
-    """What runs a program on arrays, in place."""
     _arrays: dict[int, Array] = field(default_factory=dict[int, Array], repr=False)
     _starts: list[int] = field(default_factory=list[int], repr=False)
     _lock: Any = field(default_factory=threading.RLock, repr=False)
@@ -136,21 +135,49 @@ class _Queue(Queue):
         return found
 
     def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
+        """Buffers reach to the end of their memory."""
+        self._launch(kernel, addresses, sizes, ())
+
+    def launch_within(
+        self,
+        kernel: Kernel,
+        addresses: Sequence[int],
+        sizes: Mapping[str, int],
+        spans: Callable[[], Sequence[ByteSpan]],
+    ) -> None:
+        self._launch(kernel, addresses, sizes, spans())
+
+    def _launch(
+        self,
+        kernel: Kernel,
+        addresses: Sequence[int],
+        sizes: Mapping[str, int],
+        spans: Sequence[ByteSpan],
+    ) -> None:
         program: Program = kernel.handle
         at = dict(zip(kernel.code.buffers, addresses, strict=True))
+        within = dict(zip(kernel.code.buffers, spans))
         known = dict(sizes)
 
         def work() -> None:
-            arrays = {b.name: self._typed(at[b.name], b.dtype.numpy) for b in program.buffers}
-            self.device.execute(program, arrays, known)
+            found = {
+                b.name: self._typed(at[b.name], b.dtype.numpy, within.get(b.name))
+                for b in program.buffers
+            }
+            arrays = {name: array for name, (array, _) in found.items()}
+            firsts = {name: first for name, (_, first) in found.items()}
+            launch(program, arrays, known, None, firsts)
 
         self._do(work)
 
-    def _typed(self, address: int, dtype: Any) -> Array:
-        """Whole elements up to the end of the memory."""
+    def _typed(self, address: int, dtype: Any, span: ByteSpan | None) -> tuple[Array, int]:
+        """Whole elements up to the end, and the first that may be touched."""
         raw = self.device.bytes_at(address)
         size = np.dtype(dtype).itemsize
-        return raw[: raw.nbytes // size * size].view(dtype)
+        first, end = (0, raw.nbytes) if span is None else span
+        if end > raw.nbytes:
+            raise LaunchError(f"{end} bytes at address {address} go beyond their memory.")
+        return raw[: end // size * size].view(dtype), first // size
 
     def wait(self) -> None:
         return

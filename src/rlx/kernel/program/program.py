@@ -169,12 +169,18 @@ class Value:
 
     @property
     def base_bytes(self) -> int:
-        """The whole cache lines of its offset in the slot. They are part of the address that a
-        kernel is called with: kernels on slices of one buffer are then the same code, and what a
-        kernel knows of alignment holds."""
-        offset = self.layout.offset
-        size = self.node.shape.dtype.itemsize
-        return offset * size // LINE_BYTES * LINE_BYTES if is_static(offset) else 0
+        """The whole cache lines of the slot before its first element in memory. They are part of
+        the address that a kernel is called with: kernels on slices of one buffer are then the same
+        code, what a kernel knows of alignment holds, and no index is negative."""
+        first, size = self._first, self.node.shape.dtype.itemsize
+        return first * size // LINE_BYTES * LINE_BYTES if is_static(first) else 0
+
+    @property
+    def _first(self) -> DimLike:
+        """The position of its first element in memory; axes of negative strides end there."""
+        layout = self.layout
+        back = [(d - 1) * s for d, s in zip(layout.dims, layout.strides) if is_static(s) and s < 0]
+        return layout.offset if 0 in layout.dims else sum(back, layout.offset)
 
     @property
     def within(self) -> Layout:

@@ -245,10 +245,10 @@ class Copies(Groups):
         offset: int,
     ) -> None:
         """The tensor is one of the buffer, and its rows start where the copy engine can read."""
-        data = self.buffers[tensor.buffer].data
+        data, first = self.buffers[tensor.buffer].data, self.buffers[tensor.buffer].first
         last = offset + sum((c - 1) * s for c, s in zip(counts, steps))
         end = last + 1 if 0 not in counts else 0
-        if end > data.size or offset < 0 or min(steps) < 0:
+        if end > data.size or (end and offset < first) or min(steps) < 0:
             why = f"map {tensor.name} reaches element {end} of {data.size}; fix its dims."
             raise self.accesses.error(node, why)
         size = data.itemsize

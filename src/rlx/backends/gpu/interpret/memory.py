@@ -36,6 +36,8 @@ class Memory:
     """The node whose asynchronous copy fills a word, and 0 for none."""
     unfenced: Array | None = None
     """The thread, counted from 1, whose write to an operand of products no fence is behind."""
+    first: int = 0
+    """The first element that may be touched."""
 
     @property
     def is_shared(self) -> bool:
@@ -65,13 +67,14 @@ class Accesses:
         width: int,
     ) -> Array:
         """The words of each thread's access, one row a thread."""
-        outside = (index < 0) | (index + width > memory.count)
+        outside = (index < memory.first) | (index + width > memory.count)
         if outside.any():
             at = int(np.flatnonzero(outside)[0])
             raise self.error(
                 node,
                 f"{self.who(int(threads[at]))} is at index {int(index[at])} of {memory.name}, "
-                f"which has {memory.count} elements; mask it or fix the index.",
+                f"which has elements {memory.first} to {memory.count - 1}; mask it or fix the "
+                "index.",
             )
         if width > 1 and (index % width).any():
             at = int(np.flatnonzero(index % width)[0])

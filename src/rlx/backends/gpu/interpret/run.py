@@ -36,14 +36,16 @@ def launch(
     buffers: Mapping[str, Array],
     sizes: Mapping[str, int] | None = None,
     scalars: Mapping[str, float] | None = None,
+    firsts: Mapping[str, int] | None = None,
 ) -> None:
     """Run a verified program on flat arrays, which it changes in place.
 
-    `sizes` are the values of dims; `scalars` those of arguments that are no dim's.
+    `sizes` are the values of dims; `scalars` those of arguments that are no dim's; `firsts` are the
+    first elements of buffers that may be touched, where that is not 0.
     """
     known = dict(sizes or {})
     x, y, z = (evaluate(d, known) for d in program.grid)
-    memories = {b.name: _memory(program, b.name, buffers) for b in program.buffers}
+    memories = {b.name: _memory(program, b.name, buffers, firsts or {}) for b in program.buffers}
     numbers = _scalars(program, known, scalars or {})
     total = x * y * z
     if total % program.cluster:
@@ -67,7 +69,9 @@ def _waits_by_block(program: Program) -> bool:
     return any(found is not None and found.of(n.args[:3]) > Varies.GRID for n in loops)
 
 
-def _memory(program: Program, name: str, buffers: Mapping[str, Array]) -> Memory:
+def _memory(
+    program: Program, name: str, buffers: Mapping[str, Array], firsts: Mapping[str, int]
+) -> Memory:
     declared = program.buffer(name)
     if name not in buffers:
         raise LaunchError(located(program, None, f"buffer {name} is not given."))
@@ -76,7 +80,7 @@ def _memory(program: Program, name: str, buffers: Mapping[str, Array]) -> Memory
         why = f"buffer {name} is a flat array of {declared.dtype}, and this is {data.dtype}."
         raise LaunchError(located(program, None, why))
     shadow = Shadow(data.size, program.warp) if declared.is_written else None
-    return Memory(name, data, data.size, shadow)
+    return Memory(name, data, data.size, shadow, first=firsts.get(name, 0))
 
 
 def _scalars(

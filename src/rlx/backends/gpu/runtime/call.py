@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.device import Array, Graph, Kernel
+from rlx.backends.gpu.device import Array, ByteSpan, Graph, Kernel
 from rlx.backends.gpu.runtime.memory import Context
 from rlx.backends.gpu.runtime.routine import (
     AnyStep,
@@ -30,12 +30,14 @@ from rlx.backends.gpu.runtime.routine import (
     Routine,
     ScanStep,
     SizesStep,
+    Span,
     WhileStep,
 )
 from rlx.core.attrs import bind
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.errors import Error, GraphError
 from rlx.core.extent import is_capacity, measure, outgrown
+from rlx.core.layout import Layout
 from rlx.ops.op import lookup
 
 MAX_GRAPHS = 256
@@ -192,6 +194,11 @@ class Call:
     def _all(self, operands: Sequence[Place], results: Sequence[Place], frame: Frame) -> list[int]:
         return [self._at(p, frame) for p in (*operands, *results)]
 
+    def _bytes_of(self, span: Span) -> ByteSpan:
+        """The first byte of what a layout has, and the end; nothing where it is empty."""
+        _, _, _, low, high = self._reach(span.layout, span.itemsize)
+        return low, high
+
     # -- segments --------------------------------------------------------------------------------
 
     def _segment(self, segment: Segment, frame: Frame) -> None:
@@ -215,7 +222,10 @@ class Call:
         for step in segment.steps:
             if isinstance(step, LaunchStep):
                 addresses = [self._at(p, frame) for p in step.places]
-                self.queue.launch(self.loaded.kernels[step.code], addresses, self.sizes)
+                kernel = self.loaded.kernels[step.code]
+                self.queue.launch_within(
+                    kernel, addresses, self.sizes, lambda s=step: list(map(self._bytes_of, s.spans))
+                )
             elif size := self._int(step.size):
                 self.queue.copy(self._at(step.to, frame), self._at(step.source, frame), size)
 
@@ -286,7 +296,7 @@ class Call:
 
     def _read(self, operand: Operand, frame: Frame) -> Array:
         """A value as an array: the bytes that its layout reaches."""
-        dims, strides, offset, low, high = self._reach(operand)
+        dims, strides, offset, low, high = self._reach(operand.layout, operand.shape.dtype.itemsize)
         dtype = np.dtype(operand.shape.dtype.numpy)
         if 0 in dims:
             return np.empty(dims, dtype)
@@ -294,7 +304,7 @@ class Call:
         return np.ndarray(dims, dtype, raw, offset - low, strides)
 
     def _write(self, operand: Operand, array: Array, frame: Frame) -> None:
-        dims, strides, offset, low, high = self._reach(operand)
+        dims, strides, offset, low, high = self._reach(operand.layout, operand.shape.dtype.itemsize)
         if 0 in dims:
             return
         address = self._at(operand.place, frame) + low
@@ -304,13 +314,14 @@ class Call:
         view[...] = array
         self.queue.write(address, raw)
 
-    def _reach(self, operand: Operand) -> tuple[list[int], list[int], int, int, int]:
-        """Dims and byte strides of a layout, its first element's byte, and the first and last byte
-        that it has."""
-        size, layout = operand.shape.dtype.itemsize, operand.layout
+    def _reach(self, layout: Layout, size: int) -> tuple[list[int], list[int], int, int, int]:
+        """Dims and byte strides of a layout, its first element's byte, and the first byte that it
+        has and the end of them."""
         dims = [self._int(d) for d in layout.dims]
         strides = [self._int(s) * size for s in layout.strides]
         offset = self._int(layout.offset) * size
+        if 0 in dims:
+            return dims, strides, offset, 0, 0
         ends = [(n - 1) * s for n, s in zip(dims, strides)]
         low = offset + sum(e for e in ends if e < 0)
         return dims, strides, offset, low, offset + sum(e for e in ends if e > 0) + size

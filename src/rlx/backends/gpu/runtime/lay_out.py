@@ -21,6 +21,7 @@ from rlx.backends.gpu.runtime.routine import (
     Routine,
     ScanStep,
     SizesStep,
+    Span,
     WhileStep,
 )
 from rlx.backends.gpu.simt.program import Program
@@ -239,8 +240,8 @@ class _RoutineMaker:
         packing = [p.task for p in schedule.packed]
         used = {b.index for t in packing for b in t.buffers if b.kind == "temp"}
         temps = self.room(t if i in used else 0 for i, t in enumerate(schedule.temps))
-        for task, offset in zip(packing, step.packed_offsets):
-            yield self._task(step, task, temps, Place("weights", offset))
+        for number, task in enumerate(packing):
+            yield self._task(step, task, temps, Buffer("packed", number))
 
     def _tasks(
         self, step: ProgramStep, tasks: Iterable[GpuTask], temps: Sequence[Place]
@@ -249,30 +250,34 @@ class _RoutineMaker:
             yield self._task(step, task, temps)
 
     def _task(
-        self, step: ProgramStep, task: GpuTask, temps: Sequence[Place], result: Place | None = None
+        self, step: ProgramStep, task: GpuTask, temps: Sequence[Place], packs: Buffer | None = None
     ) -> AnyStep:
-        def place(buffer: Buffer) -> Place:
-            match buffer.kind:
-                case "operand":
-                    return self.base(step.operands[buffer.index])
-                case "result":
-                    return result or self.base(step.results[buffer.index])
-                case "temp":
-                    return temps[buffer.index]
-                case "packed":
-                    return Place("weights", step.packed_offsets[buffer.index])
-                case "size":
-                    return Place("size", 0, self.shared.symbol(step.sizes[buffer.index]))
-
+        every = [packs if packs and b.kind == "result" else b for b in task.buffers]
+        places = [self._place(step, b, temps) for b in every]
         if isinstance(task, HostTask):
-            return _host_step(task, [place(b) for b in task.buffers], step)
-        given = dict(zip(task.names, map(place, task.buffers), strict=True))
+            return _host_step(task, places, step)
+        given = dict(zip(task.names, places, strict=True))
+        spans = dict(zip(task.names, (_span(step, b) for b in every)))
         number = self.shared.codes[task.key]
-        code = self.shared.assembled[number]
-        if FAILURES in code.buffers:
+        names = self.shared.assembled[number].buffers
+        if FAILURES in names:
             row = self.shared.failure(step.node.label, task.failures)
-            given[FAILURES] = Place("failure", 0, row)
-        return LaunchStep(step.node.label, number, tuple(given[n] for n in code.buffers))
+            given[FAILURES], spans[FAILURES] = Place("failure", 0, row), Span.of_bytes(4)
+        both = tuple(given[n] for n in names), tuple(spans[n] for n in names)
+        return LaunchStep(step.node.label, number, *both)
+
+    def _place(self, step: ProgramStep, buffer: Buffer, temps: Sequence[Place]) -> Place:
+        match buffer.kind:
+            case "operand":
+                return self.base(step.operands[buffer.index])
+            case "result":
+                return self.base(step.results[buffer.index])
+            case "temp":
+                return temps[buffer.index]
+            case "packed":
+                return Place("weights", step.packed_offsets[buffer.index])
+            case "size":
+                return Place("size", 0, self.shared.symbol(step.sizes[buffer.index]))
 
     # -- control flow ----------------------------------------------------------------------------
 
@@ -293,8 +298,10 @@ class _RoutineMaker:
     ) -> Iterable[AnyStep]:
         for task in schedule.tasks:
             assert isinstance(task, Launch)
-            places = (self.base(value) if b.kind == "operand" else room for b in task.buffers)
-            yield LaunchStep(step.node.label, self.shared.codes[task.key], tuple(places))
+            spans = {"operand": _value_span(value), "result": Span.of_bytes(ceiling(value.size))}
+            places = {"operand": self.base(value), "result": room}
+            each = (tuple(of[b.kind] for b in task.buffers) for of in (places, spans))
+            yield LaunchStep(step.node.label, self.shared.codes[task.key], *each)
 
     def _flow(
         self, step: ProgramStep, operands: tuple[Place, ...], results: tuple[Place, ...]
@@ -315,6 +322,31 @@ class _RoutineMaker:
                 return _custom(node, operands, results)
             case _:
                 raise AssertionError(step.lowering)
+
+
+def _span(step: ProgramStep, buffer: Buffer) -> Span:
+    """What a kernel may touch of a buffer; results have room for as much as they can become."""
+    assert isinstance(step.lowering, KernelSequence)
+    schedule: Schedule[GpuTask] = step.lowering.schedule
+    match buffer.kind:
+        case "operand":
+            return _value_span(step.operands[buffer.index])
+        case "result":
+            return _value_span(step.results[buffer.index], is_made=True)
+        case "temp":
+            return Span.of_bytes(ceiling(schedule.temps[buffer.index]))
+        case "packed":
+            return Span.of_bytes(schedule.packed[buffer.index].size)
+        case "size":
+            return Span.of_bytes(8)
+
+
+def _value_span(value: Value, *, is_made: bool = False) -> Span:
+    layout, size = value.within, value.node.shape.dtype.itemsize
+    if not is_made:
+        return Span(layout, size)
+    dims, strides = (tuple(map(ceiling, d)) for d in (layout.dims, layout.strides))
+    return Span(Layout(dims, strides, ceiling(layout.offset)), size)
 
 
 def _is_measured_here(schedule: Schedule[GpuTask]) -> bool:

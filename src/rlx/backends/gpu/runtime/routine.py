@@ -8,7 +8,7 @@ and loops call other routines by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +33,22 @@ class Place:
     index: int = 0
 
 
+NOT_SAVED = "not saved"
+"""In the metadata of a field that files do not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Elements that a kernel may touch, as they lie from the place of their buffer on."""
+
+    layout: Layout
+    itemsize: int = 1
+
+    @classmethod
+    def of_bytes(cls, size: DimLike) -> Span:
+        return cls(Layout.contiguous((size,)))
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchStep:
     """A kernel on buffers."""
@@ -41,6 +57,8 @@ class LaunchStep:
     """The node it belongs to."""
     code: int
     places: tuple[Place, ...]
+    spans: tuple[Span, ...] = field(default=(), compare=False, metadata={NOT_SAVED: True})
+    """Of each place, for devices that check bounds; none of a program out of a file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.runtime.routine import (
+    NOT_SAVED,
     Artefact,
     BranchStep,
     CallStep,
@@ -102,7 +103,8 @@ class _Writer:
 
     def _fields(self, value: Any) -> list[Any]:
         assert type(value).__name__ in WRITTEN, type(value)
-        return [self.value(getattr(value, f.name)) for f in fields(value)]
+        kept = [f.name for f in fields(value) if NOT_SAVED not in f.metadata]
+        return [self.value(getattr(value, name)) for name in kept]
 
     def _placed(self, raw: bytes) -> list[int]:
         self.parts.append(raw)
