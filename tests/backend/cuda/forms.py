@@ -1,0 +1,105 @@
+"""One small graph for every form of kernel that a GPU has, and the words that its launch says.
+
+A form is what has a program of its own: `python -m tests.backend.cuda.sanitize` runs each of them
+under compute-sanitizer. That the form was chosen is part of the check: `said` must be found among
+the notes of the launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import rlx
+from rlx import ops
+
+Array = np.ndarray[Any, Any]
+Made = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A graph of leaves `dtype[dims]`; those behind the bar are weights."""
+
+    name: str
+    leaves: str
+    make: Made
+    said: str
+    """An expression that the note of one of its launches, or its name, has."""
+
+    def graph(self) -> rlx.Graph:
+        graph = rlx.Graph("form")
+        inputs, _, weights = self.leaves.partition("|")
+        given = [graph.input(f"x{i}", _shape(t)) for i, t in enumerate(inputs.split())]
+        kept = [graph.param(f"w{i}", _shape(t)) for i, t in enumerate(weights.split())]
+        made = self.make(*given, *kept)
+        graph.set_outputs(list(made) if isinstance(made, list | tuple) else [made])
+        return graph
+
+    def values(self, seed: int = 0) -> dict[str, Array]:
+        """Of the leaves: small numbers, so that sums of products stay small; indices below 8."""
+        rng = np.random.default_rng(seed)
+        graph = self.graph()
+        return {n.attrs["name"]: _drawn(rng, n.shape) for n in (*graph.inputs, *graph.params)}
+
+
+def _shape(text: str) -> rlx.Shape:
+    dtype, _, dims = text.rstrip("]").partition("[")
+    return rlx.Shape(tuple(int(d) for d in dims.split(",") if d), dtype)
+
+
+def _drawn(rng: np.random.Generator, shape: rlx.Shape) -> Array:
+    dims = shape.static_dims
+    if shape.dtype.is_integer:
+        return rng.integers(0, 8, dims).astype(shape.dtype.numpy)
+    if shape.dtype.is_float:
+        return (rng.standard_normal(dims) * 0.5).astype(shape.dtype.numpy)
+    return (rng.random(dims) < 0.5).astype(shape.dtype.numpy)
+
+
+def _linear(x: Any, w: Any) -> Any:
+    return ops.matmul(x, ops.transpose(w, perm=(1, 0)))
+
+
+def _conv(x: Any, w: Any) -> Any:
+    return ops.conv(x, w)
+
+
+def _depthwise(x: Any, w: Any) -> Any:
+    return ops.conv(x, w, groups=16)
+
+
+def _attention(q: Any, k: Any, v: Any, heads: int = 2) -> Any:
+    return ops.attention(q, k, v, num_heads=heads, mask_kind="causal")
+
+
+FORMS: tuple[Form, ...] = (
+    # loops
+    Form("points", "f32[37,65] f32[37,65]", lambda x, y: ops.tanh(ops.add(x, y)), "a point"),
+    Form("vectors", "bf16[64,512]", ops.gelu, "8 neighbours"),
+    Form("warp rows", "f32[33,65]", lambda x: ops.softmax(x, axis=-1), "a warp of"),
+    Form("block rows", "f32[5,4099]", lambda x: ops.softmax(x, axis=-1), "a block of"),
+    Form("columns", "f32[513,65]", lambda x: ops.sum(x, axes=(0,)), "a column of"),
+    Form("split sum", "f32[300000]", lambda x: ops.sum(x, axes=(0,)), "_part1"),
+    Form("squares", "f32[70,90]", lambda x: ops.transpose(x, perm=(1, 0)), "squares of"),
+    # products
+    Form("gemv", "bf16[2,256]|bf16[96,256]", _linear, "gemv of"),
+    Form("fma tiles", "f32[70,50]|f32[50,90]", ops.matmul, "sums a thread"),
+    Form("matrix tiles", "bf16[70,72]|bf16[96,72]", _linear, "matrix instructions"),
+    Form("split matrix tiles", "bf16[64,4096]|bf16[64,4096]", _linear, "split over"),
+    Form("warpgroup tiles", "bf16[4000,256]|bf16[1000,256]", _linear, "four warps"),
+    Form("filters", "f32[1,16,20,20]|f32[40,16,3,3]", _conv, r"\.packing"),
+    Form("depthwise", "f32[1,16,20,20]|f32[16,1,3,3]", _depthwise, ""),
+    Form("window warpgroups", "bf16[8,64,58,58]|bf16[128,64,3,3]", _conv, "four warps"),
+    Form("windows", "bf16[1,16,20,20]|bf16[32,16,3,3]", _conv, "matrix"),
+    # attention
+    Form("attention by fma", "f32[1,40,64] f32[1,40,64] f32[1,40,64]", _attention, "by fma"),
+    Form("attention by tiles", "bf16[1,40,64] bf16[1,40,64] bf16[1,40,64]", _attention, "by m"),
+    Form("attention by warpgroups", "bf16[4,1024,128] bf16[4,1024,128] bf16[4,1024,128]",
+         _attention, "by warpgroup"),
+    Form("attention split", "bf16[1,1,128] bf16[1,2048,128] bf16[1,2048,128]",
+         _attention, "keys split"),
+)  # fmt: skip
