@@ -300,6 +300,11 @@ class KernelBackend(Backend, Generic[S, A]):
 
     # -- kernels ---------------------------------------------------------------------------------
 
+    @property
+    def alignment(self) -> int:
+        """What its kernels count on of the addresses of values, in bytes."""
+        return 1
+
     @abstractmethod
     def has_special(self, op: str) -> bool:
         """Does it bring an algorithm for this op?"""

@@ -98,7 +98,7 @@ FORMS: tuple[Form, ...] = (
     # attention
     Form("attention by fma", "f32[1,40,64] f32[1,40,64] f32[1,40,64]", _attention, "by fma"),
     Form("attention by tiles", "bf16[1,40,64] bf16[1,40,64] bf16[1,40,64]", _attention, "by m"),
-    Form("attention by warpgroups", "bf16[4,1024,128] bf16[4,1024,128] bf16[4,1024,128]",
+    Form("attention by warpgroups", "bf16[1,520,128] bf16[1,520,128] bf16[1,520,128]",
          _attention, "by warpgroup"),
     Form("attention split", "bf16[1,1,128] bf16[1,2048,128] bf16[1,2048,128]",
          _attention, "keys split"),

@@ -109,7 +109,7 @@ def watched(part: Part, tool: str, seconds: float) -> Answer:
         text = (stopped.stdout or b"").decode(errors="replace") + "\nWRONG: out of time"
     summaries = [int(n) for n in SUMMARY.findall(text)]
     done = tuple(line[5:] for line in text.splitlines() if line.startswith("DONE "))
-    lines = [x for x in text.splitlines() if re.match(r"=+ .|WRONG|Traceback|\w+Error", x)]
+    lines = [x for x in text.splitlines() if re.match(r"=+ .|DONE|WRONG|Traceback|\w+Error", x)]
     return Answer(part, sum(summaries) if summaries else None, done, tuple(lines))
 
 

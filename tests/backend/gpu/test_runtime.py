@@ -61,6 +61,20 @@ def test_values_that_walk_back_are_behind_the_address_of_their_kernel() -> None:
     assert differences(g, values, outputs(g, values, BACKEND)) == []
 
 
+def test_operands_of_control_flow_are_aligned_for_its_kernels() -> None:
+    """Slices of 3 and 7 elements begin anywhere; the device here refuses vectors that do."""
+    body = Graph("body")
+    carry, row = body.input("carry", Shape([7])), body.input("row", Shape([7]))
+    body.set_outputs([ops.exp(ops.mul(carry, 0.1)), ops.add(ops.neg(row), carry)])
+    g = Graph("slices")
+    x, y = g.input("x", Shape([9, 7])), g.input("y", Shape([10]))
+    first = ops.narrow(y, axis=0, start=3, length=7)
+    last, rows = ops.scan(first, x, body=body, length=9, num_carries=1)
+    g.set_outputs([last, rows])
+    values = {"x": normal(9, 7), "y": normal(10)}
+    assert differences(g, values, outputs(g, values, BACKEND)) == []
+
+
 def mlp(rows: int | Dim) -> Graph:
     g = Graph("mlp")
     x, w, b = g.input("x", Shape([rows, 8])), g.param("w", Shape([8, 6])), g.param("b", Shape([6]))

@@ -67,6 +67,10 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
             return documented
         return replace(documented, machine=numbers.applied(documented.machine))
 
+    @property
+    def alignment(self) -> int:
+        return self.kernels.alignment
+
     def has_special(self, op: str) -> bool:
         return self.kernels.has_special(op)
 

@@ -26,6 +26,8 @@ from rlx.core.dtype import DType
 Array = np.ndarray[Any, Any]
 ALIGN = 256
 """Of what a device allocates: a multiple of every vector, swizzle and tensor map's address."""
+VECTOR_BYTES = 16
+"""What kernels count on of every address."""
 
 
 @dataclass(frozen=True, slots=True)

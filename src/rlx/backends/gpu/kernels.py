@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.claims import FORMS
+from rlx.backends.gpu.device import VECTOR_BYTES
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
 from rlx.backends.gpu.lower.attention.launch import attention_schedule
@@ -57,6 +58,11 @@ class GpuKernels:
     """What selection asks of a GPU, for one machine."""
 
     machine: GpuMachine
+
+    @property
+    def alignment(self) -> int:
+        """Vectors are accessed at multiples of their size."""
+        return VECTOR_BYTES
 
     def has_special(self, op: str) -> bool:
         """Is it a form by itself, an op of the library, or a primitive that is no other form?"""

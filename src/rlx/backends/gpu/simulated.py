@@ -26,6 +26,7 @@ from rlx.backends.gpu.device import (
     Queue,
     StampedGraph,
 )
+from rlx.backends.gpu.interpret.memory import BufferSpan
 from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt.errors import LaunchError
@@ -165,8 +166,8 @@ class _Queue(Queue):
                 for b in program.buffers
             }
             arrays = {name: array for name, (array, _) in found.items()}
-            firsts = {name: first for name, (_, first) in found.items()}
-            launch(program, arrays, known, None, firsts)
+            ends = {name: BufferSpan(at[name], first) for name, (_, first) in found.items()}
+            launch(program, arrays, known, None, ends)
 
         self._do(work)
 

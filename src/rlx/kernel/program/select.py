@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from rlx.core.dim import DimLike, is_static, round_up
+from rlx.core.dim import DimLike, exact_div, is_static, round_up
 from rlx.core.errors import OutOfMemoryError, UnsupportedError
 from rlx.core.extent import CAPACITY_EXCEEDED, measured_in
 from rlx.core.memory_limits import require_memory
@@ -70,6 +70,12 @@ MAX_CONCAT_OPERANDS = 16
 
 class KernelLibrary(Protocol):
     """What selection asks of a target: its named algorithms, its order of forms, its schedules."""
+
+    @property
+    def alignment(self) -> int:
+        """What its kernels count on of the addresses of values, in bytes: operands of branches,
+        loops and nested steps that are elsewhere are copied."""
+        ...
 
     def has_special(self, op: str) -> bool:
         """Does it bring an algorithm for this op?"""
@@ -271,7 +277,7 @@ class ProgramBuilder:
 
     def _lowering(self, step: Step, operands: tuple[Value, ...]) -> Lowering:
         node = step.node
-        fixed = {i: operands[i] for i in sorted(step.constants) if step.operands[i].is_contiguous}
+        fixed = {i: operands[i] for i in sorted(step.constants) if self._is_direct(step, i)}
         match node.op:
             case "if":
                 fixed = {i - 1: v for i, v in fixed.items() if i > 0}
@@ -319,10 +325,16 @@ class ProgramBuilder:
         body = self._body(_smaller(node, body_of(node), self.target, why.reason))
         return Nested(body, why.refused)
 
-    def _copy(self, step: Step, number: int) -> KernelSequence | None:
-        """What makes a strided operand contiguous."""
+    def _is_direct(self, step: Step, number: int) -> bool:
+        """Can the body of a step read the operand where it is?"""
         layout, node = step.operands[number], step.node.inputs[number]
-        if layout.is_contiguous:
+        start = layout.offset * node.shape.dtype.itemsize
+        return layout.is_contiguous and exact_div(start, self.library.alignment) is not None
+
+    def _copy(self, step: Step, number: int) -> KernelSequence | None:
+        """What makes a strided operand contiguous, and moves one to an aligned address."""
+        layout, node = step.operands[number], step.node.inputs[number]
+        if self._is_direct(step, number):
             return None
         key = ("copy", layout, node.shape)
         if key not in self.sequences:

@@ -34,6 +34,11 @@ class CpuKernels:
 
     machine: CpuMachine
 
+    @property
+    def alignment(self) -> int:
+        """Loads and stores take any address."""
+        return 1
+
     def has_special(self, op: str) -> bool:
         """Is a kernel written for this op, by hand?"""
         return has_dedicated(op)

@@ -245,15 +245,15 @@ class Copies(Groups):
         offset: int,
     ) -> None:
         """The tensor is one of the buffer, and its rows start where the copy engine can read."""
-        data, first = self.buffers[tensor.buffer].data, self.buffers[tensor.buffer].first
+        data, span = self.buffers[tensor.buffer].data, self.buffers[tensor.buffer].span
         last = offset + sum((c - 1) * s for c, s in zip(counts, steps))
         end = last + 1 if 0 not in counts else 0
-        if end > data.size or (end and offset < first) or min(steps) < 0:
+        if end > data.size or (end and offset < span.first) or min(steps) < 0:
             why = f"map {tensor.name} reaches element {end} of {data.size}; fix its dims."
             raise self.accesses.error(node, why)
         size = data.itemsize
         apart = [s for c, s in zip(counts[:-1], steps) if c > 1]
-        if any((d * size) % MAP_ALIGN for d in (offset, *apart)):
+        if span.address % MAP_ALIGN or any((d * size) % MAP_ALIGN for d in (offset, *apart)):
             why = f"rows of map {tensor.name} start at no multiples of {MAP_ALIGN} bytes; align it."
             raise self.accesses.error(node, why)
 

@@ -19,6 +19,16 @@ from rlx.backends.gpu.simt.nodes import Node
 from rlx.backends.gpu.simt.program import Program
 
 Array = np.ndarray[Any, Any]
+VECTOR_BYTES = 16
+"""The most that a thread accesses at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSpan:
+    """Where a buffer is, and the first of its elements that may be touched."""
+
+    address: int = 0
+    first: int = 0
 
 
 @dataclass(slots=True)
@@ -36,8 +46,7 @@ class Memory:
     """The node whose asynchronous copy fills a word, and 0 for none."""
     unfenced: Array | None = None
     """The thread, counted from 1, whose write to an operand of products no fence is behind."""
-    first: int = 0
-    """The first element that may be touched."""
+    span: BufferSpan = BufferSpan()
 
     @property
     def is_shared(self) -> bool:
@@ -67,13 +76,13 @@ class Accesses:
         width: int,
     ) -> Array:
         """The words of each thread's access, one row a thread."""
-        outside = (index < memory.first) | (index + width > memory.count)
+        outside = (index < memory.span.first) | (index + width > memory.count)
         if outside.any():
             at = int(np.flatnonzero(outside)[0])
             raise self.error(
                 node,
                 f"{self.who(int(threads[at]))} is at index {int(index[at])} of {memory.name}, "
-                f"which has elements {memory.first} to {memory.count - 1}; mask it or fix the "
+                f"which has elements {memory.span.first} to {memory.count - 1}; mask it or fix the "
                 "index.",
             )
         if width > 1 and (index % width).any():
@@ -83,7 +92,16 @@ class Accesses:
                 f"{self.who(int(threads[at]))} accesses {width} elements of {memory.name} from "
                 f"{int(index[at])} on, which is no multiple; align it or use a narrower access.",
             )
+        self._aligned(memory, node, width)
         return (index + base)[:, None] + np.arange(width)
+
+    def _aligned(self, memory: Memory, node: Node, width: int) -> None:
+        """Is the address of the buffer a multiple of the vector, or of the widest that is accessed
+        at once?"""
+        vector = min(width * memory.data.itemsize, VECTOR_BYTES)
+        if memory.span.address % vector:
+            why = f"{memory.name} is at address {memory.span.address}, no multiple of {vector}"
+            raise self.error(node, f"{why}; align it or use a narrower access.")
 
     def read(self, memory: Memory, node: Node, words: Array, threads: Array) -> Array:
         """The words' values; one row a thread."""

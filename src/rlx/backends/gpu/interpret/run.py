@@ -14,7 +14,7 @@ import numpy as np
 
 from rlx.backends.gpu.interpret.arithmetic import evaluate as computed
 from rlx.backends.gpu.interpret.copies import Copies
-from rlx.backends.gpu.interpret.memory import Memory
+from rlx.backends.gpu.interpret.memory import BufferSpan, Memory
 from rlx.backends.gpu.interpret.shadow import Shadow
 from rlx.backends.gpu.interpret.threads import Mask
 from rlx.backends.gpu.simt import nodes as ir
@@ -36,16 +36,16 @@ def launch(
     buffers: Mapping[str, Array],
     sizes: Mapping[str, int] | None = None,
     scalars: Mapping[str, float] | None = None,
-    firsts: Mapping[str, int] | None = None,
+    spans: Mapping[str, BufferSpan] | None = None,
 ) -> None:
     """Run a verified program on flat arrays, which it changes in place.
 
-    `sizes` are the values of dims; `scalars` those of arguments that are no dim's; `firsts` are the
-    first elements of buffers that may be touched, where that is not 0.
+    `sizes` are the values of dims; `scalars` those of arguments that are no dim's; `spans` say
+    of buffers where they are, and from which element on they may be touched.
     """
     known = dict(sizes or {})
     x, y, z = (evaluate(d, known) for d in program.grid)
-    memories = {b.name: _memory(program, b.name, buffers, firsts or {}) for b in program.buffers}
+    memories = {b.name: _memory(program, b.name, buffers, spans or {}) for b in program.buffers}
     numbers = _scalars(program, known, scalars or {})
     total = x * y * z
     if total % program.cluster:
@@ -70,7 +70,7 @@ def _waits_by_block(program: Program) -> bool:
 
 
 def _memory(
-    program: Program, name: str, buffers: Mapping[str, Array], firsts: Mapping[str, int]
+    program: Program, name: str, buffers: Mapping[str, Array], spans: Mapping[str, BufferSpan]
 ) -> Memory:
     declared = program.buffer(name)
     if name not in buffers:
@@ -80,7 +80,7 @@ def _memory(
         why = f"buffer {name} is a flat array of {declared.dtype}, and this is {data.dtype}."
         raise LaunchError(located(program, None, why))
     shadow = Shadow(data.size, program.warp) if declared.is_written else None
-    return Memory(name, data, data.size, shadow, first=firsts.get(name, 0))
+    return Memory(name, data, data.size, shadow, span=spans.get(name, BufferSpan()))
 
 
 def _scalars(

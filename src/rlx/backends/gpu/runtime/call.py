@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.device import Array, ByteSpan, Graph, Kernel
+from rlx.backends.gpu.device import VECTOR_BYTES, Array, ByteSpan, Graph, Kernel
 from rlx.backends.gpu.runtime.memory import Context
 from rlx.backends.gpu.runtime.routine import (
     AnyStep,
@@ -58,6 +58,25 @@ class Segment:
 
     number: int
     steps: tuple[Enqueued, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of an array. Kernels count on aligned addresses, so a row that may be at another is
+    copied to a room, or from it."""
+
+    start: int
+    size: int
+    room: int
+
+    @property
+    def address(self) -> int:
+        """What a routine is given."""
+        return self.room or self.start
+
+    def at(self, number: int) -> Row:
+        """The row so many behind this one."""
+        return Row(self.start + number * self.size, self.size, self.room)
 
 
 Part = Segment | SizesStep | HostStep | CallStep | BranchStep | WhileStep | ScanStep
@@ -354,7 +373,10 @@ class Call:
             turn += 1
             self._stacked(step, turn)
             made = self._carried(step.body, step.num_carries)
-            self._called(step.body, [*carries, *seen, *made, *ends])
+            sizes = [self._int(s) for s in step.row_sizes]
+            rows = [Row(e, s, self._room(e, s)) for e, s in zip(ends, sizes)]
+            self._called(step.body, [*carries, *seen, *made, *(r.address for r in rows)])
+            self._stored(rows)
             self.settle(step.next)
             carries = made
             ends = [e + self._int(s) for e, s in zip(ends, step.row_sizes)]
@@ -378,15 +400,43 @@ class Call:
         carries, length = given[:count], self._int(step.length)
         mark = self.context.frames.mark
         rooms = [self._carried(step.body, count) for _ in range(2)]
+        slices = self._rows(given[end:], step.slice_sizes)
+        rows = self._rows(results[count:], step.row_sizes)
         for turn in range(length):
             at = length - 1 - turn if step.is_reversed else turn
-            slices = [a + at * self._int(s) for a, s in zip(given[end:], step.slice_sizes)]
-            rows = [a + at * self._int(s) for a, s in zip(results[count:], step.row_sizes)]
+            read, written = ([r.at(at) for r in each] for each in (slices, rows))
+            self._loaded(read)
             made = rooms[turn % 2]
-            self._called(step.body, [*carries, *given[count:end], *slices, *made, *rows])
+            addresses = [r.address for r in (*read, *written)]
+            inputs, outputs = addresses[: len(read)], addresses[len(read) :]
+            self._called(step.body, [*carries, *given[count:end], *inputs, *made, *outputs])
+            self._stored(written)
             carries = made
         self._copied(results, carries, step.sizes)
         self.context.frames.pop(mark)
+
+    # -- rows that routines are given -------------------------------------------------------------
+
+    def _rows(self, addresses: Sequence[int], sizes: Sequence[DimLike]) -> list[Row]:
+        """The first row of each of some arrays."""
+        known = [(a, self._int(s)) for a, s in zip(addresses, sizes)]
+        return [Row(a, size, self._room(a, size)) for a, size in known]
+
+    def _room(self, address: int, size: int) -> int:
+        """A place for a row, where those from an address on are not all aligned; 0 where they
+        are."""
+        is_aligned = address % VECTOR_BYTES == 0 and size % VECTOR_BYTES == 0
+        return 0 if is_aligned else self.context.frames.push(size)[0]
+
+    def _loaded(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row.room and row.size:
+                self.queue.copy(row.room, row.start, row.size)
+
+    def _stored(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row.room and row.size:
+                self.queue.copy(row.start, row.room, row.size)
 
 
 def _bodies(step: AnyStep) -> Iterator[tuple[str, tuple[Place, ...]]]:

@@ -13,14 +13,11 @@ from rlx.backends.gpu.arrays.device_array import (
     is_on_device,
     stream_of,
 )
-from rlx.backends.gpu.device import Array, Queue
+from rlx.backends.gpu.device import VECTOR_BYTES, Array, Queue
 from rlx.backends.gpu.runtime.memory import Context
 from rlx.core.arrays import as_array
 from rlx.ir.interface import Interface
 from rlx.ir.interpret import mismatch
-
-VECTOR_BYTES = 16
-"""What kernels count on of every address."""
 
 
 class Given(NamedTuple):

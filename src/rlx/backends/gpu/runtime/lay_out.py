@@ -298,10 +298,11 @@ class _RoutineMaker:
     ) -> Iterable[AnyStep]:
         for task in schedule.tasks:
             assert isinstance(task, Launch)
-            spans = {"operand": _value_span(value), "result": Span.of_bytes(ceiling(value.size))}
-            places = {"operand": self.base(value), "result": room}
-            each = (tuple(of[b.kind] for b in task.buffers) for of in (places, spans))
-            yield LaunchStep(step.node.label, self.shared.codes[task.key], *each)
+            own = [b.kind == "operand" for b in task.buffers]
+            places = tuple(self.base(value) if is_own else room for is_own in own)
+            made = Span.of_bytes(ceiling(value.size))
+            spans = tuple(_value_span(value) if is_own else made for is_own in own)
+            yield LaunchStep(step.node.label, self.shared.codes[task.key], places, spans)
 
     def _flow(
         self, step: ProgramStep, operands: tuple[Place, ...], results: tuple[Place, ...]
