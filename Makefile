@@ -8,8 +8,8 @@ BENCH  := .venv-bench
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad safetensors xgboost-cpu onnxmltools
 
-.PHONY: help setup demo tour test test-thorough test-cpu-matrix test-gpu test-rocm check bench bench-setup bench-compile \
-        bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs wheel clean
+.PHONY: help setup demo tour test test-thorough test-cpu-matrix test-gpu test-rocm check bench \
+        bench-setup bench-compile bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs wheel clean
 
 help:
 	@echo "make demo           a search by meaning: a real model compiled, asked and explained"
@@ -59,6 +59,9 @@ $(DEMO): pyproject.toml constraints.txt
 
 tour: setup
 	$(PY) docs/tour.py
+
+# Bytecode is cached, whatever the caller's setting: tests start many processes.
+test test-thorough test-gpu test-rocm: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
 	$(PY) -m pytest -n 2

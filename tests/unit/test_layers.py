@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,8 @@ LAZY = {
 }
 """Modules that import from a layer above them when a function is called, and why."""
 ROOT = Path(rlx.__file__).parent
+RELATIVE = "."
+"""What a relative import is read as."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +58,23 @@ def layer_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else "__init__"
 
 
-@functools.cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
-
-
 def imports() -> Iterator[Import]:
-    for path, tree in trees().items():
-        typing = {id(n) for branch in ast.walk(tree) if is_typing(branch) for n in ast.walk(branch)}
-        lazy = {id(n) for f in ast.walk(tree) if is_function(f) for n in ast.walk(f)}
+    for path in sorted(ROOT.rglob("*.py")):
         parts = ("rlx", *path.relative_to(ROOT).with_suffix("").parts)
         if parts[-1] == "__main__":
             continue  # a command: `python -m rlx.fuzz` is `rlx fuzz`
-        for node in ast.walk(tree):
-            for wanted in names(node):
-                place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
-                yield Import(
-                    parts[1], layer_of(wanted), place, id(node) in typing, id(node) in lazy
-                )
+        yield from imports_of(path, parts[1])
+
+
+def imports_of(path: Path, layer: str) -> Iterator[Import]:
+    todo: list[tuple[ast.AST, bool, bool]] = [(ast.parse(path.read_text()), False, False)]
+    while todo:
+        node, typing, lazy = todo.pop()
+        typing, lazy = typing or is_typing(node), lazy or is_function(node)
+        for wanted in names(node):
+            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            yield Import(layer, wanted, place, typing, lazy)
+        todo += [(n, typing, lazy) for n in ast.iter_child_nodes(node)]
 
 
 def is_typing(node: ast.AST) -> bool:
@@ -86,11 +86,14 @@ def is_function(node: ast.AST) -> bool:
 
 
 def names(node: ast.AST) -> list[str]:
-    """The modules of rlx that a statement imports."""
+    """The layers of rlx that a statement imports from."""
     if isinstance(node, ast.Import):
-        return [a.name for a in node.names if a.name.split(".")[0] == "rlx"]
+        return [layer_of(a.name) for a in node.names if a.name.split(".")[0] == "rlx"]
+    if isinstance(node, ast.ImportFrom) and node.level:
+        return [RELATIVE]
     if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rlx":
-        return [f"rlx.{a.name}" if node.module == "rlx" else str(node.module) for a in node.names]
+        full = [f"rlx.{a.name}" if node.module == "rlx" else str(node.module) for a in node.names]
+        return [layer_of(module) for module in full]
     return []
 
 
@@ -120,15 +123,8 @@ def test_imports_go_down(found: list[Import]) -> None:
     assert not up, "\n".join(up)
 
 
-def test_no_relative_imports() -> None:
-    """They would not be read above."""
-    relative = [
-        str(path)
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.level
-    ]
-    assert not relative
+def test_no_relative_imports(found: list[Import]) -> None:
+    assert not [i.place for i in found if i.wanted == RELATIVE]
 
 
 def test_every_exception_is_used(found: list[Import]) -> None:
