@@ -120,7 +120,9 @@ def _ours(
 ) -> None:
     start = time.perf_counter()
     graph = graph_of(case, params, inputs)
-    exe = rlx.compile(graph, target="cuda", params={k: _host(torch, v) for k, v in params.items()})
+    exe = rlx.compile(
+        graph, target="cuda", params={k: host_array(torch, v) for k, v in params.items()}
+    )
     row.compile_s = time.perf_counter() - start
     bound = exe.bind(*inputs)
     for _ in range(3):
@@ -145,7 +147,7 @@ def _our_times(bound: Any) -> Iterator[float]:
         yield bound.time_ns() / 1e3
 
 
-def _host(torch: Any, tensor: Any) -> Any:
+def host_array(torch: Any, tensor: Any) -> Any:
     """As an array of rlx's dtype."""
     if tensor.dtype == torch.bfloat16:
         import ml_dtypes

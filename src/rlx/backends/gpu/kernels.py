@@ -17,14 +17,15 @@ from rlx.backends.gpu.lower.attention.launch import attention_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.lower.scan.launch import scan_schedule
 from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.buckets import MAX_WAYS, bucketed
 from rlx.backends.gpu.schedule.contraction import contraction_schedule, window_kernels
 from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.task import GpuTask, HostTask, Launch
+from rlx.backends.gpu.task import GpuTask, HostTask, launches_in
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
 from rlx.kernel.lower.spelled_out import spelled_out
-from rlx.kernel.program.forms import Conv, Copy, Special
+from rlx.kernel.program.forms import AnyKernel, Conv, Copy, Special
 from rlx.kernel.program.lower_step import contract_kernels, copy_kernel, loop_kernels
 from rlx.kernel.program.program import KernelCall, KernelForm, KernelSequence, Step
 from rlx.kernel.program.schedule import Schedule, buffers
@@ -58,6 +59,8 @@ class GpuKernels:
     """What selection asks of a GPU, for one machine."""
 
     machine: GpuMachine
+    max_ways: int = MAX_WAYS
+    """Schedules of a kernel by its sizes."""
 
     @property
     def alignment(self) -> int:
@@ -77,23 +80,30 @@ class GpuKernels:
         return (*found[:at], *SPELLED_OUT, *found[at:])
 
     def schedule(self, call: KernelCall) -> Schedule[GpuTask] | Refusal:
-        """The launches of a kernel. What a form cannot take is refused, here or by an exception
-        that states the reason."""
+        """The launches of a kernel, by its sizes. What a form cannot take is refused, here or by an
+        exception that states the reason."""
+        whole = self._scheduled(call, call.kernel)
+        if isinstance(whole, Refusal) or call.prologue_only:
+            return whole
+        make = lambda kernel: self._scheduled(call, kernel)
+        return bucketed(call.kernel, whole, make, self.max_ways)
+
+    def _scheduled(self, call: KernelCall, kernel: AnyKernel) -> Schedule[GpuTask] | Refusal:
         constants = frozenset[int]() if call.prologue_only else call.constants
         given = self.machine, call.name, constants
-        match call.kernel:
+        match kernel:
             case Kernel():
-                return loop_schedule(call.kernel, *given)
+                return loop_schedule(kernel, *given)
             case Contract() | Conv():
-                return contraction_schedule(call.kernel, *given)
+                return contraction_schedule(kernel, *given)
             case Attention():
-                return attention_schedule(call.kernel, *given)
+                return attention_schedule(kernel, *given)
             case Copy(shape, source, target):
                 return loop_schedule(copy_kernel(shape, source, target), *given)
             case Scan():
-                return scan_schedule(call.kernel, *given)
+                return scan_schedule(kernel, *given)
             case Special():
-                return self._special(call, call.kernel)
+                return self._special(call, kernel)
 
     def _special(self, call: KernelCall, special: Special) -> Schedule[GpuTask] | Refusal:
         """The launches of a named algorithm. What has none, or cannot be done by it, is lowered,
@@ -109,7 +119,7 @@ class GpuKernels:
 
     def emit(self, schedule: Schedule[GpuTask]) -> tuple[Program, ...]:
         """The programs of all launches of a schedule."""
-        return tuple(t.program() for t in schedule.all_tasks if isinstance(t, Launch))
+        return tuple(t.program() for t in launches_in(schedule.all_tasks))
 
 
 def on_host(call: KernelCall, reason: str) -> Schedule[GpuTask]:

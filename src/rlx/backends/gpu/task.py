@@ -1,14 +1,16 @@
 """Launches as the program of kernels holds them: a SIMT program, and the buffers that it is given.
 
-A program is written when it is needed, never to learn how a kernel runs. Steps that no kernel of
+A program is written when it is needed, never to learn how a kernel runs. A kernel with named dims
+may have several ways to run, of which a call takes the one of its sizes. Steps that no kernel of
 the device does are the host's: their operands are copied there, and the results back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.simt.program import Program
 from rlx.core.dim import DimLike
 from rlx.kernel.program.forms import AnyKernel
@@ -77,4 +79,68 @@ class HostTask:
         return f"{self.name}: {self.kernel.name} on the host ({self.reason})"
 
 
-GpuTask = Launch | HostTask
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several ways to run a kernel, by the sizes of a call."""
+
+    name: str
+    buckets: Buckets
+    ways: tuple[tuple[Launch, ...], ...]
+    scratch: DimLike = 0
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """Those of all ways."""
+        return tuple(launch for way in self.ways for launch in way)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """What any of them uses."""
+        return tuple(dict.fromkeys(b for launch in self.launches for b in launch.buffers))
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(f for launch in self.launches for f in launch.failures))
+
+    @property
+    def key(self) -> Hashable:
+        return self.buckets, tuple(tuple(t.key for t in way) for way in self.ways)
+
+    def on(self, buffers: tuple[Buffer, ...]) -> Choice:
+        moved = dict(zip(self.buffers, buffers, strict=True))
+        ways = tuple(
+            tuple(t.on(tuple(moved[b] for b in t.buffers)) for t in way) for way in self.ways
+        )
+        return replace(self, ways=ways)
+
+    def split(self, is_split: bool) -> Choice:
+        return self
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        return "; ".join(self.lines)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Each way, and the sizes that it is for."""
+        return tuple(
+            f"{self.buckets.text(i)}: {', then '.join(t.text({}) for t in way)}"
+            for i, way in enumerate(self.ways)
+        )
+
+
+GpuTask = Launch | HostTask | Choice
+
+
+def launches_in(tasks: Iterable[GpuTask]) -> Iterator[Launch]:
+    """All launches that tasks may make."""
+    for task in tasks:
+        if isinstance(task, Choice):
+            yield from task.launches
+        elif isinstance(task, Launch):
+            yield task
+
+
+def lines_of(tasks: Iterable[GpuTask]) -> Iterator[str]:
+    """How tasks run, a line for each way of those that have several."""
+    for task in tasks:
+        yield from task.lines if isinstance(task, Choice) else (task.text({}),)

@@ -10,7 +10,6 @@ from rlx.backends.gpu.arrays.device_array import DeviceArray
 from rlx.backends.gpu.device import Array
 from rlx.backends.gpu.runtime.call import Call, Loaded, Segment
 from rlx.backends.gpu.runtime.memory import Block, Context
-from rlx.backends.gpu.runtime.routine import LaunchStep
 from rlx.core.shape import Shape
 
 
@@ -82,8 +81,7 @@ class BoundCall:
     def num_launches(self) -> int:
         """Kernels of the main routine."""
         parts = self._loaded.bodies[self._loaded.artefact.main]
-        steps = [s for p in parts if isinstance(p, Segment) for s in p.steps]
-        return sum(isinstance(s, LaunchStep) for s in steps)
+        return sum(1 for _ in self._call.launches(parts))
 
     def kernel_times(self, repeats: int = 20) -> Iterator[tuple[str, float]]:
         """Each kernel by itself, in microseconds, many times in a row."""

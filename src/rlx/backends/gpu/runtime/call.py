@@ -20,6 +20,7 @@ from rlx.backends.gpu.runtime.routine import (
     Artefact,
     BranchStep,
     CallStep,
+    ChoiceStep,
     CopyStep,
     Enqueued,
     Found,
@@ -87,7 +88,7 @@ def parts_of(steps: Sequence[AnyStep]) -> tuple[Part, ...]:
     parts: list[Part] = []
     run: list[Enqueued] = []
     for step in steps:
-        if isinstance(step, LaunchStep | CopyStep):
+        if isinstance(step, LaunchStep | CopyStep | ChoiceStep):
             run.append(step)
             continue
         if run:
@@ -238,7 +239,7 @@ class Call:
             graph.replay()
 
     def _enqueue(self, segment: Segment, frame: Frame) -> None:
-        for step in segment.steps:
+        for step in self._chosen(segment):
             if isinstance(step, LaunchStep):
                 addresses = [self._at(p, frame) for p in step.places]
                 kernel = self.loaded.kernels[step.code]
@@ -248,6 +249,20 @@ class Call:
             elif size := self._int(step.size):
                 self.queue.copy(self._at(step.to, frame), self._at(step.source, frame), size)
 
+    def _chosen(self, segment: Segment) -> Iterator[LaunchStep | CopyStep]:
+        """The steps as they are at these sizes."""
+        for step in segment.steps:
+            if isinstance(step, ChoiceStep):
+                yield from step.ways[step.buckets.at(self._int)]
+            else:
+                yield step
+
+    def launches(self, parts: Sequence[Part]) -> Iterator[LaunchStep]:
+        """Those of segments, at these sizes."""
+        segments = (p for p in parts if isinstance(p, Segment))
+        steps = (s for segment in segments for s in self._chosen(segment))
+        return (s for s in steps if isinstance(s, LaunchStep))
+
     def segment_times(
         self, parts: Sequence[Part], externals: Sequence[int], repeats: int
     ) -> Iterator[tuple[str, float]]:
@@ -256,15 +271,14 @@ class Call:
         routine = self.routines[self.loaded.artefact.main]
         address, mark = self.context.frames.push(max(self._int(f) for f in routine.frame))
         frame = Frame(routine, address, tuple(externals))
-        for step in (s for p in parts if isinstance(p, Segment) for s in p.steps):
-            if isinstance(step, LaunchStep):
-                one = Segment(0, (step,) * repeats)
-                graph = self.queue.record(lambda o=one: self._enqueue(o, frame))
-                graph.replay()
-                times = sorted(self.queue.time_ns(graph.replay) for _ in range(5))
-                graph.close()
-                code = self.loaded.artefact.codes[step.code]
-                yield f"{step.label} {code.name}", times[2] / repeats / 1e3
+        for step in self.launches(parts):
+            one = Segment(0, (step,) * repeats)
+            graph = self.queue.record(lambda o=one: self._enqueue(o, frame))
+            graph.replay()
+            times = sorted(self.queue.time_ns(graph.replay) for _ in range(5))
+            graph.close()
+            code = self.loaded.artefact.codes[step.code]
+            yield f"{step.label} {code.name}", times[2] / repeats / 1e3
         self.context.frames.pop(mark)
 
     # -- what the host must know -----------------------------------------------------------------

@@ -11,6 +11,7 @@ from rlx.backends.gpu.runtime.routine import (
     Artefact,
     BranchStep,
     CallStep,
+    ChoiceStep,
     Constant,
     CopyStep,
     Found,
@@ -25,7 +26,7 @@ from rlx.backends.gpu.runtime.routine import (
     WhileStep,
 )
 from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.task import FAILURES, GpuTask, HostTask, Launch
+from rlx.backends.gpu.task import FAILURES, Choice, GpuTask, HostTask, Launch, launches_in
 from rlx.core.dim import Dim, DimLike, round_up
 from rlx.core.errors import UnsupportedError
 from rlx.core.extent import ceiling, is_capacity
@@ -61,9 +62,8 @@ def launches_of(program: KernelProgram) -> list[Launch]:
     schedules = [s.schedule for s in (*program.sequences, *sequences)]
     found: dict[object, Launch] = {}
     for schedule in schedules:
-        for task in schedule.all_tasks:
-            if isinstance(task, Launch):
-                found.setdefault(task.key, task)
+        for launch in launches_in(schedule.all_tasks):
+            found.setdefault(launch.key, launch)
     return list(found.values())
 
 
@@ -252,11 +252,21 @@ class _RoutineMaker:
     def _task(
         self, step: ProgramStep, task: GpuTask, temps: Sequence[Place], packs: Buffer | None = None
     ) -> AnyStep:
-        every = [packs if packs and b.kind == "result" else b for b in task.buffers]
-        places = [self._place(step, b, temps) for b in every]
-        if isinstance(task, HostTask):
-            return _host_step(task, places, step)
-        given = dict(zip(task.names, places, strict=True))
+        match task:
+            case Choice(buckets=buckets, ways=ways):
+                made = (tuple(self._launch(step, t, temps, packs) for t in way) for way in ways)
+                return ChoiceStep(buckets, tuple(made))
+            case Launch():
+                return self._launch(step, task, temps, packs)
+            case HostTask():
+                places = [self._place(step, b, temps) for b in _own(task, packs)]
+                return _host_step(task, places, step)
+
+    def _launch(
+        self, step: ProgramStep, task: Launch, temps: Sequence[Place], packs: Buffer | None
+    ) -> LaunchStep:
+        every = _own(task, packs)
+        given = dict(zip(task.names, [self._place(step, b, temps) for b in every], strict=True))
         spans = dict(zip(task.names, (_span(step, b) for b in every)))
         number = self.shared.codes[task.key]
         names = self.shared.assembled[number].buffers
@@ -297,12 +307,19 @@ class _RoutineMaker:
         self, step: ProgramStep, value: Value, schedule: Schedule[GpuTask], room: Place
     ) -> Iterable[AnyStep]:
         for task in schedule.tasks:
-            assert isinstance(task, Launch)
-            own = [b.kind == "operand" for b in task.buffers]
-            places = tuple(self.base(value) if is_own else room for is_own in own)
-            made = Span.of_bytes(ceiling(value.size))
-            spans = tuple(_value_span(value) if is_own else made for is_own in own)
-            yield LaunchStep(step.node.label, self.shared.codes[task.key], places, spans)
+            if isinstance(task, Choice):
+                made = (tuple(self._copying(step, value, t, room) for t in w) for w in task.ways)
+                yield ChoiceStep(task.buckets, tuple(made))
+            else:
+                assert isinstance(task, Launch)
+                yield self._copying(step, value, task, room)
+
+    def _copying(self, step: ProgramStep, value: Value, task: Launch, room: Place) -> LaunchStep:
+        own = [b.kind == "operand" for b in task.buffers]
+        places = tuple(self.base(value) if is_own else room for is_own in own)
+        made = Span.of_bytes(ceiling(value.size))
+        spans = tuple(_value_span(value) if is_own else made for is_own in own)
+        return LaunchStep(step.node.label, self.shared.codes[task.key], places, spans)
 
     def _flow(
         self, step: ProgramStep, operands: tuple[Place, ...], results: tuple[Place, ...]
@@ -348,6 +365,11 @@ def _value_span(value: Value, *, is_made: bool = False) -> Span:
         return Span(layout, size)
     dims, strides = (tuple(map(ceiling, d)) for d in (layout.dims, layout.strides))
     return Span(Layout(dims, strides, ceiling(layout.offset)), size)
+
+
+def _own(task: GpuTask, packs: Buffer | None) -> list[Buffer]:
+    """The buffers of a task; the result of one that packs is the packed weights."""
+    return [packs if packs and b.kind == "result" else b for b in task.buffers]
 
 
 def _is_measured_here(schedule: Schedule[GpuTask]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.device import Code
 from rlx.core.dim import DimLike
 from rlx.core.layout import Layout
@@ -165,7 +166,15 @@ class ScanStep:
     """Bytes that a turn adds to each stacked result."""
 
 
-Enqueued = LaunchStep | CopyStep
+@dataclass(frozen=True, slots=True)
+class ChoiceStep:
+    """The launches of one of several ways, by sizes."""
+
+    buckets: Buckets
+    ways: tuple[tuple[LaunchStep, ...], ...]
+
+
+Enqueued = LaunchStep | CopyStep | ChoiceStep
 """What the device does by itself, and what can be recorded."""
 AnyStep = Enqueued | SizesStep | HostStep | CallStep | BranchStep | WhileStep | ScanStep
 
@@ -221,6 +230,17 @@ class Artefact:
     failures: tuple[tuple[str, tuple[str, ...]], ...]
     """Launch by launch, as it is numbered: the node it belongs to, and what its codes mean."""
     interface: Interface
+
+
+def launches_in(step: AnyStep) -> tuple[LaunchStep, ...]:
+    """All that a step itself may launch."""
+    match step:
+        case LaunchStep():
+            return (step,)
+        case ChoiceStep():
+            return tuple(launch for way in step.ways for launch in way)
+        case _:
+            return ()
 
 
 def as_bytes(array: Array) -> Array:

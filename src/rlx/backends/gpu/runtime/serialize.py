@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.runtime.routine import (
     NOT_SAVED,
     Artefact,
     BranchStep,
     CallStep,
+    ChoiceStep,
     Constant,
     CopyStep,
     HostStep,
@@ -45,8 +47,8 @@ from rlx.ops.op import Array
 WRITTEN: Mapping[str, type[Any]] = {
     c.__name__: c
     for c in (
-        Place, LaunchStep, CopyStep, SizesStep, Operand, CallStep, BranchStep, WhileStep, ScanStep,
-        Constant, Routine, Code, TensorMap, Layout,
+        Place, LaunchStep, CopyStep, Buckets, ChoiceStep, SizesStep, Operand, CallStep, BranchStep,
+        WhileStep, ScanStep, Constant, Routine, Code, TensorMap, Layout,
     )
 }  # fmt: skip
 """The classes whose values are their fields."""

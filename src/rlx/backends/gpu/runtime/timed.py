@@ -16,7 +16,7 @@ from rlx.backends.gpu.device import Array, Device
 from rlx.backends.gpu.runtime.call import Call, Frame, Loaded, Part, Segment
 from rlx.backends.gpu.runtime.memory import Context
 from rlx.backends.gpu.runtime.program import GpuProgram, Weights
-from rlx.backends.gpu.runtime.routine import Artefact, Enqueued, LaunchStep
+from rlx.backends.gpu.runtime.routine import Artefact, Enqueued, launches_in
 from rlx.backends.timing import Run, Span, Timed
 from rlx.ir.mir import Node
 
@@ -44,8 +44,8 @@ class TimedProgram(GpuProgram, Timed):
         main = self.artefact.routines[self.artefact.main]
         found: dict[str, Node] = {}
         for step, owner in zip(main.steps, self._owners):
-            if isinstance(step, LaunchStep):
-                found.setdefault(self.artefact.codes[step.code].name, self._nodes[owner])
+            for launch in launches_in(step):
+                found.setdefault(self.artefact.codes[launch.code].name, self._nodes[owner])
         return found
 
     def run_timed(self, weights: Weights, inputs: Sequence[Array]) -> Run:

@@ -29,6 +29,8 @@ EARLY_BYTES = 128
 """Of a thread's registers for constants that are loaded before the kernels before are done."""
 TYPICAL_EXTENT = 1024
 """Of a named dim, where a choice has to be made before it is known."""
+NARROW = 16
+"""The greatest size of a narrow range is no more than so many times the least."""
 FLIGHT_BYTES = 128
 """Of loads that a thread has in flight in a loop: memory answers after some hundred cycles."""
 MAX_UNROLL = 8
@@ -84,7 +86,8 @@ class GpuSchedule:
         wide = f", {self.width} neighbours at a time" if self.width > 1 else ""
         wide += f", {self.unroll} loads in flight" if self.unroll > 1 else ""
         held = f", {self.chunks} vectors of the row in registers" if self.chunks else ""
-        return f"{team} {what}{wide}{held}"
+        many = f", blocks of {self.block} threads" if self.team in ("thread", "warp") else ""
+        return f"{team} {what}{wide}{held}{many}"
 
     @property
     def is_ragged(self) -> bool:
@@ -231,11 +234,14 @@ def traffic_bytes(axes: Iterable[Axis], dtype: DType) -> int:
 
 
 def estimate(dim: DimLike) -> int:
-    """A size to choose by: `TYPICAL_EXTENT` of a named dim, as far as its bounds allow."""
+    """A size to choose by: the greatest of a narrow range, as that of a bucket; else
+    `TYPICAL_EXTENT` of a named dim, as far as its bounds allow."""
     if isinstance(dim, int):
         return dim
-    most = upper_bound(dim)
-    return max(lower_bound(dim), TYPICAL_EXTENT if most is None else min(most, TYPICAL_EXTENT))
+    most, least = upper_bound(dim), lower_bound(dim)
+    if most is not None and most <= NARROW * max(1, least):
+        return most
+    return max(least, TYPICAL_EXTENT if most is None else min(most, TYPICAL_EXTENT))
 
 
 def contiguous_axis(kernel: Kernel) -> Axis | None:

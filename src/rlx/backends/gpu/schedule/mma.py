@@ -13,7 +13,7 @@ from typing import overload
 
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.product import Product
-from rlx.core.dim import DimLike, upper_bound
+from rlx.core.dim import DimLike, lower_bound, upper_bound
 
 TILE = 16
 """Rows, columns and depth of the matrices that a warp multiplies at once."""
@@ -236,7 +236,7 @@ def steps_of(product: Product, schedule: MmaSchedule) -> DimLike:
 def typical(dim: DimLike) -> int:
     """The size that a choice is made for."""
     most = upper_bound(dim)
-    return MANY if most is None else most
+    return max(MANY, lower_bound(dim)) if most is None else most
 
 
 @overload
