@@ -41,7 +41,7 @@ class BoundCall:
         if self._replay is not None:
             self._replay()
             return
-        self._call.sizes = dict(self._sizes)
+        self._call.begin(self._sizes)
         self._call.run(self._loaded.artefact.main, self._externals)
         if self._is_one_segment and self._call.replayed is not None:
             self._replay = self._call.replayed.replay

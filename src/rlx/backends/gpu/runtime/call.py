@@ -127,9 +127,15 @@ class Call:
     ) -> None:
         self.loaded, self.context, self.weights = loaded, context, weights
         self.queue, self.routines = context.queue, loaded.artefact.routines
-        self.sizes = dict(sizes)
+        self.begin(sizes)
         self.replayed: Graph | None = None
         """The graph of the last segment, if it was replayed."""
+
+    def begin(self, sizes: Mapping[str, int]) -> None:
+        """Run from now on with these sizes, until more are measured."""
+        self.sizes = dict(sizes)
+        self._values: dict[Dim, int] = {}
+        """Of dims, at the sizes known."""
 
     # -- routines --------------------------------------------------------------------------------
 
@@ -196,7 +202,12 @@ class Call:
     # -- addresses -------------------------------------------------------------------------------
 
     def _int(self, dim: DimLike) -> int:
-        return evaluate(dim, self.sizes) if isinstance(dim, Dim) else dim
+        if not isinstance(dim, Dim):
+            return dim
+        found = self._values.get(dim)
+        if found is None:
+            found = self._values[dim] = evaluate(dim, self.sizes)
+        return found
 
     def _at(self, place: Place, frame: Frame) -> int:
         match place.space:
@@ -293,7 +304,7 @@ class Call:
 
     def found(self, sizes: Mapping[str, int]) -> None:
         """Sizes that a step has measured; a capacity may have to grow first."""
-        self.sizes.update(sizes)
+        self.begin({**self.sizes, **sizes})
         if more := outgrown(self.sizes):
             raise Outgrown(more)
 

@@ -375,7 +375,8 @@ def _split(schedule: AttentionSchedule, form: Attention, machine: GpuMachine) ->
     each = 1 if schedule.splits_warps else BLOCKS_PER_PROCESSOR[schedule.form]
     counted = _fewest_blocks if schedule.splits_warps else _blocks
     places = each * machine.processors
-    splits = _splits(counted(form, schedule.rows), places, most or USUAL_KEYS, worth)
+    blocks = counted(form, schedule.rows)
+    splits = _splits(blocks, places, most or USUAL_KEYS, worth) if blocks < places else 1
     if splits == 1:
         return schedule
     is_cluster = machine.has_clusters and schedule.splits_warps and splits <= MAX_CLUSTER

@@ -255,14 +255,20 @@ class _Grid:
 
     def _kinds(self, ranges: list[range]) -> Iterator[tuple[object, list[Cell]]]:
         """Cells in groups of one kind. Where the least and the greatest sizes are of one, so are
-        those between them: few cells have to be looked at."""
-        kind = self._kind([tuple(r[0] for r in ranges)])
-        if kind == self._kind([tuple(r[-1] for r in ranges)]):
+        those between them, and few cells have to be looked at; but for products, whose tiles
+        follow how many of them the device does at once."""
+        kind, is_product = self._kind([tuple(r[0] for r in ranges)]), self._is_product
+        is_one = all(len(r) == 1 for r in ranges)
+        if is_one or (not is_product and kind == self._kind([tuple(r[-1] for r in ranges)])):
             yield kind, list(every_pair(*ranges))
             return
         number = max(range(len(ranges)), key=lambda i: len(ranges[i]))
         for half in _halved(ranges[number]):
             yield from self._kinds([half if i == number else r for i, r in enumerate(ranges)])
+
+    @property
+    def _is_product(self) -> bool:
+        return isinstance(self.form, Contract | Conv)
 
     def _covered(
         self, cells: list[Cell], kind: object
