@@ -449,6 +449,14 @@ def test_programs_are_assembled_in_order_and_loaded_from_bytes() -> None:
     assert fake.launched[0].grid == (2, 1, 1)
 
 
+def test_what_computes_while_products_are_under_way_is_assembled_as_a_whole() -> None:
+    """Relocatable code, which the linker makes, waits for each product."""
+    device, _ = opened(FakeCuda())
+    started = kernels.warpgroup_values(1, 64, 64, is_async=True)
+    codes = device.assemble([kernels.warpgroup_gemm(64), started, kernels.scaled(32)])
+    assert [c.binary[:4] for c in codes] == [b"\x7fELF", b".ver", b"\x7fELF"]
+
+
 def test_shared_memory_beyond_the_default_is_asked_for() -> None:
     fake = FakeCuda()
     device, _ = opened(fake)

@@ -301,7 +301,7 @@ def warpgroup_gemm(k: int, n: int = 16) -> Program:
     return b.program()
 
 
-def warpgroup_values(batch: int, k: int, n: int) -> Program:
+def warpgroup_values(batch: int, k: int, n: int, *, is_async: bool = False) -> Program:
     """y [batch, 64, n] = x [64, k] w [batch, k, n], a block for each of the batch: x in registers,
     w as the copy engine reads it, 64 columns at a time; what is behind k is 0."""
     depth, panels = -(-k // 16) * 16, -(-n // 64)
@@ -323,7 +323,10 @@ def warpgroup_values(batch: int, k: int, n: int) -> Program:
         places = [(b.warp * 16 + r, c + first) for r, c in b.tile_place(a)]
         left.append(b.tile_pack(a, [x.load(r * k + c, mask=c < k)[0] for r, c in places]))
     tile = TileType("c", 16, n, F32)
-    total = b.warpgroup_mul_tiles(b.tile_fill(tile), left, right, 0, panel=depth * 64)
+    zeros, panel = b.tile_fill(tile), depth * 64
+    total = b.warpgroup_mul_tiles(zeros, left, right, 0, panel=panel, is_async=is_async)
+    if is_async:
+        b.warpgroup_wait()
     for value, (r, c) in zip(b.tile_elements(total), b.tile_place(tile)):
         y[(b.block_index() * 64 + b.warp * 16 + r) * n + c] = value
     return b.program()

@@ -299,8 +299,8 @@ BULK = replace(WIDE, tiles=frozenset({"mma", "wgmma"}), has_bulk_copy=True)
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_products_of_four_warps(name: str) -> None:
-    """Blocks that go on to other rows; tiles of 32 keys. With one group and with two; warps
-    that copy have registers of their own where they are a group, too."""
+    """Blocks that go on to other rows; tiles of 32 keys. With one group and with two, which take
+    turns; warps that copy have registers of their own where they are a group, too."""
     case, members = GROUPS[name]
     form = case.form()
     values = case.value_depth or case.depth
@@ -308,7 +308,7 @@ def test_products_of_four_warps(name: str) -> None:
     warps = 4 * groups + (4 if name in ("causal", "bias") else 1)
     choice = AttentionSchedule(
         "wgmma", 64 * groups, 32, warps, 2, case.depth, values, members=members,
-        blocks=2,
+        takes_turns=groups > 1, stages_results=name != "window", blocks=2,
     )  # fmt: skip
     made = launches(form, choice, BULK, "attend")
     (task,) = made.tasks
@@ -324,7 +324,8 @@ def test_what_the_copy_engine_reads_is_multiplied_by_four_warps() -> None:
     long = (1, 512, 512)
     made = chosen(Case(8, 2, 128, kind="causal", dims=long), BULK)
     assert (made.form, made.rows, made.keys, made.members) == ("wgmma", 128, 128, 4)
-    assert chosen(Case(6, 2, 64, dims=long), BULK).members == 1  # 128 rows are no groups of 3
+    assert chosen(Case(6, 2, 128, dims=long), BULK).members == 1  # 128 rows are no groups of 3
+    assert chosen(Case(6, 2, 64, dims=long), BULK).rows == 192  # registers for three groups
     deep = chosen(Case(8, 2, 256, dims=long), BULK)
     assert (deep.form, deep.keys) == ("mma", 32)  # registers for a tile of 64 rows are too few
     assert chosen(Case(8, 2, 128, dims=long, memory="spread"), BULK).form == "mma"

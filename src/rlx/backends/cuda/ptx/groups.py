@@ -4,6 +4,7 @@ Tiles are those of mma.m16n8k16: a of 16x16; b and c of 16 rows and any number o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rlx.backends.cuda.ptx.memory import HALVES, SWIZZLE_BYTES, Memory, SharedIndex
@@ -61,6 +62,8 @@ class Groups(Memory):
 
     def tile_fill(self, node: ir.TileFill) -> list[str]:
         tile, value = self._tile(node.result), self.one(node.args[0])
+        if self._is_replaced(node.result):
+            return [self.register(F32) for _ in range(tile.columns // 2)]
         if tile.dtype is F32:
             return [self.let(F32, "mov.f32", value) for _ in range(tile.columns // 2)]
         word = self.let(None, "mov.b32", f"{{{value}, {value}}}")
@@ -101,6 +104,16 @@ class Groups(Memory):
             words += held
         return words
 
+    def _store_matrices(self, node: ir.TileStore, held: Sequence[str]) -> None:
+        """stmatrix: as ldmatrix of operand a."""
+        index = self.shared_index(node.memory, node.args[0])
+        row, chunk = self._matrix_rows(self.lane(), by_columns=False)
+        at = self.let(None, "mad.lo.u32", row, str(node.pitch), index.at)
+        at = self.let(None, "mad.lo.u32", chunk, "8", at)
+        address = self.shared_place(node.memory, at, index)
+        words = "{" + ", ".join(held) + "}"
+        self.do("stmatrix.sync.aligned.m8n8.x4.shared.b16", f"[{address}]", words)
+
     def _matrix_rows(self, lane: str, by_columns: bool) -> tuple[str, str]:
         """Row and chunk of eight elements that a lane gives the address of."""
         if not by_columns:
@@ -137,9 +150,12 @@ class Groups(Memory):
 
     def tile_store(self, node: ir.TileStore) -> None:
         tile = self._tile(node.args[1])
+        held = self.held[node.args[1]]
+        if tile.role == "a":
+            self._store_matrices(node, held)
+            return
         if tile.role != "c":
             raise self.unsupported(f"store of tile {tile}; store its elements")
-        held = self.held[node.args[1]]
         for i, start in enumerate(self._pieces(node.args[0], tile)):
             self._pairs(node.memory, start, node.pitch, held[4 * i : 4 * i + 4])
 
@@ -160,8 +176,7 @@ class Groups(Memory):
         their registers, which nothing may touch while it is under way."""
         tile = self._tile(node.args[0])
         kind = "bf16" if self.array(node.right).dtype is BF16 else "f16"
-        held = self.held[node.args[0]]
-        made = held if node.is_async else [self.let(F32, "mov.f32", r) for r in held]
+        made = self._sums(node)
         left, right = self._left_steps(node), self._steps(node, node.right, -1, node.right_panel)
         turned = ([node.left_panel] if node.left else []) + [node.right_panel]
         instruction = f"wgmma.mma_async.sync.aligned.m64n{tile.columns}k16.f32.{kind}.{kind}"
@@ -175,6 +190,15 @@ class Groups(Memory):
             self.do("wgmma.wait_group.sync.aligned", "0")
         return made
 
+    def _sums(self, node: ir.WarpgroupMul) -> list[str]:
+        """The registers that it adds to: its own, where it is waited for at once."""
+        held = self.held[node.args[0]]
+        if node.is_async:
+            return held
+        if self._is_zero(node.args[0]):
+            return [self.register(F32) for _ in held]
+        return [self.let(F32, "mov.f32", r) for r in held]
+
     def _left_steps(self, node: ir.WarpgroupMul) -> list[str]:
         """The left operand at each step: a descriptor, or the registers of a tile."""
         if node.left:
@@ -187,6 +211,13 @@ class Groups(Memory):
         return [
             self.let(DType.I64, "add.s64", first, str(each * s)) for s in range(node.depth // 16)
         ]
+
+    def _is_replaced(self, sums: Value) -> bool:
+        """Are they zeros that products replace, whatever was in their registers?"""
+        if not self._is_zero(sums):
+            return False
+        users = [n for n in self.program.nodes if sums in n.args or _yields(n, sums)]
+        return all(isinstance(n, ir.WarpgroupMul) and n.args[0] is sums for n in users)
 
     def _is_zero(self, sums: Value) -> bool:
         """Were the sums just set to 0? Then the first product replaces them."""
@@ -310,3 +341,7 @@ class Groups(Memory):
         held = values[0] if count == 1 else "{" + ", ".join(values) + "}"
         instruction = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
         self.do(f"{instruction}{vector}.{kind}", f"[{place}]", held, f"[{bar}]")
+
+
+def _yields(node: ir.Node, value: Value) -> bool:
+    return any(value in region.yields for region in node.regions)

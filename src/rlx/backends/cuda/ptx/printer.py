@@ -129,7 +129,8 @@ class _Printer(Groups):
         """What the architecture does not have is refused before anything is printed."""
         for node in self.program.nodes:
             name = type(node).__name__
-            if isinstance(node, HOPPER) and self.target.capability < 90:
+            is_matrix = isinstance(node, ir.TileStore) and node.args[1].dtype is not DType.F32
+            if (isinstance(node, HOPPER) or is_matrix) and self.target.capability < 90:
                 raise self.unsupported(f"{name} on {self.target.name}: it begins with sm_90")
             if isinstance(node, ONLY_90A) and self.target.name != "sm_90a":
                 raise self.unsupported(f"{name} on {self.target.name}: sm_90a has it alone")

@@ -68,6 +68,11 @@ class AttentionSchedule:
     """Rows of products by fma that a thread has."""
     members: int = 0
     """Heads of a group whose rows are taken together; all of them, if 0."""
+    takes_turns: bool = False
+    """Do groups of four warps start their products one after the other, so that one computes
+    weights while another multiplies?"""
+    stages_results: bool = False
+    """Do results of four warps go by way of shared memory, so that whole lines are stored?"""
     blocks: int = 0
     """That go on from one tile of rows to another; 0 where each has its own."""
 
@@ -101,6 +106,11 @@ class AttentionSchedule:
     def owned_columns(self) -> int:
         """Columns of the result that each block of a cluster combines, in chunks of a thread's."""
         return _ceil(self.padded_value_depth, MERGE_CHUNK * self.splits) * MERGE_CHUNK
+
+    @property
+    def groups(self) -> int:
+        """Of four warps that multiply together."""
+        return self.rows // GROUP_ROWS
 
     @property
     def limits_registers(self) -> bool:
@@ -183,14 +193,22 @@ def _by_warpgroups(form: Attention, machine: GpuMachine) -> AttentionSchedule | 
     if (rows is not None and rows < 2 * GROUP_ROWS) or not is_long:
         return None
     depth, values = form.depth, int(form.v.dims[3])
-    if max(depth, values) > HELD_DEPTH:
+    deepest = max(depth, values)
+    if deepest > HELD_DEPTH:
         return None
-    members = form.group if (2 * GROUP_ROWS) % form.group == 0 else 1
-    made = AttentionSchedule(
-        "wgmma", 2 * GROUP_ROWS, 128, 12, 2, depth, values, members=members,
-        blocks=machine.processors,
-    )  # fmt: skip
-    return made if shared_bytes(made, form) <= machine.shared_bytes else None
+    for groups in (3, 2):
+        rows = groups * GROUP_ROWS
+        if groups > 2 and (deepest > PANEL or _blocks(form, rows) < 2 * machine.processors):
+            continue  # sums of deeper rows leave no registers for a third
+        members = form.group if rows % form.group == 0 else 1
+        made = AttentionSchedule(
+            "wgmma", rows, 128, 4 * groups + 4, 2, depth, values, members=members,
+            takes_turns=deepest <= PANEL, stages_results=_stages_results(form),
+            blocks=machine.processors,
+        )  # fmt: skip
+        if shared_bytes(made, form) <= machine.shared_bytes:
+            return made
+    return None
 
 
 def _is_bulk(layout: Layout) -> bool:
@@ -199,6 +217,11 @@ def _is_bulk(layout: Layout) -> bool:
     apart = [s for d, s in zip(layout.dims, others) if d != 1]
     whole = all(exact_div(x, 8) is not None for x in (*apart, layout.offset))
     return step == 1 and whole and all(lower_bound(s) >= 0 for s in apart)
+
+
+def _stages_results(form: Attention) -> bool:
+    """Are they stored in vectors of 16 bytes?"""
+    return _is_bulk(form.out) and int(form.out.dims[3]) % 8 == 0
 
 
 def panels_bytes(rows: int, panels: int) -> int:
@@ -314,8 +337,9 @@ def shared_bytes(schedule: AttentionSchedule, form: Attention) -> int:
     if schedule.form == "wgmma":
         keys, panels = schedule.keys, schedule.depth_panels
         each = panels_bytes(keys, panels) + panels_bytes(keys, schedule.value_panels)
-        barriers = 16 * (1 + 2 * schedule.stages)
-        return panels_bytes(schedule.rows, panels) + schedule.stages * each + barriers
+        barriers = 16 * (1 + 2 * schedule.stages) + 8 * schedule.takes_turns * schedule.groups
+        rows = panels + (schedule.value_panels if schedule.stages_results else 0)
+        return panels_bytes(schedule.rows, rows) + schedule.stages * each + barriers
     depth, values = schedule.padded_depth, schedule.padded_value_depth
     each = schedule.keys * (depth + values)
     tiles = (schedule.rows * depth + schedule.stages * each) * form.dtype.itemsize

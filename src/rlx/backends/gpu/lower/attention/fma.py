@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.backends.gpu.lower.attention.frame import (
-    Frame,
     Loader,
     Panel,
     Row,
@@ -19,8 +18,8 @@ from rlx.backends.gpu.lower.attention.frame import (
     cycled,
     vector_width,
 )
-from rlx.backends.gpu.lower.attention.results import Results
-from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, State, has_mask_operand
+from rlx.backends.gpu.lower.attention.kernel import AttentionKernel
+from rlx.backends.gpu.lower.attention.softmax import MaskLoads, State, has_mask_operand
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import (
     LANES,
@@ -30,7 +29,6 @@ from rlx.backends.gpu.schedule.attention import (
 )
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
-from rlx.core.dim import exact_div
 from rlx.core.layout import Layout
 from rlx.kernel.attention import Attention
 
@@ -49,8 +47,10 @@ class ThreadRow:
     sums: list[Variable]
 
 
-class FmaKernel:
+class FmaKernel(AttentionKernel):
     """One program."""
+
+    is_scaled = True
 
     def __init__(
         self,
@@ -60,10 +60,7 @@ class FmaKernel:
         constants: frozenset[int],
         b: Builder,
     ) -> None:
-        self.form, self.schedule, self.machine, self.b = form, schedule, machine, b
-        self.frame = Frame(b, form, schedule.rows, schedule.splits)
-        self.frame.take(constants)
-        self.results = Results(self.frame, has_parts=schedule.splits > 1)
+        super().__init__(form, schedule, machine, constants, b)
         self.width = fma_width(form)
         self.depth_pitch, self.value_pitch, self.key_pitch = fma_pitches(schedule, form)
         rows, keys, stages = schedule.rows, schedule.keys, schedule.stages
@@ -71,7 +68,6 @@ class FmaKernel:
         self.key_tile = self._shared("keys", stages * keys * self.depth_pitch)
         self.value_tile = self._shared("values", stages * keys * self.value_pitch)
         self.weights = self._shared("weights", rows * self.key_pitch)
-        self.softmax = Softmax(self.frame, is_scaled=True)
         self.value_width = _value_width(self.value_pitch, self.width)
 
     def _shared(self, name: str, count: int) -> SharedRef:
@@ -102,16 +98,11 @@ class FmaKernel:
     def _row(self, number: Var) -> ThreadRow:
         b = self.b
         sums = [b.variable(0.0, self.form.sums) for _ in range(self.value_pitch // LANES)]
-        row = self.frame.row(self.frame.first + number)
-        return ThreadRow(number, row, self.softmax.state(), sums)
+        return ThreadRow(number, self.row(number), self.softmax.state(), sums)
 
     def _load_queries(self) -> None:
         """Multiplied by the scale, as the form has it."""
-        form, frame = self.form, self.frame
-
-        def row(number: Var) -> Row:
-            return frame.row(frame.first + number)
-
+        form, frame, row = self.form, self.frame, self.row
         width = vector_width(form.q, form.sums, self.machine.vector_bytes)
         at: Callable[[Var], Var] = lambda r: frame.of_row(form.q, row(r))
         source = Source(frame.q, at, form.q.strides[3], form.depth, width)
@@ -127,7 +118,7 @@ class FmaKernel:
         form, frame, keys = self.form, self.frame, self.schedule.keys
         first, stage = tile * keys, self._stage(tile)
         inside: Callable[[Var], Var] | None = lambda row: first + row < frame.keys
-        inside = None if exact_div(form.keys, keys) is not None else inside
+        inside = None if self.keys_divide() else inside
         pairs: list[tuple[Layout, SharedRef, int, int]] = [
             (form.k, self.key_tile, self.depth_pitch - self.width, self.depth_pitch),
             (form.v, self.value_tile, self.value_pitch, self.value_pitch),

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rlx.backends.gpu.lower.attention.frame import (
-    Frame,
     Loader,
     Panel,
     Row,
@@ -22,6 +21,7 @@ from rlx.backends.gpu.lower.attention.frame import (
     cycled,
     vector_width,
 )
+from rlx.backends.gpu.lower.attention.kernel import AttentionKernel
 from rlx.backends.gpu.lower.attention.merge import merge_warps, prepare_cluster
 from rlx.backends.gpu.lower.attention.results import Results
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, has_mask_operand
@@ -153,7 +153,7 @@ class WarpTile:
             total.set(b.tile_mul(left, right, total))
 
 
-class TileKernel:
+class TileKernel(AttentionKernel):
     """One program."""
 
     def __init__(
@@ -164,13 +164,8 @@ class TileKernel:
         constants: frozenset[int],
         b: Builder,
     ) -> None:
-        self.form, self.schedule, self.machine, self.b = form, schedule, machine, b
+        super().__init__(form, schedule, machine, constants, b)
         self.rows, self.keys = schedule.rows, schedule.keys
-        self.frame = Frame(b, form, schedule.rows, schedule.splits)
-        self.frame.take(constants)
-        self.results = Results(
-            self.frame, has_parts=schedule.splits > 1 and not schedule.is_cluster
-        )
         self.value_panels = panels_of(schedule.padded_value_depth, schedule.keys)
         half, stages = form.dtype, schedule.stages
         self.own_keys = schedule.warp_keys
@@ -181,16 +176,12 @@ class TileKernel:
         self.queries = self._shared("queries", schedule.rows * depth)
         self.key_tile = self._shared("keys", stages * schedule.keys * depth)
         self.value_tile = self._shared("values", stages * schedule.keys * values)
-        self.softmax = Softmax(self.frame, is_scaled=False)
 
     def _shared(self, name: str, count: int) -> SharedRef:
         return self.b.shared(name, self.form.dtype, count, is_swizzled=True)
 
     def depth_panels(self, rows: int) -> tuple[Panel, ...]:
         return panels_of(self.schedule.padded_depth, rows)
-
-    def row(self, number: Var) -> Row:
-        return self.frame.row(self.frame.first + number)
 
     # -- the program -----------------------------------------------------------------------------
 
@@ -255,15 +246,12 @@ class TileKernel:
     def _rows_divide(self) -> bool:
         return exact_div(self.form.queries * self.form.group, self.rows) is not None
 
-    def _keys_divide(self) -> bool:
-        return exact_div(self.form.keys, self.keys) is not None
-
     def _load(self, tile: Var) -> None:
         """A tile of keys and values to its stage."""
         form, frame, schedule = self.form, self.frame, self.schedule
         first, stage = tile * self.keys, self._stage(tile)
         inside: Callable[[Var], Var] | None = lambda row: first + row < frame.keys
-        inside = None if self._keys_divide() else inside
+        inside = None if self.keys_divide() else inside
         pairs: list[tuple[Layout, Var, SharedRef, int]] = [
             (form.k, self.key_base(), self.key_tile, schedule.padded_depth),
             (form.v, self.value_base(), self.value_tile, schedule.padded_value_depth),
@@ -300,7 +288,7 @@ class TileKernel:
         most = upper_bound(self.form.keys)
         if most is None or most >= self.keys:
             self._loop(tiles.full_low, tiles.full_high, is_edge=False)
-        if is_causal or not self._keys_divide():
+        if is_causal or not self.keys_divide():
             self._loop(tiles.full_high, tiles.high, is_edge=True)
 
     def _loop(self, low: Var, high: Var, *, is_edge: bool) -> None:

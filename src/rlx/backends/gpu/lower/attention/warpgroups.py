@@ -17,9 +17,11 @@ their position, that is the one whose scores are compared.
 
 from __future__ import annotations
 
-from rlx.backends.gpu.lower.attention.frame import Frame, Panel, Row, Tiles, blocks, cycled
-from rlx.backends.gpu.lower.attention.results import Results
-from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, has_mask_operand
+from collections.abc import Sequence
+
+from rlx.backends.gpu.lower.attention.frame import Panel, Row, Tiles, blocks, cycled
+from rlx.backends.gpu.lower.attention.kernel import AttentionKernel
+from rlx.backends.gpu.lower.attention.softmax import MaskLoads, has_mask_operand
 from rlx.backends.gpu.lower.attention.tiles import LANES, WarpTile
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import (
@@ -34,15 +36,16 @@ from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.gpu.simt.program import OuterDim
 from rlx.backends.gpu.simt.thread_builder import I32
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
-from rlx.core.dim import DimLike, exact_div, upper_bound
+from rlx.core.dim import DimLike, upper_bound
 from rlx.core.layout import Layout
 from rlx.kernel.attention import Attention, Positional
 
 QUERIES, KEYS, VALUES = "queries", "keys", "values"
+TURNS, RESULTS = "turns", "results"
 GROUP_THREADS = 128
 
 
-class WarpgroupKernel:
+class WarpgroupKernel(AttentionKernel):
     """One program."""
 
     def __init__(
@@ -53,16 +56,12 @@ class WarpgroupKernel:
         constants: frozenset[int],
         b: Builder,
     ) -> None:
-        self.form, self.schedule, self.machine, self.b = form, schedule, machine, b
-        self.frame = Frame(b, form, schedule.rows, members=schedule.members)
-        self.frame.take(constants)
-        self.results = Results(self.frame, has_parts=False)
-        self.softmax = Softmax(self.frame, is_scaled=False)
+        super().__init__(form, schedule, machine, constants, b)
         columns = -(-schedule.value_depth // 8) * 8
         self.value_panels = (Panel(0, columns, columns, 0),)
         self.operand_tile = TileType("a", 16, 16, form.dtype)
         self.score_tile = TileType("c", 16, schedule.keys, form.sums)
-        self.groups = schedule.rows // GROUP_ROWS
+        self.groups = schedule.groups
         self._declare()
 
     def _declare(self) -> None:
@@ -74,10 +73,14 @@ class WarpgroupKernel:
             KEYS: self._shared(KEYS, stages * keys * self.depth_panels * PANEL),
             VALUES: self._shared(VALUES, stages * keys * self.columns_panels * PANEL),
         }
+        count = rows * self.columns_panels * PANEL
+        self.staging = self._shared(RESULTS, count) if schedule.stages_results else None
         self.full = {n: b.mbarrier(f"{n}_full", 1 if n == QUERIES else stages) for n in self.memory}
         self.empty = {
             n: b.mbarrier(f"{n}_empty", 1 if n == QUERIES else stages) for n in self.memory
         }
+        if schedule.takes_turns:
+            b.mbarrier(TURNS, self.groups)
         self.maps = {
             QUERIES: self._query_map(form.q),
             KEYS: self._map(KEYS, frame.k, form.k),
@@ -112,9 +115,6 @@ class WarpgroupKernel:
             pitch=of_head, offset=layout.offset, outer=outer,
         )  # fmt: skip
 
-    def row(self, number: Var) -> Row:
-        return self.frame.row(self.frame.first + number)
-
     # -- the program -----------------------------------------------------------------------------
 
     def build(self) -> None:
@@ -126,6 +126,8 @@ class WarpgroupKernel:
                 for stage in range(1 if name == QUERIES else schedule.stages):
                     b.mbarrier_init(self.full[name], 1, stage)
                     b.mbarrier_init(self.empty[name], self.groups, stage)
+            for group in range(self.groups if schedule.takes_turns else 0):
+                b.mbarrier_init(TURNS, 1, group)
         b.barrier()
         if self.machine.has_dependent_launch:
             b.wait_dependencies()
@@ -145,12 +147,20 @@ class WarpgroupKernel:
     def _sizes(self) -> tuple[DimLike, ...]:
         return (self.form.batch, self.form.keys)
 
+    def _place(self, number: Var, turn: Var) -> Var:
+        """The tile of rows that a block does in its turn: every other turn in reverse order, since
+        tiles come by their number of keys, and the first block would have the longest of each."""
+        b = self.b
+        first = number - b.block_index()
+        count = b.block_count().min(self.work - first)
+        return (first * 2 + (count - 1) - number).where((turn & 1).ne(0), number)
+
     # -- copies ----------------------------------------------------------------------------------
 
     def _copy(self) -> None:
         b, step, turn = self.b, self.b.variable(0), self.b.variable(0)
-        with b.loop(b.block_index(), self.work, b.block_count(), carry=[step, turn]) as place:
-            self.frame.at(place)
+        with b.loop(b.block_index(), self.work, b.block_count(), carry=[step, turn]) as number:
+            self.frame.at(self._place(number, turn))
             tiles = self.frame.tiles(self.schedule.keys)
             b.mbarrier_wait(self.empty[QUERIES], (turn + 1) & 1)
             self._copy_queries()
@@ -192,8 +202,8 @@ class WarpgroupKernel:
     def _multiply(self) -> None:
         b, step, turn = self.b, self.b.variable(0), self.b.variable(0)
         self.group = b.warp >> 2
-        with b.loop(b.block_index(), self.work, b.block_count(), carry=[step, turn]) as place:
-            self.frame.at(place)
+        with b.loop(b.block_index(), self.work, b.block_count(), carry=[step, turn]) as number:
+            self.frame.at(self._place(number, turn))
             b.mbarrier_wait(self.full[QUERIES], turn & 1)
             self._rows(step)
             turn += 1
@@ -216,10 +226,12 @@ class WarpgroupKernel:
         self._store()
 
     def _first(self, step: Var, tiles: Tiles) -> None:
+        self._take_turn(step)
         scores = self._scores(step)
+        self._give_turn()
         self.b.warpgroup_wait(0)
         self._release(KEYS, step)
-        is_edge = isinstance(self.form.mask, Positional) or not self._keys_divide()
+        is_edge = isinstance(self.form.mask, Positional) or not self.keys_divide()
         weights, _ = self._weighed(scores, tiles.high - 1, is_edge)
         self._keep(weights)
 
@@ -245,15 +257,14 @@ class WarpgroupKernel:
         if isinstance(mask, Positional) and mask.window is not None:
             self._loop(step, tiles, end, count, is_edge=True)
 
-    def _keys_divide(self) -> bool:
-        return exact_div(self.form.keys, self.schedule.keys) is not None
-
     def _loop(self, step: Var, tiles: Tiles, low: Var, high: Var, *, is_edge: bool) -> None:
         b, carried = self.b, [*self.tile.carried, *self.weights]
         with b.loop(low, high, carry=carried) as number:
             now = step + number
+            self._take_turn(now)
             scores = self._scores(now)
             self._add(now - 1)
+            self._give_turn()
             b.warpgroup_wait(1)
             self._release(KEYS, now)
             weights, factors = self._weighed(scores, tiles.high - 1 - number, is_edge)
@@ -261,6 +272,18 @@ class WarpgroupKernel:
             self._release(VALUES, now - 1)
             self.tile.correct(factors)
             self._keep(weights)
+
+    def _take_turn(self, step: Var) -> None:
+        """The first group is the first: for it, a phase before the first one is over."""
+        if self.schedule.takes_turns:
+            is_first = self.b.const(1, I32).where(self.group.eq(0), 0)
+            self.b.mbarrier_wait(TURNS, (step + is_first) & 1, self.group)
+
+    def _give_turn(self) -> None:
+        if self.schedule.takes_turns:
+            after = (self.group + 1) % self.groups
+            with self.b.when((self.b.thread % (4 * self.machine.warp)).eq(0)):
+                self.b.mbarrier_arrive(TURNS, after)
 
     def _scores(self, step: Var) -> Var:
         """Products of queries and keys, started."""
@@ -307,10 +330,44 @@ class WarpgroupKernel:
         with self.b.when((self.b.thread & (GROUP_THREADS - 1)).eq(0)):
             self.b.mbarrier_arrive(self.empty[name], stage)
 
+    # -- results ---------------------------------------------------------------------------------
+
     def _store(self) -> None:
         b, tile = self.b, self.tile
-        for half, (row, state) in enumerate(zip(tile.rows, tile.states)):
-            total = b.warp_reduce("add", state.total, LANES)
-            is_first = (b.lane % LANES).eq(0)
+        totals = [b.warp_reduce("add", s.total, LANES) for s in tile.states]
+        if self.staging is not None:
+            self._store_staged(self.staging, [self.softmax.share(t) for t in totals])
+            return
+        is_first = (b.lane % LANES).eq(0)
+        for half, (row, state, total) in enumerate(zip(tile.rows, tile.states, totals)):
             values = tile.vectors(half, self.results)
             self.results.store(row, state.most, total, values, is_first, self.softmax)
+
+    def _store_staged(self, memory: SharedRef, shares: Sequence[Var]) -> None:
+        """A warp's rows by way of its part of shared memory, from which it stores whole lines."""
+        b, (sums,) = self.b, self.tile.sums
+        own = b.warp * (16 * self.columns_panels * PANEL)
+        held = [e * shares[i // 2 % 2] for i, e in enumerate(b.tile_elements(sums))]
+        held += [b.const(0.0, self.form.sums)] * (len(held) % 8)
+        b.barrier("warp")  # it has read what it stored there before
+        for step in range(len(held) // 8):
+            at = own + (step // 4 * (16 * PANEL) + step % 4 * 16)
+            b.tile_store(self.tile.operand(step, held), memory, at, PANEL)
+        b.barrier("warp")
+        chunk, first = b.lane % 8, b.lane // 8
+        for line in range(0, 16, 4):
+            row = self.row(self.tile.first + first + line)
+            start = own + (first + line) * PANEL + chunk * 8
+            self._store_line(memory, start, row, chunk * 8)
+
+    def _store_line(self, memory: SharedRef, start: Var, row: Row, column: Var) -> None:
+        """Eight columns of a row of each panel."""
+        b, frame, layout = self.b, self.frame, self.form.out
+        assert self.results.out is not None
+        base, depth = frame.of_row(layout, row), int(layout.dims[3])
+        for panel in range(self.columns_panels):
+            across = column + panel * PANEL
+            is_there = across < depth if depth < (panel + 1) * PANEL else None
+            inside = row.is_inside if is_there is None else row.is_inside & is_there
+            values = b.shared_load(memory, start + panel * (16 * PANEL), 8, is_there)
+            b.store(self.results.out, base + across.to(frame.index), values, inside)
