@@ -73,6 +73,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "splits": (lambda: BACKEND.splits(NOTHING, {}), {}),
     "timed": (lambda: BACKEND.timed(NOTHING), "target 'least' does not time its kernels"),
     "architecture": (lambda: BACKEND.architecture, ""),
+    "tuned": (lambda: BACKEND.tuned("off"), BACKEND),
     "hardware": (lambda: BACKEND.hardware, ""),
     "measure": (lambda: BACKEND.measure(print), "target 'least' cannot be calibrated"),
     "calibrated": (lambda: BACKEND.calibrated(1), None),

@@ -13,7 +13,8 @@ to be done.
       compile(lir)       required              quick(weights)       None: there is only `run`
       missing()          None: it runs here    step, finish         refused: phases run together
       devices()          (): it names none
-      runs_any_plan      False                 scratch_bytes(...)   0
+      tuned(how)         itself                scratch_bytes(...)   0
+      runs_any_plan      False
       num_threads        1                     threads              1
       identity           its name              codegen_spans        ()
       description(lir)   {}                    bind(...)            refused: calls are not bound
@@ -54,7 +55,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from rlx._version import __version__
 from rlx.core.errors import Error, UnsupportedError
@@ -76,6 +77,9 @@ if TYPE_CHECKING:
     from rlx.kernel.refusal import Refusal
 
 GROUP = "rlx.backends"
+Tune = Literal["off", "bitwise", "full"]
+"""A timed search of schedules on a device: none, among those that give the same bits, or among
+all."""
 BUILT_IN = {
     "reference": "rlx.backends.reference",
     "cpu": "rlx.backends.cpu.backend",
@@ -214,6 +218,10 @@ class Backend(ABC):
     def configured(self, variant: str, threads: int | None, cache: Cache | None = None) -> Backend:
         """The backend for a variant of its target, such as an instruction set, and for a number
         of threads; "" and None are its own choice. It may put generated code into `cache`."""
+
+    def tuned(self, tune: Tune) -> Backend:
+        """The backend with another search of schedules; itself where it searches none."""
+        return self
 
     def missing(self) -> Missing | None:
         """The package or device without which it cannot run; None where all is here."""

@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 from rlx._version import __version__
-from rlx.backends.base import Program, Serializer, find_backend, target_of
+from rlx.backends.base import Program, Serializer, Tune, find_backend, target_of
 from rlx.core.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
 from rlx.core.disk_cache import Cache, CacheLike, key_of
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
@@ -48,6 +48,7 @@ def compile(
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
     dump: str | os.PathLike[str] | None = None,
+    tune: Tune = "bitwise",
 ) -> Executable | Specialising: ...
 
 
@@ -63,6 +64,7 @@ def compile(
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
     dump: str | os.PathLike[str] | None = None,
+    tune: Tune = "bitwise",
 ) -> Executable: ...
 
 
@@ -77,6 +79,7 @@ def compile(
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
     dump: str | os.PathLike[str] | None = None,
+    tune: Tune = "bitwise",
 ) -> Any:
     """Compile a model and load it for `target`.
 
@@ -88,9 +91,11 @@ def compile(
     for none; None is the user's own. `precision` "bf16" carries f32 products out in bf16, their
     sums in f32; "int8" keeps their weights as bytes, with a scale for each output, "int8:block=32"
     with one for each 32 weights of an output. `dump` is a folder to which the graph after each pass
-    and the plan are written as text; nothing is taken from the cache then.
+    and the plan are written as text; nothing is taken from the cache then. `tune` is a timed search
+    of schedules on the device, where the target has one: "bitwise" among those that give the same
+    bits, "full" among all, "off" takes what is predicted to be the fastest.
     """
-    session = Session(target, like=like, threads=threads, cache=cache, dump=dump)
+    session = Session(target, like=like, threads=threads, cache=cache, dump=dump, tune=tune)
     return session.compile(model, precision=precision, options=options, params=params)
 
 
@@ -110,6 +115,7 @@ class Session:
         target=NONE | TEXT | instance(FusionTarget),
         like=NONE | TEXT | instance(FusionTarget, Target),
         threads=NONE | COUNT,
+        tune=TEXT,
     )
     def __init__(
         self,
@@ -119,12 +125,16 @@ class Session:
         threads: int | None = None,
         cache: CacheLike = None,
         dump: str | os.PathLike[str] | None = None,
+        tune: Tune = "bitwise",
     ) -> None:
+        if tune not in get_args(Tune):
+            raise Error(f"tune is {tune!r}. Use one of: {', '.join(get_args(Tune))}.")
         text = target.value if isinstance(target, FusionTarget) else target
         name, _, variant = (text or _default(has_like=like is not None)).partition(":")
         self.dump = None if dump is None else path_of(dump)
         self.cache = None if dump is not None else Cache.of(cache, os.environ)
-        self.backend = find_backend(name).configured(variant, threads, self.cache)
+        configured = find_backend(name).configured(variant, threads, self.cache)
+        self.backend = configured.tuned(tune)
         self.target = self.backend.target() if like is None else self._planned_for(like)
         self._made: dict[str, _Made] = {}
         self._pool = Pool()

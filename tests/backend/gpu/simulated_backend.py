@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlx.backends.base import Tune
 from rlx.backends.gpu.backend import GpuBackend
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.machine import GpuMachine
@@ -26,8 +27,10 @@ class SimulatedBackend(GpuBackend):
 
     name: ClassVar[str] = "cuda"
 
-    def __init__(self, machine: GpuMachine = SIMULATED, cache: Cache | None = None) -> None:
-        self._device, self.cache = SimulatedDevice(machine), cache
+    def __init__(
+        self, machine: GpuMachine = SIMULATED, cache: Cache | None = None, tune: Tune = "off"
+    ) -> None:
+        self._device, self.cache, self.tune = SimulatedDevice(machine), cache, tune
 
     @property
     def machine(self) -> GpuMachine:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from rlx.backends.gpu.runtime.lay_out import programs_of
+from rlx.backends.gpu.runtime.lay_out import launches_of
 from rlx.backends.rocm.architecture import ARCHITECTURES
 from rlx.core.errors import Error
 from rlx.ops import op as table
@@ -32,7 +32,7 @@ def of_programs(made: laws.Applied, backend: EmulatedBackend) -> Iterator[list[s
     """What is wrong with each program that is made of an application."""
     target = backend.device().target
     lir = CompilePipeline(backend.target()).compile(made.graph).lir
-    for program in programs_of(backend.program(lir)).values():
+    for program in (t.program() for t in launches_of(backend.program(lir))):
         yield checked(program, target)[1]
     kernel = laws.kernel_of(made) if target.wave == 64 else None
     if kernel is not None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rlx.backends.base import Missing
+from rlx.backends.base import Missing, Tune
 from rlx.backends.cuda.assemble import print_code
 from rlx.backends.cuda.context import found_devices
 from rlx.backends.cuda.device import CudaDevice
@@ -31,6 +31,7 @@ class CudaBackend(GpuBackend):
     variant: str = ""
     """The number of a device; or an architecture such as sm_80, to compile for another machine."""
     cache: Cache | None = None
+    tune: Tune = "bitwise"
 
     def configured(
         self, variant: str, threads: int | None, cache: Cache | None = None
@@ -39,7 +40,10 @@ class CudaBackend(GpuBackend):
             raise Error(f"threads is {threads}; target 'cuda' runs on the device. Leave it out.")
         if variant and not variant.isdigit():
             architecture_of(variant)
-        return CudaBackend(variant, cache)
+        return replace(self, variant=variant, cache=cache)
+
+    def tuned(self, tune: Tune) -> CudaBackend:
+        return replace(self, tune=tune)
 
     def missing(self) -> Missing | None:
         try:
@@ -89,7 +93,7 @@ class CudaBackend(GpuBackend):
 
     @property
     def identity(self) -> str:
-        return f"{self.name} {self.architecture}"
+        return f"{self.name} {self.hardware} tune={self.tune}"
 
 
 @functools.cache

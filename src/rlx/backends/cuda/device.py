@@ -67,6 +67,7 @@ class CudaDevice(Device):
     def _start(self, context: Context) -> None:
         """What all queues share: the context, its memory, and modules to be unloaded."""
         self.context = context
+        self.driver = context.library.version
         self._queues: tuple[weakref.ref[CudaQueue], ...] = ()
         self._lock = threading.RLock()
         self._bulk: Bulk | None = None

@@ -9,11 +9,11 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlx.backends.base import KernelBackend, Serializer, Steps
+from rlx.backends.base import KernelBackend, Serializer, Steps, Tune
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.runtime.lay_out import lay_out, owners_of, programs_of
+from rlx.backends.gpu.runtime.lay_out import launches_of, lay_out, owners_of
 from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.runtime.routine import Artefact
 from rlx.backends.gpu.schedule.buckets import ways_of_each
@@ -32,6 +32,7 @@ from rlx.kernel.refusal import Refusal
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.runtime.timed import TimedProgram
+    from rlx.backends.gpu.search import Search, Tuned
 
 
 class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
@@ -40,6 +41,8 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     times_kernels: ClassVar[bool] = True
     cache: Cache | None = None
     """Of what was measured."""
+    tune: Tune = "bitwise"
+    """How schedules are searched."""
 
     @property
     @abstractmethod
@@ -101,9 +104,29 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
 
     def _assembled(self, program: KernelProgram) -> tuple[dict[object, int], list[Code]]:
         """The number of each launch's code, by its key, and all code."""
-        programs = programs_of(program)
-        assembled = self.assemble([verify(p) for p in programs.values()])
-        return {key: i for i, key in enumerate(programs)}, assembled
+        tuned = self._tuned(program)
+        launches = {t.key: tuned.launches.get(t.key, t) for t in launches_of(program)}
+        missing = [key for key in launches if key not in tuned.codes]
+        made = self.assemble([verify(launches[key].program()) for key in missing])
+        codes = {**tuned.codes, **dict(zip(missing, made))}
+        return {key: i for i, key in enumerate(launches)}, [codes[key] for key in launches]
+
+    def _tuned(self, program: KernelProgram) -> Tuned:
+        """Schedules that a device was found to run fastest, where there is one."""
+        from rlx.backends.gpu.search import Tuned
+
+        search = self.search
+        return Tuned() if search is None else search.tuned(program)
+
+    @property
+    def search(self) -> Search | None:
+        """What finds the fastest schedules on the device; none where there is no device, or nothing
+        is to be searched."""
+        from rlx.backends.gpu.search import Search
+
+        if self.tune == "off" or self.missing():
+            return None
+        return Search(self.device(), self.cache, self.tune)
 
     def _laid_out(
         self, program: KernelProgram, numbers: dict[object, int], assembled: list[Code]
@@ -147,7 +170,7 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     def description(self, lir: LirModule) -> Steps:
         from rlx.backends.gpu.description import describe
 
-        return describe(self.program(lir), self.has_special)
+        return describe(self.program(lir), self.has_special, self.search)
 
 
 @dataclass(frozen=True, slots=True)

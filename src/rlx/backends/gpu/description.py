@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from rlx.backends.base import StepFacts
-from rlx.backends.gpu.task import Choice, GpuTask, lines_of
+from rlx.backends.gpu.search import Found, Search, problem_of
+from rlx.backends.gpu.task import Choice, GpuTask, Launch, Variant, lines_of, taken_launches
 from rlx.backends.step_facts import WHY, control_text, form_decision, refused_forms
 from rlx.cost.decision import Decision
 from rlx.ir.mir import Node
@@ -15,26 +17,66 @@ from rlx.kernel.program.program import KernelProgram, KernelSequence, Nested, Pr
 HasSpecial = Callable[[str], bool]
 BY_SIZE = "schedule_by_size"
 """The decision that a call takes one of several schedules, by its sizes."""
+SHOWN = 3
+"""Schedules that were not taken, of one launch."""
 
 
-def describe(program: KernelProgram, has_special: HasSpecial) -> dict[Node, StepFacts]:
-    """Every step of the schedule → how it runs."""
+def describe(
+    program: KernelProgram, has_special: HasSpecial, search: Search | None = None
+) -> dict[Node, StepFacts]:
+    """Every step of the schedule → how it runs; with what was measured by the search, if there was
+    one."""
     main = program.main
-    return {s.node: _facts(s, has_special) for s in (*main.prologue, *main.calls)}
+    facts = _Facts(program, has_special, search)
+    return {s.node: facts.of(s) for s in (*main.prologue, *main.calls)}
 
 
-def _facts(step: ProgramStep, has_special: HasSpecial) -> StepFacts:
-    lowering = step.lowering
-    if not isinstance(lowering, KernelSequence):
-        name, text = control_text(lowering)
-        refused = refused_forms(lowering.refused) if isinstance(lowering, Nested) else ()
-        return StepFacts(name, (text,), (*refused, form_decision(name, text, is_taken=True)))
-    schedule = lowering.schedule
-    tasks: tuple[GpuTask, ...] = schedule.tasks
-    packed = tuple(f"packed when parameters are set: {p.task.text({})}" for p in schedule.packed)
-    decisions = *refused_forms(lowering.refused), _taken(step.node, lowering, has_special)
-    decisions += tuple(_by_size(t) for t in tasks if isinstance(t, Choice))
-    return StepFacts(lowering.form.value, (*packed, *lines_of(tasks)), decisions)
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    program: KernelProgram
+    has_special: HasSpecial
+    search: Search | None
+
+    def of(self, step: ProgramStep) -> StepFacts:
+        lowering = step.lowering
+        if not isinstance(lowering, KernelSequence):
+            name, text = control_text(lowering)
+            refused = refused_forms(lowering.refused) if isinstance(lowering, Nested) else ()
+            return StepFacts(name, (text,), (*refused, form_decision(name, text, is_taken=True)))
+        schedule = lowering.schedule
+        tasks: tuple[GpuTask, ...] = schedule.tasks
+        packed = [f"packed when parameters are set: {p.task.text({})}" for p in schedule.packed]
+        forms = *refused_forms(lowering.refused), _taken(step.node, lowering, self.has_special)
+        sizes = (_by_size(t) for t in tasks if isinstance(t, Choice))
+        decisions = *forms, *sizes, *self._variants(step, tasks)
+        return StepFacts(lowering.form.value, (*packed, *lines_of(tasks)), decisions)
+
+    def _variants(self, step: ProgramStep, tasks: Iterable[GpuTask]) -> Iterator[Decision]:
+        """The schedules of launches that have several, at the sizes that the plan was made for."""
+        for launch in taken_launches(tasks, self.program.lir.plan.representative):
+            if launch.others:
+                problem = problem_of(launch, step, self.program) if self.search else None
+                yield _variant(launch, self.search.known(problem) if self.search and problem else None)
+
+
+def _variant(launch: Launch, found: Found | None) -> Decision:
+    """The schedule that was taken, of several; what it is predicted to save is what the next one
+    would take more."""
+    times = {} if found is None else found.times_ns
+    note = launch.note if found is None else found.note
+    taken = next(v for v in launch.variants if v.note == note)
+    rest = sorted((v for v in launch.variants if v.note != note), key=lambda v: v.predicted_ns)
+    tried = [v for v in rest if v.note in times]
+    shown = (tried + [v for v in rest if v not in tried])[:SHOWN]
+    why = "; ".join([_times(taken, times), *(f"not {_times(v, times)}" for v in shown)])
+    gain = rest[0].predicted_ns - taken.predicted_ns
+    return Decision("", "choose_schedule", (), True, why, gain, is_reversible=False, kind="schedule")
+
+
+def _times(variant: Variant, times: Mapping[str, float]) -> str:
+    measured = times.get(variant.note)
+    told = "" if measured is None else f", measured {measured / 1e3:.2f}"
+    return f"{variant.note} (predicted {variant.predicted_ns / 1e3:.2f}{told} µs)"
 
 
 def _taken(node: Node, lowering: KernelSequence, has_special: HasSpecial) -> Decision:

@@ -226,6 +226,8 @@ class Device(ABC):
     """Its numbers and capabilities."""
     cache_bytes: int = 0
     """Of its last cache; 0 where that is not known."""
+    driver: str = ""
+    """The release of what assembles and runs code."""
 
     @property
     @abstractmethod

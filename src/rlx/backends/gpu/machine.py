@@ -33,6 +33,8 @@ class GpuMachine:
     """Elements up to which a row is one warp's."""
     thread_column: int = 16
     """Elements up to which a column is one thread's."""
+    clock_ghz: float = 1.7
+    """Under load: by which cycles are times."""
     processors: int = 64
     """Multiprocessors, or compute units: how many blocks make the device busy."""
     launch_bytes: int = 128 << 10

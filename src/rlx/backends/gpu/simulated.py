@@ -54,6 +54,9 @@ class SimulatedDevice(Device):
     """Memory is NumPy arrays, by address."""
 
     machine: GpuMachine = SIMULATED
+    clock: Callable[[], int] = time.perf_counter_ns
+    """What its time stamps are of: what interpreting takes, as nothing is known of a real device's
+    time."""
     _arrays: dict[int, Array] = field(default_factory=dict[int, Array], repr=False)
     _starts: list[int] = field(default_factory=list[int], repr=False)
     _lock: Any = field(default_factory=threading.RLock, repr=False)
@@ -192,13 +195,12 @@ class _Queue(Queue):
         return _Graph(tuple(works))
 
     def record_stamped(self, parts: Sequence[Callable[[], None]]) -> StampedGraph:
-        return _Stamped(tuple(self.record(part) for part in parts))
+        return _Stamped(tuple(self.record(part) for part in parts), self.device.clock)
 
     def time_ns(self, enqueue: Callable[[], None]) -> float:
-        """What interpreting it takes: nothing is known of a real device's time."""
-        start = time.perf_counter_ns()
+        start = self.device.clock()
         enqueue()
-        return float(time.perf_counter_ns() - start)
+        return float(self.device.clock() - start)
 
 
 @dataclass(frozen=True)
@@ -212,16 +214,15 @@ class _Graph(Graph):
 
 @dataclass(frozen=True)
 class _Stamped(StampedGraph):
-    """Its clock is the host's."""
-
     parts: tuple[Graph, ...]
+    clock: Callable[[], int]
     times: list[int] = field(default_factory=list[int])
 
     def replay(self) -> None:
-        self.times[:] = [time.perf_counter_ns()]
+        self.times[:] = [self.clock()]
         for part in self.parts:
             part.replay()
-            self.times.append(time.perf_counter_ns())
+            self.times.append(self.clock())
 
     def stamps_ns(self) -> list[float]:
         return [float(t - self.times[0]) for t in self.times]

@@ -12,12 +12,25 @@ from dataclasses import dataclass, field, replace
 
 from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.simt.program import Program
-from rlx.core.dim import DimLike
+from rlx.core.dim import DimLike, evaluate, symbols_of
 from rlx.kernel.program.forms import AnyKernel
 from rlx.kernel.program.schedule import Buffer
 
 FAILURES = "failures"
 """The buffer of a program that holds the greatest code of what went wrong: an i32 of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One program that a launch may be, with the same buffers as the others."""
+
+    write: Callable[[str], Program] = field(compare=False)
+    """The program, under the name given."""
+    note: str
+    """How it runs, in a few words."""
+    predicted_ns: float
+    order: Hashable = None
+    """In which sums are added up: programs of equal orders give the same bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,22 @@ class Launch:
     note: str = ""
     """How it runs, in a few words."""
     scratch: DimLike = 0
+    predicted_ns: float = 0.0
+    """What it should take at usual sizes; 0 where nothing is predicted."""
+    order: Hashable = None
+    """Of its sums, as in a variant."""
+    others: tuple[Variant, ...] = field(default=(), compare=False, repr=False)
+    """What it might be instead, predicted to take longer."""
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """All programs that it may be; the one that it is first."""
+        return Variant(self.write, self.note, self.predicted_ns, self.order), *self.others
+
+    def taking(self, variant: Variant) -> Launch:
+        """The same launch of another of its programs."""
+        how = replace(self, write=variant.write, note=variant.note, order=variant.order)
+        return replace(how, predicted_ns=variant.predicted_ns)
 
     def program(self) -> Program:
         """What is launched, under a name that every assembler takes."""
@@ -136,6 +165,19 @@ def launches_in(tasks: Iterable[GpuTask]) -> Iterator[Launch]:
     for task in tasks:
         if isinstance(task, Choice):
             yield from task.launches
+        elif isinstance(task, Launch):
+            yield task
+
+
+def taken_launches(tasks: Iterable[GpuTask], sizes: Mapping[str, int]) -> Iterator[Launch]:
+    """The launches that tasks make at these sizes of named dims; all of them where a size that
+    decides is not known."""
+    for task in tasks:
+        if isinstance(task, Choice):
+            names = {s.name for s in symbols_of(task.buckets.sizes)}
+            is_known = names <= sizes.keys()
+            number = task.buckets.at(lambda d: evaluate(d, sizes)) if is_known else None
+            yield from task.launches if number is None else task.ways[number]
         elif isinstance(task, Launch):
             yield task
 

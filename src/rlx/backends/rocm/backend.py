@@ -7,11 +7,11 @@ runs on the host in tests.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
-from rlx.backends.base import Missing
+from rlx.backends.base import Missing, Tune
 from rlx.backends.gpu.backend import GpuBackend
 from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.machine import GpuMachine
@@ -39,6 +39,7 @@ class RocmBackend(GpuBackend):
     variant: str = ""
     """The number of a device; or an architecture such as gfx942, to compile for another machine."""
     cache: Cache | None = None
+    tune: Tune = "bitwise"
 
     def configured(
         self, variant: str, threads: int | None, cache: Cache | None = None
@@ -47,7 +48,10 @@ class RocmBackend(GpuBackend):
             raise Error(f"threads is {threads}; target 'rocm' runs on the device. Leave it out.")
         if variant and not variant.isdigit():
             architecture(variant)
-        return RocmBackend(variant, cache)
+        return replace(self, variant=variant, cache=cache)
+
+    def tuned(self, tune: Tune) -> RocmBackend:
+        return replace(self, tune=tune)
 
     def missing(self) -> Missing | None:
         if find_spec("llvmlite") is None:
@@ -109,7 +113,7 @@ class RocmBackend(GpuBackend):
 
     @property
     def identity(self) -> str:
-        return f"{self.name} {self.architecture}"
+        return f"{self.name} {self.hardware} tune={self.tune}"
 
 
 @functools.cache

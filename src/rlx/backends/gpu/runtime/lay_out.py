@@ -25,7 +25,6 @@ from rlx.backends.gpu.runtime.routine import (
     Span,
     WhileStep,
 )
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import FAILURES, Choice, GpuTask, HostTask, Launch, launches_in
 from rlx.core.dim import Dim, DimLike, round_up
 from rlx.core.errors import UnsupportedError
@@ -65,11 +64,6 @@ def launches_of(program: KernelProgram) -> list[Launch]:
         for launch in launches_in(schedule.all_tasks):
             found.setdefault(launch.key, launch)
     return list(found.values())
-
-
-def programs_of(program: KernelProgram) -> dict[object, Program]:
-    """The SIMT program of every launch, by its key."""
-    return {t.key: t.program() for t in launches_of(program)}
 
 
 def _steps(program: KernelProgram) -> Iterable[ProgramStep]:
@@ -267,7 +261,7 @@ class _RoutineMaker:
     ) -> LaunchStep:
         every = _own(task, packs)
         given = dict(zip(task.names, [self._place(step, b, temps) for b in every], strict=True))
-        spans = dict(zip(task.names, (_span(step, b) for b in every)))
+        spans = dict(zip(task.names, (span_of(step, b) for b in every)))
         number = self.shared.codes[task.key]
         names = self.shared.assembled[number].buffers
         if FAILURES in names:
@@ -342,7 +336,7 @@ class _RoutineMaker:
                 raise AssertionError(step.lowering)
 
 
-def _span(step: ProgramStep, buffer: Buffer) -> Span:
+def span_of(step: ProgramStep, buffer: Buffer) -> Span:
     """What a kernel may touch of a buffer; results have room for as much as they can become."""
     assert isinstance(step.lowering, KernelSequence)
     schedule: Schedule[GpuTask] = step.lowering.schedule

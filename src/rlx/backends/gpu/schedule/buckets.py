@@ -342,7 +342,11 @@ class _Grid:
 
     def _launch(self, launch: Launch) -> Launch:
         key = launch.key, tuple(self.names.items())
-        return replace(launch, write=lambda n: self._program(launch.write(n)), key=key)
+        others = tuple(replace(v, write=self._writing(v.write)) for v in launch.others)
+        return replace(launch, write=self._writing(launch.write), key=key, others=others)
+
+    def _writing(self, write: Callable[[str], Program]) -> Callable[[str], Program]:
+        return lambda name: self._program(write(name))
 
     def _named(self, dim: DimLike) -> DimLike:
         return substitute(dim, self.names)

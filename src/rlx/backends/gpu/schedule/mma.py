@@ -8,6 +8,7 @@ of a cluster.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import overload
 
@@ -80,6 +81,13 @@ class MmaSchedule:
         return operands + 4 * self.rows * self.pitch * self.warps[2] // self.passes + 8
 
     @property
+    def order(self) -> Hashable:
+        """In which sums are added up: that of inner positions, unless several warps or blocks have
+        parts of them, which are counted in stages."""
+        parts = self.warps[2], self.splits
+        return "mma", *parts, 0 if parts == (1, 1) else self.depth
+
+    @property
     def text(self) -> str:
         """In a few words, for reports."""
         tile = f"{self.rows}x{self.columns}x{self.depth}"
@@ -126,18 +134,24 @@ def choose(
     product: Product, machine: GpuMachine, constants: frozenset[int] = frozenset()
 ) -> MmaSchedule | None:
     """The schedule that is predicted to take the fewest cycles; none if no tile has room."""
-    fitting = [
-        replace(
-            w, warp=machine.warp, constants=constants, is_dependent=machine.has_dependent_launch
-        )
-        for w in candidates(product, machine)
-        if w.shared_bytes <= machine.shared_bytes
-    ]
+    fitting = candidates(product, machine, constants)
     return min(fitting, key=lambda w: cycles(product, w, machine), default=None)
 
 
-def candidates(product: Product, machine: GpuMachine) -> list[MmaSchedule]:
+def candidates(
+    product: Product, machine: GpuMachine, constants: frozenset[int] = frozenset()
+) -> list[MmaSchedule]:
     """Every way that is considered."""
+    return [
+        replace(
+            w, warp=machine.warp, constants=constants, is_dependent=machine.has_dependent_launch
+        )
+        for w in _tiles(product, machine)
+        if w.shared_bytes <= machine.shared_bytes
+    ]
+
+
+def _tiles(product: Product, machine: GpuMachine) -> list[MmaSchedule]:
     if any(x.source is None and x.unit == 1 for x in (product.left, product.right)):
         return [MmaSchedule(rows, columns, 32, 2, warps) for rows, columns, warps in ELEMENTWISE]
     return [

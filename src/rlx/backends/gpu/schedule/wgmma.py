@@ -8,7 +8,7 @@ tile's rows, the next stage under way before the one before is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.gpu.machine import GpuMachine
@@ -109,6 +109,11 @@ class WgmmaSchedule:
         return (88, 208) if self.columns > 128 else None
 
     @property
+    def order(self) -> Hashable:
+        """In which sums are added up: that of inner positions, whatever the tiles."""
+        return "wgmma"
+
+    @property
     def text(self) -> str:
         """In a few words, for reports."""
         tile = f"{self.rows}x{self.columns}x{DEPTH}"
@@ -128,6 +133,16 @@ def choose(
     product: Product, machine: GpuMachine, constants: frozenset[int] = frozenset()
 ) -> WgmmaSchedule | Refusal:
     """The schedule that is predicted to take the fewest cycles, or why there is none."""
+    found = candidates(product, machine, constants)
+    if isinstance(found, Refusal):
+        return found
+    return min(found, key=lambda w: cycles(product, w, machine))
+
+
+def candidates(
+    product: Product, machine: GpuMachine, constants: frozenset[int] = frozenset()
+) -> list[WgmmaSchedule] | Refusal:
+    """Every way that is considered, or why there is none."""
     if "wgmma" not in machine.tiles or not machine.has_bulk_copy:
         return Refusal("the device has no products out of shared memory")
     sides: list[BulkOperand | None] = []
@@ -146,7 +161,7 @@ def choose(
     fitting = [w for w in ways if w is not None]
     if not fitting:
         return Refusal("its stages do not fit shared memory")
-    return min(fitting, key=lambda w: cycles(product, w, machine))
+    return fitting
 
 
 def _sums(product: Product) -> Sequence[Accumulator]:

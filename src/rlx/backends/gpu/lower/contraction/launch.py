@@ -15,13 +15,14 @@ from rlx.backends.gpu.schedule.mma import MmaSchedule
 from rlx.backends.gpu.schedule.product import Product, product_of
 from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
 from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.task import GpuTask, Launch
+from rlx.backends.gpu.task import GpuTask, Launch, Variant
 from rlx.core.dim import upper_bound
 from rlx.kernel.contract import Contract
 from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.structure import structure_of
 
+AnySchedule = MmaSchedule | WgmmaSchedule
 GEMV_MAX_ROWS = 16
 """Rows up to which a product is bound by the bytes of its weights."""
 
@@ -67,32 +68,53 @@ def _launched(
     product = product_of(contract)
     if isinstance(product, Refusal):
         return product
-    choice = _chosen(product, machine, constants)
-    if choice is None:
+    found = candidates(product, machine, constants)
+    if not found:
         return Refusal(f"{contract.name}: its tiles do not fit shared memory")
+    ranked = sorted(dict.fromkeys(found), key=lambda w: predicted(product, w, machine))
+    choice, *others = ranked
     every = buffers(len(contract.operands), len(contract.results))
     names = tuple(f"{'x' if b.kind == 'operand' else 'y'}{b.index}" for b in every)
     key = structure_of(contract.kernel()), choice
     meanings = tuple(failure_text(n) for n in gathers(product.kernel()))
+    taken = _variant(product, choice, machine)
     launch = Launch(
-        name, lambda n: emit(product, choice, n), key, names, every, meanings, choice.text
+        name,
+        taken.write,
+        key,
+        names,
+        every,
+        meanings,
+        taken.note,
+        predicted_ns=taken.predicted_ns,
+        order=taken.order,
+        others=tuple(_variant(product, w, machine) for w in others),
     )
     return Schedule((launch,))
 
 
-def _chosen(
+def _variant(product: Product, schedule: AnySchedule, machine: GpuMachine) -> Variant:
+    ns = predicted(product, schedule, machine) / machine.clock_ghz
+    return Variant(lambda n: emit(product, schedule, n), schedule.text, ns, schedule.order)
+
+
+def candidates(
     product: Product, machine: GpuMachine, constants: frozenset[int]
-) -> MmaSchedule | WgmmaSchedule | None:
-    """The schedule of either kind of instruction that is predicted to take fewer cycles."""
-    by_warps = mma.choose(product, machine, constants)
-    by_groups = wgmma.choose(product, machine, constants)
-    if isinstance(by_groups, Refusal) or by_warps is None:
-        return by_warps
-    cycles = mma.cycles(product, by_warps, machine), wgmma.cycles(product, by_groups, machine)
-    return by_warps if cycles[0] <= cycles[1] else by_groups
+) -> list[AnySchedule]:
+    """Every way that is considered, of both kinds."""
+    by_groups = wgmma.candidates(product, machine, constants)
+    by_warps = mma.candidates(product, machine, constants)
+    return [*by_warps, *([] if isinstance(by_groups, Refusal) else by_groups)]
 
 
-def emit(product: Product, choice: MmaSchedule | WgmmaSchedule, name: str) -> Program:
+def predicted(product: Product, schedule: AnySchedule, machine: GpuMachine) -> float:
+    """Cycles of a schedule."""
+    if isinstance(schedule, WgmmaSchedule):
+        return wgmma.cycles(product, schedule, machine)
+    return mma.cycles(product, schedule, machine)
+
+
+def emit(product: Product, choice: AnySchedule, name: str) -> Program:
     """The program of a product."""
     if isinstance(choice, WgmmaSchedule):
         return emit_wgmma(product, choice, name)

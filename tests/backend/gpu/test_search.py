@@ -1,0 +1,172 @@
+"""The timed search of schedules on the simulated device: what it takes, and what it never takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlx import ops
+from rlx.backends.base import Tune
+from rlx.backends.gpu import simulated
+from rlx.backends.gpu.description import describe
+from rlx.backends.gpu.device import Code, Kernel
+from rlx.backends.gpu.runtime.trial import Effort, Problem
+from rlx.backends.gpu.search import Search, problems_of
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simulated import SimulatedDevice
+from rlx.backends.gpu.task import Variant, Launch
+from rlx.core.dim import evaluate
+from rlx.core.disk_cache import Cache
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
+from rlx.ir.mir import Graph
+from rlx.kernel.program.schedule import buffers
+from rlx.pipeline import CompilePipeline
+from tests.backend.gpu.simulated_backend import SimulatedBackend
+
+F32 = DType.F32
+COUNT = 64
+QUICK = Effort(rounds=1, round_ns=0.0, min_launches=1, max_launches=1)
+
+
+BLOCKS = [0]
+"""That were run."""
+ASSEMBLED: list[Program] = []
+
+
+class Clocked(SimulatedDevice):
+    """A device on which a launch takes as many nanoseconds as its grid has blocks."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: BLOCKS[0])
+
+    def assemble(self, programs: Sequence[Program]) -> list[Code]:
+        ASSEMBLED.extend(programs)
+        return super().assemble(programs)
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of every launch are counted by the device that is made in the test."""
+
+    def launch(program: Program, arrays: Any, sizes: Mapping[str, int], *rest: Any) -> None:
+        BLOCKS[0] += evaluate(program.grid[0], sizes)
+        interpret(program, arrays, sizes, *rest)
+
+    interpret = simulated.launch
+    monkeypatch.setattr(simulated, "launch", launch)
+
+
+class Newer(SimulatedDevice):
+    """Another driver."""
+
+    driver = "14.0"
+
+
+def adding(amount: float, block: int) -> Callable[[str], Program]:
+    """y = x + amount, by blocks of so many threads."""
+
+    def write(name: str) -> Program:
+        b = Builder(name, block=block, grid=(COUNT // block,))
+        x, y = b.input("x", F32), b.output("y", F32)
+        at = b.block_index() * block + b.thread
+        y[at] = x[at] + amount
+        return b.program()
+
+    return write
+
+
+def launch(*variants: Variant) -> Launch:
+    first, *others = variants
+    names, every = ("x", "y"), buffers(1, 1)
+    made = Launch("add", first.write, ("add", first.note), names, every, note=first.note)
+    made = replace(made, predicted_ns=first.predicted_ns, order=first.order)
+    return replace(made, others=tuple(others))
+
+
+def problem(*variants: Variant) -> Problem:
+    sizes = {"x": 4 * COUNT, "y": 4 * COUNT}
+    return Problem(launch(*variants), {}, sizes, frozenset({"x"}))
+
+
+SLOW = Variant(adding(1.0, 1), "one by one", 10.0)
+FAST = Variant(adding(1.0, 32), "32 at a time", 12.0)
+CLOSE = Variant(adding(1.0 + 1e-6, 32), "32 at a time, rounded otherwise", 12.0, order="other")
+SAME_ORDER = replace(CLOSE, order=None)
+WRONG = Variant(adding(2.0, 64), "all at a time, and wrong", 12.0)
+DISTANT = Variant(adding(1.0, 64), "all at a time", 100.0)
+
+
+def searched(tune: Tune, given: Problem, cache: Cache | None = None) -> tuple[str, int]:
+    """The schedule that is taken, and how many were compiled."""
+    ASSEMBLED.clear()
+    made = Search(Clocked(), cache, tune, 1e9, QUICK).find([given])
+    return made.launches[given.launch.key].note, len(ASSEMBLED)
+
+
+def test_the_fastest_of_what_gives_the_same_bits_is_taken() -> None:
+    given = problem(SLOW, WRONG, CLOSE, SAME_ORDER, FAST, DISTANT)
+    assert searched("bitwise", given) == (FAST.note, 4)
+    # neither another order, nor what should take far longer
+
+
+def test_any_order_of_sums_where_that_is_asked_for() -> None:
+    assert searched("full", problem(SLOW, WRONG, CLOSE))[0] == CLOSE.note
+    assert searched("bitwise", problem(SLOW, WRONG, SAME_ORDER))[0] == SLOW.note
+
+
+def test_what_was_found_is_kept_for_the_device_and_driver(tmp_path: Path) -> None:
+    cache = Cache.of(tmp_path, {})
+    given = problem(SLOW, FAST)
+    assert searched("bitwise", given, cache)[0] == FAST.note
+    assert searched("bitwise", given, cache) == (FAST.note, 0)
+    device = SimulatedDevice()
+    found = Search(device, cache, "bitwise").known(given)
+    assert found is not None
+    assert found.times_ns == {SLOW.note: COUNT, FAST.note: COUNT // 32}
+    assert Search(device, cache, "full").known(given) is None
+    assert Search(Newer(), cache, "bitwise").known(given) is None
+
+
+def test_without_time_the_prediction_stands() -> None:
+    ASSEMBLED.clear()
+    made = Search(Clocked(), None, "bitwise", 0.0, QUICK).find([problem(SLOW, FAST)])
+    assert not made.launches
+    assert not ASSEMBLED
+
+
+def test_a_device_that_cannot_run_a_program_keeps_the_prediction() -> None:
+    class Failing(SimulatedDevice):
+        def load(self, code: Code) -> Kernel:
+            raise MemoryError("none is left")
+
+    made = Search(Failing(), None, "bitwise", 1e9, QUICK).find([problem(SLOW, FAST)])
+    assert not made.launches
+
+
+def test_products_are_searched_and_described(tmp_path: Path) -> None:
+    graph = Graph("product")
+    x = graph.input("x", Shape((16, 32), DType.BF16))
+    w = graph.param("w", Shape((32, 32), DType.BF16))
+    graph.set_outputs([ops.matmul(x, w)])
+    backend = SimulatedBackend(cache=Cache.of(tmp_path, {}))
+    program = backend.program(CompilePipeline(backend.target()).compile(graph).lir)
+    (given,) = problems_of(program)
+    assert given.bytes_of == {"x0": 2 * 16 * 32, "x1": 2 * 32 * 32, "y0": 2 * 16 * 32}
+    assert given.weights == {"x1"}
+    launch = given.launch
+    other = next(c for c in launch.others if c.order == launch.order)
+    search = Search(backend.device(), backend.cache, "bitwise", 1e9, QUICK)
+    made = search.find([replace(given, launch=replace(launch, others=(other,)))])
+    assert made.codes.keys() == made.launches.keys() == {launch.key}
+    found = search.known(given)
+    assert found is not None
+    assert set(found.times_ns) == {launch.note, other.note}  # the same bits
+    (facts,) = describe(program, backend.has_special, search).values()
+    (decision,) = (d for d in facts.decisions if d.what == "choose_schedule")
+    assert decision.reason.count("predicted") > decision.reason.count("measured") == 2
