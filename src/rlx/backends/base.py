@@ -35,6 +35,7 @@ runs a kernel, and what code that is:
 
     class KernelBackend(Backend)             of what it emits, and what it builds
       has_special(op)            required: is there an algorithm for this op?
+      alignment                  1: kernels take values at any address
       candidates(step)           the usual order of kernel forms
       schedule(call)             required: how it runs a kernel, or a Refusal with the reason
       emit(call, schedule)       required: its code; pure, so that it is tested without the device
