@@ -19,7 +19,7 @@ from rlx.backends.gpu.search import Search, problems_of
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simulated import SimulatedDevice
-from rlx.backends.gpu.task import Variant, Launch
+from rlx.backends.gpu.task import Launch, Variant
 from rlx.core.dim import evaluate
 from rlx.core.disk_cache import Cache
 from rlx.core.dtype import DType

@@ -56,7 +56,9 @@ class _Facts:
         for launch in taken_launches(tasks, self.program.lir.plan.representative):
             if launch.others:
                 problem = problem_of(launch, step, self.program) if self.search else None
-                yield _variant(launch, self.search.known(problem) if self.search and problem else None)
+                yield _variant(
+                    launch, self.search.known(problem) if self.search and problem else None
+                )
 
 
 def _variant(launch: Launch, found: Found | None) -> Decision:
@@ -70,7 +72,9 @@ def _variant(launch: Launch, found: Found | None) -> Decision:
     shown = (tried + [v for v in rest if v not in tried])[:SHOWN]
     why = "; ".join([_times(taken, times), *(f"not {_times(v, times)}" for v in shown)])
     gain = rest[0].predicted_ns - taken.predicted_ns
-    return Decision("", "choose_schedule", (), True, why, gain, is_reversible=False, kind="schedule")
+    return Decision(
+        "", "choose_schedule", (), True, why, gain, is_reversible=False, kind="schedule"
+    )
 
 
 def _times(variant: Variant, times: Mapping[str, float]) -> str:

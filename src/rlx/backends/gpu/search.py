@@ -26,7 +26,7 @@ from rlx.backends.gpu.runtime.routine import Span
 from rlx.backends.gpu.runtime.trial import Effort, Problem, Trial
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.text import text
-from rlx.backends.gpu.task import Launch, Variant, GpuTask, taken_launches
+from rlx.backends.gpu.task import GpuTask, Launch, Variant, taken_launches
 from rlx.backends.gpu.verify import verify
 from rlx.core.dim import evaluate, symbols_of
 from rlx.core.disk_cache import Cache, key_of
