@@ -112,7 +112,9 @@ class Claim:
         return self.kind == "native"
 
 
-REGION_KINDS = ("elementwise", "row", "movement", "epilogue", "multi_result")
+REGION_KINDS = ("elementwise", "row", "movement", "epilogue", "multi_result", "few_rows")
+"""Elementwise ops, reductions of rows, movements, what follows an anchor; several results; and what
+surrounds products of few rows and attention of few queries."""
 LOOPS = ("if", "while", "scan")
 IN_PLACE = frozenset({"reshape", "squeeze", "expand_dims", "item"})
 """Movements that keep the element order: a contiguous view, which any kernel reads in place."""

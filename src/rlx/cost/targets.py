@@ -93,7 +93,9 @@ _FORWARD = _STRIDED - {"flip"}
 """Index arithmetic in u32 has no negative strides."""
 
 _HOST = frozenset({"custom"})
-_ALL_REGIONS = frozenset(REGION_KINDS)
+_GPU_REGIONS = frozenset(REGION_KINDS)
+_ALL_REGIONS = _GPU_REGIONS - {"few_rows"}
+"""Where a kernel begins at no cost, what few rows give is made once."""
 _ALL_LOOPS = frozenset(LOOPS)
 
 
@@ -134,7 +136,7 @@ def _by_kernels(name: str) -> Target:
 
     return Target(
         name, DOCUMENTED[name], _BOUNDED, _GENERATED, claims.claims(), claims.limits(), {}, {},
-        views=_STRIDED, syncs=_HOST | _ALL_LOOPS - {"scan"}, regions=_ALL_REGIONS, loops=_ALL_LOOPS,
+        views=_STRIDED, syncs=_HOST | _ALL_LOOPS - {"scan"}, regions=_GPU_REGIONS, loops=_ALL_LOOPS,
         convolutions=claims.CONVOLUTIONS,
     )  # fmt: skip
 

@@ -76,9 +76,25 @@ Mask = Positional | Visibility | Bias | None
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    """The keys and values before those of k and v, in operands of their own, the last two: a cache
+    that is read where it lies."""
+
+    k: Layout
+    v: Layout
+
+    @property
+    def keys(self) -> DimLike:
+        return self.k.dims[2]
+
+    def __str__(self) -> str:
+        return f"the first {self.keys} keys apart"
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
-    """The operands q, k, v and perhaps a mask. Layouts are [batch, heads, length, depth]; k and v
-    have fewer heads where a group of query heads shares one."""
+    """The operands q, k, v and perhaps a mask, then past keys and values. Layouts are [batch,
+    heads, length, depth]; k and v have fewer heads where a group of query heads shares one."""
 
     name: str
     q: Layout
@@ -96,6 +112,7 @@ class Attention:
     """Of scores, weights and their sums."""
     operands: tuple[Shape, ...]
     results: tuple[Shape, ...]
+    past: Past | None = None
 
     @property
     def batch(self) -> DimLike:
@@ -120,7 +137,13 @@ class Attention:
 
     @property
     def keys(self) -> DimLike:
-        return self.k.dims[2]
+        """All of them."""
+        new = self.k.dims[2]
+        return new if self.past is None else self.past.keys + new
+
+    def past_operand(self, number: int) -> int:
+        """The operand before that of keys or values."""
+        return len(self.operands) - 2 + (number - K)
 
     @property
     def depth(self) -> int:
@@ -177,7 +200,7 @@ class Attention:
         e, a = Exprs(), _Axes.of(self)
         weight = self._weight(e, a)
         total = e.reduce("sum", a.j, weight)
-        values = e.cast(e.load(V, strided(self.v, (a.b, a.h, a.j, a.e)), self.dtype), self.sums)
+        values = e.cast(self._of_key(e, V, (a.b, a.h, a.j, a.e)), self.sums)
         weighted = e.reduce("sum", a.j, e.op("mul", weight, values))
         if self.gives_zeros:
             share = self.share(e, total)
@@ -189,7 +212,7 @@ class Attention:
 
     def _weight(self, e: Exprs, a: _Axes) -> Expr:
         q = e.cast(e.load(Q, a.at(self.q, self.group, a.i, a.d), self.dtype), self.sums)
-        k = e.cast(e.load(K, strided(self.k, (a.b, a.h, a.j, a.d)), self.dtype), self.sums)
+        k = e.cast(self._of_key(e, K, (a.b, a.h, a.j, a.d)), self.sums)
         s = e.reduce("sum", a.d, e.op("mul", self.scaled(e, q), k))
         s = self.capped(e, s)
         match self.mask:
@@ -203,10 +226,22 @@ class Attention:
                 pass
         return weight(e, s, base(e, e.reduce("max", a.j, s)))
 
+    def _of_key(self, e: Exprs, number: int, axes: tuple[Axis, ...]) -> Expr:
+        """An element of a key or of its value."""
+        layout = (self.k, self.v)[number - K]
+        at = strided(layout, axes)
+        if self.past is None:
+            return e.load(number, at, self.dtype)
+        before, count, j = (self.past.k, self.past.v)[number - K], self.past.keys, axes[2]
+        new = e.load(number, at + layout.strides[2] * count * -1, self.dtype)
+        old = e.load(self.past_operand(number), strided(before, axes), self.dtype)
+        return e.choose(e.inside(Affine.of(j), 0, count), old, new)
+
     def __str__(self) -> str:
         a = _Axes.of(self)
         facts = [f"query heads {self.group} per kv head", f"mask: {self.mask or 'none'}"]
         facts += [f"masked rows give {self.masked_rows}"] if self.mask is not None else []
+        facts += [str(self.past)] if self.past is not None else []
         return (
             f"{self.kernel()}\n  attention of queries {a.i}, keys {a.j}, depth {a.d}, value depth "
             f"{a.e}, sums in {self.sums}\n  {', '.join(facts)}"

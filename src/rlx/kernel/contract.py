@@ -3,6 +3,9 @@
     acc[b, m, n] = Σ_k left[b, m, k] · right[b, k, n]
     store y[b, m, n] = relu(acc + bias[n])
 
+Several right factors make as many sums, which the stores may use together, such as both parts of a
+gate. The left factor may have reductions over the inner axis, such as the norm of a row.
+
 What is read from memory, and how its index moves with each axis, is in the expressions: a
 transposed operand, a broadcast batch and interleaved heads are strides, not copies. All loops
 besides rows, columns and inner ones are batch loops. What follows the sum is an expression on it.
@@ -27,6 +30,7 @@ from rlx.kernel.expr import (
     Inside,
     Kernel,
     Load,
+    Reduce,
     Store,
     postorder,
 )
@@ -53,6 +57,23 @@ class Contract:
     stores: tuple[Store, ...]
     operands: tuple[Shape, ...]
     results: tuple[Shape, ...]
+    more: tuple[Expr, ...] = ()
+    """Further right factors: the sum with the first of them is part 1."""
+
+    @property
+    def rights(self) -> tuple[Expr, ...]:
+        """The right factors, by the parts of the sum."""
+        return (self.right, *self.more)
+
+    @property
+    def is_plain(self) -> bool:
+        """Is it one sum of elementwise factors?"""
+        return not self.more and not self.has_folds
+
+    @property
+    def has_folds(self) -> bool:
+        """Does the left factor reduce rows?"""
+        return any(isinstance(n, Reduce) for n in postorder([self.left]))
 
     @property
     def outer(self) -> tuple[Axis, ...]:
@@ -65,26 +86,34 @@ class Contract:
         return tuple(postorder(s.value for s in self.stores))
 
     @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        """The sums, as the epilogue reads them."""
+        return tuple(n for n in self.epilogue if isinstance(n, Accumulator))
+
+    @property
     def maps(self) -> tuple[Affine, ...]:
         """Every index map."""
-        nodes = postorder((self.left, self.right, *(s.value for s in self.stores)))
+        nodes = postorder((self.left, *self.rights, *(s.value for s in self.stores)))
         read = [n.at for n in nodes if isinstance(n, Load | Index | Inside)]
         return (*read, *(s.at for s in self.stores))
 
     def swapped(self) -> Contract:
         """The same sums with rows and columns exchanged: products commute."""
+        assert self.is_plain
         return replace(self, rows=self.columns, columns=self.rows, left=self.right, right=self.left)
 
     def kernel(self) -> Kernel:
         """The same work as a plain loop nest, which is also what it means."""
         exprs = Exprs()
         copy = Rewriter(exprs)
-        factors = [exprs.cast(copy(x), self.sums) for x in (self.left, self.right)]
-        total = exprs.apply(lookup("mul"), factors, {}, self.sums)
-        for axis in reversed(self.inner):
-            total = exprs.reduce("sum", axis, total)
-        accumulators = [n for n in self.epilogue if isinstance(n, Accumulator)]
-        sums: dict[Expr, Expr] = {a: exprs.cast(total, a.dtype) for a in accumulators}
+        left, *rights = (exprs.cast(copy(x), self.sums) for x in (self.left, *self.rights))
+        totals: list[Expr] = []
+        for right in rights:
+            total = exprs.apply(lookup("mul"), [left, right], {}, self.sums)
+            for axis in reversed(self.inner):
+                total = exprs.reduce("sum", axis, total)
+            totals.append(total)
+        sums: dict[Expr, Expr] = {a: exprs.cast(totals[a.part], a.dtype) for a in self.accumulators}
         stores = tuple(map(Rewriter(exprs, replaced=sums).store, self.stores))
         return Kernel(self.name, self.outer, stores, self.operands, self.results)
 
@@ -102,22 +131,26 @@ def over_axes(contract: Contract, axes: Mapping[Axis, Affine]) -> Contract:
     """The contract with axes replaced in every index map; the axes themselves are the caller's."""
     rewriter = Rewriter(Exprs(), substitution(axes))
     stores = tuple(map(rewriter.store, contract.stores))
-    left, right = rewriter(contract.left), rewriter(contract.right)
-    return replace(contract, left=left, right=right, stores=stores)
+    left, right, *more = (rewriter(x) for x in (contract.left, *contract.rights))
+    return replace(contract, left=left, right=right, more=tuple(more), stores=stores)
 
 
 def through(contract: Contract, change: Callable[[Kernel], Kernel]) -> Contract:
-    """The contract with its expressions changed as a kernel's are; the sum is a load there."""
-    (total,) = (n for n in contract.epilogue if isinstance(n, Accumulator))
-    rewriter = Rewriter(Exprs(), replaced={total: Load(total.dtype, operand=-1)})
-    operands = [Store(-1, Affine(), x) for x in (contract.left, contract.right)]
+    """The contract with its expressions changed as a kernel's are; a sum is a load there."""
+    sums = {-1 - n.part: n for n in contract.accumulators}
+    assert len(sums) == len(contract.accumulators)
+    reads: dict[Expr, Expr] = {n: Load(n.dtype, operand=i) for i, n in sums.items()}
+    rewriter = Rewriter(Exprs(), replaced=reads)
+    operands = [Store(-1, Affine(), x) for x in (contract.left, *contract.rights)]
     stores = tuple(map(rewriter.store, (*operands, *contract.stores)))
     shapes = contract.operands, contract.results
     made = change(Kernel(contract.name, contract.outer, stores, *shapes))
-    loads: list[Expr] = [n for n in made.nodes if isinstance(n, Load) and n.operand == -1]
-    back = Rewriter(Exprs(), replaced=dict.fromkeys(loads, total))
-    left, right, *after = map(back.store, made.stores)
-    return replace(contract, left=left.value, right=right.value, stores=tuple(after))
+    loads = [n for n in made.nodes if isinstance(n, Load) and n.operand < 0]
+    back = Rewriter(Exprs(), replaced={n: sums[n.operand] for n in loads})
+    stored = tuple(map(back.store, made.stores))
+    left, right, *more = (s.value for s in stored[: len(operands)])
+    after = stored[len(operands) :]
+    return replace(contract, left=left, right=right, more=tuple(more), stores=after)
 
 
 def materialised(contract: Contract) -> tuple[Kernel, Contract]:
@@ -167,11 +200,12 @@ def _without_single_steps(contract: Contract) -> Contract:
         inner=tuple(a for a in contract.inner if a not in gone),
     )
     contract = _with_rows(contract)
-    return _with_rows(contract.swapped()).swapped()
+    return _with_rows(contract.swapped()).swapped() if contract.is_plain else contract
 
 
 def _with_rows(contract: Contract) -> Contract:
-    free = [b for b in contract.batch if b not in contract.right.free]
+    seen = frozenset[Axis]().union(*(x.free for x in contract.rights))
+    free = [b for b in contract.batch if b not in seen]
     if contract.rows.extent != 1 or not free:
         return contract
     rest = tuple(b for b in contract.batch if b is not free[-1])

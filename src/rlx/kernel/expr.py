@@ -191,7 +191,10 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Accumulator(Expr):
-    """The finished sum of a contraction, rounded to its dtype."""
+    """A finished sum of a contraction, rounded to its dtype."""
+
+    part: int = 0
+    """Which of its sums, where it has several."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,10 +84,10 @@ def rebuilt(node: Expr, args: list[Expr], exprs: Exprs, move: IndexMap = unchang
         case Choose():
             return exprs.choose(*args)
         case Reduce():
-            return exprs.reduce(node.fold, node.axis, args[0])
+            return exprs.reduce(node.fold, move(Affine.of(node.axis)).axis or node.axis, args[0])
         case Accumulator():
             axes = (move(Affine.of(a)).axes for a in node.free)
-            return Accumulator(node.dtype, free=frozenset[Axis]().union(*axes))
+            return Accumulator(node.dtype, free=frozenset[Axis]().union(*axes), part=node.part)
         case _:
             raise NotLowered(f"{type(node).__name__} is no expression that can be rebuilt")
 

@@ -71,7 +71,9 @@ class Structure:
                 return node.op.name, tuple(map(_exact, node.attrs.items()))
             case Reduce():
                 return node.fold, self.axis(node.axis)
-            case Choose() | Accumulator():
+            case Accumulator():
+                return node.part
+            case Choose():
                 return ()
             case _:
                 raise AssertionError(node)

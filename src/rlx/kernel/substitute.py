@@ -12,7 +12,7 @@ from typing import TypeVar
 from rlx.core.dim import DimLike
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
-from rlx.kernel.attention import Attention, Bias, Mask, Positional, Visibility
+from rlx.kernel.attention import Attention, Bias, Mask, Past, Positional, Visibility
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Inside, Kernel, Load, Reduce, Size
 from rlx.kernel.program.forms import Conv
@@ -68,6 +68,7 @@ class _Substitution:
             tuple(map(rewriter.store, contract.stores)),
             self._shapes(contract.operands),
             self._shapes(contract.results),
+            tuple(map(rewriter, contract.more)),
         )
 
     def _attention(self, form: Attention) -> Attention:
@@ -80,7 +81,11 @@ class _Substitution:
             mask=self._mask(form.mask),
             operands=self._shapes(form.operands),
             results=self._shapes(form.results),
+            past=self._past(form.past),
         )
+
+    def _past(self, past: Past | None) -> Past | None:
+        return None if past is None else Past(self._layout(past.k), self._layout(past.v))
 
     def _mask(self, mask: Mask) -> Mask:
         match mask:

@@ -12,6 +12,7 @@ from rlx.passes.bodies import with_bodies
 from rlx.passes.context import Context
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.ask_gate import accepts, loss
+from rlx.passes.fusion.few_rows import FEW_ROWS
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.matches import Match, Miss, apply
 from rlx.passes.fusion.patterns import PATTERNS
@@ -38,7 +39,18 @@ def fuse_regions(graph: Graph, ctx: Context) -> Graph:
     """The graph with regions around what is left."""
     if ctx.options.skip_fusion:
         return graph
-    return with_bodies(graph, lambda each: grow_regions(each, ctx))
+    return with_bodies(graph, lambda each: fuse_few_rows(grow_regions(each, ctx), ctx))
+
+
+def fuse_few_rows(graph: Graph, ctx: Context) -> Graph:
+    """The graph with what surrounds products of few rows and attention inside of their kernels."""
+    if "few_rows" not in ctx.target.regions:
+        return graph
+    facts = Facts.of(graph)
+    for pattern in FEW_ROWS:
+        made = apply(facts, list(_accepted(pattern(facts), facts, ctx)))
+        facts = facts if made is facts.graph else Facts.of(made)
+    return facts.graph
 
 
 def fuse_named(graph: Graph, ctx: Context) -> Graph:

@@ -30,7 +30,7 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
-from rlx.kernel.attention import Attention
+from rlx.kernel.attention import Attention, Past
 from rlx.kernel.lower.attention import lower_attention
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal, required
@@ -204,7 +204,8 @@ class Trial:
         (taken,) = (bound(x, self.sizes) for x in self.results)
         out = np.empty(span(taken), self.node.shape.dtype.numpy)
         out.view(np.uint8)[:] = 1
-        memory = {f"operand{i}": self._placed(i) for i in range(len(self.arrays))}
+        numbers = {b.index for t in schedule.tasks for b in t.buffers if b.kind == "operand"}
+        memory = {f"operand{i}": self._placed(i) for i in numbers}
         memory["result0"] = out
         for i, size in enumerate(schedule.temps):
             memory[f"temp{i}"] = np.full(evaluate(size, self.sizes), 0xFF, np.uint8)
@@ -277,6 +278,47 @@ def test_keys_split_over_blocks(name: str, machine: str) -> None:
     for seed, at in enumerate(case.sizes):
         trial = Trial.of(case, at, seed)
         check(trial.on(made), trial)
+
+
+@pytest.mark.parametrize("name", ["one query", "bias", "three queries", "f32 odd"])
+def test_past_keys_are_read_where_they_lie(name: str) -> None:
+    """The same bits as from one place. What a part does not hold is NaN there."""
+    case = DECODING[name]
+    at = case.sizes[0]
+    trial = Trial.of(case, at)
+    split = _with_past(trial.form(), max(1, at[2] * 2 // 3))
+    cut = _Cut(trial.node, trial.operands, trial.results, trial.arrays, trial.sizes, split)
+    machine = CLUSTER if name == "one query" else SPLIT
+    assert cut.on(scheduled(split, machine)).tobytes() == trial.run(machine).tobytes()
+
+
+def _with_past(form: Attention, count: int) -> Attention:
+    """The form with that many keys as past ones."""
+    k, v = (x.sliced(2, count, x.dims[2] - count) for x in (form.k, form.v))
+    past = Past(*(x.sliced(2, 0, count) for x in (form.k, form.v)))
+    return replace(form, k=k, v=v, past=past, operands=(*form.operands, *form.operands[1:3]))
+
+
+@dataclass(frozen=True)
+class _Cut(Trial):
+    """A trial whose keys and values are each given twice: new ones, and past ones."""
+
+    split: Attention | None = None
+
+    def _placed(self, number: int) -> Array:
+        form, given = self.split, len(self.arrays)
+        assert form is not None
+        if number not in (1, 2, given, given + 1):
+            return super()._placed(number)
+        which = number if number < given else number - given + 1
+        whole = super()._placed(which)
+        past = form.past
+        assert past is not None
+        parts = (past.k, past.v) if number >= given else (form.k, form.v)
+        layout = bound(parts[which - 1], self.sizes)
+        flat = np.full(len(whole), np.nan, whole.dtype)
+        view(layout, flat)[...] = view(layout, whole)
+        return flat
 
 
 def test_a_cluster_and_a_second_launch_give_the_same_bits() -> None:

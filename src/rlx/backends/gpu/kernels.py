@@ -15,6 +15,7 @@ from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
 from rlx.backends.gpu.lower.attention.launch import attention_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
+from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.scan.launch import scan_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.buckets import MAX_WAYS, bucketed
@@ -24,9 +25,17 @@ from rlx.backends.gpu.task import GpuTask, HostTask, launches_in
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
+from rlx.kernel.lower.attention import past_attention
+from rlx.kernel.lower.loop import body_of
 from rlx.kernel.lower.spelled_out import spelled_out
 from rlx.kernel.program.forms import AnyKernel, Conv, Copy, Special
-from rlx.kernel.program.lower_step import contract_kernels, copy_kernel, loop_kernels
+from rlx.kernel.program.lower_step import (
+    contract_kernels,
+    copy_kernel,
+    few_rows_kernels,
+    loop_kernels,
+    past_attention_kernels,
+)
 from rlx.kernel.program.program import KernelCall, KernelForm, KernelSequence, Step
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.program.select import Candidate, default_candidates
@@ -52,6 +61,11 @@ SPELLED_OUT = (
     Candidate(KernelForm.GEMM, _spelled(contract_kernels)),
 )
 """For quantised weights, which are decoded where they are loaded."""
+FEW_ROWS = (
+    Candidate(KernelForm.GEMM, few_rows_kernels),
+    Candidate(KernelForm.GEMM, _spelled(few_rows_kernels)),
+)
+"""For norms and gates around products of few rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +91,9 @@ class GpuKernels:
         found = default_candidates(step, self, window_kernels)
         forms = [c.form for c in found]
         at = forms.index(KernelForm.GEMM) + 1 if KernelForm.GEMM in forms else len(found)
-        return (*found[:at], *SPELLED_OUT, *found[at:])
+        if not isinstance(past_attention(body_of(step.node)), Refusal):
+            return (Candidate(KernelForm.DEDICATED, past_attention_kernels), *found)
+        return (*found[:at], *SPELLED_OUT, *FEW_ROWS, *found[at:])
 
     def schedule(self, call: KernelCall) -> Schedule[GpuTask] | Refusal:
         """The launches of a kernel, by its sizes. What a form cannot take is refused, here or by an
@@ -94,6 +110,8 @@ class GpuKernels:
         match kernel:
             case Kernel():
                 return loop_schedule(kernel, *given)
+            case Contract() if not kernel.is_plain:
+                return gemv_schedule(kernel, *given)
             case Contract() | Conv():
                 return contraction_schedule(kernel, *given)
             case Attention():

@@ -4,11 +4,23 @@ they are given in; masks by what they are."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rlx.core.dim import DimLike
 from rlx.core.layout import Layout
-from rlx.ir.mir import Node
-from rlx.kernel.attention import MASK, Attention, Bias, K, Mask, Positional, Q, V, Visibility
+from rlx.core.shape import Shape
+from rlx.ir.mir import Graph, Node
+from rlx.kernel.attention import (
+    MASK,
+    Attention,
+    Bias,
+    K,
+    Mask,
+    Past,
+    Positional,
+    Q,
+    Visibility,
+)
 from rlx.kernel.refusal import Refusal
 
 
@@ -21,18 +33,88 @@ def lower_attention(
     in their buffers; without them, contiguous."""
     if node.op != "attention":
         return Refusal(f"{node.label}: it is not attention")
-    attrs, shapes = node.attrs, tuple(i.shape for i in node.inputs)
+    shapes = tuple(i.shape for i in node.inputs)
     given = operands or [Layout.contiguous(s.dims) for s in shapes]
     made = results or [Layout.contiguous(s.dims) for s in node.shapes]
+    return _attention(node, given, made, shapes)
+
+
+def _attention(
+    node: Node, given: Sequence[Layout], made: Sequence[Layout], shapes: tuple[Shape, ...]
+) -> Attention:
+    """Operands beyond the op's are past keys and values."""
+    attrs = node.attrs
     heads, kv_heads = attrs["num_heads"], attrs["kv_heads"] or attrs["num_heads"]
     q, out = (_by_head(x, heads) for x in (given[Q], made[0]))
-    k, v = (_by_head(given[x], kv_heads) for x in (K, V))
+    k, v, *past = (_by_head(x, kv_heads) for x in (*given[K:MASK], *given[len(node.inputs) :]))
+    keys = _key_axis(node.inputs[K])
+    scores = (*q.dims[:3], node.inputs[K].shape.dims[keys])
     scale = max(int(q.dims[3]), 1) ** -0.5 if attrs["scale"] is None else attrs["scale"]
     dtype = shapes[Q].dtype
     return Attention(
-        node.op, q, k, v, out, _mask(node, given, (*q.dims[:3], k.dims[2])), scale,
-        attrs["softcap"], attrs["masked_rows"], dtype, dtype.compute, shapes, node.shapes,
+        node.op, q, k, v, out, _mask(node, given, scores), scale, attrs["softcap"],
+        attrs["masked_rows"], dtype, dtype.compute, shapes, node.shapes,
+        Past(*past) if past else None,
     )  # fmt: skip
+
+
+def _key_axis(keys: Node) -> int:
+    return keys.shape.rank - 2
+
+
+@dataclass(frozen=True, slots=True)
+class PastAttention:
+    """A region whose one op is attention of keys and values that are concatenated from past ones
+    and new ones."""
+
+    node: Node
+    """The attention."""
+    operands: tuple[int, ...]
+    """Which operands of the region are q, new keys and values, perhaps a mask, and past keys and
+    values."""
+    perms: tuple[tuple[int, ...], ...]
+    """Of the transposes of its result, the last one first."""
+
+
+def past_attention(body: Graph) -> PastAttention | Refusal:
+    """What a body is, if it is that."""
+    why = Refusal(f"{body.name}: it is not attention of concatenated keys and values")
+    if len(body.outputs) != 1:
+        return why
+    (found,), perms = body.outputs, list[tuple[int, ...]]()
+    while found.op == "transpose":
+        perms.append(tuple(found.attrs["perm"]))
+        (found,) = found.inputs
+    if found.op != "attention":
+        return why
+    q, k, v, *mask = found.inputs
+    if not (_is_pair(k) and _is_pair(v)):
+        return why
+    if k.inputs[0].shape.dims[_key_axis(k)] != v.inputs[0].shape.dims[_key_axis(v)]:
+        return Refusal(f"{body.name}: it has not as many past keys as past values")
+    read = (q, k.inputs[1], v.inputs[1], *mask, k.inputs[0], v.inputs[0])
+    if any(x.op != "input" for x in read):
+        return why
+    return PastAttention(found, tuple(body.inputs.index(x) for x in read), tuple(perms))
+
+
+def _is_pair(node: Node) -> bool:
+    """Is it a concat of two values along the keys?"""
+    is_concat = node.op == "concat" and len(node.inputs) == 2
+    return is_concat and node.attrs["axis"] == _key_axis(node)
+
+
+def lower_past_attention(
+    found: PastAttention,
+    operands: Sequence[Layout],
+    shapes: Sequence[Shape],
+    result: Layout,
+) -> Attention:
+    """The attention of such a region, of whose operands these are the layouts and shapes."""
+    for perm in found.perms:
+        result = result.permuted([perm.index(axis) for axis in range(len(perm))])
+    given = [operands[i] for i in found.operands]
+    return _attention(found.node, given, [result], tuple(shapes[i] for i in found.operands))
 
 
 def _mask(node: Node, given: Sequence[Layout], scores: Sequence[DimLike]) -> Mask:

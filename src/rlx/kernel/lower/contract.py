@@ -3,6 +3,10 @@
 The body is cut at its product into three loop kernels, one for each operand and one that reads the
 product as if it were in memory. Where a reshape has cut an axis of one of them, the others' are
 cut alike, so that their index maps are over the same axes.
+
+Products of few rows may be more (`few_rows`): the left operand may reduce its rows, as a norm does,
+and what follows may read several slices of the columns at once, as a gate does. Each of these is a
+sum of its own, with the columns of the slice.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from rlx.core.dim import Dim, DimLike, exact_div, product
 from rlx.core.layout import Layout
 from rlx.ir.mir import Graph, Node, topological
 from rlx.kernel.contract import Contract, collapsed
-from rlx.kernel.expr import Accumulator, Affine, Axis, Exprs, Kernel, Load, Reduce, Store
+from rlx.kernel.expr import Accumulator, Affine, Axis, Expr, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.lower.loop import body_of, in_primitives, loop_kernel
 from rlx.kernel.refusal import NotLowered, Refusal, attempt
 from rlx.kernel.rewrite import Rewriter, substitution
@@ -33,10 +37,21 @@ def lower_contract(
     return attempt(lambda: contraction(node, operands, results))
 
 
+def lower_few_rows(
+    node: Node,
+    operands: Sequence[Layout] | None = None,
+    results: Sequence[Layout] | None = None,
+) -> Contract | Refusal:
+    """The contraction of a step with norms of its rows before it, or gates behind it."""
+    return attempt(lambda: contraction(node, operands, results, few_rows=True))
+
+
 def contraction(
     node: Node,
     operands: Sequence[Layout] | None = None,
     results: Sequence[Layout] | None = None,
+    *,
+    few_rows: bool = False,
 ) -> Contract:
     """The contraction of one plan step: a product by itself, or a region with one.
 
@@ -45,7 +60,7 @@ def contraction(
     body = in_primitives(body_of(node), (ANCHOR,))
     given = operands or [Layout.contiguous(i.shape.dims) for i in body.inputs]
     made = results or [Layout.contiguous(o.shape.dims) for o in body.outputs]
-    return collapsed(_Parts.of(body, given, made).contract(node.op))
+    return collapsed(_Parts.of(body, given, made, few_rows).contract(node.op))
 
 
 def lower_contract_and_loop(
@@ -103,24 +118,28 @@ class _Parts:
     left: Kernel
     right: Kernel
     after: Kernel
-    load: Load
-    """The product, as the kernel after it reads it."""
+    loads: tuple[Load, ...]
+    """The product, as the kernel after it reads it: whole, or slices of its columns."""
 
     @classmethod
-    def of(cls, body: Graph, given: Sequence[Layout], made: Sequence[Layout]) -> _Parts:
+    def of(
+        cls, body: Graph, given: Sequence[Layout], made: Sequence[Layout], few_rows: bool
+    ) -> _Parts:
         anchor = _anchor_of(body)
         left, right = (operand_of(body, x, given) for x in anchor.inputs)
         dims = anchor.shape.dims
         unknown = Layout(dims, tuple(stride_of(i) for i in range(len(dims))))
         after = loop_kernel(region_of(body, body.outputs, anchor), [*given, unknown], made)
-        for kernel in (left, right, after):
+        for kernel in (right, after) if few_rows else (left, right, after):
             refuse_folds(kernel, anchor)
-        return cls(body, anchor, left, right, after, load_of(after, anchor))
+        loads = loads_of(after, anchor) if few_rows else (load_of(after, anchor),)
+        return cls(body, anchor, left, right, after, loads)
 
     def contract(self, name: str) -> Contract:
         left, right = self._side(0, self.left), self._side(1, self.right)
         after = self._after()
         labels = self._labels()
+        self._require_whole_rows(left, right)
         parts = {x: [p[x] for p in (left, right, after) if x in p] for x in labels}
         axes = {x: Refined.of(x, labels[x], parts[x], self.anchor) for x in labels}
         moves = {d.axis: axes[x].position(d) for x in labels for p in parts[x] for d in p}
@@ -137,8 +156,12 @@ class _Parts:
         batch = [a for x, run in axes.items() if x[0] == "b" for a in run]
         outer = (*batch, *rows, *columns)
         dtype = self.anchor.shape.dtype
-        total = Accumulator(dtype, free=frozenset((*outer, row, column)))
-        rewriter = Rewriter(Exprs(), substitution(moves), {self.load: total})
+        free = frozenset((*outer, row, column))
+        sums: dict[Expr, Expr] = {
+            load: Accumulator(dtype, free=free, part=i) for i, load in enumerate(self.loads)
+        }
+        rewriter = Rewriter(Exprs(), substitution(moves), sums)
+        right, *more = (self._right(start, moves) for start in self._starts)
         return Contract(
             name,
             outer,
@@ -146,22 +169,70 @@ class _Parts:
             column,
             axes[INNER],
             rewriter(self.left.stores[0].value),
-            rewriter(self.right.stores[0].value),
+            right,
             dtype.compute,
             tuple(map(rewriter.store, self.after.stores)),
             self.left.operands,
             self.after.results,
+            tuple(more),
         )
+
+    def _right(self, start: DimLike, moves: dict[Axis, Affine]) -> Expr:
+        """The right operand at the columns of a slice."""
+        if start != 0:
+            (column,) = self._side(1, self.right)[COLUMNS]
+            moves = moves | {column.axis: moves[column.axis] + start}
+        return Rewriter(Exprs(), substitution(moves))(self.right.stores[0].value)
+
+    @property
+    def _is_sliced(self) -> bool:
+        return len(self.loads) > 1
+
+    @property
+    def _starts(self) -> tuple[DimLike, ...]:
+        """Of the slices of columns, in the order of the loads."""
+        if not self._is_sliced:
+            return (0,)
+        last = stride_of(len(self.anchor.shape.dims) - 1)
+        found = [0 if n.at.offset == 0 else exact_div(n.at.offset, last) for n in self.loads]
+        starts = tuple(s for s in found if s is not None)
+        if len(starts) < len(found):
+            raise NotLowered(f"{self.anchor.label}: more than its columns are read in slices")
+        return starts
+
+    def _require_whole_rows(self, left: Digits, right: Digits) -> None:
+        """Reductions go along whole rows, and slices are of one axis of columns."""
+        folds = [n for n in self.left.nodes if isinstance(n, Reduce)]
+        inner = [d.axis for d in left.get(INNER, ())]
+        if folds and (len(inner) != 1 or any(n.axis is not inner[0] for n in folds)):
+            raise NotLowered(
+                f"{self.anchor.label}: what precedes it folds other axes than its rows"
+            )
+        if folds and len(right.get(INNER, ())) > 1:
+            raise NotLowered(f"{self.anchor.label}: its inner axis is cut, and rows are folded")
+        if self._is_sliced and len(right.get(COLUMNS, ())) != 1:
+            raise NotLowered(f"{self.anchor.label}: its columns are cut, and read in slices")
 
     def _labels(self) -> dict[Label, DimLike]:
         """The axes of the contraction and their extents, batch axes first."""
         x, y = (i.shape for i in self.anchor.inputs)
         rows = x.dims[-2] if x.rank > 1 else 1
-        columns = y.dims[-1] if y.rank > 1 else 1
+        columns = self._columns if y.rank > 1 else 1
         batch: dict[Label, DimLike] = {
             ("b", i): d for i, d in enumerate(self.anchor.shape.dims[: self._num_batch()])
         }
         return {**batch, ROWS: rows, COLUMNS: columns, INNER: x.dims[-1]}
+
+    @property
+    def _columns(self) -> DimLike:
+        """All of them, or those of a slice: the axes that count along the last dim."""
+        dims = self.anchor.shape.dims
+        if not self._is_sliced:
+            return dims[-1]
+        last = stride_of(len(dims) - 1)
+        return product(
+            a.extent for a, c in self.loads[0].at.terms if exact_div(c, last) is not None
+        )
 
     def _num_batch(self) -> int:
         return max(max(i.shape.rank - 2, 0) for i in self.anchor.inputs)
@@ -185,9 +256,12 @@ class _Parts:
         labels: list[Label] = [("b", i) for i in range(self._num_batch())]
         labels += [ROWS] if x.rank > 1 else []
         labels += [COLUMNS] if y.rank > 1 else []
-        dims = self.anchor.shape.dims
+        dims = list(self.anchor.shape.dims)
+        dims[-1:] = [self._columns] if self._is_sliced else dims[-1:]
+        read = self.loads[0].at
+        at = Affine(read.terms, 0 if self._is_sliced else read.offset)
         return {
-            x: digits_of(self.load.at, stride_of(i), d, self.anchor)
+            x: digits_of(at, stride_of(i), d, self.anchor)
             for i, (x, d) in enumerate(zip(labels, dims))
             if d != 1
         }
@@ -246,6 +320,15 @@ def load_of(after: Kernel, anchor: Node) -> Load:
     if len(loads) != 1 or loads[0].args:
         raise NotLowered(f"{anchor.label}: the product is read at {len(loads)} indices")
     return loads[0]
+
+
+def loads_of(after: Kernel, anchor: Node) -> tuple[Load, ...]:
+    """The product as it is read: at indices that differ by where they begin."""
+    number = len(after.operands) - 1
+    loads = [n for n in after.nodes if isinstance(n, Load) and n.operand == number]
+    if not loads or any(n.args for n in loads) or len({n.at.terms for n in loads}) > 1:
+        raise NotLowered(f"{anchor.label}: the product is read at unlike indices")
+    return tuple(loads)
 
 
 def _weighed(axes: Sequence[Axis]) -> tuple[Digit, ...]:

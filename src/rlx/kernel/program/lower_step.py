@@ -23,8 +23,13 @@ from rlx.kernel.expr import (
     Load,
     Store,
 )
-from rlx.kernel.lower.attention import lower_attention
-from rlx.kernel.lower.contract import lower_contract, lower_contract_and_loop, region_of
+from rlx.kernel.lower.attention import lower_attention, lower_past_attention, past_attention
+from rlx.kernel.lower.contract import (
+    lower_contract,
+    lower_contract_and_loop,
+    lower_few_rows,
+    region_of,
+)
 from rlx.kernel.lower.conv import lower_conv
 from rlx.kernel.lower.loop import body_of, lower_loop
 from rlx.kernel.lower.scan import lower_scan
@@ -66,6 +71,16 @@ def contract_kernels(step: Step) -> KernelSequence | Refusal:
     """The step as a contraction with its prologue and epilogue."""
     contract = lower_contract(step.node, step.operands, step.results)
     return contract if isinstance(contract, Refusal) else _contraction(step, contract)
+
+
+def few_rows_kernels(step: Step) -> KernelSequence | Refusal:
+    """The step as a contraction with norms of its rows before it, or gates behind it."""
+    contract = lower_few_rows(step.node, step.operands, step.results)
+    if isinstance(contract, Refusal):
+        return contract
+    if not has_simple_epilogue(contract):
+        return Refusal(f"{step.node.label}: what follows its product is no elementwise work")
+    return KernelSequence((_call(step, contract, buffers(0, len(contract.results))),))
 
 
 def conv_kernels(step: Step, lowered: LoweredConv | Refusal) -> KernelSequence | Refusal:
@@ -111,6 +126,17 @@ def special_form(
     return Special(node, operands, results) if isinstance(form, Refusal) else form
 
 
+def past_attention_kernels(step: Step) -> KernelSequence | Refusal:
+    """A region that is attention of keys and values which it concatenates: both parts are read
+    where they lie."""
+    found = past_attention(body_of(step.node))
+    if isinstance(found, Refusal):
+        return found
+    shapes = [i.shape for i in step.node.inputs]
+    kernel = lower_past_attention(found, step.operands, shapes, step.results[0])
+    return KernelSequence((_call_on(step, kernel, found.operands, buffers(0, 1)),))
+
+
 def special_and_loop_kernels(step: Step, anchor: Node | None) -> KernelSequence | Refusal:
     """A named algorithm on operands of the region, and the loop nest of the rest."""
     body = body_of(step.node)
@@ -125,12 +151,7 @@ def special_and_loop_kernels(step: Step, anchor: Node | None) -> KernelSequence 
     if isinstance(after, Refusal):
         return after
     special = special_form(anchor, tuple(step.operands[i] for i in operands), (between,))
-    first = KernelCall(
-        special,
-        tuple(Buffer("operand", i) for i in operands),
-        (Buffer("result", 0),),
-        frozenset(i for i, p in enumerate(operands) if p in step.constants),
-    )
+    first = _call_on(step, special, operands, buffers(0, 1))
     return _then_loop(step, KernelSequence((first,)), anchor.shape.size_bytes, after)
 
 
@@ -178,6 +199,15 @@ def _call(
     """A kernel on the step's operands, and on more behind them."""
     given = (*buffers(len(step.operands), 0), *more)
     return KernelCall(kernel, given, tuple(made), step.constants)
+
+
+def _call_on(
+    step: Step, kernel: AnyKernel, numbers: Sequence[int], made: Sequence[Buffer]
+) -> KernelCall:
+    """A kernel on some of the step's operands, in an order of its own."""
+    given = tuple(Buffer("operand", i) for i in numbers)
+    constants = frozenset(i for i, p in enumerate(numbers) if p in step.constants)
+    return KernelCall(kernel, given, tuple(made), constants)
 
 
 def _contraction(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rlx.ir.inline import inline
 from rlx.ir.mir import Graph, Node
 from rlx.ops.op import Kind
 from rlx.passes.context import Context
@@ -131,7 +132,8 @@ def _is_elementwise(nodes: Sequence[Node]) -> bool:
 
 
 def _body(nodes: Sequence[Node], results: Sequence[Node], externals: Sequence[Node]) -> Graph:
-    """The nodes as a graph of their own; what they read from outside are its inputs."""
+    """The nodes as a graph of their own, regions of one result by what is in them; what they read
+    from outside are its inputs."""
     body = Graph("region")
     body.traces_lines = False
     mapped = {node: body.input(f"v{i}", node.shape) for i, node in enumerate(externals)}
@@ -139,7 +141,11 @@ def _body(nodes: Sequence[Node], results: Sequence[Node], externals: Sequence[No
         for operand in node.inputs:
             if operand not in mapped:  # a small constant, carried along
                 mapped[operand] = body.node(operand.decl, (), operand.attrs)
-        mapped[node] = body.node(node.decl, [mapped[i] for i in node.inputs], node.attrs)
+        operands = [mapped[i] for i in node.inputs]
+        if node.decl.kind is Kind.REGION:
+            (mapped[node],) = inline(body, node.attrs["body"], operands)
+            continue
+        mapped[node] = body.node(node.decl, operands, node.attrs)
         body.add_origins(mapped[node], node.origins)
     body.set_outputs([mapped[r] for r in results])
     return body

@@ -69,6 +69,8 @@ class GemvSchedule:
     is_decoded: bool = False
     """Is more done with the matrix than a conversion?"""
     is_dependent: bool = False
+    parts: int = 1
+    """Sums of each column."""
 
     @property
     def block(self) -> int:
@@ -81,6 +83,11 @@ class GemvSchedule:
     @property
     def thread_columns(self) -> int:
         return self.columns * (self.width if self.along == "columns" else 1)
+
+    @property
+    def thread_sums(self) -> int:
+        """Of each row."""
+        return self.thread_columns * self.parts
 
     @property
     def groups(self) -> int:
@@ -99,17 +106,21 @@ class GemvSchedule:
     @property
     def resident(self) -> int:
         """Blocks that a processor is to hold: the loads of many threads hide each other."""
-        is_light = self.rows <= 2 and self.along == "inner" and not self.is_decoded
+        is_light = self.rows * self.parts <= 2 and self.along == "inner" and not self.is_decoded
         registers = 64 if is_light else 128
-        return max(1, REGISTERS // (registers * self.block)) if self.rows <= 8 else 0
+        return max(1, REGISTERS // (registers * self.block)) if self.rows * self.parts <= 8 else 0
 
     @property
     def text(self) -> str:
         """In a few words, for reports."""
         return (
-            f"gemv of {self.rows} rows: {self.block_columns} columns a block of {self.block} "
-            f"threads, {self.width} neighbours along {self.along}"
+            f"gemv of {self.rows} rows: {self.block_columns} columns{self._parts_text} a block of "
+            f"{self.block} threads, {self.width} neighbours along {self.along}"
         )
+
+    @property
+    def _parts_text(self) -> str:
+        return f" of {self.parts} parts" if self.parts > 1 else ""
 
 
 def choose_gemv(contract: Contract, machine: GpuMachine) -> GemvSchedule | Refusal:
@@ -198,20 +209,25 @@ def _power(count: int) -> int:
 
 def _along_inner(
     contract: Contract, machine: GpuMachine, rows: int, axis: Axis, width: int
-) -> GemvSchedule:
+) -> GemvSchedule | Refusal:
     own = _own_axes(contract, axis)
+    if own and contract.has_folds:
+        return Refusal(
+            f"{contract.name}: threads have inner axes of their own, and rows are folded"
+        )
     inner = (*(a for a in contract.inner if a is not axis and a not in own), axis)
     depth = _most(product(a.extent for a in inner))
     vectors = max(1, _ceil(depth, width))
     loads = _loads(contract, machine, width, own, rows)
     columns = _columns(contract, machine, loads)
-    chunks, threads = _share(vectors, max(1, loads // columns), machine)
+    chunks, threads = _share(vectors, max(1, loads // (columns * len(contract.rights))), machine)
     warps = max(1, threads // machine.warp)
     lanes = min(machine.warp, threads)
     beside = max(1, min(4 * machine.warp, machine.max_block) // (warps * machine.warp))
     return GemvSchedule(
         rows, inner, own, "inner", width, columns, chunks, lanes, warps, beside, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
+        parts=len(contract.rights),
     )  # fmt: skip
 
 
@@ -238,7 +254,7 @@ def _loads(
 def _columns(contract: Contract, machine: GpuMachine, loads: int) -> int:
     """Columns of a thread: half of its loads, and few where that leaves processors idle."""
     points = _most(product(a.extent for a in contract.batch)) * _most(contract.columns.extent)
-    columns = max(1, min(4, _power(loads // 2)))
+    columns = max(1, min(4, _power(loads // 2)) // _power(len(contract.rights)))
     while columns > 1 and _ceil(points, columns) < 2 * machine.processors:
         columns //= 2
     return columns
@@ -273,11 +289,13 @@ def _along_columns(contract: Contract, machine: GpuMachine, rows: int, width: in
         lanes //= 2
     lanes = min(lanes, _power(vectors))
     inner_lanes = machine.warp // lanes
-    held = 2 * machine.stream_bytes // (size * rows) if rows else 1
+    sums = rows * len(contract.rights)
+    held = 2 * machine.stream_bytes // (size * sums) if rows else 1
     chunks = max(1, min(MAX_CHUNKS, max(held, MIN_CHUNKS), _ceil(depth, inner_lanes)))
     most = max(1, machine.max_block // machine.warp)
     warps = max(1, min(most, _ceil(depth, inner_lanes * chunks)))
     return GemvSchedule(
         rows, contract.inner, (), "columns", width, 1, chunks, inner_lanes, warps, 1, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
+        parts=len(contract.rights),
     )  # fmt: skip

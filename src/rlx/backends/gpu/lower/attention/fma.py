@@ -29,8 +29,7 @@ from rlx.backends.gpu.schedule.attention import (
 )
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
-from rlx.core.layout import Layout
-from rlx.kernel.attention import Attention
+from rlx.kernel.attention import Attention, K, V
 
 UNROLLED = 2
 """Vectors of the depth, or of keys, in one step of a loop."""
@@ -115,25 +114,16 @@ class FmaKernel(AttentionKernel):
         return (Panel(0, columns, pitch, 0),)
 
     def _load(self, tile: Var) -> None:
-        form, frame, keys = self.form, self.frame, self.schedule.keys
+        keys = self.schedule.keys
         first, stage = tile * keys, self._stage(tile)
-        inside: Callable[[Var], Var] | None = lambda row: first + row < frame.keys
-        inside = None if self.keys_divide() else inside
-        pairs: list[tuple[Layout, SharedRef, int, int]] = [
-            (form.k, self.key_tile, self.depth_pitch - self.width, self.depth_pitch),
-            (form.v, self.value_tile, self.value_pitch, self.value_pitch),
+        pairs = [
+            (K, self.key_tile, self.depth_pitch - self.width, self.depth_pitch),
+            (V, self.value_tile, self.value_pitch, self.value_pitch),
         ]
-        for number, (layout, memory, columns, pitch) in enumerate(pairs):
-            width = vector_width(layout, form.sums, self.machine.vector_bytes)
-            base = frame.of_kv_head(layout)
-
-            def at(row: Var, base: Var = base, layout: Layout = layout) -> Var:
-                return base + frame.times(first + row, layout.strides[2])
-
-            buffer = (frame.k, frame.v)[number]
-            source = Source(buffer, at, layout.strides[3], int(layout.dims[3]), width)
-            to = stage * (keys * pitch)
-            self.loader.load(source, memory, to, self._panels(columns, pitch), keys, inside)
+        for number, memory, columns, pitch in pairs:
+            to, panels = stage * (keys * pitch), self._panels(columns, pitch)
+            vector = self.machine.vector_bytes
+            self.loader.load_keys(number, first, memory, to, panels, keys, vector)
         self.b.async_commit()
 
     def _stage(self, tile: Var) -> Var:

@@ -31,6 +31,7 @@ FAR = 1 << 30
 def index_dtype(form: Attention) -> DType:
     """64 bits where an index may not fit in 32."""
     layouts = [form.q, form.k, form.v, form.out]
+    layouts += [form.past.k, form.past.v] if form.past is not None else []
     layouts += [form.mask.layout] if isinstance(form.mask, MaskOperand) else []
     reach = [_reach(x) for x in layouts]
     return I32 if all(r is not None and r <= MAX_I32 for r in reach) else DType.I64
@@ -96,6 +97,7 @@ class Frame:
         self.index = index_dtype(form)
         self.sizes: dict[tuple[Dim, DType], Var] = {}
         self.mask: BufferRef | None = None
+        self.past: tuple[BufferRef, ...] = ()
 
     def take(self, constants: frozenset[int]) -> None:
         """The operands as arguments."""
@@ -103,6 +105,9 @@ class Frame:
         self.q, self.k, self.v = (self._operand(i, form.dtype, constants) for i in (Q, K, V))
         if isinstance(form.mask, MaskOperand):
             self.mask = self._operand(MASK, form.mask.dtype, constants)
+        if form.past is not None:
+            numbers = map(form.past_operand, (K, V))
+            self.past = tuple(self._operand(i, form.dtype, constants) for i in numbers)
 
     def _operand(self, number: int, dtype: DType, constants: frozenset[int]) -> BufferRef:
         access: Access = "constant" if number in constants else "read"
@@ -268,17 +273,23 @@ class Loader:
         panels: tuple[Panel, ...],
         rows: int,
         is_inside: Callable[[Var], Var] | None,
+        is_own: Callable[[Var], Var] | None = None,
     ) -> None:
-        """Rows 0 to `rows` of the source, as far as they are inside, to memory from `base` on."""
+        """Rows 0 to `rows` of the source, as far as they are inside, to memory from `base` on; of
+        rows that are not its own, nothing is written."""
         for panel in panels:
             chunks = panel.columns // source.width
             total = rows * chunks
             for first in range(0, total, self.threads):
                 number = self.b.thread + first
-                if first + self.threads <= total:
+                own = is_own(number // chunks) if is_own is not None else None
+                if first + self.threads > total:
+                    rest = number < total
+                    own = rest if own is None else own & rest
+                if own is None:
                     self._chunk(source, memory, base, panel, number, is_inside)
                     continue
-                with self.b.when(number < total):
+                with self.b.when(own):
                     self._chunk(source, memory, base, panel, number, is_inside)
 
     def _chunk(
@@ -313,6 +324,44 @@ class Loader:
         values = b.load(source.buffer, index, width, mask)
         held = [v.to(memory.dtype) for v in values]
         b.shared_store(memory, there, held)
+
+    def load_keys(
+        self,
+        number: int,
+        first: Var,
+        memory: SharedRef,
+        base: Var,
+        panels: tuple[Panel, ...],
+        rows: int,
+        vector_bytes: int,
+    ) -> None:
+        """A tile of keys, or of values, from key `first` on. Tiles of past keys only are copied
+        from there; others key by key from where each is."""
+        frame, form, b = self.frame, self.frame.form, self.b
+        layout = (form.k, form.v)[number - K]
+        buffer = (frame.k, frame.v)[number - K]
+        divides = exact_div(form.keys, rows) is not None
+        inside = None if divides else lambda row: first + row < frame.keys
+        if form.past is None:
+            source = self._keys(buffer, layout, first, memory.dtype, vector_bytes)
+            self.load(source, memory, base, panels, rows, inside)
+            return
+        past, count = (form.past.k, form.past.v)[number - K], frame.number(form.past.keys)
+        old = self._keys(frame.past[number - K], past, first, memory.dtype, vector_bytes)
+        new = self._keys(buffer, layout, first - count, memory.dtype, vector_bytes)
+        with b.when(first + rows <= count):
+            self.load(old, memory, base, panels, rows, None)
+        with b.otherwise():
+            self.load(old, memory, base, panels, rows, None, lambda row: first + row < count)
+            self.load(new, memory, base, panels, rows, inside, lambda row: first + row >= count)
+
+    def _keys(
+        self, buffer: BufferRef, layout: Layout, first: Var, dtype: DType, vector_bytes: int
+    ) -> Source:
+        frame, start = self.frame, self.frame.of_kv_head(layout)
+        width = vector_width(layout, dtype, vector_bytes)
+        at: Callable[[Var], Var] = lambda r: start + frame.times(first + r, layout.strides[2])
+        return Source(buffer, at, layout.strides[3], int(layout.dims[3]), width)
 
     def copies(self, source: Source, memory: SharedRef) -> bool:
         """Is it done by asynchronous copies?"""

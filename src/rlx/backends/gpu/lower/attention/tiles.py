@@ -10,7 +10,7 @@ neighbouring columns of each 8x8 piece; an operand of 16x16 has the same pieces 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from rlx.backends.gpu.lower.attention.frame import (
@@ -32,8 +32,7 @@ from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
 from rlx.core.dim import exact_div, upper_bound
 from rlx.core.dtype import DType
-from rlx.core.layout import Layout
-from rlx.kernel.attention import Attention, Positional
+from rlx.kernel.attention import Attention, K, Positional, V
 
 LANES = 4
 """Neighbouring lanes that hold a row."""
@@ -248,31 +247,15 @@ class TileKernel(AttentionKernel):
 
     def _load(self, tile: Var) -> None:
         """A tile of keys and values to its stage."""
-        form, frame, schedule = self.form, self.frame, self.schedule
-        first, stage = tile * self.keys, self._stage(tile)
-        inside: Callable[[Var], Var] | None = lambda row: first + row < frame.keys
-        inside = None if self.keys_divide() else inside
-        pairs: list[tuple[Layout, Var, SharedRef, int]] = [
-            (form.k, self.key_base(), self.key_tile, schedule.padded_depth),
-            (form.v, self.value_base(), self.value_tile, schedule.padded_value_depth),
+        schedule, first, stage = self.schedule, tile * self.keys, self._stage(tile)
+        pairs = [
+            (K, self.key_tile, schedule.padded_depth),
+            (V, self.value_tile, schedule.padded_value_depth),
         ]
-        for number, (layout, base, memory, columns) in enumerate(pairs):
-            width = vector_width(layout, form.dtype, self.machine.vector_bytes)
-
-            def at(row: Var, base: Var = base, layout: Layout = layout) -> Var:
-                return base + frame.times(first + row, layout.strides[2])
-
-            buffer = (frame.k, frame.v)[number]
-            source = Source(buffer, at, layout.strides[3], int(layout.dims[3]), width)
-            panels = panels_of(columns, self.keys)
-            to = stage * (self.keys * columns)
-            self.loader.load(source, memory, to, panels, self.keys, inside)
-
-    def key_base(self) -> Var:
-        return self.frame.of_kv_head(self.form.k)
-
-    def value_base(self) -> Var:
-        return self.frame.of_kv_head(self.form.v)
+        for number, memory, columns in pairs:
+            to, panels = stage * (self.keys * columns), panels_of(columns, self.keys)
+            vector = self.machine.vector_bytes
+            self.loader.load_keys(number, first, memory, to, panels, self.keys, vector)
 
     def _stage(self, tile: Var) -> Var:
         return cycled(tile - self.tiles.low, self.schedule.stages)[0]

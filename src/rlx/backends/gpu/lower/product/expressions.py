@@ -20,7 +20,6 @@ from rlx.core.dim import product
 from rlx.kernel.contract import Contract, through
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import (
-    Accumulator,
     Affine,
     Apply,
     Axis,
@@ -38,10 +37,12 @@ from rlx.kernel.structure import structure_of
 
 def legal_product(contract: Contract) -> Contract | Refusal:
     """The contraction in ops that GPUs have, or why no form of product takes it."""
-    wide = {n.dtype for n in (contract.left, contract.right)} | {contract.sums}
+    wide = {n.dtype for n in (contract.left, *contract.rights)} | {contract.sums}
     if not all(d.is_float or d.is_integer for d in wide):
         return Refusal(f"{contract.name}: its products are not of floats or integers")
-    if contract.columns in contract.left.free or contract.rows in contract.right.free:
+    if contract.columns in contract.left.free or any(
+        contract.rows in x.free for x in contract.rights
+    ):
         return Refusal(f"{contract.name}: a factor varies with rows and columns")
     moving = {a for a in contract.outer if a.extent != 1}
     if any(not moving <= s.at.axes for s in contract.stores):
@@ -51,7 +52,7 @@ def legal_product(contract: Contract) -> Contract | Refusal:
 
 def whole(contract: Contract) -> Kernel:
     """All expressions of a contraction, as a kernel that is only read."""
-    factors = [Store(-1, Affine(), x) for x in (contract.left, contract.right)]
+    factors = [Store(-1, Affine(), x) for x in (contract.left, *contract.rights)]
     axes = (*contract.outer, *contract.inner)
     shapes = contract.operands, contract.results
     return Kernel(contract.name, axes, (*factors, *contract.stores), *shapes)
@@ -129,12 +130,11 @@ class ProductExpressions(HoistedIndices):
 
     # -- sums ------------------------------------------------------------------------------------
 
-    def store_sums(self, totals: Values) -> None:
-        """The stores of the points that are open, one sum for each neighbour."""
-        for node in self.contract.epilogue:
-            if isinstance(node, Accumulator):
-                scope = self.scopes[self.place(node, ())]
-                scope.known[node, ()] = [cast(self.b, t, node.dtype) for t in totals]
+    def store_sums(self, *parts: Values) -> None:
+        """The stores of the points that are open, one sum of each part for each neighbour."""
+        for node in self.contract.accumulators:
+            scope = self.scopes[self.place(node, ())]
+            scope.known[node, ()] = [cast(self.b, t, node.dtype) for t in parts[node.part]]
         for store in self.contract.stores:
             self.store(store.result, store.at, self.value(store.value), self.masks(()))
 

@@ -2,6 +2,7 @@
 
 for the columns of a group of threads:
     request the elements of the first turn       # before the wait, where they are constants
+    reduce the rows of the left factor, where it is a norm of them
     for each turn: sums[row, column] += left[row, inner] · right[inner, column]
     add up the sums of a group: lanes by exchanges, warps through shared memory
     one thread a sum: epilogue and stores
@@ -19,17 +20,18 @@ from rlx.backends.gpu.lower.product.expressions import (
     names_of,
     structure_of_product,
 )
+from rlx.backends.gpu.lower.reductions import FOLDS
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.gemv import GemvSchedule, choose_gemv
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
 from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var
+from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike, evaluate, exact_div, is_static, lower_bound, product, upper_bound
 from rlx.kernel.contract import Contract
-from rlx.kernel.expr import Affine, Axis, Expr, Load
+from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, postorder
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import Refusal
 
@@ -41,10 +43,10 @@ def gemv_schedule(
     contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
 ) -> Schedule[GpuTask] | Refusal:
     """The launch of a contraction with few rows, or few columns."""
-    few = (
-        contract if _is_less(contract.rows.extent, contract.columns.extent) else contract.swapped()
-    )
-    made = legal_product(few)
+    is_few = _is_less(contract.rows.extent, contract.columns.extent)
+    if not is_few and not contract.is_plain:
+        return Refusal(f"{contract.name}: its rows are not few")
+    made = legal_product(contract if is_few else contract.swapped())
     if isinstance(made, Refusal):
         return made
     choice = choose_gemv(made, machine)
@@ -103,11 +105,15 @@ class _Gemv(ProductExpressions):
             b.release_dependents()
         self._open()
         right, left = self._turn(b.const(0, self.index_dtype), is_first=True)
-        self._request(right, self.contract.right, is_early=True)
+        self.held = left
+        self._request(right, *self.contract.rights, is_early=True)
         self._request(left, self.contract.left, is_early=True)
         if schedule.is_dependent:
             b.wait_dependencies()
-        self._request(right, self.contract.right)
+        self._request(right, *self.contract.rights)
+        if self.contract.has_folds:
+            self._request(left, self.contract.left)
+            self._reduce_rows()
         self._add(right, left)
         self._other_turns()
         self._finish()
@@ -129,7 +135,7 @@ class _Gemv(ProductExpressions):
         self.columns = self._columns()
         self.rows = [self._row(m) for m in range(schedule.rows)]
         zero = b.const(0, self.contract.sums)
-        count = schedule.rows * schedule.thread_columns
+        count = schedule.rows * schedule.thread_sums
         self.totals = [b.variable(zero) for _ in range(count)]
 
     def _columns(self) -> list[Scope]:
@@ -175,16 +181,19 @@ class _Gemv(ProductExpressions):
         mask = None if is_full else flat < self.dim(self.extent)
         return self.opened(schedule.inner, flat, width), mask
 
-    def _request(self, points: Points, factor: Expr, *, is_early: bool = False) -> None:
+    def _request(self, points: Points, *factors: Expr, is_early: bool = False) -> None:
         for outer, inner in (point for chunk in points for point in chunk):
             with self.inside(outer), self.inside(inner):
-                self.request(factor, is_early=is_early)
+                for factor in factors:
+                    self.request(factor, is_early=is_early)
 
     def _add(self, right: Points, left: Points) -> None:
         """The products of a turn, chunk by chunk: a row at a time meets all columns."""
         for columns, rows in zip(right, left):
             for own in self.own:
-                there = [self._values(point, own, self.contract.right) for point in columns]
+                there = [
+                    self._values(point, own, x) for point in columns for x in self.contract.rights
+                ]
                 for m, point in enumerate(rows):
                     self._add_row(m, self._values(point, own, self.contract.left), there)
 
@@ -235,10 +244,10 @@ class _Gemv(ProductExpressions):
 
     def _add_row(self, row: int, x: Values, columns: list[Values]) -> None:
         schedule = self.schedule
-        first = row * schedule.thread_columns
+        first, parts = row * schedule.thread_sums, schedule.parts
         for j, y in enumerate(columns):
             for s in range(schedule.width):
-                own = first + (j if schedule.along == "inner" else s)
+                own = first + (j if schedule.along == "inner" else s * parts + j)
                 pair = (v[s if len(v) > 1 else 0] for v in (x, y))
                 self.totals[own].set(self.multiplied(self.totals[own], *pair))
 
@@ -249,17 +258,56 @@ class _Gemv(ProductExpressions):
         start = self.b.const(step, self.index_dtype)
         with self.b.loop(start, self.number(self.extent), step, self.totals) as flat:
             right, left = self._turn(flat)
-            self._request(right, self.contract.right)
+            self._request(right, *self.contract.rights)
             self._add(right, left)
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def _reduce_rows(self) -> None:
+        """Before anything is done with the elements of the matrix, which are still on their way."""
+        folds = [n for n in postorder([self.contract.left]) if isinstance(n, Reduce)]
+        for row in self.rows:
+            with self.inside(row):
+                for node in folds:
+                    self.value(node)
+
+    def reduced(self, node: Reduce, guards: Guards) -> Values:
+        """A number of a row, by all threads of the block: each what it holds of the row, then the
+        other turns. Of groups that hold the same, the first one's counts."""
+        b, schedule = self.b, self.schedule
+        row = next((m for m, scope in enumerate(self.rows) if scope is self.scopes[-1]), 0)
+        total = b.variable(b.const(node.identity, node.dtype.compute))
+        for chunk in self.held:
+            self._fold(node, total, chunk[row][1], guards)
+        if not (is_static(self.extent) and self.extent <= schedule.step):
+            start = b.const(schedule.step, self.index_dtype)
+            with b.loop(start, self.number(self.extent), schedule.step, [total]) as flat:
+                for chunk in range(schedule.chunks):
+                    scope = self.scope(*self._chunk(flat, chunk, is_first=False))
+                    self._fold(node, total, scope, guards)
+        own: Var = total
+        if schedule.groups > 1:
+            own = own.where(self.group.eq(0), node.identity)
+        return [b.block_reduce(FOLDS[node.fold], own)]
+
+    def _fold(self, node: Reduce, total: Variable, scope: Scope, guards: Guards) -> None:
+        with self.inside(scope):
+            values = self.value(node.args[0], guards)
+            width = self.schedule.width if self.schedule.along == "inner" else 1
+            for s in range(width):
+                value = values[s if len(values) > 1 else 0]
+                if scope.mask is not None:
+                    value = value.where(scope.mask, node.identity)
+                total.set(self.b.binary(FOLDS[node.fold], total, value))
 
     # -- sums ------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Some rows at a time, as many as shared memory is kept for."""
         schedule = self.schedule
-        size = schedule.inner_warps * schedule.block_columns * self.contract.sums.itemsize
-        rows = max(1, min(schedule.rows, PASS_BYTES // size))
-        values = rows * schedule.thread_columns
+        each = schedule.inner_warps * schedule.groups * schedule.thread_sums
+        rows = max(1, min(schedule.rows, PASS_BYTES // (each * self.contract.sums.itemsize)))
+        values = rows * schedule.thread_sums
         self.padded = -(-values // self._scattered(values)) * self._scattered(values)
         count = schedule.inner_warps * schedule.groups * self.padded
         self.parts = self.b.shared("parts", self.contract.sums, count)
@@ -277,7 +325,7 @@ class _Gemv(ProductExpressions):
     def _share(self, first: int, rows: int) -> None:
         """Each warp's sums of some rows to shared memory."""
         b, schedule = self.b, self.schedule
-        size = schedule.thread_columns
+        size = schedule.thread_sums
         held: list[Var] = [*self.totals[first * size : (first + rows) * size]]
         count, lanes = self._scattered(rows * size), schedule.inner_lanes
         held += [b.const(0, self.contract.sums)] * (self.padded - len(held))
@@ -301,19 +349,24 @@ class _Gemv(ProductExpressions):
 
     def _store_point(self, first: int, point: Var, mask: Var | None) -> None:
         schedule, contract = self.schedule, self.contract
-        columns, size = schedule.block_columns, schedule.thread_columns
+        columns, size, parts = schedule.block_columns, schedule.thread_columns, schedule.parts
         row, column = point // columns, point % columns
-        at = column // size * self.padded + row * size + column % size
-        pitch = schedule.groups * self.padded
-        total = self.parts.load(at, 1, mask)[0]
-        for warp in range(1, schedule.inner_warps):
-            total = total + self.parts.load(at + warp * pitch, 1, mask)[0]
+        at = column // size * self.padded + row * schedule.thread_sums + column % size * parts
+        totals = [self._total(at + part, mask) for part in range(parts)]
         index = {
             contract.rows: [row.to(self.index_dtype) + first],
             contract.columns: [self.corner + column.to(self.index_dtype)],
         }
         with self.inside(self.scope(index, self._is_point(index, mask))):
-            self.store_sums([total])
+            self.store_sums(*([t] for t in totals))
+
+    def _total(self, at: Var, mask: Var | None) -> Var:
+        """What all warps have of a sum."""
+        pitch = self.schedule.groups * self.padded
+        total = self.parts.load(at, 1, mask)[0]
+        for warp in range(1, self.schedule.inner_warps):
+            total = total + self.parts.load(at + warp * pitch, 1, mask)[0]
+        return total
 
     def _is_point(self, index: dict[Axis, Values], mask: Var | None) -> Var | None:
         """Is it one of the contraction's?"""
