@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -344,6 +345,25 @@ def test_a_graph_is_recorded_and_replayed() -> None:
         graph.replay()
     assert [bool(launched.attributes) for launched in fake.launched] == [False, True]
     graph.close()
+    graph.close()
+    assert not fake.graphs
+
+
+def test_parts_with_time_stamps_wait_for_each_other() -> None:
+    fake = FakeCuda(kernels={"k": doubled})
+    device, queue = opened(fake)
+    kernel, memory = device.load(code(is_dependent=True)), device.allocate(40)
+    x = np.arange(5, dtype=np.int32)
+    queue.write(memory.address, x)
+    work = partial(queue.launch, kernel, [memory.address, memory.address], {"n": 5})
+    graph = queue.record_stamped([work, work])
+    graph.replay()
+    assert graph.stamps_ns() == [0.0, 0.0, 0.0]  # all as long as the stamp that is subtracted
+    assert not any(launched.attributes for launched in fake.launched)
+    got = np.empty_like(x)
+    queue.read(memory.address, got)
+    queue.wait()
+    np.testing.assert_array_equal(got, 4 * x)
     graph.close()
     assert not fake.graphs
 

@@ -128,6 +128,10 @@ def test_an_index_out_of_range_names_its_node_and_the_next_call_is_right() -> No
     with pytest.raises(rlx.Error, match=r"embedding.*out of range"):
         program.run(weights, [np.array([1, 4])], [None])
     assert np.array_equal(program.run(weights, [good], [None])[0], want)
+    bound = program.bind(weights, [np.array([1, 4])])
+    bound()
+    with pytest.raises(rlx.Error, match=r"embedding.*out of range"):
+        bound.wait()
 
 
 def test_sizes_that_data_decides_outgrow_their_capacity() -> None:
@@ -136,6 +140,9 @@ def test_sizes_that_data_decides_outgrow_their_capacity() -> None:
     g.set_outputs([ops.arange(0, end, 1)])
     program = program_of(g, BACKEND)
     weights = program.prepare({}, None)
+    bound = program.bind(weights, [np.array(600)])
+    bound()
+    assert np.array_equal(bound.outputs[0], np.arange(600))
     for count in (3, 700, 0, 40_000):
         (got,) = program.run(weights, [np.array(count)], [None])
         assert np.array_equal(got, np.arange(count))

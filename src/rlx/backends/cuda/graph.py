@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cuda.context import Context
@@ -284,21 +285,22 @@ class CudaGraph(Graph):
 
 
 class Events:
-    """Time stamps of a graph."""
+    """Time stamps of a graph. Between the first two is nothing: that is what a stamp takes."""
 
     def __init__(self, context: Context, count: int) -> None:
         self.context = context
         self.handles = [context.made("cuEventCreate", 0) for _ in range(count)]
 
     def stamps_ns(self) -> list[float]:
-        """From the first on, once the last is there."""
+        """The ends of parts one after the other, once the last is there, each without its stamp."""
         self.context.streamed("cuEventSynchronize", self.handles[-1])
-        elapsed, found = ctypes.c_float(), list[float]()
-        for event in self.handles:
-            given = ctypes.byref(elapsed), self.handles[0], event
-            self.context.streamed("cuEventElapsedTime", *given)
-            found.append(elapsed.value * 1e6)
-        return found
+        stamp, *parts = map(self._elapsed_ns, self.handles, self.handles[1:])
+        return list(accumulate((max(0.0, p - stamp) for p in parts), initial=0.0))
+
+    def _elapsed_ns(self, start: int, stop: int) -> float:
+        elapsed = ctypes.c_float()
+        self.context.streamed("cuEventElapsedTime", ctypes.byref(elapsed), start, stop)
+        return elapsed.value * 1e6
 
     def close(self) -> None:
         for event in self.handles:

@@ -217,10 +217,10 @@ class CudaQueue(Queue):
             self._has_read = False
 
     def record_stamped(self, parts: Sequence[Callable[[], None]]) -> StampedGraph:
-        events = Events(self.context, len(parts) + 1)
+        events = Events(self.context, len(parts) + 2)
 
         def enqueue() -> None:
-            for event, part in zip(events.handles, (*parts, None)):
+            for event, part in zip(events.handles, (None, *parts, None)):
                 self.context.streamed("cuEventRecordWithFlags", event, self.stream, IN_GRAPH)
                 self._is_behind_kernel = False
                 if part is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from rlx.backends.gpu.arrays.device_array import (
     is_on_device,
 )
 from rlx.backends.gpu.device import Array, Device
-from rlx.backends.gpu.runtime.bound import BoundCall
+from rlx.backends.gpu.runtime.bound import Begun, BoundCall
 from rlx.backends.gpu.runtime.call import Call, Loaded, Outgrown, parts_of
 from rlx.backends.gpu.runtime.given import Given, is_usable, placed
 from rlx.backends.gpu.runtime.memory import Block, Context, Contexts
@@ -181,11 +182,7 @@ class GpuProgram(Program):
                     weights, context, given, {**capacities, **given.sizes}, outputs
                 )
             except Outgrown as error:
-                context.frames.pop(-1)
-                context.clear_failures()  # the kernel that found more has noted it
-                more = error.capacities
-                grown = {n: min(more.get(n, c), c * GROWTH) for n, c in capacities.items()}
-                weights.capacities = {n: max(c, weights.capacities[n]) for n, c in grown.items()}
+                _grow(weights, context, error)
 
     def _attempt(
         self,
@@ -218,14 +215,25 @@ class GpuProgram(Program):
         sizes = self.interface.bind(weights.params, stands)
         self.interface.checked(stands, sizes)
         held = [self._held(n.name, a, context) for n, a in zip(leaves, arrays)]
-        known = {**weights.capacities, **sizes}
+        inside = [a.address for a in held]
+
+        def begin(outgrown: Outgrown | None) -> Begun:
+            if outgrown is not None:
+                _grow(weights, context, outgrown)
+            return self._begun(weights, context, inside, {**weights.capacities, **sizes})
+
+        check = partial(self._check, context)
+        return BoundCall(self._loaded, context, begin, check, held, weights)
+
+    def _begun(
+        self, weights: Weights, context: Context, inside: Sequence[int], sizes: Mapping[str, int]
+    ) -> Begun:
         main = self.artefact.routines[self.artefact.main]
-        made = [Block(self.device, max(1, evaluate(size, known))) for size in main.outputs]
-        call = Call(self._loaded, context, weights.block.address, known)
-        inside, outside = [a.address for a in held], [b.address for b in made]
-        externals = self._externals(weights, inside, outside)
+        made = [Block(self.device, max(1, evaluate(size, sizes))) for size in main.outputs]
+        call = Call(self._loaded, context, weights.block.address, sizes)
+        externals = self._externals(weights, inside, [b.address for b in made])
         outputs = {n: (b, s) for (n, s), b in zip(self.interface.outputs, made)}
-        return BoundCall(self._loaded, context, call, externals, outputs, held, weights)
+        return Begun(call, externals, outputs, dict(sizes))
 
     def takes(self, value: Any) -> bool:
         return is_on_device(value)
@@ -263,6 +271,15 @@ class GpuProgram(Program):
         known = {**dict.fromkeys(self.artefact.capacities, FIRST_CAPACITY), **sizes}
         main = self.artefact.routines[self.artefact.main]
         return max(0, max(evaluate(f, known) for f in main.frame) - arena_bytes)
+
+
+def _grow(weights: Weights, context: Context, outgrown: Outgrown) -> None:
+    """Capacities as large as was found, for this call and all later ones; the kernel that found
+    more has noted it."""
+    context.frames.pop(-1)
+    context.clear_failures()
+    more, held = outgrown.capacities, weights.capacities
+    weights.capacities = {n: max(c, min(more.get(n, c), c * GROWTH)) for n, c in held.items()}
 
 
 def _delivered(made: Array, out: Array | None) -> Array:
