@@ -100,6 +100,8 @@ FORMS: tuple[Form, ...] = (
     Form("attention by tiles", "bf16[1,40,64] bf16[1,40,64] bf16[1,40,64]", _attention, "by m"),
     Form("attention by warpgroups", "bf16[1,520,128] bf16[1,520,128] bf16[1,520,128]",
          _attention, "by warpgroup"),
+    Form("attention in a cluster", "bf16[1,1,1024] bf16[1,1000,1024] bf16[1,1000,1024]",
+         lambda q, k, v: _attention(q, k, v, 16), "a cluster of"),
     Form("attention split", "bf16[1,1,128] bf16[1,2048,128] bf16[1,2048,128]",
          _attention, "keys split"),
 )  # fmt: skip

@@ -62,16 +62,16 @@ def test_values_that_walk_back_are_behind_the_address_of_their_kernel() -> None:
 
 
 def test_operands_of_control_flow_are_aligned_for_its_kernels() -> None:
-    """Slices of 3 and 7 elements begin anywhere; the device here refuses vectors that do."""
+    """Rows of 203 elements and slices begin anywhere; the device here refuses vectors that do."""
     body = Graph("body")
-    carry, row = body.input("carry", Shape([7])), body.input("row", Shape([7]))
-    body.set_outputs([ops.exp(ops.mul(carry, 0.1)), ops.add(ops.neg(row), carry)])
+    carry, row = body.input("carry", Shape([203])), body.input("row", Shape([203]))
+    body.set_outputs([ops.exp(ops.mul(carry, row)), ops.add(ops.neg(row), carry)])
     g = Graph("slices")
-    x, y = g.input("x", Shape([9, 7])), g.input("y", Shape([10]))
-    first = ops.narrow(y, axis=0, start=3, length=7)
+    x, y = g.input("x", Shape([9, 203])), g.input("y", Shape([206]))
+    first = ops.narrow(y, axis=0, start=3, length=203)
     last, rows = ops.scan(first, x, body=body, length=9, num_carries=1)
     g.set_outputs([last, rows])
-    values = {"x": normal(9, 7), "y": normal(10)}
+    values = {"x": normal(9, 203), "y": normal(206)}
     assert differences(g, values, outputs(g, values, BACKEND)) == []
 
 

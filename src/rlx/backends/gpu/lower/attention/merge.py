@@ -120,10 +120,8 @@ def prepare_cluster(kernel: TileKernel) -> Parts:
     columns = schedule.owned_columns
     parts = Parts.of(b, "block", dtype, schedule.splits, 16, columns)
     b.mbarrier(BARRIER)
-    size = schedule.splits * 16 * (columns + 2) * dtype.itemsize
     with b.when(b.thread.eq(0)):
         b.mbarrier_init(BARRIER, 1)
-        b.mbarrier_arrive(BARRIER, expected_bytes=size)
     b.barrier("cluster")
     return parts
 
@@ -133,6 +131,9 @@ def _merge_blocks(kernel: TileKernel, warps: Parts) -> None:
     parts, each = kernel.cluster_parts, schedule.owned_columns // CHUNK
     assert parts is not None
     last = schedule.padded_value_depth // CHUNK - 1
+    size = schedule.splits * 16 * (schedule.owned_columns + 2) * kernel.form.sums.itemsize
+    with b.when(b.thread.eq(0)):
+        b.mbarrier_arrive(BARRIER, expected_bytes=size)
 
     def push(row: Var, chunk: Var) -> None:
         """Blocks may have more chunks than there are columns: those are never read."""

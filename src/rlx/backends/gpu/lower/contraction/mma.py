@@ -204,8 +204,6 @@ class _Mma:
             b.mbarrier(SUMMED)
             with b.when(b.thread.eq(0)):
                 b.mbarrier_init(SUMMED, 1)
-                size = 4 * parts * self.lines * schedule.columns
-                b.mbarrier_arrive(SUMMED, expected_bytes=size)
         return SumsStore(
             self.values, sums, b.index(0), self.lines, schedule.columns, schedule.pitch, b.thread,
             schedule.block, column, parts,
@@ -247,9 +245,12 @@ class _Mma:
         """Each block of a cluster has the parts of its rows pushed to it by all of them, in places
         of their own, so that they are added in one order."""
         b, schedule, pitch = self.b, self.schedule, self.schedule.pitch
+        parts = schedule.warps[2] * schedule.splits
         down, across, inner = self.warp
         part = (b.rank * schedule.warps[2] + inner) * self.lines
         places = b.tile_place(TileType("c", TILE, TILE, F32))
+        with b.when(b.thread.eq(0)):
+            b.mbarrier_arrive(SUMMED, expected_bytes=4 * parts * self.lines * schedule.columns)
         b.barrier("cluster")
         for i, row in enumerate(tiles):
             for j, tile in enumerate(row):
