@@ -337,6 +337,8 @@ class Answer:
     compile_ms: float = 0.0
     ours_ms: float = 0.0
     theirs_ms: float = 0.0
+    on_host: int = 0
+    """Steps that the host computes for a device."""
 
 
 def judged(job: Job) -> Answer:
@@ -363,7 +365,12 @@ def judged(job: Job) -> Answer:
         return Answer(f"{type(error).__name__}: {error}")
     wrong, most = compared(dict(zip(names, want)), made, MODELS[job.name].slack)
     ours, theirs = _times(lambda: exe.run(given), job), _times(lambda: other.run(None, given), job)
-    return Answer(wrong, most, 1e3 * (read - start), 1e3 * (done - read), ours, theirs)
+    times = 1e3 * (read - start), 1e3 * (done - read), ours, theirs
+    return Answer(wrong, most, *times, on_host(exe))
+
+
+def on_host(exe: Any) -> int:
+    return sum(d.what == "run_on_host" for d in exe.explain().decisions)
 
 
 def compared(
@@ -433,7 +440,9 @@ def _told(jobs: list[Job]) -> int:
         right += not answer.wrong
         times = (answer.load_ms, answer.compile_ms, answer.ours_ms, answer.theirs_ms)
         shown = " ".join(f"{t:8.1f}" for t in times)
-        print(f"{job.name:18} {shown}     {answer.max_difference:.2g} {answer.wrong}", flush=True)
+        host = f" {answer.on_host} on the host" if job.target != "cpu" else ""
+        shown += f"     {answer.max_difference:.2g}{host} {answer.wrong}"
+        print(f"{job.name:18} {shown}", flush=True)
     print(f"{right} of {len(jobs)} agree with onnxruntime")
     return 0 if right == len(jobs) else 1
 

@@ -13,6 +13,7 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.gpu.arrays.device_array import DeviceArray
+from rlx.backends.gpu.description import ON_HOST
 from rlx.backends.gpu.runtime.call import Segment, parts_of
 from rlx.backends.gpu.runtime.memory import Block
 from rlx.backends.gpu.simt.errors import LaunchError
@@ -23,6 +24,7 @@ from rlx.core.shape import Shape
 from rlx.fuzz.generate import grow
 from rlx.fuzz.job import refused_ops
 from rlx.ir.mir import Graph
+from rlx.pipeline import CompilePipeline
 from tests.backend.gpu.kernels import scaled
 from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs, program_of
 
@@ -91,6 +93,14 @@ def test_recorded_work_is_replayed_with_the_same_results() -> None:
     assert len(context.graphs) == 1
     assert all(np.array_equal(calls[0], c) for c in calls[1:])
     assert differences(mlp(5), values, calls[:1]) == []
+
+
+def test_what_the_host_computes_is_a_decision() -> None:
+    g = Graph("host")
+    g.set_outputs([ops.slogdet(g.input("x", Shape([4, 4])))[1]])
+    steps = BACKEND.description(CompilePipeline(BACKEND.target()).compile(g).lir).values()
+    (made,) = (d for facts in steps for d in facts.decisions if d.what == ON_HOST)
+    assert (made.kind, made.reason[-27:]) == ("cut", "no kernel is written for it")
 
 
 def test_one_program_runs_all_sizes_of_a_named_dim() -> None:

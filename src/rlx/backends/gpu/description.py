@@ -7,16 +7,37 @@ from dataclasses import dataclass
 
 from rlx.backends.base import StepFacts
 from rlx.backends.gpu.search import Found, Search, problem_of
-from rlx.backends.gpu.task import Choice, GpuTask, Launch, Variant, lines_of, taken_launches
+from rlx.backends.gpu.task import (
+    Choice,
+    GpuTask,
+    HostTask,
+    Launch,
+    Variant,
+    lines_of,
+    taken_launches,
+)
 from rlx.backends.step_facts import WHY, control_text, form_decision, refused_forms
 from rlx.cost.decision import Decision
 from rlx.ir.mir import Node
 from rlx.kernel.program.lower_step import special_anchor
-from rlx.kernel.program.program import KernelProgram, KernelSequence, Nested, ProgramStep
+from rlx.kernel.program.program import (
+    Branch,
+    HostCall,
+    KernelProgram,
+    KernelSequence,
+    Lowering,
+    Nested,
+    ProgramStep,
+    ScanLoop,
+    Subprogram,
+    WhileLoop,
+)
 
 HasSpecial = Callable[[str], bool]
 BY_SIZE = "schedule_by_size"
 """The decision that a call takes one of several schedules, by its sizes."""
+ON_HOST = "run_on_host"
+"""The decision that the host computes a step, as the device has no kernel for it."""
 SHOWN = 3
 """Schedules that were not taken, of one launch."""
 
@@ -42,11 +63,13 @@ class _Facts:
         if not isinstance(lowering, KernelSequence):
             name, text = control_text(lowering)
             refused = refused_forms(lowering.refused) if isinstance(lowering, Nested) else ()
-            return StepFacts(name, (text,), (*refused, form_decision(name, text, is_taken=True)))
+            found = *refused, form_decision(name, text, is_taken=True), *_on_host(lowering)
+            return StepFacts(name, (text,), found)
         schedule = lowering.schedule
         tasks: tuple[GpuTask, ...] = schedule.tasks
         packed = [f"packed when parameters are set: {p.task.text({})}" for p in schedule.packed]
-        forms = *refused_forms(lowering.refused), _taken(step.node, lowering, self.has_special)
+        taken = tuple(_on_host(lowering)) or (_taken(step.node, lowering, self.has_special),)
+        forms = *refused_forms(lowering.refused), *taken
         sizes = (_by_size(t) for t in tasks if isinstance(t, Choice))
         decisions = *forms, *sizes, *self._variants(step, tasks)
         return StepFacts(lowering.form.value, (*packed, *lines_of(tasks)), decisions)
@@ -87,6 +110,29 @@ def _taken(node: Node, lowering: KernelSequence, has_special: HasSpecial) -> Dec
     why = WHY[lowering.form].format(op=special_anchor(node, has_special).op)
     once = "; weights are packed once" if lowering.schedule.packed else ""
     return form_decision(lowering.form.value, why + once, is_taken=True)
+
+
+def _on_host(lowering: Lowering) -> Iterator[Decision]:
+    """What the host computes of a step, in it or in the bodies that it runs."""
+    match lowering:
+        case KernelSequence():
+            hosts = [t for t in lowering.schedule.tasks if isinstance(t, HostTask)]
+            yield from (_host(t.reason) for t in hosts)
+        case Nested(body) | ScanLoop(body):
+            yield from _in_body(body)
+        case Branch(first, second) | WhileLoop(first, second):
+            yield from (*_in_body(first), *_in_body(second))
+        case HostCall():
+            return
+
+
+def _host(reason: str) -> Decision:
+    return Decision("", ON_HOST, (), True, reason, is_reversible=False, kind="cut")
+
+
+def _in_body(body: Subprogram) -> Iterator[Decision]:
+    for step in (*body.prologue, *body.calls):
+        yield from _on_host(step.lowering)
 
 
 def _by_size(choice: Choice) -> Decision:
