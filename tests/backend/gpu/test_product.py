@@ -20,7 +20,7 @@ from rlx.backends.gpu.lower.product.register_tile import (
 )
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.contraction import ContractionForm, contraction_schedule
-from rlx.backends.gpu.schedule.register_tile import choose_register_tile
+from rlx.backends.gpu.schedule.register_tile import ranked_register_tiles
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.simt.text import text
@@ -175,7 +175,7 @@ def test_slices_of_a_block_share_its_inner_steps(name: str, machine: str, slices
     schedule = made(register_tile_schedule(contract, given, "k", frozenset({1})))
     legal = legal_product(contract)
     assert isinstance(legal, Contract)
-    choice = replace(choose_register_tile(legal, given), slices=slices)
+    choice = replace(ranked_register_tiles(legal, given)[0][1], slices=slices)
     task = schedule.tasks[-1]
     assert isinstance(task, Launch)
     assert len(schedule.tasks) == 1

@@ -58,6 +58,21 @@ class Launch:
     others: tuple[Variant, ...] = field(default=(), compare=False, repr=False)
     """What it might be instead, predicted to take longer."""
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        key: Hashable,
+        names: tuple[str, ...],
+        buffers: tuple[Buffer, ...],
+        failures: tuple[str, ...],
+        first: Variant,
+        others: Iterable[Variant] = (),
+    ) -> Launch:
+        """A launch of the first of some programs."""
+        known = name, first.write, key, names, buffers, failures, first.note, 0
+        return cls(*known, first.predicted_ns, first.order, tuple(others))
+
     @property
     def variants(self) -> tuple[Variant, ...]:
         """All programs that it may be; the one that it is first."""

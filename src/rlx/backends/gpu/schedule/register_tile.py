@@ -10,7 +10,7 @@ adds the parts up in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -135,6 +135,11 @@ class RegisterTileSchedule:
         return max(1, REGISTERS // (MAX_REGISTERS * self.block)) if is_large else 0
 
     @property
+    def order(self) -> Hashable:
+        """In which sums are added up: that of inner axes, in as many parts as there are groups."""
+        return "register tile", self.slices, self.depth
+
+    @property
     def text(self) -> str:
         """In a few words, for reports."""
         t = self.tile
@@ -145,11 +150,20 @@ class RegisterTileSchedule:
         )
 
 
-def choose_register_tile(contract: Contract, machine: GpuMachine) -> RegisterTileSchedule:
-    """The tiles that the least time is expected of."""
+def ranked_register_tiles(
+    contract: Contract, machine: GpuMachine
+) -> list[tuple[float, RegisterTileSchedule]]:
+    """Every way that is considered, and the cycles that are expected of it, the fewest first."""
+    ways = [(_cycles(contract, *way, 1, machine), *way) for way in _ways(contract, machine)]
+    ranked = sorted(ways, key=lambda way: way[0])
+    return [(cycles, _scheduled(contract, tile, n, machine)) for cycles, tile, n in ranked]
+
+
+def _scheduled(
+    contract: Contract, tile: Tile, slices: int, machine: GpuMachine
+) -> RegisterTileSchedule:
     rows, columns, batch = outer_axes(contract)
     inner = _inner_order(contract, machine)
-    tile, slices = min(_ways(contract, machine), key=lambda w: _cycles(contract, *w, 1, machine))
     left = _loader(contract, contract.left, rows, inner[-1], tile, machine)
     right = _loader(contract, contract.right, columns, inner[-1], tile, machine)
     return RegisterTileSchedule(

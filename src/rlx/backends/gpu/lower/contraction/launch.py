@@ -72,24 +72,12 @@ def _launched(
     if not found:
         return Refusal(f"{contract.name}: its tiles do not fit shared memory")
     ranked = sorted(dict.fromkeys(found), key=lambda w: predicted(product, w, machine))
-    choice, *others = ranked
     every = buffers(len(contract.operands), len(contract.results))
     names = tuple(f"{'x' if b.kind == 'operand' else 'y'}{b.index}" for b in every)
-    key = structure_of(contract.kernel()), choice
+    key = structure_of(contract.kernel()), ranked[0]
     meanings = tuple(failure_text(n) for n in gathers(product.kernel()))
-    taken = _variant(product, choice, machine)
-    launch = Launch(
-        name,
-        taken.write,
-        key,
-        names,
-        every,
-        meanings,
-        taken.note,
-        predicted_ns=taken.predicted_ns,
-        order=taken.order,
-        others=tuple(_variant(product, w, machine) for w in others),
-    )
+    taken, *rest = (_variant(product, w, machine) for w in ranked)
+    launch = Launch.of(name, key, names, every, meanings, taken, rest)
     return Schedule((launch,))
 
 

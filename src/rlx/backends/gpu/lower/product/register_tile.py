@@ -35,13 +35,13 @@ from rlx.backends.gpu.schedule.register_tile import (
     VECTOR_BYTES,
     Loader,
     RegisterTileSchedule,
-    choose_register_tile,
     choose_splits,
+    ranked_register_tiles,
 )
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import SharedRef, Var
-from rlx.backends.gpu.task import GpuTask, Launch
+from rlx.backends.gpu.task import GpuTask, Launch, Variant
 from rlx.core.dim import DimLike, exact_div, product
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
@@ -82,11 +82,20 @@ def stores_along_columns(contract: Contract) -> bool:
 def _launch(
     contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
 ) -> Launch:
-    choice = choose_register_tile(contract, machine)
+    ranked = ranked_register_tiles(contract, machine)
+    first, *others = (
+        Variant(
+            lambda n, way=way: emit_register_tile(contract, way, n, constants),
+            way.text,
+            cycles / machine.clock_ghz,
+            way.order,
+        )
+        for cycles, way in ranked
+    )
     every = buffers(len(contract.operands), len(contract.results))
     key = structure_of_product(contract), machine, constants, "register tile"
-    write = lambda n: emit_register_tile(contract, choice, n, constants)
-    return Launch(name, write, key, names_of(every), every, failures_of(contract), choice.text)
+    given = names_of(every), every, failures_of(contract)
+    return Launch.of(name, key, *given, first, others)
 
 
 def emit_register_tile(
