@@ -106,8 +106,14 @@ def report(what: str, jobs: Sequence[Job], workers: int, seconds: float) -> int:
 
 
 def _laws(args: argparse.Namespace) -> Iterator[Job]:
-    """Draw by draw, so that a limit of time leaves out the last draws."""
+    """One of each dtype; or draw by draw, so that a limit of time leaves out the last draws."""
     names = [o for o in OPS if re.search(args.only, o)]
+    if args.dtypes:
+        limit = laws.MAX_ELEMENTS if args.target in SIMULATED else MAX_ELEMENTS
+        for name in names:
+            numbers = laws.one_of_each_dtype(table.lookup(name), args.dtypes, limit)
+            yield from (Job(args.target, name, n, 0) for n in numbers)
+        return
     for number in range(args.first, args.first + args.draws):
         yield from (Job(args.target, name, number, 0) for name in names)
 
@@ -117,6 +123,13 @@ def main(argv: Sequence[str] | None = None, target: str = "") -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--draws", type=int, default=1, help="applications of each op (1)")
+    add(
+        "--dtypes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of N applications of each op, one of each dtype, instead of --draws",
+    )
     add("--graphs", type=int, default=20, help="random graphs (20)")
     add("--first", type=int, default=0, help="number of the first of both (0); 2, 5, … are large")
     add("--steps", type=int, default=12, help="ops of a random graph (12)")

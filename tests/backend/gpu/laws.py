@@ -17,6 +17,7 @@ from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.backends.gpu.verify import verify
 from rlx.core.dim import evaluate
+from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.fuzz.generate import is_bounded
 from rlx.fuzz.judge import Expected, compare
@@ -56,11 +57,25 @@ def drawn(
 ) -> Iterator[Applied]:
     """The same on every run; every third has sizes that fill warps and blocks."""
     for i in range(first, first + count):
-        draw = Draw([zlib.crc32(f"gpu {op.name}".encode()), i], is_large=i % 3 == 2)
-        case = draw.case(op)
-        while not is_bounded(case) or _elements(case) > limit:
-            case = draw.case(op)
+        draw, case = _case(op, i, limit)
         yield applied(case, draw.arrays(case), has_weights=has_weights)
+
+
+def _case(op: Op, number: int, limit: int) -> tuple[Draw, Case]:
+    draw = Draw([zlib.crc32(f"gpu {op.name}".encode()), number], is_large=number % 3 == 2)
+    case = draw.case(op)
+    while not is_bounded(case) or _elements(case) > limit:
+        case = draw.case(op)
+    return draw, case
+
+
+def one_of_each_dtype(op: Op, draws: int, limit: int = MAX_ELEMENTS) -> list[int]:
+    """Of the first so many applications, the first of each dtype of the first operand."""
+    found: dict[DType | None, int] = {}
+    for number in range(draws):
+        specs = _case(op, number, limit)[1].specs
+        found.setdefault(specs[0].dtype if specs else None, number)
+    return list(found.values())
 
 
 def _elements(case: Case) -> int:
