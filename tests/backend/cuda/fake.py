@@ -88,8 +88,9 @@ class FakeCuda:
         self.last += 1
         return self.last
 
-    def do(self, work: Work) -> None:
-        if self.captured is None:
+    def do(self, work: Work, stream: int) -> None:
+        """Now, or when the graph that is captured from the stream is launched."""
+        if self.captured is None or stream != self.streams["capture"]:
             work()
         else:
             self.captured[self.handle()] = work
@@ -170,12 +171,12 @@ class FakeCuda:
         del self.memory[address]
 
     def _move(self, to: int, address: int, size: int, stream: int) -> None:
-        self.do(lambda: ctypes.memmove(to, address, size) and None)
+        self.do(lambda: ctypes.memmove(to, address, size) and None, stream)
 
     MemcpyHtoDAsync_v2 = MemcpyDtoHAsync_v2 = MemcpyDtoDAsync_v2 = _move
 
     def MemsetD8Async(self, address: int, byte: int, size: int, stream: int) -> None:
-        self.do(lambda: ctypes.memset(address, byte, size) and None)
+        self.do(lambda: ctypes.memset(address, byte, size) and None, stream)
 
     def TensorMapEncodeTiled(
         self, to: int, dtype: int, rank: int, address: int, dims: int, strides: int, box: int,
@@ -196,10 +197,11 @@ class FakeCuda:
         put(to, self.handle())
 
     def EventRecord(self, event: int, stream: int) -> None:
+        assert self.captured is None or stream != self.streams["capture"]
         self.events[event] = self.are_events_done
 
     def EventRecordWithFlags(self, event: int, stream: int, flags: int) -> None:
-        self.do(lambda: self.events.update({event: self.are_events_done}))
+        self.do(lambda: self.events.update({event: self.are_events_done}), stream)
 
     def EventQuery(self, event: int) -> int:
         return 0 if self.events[event] or self.are_events_done else 600
@@ -249,7 +251,7 @@ class FakeCuda:
         )  # fmt: skip
         self.launched.append(noted)
         self.streams["launch"] = given.stream
-        self.do(lambda: self.run(noted))
+        self.do(lambda: self.run(noted), given.stream)
 
     def run(self, launched: Launched) -> None:
         work = self.kernels.get(launched.name)

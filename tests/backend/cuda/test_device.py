@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -21,7 +23,7 @@ from rlx.backends.cuda.library import open_library
 from rlx.backends.cuda.machine import GENERATIONS, architecture_of, generation_of, machine_of
 from rlx.backends.cuda.memory import rounded
 from rlx.backends.cuda.tensor_map import Matrix
-from rlx.backends.gpu.device import ALIGN, Code, Kernel, Memory
+from rlx.backends.gpu.device import ALIGN, Code, Devices, Kernel, Memory
 from rlx.backends.gpu.simt.program import TensorMap
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
@@ -263,16 +265,86 @@ def test_memory_that_others_use_is_reused_when_the_device_was_idle(
     assert fake.calls.count("cuCtxSynchronize") == 1
 
 
-def test_no_event_is_recorded_into_a_stream_that_is_captured() -> None:
+def test_other_threads_use_a_queue_while_it_is_recorded() -> None:
+    """What a call has given is read, and another library's stream waits for it, while the next
+    call is recorded: nothing of that is captured."""
     fake = FakeCuda()
     device, queue = opened(fake)
-    held = device.allocate(1000)
-    queue.fill(held.address, 10, 0)
-    device.free(held)
-    found: list[int] = []
-    queue.record(lambda: found.append(device.allocate(1000).address))
-    assert found[0] != held.address
-    assert "cuEventRecord" not in fake.calls
+    held, other = device.allocate(100), device.allocate(100)
+    queue.fill(held.address, 100, 7)
+    got = np.zeros(100, np.uint8)
+
+    def read() -> None:
+        queue.read(held.address, got)
+        queue.wait()
+        queue.fill(other.address, 0, 0)
+        queue.release_to(4711)
+
+    def enqueue() -> None:
+        queue.fill(other.address, 100, 1)
+        with pytest.raises(Error, match="while work is recorded"):
+            queue.wait()
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+
+    graph = queue.record(enqueue)
+    assert (got == 7).all()
+    assert [len(nodes) for nodes in fake.graphs.values()] == [1, 1]  # captured, and instantiated
+    graph.replay()
+    queue.read(other.address, got)
+    queue.wait()
+    assert (got == 1).all()
+
+
+def test_threads_read_results_of_one_queue() -> None:
+    """Each gets its own: neither takes what the other's copies have not brought yet."""
+    device, queue = opened(FakeCuda())
+    held = [device.allocate(512) for _ in range(4)]
+    for i, memory in enumerate(held):
+        queue.fill(memory.address, 512, i)
+    wrong: list[int] = []
+
+    def read(number: int) -> None:
+        for _ in range(100):
+            got = np.full(512, 99, np.uint8)
+            queue.read(held[number].address, got)
+            queue.wait()
+            if not (got == number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_threads_that_ask_for_a_device_at_once_get_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two would have memory of their own, and reuse it while the other's queues still read it."""
+    fake = FakeCuda(devices=2)
+    made: list[int] = []
+
+    def opening() -> Any:
+        time.sleep(0.01)
+        made.append(1)
+        return fake.library()
+
+    monkeypatch.setattr("rlx.backends.cuda.device.open_library", opening)
+    found: list[CudaDevice] = []
+    devices = Devices(CudaDevice)
+    threads = [threading.Thread(target=lambda: found.append(devices[1])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert len(found) == 4
+    assert len(set(map(id, found))) == 1
+    assert found[0].context.number == 1
 
 
 def test_nobody_waits_for_the_device_while_work_is_recorded() -> None:

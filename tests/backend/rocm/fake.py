@@ -87,7 +87,7 @@ class FakeHip(FakeCuda):
         kinds = [8] * len(program.buffers) + [s.value.dtype.itemsize for s in program.scalars]
         given = [_number(pointers[i], size) for i, size in enumerate(kinds)]
         target = ARCHITECTURES[self.architecture]
-        self.do(lambda: emulate.launch_at(program, target, (gx, gy, gz), given))
+        self.do(lambda: emulate.launch_at(program, target, (gx, gy, gz), given), stream)
 
 
 def _bytes(address: int) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import rlx
 from rlx import ops
 from rlx.backends.base import find_backend
+from rlx.backends.gpu.device import Devices
 from rlx.backends.rocm import backend as module
 from rlx.backends.rocm.backend import RocmBackend
 from rlx.core.dtype import DType
@@ -28,10 +31,10 @@ def graph() -> Graph:
 def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine has."""
 
-    def none(number: int) -> None:
+    def none(number: int) -> Any:
         raise rlx.UnsupportedError(f"there is no ROCm device {number}; none here.")
 
-    monkeypatch.setattr(module, "_device", none)
+    monkeypatch.setattr(module, "_DEVICES", Devices(none))
 
 
 def test_it_is_found_by_name() -> None:
@@ -82,7 +85,7 @@ def test_without_llvm_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_device_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     device = EmulatedDevice(FakeHip(architecture="gfx1201"))
-    monkeypatch.setattr(module, "_device", lambda number: device)
+    monkeypatch.setattr(module, "_DEVICES", Devices(lambda number: device))
     backend = RocmBackend()
     assert backend.missing() is None
     assert (backend.architecture, backend.machine.processors) == ("gfx1201", 5)

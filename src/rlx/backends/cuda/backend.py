@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from rlx.backends.cuda.library import open_library
 from rlx.backends.cuda.machine import GENERATIONS, HOPPER, architecture_of, machine_of
 from rlx.backends.cuda.ptx.printer import Architecture
 from rlx.backends.gpu.backend import GpuBackend
-from rlx.backends.gpu.device import Code
+from rlx.backends.gpu.device import Code, Devices
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt.program import Program
 from rlx.core.disk_cache import Cache
@@ -66,7 +65,7 @@ class CudaBackend(GpuBackend):
                 f"target 'cuda:{self.variant}' is an architecture to compile for. "
                 "To run on a device, use target='cuda', or 'cuda:0' for the first."
             )
-        return _device(int(self.variant or 0))
+        return _DEVICES[int(self.variant or 0)]
 
     @property
     def _compiled_for(self) -> Architecture | None:
@@ -96,10 +95,5 @@ class CudaBackend(GpuBackend):
         return f"{self.name} {self.hardware} tune={self.tune}"
 
 
-@functools.cache
-def _device(number: int) -> CudaDevice:
-    """One for all backends: programs share its memory and its modules."""
-    return CudaDevice(number)
-
-
+_DEVICES = Devices(CudaDevice)
 backend = CudaBackend()

@@ -9,8 +9,11 @@ with the context where the driver asks for it (each thread has its own current c
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from rlx.backends.cuda.errors import (
@@ -24,6 +27,8 @@ from rlx.backends.cuda.errors import (
 from rlx.backends.cuda.library import Library
 from rlx.core.errors import Error, UnsupportedError
 
+NON_BLOCKING = 1
+"""The flag of a stream that does not wait for the legacy default stream."""
 ELSEWHERE = frozenset({INVALID_CONTEXT, INVALID_HANDLE})
 """What a call is answered whose stream is of a context that is not current."""
 
@@ -38,6 +43,7 @@ class Context:
         """Why it is lost; "" while it is not."""
         self.running: Callable[[], Sequence[str]] = tuple[str, ...]
         """The kernels that may be running, for errors."""
+        self._captures = threading.Lock()
         check(library, "cuInit", 0)
         self._check_number()
         self.device = integer(library, "cuDeviceGet", number)
@@ -92,6 +98,30 @@ class Context:
         code = self.library[name](*args)
         if code:
             self.failed(name, code, *args)
+
+    @contextmanager
+    def capturing(self) -> Generator[int]:
+        """The stream that graphs are captured from, one after the other: streams of queues are
+        never captured, so that any thread may enqueue there at any time."""
+        with self._captures:
+            yield self._capture_stream
+
+    @cached_property
+    def _capture_stream(self) -> int:
+        return self.made("cuStreamCreate", NON_BLOCKING)
+
+    @contextmanager
+    def idle(self) -> Generator[bool]:
+        """True: the whole device has been waited for, and nothing is captured meanwhile. False:
+        a thread is capturing a graph, during which nobody may wait for the device."""
+        if not self._captures.acquire(blocking=False):
+            yield False
+            return
+        try:
+            self.quietly("cuCtxSynchronize")
+            yield True
+        finally:
+            self._captures.release()
 
     def _within(self, name: str, *args: Any) -> int:
         library = self.library

@@ -116,12 +116,11 @@ class CudaDevice(Device):
             self.context("cuFuncSetAttribute", function, LARGE_CLUSTERS, 1)
 
     def _unload_retired(self) -> None:
-        if len(self._retired) < RETIRED or any(q.is_recording for q in self._live()):
+        if len(self._retired) < RETIRED:
             return
-        with self._lock:
-            self.context("cuCtxSynchronize")
-            while self._retired:
-                self.context("cuModuleUnload", self._retired.pop())
+        with self._lock, self.context.idle() as is_idle:
+            while is_idle and self._retired:
+                self.context.quietly("cuModuleUnload", self._retired.pop())
 
     def resources(self, kernel: Kernel) -> Resources:
         """What the assembler gave a kernel."""

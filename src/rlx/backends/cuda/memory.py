@@ -39,11 +39,6 @@ class Progress(Protocol):
         """Is it known to be done? Asking again later may help."""
         ...
 
-    @property
-    def is_recording(self) -> bool:
-        """Is a graph being captured, during which nobody may wait for the device?"""
-        ...
-
 
 class Freed(NamedTuple):
     """A block, and what must be done before it is used again."""
@@ -71,7 +66,6 @@ class _Idle:
     they were given is on streams that nobody knows here."""
 
     tick = 1
-    is_recording = False
 
     def has_reached(self, tick: int) -> bool:
         return self.tick > tick
@@ -144,28 +138,25 @@ class Allocator:
         if self._kept_bytes > self._kept_limit:
             self._trim()
 
-    @property
-    def _can_wait(self) -> bool:
-        return not any(q.is_recording for q in self._queues())
-
     def _trim(self) -> None:
-        if not self._can_wait:
-            return
-        self._context.quietly("cuCtxSynchronize")
-        for freed in [f for blocks in self._kept.values() for f in blocks]:
-            self._context.quietly("cuMemFree_v2", freed.address)
+        with self._context.idle() as is_idle:
+            if not is_idle:
+                return
+            for freed in [f for blocks in self._kept.values() for f in blocks]:
+                self._context.quietly("cuMemFree_v2", freed.address)
         self._kept.clear()
         self._kept_bytes = self._shared_bytes = 0
 
     def _reused(self, size: int) -> int:
         """A block of that size that is ready; 0 where there is none."""
         found = self._ready(size)
-        if not found and self._shared_bytes > SHARED_BYTES and self._can_wait:
-            self._context("cuCtxSynchronize")
-            self._idle.tick += 1
-            self._shared_bytes = 0
-            found = self._ready(size)
-        return found
+        if found or self._shared_bytes <= SHARED_BYTES:
+            return found
+        with self._context.idle() as is_idle:
+            if is_idle:
+                self._idle.tick += 1
+                self._shared_bytes = 0
+        return self._ready(size)
 
     def _ready(self, size: int) -> int:
         blocks = self._kept.get(size, [])

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rlx.backends.cuda.context import Context
+from rlx.backends.cuda.context import NON_BLOCKING, Context
 from rlx.backends.cuda.errors import NOT_READY, DriverError
 from rlx.backends.cuda.graph import (
     CopyNode,
@@ -29,8 +29,6 @@ from rlx.backends.gpu.arrays.dlpack import CUDA
 from rlx.backends.gpu.device import Graph, Kernel, Queue, StampedGraph
 from rlx.core.errors import Error
 
-NON_BLOCKING = 1
-"""The flag of a stream that does not wait for the legacy default stream."""
 IN_GRAPH = 1
 """The flag of an event that a captured stream records whenever the graph is replayed."""
 DEVICE_OF_POINTER = 9
@@ -48,7 +46,9 @@ NAMED = 16
 
 
 class CudaQueue(Queue):
-    """One stream. A queue is used by one thread at a time."""
+    """One stream. One thread at a time enqueues work; beside it others may read what the queue has
+    written, wait for it, and order streams of theirs behind it. So nothing is captured from the
+    stream itself, but from another one, and copies and fences have a lock."""
 
     def __init__(
         self,
@@ -69,8 +69,12 @@ class CudaQueue(Queue):
         self._shaped: dict[Hashable, Prepared] = {}
         """The last launch of a kernel at certain sizes."""
         self._is_behind_kernel = False
+        self._into = self.stream
+        """Where work is enqueued: the stream, or the one that is captured."""
         self._nodes: list[Node] | None = None
-        self._lock = threading.Lock()
+        self._recorder = 0
+        """The thread that records."""
+        self._lock, self._copying = threading.Lock(), threading.RLock()
         self._tick = self._done = self._marked = 0
         self._is_closed = self._has_read = False
 
@@ -81,13 +85,14 @@ class CudaQueue(Queue):
         if not size:
             return
         self._check_not_recording("write")
-        if size <= TINY_BYTES:
-            self._small.put(address, array, size, self.stream)
-        else:
-            data = bytes_of(np.ascontiguousarray(array))
-            copies = self._small if size <= SMALL_BYTES else self._bulk()
-            copies.write(address, data, self.stream)
-        self._enqueued()
+        with self._copying:
+            if size <= TINY_BYTES:
+                self._small.put(address, array, size, self.stream)
+            else:
+                data = bytes_of(np.ascontiguousarray(array))
+                copies = self._small if size <= SMALL_BYTES else self._bulk()
+                copies.write(address, data, self.stream)
+            self._enqueued()
 
     def read(self, address: int, array: Array) -> None:
         size = array.nbytes
@@ -96,25 +101,26 @@ class CudaQueue(Queue):
         if not size:
             return
         self._check_not_recording("read")
-        if size > SMALL_BYTES:
-            self._bulk().read(address, bytes_of(array), self.stream)
-        else:
-            if not self._readback.has_room(size):
-                self.wait()
-            self._readback.read(address, array, self.stream)
-            self._has_read = True
-        self._enqueued()
+        with self._copying:
+            if size > SMALL_BYTES:
+                self._bulk().read(address, bytes_of(array), self.stream)
+            else:
+                if not self._readback.has_room(size):
+                    self.wait()
+                self._readback.read(address, array, self.stream)
+                self._has_read = True
+            self._enqueued()
 
     def copy(self, to: int, address: int, size: int) -> None:
         if size:
-            self.context.streamed("cuMemcpyDtoDAsync_v2", to, address, size, self.stream)
+            self.context.streamed("cuMemcpyDtoDAsync_v2", to, address, size, self._into)
             self._enqueued()
             if self._nodes is not None:
                 self._nodes.append(CopyNode(to, address, size))
 
     def fill(self, address: int, size: int, byte: int) -> None:
         if size:
-            self.context.streamed("cuMemsetD8Async", address, byte, size, self.stream)
+            self.context.streamed("cuMemsetD8Async", address, byte, size, self._into)
             self._enqueued()
             if self._nodes is not None:
                 self._nodes.append(FillNode(address, size, byte))
@@ -142,7 +148,7 @@ class CudaQueue(Queue):
         if made is None:
             return
         is_dependent = made.is_dependent and self._is_behind_kernel
-        made.enqueue(self.context, self._launch, self.stream, is_dependent)
+        made.enqueue(self.context, self._launch, self._into, is_dependent)
         self._is_behind_kernel = True
         self._tick += 1
         self.running.append(kernel.code.name)
@@ -176,16 +182,21 @@ class CudaQueue(Queue):
         self._check_not_recording("record")
         nodes = list[Node]()
         running = tuple(self.running)
-        with self._lock:
-            self._nodes, self._is_behind_kernel = nodes, False
-        try:
-            graph = captured(self.context, self.stream, enqueue)
-        finally:
-            with self._lock:
-                self._nodes, self._is_behind_kernel = None, False
-            self.running.clear()
-            self.running.extend(running)
+        with self.context.capturing() as stream:
+            self._recording(nodes, stream)
+            try:
+                graph = captured(self.context, stream, enqueue)
+            finally:
+                self._recording(None, self.stream)
+                self.running.clear()
+                self.running.extend(running)
         return CudaGraph(self, graph, nodes)
+
+    def _recording(self, nodes: list[Node] | None, stream: int) -> None:
+        """Enqueue into a stream, which is captured if there are nodes."""
+        with self._lock:
+            self._nodes, self._into, self._is_behind_kernel = nodes, stream, False
+            self._recorder = threading.get_ident()
 
     def replayed(self, name: str) -> None:
         """A graph was enqueued."""
@@ -194,7 +205,7 @@ class CudaQueue(Queue):
         self.running.append(name)
 
     def _check_not_recording(self, what: str) -> None:
-        if self._nodes is not None:
+        if self._nodes is not None and self._recorder == threading.get_ident():
             raise Error(
                 f"{what} while work is recorded: a graph holds launches, copies and fills of the "
                 f"device alone. Do it before or after."
@@ -204,9 +215,10 @@ class CudaQueue(Queue):
 
     def wait(self) -> None:
         self._check_not_recording("wait")
-        tick = self._tick
-        self.context.streamed("cuStreamSynchronize", self.stream)
-        self._waited(tick)
+        with self._copying:
+            tick = self._tick
+            self.context.streamed("cuStreamSynchronize", self.stream)
+            self._waited(tick)
 
     def _waited(self, tick: int) -> None:
         """All up to there is done."""
@@ -221,7 +233,7 @@ class CudaQueue(Queue):
 
         def enqueue() -> None:
             for event, part in zip(events.handles, (None, *parts, None)):
-                self.context.streamed("cuEventRecordWithFlags", event, self.stream, IN_GRAPH)
+                self.context.streamed("cuEventRecordWithFlags", event, self._into, IN_GRAPH)
                 self._is_behind_kernel = False
                 if part is not None:
                     part()
@@ -262,8 +274,9 @@ class CudaQueue(Queue):
     def _order(self, first: int, second: int) -> None:
         """A stream waits for an event as it was recorded last, so that one serves for all."""
         if first != second:
-            self.context.streamed("cuEventRecord", self._fence, first)
-            self.context.streamed("cuStreamWaitEvent", second, self._fence, 0)
+            with self._copying:
+                self.context.streamed("cuEventRecord", self._fence, first)
+                self.context.streamed("cuStreamWaitEvent", second, self._fence, 0)
 
     @cached_property
     def _fence(self) -> int:
@@ -284,10 +297,6 @@ class CudaQueue(Queue):
         return 0 if self._tick == self._done or self._is_closed else self._tick
 
     @property
-    def is_recording(self) -> bool:
-        return self._nodes is not None
-
-    @property
     def is_idle(self) -> bool:
         return self.has_reached(self._tick)
 
@@ -296,8 +305,8 @@ class CudaQueue(Queue):
         if tick <= self._done or self._is_closed:
             return True
         with self._lock:
-            if self._nodes is not None or self._is_closed:
-                return self._is_closed
+            if self._is_closed:
+                return True
             if self._marked and not self._is_marked_done():
                 return False
             if tick <= self._done:
@@ -348,8 +357,7 @@ class ForeignQueue(CudaQueue):
     """A queue on a stream of another library, in order with what that enqueues there.
 
     The stream may end at any time after a call: how far it has come is asked of an event that is
-    recorded behind each. The legacy default stream cannot be captured, so recording has a stream
-    of its own.
+    recorded behind each.
     """
 
     def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
@@ -375,24 +383,13 @@ class ForeignQueue(CudaQueue):
                 self._is_marked_done()
             return tick <= self._done or self._is_closed
 
-    def record(self, enqueue: Callable[[], None]) -> Graph:
-        stream, self.stream = self.stream, self._recording
-        try:
-            return super().record(enqueue)
-        finally:
-            self.stream = stream
-
-    @cached_property
-    def _recording(self) -> int:
-        return self.context.made("cuStreamCreate", NON_BLOCKING)
-
     def wait(self) -> None:
         """Until the last event, behind which nothing of ours is."""
-        tick = self._tick
-        if self._marked:
-            self.context.streamed("cuEventSynchronize", self._mark)
-        self._waited(tick)
+        with self._copying:
+            tick = self._tick
+            if self._marked:
+                self.context.streamed("cuEventSynchronize", self._mark)
+            self._waited(tick)
 
     def _close_stream(self) -> None:
-        if "_recording" in self.__dict__:
-            self.context.quietly("cuStreamDestroy_v2", self._recording)
+        """It is not ours."""

@@ -9,10 +9,11 @@ once, with its addresses and sizes, and is replayed by one call.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -258,3 +259,26 @@ class Device(ABC):
     def queue(self, stream: int | None = None) -> Queue:
         """A new one; queues run beside each other. One on a stream of another library is in order
         with what that enqueues there, where devices have streams."""
+
+
+D = TypeVar("D", bound=Device)
+
+
+class Devices(Generic[D]):
+    """Devices by number, each opened when it is asked for first. There is one for all backends and
+    threads: programs share its memory, which is reused behind the queues that it knows."""
+
+    def __init__(self, open_device: Callable[[int], D]) -> None:
+        self._open = open_device
+        self._opened: dict[int, D] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, number: int) -> D:
+        """The device, or an error that says why there is none: it is asked for again then."""
+        found = self._opened.get(number)
+        if found is not None:
+            return found
+        with self._lock:
+            if number not in self._opened:
+                self._opened[number] = self._open(number)
+            return self._opened[number]

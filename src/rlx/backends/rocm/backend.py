@@ -6,14 +6,13 @@ runs on the host in tests.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
 from rlx.backends.base import Missing, Tune
 from rlx.backends.gpu.backend import GpuBackend
-from rlx.backends.gpu.device import Code
+from rlx.backends.gpu.device import Code, Devices
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.rocm.architecture import ARCHITECTURES, Architecture, architecture
@@ -79,7 +78,7 @@ class RocmBackend(GpuBackend):
                 f"target 'rocm:{self.variant}' is an architecture to compile for. "
                 "To run on a device, use target='rocm', or 'rocm:0' for the first."
             )
-        return _device(int(self.variant or 0))
+        return _DEVICES[int(self.variant or 0)]
 
     @property
     def _compiled_for(self) -> Architecture | None:
@@ -116,12 +115,11 @@ class RocmBackend(GpuBackend):
         return f"{self.name} {self.hardware} tune={self.tune}"
 
 
-@functools.cache
-def _device(number: int) -> HipDevice:
-    """One for all backends: programs share its memory and its modules."""
+def _opened(number: int) -> HipDevice:
     from rlx.backends.rocm.device import HipDevice
 
     return HipDevice(number)
 
 
+_DEVICES = Devices(_opened)
 backend = RocmBackend()
