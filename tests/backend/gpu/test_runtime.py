@@ -144,6 +144,25 @@ def test_an_index_out_of_range_names_its_node_and_the_next_call_is_right() -> No
         bound.wait()
 
 
+def test_what_a_call_noted_that_another_error_ended_is_not_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    g = Graph("g")
+    table, rows = g.input("table", Shape([4, 3])), g.input("rows", Shape([2], DType.I64))
+    g.set_outputs([ops.embedding(table, rows)])
+    program, good = program_of(g, BACKEND), [normal(4, 3), np.array([3, 0])]
+    weights = program.prepare({}, None)
+
+    def stop(context: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(program, "_check", stop)
+        with pytest.raises(KeyboardInterrupt):
+            program.run(weights, [good[0], np.array([1, 4])], [None])
+    assert np.array_equal(program.run(weights, good, [None])[0], good[0][good[1]])
+
+
 def test_sizes_that_data_decides_outgrow_their_capacity() -> None:
     g = Graph("g")
     end = g.input("end", Shape([], DType.I64))

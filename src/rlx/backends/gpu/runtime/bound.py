@@ -69,6 +69,9 @@ class BoundCall:
                 break
             except Outgrown as error:
                 self._begun = self._begin(error)
+            except BaseException:
+                self._context.abandon()
+                raise
         if self._is_one_segment and self._call.replayed is not None:
             self._replay = self._call.replayed.replay
 

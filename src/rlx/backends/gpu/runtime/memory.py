@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from rlx.backends.gpu.device import ALIGN, Device, Graph, Memory, Queue
+from rlx.core.errors import Error
 
 FIRST_FRAME = 1 << 20
 """Bytes of the first block of frames: few calls need another."""
@@ -90,6 +91,13 @@ class Context:
     def clear_failures(self) -> None:
         self.queue.fill(self.failures.address, self.failures.size, 0)
 
+    def abandon(self) -> None:
+        """A call ended before it was done: its frames are free, and what its kernels have noted is
+        not the next one's."""
+        self.frames.pop(-1)
+        with suppress(Error):
+            self.clear_failures()
+
     def room(self, size: int) -> Block:
         """Memory of its own."""
         return Block(self.device, max(1, size))
@@ -123,12 +131,14 @@ class Contexts:
 
     @contextmanager
     def taken(self) -> Generator[Context]:
-        """One for a call, whose frames are gone when it ends, however it does."""
+        """One for a call, which is as it was when that ends, however it does."""
         context = self.take()
         try:
             yield context
+        except BaseException:
+            context.abandon()
+            raise
         finally:
-            context.frames.pop(-1)
             self.give(context)
 
     def give(self, context: Context) -> None:

@@ -276,8 +276,7 @@ class GpuProgram(Program):
 def _grow(weights: Weights, context: Context, outgrown: Outgrown) -> None:
     """Capacities as large as was found, for this call and all later ones; the kernel that found
     more has noted it."""
-    context.frames.pop(-1)
-    context.clear_failures()
+    context.abandon()
     more, held = outgrown.capacities, weights.capacities
     weights.capacities = {n: max(c, min(more.get(n, c), c * GROWTH)) for n, c in held.items()}
 
