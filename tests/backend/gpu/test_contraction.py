@@ -393,7 +393,7 @@ def by_groups(contract: Contract, columns: int = 128) -> tuple[Product, WgmmaSch
     found = product(contract)
     made = wgmma.choose(found, HOPPER, frozenset({1}))
     assert isinstance(made, WgmmaSchedule), made
-    return found, replace(made, columns=columns, stages=2)
+    return found, replace(made, columns=columns, stages=2, groups=2, storing=0)
 
 
 BULK = {
@@ -416,11 +416,22 @@ BULK = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BULK)
-def test_groups_of_four_warps_compute_what_the_loops_mean(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "columns", "groups", "storing", "blocks"),
+    [
+        *((n, 128, 1, 0, 2) for n in BULK if n != "f32 sums"),
+        ("f32 sums", 64, 2, 4, 1),
+        ("weights by columns", 192, 2, 6, 1),
+        ("weights by rows", 256, 2, 3, 2),
+    ],
+)
+def test_groups_of_four_warps_compute_what_the_loops_mean(
+    name: str, columns: int, groups: int, storing: int, blocks: int
+) -> None:
     case = BULK[name]
     contract = contract_of(case)
-    found, schedule = by_groups(contract)
+    found, schedule = by_groups(contract, columns)
+    schedule = replace(schedule, groups=groups, storing=storing, blocks=blocks)
     for sizes in case.sizes:
         program = verify(emit_wgmma(found, schedule, "product"))
         given = case.data(sizes)

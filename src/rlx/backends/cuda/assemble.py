@@ -51,15 +51,18 @@ def assemble(
     for the interpreter's lock after every call while another prints."""
     texts = [print_code(p, architecture) for p in programs]
     given = [i for i, p in enumerate(programs) if not _is_whole(p)]
-    workers = min(THREADS, len(given), os.cpu_count() or 1)
-    if workers <= 1:
-        linked = [_linked(context, texts[i]) for i in given]
-    else:
-        with ThreadPoolExecutor(workers, "rlx-assemble") as pool:
-            linked = list(pool.map(lambda i: _linked(context, texts[i]), given))
-    for i, code in zip(given, linked):
+    for i, code in zip(given, linked(context, [texts[i] for i in given])):
         texts[i] = code
     return texts
+
+
+def linked(context: Context, codes: Sequence[Code]) -> list[Code]:
+    """Code in PTX as machine code, in order."""
+    workers = min(THREADS, len(codes), os.cpu_count() or 1)
+    if workers <= 1:
+        return [_linked(context, code) for code in codes]
+    with ThreadPoolExecutor(workers, "rlx-assemble") as pool:
+        return list(pool.map(lambda code: _linked(context, code), codes))
 
 
 def _is_whole(program: Program) -> bool:

@@ -42,9 +42,10 @@ LARGEST = 87.0
 LOG2_E = 1.4426950408889634
 SMALL_TANH = 0.25
 """Below which tanh is its series, as 1 - 2 / (1 + e²ˣ) cancels there."""
-ERFC_SCALE, ERFC_TERMS, ERFC_END = 0.5, 6, 9.5
-"""erfc z · e^z² is a polynomial of 1 / (1 + z / 2), within 2⁻¹³ up to where erfc is less than the
-least number."""
+TAILS = {Precision.BF16: (13.2, 10), Precision.F16: (5.7, 8)}
+"""log₂ ½erfc(y / √2), whose exponential is the normal distribution's tail, is nearly a parabola: a
+polynomial of so many terms up to where the tail is less than the least number. As the number of
+terms is even, it falls on from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +139,59 @@ class _Fusion:
         sums = [n for n in self.kernel.nodes if isinstance(n, Apply) and n.dtype is DType.F32]
         named = [n for n in sums if n.op.name in ("add", "sub")]
         made = {n: self._sum(n) for n in named if self.needed[n] is not Precision.EXACT}
+        products = [n for n in sums if n.op.name == "mul" and self.needed[n] in BOUNDS]
+        made |= {n: self._gated(n) for n in products}
         return {n: f for n, f in made.items() if f is not None}
+
+    def _gated(self, node: Apply) -> Fused | None:
+        """k · x · (1 + f(c · u)), as gelu is: constants are multiplied here."""
+        for own, other in (node.args, node.args[::-1]):
+            plus, scaled = self._sole(own, node), self._sole(other, node)
+            inner = None if plus is None else self._above_one(plus)
+            factor = None if scaled is None else self._by_constant(scaled)
+            if inner is not None and factor is not None and self.needed[own] in BOUNDS:
+                return self._gate(inner, *factor, self.needed[own])
+        return None
+
+    def _gate(self, inner: Apply, x: Expr, k: float, needed: Precision) -> Fused | None:
+        """The same, of f(c · u), x and k."""
+        argument = self._sole(inner.args[0], inner)
+        of = None if argument is None else self._by_constant(argument)
+        u, c = of or (inner.args[0], 1.0)
+        if inner.op.name == "tanh":
+            return Fused((x, u), lambda b, x, u: _gated_tanh(b, x, u, 2.0 * k, 2.0 * c))
+        if self._source(u) is not self._source(x):
+            return None
+        return Fused((x,), lambda b, x: _gated_erf(b, x, 2.0 * k, c, needed))
+
+    def _above_one(self, plus: Apply) -> Apply | None:
+        """f(u) of 1 + f(u)."""
+        for own, other in (plus.args, plus.args[::-1]) if plus.op.name == "add" else ():
+            inner = self._sole(own, plus)
+            if inner is not None and inner.op.name in ONE_PLUS and _is_one(other):
+                return inner
+        return None
+
+    def _by_constant(self, product: Apply) -> tuple[Expr, float] | None:
+        """x and k of k · x."""
+        for x, k in (product.args, product.args[::-1]) if product.op.name == "mul" else ():
+            value = _constant(k)
+            if value is not None:
+                return x, value
+        return None
+
+    def _source(self, node: Expr) -> Expr:
+        return self.sources.get(node, node)
 
     def _sum(self, node: Apply) -> Fused | None:
         left, right = node.args
         is_sub = node.op.name == "sub"
+        above_one = self._above_one(node)
+        if above_one is not None:
+            return self._one_plus(above_one, node)
         for own, other in ((left, right), (right, left)):
             inner = self._sole(own, node)
-            if inner is None:
-                continue
-            if inner.op.name in ONE_PLUS and not is_sub and _is_one(other):
-                return self._one_plus(inner, node)
-            if inner.op.name == "mul":
+            if inner is not None and inner.op.name == "mul":
                 return _product_sum(inner, other, is_sub and own is right, is_sub and own is left)
         return None
 
@@ -180,8 +222,15 @@ def _product_sum(product: Apply, addend: Expr, minus_product: bool, minus_addend
 
 
 def _is_one(node: Expr) -> bool:
+    return _constant(node) == 1.0
+
+
+def _constant(node: Expr) -> float | None:
+    """A number, as it was rounded."""
     inner = node.args[0] if isinstance(node, Apply) and node.op.name == "cast" else node
-    return isinstance(inner, Const) and float(inner.value) == 1.0
+    if isinstance(inner, Const) and inner.dtype.is_float:
+        return float(inner.value)
+    return None
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -237,13 +286,31 @@ def _tanh_sigmoid_error(low: float) -> float:
     return TANH_ERROR * max(0.5, abs(tanh) / (1.0 + tanh)) if tanh > -1.0 else math.inf
 
 
+def _tail(b: Builder, x: Var, c: float, precision: Precision) -> Var:
+    """½ erfc |c · x|."""
+    scale = abs(c) * math.sqrt(2.0)
+    terms = [term * scale**k for k, term in enumerate(log_tail(precision)[0])]
+    return b.call("exp2", _horner(b, abs(x), terms), fast=True)
+
+
 def _erfc(b: Builder, x: Var, fast: Fast) -> Var:
-    """2 - r where x < 0 and r elsewhere, with r = erfc |x| = e^-x² · Σ terms[k] tᵏ."""
-    size = abs(x)
-    t = b.call("reciprocal", b.fma(size, ERFC_SCALE, 1.0), fast=True)
-    raised = b.call("exp2", x * x * -LOG2_E, fast=True)
-    value = _horner(b, t, scaled_erfc()[0]) * raised
+    """2 - r where x < 0 and r elsewhere, with r = erfc |x|."""
+    value = _tail(b, x, 1.0, fast.precision) * 2.0
     return (2.0 - value).where(x < 0.0, value)
+
+
+def _gated_tanh(b: Builder, x: Var, u: Var, k: float, c: float) -> Var:
+    """k · x · sigmoid(c · u): ½ + ½ tanh u is sigmoid 2u."""
+    raised = b.call("exp2", u * (-LOG2_E * c), fast=True)
+    made = x * b.call("reciprocal", raised + 1.0, fast=True)
+    return made if k == 1.0 else made * k
+
+
+def _gated_erf(b: Builder, x: Var, k: float, c: float, precision: Precision) -> Var:
+    """k · x · r, with r = ½ erfc(-c · x): q = ½ erfc |c · x| where x is negative, and 1 - q."""
+    q = _tail(b, x, c, precision)
+    made = x * q.where((x if c > 0.0 else -x) < 0.0, 1.0 - q)
+    return made if k == 1.0 else made * k
 
 
 ONE_PLUS: dict[str, Callable[[Builder, Var, Fast], Var]] = {
@@ -302,21 +369,19 @@ def odd_polynomial(name: str, reach: float, count: int) -> tuple[tuple[float, ..
 
 
 @functools.cache
-def scaled_erfc() -> tuple[tuple[float, ...], float]:
-    """The terms of erfc z · e^z² in t = 1 / (1 + z · scale), and their greatest relative error."""
-    low, high = 1.0 / (1.0 + ERFC_SCALE * ERFC_END), 1.0
-    middle, half = 0.5 * (high + low), 0.5 * (high - low)
-    angles = [math.pi * (k + 0.5) / ERFC_TERMS for k in range(ERFC_TERMS)]
-    points = [middle + half * math.cos(a) for a in angles]
-    terms = _interpolated(points, [_scaled_erfc(t) for t in points])
-    samples = [low + (high - low) * k / 512 for k in range(513)]
-    made = [sum(c * t**i for i, c in enumerate(terms)) for t in samples]
-    return terms, max(abs(y / _scaled_erfc(t) - 1.0) for t, y in zip(samples, made))
+def log_tail(precision: Precision) -> tuple[tuple[float, ...], float]:
+    """The terms of log₂ ½erfc(y / √2), and the greatest relative error of its exponential."""
+    end, count = TAILS[precision]
+    half = 0.5 * end
+    points = [half * (1.0 + math.cos(math.pi * (k + 0.5) / count)) for k in range(count)]
+    terms = _interpolated(points, [_log_tail(y) for y in points])
+    samples = [end * k / 512 for k in range(513)]
+    made = [sum(c * y**i for i, c in enumerate(terms)) for y in samples]
+    return terms, max(abs(2.0 ** (z - _log_tail(y)) - 1.0) for y, z in zip(samples, made))
 
 
-def _scaled_erfc(t: float) -> float:
-    z = (1.0 / t - 1.0) / ERFC_SCALE
-    return math.erfc(z) * math.exp(z * z)
+def _log_tail(y: float) -> float:
+    return math.log2(0.5 * math.erfc(y * math.sqrt(0.5)))
 
 
 def _interpolated(points: Sequence[float], values: Sequence[float]) -> tuple[float, ...]:

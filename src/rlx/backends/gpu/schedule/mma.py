@@ -182,22 +182,22 @@ def _staged(product: Product, schedule: MmaSchedule, machine: GpuMachine) -> Mma
     return next((w for w in fewer if w.shared_bytes <= machine.shared_bytes), schedule)
 
 
-PRODUCTS_PER_CYCLE = 1000
+PRODUCTS_PER_CYCLE = 660
 """Multiply-adds of a processor: what warps reach of what matrix instructions are able to."""
-SHARED_BYTES_PER_CYCLE = 128
-CACHE_BYTES_PER_CYCLE = 45
+SHARED_BYTES_PER_CYCLE = 97
+CACHE_BYTES_PER_CYCLE = 64
 """From the second-level cache to one processor."""
-ALL_CACHE_BYTES_PER_CYCLE = 4500
+ALL_CACHE_BYTES_PER_CYCLE = 6000
 """To all of them."""
-CACHE_LATENCY = 1250
+CACHE_LATENCY = 380
 """Cycles, under load: with fewer bytes under way it bounds the rate."""
-START_CYCLES = 1840
+START_CYCLES = 2265
 """From the start of a block to its first products, and from its last ones to the end."""
-STEP_CYCLES = 150
+STEP_CYCLES = 200
 """Of a step that waits for the stage it fills anew."""
 WINDOW_CYCLES = 1.1
 """Of each unit that is read through a window: where it is, and whether that is in the image."""
-CLUSTER_CYCLES = 1200
+CLUSTER_CYCLES = 1490
 """Of each block of a cluster, until all have pushed their sums."""
 
 

@@ -2,28 +2,31 @@
 fills.
 
 As many blocks as there are processors take tiles of the result in turn. One thread of a block keeps
-the copy engine busy, several stages ahead; two groups of four warps multiply, each half of the
-tile's rows, the next stage under way before the one before is done.
+the copy engine busy, several stages ahead; groups of four warps multiply, each 64 of the
+tile's rows, the next stage under way before the one before is done. Finished sums are stored by the
+warps that have them, or by others, while the next tile is multiplied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.mma import ceil_div, typical
 from rlx.backends.gpu.schedule.product import Operand, Product, copied, stride_of
 from rlx.core.dim import DimLike, exact_div
 from rlx.core.dim import product as count_of
-from rlx.kernel.expr import Accumulator, Axis
+from rlx.kernel.expr import Accumulator, Apply, Axis, Load
 from rlx.kernel.refusal import Refusal
 
 DEPTH = 64
 """Inner positions of a stage: lines of 128 bytes."""
 GROUP_ROWS = 64
 """Of the matrix that four warps multiply."""
-GROUPS = 2
+COPYING = 4
+"""Warps that copy where the copy engine does not."""
 UNIT = 8
 """Half floats of 16 bytes: where the copy engine's matrices and their rows may start."""
 SUMS_BYTES = 256
@@ -51,7 +54,7 @@ class WgmmaSchedule:
     """One way to run a product."""
 
     columns: int
-    """Of a tile; it has 128 rows."""
+    """Of a tile."""
     stages: int
     left: BulkOperand | None
     """As the copy engine reads it; none where the threads of four warps copy it."""
@@ -65,25 +68,53 @@ class WgmmaSchedule:
     warp: int = 32
     flight: int = 1
     """Products of a group that are under way while the next is requested."""
+    groups: int = 2
+    """Of four warps, each with 64 rows of a tile."""
+    storing: int = 0
+    """Warps that compute and store what follows the sums of a tile while others multiply the next;
+    none where those that multiply do that, too."""
 
     @property
     def rows(self) -> int:
-        return GROUPS * GROUP_ROWS
+        return self.groups * GROUP_ROWS
+
+    @property
+    def warps(self) -> int:
+        """That multiply."""
+        return 4 * self.groups
+
+    @property
+    def multiplying(self) -> int:
+        """The first warp that multiplies: behind those that copy."""
+        return 0 if self.is_bulk else COPYING
 
     @property
     def block(self) -> int:
-        """Threads: those that multiply, and four warps that copy, or one thread of them."""
-        return (GROUPS + 1) * 4 * self.warp
+        """Threads. A warp is enough to keep the copy engine busy: the others have its registers."""
+        return (self.warps + self.storing + (1 if self.is_bulk else COPYING)) * self.warp
 
     @property
     def chunk(self) -> int:
-        """Columns that are stored in a pass."""
-        return min(self.columns, SUMS_BYTES // self.sums_bytes)
+        """Columns that are stored in a pass, or by a warp: a power of two, so that a thread's are
+        the same in all of its rows."""
+        if not self.storing:
+            return gcd(self.columns, SUMS_BYTES // self.sums_bytes)
+        whole = (c for c in reversed(COLUMNS) if self.columns % c == 0)
+        return next(c for c in whole if self.storing % (self.columns // c) == 0)
+
+    @property
+    def chunks(self) -> int:
+        return self.columns // self.chunk
+
+    @property
+    def kept(self) -> int:
+        """Columns of finished sums that shared memory has room for."""
+        return self.columns if self.storing else self.chunk
 
     @property
     def pitch(self) -> int:
         """Of rows of finished sums."""
-        return self.chunk + SUMS_PAD_BYTES // self.sums_bytes
+        return self.kept + SUMS_PAD_BYTES // self.sums_bytes
 
     @property
     def shared_bytes(self) -> int:
@@ -104,9 +135,7 @@ class WgmmaSchedule:
     @property
     def registers(self) -> tuple[int, int] | None:
         """Of threads that copy and of those that multiply, where an even share is too few."""
-        if self.is_bulk:
-            return 40, 232
-        return (88, 208) if self.columns > 128 else None
+        return (88, 208) if self.columns > 128 and not self.is_bulk else None
 
     @property
     def order(self) -> Hashable:
@@ -118,15 +147,28 @@ class WgmmaSchedule:
         """In a few words, for reports."""
         tile = f"{self.rows}x{self.columns}x{DEPTH}"
         how = "bulk copies" if self.is_bulk else "copies by threads"
-        return f"tiles of {tile} by groups of four warps, {self.stages} stages of {how}"
+        apart = f", stored by {self.storing} warps" if self.storing else ""
+        return f"tiles of {tile} by groups of four warps, {self.stages} stages of {how}{apart}"
 
 
-COLUMNS = (256, 128, 64)
+COLUMNS = (256, 192, 128, 64)
 STAGES = (8, 6, 5, 4, 3)
-BYTES_PER_CYCLE = 33
-"""Of stages that are filled and multiplied: what is reached with tiles of any size."""
-START_CYCLES = 3500
-"""From the start of a block to its first products, and from its last ones to the end."""
+UNITS = frozenset(
+    {"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "erfc", "sigmoid", "sin", "cos", "pow"}
+)
+"""Functions that take special function units, or long polynomials."""
+STORING = {256: 3, 192: 6, 128: 6, 64: 4}
+"""Warps that store, by the columns of a tile. Each quarter of a processor's registers is that of
+three warps, one of which copies, where a thread needs more than 128, and of four elsewhere."""
+PRODUCTS_PER_CYCLE, STEP_CYCLES = 1860, 80
+"""Multiply-adds of a processor, and what each stage takes beside them."""
+BYTES_PER_CYCLE, THREAD_BYTES_PER_CYCLE = 64, 33
+"""Of stages that are filled from the second-level cache by the copy engine, or by threads."""
+START_CYCLES = 1190
+"""From the start of a block to its first products, beside the end of the kernel before."""
+STORE_CYCLES, FUNCTION_CYCLES, LOAD_CYCLES = 24.0, 32.0, 15.0
+"""Of a warp that stores a finished sum of each of its threads; more for each function of it, and
+for each number that is read for it."""
 
 
 def choose(
@@ -154,14 +196,30 @@ def candidates(
     size = max((s.dtype.itemsize for s in _sums(product)), default=2)
     rest = (machine.processors, size, constants, machine.has_dependent_launch)
     left, right = sides
-    ways = [
-        next((w for w in tried if w.shared_bytes <= machine.shared_bytes), None)
-        for tried in ([WgmmaSchedule(c, s, left, right, *rest) for s in STAGES] for c in COLUMNS)
+    every = [
+        WgmmaSchedule(c, 0, left, right, *rest, groups=g, storing=n)
+        for g, c, n in _tiles(left is not None, right is not None)
     ]
+    ways = [_staged(w, machine) for w in every]
     fitting = [w for w in ways if w is not None]
     if not fitting:
         return Refusal("its stages do not fit shared memory")
     return fitting
+
+
+def _tiles(is_left_bulk: bool, is_right_bulk: bool) -> list[tuple[int, int, int]]:
+    """Groups, columns and warps that store: threads copy powers of two of columns, and have no
+    registers to spare."""
+    if not (is_left_bulk and is_right_bulk):
+        return [(2, c, 0) for c in COLUMNS if is_right_bulk or c & (c - 1) == 0]
+    by_two = [(2, c, n) for c in COLUMNS for n in (0, STORING[c])]
+    return [*by_two, *((1, c, 0) for c in COLUMNS)]
+
+
+def _staged(schedule: WgmmaSchedule, machine: GpuMachine) -> WgmmaSchedule | None:
+    """With as many stages as fit."""
+    tried = (replace(schedule, stages=n) for n in STAGES)
+    return next((w for w in tried if w.shared_bytes <= machine.shared_bytes), None)
 
 
 def _sums(product: Product) -> Sequence[Accumulator]:
@@ -172,10 +230,25 @@ def cycles(product: Product, schedule: WgmmaSchedule, machine: GpuMachine) -> fl
     """A prediction: the tiles of a processor one after the other."""
     batch, rows, columns, inner = (typical(d) for d in product.sizes)
     tiles = batch * ceil_div(rows, schedule.rows) * ceil_div(columns, schedule.columns)
-    stage = 2 * DEPTH * (schedule.rows + schedule.columns)
-    stored = 12 * schedule.rows * schedule.columns / 128
-    each = ceil_div(inner, DEPTH) * stage / BYTES_PER_CYCLE + stored
-    return START_CYCLES + ceil_div(tiles, machine.processors) * each
+    area = schedule.rows * schedule.columns
+    rate = BYTES_PER_CYCLE if schedule.is_bulk else THREAD_BYTES_PER_CYCLE
+    filled = 2 * DEPTH * (schedule.rows + schedule.columns) / rate
+    step = max(filled, STEP_CYCLES + area * DEPTH / PRODUCTS_PER_CYCLE)
+    multiplied = ceil_div(inner, DEPTH) * step
+    stored = _store_cycles(product) * area / schedule.warp
+    turns = ceil_div(tiles, machine.processors)
+    if not schedule.storing:
+        return START_CYCLES + turns * (multiplied + stored / schedule.warps)
+    stored /= schedule.storing
+    return START_CYCLES + max(turns * multiplied + stored, multiplied + turns * stored)
+
+
+def _store_cycles(product: Product) -> float:
+    """Of a warp, for a sum of each of its threads."""
+    nodes = product.contract.epilogue
+    functions = [n for n in nodes if isinstance(n, Apply) and n.op.name in UNITS]
+    loads = [n for n in nodes if isinstance(n, Load) and n.free & set(product.rows)]
+    return STORE_CYCLES + FUNCTION_CYCLES * len(functions) + LOAD_CYCLES * len(loads)
 
 
 def bulk_operand(product: Product, operand: Operand) -> BulkOperand | Refusal:

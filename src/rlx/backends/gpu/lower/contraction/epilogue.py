@@ -22,6 +22,19 @@ UNROLLED_NODES = 96
 MAX_UNROLLED = 4
 
 
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Neighbours of a line that a thread stores."""
+
+    line: Var
+    at: Var
+    """The first column, of those in shared memory."""
+    across: Scope
+    """Its columns."""
+    is_there: Var | None
+    """Is there one? Always, if none is given."""
+
+
 @dataclass
 class SumsStore:
     """Lines of finished sums that some threads store together, a unit of neighbours at a time."""
@@ -42,6 +55,7 @@ class SumsStore:
     """Sums of which each is a part, one behind the lines of the other."""
     is_whole: bool = False
     """Are all of the columns the product's?"""
+    unrolled: int = UNROLLED_NODES
     _across: Scope | None = None
     """The columns of a thread, where they are the same in all of its units."""
 
@@ -75,16 +89,38 @@ class SumsStore:
         total = self.lines * self.per_line
         steps = -(-total // threads)
         nodes = max(1, self.width * len(self.values.product.contract.epilogue))
-        most = min(steps, MAX_UNROLLED, max(1, UNROLLED_NODES // nodes))
+        most = min(steps, MAX_UNROLLED, max(1, self.unrolled // nodes))
         # as many as divide the steps: those behind the last would be units of other tiles
         together = next(n for n in range(most, 0, -1) if steps % n == 0)
         if steps == together:
-            self._some([self.thread + i * threads for i in range(steps)], row_of)
-            return
-        with b.loop(self.thread, total, threads * together) as at:
-            self._some([at + i * threads for i in range(together)], row_of)
+            self._some([self._unit(self.thread, i * threads) for i in range(steps)], row_of)
+        elif self._across is None:
+            with b.loop(self.thread, total, threads * together) as at:
+                self._some([self._unit(at, i * threads) for i in range(together)], row_of)
+        else:
+            lines = threads // self.per_line
+            with b.loop(self.thread // self.per_line, self.lines, lines * together) as line:
+                self._some([self._line(line + i * lines) for i in range(together)], row_of)
 
-    def _some(self, units: list[Var], row_of: Callable[[Var], Var]) -> None:
+    def _unit(self, thread: Var, number: int) -> _Unit:
+        """By the number of its first thread, and how many are before."""
+        if self._across is not None:
+            lines = number // self.per_line
+            return self._line(thread // self.per_line + lines)
+        unit = thread + number
+        total = self.lines * self.per_line
+        is_there = None if total % self.threads == 0 else unit < total
+        line, at = unit // self.per_line, unit % self.per_line * self.width
+        return _Unit(line, at, self._columns(unit), is_there)
+
+    def _line(self, line: Var) -> _Unit:
+        """Of a thread whose columns are the same in all lines."""
+        assert self._across is not None
+        is_there = None if self.lines * self.per_line % self.threads == 0 else line < self.lines
+        at = self.thread % self.per_line * self.width
+        return _Unit(line, at, self._across, is_there)
+
+    def _some(self, units: list[_Unit], row_of: Callable[[Var], Var]) -> None:
         """Everything is read before anything is stored, which might be the same memory."""
         values, stores = self.values, self.values.product.contract.stores
         values.vector = next(iter(values.product.columns[-1:]), None)
@@ -98,21 +134,18 @@ class SumsStore:
                 for store, value in zip(stores, kept):
                     values.store(store.result, store.at, value, values.masks(()))
 
-    def _scopes(self, unit: Var, row_of: Callable[[Var], Var]) -> tuple[Scope, Scope]:
-        values, total = self.values, self.lines * self.per_line
-        across = self._columns(unit) if self._across is None else self._across
-        line, at = unit // self.per_line, unit % self.per_line * self.width
-        is_there = None if total % self.threads == 0 else unit < total
-        row = values.scope(values.product.rows, row_of(line))
+    def _scopes(self, unit: _Unit, row_of: Callable[[Var], Var]) -> tuple[Scope, Scope]:
+        values = self.values
+        row = values.scope(values.product.rows, row_of(unit.line))
         assert row.mask is not None
-        row.mask = row.mask if is_there is None else row.mask & is_there
+        row.mask = row.mask if unit.is_there is None else row.mask & unit.is_there
         # a value is where the innermost of its axes is: of a single row, that of the columns
-        self._give(row if values.product.rows else across, line, at, is_there)
-        return across, row
+        self._give(row if values.product.rows else unit.across, unit)
+        return unit.across, row
 
-    def _give(self, scope: Scope, line: Var, at: Var, is_there: Var | None) -> None:
+    def _give(self, scope: Scope, unit: _Unit) -> None:
         """The finished sums as the values that they are."""
-        total = self._summed(line, at, is_there)
+        total = self._summed(unit.line, unit.at, unit.is_there)
         b = self.values.b
         for node in self.values.product.contract.epilogue:
             if isinstance(node, Accumulator):

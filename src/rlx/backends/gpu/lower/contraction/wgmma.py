@@ -6,9 +6,11 @@
         wait until the stage is free; have both operands' boxes copied to it
     or four warps, where an operand is read through a window:
         wait until the stage is free; copy to it; say that an earlier one is there
-    two groups of four warps, for each tile:
+    groups of four warps, for each tile:
         for each stage: wait until it is there; multiply; free the stage before
-        store
+        store, or hand the sums over
+    warps that store, for each tile:
+        wait for the sums of some rows; store; free their place
 
 What is outside of the operands is 0 to the copy engine, and rows and columns behind the last ones
 are not stored, so any sizes will do.
@@ -16,7 +18,9 @@ are not stored, so any sizes will do.
 
 from __future__ import annotations
 
-from rlx.backends.gpu.lower.contraction.epilogue import SumsStore
+from collections.abc import Sequence
+
+from rlx.backends.gpu.lower.contraction.epilogue import UNROLLED_NODES, SumsStore
 from rlx.backends.gpu.lower.contraction.loader import TileLoader
 from rlx.backends.gpu.lower.contraction.values import ProductValues
 from rlx.backends.gpu.lower.scopes import Scope
@@ -24,7 +28,6 @@ from rlx.backends.gpu.schedule.product import Operand, Product
 from rlx.backends.gpu.schedule.wgmma import (
     DEPTH,
     GROUP_ROWS,
-    GROUPS,
     BulkOperand,
     WgmmaSchedule,
 )
@@ -41,6 +44,10 @@ LINE = 64
 PANEL = DEPTH * LINE
 """Elements of a box whose lines are at one inner position each."""
 FULL, EMPTY = "full", "empty"
+SUMMED, STORED = "summed", "stored"
+"""Rows of finished sums, by the warp that multiplies them."""
+STORING_NODES = 4 * UNROLLED_NODES
+"""Expressions that a thread has under way where few warps store: they hide each other's latency."""
 TILE_ROWS = 8
 """Tiles below each other that are taken before those beside them: they share columns, which the
 second-level cache then holds."""
@@ -105,6 +112,8 @@ class _Wgmma:
         kept = half if schedule.sums_bytes == half.itemsize else F32
         self.sums = b.shared("sums", kept, schedule.rows * schedule.pitch)
         self.full, self.empty = (b.mbarrier(n, schedule.stages) for n in (FULL, EMPTY))
+        for name in (SUMMED, STORED) if schedule.storing else ():
+            b.mbarrier(name, schedule.warps)
 
     def _map(self, name: str, operand: Operand, bulk: BulkOperand, outer: int) -> str:
         box = (outer, LINE) if operand.is_along_inner else (DEPTH, LINE)
@@ -120,21 +129,45 @@ class _Wgmma:
         with b.when(b.thread.eq(0)):
             for stage in range(schedule.stages):
                 b.mbarrier_init(self.full, self._arrivals, stage)
-                b.mbarrier_init(self.empty, GROUPS, stage)
+                b.mbarrier_init(self.empty, schedule.groups, stage)
+            for warp in range(schedule.warps) if schedule.storing else ():
+                b.mbarrier_init(SUMMED, 1, warp)
+                b.mbarrier_init(STORED, schedule.chunks, warp)
         b.barrier()
-        if schedule.is_dependent:
-            b.wait_dependencies()
-        with b.when(b.warp < 4):
+        if schedule.is_bulk:
+            self._bulk_roles()
+        else:
+            self._wait()
+            self._roles()
+        return b.program()
+
+    def _wait(self) -> None:
+        if self.schedule.is_dependent:
+            self.b.wait_dependencies()
+
+    def _bulk_roles(self) -> None:
+        """Warps that multiply, some that store, and one of which a thread has copies made."""
+        b, schedule = self.b, self.schedule
+        copying = schedule.warps + schedule.storing
+        with b.when(b.warp >= copying), b.when(b.lane.eq(0)):
+            self._copy()
+        with b.otherwise():
+            self._wait()
+            with b.when(b.warp < schedule.warps):
+                self._multiply()
+            if schedule.storing:
+                with b.otherwise():
+                    self._store_sums()
+
+    def _roles(self) -> None:
+        """Warps that copy, and those that multiply."""
+        b = self.b
+        with b.when(b.warp < self.schedule.multiplying):
             self._limit(0)
-            if schedule.is_bulk:
-                with b.when(b.thread.eq(0)):
-                    self._copy()
-            else:
-                self._copy_by_threads()
+            self._copy_by_threads()
         with b.otherwise():
             self._limit(1)
             self._multiply()
-        return b.program()
 
     def _limit(self, role: int) -> None:
         counts = self.schedule.registers
@@ -173,27 +206,61 @@ class _Wgmma:
     # -- copies ----------------------------------------------------------------------------------
 
     def _copy(self) -> None:
-        b, ring = self.b, _Ring(self.b, self.schedule.stages)
+        b, ring, begun = self.b, _Ring(self.b, self.schedule.stages), self.b.variable(0)
         tiles = self.values.number(self.tiles).to(I32)
         steps = self.values.number(self.steps).to(I32)
-        with b.loop(b.block_index(), tiles, b.block_count(), carry=ring.carried) as tile:
+        if self.schedule.is_dependent:
+            self._begin(ring, begun, steps)
+        carried = [begun, *ring.carried]
+        with b.loop(b.block_index(), tiles, b.block_count(), carry=carried) as tile:
             row, column, batch = self._place(tile)
             self._open(batch)
-            with b.loop(0, steps, carry=ring.carried) as k:
+            with b.loop(begun, steps, carry=ring.carried) as k:
                 b.mbarrier_wait(self.empty, ring.turn ^ 1, ring.stage)
+                self._expect(ring.stage)
                 self._bulk(ring.stage, (row, column), k * DEPTH)
                 ring.advance()
+            begun.set(0)
 
-    def _bulk(self, stage: Var, outer: tuple[Var, Var], inner: Var) -> None:
-        """What the copy engine fills a stage with."""
-        schedule = self.schedule
-        sides = (self.product.left, schedule.left), (self.product.right, schedule.right)
-        sizes = schedule.rows, schedule.columns
-        size = sum(2 * DEPTH * n for n, (_, bulk) in zip(sizes, sides) if bulk is not None)
+    def _begin(self, ring: _Ring, begun: Variable, steps: Var) -> None:
+        """The first stages of a block: what is constant, before the kernels before are done."""
+        b, stages = self.b, self.schedule.stages
+        sides = self.product.left, self.product.right
+        early = [side for side, x in enumerate(sides) if x.is_constant(self.schedule.constants)]
+        if not early:
+            b.wait_dependencies()
+            return
+        row, column, batch = self._place(b.block_index())
+        self._open(batch)
+        first = steps.min(stages)
+        with b.loop(0, first) as k:
+            self._expect(k)
+            self._bulk(k, (row, column), k * DEPTH, early)
+        b.wait_dependencies()
+        with b.loop(0, first) as k:
+            self._bulk(k, (row, column), k * DEPTH, [s for s in (0, 1) if s not in early])
+        begun.set(first)
+        ring.turn.set((first >= stages).to(I32))
+        ring.stage.set(b.const(0, I32).where(first >= stages, first))
+
+    def _expect(self, stage: Var) -> None:
+        """Of the copy engine, the bytes of a stage."""
+        sides = (
+            (self.schedule.rows, self.schedule.left),
+            (self.schedule.columns, self.schedule.right),
+        )
+        size = sum(2 * DEPTH * n for n, bulk in sides if bulk is not None)
         self.b.mbarrier_arrive(self.full, stage, size)
-        for side, (operand, bulk) in enumerate(sides):
+
+    def _bulk(
+        self, stage: Var, outer: tuple[Var, Var], inner: Var, sides: Sequence[int] = (0, 1)
+    ) -> None:
+        """What the copy engine fills a stage with, of one operand or both."""
+        operands = self.product.left, self.product.right
+        for side in sides:
+            bulk = (self.schedule.left, self.schedule.right)[side]
             if bulk is not None:
-                self._boxes(side, operand, bulk, (stage, outer[side], inner))
+                self._boxes(side, operands[side], bulk, (stage, outer[side], inner))
 
     def _copy_by_threads(self) -> None:
         """Each thread units of both operands, or of one beside the copy engine. A stage is full
@@ -211,6 +278,7 @@ class _Wgmma:
                 b.mbarrier_wait(self.empty, ring.turn ^ 1, ring.stage)
                 if len(loaders) == 1:
                     with b.when(b.thread.eq(0)):
+                        self._expect(ring.stage)
                         self._bulk(ring.stage, (row, column), k * DEPTH)
                 self._fill(loaders, ring.stage, k)
                 ring.advance()
@@ -279,12 +347,21 @@ class _Wgmma:
         with b.loop(b.block_index(), tiles, b.block_count(), carry=ring.carried) as tile:
             row, column, batch = self._place(tile)
             self._open(batch)
-            self._store(self._sums(ring), row, column)
+            total = self._sums(ring)
+            if self.schedule.storing:
+                self._hand_over(total, tile)
+            else:
+                self._store(total, row, column)
+
+    @property
+    def warp(self) -> Var:
+        """Among those that multiply: 0 has the first rows."""
+        return self.b.warp - self.schedule.multiplying
 
     @property
     def group(self) -> Var:
         """Of four warps: 0 has the first rows."""
-        return self.b.warp // 4 - 1
+        return self.warp // 4
 
     def _sums(self, ring: _Ring) -> Var:
         b, schedule = self.b, self.schedule
@@ -322,28 +399,71 @@ class _Wgmma:
 
     def _store(self, total: Var, row: Var, column: Var) -> None:
         """Each warp its 16 rows, some columns in each pass."""
-        b, schedule, values = self.b, self.schedule, self.values
-        warp = b.warp - 4
-        first = warp * (16 * schedule.pitch)
-        start = (row + warp * 16).to(values.index_dtype)
+        b, schedule = self.b, self.schedule
+        first = self.warp * (16 * schedule.pitch)
         held = b.tile_elements(total)
         count = len(held) * schedule.chunk // schedule.columns
-        for number in range(schedule.columns // schedule.chunk):
+        for number in range(schedule.chunks):
             b.barrier("warp")
             self._keep(held[number * count : (number + 1) * count], first)
             b.barrier("warp")
-            at = (column + number * schedule.chunk).to(values.index_dtype)
-            stored = SumsStore(
-                values, self.sums, first, 16, schedule.chunk, schedule.pitch, b.lane,
-                schedule.warp, at,
-            )  # fmt: skip
-            stored.store(lambda line: start + line.to(values.index_dtype))
+            stored = self._stored(column + number * schedule.chunk, first)
+            self._store_rows(stored, row + self.warp * 16)
+
+    def _stored(self, column: Var, first: Var, unrolled: int = UNROLLED_NODES) -> SumsStore:
+        """Of rows of a chunk of columns, for the threads of a warp."""
+        schedule, values = self.schedule, self.values
+        return SumsStore(
+            values, self.sums, first, 16, schedule.chunk, schedule.pitch, self.b.lane,
+            schedule.warp, column.to(values.index_dtype), unrolled=unrolled,
+        )  # fmt: skip
+
+    def _store_rows(self, stored: SumsStore, row: Var) -> None:
+        start = row.to(self.values.index_dtype)
+        stored.store(lambda line: start + line.to(self.values.index_dtype))
 
     def _keep(self, held: list[Var], first: Var) -> None:
         """Pairs of neighbours, as threads hold them."""
         schedule = self.schedule
-        places = self.b.tile_place(TileType("c", 16, schedule.chunk, F32))
+        places = self.b.tile_place(TileType("c", 16, 2 * len(held), F32))
         for i in range(0, len(held), 2):
             row, column = places[i]
             pair = [v.to(self.sums.dtype) for v in held[i : i + 2]]
             self.sums.store(first + row * schedule.pitch + column, pair)
+
+    # -- stores by other warps -------------------------------------------------------------------
+
+    def _turn(self, tile: Var) -> Var:
+        """The turn of a block's tile in the memory of sums: 0, then 1, then 0 …"""
+        return tile // self.b.block_count() & 1
+
+    def _hand_over(self, total: Var, tile: Var) -> None:
+        """A warp's sums to memory, once what was there is stored."""
+        b = self.b
+        b.mbarrier_wait(STORED, self._turn(tile) ^ 1, self.warp)
+        self._keep(b.tile_elements(total), self.warp * (16 * self.schedule.pitch))
+        self._say(SUMMED, self.warp)
+
+    def _say(self, mbarrier: str, which: Var) -> None:
+        """All threads of a warp are done."""
+        b = self.b
+        b.barrier("warp")
+        with b.when(b.lane.eq(0)):
+            b.mbarrier_arrive(mbarrier, which)
+
+    def _store_sums(self) -> None:
+        """Each warp a chunk of columns, of some rows: what varies with columns alone is loaded
+        before the sums are there."""
+        b, schedule = self.b, self.schedule
+        tiles, chunks = self.values.number(self.tiles).to(I32), schedule.chunks
+        own = b.warp - schedule.warps
+        at = own % chunks * schedule.chunk
+        with b.loop(b.block_index(), tiles, b.block_count()) as tile:
+            row, column, batch = self._place(tile)
+            self._open(batch)
+            stored = self._stored(column + at, b.index(0), STORING_NODES)
+            with b.loop(own // chunks, schedule.warps, schedule.storing // chunks) as warp:
+                b.mbarrier_wait(SUMMED, self._turn(tile), warp)
+                stored.first = warp * (16 * schedule.pitch) + at
+                self._store_rows(stored, row + warp * 16)
+                self._say(STORED, warp)
