@@ -341,8 +341,9 @@ BULK = replace(WIDE, tiles=frozenset({"mma", "wgmma"}), has_bulk_copy=True)
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_products_of_four_warps(name: str) -> None:
-    """Blocks that go on to other rows; tiles of 32 keys. With one group and with two, which take
-    turns; warps that copy have registers of their own where they are a group, too."""
+    """Blocks that go on to other rows; tiles of 32 keys. With one group, and with two, which take
+    turns, and rows in sections of three heads. Warps that copy have registers of their own where
+    they are a group, too."""
     case, members = GROUPS[name]
     form = case.form()
     values = case.value_depth or case.depth
@@ -350,7 +351,8 @@ def test_products_of_four_warps(name: str) -> None:
     warps = 4 * groups + (4 if name in ("causal", "bias") else 1)
     choice = AttentionSchedule(
         "wgmma", 64 * groups, 32, warps, 2, case.depth, values, members=members,
-        takes_turns=groups > 1, stages_results=name != "window", blocks=2,
+        takes_turns=groups > 1, stages_results=name != "window", section=3 if groups > 1 else 0,
+        blocks=2,
     )  # fmt: skip
     made = launches(form, choice, BULK, "attend")
     (task,) = made.tasks
@@ -367,9 +369,14 @@ def test_what_the_copy_engine_reads_is_multiplied_by_four_warps() -> None:
     made = chosen(Case(8, 2, 128, kind="causal", dims=long), BULK)
     assert (made.form, made.rows, made.keys, made.members) == ("wgmma", 128, 128, 4)
     assert chosen(Case(6, 2, 128, dims=long), BULK).members == 1  # 128 rows are no groups of 3
-    assert chosen(Case(6, 2, 64, dims=long), BULK).rows == 192  # registers for three groups
+    short = chosen(Case(6, 2, 64, dims=long), BULK)
+    assert (short.rows, short.keys, short.members) == (256, 64, 1)  # registers for four groups
+    many = chosen(Case(6, 2, 64, dims=(1, 4096, 4096)), BULK)
+    assert (many.rows, many.keys, many.members) == (192, 128, 3)
     deep = chosen(Case(8, 2, 256, dims=long), BULK)
-    assert (deep.form, deep.keys) == ("mma", 32)  # registers for a tile of 64 rows are too few
+    assert (deep.form, deep.keys, deep.stages_results) == ("wgmma", 64, False)
+    assert not deep.section
+    assert chosen(Case(8, 8, 128, dims=(9, 1024, 1024)), BULK).section == 24  # in three of 12 MB
     assert chosen(Case(8, 2, 128, dims=long, memory="spread"), BULK).form == "mma"
     assert chosen(Case(8, 2, 20, dims=long), BULK).form == "mma"  # rows at multiples of 8 bytes
     assert chosen(Case(8, 2, 64, dims=(1, 1, 512)), BULK).form == "mma"

@@ -7,6 +7,7 @@ they found, in the order of the keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,7 +15,7 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.core.dim import DimLike, exact_div, is_static, lower_bound, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
-from rlx.kernel.attention import Attention, Bias, Visibility
+from rlx.kernel.attention import Attention, Bias, Positional, Visibility
 from rlx.kernel.refusal import Refusal
 
 MAX_DEPTH = 256
@@ -25,6 +26,8 @@ PANEL = 64
 """Columns of half floats in 128 bytes, which a swizzled array permutes."""
 LANES = 16
 """Neighbouring threads that share rows of products by fma."""
+FEW_KEYS = 128
+"""Up to which more blocks are worth more than keys that more rows share."""
 SPLIT_KEYS = 128
 """The fewest keys that are worth a block of their own."""
 MAX_SPLITS = 64
@@ -73,6 +76,8 @@ class AttentionSchedule:
     weights while another multiplies?"""
     stages_results: bool = False
     """Do results of four warps go by way of shared memory, so that whole lines are stored?"""
+    section: int = 0
+    """Pairs of batch and heads taken together whose rows come before those of others; all, if 0."""
     blocks: int = 0
     """That go on from one tile of rows to another; 0 where each has its own."""
 
@@ -182,6 +187,10 @@ def _rows(form: Attention) -> int | None:
 
 WARPGROUP_KEYS = 512
 """Keys from which on products of four warps pay."""
+SHORT_KEYS = 2048
+"""Of a row, up to which four groups with tiles of 64 keys beat three with tiles of 128."""
+CACHED_BYTES = 16 << 20
+"""Of keys and values that stay in the last cache until all rows have read them."""
 
 
 def _by_warpgroups(form: Attention, machine: GpuMachine) -> AttentionSchedule | None:
@@ -196,21 +205,49 @@ def _by_warpgroups(form: Attention, machine: GpuMachine) -> AttentionSchedule | 
         return None
     depth, values = form.depth, int(form.v.dims[3])
     deepest = max(depth, values)
-    if deepest > HELD_DEPTH:
-        return None
-    for groups in (3, 2):
+    for groups, keys, stages, takes_turns in _group_tiles(form, machine, deepest):
         rows = groups * GROUP_ROWS
-        if groups > 2 and (deepest > PANEL or _blocks(form, rows) < 2 * machine.processors):
-            continue  # sums of deeper rows leave no registers for a third
         members = form.group if rows % form.group == 0 else 1
         made = AttentionSchedule(
-            "wgmma", rows, 128, 4 * groups + 4, 2, depth, values, members=members,
-            takes_turns=deepest <= PANEL, stages_results=_stages_results(form),
-            blocks=machine.processors,
+            "wgmma", rows, keys, 4 * groups + 4, stages, depth, values, members=members,
+            takes_turns=takes_turns, section=_section(form, members), blocks=machine.processors,
         )  # fmt: skip
-        if shared_bytes(made, form) <= machine.shared_bytes:
-            return made
+        for choice in (replace(made, stages_results=_stages_results(form)), made):
+            if shared_bytes(choice, form) <= machine.shared_bytes:
+                return choice
     return None
+
+
+def _group_tiles(
+    form: Attention, machine: GpuMachine, deepest: int
+) -> Iterator[tuple[int, int, int, bool]]:
+    """Groups of 64 rows, keys of a tile, stages, and whether groups take turns, best first: as many
+    groups as have registers for their sums and scores, if there are blocks enough."""
+    most, enough = upper_bound(form.keys), 2 * machine.processors
+    is_short = most is not None and most <= (2 if _is_causal(form) else 1) * SHORT_KEYS
+    if deepest <= PANEL and is_short and _fewest_blocks(form, 4 * GROUP_ROWS) >= enough:
+        yield 4, 64, 4, False
+    if deepest <= PANEL and _fewest_blocks(form, 3 * GROUP_ROWS) >= enough:
+        yield 3, 128, 2, True
+    yield 2, 128 if deepest <= HELD_DEPTH else 64, 2, deepest < HELD_DEPTH
+
+
+def _is_causal(form: Attention) -> bool:
+    """Do rows see about half of the keys, some few and some all?"""
+    return isinstance(form.mask, Positional) and form.mask.window is None
+
+
+def _section(form: Attention, members: int) -> int:
+    """As many pairs as keep their keys and values in the cache. Where rows differ in their keys,
+    blocks are less busy at the ends of sections, so the cache has to be far too small for all."""
+    keys = upper_bound(form.keys) or USUAL_KEYS
+    each = keys * (form.depth + int(form.v.dims[3])) * form.dtype.itemsize
+    share = form.group // members
+    fit = share * max(1, CACHED_BYTES * (2 if _is_causal(form) else 1) // each)
+    pairs = upper_bound(form.batch * (form.heads // members))
+    if pairs is None:
+        return 0 if _is_causal(form) else fit
+    return 0 if pairs <= fit else _ceil(_ceil(pairs, _ceil(pairs, fit)), share) * share
 
 
 def _is_bulk(layout: Layout) -> bool:
@@ -233,7 +270,7 @@ def panels_bytes(rows: int, panels: int) -> int:
 
 def warpgroup_registers(groups: int) -> tuple[int, int]:
     """Of the warps that copy, and of those that multiply: all of a processor's 64 K."""
-    return {1: (56, 256), 2: (24, 240), 3: (32, 160)}[groups]
+    return {1: (56, 256), 2: (24, 240), 3: (32, 160), 4: (24, 112)}[groups]
 
 
 # -- matrix tiles ---------------------------------------------------------------------------------
@@ -247,7 +284,9 @@ def _by_tiles(form: Attention, machine: GpuMachine) -> AttentionSchedule:
         keys = (32 if depth + values <= 2 * PANEL else 16) * warps
         few = AttentionSchedule("mma", 16, keys, warps, 4, depth, values, splits_warps=True)
         return _fitted(few, form, machine)
-    each = 2 if max(depth, values) <= PANEL else 1
+    most_keys = upper_bound(form.keys)
+    is_long = most_keys is None or most_keys > FEW_KEYS
+    each = 2 if is_long and max(depth, values) <= PANEL else 1
     keys = 64 if max(depth, values) <= HELD_DEPTH else 32
     made = AttentionSchedule("mma", 16 * warps * each, keys, warps, 2, depth, values)
     return _fitted(_narrowed(made, form, machine), form, machine)

@@ -89,11 +89,18 @@ class Frame:
     """The arguments of a program, and where its blocks are."""
 
     def __init__(
-        self, b: Builder, form: Attention, rows: int, splits: int = 1, members: int = 0
+        self,
+        b: Builder,
+        form: Attention,
+        rows: int,
+        splits: int = 1,
+        members: int = 0,
+        section: int = 0,
     ) -> None:
-        """`members` are the heads whose rows are taken together: all of a group, if 0."""
+        """`members` are the heads whose rows are taken together: all of a group, if 0. `section`
+        is the number of those, of all batches, whose rows come before those of others."""
         self.b, self.form, self.rows, self.splits = b, form, rows, splits
-        self.members = members or form.group
+        self.members, self.section = members or form.group, section
         self.index = index_dtype(form)
         self.sizes: dict[tuple[Dim, DType], Var] = {}
         self.mask: BufferRef | None = None
@@ -126,15 +133,27 @@ class Frame:
         units = form.heads // members
         self.split = place % self.splits
         place = place // self.splits
-        self.unit, place = place % units, place // units
-        self.kv_head = self.unit * members // form.group
-        batch = self.number(form.batch)
-        self.batch = place % batch
-        tile = place // batch
         tiles = self.number(row_tiles(form, self.rows, members))
+        if self.section:
+            pair, tile = self._in_section(place, tiles, units)
+            self.unit, self.batch = pair % units, pair // units
+        else:
+            self.unit, place = place % units, place // units
+            batch = self.number(form.batch)
+            self.batch, tile = place % batch, place // batch
+        self.kv_head = self.unit * members // form.group
         self.first = (tiles - 1 - tile) * self.rows
         self.count = self.number(form.queries * members)
         self.keys = self.number(form.keys)
+
+    def _in_section(self, place: Var, tiles: Var, units: int) -> tuple[Var, Var]:
+        """A pair of heads and batch, and a tile of its rows: all tiles of a section's pairs, then
+        those of the next, so that the cache holds keys and values until all rows have read them."""
+        size = self.section
+        number = place // (tiles * size)
+        rest = place - number * (tiles * size)
+        pairs = (self.number(self.form.batch * units) - number * size).min(size)
+        return number * size + rest % pairs, rest // pairs
 
     # -- numbers ---------------------------------------------------------------------------------
 

@@ -30,7 +30,9 @@ class AttentionKernel(ABC):
         b: Builder,
     ) -> None:
         self.form, self.schedule, self.machine, self.b = form, schedule, machine, b
-        self.frame = Frame(b, form, schedule.rows, schedule.splits, schedule.members)
+        self.frame = Frame(
+            b, form, schedule.rows, schedule.splits, schedule.members, schedule.section
+        )
         self.frame.take(constants)
         has_parts = schedule.splits > 1 and not schedule.is_cluster
         self.results = Results(self.frame, has_parts=has_parts)

@@ -145,7 +145,9 @@ class WarpgroupKernel(AttentionKernel):
                 self._copy()
 
     def _sizes(self) -> tuple[DimLike, ...]:
-        return (self.form.batch, self.form.keys)
+        form = self.form
+        pairs = form.batch * (form.heads // self.frame.members)
+        return (pairs if self.frame.section else form.batch, form.keys)
 
     def _place(self, number: Var, turn: Var) -> Var:
         """The tile of rows that a block does in its turn: every other turn in reverse order, since
