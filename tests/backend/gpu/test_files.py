@@ -9,6 +9,7 @@ import pytest
 
 import rlx
 from rlx import ops
+from rlx.backends.gpu.runtime.routine import ChoiceStep
 from rlx.backends.gpu.runtime.serialize import opened, packed
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
@@ -47,6 +48,8 @@ def branched() -> Graph:
 @pytest.mark.parametrize("make", [scaled, branched])
 def test_a_program_is_the_same_after_it_was_written(make: Any, tmp_path: Any) -> None:
     program = program_of(make(), BACKEND)
+    steps = program.artefact.routines[program.artefact.main].steps
+    assert any(isinstance(s, ChoiceStep) for s in steps) == (make is scaled)
     head, sections = packed(program.artefact)
     path = tmp_path / "p.rlx"
     path.write_bytes(b"".join(joined({"program": head}, sections)))

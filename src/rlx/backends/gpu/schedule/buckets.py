@@ -18,7 +18,8 @@ from itertools import product as every_pair
 from typing import TypeAlias
 
 from rlx.backends.gpu.buckets import Buckets
-from rlx.backends.gpu.simt.program import OuterDim, Program, TensorMap
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.sizes import resized
 from rlx.backends.gpu.task import Choice, GpuTask, Launch
 from rlx.core.atoms import Atom, Monomial, Symbol
 from rlx.core.dim import (
@@ -346,36 +347,10 @@ class _Grid:
         return replace(launch, write=self._writing(launch.write), key=key, others=others)
 
     def _writing(self, write: Callable[[str], Program]) -> Callable[[str], Program]:
-        return lambda name: self._program(write(name))
+        return lambda name: resized(write(name), self._named)
 
     def _named(self, dim: DimLike) -> DimLike:
         return substitute(dim, self.names)
-
-    def _program(self, program: Program) -> Program:
-        x, y, z = map(self._named, program.grid)
-        return replace(
-            program,
-            grid=(x, y, z),
-            buffers=tuple(
-                b if b.count is None else replace(b, count=self._named(b.count))
-                for b in program.buffers
-            ),
-            scalars=tuple(
-                s if s.dim is None else replace(s, dim=self._named(s.dim)) for s in program.scalars
-            ),
-            maps=tuple(map(self._map, program.maps)),
-        )
-
-    def _map(self, given: TensorMap) -> TensorMap:
-        named = self._named
-        outer = (OuterDim(named(o.count), named(o.stride), o.box) for o in given.outer)
-        return replace(
-            given,
-            dims=(named(given.dims[0]), named(given.dims[1])),
-            pitch=None if given.pitch is None else named(given.pitch),
-            offset=named(given.offset),
-            outer=tuple(outer),
-        )
 
 
 def _most(dim: DimLike) -> DimLike:
