@@ -44,6 +44,8 @@ class Context:
         self.running: Callable[[], Sequence[str]] = tuple[str, ...]
         """The kernels that may be running, for errors."""
         self._captures = threading.Lock()
+        self.maps: dict[object, bytes] = {}
+        """Tensor maps, by what they describe."""
         check(library, "cuInit", 0)
         self._check_number()
         self.device = integer(library, "cuDeviceGet", number)

@@ -26,6 +26,8 @@ FORMATS = {
     DType.I32: "i", DType.U32: "I", DType.I64: "q", DType.U64: "Q", DType.F32: "f", DType.F64: "d",
 }  # fmt: skip
 ADDRESS_BYTES = 8
+MAPS = 4096
+"""Tensor maps that are held."""
 
 
 class Attribute(ctypes.Structure):
@@ -67,30 +69,42 @@ class Parameters:
     places: tuple[int, ...]
     kept: Any
     """The memory that is pointed to."""
+    matrices: tuple[Matrix, ...]
+    """Of the tensor maps."""
 
     @classmethod
     def of(
         cls, context: Context, code: Code, addresses: Sequence[int], sizes: Mapping[str, int]
     ) -> Parameters:
         places, size = offsets(code)
-        return cls.laid(_block(context, code, addresses, sizes, places, size), places)
+        found = tuple(matrices(code, addresses, sizes))
+        block = _block(code, addresses, sizes, places, size)
+        _put_maps(context, code, found, block, places)
+        return cls.laid(bytes(block), places, found)
 
     @classmethod
-    def laid(cls, block: bytes, places: tuple[int, ...]) -> Parameters:
+    def laid(
+        cls, block: bytes, places: tuple[int, ...], matrices: tuple[Matrix, ...]
+    ) -> Parameters:
         kept = ctypes.create_string_buffer(len(block) + MAP_ALIGN)
         base = -(-ctypes.addressof(kept) // MAP_ALIGN) * MAP_ALIGN
         ctypes.memmove(base, block, len(block))
         pointers = (ctypes.c_void_p * max(1, len(places)))(*[base + p for p in places])
-        return cls(pointers, block, places, kept)
+        return cls(pointers, block, places, kept, matrices)
 
     def moved(
-        self, context: Context, code: Code, addresses: Sequence[int], sizes: Mapping[str, int]
+        self, context: Context, code: Code, old: Sequence[int], addresses: Sequence[int]
     ) -> Parameters:
-        """The same at other addresses: scalars stay as they are."""
+        """The same at other addresses: scalars and the dims of matrices stay as they are."""
         block = bytearray(self.block)
         struct.pack_into(f"{len(addresses)}Q", block, 0, *addresses)
-        _put_maps(context, code, addresses, sizes, block, self.places)
-        return Parameters.laid(bytes(block), self.places)
+        by = {n: new - a for n, a, new in zip(code.buffers, old, addresses)}
+        found = tuple(
+            replace(m, address=m.address + by[t.buffer]) if by[t.buffer] else m
+            for t, m in zip(code.maps, self.matrices)
+        )
+        _put_maps(context, code, found, block, self.places)
+        return Parameters.laid(bytes(block), self.places, found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +126,7 @@ class Prepared:
         """The same launch at other addresses."""
         code = self.kernel.code
         check_addresses(code, addresses)
-        parameters = self.parameters.moved(context, code, addresses, self.sizes)
+        parameters = self.parameters.moved(context, code, self.addresses, addresses)
         return replace(self, addresses=tuple(addresses), parameters=parameters)
 
     def enqueue(self, context: Context, launch: Any, stream: int, is_dependent: bool) -> None:
@@ -167,37 +181,43 @@ def _attributes(code: Code) -> tuple[Any, int]:
 
 
 def _block(
-    context: Context,
     code: Code,
     addresses: Sequence[int],
     sizes: Mapping[str, int],
     places: Sequence[int],
     size: int,
-) -> bytes:
-    """The parameters as bytes."""
+) -> bytearray:
+    """The parameters as bytes, but for tensor maps."""
     check_addresses(code, addresses)
     block = bytearray(size)
     struct.pack_into(f"{len(addresses)}Q", block, 0, *addresses)
     at = iter(places[len(addresses) :])
     for dtype, dim in code.scalars:
         struct.pack_into(_format(code, dtype), block, next(at), evaluate(dim, sizes))
-    _put_maps(context, code, addresses, sizes, block, places)
-    return bytes(block)
+    return block
 
 
 def _put_maps(
     context: Context,
     code: Code,
-    addresses: Sequence[int],
-    sizes: Mapping[str, int],
+    found: Sequence[Matrix],
     block: bytearray,
     places: Sequence[int],
 ) -> None:
     """The tensor maps, which are the last parameters."""
-    if not code.maps:
-        return
-    for start, matrix in zip(places[-len(code.maps) :], matrices(code, addresses, sizes)):
-        block[start : start + MAP_BYTES] = encode(context, matrix, code.name)
+    for start, matrix in zip(places[len(places) - len(found) :], found):
+        block[start : start + MAP_BYTES] = _encoded(context, matrix, code.name)
+
+
+def _encoded(context: Context, matrix: Matrix, name: str) -> bytes:
+    """A tensor map. Those of weights are the same in every call, those of values often in every
+    layer of a model."""
+    made = context.maps.get(matrix)
+    if made is None:
+        if len(context.maps) >= MAPS:
+            context.maps.clear()
+        made = context.maps[matrix] = encode(context, matrix, name)
+    return made
 
 
 def check_addresses(code: Code, addresses: Sequence[int]) -> None:

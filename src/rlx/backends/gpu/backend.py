@@ -16,7 +16,7 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.runtime.lay_out import launches_of, lay_out, owners_of
 from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.runtime.routine import Artefact
-from rlx.backends.gpu.schedule.buckets import ways_of_each
+from rlx.backends.gpu.schedule.buckets import named_products, ways_of_each
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
 from rlx.core.disk_cache import Cache
@@ -92,12 +92,8 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     def program(self, lir: LirModule) -> KernelProgram:
         from rlx.pipeline import select_kernels
 
-        named = {
-            (n.op, n.attr_key, tuple(i.shape for i in n.inputs))
-            for n in lir.plan.schedule
-            if any(not s.is_static for s in n.shapes)
-        }
-        return select_kernels(lir, GpuKernels(self.machine, ways_of_each(len(named))))
+        most = ways_of_each(named_products(lir.mir.graph))
+        return select_kernels(lir, GpuKernels(self.machine, most))
 
     def build(self, program: KernelProgram) -> Artefact:
         return self._laid_out(program, *self._assembled(program))

@@ -3,68 +3,83 @@
 A schedule is chosen for sizes. Where these are named, the range of each is divided at some powers
 of two, and the kernel is scheduled for the sizes of every cell of that grid as if there were no
 others: what is known in a cell, such as that there are at most 16 rows, is known as it is of a
-number, and a choice is made for the cell's greatest sizes. Cells whose schedules read alike share
-one, which is made for all of them, so that it is compiled once.
+number, and a choice is made for the cell's greatest sizes.
 
-Where a kernel has sizes in products only, as rows of a batch times a length, the product is the
-size that is divided: the grid is a line, whatever the number of names.
+Few of these schedules are taken: as many as it needs for each cell to have one that is predicted to
+take hardly longer than its best. Each is made for the least box around its cells, and is compiled
+once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product as every_pair
 from typing import TypeAlias
 
 from rlx.backends.gpu.buckets import Buckets
+from rlx.backends.gpu.schedule.size_axes import (
+    Resizable,
+    SizeAxis,
+    coarser,
+    monomials_of,
+    size_axes,
+    symbols_in,
+)
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.sizes import resized
 from rlx.backends.gpu.task import Choice, GpuTask, Launch
-from rlx.core.atoms import Atom, Monomial, Symbol
-from rlx.core.dim import (
-    Dim,
-    DimLike,
-    dim_max,
-    dim_min,
-    lower_bound,
-    product,
-    substitute,
-    symbols_of,
-    upper_bound,
-)
-from rlx.core.extent import is_capacity, of_symbol
+from rlx.core.atoms import Monomial, Symbol
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, is_static, substitute, upper_bound
+from rlx.core.extent import of_symbol
+from rlx.ir.mir import Graph
 from rlx.kernel.attention import Attention
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
-from rlx.kernel.program.forms import AnyKernel, Conv, Copy
-from rlx.kernel.program.lower_step import copy_kernel
+from rlx.kernel.program.forms import AnyKernel, Conv
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal, attempt
 from rlx.kernel.substitute import with_dims
+from rlx.ops.op import Kind
+from rlx.passes.bodies import nodes_within
 
 EDGES = (1, 16, 64, *(1 << i for i in range(7, 15)))
 """Where ranges are divided: one, a part of a tile, a few tiles, and from then on by twos. Larger
 sizes fill every device, and choices stay as they are."""
 LOOP_EDGES = (256, 1024, 4096, 16384)
-"""The same of loop nests: where a device begins to be busy, and where it is."""
-MAX_CELLS = 48
+"""The same of loop nests that reduce over named dims."""
 MAX_WAYS, MAX_LOOP_WAYS = 7, 3
-"""Schedules of a kernel: ranges are divided less often where there would be more."""
+"""Schedules of a kernel."""
 MAX_PROGRAM_WAYS = 48
-"""Of all kernels of a program together, about: each takes some time to compile."""
+"""Of all products of a program together, about: each takes some time to compile."""
+SLACKS = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0)
+"""Of the predicted time of a cell's best schedule: what another may take longer. The first for
+which they are few enough is taken."""
 Box: TypeAlias = tuple[tuple[int, int | None], ...]
 """A range of each size."""
 Cell: TypeAlias = tuple[int, ...]
 """The number of a range of each size."""
-Resizable: TypeAlias = Kernel | Contract | Conv | Attention
 Make: TypeAlias = Callable[[AnyKernel], "Schedule[GpuTask] | Refusal"]
+Way: TypeAlias = tuple[object, ...]
+"""What schedules have in common that can be one."""
+Options: TypeAlias = dict[Way, float]
+"""What the schedules of a cell are predicted to take."""
 
 
-def ways_of_each(kernels: int) -> int:
-    """How many ways a kernel may have, where a program has so many with named dims."""
-    return min(MAX_WAYS, max(1, MAX_PROGRAM_WAYS // max(1, kernels)))
+PRODUCTS = (Kind.CONTRACTION, Kind.CONVOLUTION, Kind.ATTENTION)
+
+
+def named_products(graph: Graph) -> int:
+    """Unlike products of named dims, in all graphs that are held inside, too."""
+    found = (n for n in nodes_within(graph) if n.decl.kind in PRODUCTS)
+    named = (n for n in found if not all(s.is_static for s in n.shapes))
+    return len({(n.op, n.attr_key, tuple(i.shape for i in n.inputs)) for n in named})
+
+
+def ways_of_each(products: int) -> int:
+    """How many ways a kernel may have, where a program has so many products of named dims."""
+    return min(MAX_WAYS, max(2, MAX_PROGRAM_WAYS // max(1, products)))
 
 
 def bucketed(
@@ -73,21 +88,32 @@ def bucketed(
     """The schedules of a kernel by its sizes, at most so many, of which `whole` is for all sizes;
     that alone, where no other is better anywhere."""
     form = _resizable(kernel)
-    if form is None or most == 1 or not _is_launched(whole):
+    if form is None or not _is_launched(whole):
         return whole
     is_loop = isinstance(form, Kernel)
-    axes = _axes(form, LOOP_EDGES if is_loop else EDGES)
-    if not axes:
-        return whole
-    return _choice(_Sized(form, whole, make), axes, min(most, MAX_LOOP_WAYS if is_loop else most))
+    axes = size_axes(form, LOOP_EDGES if is_loop else EDGES)
+    most = min(most, MAX_LOOP_WAYS) if is_loop else most
+    made: dict[object, Schedule[GpuTask]] = {}
+    while axes:
+        grid = _Grid(form, axes, whole, make, made)
+        for slack in SLACKS:
+            ways, table = grid.ways(slack)
+            if len(ways) == 1:
+                return ways[0]
+            if len(ways) <= most:
+                sizes, edges = tuple(a.size for a in axes), tuple(a.edges for a in axes)
+                return _joined(Buckets(sizes, edges, table), ways, whole)
+        axes = coarser(axes)
+    return whole
 
 
 def _resizable(kernel: AnyKernel) -> Resizable | None:
+    """The kernel, where its schedule depends on sizes: not that of a loop nest without reductions
+    over named dims, which runs alike whatever the number of its points."""
     match kernel:
         case Kernel():
-            return collapsed(kernel)
-        case Copy(shape, source, target):
-            return collapsed(copy_kernel(shape, source, target))
+            is_named = any(not is_static(a.extent) for a in kernel.reduced)
+            return collapsed(kernel) if is_named else None
         case Contract() | Conv() | Attention():
             return kernel
         case _:
@@ -98,191 +124,75 @@ def _is_launched(schedule: Schedule[GpuTask]) -> bool:
     return all(isinstance(t, Launch) for t in schedule.all_tasks)
 
 
-# -- the sizes of a kernel ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SizeAxis:
-    """A size that kernels are made for, and where its range is divided."""
-
-    monomial: Monomial
-    """What it is a product of; one symbol, where it is that."""
-    size: Dim
-    edges: tuple[int, ...]
-    """The greatest sizes of all cells but the last."""
-
-    @property
-    def name(self) -> str:
-        return str(self.size)
-
-    @property
-    def ranges(self) -> tuple[tuple[int, int | None], ...]:
-        """Of its cells."""
-        ends = (*self.edges, upper_bound(self.size))
-        starts = (lower_bound(self.size), *(e + 1 for e in self.edges))
-        return tuple(zip(starts, ends))
-
-
-def _axes(form: Resizable, edges: tuple[int, ...]) -> tuple[SizeAxis, ...]:
-    """The sizes that the grid is made of."""
-    monomials = _monomials(form)
-    found: list[SizeAxis] = []
-    for group in _connected(monomials):
-        whole = len(group) == 1 and all(isinstance(a, Symbol) for a in group[0])
-        parts = group if whole else sorted({(s,) for m in group for s in _symbols(m)}, key=str)
-        found += [_axis(p, edges) for p in parts if all(map(_is_given, _symbols(p)))]
-    return _coarsened(tuple(a for a in found if a.edges))
-
-
-def _monomials(form: Resizable) -> list[Monomial]:
-    """All products of sizes that occur in a kernel."""
-    seen: dict[Monomial, None] = {}
-
-    def note(dim: DimLike) -> DimLike:
-        if isinstance(dim, Dim):
-            seen.update(dict.fromkeys(m for m, _ in dim.terms if m))
-        return dim
-
-    with_dims(form, note)
-    return list(seen)
-
-
-def _symbols(monomial: Monomial) -> frozenset[Symbol]:
-    return frozenset(s for atom in monomial for s in _symbols_in(atom))
-
-
-def _symbols_in(atom: Atom) -> Iterator[Symbol]:
-    if isinstance(atom, Symbol):
-        yield atom
-    else:
-        yield from (d.symbol for d in symbols_of(atom.args) if d.symbol is not None)
-
-
-def _is_given(symbol: Symbol) -> bool:
-    """Is it known before the call, and not the runtime's choice?"""
-    return not symbol.is_measured and not is_capacity(symbol.name)
-
-
-def _connected(monomials: Sequence[Monomial]) -> list[list[Monomial]]:
-    """Products in groups that share no symbol."""
-    groups: list[list[Monomial]] = []
-    for monomial in monomials:
-        own = _symbols(monomial)
-        near = [g for g in groups if any(_symbols(m) & own for m in g)]
-        groups = [g for g in groups if g not in near]
-        groups.append([m for g in near for m in g] + [monomial])
-    return groups
-
-
-def _axis(monomial: Monomial, edges: tuple[int, ...]) -> SizeAxis:
-    size = product(of_symbol(s) for s in monomial if isinstance(s, Symbol))
-    assert isinstance(size, Dim)
-    low, high = lower_bound(size), upper_bound(size)
-    inside = (e for e in edges if low <= e and (high is None or e < high))
-    return SizeAxis(monomial, size, tuple(inside))
-
-
-def _coarsened(axes: tuple[SizeAxis, ...]) -> tuple[SizeAxis, ...]:
-    while _cells(axes) > MAX_CELLS:
-        axes = _coarser(axes)
-    return axes
-
-
-def _coarser(axes: tuple[SizeAxis, ...]) -> tuple[SizeAxis, ...]:
-    """Fewer cells: every other edge of the longest range goes."""
-    longest = max(axes, key=lambda a: len(a.edges))
-    made = (replace(a, edges=a.edges[1::2]) if a is longest else a for a in axes)
-    return tuple(a for a in made if a.edges)
-
-
-def _cells(axes: Iterable[SizeAxis]) -> int:
-    count = 1
-    for axis in axes:
-        count *= len(axis.edges) + 1
-    return count
-
-
-# -- a kernel in a box ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Sized:
-    """A kernel, its schedule for all sizes, and what makes others."""
-
-    form: Resizable
-    whole: Schedule[GpuTask]
-    make: Make
-    made: dict[object, Schedule[GpuTask]] = field(default_factory=dict[object, "Schedule[GpuTask]"])
-    """By the ranges of sizes."""
-
-
-def _choice(sized: _Sized, axes: tuple[SizeAxis, ...], most: int) -> Schedule[GpuTask]:
-    """One task for every call; what it launches depends on sizes."""
-    while axes:
-        ways, table = _Grid(sized, axes).ways()
-        if len(ways) == 1:
-            return ways[0]
-        if len(ways) <= most:
-            sizes, edges = tuple(a.size for a in axes), tuple(a.edges for a in axes)
-            return _joined(Buckets(sizes, edges, table), ways, sized.whole)
-        axes = _coarser(axes)
-    return sized.whole
-
-
 class _Grid:
     """A kernel and the cells of its sizes."""
 
-    def __init__(self, sized: _Sized, axes: tuple[SizeAxis, ...]) -> None:
-        self.form, self.whole, self.make = sized.form, sized.whole, sized.make
-        self.axes = axes
-        self.made = sized.made
-        self.own = _signature(self.whole), all(upper_bound(a.size) is not None for a in axes)
-        symbols = {s.name: of_symbol(s) for m in _monomials(self.form) for s in _symbols(m)}
+    def __init__(
+        self,
+        form: Resizable,
+        axes: tuple[SizeAxis, ...],
+        whole: Schedule[GpuTask],
+        make: Make,
+        made: dict[object, Schedule[GpuTask]],
+    ) -> None:
+        self.form, self.axes, self.whole, self.make = form, axes, whole, make
+        self.made = made
+        """By the ranges of sizes."""
+        self.own = _kind(whole, all(upper_bound(a.size) is not None for a in axes))
+        symbols = {s.name: of_symbol(s) for m in monomials_of(form) for s in symbols_in(m)}
         self.names: dict[str, DimLike] = {**symbols, **{a.name: a.size for a in axes}}
         """What the names in schedules of boxes stand for."""
+        every = self._options([range(len(a.edges) + 1) for a in axes])
+        self.options = dict(sorted(every))
 
-    def ways(self) -> tuple[list[Schedule[GpuTask]], tuple[int, ...]]:
+    def ways(self, slack: float) -> tuple[list[Schedule[GpuTask]], tuple[int, ...]]:
         """The schedules, and which one each cell has."""
-        groups: dict[object, list[Cell]] = {}
-        for kind, cells in self._kinds([range(len(a.edges) + 1) for a in self.axes]):
-            groups.setdefault(kind, []).extend(cells)
+        groups: dict[Way, list[Cell]] = {}
+        for cell, kind in covered(self.options, slack).items():
+            groups.setdefault(kind, []).append(cell)
         ways, taken = list[Schedule[GpuTask]](), dict[Cell, int]()
         for kind, group in groups.items():
-            for made, covered in self._covered(group, kind):
+            for made, cells in self._schedules(kind, group):
                 if made not in ways:
                     ways.append(made)
-                taken |= dict.fromkeys(covered, ways.index(made))
-        return ways, tuple(number for _, number in sorted(taken.items()))
+                taken |= dict.fromkeys(cells, ways.index(made))
+        return ways, tuple(taken[c] for c in self.options)
 
-    def _kinds(self, ranges: list[range]) -> Iterator[tuple[object, list[Cell]]]:
-        """Cells in groups of one kind. Where the least and the greatest sizes are of one, so are
-        those between them, and few cells have to be looked at; but for products, whose tiles
-        follow how many of them the device does at once."""
-        kind, is_product = self._kind([tuple(r[0] for r in ranges)]), self._is_product
-        is_one = all(len(r) == 1 for r in ranges)
-        if is_one or (not is_product and kind == self._kind([tuple(r[-1] for r in ranges)])):
-            yield kind, list(every_pair(*ranges))
+    def _options(self, ranges: list[range]) -> Iterator[tuple[Cell, Options]]:
+        """The schedules of each cell. Where nothing is predicted, and the least and the greatest
+        sizes have the same schedule, so have those between them."""
+        low, high = (tuple(r[end] for r in ranges) for end in (0, -1))
+        found = self._kinds([low])
+        if low == high or (len(found) == 1 and found == self._kinds([high])):
+            yield from ((cell, found) for cell in every_pair(*ranges))
             return
         number = max(range(len(ranges)), key=lambda i: len(ranges[i]))
-        for half in _halved(ranges[number]):
-            yield from self._kinds([half if i == number else r for i, r in enumerate(ranges)])
+        middle = len(ranges[number]) // 2
+        for half in (ranges[number][:middle], ranges[number][middle:]):
+            yield from self._options([half if i == number else r for i, r in enumerate(ranges)])
 
-    @property
-    def _is_product(self) -> bool:
-        return isinstance(self.form, Contract | Conv)
+    def _kinds(self, cells: Sequence[Cell]) -> Options:
+        """Those of the least box around cells."""
+        box = self._box(cells)
+        is_bounded = all(high is not None for _, high in box)
+        made = self._within(box)
+        return {_kind(m, is_bounded): ns for m, ns in _variants(made)}
 
-    def _covered(
-        self, cells: list[Cell], kind: object
+    def _schedules(
+        self, kind: Way, cells: list[Cell]
     ) -> Iterator[tuple[Schedule[GpuTask], list[Cell]]]:
-        """Schedules that are for some of the cells each: one for the least box around all of them,
-        if that is of the same kind; else those of two parts."""
+        """Those of a kind, each for some of the cells: one for the least box around all of them, if
+        that has one of the kind; else those of two parts."""
         if kind == self.own:
             yield self.whole, cells
-        elif len(cells) == 1 or self._kind(cells) == kind:
-            yield self._within(self._box(cells)), cells
+        elif kind in self._kinds(cells):
+            box = self._box(cells)
+            is_bounded = all(high is not None for _, high in box)
+            variants = (m for m, _ in _variants(self._within(box)))
+            yield next(m for m in variants if _kind(m, is_bounded) == kind), cells
         else:
             for part in _parts(cells):
-                yield from self._covered(part, kind)
+                yield from self._schedules(kind, part)
 
     def _box(self, cells: Sequence[Cell]) -> Box:
         """The least that has all of the cells."""
@@ -291,12 +201,6 @@ class _Grid:
             held = [cell[number] for cell in cells]
             ranges.append((axis.ranges[min(held)][0], axis.ranges[max(held)][1]))
         return tuple(ranges)
-
-    def _kind(self, cells: Sequence[Cell]) -> object:
-        """What the schedules of cells have in common that share one. Indices of sizes without a
-        bound have more bits, so these are by themselves."""
-        box = self._box(cells)
-        return _signature(self._within(box)), all(high is not None for _, high in box)
 
     def _within(self, box: Box) -> Schedule[GpuTask]:
         """The schedule for the sizes of a box; that for all sizes, where there is none or where it
@@ -353,14 +257,55 @@ class _Grid:
         return substitute(dim, self.names)
 
 
+# -- kinds ----------------------------------------------------------------------------------------
+
+
+def _kind(schedule: Schedule[GpuTask], is_bounded: bool) -> Way:
+    """What it does, as it reads. Indices of sizes without a bound have more bits."""
+    tasks = tuple((t.note, t.names, t.buffers) for t in schedule.tasks if isinstance(t, Launch))
+    return tasks, len(schedule.temps), _packing(schedule), is_bounded
+
+
+def _packing(schedule: Schedule[GpuTask]) -> Way:
+    return tuple((p.task.key, p.task.buffers, p.size) for p in schedule.packed)
+
+
+def _variants(schedule: Schedule[GpuTask]) -> Iterator[tuple[Schedule[GpuTask], float]]:
+    """The schedule, and those of the other programs that its launch may be, with the time that is
+    predicted of each."""
+    if len(schedule.tasks) > 1:
+        yield schedule, 0.0
+        return
+    (launch,) = (t for t in schedule.tasks if isinstance(t, Launch))
+    yield schedule, launch.predicted_ns
+    for variant in launch.others:
+        rest = tuple(v for v in launch.variants if v is not variant)
+        key = launch.key, variant.note
+        made = replace(launch.taking(variant), key=key, others=rest)
+        yield replace(schedule, tasks=(made,)), variant.predicted_ns
+
+
+def covered(options: Mapping[Cell, Options], slack: float) -> dict[Cell, Way]:
+    """A kind for each cell that takes so much longer than its best one at most: few of them, those
+    that serve the most cells first; of these the best."""
+    best = {cell: min(found, key=lambda k: found[k]) for cell, found in options.items()}
+    near = {
+        kind: {c for c, f in options.items() if kind in f and f[kind] <= (1 + slack) * f[best[c]]}
+        for kind in dict.fromkeys(best.values())
+    }
+    taken, left = list[Way](), set(options)
+    while left:
+        taken.append(max(near, key=lambda kind: len(near[kind] & left)))
+        left -= near[taken[-1]]
+    return {
+        cell: min((k for k in taken if k in found), key=lambda k: found[k])
+        for cell, found in options.items()
+    }
+
+
 def _most(dim: DimLike) -> DimLike:
     most = upper_bound(dim)
     return dim if most is None else most
-
-
-def _halved(cells: range) -> tuple[range, range]:
-    middle = len(cells) // 2
-    return cells[:middle], cells[middle:]
 
 
 def _parts(cells: list[Cell]) -> Iterator[list[Cell]]:
@@ -370,16 +315,6 @@ def _parts(cells: list[Cell]) -> Iterator[list[Cell]]:
     middle = min(c[axis] for c in cells) + spread[axis] // 2
     yield [c for c in cells if c[axis] <= middle]
     yield [c for c in cells if c[axis] > middle]
-
-
-def _packing(schedule: Schedule[GpuTask]) -> tuple[object, ...]:
-    return tuple((p.task.key, p.task.buffers, p.size) for p in schedule.packed)
-
-
-def _signature(schedule: Schedule[GpuTask]) -> object:
-    """What it does, as it reads."""
-    tasks = tuple((t.note, t.names, t.buffers) for t in schedule.tasks if isinstance(t, Launch))
-    return tasks, len(schedule.temps), _packing(schedule)
 
 
 def _joined(
