@@ -53,6 +53,8 @@ MAX_WAYS, MAX_LOOP_WAYS = 7, 3
 """Schedules of a kernel."""
 MAX_PROGRAM_WAYS = 48
 """Of all products of a program together, about: each takes some time to compile."""
+CELLS_PER_WAY = 3
+"""That are looked at, each of which is scheduled."""
 SLACKS = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0)
 """Of the predicted time of a cell's best schedule: what another may take longer. The first for
 which they are few enough is taken."""
@@ -91,8 +93,8 @@ def bucketed(
     if form is None or not _is_launched(whole):
         return whole
     is_loop = isinstance(form, Kernel)
-    axes = size_axes(form, LOOP_EDGES if is_loop else EDGES)
     most = min(most, MAX_LOOP_WAYS) if is_loop else most
+    axes = size_axes(form, LOOP_EDGES if is_loop else EDGES, CELLS_PER_WAY * most)
     made: dict[object, Schedule[GpuTask]] = {}
     while axes:
         grid = _Grid(form, axes, whole, make, made)

@@ -19,7 +19,6 @@ from rlx.kernel.expr import Kernel
 from rlx.kernel.program.forms import Conv
 from rlx.kernel.substitute import with_dims
 
-MAX_CELLS = 48
 Resizable: TypeAlias = Kernel | Contract | Conv | Attention
 
 
@@ -45,15 +44,18 @@ class SizeAxis:
         return tuple(zip(starts, ends))
 
 
-def size_axes(form: Resizable, edges: tuple[int, ...]) -> tuple[SizeAxis, ...]:
-    """The sizes that the grid is made of."""
+def size_axes(form: Resizable, edges: tuple[int, ...], most: int) -> tuple[SizeAxis, ...]:
+    """The sizes that the grid is made of, of so many cells at most."""
     monomials = monomials_of(form)
     found: list[SizeAxis] = []
     for group in _connected(monomials):
         whole = len(group) == 1 and all(isinstance(a, Symbol) for a in group[0])
         parts = group if whole else sorted({(s,) for m in group for s in symbols_in(m)}, key=str)
         found += [_axis(p, edges) for p in parts if all(map(_is_given, symbols_in(p)))]
-    return _coarsened(tuple(a for a in found if a.edges))
+    axes = tuple(a for a in found if a.edges)
+    while _cells(axes) > most:
+        axes = coarser(axes)
+    return axes
 
 
 def monomials_of(form: Resizable) -> list[Monomial]:
@@ -102,12 +104,6 @@ def _axis(monomial: Monomial, edges: tuple[int, ...]) -> SizeAxis:
     low, high = lower_bound(size), upper_bound(size)
     inside = (e for e in edges if low <= e and (high is None or e < high))
     return SizeAxis(monomial, size, tuple(inside))
-
-
-def _coarsened(axes: tuple[SizeAxis, ...]) -> tuple[SizeAxis, ...]:
-    while _cells(axes) > MAX_CELLS:
-        axes = coarser(axes)
-    return axes
 
 
 def coarser(axes: tuple[SizeAxis, ...]) -> tuple[SizeAxis, ...]:
