@@ -37,19 +37,20 @@ def main() -> None:
         params = case.params(maker)
         host = {k: host_array(torch, v) for k, v in params.items()}
         exact = case.torch(torch, {k: v.float() for k, v in params.items()})
-        took, dynamic = _timed(lambda: _compiled(host, BATCH, LENGTH))
+        took, dynamic = _timed(lambda: _compiled(host, BATCH, LENGTH, args.tune))
         kernels = len(dynamic._program.artefact.codes)
         print(f"{LAYERS} layers, one compile: {took:.2f} s, {kernels} kernels", flush=True)
         _check_shapes(torch, dynamic, maker, exact)
         print("| shape | static, µs | dynamic, µs | ratio | kernels | host of a bound call, µs |")
         print("|---|---|---|---|---|---|")
         for shape in SHAPES:
-            _row(torch, dynamic, _compiled(host, *shape), maker, exact, shape, args)
+            _row(torch, dynamic, _compiled(host, *shape, args.tune), maker, exact, shape, args)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.dynamic", description=__doc__)
     parser.add_argument("--kernels", action="store_true", help="time each kernel by itself, too")
+    parser.add_argument("--tune", default="bitwise", help="the timed search of both compiles")
     return parser.parse_args()
 
 
@@ -59,12 +60,12 @@ def _timed(make: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, made
 
 
-def _compiled(host: dict[str, Any], batch: Any, length: Any) -> Any:
+def _compiled(host: dict[str, Any], batch: Any, length: Any, tune: Any = "bitwise") -> Any:
     graph = rlx.Graph("encoder")
     leaves = {k: graph.param(k, rlx.Shape(v.shape, "bf16")) for k, v in host.items()}
     x = graph.input("x", rlx.Shape([batch, length, WIDTH], "bf16"))
     graph.set_outputs([encoder(1, 1.0).rlx(leaves, (x,))])
-    return rlx.compile(graph, target="cuda", params=host)
+    return rlx.compile(graph, target="cuda", params=host, tune=tune)
 
 
 def _check_shapes(torch: Any, exe: Any, maker: Maker, exact: Any) -> None:
