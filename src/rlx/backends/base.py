@@ -56,10 +56,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rlx._version import __version__
 from rlx.core.errors import Error, UnsupportedError
+from rlx.core.tune import Tune
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
@@ -78,9 +79,6 @@ if TYPE_CHECKING:
     from rlx.kernel.refusal import Refusal
 
 GROUP = "rlx.backends"
-Tune = Literal["off", "bitwise", "full"]
-"""A timed search of schedules on a device: none, among those that give the same bits, or among
-all."""
 BUILT_IN = {
     "reference": "rlx.backends.reference",
     "cpu": "rlx.backends.cpu.backend",

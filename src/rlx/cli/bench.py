@@ -36,6 +36,7 @@ def verb(
     ] = None,
     target: options.RunOn = None,
     threads: options.Threads = None,
+    tune: options.Tuning = "bitwise",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each.")] = 20,
     files: options.InputFiles = None,
     params: options.ParamFiles = None,
@@ -52,7 +53,7 @@ def verb(
     if against and not model.endswith(".onnx"):
         raise typer.BadParameter(f"onnxruntime runs no {model}", param_hint="--against")
     wanted = inputs.Wanted.of(files, params, dims, seed)
-    exe = models.compiled(model, target, threads, wanted)
+    exe = models.compiled(model, target, threads, wanted, tune=tune)
     given = inputs.inputs_of(exe, wanted)
     arrays = list(given.values())
     calls: dict[str, Call] = {"rlx": lambda: exe(*arrays)}

@@ -20,6 +20,7 @@ from rlx.cli.progress import progress
 from rlx.core.disk_cache import CacheLike
 from rlx.core.errors import Error
 from rlx.core.shape import Shape
+from rlx.core.tune import Tune
 from rlx.cost.decision import Decision
 from rlx.cost.target import Target
 from rlx.frontends.files import load
@@ -49,10 +50,11 @@ def compiled(
     cache: CacheLike = None,
     *,
     is_weighed: bool = False,
+    tune: Tune = "bitwise",
 ) -> Any:
     """The model of a file, with all of its weights; `cache` as `rlx.compile` takes it. Decisions
     are weighed at the sizes of what it is run on, if so asked, and else at usual ones."""
-    exe = program(model, target, threads, cache, wanted if is_weighed else None)
+    exe = program(model, target, threads, cache, wanted if is_weighed else None, tune=tune)
     if not isinstance(exe, Executable):
         return exe
     given = {name: loaded(path) for name, path in wanted.params.items()}
@@ -71,16 +73,19 @@ def program(
     cache: CacheLike = None,
     weighed: Wanted | None = None,
     dump: str | None = None,
+    *,
+    tune: Tune = "bitwise",
 ) -> Any:
     """The program of a file, with the weights that the file has."""
     found = load(model, threads=threads)
     if isinstance(found, Executable):
         return found
     if isinstance(found, LirModule):
-        return Session(target or _runs(found), threads=threads, cache=cache).compile(found)
+        session = Session(target or _runs(found), threads=threads, cache=cache, tune=tune)
+        return session.compile(found)
     with progress(f"compiling {model}"):
         options = FusionOptions(sizes=_run_sizes(found, weighed)) if weighed else None
-        session = Session(target, threads=threads, cache=cache, dump=dump)
+        session = Session(target, threads=threads, cache=cache, dump=dump, tune=tune)
         return session.compile(found, options=options)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from rlx.core.errors import Error
 from rlx.core.files import reason, writing
+from rlx.core.tune import Tune
 
 
 def names_of_targets() -> list[str]:
@@ -74,6 +75,12 @@ RunOn = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option("--threads", min=1, help="Cores that a call may use. (default: all)"),
+]
+Tuning = Annotated[
+    Tune,
+    typer.Option(
+        "--tune", help="Timed search of a GPU's schedules: none, those of equal bits, or all."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 InputFiles = Annotated[

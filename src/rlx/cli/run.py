@@ -22,6 +22,7 @@ def verb(
     model: options.ModelFile,
     target: options.RunOn = None,
     threads: options.Threads = None,
+    tune: options.Tuning = "bitwise",
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FOLDER", help="Write each output there, as .npy."),
@@ -39,7 +40,7 @@ def verb(
     from rlx.cli import inputs, models
 
     wanted = inputs.Wanted.of(files, params, dims, seed)
-    exe = models.compiled(model, target, threads, wanted)
+    exe = models.compiled(model, target, threads, wanted, tune=tune)
     given = inputs.inputs_of(exe, wanted)
     made = exe.run(given)
     written = _written(Path(output), made) if output else {}

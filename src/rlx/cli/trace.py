@@ -18,6 +18,7 @@ def verb(
     ] = "trace.json",
     target: options.RunOn = None,
     threads: options.Threads = None,
+    tune: options.Tuning = "bitwise",
     calls: Annotated[int, typer.Option("--calls", min=1, help="How many calls to show.")] = 3,
     files: options.InputFiles = None,
     params: options.ParamFiles = None,
@@ -33,7 +34,7 @@ def verb(
     from rlx.cli import inputs, models
 
     wanted = inputs.Wanted.of(files, params, dims, seed)
-    exe = models.compiled(model, target, threads, wanted, cache=False)
+    exe = models.compiled(model, target, threads, wanted, cache=False, tune=tune)
     program, given = models.settled(exe, inputs.inputs_of(exe, wanted))
     made = program.trace(given, calls=calls)
     made.save(output)

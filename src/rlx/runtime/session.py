@@ -11,12 +11,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, get_args, overload
 
 from rlx._version import __version__
-from rlx.backends.base import Program, Serializer, Tune, find_backend, target_of
+from rlx.backends.base import Program, Serializer, find_backend, target_of
 from rlx.core.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
 from rlx.core.disk_cache import Cache, CacheLike, key_of
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
 from rlx.core.files import path_of
 from rlx.core.gc_paused import gc_paused
+from rlx.core.tune import Tune
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.bundle import Bundle
 from rlx.ir.hir import HirModule

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rlx.backends.base import Tune
 from rlx.backends.gpu.backend import GpuBackend
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.machine import GpuMachine
@@ -15,6 +14,7 @@ from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simulated import SIMULATED, SimulatedDevice
 from rlx.core.disk_cache import Cache
+from rlx.core.tune import Tune
 from rlx.fuzz.judge import Expected, compare
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline

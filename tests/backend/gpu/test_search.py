@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from rlx import ops
-from rlx.backends.base import Tune
 from rlx.backends.gpu import simulated
 from rlx.backends.gpu.description import describe
 from rlx.backends.gpu.device import Code, Kernel
@@ -24,6 +23,7 @@ from rlx.core.dim import evaluate
 from rlx.core.disk_cache import Cache
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
+from rlx.core.tune import Tune
 from rlx.ir.mir import Graph
 from rlx.kernel.program.schedule import buffers
 from rlx.pipeline import CompilePipeline

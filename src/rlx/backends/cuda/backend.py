@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rlx.backends.base import Missing, Tune
+from rlx.backends.base import Missing
 from rlx.backends.cuda.assemble import print_code
 from rlx.backends.cuda.context import found_devices
 from rlx.backends.cuda.device import CudaDevice
@@ -18,6 +18,7 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt.program import Program
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error
+from rlx.core.tune import Tune
 
 
 @dataclass(frozen=True, slots=True)

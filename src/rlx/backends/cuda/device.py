@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rlx.backends.cuda.assemble import CUBIN, Log, assemble
 from rlx.backends.cuda.context import Context
@@ -72,8 +73,13 @@ class CudaDevice(Device):
         self._lock = threading.RLock()
         self._bulk: Bulk | None = None
         self._retired: list[int] = []
+        self._searched: dict[str, Any] = {}
         self._allocator = Allocator(self.context, self._live)
         self.context.running = self._running
+
+    @property
+    def searched(self) -> dict[str, Any]:
+        return self._searched
 
     @property
     def name(self) -> str:

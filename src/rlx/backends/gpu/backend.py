@@ -9,7 +9,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlx.backends.base import KernelBackend, Serializer, Steps, Tune
+from rlx.backends.base import KernelBackend, Serializer, Steps
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.machine import GpuMachine
@@ -22,6 +22,7 @@ from rlx.backends.gpu.verify import verify
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error
 from rlx.core.sections import Bytes, Sections
+from rlx.core.tune import Tune
 from rlx.cost.calibrate import Numbers, Progress, cached_calibration
 from rlx.cost.target import Target
 from rlx.ir.lir import LirModule

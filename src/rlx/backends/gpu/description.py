@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlx.backends.base import StepFacts
 from rlx.backends.gpu.search import Found, Search, problem_of
@@ -71,33 +71,49 @@ class _Facts:
         taken = tuple(_on_host(lowering)) or (_taken(step.node, lowering, self.has_special),)
         forms = *refused_forms(lowering.refused), *taken
         sizes = (_by_size(t) for t in tasks if isinstance(t, Choice))
-        decisions = *forms, *sizes, *self._variants(step, tasks)
-        return StepFacts(lowering.form.value, (*packed, *lines_of(tasks)), decisions)
+        usual = taken_launches(tasks, self.program.lir.plan.representative)
+        found = {t: self._found(t, step) for t in usual if t.others}
+        decisions = *forms, *sizes, *(_variant(t, f) for t, f in found.items())
+        lines = lines_of(_with_variants(tasks, found))
+        return StepFacts(lowering.form.value, (*packed, *lines), decisions)
 
-    def _variants(self, step: ProgramStep, tasks: Iterable[GpuTask]) -> Iterator[Decision]:
-        """The schedules of launches that have several, at the sizes that the plan was made for."""
-        for launch in taken_launches(tasks, self.program.lir.plan.representative):
-            if launch.others:
-                problem = problem_of(launch, step, self.program) if self.search else None
-                yield _variant(
-                    launch, self.search.known(problem) if self.search and problem else None
-                )
+    def _found(self, launch: Launch, step: ProgramStep) -> Found | None:
+        problem = None if self.search is None else problem_of(launch, step, self.program)
+        return None if self.search is None or problem is None else self.search.known(problem)
+
+
+def _with_variants(
+    tasks: Iterable[GpuTask], found: Mapping[Launch, Found | None]
+) -> Iterator[GpuTask]:
+    """Tasks with the programs that were found to be the fastest."""
+
+    def taken(launch: Launch) -> Launch:
+        known = found.get(launch)
+        if known is None:
+            return launch
+        return launch.taking(next(v for v in launch.variants if v.note == known.note))
+
+    for task in tasks:
+        if isinstance(task, Choice):
+            yield replace(task, ways=tuple(tuple(map(taken, way)) for way in task.ways))
+        else:
+            yield taken(task) if isinstance(task, Launch) else task
 
 
 def _variant(launch: Launch, found: Found | None) -> Decision:
-    """The schedule that was taken, of several; what it is predicted to save is what the next one
-    would take more."""
+    """The schedule that was taken, of several, and what the next one takes more: by measured times
+    where there are some, else by predicted ones."""
     times = {} if found is None else found.times_ns
     note = launch.note if found is None else found.note
     taken = next(v for v in launch.variants if v.note == note)
     rest = sorted((v for v in launch.variants if v.note != note), key=lambda v: v.predicted_ns)
-    tried = [v for v in rest if v.note in times]
+    tried = sorted((v for v in rest if v.note in times), key=lambda v: times[v.note])
     shown = (tried + [v for v in rest if v not in tried])[:SHOWN]
     why = "; ".join([_times(taken, times), *(f"not {_times(v, times)}" for v in shown)])
-    gain = rest[0].predicted_ns - taken.predicted_ns
-    return Decision(
-        "", "choose_schedule", (), True, why, gain, is_reversible=False, kind="schedule"
-    )
+    known = times if tried else {v.note: v.predicted_ns for v in launch.variants}
+    gain = known[shown[0].note] - known[note]
+    what = "choose_schedule"
+    return Decision("", what, (), True, why, gain, is_reversible=False, kind="schedule")
 
 
 def _times(variant: Variant, times: Mapping[str, float]) -> str:

@@ -232,6 +232,11 @@ class Device(ABC):
 
     @property
     @abstractmethod
+    def searched(self) -> dict[str, Any]:
+        """What was measured of schedules on it by this process, by the search's own keys."""
+
+    @property
+    @abstractmethod
     def name(self) -> str:
         """As its maker calls it."""
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Tune
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.runtime.lay_out import span_of
 from rlx.backends.gpu.runtime.routine import Span
@@ -32,6 +31,7 @@ from rlx.core.dim import evaluate, symbols_of
 from rlx.core.disk_cache import Cache, key_of
 from rlx.core.errors import Error
 from rlx.core.extent import ceiling
+from rlx.core.tune import Tune
 from rlx.ir.lir import Phase
 from rlx.kernel.program.program import KernelProgram, KernelSequence, ProgramStep
 from rlx.kernel.program.schedule import Buffer
@@ -157,18 +157,25 @@ class Search:
         return key_of("schedule", text(tried.program), *device, self.tune, tried.problem.facts)
 
     def _known(self, tried: _Try) -> Found | None:
-        entry = None if self.cache is None else self.cache.get(self._key(tried))
+        """By this process, or in the cache."""
+        key = self._key(tried)
+        found = self.device.searched.get(key) or self._cached(key)
+        is_known = found is not None and any(v.note == found.note for v in tried.variants)
+        return found if is_known else None
+
+    def _cached(self, key: str) -> Found | None:
+        entry = None if self.cache is None else self.cache.get(key)
         if entry is None:
             return None
-        note, times = str(entry.head.get("schedule")), dict(entry.head.get("times_ns") or {})
-        is_known = any(c.note == note for c in tried.variants)
-        return Found(note, times) if is_known else None
+        return Found(str(entry.head.get("schedule")), dict(entry.head.get("times_ns") or {}))
 
     def _store(self, tried: _Try, found: Found) -> None:
+        key = self._key(tried)
+        self.device.searched[key] = found
         if self.cache is not None:
             head = {"kind": "schedule", "name": tried.launch.name}
             held = {"schedule": found.note, "times_ns": dict(found.times_ns)}
-            self.cache.put(self._key(tried), {**head, **held}, {})
+            self.cache.put(key, {**head, **held}, {})
 
 
 @dataclass(frozen=True, slots=True)

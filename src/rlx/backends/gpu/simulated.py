@@ -59,7 +59,12 @@ class SimulatedDevice(Device):
     time."""
     _arrays: dict[int, Array] = field(default_factory=dict[int, Array], repr=False)
     _starts: list[int] = field(default_factory=list[int], repr=False)
+    _searched: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     _lock: Any = field(default_factory=threading.RLock, repr=False)
+
+    @property
+    def searched(self) -> dict[str, Any]:
+        return self._searched
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
-from rlx.backends.base import Missing, Tune
+from rlx.backends.base import Missing
 from rlx.backends.gpu.backend import GpuBackend
 from rlx.backends.gpu.device import Code, Devices
 from rlx.backends.gpu.machine import GpuMachine
@@ -18,6 +18,7 @@ from rlx.backends.gpu.simt.program import Program
 from rlx.backends.rocm.architecture import ARCHITECTURES, Architecture, architecture
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error, UnsupportedError
+from rlx.core.tune import Tune
 
 if TYPE_CHECKING:
     from rlx.backends.rocm.device import HipDevice
