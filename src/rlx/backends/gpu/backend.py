@@ -104,7 +104,8 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
         tuned = self._tuned(program)
         launches = {t.key: tuned.launches.get(t.key, t) for t in launches_of(program)}
         missing = [key for key in launches if key not in tuned.codes]
-        made = self.assemble([verify(launches[key].program()) for key in missing])
+        programs = (tuned.programs.get(key) or launches[key].program() for key in missing)
+        made = self.assemble([verify(p) for p in programs])
         codes = {**tuned.codes, **dict(zip(missing, made))}
         return {key: i for i, key in enumerate(launches)}, [codes[key] for key in launches]
 

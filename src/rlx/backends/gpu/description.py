@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rlx.backends.base import StepFacts
 from rlx.backends.gpu.search import Found, Search, problem_of
@@ -57,6 +57,8 @@ class _Facts:
     program: KernelProgram
     has_special: HasSpecial
     search: Search | None
+    known: dict[object, Found | None] = field(default_factory=dict[object, "Found | None"])
+    """What was measured, by the keys of launches."""
 
     def of(self, step: ProgramStep) -> StepFacts:
         lowering = step.lowering
@@ -78,8 +80,12 @@ class _Facts:
         return StepFacts(lowering.form.value, (*packed, *lines), decisions)
 
     def _found(self, launch: Launch, step: ProgramStep) -> Found | None:
-        problem = None if self.search is None else problem_of(launch, step, self.program)
-        return None if self.search is None or problem is None else self.search.known(problem)
+        if self.search is None:
+            return None
+        if launch.key not in self.known:
+            problem = problem_of(launch, step, self.program)
+            self.known[launch.key] = problem and self.search.known(problem)
+        return self.known[launch.key]
 
 
 def _with_variants(

@@ -62,9 +62,11 @@ class Found:
 
 @dataclass(slots=True)
 class Tuned:
-    """Launches as they were found to be fastest, and their code as far as it is there, by key."""
+    """Launches as they were found to be fastest, and their programs and code as far as these are
+    there, by key."""
 
     launches: dict[object, Launch] = field(default_factory=dict[object, Launch])
+    programs: dict[object, Program] = field(default_factory=dict[object, Program])
     codes: dict[object, Code] = field(default_factory=dict[object, Code])
 
 
@@ -92,12 +94,16 @@ class Search:
             found = self._known(tried)
             if found is None:
                 waiting.append(tried)
+                made.programs[problem.launch.key] = tried.program
             else:
                 made.launches[problem.launch.key] = tried.taken(found)
+        took = 0.0
         for batch in _batches(waiting):
-            if self.clock() >= end:
+            start = self.clock()
+            if start + took >= end:  # another one like the longest would not be done in time
                 break
             self._try(batch, made, end)
+            took = max(took, self.clock() - start)
         return made
 
     def known(self, problem: Problem) -> Found | None:
@@ -105,9 +111,8 @@ class Search:
         return self._known(_Try.of(problem, self.tune))
 
     def _try(self, batch: list[_Try], made: Tuned, end: float) -> None:
-        programs = [verify(c.write(t.name)) for t in batch for c in t.variants]
         try:
-            codes = iter(self.device.assemble(programs))
+            codes = iter(self.device.assemble([verify(p) for t in batch for p in t.programs]))
         except Error:  # a program that the assembler does not take is no reason to fail
             return
         for tried in batch:
@@ -120,6 +125,7 @@ class Search:
                 continue
             number, facts = found
             made.launches[tried.launch.key] = tried.taken(facts)
+            del made.programs[tried.launch.key]
             made.codes[tried.launch.key] = own[number]
             self._store(tried, facts)
 
@@ -202,8 +208,9 @@ class _Try:
         return self.problem.launch
 
     @property
-    def name(self) -> str:
-        return self.program.name
+    def programs(self) -> Iterator[Program]:
+        yield self.program
+        yield from (v.write(self.program.name) for v in self.variants[1:])
 
     def taken(self, found: Found) -> Launch:
         return self.launch.taking(next(c for c in self.variants if c.note == found.note))
