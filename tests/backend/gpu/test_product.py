@@ -25,6 +25,7 @@ from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.task import GpuTask, Launch
+from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
@@ -39,7 +40,12 @@ from rlx.ops.quant.gguf_formats import SCHEMES
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import BF16, CONTRACTIONS, F16, F32, Case, U, bound, of, span
 from tests.backend.gpu.schedules import execute, meaning
-from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs
+from tests.backend.gpu.simulated_backend import (
+    SimulatedBackend,
+    differences,
+    outputs,
+    program_of,
+)
 
 Array = np.ndarray[Any, Any]
 DEPENDENT = GpuMachine(processors=32, has_dependent_launch=True, has_async_copy=True)
@@ -351,6 +357,20 @@ def test_few_tiles_are_done_in_parts() -> None:
     assert [str(b) for b in first.buffers] == ["operand0", "operand1", "temp0"]
     assert [str(b) for b in last.buffers] == ["temp0", "result0"]
     assert not nodes_of(first, ir.Atomic)
+
+
+def test_rows_of_a_bounded_number_are_done_in_parts_too() -> None:
+    graph = Graph("parts")
+    x = graph.input("x", Shape((Dim("rows", 17, 40), 512), F32))
+    w = graph.param("w", Shape((512, 24), F32))
+    graph.set_outputs([ops.relu(ops.matmul(x, w))])
+    backend = SimulatedBackend()
+    assert any("parts" in c.name for c in program_of(graph, backend).artefact.codes)
+    rng = np.random.default_rng(0)
+    values = {
+        n: rng.standard_normal(d, np.float32) for n, d in (("x", (37, 512)), ("w", (512, 24)))
+    }
+    assert not differences(graph, values, outputs(graph, values, backend))
 
 
 def test_the_form_is_chosen_by_rows_and_columns() -> None:

@@ -11,15 +11,17 @@ import pytest
 
 from rlx import ops
 from rlx.backends.gpu import simulated
+from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.description import describe
 from rlx.backends.gpu.device import Code, Kernel
+from rlx.backends.gpu.problems import problems_of, sizes_of_ways
 from rlx.backends.gpu.runtime.trial import Effort, Problem
-from rlx.backends.gpu.search import Search, problems_of
+from rlx.backends.gpu.search import Search
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simulated import SimulatedDevice
 from rlx.backends.gpu.task import Launch, Variant
-from rlx.core.dim import evaluate
+from rlx.core.dim import Dim, evaluate
 from rlx.core.disk_cache import Cache
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -170,3 +172,13 @@ def test_products_are_searched_and_described(tmp_path: Path) -> None:
     (facts,) = describe(program, backend.has_special, search).values()
     (decision,) = (d for d in facts.decisions if d.what == "choose_schedule")
     assert decision.reason.count("predicted") > decision.reason.count("measured") == 2
+
+
+def test_each_way_of_a_kernel_is_tried_at_sizes_of_its_own() -> None:
+    rows, length = Dim("rows", 1), Dim("length", 1, 512)
+    buckets = Buckets((rows * length,), ((128, 2048),), (1, 0, 2))
+    usual = {"rows": 64, "length": 96}
+    found = sizes_of_ways(buckets, usual)
+    assert next(iter(found.items())) == (2, usual)
+    assert {n: s["rows"] * s["length"] for n, s in found.items()} == {0: 2048, 1: 128, 2: 64 * 96}
+    assert sizes_of_ways(buckets, {"rows": 64}) == {}

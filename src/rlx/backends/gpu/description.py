@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rlx.backends.base import StepFacts
-from rlx.backends.gpu.search import Found, Search, problem_of
+from rlx.backends.gpu.problems import problem_of
+from rlx.backends.gpu.search import Found, Search
 from rlx.backends.gpu.task import (
     Choice,
     GpuTask,

@@ -13,33 +13,26 @@ order are candidates, and one that gives other bits is not taken. `tune="full"` 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from rlx.backends.gpu.device import Code, Device
-from rlx.backends.gpu.runtime.lay_out import span_of
-from rlx.backends.gpu.runtime.routine import Span
+from rlx.backends.gpu.problems import largest
 from rlx.backends.gpu.runtime.trial import Effort, Problem, Trial
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.text import text
-from rlx.backends.gpu.task import GpuTask, Launch, Variant, taken_launches
+from rlx.backends.gpu.task import Launch, Variant
 from rlx.backends.gpu.verify import verify
-from rlx.core.dim import evaluate, symbols_of
 from rlx.core.disk_cache import Cache, key_of
 from rlx.core.errors import Error
-from rlx.core.extent import ceiling
 from rlx.core.tune import Tune
-from rlx.ir.lir import Phase
-from rlx.kernel.program.program import KernelProgram, KernelSequence, ProgramStep
-from rlx.kernel.program.schedule import Buffer
+from rlx.kernel.program.program import KernelProgram
 
 BUDGET_S = 2.0
 """For all launches of a program."""
-LEAST_SHARE = 0.01
-"""Of what all launches are predicted to take, for one to be tried."""
 LEAST_GAIN = 0.03
 """Of its time: less is the noise of measuring."""
 MAX_TRIED = 5
@@ -83,7 +76,7 @@ class Search:
 
     def tuned(self, program: KernelProgram) -> Tuned:
         """The launches of a program that are worth it, as they are fastest."""
-        return self.find(_largest(program))
+        return self.find(largest(program))
 
     def find(self, problems: Iterable[Problem]) -> Tuned:
         """The fastest programs of some launches, as far as there is time, in order."""
@@ -160,7 +153,8 @@ class Search:
 
     def _key(self, tried: _Try) -> str:
         device = self.device.name, self.device.driver
-        return key_of("schedule", text(tried.program), *device, self.tune, tried.problem.facts)
+        program = replace(tried.program, name="kernel")
+        return key_of("schedule", text(program), *device, self.tune)
 
     def _known(self, tried: _Try) -> Found | None:
         """By this process, or in the cache."""
@@ -227,67 +221,3 @@ def _batches(waiting: list[_Try]) -> Iterator[list[_Try]]:
             batch = []
     if batch:
         yield batch
-
-
-# -- what is tried --------------------------------------------------------------------------------
-
-
-def _largest(program: KernelProgram) -> list[Problem]:
-    """The launches that have other programs, those that take most of a call first."""
-    found: dict[object, tuple[Problem, int]] = {}
-    total = 0.0
-    for problem in problems_of(program):
-        key = problem.launch.key
-        known, count = found.get(key, (problem, 0))
-        found[key] = known, count + 1
-        total += problem.launch.predicted_ns
-    taken = [(p, n * p.launch.predicted_ns) for p, n in found.values()]
-    large = [(p, t) for p, t in taken if t >= LEAST_SHARE * total]
-    return [p for p, _ in sorted(large, key=lambda pair: -pair[1])]
-
-
-def problems_of(program: KernelProgram) -> Iterator[Problem]:
-    """Every launch of a call that has other programs, at the sizes that the plan was made for."""
-    for top in program.main.calls:
-        for step in top.within():
-            if isinstance(step.lowering, KernelSequence):
-                tasks: Sequence[GpuTask] = step.lowering.schedule.tasks
-                sizes = program.lir.plan.representative
-                launches = [t for t in taken_launches(tasks, sizes) if t.others]
-                problems = (problem_of(t, step, program) for t in launches)
-                yield from (p for p in problems if p is not None)
-
-
-def problem_of(launch: Launch, step: ProgramStep, program: KernelProgram) -> Problem | None:
-    """What a launch of a step is tried on; nothing where a size is known in a call alone, or there
-    is nothing to do."""
-    sizes = program.lir.plan.representative
-    ends = {n: _end(span_of(step, b), sizes) for n, b in zip(launch.names, launch.buffers)}
-    known = {name: end for name, end in ends.items() if end}
-    if len(known) < len(ends):
-        return None
-    named = zip(launch.names, launch.buffers)
-    weights = frozenset(name for name, b in named if _is_weight(b, step, program))
-    return Problem(launch, sizes, known, weights)
-
-
-def _is_weight(buffer: Buffer, step: ProgramStep, program: KernelProgram) -> bool:
-    if buffer.kind != "operand":
-        return buffer.kind == "packed"
-    node = step.operands[buffer.index].node
-    return program.main.plan.phases.get(node) is Phase.PROLOGUE and node.op != "input"
-
-
-def _end(span: Span, sizes: Mapping[str, int]) -> int | None:
-    """The bytes up to the last element that a layout reaches; none where it has no elements, or
-    where that is known in a call alone."""
-    layout = span.layout
-    every = [ceiling(d) for d in (*layout.dims, *layout.strides, layout.offset)]
-    if any(s.name not in sizes for s in symbols_of(every)):
-        return None
-    *rest, offset = (evaluate(d, sizes) for d in every)
-    dims, strides = rest[: len(layout.dims)], rest[len(layout.dims) :]
-    if 0 in dims:
-        return None
-    last = offset + sum((d - 1) * s for d, s in zip(dims, strides) if s > 0)
-    return (last + 1) * span.itemsize

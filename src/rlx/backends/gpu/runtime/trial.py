@@ -54,11 +54,6 @@ class Problem:
     weights: frozenset[str]
     """Buffers that no kernel of a call writes."""
 
-    @property
-    def facts(self) -> str:
-        """All that the times depend on beside the program."""
-        return repr((sorted(self.bytes_of.items()), sorted(self.weights)))
-
 
 class Trial:
     """A launch's buffers on a device."""

@@ -16,7 +16,7 @@ from typing import Literal
 
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import is_aligned, traffic_bytes
-from rlx.core.dim import DimLike, exact_div, is_static, product, upper_bound
+from rlx.core.dim import DimLike, exact_div, is_static, lower_bound, product, upper_bound
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Axis, Expr, Load, postorder
 
@@ -183,7 +183,8 @@ def _scheduled(
 
 def choose_splits(contract: Contract, machine: GpuMachine) -> int:
     """Into how many parts the inner axes are cut; 1 where that does not pay."""
-    if not all(is_static(a.extent) for a in (*contract.inner, *contract.outer)):
+    outer = [upper_bound(a.extent) for a in contract.outer]
+    if None in outer or not all(is_static(a.extent) for a in contract.inner):
         return 1
     longest = max(int(a.extent) for a in contract.inner)
     depth = _most(product(a.extent for a in contract.inner))
@@ -273,7 +274,7 @@ def _turn_cycles(tile: Tile, blocks: int, warps: int, depth: int, slices: int) -
 
 def _most(dim: DimLike) -> int:
     found = upper_bound(dim)
-    return UNKNOWN_EXTENT if found is None else found
+    return max(UNKNOWN_EXTENT, 2 * lower_bound(dim)) if found is None else found
 
 
 def _product(counts: Iterable[int]) -> int:
