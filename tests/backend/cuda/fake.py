@@ -190,6 +190,19 @@ class FakeCuda:
         values = (dtype, rank, address, *sizes, pitch, *boxes, swizzle, promotion, fill)
         ctypes.memmove(to, (ctypes.c_uint64 * 16)(*values), 128)
 
+    def TensorMapEncodeIm2col(
+        self, to: int, dtype: int, rank: int, address: int, dims: int, strides: int, first: int,
+        last: int, channels: int, pixels: int, steps: int, interleave: int, swizzle: int,
+        promotion: int, fill: int,
+    ) -> None:  # fmt: skip
+        """The same of windows along two axes."""
+        assert (to % 64, rank) == (0, 4)
+        sizes = (ctypes.c_uint64 * 4).from_address(dims)
+        corners = [*(ctypes.c_int * 2).from_address(first), *(ctypes.c_int * 2).from_address(last)]
+        along = (ctypes.c_uint32 * 4).from_address(steps)
+        values = (dtype, rank, address, *sizes, *corners, channels, pixels, *along[1:3], swizzle)
+        ctypes.memmove(to, (ctypes.c_int64 * 16)(*values), 128)
+
     def StreamCreate(self, to: int, flags: int) -> None:
         put(to, self.handle())
 

@@ -6,6 +6,7 @@ import ctypes
 import struct
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 import rlx
 from rlx.backends.cuda.backend import CudaBackend
-from rlx.backends.cuda.context import found_devices
+from rlx.backends.cuda.context import Context, found_devices
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.errors import AssemblerError, DriverError, LostDeviceError
 from rlx.backends.cuda.graph import CopyParams, KernelParams
@@ -22,7 +23,7 @@ from rlx.backends.cuda.launch import CLUSTER, DEPENDENT, offsets
 from rlx.backends.cuda.library import open_library
 from rlx.backends.cuda.machine import GENERATIONS, architecture_of, generation_of, machine_of
 from rlx.backends.cuda.memory import rounded
-from rlx.backends.cuda.tensor_map import Matrix
+from rlx.backends.cuda.tensor_map import Matrix, encode
 from rlx.backends.gpu.device import ALIGN, Code, Devices, Kernel, Memory
 from rlx.backends.gpu.simt.program import TensorMap
 from rlx.core.dim import Dim
@@ -116,6 +117,23 @@ def test_only_a_kernel_right_behind_a_kernel_is_dependent() -> None:
     ]
 
 
+IMAGES = Matrix(
+    BF16, 16, 7, 64, (128, 64), True, 64, ((2, 4032, 1), (9, 448, 1)), ((9, -1, 1), (4, -1, 2))
+)  # fmt: skip
+"""9x7 pixels of 64 channels; windows of 3x3 taps with a border of 1, every other one of a row."""
+
+
+def test_windows_start_between_two_corners_of_an_image() -> None:
+    """3x3 taps: the last window starts two elements before the end of the border."""
+    assert not IMAGES.refusal()
+    assert IMAGES.corners == ((-1, -1), (-1, -1))
+    block = encode(Context(FakeCuda().library(), 0), IMAGES, "conv")
+    assert list(np.frombuffer(block, np.int64)) == [
+        *(9, 4, 16, 64, 7, 9, 2),
+        *(-1, -1, -1, -1, 64, 128, 2, 1, 3),
+    ]
+
+
 @pytest.mark.parametrize(
     ("matrix", "why"),
     [
@@ -125,6 +143,8 @@ def test_only_a_kernel_right_behind_a_kernel_is_dependent() -> None:
         (Matrix(F32, 16, 4, 64, (4, 3), False), "rows of a box of 12 bytes"),
         (Matrix(F32, 16, 999, 64, (257, 32)), "at most 256 each way"),
         (Matrix(DType.C128, 16, 4, 64, (4, 1)), "elements of c128"),
+        (replace(IMAGES, windows=((9, -200, 1), (4, -1, 2))), "less than 128"),
+        (replace(IMAGES, windows=((9, -1, 1), (4, -1, 9))), "windows at steps [1, 9]; at most 8"),
     ],
 )
 def test_matrices_that_the_copy_engine_cannot_read(matrix: Matrix, why: str) -> None:

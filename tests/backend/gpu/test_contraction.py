@@ -20,7 +20,10 @@ from rlx.backends.gpu.schedule import wgmma
 from rlx.backends.gpu.schedule.mma import ELEMENTWISE, TILES, MmaSchedule, choose
 from rlx.backends.gpu.schedule.product import Product, product_of
 from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
+from rlx.backends.gpu.schedule.windows import WindowOperand
 from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.parse import parse
+from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.backends.gpu.verify import verify
 from rlx.core.dim import evaluate
@@ -458,7 +461,42 @@ def test_blocks_with_unlike_numbers_of_tiles_do_not_wait_for_each_other() -> Non
     assert_close(got, want)
 
 
-@pytest.mark.parametrize("name", ["padded", "strided", "one tap", "groups"])
+IMAGES = {
+    "padded": ((2, 64, 8, 9), (24, 64, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "strided": ((3, 64, 9, 8), (72, 64, 4, 3), {"stride": (3, 2), "padding": (0, 2, 3, 0)}),
+    "without a border": ((1, 64, 9, 8), (16, 64, 3, 2), {"dilation": (1, 2)}),
+    "one tap": ((3, 64, 8, 9), (40, 64, 1, 1), {"stride": (2, 2)}),
+    "rows": ((3, 128, 20), (16, 128, 5), {"stride": (2,), "padding": (2, 2)}),
+    "volumes": ((2, 64, 3, 4, 3), (16, 64, 3, 1, 2), {"padding": (1, 0, 0, 1, 0, 1)}),
+}
+"""Images, filters, and how windows go along them."""
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_windows_of_whole_lines_of_channels_are_boxes(name: str) -> None:
+    """As the copy engine reads them, also where results are NCHW: windows are columns then."""
+    image, filters, attrs = IMAGES[name]
+    is_nhwc = name not in ("one tap", "rows")
+    nhwc = {0: channels_last, 1: channels_last}
+    shapes = of(BF16, image, filters, filters[:1])
+    results = {0: channels_last} if is_nhwc else {}
+    case = Case(convolved(**attrs), shapes, operands=nhwc, results=results)
+    node = case.node()
+    made = lower_nhwc_conv(node, *case.layouts(node))
+    assert not isinstance(made, Refusal), made
+    found, schedule = by_groups(made[1], 64)
+    assert isinstance(schedule.left if is_nhwc else schedule.right, WindowOperand)
+    program = verify(emit_wgmma(found, schedule, "conv"))
+    assert text(parse(text(program))) == text(program)
+    given = case.data({})
+    got = np.full(int(np.prod(made[1].results[0].static_dims)), 3, given[0].dtype)
+    want = got.copy()
+    launch(program, {**{f"x{i}": a for i, a in enumerate(given)}, "y0": got})
+    run_into(made[1].kernel(), given, [want], {})
+    assert_close(got, want)
+
+
+@pytest.mark.parametrize("name", ["padded", "groups"])
 def test_windows_are_copied_by_threads_beside_the_copy_engine(name: str) -> None:
     case = CONVOLUTIONS[name]
     node = case.node()

@@ -246,5 +246,8 @@ def matrices(code: Code, addresses: Sequence[int], sizes: Mapping[str, int]) -> 
         outer = tuple(
             (evaluate(o.count, sizes), evaluate(o.stride, sizes), o.box) for o in tensor.outer
         )
-        found.append(Matrix(dtype, address, rows, columns, tensor.box, is_swizzled, pitch, outer))
+        windows = tuple((evaluate(w.count, sizes), w.first, w.step) for w in tensor.windows)
+        found.append(
+            Matrix(dtype, address, rows, columns, tensor.box, is_swizzled, pitch, outer, windows)
+        )
     return found

@@ -64,6 +64,7 @@ SIGNATURES: Mapping[str, str] = {
     "cuMemcpyDtoDAsync_v2": "aazp",
     "cuMemsetD8Async": "abzp",
     "cuTensorMapEncodeTiled": "piuapppp" + "iiii",
+    "cuTensorMapEncodeIm2col": "piuappppuup" + "iiii",
     # streams, events, launches
     "cuStreamCreate": "pu",
     "cuStreamDestroy_v2": "p",

@@ -316,14 +316,18 @@ class Groups(Memory):
         self.do("bra", label, when=f"!{is_done}")
 
     def bulk_copy(self, node: ir.BulkCopy) -> None:
-        there, row, column, which, *outer = node.args
+        there, row, column, which, *rest = node.args
+        (tensor,) = (m for m in self.program.maps if m.name == node.map)
+        outer, taps = rest[: len(tensor.outer)], rest[len(tensor.outer) :]
         place = self.shared_address(node.memory, self.one(there), there.dtype)
         bar = self._mbarrier(node.mbarrier, which)
         places = self.all([column, row, *reversed(outer)])
         at = f"[%P_{node.map}, {{{', '.join(places)}}}]"
-        kind = "mbarrier::complete_tx::bytes"
+        kind = f"{'im2col.' if taps else ''}mbarrier::complete_tx::bytes"
         instruction = f"cp.async.bulk.tensor.{len(places)}d.shared::cluster.global.{kind}"
-        self.do(instruction, f"[{place}]", at, f"[{bar}]")
+        steps = [self.let(DType.F16, "cvt.u16.u32", t) for t in self.all(taps[::-1])]
+        moved = [f"{{{', '.join(steps)}}}"] if steps else []
+        self.do(instruction, f"[{place}]", at, f"[{bar}]", *moved)
 
     def push(self, node: ir.Push) -> None:
         rank, index, which = node.args[:3]

@@ -35,7 +35,7 @@ FORMS: dict[type[Node], tuple[Count, Count]] = {
     ir.TileElements: (ONE, SOME), ir.TilePack: (SOME, ONE),
     ir.TilePlace: (NONE, SOME), ir.AsyncCopy: ((2, 3), NONE), ir.AsyncCommit: (NONE, NONE),
     ir.AsyncWait: (NONE, NONE), ir.MbarrierInit: (ONE, NONE), ir.MbarrierArrive: ((1, 2), NONE),
-    ir.MbarrierWait: ((2, 2), NONE), ir.BulkCopy: ((4, 7), NONE), ir.Push: ((4, MANY), NONE),
+    ir.MbarrierWait: ((2, 2), NONE), ir.BulkCopy: ((4, 10), NONE), ir.Push: ((4, MANY), NONE),
     ir.ReleaseDependents: (NONE, NONE), ir.WaitDependencies: (NONE, NONE),
 }  # fmt: skip
 """Arguments and results of each kind of node."""

@@ -327,9 +327,14 @@ class _Types:
 
     def _BulkCopy(self, node: ir.BulkCopy) -> str | None:
         found = [m for m in self.program.maps if m.name == node.map]
-        outer = len(found[0].outer) if found else 0
-        if outer > MAX_OUTER or len(node.args) != 4 + outer:
-            return f"a box of {node.map} has {outer} outer places, at most {MAX_OUTER}; give each."
+        outer, windows = (len(x) for x in (found[0].outer, found[0].windows)) if found else (0, 0)
+        if windows not in (0, outer):
+            return f"{node.map} has {windows} axes of windows; give one to each but the channels."
+        if outer > MAX_OUTER or len(node.args) != 4 + outer + windows:
+            return (
+                f"a box of {node.map} has {outer} outer places, at most {MAX_OUTER}, and "
+                f"{windows} of a tap; give each."
+            )
         return self._index(node)
 
     def _RegisterLimit(self, node: ir.RegisterLimit) -> str | None:

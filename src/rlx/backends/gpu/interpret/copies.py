@@ -224,6 +224,8 @@ class Copies(Groups):
         steps = [*(number(o.stride) for o in tensor.outer), number(tensor.row_stride), 1]
         offset, flat = number(tensor.offset), self.buffers[tensor.buffer].data
         self._inside(node, tensor, counts, steps, offset)
+        if tensor.windows:
+            return self._windows(node, there, tensor, counts, steps)
         box = (*(o.box for o in tensor.outer), *tensor.box)
         firsts = [*node.args[4:], *node.args[1:3]]
         index, inside = np.full((1,) * (1 + len(box)), offset), np.ones((1,) * (1 + len(box)), bool)
@@ -235,6 +237,44 @@ class Copies(Groups):
             index = index + np.clip(at, 0, max(0, count - 1)) * step
         found = flat[index] if 0 not in counts else np.zeros(index.shape, flat.dtype)
         return np.where(inside, found, np.zeros((), flat.dtype)).reshape(len(there), -1)
+
+    def _windows(
+        self,
+        node: ir.BulkCopy,
+        there: Array,
+        tensor: TensorMap,
+        counts: list[int],
+        steps: list[int],
+    ) -> Array:
+        """Neighbouring windows at a tap, in the order of their places, of each thread."""
+        _, row, column, _, *rest = (self.number(a)[there] for a in node.args)
+        outer, taps = rest[: len(tensor.outer)], rest[len(tensor.outer) :]
+        image, *starts = (*outer, row)
+        along = [(w.first, w.step, evaluate(w.count, self.sizes)) for w in tensor.windows]
+        flat = image
+        for start, (first, step, count) in zip(starts, along):
+            number = (start - first) // step
+            if ((start - first) % step).any() or (number < 0).any() or (number >= count).any():
+                why = f"no window of map {tensor.name} starts there; fix the place."
+                raise self.accesses.error(node, why)
+            flat = flat * count + number
+        left = flat[:, None] + np.arange(tensor.box[0])
+        index, inside = np.full(left.shape, evaluate(tensor.offset, self.sizes)), left >= 0
+        extents = list(zip(counts, steps))
+        for (extent, stride), (first, step, count), tap in zip(
+            extents[-2:0:-1], along[::-1], taps[::-1]
+        ):
+            at = first + left % count * step + tap[:, None]
+            inside = inside & (at >= 0) & (at < extent)
+            index, left = index + np.clip(at, 0, extent - 1) * stride, left // count
+        inside = inside & (left < counts[0])
+        index = index + np.clip(left, 0, counts[0] - 1) * steps[0]
+        channel = column[:, None] + np.arange(tensor.box[1])
+        inside = inside[:, :, None] & ((channel >= 0) & (channel < counts[-1]))[:, None]
+        index = index[:, :, None] + np.clip(channel, 0, counts[-1] - 1)[:, None]
+        data = self.buffers[tensor.buffer].data
+        found = data[index] if 0 not in counts else np.zeros(index.shape, data.dtype)
+        return np.where(inside, found, np.zeros((), data.dtype)).reshape(len(there), -1)
 
     def _inside(
         self,

@@ -32,7 +32,7 @@ from rlx.backends.gpu.runtime.routine import (
     WhileStep,
     as_bytes,
 )
-from rlx.backends.gpu.simt.program import TensorMap
+from rlx.backends.gpu.simt.program import OuterDim, TensorMap, WindowAxis
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
@@ -48,7 +48,7 @@ WRITTEN: Mapping[str, type[Any]] = {
     c.__name__: c
     for c in (
         Place, LaunchStep, CopyStep, Buckets, ChoiceStep, SizesStep, Operand, CallStep, BranchStep,
-        WhileStep, ScanStep, Constant, Routine, Code, TensorMap, Layout,
+        WhileStep, ScanStep, Constant, Routine, Code, TensorMap, OuterDim, WindowAxis, Layout,
     )
 }  # fmt: skip
 """The classes whose values are their fields."""

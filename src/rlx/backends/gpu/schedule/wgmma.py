@@ -16,6 +16,7 @@ from math import gcd
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.mma import ceil_div, typical
 from rlx.backends.gpu.schedule.product import Operand, Product, copied, stride_of
+from rlx.backends.gpu.schedule.windows import WindowOperand, window_operand
 from rlx.core.dim import DimLike, exact_div
 from rlx.core.dim import product as count_of
 from rlx.kernel.expr import Accumulator, Apply, Axis, Load
@@ -56,9 +57,9 @@ class WgmmaSchedule:
     columns: int
     """Of a tile."""
     stages: int
-    left: BulkOperand | None
+    left: BulkOperand | WindowOperand | None
     """As the copy engine reads it; none where the threads of four warps copy it."""
-    right: BulkOperand | None
+    right: BulkOperand | WindowOperand | None
     blocks: int
     """At most, as each takes tiles until none is left."""
     sums_bytes: int = 2
@@ -162,8 +163,9 @@ STORING = {256: 3, 192: 6, 128: 6, 64: 4}
 three warps, one of which copies, where a thread needs more than 128, and of four elsewhere."""
 PRODUCTS_PER_CYCLE, STEP_CYCLES = 1860, 80
 """Multiply-adds of a processor, and what each stage takes beside them."""
-BYTES_PER_CYCLE, THREAD_BYTES_PER_CYCLE = 64, 33
-"""Of stages that are filled from the second-level cache by the copy engine, or by threads."""
+BYTES_PER_CYCLE, WINDOW_BYTES_PER_CYCLE, THREAD_BYTES_PER_CYCLE = 64, 29, 33
+"""Of stages that are filled from the second-level cache by the copy engine, of matrices and of
+windows, or by threads."""
 START_CYCLES = 1190
 """From the start of a block to its first products, beside the end of the kernel before."""
 STORE_CYCLES, FUNCTION_CYCLES, LOAD_CYCLES = 24.0, 32.0, 15.0
@@ -187,12 +189,13 @@ def candidates(
     """Every way that is considered, or why there is none."""
     if "wgmma" not in machine.tiles or not machine.has_bulk_copy:
         return Refusal("the device has no products out of shared memory")
-    sides: list[BulkOperand | None] = []
+    sides: list[BulkOperand | WindowOperand | None] = []
     for operand in (product.left, product.right):
         bulk = bulk_operand(product, operand)
         if isinstance(bulk, Refusal) and (operand.source is None or operand.unit < UNIT):
             return bulk
-        sides.append(None if isinstance(bulk, Refusal) else bulk)
+        found = window_operand(product, operand) if isinstance(bulk, Refusal) else bulk
+        sides.append(None if isinstance(found, Refusal) else found)
     size = max((s.dtype.itemsize for s in _sums(product)), default=2)
     rest = (machine.processors, size, constants, machine.has_dependent_launch)
     left, right = sides
@@ -231,9 +234,7 @@ def cycles(product: Product, schedule: WgmmaSchedule, machine: GpuMachine) -> fl
     batch, rows, columns, inner = (typical(d) for d in product.sizes)
     tiles = batch * ceil_div(rows, schedule.rows) * ceil_div(columns, schedule.columns)
     area = schedule.rows * schedule.columns
-    rate = BYTES_PER_CYCLE if schedule.is_bulk else THREAD_BYTES_PER_CYCLE
-    filled = 2 * DEPTH * (schedule.rows + schedule.columns) / rate
-    step = max(filled, STEP_CYCLES + area * DEPTH / PRODUCTS_PER_CYCLE)
+    step = max(_filled(schedule), STEP_CYCLES + area * DEPTH / PRODUCTS_PER_CYCLE)
     multiplied = ceil_div(inner, DEPTH) * step
     stored = _store_cycles(product) * area / schedule.warp
     turns = ceil_div(tiles, machine.processors)
@@ -241,6 +242,16 @@ def cycles(product: Product, schedule: WgmmaSchedule, machine: GpuMachine) -> fl
         return START_CYCLES + turns * (multiplied + stored / schedule.warps)
     stored /= schedule.storing
     return START_CYCLES + max(turns * multiplied + stored, multiplied + turns * stored)
+
+
+def _filled(schedule: WgmmaSchedule) -> float:
+    """Cycles in which a stage is filled: the copy engine fills one operand after the other."""
+    if not schedule.is_bulk:
+        return 2 * DEPTH * (schedule.rows + schedule.columns) / THREAD_BYTES_PER_CYCLE
+    sides = (schedule.left, schedule.rows), (schedule.right, schedule.columns)
+    rates = [WINDOW_BYTES_PER_CYCLE if isinstance(s, WindowOperand) else BYTES_PER_CYCLE
+             for s, _ in sides]  # fmt: skip
+    return sum(2 * DEPTH * size / rate for (_, size), rate in zip(sides, rates))
 
 
 def _store_cycles(product: Product) -> float:

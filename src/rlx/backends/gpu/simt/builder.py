@@ -36,6 +36,7 @@ from rlx.backends.gpu.simt.program import (
     Shared,
     Table,
     TensorMap,
+    WindowAxis,
 )
 from rlx.backends.gpu.simt.thread_builder import I32, values_of
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
@@ -110,8 +111,9 @@ class Builder(GroupBuilder):
         pitch: DimLike | None = None,
         offset: DimLike = 0,
         outer: Sequence[OuterDim] = (),
+        windows: Sequence[WindowAxis] = (),
     ) -> str:
-        added = TensorMap(name, buffer.name, dims, box, pitch, offset, tuple(outer))
+        added = TensorMap(name, buffer.name, dims, box, pitch, offset, tuple(outer), tuple(windows))
         self.made = replace(self.made, maps=(*self.made.maps, added))
         return name
 

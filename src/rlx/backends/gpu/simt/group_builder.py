@@ -201,8 +201,9 @@ class GroupBuilder(ThreadBuilder):
         mbarrier: str,
         which: Var | int = 0,
         outer: Sequence[Var | int] = (),
+        tap: Sequence[Var | int] = (),
     ) -> None:
-        args = tuple(self.index(v).value for v in (at, row, column, which, *outer))
+        args = tuple(self.index(v).value for v in (at, row, column, which, *outer, *tap))
         node = ir.BulkCopy(memory=memory.name, map=tensor_map, mbarrier=mbarrier, args=args)
         self.add(node)
 

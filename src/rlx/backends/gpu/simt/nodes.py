@@ -453,8 +453,9 @@ class MbarrierWait(Node):
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BulkCopy(Node):
     """A box of a tensor map to shared memory, done by the copy engine and counted in bytes by a
-    barrier; args: index there, row, column, which barrier, and the places in the outer dims.
-    Outside of the tensor it reads 0."""
+    barrier; args: index there, row, column, which barrier, and the places in the outer dims. Of a
+    map of windows, rows and outer places are where the first window starts, and the elements from
+    there to the tap along each axis follow. Outside of the tensor it reads 0."""
 
     memory: str
     map: str

@@ -21,9 +21,10 @@ from rlx.backends.gpu.simt.program import (
     Shared,
     Table,
     TensorMap,
+    WindowAxis,
 )
 from rlx.backends.gpu.simt.text import INDENT, mnemonic
-from rlx.core.dim import Dim, DimLike, dim_max, dim_min
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, is_static
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 
@@ -118,13 +119,24 @@ class _Parser:
             case _:
                 raise self.error("a program has no such line")
 
-    def _map(self, name: str, buffer: str, box: str, dims: str) -> TensorMap:
-        rows, columns, pitch, offset, *rest = self._grid(dims)
+    def _map(self, name: str, buffer: str, box: str, given: str) -> TensorMap:
+        rows, columns, pitch, offset, *rest = self._grid(given)
         *boxes, height, width = map(int, box.split("x"))
-        if len(rest) != 2 * len(boxes):
-            raise self.error("each outer dim of a map has a count, a stride and a box")
-        outer = tuple(map(OuterDim, rest[::2], rest[1::2], boxes))
-        return TensorMap(name, buffer, (rows, columns), (height, width), pitch, offset, outer)
+        split = 2 * len(boxes)
+        if len(rest) not in (split, split + 3 * len(boxes)):
+            raise self.error(
+                "each outer dim of a map has a count, a stride and a box; each axis of windows a "
+                "count, a first and a step"
+            )
+        outer = tuple(map(OuterDim, rest[:split:2], rest[1:split:2], boxes))
+        windows = tuple(map(self._window, *(rest[split + i :: 3] for i in range(3))))
+        dims = rows, columns
+        return TensorMap(name, buffer, dims, (height, width), pitch, offset, outer, windows)
+
+    def _window(self, count: DimLike, first: DimLike, step: DimLike) -> WindowAxis:
+        if not is_static(first) or not is_static(step):
+            raise self.error("the first window and the step are numbers")
+        return WindowAxis(count, first, step)
 
     def _declare(self) -> None:
         found = DIM.fullmatch(self.line.text)

@@ -54,6 +54,17 @@ class OuterDim:
     box: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class WindowAxis:
+    """Windows along an axis of images."""
+
+    count: DimLike
+    first: int
+    """Where the first one starts, which may be before the image."""
+    step: int
+    """From one to the next."""
+
+
 MAX_OUTER = 3
 """The copy engine knows tensors of up to five dims."""
 
@@ -73,6 +84,10 @@ class TensorMap:
     """Of its first element in the buffer."""
     outer: tuple[OuterDim, ...] = ()
     """The dims of matrices, the outermost first."""
+    windows: tuple[WindowAxis, ...] = ()
+    """Where it is images, whose number is the first dim, and whose columns are channels: the
+    windows along each dim between the two. The rows of a box are then neighbouring windows, in
+    the order of their places and from one image to the next, all at one tap."""
 
     @property
     def row_stride(self) -> DimLike:

@@ -65,6 +65,7 @@ def _head(program: Program, number: dict[Value, int]) -> Iterator[str]:
     for tensor in program.maps:
         box = "x".join(map(str, (*(o.box for o in tensor.outer), *tensor.box)))
         outer = [d for o in tensor.outer for d in (o.count, o.stride)]
+        outer += [d for w in tensor.windows for d in (w.count, w.first, w.step)]
         dims = ", ".join(map(str, (*tensor.dims, tensor.row_stride, tensor.offset, *outer)))
         yield f"map {tensor.name} {tensor.buffer} {box} {dims}"
     for memory in program.shared:
@@ -83,6 +84,7 @@ def _dims(program: Program) -> Iterable[DimLike]:
     for tensor in program.maps:
         yield from (*tensor.dims, tensor.row_stride, tensor.offset)
         yield from (d for o in tensor.outer for d in (o.count, o.stride))
+        yield from (w.count for w in tensor.windows)
 
 
 def _dim(dim: Dim) -> str:

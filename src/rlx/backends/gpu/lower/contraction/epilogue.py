@@ -17,7 +17,7 @@ from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Accumulator, Load
 
-UNROLLED_NODES = 96
+UNROLLED_NODES = 800
 """Expressions of the units that a thread has under way: more of them hide the latency of loads."""
 MAX_UNROLLED = 4
 
@@ -55,7 +55,6 @@ class SumsStore:
     """Sums of which each is a part, one behind the lines of the other."""
     is_whole: bool = False
     """Are all of the columns the product's?"""
-    unrolled: int = UNROLLED_NODES
     _across: Scope | None = None
     """The columns of a thread, where they are the same in all of its units."""
 
@@ -83,13 +82,19 @@ class SumsStore:
                     with values.inside(across):
                         values.value(node)
 
+    @property
+    def _row_nodes(self) -> int:
+        """Expressions that are made for each row."""
+        product = self.values.product
+        return sum(bool(n.free & set(product.rows)) for n in product.contract.epilogue)
+
     def store(self, row_of: Callable[[Var], Var]) -> None:
         """Lines whose rows are given by number: each thread some units, several at a time."""
         b, threads = self.values.b, self.threads
         total = self.lines * self.per_line
         steps = -(-total // threads)
-        nodes = max(1, self.width * len(self.values.product.contract.epilogue))
-        most = min(steps, MAX_UNROLLED, max(1, self.unrolled // nodes))
+        nodes = max(1, self.width * self._row_nodes)
+        most = min(steps, MAX_UNROLLED, max(1, UNROLLED_NODES // nodes))
         # as many as divide the steps: those behind the last would be units of other tiles
         together = next(n for n in range(most, 0, -1) if steps % n == 0)
         if steps == together:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.gpu.lower.contraction.epilogue import UNROLLED_NODES, SumsStore
+from rlx.backends.gpu.lower.contraction.epilogue import SumsStore
 from rlx.backends.gpu.lower.contraction.loader import TileLoader
 from rlx.backends.gpu.lower.contraction.values import ProductValues
 from rlx.backends.gpu.lower.scopes import Scope
@@ -31,6 +31,7 @@ from rlx.backends.gpu.schedule.wgmma import (
     BulkOperand,
     WgmmaSchedule,
 )
+from rlx.backends.gpu.schedule.windows import WindowOperand
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.gpu.simt.program import Program
@@ -46,8 +47,6 @@ PANEL = DEPTH * LINE
 FULL, EMPTY = "full", "empty"
 SUMMED, STORED = "summed", "stored"
 """Rows of finished sums, by the warp that multiplies them."""
-STORING_NODES = 4 * UNROLLED_NODES
-"""Expressions that a thread has under way where few warps store: they hide each other's latency."""
 TILE_ROWS = 8
 """Tiles below each other that are taken before those beside them: they share columns, which the
 second-level cache then holds."""
@@ -115,9 +114,18 @@ class _Wgmma:
         for name in (SUMMED, STORED) if schedule.storing else ():
             b.mbarrier(name, schedule.warps)
 
-    def _map(self, name: str, operand: Operand, bulk: BulkOperand, outer: int) -> str:
-        box = (outer, LINE) if operand.is_along_inner else (DEPTH, LINE)
+    def _map(
+        self, name: str, operand: Operand, bulk: BulkOperand | WindowOperand, outer: int
+    ) -> str:
         buffer = self.values.inputs[bulk.operand]
+        if isinstance(bulk, WindowOperand):
+            *_, last = bulk.axes
+            return self.b.tensor_map(
+                f"{name}_map", buffer, (last.extent, bulk.channel.extent), (outer, LINE),
+                pitch=last.stride, offset=bulk.offset, outer=bulk.outer,
+                windows=[a.windows for a in bulk.axes],
+            )  # fmt: skip
+        box = (outer, LINE) if operand.is_along_inner else (DEPTH, LINE)
         return self.b.tensor_map(
             f"{name}_map", buffer, bulk.dims, box, pitch=bulk.pitch, offset=bulk.offset
         )
@@ -215,6 +223,7 @@ class _Wgmma:
         with b.loop(b.block_index(), tiles, b.block_count(), carry=carried) as tile:
             row, column, batch = self._place(tile)
             self._open(batch)
+            self._start_windows((row, column))
             with b.loop(begun, steps, carry=ring.carried) as k:
                 b.mbarrier_wait(self.empty, ring.turn ^ 1, ring.stage)
                 self._expect(ring.stage)
@@ -232,6 +241,7 @@ class _Wgmma:
             return
         row, column, batch = self._place(b.block_index())
         self._open(batch)
+        self._start_windows((row, column))
         first = steps.min(stages)
         with b.loop(0, first) as k:
             self._expect(k)
@@ -272,6 +282,7 @@ class _Wgmma:
         with b.loop(b.block_index(), tiles, b.block_count(), carry=carried) as tile:
             row, column, batch = self._place(tile)
             self._open(batch)
+            self._start_windows((row, column))
             loaders = self._loaders((row, column))
             with b.loop(0, steps, carry=carried) as k:
                 self._arrive(step - lag, lag - 1)
@@ -315,11 +326,50 @@ class _Wgmma:
         with b.when(b.lane.eq(0) & (step >= 0)):
             b.mbarrier_arrive(self.full, step.max(0) % self.schedule.stages)
 
+    def _start_windows(self, outer: tuple[Var, Var]) -> None:
+        """Where the first window of a tile starts: in which image, and along its axes."""
+        sides = self.schedule.left, self.schedule.right
+        self.starts = {
+            side: self._window(bulk, first)
+            for side, (bulk, first) in enumerate(zip(sides, outer))
+            if isinstance(bulk, WindowOperand)
+        }
+
+    def _window(self, bulk: WindowOperand, first: Var) -> list[Var]:
+        image, *places = bulk.places
+        axes = tuple(a for a in bulk.places if a is not None)
+        at = self.values.opened(axes, first.to(self.values.index_dtype), 1)
+        found = [self.b.index(0) if image is None else at[image][0].to(I32)]
+        for place, axis in zip(places, bulk.axes):
+            assert place is not None
+            found.append(at[place][0].to(I32) * axis.windows.step + axis.windows.first)
+        return found
+
+    def _window_box(self, side: int, bulk: WindowOperand, stage: Var, inner: Var) -> None:
+        """A stage of windows at one tap, and some channels of it."""
+        operand = (self.product.left, self.product.right)[side]
+        size = (self.schedule.rows, self.schedule.columns)[side]
+        at = self.values.opened(operand.inner, inner.to(self.values.index_dtype), 1)
+        index = {a: v[0].to(I32) for a, v in at.items()}
+        *outer, last = self.starts[side]
+        taps = [self.b.index(0) if a.tap is None else index[a.tap] * a.dilation for a in bulk.axes]
+        self.b.bulk_copy(
+            self.memories[side], stage * (size * DEPTH), self.maps[side], last,
+            index[bulk.channel], self.full, stage, outer, taps,
+        )  # fmt: skip
+
     def _boxes(
-        self, side: int, operand: Operand, bulk: BulkOperand, at: tuple[Var, Var, Var]
+        self,
+        side: int,
+        operand: Operand,
+        bulk: BulkOperand | WindowOperand,
+        at: tuple[Var, Var, Var],
     ) -> None:
         """A stage of an operand: one box of its lines, or one for each 64 of its elements."""
         stage, outer, inner = at
+        if isinstance(bulk, WindowOperand):
+            self._window_box(side, bulk, stage, inner)
+            return
         size = (self.schedule.rows, self.schedule.columns)[side]
         start, moved = stage * (size * DEPTH), self._moved(bulk)
         copy = lambda place, line, element: self.b.bulk_copy(
@@ -344,14 +394,16 @@ class _Wgmma:
     def _multiply(self) -> None:
         b, ring = self.b, _Ring(self.b, self.schedule.stages)
         tiles = self.values.number(self.tiles).to(I32)
+        stores = self._in_front()
         with b.loop(b.block_index(), tiles, b.block_count(), carry=ring.carried) as tile:
             row, column, batch = self._place(tile)
-            self._open(batch)
+            if not stores:
+                self._open(batch)
             total = self._sums(ring)
             if self.schedule.storing:
                 self._hand_over(total, tile)
             else:
-                self._store(total, row, column)
+                self._store(total, row, stores or self._stores(column))
 
     @property
     def warp(self) -> Var:
@@ -397,25 +449,45 @@ class _Wgmma:
 
     # -- stores ----------------------------------------------------------------------------------
 
-    def _store(self, total: Var, row: Var, column: Var) -> None:
-        """Each warp its 16 rows, some columns in each pass."""
-        b, schedule = self.b, self.schedule
+    @property
+    def _has_same_columns(self) -> bool:
+        """Have all tiles the same? What varies with columns alone is then made once, in front."""
+        return self.across == 1 and not self.product.batch
+
+    def _in_front(self) -> list[SumsStore]:
+        """What stores all tiles, where warps that multiply do that, and columns are the same."""
+        if self.schedule.storing or not self._has_same_columns:
+            return []
+        self._open(self.b.index(0))
+        return self._stores(self.b.index(0))
+
+    def _stores(self, column: Var) -> list[SumsStore]:
+        """Of a warp's 16 rows, for each pass over some columns."""
+        schedule = self.schedule
         first = self.warp * (16 * schedule.pitch)
+        return [
+            self._stored(column + start, first)
+            for start in range(0, schedule.columns, schedule.chunk)
+        ]
+
+    def _store(self, total: Var, row: Var, stores: list[SumsStore]) -> None:
+        """Each warp its 16 rows, some columns in each pass."""
+        b = self.b
         held = b.tile_elements(total)
-        count = len(held) * schedule.chunk // schedule.columns
-        for number in range(schedule.chunks):
+        count = len(held) // len(stores)
+        for number, stored in enumerate(stores):
             b.barrier("warp")
-            self._keep(held[number * count : (number + 1) * count], first)
+            self._keep(held[number * count : (number + 1) * count], stored.first)
             b.barrier("warp")
-            stored = self._stored(column + number * schedule.chunk, first)
             self._store_rows(stored, row + self.warp * 16)
 
-    def _stored(self, column: Var, first: Var, unrolled: int = UNROLLED_NODES) -> SumsStore:
+    def _stored(self, column: Var, first: Var) -> SumsStore:
         """Of rows of a chunk of columns, for the threads of a warp."""
         schedule, values = self.schedule, self.values
+        is_whole = exact_div(self.product.sizes[2], schedule.columns) is not None
         return SumsStore(
             values, self.sums, first, 16, schedule.chunk, schedule.pitch, self.b.lane,
-            schedule.warp, column.to(values.index_dtype), unrolled=unrolled,
+            schedule.warp, column.to(values.index_dtype), is_whole=is_whole,
         )  # fmt: skip
 
     def _store_rows(self, stored: SumsStore, row: Var) -> None:
@@ -458,10 +530,15 @@ class _Wgmma:
         tiles, chunks = self.values.number(self.tiles).to(I32), schedule.chunks
         own = b.warp - schedule.warps
         at = own % chunks * schedule.chunk
+        stored: SumsStore | None = None
+        if self._has_same_columns:
+            self._open(b.index(0))
+            stored = self._stored(at, b.index(0))
         with b.loop(b.block_index(), tiles, b.block_count()) as tile:
             row, column, batch = self._place(tile)
-            self._open(batch)
-            stored = self._stored(column + at, b.index(0), STORING_NODES)
+            if stored is None:
+                self._open(batch)
+                stored = self._stored(column + at, b.index(0))
             with b.loop(own // chunks, schedule.warps, schedule.storing // chunks) as warp:
                 b.mbarrier_wait(SUMMED, self._turn(tile), warp)
                 stored.first = warp * (16 * schedule.pitch) + at
