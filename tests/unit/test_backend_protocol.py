@@ -83,6 +83,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "times_kernels": (lambda: BACKEND.times_kernels, False),
     "bind": (lambda: PROGRAM.bind(NOTHING, []), "least: LeastProgram binds no calls"),
     "takes": (lambda: PROGRAM.takes(NOTHING), False),
+    "submit": (lambda: PROGRAM.submit(NOTHING, ()), None),
     "quick": (lambda: PROGRAM.quick(NOTHING), None),
     "step": (lambda: PROGRAM.step(NOTHING, []), "least: LeastProgram does not run SteadyState"),
     "finish": (lambda: PROGRAM.finish(NOTHING), "least: LeastProgram does not run SteadyState"),

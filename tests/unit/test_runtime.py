@@ -22,6 +22,20 @@ def adder() -> rlx.Executable:
     return rlx.compile(g)
 
 
+def test_calls_that_were_begun() -> None:
+    exe = adder()
+    calls = [exe.submit(ONES, i * ONES) for i in range(5)]
+    for i, call in reversed(list(enumerate(calls))):
+        np.testing.assert_array_equal(call.result(), exe(ONES, i * ONES))
+        assert call.result() is call.result()
+    wrong = exe.submit(ONES, ONES[:1])
+    for _ in range(2):
+        with pytest.raises(rlx.Error, match="input 'y'"):
+            wrong.result()
+    with pytest.raises(rlx.Error, match=r"net: takes 2 inputs \(x, y\), got 1"):
+        exe.submit(ONES)
+
+
 # -- inputs ----------------------------------------------------------------------------------------
 
 

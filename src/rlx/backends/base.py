@@ -19,7 +19,7 @@ to be done.
       identity           its name              codegen_spans        ()
       description(lir)   {}                    bind(...)            refused: calls are not bound
       splits(lir, ...)   {}                    takes(value)         False: it is copied
-      times_kernels      False
+      times_kernels      False                 submit(...)          None: there is only `run`
       timed(lir)         refused: no clock for kernels
       architecture       ""
       hardware           its architecture
@@ -116,6 +116,11 @@ class Program(ABC):
     def takes(self, value: Any) -> bool:
         """May an input of a bound call be this array, which is in memory of the device?"""
         return False
+
+    def submit(self, weights: Any, inputs: Sequence[Any]) -> Callable[[], Sequence[Any]] | None:
+        """Begin a call, on inputs that stay as they are: a function that waits for it and gives its
+        outputs, once; None where nothing of a call goes on by itself."""
+        return None
 
     def quick(self, weights: Any) -> Callable[..., Any] | None:
         """A function of the inputs in order that gives what `run` gives, the output or a tuple of

@@ -13,15 +13,13 @@ import numpy as np
 from rlx.backends.base import Backend, Program
 from rlx.core.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, instance, takes
 from rlx.core.arrays import as_array
-from rlx.core.dim import Dim
 from rlx.core.errors import Error, OutOfMemoryError
 from rlx.core.shape import OutOfRange, Shape
-from rlx.ir.interface import Leaf
-from rlx.ir.interpret import mismatch
 from rlx.ops.op import Array
 from rlx.plan.largest import largest
 from rlx.runtime.compile_record import Record
-from rlx.runtime.weights import Pool, WeightSet
+from rlx.runtime.pending import Background, Pending
+from rlx.runtime.weights import Pool, WeightSet, checked
 
 if TYPE_CHECKING:
     import os
@@ -86,6 +84,7 @@ class Executable:
         """Runs a call whose sizes are outside of the ranges that this was compiled for, where a
         front end chose them; a size that is invalid for the model is an error there."""
         self._steps = threading.local()
+        self._background = Background()
         self._num_inputs = len(self._interface.inputs)
         self._num_outputs = len(self._interface.outputs)
         if params or not self._interface.params:
@@ -283,7 +282,7 @@ class Executable:
         """
         declared = {n.name: n for n in self._interface.params}
         self._check_names("param", params, declared)
-        arrays = {k: _checked(declared[k], v) for k, v in params.items()}
+        arrays = {k: checked(declared[k], v) for k, v in params.items()}
         with self._lock:
             self._set({k: self._pool.frozen(k, array) for k, array in arrays.items()})
 
@@ -291,7 +290,7 @@ class Executable:
         """Give weights in memory that nobody changes, such as a file's: they are not copied."""
         declared = {n.name: n for n in self._interface.params}
         with self._lock:
-            self._set({k: _checked(declared[k], v) for k, v in params.items()})
+            self._set({k: checked(declared[k], v) for k, v in params.items()})
 
     def _set(self, params: Mapping[str, Array]) -> None:
         given = {**self._given, **params}
@@ -331,21 +330,43 @@ class Executable:
             outs = _sequence(out)
             if len(outs) == self._num_outputs and all(isinstance(o, np.ndarray) for o in outs):
                 return self._quick(*arrays, *outs)
-        names = list(self.inputs)
-        if len(arrays) != len(names):
-            raise self._error(f"takes {len(names)} inputs ({_listed(names)}), got {len(arrays)}.")
-        results = self._run(dict(zip(names, arrays)), self._targets(out))
+        results = self._run(dict(zip(self._counted(arrays), arrays)), self._targets(out))
         return results[0] if len(results) == 1 else tuple(results)
+
+    def submit(self, *arrays: Any) -> Pending:
+        """Begin a call on positional inputs, which stay as they are until it is done: `result()` of
+        what this gives waits for it, and gives what the call gives. On a GPU the work is enqueued
+        when this returns; on others a thread runs such calls one after the other."""
+        given = self._given_inputs(arrays)
+        try:
+            finish = self._program.submit(self._ready().memory, given)
+        except MemoryError as error:
+            raise self._out_of_memory(error) from None
+        except OutOfRange:
+            finish = None
+        if finish is None:
+            return self._background.pending(self, *given)
+        return Pending(lambda: _given_of(finish()))
 
     def bind(self, *arrays: Any) -> Any:
         """The call on these inputs, prepared: what it gives is called without arguments and runs
         on memory of the device, where nothing has to be copied, checked or allocated again. Arrays
         that are there already, of any library with DLPack, are read where they are."""
-        takes, names = self._program.takes, list(self.inputs)
-        if len(arrays) != len(names) or not any(map(takes, arrays)):
+        if not any(map(self._program.takes, arrays)):
             return self._program.bind(self._ready().memory, self.arrays(arrays))
-        given = [a if takes(a) else as_array(a, f"input {n!r}") for n, a in zip(names, arrays)]
-        return self._program.bind(self._ready().memory, given)
+        return self._program.bind(self._ready().memory, self._given_inputs(arrays))
+
+    def _given_inputs(self, arrays: Sequence[Any]) -> list[Any]:
+        """Arrays of the device as they are, others as NumPy's."""
+        names, takes = self._counted(arrays), self._program.takes
+        return [a if takes(a) else as_array(a, f"input {n!r}") for n, a in zip(names, arrays)]
+
+    def _counted(self, arrays: Sequence[Any]) -> list[str]:
+        """The names of so many inputs."""
+        names = list(self.inputs)
+        if len(arrays) != len(names):
+            raise self._error(f"takes {len(names)} inputs ({_listed(names)}), got {len(arrays)}.")
+        return names
 
     # -- phases --------------------------------------------------------------------------------
 
@@ -469,14 +490,3 @@ def _listed(names: Collection[str], most: int = 8) -> str:
     """The names, or the first of many."""
     shown = ", ".join(list(names)[:most]) or "none"
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-def _checked(leaf: Leaf, value: Any) -> Array:
-    """The weight as given, if it is what the model declares."""
-    array = as_array(value, f"param {leaf.name!r}")
-    fits = array.ndim == leaf.shape.rank and all(
-        isinstance(d, Dim) or d == size for d, size in zip(leaf.shape.dims, array.shape)
-    )
-    if array.dtype != leaf.shape.dtype.numpy or not fits:
-        raise mismatch(leaf, array)
-    return array

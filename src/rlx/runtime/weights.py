@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.base import Program
+from rlx.core.arrays import as_array
+from rlx.core.dim import Dim
+from rlx.ir.interface import Leaf
+from rlx.ir.interpret import mismatch
 from rlx.ops.op import Array
 
 _CHUNK = 1 << 18
@@ -61,3 +65,14 @@ def _is_same(a: Array, b: Array) -> bool:
     left, right = (x.reshape(-1).view(np.uint8) for x in (a, b))
     starts = range(0, left.size, _CHUNK)
     return all(np.array_equal(left[i : i + _CHUNK], right[i : i + _CHUNK]) for i in starts)
+
+
+def checked(leaf: Leaf, value: Any) -> Array:
+    """The weight as given, if it is what the model declares."""
+    array = as_array(value, f"param {leaf.name!r}")
+    fits = array.ndim == leaf.shape.rank and all(
+        isinstance(d, Dim) or d == size for d, size in zip(leaf.shape.dims, array.shape)
+    )
+    if array.dtype != leaf.shape.dtype.numpy or not fits:
+        raise mismatch(leaf, array)
+    return array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -146,3 +147,44 @@ class Plain:
 
         stream = torch.cuda.current_stream().cuda_stream
         self.__cuda_array_interface__ = tensor.__cuda_array_interface__ | {"stream": stream or 1}
+
+
+def shared_queues() -> Iterator[str]:
+    """Threads that call one model on arrays of the device: what a call has given is read, and given
+    to torch, by threads of others, while the next calls are recorded on the same queue."""
+    import torch
+
+    import rlx
+
+    g = rlx.Graph("net")
+    x = g.input("x", Shape([rlx.Dim("n", 1, 256), 64]))
+    g.set_outputs([g.softmax(g.matmul(x, g.param("w", Shape([64, 64]))), axis=1)])
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(64, 64)).astype(np.float32)
+    exe = rlx.compile(g, "cuda", params={"w": w})
+    given = [rng.normal(size=(1 + 31 * i, 64)).astype(np.float32) for i in range(8)]
+    want = [exe(a) for a in given]
+    wrong: list[str] = []
+
+    def judge(got: Any, i: int, how: str) -> None:
+        if not np.array_equal(got, want[i]):
+            wrong.append(f"{how} of {i}")
+
+    def call(number: int) -> None:
+        tensors = [torch.from_numpy(a).cuda() for a in given]
+        for turn in range(150):
+            i = (number + turn) % 8
+            made, begun = exe(tensors[i]), exe.submit(given[i])
+            if turn % 3:
+                judge(made.numpy(), i, "a copy")
+            else:
+                judge(torch.from_dlpack(made).cpu().numpy(), i, "a tensor")
+            judge(begun.result(), i, "a call that was begun")
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, f"{len(wrong)} wrong, such as {wrong[:3]}"
+    yield "6 threads on one model, 1,800 results read by copies and by torch: right"

@@ -10,6 +10,7 @@ import pytest
 import rlx
 from rlx.backends.gpu.arrays.device_array import DeviceArray
 from rlx.core.dim import Dim
+from rlx.pipeline import CompilePipeline
 from tests.backend.gpu.simulated_backend import SimulatedBackend, program_of
 from tests.backend.gpu.test_runtime import mlp, normal
 
@@ -81,3 +82,25 @@ def test_what_does_not_fit_is_named() -> None:
     elsewhere = DeviceArray(x.address, (4, 8), x.dtype, (2, 1))
     with pytest.raises(rlx.Error, match="input 'x' is on cuda:1 and the model on"):
         PROGRAM.bind(WEIGHTS, [elsewhere])
+
+
+def executable() -> rlx.Executable:
+    result = CompilePipeline(BACKEND.target()).compile(mlp(Dim("rows", 1, 100)))
+    params = {"w": normal(8, 6), "b": normal(6)}
+    return rlx.Executable(result, BACKEND.compile(result.lir), params, backend=BACKEND)
+
+
+def test_calls_that_were_begun_have_contexts_of_their_own() -> None:
+    exe = executable()
+    given = [normal(rows, 8) for rows in (3, 50, 1)]
+    calls = [exe.submit(x) for x in given]
+    for x, call in reversed(list(zip(given, calls))):
+        np.testing.assert_array_equal(call.result(), exe(x))
+    made = exe.submit(on_device(given[1])).result()
+    assert isinstance(made, DeviceArray)
+    np.testing.assert_array_equal(made.numpy(), exe(given[1]))
+    with pytest.raises(rlx.Error, match="'x'"):
+        exe.submit(given[0][:, :7]).result()
+    for call in (exe.submit(x) for x in given):  # dropped: nobody asks for what it gives
+        assert call is not None
+    np.testing.assert_array_equal(exe.submit(given[0]).result(), exe(given[0]))

@@ -131,8 +131,13 @@ class Contexts:
 
     @contextmanager
     def taken(self) -> Generator[Context]:
-        """One for a call, which is as it was when that ends, however it does."""
-        context = self.take()
+        """One for a call."""
+        with self.given_back(self.take()) as context:
+            yield context
+
+    @contextmanager
+    def given_back(self, context: Context) -> Generator[Context]:
+        """For the rest of a call: it is as it was when that ends, however it does."""
         try:
             yield context
         except BaseException:

@@ -118,14 +118,39 @@ class GpuProgram(Program):
         with weights.contexts.taken() as context:
             given = placed(interface, weights.params, context, inputs, anew=False)
             interface.check_outs(outputs, given.sizes, is_measured=False)
-            made = self._ran(weights, context, given, self._staged)
-            arrays = [np.empty(s.static_dims, s.dtype.numpy) for _, s in made]
-            for (address, _), array in zip(made, arrays):
-                if array.nbytes:
-                    context.queue.read(address, array)
-            self._check(context)
+            arrays = self._results(context, self._ran(weights, context, given, self._staged))
         interface.check_found(outputs, arrays)
         return [_delivered(m, o) for m, o in zip(arrays, outputs)]
+
+    def _results(self, context: Context, made: Sequence[tuple[int, Shape]]) -> list[Array]:
+        arrays = [np.empty(s.static_dims, s.dtype.numpy) for _, s in made]
+        for (address, _), array in zip(made, arrays):
+            if array.nbytes:
+                context.queue.read(address, array)
+        self._check(context)
+        return arrays
+
+    def submit(self, weights: Weights, inputs: Sequence[Any]) -> Callable[[], Sequence[Any]]:
+        """All that the host need not know is enqueued when it returns. Results of arrays on the
+        device are there, too; others are copied to the host when they are asked for."""
+        if inputs and all(map(is_on_device, inputs)):
+            return partial(_waited, self.run_on_device(weights, inputs))
+        context = weights.contexts.take()
+        try:
+            given = placed(self.interface, weights.params, context, inputs, anew=False)
+            made = self._ran(weights, context, given, self._staged)
+            for stream in given.streams:
+                context.queue.release_to(stream)
+        except BaseException:
+            context.abandon()
+            weights.contexts.give(context)
+            raise
+
+        def finish() -> list[Array]:
+            with weights.contexts.given_back(context):
+                return self._results(context, made)
+
+        return finish
 
     def quick(self, weights: Weights) -> Callable[..., Any]:
         """Where all inputs are on the device, so are the results, and nothing waits for them."""
@@ -279,6 +304,13 @@ def _grow(weights: Weights, context: Context, outgrown: Outgrown) -> None:
     context.abandon()
     more, held = outgrown.capacities, weights.capacities
     weights.capacities = {n: max(c, min(more.get(n, c), c * GROWTH)) for n, c in held.items()}
+
+
+def _waited(arrays: Sequence[DeviceArray]) -> Sequence[DeviceArray]:
+    """Results of one call, whose queue has written them."""
+    if arrays and (queue := arrays[0].queue) is not None:
+        queue.wait()
+    return arrays
 
 
 def _delivered(made: Array, out: Array | None) -> Array:
