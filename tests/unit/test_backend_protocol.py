@@ -80,6 +80,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "devices": (BACKEND.devices, ()),
     "summary": (lambda: BACKEND.summary, ""),
     "runs_any_plan": (lambda: BACKEND.runs_any_plan, False),
+    "has_devices": (lambda: BACKEND.has_devices, False),
     "times_kernels": (lambda: BACKEND.times_kernels, False),
     "bind": (lambda: PROGRAM.bind(NOTHING, []), "least: LeastProgram binds no calls"),
     "takes": (lambda: PROGRAM.takes(NOTHING), False),

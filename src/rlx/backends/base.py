@@ -19,6 +19,7 @@ to be done.
       identity           its name              codegen_spans        ()
       description(lir)   {}                    bind(...)            refused: calls are not bound
       splits(lir, ...)   {}                    takes(value)         False: it is copied
+      has_devices        False
       times_kernels      False                 submit(...)          None: there is only `run`
       timed(lir)         refused: no clock for kernels
       architecture       ""
@@ -209,6 +210,8 @@ class Backend(ABC):
     """What runs the kernels, in a few words, for `rlx doctor`."""
     runs_any_plan: ClassVar[bool] = False
     """Does it run plans that were made for other targets?"""
+    has_devices: ClassVar[bool] = False
+    """Is its variant the number of a device?"""
     times_kernels: ClassVar[bool] = False
     """Has it a build of a plan that records the times of its kernels (`timed`)?"""
 
@@ -394,6 +397,18 @@ def distribution_of(name: str) -> str:
     """The distribution that brings a backend; "" for those of rlx."""
     entries = [] if name in BUILT_IN else metadata.entry_points(group=GROUP, name=name)
     return next((_distribution(e) for e in entries), "")
+
+
+def device_variant(backend: Backend, variant: str, device: int | None) -> str:
+    """The variant of a target that runs on a device by number."""
+    if device is None:
+        return variant
+    if not backend.has_devices:
+        raise Error(f"device is {device}; target {backend.name!r} has none. Leave it out.")
+    if variant or device < 0:
+        named = f"target '{backend.name}:{variant}' names one" if variant else "the first is 0"
+        raise Error(f"device is {device}; {named}. Use target={backend.name!r} and device=0.")
+    return str(device)
 
 
 def target_of(name: str) -> Target:

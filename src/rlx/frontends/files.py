@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlx.core.arguments import COUNT, NONE, takes
+from rlx.core.arguments import COUNT, NONE, WHOLE, takes
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.files import path_of, writing
 
@@ -23,14 +23,14 @@ _LATER = {".gguf": "GGUF models"}
 _KNOWN = "It loads .onnx models, folders of safetensors, .ir and .lir text, and .rlx programs."
 
 
-@takes(threads=NONE | COUNT)
+@takes(threads=NONE | COUNT, device=NONE | WHOLE)
 def load(
-    path: str | os.PathLike[str], *, threads: int | None = None
+    path: str | os.PathLike[str], *, threads: int | None = None, device: int | None = None
 ) -> Model | FolderModel | MirModule | HirModule | LirModule | Executable:
     """The model at `path`: an `.onnx` file gives a Model, which `rlx.compile` takes, and so does a
     folder with config.json and model.safetensors of the BERT family; `.ir` text gives a MirModule
     or a HirModule, a `.lir` file the LirModule that was planned, a `.rlx` file that `exe.save`
-    wrote the Executable, with `threads` as `rlx.compile` takes them.
+    wrote the Executable, with `threads` and `device` as `rlx.compile` takes them.
 
     Nothing in an `.onnx`, `.safetensors`, `.ir` or `.lir` file is run, nor believed. Weights are
     copied into memory, once: what happens to the file afterwards changes nothing.
@@ -53,7 +53,7 @@ def load(
         case ".lir":
             return _planned(file)
         case ".rlx":
-            return _program(file, threads)
+            return _program(file, threads, device)
         case _:
             raise UnsupportedError(f"{file}: rlx does not know {kind or 'this'!r} files. {_KNOWN}")
 
@@ -124,10 +124,10 @@ def _planned(file: Path) -> LirModule:
     return read_lir(_text(file), file.name)
 
 
-def _program(file: Path, threads: int | None) -> Executable:
+def _program(file: Path, threads: int | None, device: int | None) -> Executable:
     from rlx.runtime.artefact_file import read
 
-    return read(file, threads)
+    return read(file, threads, device)
 
 
 def _text(file: Path) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx._version import __version__
-from rlx.backends.base import Backend, Program, Serializer, find_backend
+from rlx.backends.base import Backend, Program, Serializer, device_variant, find_backend
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.files import writing
@@ -69,12 +69,15 @@ def _raw(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
+def read(
+    path: str | os.PathLike[str], threads: int | None = None, device: int | None = None
+) -> Executable:
     """The executable in a file."""
     file = Sections.open(path)
     _check(file)
     found = find_backend(str(file.head.get("backend")))
-    backend = found.configured("", threads, Cache.of(None, os.environ))
+    where = device_variant(found, "", device)
+    backend = found.configured(where, threads, Cache.of(None, os.environ))
     head = file.head.get("program")
     files = backend.serializer()
     if files is None or not isinstance(head, dict):

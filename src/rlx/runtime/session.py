@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, get_args, overload
 
 from rlx._version import __version__
-from rlx.backends.base import Program, Serializer, find_backend, target_of
-from rlx.core.arguments import COUNT, MAPPING, NONE, TEXT, instance, takes
+from rlx.backends.base import Program, Serializer, device_variant, find_backend, target_of
+from rlx.core.arguments import COUNT, MAPPING, NONE, TEXT, WHOLE, instance, takes
 from rlx.core.disk_cache import Cache, CacheLike, key_of
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
 from rlx.core.files import path_of
@@ -44,6 +44,7 @@ def compile(
     *,
     like: str | FusionTarget | Target | None = None,
     threads: int | None = None,
+    device: int | None = None,
     cache: CacheLike = None,
     precision: str | None = None,
     options: FusionOptions | None = None,
@@ -60,6 +61,7 @@ def compile(
     *,
     like: str | FusionTarget | Target | None = None,
     threads: int | None = None,
+    device: int | None = None,
     cache: CacheLike = None,
     precision: str | None = None,
     options: FusionOptions | None = None,
@@ -75,6 +77,7 @@ def compile(
     *,
     like: str | FusionTarget | Target | None = None,
     threads: int | None = None,
+    device: int | None = None,
     cache: CacheLike = None,
     precision: str | None = None,
     options: FusionOptions | None = None,
@@ -88,7 +91,8 @@ def compile(
     some), a HirModule, MirModule, Graph (as `rlx.trace` makes of a function), GraphModule or
     LirModule. Without a `target` it is native code for this machine, where llvmlite is installed.
     Target "reference" runs on NumPy the plan that the target named by `like` would run. `threads`
-    is how many cores a call may use, None all. `cache` is a folder for what was compiled, or False
+    is how many cores a call may use, None all; `device` the number of the GPU, None the first, as
+    in target "cuda:0". `cache` is a folder for what was compiled, or False
     for none; None is the user's own. `precision` "bf16" carries f32 products out in bf16, their
     sums in f32; "int8" keeps their weights as bytes, with a scale for each output, "int8:block=32"
     with one for each 32 weights of an output. `dump` is a folder to which the graph after each pass
@@ -96,7 +100,9 @@ def compile(
     of schedules on the device, where the target has one: "bitwise" among those that give the same
     bits, "full" among all, "off" takes what is predicted to be the fastest.
     """
-    session = Session(target, like=like, threads=threads, cache=cache, dump=dump, tune=tune)
+    session = Session(
+        target, like=like, threads=threads, device=device, cache=cache, dump=dump, tune=tune
+    )
     return session.compile(model, precision=precision, options=options, params=params)
 
 
@@ -116,6 +122,7 @@ class Session:
         target=NONE | TEXT | instance(FusionTarget),
         like=NONE | TEXT | instance(FusionTarget, Target),
         threads=NONE | COUNT,
+        device=NONE | WHOLE,
         tune=TEXT,
     )
     def __init__(
@@ -124,6 +131,7 @@ class Session:
         *,
         like: str | FusionTarget | Target | None = None,
         threads: int | None = None,
+        device: int | None = None,
         cache: CacheLike = None,
         dump: str | os.PathLike[str] | None = None,
         tune: Tune = "bitwise",
@@ -134,8 +142,9 @@ class Session:
         name, _, variant = (text or _default(has_like=like is not None)).partition(":")
         self.dump = None if dump is None else path_of(dump)
         self.cache = None if dump is not None else Cache.of(cache, os.environ)
-        configured = find_backend(name).configured(variant, threads, self.cache)
-        self.backend = configured.tuned(tune)
+        found = find_backend(name)
+        variant = device_variant(found, variant, device)
+        self.backend = found.configured(variant, threads, self.cache).tuned(tune)
         self.target = self.backend.target() if like is None else self._planned_for(like)
         self._made: dict[str, _Made] = {}
         self._pool = Pool()

@@ -341,6 +341,24 @@ def test_threads_read_results_of_one_queue() -> None:
     assert wrong == []
 
 
+def test_devices_are_chosen_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = Devices(lambda number: CudaDevice(number, FakeCuda(devices=2).library()))
+    monkeypatch.setattr("rlx.backends.cuda.backend._DEVICES", devices)
+    for session in (rlx.Session("cuda", device=1), rlx.Session("cuda:1")):
+        assert isinstance(session.backend, CudaBackend)
+        assert session.backend.device() is devices[1]
+    with pytest.raises(Error, match="there is no CUDA device 2; 2 here: 0 to 1"):
+        rlx.Session("cuda", device=2).backend.device()  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(Error, match=r"device is 1; target 'cuda:0' names one"):
+        rlx.Session("cuda:0", device=1)
+    with pytest.raises(Error, match=r"device is -1; the first is 0"):
+        rlx.Session("cuda", device=-1)
+    with pytest.raises(Error, match=r"device is 0; target 'cpu' has none. Leave it out."):
+        rlx.Session("cpu", device=0)
+    with pytest.raises(Error, match=r"device is '1'. Give None, or a whole number"):
+        rlx.Session("cuda", device="1")  # type: ignore[arg-type]
+
+
 def test_threads_that_ask_for_a_device_at_once_get_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     """Kernels as SIMT programs, on one device."""
 
+    has_devices: ClassVar[bool] = True
     times_kernels: ClassVar[bool] = True
     cache: Cache | None = None
     """Of what was measured."""
