@@ -92,9 +92,27 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
+class Rotary:
+    """Queries and new keys are turned by their positions: elements d and d + pairs of a head by an
+    angle, whose cosine and sine are operands, the last two. Layouts are [batch, length, pairs]."""
+
+    cos: Layout
+    sin: Layout
+    dtype: DType
+
+    @property
+    def pairs(self) -> int:
+        return int(self.cos.dims[2])
+
+    def __str__(self) -> str:
+        return f"queries and new keys turned, {self.pairs} pairs of a head"
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
-    """The operands q, k, v and perhaps a mask, then past keys and values. Layouts are [batch,
-    heads, length, depth]; k and v have fewer heads where a group of query heads shares one."""
+    """The operands q, k, v and perhaps a mask, then past keys and values, then cosines and sines.
+    Layouts are [batch, heads, length, depth]; k and v have fewer heads where a group of query heads
+    shares one."""
 
     name: str
     q: Layout
@@ -113,6 +131,7 @@ class Attention:
     operands: tuple[Shape, ...]
     results: tuple[Shape, ...]
     past: Past | None = None
+    rotary: Rotary | None = None
 
     @property
     def batch(self) -> DimLike:
@@ -143,7 +162,13 @@ class Attention:
 
     def past_operand(self, number: int) -> int:
         """The operand before that of keys or values."""
-        return len(self.operands) - 2 + (number - K)
+        behind = 2 if self.rotary is None else 4
+        return len(self.operands) - behind + (number - K)
+
+    @property
+    def angle_operands(self) -> tuple[int, int]:
+        """Those of cosines and sines."""
+        return len(self.operands) - 2, len(self.operands) - 1
 
     @property
     def depth(self) -> int:
@@ -200,7 +225,7 @@ class Attention:
         e, a = Exprs(), _Axes.of(self)
         weight = self._weight(e, a)
         total = e.reduce("sum", a.j, weight)
-        values = e.cast(self._of_key(e, V, (a.b, a.h, a.j, a.e)), self.sums)
+        values = self._of_key(e, V, (a.b, a.h, a.j, a.e))
         weighted = e.reduce("sum", a.j, e.op("mul", weight, values))
         if self.gives_zeros:
             share = self.share(e, total)
@@ -211,8 +236,8 @@ class Attention:
         return Kernel(self.name, (a.b, a.h, a.g, a.i, a.e), (store,), self.operands, self.results)
 
     def _weight(self, e: Exprs, a: _Axes) -> Expr:
-        q = e.cast(e.load(Q, a.at(self.q, self.group, a.i, a.d), self.dtype), self.sums)
-        k = e.cast(self._of_key(e, K, (a.b, a.h, a.j, a.d)), self.sums)
+        q = self._turned(e, Q, a.at(self.q, self.group, a.i, a.d), self.q, (a.b, a.i, a.d))
+        k = self._of_key(e, K, (a.b, a.h, a.j, a.d))
         s = e.reduce("sum", a.d, e.op("mul", self.scaled(e, q), k))
         s = self.capped(e, s)
         match self.mask:
@@ -228,20 +253,64 @@ class Attention:
 
     def _of_key(self, e: Exprs, number: int, axes: tuple[Axis, ...]) -> Expr:
         """An element of a key or of its value."""
-        layout = (self.k, self.v)[number - K]
-        at = strided(layout, axes)
+        layout, (b, _, j, d) = (self.k, self.v)[number - K], axes
+        count = 0 if self.past is None else self.past.keys
+        at = strided(layout, axes) + layout.strides[2] * count * -1
+        new = self._turned(e, number, at, layout, (b, j, d), count)
         if self.past is None:
-            return e.load(number, at, self.dtype)
-        before, count, j = (self.past.k, self.past.v)[number - K], self.past.keys, axes[2]
-        new = e.load(number, at + layout.strides[2] * count * -1, self.dtype)
+            return new
+        before = (self.past.k, self.past.v)[number - K]
         old = e.load(self.past_operand(number), strided(before, axes), self.dtype)
-        return e.choose(e.inside(Affine.of(j), 0, count), old, new)
+        return e.choose(e.inside(Affine.of(j), 0, count), e.cast(old, self.sums), new)
+
+    def _turned(
+        self,
+        e: Exprs,
+        number: int,
+        at: Affine,
+        layout: Layout,
+        axes: tuple[Axis, Axis, Axis],
+        first: DimLike = 0,
+    ) -> Expr:
+        """An element of queries, keys or values at a batch, a position and a place in the head; the
+        first position has the first angles."""
+
+        def element(shift: int = 0) -> Expr:
+            moved = at + layout.strides[3] * shift
+            return e.cast(e.load(number, moved, self.dtype), self.sums)
+
+        if self.rotary is None or number == V:
+            return element()
+        pairs, d = self.rotary.pairs, Affine.of(axes[2])
+        low = self._sum(e, element(), "sub", element(pairs), axes, (first, 0))
+        high = self._sum(e, element(), "add", element(-pairs), axes, (first, pairs))
+        rest = e.choose(e.inside(d, pairs, 2 * pairs), high, element())
+        return e.choose(e.inside(d, 0, pairs), low, rest)
+
+    def _sum(
+        self,
+        e: Exprs,
+        x: Expr,
+        sign: str,
+        y: Expr,
+        axes: tuple[Axis, Axis, Axis],
+        start: tuple[DimLike, int],
+    ) -> Expr:
+        """x · cos ± y · sin, rounded as a value is; angles from a position and a pair on."""
+        assert self.rotary is not None
+        parts: list[Expr] = []
+        pairs = zip((x, y), (self.rotary.cos, self.rotary.sin), self.angle_operands)
+        for value, layout, number in pairs:
+            back = layout.strides[1] * start[0] + layout.strides[2] * start[1]
+            angle = e.load(number, strided(layout, axes) + back * -1, self.rotary.dtype)
+            parts.append(e.op("mul", value, e.cast(angle, self.sums)))
+        return e.cast(e.cast(e.op(sign, *parts), self.dtype), self.sums)
 
     def __str__(self) -> str:
         a = _Axes.of(self)
         facts = [f"query heads {self.group} per kv head", f"mask: {self.mask or 'none'}"]
         facts += [f"masked rows give {self.masked_rows}"] if self.mask is not None else []
-        facts += [str(self.past)] if self.past is not None else []
+        facts += [str(x) for x in (self.past, self.rotary) if x is not None]
         return (
             f"{self.kernel()}\n  attention of queries {a.i}, keys {a.j}, depth {a.d}, value depth "
             f"{a.e}, sums in {self.sums}\n  {', '.join(facts)}"

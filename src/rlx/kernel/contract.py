@@ -23,6 +23,7 @@ from rlx.core.shape import Shape
 from rlx.kernel.expr import (
     Accumulator,
     Affine,
+    Apply,
     Axis,
     Expr,
     Exprs,
@@ -171,6 +172,43 @@ def materialised(contract: Contract) -> tuple[Kernel, Contract]:
 
 def _moves(contract: Contract, axis: Axis) -> bool:
     return axis in contract.left.free or axis is contract.rows or axis in contract.inner
+
+
+def row_scale(contract: Contract) -> tuple[Expr, Expr] | None:
+    """The left factor as what varies along the inner axes, times what is made of whole rows, such
+    as one over their root mean square, in the dtype of the sums: it can be multiplied with the
+    finished sums instead. None where reductions of rows are more than a factor."""
+    exprs, inner = Exprs(), frozenset(contract.inner)
+    copy = Rewriter(exprs)
+    parts: tuple[list[Expr], list[Expr]] = ([], [])
+    for factor in _factors(contract.left):
+        parts[not factor.free & inner].append(exprs.cast(copy(factor), contract.sums))
+    along, rows = parts
+    folds = [any(isinstance(n, Reduce) for n in postorder(p)) for p in parts]
+    if folds != [False, True] or not along or not contract.sums.is_float:
+        return None
+    return _product(exprs, along), _product(exprs, rows)
+
+
+def _product(exprs: Exprs, factors: list[Expr]) -> Expr:
+    total = factors[0]
+    for factor in factors[1:]:
+        total = exprs.op("mul", total, factor)
+    return total
+
+
+def _factors(value: Expr) -> Iterator[Expr]:
+    """What a value is the product of, but for roundings."""
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        is_rounded = isinstance(node, Apply) and node.op.name == "cast"
+        if isinstance(node, Apply) and (
+            node.op.name == "mul" or (is_rounded and node.args[0].dtype.is_float)
+        ):
+            stack += node.args
+        else:
+            yield node
 
 
 # -- fewer loops ----------------------------------------------------------------------------------

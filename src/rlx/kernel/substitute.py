@@ -12,7 +12,7 @@ from typing import TypeVar
 from rlx.core.dim import DimLike
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
-from rlx.kernel.attention import Attention, Bias, Mask, Past, Positional, Visibility
+from rlx.kernel.attention import Attention, Bias, Mask, Past, Positional, Rotary, Visibility
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Inside, Kernel, Load, Reduce, Size
 from rlx.kernel.program.forms import Conv
@@ -82,10 +82,16 @@ class _Substitution:
             operands=self._shapes(form.operands),
             results=self._shapes(form.results),
             past=self._past(form.past),
+            rotary=self._rotary(form.rotary),
         )
 
     def _past(self, past: Past | None) -> Past | None:
         return None if past is None else Past(self._layout(past.k), self._layout(past.v))
+
+    def _rotary(self, rotary: Rotary | None) -> Rotary | None:
+        if rotary is None:
+            return None
+        return replace(rotary, cos=self._layout(rotary.cos), sin=self._layout(rotary.sin))
 
     def _mask(self, mask: Mask) -> Mask:
         match mask:

@@ -34,10 +34,13 @@ class Case:
     dtype: str
     launches: int
     sizes: dict[str, int] = field(default_factory=dict[str, int])
+    packed: str = ""
+    """The param that is of bytes, if one is."""
 
     def graph(self) -> Graph:
         g = rlx.Graph("few rows")
-        params = {k: g.param(k, rlx.Shape(d, self.dtype)) for k, d in self.params.items()}
+        kinds = {k: "u8" if k == self.packed else self.dtype for k in self.params}
+        params = {k: g.param(k, rlx.Shape(d, kinds[k])) for k, d in self.params.items()}
         given = [g.input(f"x{i}", rlx.Shape(d, self.dtype)) for i, d in enumerate(self.inputs)]
         g.set_outputs([self.build(params, given)])
         return g
@@ -47,6 +50,8 @@ class Case:
         for node in (*graph.params, *graph.inputs):
             shape = node.shape.bind(self.sizes)
             drawn = rng.normal(size=shape.static_dims) / max(1, shape.static_dims[-1]) ** 0.25
+            if node.attrs["name"] == self.packed:
+                drawn = rng.integers(0, 256, shape.static_dims)
             found[node.attrs["name"]] = drawn.astype(shape.dtype.numpy)
         return found
 
@@ -69,11 +74,28 @@ def _decoder(p: Any, x: Any) -> Any:
     return ops.add(rows, _linear(raised, p["d"]))
 
 
+def _partly_turned(p: Any, x: Any) -> Any:
+    """Heads apart, of which a part is turned; three queries behind a cache."""
+    q, k, v, cos, sin, past_k, past_v = x
+    q, k = (ops.rope(a, cos, sin, n_rot=12) for a in (q, k))
+    k, v = (ops.concat([a, b], axis=2) for a, b in ((past_k, k), (past_v, v)))
+    return ops.attention(q, k, v, mask_kind="causal", num_heads=6, kv_heads=2)
+
+
 def _gelu_gate(p: Any, x: Any) -> Any:
     """A layer norm, and a gate whose weights have their inner axis first."""
     y = ops.layer_norm(x[0], p["w"], p["b"], eps=1e-5)
     made = ops.mul(ops.gelu(ops.matmul(y, p["g"])), ops.matmul(y, p["u"]))
     return ops.add(made, x[1])
+
+
+def _bytes(p: Any, x: Any) -> Any:
+    """A norm before weights of four bits, which are decoded where they are loaded: blocks of 32
+    with a scale each."""
+    made = ops.dequant_matmul(
+        ops.rms_norm(x[0], p["n"], eps=1e-5), p["w"], p["s"], packing="int4", block=32
+    )
+    return ops.relu(made)
 
 
 def _long(p: Any, x: Any) -> Any:
@@ -86,17 +108,21 @@ DECODER = {n: (w, 64) for n, w in WIDTHS.items()} | {"d": (64, 40), "n1": (64,),
 PAST = Dim("past")
 CASES = {
     "decoder": Case(
-        _decoder, ((1, 1, 64), (1, 8), (1, 8), (1, 37, 32), (1, 37, 32)), DECODER, "bf16", 8
+        _decoder, ((1, 1, 64), (1, 8), (1, 8), (1, 37, 32), (1, 37, 32)), DECODER, "bf16", 5
     ),
-    "decoder, any past": Case(
-        _decoder, ((1, 1, 64), (1, 8), (1, 8), (1, PAST, 32), (1, PAST, 32)), DECODER, "f32", 8,
-        {"past": 21},
+    "partly turned": Case(
+        _partly_turned,
+        ((2, 6, 3, 80), *[(2, 2, 3, 80)] * 2, *[(3, 6)] * 2, *[(2, 2, PAST, 80)] * 2),
+        {}, "f16", 1, {"past": 50},
     ),
     "gate of gelu": Case(
         _gelu_gate, ((3, 30), (3, 26)), {"w": (30,), "b": (30,), "g": (30, 26), "u": (30, 26)},
-        "f16", 2,
+        "f16", 1,
     ),
-    "long rows": Case(_long, ((2, 9000),), {"w": (5, 9000)}, "f32", 2),
+    "packed": Case(
+        _bytes, ((2, 128),), {"n": (128,), "w": (6, 64), "s": (6, 4)}, "f32", 1, packed="w"
+    ),
+    "long rows": Case(_long, ((2, 9000),), {"w": (5, 9000)}, "f32", 1),
 }  # fmt: skip
 
 

@@ -139,6 +139,9 @@ class CudaQueue(Queue):
 
     # -- kernels ---------------------------------------------------------------------------------
 
+    def order(self) -> None:
+        self._is_behind_kernel = False
+
     def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
         given = tuple(addresses), tuple(sizes.items())
         try:

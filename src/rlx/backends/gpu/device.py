@@ -162,6 +162,11 @@ class Queue(ABC):
         """The same byte everywhere."""
 
     @abstractmethod
+    def order(self) -> None:
+        """The next launch begins when all before it have ended, also where it might begin before:
+        launches behind it may then read what the caller gave as soon as they begin."""
+
+    @abstractmethod
     def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
         """A kernel on buffers at these addresses, in the order of its code's; nothing where its
         grid is empty."""

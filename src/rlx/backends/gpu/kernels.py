@@ -15,26 +15,29 @@ from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
 from rlx.backends.gpu.lower.attention.launch import attention_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
-from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.scan.launch import scan_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.buckets import MAX_WAYS, bucketed
-from rlx.backends.gpu.schedule.contraction import contraction_schedule, window_kernels
+from rlx.backends.gpu.schedule.contraction import (
+    contraction_schedule,
+    few_rows_schedule,
+    window_kernels,
+)
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, HostTask, launches_in
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
-from rlx.kernel.lower.attention import past_attention
+from rlx.kernel.lower.attention import attention_region
 from rlx.kernel.lower.loop import body_of
 from rlx.kernel.lower.spelled_out import spelled_out
 from rlx.kernel.program.forms import AnyKernel, Conv, Copy, Special
 from rlx.kernel.program.lower_step import (
+    attention_kernels,
     contract_kernels,
     copy_kernel,
     few_rows_kernels,
     loop_kernels,
-    past_attention_kernels,
 )
 from rlx.kernel.program.program import KernelCall, KernelForm, KernelSequence, Step
 from rlx.kernel.program.schedule import Schedule, buffers
@@ -91,8 +94,8 @@ class GpuKernels:
         found = default_candidates(step, self, window_kernels)
         forms = [c.form for c in found]
         at = forms.index(KernelForm.GEMM) + 1 if KernelForm.GEMM in forms else len(found)
-        if not isinstance(past_attention(body_of(step.node)), Refusal):
-            return (Candidate(KernelForm.DEDICATED, past_attention_kernels), *found)
+        if not isinstance(attention_region(body_of(step.node)), Refusal):
+            return (Candidate(KernelForm.DEDICATED, attention_kernels), *found)
         return (*found[:at], *SPELLED_OUT, *FEW_ROWS, *found[at:])
 
     def schedule(self, call: KernelCall) -> Schedule[GpuTask] | Refusal:
@@ -111,11 +114,12 @@ class GpuKernels:
             case Kernel():
                 return loop_schedule(kernel, *given)
             case Contract() if not kernel.is_plain:
-                return gemv_schedule(kernel, *given)
+                return few_rows_schedule(kernel, *given)
             case Contract() | Conv():
                 return contraction_schedule(kernel, *given)
             case Attention():
-                return attention_schedule(kernel, *given)
+                unwritten = constants | call.inputs
+                return attention_schedule(kernel, self.machine, call.name, unwritten)
             case Copy(shape, source, target):
                 return loop_schedule(copy_kernel(shape, source, target), *given)
             case Scan():

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlx.core.dim import DimLike
+from rlx.core.dim import DimLike, exact_div
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
@@ -19,9 +19,11 @@ from rlx.kernel.attention import (
     Past,
     Positional,
     Q,
+    Rotary,
     Visibility,
 )
-from rlx.kernel.refusal import Refusal
+from rlx.kernel.refusal import NotLowered, Refusal, attempt
+from rlx.ops.op import Kind
 
 
 def lower_attention(
@@ -40,21 +42,25 @@ def lower_attention(
 
 
 def _attention(
-    node: Node, given: Sequence[Layout], made: Sequence[Layout], shapes: tuple[Shape, ...]
+    node: Node,
+    given: Sequence[Layout],
+    made: Sequence[Layout],
+    shapes: tuple[Shape, ...],
+    rotary: Rotary | None = None,
 ) -> Attention:
-    """Operands beyond the op's are past keys and values."""
+    """Operands beyond the op's are past keys and values, then those of a rotary embedding."""
     attrs = node.attrs
     heads, kv_heads = attrs["num_heads"], attrs["kv_heads"] or attrs["num_heads"]
     q, out = (_by_head(x, heads) for x in (given[Q], made[0]))
-    k, v, *past = (_by_head(x, kv_heads) for x in (*given[K:MASK], *given[len(node.inputs) :]))
-    keys = _key_axis(node.inputs[K])
-    scores = (*q.dims[:3], node.inputs[K].shape.dims[keys])
+    end = len(given) if rotary is None else -2
+    k, v, *past = (_by_head(x, kv_heads) for x in (*given[K:MASK], *given[len(node.inputs) : end]))
+    scores = (*q.dims[:3], node.inputs[K].shape.dims[_key_axis(node.inputs[K])])
     scale = max(int(q.dims[3]), 1) ** -0.5 if attrs["scale"] is None else attrs["scale"]
     dtype = shapes[Q].dtype
     return Attention(
         node.op, q, k, v, out, _mask(node, given, scores), scale, attrs["softcap"],
         attrs["masked_rows"], dtype, dtype.compute, shapes, node.shapes,
-        Past(*past) if past else None,
+        Past(*past) if past else None, rotary,
     )  # fmt: skip
 
 
@@ -62,50 +68,81 @@ def _key_axis(keys: Node) -> int:
     return keys.shape.rank - 2
 
 
+# -- what precedes attention ----------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class PastAttention:
-    """A region whose one op is attention of keys and values that are concatenated from past ones
-    and new ones."""
+class AttentionRegion:
+    """A region whose one anchor is attention: of keys and values that are concatenated from past
+    ones and new ones, of queries and new keys that a rotary embedding turns, or of both."""
 
     node: Node
     """The attention."""
+    rope: Node | None
+    """Of the queries; that of keys is the same."""
     operands: tuple[int, ...]
-    """Which operands of the region are q, new keys and values, perhaps a mask, and past keys and
-    values."""
+    """Which operands of the region are those of the form."""
     perms: tuple[tuple[int, ...], ...]
     """Of the transposes of its result, the last one first."""
 
 
-def past_attention(body: Graph) -> PastAttention | Refusal:
+def has_attention(node: Node) -> bool:
+    """Is it a region with attention in it?"""
+    is_region = node.decl.kind is Kind.REGION
+    return is_region and any(n.op == "attention" for n in node.attrs["body"].order())
+
+
+def attention_region(body: Graph) -> AttentionRegion | Refusal:
     """What a body is, if it is that."""
-    why = Refusal(f"{body.name}: it is not attention of concatenated keys and values")
-    if len(body.outputs) != 1:
-        return why
-    (found,), perms = body.outputs, list[tuple[int, ...]]()
+    return attempt(lambda: _attention_region(body))
+
+
+def _attention_region(body: Graph) -> AttentionRegion:
+    (found, *others), perms = body.outputs, list[tuple[int, ...]]()
     while found.op == "transpose":
         perms.append(tuple(found.attrs["perm"]))
         (found,) = found.inputs
-    if found.op != "attention":
-        return why
+    if found.op != "attention" or others:
+        raise NotLowered(f"{body.name}: it is not attention")
     q, k, v, *mask = found.inputs
-    if not (_is_pair(k) and _is_pair(v)):
-        return why
-    if k.inputs[0].shape.dims[_key_axis(k)] != v.inputs[0].shape.dims[_key_axis(v)]:
-        return Refusal(f"{body.name}: it has not as many past keys as past values")
-    read = (q, k.inputs[1], v.inputs[1], *mask, k.inputs[0], v.inputs[0])
-    if any(x.op != "input" for x in read):
-        return why
-    return PastAttention(found, tuple(body.inputs.index(x) for x in read), tuple(perms))
+    k, past_k = _parts(k)
+    v, past_v = _parts(v)
+    if [x.shape.dims[_key_axis(x)] for x in past_k] != [x.shape.dims[_key_axis(x)] for x in past_v]:
+        raise NotLowered(f"{body.name}: it has not as many past keys as past values")
+    rope = q if q.op == "rope" else None
+    angles = () if rope is None else rope.inputs[1:]
+    if rope is not None:
+        _require_same_rotary(found, rope, k)
+        q, k = q.inputs[0], k.inputs[0]
+    read = (q, k, v, *mask, *past_k, *past_v, *angles)
+    if any(x.op != "input" for x in read) or len(read) == len(found.inputs):
+        raise NotLowered(f"{body.name}: what precedes its attention is no part of it")
+    numbers = tuple(body.inputs.index(x) for x in read)
+    return AttentionRegion(found, rope, numbers, tuple(perms))
 
 
-def _is_pair(node: Node) -> bool:
-    """Is it a concat of two values along the keys?"""
-    is_concat = node.op == "concat" and len(node.inputs) == 2
-    return is_concat and node.attrs["axis"] == _key_axis(node)
+def _parts(node: Node) -> tuple[Node, tuple[Node, ...]]:
+    """New keys or values, and past ones, if it is a concat of these."""
+    is_pair = node.op == "concat" and len(node.inputs) == 2
+    if not is_pair or node.attrs["axis"] != _key_axis(node):
+        return node, ()
+    past, new = node.inputs
+    return new, (past,)
 
 
-def lower_past_attention(
-    found: PastAttention,
+def _require_same_rotary(attention: Node, q: Node, k: Node) -> None:
+    """Both are turned alike, all heads by the same angles, element d with d + half of them."""
+    attrs, heads = q.attrs, attention.attrs["num_heads"] if q.shape.rank == 3 else 1
+    is_same = k.op == "rope" and k.inputs[1:] == q.inputs[1:] and k.attr_key == q.attr_key
+    depth = exact_div(q.shape.dims[-1], heads)
+    is_head = attrs["head_dim"] == depth or (attrs["head_dim"] is None and heads == 1)
+    fits = is_same and is_head and not attrs["interleaved"]
+    if not fits or (q.shape.rank == 4 and q.inputs[1].shape.rank != 2):
+        raise NotLowered(f"{attention.label}: its rotary embeddings are not alike by heads")
+
+
+def lower_attention_region(
+    found: AttentionRegion,
     operands: Sequence[Layout],
     shapes: Sequence[Shape],
     result: Layout,
@@ -114,7 +151,14 @@ def lower_past_attention(
     for perm in found.perms:
         result = result.permuted([perm.index(axis) for axis in range(len(perm))])
     given = [operands[i] for i in found.operands]
-    return _attention(found.node, given, [result], tuple(shapes[i] for i in found.operands))
+    own = tuple(shapes[i] for i in found.operands)
+    rotary = None
+    if found.rope is not None:
+        dims = found.rope.shape.dims
+        full = (dims[0], dims[-2], given[-1].dims[-1])
+        cos, sin = (x.expanded(full) for x in given[-2:])
+        rotary = Rotary(cos, sin, own[-1].dtype)
+    return _attention(found.node, given, [result], own, rotary)
 
 
 def _mask(node: Node, given: Sequence[Layout], scores: Sequence[DimLike]) -> Mask:

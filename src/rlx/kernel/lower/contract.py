@@ -168,7 +168,7 @@ class _Parts:
             row,
             column,
             axes[INNER],
-            rewriter(self.left.stores[0].value),
+            self._left(axes[INNER], moves),
             right,
             dtype.compute,
             tuple(map(rewriter.store, self.after.stores)),
@@ -176,6 +176,20 @@ class _Parts:
             self.after.results,
             tuple(more),
         )
+
+    def _left(self, inner: tuple[Axis, ...], moves: dict[Axis, Affine]) -> Expr:
+        """The left operand; reductions of its rows go along all pieces of the inner axis."""
+
+        def folded(node: Expr, args: list[Expr], exprs: Exprs) -> Expr | None:
+            if not isinstance(node, Reduce):
+                return None
+            body = args[0]
+            for axis in reversed(inner):
+                body = exprs.reduce(node.fold, axis, body)
+            return body
+
+        rewriter = Rewriter(Exprs(), substitution(moves), rule=folded)
+        return rewriter(self.left.stores[0].value)
 
     def _right(self, start: DimLike, moves: dict[Axis, Affine]) -> Expr:
         """The right operand at the columns of a slice."""
@@ -208,8 +222,6 @@ class _Parts:
             raise NotLowered(
                 f"{self.anchor.label}: what precedes it folds other axes than its rows"
             )
-        if folds and len(right.get(INNER, ())) > 1:
-            raise NotLowered(f"{self.anchor.label}: its inner axis is cut, and rows are folded")
         if self._is_sliced and len(right.get(COLUMNS, ())) != 1:
             raise NotLowered(f"{self.anchor.label}: its columns are cut, and read in slices")
 

@@ -23,7 +23,11 @@ from rlx.kernel.expr import (
     Load,
     Store,
 )
-from rlx.kernel.lower.attention import lower_attention, lower_past_attention, past_attention
+from rlx.kernel.lower.attention import (
+    attention_region,
+    lower_attention,
+    lower_attention_region,
+)
 from rlx.kernel.lower.contract import (
     lower_contract,
     lower_contract_and_loop,
@@ -126,14 +130,14 @@ def special_form(
     return Special(node, operands, results) if isinstance(form, Refusal) else form
 
 
-def past_attention_kernels(step: Step) -> KernelSequence | Refusal:
-    """A region that is attention of keys and values which it concatenates: both parts are read
-    where they lie."""
-    found = past_attention(body_of(step.node))
+def attention_kernels(step: Step) -> KernelSequence | Refusal:
+    """A region that is attention of what it concatenates or turns: that is done where keys and
+    queries are loaded."""
+    found = attention_region(body_of(step.node))
     if isinstance(found, Refusal):
         return found
     shapes = [i.shape for i in step.node.inputs]
-    kernel = lower_past_attention(found, step.operands, shapes, step.results[0])
+    kernel = lower_attention_region(found, step.operands, shapes, step.results[0])
     return KernelSequence((_call_on(step, kernel, found.operands, buffers(0, 1)),))
 
 
@@ -206,8 +210,11 @@ def _call_on(
 ) -> KernelCall:
     """A kernel on some of the step's operands, in an order of its own."""
     given = tuple(Buffer("operand", i) for i in numbers)
-    constants = frozenset(i for i, p in enumerate(numbers) if p in step.constants)
-    return KernelCall(kernel, given, tuple(made), constants)
+    constants, inputs = (
+        frozenset(i for i, p in enumerate(numbers) if p in some)
+        for some in (step.constants, step.inputs)
+    )
+    return KernelCall(kernel, given, tuple(made), constants, inputs)
 
 
 def _contraction(

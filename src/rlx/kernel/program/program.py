@@ -55,6 +55,8 @@ class Step:
     """The operands that follow from weights alone."""
     prologue_only: bool = False
     """Does it run only when weights are set?"""
+    inputs: frozenset[int] = frozenset()
+    """The operands that the caller gave, where kernels differ by that: no kernel writes them."""
 
     @classmethod
     def alone(cls, node: Node, constants: frozenset[int] = frozenset()) -> Step:
@@ -68,7 +70,9 @@ class Step:
         """Steps of equal keys have the same kernels."""
         node = self.node
         what = (node.op, node.attr_key, tuple(i.shape for i in node.inputs))
-        return what, self.operands, self.results, self.constants, self.prologue_only
+        return (
+            what, self.operands, self.results, self.constants, self.prologue_only, self.inputs
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class KernelCall:
     results: tuple[Buffer, ...]
     constants: frozenset[int] = frozenset()
     """The kernel's operands that follow from weights alone."""
+    inputs: frozenset[int] = frozenset()
+    """Those that the caller gave, if that is known."""
     prologue_only: bool = False
     """Does it run only when weights are set, so that code for any sizes will do?"""
     name: str = "kernel"

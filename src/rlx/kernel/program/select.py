@@ -20,6 +20,7 @@ from rlx.ir.inline import with_extents_named
 from rlx.ir.lir import BufferPlan, LirModule, Phase
 from rlx.ir.mir import Graph, Node
 from rlx.ir.plan_nodes import with_all_items
+from rlx.kernel.lower.attention import has_attention
 from rlx.kernel.lower.conv import has_conv
 from rlx.kernel.lower.loop import body_of
 from rlx.kernel.program.lower_step import (
@@ -241,6 +242,7 @@ class ProgramBuilder:
             tuple(v.within for v in results),
             frozenset() if is_once else _constants(node, plan),
             is_once,
+            self._inputs(node, plan),
         )
         lowering = self._lowering(step, operands)
         is_whole = isinstance(lowering, KernelSequence)
@@ -253,6 +255,13 @@ class ProgramBuilder:
         self._number(node, lowering, copies)
         sizes = tuple(s.name for s in measured_in(d for s in node.shapes for d in s.dims))
         return ProgramStep(node, lowering, operands, results, number, copies, (), sizes)
+
+    def _inputs(self, node: Node, plan: BufferPlan) -> frozenset[int]:
+        """The operands of attention that the caller gave: a kernel that begins before others have
+        ended reads past keys at once. Steps are told apart by them, so by no others."""
+        is_known = self.depth == 0 and "few_rows" in self.target.regions and has_attention(node)
+        roots = enumerate(plan.root(i) for i in node.inputs) if is_known else ()
+        return frozenset(i for i, root in roots if root.op == "input")
 
     def _adjusted(self, sequence: KernelSequence, step: Step) -> KernelSequence:
         """The kernels as this one of equal steps runs them."""

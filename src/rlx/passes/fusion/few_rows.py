@@ -4,7 +4,8 @@ kernel in less time than another kernel takes to begin.
 
     norm(x) · w                      the norm of the rows inside the product
     f(narrow(x · w), narrow(x · w))  a gate: the same columns of both parts in one thread
-    attention(q, concat(past, k))    keys and values where they lie, never copied
+    attention(rope(q), concat(past, rope(k)))
+                                     keys and values where they lie, turned where they are loaded
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from rlx.core.dim import DimLike, product, upper_bound
+from rlx.core.dim import DimLike, exact_div, product, upper_bound
 from rlx.ir.mir import Node
 from rlx.ops.op import Kind
 from rlx.passes.fusion.graph_facts import Facts
@@ -27,7 +28,7 @@ MAX_QUERIES = 16
 """Of attention that is bound by reading keys."""
 MAX_PARTS = 4
 """Sums that a thread has of each column."""
-PRODUCTS = ("matmul", "fused_matmul_bias_act")
+PRODUCTS = ("matmul", "fused_matmul_bias_act", "gguf_matmul", "dequant_matmul")
 """Ops that multiply rows of their first operand with a matrix, along the last axis."""
 
 
@@ -137,20 +138,46 @@ def _are_parts(node: Node, parts: list[Node]) -> bool:
 # -- attention ------------------------------------------------------------------------------------
 
 
-def _past_keys(node: Node, facts: Facts) -> Found:
-    """Attention of few queries, whose keys and values are past ones and new ones."""
+def _attention_operands(node: Node, facts: Facts) -> Found:
+    """Attention of few queries, whose keys and values are past ones and new ones, or of which
+    queries and new keys are turned by the same angles."""
     q, k, v = node.inputs[:3]
     if not _is_at_most(q.shape.dims[-2], MAX_QUERIES) or k is v:
         return None
-    for each in (k, v):
-        is_pair = each.op == "concat" and len(each.inputs) == 2
-        if not is_pair or each.attrs["axis"] != each.shape.rank - 2:
-            return None
-    if k.inputs[0].shape.dims[-2] != v.inputs[0].shape.dims[-2]:
+    pairs = [x for x in (k, v) if _is_pair(x)]
+    if len(pairs) == 1 or any(_past(x) != _past(pairs[0]) for x in pairs):
         return None
-    if (reason := why_escapes((k, v), (node,), facts)) is not None:
-        return Miss("fuse_past_keys", node, reason)
-    return _renamed("fuse_past_keys", region_match([k, v, node], [node]))
+    new = k.inputs[1] if pairs else k
+    ropes = [q, new] if _turn_alike(q, new, node) else []
+    if why_escapes(ropes, (node, *pairs), facts) is not None:
+        ropes = []
+    if not ropes and not pairs:
+        return None
+    if (reason := why_escapes(pairs, (node,), facts)) is not None:
+        return Miss("fuse_attention_operands", node, reason)
+    return _renamed("fuse_attention_operands", region_match([*ropes, *pairs, node], [node]))
+
+
+def _is_pair(node: Node) -> bool:
+    """Is it a concat of past keys or values and new ones?"""
+    is_concat = node.op == "concat" and len(node.inputs) == 2
+    return is_concat and node.attrs["axis"] == node.shape.rank - 2
+
+
+def _past(pair: Node) -> DimLike:
+    """How many are past ones."""
+    return pair.inputs[0].shape.dims[-2]
+
+
+def _turn_alike(q: Node, k: Node, attention: Node) -> bool:
+    """Are whole heads of both turned by the same angles, element d with d + half of them?"""
+    if q.op != "rope" or k.op != "rope" or q is k or q.inputs[1:] != k.inputs[1:]:
+        return False
+    attrs, heads = q.attrs, attention.attrs["num_heads"] if q.shape.rank == 3 else 1
+    depth = exact_div(q.shape.dims[-1], heads)
+    is_head = attrs["head_dim"] == depth or (attrs["head_dim"] is None and heads == 1)
+    is_alike = q.attr_key == k.attr_key and is_head and not attrs["interleaved"]
+    return is_alike and (q.shape.rank == 3 or q.inputs[1].shape.rank == 2)
 
 
 # -- rotary embeddings ----------------------------------------------------------------------------
@@ -211,9 +238,10 @@ def fuse_norm_product(facts: Facts) -> Iterator[Match | Miss]:
                 yield found
 
 
-fuse_past_keys = at_each("attention", _past_keys)
+fuse_attention_operands = at_each("attention", _attention_operands)
 FEW_ROWS: tuple[Pattern, ...] = (
+    fuse_attention_operands,
     fuse_shared_rope,
-    fuse_past_keys,
     fuse_gated_product,
+    fuse_norm_product,
 )

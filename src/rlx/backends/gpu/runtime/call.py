@@ -250,6 +250,7 @@ class Call:
             graph.replay()
 
     def _enqueue(self, segment: Segment, frame: Frame) -> None:
+        self.queue.order()
         for step in self._chosen(segment):
             if isinstance(step, LaunchStep):
                 addresses = [self._at(p, frame) for p in step.places]

@@ -154,8 +154,8 @@ def choose(form: Attention, machine: GpuMachine) -> AttentionSchedule | Refusal:
         return Refusal(f"{form.name}: {why}")
     is_half = form.dtype.compute is not form.dtype
     if is_half and (found := _by_warpgroups(form, machine)) is not None:
-        if form.past is not None:
-            return Refusal(f"{form.name}: the copy engine reads keys that are in one place")
+        if form.past is not None or form.rotary is not None:
+            return Refusal(f"{form.name}: the copy engine reads keys as they are, in one place")
         return found
     made = (_by_tiles if is_half and "mma" in machine.tiles else _by_fma)(form, machine)
     made = _split(made, form, machine)

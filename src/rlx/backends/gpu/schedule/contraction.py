@@ -73,6 +73,16 @@ def _narrow(step: Step) -> tuple[Kernel, Contract] | Refusal:
     return found if isinstance(found, Refusal) else made
 
 
+def few_rows_schedule(
+    contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
+) -> Schedule[GpuTask] | Refusal:
+    """The launches of a contraction that reduces its rows, or has several sums of a column."""
+    made = aligned_schedule(contract, machine, name, constants)
+    if isinstance(made, Refusal):
+        return gemv_schedule(contract, machine, name, constants)
+    return made
+
+
 def contraction_schedule(
     kernel: Contract | Conv, machine: GpuMachine, name: str, constants: frozenset[int]
 ) -> Schedule[GpuTask]:

@@ -71,6 +71,8 @@ class GemvSchedule:
     is_dependent: bool = False
     parts: int = 1
     """Sums of each column."""
+    has_folds: bool = False
+    """Are rows reduced, too?"""
 
     @property
     def block(self) -> int:
@@ -107,7 +109,7 @@ class GemvSchedule:
     def resident(self) -> int:
         """Blocks that a processor is to hold: the loads of many threads hide each other."""
         is_light = self.rows * self.parts <= 2 and self.along == "inner" and not self.is_decoded
-        registers = 64 if is_light else 128
+        registers = (80 if self.has_folds else 64) if is_light else 128
         return max(1, REGISTERS // (registers * self.block)) if self.rows * self.parts <= 8 else 0
 
     @property
@@ -209,12 +211,8 @@ def _power(count: int) -> int:
 
 def _along_inner(
     contract: Contract, machine: GpuMachine, rows: int, axis: Axis, width: int
-) -> GemvSchedule | Refusal:
+) -> GemvSchedule:
     own = _own_axes(contract, axis)
-    if own and contract.has_folds:
-        return Refusal(
-            f"{contract.name}: threads have inner axes of their own, and rows are folded"
-        )
     inner = (*(a for a in contract.inner if a is not axis and a not in own), axis)
     depth = _most(product(a.extent for a in inner))
     vectors = max(1, _ceil(depth, width))
@@ -227,7 +225,7 @@ def _along_inner(
     return GemvSchedule(
         rows, inner, own, "inner", width, columns, chunks, lanes, warps, beside, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
-        parts=len(contract.rights),
+        parts=len(contract.rights), has_folds=contract.has_folds,
     )  # fmt: skip
 
 
@@ -297,5 +295,5 @@ def _along_columns(contract: Contract, machine: GpuMachine, rows: int, width: in
     return GemvSchedule(
         rows, contract.inner, (), "columns", width, 1, chunks, inner_lanes, warps, 1, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
-        parts=len(contract.rights),
+        parts=len(contract.rights), has_folds=contract.has_folds,
     )  # fmt: skip

@@ -109,6 +109,10 @@ class FmaKernel(AttentionKernel):
         panels = self._panels(self.depth_pitch - self.width, self.depth_pitch)
         rows = self.schedule.rows
         loader.load(source, self.queries, 0, panels, rows, lambda r: row(r).is_inside)
+        if form.rotary is not None:
+            self.request_angles()
+            self.b.barrier()
+            self.turn_queries(self.queries, panels)
 
     def _panels(self, columns: int, pitch: int) -> tuple[Panel, ...]:
         return (Panel(0, columns, pitch, 0),)
@@ -137,6 +141,9 @@ class FmaKernel(AttentionKernel):
             self._load(tile)
         b.async_wait(0)
         b.barrier()
+        keys, columns = self.schedule.keys, self.depth_pitch - self.width
+        base = self._stage(tile) * (keys * self.depth_pitch)
+        self.turn_keys(tile * keys, self.key_tile, base, self._panels(columns, self.depth_pitch))
         if self.schedule.stages > 1:
             with b.when(tile + 1 < self.tiles.high):
                 self._load(tile + 1)

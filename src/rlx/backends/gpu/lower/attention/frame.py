@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Access
@@ -24,6 +25,7 @@ from rlx.kernel.attention import MASK, Attention, K, MaskOperand, Positional, Q,
 
 MAX_I32 = 2**31 - 2**22
 """Of indices in 32 bits: tiles count a little beyond the last row."""
+KeyPart = Literal["all", "past", "new"]
 FAR = 1 << 30
 """Beyond any key."""
 
@@ -32,6 +34,7 @@ def index_dtype(form: Attention) -> DType:
     """64 bits where an index may not fit in 32."""
     layouts = [form.q, form.k, form.v, form.out]
     layouts += [form.past.k, form.past.v] if form.past is not None else []
+    layouts += [form.rotary.cos, form.rotary.sin] if form.rotary is not None else []
     layouts += [form.mask.layout] if isinstance(form.mask, MaskOperand) else []
     reach = [_reach(x) for x in layouts]
     return I32 if all(r is not None and r <= MAX_I32 for r in reach) else DType.I64
@@ -105,6 +108,9 @@ class Frame:
         self.sizes: dict[tuple[Dim, DType], Var] = {}
         self.mask: BufferRef | None = None
         self.past: tuple[BufferRef, ...] = ()
+        self.has_early_past = False
+        """Does no kernel before write past keys and values?"""
+        self.angles: tuple[BufferRef, ...] = ()
 
     def take(self, constants: frozenset[int]) -> None:
         """The operands as arguments."""
@@ -113,19 +119,26 @@ class Frame:
         if isinstance(form.mask, MaskOperand):
             self.mask = self._operand(MASK, form.mask.dtype, constants)
         if form.past is not None:
-            numbers = map(form.past_operand, (K, V))
+            numbers = tuple(map(form.past_operand, (K, V)))
             self.past = tuple(self._operand(i, form.dtype, constants) for i in numbers)
+            self.has_early_past = constants.issuperset(numbers)
+        if form.rotary is not None:
+            kind = form.rotary.dtype
+            self.angles = tuple(self._operand(i, kind, constants) for i in form.angle_operands)
 
     def _operand(self, number: int, dtype: DType, constants: frozenset[int]) -> BufferRef:
         access: Access = "constant" if number in constants else "read"
         return self.b.buffer(f"x{number}", dtype, access)
 
-    def begin(self, is_dependent: bool) -> None:
-        """Let the next kernel begin, wait for those before, and find the place of the block."""
+    def begin(self, is_dependent: bool, early: Callable[[], None] = lambda: None) -> None:
+        """Let the next kernel begin, find the place of the block, and wait for the kernels before;
+        `early` reads what none of them writes."""
         if is_dependent:
             self.b.release_dependents()
-            self.b.wait_dependencies()
         self.at(self.b.block_index())
+        early()
+        if is_dependent:
+            self.b.wait_dependencies()
 
     def at(self, place: Var) -> None:
         """The rows of that number among those of all blocks."""
@@ -353,9 +366,10 @@ class Loader:
         panels: tuple[Panel, ...],
         rows: int,
         vector_bytes: int,
+        part: KeyPart = "all",
     ) -> None:
-        """A tile of keys, or of values, from key `first` on. Tiles of past keys only are copied
-        from there; others key by key from where each is."""
+        """A tile of keys, or of values, from key `first` on, or only what is past or new of it.
+        Tiles of past keys only are copied from there; others key by key from where each is."""
         frame, form, b = self.frame, self.frame.form, self.b
         layout = (form.k, form.v)[number - K]
         buffer = (frame.k, frame.v)[number - K]
@@ -368,11 +382,16 @@ class Loader:
         past, count = (form.past.k, form.past.v)[number - K], frame.number(form.past.keys)
         old = self._keys(frame.past[number - K], past, first, memory.dtype, vector_bytes)
         new = self._keys(buffer, layout, first - count, memory.dtype, vector_bytes)
-        with b.when(first + rows <= count):
-            self.load(old, memory, base, panels, rows, None)
-        with b.otherwise():
-            self.load(old, memory, base, panels, rows, None, lambda row: first + row < count)
-            self.load(new, memory, base, panels, rows, inside, lambda row: first + row >= count)
+        is_old: Callable[[Var], Var] = lambda row: first + row < count
+        has_new = first + rows > count
+        if part != "new":
+            with b.when(has_new):
+                self.load(old, memory, base, panels, rows, None, is_old)
+            with b.otherwise():
+                self.load(old, memory, base, panels, rows, None)
+        if part != "past":
+            with b.when(has_new):
+                self.load(new, memory, base, panels, rows, inside, lambda row: ~is_old(row))
 
     def _keys(
         self, buffer: BufferRef, layout: Layout, first: Var, dtype: DType, vector_bytes: int

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rlx.backends.gpu.lower.attention.frame import (
+    KeyPart,
     Loader,
     Panel,
     Row,
@@ -186,15 +187,15 @@ class TileKernel(AttentionKernel):
 
     def build(self) -> None:
         b, schedule = self.b, self.schedule
-        self.frame.begin(self.machine.has_dependent_launch)
         self.loader = Loader(self.frame, b.made.block, self.machine.has_async_copy)
-        self.tiles = self.frame.tiles(self.keys)
-        self.cluster_parts = prepare_cluster(self) if schedule.is_cluster else None
+        self.frame.begin(self.machine.has_dependent_launch, self._begin_early)
         self._load_queries()
         for ahead in range(schedule.stages - 1):
-            self._load_ahead(self.tiles.low + ahead)
+            self._load_ahead(self.tiles.low + ahead, "new" if self._is_early else "all")
+        self.request_angles()
         b.async_wait(max(0, schedule.stages - 2))
         b.barrier()
+        self.turn_queries(self.queries, self.depth_panels(self.rows))
         each = schedule.warp_tiles
         own, self.first_key = b.warp * (16 * each), b.const(0, DType.I32)
         if schedule.splits_warps:
@@ -222,10 +223,23 @@ class TileKernel(AttentionKernel):
         at = tile.first * panel.pitch + (panel.offset + step * 16 - panel.first)
         return self.b.tile_load(self.operand_tile, self.queries, at, panel.pitch)
 
-    def _load_ahead(self, tile: Var) -> None:
+    @property
+    def _is_early(self) -> bool:
+        return self.machine.has_dependent_launch and self.frame.has_early_past
+
+    def _begin_early(self) -> None:
+        """The first copies of past keys and values, if nothing before writes them; and the blocks
+        of a cluster meet."""
+        self.tiles = self.frame.tiles(self.keys)
+        for ahead in range(self.schedule.stages - 1) if self._is_early else ():
+            with self.b.when(self.tiles.low + ahead < self.tiles.high):
+                self._load(self.tiles.low + ahead, "past")
+        self.cluster_parts = prepare_cluster(self) if self.schedule.is_cluster else None
+
+    def _load_ahead(self, tile: Var, part: KeyPart = "all") -> None:
         """A group of copies, empty where there is no such tile."""
         with self.b.when(tile < self.tiles.high):
-            self._load(tile)
+            self._load(tile, part)
         self.b.async_commit()
 
     def _load_queries(self) -> None:
@@ -245,7 +259,7 @@ class TileKernel(AttentionKernel):
     def _rows_divide(self) -> bool:
         return exact_div(self.form.queries * self.form.group, self.rows) is not None
 
-    def _load(self, tile: Var) -> None:
+    def _load(self, tile: Var, part: KeyPart = "all") -> None:
         """A tile of keys and values to its stage."""
         schedule, first, stage = self.schedule, tile * self.keys, self._stage(tile)
         pairs = [
@@ -255,7 +269,7 @@ class TileKernel(AttentionKernel):
         for number, memory, columns in pairs:
             to, panels = stage * (self.keys * columns), panels_of(columns, self.keys)
             vector = self.machine.vector_bytes
-            self.loader.load_keys(number, first, memory, to, panels, self.keys, vector)
+            self.loader.load_keys(number, first, memory, to, panels, self.keys, vector, part)
 
     def _stage(self, tile: Var) -> Var:
         return cycled(tile - self.tiles.low, self.schedule.stages)[0]
@@ -289,6 +303,8 @@ class TileKernel(AttentionKernel):
             b.async_commit()
         b.async_wait(max(0, stages - 2))
         b.barrier()
+        base = self._stage(tile) * (self.keys * self.schedule.padded_depth)
+        self.turn_keys(tile * self.keys, self.key_tile, base, self.depth_panels(self.keys))
         if stages > 1:
             self._load_ahead(tile + (stages - 1))
 

@@ -42,7 +42,7 @@ def aligned_schedule(
     (task, *more) = loop_schedule(packing, machine, f"{name}.packing").tasks
     number = len(contract.operands)
     behind, packed = Buffer("operand", number), Buffer("packed", 0)
-    for form in (gemv_schedule, register_tile_schedule):
+    for form in (gemv_schedule, register_tile_schedule) if contract.is_plain else (gemv_schedule,):
         schedule = form(made, machine, name, constants | {number})
         if not isinstance(schedule, Refusal) and not more:
             moved = schedule.moved(lambda b: packed if b == behind else b)
@@ -55,7 +55,7 @@ def _aligned(contract: Contract, constants: frozenset[int]) -> tuple[Contract, K
     """The contraction that reads packed bytes as one more operand, and the kernel that packs."""
     loads = [n for n in _loads(contract.right) if n.operand in constants]
     every = _loads(contract.right)
-    if not loads or len(loads) < len([n for n in every if n.dtype.itemsize == 1]):
+    if contract.more or not loads or len(loads) < len([n for n in every if n.dtype.itemsize == 1]):
         return None
     bytes_ = [n for n in loads if n.dtype is DType.U8]
     if all(_is_in_line(n) for n in bytes_) or len({n.operand for n in bytes_}) != 1:

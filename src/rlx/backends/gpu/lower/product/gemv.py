@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from rlx.backends.gpu.lower.elementwise import cast
 from rlx.backends.gpu.lower.product.expressions import (
     ProductExpressions,
     failures_of,
@@ -24,13 +25,14 @@ from rlx.backends.gpu.lower.reductions import FOLDS
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.gemv import GemvSchedule, choose_gemv
+from rlx.backends.gpu.schedule.loop import chain_of
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike, evaluate, exact_div, is_static, lower_bound, product, upper_bound
-from rlx.kernel.contract import Contract
+from rlx.kernel.contract import Contract, row_scale
 from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, postorder
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import Refusal
@@ -95,6 +97,7 @@ class _Gemv(ProductExpressions):
         vector = schedule.inner[-1] if schedule.along == "inner" else contract.columns
         super().__init__(builder, contract, constants, vector if schedule.width > 1 else None)
         self.extent = product(a.extent for a in schedule.inner)
+        self.left, self.scale = row_scale(contract) or (contract.left, None)
         counts = [range(int(evaluate(a.extent, {}))) for a in schedule.own]
         self.own_at: dict[Axis, int] = {}
         self.own = [dict(zip(schedule.own, at)) for at in itertools.product(*counts)]
@@ -107,15 +110,16 @@ class _Gemv(ProductExpressions):
         right, left = self._turn(b.const(0, self.index_dtype), is_first=True)
         self.held = left
         self._request(right, *self.contract.rights, is_early=True)
-        self._request(left, self.contract.left, is_early=True)
+        self._request(left, self.left, is_early=True)
         if schedule.is_dependent:
             b.wait_dependencies()
         self._request(right, *self.contract.rights)
         if self.contract.has_folds:
-            self._request(left, self.contract.left)
+            self._request(left, self.left)
             self._reduce_rows()
         self._add(right, left)
         self._other_turns()
+        self._scale_rows()
         self._finish()
         return b.program()
 
@@ -188,14 +192,29 @@ class _Gemv(ProductExpressions):
                     self.request(factor, is_early=is_early)
 
     def _add(self, right: Points, left: Points) -> None:
-        """The products of a turn, chunk by chunk: a row at a time meets all columns."""
+        """The products of a turn, chunk by chunk. The factor that fewer values are of is converted
+        first, and stays while the other goes by."""
+        factors = self.left, self.contract.rights
         for columns, rows in zip(right, left):
             for own in self.own:
+                here = [lambda p=p, o=own: self._values(p, o, factors[0]) for p in rows]
                 there = [
-                    self._values(point, own, x) for point in columns for x in self.contract.rights
+                    lambda p=p, x=x, o=own: self._values(p, o, x)
+                    for p in columns
+                    for x in factors[1]
                 ]
-                for m, point in enumerate(rows):
-                    self._add_row(m, self._values(point, own, self.contract.left), there)
+                if len(here) <= len(there):
+                    held = [x() for x in here]
+                    for j, make in enumerate(there):
+                        y = make()
+                        for m, x in enumerate(held):
+                            self._add_product(m, j, x, y)
+                else:
+                    kept = [y() for y in there]
+                    for m, make in enumerate(here):
+                        x = make()
+                        for j, y in enumerate(kept):
+                            self._add_product(m, j, x, y)
 
     def _values(self, point: tuple[Scope, Scope], own: dict[Axis, int], factor: Expr) -> Values:
         """At a position of the thread's own axes: what does not vary with them is made once."""
@@ -242,14 +261,14 @@ class _Gemv(ProductExpressions):
         buffer, mask = self.inputs[node.operand], masks[0] if masks else None
         return [v for s in range(0, count, size) for v in buffer.load(index + s, size, mask)]
 
-    def _add_row(self, row: int, x: Values, columns: list[Values]) -> None:
+    def _add_product(self, row: int, number: int, x: Values, y: Values) -> None:
+        """Of a row, and of a part of a column by its number among those of the thread."""
         schedule = self.schedule
-        first, parts = row * schedule.thread_sums, schedule.parts
-        for j, y in enumerate(columns):
-            for s in range(schedule.width):
-                own = first + (j if schedule.along == "inner" else s * parts + j)
-                pair = (v[s if len(v) > 1 else 0] for v in (x, y))
-                self.totals[own].set(self.multiplied(self.totals[own], *pair))
+        first = row * schedule.thread_sums + number
+        for s in range(schedule.width):
+            own = first + (0 if schedule.along == "inner" else s * schedule.parts)
+            pair = (v[s if len(v) > 1 else 0] for v in (x, y))
+            self.totals[own].set(self.multiplied(self.totals[own], *pair))
 
     def _other_turns(self) -> None:
         step = self.schedule.step
@@ -265,11 +284,24 @@ class _Gemv(ProductExpressions):
 
     def _reduce_rows(self) -> None:
         """Before anything is done with the elements of the matrix, which are still on their way."""
-        folds = [n for n in postorder([self.contract.left]) if isinstance(n, Reduce)]
+        folds = [n for n in postorder([self.left]) if isinstance(n, Reduce)]
+        inner = {n.args[0] for n in folds}
         for row in self.rows:
             with self.inside(row):
                 for node in folds:
-                    self.value(node)
+                    if node not in inner:
+                        self.value(node)
+
+    def _scale_rows(self) -> None:
+        """What is a factor of whole rows, times their sums."""
+        if self.scale is None:
+            return
+        count = self.schedule.thread_sums
+        for m, row in enumerate(self.rows):
+            with self.inside(row):
+                scale = cast(self.b, self.value(self.scale)[0], self.contract.sums)
+            for total in self.totals[m * count : (m + 1) * count]:
+                total.set(total * scale)
 
     def reduced(self, node: Reduce, guards: Guards) -> Values:
         """A number of a row, by all threads of the block: each what it holds of the row, then the
@@ -291,9 +323,14 @@ class _Gemv(ProductExpressions):
         return [b.block_reduce(FOLDS[node.fold], own)]
 
     def _fold(self, node: Reduce, total: Variable, scope: Scope, guards: Guards) -> None:
-        with self.inside(scope):
-            values = self.value(node.args[0], guards)
-            width = self.schedule.width if self.schedule.along == "inner" else 1
+        """What a thread has of a row in a scope, at all positions of its own axes."""
+        _, body = chain_of(node)
+        width = self.schedule.width if self.schedule.along == "inner" else 1
+        for own in self.own:
+            self.own_at = own
+            index = {a: [self.b.const(i, self.index_dtype)] for a, i in own.items()}
+            with self.inside(scope), self.inside(self.scope(index)):
+                values = self.value(body, guards)
             for s in range(width):
                 value = values[s if len(values) > 1 else 0]
                 if scope.mask is not None:
