@@ -446,6 +446,25 @@ def test_groups_of_four_warps_compute_what_the_loops_mean(
         assert_close(got, want)
 
 
+def test_weights_are_requested_before_the_kernels_before_are_done() -> None:
+    found, schedule = by_groups(contract_of(BULK["weights by columns"]))
+    nodes = list(emit_wgmma(found, schedule, "product").nodes)
+    waits = [i for i, n in enumerate(nodes) if isinstance(n, ir.WaitDependencies)]
+    early = {n.map for n in nodes[: waits[0]] if isinstance(n, ir.BulkCopy)}
+    assert early == {"right_map"}
+    stores = [i for i, n in enumerate(nodes) if isinstance(n, ir.Store)]
+    assert len(waits) == 2  # of the thread that copies, and of all that store
+    assert min(stores) > waits[1]
+
+
+@pytest.mark.parametrize(("rows", "stores_apart"), [(8192, True), (128, False)])
+def test_other_warps_store_where_blocks_have_several_tiles(rows: int, stores_apart: bool) -> None:
+    case = Case(ops.matmul, of(BF16, (rows, 384), (384, 1152)))
+    made = wgmma.choose(product(contract_of(case)), replace(HOPPER, processors=132))
+    assert isinstance(made, WgmmaSchedule)
+    assert (made.storing > 0) == stores_apart
+
+
 def test_blocks_with_unlike_numbers_of_tiles_do_not_wait_for_each_other() -> None:
     """Two blocks, three tiles: each copies, multiplies and ends by itself."""
     case = Case(ops.matmul, of(BF16, (3, 65, 72), (3, 72, 1)), results={0: transposed})

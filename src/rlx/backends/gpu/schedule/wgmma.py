@@ -158,9 +158,10 @@ UNITS = frozenset(
     {"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "erfc", "sigmoid", "sin", "cos", "pow"}
 )
 """Functions that take special function units, or long polynomials."""
-STORING = {256: 3, 192: 6, 128: 6, 64: 4}
-"""Warps that store, by the columns of a tile. Each quarter of a processor's registers is that of
-three warps, one of which copies, where a thread needs more than 128, and of four elsewhere."""
+STORING = {256: 3, 192: 6, 128: 8, 64: 8}
+"""Warps that store, by the columns of a tile. Each quarter of a processor has 512 registers for a
+lane of its warps: three warps where sums take 128 of a thread's, four and five where they take 96
+and 64. One warp copies; two that store in each quarter hide each other's latency."""
 PRODUCTS_PER_CYCLE, STEP_CYCLES = 1860, 80
 """Multiply-adds of a processor, and what each stage takes beside them."""
 BYTES_PER_CYCLE, WINDOW_BYTES_PER_CYCLE, THREAD_BYTES_PER_CYCLE = 64, 29, 33
