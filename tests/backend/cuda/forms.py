@@ -29,6 +29,9 @@ class Form:
     make: Made
     said: str
     """An expression that the note of one of its launches, or its name, has."""
+    processors: int = 0
+    """Of the device, as schedules see it; 0 for all. Small problems fill one that has few, and
+    forms for large ones are chosen."""
 
     def graph(self) -> rlx.Graph:
         graph = rlx.Graph("form")
@@ -76,6 +79,16 @@ def _attention(q: Any, k: Any, v: Any, heads: int = 2) -> Any:
     return ops.attention(q, k, v, num_heads=heads, mask_kind="causal")
 
 
+def _gated(x: Any, gate: Any, up: Any) -> Any:
+    return ops.mul(ops.silu(_linear(x, gate)), _linear(x, up))
+
+
+def _past(q: Any, k: Any, v: Any, past_k: Any, past_v: Any) -> Any:
+    """Of a step of decoding: keys and values of before, and of now."""
+    keys, values = ops.concat([past_k, k], axis=1), ops.concat([past_v, v], axis=1)
+    return ops.attention(q, keys, values, num_heads=4, kv_heads=2, mask_kind="causal")
+
+
 FORMS: tuple[Form, ...] = (
     # loops
     Form("points", "f32[37,65] f32[37,65]", lambda x, y: ops.tanh(ops.add(x, y)), "a point"),
@@ -90,11 +103,13 @@ FORMS: tuple[Form, ...] = (
     Form("fma tiles", "f32[70,50]|f32[50,90]", ops.matmul, "sums a thread"),
     Form("matrix tiles", "bf16[70,72]|bf16[96,72]", _linear, "matrix instructions"),
     Form("split matrix tiles", "bf16[64,4096]|bf16[64,4096]", _linear, "split over"),
-    Form("warpgroup tiles", "bf16[4000,256]|bf16[1000,256]", _linear, "four warps"),
+    Form("warpgroup tiles", "bf16[300,256]|bf16[520,256]", _linear, "four warps", 8),
     Form("filters", "f32[1,16,20,20]|f32[40,16,3,3]", _conv, r"\.packing"),
     Form("depthwise", "f32[1,16,20,20]|f32[16,1,3,3]", _depthwise, ""),
-    Form("window warpgroups", "bf16[8,64,58,58]|bf16[128,64,3,3]", _conv, "four warps"),
+    Form("window warpgroups", "bf16[2,64,20,20]|bf16[128,64,3,3]", _conv, "four warps", 8),
     Form("windows", "bf16[1,16,20,20]|bf16[32,16,3,3]", _conv, "matrix"),
+    Form("gated tiles", "bf16[40,128]|bf16[160,128] bf16[160,128]", _gated, "matrix"),
+    Form("gated gemv", "bf16[1,256]|bf16[160,256] bf16[160,256]", _gated, "gemv of"),
     # attention
     Form("attention by fma", "f32[1,40,64] f32[1,40,64] f32[1,40,64]", _attention, "by fma"),
     Form("attention by tiles", "bf16[1,40,64] bf16[1,40,64] bf16[1,40,64]", _attention, "by m"),
@@ -102,6 +117,8 @@ FORMS: tuple[Form, ...] = (
          _attention, "by warpgroup"),
     Form("attention in a cluster", "bf16[1,1,1024] bf16[1,1000,1024] bf16[1,1000,1024]",
          lambda q, k, v: _attention(q, k, v, 16), "a cluster of"),
+    Form("attention of the past", "bf16[1,1,256] bf16[1,1,128] bf16[1,1,128] bf16[1,300,128] "
+         "bf16[1,300,128]", _past, "flash attention"),
     Form("attention split", "bf16[1,1,128] bf16[1,2048,128] bf16[1,2048,128]",
          _attention, "keys split"),
 )  # fmt: skip

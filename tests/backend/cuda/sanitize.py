@@ -17,12 +17,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlx.backends.cuda.backend import CudaBackend
 from rlx.backends.cuda.ptx.groups import Groups
 from rlx.backends.gpu.claims import SCANS
 from rlx.backends.gpu.library.table import DEDICATED, PRIMITIVES
+from rlx.backends.gpu.machine import GpuMachine
 from rlx.kernel.program.program import KernelSequence
 from rlx.pipeline import CompilePipeline
 from tests.backend.cuda.forms import FORMS, Form
@@ -54,8 +56,20 @@ def wrong(name: str) -> list[str]:
     return judged(Job(TARGET, name, 0, 0)) if form is None else _form_wrong(form)
 
 
+@dataclass(frozen=True)
+class Narrow(CudaBackend):
+    """A device with fewer processors, as schedules see it."""
+
+    processors: int = 0
+
+    @property
+    def machine(self) -> GpuMachine:
+        own = backend_of(TARGET).machine
+        return replace(own, processors=self.processors or own.processors)
+
+
 def _form_wrong(form: Form) -> list[str]:
-    backend, graph, values = backend_of(TARGET), form.graph(), form.values()
+    backend, graph, values = Narrow(processors=form.processors), form.graph(), form.values()
     program = backend.program(CompilePipeline(backend.target()).compile(graph).lir)
     lowered = [s.lowering for s in (*program.main.prologue, *program.main.calls)]
     sequences = [s for s in lowered if isinstance(s, KernelSequence)]
