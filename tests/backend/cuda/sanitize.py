@@ -69,7 +69,8 @@ class Narrow(CudaBackend):
 
 
 def _form_wrong(form: Form) -> list[str]:
-    backend, graph, values = Narrow(processors=form.processors), form.graph(), form.values()
+    backend = Narrow(tune="off", processors=form.processors)
+    graph, values = form.graph(), form.values()
     program = backend.program(CompilePipeline(backend.target()).compile(graph).lir)
     lowered = [s.lowering for s in (*program.main.prologue, *program.main.calls)]
     sequences = [s for s in lowered if isinstance(s, KernelSequence)]
