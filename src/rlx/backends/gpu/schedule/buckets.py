@@ -49,7 +49,7 @@ EDGES = (1, 16, 64, *(1 << i for i in range(7, 15)))
 sizes fill every device, and choices stay as they are."""
 LOOP_EDGES = (256, 1024, 4096, 16384)
 """The same of loop nests that reduce over named dims."""
-MAX_WAYS, MAX_LOOP_WAYS = 7, 3
+MAX_WAYS, MAX_LOOP_WAYS = 9, 3
 """Schedules of a kernel."""
 MAX_PROGRAM_WAYS = 48
 """Of all products of a program together, about: each takes some time to compile."""
@@ -139,8 +139,9 @@ class _Grid:
     ) -> None:
         self.form, self.axes, self.whole, self.make = form, axes, whole, make
         self.made = made
-        """By the ranges of sizes."""
-        self.own = _kind(whole, all(upper_bound(a.size) is not None for a in axes))
+        """By the ranges of sizes; with names of their own for these."""
+        self.found: dict[Box, Options] = {}
+        self.own = _way(whole, all(upper_bound(a.size) is not None for a in axes), _note(whole))
         symbols = {s.name: of_symbol(s) for m in monomials_of(form) for s in symbols_in(m)}
         self.names: dict[str, DimLike] = {**symbols, **{a.name: a.size for a in axes}}
         """What the names in schedules of boxes stand for."""
@@ -176,9 +177,10 @@ class _Grid:
     def _kinds(self, cells: Sequence[Cell]) -> Options:
         """Those of the least box around cells."""
         box = self._box(cells)
-        is_bounded = all(high is not None for _, high in box)
-        made = self._within(box)
-        return {_kind(m, is_bounded): ns for m, ns in _variants(made)}
+        if box not in self.found:
+            made, is_bounded = self._within(box), all(high is not None for _, high in box)
+            self.found[box] = {_way(made, is_bounded, n): ns for n, ns in _notes(made)}
+        return self.found[box]
 
     def _schedules(
         self, kind: Way, cells: list[Cell]
@@ -188,10 +190,8 @@ class _Grid:
         if kind == self.own:
             yield self.whole, cells
         elif kind in self._kinds(cells):
-            box = self._box(cells)
-            is_bounded = all(high is not None for _, high in box)
-            variants = (m for m, _ in _variants(self._within(box)))
-            yield next(m for m in variants if _kind(m, is_bounded) == kind), cells
+            made = self._within(self._box(cells))
+            yield self._restored(_taking(made, str(kind[0]))), cells
         else:
             for part in _parts(cells):
                 yield from self._schedules(kind, part)
@@ -212,9 +212,8 @@ class _Grid:
             narrow = with_dims(self.form, self._change(box))
             made = attempt(lambda: self.make(narrow))
             if isinstance(made, Refusal) or not self._is_usable(made):
-                self.made[key] = self.whole
-            else:
-                self.made[key] = self._restored(made)
+                made = self.whole
+            self.made[key] = made
         return self.made[key]
 
     def _is_usable(self, made: Schedule[GpuTask]) -> bool:
@@ -243,6 +242,8 @@ class _Grid:
     def _restored(self, made: Schedule[GpuTask]) -> Schedule[GpuTask]:
         """The schedule of a box by the names of the call. Temporaries have no more bytes than in
         the box, as nothing is launched outside of it."""
+        if made is self.whole:
+            return made
         temps = (dim_min(self._named(t), _most(t)) for t in made.temps)
         tasks = tuple(self._launch(t) for t in made.tasks if isinstance(t, Launch))
         return Schedule(tasks, tuple(temps), made.packed and self.whole.packed)
@@ -262,29 +263,39 @@ class _Grid:
 # -- kinds ----------------------------------------------------------------------------------------
 
 
-def _kind(schedule: Schedule[GpuTask], is_bounded: bool) -> Way:
+def _way(schedule: Schedule[GpuTask], is_bounded: bool, note: str) -> Way:
     """What it does, as it reads. Indices of sizes without a bound have more bits."""
-    tasks = tuple((t.note, t.names, t.buffers) for t in schedule.tasks if isinstance(t, Launch))
-    return tasks, len(schedule.temps), _packing(schedule), is_bounded
+    tasks = tuple((t.names, t.buffers) for t in schedule.tasks if isinstance(t, Launch))
+    return note, tasks, len(schedule.temps), _packing(schedule), is_bounded
 
 
 def _packing(schedule: Schedule[GpuTask]) -> Way:
     return tuple((p.task.key, p.task.buffers, p.size) for p in schedule.packed)
 
 
-def _variants(schedule: Schedule[GpuTask]) -> Iterator[tuple[Schedule[GpuTask], float]]:
-    """The schedule, and those of the other programs that its launch may be, with the time that is
-    predicted of each."""
-    if len(schedule.tasks) > 1:
-        yield schedule, 0.0
-        return
+def _note(schedule: Schedule[GpuTask]) -> str:
+    return "; ".join(t.note for t in schedule.tasks if isinstance(t, Launch))
+
+
+def _notes(schedule: Schedule[GpuTask]) -> Iterator[tuple[str, float]]:
+    """How the schedule runs, and how it does with each other program that its launch may be, with
+    the time that is predicted."""
+    launches = [t for t in schedule.tasks if isinstance(t, Launch)]
+    if len(launches) == 1:
+        yield from ((v.note, v.predicted_ns) for v in launches[0].variants)
+    else:
+        yield _note(schedule), 0.0
+
+
+def _taking(schedule: Schedule[GpuTask], note: str) -> Schedule[GpuTask]:
+    """The schedule with that one of the programs that its launch may be."""
+    if note == _note(schedule):
+        return schedule
     (launch,) = (t for t in schedule.tasks if isinstance(t, Launch))
-    yield schedule, launch.predicted_ns
-    for variant in launch.others:
-        rest = tuple(v for v in launch.variants if v is not variant)
-        key = launch.key, variant.note
-        made = replace(launch.taking(variant), key=key, others=rest)
-        yield replace(schedule, tasks=(made,)), variant.predicted_ns
+    variant = next(v for v in launch.variants if v.note == note)
+    rest = tuple(v for v in launch.variants if v is not variant)
+    made = replace(launch.taking(variant), key=(launch.key, variant.note), others=rest)
+    return replace(schedule, tasks=(made,))
 
 
 def covered(options: Mapping[Cell, Options], slack: float) -> dict[Cell, Way]:
