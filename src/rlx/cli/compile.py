@@ -52,7 +52,7 @@ def verb(
 ) -> int:
     """Compile a model, and write the program to a file.
 
-    rlx.load opens it without compiling, on machines with the same instruction set. It holds
+    rlx.load opens it without compiling, on machines with the same instruction set or GPU. It holds
     machine code: load only one that you would run. Weights that the model does not bring, as
     those of .ir text, are not in it: set_params gives them. Where shapes follow from the inputs, it
     is a program for inputs like those given, or made up.

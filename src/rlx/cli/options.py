@@ -69,7 +69,7 @@ RunOn = Annotated[
     str | None,
     typer.Option(
         "--target", "-t", metavar="TARGET", callback=backend_target, autocompletion=_targets,
-        help="Such as cpu, or reference. (default: native code, if llvmlite is there)",
+        help="Such as cpu, cuda, cuda:1, reference. (default: cpu, if llvmlite is there)",
     ),
 ]  # fmt: skip
 Threads = Annotated[

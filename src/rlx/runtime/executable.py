@@ -330,7 +330,8 @@ class Executable:
             outs = _sequence(out)
             if len(outs) == self._num_outputs and all(isinstance(o, np.ndarray) for o in outs):
                 return self._quick(*arrays, *outs)
-        results = self._run(dict(zip(self._counted(arrays), arrays)), self._targets(out))
+        given, targets = self._given_inputs(arrays), self._targets(out)
+        results = self._program.run(self._ready().memory, given, targets)
         return results[0] if len(results) == 1 else tuple(results)
 
     def submit(self, *arrays: Any) -> Pending:
@@ -424,13 +425,6 @@ class Executable:
         made = self(*(inputs[n] for n in names))
         results = made if isinstance(made, tuple) else (made,)
         return {name: r for (name, _), r in zip(self._interface.outputs, results)}
-
-    def _run(self, inputs: Mapping[str, Any], out: Sequence[Array | None]) -> list[Array]:
-        arrays = [as_array(inputs[name], f"input {name!r}") for name in self.inputs]
-        try:
-            return self._program.run(self._ready().memory, arrays, out)
-        except MemoryError as error:
-            raise self._out_of_memory(error) from None
 
     def _targets(self, out: Any) -> list[Array | None]:
         count = len(self._interface.outputs)

@@ -84,14 +84,31 @@ def test_what_does_not_fit_is_named() -> None:
         PROGRAM.bind(WEIGHTS, [elsewhere])
 
 
-def executable() -> rlx.Executable:
-    result = CompilePipeline(BACKEND.target()).compile(mlp(Dim("rows", 1, 100)))
-    params = {"w": normal(8, 6), "b": normal(6)}
+def executable(graph: rlx.Graph, **params: Any) -> rlx.Executable:
+    result = CompilePipeline(BACKEND.target()).compile(graph)
     return rlx.Executable(result, BACKEND.compile(result.lir), params, backend=BACKEND)
 
 
+def test_arrays_of_the_device_beside_those_of_the_host() -> None:
+    g = rlx.Graph("sum")
+    g.set_outputs([g.input("x", rlx.Shape([4, 3])) + g.input("y", rlx.Shape([3]))])
+    exe, x, y = executable(g), normal(4, 3), normal(3)
+    out = np.empty_like(x)
+    for made in (
+        exe(on_device(x), y),
+        exe(x, on_device(y)),
+        *exe.run({"y": on_device(y), "x": x}).values(),
+        exe(on_device(x), on_device(y), out=out),
+        exe(on_device(x), y, out=[None]),
+        exe.submit(on_device(x), y).result(),
+    ):
+        assert isinstance(made, np.ndarray)
+        np.testing.assert_array_equal(made, x + y)
+    np.testing.assert_array_equal(out, x + y)
+
+
 def test_calls_that_were_begun_have_contexts_of_their_own() -> None:
-    exe = executable()
+    exe = executable(mlp(Dim("rows", 1, 100)), w=normal(8, 6), b=normal(6))
     given = [normal(rows, 8) for rows in (3, 50, 1)]
     calls = [exe.submit(x) for x in given]
     for x, call in reversed(list(zip(given, calls))):

@@ -34,6 +34,8 @@ GROWTH = 128
 """Capacities grow by no more at once, so that what a call would need can be compared with what
 there is before a product of capacities is beyond all memory."""
 
+NOTHING: Array = np.empty(0, np.uint8)
+"""What an array of the device shares with those of the host."""
 Outputs: TypeAlias = Callable[[Context, Sequence[int]], list[int]]
 """Makes room for outputs of these sizes."""
 
@@ -110,11 +112,12 @@ class GpuProgram(Program):
     # -- calls -----------------------------------------------------------------------------------
 
     def run(
-        self, weights: Weights, inputs: Sequence[Array], outputs: Sequence[Array | None]
+        self, weights: Weights, inputs: Sequence[Any], outputs: Sequence[Array | None]
     ) -> list[Array]:
-        """Arrays of the host: they are copied to the device, and the results back."""
+        """Arrays of the host are copied to the device, those of the device read where they are;
+        the results are copied to the host."""
         interface = self.interface
-        interface.check_no_overlap(outputs, inputs)
+        interface.check_no_overlap(outputs, [NOTHING if is_on_device(a) else a for a in inputs])
         with weights.contexts.taken() as context:
             given = placed(interface, weights.params, context, inputs, anew=False)
             interface.check_outs(outputs, given.sizes, is_measured=False)
@@ -162,8 +165,10 @@ class GpuProgram(Program):
                 made: Sequence[Any] = self.run_on_device(weights, given)
             else:
                 named = zip(given, self.interface.inputs)
-                host = [as_array(a, f"input {n.name!r}") for a, n in named]
-                made = self.run(weights, host, outs or [None] * len(self.interface.outputs))
+                held = [
+                    a if is_on_device(a) else as_array(a, f"input {n.name!r}") for a, n in named
+                ]
+                made = self.run(weights, held, outs or [None] * len(self.interface.outputs))
             return made[0] if len(made) == 1 else tuple(made)
 
         return call
