@@ -27,7 +27,7 @@ KINDS = {
     "in_place": "a result written over an operand at its last use",
     "phase": "work done when parameters are set, instead of on every call",
     "precision": "the dtype that arithmetic is done in",
-    "schedule": "how a kernel is parallelised",
+    "schedule": "how a kernel is parallelised, and by which tiles",
     "capacity": "storage for an unbounded size, grown at run time",
     "cut": "where a call leaves native code",
     "import": "what the front end decided while importing the model",

@@ -103,7 +103,7 @@ def _passes(result: CompileResult) -> Iterator[Event]:
 
 
 def _codegen(codegen_spans: Iterable[CodegenSpan], steps: Mapping[str, Node]) -> Iterator[Event]:
-    """LLVM IR emitted and compiled, by the user's names of its kernels."""
+    """Code written and compiled, by the user's names of its kernels."""
     for m in codegen_spans:
         names = [steps[f].label if f in steps else f for f in m.functions]
         name = f"{m.what} {names[0] if names else 'shared functions'}"

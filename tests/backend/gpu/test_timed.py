@@ -52,7 +52,10 @@ def test_times_and_rates_of_every_step() -> None:
     assert [a for a, _ in ends] == sorted(a for a, _ in ends)
     assert run.start_ns <= ends[0][0]
     assert ends[-1][1] <= run.stop_ns
-    kernels = [e for e in trace(exe, [x], calls=1).events if e.category == "kernel"]
+    events = trace(exe, [x], calls=1).events
+    written = [e.name for e in events if e.category == "codegen"]
+    assert [w.split(" ")[0] for w in written] == ["write"] * (len(written) - 1) + ["assemble"]
+    kernels = [e for e in events if e.category == "kernel"]
     assert {dict(e.args)["step"] for e in kernels} == set(range(len(program.steps)))
     assert all({"GB/s", "GFLOP/s", "of the roofline"} <= dict(e.args).keys() for e in kernels)
     strategies = {k.strategy for k in exe.explain().kernels}

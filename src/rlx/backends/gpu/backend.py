@@ -13,12 +13,11 @@ from rlx.backends.base import KernelBackend, Serializer, Steps
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.runtime.lay_out import launches_of, lay_out, owners_of
+from rlx.backends.gpu.runtime.lay_out import lay_out, owners_of
 from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.runtime.routine import Artefact
 from rlx.backends.gpu.schedule.buckets import named_products, ways_of_each
 from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.verify import verify
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error
 from rlx.core.sections import Bytes, Sections
@@ -32,8 +31,9 @@ from rlx.kernel.program.select import Candidate
 from rlx.kernel.refusal import Refusal
 
 if TYPE_CHECKING:
+    from rlx.backends.gpu.code import Assembled
     from rlx.backends.gpu.runtime.timed import TimedProgram
-    from rlx.backends.gpu.search import Search, Tuned
+    from rlx.backends.gpu.search import Search
 
 
 class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
@@ -98,24 +98,12 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
         return select_kernels(lir, GpuKernels(self.machine, most))
 
     def build(self, program: KernelProgram) -> Artefact:
-        return self._laid_out(program, *self._assembled(program))
+        return self._laid_out(program, self._assembled(program))
 
-    def _assembled(self, program: KernelProgram) -> tuple[dict[object, int], list[Code]]:
-        """The number of each launch's code, by its key, and all code."""
-        tuned = self._tuned(program)
-        launches = {t.key: tuned.launches.get(t.key, t) for t in launches_of(program)}
-        missing = [key for key in launches if key not in tuned.codes]
-        programs = (tuned.programs.get(key) or launches[key].program() for key in missing)
-        made = self.assemble([verify(p) for p in programs])
-        codes = {**tuned.codes, **dict(zip(missing, made))}
-        return {key: i for i, key in enumerate(launches)}, [codes[key] for key in launches]
+    def _assembled(self, program: KernelProgram) -> Assembled:
+        from rlx.backends.gpu.code import assembled
 
-    def _tuned(self, program: KernelProgram) -> Tuned:
-        """Schedules that a device was found to run fastest, where there is one."""
-        from rlx.backends.gpu.search import Tuned
-
-        search = self.search
-        return Tuned() if search is None else search.tuned(program)
+        return assembled(program, self.assemble, self.search)
 
     @property
     def search(self) -> Search | None:
@@ -127,10 +115,9 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
             return None
         return Search(self.device(), self.cache, self.tune)
 
-    def _laid_out(
-        self, program: KernelProgram, numbers: dict[object, int], assembled: list[Code]
-    ) -> Artefact:
-        return lay_out(program, numbers, assembled, self.architecture)
+    def _laid_out(self, program: KernelProgram, made: Assembled) -> Artefact:
+        artefact = lay_out(program, made.numbers, made.codes, self.architecture)
+        return replace(artefact, codegen_spans=made.spans)
 
     def load(self, artefact: Artefact) -> GpuProgram:
         return GpuProgram(artefact, self.device())
@@ -148,10 +135,10 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
         from rlx.backends.gpu.runtime.timed import TimedProgram
 
         program = self.program(lir)
-        numbers, assembled = self._assembled(program)
-        artefact = self._laid_out(program, numbers, assembled)
+        made = self._assembled(program)
+        artefact = self._laid_out(program, made)
         nodes = [s.node for s in program.main.calls]
-        owners = owners_of(program, numbers, assembled)
+        owners = owners_of(program, made.numbers, made.codes)
         return TimedProgram(artefact, self.device(), nodes, owners)
 
     def measure(self, progress: Progress) -> tuple[Numbers, ...]:

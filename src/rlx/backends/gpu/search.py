@@ -31,7 +31,7 @@ from rlx.core.errors import Error
 from rlx.core.tune import Tune
 from rlx.kernel.program.program import KernelProgram
 
-BUDGET_S = 2.0
+BUDGET_S = 1.0
 """For all launches of a program."""
 LEAST_GAIN = 0.03
 """Of its time: less is the noise of measuring."""

@@ -23,6 +23,7 @@ from rlx.backends.gpu.runtime.call import Call, Loaded, Outgrown, parts_of
 from rlx.backends.gpu.runtime.given import Given, is_usable, placed
 from rlx.backends.gpu.runtime.memory import Block, Context, Contexts
 from rlx.backends.gpu.runtime.routine import Artefact, as_bytes
+from rlx.backends.timing import CodegenSpan
 from rlx.core.arrays import as_array
 from rlx.core.dim import evaluate
 from rlx.core.errors import Error
@@ -296,6 +297,10 @@ class GpuProgram(Program):
             code = int(found[failed[0]])
             said = texts[code - 1] if 0 < code <= len(texts) else "it failed"
             raise Error(f"{label}: {said}")
+
+    @property
+    def codegen_spans(self) -> tuple[CodegenSpan, ...]:
+        return self.artefact.codegen_spans
 
     def scratch_bytes(self, sizes: Mapping[str, int], arena_bytes: int) -> int:
         known = {**dict.fromkeys(self.artefact.capacities, FIRST_CAPACITY), **sizes}

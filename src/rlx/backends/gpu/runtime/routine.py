@@ -15,6 +15,7 @@ import numpy as np
 
 from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.device import Code
+from rlx.backends.timing import CodegenSpan
 from rlx.core.dim import DimLike
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
@@ -230,6 +231,8 @@ class Artefact:
     failures: tuple[tuple[str, tuple[str, ...]], ...]
     """Launch by launch, as it is numbered: the node it belongs to, and what its codes mean."""
     interface: Interface
+    codegen_spans: tuple[CodegenSpan, ...] = field(default=(), compare=False, repr=False)
+    """What its code took to be made; nothing where it was read."""
 
 
 def launches_in(step: AnyStep) -> tuple[LaunchStep, ...]:

@@ -39,6 +39,8 @@ STAGE_CYCLES = 150
 """Of a stage at least: a barrier, and shared memory's latency."""
 SPLIT_BYTES = 12
 """Bytes that a processor writes and reads again in a cycle."""
+RANKED = 8
+"""Ways that a search may try."""
 MAX_SPLITS = 16
 MIN_SPLIT_DEPTH = 128
 """Inner steps of a part."""
@@ -153,32 +155,48 @@ class RegisterTileSchedule:
 def ranked_register_tiles(
     contract: Contract, machine: GpuMachine
 ) -> list[tuple[float, RegisterTileSchedule]]:
-    """Every way that is considered, and the cycles that are expected of it, the fewest first."""
+    """The first few ways, and the cycles that are expected of each, the fewest first."""
     ways = [(_cycles(contract, *way, 1, machine), *way) for way in _ways(contract, machine)]
-    ranked = sorted(ways, key=lambda way: way[0])
-    return [(cycles, _scheduled(contract, tile, n, machine)) for cycles, tile, n in ranked]
+    ranked = sorted(ways, key=lambda way: way[0])[:RANKED]
+    make = _Maker(contract, machine)
+    return [(cycles, make.schedule(tile, slices)) for cycles, tile, slices in ranked]
 
 
-def _scheduled(
-    contract: Contract, tile: Tile, slices: int, machine: GpuMachine
-) -> RegisterTileSchedule:
-    rows, columns, batch = outer_axes(contract)
-    inner = _inner_order(contract, machine)
-    left = _loader(contract, contract.left, rows, inner[-1], tile, machine)
-    right = _loader(contract, contract.right, columns, inner[-1], tile, machine)
-    return RegisterTileSchedule(
-        tile,
-        DEPTH,
-        _stages(contract, tile, slices, left, right, machine),
-        slices,
-        batch,
-        inner,
-        left,
-        right,
-        _store_width(contract, machine),
-        machine.warp,
-        machine.has_dependent_launch,
-    )
+class _Maker:
+    """Schedules of one contraction: how factors are read depends on little of a tile."""
+
+    def __init__(self, contract: Contract, machine: GpuMachine) -> None:
+        self.contract, self.machine = contract, machine
+        self.rows, self.columns, self.batch = outer_axes(contract)
+        self.inner = _inner_order(contract, machine)
+        self.store_width = _store_width(contract, machine)
+        self._loaders: dict[bool, tuple[Loader, Loader]] = {}
+
+    def loaders(self, tile: Tile) -> tuple[Loader, Loader]:
+        if tile.is_large not in self._loaders:
+            sides = (self.contract.left, self.rows), (self.contract.right, self.columns)
+            left, right = (
+                _loader(self.contract, factor, axes, self.inner[-1], tile.is_large, self.machine)
+                for factor, axes in sides
+            )
+            self._loaders[tile.is_large] = left, right
+        return self._loaders[tile.is_large]
+
+    def schedule(self, tile: Tile, slices: int) -> RegisterTileSchedule:
+        left, right = self.loaders(tile)
+        return RegisterTileSchedule(
+            tile,
+            DEPTH,
+            _stages(self.contract, tile, slices, left, right, self.machine),
+            slices,
+            self.batch,
+            self.inner,
+            left,
+            right,
+            self.store_width,
+            self.machine.warp,
+            self.machine.has_dependent_launch,
+        )
 
 
 def choose_splits(contract: Contract, machine: GpuMachine) -> int:
@@ -311,7 +329,7 @@ def _loader(
     factor: Expr,
     axes: tuple[Axis, ...],
     inner: Axis,
-    tile: Tile,
+    is_large: bool,
     machine: GpuMachine,
 ) -> Loader:
     """Vectors along the axis that more elements are contiguous along. Copies along the inner axis
@@ -322,7 +340,7 @@ def _loader(
     source = _source(contract, factor) if machine.has_async_copy else None
     if worth[inner] > worth[axes[-1]]:
         width = worth[inner][1]
-        is_copied = source is not None and (width == 1 or not tile.is_large)
+        is_copied = source is not None and (width == 1 or not is_large)
         return Loader(axes, "inner", inner, *((1, source) if is_copied else (width, None)))
     width = worth[axes[-1]][1]
     if source is not None and not is_aligned(source.at, axes[-1], width):

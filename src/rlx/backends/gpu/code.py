@@ -1,0 +1,65 @@
+"""The code of a program's launches: schedules searched, programs written, verified, assembled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rlx.backends.gpu.device import Code
+from rlx.backends.gpu.runtime.lay_out import launches_of
+from rlx.backends.gpu.search import Search, Tuned
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.verify import verify
+from rlx.backends.timing import CodegenSpan
+from rlx.kernel.program.program import KernelProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """All code, the number of each launch's by its key, and what it took to be made."""
+
+    codes: tuple[Code, ...]
+    numbers: Mapping[object, int]
+    spans: tuple[CodegenSpan, ...]
+
+
+def assembled(
+    program: KernelProgram,
+    assemble: Callable[[list[Program]], list[Code]],
+    search: Search | None,
+) -> Assembled:
+    """The code of all launches; those that a search has found are as it found them."""
+    log = _Log()
+    start = _clock()
+    tuned = Tuned() if search is None else search.tuned(program)
+    launches = {t.key: tuned.launches.get(t.key, t) for t in launches_of(program)}
+    log.note("search", [c.name for c in tuned.codes.values()], start)
+    programs: dict[object, Program] = {}
+    for key, launch in launches.items():
+        if key not in tuned.codes:
+            start = _clock()
+            programs[key] = verify(tuned.programs.get(key) or launch.program())
+            log.note("write", [launch.name], start)
+    start = _clock()
+    made = assemble(list(programs.values()))
+    log.note("assemble", [c.name for c in made], start, sum(len(c.binary) for c in made))
+    codes = {**tuned.codes, **dict(zip(programs, made))}
+    numbers = {key: i for i, key in enumerate(launches)}
+    return Assembled(tuple(codes[key] for key in launches), numbers, tuple(log.spans))
+
+
+class _Log:
+    """Times of parts of it."""
+
+    def __init__(self) -> None:
+        self.spans: list[CodegenSpan] = []
+
+    def note(self, what: str, names: list[str], start: int, size: int = 0) -> None:
+        if names:
+            self.spans.append(CodegenSpan(what, tuple(names), 0, start, _clock(), size))
+
+
+def _clock() -> int:
+    """The clock of traces."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
