@@ -45,7 +45,7 @@ def assembled(
     made = assemble(list(programs.values()))
     log.note("assemble", [c.name for c in made], start, sum(len(c.binary) for c in made))
     codes = {**tuned.codes, **dict(zip(programs, made))}
-    numbers = {key: i for i, key in enumerate(launches)}
+    numbers: dict[object, int] = {key: i for i, key in enumerate(launches)}
     return Assembled(tuple(codes[key] for key in launches), numbers, tuple(log.spans))
 
 

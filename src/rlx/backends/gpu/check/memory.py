@@ -17,9 +17,9 @@ def memory_faults(program: Program) -> Iterator[Fault]:
     """Accesses to what is not there, or not to be accessed so, or outside of it for sure."""
     yield from _duplicates(program)
     yield from _unfenced(program)
-    ranges = Ranges(program).found
+    ranges, names = Ranges(program).found, _names(program)
     for node in program.nodes:
-        why = _unknown(program, node) or _rights(program, node) or _bounds(program, node, ranges)
+        why = _unknown(names, node) or _rights(program, node) or _bounds(program, node, ranges)
         if why:
             yield node, why
 
@@ -51,19 +51,23 @@ def _unfenced(program: Program) -> Iterator[Fault]:
             yield node, f"{node.memory} is an operand of products; add a proxy fence behind this."
 
 
-def _unknown(program: Program, node: Node) -> str | None:
-    known = {
+def _names(program: Program) -> dict[str, set[str]]:
+    """What nodes may name, by the attribute that does."""
+    return {
         "buffer": {b.name for b in program.buffers},
         "memory": {s.name for s in program.shared},
         "mbarrier": {m.name for m in program.mbarriers},
         "map": {m.name for m in program.maps},
         "table": {t.name for t in program.tables},
     }
+
+
+def _unknown(known: Mapping[str, set[str]], node: Node) -> str | None:
     if isinstance(node, ir.WarpgroupMul):
         missing = {node.left, node.right} - known["memory"] - {""}
         return f"the program has no memory {missing.pop()}; declare it." if missing else None
     for attr, names in known.items():
-        name = node.attrs.get(attr)
+        name = getattr(node, attr, None)
         if name is not None and name not in names:
             return f"the program has no {attr} {name}; declare it with the builder."
     return None
@@ -85,7 +89,7 @@ def _rights(program: Program, node: Node) -> str | None:
 
 def _bounds(program: Program, node: Node, ranges: Mapping[Value, Range]) -> str | None:
     """Shared memory: is every thread that comes here outside of it?"""
-    name = node.attrs.get("memory")
+    name = getattr(node, "memory", None)
     if name is None:
         return None
     count = program.memory(str(name)).count

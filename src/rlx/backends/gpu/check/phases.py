@@ -149,7 +149,7 @@ def _unwaited(program: Program) -> Iterator[Fault]:
 def _mbarriers(program: Program) -> Iterator[Fault]:
     nodes = list(program.nodes)
     for barrier in program.mbarriers:
-        uses = [n for n in nodes if n.attrs.get("mbarrier") == barrier.name]
+        uses = [n for n in nodes if getattr(n, "mbarrier", None) == barrier.name]
         waits = [n for n in uses if isinstance(n, ir.MbarrierWait)]
         counted = [n for n in uses if isinstance(n, ir.BulkCopy | ir.Push)]
         if uses and not any(isinstance(n, ir.MbarrierInit) for n in uses):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import BinaryOp, Node, Number, Region, Value, attr_names
 from rlx.backends.gpu.simt.program import Program
+from rlx.core.dtype import DType
 
 PURE = (
     ir.Const, ir.Position, ir.Binary, ir.Compare, ir.Unary, ir.Call, ir.Fma, ir.Select,
@@ -70,14 +71,22 @@ class OpenRegions:
         nodes = self._stack[-1].nodes
         return nodes.pop() if nodes else None
 
+    def known(self, key: tuple[object, ...]) -> Node | None:
+        """The node of a key that is visible here."""
+        for region in reversed(self._stack):
+            found = region.known.get(key)
+            if found is not None:
+                return found
+        return None
+
     def interned(self, node: Node) -> Node:
         """The node, or the equal one that was made before where this one is visible."""
         if not isinstance(node, PURE):
             return self.add(node)
         key = _key(node)
-        for region in reversed(self._stack):
-            if key in region.known:
-                return region.known[key]
+        found = self.known(key)
+        if found is not None:
+            return found
         if isinstance(node, ir.Const):
             self._numbers[node.result] = node.value
         self._stack[-1].known[key] = node
@@ -100,6 +109,11 @@ class OpenRegions:
             return b
         is_nothing = (op == "mul" and 0 in (x, y)) or (op, y) == ("rem", 1)
         return 0 if is_nothing else None
+
+
+def const_key(value: Number, dtype: DType) -> tuple[object, ...]:
+    """That of a number's node."""
+    return ir.Const, (), 1, dtype, repr(value)
 
 
 def _key(node: Node) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.functions import FUNCTIONS
 from rlx.backends.gpu.simt.nodes import Node, Number, Value
-from rlx.backends.gpu.simt.regions import OpenRegions, is_number
+from rlx.backends.gpu.simt.regions import OpenRegions, const_key, is_number
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
@@ -25,7 +25,11 @@ class ThreadBuilder(OpenRegions):
     # -- values ----------------------------------------------------------------------------------
 
     def const(self, value: Number, dtype: DType) -> Var:
-        return self.value(ir.Const(value=_in_range(value, dtype), results=(Value(dtype),)))
+        held = _in_range(value, dtype)
+        found = self.known(const_key(held, dtype))  # most numbers come again and again
+        if found is not None:
+            return Var(self, found.result)
+        return self.value(ir.Const(value=held, results=(Value(dtype),)))
 
     def like(self, value: Var | Number, other: Var) -> Var:
         """A number in the dtype of a value beside it; values as they are."""
@@ -245,10 +249,10 @@ def _in_range(value: Number, dtype: DType) -> Number:
     """The number as the dtype holds it."""
     if not is_number(value):
         raise Error(f"{value!r} is no number.")
+    if dtype.is_integer:
+        bits = dtype.itemsize * 8
+        low = int(value) & ((1 << bits) - 1)
+        return low - (1 << bits) if dtype.is_signed and low >> (bits - 1) else low
     with np.errstate(all="ignore"):
-        if dtype.is_integer:
-            bits = dtype.itemsize * 8
-            low = int(value) & ((1 << bits) - 1)
-            return low - (1 << bits) if dtype.is_signed and low >> (bits - 1) else low
         held: Any = np.asarray(value).astype(dtype.numpy)
     return cast(Number, held.astype(np.float64).item() if dtype.is_float else held.item())
