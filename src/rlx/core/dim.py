@@ -262,11 +262,32 @@ def product(dims: Iterable[DimLike]) -> DimLike:
 
 def evaluate(dim: DimLike, sizes: Mapping[str, int]) -> int:
     """The value of `dim` where every symbol has a size."""
-    bound = substitute(dim, sizes)
-    if isinstance(bound, Dim):
-        missing = ", ".join(s.name for s in symbols_of([bound]))
-        raise GraphError(f"the size {dim} needs a value for: {missing}.")
-    return bound
+    if not isinstance(dim, Dim):
+        return dim
+    try:
+        return _value(dim, sizes)
+    except KeyError:
+        missing = ", ".join(s.name for s in symbols_of([substitute(dim, sizes)]))
+        raise GraphError(f"the size {dim} needs a value for: {missing}.") from None
+
+
+def _value(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """The value, in plain numbers: calls of programs evaluate many."""
+    total = 0
+    for monomial, factor in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                factor *= sizes[atom.name]
+            else:
+                args = [_value(a, sizes) if isinstance(a, Dim) else a for a in atom.args]
+                factor *= _NUMBERS[atom.fn](*args)
+        total += factor
+    return total
+
+
+_NUMBERS: dict[str, Callable[[int, int], int]] = {
+    "//": safe_div, "%": safe_mod, "max": max, "min": min,
+}  # fmt: skip
 
 
 def substitute(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
