@@ -5,21 +5,24 @@ from __future__ import annotations
 import enum
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlx.cli import options
 from rlx.cli.progress import progress
-from rlx.core.errors import Error
+from rlx.core.errors import Error, UnsupportedError
 
 if TYPE_CHECKING:
     from rlx.ops.op import Array
+    from rlx.runtime.executable import Executable
 
 EXAMPLE = "rlx bench model.onnx --against onnxruntime --threads 1"
 ROUND_S = 0.05
 """One round of a runtime; rounds alternate, so that what slows the machine slows both."""
+WARM_CALLS, DEVICE_CALLS = 3, 30
+"""Calls of a device: work is recorded by the first ones."""
 Call = Callable[[], Any]
 
 
@@ -47,6 +50,7 @@ def verb(
     """Time calls of a model, in rounds interleaved with another runtime if one is named.
 
     Each round is the median of calls in 50 ms. Alternating, whatever slows the machine slows both.
+    On a GPU these bring their inputs and fetch their results; what the device takes is stated, too.
     """
     from rlx.cli import inputs, models
 
@@ -62,11 +66,26 @@ def verb(
         other = calls[against.value] = _onnxruntime(model, threads, given)
         difference = _difference(exe.run(given), other())
     found = _timed(calls, rounds)
+    device_ms = _device_ms(*models.settled(exe, given))
     if is_json:
-        options.print_json({"model": model, "difference": difference, **_facts(found)})
-    else:
-        _report(found, difference)
+        facts = {"model": model, "difference": difference, **_facts(found)}
+        options.print_json(facts if device_ms is None else {**facts, "device_ms": device_ms})
+        return 0
+    _report(found, difference)
+    if device_ms is not None:
+        print(f"{'device':12} {device_ms:9.3f} ms  on arrays that it holds, by its own clock")
     return 0
+
+
+def _device_ms(exe: Executable, arrays: Sequence[Array]) -> float | None:
+    """The median call on memory of the device, without transfers; none where the host computes."""
+    try:
+        bound = exe.bind(*arrays)
+    except UnsupportedError:
+        return None
+    for _ in range(WARM_CALLS):
+        bound()
+    return statistics.median(bound.time_ns() for _ in range(DEVICE_CALLS)) / 1e6
 
 
 def _onnxruntime(model: str, threads: int | None, given: Mapping[str, Array]) -> Call:

@@ -3,15 +3,22 @@ every step, and of the machine."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 import rlx
 from rlx import ops
+from rlx.backends.cuda import backend as cuda
 from rlx.backends.gpu.runtime.timed import TimedProgram
+from rlx.cli import bench
+from rlx.cli.app import run
 from rlx.core.dim import Dim
 from rlx.core.disk_cache import Cache
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
+from rlx.core.tune import Tune
 from rlx.cost.calibrate import Calibration, Numbers, machine, note_name
 from rlx.explain.trace import trace
 from rlx.ir.mir import Graph
@@ -74,3 +81,31 @@ def test_measured_prices_are_those_of_the_device(tmp_path: object) -> None:
         gate = backend.target().machine.gate
         price = expected.dispatch_ns if isinstance(expected, Numbers) else expected.gate.dispatch_ns
         assert gate.dispatch_ns == price
+
+
+def test_verbs_on_a_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Found(SimulatedBackend):
+        def tuned(self, tune: Tune) -> Found:
+            return self
+
+    monkeypatch.setattr(cuda, "backend", Found())
+    monkeypatch.setattr(bench, "ROUND_S", 1e-4)
+    monkeypatch.setattr(bench, "DEVICE_CALLS", 1)
+    graph = Graph("g")
+    graph.set_outputs([ops.exp(graph.input("x", Shape((8,), DType.F32)))])
+    path, traced = str(tmp_path / "g.ir"), str(tmp_path / "t.json")
+    rlx.save(graph, path)
+    said: dict[str, str] = {}
+    for verb, more in (
+        ("bench", ["--rounds", "1"]),
+        ("trace", ["--calls", "1", "-o", traced]),
+        ("explain", ["--measure", "--seconds", "0.01", "--most", "1"]),
+    ):
+        assert run([verb, path, "--target", "cuda", *more]) == 0
+        said[verb] = capsys.readouterr().out
+    assert "device" in said["bench"]
+    assert "1 calls" in said["trace"]
+    assert "measured kernels" in said["explain"]
+    assert "GB/s" in Path(traced).read_text()
