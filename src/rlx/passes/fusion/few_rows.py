@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from rlx.core.dim import DimLike, exact_div, product, upper_bound
+from rlx.core.dim import DimLike, exact_div, lower_bound, product, upper_bound
 from rlx.ir.mir import Node
 from rlx.ops.op import Kind
 from rlx.passes.fusion.graph_facts import Facts
@@ -41,9 +41,12 @@ def _is_at_most(dim: DimLike, most: int) -> bool:
 
 
 def _rows_of(node: Node) -> Node | None:
-    """The operand whose few rows a product multiplies with a matrix; None if it is no such one."""
+    """The operand whose few rows a product multiplies with a matrix, of as many columns at least;
+    None if it is no such one."""
     inner = _product_in(node)
-    if inner is None or not _is_at_most(product(inner.inputs[0].shape.dims[:-1]), MAX_ROWS):
+    if inner is None or lower_bound(node.shape.dims[-1]) < MAX_ROWS:
+        return None
+    if not _is_at_most(product(inner.inputs[0].shape.dims[:-1]), MAX_ROWS):
         return None
     rows = inner.inputs[0]
     if inner is node:
@@ -106,20 +109,23 @@ def fuse_gated_product(facts: Facts) -> Iterator[Match | Miss]:
 
 def _gated(node: Node, facts: Facts) -> Match | None:
     parts = [] if _is_halved(node, facts) else list(facts.users[node])
-    users = {u for p in parts for u in facts.users[p]} or set(facts.users[node])
-    if len(users) != 1 or (parts and not _are_parts(node, parts)):
+    gate = _meeting(node, parts, facts) if parts else facts.sole_user(node)
+    if gate is None or lower_bound(gate.shape.dims[-1]) < MAX_ROWS:
         return None
-    (gate,) = users
-    is_pointwise = gate.decl.kind is Kind.ELEMENTWISE or gate.op == "elementwise_region"
-    if (
-        gate.has_items
-        or not (is_pointwise or not parts)
-        or why_escapes((node, *parts), (*parts, gate), facts)
-    ):
-        return None
-    if parts and gate.shape.dims != parts[0].shape.dims:
+    if why_escapes((node, *parts), (*parts, gate), facts) is not None:
         return None
     return _renamed("fuse_gated_product", region_match([node, *parts, gate], [gate]))
+
+
+def _meeting(node: Node, parts: list[Node], facts: Facts) -> Node | None:
+    """The one elementwise kernel that reads the slices, if each is as wide as its result."""
+    readers = {u for p in parts for u in facts.users[p]}
+    if not _are_parts(node, parts) or len(readers) != 1:
+        return None
+    (gate,) = readers
+    is_pointwise = gate.decl.kind is Kind.ELEMENTWISE or gate.op == "elementwise_region"
+    fits = is_pointwise and not gate.has_items and gate.shape.dims == parts[0].shape.dims
+    return gate if fits else None
 
 
 def _is_halved(node: Node, facts: Facts) -> bool:
