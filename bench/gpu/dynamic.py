@@ -41,8 +41,11 @@ def main() -> None:
         kernels = len(dynamic._program.artefact.codes)
         print(f"{LAYERS} layers, one compile: {took:.2f} s, {kernels} kernels", flush=True)
         _check_shapes(torch, dynamic, maker, exact)
-        print("| shape | static, µs | dynamic, µs | ratio | kernels | host of a bound call, µs |")
-        print("|---|---|---|---|---|---|")
+        print(
+            "| shape | static, µs | dynamic, µs | ratio | kernels | host of a bound call, µs "
+            "| host of a new shape: bind, first call, recorded call, µs |"
+        )
+        print("|---|---|---|---|---|---|---|")
         for shape in SHAPES:
             _row(torch, dynamic, _compiled(host, *shape, args.tune), maker, exact, shape, args)
 
@@ -95,8 +98,11 @@ def _row(
 ) -> None:
     x = maker.normal(*shape, WIDTH)
     wanted, times, counts, host = exact(x.float()), list[float](), list[int](), list[float]()
+    new: list[float] = []
+    torch.cuda.synchronize()
     for exe in (static, dynamic):
-        bound = exe.bind(x)
+        bind_s, bound = _timed(lambda e=exe: e.bind(x))
+        new = [bind_s, _timed(bound)[0], _timed(bound)[0]]
         times.append(statistics.median(_device_times(bound)))
         host.append(_host_time(bound))
         counts.append(bound.num_launches)
@@ -107,7 +113,8 @@ def _row(
             _print_kernels(bound)
     print(
         f"| {shape[0]}×{shape[1]} | {times[0]:.1f} | {times[1]:.1f} | {times[1] / times[0]:.2f} "
-        f"| {counts[0]}, {counts[1]} | {host[0]:.1f}, {host[1]:.1f} |",
+        f"| {counts[0]}, {counts[1]} | {host[0]:.1f}, {host[1]:.1f} "
+        f"| {', '.join(f'{t * 1e6:.0f}' for t in new)} |",
         flush=True,
     )
 
