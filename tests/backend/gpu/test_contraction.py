@@ -26,7 +26,7 @@ from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.backends.gpu.verify import verify
-from rlx.core.dim import evaluate
+from rlx.core.dim import evaluate, substitute
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
@@ -40,6 +40,7 @@ from rlx.kernel.lower.narrow_conv import lower_narrow_conv
 from rlx.kernel.lower.nhwc_conv import lower_nhwc_conv
 from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.kernel.substitute import with_dims
 from rlx.pipeline import CompilePipeline
 from tests.backend.gpu.regions import (
     BF16,
@@ -287,11 +288,11 @@ def test_a_convolution_is_an_implicit_product(name: str, is_nhwc: bool) -> None:
     check(contract, found, given, {})
 
 
-@pytest.mark.parametrize(("stride", "channels"), [(2, 4), (1, 8), (8, 3)])
+@pytest.mark.parametrize(("stride", "channels"), [(2, 4), (1, 4), (4, 3)])
 def test_few_channels_are_written_down_so_that_rows_of_windows_are_copied(
     stride: int, channels: int
 ) -> None:
-    """RGB images with their borders: units of 8 hold neighbouring taps, or channels that are 0."""
+    """RGB images with their borders: blocks of what a window moves by are multiples of 16 bytes."""
     build = convolved(stride=(2, stride), padding=(2, 1, 0, 3))
     case = Case(build, of(BF16, (2, 3, 9, 11), (16, 3, 3, 5), (16,)))
     node = case.node()
@@ -325,6 +326,22 @@ def test_kernels_that_are_stored_by_channel_are_packed_once() -> None:
     (task,) = schedule.tasks
     assert Buffer("packed", 0) in task.buffers
     check(made[1], schedule, case.data({}), {})
+
+
+def test_one_image_of_a_named_batch_is_a_product_like_any_other() -> None:
+    """Its axis of images has one step, and still is in the index maps."""
+    case = Case(
+        convolved(padding=(1, 1, 1, 1)), of(BF16, (M, 16, 5, 6), (24, 16, 3, 3), (24,)),
+        operands={0: channels_last}, results={0: channels_last},
+    )  # fmt: skip
+    node = case.node()
+    made = lower_nhwc_conv(node, *case.layouts(node))
+    assert not isinstance(made, Refusal)
+    contract = with_dims(made[1], lambda d: substitute(d, {"m": 1}))
+    assert any(a.extent == 1 for s in contract.stores for a in s.at.axes)
+    found = any_mma_schedule(contract, DEPENDENT, "convolution", frozenset({1}))
+    assert isinstance(found, Schedule), found
+    check(contract, found, case.data({"m": 1}), {})
 
 
 def test_windows_of_contiguous_channels_are_copied_asynchronously() -> None:

@@ -1,18 +1,19 @@
 """Lowering convolutions of few channels to implicit GEMM along the rows of windows.
 
-    acc[n, y, x, o] = Σ_{u, r} rows[n, y·s + u·d, x·s·C + r] · w[o, r % C, u, r // C]
+    acc[n, y, x, o] = Σ_{u, r} blocks[n, y + u, (x · B) + r] · w[o, …],   r over taps and a block
 
-A window's taps along the last axis and their channels are one run r of neighbours, if the channels
-are: the image is written down NHWC, with its border, and with so many channels C that every window
-starts at a multiple of a unit of neighbours. Channels and taps that a unit has too many count 0:
-the filters are 0 there.
+Steps of windows become channels: a block of B numbers is the s · s pixels, with their channels,
+that a window moves by. Windows then go along blocks one by one, and a window's taps along the last
+axis are one run of neighbours, which starts at a multiple of a unit of them. The image is written
+down so, with its border; channels and taps that a unit has too many count 0, as the filters are 0
+there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from rlx.kernel.refusal import NotLowered, Refusal, attempt
 from rlx.kernel.rewrite import Rewriter, substitution
 
 MAX_WASTE = 4
-"""Channels written down for one of the image, below which it pays to."""
+"""Products for one of the convolution's, below which it pays to."""
 MIN_UNIT = 4
 """Channels in multiples of these are neighbours enough as they are."""
 
@@ -42,25 +43,30 @@ def lower_narrow_conv(
 
 
 @dataclass(frozen=True, slots=True)
-class _Runs:
+class _Blocks:
     """What is written down of an image."""
 
+    sides: tuple[int, ...]
+    """Pixels of a block along each axis."""
     channels: int
-    taps: int
-    """Along the last axis."""
+    taps: tuple[int, ...]
+    """Blocks of a window along each axis."""
 
     @classmethod
-    def of(cls, conv: Conv, unit: int) -> _Runs:
-        windows, channels = conv.windows, conv.anchor.inputs[1].shape.dims[1]
-        taps = windows.kernel[-1]
-        if conv.groups > 1 or windows.dilation[-1] > 1 or not is_static(taps):
+    def of(cls, conv: Conv, unit: int) -> _Blocks:
+        channels, *kernel = conv.anchor.inputs[1].shape.dims[1:]
+        windows = conv.windows
+        sizes = [k for k in kernel if is_static(k)]
+        if conv.groups > 1 or windows.dilation[-1] > 1 or len(sizes) < len(kernel):
             raise NotLowered("the taps of a row of a window are no neighbours")
         if not is_static(channels) or channels < 1 or channels % MIN_UNIT == 0:
             raise NotLowered("its channels are neighbours as they are")
-        made = _up(channels, unit // gcd(unit, windows.stride[-1]))
-        if made >= MAX_WASTE * channels:
-            raise NotLowered("most of what it would write down would be zeros")
-        return cls(made, _up(taps, unit // gcd(unit, made)))
+        sides = tuple(1 if d > 1 else s for s, d in zip(windows.stride, windows.dilation))
+        made = _up(channels, unit // gcd(unit, prod(sides)))
+        taps = tuple(-(-k // side) for k, side in zip(sizes, sides))
+        if prod(taps) * prod(sides) * made >= MAX_WASTE * prod(sizes) * channels:
+            raise NotLowered("most of what it would multiply would be zeros")
+        return cls(sides, made, taps)
 
 
 def _up(size: int, to: int) -> int:
@@ -68,20 +74,24 @@ def _up(size: int, to: int) -> int:
 
 
 def _lowered(conv: Conv, name: str, unit: int) -> tuple[Kernel, Contract]:
-    runs, exprs, axes = _Runs.of(conv, unit), Exprs(), conv.refined()
-    image = _image(conv, exprs, runs)
+    blocks, exprs, axes = _Blocks.of(conv, unit), Exprs(), conv.refined()
+    image = _image(conv, exprs, blocks)
     batch, made, *places = (position(r) for r in axes)
-    sizes = (*conv.windows.kernel[:-1], runs.taps, runs.channels)
-    if not all(is_static(s) and s > 0 for s in sizes):
-        raise NotLowered("the sizes of its kernels are not known")
-    inner = [Axis(f"k{i}", s) for i, s in enumerate(sizes)]
-    *taps, channel = map(Affine.of, inner)
+    sizes = (*blocks.taps, *blocks.sides, blocks.channels)
+    inner = [Axis(f"k{i}", size) for i, size in enumerate(sizes) if size != 1]
+    numbers = iter(map(Affine.of, inner))
+    *at, channel = (next(numbers) if size != 1 else Affine() for size in sizes)
+    taps, within = at[: len(blocks.taps)], at[len(blocks.taps) :]
     windows = conv.windows
-    seen = [p * s + t * d for p, s, t, d in zip(places, windows.stride, taps, windows.dilation)]
+    seen = [
+        p * (s // side) + t * d
+        for p, s, side, t, d in zip(places, windows.stride, blocks.sides, taps, windows.dilation)
+    ]
     strides = Layout.contiguous(image.results[0].dims).strides
-    number = len(conv.image.operands)
-    left = exprs.load(number, flat((batch, *seen, channel), strides), image.results[0].dtype)
-    right = _filters(conv, exprs, made, channel, taps)
+    number, dtype = len(conv.image.operands), image.results[0].dtype
+    left = exprs.load(number, flat((batch, *seen, *within, channel), strides), dtype)
+    steps = [t * side + w for t, side, w in zip(taps, blocks.sides, within)]
+    right = _filters(conv, exprs, made, channel, steps)
     contract = implicit_gemm(conv, name, axes, tuple(inner), left, right)
     return image, with_operand(contract, image.results[0])
 
@@ -93,22 +103,28 @@ def _filters(
     of_kernels = one_axis_each(conv.kernels, conv.anchor)
     where = dict(zip(of_kernels, (made, channel, *taps)))
     value = Rewriter(exprs, substitution(where))(conv.kernels.stores[0].value)
-    dims = conv.anchor.inputs[1].shape.dims
-    return _inside(exprs, _inside(exprs, value, channel, dims[1]), taps[-1], dims[-1])
+    for place, dim in zip((channel, *taps), conv.anchor.inputs[1].shape.dims[1:]):
+        value = _inside(exprs, value, place, dim)
+    return value
 
 
-def _image(conv: Conv, exprs: Exprs, runs: _Runs) -> Kernel:
-    """The image with its border and all channels of a run, along which neighbours are."""
+def _image(conv: Conv, exprs: Exprs, blocks: _Blocks) -> Kernel:
+    """The image with its border, block by block."""
     windows, shape = conv.windows, conv.anchor.inputs[0].shape
-    spans = (*windows.spans[:-1], runs.taps)
     rooms: list[DimLike] = [
-        dim_max(0, (count - 1) * step + span)
-        for count, step, span in zip(conv.anchor.shape.dims[2:], windows.stride, spans)
+        dim_max(0, (count - 1) * (step // side) + (taps - 1) * dilation + 1)
+        for count, step, side, taps, dilation in zip(
+            conv.anchor.shape.dims[2:], windows.stride, blocks.sides, blocks.taps, windows.dilation
+        )
     ]
-    sizes = (shape.dims[0], *rooms, runs.channels)
+    sizes = (shape.dims[0], *rooms, *blocks.sides, blocks.channels)
     axes = [Axis(f"t{i}", size) for i, size in enumerate(sizes)]
-    batch, *places, channel = map(Affine.of, axes)
-    places = [p + -before for p, before in zip(places, windows.before)]
+    batch, *along, channel = map(Affine.of, axes)
+    count = len(rooms)
+    places = [
+        b * side + w + -before
+        for b, side, w, before in zip(along, blocks.sides, along[count:], windows.before)
+    ]
     moves = dict(zip(one_axis_each(conv.image, conv.anchor), (batch, channel, *places)))
     value = Rewriter(exprs, substitution(moves))(conv.image.stores[0].value)
     for place, dim in zip((channel, *places), shape.dims[1:]):

@@ -123,7 +123,7 @@ def product_of(contract: Contract) -> Product | Refusal:
     if contract.columns in left.free or contract.rows in right.free:
         return Refusal(f"{contract.name}: it is depthwise")
     outer = frozenset(a for a in contract.outer if a.extent != 1)
-    if any(s.at.axes != outer for s in contract.stores):
+    if any({a for a in s.at.axes if a.extent != 1} != outer for s in contract.stores):
         return Refusal(f"{contract.name}: a result has other axes than the product")
     legal = through(contract, lambda kernel: decomposed(kernel, is_native))
     is_swapped = _is_by_rows(legal)

@@ -63,9 +63,9 @@ def _made(
     layout = Layout.contiguous([a.extent for a in axes])
     at = Affine(tuple(zip(axes, layout.strides)))
     shape = Shape(layout.dims, value.dtype)
-    kernel = Kernel(
-        f"{contract.name}.pack", axes, (Store(0, at, value),), contract.operands, (shape,)
-    )
+    # flat, as those of a bucket of sizes are: what is packed is the same for all of them
+    flat = tuple(Shape([s.num_elements], s.dtype) for s in contract.operands)
+    kernel = Kernel(f"{contract.name}.pack", axes, (Store(0, at, value),), flat, (shape,))
     (task,) = loop_schedule(kernel, machine, f"{name}.pack").tasks
     load = Load(value.dtype, (), at.axes, len(contract.operands), at)
     operands = (*contract.operands, shape)

@@ -63,7 +63,9 @@ def _packed(contract: Contract, filters: Load, axes: tuple[Axis, ...]) -> tuple[
     shape = Shape((product(int(a.extent) for a in axes),), filters.dtype)
     exprs, number = Exprs(), len(contract.operands)
     store = Store(0, at, exprs.load(filters.operand, filters.at, filters.dtype))
-    kernel = Kernel(f"{contract.name}.packing", axes, (store,), contract.operands, (shape,))
+    # flat, as those of a bucket of sizes are: what is packed is the same for all of them
+    flat = tuple(Shape([s.num_elements], s.dtype) for s in contract.operands)
+    kernel = Kernel(f"{contract.name}.packing", axes, (store,), flat, (shape,))
     inner = tuple(a for a in axes if a in contract.inner)
     left = exprs.load(number, at, filters.dtype)
     operands = (*contract.operands, shape)
