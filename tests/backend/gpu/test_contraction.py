@@ -328,6 +328,26 @@ def test_kernels_that_are_stored_by_channel_are_packed_once() -> None:
     check(made[1], schedule, case.data({}), {})
 
 
+def test_a_depthwise_convolution_of_nhwc_images_is_one_loop_nest() -> None:
+    """Neither is the image copied, nor are filters read number by number."""
+    graph = Graph("net")
+    x = graph.input("x", Shape([2, 16, 6, 5], BF16))
+    shapes = {"k0": (16, 16, 1, 1), "k1": (16, 1, 3, 3), "k2": (8, 16, 1, 1)}
+    weights = [graph.param(n, Shape(d, BF16)) for n, d in shapes.items()]
+    hidden = ops.maximum(ops.conv(x, weights[0]), 0.0)
+    hidden = ops.conv(hidden, weights[1], groups=16, padding=(0, 1, 2, 1), stride=(1, 2))
+    graph.set_outputs([ops.conv(hidden, weights[2])])
+    rng = np.random.default_rng(5)
+    values = {n: rng.normal(size=d) for n, d in {"x": (2, 16, 6, 5), **shapes}.items()}
+    given = {n: v.astype(BF16.numpy) for n, v in values.items()}
+    backend = SimulatedBackend(MACHINE)
+    program = backend.program(CompilePipeline(backend.target()).compile(graph).lir)
+    (found,) = (s for s in program.sequences if "thread" in s.schedule.tasks[0].text({})
+                and len(s.schedule.packed) == 1)  # fmt: skip
+    assert len(found.schedule.tasks) == 1
+    assert not differences(graph, given, outputs(graph, given, backend))
+
+
 def test_one_image_of_a_named_batch_is_a_product_like_any_other() -> None:
     """Its axis of images has one step, and still is in the index maps."""
     case = Case(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from rlx.backends.gpu.lower.contraction.launch import any_mma_schedule, mma_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.lower.product.aligned import aligned_schedule
+from rlx.backends.gpu.lower.product.depthwise import depthwise_schedule
 from rlx.backends.gpu.lower.product.filters import filters_schedule
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
@@ -21,7 +22,7 @@ from rlx.backends.gpu.task import GpuTask
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel, Load, postorder
 from rlx.kernel.lower.narrow_conv import lower_narrow_conv
-from rlx.kernel.lower.nhwc_conv import is_plain_gemm, lower_nhwc_conv
+from rlx.kernel.lower.nhwc_conv import is_depthwise, is_plain_gemm, lower_nhwc_conv
 from rlx.kernel.program.forms import Conv
 from rlx.kernel.program.lower_step import LoweredConv, conv_kernels, plain_conv_kernels
 from rlx.kernel.program.program import KernelSequence, Step
@@ -40,6 +41,7 @@ FORMS: tuple[ContractionForm, ...] = (
     register_tile_schedule,
 )
 CONVOLUTIONS: tuple[ContractionForm, ...] = (
+    depthwise_schedule,
     any_mma_schedule,
     filters_schedule,
     register_tile_schedule,
@@ -50,15 +52,24 @@ CONVOLUTIONS: tuple[ContractionForm, ...] = (
 def window_kernels(step: Step) -> KernelSequence | Refusal:
     """The step as a convolution whose rows are windows and whose inner positions end with channels:
     an NCHW image is transposed first, so that channels are copied as vectors, and one of few
-    channels is written down for that. That is for products on matrix instructions; others go along
-    the last spatial axis."""
+    channels is written down for that. That is for products on matrix instructions, and for NHWC
+    images of depthwise convolutions; others go along the last spatial axis."""
     made = _narrow(step)
     if isinstance(made, Refusal):
         made = lower_nhwc_conv(step.node, step.operands, step.results)
-    if isinstance(made, Refusal) or isinstance(product_of(made[1]), Refusal):
+    if isinstance(made, Refusal) or not (_is_in_place(*made) or _is_product(made[1])):
         return plain_conv_kernels(step)
     lowered = LoweredConv(*made, has_windows=not is_plain_gemm(made[1]))
     return conv_kernels(step, lowered)
+
+
+def _is_in_place(image: Kernel | None, contract: Contract) -> bool:
+    """Is it depthwise, and its image read as it is?"""
+    return image is None and is_depthwise(contract)
+
+
+def _is_product(contract: Contract) -> bool:
+    return not isinstance(product_of(contract), Refusal)
 
 
 def _narrow(step: Step) -> tuple[Kernel, Contract] | Refusal:

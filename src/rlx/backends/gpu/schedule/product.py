@@ -122,8 +122,8 @@ def product_of(contract: Contract) -> Product | Refusal:
         return Refusal(f"{contract.name}: its operands are not of one half-precision dtype")
     if contract.columns in left.free or contract.rows in right.free:
         return Refusal(f"{contract.name}: it is depthwise")
-    outer = frozenset(a for a in contract.outer if a.extent != 1)
-    if any({a for a in s.at.axes if a.extent != 1} != outer for s in contract.stores):
+    outer = _long(contract.outer)
+    if any(_long(s.at.axes) != outer for s in contract.stores):
         return Refusal(f"{contract.name}: a result has other axes than the product")
     legal = through(contract, lambda kernel: decomposed(kernel, is_native))
     is_swapped = _is_by_rows(legal)
@@ -131,6 +131,11 @@ def product_of(contract: Contract) -> Product | Refusal:
     if not made.rows and not made.columns:
         return Refusal(f"{contract.name}: it has neither rows nor columns")
     return replace(made, is_swapped=is_swapped)
+
+
+def _long(axes: Iterable[Axis]) -> frozenset[Axis]:
+    """Those of more than one step."""
+    return frozenset(a for a in axes if a.extent != 1)
 
 
 def _in_halves(contract: Contract) -> Contract:
