@@ -17,6 +17,7 @@ from rlx.backends.gpu.lower.contraction.mma import emit
 from rlx.backends.gpu.lower.contraction.wgmma import emit as emit_wgmma
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule import wgmma
+from rlx.backends.gpu.schedule.contraction import read_halves
 from rlx.backends.gpu.schedule.mma import ELEMENTWISE, TILES, MmaSchedule, choose
 from rlx.backends.gpu.schedule.product import Product, product_of
 from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
@@ -346,6 +347,23 @@ def test_a_depthwise_convolution_of_nhwc_images_is_one_loop_nest() -> None:
                 and len(s.schedule.packed) == 1)  # fmt: skip
     assert len(found.schedule.tasks) == 1
     assert not differences(graph, given, outputs(graph, given, backend))
+
+
+def test_images_of_halves_that_are_widened_are_read_as_halves() -> None:
+    """As where the options ask for bf16: nothing is written down in f32, filters are packed."""
+
+    def build(x: Node, w: Node) -> Node:
+        return ops.conv(ops.cast(x, to=F32), ops.cast(w, to=F32), padding=(1, 1, 1, 1))
+
+    case = Case(build, of(BF16, (2, 16, 5, 6), (24, 16, 3, 3)), operands={0: channels_last})
+    node = case.node()
+    made = lower_nhwc_conv(node, *case.layouts(node), read_halves)
+    assert not isinstance(made, Refusal)
+    assert made[0] is None
+    found = any_mma_schedule(made[1], DEPENDENT, "convolution", frozenset({1}))
+    assert isinstance(found, Schedule), found
+    assert [p.size for p in found.packed] == [24 * 16 * 9 * 2]
+    check(made[1], found, case.data({}), {})
 
 
 def test_one_image_of_a_named_batch_is_a_product_like_any_other() -> None:

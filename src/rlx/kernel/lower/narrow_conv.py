@@ -18,6 +18,7 @@ from math import gcd, prod
 import numpy as np
 
 from rlx.core.dim import DimLike, dim_max, is_static
+from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Node
@@ -126,13 +127,19 @@ def _image(conv: Conv, exprs: Exprs, blocks: _Blocks) -> Kernel:
         for b, side, w, before in zip(along, blocks.sides, along[count:], windows.before)
     ]
     moves = dict(zip(one_axis_each(conv.image, conv.anchor), (batch, channel, *places)))
-    value = Rewriter(exprs, substitution(moves))(conv.image.stores[0].value)
+    value = _half(exprs, Rewriter(exprs, substitution(moves))(conv.image.stores[0].value))
     for place, dim in zip((channel, *places), shape.dims[1:]):
         value = _inside(exprs, value, place, dim)
     layout = Layout.contiguous([a.extent for a in axes])
     store = Store(0, flat(map(Affine.of, axes), layout.strides), value)
     made = Shape(layout.dims, value.dtype)
     return Kernel("image", tuple(axes), (store,), conv.image.operands, (made,))
+
+
+def _half(exprs: Exprs, value: Expr) -> Expr:
+    """A value of f32 that holds a half float as that."""
+    found = (exprs.narrowed(value, half) for half in (DType.BF16, DType.F16))
+    return next((x for x in found if x is not None), value)
 
 
 def _inside(exprs: Exprs, value: Expr, place: Affine, dim: DimLike) -> Expr:

@@ -16,11 +16,12 @@ from rlx.backends.gpu.lower.product.filters import filters_schedule
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.product import product_of
+from rlx.backends.gpu.schedule.product import HALVES, narrowed, product_of
 from rlx.backends.gpu.schedule.wgmma import UNIT
 from rlx.backends.gpu.task import GpuTask
+from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
-from rlx.kernel.expr import Kernel, Load, postorder
+from rlx.kernel.expr import Expr, Exprs, Kernel, Load, postorder
 from rlx.kernel.lower.narrow_conv import lower_narrow_conv
 from rlx.kernel.lower.nhwc_conv import is_depthwise, is_plain_gemm, lower_nhwc_conv
 from rlx.kernel.program.forms import Conv
@@ -56,11 +57,20 @@ def window_kernels(step: Step) -> KernelSequence | Refusal:
     images of depthwise convolutions; others go along the last spatial axis."""
     made = _narrow(step)
     if isinstance(made, Refusal):
-        made = lower_nhwc_conv(step.node, step.operands, step.results)
+        made = lower_nhwc_conv(step.node, step.operands, step.results, read_halves)
     if isinstance(made, Refusal) or not (_is_in_place(*made) or _is_product(made[1])):
         return plain_conv_kernels(step)
     lowered = LoweredConv(*made, has_windows=not is_plain_gemm(made[1]))
     return conv_kernels(step, lowered)
+
+
+def read_halves(
+    image: Expr, kernels: Expr, sums: DType, is_over_channels: bool
+) -> tuple[Expr, int]:
+    """An image of f32 that holds half floats lies in memory as those."""
+    del kernels, sums, is_over_channels
+    found = (narrowed(Exprs(), image, half) for half in HALVES)
+    return next((x for x in found if x is not None), image), 1
 
 
 def _is_in_place(image: Kernel | None, contract: Contract) -> bool:

@@ -116,7 +116,7 @@ class Product:
 
 def product_of(contract: Contract) -> Product | Refusal:
     """The product of a contraction of half floats, or why it is none."""
-    contract = _in_halves(contract)
+    contract = in_halves(contract)
     left, right = contract.left, contract.right
     if left.dtype is not right.dtype or left.dtype not in HALVES:
         return Refusal(f"{contract.name}: its operands are not of one half-precision dtype")
@@ -138,14 +138,24 @@ def _long(axes: Iterable[Axis]) -> frozenset[Axis]:
     return frozenset(a for a in axes if a.extent != 1)
 
 
-def _in_halves(contract: Contract) -> Contract:
+def in_halves(contract: Contract) -> Contract:
     """Operands of f32 that hold half floats as those: the products of either are exact in f32."""
     exprs = Exprs()
     for half in HALVES if contract.sums is DType.F32 else ():
-        left, right = (exprs.narrowed(x, half) for x in (contract.left, contract.right))
+        left, right = (narrowed(exprs, x, half) for x in (contract.left, contract.right))
         if left is not None and right is not None:
             return replace(contract, left=left, right=right)
     return contract
+
+
+def narrowed(exprs: Exprs, x: Expr, half: DType) -> Expr | None:
+    """What holds half floats as those, inside of bounds and outside."""
+    if x.dtype is half:
+        return x
+    if not isinstance(x, Choose):
+        return exprs.narrowed(x, half)
+    guard, yes, no = x.args[0], *(narrowed(exprs, side, half) for side in x.args[1:])
+    return None if yes is None or no is None else exprs.choose(guard, yes, no)
 
 
 def _is_by_rows(contract: Contract) -> bool:

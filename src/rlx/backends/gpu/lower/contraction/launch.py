@@ -12,7 +12,7 @@ from rlx.backends.gpu.lower.expressions import failure_text, gathers
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule import mma, wgmma
 from rlx.backends.gpu.schedule.mma import MmaSchedule
-from rlx.backends.gpu.schedule.product import Product, product_of
+from rlx.backends.gpu.schedule.product import Product, in_halves, product_of
 from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch, Variant
@@ -46,6 +46,7 @@ def any_mma_schedule(
     """The same for any number of rows: convolutions, and what no form for few rows takes."""
     if not machine.tiles:
         return Refusal(f"{contract.name}: the device has no matrix instructions")
+    contract = in_halves(contract)
     moved = packed(contract, machine, name, constants)
     if moved is None:
         return _launched(contract, machine, name, constants)
