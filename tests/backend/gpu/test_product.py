@@ -341,7 +341,7 @@ def test_the_matrix_is_requested_in_vectors_before_the_wait() -> None:
 
 
 def test_tiles_are_read_and_stored_in_vectors() -> None:
-    case = Case(ops.matmul, of(F32, (256, 64), (64, 256)))
+    case = Case(ops.matmul, of(F32, (512, 64), (64, 512)))
     (launch,) = launches(case, register_tile_schedule, replace(DEPENDENT, processors=4))
     assert launch.note.startswith("tiles of 128x128x8, 4 stages")
     assert {n.width for n in nodes_of(launch, ir.AsyncCopy) if n.buffer == "x1"} == {4}
