@@ -136,9 +136,10 @@ def _is_halved(node: Node, facts: Facts) -> bool:
 
 def _are_parts(node: Node, parts: list[Node]) -> bool:
     """Are they slices of equal width along the last axis?"""
-    last, widths = node.shape.rank - 1, {p.shape.dims[-1] for p in parts}
-    is_slice = all(p.op == "narrow" and p.attrs["axis"] == last for p in parts)
-    return is_slice and len(widths) == 1 and 1 < len(parts) <= MAX_PARTS
+    last = node.shape.rank - 1
+    if not all(p.op == "narrow" and p.attrs["axis"] == last for p in parts):
+        return False
+    return len({p.shape.dims[last] for p in parts}) == 1 and 1 < len(parts) <= MAX_PARTS
 
 
 # -- attention ------------------------------------------------------------------------------------

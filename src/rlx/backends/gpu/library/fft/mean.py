@@ -20,6 +20,8 @@ from rlx.kernel.refusal import Refusal
 
 MAX_PARTS = 64
 """Blocks that share the frames of one signal."""
+RESIDENT_THREADS, MAX_RADIX = 1024, 8
+"""Threads of a processor with 64 registers each, and the radix up to which those are enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,15 @@ class MeanPower:
             note=f"pairs of frames: {plan.text}",
             shape=(plan, parts),
             is_early=True,
+            resident=self._resident(plan, parts),
         )
+
+    def _resident(self, plan: Plan, parts: int) -> int:
+        """All blocks at once, where so few registers are enough for that."""
+        held = RESIDENT_THREADS // plan.block
+        blocks, places = self.signals * parts, held * self.made.machine.processors
+        is_one_wave = is_static(blocks) and blocks <= places
+        return held if is_one_wave and max(plan.radices) <= MAX_RADIX else 0
 
     def _transforms(
         self, w: Writer, t: Transform, signal: Var, part: Var, parts: int, sums: SharedRef
