@@ -171,7 +171,9 @@ class DeviceArray:
         if self.device[0] == CPU:
             self.queue.wait()
         else:
-            self.queue.release_to(LEGACY_STREAM[self.device[0]] if stream is None else stream)
+            self.queue.release_to(
+                LEGACY_STREAM.get(self.device[0], 0) if stream is None else stream
+            )
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
