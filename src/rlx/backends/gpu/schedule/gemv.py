@@ -18,7 +18,7 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import is_aligned, traffic_bytes
 from rlx.core.dim import DimLike, exact_div, is_static, product, upper_bound
 from rlx.core.dtype import DType
-from rlx.kernel.contract import Contract
+from rlx.kernel.contract import Contract, row_scale
 from rlx.kernel.expr import Apply, Axis, Expr, Load, postorder
 from rlx.kernel.refusal import Refusal
 
@@ -71,8 +71,8 @@ class GemvSchedule:
     is_dependent: bool = False
     parts: int = 1
     """Sums of each column."""
-    has_folds: bool = False
-    """Are rows reduced, too?"""
+    needs_rows: bool = False
+    """Are the products of numbers that follow from whole rows, which are reduced before?"""
 
     @property
     def block(self) -> int:
@@ -109,7 +109,7 @@ class GemvSchedule:
     def resident(self) -> int:
         """Blocks that a processor is to hold: the loads of many threads hide each other."""
         is_light = self.rows * self.parts <= 2 and self.along == "inner" and not self.is_decoded
-        registers = (80 if self.has_folds else 64) if is_light else 128
+        registers = (80 if self.needs_rows else 64) if is_light else 128
         return max(1, REGISTERS // (registers * self.block)) if self.rows * self.parts <= 8 else 0
 
     @property
@@ -141,6 +141,10 @@ def choose_gemv(contract: Contract, machine: GpuMachine) -> GemvSchedule | Refus
     if along == "columns":
         return _along_columns(contract, machine, rows, width)
     return _along_inner(contract, machine, rows, axis, width)
+
+
+def _needs_rows(contract: Contract) -> bool:
+    return contract.has_folds and row_scale(contract) is None
 
 
 def _is_decoded(contract: Contract) -> bool:
@@ -225,7 +229,7 @@ def _along_inner(
     return GemvSchedule(
         rows, inner, own, "inner", width, columns, chunks, lanes, warps, beside, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
-        parts=len(contract.rights), has_folds=contract.has_folds,
+        parts=len(contract.rights), needs_rows=_needs_rows(contract),
     )  # fmt: skip
 
 
@@ -295,5 +299,5 @@ def _along_columns(contract: Contract, machine: GpuMachine, rows: int, width: in
     return GemvSchedule(
         rows, contract.inner, (), "columns", width, 1, chunks, inner_lanes, warps, 1, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
-        parts=len(contract.rights), has_folds=contract.has_folds,
+        parts=len(contract.rights), needs_rows=_needs_rows(contract),
     )  # fmt: skip

@@ -130,15 +130,24 @@ class Frame:
         access: Access = "constant" if number in constants else "read"
         return self.b.buffer(f"x{number}", dtype, access)
 
-    def begin(self, is_dependent: bool, early: Callable[[], None] = lambda: None) -> None:
+    def begin(
+        self,
+        is_dependent: bool,
+        early: Callable[[], None] = lambda: None,
+        *,
+        is_brief: bool = False,
+    ) -> None:
         """Let the next kernel begin, find the place of the block, and wait for the kernels before;
-        `early` reads what none of them writes."""
-        if is_dependent:
+        `early` reads what none of them writes. A brief kernel lets the next one begin when it has
+        its turn: it would wait for the many loads of that one."""
+        if is_dependent and not is_brief:
             self.b.release_dependents()
         self.at(self.b.block_index())
         early()
         if is_dependent:
             self.b.wait_dependencies()
+        if is_dependent and is_brief:
+            self.b.release_dependents()
 
     def at(self, place: Var) -> None:
         """The rows of that number among those of all blocks."""

@@ -188,7 +188,8 @@ class TileKernel(AttentionKernel):
     def build(self) -> None:
         b, schedule = self.b, self.schedule
         self.loader = Loader(self.frame, b.made.block, self.machine.has_async_copy)
-        self.frame.begin(self.machine.has_dependent_launch, self._begin_early)
+        is_dependent, is_brief = self.machine.has_dependent_launch, schedule.splits_warps
+        self.frame.begin(is_dependent, self._begin_early, is_brief=is_brief)
         self._load_queries()
         for ahead in range(schedule.stages - 1):
             self._load_ahead(self.tiles.low + ahead, "new" if self._is_early else "all")
