@@ -164,9 +164,11 @@ lane of its warps: three warps where sums take 128 of a thread's, four and five 
 and 64. One warp copies; two that store in each quarter hide each other's latency."""
 PRODUCTS_PER_CYCLE, STEP_CYCLES = 1860, 80
 """Multiply-adds of a processor, and what each stage takes beside them."""
-BYTES_PER_CYCLE, WINDOW_BYTES_PER_CYCLE, THREAD_BYTES_PER_CYCLE = 64, 29, 33
+BYTES_PER_CYCLE, WINDOW_BYTES_PER_CYCLE, THREAD_BYTES_PER_CYCLE = 64, 120, 33
 """Of stages that are filled from the second-level cache by the copy engine, of matrices and of
 windows, or by threads."""
+WINDOW_CYCLES = 430
+"""Of each box of windows, beside its bytes."""
 START_CYCLES = 1190
 """From the start of a block to its first products, beside the end of the kernel before."""
 STORE_CYCLES, FUNCTION_CYCLES, LOAD_CYCLES = 24.0, 32.0, 15.0
@@ -250,9 +252,11 @@ def _filled(schedule: WgmmaSchedule) -> float:
     if not schedule.is_bulk:
         return 2 * DEPTH * (schedule.rows + schedule.columns) / THREAD_BYTES_PER_CYCLE
     sides = (schedule.left, schedule.rows), (schedule.right, schedule.columns)
+    windows = sum(isinstance(s, WindowOperand) for s, _ in sides)
     rates = [WINDOW_BYTES_PER_CYCLE if isinstance(s, WindowOperand) else BYTES_PER_CYCLE
              for s, _ in sides]  # fmt: skip
-    return sum(2 * DEPTH * size / rate for (_, size), rate in zip(sides, rates))
+    filled = sum(2 * DEPTH * size / rate for (_, size), rate in zip(sides, rates))
+    return WINDOW_CYCLES * windows + filled
 
 
 def _store_cycles(product: Product) -> float:

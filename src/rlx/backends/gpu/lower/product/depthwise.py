@@ -8,6 +8,8 @@ channels last, so that a tap of neighbouring channels is one vector, as the pixe
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from math import prod
 
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.machine import GpuMachine
@@ -16,10 +18,15 @@ from rlx.core.dim import is_static
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.kernel.contract import Contract
-from rlx.kernel.expr import Affine, Axis, Kernel, Load, Store
+from rlx.kernel.expr import Accumulator, Affine, Axis, Expr, Exprs, Kernel, Load, Store
 from rlx.kernel.lower.nhwc_conv import is_depthwise
 from rlx.kernel.program.schedule import Buffer, PackedWeights, Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.kernel.rewrite import Rewriter, substitution
+from rlx.ops.op import lookup
+
+MAX_UNROLLED = 64
+"""Taps of an expression."""
 
 
 def depthwise_schedule(
@@ -30,10 +37,10 @@ def depthwise_schedule(
         return Refusal(f"{contract.name}: its columns are sums over the same channels")
     axes = _axes(contract, constants)
     if axes is None:
-        return loop_schedule(contract.kernel(), machine, name, constants)
+        return loop_schedule(_unrolled(contract), machine, name, constants)
     made, packing = _packed(contract, axes)
     number = len(contract.operands)
-    schedule = loop_schedule(made.kernel(), machine, name, constants | {number})
+    schedule = loop_schedule(_unrolled(made), machine, name, constants | {number})
     (task,) = loop_schedule(packing, machine, f"{name}.packing").tasks
     behind, packed = Buffer("operand", number), Buffer("packed", 0)
     moved = schedule.moved(lambda b: packed if b == behind else b)
@@ -62,3 +69,25 @@ def _packed(contract: Contract, axes: tuple[Axis, ...]) -> tuple[Contract, Kerne
     kernel = Kernel(f"{contract.name}.packing", axes, (store,), flat, (shape,))
     right = Load(shape.dtype, (), at.axes, len(contract.operands), at)
     return replace(contract, right=right, operands=(*contract.operands, shape)), kernel
+
+
+def _unrolled(contract: Contract) -> Kernel:
+    """The loop nest with an expression for each tap, in order, where these are few: their pixels
+    are requested all at once."""
+    extents = [a.extent for a in contract.inner]
+    counts = [e for e in extents if is_static(e)]
+    if len(counts) < len(extents) or not 0 < prod(counts) <= MAX_UNROLLED:
+        return contract.kernel()
+    exprs, total = Exprs(), None
+    for places in product(*map(range, counts)):
+        moves = {a: Affine((), place) for a, place in zip(contract.inner, places)}
+        at = Rewriter(exprs, substitution(moves))
+        factors = [exprs.cast(at(x), contract.sums) for x in (contract.left, contract.right)]
+        term = exprs.apply(lookup("mul"), factors, {}, contract.sums)
+        both = [term] if total is None else [total, term]
+        total = term if total is None else exprs.apply(lookup("add"), both, {}, contract.sums)
+    assert total is not None
+    found = [n for n in contract.epilogue if isinstance(n, Accumulator)]
+    sums: dict[Expr, Expr] = {a: exprs.cast(total, a.dtype) for a in found}
+    stores = tuple(map(Rewriter(exprs, replaced=sums).store, contract.stores))
+    return Kernel(contract.name, contract.outer, stores, contract.operands, contract.results)
