@@ -15,11 +15,14 @@ from rlx.backends.gpu.description import BY_SIZE
 from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.runtime.routine import ChoiceStep
 from rlx.backends.gpu.schedule.buckets import EDGES, MAX_WAYS, SLACKS, covered
+from rlx.backends.gpu.schedule.size_axes import size_axes
 from rlx.backends.gpu.simulated import SIMULATED
 from rlx.backends.gpu.task import Choice, GpuTask, Launch, taken_launches
 from rlx.core.dim import Dim, DimLike, symbols_of
 from rlx.core.shape import OutOfRange, Shape
 from rlx.ir.mir import Graph
+from rlx.kernel.contract import Contract
+from rlx.kernel.program.lower_step import contract_kernels
 from rlx.kernel.program.program import KernelSequence, Step
 from rlx.kernel.program.select import select_step
 from rlx.pipeline import CompilePipeline
@@ -92,6 +95,24 @@ def test_a_bucket_has_a_schedule_for_its_greatest_sizes(rows: Dim) -> None:
         times = {v.note: v.predicted_ns for v in static.variants}
         taken = launch_of(task, {"m": edge, "b": edge, "s": 1})
         assert times[taken.note] <= (1 + SLACKS[3]) * static.predicted_ns
+
+
+def axes_of(node: Any) -> dict[str, tuple[int, ...]]:
+    made = contract_kernels(Step.alone(node))
+    assert isinstance(made, KernelSequence)
+    (call,) = made.calls
+    assert isinstance(call.kernel, Contract)
+    return {a.name: a.edges for a in size_axes(call.kernel, (16, 64, 256), 48)}
+
+
+def test_what_is_divided_is_a_product_of_dims_where_a_kernel_has_no_other() -> None:
+    g = Graph("axes")
+    b, s, u = Dim("b", 1, 64), Dim("s", 1, 128), Dim("u")
+    x, w = g.input("x", Shape([b, s, 8])), g.param("w", Shape([8, 8]))
+    assert axes_of(ops.matmul(x, w)) == {"b*s": (16, 64, 256)}
+    assert axes_of(ops.matmul(x, ops.transpose(x, perm=(0, 2, 1)))) == {"b": (16,), "s": (16, 64)}
+    assert axes_of(ops.matmul(g.input("y", Shape([u, 8])), w)) == {"u": (16, 64, 256)}
+    assert axes_of(ops.matmul(g.input("z", Shape([Dim("n", 20, 60), 8])), w)) == {}
 
 
 def test_few_schedules_serve_all_cells() -> None:
