@@ -65,17 +65,21 @@ def _counts(node: Node) -> str | None:
 
 
 @functools.cache
-def _hints(kind: type[Node]) -> dict[str, Any]:
+def _hints(kind: type[Node]) -> tuple[tuple[str, Any, tuple[object, ...] | None], ...]:
+    """Of each attribute: its type, and the words that it may be, if it is one of some."""
     hints = typing.get_type_hints(kind)
-    return {name: hints[name] for name in attr_names(kind)}
+    return tuple((n, hints[n], _words(hints[n])) for n in attr_names(kind))
+
+
+def _words(hint: Any) -> tuple[object, ...] | None:
+    return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else None
 
 
 def _attributes(node: Node) -> str | None:
     """Each is one of the words, or of the type, that its class declares."""
-    for name, hint in _hints(type(node)).items():
-        value = node.attrs[name]
-        words = typing.get_args(hint)
-        if typing.get_origin(hint) is typing.Literal:
+    for name, hint, words in _hints(type(node)):
+        value = getattr(node, name)
+        if words is not None:
             if value not in words:
                 return f"its {name} is {value!r}; use one of: {', '.join(map(repr, words))}."
         elif not _is_of(value, hint):

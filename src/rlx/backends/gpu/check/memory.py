@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Region, Value
+from rlx.backends.gpu.simt.nodes import Node, Region, Value, attr_names
 from rlx.backends.gpu.simt.program import Program
 
 Fault = tuple[Node | None, str]
@@ -66,11 +67,20 @@ def _unknown(known: Mapping[str, set[str]], node: Node) -> str | None:
     if isinstance(node, ir.WarpgroupMul):
         missing = {node.left, node.right} - known["memory"] - {""}
         return f"the program has no memory {missing.pop()}; declare it." if missing else None
-    for attr, names in known.items():
-        name = getattr(node, attr, None)
-        if name is not None and name not in names:
+    for attr in _naming(type(node)):
+        name = getattr(node, attr)
+        if name is not None and name not in known[attr]:
             return f"the program has no {attr} {name}; declare it with the builder."
     return None
+
+
+NAMING = ("buffer", "memory", "mbarrier", "map", "table")
+
+
+@functools.cache
+def _naming(kind: type[Node]) -> tuple[str, ...]:
+    """The attributes of a node that name what a program declares."""
+    return tuple(n for n in attr_names(kind) if n in NAMING)
 
 
 def _rights(program: Program, node: Node) -> str | None:

@@ -10,6 +10,7 @@ of one matrix. Rows and columns are exchanged where results are contiguous along
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -114,6 +115,7 @@ class Product:
         return max((w for w in UNITS if any(_is_unit(s.at, last, w) for s in stores)), default=1)
 
 
+@functools.lru_cache(maxsize=8)  # forms ask it of the same contraction one after the other
 def product_of(contract: Contract) -> Product | Refusal:
     """The product of a contraction of half floats, or why it is none."""
     contract = in_halves(contract)
