@@ -142,6 +142,27 @@ def test_wide_tiles_are_loaded_four_matrices_at_a_time() -> None:
     assert text.count("cvt.rn.bf16x2.f32") == 4 + 16 * 4
 
 
+def test_operand_tiles_are_stored_four_matrices_at_a_time() -> None:
+    half = DType.BF16
+    b = Builder("stored", block=32)
+    y, memory = b.output("y", half), b.shared("memory", half, 16 * 64, is_swizzled=True)
+    tile = TileType("a", 16, 16, half)
+    b.tile_store(b.tile_fill(tile, 1.0), memory, 0, 64)
+    b.barrier("warp")
+    y[b.thread] = memory[b.thread]
+    program = verify(b.program())
+    assert ptx(program).count("stmatrix.sync.aligned.m8n8.x4.shared.b16") == 1
+    with pytest.raises(rlx.Error, match="TileStore on sm_80"):
+        ptx(program, SM_80)
+
+
+def test_sums_that_a_product_replaces_are_not_set() -> None:
+    """Their registers would be cleared for each tile."""
+    text = ptx(ALL["warpgroup_values"])
+    assert text.count("mov.f32") == 1  # the number 0
+    assert re.search(r"wgmma.mma_async.*, 0, 1, 1, 1;", text)
+
+
 @pytest.mark.parametrize(
     ("name", "instructions"),
     [
