@@ -334,24 +334,25 @@ GROUPS: dict[str, tuple[Case, int]] = {
     "bias": (Case(2, 2, 24, BF16, "bias", (B, 2, S, K), BF16, value_depth=72,
                   sizes=((1, 20, 40),), is_packed=False, memory="by length"), 1),
     "padding": (Case(4, 1, 32, F16, "custom", (B, K), BOOL, sizes=((2, 17, 50),)), 4),
-    "known": (Case(1, 1, 128, kind="causal", dims=(1, 64, 64), sizes=((1, 64, 64),)), 1),
+    "known": (Case(4, 1, 128, kind="causal", dims=(1, 40, 40), sizes=((1, 40, 40),)), 4),
 }  # fmt: skip
 BULK = replace(WIDE, tiles=frozenset({"mma", "wgmma"}), has_bulk_copy=True)
 
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_products_of_four_warps(name: str) -> None:
-    """Blocks that go on to other rows; tiles of 32 keys. With one group, and with two, which take
-    turns, and rows in sections of three heads. Warps that copy have registers of their own where
-    they are a group, too."""
+    """Blocks that go on to other rows; tiles of 32 keys. With one group; with two, which take
+    turns; with three, which leave tiles out; rows of several groups in sections of three heads.
+    Warps that copy have registers of their own where they are a group, too."""
     case, members = GROUPS[name]
     form = case.form()
     values = case.value_depth or case.depth
-    groups = 2 if name in ("causal", "padding") else 1
+    groups = {"causal": 3, "padding": 2}.get(name, 1)
     warps = 4 * groups + (4 if name in ("causal", "bias") else 1)
     choice = AttentionSchedule(
         "wgmma", 64 * groups, 32, warps, 2, case.depth, values, members=members,
-        takes_turns=groups > 1, stages_results=name != "window", section=3 if groups > 1 else 0,
+        takes_turns=name == "padding", stages_results=name != "window",
+        section=3 if groups > 1 else 0,
         blocks=2,
     )  # fmt: skip
     made = launches(form, choice, BULK, "attend")
@@ -376,7 +377,9 @@ def test_what_the_copy_engine_reads_is_multiplied_by_four_warps() -> None:
     deep = chosen(Case(8, 2, 256, dims=long), BULK)
     assert (deep.form, deep.keys, deep.stages_results) == ("wgmma", 64, False)
     assert not deep.section
-    assert chosen(Case(8, 8, 128, dims=(9, 1024, 1024)), BULK).section == 24  # in three of 12 MB
+    assert chosen(Case(8, 8, 128, dims=(9, 1024, 1024)), BULK).section == 32  # of 16 MB
+    causal = Case(8, 8, 128, kind="causal", dims=(9, 1024, 1024))
+    assert chosen(causal, replace(BULK, processors=132)).section == 33  # of two rounds of 132
     assert chosen(Case(8, 2, 128, dims=long, memory="spread"), BULK).form == "mma"
     assert chosen(Case(8, 2, 20, dims=long), BULK).form == "mma"  # rows at multiples of 8 bytes
     assert chosen(Case(8, 2, 64, dims=(1, 1, 512)), BULK).form == "mma"

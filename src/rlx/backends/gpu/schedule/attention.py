@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import gcd, lcm
 from typing import Literal
 
 from rlx.backends.gpu.machine import GpuMachine
@@ -210,7 +211,8 @@ def _by_warpgroups(form: Attention, machine: GpuMachine) -> AttentionSchedule | 
         members = form.group if rows % form.group == 0 else 1
         made = AttentionSchedule(
             "wgmma", rows, keys, 4 * groups + 4, stages, depth, values, members=members,
-            takes_turns=takes_turns, section=_section(form, members), blocks=machine.processors,
+            takes_turns=takes_turns, blocks=machine.processors,
+            section=_section(form, rows, members, machine.processors),
         )  # fmt: skip
         for choice in (replace(made, stages_results=_stages_results(form)), made):
             if shared_bytes(choice, form) <= machine.shared_bytes:
@@ -237,17 +239,21 @@ def _is_causal(form: Attention) -> bool:
     return isinstance(form.mask, Positional) and form.mask.window is None
 
 
-def _section(form: Attention, members: int) -> int:
+def _section(form: Attention, rows: int, members: int, blocks: int) -> int:
     """As many pairs as keep their keys and values in the cache. Where rows differ in their keys,
-    blocks are less busy at the ends of sections, so the cache has to be far too small for all."""
+    those of whole pairs of rounds, in which blocks have as many keys as each other."""
     keys = upper_bound(form.keys) or USUAL_KEYS
     each = keys * (form.depth + int(form.v.dims[3])) * form.dtype.itemsize
     share = form.group // members
-    fit = share * max(1, CACHED_BYTES * (2 if _is_causal(form) else 1) // each)
+    fit = most = share * (2 * CACHED_BYTES // each)
+    if not _is_causal(form):
+        fit = share * max(1, CACHED_BYTES // each)
+    else:
+        tiles = row_tiles_of(form, rows, members)
+        unit = lcm(share, 2 * blocks // gcd(2 * blocks, tiles)) if is_static(tiles) else fit + 1
+        fit = fit // unit * unit
     pairs = upper_bound(form.batch * (form.heads // members))
-    if pairs is None:
-        return 0 if _is_causal(form) else fit
-    return 0 if pairs <= fit else _ceil(_ceil(pairs, _ceil(pairs, fit)), share) * share
+    return fit if pairs is None or pairs > most else 0
 
 
 def _is_bulk(layout: Layout) -> bool:
@@ -322,8 +328,8 @@ def _block_count(form: Attention, rows: int) -> DimLike:
     return row_tiles_of(form, rows) * form.batch * form.kv_heads
 
 
-def row_tiles_of(form: Attention, rows: int) -> DimLike:
-    return (form.queries * form.group + (rows - 1)) // rows
+def row_tiles_of(form: Attention, rows: int, members: int = 0) -> DimLike:
+    return (form.queries * (members or form.group) + (rows - 1)) // rows
 
 
 def _fitted(schedule: AttentionSchedule, form: Attention, machine: GpuMachine) -> AttentionSchedule:

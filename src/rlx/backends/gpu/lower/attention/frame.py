@@ -225,12 +225,16 @@ class Frame:
 
     def tiles(self, size: int) -> Tiles:
         """Those of this block, if it is one of several that split the keys."""
+        return self.tiles_of(size, self.first, self.rows)
+
+    def tiles_of(self, size: int, first_row: Var, rows: int) -> Tiles:
+        """Those of some rows of this block."""
         zero = self.b.const(0, I32)
         low_key = full_low_key = zero
         high_key = full_high_key = self.keys
         if isinstance(self.form.mask, Positional):
-            first = self.position(self.row(self.first))
-            last = self.position(self.row((self.first + self.rows).min(self.count) - 1))
+            first = self.position(self.row(first_row))
+            last = self.position(self.row((first_row + rows).min(self.count) - 1))
             high_key = high_key.min(last + 1).max(0)
             full_high_key = full_high_key.min(first + 1).max(0)
             if self.form.mask.window is not None:

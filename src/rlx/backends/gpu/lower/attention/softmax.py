@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rlx.backends.gpu.lower.attention.frame import FAR, Frame, Row
+from rlx.backends.gpu.lower.attention.frame import FAR, Frame, Row, vector_width
 from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.core.dtype import DType
 from rlx.kernel.attention import Bias, MaskOperand, Positional, Visibility
@@ -152,7 +152,8 @@ class Softmax:
         if not self.form.gives_zeros:
             is_none = is_none & self.frame.number(self.form.keys).eq(0)
         one = self.b.const(1.0, self.dtype)
-        return one / one.where(is_none, total)
+        given = one.where(is_none, total)
+        return self.b.call("reciprocal", given, fast=True) if self.is_fast else one / given
 
 
 class MaskLoads:
@@ -160,20 +161,33 @@ class MaskLoads:
 
     def __init__(self, frame: Frame, first: Var) -> None:
         self.frame, self.first = frame, first
-        self.known: dict[object, Var] = {}
+        self.known: dict[object, list[Var]] = {}
+        assert isinstance(frame.form.mask, MaskOperand)
+        self.mask = frame.form.mask
+        self.varies = self.mask.layout.strides[1] != 0 or self.mask.layout.strides[2] != 0
+        """Do rows have masks of their own?"""
+        self.width = vector_width(self.mask.layout, self.mask.dtype, 2 * self.mask.dtype.itemsize)
 
     def element(self, row: Row, column: Var) -> Var:
-        frame, form = self.frame, self.frame.form
-        assert isinstance(form.mask, MaskOperand)
+        return self._loaded(row, column, 1)[0]
+
+    def pair(self, row: Row, column: Var) -> list[Var]:
+        """An element in an even column, and the next one."""
+        if self.width == 2:
+            return self._loaded(row, column, 2)
+        return [self.element(row, column), self.element(row, column + 1)]
+
+    def _loaded(self, row: Row, column: Var, width: int) -> list[Var]:
+        frame, layout = self.frame, self.mask.layout
         assert frame.mask is not None
-        layout = form.mask.layout
-        varies = layout.strides[1] != 0 or layout.strides[2] != 0
-        key = (row.query.value, row.member.value, column.value) if varies else column.value
+        own = (row.query.value, row.member.value) if self.varies else ()
+        key = (*own, column.value, width)
         if key not in self.known:
             place = self.first + column
-            inside = (place < frame.keys) & row.is_inside if varies else place < frame.keys
+            inside = place < frame.keys
+            inside = inside & row.is_inside if self.varies else inside
             at = frame.of_row(layout, row) + frame.times(place, layout.strides[3])
-            self.known[key] = frame.b.load(frame.mask, at, mask=inside)[0]
+            self.known[key] = frame.b.load(frame.mask, at, width, mask=inside)
         return self.known[key]
 
 

@@ -72,7 +72,8 @@ class WarpTile:
         """Of the rows, in the block."""
         places = b.tile_place(kernel.score_tile)
         self.rows = [kernel.row(first + places[0][0]), kernel.row(first + places[2][0])]
-        self.columns = [c for _, c in places]
+        self.columns = [places[i - i // 2 % 2 * 2][1] for i in range(len(places))]
+        """Of each element; both rows have the same."""
         self.states = [kernel.softmax.state() for _ in range(2)]
         tiles = [TileType("c", 16, p.pitch, kernel.form.sums) for p in kernel.value_panels]
         self.sums = [b.variable(b.tile_fill(t)) for t in tiles]
@@ -81,8 +82,13 @@ class WarpTile:
     def carried(self) -> list[Variable]:
         return [*(v for s in self.states for v in s.carried), *self.sums]
 
+    def marks(self, loads: MaskLoads) -> list[list[Var]]:
+        """What the mask operand has for the elements of both rows."""
+        pairs = range(0, len(self.columns), 4)
+        return [[m for i in pairs for m in loads.pair(r, self.columns[i])] for r in self.rows]
+
     def weighed(
-        self, scores: Var, first: Var, loads: MaskLoads | None, is_edge: bool
+        self, scores: Var, first: Var, marks: Sequence[Sequence[Var]] | None, is_edge: bool
     ) -> tuple[list[Var], list[Var]]:
         """The weights of a tile of keys, in the order of the tile's elements, and what the sums so
         far of both rows are multiplied by."""
@@ -92,9 +98,8 @@ class WarpTile:
         for half, (row, state) in enumerate(zip(self.rows, self.states)):
             own = [i for i in range(len(held)) if i // 2 % 2 == half]
             made = [kernel.softmax.score(held[i]) for i in own]
-            if loads is not None:
-                marks = [loads.element(row, self.columns[i]) for i in own]
-                made = [kernel.softmax.masked(s, m) for s, m in zip(made, marks)]
+            if marks is not None:
+                made = [kernel.softmax.masked(s, m) for s, m in zip(made, marks[half])]
             if is_edge:
                 bounds = kernel.softmax.bounds(row, first)
                 made = [kernel.softmax.shown(s, self.columns[i], bounds) for s, i in zip(made, own)]
@@ -316,7 +321,8 @@ class TileKernel(AttentionKernel):
         loads = MaskLoads(self.frame, first) if has_mask_operand(self.frame) else None
         weights: list[list[Var]] = []
         for warp_tile, products in zip(self.warp_tiles, scores):
-            found, factors = warp_tile.weighed(products, first, loads, is_edge)
+            marks = None if loads is None else warp_tile.marks(loads)
+            found, factors = warp_tile.weighed(products, first, marks, is_edge)
             warp_tile.correct(factors)
             weights.append(found)
         base = stage * (self.keys * self.schedule.padded_value_depth)

@@ -36,7 +36,7 @@ from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.gpu.simt.program import OuterDim
 from rlx.backends.gpu.simt.thread_builder import I32
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
-from rlx.core.dim import DimLike, upper_bound
+from rlx.core.dim import DimLike, exact_div, upper_bound
 from rlx.core.layout import Layout
 from rlx.kernel.attention import Attention, Positional
 
@@ -125,7 +125,7 @@ class WarpgroupKernel(AttentionKernel):
             for name in self.memory:
                 for stage in range(1 if name == QUERIES else schedule.stages):
                     b.mbarrier_init(self.full[name], 1, stage)
-                    b.mbarrier_init(self.empty[name], self.groups, stage)
+                    b.mbarrier_init(self.empty[name], 4 * self.groups, stage)
             for group in range(self.groups if schedule.takes_turns else 0):
                 b.mbarrier_init(TURNS, 1, group)
         b.barrier()
@@ -212,29 +212,59 @@ class WarpgroupKernel(AttentionKernel):
 
     def _rows(self, step: Variable) -> None:
         """A tile of rows."""
-        b, keys = self.b, self.schedule.keys
-        tiles = self.frame.tiles(keys)
+        tiles = self.frame.tiles(self.schedule.keys)
+        own = self._own_tiles(tiles)
+        self._skip(step, tiles.high - own.high)
+        self._multiply_tiles(step + (tiles.high - own.high), own)
+        step.set(step + (tiles.high - tiles.low))
+        self._store()
+
+    def _own_tiles(self, tiles: Tiles) -> Tiles:
+        """Without the last tiles of the block that no row of the group sees by its position."""
+        if not self._skips():
+            return tiles
+        first = self.frame.first + self.group * GROUP_ROWS
+        found = self.frame.tiles_of(self.schedule.keys, first, GROUP_ROWS)
+        ends = (found.full_low, found.full_high, found.high)
+        return Tiles(tiles.low, *(end.max(tiles.low) for end in ends))
+
+    def _skips(self) -> bool:
+        """Only of many groups are there such tiles often enough to pay; turns go by products."""
+        schedule = self.schedule
+        are_many = schedule.groups > 2 and schedule.keys <= GROUP_ROWS
+        return isinstance(self.form.mask, Positional) and are_many and not schedule.takes_turns
+
+    def _skip(self, step: Var, count: Var) -> None:
+        """Steps that are left to other groups: the copies of each are waited for and released."""
+        if not self._skips():
+            return
+        with self.b.loop(0, count) as number:
+            stage, turn = self._stage(step + number)
+            for name in (KEYS, VALUES):
+                self.b.mbarrier_wait(self.full[name], turn & 1, stage)
+                self._arrive(name, stage)
+
+    def _multiply_tiles(self, step: Var, tiles: Tiles) -> None:
+        b, count = self.b, tiles.high - tiles.low
         self.tile = WarpTile(self, b.warp * 16)
-        count = tiles.high - tiles.low
         zero = b.tile_fill(self.operand_tile)
-        self.weights = [b.variable(zero) for _ in range(keys // 16)]
+        self.weights = [b.variable(zero) for _ in range(self.schedule.keys // 16)]
         with b.when(count > 0, carry=[*self.tile.carried, *self.weights]):
             self._first(step, tiles)
         self._loops(step, tiles, count)
         self._arrive(QUERIES, b.index(0))
         with b.when(count > 0, carry=self.tile.sums):
             self._last(step + count - 1)
-        step.set(step + count)
-        self._store()
 
     def _first(self, step: Var, tiles: Tiles) -> None:
         self._take_turn(step)
         scores = self._scores(step)
         self._give_turn()
+        marks = self._marks(tiles.high - 1)
         self.b.warpgroup_wait(0)
         self._release(KEYS, step)
         is_edge = isinstance(self.form.mask, Positional) or not self.keys_divide()
-        weights, _ = self._weighed(scores, tiles.high - 1, is_edge)
+        weights, _ = self._weighed(scores, tiles.high - 1, marks, is_edge)
         self._keep(weights)
 
     def _last(self, step: Var) -> None:
@@ -251,13 +281,18 @@ class WarpgroupKernel(AttentionKernel):
         mask, b = self.form.mask, self.b
         start = (tiles.high - tiles.full_high).max(1)
         end = (tiles.high - tiles.full_low).max(start)
-        if isinstance(mask, Positional):
+        if isinstance(mask, Positional) and not self._has_one_edge(mask):
             self._loop(step, tiles, b.const(1, I32), start.min(count), is_edge=True)
         most = upper_bound(self.form.keys)
         if most is None or most > self.schedule.keys:
             self._loop(step, tiles, start, end, is_edge=False)
         if isinstance(mask, Positional) and mask.window is not None:
             self._loop(step, tiles, end, count, is_edge=True)
+
+    def _has_one_edge(self, mask: Positional) -> bool:
+        """Are the positions of all rows of a tile in one tile of keys, which is the first?"""
+        queries = self.schedule.rows // self.frame.members
+        return self.schedule.keys % queries == 0 and exact_div(mask.offset, queries) is not None
 
     def _loop(self, step: Var, tiles: Tiles, low: Var, high: Var, *, is_edge: bool) -> None:
         b, carried = self.b, [*self.tile.carried, *self.weights]
@@ -267,9 +302,11 @@ class WarpgroupKernel(AttentionKernel):
             scores = self._scores(now)
             self._add(now - 1)
             self._give_turn()
+            tile = tiles.high - 1 - number
+            marks = self._marks(tile)
             b.warpgroup_wait(1)
             self._release(KEYS, now)
-            weights, factors = self._weighed(scores, tiles.high - 1 - number, is_edge)
+            weights, factors = self._weighed(scores, tile, marks, is_edge)
             b.warpgroup_wait(0)
             self._release(VALUES, now - 1)
             self.tile.correct(factors)
@@ -315,10 +352,16 @@ class WarpgroupKernel(AttentionKernel):
         )
         sums.set(made)
 
-    def _weighed(self, scores: Var, tile: Var, is_edge: bool) -> tuple[list[Var], list[Var]]:
-        first = tile * self.schedule.keys
-        loads = MaskLoads(self.frame, first) if has_mask_operand(self.frame) else None
-        return self.tile.weighed(scores, first, loads, is_edge)
+    def _marks(self, tile: Var) -> list[list[Var]] | None:
+        """Elements of the mask operand, on their way while products are."""
+        if not has_mask_operand(self.frame):
+            return None
+        return self.tile.marks(MaskLoads(self.frame, tile * self.schedule.keys))
+
+    def _weighed(
+        self, scores: Var, tile: Var, marks: list[list[Var]] | None, is_edge: bool
+    ) -> tuple[list[Var], list[Var]]:
+        return self.tile.weighed(scores, tile * self.schedule.keys, marks, is_edge)
 
     def _keep(self, weights: list[Var]) -> None:
         for step, kept in enumerate(self.weights):
@@ -328,8 +371,10 @@ class WarpgroupKernel(AttentionKernel):
         self._arrive(name, self._stage(step)[0])
 
     def _arrive(self, name: str, stage: Var) -> None:
-        """One thread of each group: the products of all of its warps are done."""
-        with self.b.when((self.b.thread & (GROUP_THREADS - 1)).eq(0)):
+        """Each warp by itself: it has waited for the copy, too. Products keep the warps of a group
+        together, but where there are none, one that others arrive for could be left two phases
+        behind, and would wait for ever."""
+        with self.b.when(self.b.lane.eq(0)):
             self.b.mbarrier_arrive(self.empty[name], stage)
 
     # -- results ---------------------------------------------------------------------------------
