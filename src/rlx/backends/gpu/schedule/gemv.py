@@ -254,9 +254,11 @@ def _loads(
 
 
 def _columns(contract: Contract, machine: GpuMachine, loads: int) -> int:
-    """Columns of a thread: half of its loads, and few where that leaves processors idle."""
+    """Columns of a thread: half of its loads, and few where that leaves processors idle. Where rows
+    are reduced, all of its loads: twice the threads share what a block does once."""
     points = _most(product(a.extent for a in contract.batch)) * _most(contract.columns.extent)
-    columns = max(1, min(4, _power(loads // 2)) // _power(len(contract.rights)))
+    most = min(8, _power(loads)) if contract.has_folds else min(4, _power(loads // 2))
+    columns = max(1, most // _power(len(contract.rights)))
     while columns > 1 and _ceil(points, columns) < 2 * machine.processors:
         columns //= 2
     return columns
