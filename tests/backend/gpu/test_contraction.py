@@ -570,6 +570,19 @@ def test_windows_of_whole_lines_of_channels_are_boxes(name: str) -> None:
     assert_close(got, want)
 
 
+def test_one_window_is_no_box_of_them() -> None:
+    """A product of one row: it has no axis that windows go along."""
+    case = Case(convolved(), of(BF16, (1, 64, 3, 3), (24, 64, 3, 3), (24,)))
+    case = replace(case, operands={0: channels_last, 1: channels_last})
+    node = case.node()
+    made = lower_nhwc_conv(node, *case.layouts(node))
+    assert not isinstance(made, Refusal)
+    assert made[0] is None
+    found = any_mma_schedule(made[1], HOPPER, "convolution", frozenset({1}))
+    assert isinstance(found, Schedule), found
+    check(made[1], found, case.data({}), {})
+
+
 @pytest.mark.parametrize("name", ["padded", "groups"])
 def test_windows_are_copied_by_threads_beside_the_copy_engine(name: str) -> None:
     case = CONVOLUTIONS[name]

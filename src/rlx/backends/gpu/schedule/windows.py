@@ -67,6 +67,8 @@ def window_operand(product: Product, operand: Operand) -> WindowOperand | Refusa
 
 def _found(product: Product, operand: Operand) -> WindowOperand:
     source, channel = operand.source, operand.inner[-1] if operand.inner else None
+    if not operand.outer:
+        raise NotLowered("it has one window")
     if source is None or channel is None or not operand.is_along_inner or product.batch:
         raise NotLowered("an operand is computed, or its windows are of several groups")
     if source.at.coefficient(channel) != 1 or exact_div(channel.extent, CHANNELS) is None:
