@@ -101,14 +101,16 @@ FORMS: tuple[Form, ...] = (
     # products
     Form("gemv", "bf16[2,256]|bf16[96,256]", _linear, "gemv of"),
     Form("fma tiles", "f32[70,50]|f32[50,90]", ops.matmul, "sums a thread"),
-    Form("matrix tiles", "bf16[70,72]|bf16[96,72]", _linear, "matrix instructions"),
+    Form("matrix tiles", "bf16[70,70]|bf16[96,70]", _linear, "matrix instructions"),
     Form("split matrix tiles", "bf16[64,4096]|bf16[64,4096]", _linear, "split over"),
     Form("warpgroup tiles", "bf16[300,256]|bf16[520,256]", _linear, "four warps", 8),
     Form("filters", "f32[1,16,20,20]|f32[40,16,3,3]", _conv, r"\.packing"),
     Form("depthwise", "f32[1,16,20,20]|f32[16,1,3,3]", _depthwise, ""),
     Form("window warpgroups", "bf16[2,64,20,20]|bf16[128,64,3,3]", _conv, "four warps", 8),
     Form("windows", "bf16[1,16,20,20]|bf16[32,16,3,3]", _conv, "matrix"),
-    Form("gated tiles", "bf16[40,128]|bf16[160,128] bf16[160,128]", _gated, "matrix"),
+    Form("small warpgroup tiles", "bf16[70,72]|bf16[97,72]", _linear, "four warps"),
+    Form("gated tiles", "bf16[40,70]|bf16[160,70] bf16[160,70]", _gated, "matrix"),
+    Form("gated warpgroups", "bf16[40,128]|bf16[160,128] bf16[160,128]", _gated, "four warps"),
     Form("gated gemv", "bf16[1,256]|bf16[160,256] bf16[160,256]", _gated, "gemv of"),
     # attention
     Form("attention by fma", "f32[1,40,64] f32[1,40,64] f32[1,40,64]", _attention, "by fma"),
