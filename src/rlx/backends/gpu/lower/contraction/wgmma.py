@@ -47,6 +47,9 @@ PANEL = DEPTH * LINE
 FULL, EMPTY = "full", "empty"
 SUMMED, STORED = "summed", "stored"
 """Rows of finished sums, by the warp that multiplies them."""
+ARRIVING = 1
+"""Lanes of a warp that arrive at those, behind a barrier of the warp: one says it for all. Tools
+that do not see what such a barrier orders take all of them."""
 TILE_ROWS = 8
 """Tiles below each other that are taken before those beside them: they share columns, which the
 second-level cache then holds."""
@@ -139,8 +142,8 @@ class _Wgmma:
                 b.mbarrier_init(self.full, self._arrivals, stage)
                 b.mbarrier_init(self.empty, schedule.groups, stage)
             for warp in range(schedule.warps) if schedule.storing else ():
-                b.mbarrier_init(SUMMED, 1, warp)
-                b.mbarrier_init(STORED, schedule.chunks, warp)
+                b.mbarrier_init(SUMMED, ARRIVING, warp)
+                b.mbarrier_init(STORED, schedule.chunks * ARRIVING, warp)
         b.barrier()
         if schedule.is_bulk:
             self._bulk_roles()
@@ -520,7 +523,7 @@ class _Wgmma:
         """All threads of a warp are done."""
         b = self.b
         b.barrier("warp")
-        with b.when(b.lane.eq(0)):
+        with b.when(b.lane < ARRIVING):
             b.mbarrier_arrive(mbarrier, which)
 
     def _store_sums(self) -> None:
