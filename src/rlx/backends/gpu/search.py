@@ -21,6 +21,7 @@ import numpy as np
 
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.problems import largest
+from rlx.backends.gpu.runtime.lay_out import launches_of
 from rlx.backends.gpu.runtime.trial import Effort, Problem, Trial
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.text import text
@@ -32,7 +33,9 @@ from rlx.core.tune import Tune
 from rlx.kernel.program.program import KernelProgram
 
 BUDGET_S = 1.0
-"""For all launches of a program."""
+"""For all launches of a program, less what their code takes to be made."""
+CODE_S = 0.02
+"""Of a launch: a program of many kernels takes long enough to compile without a search."""
 LEAST_GAIN = 0.03
 """Of its time: less is the noise of measuring."""
 MAX_TRIED = 5
@@ -76,11 +79,11 @@ class Search:
 
     def tuned(self, program: KernelProgram) -> Tuned:
         """The launches of a program that are worth it, as they are fastest."""
-        return self.find(largest(program))
+        return self.find(largest(program), CODE_S * len(launches_of(program)))
 
-    def find(self, problems: Iterable[Problem]) -> Tuned:
+    def find(self, problems: Iterable[Problem], spent_s: float = 0.0) -> Tuned:
         """The fastest programs of some launches, as far as there is time, in order."""
-        made, end = Tuned(), self.clock() + self.budget_s
+        made, end = Tuned(), self.clock() + self.budget_s - spent_s
         waiting = list[_Try]()
         for problem in problems:
             tried = _Try.of(problem, self.tune)
