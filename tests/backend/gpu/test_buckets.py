@@ -15,7 +15,7 @@ from rlx.backends.gpu.description import BY_SIZE
 from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.runtime.routine import ChoiceStep
 from rlx.backends.gpu.schedule.buckets import EDGES, MAX_WAYS, SLACKS, covered
-from rlx.backends.gpu.schedule.size_axes import size_axes
+from rlx.backends.gpu.schedule.size_axes import SizeAxis, coarser, size_axes
 from rlx.backends.gpu.simulated import SIMULATED
 from rlx.backends.gpu.task import Choice, GpuTask, Launch, taken_launches
 from rlx.core.dim import Dim, DimLike, symbols_of
@@ -113,6 +113,16 @@ def test_what_is_divided_is_a_product_of_dims_where_a_kernel_has_no_other() -> N
     assert axes_of(ops.matmul(x, ops.transpose(x, perm=(0, 2, 1)))) == {"b": (16,), "s": (16, 64)}
     assert axes_of(ops.matmul(g.input("y", Shape([u, 8])), w)) == {"u": (16, 64, 256)}
     assert axes_of(ops.matmul(g.input("z", Shape([Dim("n", 20, 60), 8])), w)) == {}
+
+
+def test_a_grid_becomes_coarser_from_the_second_edge_on_until_nothing_is_left() -> None:
+    m, n = (Dim(name) for name in "mn")
+    axes = tuple(SizeAxis(d.terms[0][0], d, e) for d, e in ((m, (1, 16, 64)), (n, (16,))))
+    found: list[Any] = []
+    while axes:
+        axes = coarser(axes)
+        found.append({a.name: a.edges for a in axes})
+    assert found == [{"m": (1, 64), "n": (16,)}, {"m": (1,), "n": (16,)}, {"n": (16,)}, {}]
 
 
 def test_few_schedules_serve_all_cells() -> None:

@@ -53,7 +53,7 @@ MAX_WAYS, MAX_LOOP_WAYS = 9, 3
 """Schedules of a kernel."""
 MAX_PROGRAM_WAYS = 48
 """Of all products of a program together, about: each takes some time to compile."""
-CELLS_PER_WAY = 3
+CELLS_PER_WAY = 4
 """That are looked at, each of which is scheduled."""
 SLACKS = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0)
 """Of the predicted time of a cell's best schedule: what another may take longer. The first for

@@ -107,9 +107,11 @@ def _axis(monomial: Monomial, edges: tuple[int, ...]) -> SizeAxis:
 
 
 def coarser(axes: tuple[SizeAxis, ...]) -> tuple[SizeAxis, ...]:
-    """Fewer cells: every other edge of the longest range goes."""
+    """Fewer cells: every other edge of the longest range goes, but not the first, as schedules
+    differ most where sizes are too small to fill a device."""
     longest = max(axes, key=lambda a: len(a.edges))
-    made = (replace(a, edges=a.edges[1::2]) if a is longest else a for a in axes)
+    edges = longest.edges[::2] if len(longest.edges) > 1 else ()
+    made = (replace(a, edges=edges) if a is longest else a for a in axes)
     return tuple(a for a in made if a.edges)
 
 
