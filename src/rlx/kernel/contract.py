@@ -202,10 +202,8 @@ def _factors(value: Expr) -> Iterator[Expr]:
     stack = [value]
     while stack:
         node = stack.pop()
-        is_rounded = isinstance(node, Apply) and node.op.name == "cast"
-        if isinstance(node, Apply) and (
-            node.op.name == "mul" or (is_rounded and node.args[0].dtype.is_float)
-        ):
+        is_factor = isinstance(node, Apply) and node.op.name in ("mul", "cast")
+        if is_factor and all(n.dtype.is_float for n in (node, *node.args)):
             stack += node.args
         else:
             yield node

@@ -381,6 +381,10 @@ def test_what_the_copy_engine_reads_is_multiplied_by_four_warps() -> None:
     causal = Case(8, 8, 128, kind="causal", dims=(9, 1024, 1024))
     assert chosen(causal, replace(BULK, processors=132)).section == 33  # of two rounds of 132
     assert chosen(Case(8, 2, 128, dims=long, memory="spread"), BULK).form == "mma"
+    form = Case(8, 2, 128, dims=long).form()
+    batch, head, step, one = form.k.strides
+    backwards = Layout(form.k.dims, (batch, head, -step, one), step * 511)
+    assert chosen_of(replace(form, k=backwards), BULK).form == "mma"
     assert chosen(Case(8, 2, 20, dims=long), BULK).form == "mma"  # rows at multiples of 8 bytes
     assert chosen(Case(8, 2, 64, dims=(1, 1, 512)), BULK).form == "mma"
 

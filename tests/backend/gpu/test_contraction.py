@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from rlx.backends.gpu.schedule.contraction import read_halves
 from rlx.backends.gpu.schedule.mma import ELEMENTWISE, TILES, MmaSchedule, choose
 from rlx.backends.gpu.schedule.product import Product, product_of
 from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
-from rlx.backends.gpu.schedule.windows import WindowOperand
+from rlx.backends.gpu.schedule.windows import WindowOperand, window_operand
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.simt.text import text
@@ -533,6 +533,39 @@ def test_blocks_with_unlike_numbers_of_tiles_do_not_wait_for_each_other() -> Non
     want = np.zeros_like(got)
     run_into(contract.kernel(), given, [want], {})
     assert_close(got, want)
+
+
+def backwards(
+    axis: int, order: Callable[[Shape], Layout] = lambda s: Layout.contiguous(s.dims)
+) -> Callable[[Shape], Layout]:
+    """An axis that is read from its end."""
+
+    def laid(shape: Shape) -> Layout:
+        found, last = order(shape), shape.static_dims[axis] - 1
+        strides = tuple(-s if i == axis else s for i, s in enumerate(found.strides))
+        return Layout(found.dims, strides, found.strides[axis] * last)
+
+    return laid
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_copy_engine_reads_nothing_backwards(axis: int, side: int) -> None:
+    shapes = of(BF16, (2, 64, 64), (2, 64, 64))
+    found = product(contract_of(Case(ops.matmul, shapes, operands={side: backwards(axis)})))
+    operand = (found.left, found.right)[side]
+    assert isinstance(made := wgmma.bulk_operand(found, operand), Refusal)
+    assert "backwards" in made.reason
+    images = backwards(2 * axis, channels_last)
+    case = Case(
+        convolved(padding=(1, 1, 1, 1)), of(BF16, (2, 64, 8, 9), (24, 64, 3, 3), (24,)),
+        operands={0: images, 1: channels_last}, results={0: channels_last},
+    )  # fmt: skip
+    lowered = lower_nhwc_conv(node := case.node(), *case.layouts(node))
+    assert not isinstance(lowered, Refusal)
+    windows = window_operand(found := product(lowered[1]), found.left)
+    assert isinstance(windows, Refusal)
+    assert "backwards" in windows.reason
 
 
 IMAGES = {

@@ -82,6 +82,14 @@ def _partly_turned(p: Any, x: Any) -> Any:
     return ops.attention(q, k, v, mask_kind="causal", num_heads=6, kv_heads=2)
 
 
+def _one_angle(p: Any, x: Any) -> Any:
+    """A query and more new keys, all turned by the same angles."""
+    q, k, v, cos, sin, past_k, past_v = x
+    q, k = (ops.rope(a, cos, sin) for a in (q, k))
+    k, v = (ops.concat([a, b], axis=2) for a, b in ((past_k, k), (past_v, v)))
+    return ops.attention(q, k, v, num_heads=2)
+
+
 def _gelu_gate(p: Any, x: Any) -> Any:
     """A layer norm, and a gate whose weights have their inner axis first."""
     y = ops.layer_norm(x[0], p["w"], p["b"], eps=1e-5)
@@ -114,6 +122,10 @@ CASES = {
         _partly_turned,
         ((2, 6, 3, 80), *[(2, 2, 3, 80)] * 2, *[(3, 6)] * 2, *[(2, 2, PAST, 80)] * 2),
         {}, "f16", 1, {"past": 50},
+    ),
+    "one angle": Case(
+        _one_angle,
+        ((1, 2, 1, 16), *[(1, 2, 5, 16)] * 2, *[(1, 8)] * 2, *[(1, 2, 7, 16)] * 2), {}, "f16", 1,
     ),
     "gate of gelu": Case(
         _gelu_gate, ((3, 30), (3, 26)), {"w": (30,), "b": (30,), "g": (30, 26), "u": (30, 26)},

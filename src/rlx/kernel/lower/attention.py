@@ -141,6 +141,13 @@ def _require_same_rotary(attention: Node, q: Node, k: Node) -> None:
         raise NotLowered(f"{attention.label}: its rotary embeddings are not alike by heads")
 
 
+def _positions(found: AttentionRegion) -> DimLike:
+    """Of the angles: where queries and new keys are not as many, one is of all of them."""
+    new, _ = _parts(found.node.inputs[K])
+    queries, keys = (x.shape.dims[_key_axis(x)] for x in (found.node.inputs[Q], new))
+    return keys if queries == 1 else queries
+
+
 def lower_attention_region(
     found: AttentionRegion,
     operands: Sequence[Layout],
@@ -154,8 +161,7 @@ def lower_attention_region(
     own = tuple(shapes[i] for i in found.operands)
     rotary = None
     if found.rope is not None:
-        dims = found.rope.shape.dims
-        full = (dims[0], dims[-2], given[-1].dims[-1])
+        full = (found.rope.shape.dims[0], _positions(found), given[-1].dims[-1])
         cos, sin = (x.expanded(full) for x in given[-2:])
         rotary = Rotary(cos, sin, own[-1].dtype)
     return _attention(found.node, given, [result], own, rotary)

@@ -13,7 +13,15 @@ from math import gcd, lcm
 from typing import Literal
 
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.core.dim import DimLike, exact_div, is_static, lower_bound, product, upper_bound
+from rlx.core.dim import (
+    DimLike,
+    exact_div,
+    is_static,
+    lower_bound,
+    product,
+    provably_le,
+    upper_bound,
+)
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.attention import Attention, Bias, Positional, Visibility
@@ -257,11 +265,11 @@ def _section(form: Attention, rows: int, members: int, blocks: int) -> int:
 
 
 def _is_bulk(layout: Layout) -> bool:
-    """Are rows contiguous and at multiples of 16 bytes?"""
+    """Are rows contiguous, in memory order and at multiples of 16 bytes?"""
     *others, step = layout.strides
     apart = [s for d, s in zip(layout.dims, others) if d != 1]
     whole = all(exact_div(x, 8) is not None for x in (*apart, layout.offset))
-    return step == 1 and whole and all(lower_bound(s) >= 0 for s in apart)
+    return step == 1 and whole and all(provably_le(0, s) for s in apart)
 
 
 def _stages_results(form: Attention) -> bool:

@@ -17,7 +17,7 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.mma import ceil_div, typical
 from rlx.backends.gpu.schedule.product import Operand, Product, copied, stride_of
 from rlx.backends.gpu.schedule.windows import WindowOperand, window_operand
-from rlx.core.dim import DimLike, exact_div
+from rlx.core.dim import DimLike, exact_div, provably_le
 from rlx.core.dim import product as count_of
 from rlx.kernel.expr import Accumulator, Apply, Axis, Load
 from rlx.kernel.refusal import Refusal
@@ -284,6 +284,8 @@ def bulk_operand(product: Product, operand: Operand) -> BulkOperand | Refusal:
         exact_div(d, UNIT) is None for d in (pitch, source.at.offset)
     ):
         return Refusal("an operand is not aligned to 16 bytes")
+    if not all(provably_le(0, d) for d in (pitch, *(c for _, c in steps))):
+        return Refusal("the lines of an operand are read backwards")
     if batch and not operand.is_along_inner and exact_div(_count(inner), DEPTH) is None:
         return Refusal("the lines behind its last inner position are those of another matrix")
     more: DimLike = 0

@@ -15,7 +15,7 @@ from math import gcd
 
 from rlx.backends.gpu.schedule.product import Operand, Product
 from rlx.backends.gpu.simt.program import MAX_OUTER, OuterDim, WindowAxis
-from rlx.core.dim import DimLike, exact_div, is_static, upper_bound
+from rlx.core.dim import DimLike, exact_div, is_static, provably_le, upper_bound
 from rlx.kernel.expr import Affine, Axis, Inside, Load
 from rlx.kernel.refusal import NotLowered, Refusal, attempt
 
@@ -82,8 +82,11 @@ def _found(product: Product, operand: Operand) -> WindowOperand:
     for axis in axes:
         offset = offset - axis.windows.first * axis.stride
     count, apart = (1, UNIT) if image is None else (image.extent, source.at.coefficient(image))
-    if any(exact_div(d, UNIT) is None for d in (offset, apart, *(a.stride for a in axes))):
+    steps = apart, *(a.stride for a in axes)
+    if any(exact_div(d, UNIT) is None for d in (offset, *steps)):
         raise NotLowered("its pixels are not aligned to 16 bytes")
+    if not all(provably_le(0, s) for s in steps):
+        raise NotLowered("its images are read backwards")
     images = OuterDim(count, apart)
     return WindowOperand(source.operand, offset, images, axes, channel, (image, *places))
 
