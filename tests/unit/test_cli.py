@@ -219,6 +219,7 @@ def test_compile_writes_a_program(
     for verb in ("run", "explain"):
         assert called(capsys, verb, "model.rlx")
     assert "without weights" in called(capsys, "compile", model, "--no-weights", "-o", "bare.rlx")
+    assert "'fast' is not one of" in called(capsys, "compile", model, "--tune", "fast", code=2)
     found = json.loads(called(capsys, "compile", text, "--json"))
     assert found["file"] == "net.rlx"
     assert not found["has_weights"]

@@ -35,6 +35,7 @@ def verb(
         ),
     ] = None,
     target: options.RunOn = None,
+    tune: options.Tuning = "bitwise",
     emit: Annotated[
         Emit, typer.Option("--emit", help="Native code, or the planned module as text.")
     ] = Emit.PROGRAM,
@@ -74,7 +75,7 @@ def verb(
         save(result.lir, path)
         _tell_plan(model, path, result.lir, is_json)
         return 0
-    found = models.program(model, target, None, dump=dump)
+    found = models.program(model, target, None, dump=dump, tune=tune)
     exe = found if isinstance(found, Executable) else _settled(found, wanted)
     is_whole = has_weights and not exe.missing_params
     exe.save(path, weights=is_whole)

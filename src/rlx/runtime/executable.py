@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -347,7 +348,14 @@ class Executable:
             finish = None
         if finish is None:
             return self._background.pending(self, *given)
-        return Pending(lambda: _given_of(finish()))
+        return Pending(partial(self._finished, finish))
+
+    def _finished(self, finish: Callable[[], Sequence[Any]]) -> Any:
+        """Results need memory of the host's own."""
+        try:
+            return _given_of(finish())
+        except MemoryError as error:
+            raise self._out_of_memory(error) from None
 
     def bind(self, *arrays: Any) -> Any:
         """The call on these inputs, prepared: what it gives is called without arguments and runs

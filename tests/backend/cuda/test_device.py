@@ -357,6 +357,19 @@ def test_devices_are_chosen_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
         rlx.Session("cpu", device=0)
     with pytest.raises(Error, match=r"device is '1'. Give None, or a whole number"):
         rlx.Session("cuda", device="1")  # type: ignore[arg-type]
+    with pytest.raises(Error, match=r"no CUDA architecture '²'.*or a device's number"):
+        rlx.Session("cuda:²")
+
+
+def test_all_that_code_depends_on_is_in_its_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, backend = CudaDevice(0, FakeCuda().library()), CudaBackend()
+    monkeypatch.setattr("rlx.backends.cuda.backend._DEVICES", {0: device})
+    found = [backend.identity, backend.tuned("off").identity]
+    device.machine = replace(device.machine, processors=device.machine.processors // 2)
+    found.append(backend.identity)
+    device.driver = "99.0"
+    found.append(backend.identity)
+    assert len(set(found)) == len(found)
 
 
 def test_threads_that_ask_for_a_device_at_once_get_the_same(

@@ -9,6 +9,7 @@ import pytest
 
 import rlx
 from rlx.backends.gpu.arrays.device_array import DeviceArray
+from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.core.dim import Dim
 from rlx.pipeline import CompilePipeline
 from tests.backend.gpu.simulated_backend import SimulatedBackend, program_of
@@ -107,7 +108,7 @@ def test_arrays_of_the_device_beside_those_of_the_host() -> None:
     np.testing.assert_array_equal(out, x + y)
 
 
-def test_calls_that_were_begun_have_contexts_of_their_own() -> None:
+def test_calls_that_were_begun_have_contexts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = executable(mlp(Dim("rows", 1, 100)), w=normal(8, 6), b=normal(6))
     given = [normal(rows, 8) for rows in (3, 50, 1)]
     calls = [exe.submit(x) for x in given]
@@ -120,4 +121,14 @@ def test_calls_that_were_begun_have_contexts_of_their_own() -> None:
         exe.submit(given[0][:, :7]).result()
     for call in (exe.submit(x) for x in given):  # dropped: nobody asks for what it gives
         assert call is not None
+    np.testing.assert_array_equal(exe.submit(given[0]).result(), exe(given[0]))
+
+    def full(*_: Any) -> Any:
+        raise MemoryError("the host has none left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GpuProgram, "_results", full)
+        call = exe.submit(given[0])
+        with pytest.raises(rlx.Error, match="the host has none left"):
+            call.result()
     np.testing.assert_array_equal(exe.submit(given[0]).result(), exe(given[0]))

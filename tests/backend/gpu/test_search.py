@@ -135,6 +135,26 @@ def test_what_was_found_is_kept_for_the_device_and_driver(tmp_path: Path) -> Non
     assert Search(Newer(), cache, "bitwise").known(given) is None
 
 
+def test_what_was_found_holds_for_the_sizes_that_it_was_tried_at(tmp_path: Path) -> None:
+    cache, n = Cache.of(tmp_path, {}), Dim("n", 1, COUNT)
+
+    def counting(block: int) -> Callable[[str], Program]:
+        def write(name: str) -> Program:
+            b = Builder(name, block=block, grid=(n // block,))
+            at = b.block_index() * block + b.thread
+            b.output("y", F32)[at] = b.input("x", F32)[at] + 1.0
+            return b.program()
+
+        return write
+
+    slow, fast = replace(SLOW, write=counting(1)), replace(FAST, write=counting(32))
+    given = replace(problem(slow, fast), sizes={"n": COUNT, "m": 1})
+    assert searched("bitwise", given, cache)[0] == FAST.note
+    search = Search(SimulatedDevice(), cache, "bitwise")
+    assert search.known(replace(given, sizes={"n": COUNT, "m": 2})) is not None
+    assert search.known(replace(given, sizes={"n": COUNT // 2, "m": 1})) is None
+
+
 def test_without_time_the_prediction_stands() -> None:
     ASSEMBLED.clear()
     made = Search(Clocked(), None, "bitwise", 0.0, QUICK).find([problem(SLOW, FAST)])

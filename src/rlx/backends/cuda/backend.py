@@ -12,7 +12,7 @@ from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.library import open_library
 from rlx.backends.cuda.machine import GENERATIONS, HOPPER, architecture_of, machine_of
 from rlx.backends.cuda.ptx.printer import Architecture
-from rlx.backends.gpu.backend import GpuBackend
+from rlx.backends.gpu.backend import GpuBackend, device_number
 from rlx.backends.gpu.device import Code, Devices
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt.program import Program
@@ -38,7 +38,7 @@ class CudaBackend(GpuBackend):
     ) -> CudaBackend:
         if threads is not None:
             raise Error(f"threads is {threads}; target 'cuda' runs on the device. Leave it out.")
-        if variant and not variant.isdigit():
+        if device_number(variant) is None:
             architecture_of(variant)
         return replace(self, variant=variant, cache=cache)
 
@@ -61,17 +61,19 @@ class CudaBackend(GpuBackend):
             return ()
 
     def device(self) -> CudaDevice:
-        if self.variant and not self.variant.isdigit():
+        number = device_number(self.variant)
+        if number is None:
             raise Error(
-                f"target 'cuda:{self.variant}' is an architecture to compile for. "
-                "To run on a device, use target='cuda', or 'cuda:0' for the first."
+                f"target 'cuda:{self.variant}' is an architecture: code is printed for it, and "
+                "nothing is loaded. For a program that runs or is saved, use target='cuda', or "
+                "'cuda:0' for the first device, on a machine that has one."
             )
-        return _DEVICES[int(self.variant or 0)]
+        return _DEVICES[number]
 
     @property
     def _compiled_for(self) -> Architecture | None:
         """The architecture, where it is not a device's."""
-        if self.variant and not self.variant.isdigit():
+        if device_number(self.variant) is None:
             return architecture_of(self.variant)
         return GENERATIONS[HOPPER].architecture if self.missing() else None
 
@@ -90,10 +92,6 @@ class CudaBackend(GpuBackend):
         if found is None:
             return self.device().assemble(programs)
         return [print_code(p, found) for p in programs]
-
-    @property
-    def identity(self) -> str:
-        return f"{self.name} {self.hardware} tune={self.tune}"
 
 
 _DEVICES = Devices(CudaDevice)

@@ -64,7 +64,8 @@ def architecture_of(name: str) -> Architecture:
     found = known.get(name.rstrip("a"))
     if found is None:
         raise UnsupportedError(
-            f"there is no CUDA architecture {name!r}. Use one of: {', '.join(known)}."
+            f"there is no CUDA architecture {name!r}. Use one of: {', '.join(known)}; or a "
+            "device's number, as in cuda:0."
         )
     return found
 

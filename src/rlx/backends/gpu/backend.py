@@ -59,6 +59,14 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     def assemble(self, programs: list[Program]) -> list[Code]:
         """Verified programs as code, in order."""
 
+    @property
+    def identity(self) -> str:
+        """The driver's assembler makes the code, and schedules are chosen by the processors and the
+        shared memory that there are: parts of a device have fewer under the same name."""
+        machine, driver = self.machine, "" if self.missing() else self.device().driver
+        parts = self.name, self.hardware, driver, machine.processors, machine.shared_bytes
+        return f"{' '.join(map(str, parts))} tune={self.tune}"
+
     # -- kernels ---------------------------------------------------------------------------------
 
     @property
@@ -159,6 +167,14 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
         return describe(self.program(lir), self.has_special, self.search)
 
 
+def device_number(variant: str) -> int | None:
+    """Of the device that a variant of a target names, the first if none; nothing where it names an
+    architecture."""
+    if not variant:
+        return 0
+    return int(variant) if variant.isascii() and variant.isdigit() else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Files(Serializer[GpuProgram]):
     """Programs in files: code for one architecture, which nothing has to compile again."""
@@ -173,7 +189,7 @@ class _Files(Serializer[GpuProgram]):
     def opened(self, head: dict[str, Any], file: Sections) -> GpuProgram:
         from rlx.backends.gpu.runtime.serialize import opened
 
-        artefact = opened(head, file)
+        artefact, _ = opened(head, file), self.backend.device()
         here = self.backend.architecture
         if artefact.architecture != here:
             raise Error(

@@ -125,8 +125,8 @@ def _variant(launch: Launch, found: Found | None) -> Decision:
 
 def _times(variant: Variant, times: Mapping[str, float]) -> str:
     measured = times.get(variant.note)
-    told = "" if measured is None else f", measured {measured / 1e3:.2f}"
-    return f"{variant.note} (predicted {variant.predicted_ns / 1e3:.2f}{told} µs)"
+    beside = "" if measured is None else f", measured {measured / 1e3:.2f}"
+    return f"{variant.note} (predicted {variant.predicted_ns / 1e3:.2f}{beside} µs)"
 
 
 def _taken(node: Node, lowering: KernelSequence, has_special: HasSpecial) -> Decision:

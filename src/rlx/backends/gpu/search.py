@@ -3,8 +3,8 @@
 The cost model ranks the schedules of a kernel. Where a device is there, those that are predicted to
 be nearly as fast as the first are compiled, checked against it on random numbers, and timed; what
 takes the largest part of a call comes first, equal launches are tried once, and when the time is
-up, the prediction stands. What was found is kept in the cache, by the program's text, the device
-and its driver.
+up, the prediction stands. What was found is kept in the cache, by the program's text, the sizes
+that it was tried at, the device and its driver.
 
 Results are the same bits whatever the search finds: only schedules that add sums up in the same
 order are candidates, and one that gives other bits is not taken. `tune="full"` takes any order.
@@ -12,6 +12,7 @@ order are candidates, and one that gives other bits is not taken. `tune="full"` 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ MAX_RATIO = 1.6
 """Of the first's predicted time: what is predicted to take longer is not tried."""
 BATCH = 8
 """Programs that are assembled together, by as many threads."""
+_WORD = re.compile(r"[\w.]+")
+"""In texts of programs: names of dims, among others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +158,13 @@ class Search:
     # -- cache -----------------------------------------------------------------------------------
 
     def _key(self, tried: _Try) -> str:
-        device = self.device.name, self.device.driver
-        program = replace(tried.program, name="kernel")
-        return key_of("schedule", text(program), *device, self.tune)
+        """Which program is fastest depends on the sizes that it is tried at, and on how many
+        processors there are: parts of a device have fewer under the same name."""
+        device = self.device.name, self.device.driver, str(self.device.machine.processors)
+        program = text(replace(tried.program, name="kernel"))
+        words = frozenset(_WORD.findall(program))
+        sizes = sorted((n, size) for n, size in tried.problem.sizes.items() if n in words)
+        return key_of("schedule", program, str(sizes), *device, self.tune)
 
     def _known(self, tried: _Try) -> Found | None:
         """By this process, or in the cache."""

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
 from rlx.backends.base import Missing
-from rlx.backends.gpu.backend import GpuBackend
+from rlx.backends.gpu.backend import GpuBackend, device_number
 from rlx.backends.gpu.device import Code, Devices
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt.program import Program
@@ -46,7 +46,7 @@ class RocmBackend(GpuBackend):
     ) -> RocmBackend:
         if threads is not None:
             raise Error(f"threads is {threads}; target 'rocm' runs on the device. Leave it out.")
-        if variant and not variant.isdigit():
+        if device_number(variant) is None:
             architecture(variant)
         return replace(self, variant=variant, cache=cache)
 
@@ -74,17 +74,19 @@ class RocmBackend(GpuBackend):
             return ()
 
     def device(self) -> HipDevice:
-        if self.variant and not self.variant.isdigit():
+        number = device_number(self.variant)
+        if number is None:
             raise Error(
-                f"target 'rocm:{self.variant}' is an architecture to compile for. "
-                "To run on a device, use target='rocm', or 'rocm:0' for the first."
+                f"target 'rocm:{self.variant}' is an architecture: code is printed for it, and "
+                "nothing is loaded. For a program that runs or is saved, use target='rocm', or "
+                "'rocm:0' for the first device, on a machine that has one."
             )
-        return _DEVICES[int(self.variant or 0)]
+        return _DEVICES[number]
 
     @property
     def _compiled_for(self) -> Architecture | None:
         """The architecture, where it is not a device's."""
-        if self.variant and not self.variant.isdigit():
+        if device_number(self.variant) is None:
             return architecture(self.variant)
         return DEFAULT if self.missing() else None
 
@@ -110,10 +112,6 @@ class RocmBackend(GpuBackend):
         from rlx.backends.rocm.amdgcn.assemble import assemble
 
         return assemble(programs, self.target_architecture)
-
-    @property
-    def identity(self) -> str:
-        return f"{self.name} {self.hardware} tune={self.tune}"
 
 
 def _opened(number: int) -> HipDevice:
