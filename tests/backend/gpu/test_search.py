@@ -85,10 +85,7 @@ def adding(amount: float, block: int) -> Callable[[str], Program]:
 
 def launch(*variants: Variant) -> Launch:
     first, *others = variants
-    names, every = ("x", "y"), buffers(1, 1)
-    made = Launch("add", first.write, ("add", first.note), names, every, note=first.note)
-    made = replace(made, predicted_ns=first.predicted_ns, order=first.order)
-    return replace(made, others=tuple(others))
+    return Launch.of("add", ("add", first.note), ("x", "y"), buffers(1, 1), (), first, others)
 
 
 def problem(*variants: Variant) -> Problem:
@@ -99,7 +96,7 @@ def problem(*variants: Variant) -> Problem:
 SLOW = Variant(adding(1.0, 1), "one by one", 10.0)
 FAST = Variant(adding(1.0, 32), "32 at a time", 12.0)
 CLOSE = Variant(adding(1.0 + 1e-6, 32), "32 at a time, rounded otherwise", 12.0, order="other")
-SAME_ORDER = replace(CLOSE, order=None)
+SAME_ORDER = replace(CLOSE, note="32 at a time, in the same order", order=None)
 WRONG = Variant(adding(2.0, 64), "all at a time, and wrong", 12.0)
 DISTANT = Variant(adding(1.0, 64), "all at a time", 100.0)
 
@@ -115,6 +112,11 @@ def test_the_fastest_of_what_gives_the_same_bits_is_taken() -> None:
     given = problem(SLOW, WRONG, CLOSE, SAME_ORDER, FAST, DISTANT)
     assert searched("bitwise", given) == (FAST.note, 4)
     # neither another order, nor what should take far longer
+
+
+def test_programs_are_known_by_their_notes() -> None:
+    same = replace(WRONG, note=SLOW.note), replace(DISTANT, note=FAST.note)
+    assert launch(SLOW, same[0], FAST, same[1]).others == (FAST,)
 
 
 def test_any_order_of_sums_where_that_is_asked_for() -> None:

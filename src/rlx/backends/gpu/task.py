@@ -69,9 +69,14 @@ class Launch:
         first: Variant,
         others: Iterable[Variant] = (),
     ) -> Launch:
-        """A launch of the first of some programs."""
+        """A launch of the first of some programs. What was measured is kept by their notes: of
+        programs with equal ones the first counts."""
+        distinct: dict[str, Variant] = {first.note: first}
+        for variant in others:
+            distinct.setdefault(variant.note, variant)
+        _, *rest = distinct.values()
         known = name, first.write, key, names, buffers, failures, first.note, 0
-        return cls(*known, first.predicted_ns, first.order, tuple(others))
+        return cls(*known, first.predicted_ns, first.order, tuple(rest))
 
     @property
     def variants(self) -> tuple[Variant, ...]:
