@@ -6,6 +6,7 @@ import ctypes
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ from rlx.backends.cuda.machine import GENERATIONS, architecture_of, generation_o
 from rlx.backends.cuda.memory import rounded
 from rlx.backends.cuda.tensor_map import Matrix, encode
 from rlx.backends.gpu.device import ALIGN, Code, Devices, Kernel, Memory
-from rlx.backends.gpu.simt.program import TensorMap
+from rlx.backends.gpu.simt.program import Program, TensorMap
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
@@ -590,6 +591,23 @@ def test_programs_are_assembled_in_order_and_loaded_from_bytes() -> None:
     assert not any(c.startswith("cuLink") for c in fake.calls[calls:])
     queue.launch(kernel, [256, 512], {"n": 130})
     assert fake.launched[0].grid == (2, 1, 1)
+
+
+def test_programs_are_assembled_while_others_are_written() -> None:
+    fake = FakeCuda()
+    device, _ = opened(fake)
+    begun: list[bool] = []
+
+    def written() -> Iterator[Program]:
+        yield kernels.scaled(32)
+        last = time.monotonic() + 30
+        while "cuLinkComplete" not in fake.calls and time.monotonic() < last:
+            time.sleep(0.001)
+        begun.append("cuLinkComplete" in fake.calls)
+        yield kernels.scaled(64)
+
+    assert [c.block for c in device.assemble(written())] == [32, 64]
+    assert begun == [True]
 
 
 def test_what_computes_while_products_are_under_way_is_assembled_as_a_whole() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,7 +39,7 @@ class SimulatedBackend(GpuBackend):
     def device(self) -> Device:
         return self._device
 
-    def assemble(self, programs: list[Program]) -> list[Code]:
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
         return self._device.assemble(programs)
 
     def configured(self, variant: str, threads: int | None, cache: Any = None) -> SimulatedBackend:

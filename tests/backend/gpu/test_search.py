@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,10 @@ class Clocked(SimulatedDevice):
     def __init__(self) -> None:
         super().__init__(clock=lambda: BLOCKS[0])
 
-    def assemble(self, programs: Sequence[Program]) -> list[Code]:
-        ASSEMBLED.extend(programs)
-        return super().assemble(programs)
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
+        given = list(programs)
+        ASSEMBLED.extend(given)
+        return super().assemble(given)
 
 
 @pytest.fixture(autouse=True)

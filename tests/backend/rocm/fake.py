@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,6 +145,7 @@ class EmulatedDevice(HipDevice):
         super().__init__(number, hip.library())
 
     def assemble(self, programs: Any) -> list[Code]:
+        programs = list(programs)
         made = super().assemble(programs)
         self.hip.programs.update((c.binary, p) for c, p in zip(made, programs))
         return made
@@ -163,7 +164,7 @@ class EmulatedBackend(RocmBackend):
     def device(self) -> EmulatedDevice:
         return object.__getattribute__(self, "_made")
 
-    def assemble(self, programs: list[Program]) -> list[Code]:
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
         return self.device().assemble(programs)
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,7 +33,7 @@ LOG, LOG_SIZE = 5, 6
 LOG_BYTES = 1 << 14
 SHOWN = 2000
 """Characters of the log in an error."""
-THREADS = 8
+THREADS = 16
 CUBIN = b"\x7fELF"
 """How machine code begins; anything else is PTX."""
 
@@ -45,24 +45,18 @@ def print_code(program: Program, architecture: Architecture) -> Code:
 
 
 def assemble(
-    context: Context, architecture: Architecture, programs: Sequence[Program]
+    context: Context, architecture: Architecture, programs: Iterable[Program]
 ) -> list[Code]:
-    """Programs with machine code, in order. All are printed first: threads that link would wait
-    for the interpreter's lock after every call while another prints."""
-    texts = [print_code(p, architecture) for p in programs]
-    given = [i for i, p in enumerate(programs) if not _is_whole(p)]
-    for i, code in zip(given, linked(context, [texts[i] for i in given])):
-        texts[i] = code
-    return texts
+    """Programs with machine code, in order. Each is linked as soon as it is printed, while the next
+    ones are written: a thread that links waits for the interpreter's lock after each of four calls,
+    for a few milliseconds at most, and the linker takes a hundred for a large program."""
 
+    def code_of(program: Program, text: Code) -> Code:
+        return text if _is_whole(program) else _linked(context, text)
 
-def linked(context: Context, codes: Sequence[Code]) -> list[Code]:
-    """Code in PTX as machine code, in order."""
-    workers = min(THREADS, len(codes), os.cpu_count() or 1)
-    if workers <= 1:
-        return [_linked(context, code) for code in codes]
-    with ThreadPoolExecutor(workers, "rlx-assemble") as pool:
-        return list(pool.map(lambda code: _linked(context, code), codes))
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "rlx-assemble") as pool:
+        started = [pool.submit(code_of, p, print_code(p, architecture)) for p in programs]
+        return [code.result() for code in started]
 
 
 def _is_whole(program: Program) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -87,7 +88,7 @@ class CudaBackend(GpuBackend):
         found = self._compiled_for
         return self.device().machine if found is None else machine_of(found.capability)
 
-    def assemble(self, programs: list[Program]) -> list[Code]:
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
         found = self._compiled_for
         if found is None:
             return self.device().assemble(programs)

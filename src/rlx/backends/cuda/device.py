@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,7 @@ class CudaDevice(Device):
 
     # -- code ------------------------------------------------------------------------------------
 
-    def assemble(self, programs: Sequence[Program]) -> list[Code]:
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
         return assemble(self.context, self.generation.architecture, programs)
 
     def load(self, code: Code) -> Kernel:

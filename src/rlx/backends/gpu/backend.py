@@ -6,6 +6,7 @@ A target's own part is its device, how code is printed for it, and its prices.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -56,8 +57,8 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
         """What runs them; an error says why there is none."""
 
     @abstractmethod
-    def assemble(self, programs: list[Program]) -> list[Code]:
-        """Verified programs as code, in order."""
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
+        """Verified programs as code, in order, perhaps while others are written."""
 
     @property
     def identity(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -251,8 +251,9 @@ class Device(ABC):
         """What code is printed for."""
 
     @abstractmethod
-    def assemble(self, programs: Sequence[Program]) -> list[Code]:
-        """Verified programs as code, in order; several at a time where that is faster."""
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
+        """Verified programs as code, in order; several at a time where that is faster, and while
+        others are written."""
 
     @abstractmethod
     def load(self, code: Code) -> Kernel:

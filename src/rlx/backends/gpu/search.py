@@ -111,7 +111,7 @@ class Search:
 
     def _try(self, batch: list[_Try], made: Tuned, end: float) -> None:
         try:
-            codes = iter(self.device.assemble([verify(p) for t in batch for p in t.programs]))
+            codes = iter(self.device.assemble(verify(p) for t in batch for p in t.programs))
         except Error:  # a program that the assembler does not take is no reason to fail
             return
         for tried in batch:

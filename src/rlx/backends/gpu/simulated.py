@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +74,7 @@ class SimulatedDevice(Device):
     def architecture(self) -> str:
         return "simulated"
 
-    def assemble(self, programs: Sequence[Program]) -> list[Code]:
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
         return [Code.of(verify(p), text(p).encode(), p.shared_bytes) for p in programs]
 
     def load(self, code: Code) -> Kernel:

@@ -6,6 +6,7 @@ runs on the host in tests.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
@@ -104,7 +105,7 @@ class RocmBackend(GpuBackend):
         found = self._compiled_for
         return self.device().machine if found is None else found.machine
 
-    def assemble(self, programs: list[Program]) -> list[Code]:
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
         if find_spec("llvmlite") is None:
             raise UnsupportedError(
                 f"target 'rocm' generates code with LLVM: {NO_LLVM.reason}; {NO_LLVM.command}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rlx.backends.cuda.device import CudaDevice, Function
@@ -37,7 +37,7 @@ class HipDevice(CudaDevice):
     def architecture(self) -> str:
         return self.target.name
 
-    def assemble(self, programs: Sequence[Program]) -> list[Code]:
+    def assemble(self, programs: Iterable[Program]) -> list[Code]:
         from rlx.backends.rocm.amdgcn.assemble import assemble
 
         return assemble(programs, self.target)

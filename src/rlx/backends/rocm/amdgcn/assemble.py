@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import llvmlite.binding as llvm
@@ -52,14 +52,12 @@ def assembled(program: Program, target: Architecture) -> bytes:
     return code_object(relocatable(program, target))
 
 
-def assemble(programs: Sequence[Program], target: Architecture) -> list[Code]:
-    """Verified programs as code, in order, several at a time: LLVM runs without Python's lock.
-    Shared memory is part of the code, so that launches ask for none."""
-    made = functools.partial(assembled, target=target)
-    workers = min(THREADS, len(programs), os.cpu_count() or 1)
-    if workers <= 1:
-        binaries = [made(p) for p in programs]
-    else:
-        with ThreadPoolExecutor(workers, "rlx-assemble") as pool:
-            binaries = list(pool.map(made, programs))
-    return [Code.of(p, b, 0) for p, b in zip(programs, binaries)]
+def assemble(programs: Iterable[Program], target: Architecture) -> list[Code]:
+    """Verified programs as code, in order, several at a time and while others are written: LLVM
+    runs without Python's lock. Shared memory is part of the code, so that launches ask for none."""
+
+    def code_of(program: Program) -> Code:
+        return Code.of(program, assembled(program, target), 0)
+
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "rlx-assemble") as pool:
+        return list(pool.map(code_of, programs))
