@@ -36,6 +36,13 @@ POSITIONS = {
 SCOPES = {"warp": Varies.WARP, "block": Varies.BLOCK, "cluster": Varies.CLUSTER}
 
 
+MAKERS = frozenset((
+    ir.Position, ir.Reduce, ir.Scan, ir.ReduceScatter, ir.Shuffle, ir.TilePlace, ir.TileElements,
+    ir.TileLoad, ir.TileMul, ir.TileFill, ir.TilePack, ir.WarpgroupMul, ir.SharedLoad,
+))  # fmt: skip
+"""Nodes whose results do not vary just as their arguments do."""
+
+
 class Uniformity:
     """The analysis of one program: of its values, and of the control flow around its nodes."""
 
@@ -47,11 +54,20 @@ class Uniformity:
         self._region(program.body, Varies.GRID)
 
     def of(self, values: Iterable[Value]) -> Varies:
-        return max((self.values.get(v, Varies.GRID) for v in values), default=Varies.GRID)
+        most, known = Varies.GRID, self.values
+        for value in values:
+            level = known.get(value, most)
+            if level > most:
+                most = level
+        return most
 
     def _region(self, region: Region, control: Varies) -> None:
         for node in region.nodes:
             self.control[node] = control
+            if not node.regions:
+                made = self._made(node) if type(node) in MAKERS else self.of(node.args)
+                self._set(node.results, made)
+                continue
             match node:
                 case ir.For():
                     self._for(node, control)
@@ -60,7 +76,7 @@ class Uniformity:
                 case ir.If():
                     self._if(node, control)
                 case _:
-                    self._set(node.results, self._made(node))
+                    raise AssertionError(f"{type(node).__name__} has regions")
 
     def _set(self, values: Iterable[Value], level: Varies) -> None:
         for value in values:

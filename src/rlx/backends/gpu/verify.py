@@ -66,7 +66,7 @@ def _sizes(program: Program, limits: Limits) -> Iterator[Fault]:
     if program.shared_bytes > limits.shared_bytes:
         has, needs = limits.shared_bytes, program.shared_bytes
         yield None, f"shared memory of {needs} bytes, and a block has {has}; use smaller tiles."
-    used = next((n for n in program.nodes if _needs_warps(n)), None)
+    used = next((n for n in program.nodes if type(n) in GROUP_NODES and _needs_warps(n)), None)
     if used is not None and (program.warp < 2 or program.block % program.warp):
         yield (
             used,
@@ -86,6 +86,7 @@ WARP_NODES = (
     ir.ReduceScatter, ir.Shuffle, ir.TileLoad, ir.TileMul, ir.WarpgroupMul, ir.TileStore,
     ir.WarpgroupWait, ir.RegisterLimit, ir.TilePack, ir.TileElements, ir.TilePlace,
 )  # fmt: skip
+GROUP_NODES = frozenset((ir.Barrier, ir.Reduce, ir.Scan, *WARP_NODES))
 ALONE = (ir.TileElements, ir.TilePlace)
 """Of those, what a thread does by itself."""
 
@@ -93,7 +94,7 @@ ALONE = (ir.TileElements, ir.TilePlace)
 def _divergence(program: Program) -> Iterator[Fault]:
     found = Uniformity(program)
     for node in program.nodes:
-        needed = _scope_of(node)
+        needed = _scope_of(node) if type(node) in GROUP_NODES else None
         if needed is not None and found.control[node] > needed:
             group = needed.name.lower()
             yield (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F16, F32, F64, Text, bits_of, kind_of, literal
 from rlx.backends.gpu.simt import nodes as ir
@@ -271,29 +272,27 @@ class Arithmetic(Text):
 
     def computed(self, node: Node) -> Sequence[str] | None:
         """The registers of a node that only computes; None where it does more."""
-        match node:
-            case ir.Const():
-                return [self.const(node)]
-            case ir.Position():
-                return [self.position(node)]
-            case ir.Binary():
-                return [self.binary(node)]
-            case ir.Compare():
-                return [self.compare(node)]
-            case ir.Unary():
-                return [self.unary(node)]
-            case ir.Call():
-                return [self.call(node)]
-            case ir.Fma():
-                return [self.fma(node)]
-            case ir.Select():
-                return self.select(node)
-            case ir.Convert():
-                return [self.convert(node)]
-            case ir.Bitcast():
-                return [self.bitcast(node)]
-            case _:
-                return None
+        rule = self.rules.get(type(node))
+        if rule is None:
+            return None
+        made = rule(node)
+        return [made] if isinstance(made, str) else made
+
+    @cached_property
+    def rules(self) -> dict[type[Node], Callable[[Any], str | Sequence[str]]]:
+        """How each kind of node that only computes is printed."""
+        return {
+            ir.Const: self.const,
+            ir.Position: self.position,
+            ir.Binary: self.binary,
+            ir.Compare: self.compare,
+            ir.Unary: self.unary,
+            ir.Call: self.call,
+            ir.Fma: self.fma,
+            ir.Select: self.select,
+            ir.Convert: self.convert,
+            ir.Bitcast: self.bitcast,
+        }
 
 
 def _instruction(node: ir.Call) -> str:

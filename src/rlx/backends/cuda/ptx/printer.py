@@ -30,6 +30,8 @@ HOPPER = (
 
 
 ONLY_90A = (ir.WarpgroupMul, ir.WarpgroupWait, ir.RegisterLimit)
+BOUND = frozenset((*HOPPER, *ONLY_90A, ir.TileStore))
+"""What some architectures do not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,8 @@ class _Printer(Groups):
     def _check(self) -> None:
         """What the architecture does not have is refused before anything is printed."""
         for node in self.program.nodes:
+            if type(node) not in BOUND:
+                continue
             name = type(node).__name__
             is_matrix = isinstance(node, ir.TileStore) and node.args[1].dtype is not DType.F32
             if (isinstance(node, HOPPER) or is_matrix) and self.target.capability < 90:

@@ -7,6 +7,7 @@ instruction that takes them takes the number they mean. A tile is several regist
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 
@@ -25,11 +26,13 @@ WORD = ("r", "b32")
 LETTERS = {F32: "f32", F64: "f64"}
 
 
+@functools.cache
 def bits_of(dtype: DType) -> int:
     """Of the register that holds a number."""
     return max(32, dtype.itemsize * 8) if dtype not in (F16, BF16) else 16
 
 
+@functools.cache
 def kind_of(dtype: DType) -> str:
     """The type of an instruction on numbers as they are held: f32, s32, u64 …"""
     if dtype in LETTERS:
@@ -67,7 +70,8 @@ class Text:
 
     def do(self, instruction: str, *operands: str, when: str = "") -> None:
         guard = f"@{when} " if when else ""
-        self.lines.append(f"\t{guard}{instruction} {', '.join(operands)};".replace(" ;", ";"))
+        given = f" {', '.join(operands)}" if operands else ""
+        self.lines.append(f"\t{guard}{instruction}{given};")
 
     def let(self, dtype: DType | None, instruction: str, *operands: str) -> str:
         """The register of an instruction's result."""

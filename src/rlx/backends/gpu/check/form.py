@@ -44,24 +44,27 @@ REGIONS: dict[type[Node], int] = {ir.For: 1, ir.If: 2, ir.While: 2}
 
 def form_faults(program: Program) -> Iterator[Fault]:
     for node in program.nodes:
-        why = _counts(node) or _attributes(node) or _flags(node)
+        why = _counts(node) or _attributes(node)
+        if why is None and type(node) in FLAGGED:
+            why = _flags(node)
         if why:
             yield node, why
 
 
 def _counts(node: Node) -> str | None:
     args, results = FORMS[type(node)]
-    for what, (least, most), found in (
-        ("arguments", args, len(node.args)),
-        ("results", results, len(node.results)),
-    ):
-        if not least <= found <= most:
-            return (
-                f"it has {found} {what}; give it {least if least == most else f'{least} or more'}."
-            )
+    if not args[0] <= len(node.args) <= args[1]:
+        return _miscounted("arguments", len(node.args), args)
+    if not results[0] <= len(node.results) <= results[1]:
+        return _miscounted("results", len(node.results), results)
     if len(node.regions) != REGIONS.get(type(node), 0):
         return f"it has {len(node.regions)} regions; give it {REGIONS.get(type(node), 0)}."
     return None
+
+
+def _miscounted(what: str, found: int, allowed: Count) -> str:
+    least, most = allowed
+    return f"it has {found} {what}; give it {least if least == most else f'{least} or more'}."
 
 
 @functools.cache
@@ -93,6 +96,13 @@ def _is_of(value: object, hint: Any) -> bool:
     if hint in (bool, str, TileType):
         return isinstance(value, hint)
     return isinstance(value, bool | int | float)
+
+
+FLAGGED = frozenset((
+    ir.Store, ir.SharedStore, ir.SharedLoad, ir.MbarrierArrive, ir.Position, ir.TileLoad,
+    ir.TileStore, ir.AsyncWait, ir.MbarrierInit,
+))  # fmt: skip
+"""Kinds whose attributes say how many arguments they have, or have a range."""
 
 
 def _flags(node: Node) -> str | None:

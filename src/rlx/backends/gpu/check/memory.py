@@ -20,6 +20,8 @@ def memory_faults(program: Program) -> Iterator[Fault]:
     yield from _unfenced(program)
     ranges, names = Ranges(program).found, _names(program)
     for node in program.nodes:
+        if not _naming(type(node)) and type(node) is not ir.WarpgroupMul:
+            continue  # it has no memory
         why = _unknown(names, node) or _rights(program, node) or _bounds(program, node, ranges)
         if why:
             yield node, why
@@ -42,9 +44,9 @@ def _duplicates(program: Program) -> Iterator[Fault]:
 def _unfenced(program: Program) -> Iterator[Fault]:
     """Products out of shared memory see what the copy engine wrote; what threads store there, they
     see only behind a fence between the two. Which words a fence is for, the interpreter checks."""
-    if any(isinstance(n, ir.ProxyFence) for n in program.nodes):
-        return
     products = [n for n in program.nodes if isinstance(n, ir.WarpgroupMul)]
+    if not products or any(isinstance(n, ir.ProxyFence) for n in program.nodes):
+        return
     operands = {name for n in products for name in (n.left, n.right) if name}
     writers = (ir.SharedStore, ir.TileStore, ir.AsyncCopy, ir.Push)
     for node in program.nodes:

@@ -39,10 +39,18 @@ def phase_faults(program: Program) -> Iterator[Fault]:
     walker = _Walker()
     yield from walker.region(program.body)
     yield from _unwaited(program)
-    yield from _Products().region(program.body)
-    yield from _products_in_place(program)
+    if any(isinstance(n, ir.WarpgroupMul) and n.is_async for n in program.nodes):
+        yield from _Products().region(program.body)
+        yield from _products_in_place(program)
     yield from _mbarriers(program)
     yield from _dependent_launch(program)
+
+
+STEPS = frozenset((
+    ir.AsyncCopy, ir.AsyncCommit, ir.AsyncWait, ir.Barrier, ir.SharedLoad, ir.TileLoad,
+    ir.WarpgroupMul,
+))  # fmt: skip
+"""What copies into shared memory, waits, or reads it."""
 
 
 class _Walker:
@@ -55,7 +63,7 @@ class _Walker:
         for node in region.nodes:
             if node.regions:
                 yield from self.branches(node)
-            else:
+            elif type(node) in STEPS:
                 yield from self.step(node)
 
     def branches(self, node: Node) -> Iterator[Fault]:
@@ -128,8 +136,6 @@ class _Products:
 def _products_in_place(program: Program) -> Iterator[Fault]:
     """An asynchronous product adds to the registers of its sums."""
     products = [n for n in program.nodes if isinstance(n, ir.WarpgroupMul) and n.is_async]
-    if not products:
-        return
     used = Counter(a for n in program.nodes for a in n.args)
     used.update(y for n in program.nodes for r in n.regions for y in r.yields)
     for node in products:

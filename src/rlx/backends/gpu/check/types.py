@@ -25,20 +25,21 @@ def structure_faults(program: Program) -> Iterator[Fault]:
 def _region(region: Region, outside: set[Value], owner: Node | None) -> Iterator[Fault]:
     visible = outside | set(region.params)
     for node in region.nodes:
-        if any(a not in visible for a in node.args):
+        if not visible.issuperset(node.args):
             yield node, "it uses a value that is not made before it; move it behind its operands."
         for inner in node.regions:
             yield from _region(inner, visible, node)
-        if any(r in visible for r in node.results):
+        if not visible.isdisjoint(node.results):
             yield node, "it makes a value that was made before; give each node its own results."
-        visible |= set(node.results)
-    if any(y not in visible for y in region.yields):
+        visible.update(node.results)
+    if not visible.issuperset(region.yields):
         yield owner, "a region yields a value that it does not see; yield one made inside of it."
 
 
 def type_faults(program: Program) -> Iterator[Fault]:
+    types = _Types(program)
     for node in program.nodes:
-        why = _Types(program).fault(node)
+        why = types.fault(node)
         if why:
             yield node, why
 
@@ -52,9 +53,13 @@ class _Types:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self._rules: dict[type[Node], Callable[[Any], str | None] | None] = {}
 
     def fault(self, node: Node) -> str | None:
-        rule: Callable[[Any], str | None] | None = getattr(self, f"_{type(node).__name__}", None)
+        kind = type(node)
+        if kind not in self._rules:
+            self._rules[kind] = getattr(self, f"_{kind.__name__}", None)
+        rule = self._rules[kind]
         return rule(node) if rule is not None else None
 
     def _same(self, node: Node, count: int, result: Type | None = None) -> str | None:

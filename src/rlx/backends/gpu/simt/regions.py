@@ -10,10 +10,10 @@ from rlx.backends.gpu.simt.nodes import BinaryOp, Node, Number, Region, Value, a
 from rlx.backends.gpu.simt.program import Program
 from rlx.core.dtype import DType
 
-PURE = (
+PURE = frozenset((
     ir.Const, ir.Position, ir.Binary, ir.Compare, ir.Unary, ir.Call, ir.Fma, ir.Select,
     ir.Convert, ir.Bitcast, ir.TableLoad, ir.TilePlace,
-)  # fmt: skip
+))  # fmt: skip
 """Nodes that depend on nothing but their arguments, whoever executes them and when."""
 
 
@@ -81,7 +81,7 @@ class OpenRegions:
 
     def interned(self, node: Node) -> Node:
         """The node, or the equal one that was made before where this one is visible."""
-        if not isinstance(node, PURE):
+        if type(node) not in PURE:
             return self.add(node)
         key = _key(node)
         found = self.known(key)
@@ -100,7 +100,9 @@ class OpenRegions:
         """An integer result that is known, or one of the operands: index maps are full of them."""
         if not a.dtype.is_integer:
             return None
-        x, y = self.number_of(a), self.number_of(b)
+        x, y = self._numbers.get(a), self._numbers.get(b)
+        if x is None and y is None:
+            return None
         if x is not None and y is not None:
             return _folded(op, int(x), int(y))
         if (op, y) in (("add", 0), ("sub", 0), ("mul", 1), ("div", 1), ("shl", 0), ("shr", 0)):
@@ -120,8 +122,7 @@ def _key(node: Node) -> tuple[object, ...]:
     """Of pure nodes, which have one result, or one type of all. Numbers are told apart by their
     text: 1, 1.0 and True are equal, as are zeros of both signs."""
     kind, results = type(node), node.results
-    names = attr_names(kind)
-    values = [getattr(node, n) for n in names]
+    values = [getattr(node, n) for n in attr_names(kind)]
     said = [v if type(v) is str else repr(v) for v in values]
     return kind, node.args, len(results), results[0].type, *said
 
@@ -145,4 +146,4 @@ def _folded(op: BinaryOp, x: int, y: int) -> int | None:
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, bool | int | float)
+    return isinstance(value, (int, float))  # truth values are integers

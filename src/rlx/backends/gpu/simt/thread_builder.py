@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -253,6 +254,8 @@ def _in_range(value: Number, dtype: DType) -> Number:
         bits = dtype.itemsize * 8
         low = int(value) & ((1 << bits) - 1)
         return low - (1 << bits) if dtype.is_signed and low >> (bits - 1) else low
+    if dtype is DType.F32 and type(value) is float:
+        return ctypes.c_float(value).value
     with np.errstate(all="ignore"):
         held: Any = np.asarray(value).astype(dtype.numpy)
     return cast(Number, held.astype(np.float64).item() if dtype.is_float else held.item())

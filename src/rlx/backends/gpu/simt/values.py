@@ -22,7 +22,8 @@ class Var:
 
     @property
     def dtype(self) -> DType:
-        return self.value.dtype
+        kind = self.value.type
+        return kind if isinstance(kind, DType) else kind.dtype
 
     def _binary(self, op: BinaryOp, other: Var | Number, *, is_right: bool = False) -> Var:
         there = self.builder.like(other, self)
