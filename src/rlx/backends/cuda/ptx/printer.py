@@ -212,7 +212,7 @@ class _Printer(Groups):
         if made is None:
             raise self.unsupported(f"{type(node).__name__}; expand it")
         if len(node.results) == 1:
-            self.give(node.result, *made)
+            self.held[node.result] = list(made)
             return
         for result, register in zip(node.results, made, strict=True):
             self.give(result, register)

@@ -64,9 +64,9 @@ class Text:
 
     def register(self, dtype: DType | None) -> str:
         """A new register for a number of the dtype; a 32-bit word for none."""
-        prefix, kind = CLASSES.get(dtype, WORD) if dtype is not None else WORD
-        self.counts[prefix, kind] = number = self.counts.get((prefix, kind), 0) + 1
-        return f"%{prefix}{number}"
+        kind = CLASSES.get(dtype, WORD) if dtype is not None else WORD
+        self.counts[kind] = number = self.counts.get(kind, 0) + 1
+        return f"%{kind[0]}{number}"
 
     def do(self, instruction: str, *operands: str, when: str = "") -> None:
         guard = f"@{when} " if when else ""
@@ -76,7 +76,7 @@ class Text:
     def let(self, dtype: DType | None, instruction: str, *operands: str) -> str:
         """The register of an instruction's result."""
         made = self.register(dtype)
-        self.do(instruction, made, *operands)
+        self.lines.append(f"\t{instruction} {', '.join((made, *operands))};")
         return made
 
     def label(self) -> str:

@@ -81,9 +81,9 @@ class ThreadBuilder(OpenRegions):
         """Numbers are added last: indices that differ by a number share the rest, and their
         addresses are one and an offset. Integers wrap, so the order does not matter."""
         (x, m), (y, n) = self._addend(a), self._addend(b)
-        made = ir.Binary(op="add", args=(a.value, b.value), results=(Value(a.dtype),))
         if m == 0 and n == 0:
-            return self.value(made)
+            args = (a.value, b.value)
+            return self.value(ir.Binary(op="add", args=args, results=(Value(a.dtype),)))
         if x is None or y is None:
             root = x or y
             assert root is not None
@@ -248,6 +248,8 @@ def values_of(args: Sequence[Var]) -> tuple[Value, ...]:
 
 def _in_range(value: Number, dtype: DType) -> Number:
     """The number as the dtype holds it."""
+    if type(value) is int and dtype is I32 and -(1 << 31) <= value < 1 << 31:
+        return value
     if not is_number(value):
         raise Error(f"{value!r} is no number.")
     if dtype.is_integer:
