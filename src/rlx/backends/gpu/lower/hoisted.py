@@ -21,12 +21,12 @@ class HoistedIndices(Expressions):
 
     def _affine(self, at: Affine, slot: int) -> Var:
         total: Var | None = None
-        for level in range(len(self.scopes)):
-            terms = [(a, c) for a, c in at.terms if self._level(a) == level]
-            if terms:
-                with self.at(level):
-                    before = self.number(at.offset) if total is None else total
-                    total = self.plus(before, terms, slot)
+        levels = [self._level(a) for a, _ in at.terms]
+        for level in sorted(set(levels)):
+            terms = [term for term, its in zip(at.terms, levels) if its == level]
+            with self.at(level):
+                before = self.number(at.offset) if total is None else total
+                total = self.plus(before, terms, slot)
         return self.number(at.offset) if total is None else total
 
     def plus(self, total: Var, terms: list[tuple[Axis, DimLike]], slot: int) -> Var:
