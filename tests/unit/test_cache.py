@@ -157,6 +157,15 @@ def test_the_least_lately_used_go_first(tmp_path: Path) -> None:
     assert cache.size_bytes == 0
 
 
+def test_large_entries_are_read_while_others_use_them(cache: Cache) -> None:
+    """Sections of a large file are read when they are asked for; using it is no change of it."""
+    cache.put("k", HEAD, {"a": bytes(3 << 20)})
+    found = cache.get("k")
+    assert found is not None
+    assert cache.get("k") is not None
+    assert len(found.section("a")) == 3 << 20
+
+
 def test_what_a_process_left_half_written_goes(cache: Cache) -> None:
     cache.put("a", {}, {})
     old, new = cache.folder / "x.1.2.tmp", cache.folder / "y.1.2.tmp"

@@ -86,14 +86,15 @@ class Cache:
         except OSError:
             return None
         try:
-            if not _is_own(os.fstat(descriptor)):
+            seen = os.fstat(descriptor)
+            if not _is_own(seen):
                 return None
             found = self._opened(path, descriptor, key)
         finally:
             os.close(descriptor)
-        if found is not None:
+        if found is not None:  # by its time of access: who has the file open sees no change
             with contextlib.suppress(OSError):
-                os.utime(path)
+                os.utime(path, ns=(time.time_ns(), seen.st_mtime_ns))
         return found
 
     def _opened(self, path: Path, descriptor: int, key: str) -> Sections | None:
@@ -268,7 +269,8 @@ def _aged(paths: Iterable[Path]) -> list[tuple[float, int, Path]]:
     for path in paths:
         with contextlib.suppress(OSError):
             seen = path.stat()
-            found.append((seen.st_mtime, seen.st_size, path))
+            used = seen.st_mtime if path.suffix == _UNDER_WAY else seen.st_atime
+            found.append((used, seen.st_size, path))
     return found
 
 
